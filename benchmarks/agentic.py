@@ -74,7 +74,7 @@ def played(seed: int, short: bool, *overrides: str, before: Path | None = None) 
     recipe = load_recipe("text_arithmetic", [f"seed={seed}", *(fewer if short else []), *overrides])
     marks: dict[str, Any] = {"seconds": 0.0}
 
-    def tell(run: Any, entry: dict[str, float] | None) -> None:
+    def on_progress(run: Any, entry: dict[str, float] | None) -> None:
         if "before" not in marks and entry:
             marks["before"], marks["recipe"] = entry["success"], recipe
             if before:
@@ -83,7 +83,7 @@ def played(seed: int, short: bool, *overrides: str, before: Path | None = None) 
             marks["cpu"] = time.process_time()
 
     with tempfile.TemporaryDirectory() as folder:
-        last = train(recipe, Path(folder) / "run", tell=tell)
+        last = train(recipe, Path(folder) / "run", on_progress=on_progress)
     spent = last["seconds"] - last["seconds_evaluate"]
     marks |= {
         "after": last["success"],

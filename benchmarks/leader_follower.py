@@ -60,7 +60,7 @@ class Hand(threading.Thread):
         from rlinf_core.recipes import load_recipe, station_task
         from rlinf_core.robots.servos import RAD, TURN
         from rlinf_core.tasks.scripts import make_script
-        from rlinf_ros.qos import received, witnessed
+        from rlinf_ros.qos import received, lossless_profile
 
         context, newest = rclpy.Context(), dict[str, Any]()
         rclpy.init(context=context, domain_id=self.domain)
@@ -83,7 +83,7 @@ class Hand(threading.Thread):
             lambda step: stepped_at.append(
                 time.monotonic() if step.step_type != TimeStep.LAST else float("-inf")
             ),
-            witnessed("timestep"),
+            lossless_profile("timestep"),
         )
         executor = SingleThreadedExecutor(context=context)
         executor.add_node(node)

@@ -70,7 +70,7 @@ def play(peer: Any, policy: Path, modes: tuple[str, ...] = MODES) -> tuple[list[
     from rlinf_msgs.action import RunEpisodes
     from rlinf_msgs.msg import EpisodeEvent, PolicyStatus, TimeStep
 
-    from rlinf_ros.qos import witnessed
+    from rlinf_ros.qos import lossless_profile
     from tests.ros.stand import listen, start
 
     statuses, moments = listen(peer, PolicyStatus, "policy/status"), list[tuple[str, float]]()
@@ -78,8 +78,8 @@ def play(peer: Any, policy: Path, modes: tuple[str, ...] = MODES) -> tuple[list[
     def note(message: Any) -> None:
         moments.append((message.episode_id, time.monotonic()))
 
-    peer.node.create_subscription(TimeStep, "timestep", note, witnessed("timestep"))
-    peer.node.create_subscription(EpisodeEvent, "episode", note, witnessed("episode"))
+    peer.node.create_subscription(TimeStep, "timestep", note, lossless_profile("timestep"))
+    peer.node.create_subscription(EpisodeEvent, "episode", note, lossless_profile("episode"))
     for name in NODES:
         start(
             peer,

@@ -54,7 +54,7 @@ def steps_per_second(workers: int, pipelined: bool, steps: int, epochs: int) -> 
         train(
             recipe,
             Path(folder),
-            tell=lambda run, entry: times.append((run.steps, time.perf_counter())),
+            on_progress=lambda run, entry: times.append((run.steps, time.perf_counter())),
         )
     if not times or times[-1][0] < steps:
         raise SystemExit(

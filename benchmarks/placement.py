@@ -218,7 +218,9 @@ def tour(network: str, step_s: float, layouts: list[Layout], rounds: int) -> Tou
                 recipe_of(network),
                 Path(folder),
                 Sleeping(step_s),
-                tell=lambda run, entry: setattr(run, "stopping", run.stopping or Tour.newest.done),
+                on_progress=lambda run, entry: setattr(
+                    run, "stopping", run.stopping or Tour.newest.done
+                ),
             )
     finally:
         training.Conductor = before
@@ -315,14 +317,14 @@ def turning(seconds: float, rounds: int) -> dict[str, float]:
     with TemporaryDirectory() as folder:
         flag = Path(folder) / "slow"
 
-        def tell(run: Any, entry: Any) -> None:
+        def on_progress(run: Any, entry: Any) -> None:
             if run.updates:
                 steps.append((time.time(), run.data.steps))
                 if steps[-1][0] > steps[0][0] + seconds:
                     flag.touch()
             run.stopping = run.stopping or bool(steps) and steps[-1][0] > steps[0][0] + 2 * seconds
 
-        training.train(recipe_of("mlp"), Path(folder), Turning(FAST_S, SLOW_S, flag), tell)
+        training.train(recipe_of("mlp"), Path(folder), Turning(FAST_S, SLOW_S, flag), on_progress)
         print((Path(folder) / "progress.jsonl").read_text())
     ratios = []
     for step_s, skip in ((FAST_S, 0.0), (SLOW_S, seconds)):

@@ -124,12 +124,12 @@ class Station:
 
 def qualities() -> dict[str, Any]:
     """By topic the quality of service with which the recorder hears it."""
-    from rlinf_ros.qos import overheard, witnessed
+    from rlinf_ros.qos import lazy_profile, lossless_profile
     from rlinf_station.recorder import IMAGE_QUEUE_DEPTH
 
     return {
-        "timestep": witnessed("timestep"),
-        **{f"camera/{camera}/image": overheard(IMAGE_QUEUE_DEPTH) for camera in CAMERAS},
+        "timestep": lossless_profile("timestep"),
+        **{f"camera/{camera}/image": lazy_profile(IMAGE_QUEUE_DEPTH) for camera in CAMERAS},
     }
 
 

@@ -183,7 +183,7 @@ class Station:
         from rlinf_core.interlock import load_limits
         from rlinf_core.policies.serialization import policy_name, save_policy
         from rlinf_core.recipes import load_recipe, station_robot, station_task
-        from rlinf_ros.qos import profile, witnessed
+        from rlinf_ros.qos import profile, lossless_profile
 
         self.folder, self.mode, self.port = folder, mode, free_port()
         served = (
@@ -229,7 +229,7 @@ class Station:
         }.items():
             self.messages[topic] = []
             self.node.create_subscription(
-                kind, topic, self.messages[topic].append, witnessed(topic)
+                kind, topic, self.messages[topic].append, lossless_profile(topic)
             )
         self.updates = self.node.create_publisher(
             PolicyUpdate, "policy/update", profile("policy/update")

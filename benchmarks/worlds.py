@@ -202,11 +202,11 @@ def reinforced(folder: Path, *more: str) -> dict[str, float]:
     )
     reached: list[float] = []
 
-    def tell(run: object, entry: dict[str, float] | None) -> None:
+    def on_progress(run: object, entry: dict[str, float] | None) -> None:
         if entry and entry["success"] >= 0.9:
             reached.append(entry["env_steps"])
 
-    result = train(recipe, folder, tell=tell)
+    result = train(recipe, folder, on_progress=on_progress)
     return result | {"to_90": min(reached, default=float("nan"))}
 
 

@@ -75,7 +75,7 @@ def main() -> int:
         ]
         if cpu_torch(uv, torch):
             sync, missing = without, _missing(without)
-    _tell(missing, packages)
+    _print_missing(missing, packages)
     return subprocess.call(sync, env=_environment())
 
 
@@ -156,7 +156,7 @@ def cpu_torch(uv: str, version: str, python: str = sys.executable) -> bool:
     return False
 
 
-def _tell(missing: list[tuple[str, str]], packages: dict[tuple[str, str], str]) -> None:
+def _print_missing(missing: list[tuple[str, str]], packages: dict[tuple[str, str], str]) -> None:
     megabytes = sum(_size(packages.get(package, "")) for package in missing) / 1e6
     if missing:
         minutes = FETCH_MINUTES + megabytes * 8 / LINE_MBIT_S / 60

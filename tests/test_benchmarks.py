@@ -97,7 +97,9 @@ def test_a_run_that_was_told_to_stop_gives_no_rate(monkeypatch, steps):
     monkeypatch.setattr(
         pipelined,
         "train",
-        lambda recipe, folder, tell: [tell(SimpleNamespace(steps=step), None) for step in steps],
+        lambda recipe, folder, on_progress: [
+            on_progress(SimpleNamespace(steps=step), None) for step in steps
+        ],
     )
     with pytest.raises(
         SystemExit, match=f"expected a run of 64 time steps, .* after {steps[-1] if steps else 0}"

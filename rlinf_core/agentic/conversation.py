@@ -62,7 +62,7 @@ class Row:
 
 
 @dataclass
-class Speaker:
+class AgentState:
     """An agent of the conversation: its messages, its tools, and its newest row."""
 
     messages: list[Message]
@@ -111,16 +111,16 @@ class Conversation:
         self.rows: list[Row] = []
         self.transcript: list[tuple[str, Message]] = []  # every message, with its agent
         self.pending: list[int] = []  # tokens of the unfinished message
-        self.speakers: dict[str, Speaker] = {}
+        self.agents: dict[str, AgentState] = {}
         self.finished = self.truncated = False
         self.reward, self.metrics = 0.0, dict[str, float]()
         start = environment.reset(scene)
         self.agent = start.agent
-        self._hear(start.agent, list(start.messages), [tool.schema() for tool in start.tools])
+        self._open_row(start.agent, list(start.messages), [tool.schema() for tool in start.tools])
 
     def request(self) -> GenerationRequest:
         """Return the request for the next tokens."""
-        limits, row = self.limits, self.speakers[self.agent].row
+        limits, row = self.limits, self.agents[self.agent].row
         room = min(limits.max_new_tokens - len(self.pending), limits.max_tokens - len(row.tokens))
         seed = self.draw * 1_000_003 + self.rows.index(row)
         return GenerationRequest(
@@ -133,22 +133,22 @@ class Conversation:
 
     def take(self, generation: Generation) -> None:
         """Continue with the engine's answer to ``request``."""
-        row = self.speakers[self.agent].row
+        row = self.agents[self.agent].row
         row.write(generation)
         self.pending += generation.tokens
         if generation.finish_reason == "stop":
             message, self.pending = self.tokenizer.message(self.pending), []
-            self._say(message)  # type: ignore[arg-type]
+            self._append_message(message)  # type: ignore[arg-type]
         elif (
             len(self.pending) >= self.limits.max_new_tokens
             or len(row.tokens) >= self.limits.max_tokens
         ):
             self.finished = self.truncated = True
 
-    def _say(self, message: Message) -> None:
+    def _append_message(self, message: Message) -> None:
         """Give a complete message to the environment."""
-        speaker = self.speakers[self.agent]
-        speaker.messages.append(message)
+        state = self.agents[self.agent]
+        state.messages.append(message)
         self.transcript.append((self.agent, message))
         step = self.environment.step(message)
         self.reward += step.reward
@@ -158,31 +158,31 @@ class Conversation:
             self.transcript += [(step.agent, answer) for answer in step.messages]
             return
         self.agent = step.agent
-        self._hear(step.agent, list(step.messages), [tool.schema() for tool in step.tools])
+        self._open_row(step.agent, list(step.messages), [tool.schema() for tool in step.tools])
 
-    def _hear(self, agent: str, messages: list[Message], tools: list[dict[str, Any]]) -> None:
+    def _open_row(self, agent: str, messages: list[Message], tools: list[dict[str, Any]]) -> None:
         """Give messages to an agent.
 
         They extend the agent's row. If the chat template rewrote earlier messages, they start a new
         row.
         """
         self.transcript += [(agent, message) for message in messages]
-        speaker = self.speakers.get(agent)
-        if speaker is None:
+        state = self.agents.get(agent)
+        if state is None:
             row = Row(agent)
             row.read(self.tokenizer.prompt(messages, tools), PROMPT)
             self.rows.append(row)
-            self.speakers[agent] = Speaker(messages, tools, row)
+            self.agents[agent] = AgentState(messages, tools, row)
         else:
-            new = self.tokenizer.continuation(speaker.messages, messages, speaker.tools)
-            speaker.messages += messages
+            new = self.tokenizer.continuation(state.messages, messages, state.tools)
+            state.messages += messages
             if new is None:
-                speaker.row = Row(agent)
-                speaker.row.read(self.tokenizer.prompt(speaker.messages, speaker.tools), PROMPT)
-                self.rows.append(speaker.row)
+                state.row = Row(agent)
+                state.row.read(self.tokenizer.prompt(state.messages, state.tools), PROMPT)
+                self.rows.append(state.row)
             else:
-                speaker.row.read(new, TOOL)
-        if len(self.speakers[agent].row.tokens) >= self.limits.max_tokens:
+                state.row.read(new, TOOL)
+        if len(self.agents[agent].row.tokens) >= self.limits.max_tokens:
             self.finished = self.truncated = True
 
     @property
@@ -220,7 +220,7 @@ class Conversation:
         conversation = cls(environment, tokenizer, limits, record["scene"], record["draw"])
         for message in record["messages"]:
             if message["role"] == "assistant" and not conversation.finished:
-                conversation._say(
+                conversation._append_message(
                     {
                         key: value
                         for key, value in message.items()  # type: ignore

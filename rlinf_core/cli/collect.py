@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rlinf_core.algorithms.common.settings import offline
-from rlinf_core.cli.demo import direct_to_its_end, prepare, say_where, served
+from rlinf_core.cli.demo import direct_to_its_end, prepare, print_page_address, served
 from rlinf_core.cli.terminal import Display, clock, terminal_as_before
 from rlinf_core.config.overrides import quoted
 from rlinf_core.core.errors import RecipeError, escape_ascii
@@ -134,7 +134,7 @@ def _start(
             flush=True,
         )
     else:
-        say_where(recipe)
+        print_page_address(recipe)
     with terminal_as_before(), Supervisor(run_dir, recipe.station.domain) as supervisor:
         *processes, director = collecting_processes(
             recipe, run_dir, before, terminal=True, with_page=pictured
@@ -175,7 +175,7 @@ class CollectDisplay(Display):
             ("disk", self._disk()),
             ("interlock", f"{safety['state']} {safety['cause']}".strip()),
         ]
-        operator = status["operator"] or last_words(self.run_dir / "logs/operator.log")
+        operator = status["operator"] or log_tail(self.run_dir / "logs/operator.log")
         texts_by_title = {"waiting for you": status["waiting_for"], "operator": operator}
         rows += [(title, text) for title, text in texts_by_title.items() if text]
         rows += [("to move", self.moves)] if self.moves else []
@@ -208,7 +208,7 @@ class CollectDisplay(Display):
         )
 
 
-def last_words(log: Path) -> str:
+def log_tail(log: Path) -> str:
     """Return the last log line of a node without time and name, such as the reason of a refused
     arming.
     """

@@ -74,7 +74,7 @@ def show(paths: list[Path], plot: Path | None = None, only_list: bool = False) -
     if len(lines) == 1 and not only_list:
         _describe(folders[0])
         if lines[0].mode == SESSION and lines[0].seconds:
-            _tell(folders[0])
+            _print_events(folders[0])
     else:
         print(_summary(lines))
     if plot is not None:
@@ -126,11 +126,11 @@ def _describe(folder: Path) -> None:
     print(f"{len(every)} messages, {size / 1e6:.2f} MB in {folder}")
 
 
-def _tell(folder: Path) -> None:
+def _print_events(folder: Path) -> None:
     """Print the events of a session in words."""
-    from rlinf_core.reports.recordings import happened
+    from rlinf_core.reports.recordings import event_lines
 
-    for line in happened(folder):
+    for line in event_lines(folder):
         print(escape_ascii(line))
 
 
@@ -517,7 +517,7 @@ def train(
             code="RL-E207",
         ) from error
     if learns_progress:
-        _say_progress(out, training.judge_progress(network, judged), json_file)
+        _print_progress_scores(out, training.judge_progress(network, judged), json_file)
         return
     scores, verdicts = training.judge(network, judged)
     write_atomically(picture, lambda aside: _picture(judged, verdicts, aside))
@@ -534,7 +534,7 @@ def train(
         json_file.write_text(json.dumps(asdict(scores) | {"accuracy": scores.accuracy}))
 
 
-def _say_progress(out: Path, scores: ProgressScores, json_file: Path | None) -> None:
+def _print_progress_scores(out: Path, scores: ProgressScores, json_file: Path | None) -> None:
     """Print the scores of a progress network."""
     print(
         f"{out}: rank correlation with time {scores.order:.2f} on {scores.successes} held-out "
@@ -564,8 +564,8 @@ def _picture(frames: Frames, verdicts: np.ndarray, path: Path, columns: int = 6)
     shape, axes = plt.subplots(
         len(kinds), columns, figsize=(1.4 * columns, 1.6 * len(kinds)), constrained_layout=True
     )
-    for row, (title, (is_success, says)) in zip(axes, kinds.items(), strict=True):
-        indices = np.flatnonzero((frames.success == is_success) & ((verdicts > 0.5) == says))
+    for row, (title, (is_success, is_high)) in zip(axes, kinds.items(), strict=True):
+        indices = np.flatnonzero((frames.success == is_success) & ((verdicts > 0.5) == is_high))
         doubtful = indices[np.argsort(np.abs(verdicts[indices] - 0.5))]
         row[0].set_title(f"{title}: {len(indices)}", loc="left", fontsize=9)
         for place, axis in enumerate(row):

@@ -89,11 +89,11 @@ def demo(
     check_trainer(recipe, run_dir)
     check_policy_device(recipe)
     with Progress(1 + REPORT_STEPS) as progress:
-        with alone(recipe, run_dir) as supervisor:
+        with exclusive_run(recipe, run_dir) as supervisor:
             print(f"run folder: {run_dir}", flush=True)
             if remark := too_short(recipe):
                 print(remark, flush=True)
-            say_where(recipe)
+            print_page_address(recipe)
             supervisor.start(trainer_process(run_dir))
             for process in composed(recipe, station_processes(recipe, run_dir)):
                 supervisor.start(process)
@@ -102,7 +102,7 @@ def demo(
                 supervisor, director, run_dir, Display(recipe, run_dir, quiet)
             )
             progress.step("stopping the station and its trainer")
-        return _tell(recipe, run_dir, since, progress)
+        return _print_result(recipe, run_dir, since, progress)
 
 
 SHORT_STEPS = 2000  # environment steps of online training; demo_tiny has 400
@@ -137,7 +137,7 @@ def _check_stations(recipe: Recipe, name: str) -> None:
 
 
 @contextlib.contextmanager
-def alone(recipe: Recipe, run_dir: Path) -> Iterator[Supervisor]:
+def exclusive_run(recipe: Recipe, run_dir: Path) -> Iterator[Supervisor]:
     """Check a station, hold the lock of its name, write its recipe, and yield its supervisor."""
     check(recipe, run_dir)
     station = recipe.station
@@ -157,10 +157,12 @@ def direct(name: str, overrides: list[str], run_dir: Path, quiet: bool = False) 
             supervisor, director_process(recipe, run_dir), run_dir, Display(recipe, run_dir, quiet)
         )
     with Progress(REPORT_STEPS) as progress:
-        return _tell(recipe, run_dir, since, progress)
+        return _print_result(recipe, run_dir, since, progress)
 
 
-def _tell(recipe: Recipe, run_dir: Path, since: int = 0, progress: Progress | None = None) -> int:
+def _print_result(
+    recipe: Recipe, run_dir: Path, since: int = 0, progress: Progress | None = None
+) -> int:
     """Print the report, or the recordings of a run without training.
 
     Args:
@@ -220,7 +222,7 @@ def served(web: int | None) -> list[str]:
     return [] if web is None else [f"station.web.port={web}"]
 
 
-def say_where(recipe: Recipe) -> None:
+def print_page_address(recipe: Recipe) -> None:
     """Print the address of the operator's page, if there is one."""
     web = recipe.station.web
     if web.port:
@@ -249,8 +251,10 @@ def up(
     Returns:
         An exit code.
     """
-    some = [f"collect.episodes={episodes}", "collect.no_training=true"] if episodes else []
-    recipe = load_recipe(name, [*overrides, *served(web), *some])
+    collect_overrides = (
+        [f"collect.episodes={episodes}", "collect.no_training=true"] if episodes else []
+    )
+    recipe = load_recipe(name, [*overrides, *served(web), *collect_overrides])
     if json_file and not episodes:
         raise RecipeError(
             "--json: expected with --episodes, after which a station is through; got it alone"
@@ -262,7 +266,7 @@ def up(
             f"rlinf up, station.policy.backend {station.policy.backend}",
         )
         check_policy_device(recipe)
-    with alone(recipe, run_dir) as supervisor:
+    with exclusive_run(recipe, run_dir) as supervisor:
         silent = ("policy",) if episodes else ()
         for process in composed(recipe, station_processes(recipe, run_dir, without=silent)):
             supervisor.start(process)
@@ -271,9 +275,9 @@ def up(
             f"{station.domain}, logs in {run_dir / 'logs'}). Ctrl-C stops it",
             flush=True,
         )
-        say_where(recipe)
+        print_page_address(recipe)
         if episodes:
-            return _some(supervisor, recipe, run_dir, json_file)
+            return _record_demonstrations(supervisor, recipe, run_dir, json_file)
         print(next_steps(recipe, name, overrides, run_dir), flush=True)
         with contextlib.suppress(KeyboardInterrupt):
             while True:
@@ -283,7 +287,9 @@ def up(
     return 0
 
 
-def _some(supervisor: Supervisor, recipe: Recipe, run_dir: Path, json_file: Path | None) -> int:
+def _record_demonstrations(
+    supervisor: Supervisor, recipe: Recipe, run_dir: Path, json_file: Path | None
+) -> int:
     """Record the requested demonstrations and write their counts, also after a failure."""
     before = len(read_events(run_dir))
     try:
@@ -308,7 +314,7 @@ def _some(supervisor: Supervisor, recipe: Recipe, run_dir: Path, json_file: Path
         )
         if json_file:
             json_file.write_text(json.dumps(result) + "\n")
-    return _tell(recipe, run_dir)
+    return _print_result(recipe, run_dir)
 
 
 def teleop(name: str, overrides: list[str]) -> int:

@@ -174,13 +174,13 @@ def _middleware() -> Finding:
         "import rclpy; from sensor_msgs.msg import Image; rclpy.init(); n = "
         "rclpy.create_node('doctor')\n"
     )
-    says = (
+    publisher_code = (
         f"{node}import array, time; m = Image(height=480, width=640, data=array.array('B', "
         f"bytes(921600)))\n"
         "p = n.create_publisher(Image, 'doctor_image', 1)\nfor _ in range(300): p.publish(m); "
         "time.sleep(0.1)"
     )
-    hears = (
+    subscriber_code = (
         f"{node}import time; got, end = [], time.monotonic() + 8\n"
         "n.create_subscription(Image, 'doctor_image', got.append, 1)\n"
         "while not got and time.monotonic() < end: rclpy.spin_once(n, timeout_sec=0.1)\n"
@@ -189,11 +189,11 @@ def _middleware() -> Finding:
     environment, nowhere = ros_environment(99), subprocess.DEVNULL
     try:
         with subprocess.Popen(
-            [sys.executable, "-c", says], env=environment, stdout=nowhere, stderr=nowhere
+            [sys.executable, "-c", publisher_code], env=environment, stdout=nowhere, stderr=nowhere
         ) as other:
             try:
                 result = subprocess.run(
-                    [sys.executable, "-c", hears],
+                    [sys.executable, "-c", subscriber_code],
                     env=environment,
                     text=True,
                     capture_output=True,

@@ -58,7 +58,7 @@ def up(
             flush=True,
         )
         stopped = _together(recipe, run_dir, display)
-    return _tell(recipe, run_dir, display.stations, stopped)
+    return _print_result(recipe, run_dir, display.stations, stopped)
 
 
 class Station:
@@ -276,7 +276,7 @@ def _play(trainer: Supervisor, display: FleetDisplay, drain_timeout_s: float) ->
     print(f"waited {left:.0f} s for the last episodes to be sent", flush=True)
 
 
-def _tell(recipe: Recipe, run_dir: Path, stations: list[Station], stopped: bool) -> int:
+def _print_result(recipe: Recipe, run_dir: Path, stations: list[Station], stopped: bool) -> int:
     for station in stations:
         print(f"  {station.member.name}: {station.result}")
     if waiting := sum(station.closed for station in stations):

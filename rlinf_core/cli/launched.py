@@ -202,9 +202,9 @@ def launched_environment(recipe: Recipe) -> dict[str, str]:
     A station without hardware is visible on this machine only, since another machine could confuse
     it with a real station. ROS_AUTOMATIC_DISCOVERY_RANGE of the shell takes precedence.
     """
-    alone = (
+    is_isolated = (
         station_robot(recipe).without_hardware and "ROS_AUTOMATIC_DISCOVERY_RANGE" not in os.environ
     )
     return of_every_process(recipe.station.domain) | (
-        {"ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"} if alone else {}
+        {"ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"} if is_isolated else {}
     )

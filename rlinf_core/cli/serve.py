@@ -64,12 +64,12 @@ def serve(
         sorted(sizes),
         partial(acting.prepare, precision=precision, execution=execution, key="--"),
     )
-    server = PolicyServer(weights, max_batch, 1e-3 * max_wait_ms, _say, key, tls)
+    server = PolicyServer(weights, max_batch, 1e-3 * max_wait_ms, _print_line, key, tls)
     newest = weights.newest
 
     def ready(at: int) -> None:
         spec = newest.policy.spec
-        _say(
+        _print_line(
             f"{'wss' if tls else 'ws'}://{host}:{at} serves version {newest.number} "
             f"({newest.policy.config.kind}) on "
             f"{newest.policy.device}: "
@@ -78,7 +78,7 @@ def serve(
             f"({', '.join(spec.action.names)}). Ctrl-C stops it"
         )
         if not is_loopback(host) and plaintext:
-            _say(
+            _print_line(
                 f"serve: listens on {host}:{at} with --plaintext: "
                 f"{'clients show a key' if key else 'nobody is asked for a key'}, "
                 f"{'encrypted' if tls else 'without encryption'}. Keep that network to yourself"
@@ -99,7 +99,7 @@ def serve(
     raise KeyboardInterrupt  # exit code 130, like other commands
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     print(line, flush=True)
 
 

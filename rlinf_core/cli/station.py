@@ -246,7 +246,7 @@ def twin(kind: str, path: Path | None = None) -> int:
     try:
         for line in filter(str.strip, sys.stdin):
             try:
-                device.say(line)
+                device.execute(line)
             except DeviceError as error:
                 print(error, file=sys.stderr, flush=True)
     finally:

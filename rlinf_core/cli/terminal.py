@@ -78,7 +78,7 @@ def foreground(command: list[str], environment: Mapping[str, str], starts: str =
             child.wait()
 
 
-def tell_started() -> None:
+def notify_started() -> None:
     """Tell the parent of a program in the foreground that it has started and reports its
     own waits.
     """

@@ -46,7 +46,7 @@ def train_command(name: str, overrides: list[str], run_dir: Path, report: bool) 
     with Progress(text, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()) as bar:
         task, reported_at, shown_text = bar.add_task("time steps", total=None), time.monotonic(), ""
 
-        def tell(run: Run, entry: dict[str, float] | None) -> None:
+        def on_progress(run: Run, entry: dict[str, float] | None) -> None:
             nonlocal reported_at, shown_text, stopped
             stopped = run.stopping
             if entry:
@@ -64,7 +64,7 @@ def train_command(name: str, overrides: list[str], run_dir: Path, report: bool) 
                 print(words, flush=True)
                 reported_at, shown_text = time.monotonic(), words
 
-        last = train(recipe, run_dir, tell=tell)
+        last = train(recipe, run_dir, on_progress=on_progress)
     if stopped and not endless:
         print(f"stopped before its end; the same command with --out {run_dir} goes on")
         return 130

@@ -25,7 +25,7 @@ class Progress:
     """
 
     def __init__(self, total: int, say: Callable[[str], object] = to_stderr) -> None:
-        self.total, self.say = total, say
+        self.total, self.log = total, say
         self._number, self._what, self._begun_at = 0, "", 0.0
         self._over, self._lock = threading.Event(), threading.Lock()
 
@@ -33,7 +33,7 @@ class Progress:
         """Begin the next step."""
         with self._lock:
             self._number, self._what, self._begun_at = self._number + 1, what, time.monotonic()
-            self.say(f"[{self._number} of {self.total}] {what}")
+            self.log(f"[{self._number} of {self.total}] {what}")
 
     def __enter__(self) -> Progress:
         threading.Thread(target=self._repeat, name="progress", daemon=True).start()
@@ -52,7 +52,7 @@ class Progress:
             with self._lock:
                 spent_s = time.monotonic() - self._begun_at
                 if self._what and spent_s >= EVERY_S / 2 and not self._over.is_set():
-                    self.say(
+                    self.log(
                         f"[{self._number} of {self.total}] {self._what}: {spent_s:.0f} s so far"
                     )
 

@@ -25,10 +25,10 @@ from rlinf_core.specs.arrays import ActionSpec, ArraySpec, StationSpec
 
 # time steps; episodes read at once, because hashes and copies release the interpreter
 LONGEST, READERS = 10**9, 2
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 
 
-def intact_episodes(paths: list[Path], say: Say = print) -> Iterator[tuple[Path, Episode]]:
+def intact_episodes(paths: list[Path], log: Log = print) -> Iterator[tuple[Path, Episode]]:
     """Yield every whole episode in and below some folders, in the order of their paths.
 
     Recordings that were never closed are skipped, and reported. An episode that is there twice, for
@@ -40,7 +40,7 @@ def intact_episodes(paths: list[Path], say: Say = print) -> Iterator[tuple[Path,
     """
     first: tuple[Path, Episode] | None = None
     folders_by_id: dict[str, Path] = {}
-    for folder, reading in _ahead(_closed(episodes_in(paths), say)):
+    for folder, reading in _ahead(_closed(episodes_in(paths), log)):
         try:
             episode = reading.result()
         except EpisodeError as error:
@@ -49,7 +49,7 @@ def intact_episodes(paths: list[Path], say: Say = print) -> Iterator[tuple[Path,
                     f"{error}. `rlinf data check` lists all such, `rlinf data repair` keeps what "
                     "is whole"
                 ) from error
-            say(
+            log(
                 f"left out: {escape_ascii(folder)}: "
                 f"{escape_ascii(error).removeprefix(f'episode {escape_ascii(folder)}: ')}"
             )
@@ -72,13 +72,13 @@ def intact_episodes(paths: list[Path], say: Say = print) -> Iterator[tuple[Path,
         )
 
 
-def _closed(folders: list[Path], say: Say) -> Iterator[Path]:
+def _closed(folders: list[Path], log: Log) -> Iterator[Path]:
     """Yield the closed recordings; report the interrupted or aborted ones, even if they are
     whole.
     """
     for folder in folders:
         if never_closed(folder):
-            say(f"left out: {escape_ascii(folder)}: no {SUMS}: it was interrupted or aborted")
+            log(f"left out: {escape_ascii(folder)}: no {SUMS}: it was interrupted or aborted")
         else:
             yield folder
 

@@ -92,7 +92,7 @@ class Shown:
         self._images()
         for name, at_ns, message in messages(folder):
             if message is None:
-                self._tell(at_ns, f"{name}: a message that cannot be read")
+                self._log_text(at_ns, f"{name}: a message that cannot be read")
             else:
                 self._show(name, message)
         self._draw_paths()
@@ -231,10 +231,10 @@ class Shown:
                 rr.LineStrips3D([places], colors=[colours[entity.rpartition("/")[2]]]),
             )
 
-    def _tell(self, at_ns: int, what: str) -> None:
+    def _log_text(self, at_ns: int, text: str) -> None:
         self.stream.reset_time()
         self._time(at_ns)
-        self.stream.log("episode/log", rr.TextLog(what, level=rr.TextLogLevel.WARN))
+        self.stream.log("episode/log", rr.TextLog(text, level=rr.TextLogLevel.WARN))
 
     # Common
     def _at(self, step: int) -> None:

@@ -54,13 +54,18 @@ class Recording:
     def __init__(
         self,
         spool: Spool,
-        tell: Callable[[int, str, Any, str], None],
+        publish_event: Callable[[int, str, Any, str], None],
         arms: int = 1,
         cameras: Sequence[str] = (),
         observed: Sequence[str] = (),
         sampled: Sequence[str] = (),
     ) -> None:
-        self.spool, self.tell, self.arms, self.cameras = spool, tell, arms, cameras
+        self.spool, self.publish_event, self.arms, self.cameras = (
+            spool,
+            publish_event,
+            arms,
+            cameras,
+        )
         self.observed, self.sampled = observed, sampled
         # True while somebody holds the last time step back for later; the grace period then waits
         self.held = False
@@ -95,7 +100,7 @@ class Recording:
             if event.kind == ENDED:
                 self.ended, self.ended_ns = event, message.at_ns
             elif event.kind == ABORTED:
-                self.abort(event.detail, tell=False)
+                self.abort(event.detail, publish_event=False)
         self._close_if_complete()
         self.look(message.at_ns)
 
@@ -115,7 +120,7 @@ class Recording:
         else:
             self._close()
 
-    def abort(self, reason: str, tell: bool = True) -> None:
+    def abort(self, reason: str, publish_event: bool = True) -> None:
         """Set the current episode aside, if there is one."""
         writer, self.writer, self.ended = self.writer, None, None
         if writer is None:
@@ -124,8 +129,8 @@ class Recording:
             writer.abort()
         except SpoolError as error:
             reason = f"{reason}; it could not be set aside: {error}"
-        if tell:
-            self.tell(ABORTED, writer.episode_id, None, reason)
+        if publish_event:
+            self.publish_event(ABORTED, writer.episode_id, None, reason)
 
     def _open(self, episode_id: str) -> None:
         self.abort("the next episode began before this one ended")
@@ -136,7 +141,7 @@ class Recording:
         try:
             self.writer = self.spool.open_episode(episode_id)
         except SpoolError as error:
-            self.tell(ABORTED, episode_id, None, str(error))
+            self.publish_event(ABORTED, episode_id, None, str(error))
             return
         for message in self.early.take_all():
             self._write(message)
@@ -201,7 +206,7 @@ class Recording:
             self.abort(str(error))
             return
         self.missed += sum(missed[topic] for topic in self.cameras)
-        self.tell(CLOSED, writer.episode_id, event, "")
+        self.publish_event(CLOSED, writer.episode_id, event, "")
 
     def _missed(self) -> dict[str, int]:
         """Count the time steps without a new message, for each topic that comes with time steps."""

@@ -139,11 +139,11 @@ class Supervisor:
         refusal = _refusal(log, child.log_offset) if code in (1, REFUSED) else ""
         outcome = child.history.ended(code, time.monotonic(), refusal)
         if not outcome.goes_on:
-            reason = outcome.refusal or (_last_words(log) if code == REFUSED else "")
+            reason = outcome.refusal or (_log_tail(log) if code == REFUSED else "")
             raise RlinfError(
                 f"{outcome.text}: {reason}\nIts log: {log}"
                 if reason
-                else f"{outcome.text}. {_last_words(log)}"
+                else f"{outcome.text}. {_log_tail(log)}"
             )
         child.log_offset = self._logged(name)
         try:
@@ -217,7 +217,7 @@ def only_station(name: str, domain_id: int) -> Iterator[None]:
         yield
 
 
-def _last_words(log: Path) -> str:
+def _log_tail(log: Path) -> str:
     """Return the last line of a log that is no INFO message of rclpy, for an error."""
     every = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
     lines = [line for line in every if not line.startswith("[INFO]")] or every
@@ -311,10 +311,10 @@ def _end(children: list[Child]) -> None:
 
 def _signal(popen: subprocess.Popen, number: int) -> None:
     with contextlib.suppress(ProcessLookupError):
-        alone = os.getpgid(popen.pid) == popen.pid  # else it shares our process group
-        os.killpg(popen.pid, number) if alone and number == signal.SIGKILL else popen.send_signal(
-            number
-        )
+        is_group_leader = os.getpgid(popen.pid) == popen.pid  # else it shares our process group
+        os.killpg(
+            popen.pid, number
+        ) if is_group_leader and number == signal.SIGKILL else popen.send_signal(number)
 
 
 def _node_begins() -> None:

@@ -127,7 +127,7 @@ class Page:
         self.frames: dict[int, bytes] = {}
         self.unacknowledged = 0
 
-    def tell(self, what: str, text: str) -> None:
+    def queue(self, what: str, text: str) -> None:
         """Queue a text; it replaces an unsent text of the same kind."""
         self.texts[what] = text
         self.news.set()
@@ -215,10 +215,10 @@ class Server:
         """Whether any page is ready for another frame."""
         return any(page.unacknowledged < MAX_UNACKNOWLEDGED for page in list(self.pages.values()))
 
-    def tell(self, what: str, fields: dict[str, Any], keep: bool = False) -> None:
+    def broadcast(self, what: str, fields: dict[str, Any], keep: bool = False) -> None:
         """Send fields to every page; ``keep`` stores them for pages that open later."""
         with contextlib.suppress(RuntimeError):  # the loop has ended
-            self.loop.call_soon_threadsafe(self._tell, what, fields, keep)
+            self.loop.call_soon_threadsafe(self._send_to_pages, what, fields, keep)
 
     def close(self) -> None:
         """Stop the server. The pages notice that the station is gone."""
@@ -278,7 +278,7 @@ class Server:
                 )
                 await asyncio.sleep(RETRY_S)
 
-    def _tell(self, what: str, fields: dict[str, Any], keep: bool) -> None:
+    def _send_to_pages(self, what: str, fields: dict[str, Any], keep: bool) -> None:
         if not (self.pages or keep):
             return
         now = {
@@ -291,7 +291,7 @@ class Server:
         if keep:
             self.last_texts[what] = text
         for page in self.pages.values():
-            page.tell(what, text)
+            page.queue(what, text)
 
     def _show(self, camera: int, jpeg: bytes) -> None:
         for page in self.pages.values():
@@ -361,25 +361,25 @@ class Server:
         await socket.prepare(request)
         page = Page(next(self.numbers), socket)
         self.pages[page.number] = page
-        page.tell("you", json.dumps({"kind": "you", "page": page.number}))
+        page.queue("you", json.dumps({"kind": "you", "page": page.number}))
         for what, text in self.last_texts.items():
-            page.tell(what, text)
+            page.queue(what, text)
         sending = asyncio.create_task(page.send())
         try:
-            await self._hear(page, request.remote or "")
+            await self._read_messages(page, request.remote or "")
         finally:
             del self.pages[page.number]
             self.controls.leave(page.number)
             sending.cancel()
         return socket
 
-    async def _hear(self, page: Page, remote: str) -> None:
+    async def _read_messages(self, page: Page, remote: str) -> None:
         """Handle a page's messages. An invalid one closes the connection, which ends a motion."""
         tasks: set[asyncio.Task[None]] = set()
-        lately: deque[float] = deque(maxlen=MAX_MESSAGES_PER_S)
+        received_at: deque[float] = deque(maxlen=MAX_MESSAGES_PER_S)
         async for message in page.socket:
             try:
-                word = read(message.data if message.type is WSMsgType.TEXT else "")
+                request = read(message.data if message.type is WSMsgType.TEXT else "")
             except ValueError:
                 self.log(
                     f"the page from {remote} said no word of ours: "
@@ -389,31 +389,31 @@ class Server:
                     code=1008, message=b"expected a word of this page's protocol"
                 )
                 return
-            if isinstance(word, Press):  # before any bound
+            if isinstance(request, Press):  # before any bound
                 self._press(remote)
-                page.tell(
+                page.queue(
                     "stop",
                     json.dumps(
                         {"kind": "note", "what": "stop", "well": True, "text": "STOP is pressed"}
                     ),
                 )
-            if isinstance(word, Acknowledgement) and page.unacknowledged:
+            if isinstance(request, Acknowledgement) and page.unacknowledged:
                 page.unacknowledged -= 1
                 page.news.set()
                 continue
-            lately.append(time.monotonic())
-            if len(lately) == MAX_MESSAGES_PER_S and lately[-1] - lately[0] < 1.0:
+            received_at.append(time.monotonic())
+            if len(received_at) == MAX_MESSAGES_PER_S and received_at[-1] - received_at[0] < 1.0:
                 self.log(
                     f"the page from {remote} said more than {MAX_MESSAGES_PER_S} words in a "
                     f"second. It is closed"
                 )
                 await page.socket.close(code=1008, message=b"expected fewer words a second")
                 return
-            if isinstance(word, MotionInput):
-                if self.controls.counts(page.number, word, time.monotonic()):
-                    self.station.hand(word)
-            elif isinstance(word, Request):
-                tasks.add(task := asyncio.create_task(self._ask(page, word)))
+            if isinstance(request, MotionInput):
+                if self.controls.counts(page.number, request, time.monotonic()):
+                    self.station.hand(request)
+            elif isinstance(request, Request):
+                tasks.add(task := asyncio.create_task(self._ask(page, request)))
                 task.add_done_callback(tasks.discard)
 
     async def _ask(self, page: Page, word: Request) -> None:
@@ -422,7 +422,7 @@ class Server:
         except RlinfError as error:
             answer, well = str(error), False
         self.log(f"page {page.number} asked: {word.what} {escape_ascii(word.cause)}: {answer}")
-        page.tell(
+        page.queue(
             "note", json.dumps({"kind": "note", "what": word.what, "well": well, "text": answer})
         )
 

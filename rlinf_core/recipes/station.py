@@ -171,13 +171,13 @@ def orientations(robot: Robot) -> dict[str, tuple[float, ...]]:
 def robots_of(recipe: Recipe) -> dict[str, Recipe]:
     """Return the recipe of each embodiment alone, by name."""
 
-    def alone(one: Embodiment) -> Recipe:
+    def single_robot_recipe(one: Embodiment) -> Recipe:
         station = recipe.station.model_copy(
             update={"robot": one.robot, "task": one.task, "options": one.options}
         )
         return recipe.model_copy(update={"embodiments": {}, "station": station})
 
-    return {name: alone(one) for name, one in recipe.embodiments.items()}
+    return {name: single_robot_recipe(one) for name, one in recipe.embodiments.items()}
 
 
 def simulated(recipe: Recipe) -> bool:

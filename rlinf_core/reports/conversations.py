@@ -71,17 +71,17 @@ def in_words(record: Record) -> list[str]:
 
 
 def _message(message: Mapping[str, Any]) -> list[str]:
-    speaker = (
+    author = (
         message["agent"]
         if message["role"] == "assistant"
         else f"{message['role']} to {message['agent']}"
     )
     calls = [
-        f"  {speaker} calls {call['function']['name']}({call['function']['arguments']})"
+        f"  {author} calls {call['function']['name']}({call['function']['arguments']})"
         for call in message.get("tool_calls") or []
     ]
     content = message.get("content") or ""
-    return ([f"  {speaker}: {content}"] if content or not calls else []) + calls
+    return ([f"  {author}: {content}"] if content or not calls else []) + calls
 
 
 def summary(records: Sequence[Record]) -> str:

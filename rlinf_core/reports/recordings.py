@@ -242,7 +242,7 @@ VALUES = (
 LONGEST = 300  # maximum length of a parameter's value
 
 
-def happened(folder: Path) -> Iterator[str]:
+def event_lines(folder: Path) -> Iterator[str]:
     """Yield the messages of a recording in words, without repetitions.
 
     Raises EpisodeError if it is damaged.
@@ -260,7 +260,7 @@ def _words(raw: Raw) -> list[tuple[str, str]]:
     """Return the content of a message, and its publisher where the topic does not imply it."""
     kind = raw.kind.rpartition("/")[2]
     try:
-        return _SAY[kind](
+        return _DESCRIBERS[kind](
             store_for(((raw.kind, raw.definition),)).deserialize_cdr(raw.data, raw.kind)
         )
     except Exception as error:  # an unknown type, or an unreadable message
@@ -268,17 +268,17 @@ def _words(raw: Raw) -> list[tuple[str, str]]:
             (
                 "",
                 f"{kind}, {len(raw.data)} "
-                f"bytes{'' if kind not in _SAY else f', unreadable: {error}'}",
+                f"bytes{'' if kind not in _DESCRIBERS else f', unreadable: {error}'}",
             )
         ]
 
 
 def _plain(*fields: str) -> Callable[[Any], list[tuple[str, str]]]:
-    def say(message: Any) -> list[tuple[str, str]]:
+    def describe(message: Any) -> list[tuple[str, str]]:
         values = {name: getattr(message, name) for name in fields}
         return [("", ", ".join(f"{name} {value}" for name, value in values.items() if value != ""))]
 
-    return say
+    return describe
 
 
 def _safety(message: Any) -> list[tuple[str, str]]:
@@ -308,7 +308,7 @@ def _parameters(message: Any) -> list[tuple[str, str]]:
     ]
 
 
-_SAY: dict[str, Callable[[Any], list[tuple[str, str]]]] = {
+_DESCRIBERS: dict[str, Callable[[Any], list[tuple[str, str]]]] = {
     "SafetyState": _safety,
     "SafetyEvent": _plain("kind", "cause", "source"),
     "EpisodeEvent": _episode,

@@ -426,10 +426,10 @@ def _film(
     write_video(run_dir / FILMS[0], [frame for frames, _ in scenes for frame in frames])
     import imageio
 
-    telling = [frames[-1] for frames, learned in scenes if learned] or [
+    candidates = [frames[-1] for frames, learned in scenes if learned] or [
         frame for frames, _ in scenes for frame in frames
     ]
-    imageio.imwrite(run_dir / FILMS[1], max(telling, key=_difference))
+    imageio.imwrite(run_dir / FILMS[1], max(candidates, key=_difference))
     return (
         f"[before_after.mp4](before_after.mp4): the same scenes {words}.\n\n"
         "![the same scene, at its end](before_after.png)"

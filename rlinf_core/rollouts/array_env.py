@@ -46,7 +46,7 @@ class TensorEnv(Protocol):
     spec: StationSpec
     size: int
     device: torch.device
-    alone: bool  # a process can hold only one: evaluations then use the training environments
+    exclusive: bool  # a process can hold only one: evaluations then use the training environments
 
     def reset(self, seeds: Sequence[int]) -> Batch:
         """Start an episode of scene ``seeds[i]`` in environment i.

@@ -176,7 +176,7 @@ def first_policy(recipe: Recipe, spec: StationSpec, before: Path | None) -> Netw
 GROUP, REPORT_S = 16, 0.25  # maximum updates between two polls; seconds between two reports
 TURN = ("simulate", "infer", "wait", "transfer", "switch", "learn")  # the clock's parts of a turn
 PARTS = ("learner", "data", "intake", "source", "progress", "clock", "run")  # parts of a checkpoint
-Tell = Callable[["Run", dict[str, float] | None], None]
+OnProgress = Callable[["Run", dict[str, float] | None], None]
 Evaluator = Callable[[], list[EpisodeResult]]
 
 
@@ -191,11 +191,13 @@ class Run:
         tell: called after every turn, and with the figures of each evaluation.
     """
 
-    def __init__(self, recipe: Recipe, run_dir: Path, spec: StationSpec, tell: Tell) -> None:
-        self.recipe, self.run_dir, self.tell, self.clock, self.before = (
+    def __init__(
+        self, recipe: Recipe, run_dir: Path, spec: StationSpec, on_progress: OnProgress
+    ) -> None:
+        self.recipe, self.run_dir, self.on_progress, self.clock, self.before = (
             recipe,
             run_dir,
-            tell,
+            on_progress,
             Clock(),
             begun_from(recipe),
         )
@@ -509,7 +511,7 @@ class Run:
             self.disk.keep("a checkpoint", self.save)
         if time.monotonic() - self.progress.written_at > WRITE_S:
             self.disk.keep("curves", self._write)
-        self.tell(self, None)
+        self.on_progress(self, None)
 
     # Output
     def _publish_if_due(self) -> None:
@@ -564,7 +566,7 @@ class Run:
         }
         self.progress.evaluated(entry)
         self.save()
-        self.tell(self, entry)
+        self.on_progress(self, entry)
 
     def _write(self) -> None:
         """Write curves, spans and the conductor's measurements; called every few seconds."""

@@ -46,7 +46,7 @@ from rlinf_core.trainer.distributed.ray_cluster import (
 )
 from rlinf_core.trainer.distributed.remote_envs import Make, rollout_envs
 from rlinf_core.trainer.folder import check_same, keep_recipe, only_trainer
-from rlinf_core.trainer.run import Run, Tell
+from rlinf_core.trainer.run import Run, OnProgress
 from rlinf_core.trainer.sources.imagined import with_world
 from rlinf_core.trainer.sources.recordings import Intake, Recordings
 from rlinf_core.trainer.sources.simulators import AT_ONCE, Robots, Simulators, environments
@@ -59,7 +59,10 @@ if TYPE_CHECKING:
 
 
 def train(
-    recipe: Recipe, run_dir: Path, make: Make = stations, tell: Tell = lambda run, entry: None
+    recipe: Recipe,
+    run_dir: Path,
+    make: Make = stations,
+    on_progress: OnProgress = lambda run, entry: None,
 ) -> dict[str, float]:
     """Train a recipe in ``run_dir``, and resume from a checkpoint there.
 
@@ -85,12 +88,14 @@ def train(
         ending.enter_context(only_trainer(run_dir))
         check_same(recipe, run_dir, ours=True)
         with defer_signals():
-            run = _begun(recipe, run_dir, make, tell, ending)
+            run = _begun(recipe, run_dir, make, on_progress, ending)
         with on_signal(lambda _: setattr(run, "stopping", True)):  # finish with a checkpoint
             return run.loop()
 
 
-def _begun(recipe: Recipe, run_dir: Path, make: Make, tell: Tell, ending: ExitStack) -> Run:
+def _begun(
+    recipe: Recipe, run_dir: Path, make: Make, on_progress: OnProgress, ending: ExitStack
+) -> Run:
     """Return a started run with its source and evaluations. ``ending`` closes them."""
     came_from, simulation = source_of(recipe), recipe.simulation
     fleet = fleet_of(recipe.bridge) if came_from == STATIONS else None
@@ -125,7 +130,7 @@ def _begun(recipe: Recipe, run_dir: Path, make: Make, tell: Tell, ending: ExitSt
     )
     if came_from == CONVERSATIONS:
         spec = TextSpec()
-    run = Run(recipe, run_dir, spec or learned_spec(recipe), tell)
+    run = Run(recipe, run_dir, spec or learned_spec(recipe), on_progress)
     ending.callback(run.progress.close)
     scenes = range(
         recipe.evaluate.first_seed, recipe.evaluate.first_seed + simulation.evaluate_episodes
@@ -229,8 +234,8 @@ def _environments(
         )
         held_out = env
         ending.callback(env.close)
-    if isinstance(env, ArrayEnv) and env.tensors.alone:
-        check_alone(recipe)
+    if isinstance(env, ArrayEnv) and env.tensors.exclusive:
+        check_single_process(recipe)
     elif came_from == SIMULATORS or (came_from == RECORDINGS and simulated(recipe)):
         held_out = make(recipe, min(simulation.environments or 1, 8))
         ending.callback(held_out.close)
@@ -238,7 +243,7 @@ def _environments(
     return env, held_out
 
 
-def check_alone(recipe: Recipe) -> None:
+def check_single_process(recipe: Recipe) -> None:
     """Raise RecipeError if evaluations in the only environment of a process would lose episodes."""
     if recipe.algorithm.learns_from != ROLLOUTS:
         raise RecipeError(

@@ -212,7 +212,7 @@ class WorldModel:
         tool_still: list[float] = []
         disagreements: list[Tensor] = []
         first: tuple[np.ndarray, np.ndarray] | None = None
-        index = self._some(episodes.starts(episodes.held_out, depth))
+        index = self._evenly_spaced(episodes.starts(episodes.held_out, depth))
         vectors, actions, after = self._transitions(episodes, index, depth)
         history = self.settings.history
         state = WorldState(
@@ -252,7 +252,7 @@ class WorldModel:
             len(index),
         )
 
-    def _some(self, index: np.ndarray) -> np.ndarray:
+    def _evenly_spaced(self, index: np.ndarray) -> np.ndarray:
         """Return at most ``CHECKED`` of them, evenly spaced."""
         return (
             index[np.linspace(0, len(index) - 1, min(len(index), CHECKED)).astype(int)]

@@ -51,20 +51,20 @@ def checks(
     ``figures`` collects the numbers; ``video`` is the file of a film.
     """
     started = time.perf_counter()
-    alone = simulated_station(recipe)
-    simulator = alone.simulator
+    simulated = simulated_station(recipe)
+    simulator = simulated.simulator
     figures["build_s"] = time.perf_counter() - started
     yield Row("it starts", True, f"{figures['build_s']:.1f} s")
     robot = station_robot(recipe)
     yield from _scenes(simulator)
-    yield from _channels(simulator, alone.task.channels)
+    yield from _channels(simulator, simulated.task.channels)
     for arm, limits in robot.interlocks.items():
         yield from _motion(arms_of(simulator), arm, load_limits(limits))
     yield from _pictures(simulator, robot.cameras)
-    if alone.task.channels <= simulator.channels().keys() | {
+    if simulated.task.channels <= simulator.channels().keys() | {
         f"camera/{name}/image" for name in robot.cameras
     }:
-        yield from _front_ends(recipe, alone, episodes, station, figures, video)
+        yield from _front_ends(recipe, simulated, episodes, station, figures, video)
 
 
 def _motion_of(simulator: Any, seed: int) -> np.ndarray:
@@ -404,19 +404,19 @@ def load_recipe_like(recipe: Recipe, *overrides: str) -> Recipe:
     )
 
 
-def _agreement(alone: SimulatedStation, scenes: range) -> float | None:
+def _agreement(simulated: SimulatedStation, scenes: range) -> float | None:
     """Return the fraction of our successes that the simulator confirms; None if it has no
     measure.
     """
     opinions: list[bool] = []
     for scene in scenes:
-        alone.reset(scene)
+        simulated.reset(scene)
         last = False
         while not last:
-            result = alone.step(alone.expert())[1]
+            result = simulated.step(simulated.expert())[1]
             last = result.last
         if result.success:
-            opinion = alone.simulator.succeeded()
+            opinion = simulated.simulator.succeeded()
             if opinion is None:
                 return None
             opinions.append(opinion)

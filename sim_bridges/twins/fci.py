@@ -67,7 +67,7 @@ class Simulator:
         )
         self._loop.start()
         theirs.close()
-        self._state = self._hear(BEGINS_S)
+        self._state = self._receive(BEGINS_S)
         self._due_s = self._state.time_s
         self._go(START)
         self.reset(0)
@@ -80,10 +80,10 @@ class Simulator:
     def advance(self, target_pose: np.ndarray | None, gripper_width: float | None = None) -> None:
         """Advance until one tick of the robot's time has passed since the last call."""
         if target_pose is not None:
-            self._say("target", np.asarray(target_pose, float)[WXYZ].tolist())
+            self._send("target", np.asarray(target_pose, float)[WXYZ].tolist())
         self._due_s += self.tick_s
         while self._state.time_s < self._due_s or self._connection.poll():
-            self._state = self._hear(SILENT_S)
+            self._state = self._receive(SILENT_S)
         self._due_s = max(self._due_s, self._state.time_s - self.tick_s)
 
     def tcp_pose(self) -> np.ndarray:
@@ -121,16 +121,16 @@ class Simulator:
     def provoke(self, fault: str) -> bool:
         """Cause an error of the robot itself; return False if commands cannot cause this one."""
         if self._enforced.get(fault):
-            self._say("provoke", fault)
+            self._send("provoke", fault)
         return self._enforced.get(fault, False)
 
     def recover(self) -> bool:
         """Run libfranka's automaticErrorRecovery and start a motion; return its success."""
         if self._state.mode != "Move":
-            self._say("recover", None)
+            self._send("recover", None)
         deadline = time.monotonic() + REFRESHED_S
         while self._state.mode != "Move" and time.monotonic() < deadline:
-            self._state = self._hear(SILENT_S)
+            self._state = self._receive(SILENT_S)
         return self._state.mode == "Move"
 
     def close(self) -> None:
@@ -198,13 +198,13 @@ class Simulator:
                 )
             self.advance(pose)
 
-    def _say(self, word: str, value: Any) -> None:
+    def _send(self, word: str, value: Any) -> None:
         try:
             self._connection.send((word, value))
         except OSError as error:
             raise RlinfError(f"franka-sim: its client has ended: {error}") from error
 
-    def _hear(self, patience_s: float) -> RobotState:
+    def _receive(self, patience_s: float) -> RobotState:
         try:
             answer = (
                 self._connection.recv()

@@ -91,7 +91,7 @@ class Loop:
         self.setpoint = self._pose()
         self.home = np.array(state.q) if not self.home.size else self.home
         while True:
-            self._hear()
+            self._read_commands()
             wanted = self._torque(state)
             torque = torque + (
                 np.clip(wanted - torque, -RATE, RATE) if self.provoked != JUMP else JUMP_NM
@@ -109,11 +109,11 @@ class Loop:
         while not self.begin:
             state = self.robot.read_once()
             self._see(state)
-            self._hear()
+            self._read_commands()
         with contextlib.suppress(self.library.CommandException):
             self.robot.automatic_error_recovery()
 
-    def _hear(self) -> None:
+    def _read_commands(self) -> None:
         while self.connection.poll():
             word, value = self.connection.recv()
             if word == "target":

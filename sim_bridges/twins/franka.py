@@ -27,7 +27,7 @@ from std_srvs.srv import Trigger
 from rlinf_core.core.errors import nearest
 from rlinf_core.core.rotation import inverse, turned
 from rlinf_ros.conversions import NS, to_stamp
-from rlinf_ros.qos import OVERHEARD
+from rlinf_ros.qos import LAZY_PROFILE
 from rlinf_ros.spinning import run
 from sim_bridges.core.ros_bridge import SimBridge
 from sim_bridges.twins.franka_state import (
@@ -91,7 +91,7 @@ class Hand(Orders):
         reached = wanted - inner <= self.width <= wanted + outer
         self.end(reached, success=reached, error="" if reached else "the width was not reached")
 
-    def say(self, stamp: Any, names: list[str]) -> JointState:
+    def publish_state(self, stamp: Any, names: list[str]) -> JointState:
         """Publish the width, and return the message."""
         state = JointState(
             name=names, position=[self.width / 2] * 2, velocity=[0.0] * 2, effort=[0.0] * 2
@@ -134,12 +134,12 @@ class Twin(SimBridge):
             for name in ("current_pose", "external_wrench_in_base_frame")
         }
         self.states = self.create_publisher(FrankaRobotState, f"{BROADCASTER}/robot_state", 10)
-        self.poses = self.create_publisher(PoseStamped, names["current_pose"], OVERHEARD)
+        self.poses = self.create_publisher(PoseStamped, names["current_pose"], LAZY_PROFILE)
         self.wrenches = self.create_publisher(
-            WrenchStamped, names["external_wrench_in_base_frame"], OVERHEARD
+            WrenchStamped, names["external_wrench_in_base_frame"], LAZY_PROFILE
         )
         self.measured = self.create_publisher(
-            JointState, f"{BROADCASTER}/measured_joint_states", OVERHEARD
+            JointState, f"{BROADCASTER}/measured_joint_states", LAZY_PROFILE
         )
         self.joints = self.create_publisher(JointState, "joint_states", 10)
         self.recovering = ActionServer(
@@ -217,13 +217,13 @@ class Twin(SimBridge):
         ahead_ns = round(self.get_parameter("clock_offset_s").value * NS)
         stamp, channels = to_stamp(self.now_ns + ahead_ns), self.inside.channels()
         if self.index % HAND_TICKS == 0:
-            self.hand.say(stamp, FINGERS)
+            self.hand.publish_state(stamp, FINGERS)
         position = channels["joint_states"].tolist()
-        if self.control.speaks(JOINTS) and self.index % JOINT_TICKS == 0:
+        if self.control.is_active(JOINTS) and self.index % JOINT_TICKS == 0:
             joints = JointState(name=ARM + FINGERS, position=position + [self.hand.width / 2] * 2)
             joints.header.stamp = stamp
             self.joints.publish(joints)
-        if self.control.speaks(BROADCASTER):
+        if self.control.is_active(BROADCASTER):
             self._fill(stamp, channels, position)
             self.states.publish(self.state)
             self.poses.publish(self.state.o_t_ee)

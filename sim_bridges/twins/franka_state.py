@@ -71,7 +71,7 @@ class Control:
             and self.injected != USER_STOP
         )
 
-    def speaks(self, controller: str) -> bool:
+    def is_active(self, controller: str) -> bool:
         return self.hardware and controller in self.active
 
     def inject(self, what: str) -> None:
@@ -166,7 +166,7 @@ class Controlled:
         channels["current_twist"] = np.array([*turned(back, twist[:3]), *turned(back, twist[3:])])
         silent = (
             self.STATE_TOPICS
-            if self.control.speaks(TWIST)
+            if self.control.is_active(TWIST)
             else (*self.STATE_TOPICS, "current_twist")
         )
         return {name: value for name, value in channels.items() if name not in silent}

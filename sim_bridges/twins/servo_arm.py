@@ -69,7 +69,7 @@ class Twin(ControlNode):
         for parameter in parameters:
             if parameter.name == "say" and parameter.value:
                 try:
-                    self.servos.say(parameter.value)
+                    self.servos.execute(parameter.value)
                 except DeviceError as error:
                     return SetParametersResult(successful=False, reason=str(error))
         return SetParametersResult(successful=True)

@@ -85,7 +85,7 @@ def test_every_algorithm_trains_on_conversations(algorithm, tmp_path):
     last = train(
         recipe(*DIGIT, *algorithm),
         tmp_path,
-        tell=lambda run, entry: (
+        on_progress=lambda run, entry: (
             before
             or before.append(
                 {name: value.clone() for name, value in run.policy.state_dict().items()}
@@ -108,7 +108,7 @@ def test_a_run_that_goes_on_is_the_run_that_was_not_interrupted(more, tmp_path):
     def stop(run, entry):
         run.stopping = run.steps >= 32
 
-    train(complete, tmp_path / "parts", tell=stop)
+    train(complete, tmp_path / "parts", on_progress=stop)
     train(complete, tmp_path / "parts")
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
     first = load_policy(tmp_path / "whole/policies/policy-00000001.safetensors").state_dict()
@@ -243,7 +243,7 @@ def test_it_learns_a_little(tmp_path):
     """
     rewards = []
 
-    def tell(run, entry):
+    def on_progress(run, entry):
         if hasattr(run.data, "last"):
             rewards.append(run.data.last.returns.mean().item())
 
@@ -256,7 +256,7 @@ def test_it_learns_a_little(tmp_path):
             "simulation.evaluate_every=100000",
         ),
         tmp_path,
-        tell=tell,
+        on_progress=on_progress,
     )
     assert sum(rewards[-3:]) / 3 > sum(rewards[:3]) / 3 + 0.3
 
@@ -268,6 +268,6 @@ def test_sums_are_learned(tmp_path):
     last = train(
         load_recipe("text_arithmetic"),
         tmp_path,
-        tell=lambda run, entry: before.append(entry["success"]) if entry else None,
+        on_progress=lambda run, entry: before.append(entry["success"]) if entry else None,
     )
     assert 0.3 < before[0] < 0.5 and last["success"] >= 0.85

@@ -220,7 +220,7 @@ def test_a_run_that_was_stopped_has_no_report(last, code, message, capsys, tmp_p
         json.dumps({"event": "result"}) + "\n" + json.dumps({"event": last}) + "\n"
     )
     monkeypatch.setattr(demo, "write_report", lambda recipe, folder, since, progress: "the report")
-    assert demo._tell(load_recipe("demo"), tmp_path) == code
+    assert demo._print_result(load_recipe("demo"), tmp_path) == code
     assert message in capsys.readouterr().out
 
 
@@ -230,7 +230,7 @@ def test_what_was_recorded_is_counted_once(task, capsys, tmp_path):
     for number in range(2):
         record(spool, task.spec, f"a-{number}", steps=3).close()
     shutil.copytree(spool.root / "closed/a-0", tmp_path / "inbox/a-0")
-    assert demo._tell(load_recipe("demo", ["collect.no_training=true"]), tmp_path) == 0
+    assert demo._print_result(load_recipe("demo", ["collect.no_training=true"]), tmp_path) == 0
     assert capsys.readouterr().out.startswith("2 episodes recorded in")
 
 

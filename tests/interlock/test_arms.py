@@ -347,7 +347,7 @@ def test_s27_what_only_the_policy_waits_for_hides_nothing_that_was_said_since_th
 ):
     other_arm = pytest.importorskip("rlinf_interlock.interlock_inputs").OtherArm("left")
     for stamp_ns, blocked in enumerate(reasons):
-        other_arm.hear(stamp_ns, blocked)
+        other_arm.update(stamp_ns, blocked)
     assert other_arm.now(None) == Other("left", counts)
 
 

@@ -73,10 +73,10 @@ def test_s14_armings_are_counted_alike_at_both_ends_whatever_became_of_them(
 
 def only_the_second_disarming_counts(interlock, front, memory):
     """The first is of before the second arming."""
-    for number, stands in ((1, "ARMED"), (2, "DISARMED")):
+    for number, state_text in ((1, "ARMED"), (2, "DISARMED")):
         interlock.send({"disarmed": number})
         front.listen()
-        assert memory.read_text() == stands
+        assert memory.read_text() == state_text
 
 
 def test_s14_what_could_not_be_asked_is_not_counted(tmp_path):

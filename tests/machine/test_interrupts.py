@@ -99,9 +99,9 @@ def test_a_run_that_is_asked_to_end_while_it_begins_ends_then(tmp_path, number):
 def test_a_run_that_is_asked_to_end_comes_to_its_end_with_a_checkpoint(tmp_path, number):
     step_counts = []
 
-    def tell(run, entry):
+    def on_progress(run, entry):
         step_counts.append(run.steps)
         ask(number)
 
-    train(load_recipe("sim_sac", SHORT), tmp_path, lambda recipe, size: Points(size), tell)
+    train(load_recipe("sim_sac", SHORT), tmp_path, lambda recipe, size: Points(size), on_progress)
     assert len(step_counts) < 10 and list((tmp_path / "checkpoints").iterdir())

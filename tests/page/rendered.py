@@ -175,8 +175,8 @@ class Rendered:
         self.page.on(
             "console", lambda message: message.type == "error" and self.wrong.append(message.text)
         )
-        self.server.tell("station", STATION, keep=True)
-        self.server.tell(
+        self.server.on_progress("station", STATION, keep=True)
+        self.server.on_progress(
             "history",
             {
                 "window": 20,
@@ -204,7 +204,7 @@ class Rendered:
 
     def say(self, says):
         self.last = says
-        self.server.tell("state", says)
+        self.server.on_progress("state", says)
 
     def shows(self, says, stopped=False):
         """Once the page shows it, with pictures."""

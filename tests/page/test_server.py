@@ -35,7 +35,7 @@ def test_one_page_commands_the_others_watch_and_taking_is_said_to_both(server):
             assert [hand.axes for hand in station.hands] == [{"y": -0.5}], (
                 "what it said before it had the controls is gone"
             )
-            server.tell("state", {})
+            server.on_progress("state", {})
             assert (await two.hear("state"))["holder"] == first
             assert not (await two.ask("success"))["well"]
             assert (await two.ask("disarm"))["well"], "whoever sees it may disarm"

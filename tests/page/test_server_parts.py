@@ -46,7 +46,7 @@ def test_after_its_end_it_says_nothing_and_takes_nothing_more(server):
         server.close()
         await until(lambda: not server.loop.is_running())
         before = len(server.station_double.beats)
-        server.tell("state", {})
+        server.on_progress("state", {})
         server.show(0, b"x")
         await asyncio.sleep(0.3)
         assert len(server.station_double.beats) == before
@@ -77,13 +77,13 @@ def test_a_failed_accept_silences_the_stop_and_any_other_error_is_a_line(server)
 
 def test_a_page_gets_what_is_kept_and_states_with_the_servers_time_and_holder(server):
     async def steps():
-        server.tell("spec", {"arms": ["left"], "limit": math.inf}, keep=True)
-        server.tell("gone", {"a": 1})
+        server.on_progress("spec", {"arms": ["left"], "limit": math.inf}, keep=True)
+        server.on_progress("gone", {"a": 1})
         async with opened(server) as page:
             number = (await page.hear("you"))["page"]
             assert await page.hear("spec") == {"kind": "spec", "arms": ["left"], "limit": None}
             await page.ask("take")
-            server.tell("state", {"word": "HOLD"})
+            server.on_progress("state", {"word": "HOLD"})
             state = await page.hear("state")
             assert state | {"t": 0} == {
                 "kind": "state",
@@ -100,13 +100,13 @@ def test_a_page_gets_what_is_kept_and_states_with_the_servers_time_and_holder(se
                 "well": True,
                 "text": "STOP is pressed",
             }
-            server.tell("state", {})
+            server.on_progress("state", {})
             state = await page.hear("state")
             assert state["stopped"] and state["t"] > 0.0
             await page.hand(shown_at=state["t"] - 5.0)
             while (await page.ask("leave"))["what"] != "leave":
                 pass
-            server.tell("state", {})
+            server.on_progress("state", {})
             assert (await page.hear("state"))["holder"] == 0
         async with opened(server) as page:
             assert (await page.hear("you"))["page"] == number + 1
@@ -119,11 +119,11 @@ def test_how_late_a_held_word_was_is_told_to_the_page(server):
     async def steps():
         async with opened(server) as page:
             await page.ask("take")
-            server.tell("state", {})
+            server.on_progress("state", {})
             shown = (await page.hear("state"))["t"]
             await page.hand(shown_at=shown - 3.0)
             await until(lambda: server.controls.late_s)
-            server.tell("state", {})
+            server.on_progress("state", {})
             assert (await page.hear("state"))["late"] == pytest.approx(3.0, abs=1.0)
         assert server.station_double.hands == []
 

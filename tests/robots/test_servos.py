@@ -118,9 +118,9 @@ def test_silence_garbage_and_an_overload_are_told(bus, twin):
     assert bus.positions() is None
     twin.rest()
     assert until(lambda: bus.positions() is not None) and bus.fault() == ""
-    twin.say("fault 3")
+    twin.execute("fault 3")
     assert bus.fault().startswith("servo 3: ")
-    twin.say("fault 0")
+    twin.execute("fault 0")
     assert bus.fault() == ""
 
 

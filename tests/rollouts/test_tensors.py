@@ -34,7 +34,7 @@ SMALL = (
 class InTensors:
     """The toy's points, as tensors."""
 
-    alone = False
+    exclusive = False
 
     def __init__(self, size):
         self.points, self.size, self.device = Points(size), size, torch.device("cpu")

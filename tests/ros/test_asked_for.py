@@ -14,7 +14,7 @@ from rlinf_core.episodes import read_episode
 from rlinf_core.policies import make_policy
 from rlinf_core.policies.serialization import save_policy
 from rlinf_core.policies.small import tanh_gaussian
-from rlinf_ros.qos import profile, witnessed
+from rlinf_ros.qos import profile, lossless_profile
 from tests.ros.conftest import peer_in
 from tests.ros.stand import listen, start
 from tests.ros.test_station_client import rlinf
@@ -28,8 +28,8 @@ SLOW = ("station.operator.kind=scripted", "station.task=reach", "station.real_ti
 def station(tmp_path_factory):
     """Slowly, with a policy whose chunks are played to their end, longer than an episode."""
     with peer_in(tmp_path_factory.mktemp("station"), 214) as peer:
-        peer.steps = listen(peer, TimeStep, "timestep", witnessed)
-        peer.chunks = listen(peer, ActionChunk, "policy/action", witnessed)
+        peer.steps = listen(peer, TimeStep, "timestep", lossless_profile)
+        peer.chunks = listen(peer, ActionChunk, "policy/action", lossless_profile)
         statuses = listen(peer, PolicyStatus, "policy/status")
         for name in ("sim_bridge", "interlock", "environment", "operator", "recorder", "policy"):
             peer.spec = start(

@@ -16,7 +16,7 @@ rclpy = pytest.importorskip("rclpy")
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue  # noqa: E402
 from geometry_msgs.msg import PoseStamped  # noqa: E402
 
-from rlinf_ros.qos import profile, witnessed  # noqa: E402
+from rlinf_ros.qos import profile, lossless_profile  # noqa: E402
 from rlinf_station import recorder as sampled  # noqa: E402
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
@@ -135,6 +135,6 @@ def test_for_the_bare_subscriber_as_much_is_kept_as_for_the_recorder(alone, monk
     )
     sampled.Sampled(rclpy.create_node("recorder"), cameras).node.destroy_node()
     assert (
-        recorder.qualities() == qualities | {"timestep": witnessed("timestep")}
+        recorder.qualities() == qualities | {"timestep": lossless_profile("timestep")}
         and len(cameras) == 2
     )

@@ -41,7 +41,7 @@ def test_while_episodes_are_wanted_a_device_answers_their_time_steps_alone_and_h
         0.0,
         set(),
     )
-    between.node, between.busy, between.say = (
+    between.node, between.busy, between.publish = (
         MagicMock(),
         lambda: busy[0],
         lambda action, stamp: stamps.append(stamp),
@@ -110,7 +110,7 @@ def test_the_pause_before_a_held_key_is_repeated_is_not_letting_go(monkeypatch):
         SafetyState(state=SafetyState.ARMED),
         100.0,
     )
-    between.busy, between.say = lambda: False, lambda action, stamp: stamps.append(stamp)
+    between.busy, between.publish = lambda: False, lambda action, stamp: stamps.append(stamp)
     between.person = SimpleNamespace(between=lambda: held[0])
     for rests_s, moves in ((0.7, False), (1.1, True)):
         held[0] = None

@@ -24,7 +24,7 @@ from rlinf_core.rollouts.collect import demonstrate
 from rlinf_core.rollouts.envs import single
 from rlinf_core.rollouts.evaluate import play
 from rlinf_ros.conversions import set_stamp, to_ns
-from rlinf_ros.qos import profile, witnessed
+from rlinf_ros.qos import profile, lossless_profile
 from sim_bridges.core.environments import stations
 from tests.algorithms.toy import acted
 from tests.ros.conftest import peer_in
@@ -97,7 +97,7 @@ def standing(folder, domain, nodes, *overrides):
     """A station of these nodes, started once; yields what has a policy's scenes played there."""
     with peer_in(folder, domain) as peer:
         statuses = listen(peer, PolicyStatus, "policy/status")
-        chunks = listen(peer, ActionChunk, "policy/action", witnessed)
+        chunks = listen(peer, ActionChunk, "policy/action", lossless_profile)
         updates = peer.node.create_publisher(
             PolicyUpdate, "policy/update", profile("policy/update")
         )

@@ -63,7 +63,7 @@ def test_a_policy_that_keeps_the_environment_from_hearing_is_told_so(
         )
         now[0] += 0.001 * took_ms
 
-    monkeypatch.setattr(Environment, "_say", lambda self, *what: sent.append(what))
+    monkeypatch.setattr(Environment, "_publish_step", lambda self, *what: sent.append(what))
     log = SimpleNamespace(warning=warnings.append)
     node = object.__new__(Composed)
     vars(node).update(
@@ -73,12 +73,12 @@ def test_a_policy_that_keeps_the_environment_from_hearing_is_told_so(
         get_logger=lambda: log,
         warned_at=float("-inf"),
     )
-    node._say(step := TimeStep(step_type=kind), {"x": 1})
+    node._publish_step(step := TimeStep(step_type=kind), {"x": 1})
     assert sent == [(step, {"x": 1})] and len(warnings) == warns
     if warns:
         assert warnings[0].startswith("the policy took 26 of the 50 ms between two time steps")
         for at, times in ((now[0] + 0.9 * EVERY_S, 1), (6.0 + EVERY_S, 2)):
             now[0] = at
             sent.clear()
-            node._say(step, {"x": 1})
+            node._publish_step(step, {"x": 1})
             assert len(warnings) == times, "now and then"

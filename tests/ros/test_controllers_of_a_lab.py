@@ -10,7 +10,7 @@ from std_srvs.srv import SetBool
 
 from rlinf_core.launch.graph import station_processes
 from rlinf_core.recipes import load_recipe
-from rlinf_ros.qos import OVERHEARD, profile
+from rlinf_ros.qos import LAZY_PROFILE, profile
 from tests.ros.conftest import peer_in
 from tests.ros.stand import listen, start
 
@@ -51,7 +51,7 @@ class Follower:
             PoseStamped,
             where.get("/station_a/current_pose", "current_pose"),
             self.poses.append,
-            OVERHEARD,
+            LAZY_PROFILE,
         )
         self.actions, self.enables = (
             peer.node.create_publisher(kind, name, profile(name))

@@ -109,10 +109,10 @@ def asking(monkeypatch):
     watcher.states = [(0.0, SafetyState(state=SafetyState.ARMED))]
     states = {name: SafetyState(limits_hash=f"slow {name}") for name in arms}
 
-    def hear(*_, **__):
+    def subscribe_arms(*_, **__):
         watcher.stands.update(states)
 
-    monkeypatch.setattr(first_motion_watch.rclpy, "spin_once", hear)
+    monkeypatch.setattr(first_motion_watch.rclpy, "spin_once", subscribe_arms)
     return watcher, arms, states
 
 

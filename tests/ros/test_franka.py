@@ -23,7 +23,7 @@ from std_srvs.srv import SetBool
 
 from rlinf_core.interlock import load_limits
 from rlinf_interlock.interlock_inputs import needs
-from rlinf_ros.qos import OVERHEARD, profile
+from rlinf_ros.qos import LAZY_PROFILE, profile
 from tests.ros.conftest import peer_in
 from tests.ros.stand import Arm, Lives, listen, start
 
@@ -107,7 +107,7 @@ class Bench(Arm):
             listen(peer, JointState, "gripper/state"),
         )
         self.poses, self.health = [], {}
-        peer.node.create_subscription(PoseStamped, "current_pose", self.poses.append, OVERHEARD)
+        peer.node.create_subscription(PoseStamped, "current_pose", self.poses.append, LAZY_PROFILE)
         peer.node.create_subscription(DiagnosticArray, "/diagnostics", self.on_health, 10)
         self.say = {
             name: peer.node.create_publisher(kind, name, profile(name))
@@ -217,7 +217,7 @@ def test_it_says_all_that_limits_need_and_moves(station):
 
 def listen_newest(peer, kind, topic):
     got = []
-    peer.node.create_subscription(kind, topic, got.append, OVERHEARD)
+    peer.node.create_subscription(kind, topic, got.append, LAZY_PROFILE)
     return got
 
 

@@ -165,7 +165,7 @@ def test_a_robotiq_is_activated_by_a_person_and_holds_whenever_it_would_not_move
     )
     bench.arm()
     bench.reach(ACTIVE)
-    twin.say("object 0.03")
+    twin.execute("object 0.03")
     bench.closes_to(0.03)
     bench.says(OK, "holds something")
 
@@ -173,12 +173,12 @@ def test_a_robotiq_is_activated_by_a_person_and_holds_whenever_it_would_not_move
     bench.says(ERROR, "unplugged or silent: expected an answer of Robotiq gripper 9")
     twin.rest()
     bench.reach(ACTIVE)
-    bench.stands_still_while(lambda: twin.say("fault 14"))
+    bench.stands_still_while(lambda: twin.execute("fault 14"))
     bench.says(ERROR, "fault 0x0E (overcurrent)")
     assert bench.ask(activating, Trigger.Request()).success
     bench.reach(ACTIVE)
-    bench.stands_still_while(lambda: twin.say("power 0"))
-    twin.say("power 1")
+    bench.stands_still_while(lambda: twin.execute("power 0"))
+    twin.execute("power 1")
     bench.says(ERROR, "not activated since it has power")
     assert bench.ask(activating, Trigger.Request()).success
     bench.reach(ACTIVE)

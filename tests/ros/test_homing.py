@@ -22,7 +22,7 @@ from rlinf_core.launch.graph import operator_process, station_processes
 from rlinf_core.recipes import load_recipe
 from rlinf_core.robots.operators.gamepad import BUTTONS
 from rlinf_operator.operator import SETTLED_S, Homing, _measured
-from rlinf_ros.qos import OVERHEARD, profile
+from rlinf_ros.qos import LAZY_PROFILE, profile
 from tests.ros.stand import fastest, listen, start
 from tests.ros.test_collect import ACTION, task_without_end
 
@@ -52,7 +52,7 @@ class Person:
             listen(peer, PoseStamped, "target_pose"),
         )
         self.interventions = listen(peer, SafetyEvent, "safety/events")
-        peer.node.create_subscription(PoseStamped, "current_pose", self.poses.append, OVERHEARD)
+        peer.node.create_subscription(PoseStamped, "current_pose", self.poses.append, LAZY_PROFILE)
         self.pad = peer.node.create_publisher(Joy, "joy", profile("joy"))
         self.runner = ActionClient(peer.node, RunEpisodes, "run_episodes")
         self.home = ActionClient(peer.node, Home, "home")

@@ -16,7 +16,7 @@ from benchmarks.lockstep_starts import NODES, STATION, differences, started, wri
 from rlinf_core.episodes.read import recorded
 from rlinf_ros.conversions import to_ns
 from rlinf_ros.endpoints import _unmatched
-from rlinf_ros.qos import profile, witnessed
+from rlinf_ros.qos import profile, lossless_profile
 from tests.ros.stand import listen, start
 
 pytestmark = [pytest.mark.ros, pytest.mark.lockstep, pytest.mark.timeout(300)]
@@ -60,10 +60,10 @@ def test_no_episode_begins_before_all_have_matched(peer, tmp_path):
     """The peer stands in for a node that another one does not hear yet."""
     statuses, events = (
         listen(peer, PolicyStatus, "policy/status"),
-        listen(peer, EpisodeEvent, "episode", witnessed),
+        listen(peer, EpisodeEvent, "episode", lossless_profile),
     )
     reports = peer.node.create_publisher(String, "endpoints", profile("endpoints"))
-    endpoint_reports = listen(peer, String, "endpoints", witnessed)
+    endpoint_reports = listen(peer, String, "endpoints", lossless_profile)
     peer.node.create_subscription(TimeStep, "timestep", lambda _: None, profile("timestep"))
     policy = write_policy(tmp_path / "policy.safetensors")
     reports.publish(

@@ -25,7 +25,7 @@ from rlinf_core.policies import make_policy
 from rlinf_core.policies.serialization import save_policy
 from rlinf_core.policies.small import tanh_gaussian
 from rlinf_core.recipes import load_recipe, station_task
-from rlinf_ros.qos import witnessed
+from rlinf_ros.qos import lossless_profile
 from tests.ros.conftest import peer_in
 from tests.ros.stand import Lives, listen
 
@@ -58,7 +58,7 @@ class Station(Lives):
             "policy/status": PolicyStatus,
         }
         self.received = {
-            topic: listen(peer, kind, topic, witnessed) for topic, kind in kinds.items()
+            topic: listen(peer, kind, topic, lossless_profile) for topic, kind in kinds.items()
         }
         self.folder = folder
         self.transitions = []  # the node, and the label of the state that it has come to

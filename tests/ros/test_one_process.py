@@ -34,7 +34,7 @@ from rlinf_core.policies.serialization import save_policy
 from rlinf_core.policies.small import tanh_gaussian
 from rlinf_core.recipes import load_recipe, station_task
 from rlinf_ros.memory_bus import Envelope, snapshot
-from rlinf_ros.qos import profile, witnessed
+from rlinf_ros.qos import profile, lossless_profile
 from rlinf_station.station_process import Host
 from tests.ros.conftest import peer_in
 from tests.ros.stand import Lives, listen
@@ -121,8 +121,8 @@ def test_a_lifecycle_manager_brings_the_nodes_of_one_process_up_and_they_play_th
 def test_listeners_outside_get_every_message_and_late_ones_what_is_latched(station):
     peer, played = station
     steps, applied = (
-        listen(peer, TimeStep, "timestep", witnessed),
-        listen(peer, Applied, "applied", witnessed),
+        listen(peer, TimeStep, "timestep", lossless_profile),
+        listen(peer, Applied, "applied", lossless_profile),
     )
     safety = listen(peer, SafetyState, "safety")
     peer.spin(lambda: safety, what="the latched state of the interlock")
@@ -141,7 +141,7 @@ def test_speakers_outside_are_heard_by_the_interlock(station):
     peer, _ = station
     safety, events = (
         listen(peer, SafetyState, "safety"),
-        listen(peer, EpisodeEvent, "episode", witnessed),
+        listen(peer, EpisodeEvent, "episode", lossless_profile),
     )
     disarm = peer.node.create_publisher(Empty, "disarm", profile("disarm"))
     runner = ActionClient(peer.node, RunEpisodes, "run_episodes")

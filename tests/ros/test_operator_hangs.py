@@ -118,19 +118,19 @@ class Manned:
 
         self.peer.spin(operator_commands, 60, lambda: f"a takeover: {self.states[-1]}")
 
-    def reaches(self, stands):
+    def reaches(self, state_text):
         self.peer.spin(
-            lambda: (self.states[-1].state, self.states[-1].cause) == stands,
+            lambda: (self.states[-1].state, self.states[-1].cause) == state_text,
             10,
-            lambda: f"{stands}: {self.states[-1]}",
+            lambda: f"{state_text}: {self.states[-1]}",
         )
 
-    def stays(self, stands, seconds):
+    def stays(self, state_text, seconds):
         """Nothing moves the arm meanwhile, and nobody commands."""
         self.peer.for_s(0.3)
         state_count, at = len(self.states), len(self.targets)
         self.peer.for_s(seconds)
-        assert {(state.state, state.cause) for state in self.states[state_count:]} == {stands}
+        assert {(state.state, state.cause) for state in self.states[state_count:]} == {state_text}
         zs = [target.pose.position.z for target in self.targets[at:]]
         ys = [target.pose.position.y for target in self.targets[at:]]
         assert max(zs) - min(zs) < 1e-4 and max(ys) - min(ys) < 1e-4

@@ -148,12 +148,12 @@ def test_an_arm_that_is_held_for_its_own_waiting_has_not_interrupted_it(cause, i
     "mode, number, stands",
     [("synchronous", 2, True), ("receding_horizon", 2, False), ("receding_horizon", 4, True)],
 )
-def test_where_nothing_is_left_to_play_all_of_an_answer_is_played(mode, number, stands):
+def test_where_nothing_is_left_to_play_all_of_an_answer_is_played(mode, number, state_text):
     node, step = without_ros(), TimeStep()
     node.interrupted, node.period_ns, node.chunking = False, 10**8, Chunking(mode, 4)
     node.chunking.merge(np.zeros((4, 3)), 0, 0)
     set_stamp(step.header.stamp, number * 10**8)
-    assert node._stands(step) == stands
+    assert node._stands(step) == state_text
     node.interrupted = True
     assert not node._stands(step)
 
@@ -291,7 +291,7 @@ def test_whatever_a_server_says_of_itself_the_next_try_comes_and_the_reason_is_t
     """Else nobody would ask it ever again, and the node would live on."""
     lines = []
     node = without_ros()
-    node.settings, node._say = {"address": "ws://there:1", "timeout_s": 1.0}, lines.append
+    node.settings, node._publish_step = {"address": "ws://there:1", "timeout_s": 1.0}, lines.append
     node.stopping = SimpleNamespace(is_set=lambda: len(lines) > 1, wait=lambda _: None)
     monkeypatch.setattr(
         remote_policy,

@@ -96,15 +96,15 @@ class Bench(Arm):
             )
         )
 
-    def tell(self, words):
+    def on_progress(self, words):
         """Words to the twin."""
         value = ParameterValue(type=4, string_value=words)
         request = SetParameters.Request(parameters=[Parameter(name="say", value=value)])
         assert self.ask(self.setting, request).results[0].successful
 
     def inject(self, what):
-        self.tell("fault 0")
-        self.tell("rest")
+        self.on_progress("fault 0")
+        self.on_progress("rest")
 
     def arm(self, value=True):
         """Ask until it is armed: an arming while the set-point comes to the arm does not count."""

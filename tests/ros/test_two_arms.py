@@ -228,7 +228,7 @@ def test_in_real_time_a_whole_station_plays_and_stops_as_one(peer, tmp_path, req
     runner = ActionClient(peer.node, RunEpisodes, "run_episodes")
     peer.spin(lambda: runner.server_is_ready() and all(safety.values()), what="the station")
 
-    def stands():
+    def state_text():
         return [(states[-1].state, states[-1].cause) for states in safety.values()]
 
     def ask(kind, service, message):
@@ -242,9 +242,9 @@ def test_in_real_time_a_whole_station_plays_and_stops_as_one(peer, tmp_path, req
         """Where a busy machine kept somebody from being heard, whoever stands beside it clears that
         and arms again.
         """
-        for cause in {cause for state, cause in stands() if state == SafetyState.FAULT}:
+        for cause in {cause for state, cause in state_text() if state == SafetyState.FAULT}:
             ask(ResetFault, "reset_fault", ResetFault.Request(cause=cause))
-        if SafetyState.DISARMED in [state for state, _ in stands()]:
+        if SafetyState.DISARMED in [state for state, _ in state_text()]:
             ask(SetBool, "arm", SetBool.Request(data=True))
 
     def plays():
@@ -253,19 +253,20 @@ def test_in_real_time_a_whole_station_plays_and_stops_as_one(peer, tmp_path, req
 
     def reach(left, right):
         peer.spin(
-            lambda: stands() == [left, right], what=lambda: f"{left} and {right}, stands {stands()}"
+            lambda: state_text() == [left, right],
+            what=lambda: f"{left} and {right}, stands {state_text()}",
         )
 
     plays()
     peer.spin(
-        lambda: SafetyState.ACTIVE not in [state for state, _ in stands()],
+        lambda: SafetyState.ACTIVE not in [state for state, _ in state_text()],
         what="the end of that episode",
     )
     sent = runner.send_goal_async(
         RunEpisodes.Goal(count=1, mode="demonstration", first_seed=SCENES[1])
     )
     peer.spin(
-        lambda: set_going() or [state for state, _ in stands()] == [SafetyState.ACTIVE] * 2,
+        lambda: set_going() or [state for state, _ in state_text()] == [SafetyState.ACTIVE] * 2,
         what="motion",
     )
     reflex.publish(String(data="reflex"))
@@ -273,7 +274,7 @@ def test_in_real_time_a_whole_station_plays_and_stops_as_one(peer, tmp_path, req
         (SafetyState.FAULT, "robot:reflex"), (SafetyState.ARMED, "")
     )  # the fault ends the episode of both
     peer.for_s(1.0)
-    assert stands()[1] == (SafetyState.ARMED, ""), "nothing commands the other arm any more"
+    assert state_text()[1] == (SafetyState.ARMED, ""), "nothing commands the other arm any more"
     reflex.publish(String(data=""))
     pressed[0] = True
     reach((SafetyState.FAULT, "robot:reflex"), (SafetyState.FAULT, "estop:pendant"))
@@ -282,7 +283,8 @@ def test_in_real_time_a_whole_station_plays_and_stops_as_one(peer, tmp_path, req
     for cause in ("robot:reflex", "estop:pendant"):
         ask(ResetFault, "reset_fault", ResetFault.Request(cause=cause))
     peer.spin(
-        lambda: [state for state, _ in stands()] == [SafetyState.DISARMED] * 2, what="the resets"
+        lambda: [state for state, _ in state_text()] == [SafetyState.DISARMED] * 2,
+        what="the resets",
     )
     ask(SetBool, "arm", SetBool.Request(data=True))
     answer = sent.result().get_result_async()

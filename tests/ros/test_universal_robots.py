@@ -23,7 +23,7 @@ from std_srvs.srv import SetBool, Trigger
 from trajectory_msgs.msg import JointTrajectory
 
 from rlinf_ros.conversions import to_ns
-from rlinf_ros.qos import OVERHEARD, profile
+from rlinf_ros.qos import LAZY_PROFILE, profile
 from tests.ros.conftest import peer_in
 from tests.ros.stand import Arm, Lives, listen, start
 
@@ -119,10 +119,10 @@ class Bench(Arm):
             10,
         )
         peer.node.create_subscription(
-            PoseStamped, "/ur_twin/tcp_pose_broadcaster/pose", self.poses.append, OVERHEARD
+            PoseStamped, "/ur_twin/tcp_pose_broadcaster/pose", self.poses.append, LAZY_PROFILE
         )
         peer.node.create_subscription(
-            JointState, "/ur_twin/joint_states", self.joints.append, OVERHEARD
+            JointState, "/ur_twin/joint_states", self.joints.append, LAZY_PROFILE
         )
         self.say = {
             name: peer.node.create_publisher(kind, name, profile(name))

@@ -243,8 +243,8 @@ def test_one_policy_learns_two_robots_that_it_fails_with_before(tmp_path):
         ["collect.episodes=60", "simulation.evaluate_episodes=40", "policy.hidden=[64, 64]"],
     )
     successes = []
-    tell = lambda run, entry: entry and successes.append(dict(run.source.success))  # noqa: E731
-    last = train(recipe, tmp_path, points, tell)
+    on_progress = lambda run, entry: entry and successes.append(dict(run.source.success))  # noqa: E731
+    last = train(recipe, tmp_path, points, on_progress)
     assert max(successes[0].values()) <= 0.2 and min(successes[-1].values()) >= 0.9, successes
     assert last["episodes"] == 80 and last["success"] == pytest.approx(
         np.mean(list(successes[-1].values()))
@@ -367,6 +367,6 @@ def test_one_policy_learns_one_arm_and_two_arms(tmp_path):
     train(
         recipe,
         tmp_path,
-        tell=lambda run, entry: entry and successes.append(dict(run.source.success)),
+        on_progress=lambda run, entry: entry and successes.append(dict(run.source.success)),
     )
     assert max(successes[0].values()) <= 0.2 and min(successes[-1].values()) >= 0.8, successes

@@ -131,7 +131,7 @@ def test_a_topic_is_as_the_table_says_by_whichever_name_the_node_knows_it_and_no
     rclpy = pytest.importorskip("rclpy")
     from rclpy.qos import DurabilityPolicy
 
-    from rlinf_ros.qos import OVERHEARD, publisher, subscription
+    from rlinf_ros.qos import LAZY_PROFILE, publisher, subscription
 
     context = rclpy.Context()
     rclpy.init(context=context, domain_id=199)
@@ -143,11 +143,11 @@ def test_a_topic_is_as_the_table_says_by_whichever_name_the_node_knows_it_and_no
         (publisher_info,) = node.get_publishers_info_by_topic("/station_a/left/robot/fault")
         assert publisher_info.topic_type == "std_msgs/msg/String"
         assert publisher_info.qos_profile.durability == DurabilityPolicy.TRANSIENT_LOCAL
-        subscription(node, "camera/wrist/image", print, quality=OVERHEARD, at="/theirs/image")
+        subscription(node, "camera/wrist/image", print, quality=LAZY_PROFILE, at="/theirs/image")
         (subscriber_info,) = node.get_subscriptions_info_by_topic("/theirs/image")
         assert (
             subscriber_info.topic_type == "sensor_msgs/msg/Image"
-            and subscriber_info.qos_profile.reliability == OVERHEARD.reliability
+            and subscriber_info.qos_profile.reliability == LAZY_PROFILE.reliability
         )
         for make in (publisher, partial(subscription, callback=print)):
             with pytest.raises(

@@ -203,7 +203,7 @@ def test_a_trainer_keeps_its_folder_from_its_first_turn_to_its_last(tmp_path):
     )
     recipe, codes = load_recipe("sim_sac", [*SAC]), []
 
-    def tell(run, entry):
+    def on_progress(run, entry):
         if not codes:
             codes.append(
                 subprocess.run(
@@ -212,7 +212,7 @@ def test_a_trainer_keeps_its_folder_from_its_first_turn_to_its_last(tmp_path):
             )
 
     keep_recipe(recipe, tmp_path)  # as whoever starts a trainer does
-    train(recipe, tmp_path, points, tell)
+    train(recipe, tmp_path, points, on_progress)
     assert b"another trainer is at work in this folder" in codes[0].stderr
     with only_trainer(tmp_path):
         pass

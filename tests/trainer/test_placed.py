@@ -69,14 +69,14 @@ def test_learners_on_ray_make_the_run_of_one_process_though_one_is_killed_in_it(
     alone = train(recipe_of("sac", *RLPD), tmp_path / "alone", points)
     killed = []
 
-    def tell(run, entry):
+    def on_progress(run, entry):
         if run.last_stage and run.learner.updates >= 8 and not killed:
             pid = ray.get(run.learner.processes[1].pid.remote())
             os.kill(pid, signal.SIGKILL)
             killed.append(pid)
 
     placed = train(
-        recipe_of("sac", *RLPD, "placement={learners: 2}"), tmp_path / "placed", points, tell
+        recipe_of("sac", *RLPD, "placement={learners: 2}"), tmp_path / "placed", points, on_progress
     )
     assert killed and placed["updates"] == alone["updates"] == 10
     assert connected(), "it ends what it began, and no more"
@@ -100,7 +100,7 @@ def test_learners_on_ray_make_the_run_of_one_process_though_one_is_killed_in_it(
 def test_a_rollout_worker_that_dies_is_replaced_and_the_run_goes_on(tmp_path, capsys):
     killed = []
 
-    def tell(run, entry):
+    def on_progress(run, entry):
         if not killed and run.data.steps > 40:
             worker = run.source.players.workers[0]
             killed.append(ray.get(worker.pid.remote()))
@@ -117,7 +117,7 @@ def test_a_rollout_worker_that_dies_is_replaced_and_the_run_goes_on(tmp_path, ca
         ),
         tmp_path,
         points,
-        tell,
+        on_progress,
     )
     assert killed and last["env_steps"] == 200 and last["updates"] == 100
     assert "a rollout worker died and is replaced (1 of 3)" in capsys.readouterr().out

@@ -78,14 +78,14 @@ def weights(run, spec):
 def interrupted(recipe, folder, make, at, how):
     """Train until ``at`` steps, be ended there, and go on to the end."""
 
-    def tell(run, entry):
+    def on_progress(run, entry):
         if run.steps >= at and not entry:
             if how == "killed":
                 raise Stopped
             run.stopping = True
 
     with suppress(Stopped):
-        train(recipe, folder, make, tell)
+        train(recipe, folder, make, on_progress)
     assert read_evaluations(folder)[-1]["env_steps"] <= recipe.simulation.env_steps
     train(recipe, folder, make)
 
@@ -132,12 +132,12 @@ def test_a_run_that_is_killed_right_after_its_first_evaluation_does_not_evaluate
     """
     recipe = load_recipe("sim_sac", [*SMALL, "simulation.env_steps=120", *RUNS["rlpd"]])
 
-    def tell(run, entry):
+    def on_progress(run, entry):
         if run.next_evaluation > 0 and not entry:
             raise Stopped
 
     with suppress(Stopped):
-        train(recipe, tmp_path, points, tell)
+        train(recipe, tmp_path, points, on_progress)
     assert [entry["env_steps"] for entry in read_evaluations(tmp_path)] == [0]
     train(recipe, tmp_path, points)
     assert [

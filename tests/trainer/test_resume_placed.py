@@ -66,12 +66,12 @@ def test_a_run_goes_on_in_other_processes(name, first, then, tmp_path):
     recipe = recipe_of(name, *first)
     end = 120 if name == "iql" else recipe.simulation.env_steps
 
-    def tell(run, entry):
+    def on_progress(run, entry):
         if run.last_stage and run.steps >= end // 2 and not entry:
             run.stopping = True
 
     with suppress(Stopped):
-        train(recipe, tmp_path, points, tell)
+        train(recipe, tmp_path, points, on_progress)
     before = checkpoint.load(checkpoint.checkpoints(tmp_path / "checkpoints")[-1])["learner"][
         "updates"
     ]
@@ -137,10 +137,10 @@ def test_what_a_resumed_run_cannot_change_is_refused_by_name_before_anything_sta
 ):
     recipe = recipe_of(name, *HERE)
 
-    def tell(run, entry):
+    def on_progress(run, entry):
         run.stopping = True
 
-    train(recipe, tmp_path, points, tell)
+    train(recipe, tmp_path, points, on_progress)
     recipe_text = (tmp_path / "recipe.yaml").read_text()
 
     def make(recipe, size):

@@ -245,7 +245,7 @@ def test_what_a_run_begins_with_is_looked_at_before_its_folder_is_made(change, t
 def test_recordings_may_demonstrate_what_goes_on_in_simulators(recordings, tmp_path):
     recipe = recipe_of("rlpd", "simulation.environments=1", recordings, "simulation.env_steps=60")
     runs = []
-    train(recipe, tmp_path / "run", tell=lambda run, entry: runs.append(run))
+    train(recipe, tmp_path / "run", on_progress=lambda run, entry: runs.append(run))
     assert runs[-1].data.demonstrations.episodes == 1 and runs[-1].updates >= 5
 
 

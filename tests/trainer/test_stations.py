@@ -93,12 +93,12 @@ class Station:
         """Run the loop in this thread until the station is through."""
         thread = threading.Thread(target=self._act)
 
-        def tell(run, entry):
+        def on_progress(run, entry):
             if self.run is None:
                 self.run = run
                 thread.start()
 
-        train(self.recipe, run_dir, tell=tell)
+        train(self.recipe, run_dir, on_progress=on_progress)
         thread.join()
         self.client.close()
         if self.error:

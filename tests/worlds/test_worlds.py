@@ -277,7 +277,7 @@ def world_run(tmp_path_factory):
     train(
         load_recipe("sim_rlpd", [*SMALL, "world.share=0.5"]),
         folder,
-        tell=lambda run, _: runs.append(run),
+        on_progress=lambda run, _: runs.append(run),
     )
     return folder, runs[-1]
 
@@ -359,7 +359,7 @@ def test_algorithms_train_in_it_alone_and_are_judged_in_the_simulator(world_run,
         ],
     )
     runs = []
-    result = train(recipe, tmp_path / "alone", tell=lambda run, _: runs.append(run))
+    result = train(recipe, tmp_path / "alone", on_progress=lambda run, _: runs.append(run))
     assert result["episodes"] == 1 and runs[-1].learner.updates > 0
     assert isinstance(runs[-1].source.env, Imagined)
 

@@ -231,7 +231,7 @@ class DataSet:
         if stray := sorted({*column.tolist()} - {*indexes}):
             raise self.error(
                 f"data/: expected frames of the episodes that meta/episodes describes "
-                f"({_some(indexes)}), got "
+                f"({_shortened(indexes)}), got "
                 f"some of episode {stray[0]}. Are there files of two data sets in one folder?"
             )
         return np.searchsorted(column, indexes), np.searchsorted(column, indexes, side="right")
@@ -393,7 +393,7 @@ class DataSet:
                     number,
                     frame,
                     f"expected a task of meta/tasks.parquet "
-                    f"({_some(sorted(self.sentences))}), got {index}; --instruction says one for "
+                    f"({_shortened(sorted(self.sentences))}), got {index}; --instruction says one for "
                     f"all",
                 )
         return tuple([self.sentences[index] for index in [*indexes, indexes[-1]]])
@@ -489,7 +489,7 @@ class DataSet:
         return images
 
 
-def _some(indexes: list[int]) -> str:
+def _shortened(indexes: list[int]) -> str:
     return (
         ", ".join(map(str, indexes))
         if len(indexes) <= 10

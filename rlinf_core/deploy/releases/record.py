@@ -123,11 +123,11 @@ class Outcome(Model):
 
     @classmethod
     def of(cls, trajectory: Trajectory) -> Outcome:
-        alone = "operator" not in trajectory.sources
+        autonomous = "operator" not in trajectory.sources
         return cls(
             id=trajectory.id,
             version=trajectory.version,
-            success=trajectory.success and alone,
+            success=trajectory.success and autonomous,
             interlock=trajectory.interlock,
         )
 

@@ -490,7 +490,7 @@ async def listening(server: PolicyServer, port: int) -> AsyncIterator[int]:
             code="RL-E205",
         ) from error
     await served.start()
-    server.say(
+    server.log_line(
         f"grpc://127.0.0.1:{at} serves LeRobot's robot client, on this machine alone; its policy "
         f"is this one"
     )

@@ -138,13 +138,13 @@ class PolicyServer:
         weights: Weights,
         max_batch: int,
         max_wait_s: float,
-        say: Callable[[str], None],
+        log_line: Callable[[str], None],
         key: str = "",
         tls: SSLContext | None = None,
     ) -> None:
-        self.weights, self.say, self.metrics, self.key, self.tls = weights, say, Metrics(), key, tls
+        self.weights, self.log_line, self.metrics, self.key, self.tls = weights, log_line, Metrics(), key, tls
         self.clients: set[Client] = set()
-        self.log = LimitedLog(say, "serve")
+        self.log = LimitedLog(log_line, "serve")
         self.bounds = Bounds(self.log)
         self.unpacking = asyncio.Semaphore(UNPACKINGS)
         self.batcher = Batcher(
@@ -242,7 +242,7 @@ class PolicyServer:
         except ConnectionClosed:
             raise
         except Exception as error:  # a policy may raise anything
-            self.say(f"a request failed: {type(error).__name__}: {escape_ascii(error)}")
+            self.log_line(f"a request failed: {type(error).__name__}: {escape_ascii(error)}")
             await self._refuse(
                 client, f"inference failed: {type(error).__name__}: {escape_ascii(error)}"
             )
@@ -312,9 +312,9 @@ class PolicyServer:
         while True:
             await asyncio.sleep(LOOK_S)
             try:
-                self.metrics.swaps += await asyncio.to_thread(self.weights.look, self.say)
+                self.metrics.swaps += await asyncio.to_thread(self.weights.look, self.log_line)
             except Exception as error:  # the folder may be gone for a while
-                self.say(
+                self.log_line(
                     f"version {self.weights.newest.number} is served on: {escape_ascii(error)}"
                 )
                 await asyncio.sleep(SAY_S)
@@ -324,7 +324,7 @@ class PolicyServer:
         while True:
             await asyncio.sleep(SAY_S)
             if line := self.metrics.line(SAY_S):
-                self.say(line)
+                self.log_line(line)
 
 
 def _port(server: Server) -> int:

@@ -162,7 +162,7 @@ class Weights:
         self.newest = self._load(_stamped(newest_policy(path)))
         self._tried, self._again_at, self._last_error = self.newest.file, math.inf, ""
 
-    def look(self, say: Callable[[str], None]) -> bool:
+    def look(self, log_line: Callable[[str], None]) -> bool:
         """Load a newer file if it fits, and return whether there was one."""
         file = _stamped(newest_policy(self.path))
         if file == self._tried and time.monotonic() < self._again_at:
@@ -179,11 +179,11 @@ class Weights:
             if not isinstance(error, PolicyFileError):  # not a missing file or memory
                 self._again_at = math.inf
             if str(error) != self._last_error:
-                say(f"version {served.number} is served on: {error}")
+                log_line(f"version {served.number} is served on: {error}")
             self._last_error = str(error)
             return False
         self.newest, self._last_error, self._again_at = version, "", math.inf
-        say(
+        log_line(
             f"version {version.number} is served now ({file[0].name}); episodes that have begun "
             f"end with theirs"
         )

@@ -102,7 +102,7 @@ class Twin:
         """
         raise KeyError(f"no button {name}")
 
-    def say(self, line: str) -> None:
+    def execute(self, line: str) -> None:
         """Execute one line of text.
 
         Raises:

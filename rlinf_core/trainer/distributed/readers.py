@@ -90,7 +90,7 @@ class Readers:
                 if folder not in self._begun:
                     self._begin(folder, sender)
             except self.ray.exceptions.RayError as error:  # such as a full store
-                raise _unheard(error) from error
+                raise _no_answer(error) from error
             number, answer = self._begun.pop(folder)
             try:
                 read: Trajectory = self.ray.get(answer)
@@ -99,12 +99,12 @@ class Readers:
                 if isinstance(error.cause, EpisodeError | SpecError) or is_transient(error.cause):
                     raise error.cause from None
                 if of_ray(error.cause):  # the arguments were lost
-                    raise _unheard(error) from error
+                    raise _no_answer(error) from error
                 raise
             except lost() as error:
                 self._replace(number, error)
             except self.ray.exceptions.RayError as error:
-                raise _unheard(error) from error
+                raise _no_answer(error) from error
 
     def _begin(self, folder: Path, sender: str) -> None:
         number = self._next = (self._next + 1) % len(self._actors)
@@ -137,7 +137,7 @@ class Readers:
             self.ray.kill(actor)
 
 
-def _unheard(error: Exception) -> IngestError:
+def _no_answer(error: Exception) -> IngestError:
     """Return the error for a reader that does not answer; the episode stays in the inbox."""
     return IngestError(
         f"a process of the ingest does not answer: {error}. Nothing is lost: episodes wait in the "

@@ -31,7 +31,7 @@ class Batched:
         device: cuda or cpu.
     """
 
-    alone = True  # one simulation per process
+    exclusive = True  # one simulation per process
 
     def __init__(self, task: str, size: int, device: torch.device) -> None:
         release, self._ending = installed_release(), ExitStack()

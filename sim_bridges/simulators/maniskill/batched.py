@@ -26,7 +26,7 @@ class Batched:
         device: cuda or cpu.
     """
 
-    alone = False
+    exclusive = False
 
     def __init__(self, task: str, size: int, device: torch.device) -> None:
         import gymnasium

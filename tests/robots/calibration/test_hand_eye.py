@@ -163,16 +163,18 @@ def test_a_camera_on_the_tool_is_found_from_pictures_to_two_millimetres():
 
 
 def test_a_camera_that_stands_is_found_from_a_board_in_the_hand():
-    stands, held = pose(1.2, 0.1, 0.5, 0.3, -2.0, 1.0), pose(0.0, 0.02, 0.1, 0.2, 0.1, 0.0)
+    state_text, held = pose(1.2, 0.1, 0.5, 0.3, -2.0, 1.0), pose(0.0, 0.02, 0.1, 0.2, 0.1, 0.0)
     tools = [
         pose(0.5 + 0.1 * a, 0.1 * b, 0.3, np.pi, 0, 0) @ pose(0, 0, 0, a, b, c) for a, b, c in TILTS
     ]
     solution = solve(
-        [View(seven(tool), np.linalg.inv(stands) @ tool @ held) for tool in tools], "base"
+        [View(seven(tool), np.linalg.inv(state_text) @ tool @ held) for tool in tools], "base"
     )
-    assert solution.position == pytest.approx(stands[:3, 3], abs=1e-4) and solution.error_mm < 0.1
+    assert (
+        solution.position == pytest.approx(state_text[:3, 3], abs=1e-4) and solution.error_mm < 0.1
+    )
     assert np.allclose(
-        matrix(np.array([*solution.position, *solution.orientation])), stands, atol=1e-3
+        matrix(np.array([*solution.position, *solution.orientation])), state_text, atol=1e-3
     )
 
 

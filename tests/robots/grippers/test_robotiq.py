@@ -107,7 +107,7 @@ def test_widths_are_between_the_fingers_stops_and_an_object_is_felt(twin):
     )
     gripper = robotiq(twin)
     gripper.activate()
-    twin.say("object 0.0425")
+    twin.execute("object 0.0425")
     time.sleep(ACTIVATION_S)
     gripper.go(230)
     while gripper.status().object == 0:
@@ -116,7 +116,7 @@ def test_widths_are_between_the_fingers_stops_and_an_object_is_felt(twin):
     assert status.object == 2 and settings.opening(status.position) == pytest.approx(
         0.0425, abs=0.0004
     )
-    twin.say("fault 14")
+    twin.execute("fault 14")
     assert gripper.status().trouble == "fault 0x0E (overcurrent)"
     gripper.close()
 
@@ -157,7 +157,7 @@ def test_one_that_says_two_turns_later_what_it_was_told_follows_all_the_same():
 def test_one_that_does_not_answer_is_said_in_its_time(twin, words):
     gripper = robotiq(twin, timeout_s=0.15)
     gripper.status()
-    twin.say(words)
+    twin.execute(words)
     with pytest.raises(
         DeviceError,
         match="unplugged or silent: expected an answer of Robotiq gripper 9 .* within 0.15 s",

@@ -187,7 +187,7 @@ def test_a_pedal_labels_and_takes_over_while_it_is_held(tmp_path):
 def test_a_twin_says_which_words_it_knows(tmp_path, line, error):
     twin = MouseTwin(tmp_path / "mouse")
     with pytest.raises(DeviceError, match=error):
-        twin.say(line)
+        twin.execute(line)
     twin.unplug()
     (tmp_path / "file").write_text("mine")
     with pytest.raises(DeviceError, match="expected a path that is free"):

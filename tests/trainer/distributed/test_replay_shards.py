@@ -127,7 +127,7 @@ def test_a_run_with_a_replay_on_ray_learns_though_a_shard_is_killed_and_resumes(
 
     killed = []
 
-    def tell(run, entry):
+    def on_progress(run, entry):
         if run.data.steps > 60 and not killed:
             killed.append(ray.get(run.data.online._actors[0].pid.remote()))
             os.kill(killed[0], signal.SIGKILL)
@@ -138,7 +138,9 @@ def test_a_run_with_a_replay_on_ray_learns_though_a_shard_is_killed_and_resumes(
         "simulation.evaluate_every=200",
         "policy.hidden=[16]",
     )
-    last = train(recipe_of("sac", *settings, "simulation.env_steps=200"), tmp_path, points, tell)
+    last = train(
+        recipe_of("sac", *settings, "simulation.env_steps=200"), tmp_path, points, on_progress
+    )
     assert killed and last["env_steps"] == 200
     assert (
         train(recipe_of("sac", *settings, "simulation.env_steps=300"), tmp_path, points)[

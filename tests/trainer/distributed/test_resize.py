@@ -126,11 +126,11 @@ def test_a_run_whose_layout_changes_learns_what_an_undisturbed_one_learns(cluste
     undisturbed = train(recipe_of("sac", *RLPD, auto), tmp_path / "alone", points)
     layouts = [Layout(0, 1), Layout(0, 2), Layout(0, 1), Layout(0, 0)]
 
-    def tell(run, entry):
+    def on_progress(run, entry):
         if run.last_stage and layouts and run.learner.updates >= 2 * (5 - len(layouts)):
             run.place(layouts.pop(0))
 
-    placed = train(recipe_of("sac", *RLPD, auto), tmp_path / "placed", points, tell)
+    placed = train(recipe_of("sac", *RLPD, auto), tmp_path / "placed", points, on_progress)
     assert not layouts and placed["updates"] == undisturbed["updates"] == 20
     assert torch.allclose(weights(tmp_path / "alone"), weights(tmp_path / "placed"), atol=1e-5)
 
@@ -147,14 +147,14 @@ def test_a_run_chooses_its_layout_and_goes_on_from_a_checkpoint_of_another(clust
     )
     switched = []
 
-    def tell(run, entry):
+    def on_progress(run, entry):
         if run.data.steps >= 200 and not switched:
             run.place(Layout(2, 0, pipelined=True))
             switched.append(run.data.steps)
             run.save()
         run.stopping = run.data.steps >= 600
 
-    train(recipe_of("sac", *small, "simulation.env_steps=5000"), tmp_path, points, tell)
+    train(recipe_of("sac", *small, "simulation.env_steps=5000"), tmp_path, points, on_progress)
     events = [event for event in read_events(tmp_path) if event["event"] == "placement"]
     assert events[0]["decision"] == "chosen" and events[0]["predicted_steps_per_s"] > 0
     assert (tmp_path / "measured.json").is_file()

@@ -16,7 +16,7 @@ from rclpy.task import Future
 from std_msgs.msg import String
 
 from rlinf_ros.managed import Managed
-from rlinf_ros.qos import OVERHEARD, publisher, subscription
+from rlinf_ros.qos import LAZY_PROFILE, publisher, subscription
 from rlinf_ros.scene import either
 from rlinf_ros.spinning import ControlNode, is_active
 from rlinf_ros.workarounds import Until, run_routine
@@ -79,22 +79,22 @@ class ArmDriver(Managed, ControlNode):
             use_global_arguments=False,
         )
 
-    def hear(self, kind: type, name: str) -> Subscription:
+    def subscribe_lazily(self, kind: type, name: str) -> Subscription:
         """Subscribe to a topic that may be fast; ``newest`` takes its newest message on demand."""
         return self._inputs.create_subscription(
-            kind, self.resolve_topic_name(name), lambda _: None, OVERHEARD
+            kind, self.resolve_topic_name(name), lambda _: None, LAZY_PROFILE
         )
 
     def begin(self) -> None:
         """Start to listen and report."""
         subscription(self, "robot/reset", self._on_reset)
-        self.tell()
+        self.publish_fault()
         self.create_timer(AGAIN_S, self._repeat)
 
     def activate(self) -> str:
         """Publish the robot's fault at once."""
         self.active, self.published_fault = True, None
-        self.tell()
+        self.publish_fault()
         return ""
 
     def _repeat(self) -> None:
@@ -115,7 +115,7 @@ class ArmDriver(Managed, ControlNode):
     def ends_at_the_robot(self, fault: str) -> bool:
         """Return whether only a person at the robot can end the fault."""
 
-    def tell(self) -> None:
+    def publish_fault(self) -> None:
         """Publish the fault at every change, and once at the start."""
         fault = self.fault
         if self.active and fault != self.published_fault:

@@ -33,7 +33,7 @@ from rlinf_core.interlock.coordinates import NOISE_M
 from rlinf_ros.conversions import NS, to_ns
 from rlinf_ros.managed import Managed
 from rlinf_ros.parameters import finite
-from rlinf_ros.qos import OVERHEARD, received, subscription
+from rlinf_ros.qos import LAZY_PROFILE, received, subscription
 from rlinf_ros.spinning import OK, WARN, ControlNode, Diagnostics, Health, run
 
 # while armed, the target comes to the arm
@@ -105,7 +105,7 @@ class Controller(Managed, ControlNode):
             subscription(self, "target_joints", self._on_joints)
             subscription(self, "safety", self._on_state)
             if slowed_by := self.declare_parameter("slowed_by", "").value:
-                self.create_subscription(Float64, slowed_by, self._on_scaling, OVERHEARD)
+                self.create_subscription(Float64, slowed_by, self._on_scaling, LAZY_PROFILE)
 
     def deactivate(self) -> None:
         """Stop a twist at once.

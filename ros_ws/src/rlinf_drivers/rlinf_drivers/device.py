@@ -95,13 +95,13 @@ class DeviceNode(Managed, ControlNode):
                 while self.configured.is_set() and not self.over.is_set():
                     self.turn(device)
             except DeviceError as error:
-                self.tell(str(error))
+                self.log_trouble(str(error))
             except RlinfError as error:
                 self.failed = error
                 return
             # a vendor's library may raise anything: report it and reopen
             except Exception as error:
-                self.tell(f"{type(error).__name__}: {error}")
+                self.log_trouble(f"{type(error).__name__}: {error}")
             finally:
                 if device is not None:
                     # an unplugged device may fail to close; it is reopened anyway
@@ -109,7 +109,7 @@ class DeviceNode(Managed, ControlNode):
                         device.close()
             self.over.wait(AGAIN_S if self.configured.is_set() else 0.0)
 
-    def tell(self, trouble: str, ended: str = "all is well again") -> None:
+    def log_trouble(self, trouble: str, ended: str = "all is well again") -> None:
         """Report a new trouble, or its end, once each."""
         if trouble and trouble != self.trouble:
             self.get_logger().error(f"{self.what}: {trouble}")

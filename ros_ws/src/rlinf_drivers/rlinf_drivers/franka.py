@@ -308,10 +308,10 @@ class Franka(ArmDriver):
         self.received_at = 0.0
         self.offset_s = 0.0
         prefix = f"{self.settings.namespace.rstrip('/')}/" if self.settings.namespace else ""
-        self.states = self.hear(FrankaRobotState, f"{prefix}{ROBOT_STATE}")
+        self.states = self.subscribe_lazily(FrankaRobotState, f"{prefix}{ROBOT_STATE}")
         self.targets = [
-            self.hear(PoseStamped, "target_pose"),
-            self.hear(JointState, "target_joints"),
+            self.subscribe_lazily(PoseStamped, "target_pose"),
+            self.subscribe_lazily(JointState, "target_joints"),
         ]
         self.wrenches = publisher(self, "wrench")
         self.poses = publisher(self, "current_pose") if self.settings.current_pose else None
@@ -362,7 +362,7 @@ class Franka(ArmDriver):
                 self._publish(self.state)
         if self.hand and self.active:
             self.hand.look()
-        self.tell()
+        self.log_trouble()
 
     def _publish(self, state: FrankaRobotState) -> None:
         wrench = WrenchStamped(header=state.header)

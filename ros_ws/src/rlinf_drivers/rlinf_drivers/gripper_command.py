@@ -21,7 +21,7 @@ from sensor_msgs.msg import JointState
 from rlinf_core.robots.grippers.gripper_command import Gripper
 from rlinf_ros.action_clients import STATE, Orders
 from rlinf_ros.managed import Managed
-from rlinf_ros.qos import overheard, publisher, subscription
+from rlinf_ros.qos import lazy_profile, publisher, subscription
 from rlinf_ros.spinning import ERROR, OK, ControlNode, Diagnostics, Health, is_active, run
 
 TICK_S = 0.02
@@ -94,7 +94,7 @@ class GripperNode(Managed, ControlNode):
         self.orders, self.received_at, self.implausible = Commands(self, self.settings), 0.0, ""
         self.widths = publisher(self, "gripper/state")
         self.create_subscription(
-            JointState, self.settings.states, self._on_states, overheard(WAITING)
+            JointState, self.settings.states, self._on_states, lazy_profile(WAITING)
         )
         self.create_timer(TICK_S, self._look)
         self.diagnostics = Diagnostics(self, self._health)

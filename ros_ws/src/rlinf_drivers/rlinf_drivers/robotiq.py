@@ -118,7 +118,7 @@ class RobotiqNode(DeviceNode):
             device.go(order)
         if status.trouble:
             self.wanted, self.well_at = None, now
-        self.tell(self._trouble(status))
+        self.log_trouble(self._trouble(status))
         if self.active and not self.trouble:
             state = JointState(name=STATE, position=[self.settings.opening(status.position)])
             state.header.stamp = self.get_clock().now().to_msg()

@@ -135,7 +135,7 @@ class ServoArm(DeviceNode):
         if self.active:
             self._publish(angles, ticks)
             self._follow(device, now, angles, ticks)
-        self.tell(self.fault)
+        self.log_trouble(self.fault)
         self.over.wait(PERIOD_S)
 
     def _check_servos(self, device: Bus, ticks: dict[int, int]) -> None:

@@ -20,7 +20,7 @@ from ur_dashboard_msgs.msg import RobotMode, SafetyMode
 
 from rlinf_core.robots.drivers.universal_robots import Driver
 from rlinf_drivers.arm_driver import BACK_S, ArmDriver, Steps, newest
-from rlinf_ros.qos import OVERHEARD
+from rlinf_ros.qos import LAZY_PROFILE
 from rlinf_ros.scene import sleep
 from rlinf_ros.spinning import ERROR, OK, WARN, Diagnostics, Health, run
 
@@ -103,13 +103,18 @@ class UniversalRobots(ArmDriver):
         self.since = time.monotonic()
         self.measured = b""
         self.anonymous = True
-        self.joints = self.hear(JointState, "joint_states")
+        self.joints = self.subscribe_lazily(JointState, "joint_states")
         prefix = f"{self.settings.namespace.rstrip('/')}/"
         for kind, topic, take, quality in (
             (SafetyMode, "io_and_status_controller/safety_mode", self._on_safety, LATCHED),
             (RobotMode, "io_and_status_controller/robot_mode", self._on_robot, LATCHED),
             (Bool, "io_and_status_controller/robot_program_running", self._on_program, LATCHED),
-            (Float64, "speed_scaling_state_broadcaster/speed_scaling", self._on_scaling, OVERHEARD),
+            (
+                Float64,
+                "speed_scaling_state_broadcaster/speed_scaling",
+                self._on_scaling,
+                LAZY_PROFILE,
+            ),
         ):
             self.create_subscription(kind, prefix + topic, take, quality)
         self.recovery = Recovery(self, prefix, self.settings)
@@ -120,15 +125,15 @@ class UniversalRobots(ArmDriver):
     def _on_safety(self, mode: SafetyMode) -> None:
         if mode.mode != self.safety:
             self.safety, self.since = mode.mode, time.monotonic()
-        self.tell()
+        self.log_trouble()
 
     def _on_robot(self, mode: RobotMode) -> None:
         self.robot = mode.mode
-        self.tell()
+        self.log_trouble()
 
     def _on_program(self, running: Bool) -> None:
         self.program = running.data
-        self.tell()
+        self.log_trouble()
 
     def _on_scaling(self, scaling: Float64) -> None:
         self.scaling, self.received_at = scaling.data, time.monotonic()
@@ -145,7 +150,7 @@ class UniversalRobots(ArmDriver):
             if measured != self.measured or now - self.requested_at > SILENT_S:
                 self.measured, self.changed_at = measured, now
             self.requested_at = now
-        self.tell()
+        self.log_trouble()
 
     @property
     def frozen(self) -> bool:
@@ -156,8 +161,8 @@ class UniversalRobots(ArmDriver):
     def arm_fault(self) -> str:
         if time.monotonic() - self.received_at > SILENT_S:
             return "silent (no speed_scaling from ur_robot_driver)"
-        stands = fault_of(self.safety, self.robot, self.program)
-        return stands or (FROZEN if self.frozen else "")
+        state_text = fault_of(self.safety, self.robot, self.program)
+        return state_text or (FROZEN if self.frozen else "")
 
     def ends_at_the_robot(self, fault: str) -> bool:
         """Return True for all faults but a protective stop and a stopped program."""

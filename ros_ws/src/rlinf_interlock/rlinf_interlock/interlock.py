@@ -245,9 +245,9 @@ class Requests:
         ):
             return NO_ESTOP
         inputs = self._inputs()
-        standing = standing_faults(node.limits, inputs, node.state.contacts)
-        if standing:
-            return f"this stands: {', '.join(map(self._describe, standing))}"
+        faults = standing_faults(node.limits, inputs, node.state.contacts)
+        if faults:
+            return f"this stands: {', '.join(map(self._describe, faults))}"
         if node.output.suppress_setpoint and node.state.recovering:
             return (
                 f"the arm was lost or is being recovered. It must be seen at rest for "
@@ -337,19 +337,21 @@ class Requests:
         if not node.active:
             return INACTIVE
         inputs = self._inputs()
-        standing_on = standing_faults(node.limits, inputs, node.state.contacts)
+        reasons = standing_faults(node.limits, inputs, node.state.contacts)
         if not enabled(node.limits, inputs):
-            standing_on.append("the enable is not held")
+            reasons.append("the enable is not held")
         named = (
             cause == node.state.cause
             if node.state.mode is Mode.FAULT
-            else recovering or cause in standing_on
+            else recovering or cause in reasons
         )
         if not named:
-            stands = f"FAULT '{node.state.cause}'" if node.state.mode is Mode.FAULT else "no fault"
-            return f"refused: {stands} stands, and the request named '{cause}'"
-        if standing_on:
-            only_the_robots = all(fault.startswith("robot:") for fault in standing_on)
+            current_state = (
+                f"FAULT '{node.state.cause}'" if node.state.mode is Mode.FAULT else "no fault"
+            )
+            return f"refused: {current_state} stands, and the request named '{cause}'"
+        if reasons:
+            only_the_robots = all(fault.startswith("robot:") for fault in reasons)
             whose = (
                 ROBOT_FAULT_PREFIX
                 if only_the_robots and node.resets.get_subscription_count()
@@ -358,8 +360,7 @@ class Requests:
             if whose and not recovering:
                 self._recover(cause, inputs.robot_fault)
             return (
-                f"{whose}refused: its cause has not gone: "
-                f"{', '.join(map(self._describe, standing_on))}"
+                f"{whose}refused: its cause has not gone: {', '.join(map(self._describe, reasons))}"
             )
         if node.state.mode is Mode.FAULT:
             unseen = cause in UNSEEN and not (node.state.track.valid or node.state.track.jumped)
@@ -393,7 +394,7 @@ class Requests:
             for topic in (
                 () if node.settings["lockstep"] else needs(limits) - node.inputs.listeners.keys()
             ):
-                node.inputs.hear(topic)  # silent until its first message
+                node.inputs.subscribe(topic)  # silent until its first message
             node.state = state
             node.desk.limits_are(limits)
             node.desk.log("info", f"limits are now {limits.hash}: {', '.join(values)}")
@@ -407,9 +408,9 @@ class Requests:
     def _deactivate(self) -> str:
         state, armed = self.node.state, self.node.wanted.get("arm")
         if state.mode is not Mode.DISARMED or not state.still or armed:
-            stands = "ARMED" if armed else state.mode.name
+            current_state = "ARMED" if armed else state.mode.name
             return (
-                f"not deactivated: it is {stands}. Disarm it first (interlock/arm) and let it "
+                f"not deactivated: it is {current_state}. Disarm it first (interlock/arm) and let it "
                 f"come to rest"
             )
         self.node.deactivate()
@@ -620,7 +621,7 @@ class Interlock(StationNode):
                 self.clock.wanted()
             return False
         if self.state.mode is Mode.DISARMED:
-            self.desk.say_disarmed(self.requests.armings)
+            self.desk.report_disarmed(self.requests.armings)
         self.desk.close()
         return True
 
@@ -666,7 +667,7 @@ class Interlock(StationNode):
         if self.state.mode is Mode.DISARMED:
             clock.clock_stepped = False
             if before.mode is Mode.DISARMED and self.state.still:
-                self.desk.say_disarmed(self.requests.armings)
+                self.desk.report_disarmed(self.requests.armings)
         if (
             self.output.mode,
             self.output.cause,

@@ -245,7 +245,7 @@ class Desk:
         """Store the limits that a replacement of a dead desk will report."""
         self._hello["limits"] = _listed(asdict(limits))
 
-    def say_disarmed(self, armings: int) -> None:
+    def report_disarmed(self, armings: int) -> None:
         """Report that the arm is at rest and disarmed.
 
         ``armings`` counts the arming requests handled so far.
@@ -490,8 +490,8 @@ class Services(SafeTransitions, LifecycleNode):
         """Return whether a request may have waited until its sender gave up."""
         now = time.monotonic()
         # the process was stopped while it waited for this request
-        stood_still = now - self.turn_began > TAKEN_S
-        return stood_still or (
+        was_suspended = now - self.turn_began > TAKEN_S
+        return was_suspended or (
             self.busy_until - self.busy_since > TAKEN_S and now - self.busy_until < AT_ONCE_S
         )
 
@@ -583,7 +583,7 @@ def _range(name: str, value: Any) -> list[FloatingPointRange]:
     return [FloatingPointRange(from_value=float(low), to_value=float(high))]
 
 
-def say(logger: RcutilsLogger, level: str, text: str) -> None:
+def log_line(logger: RcutilsLogger, level: str, text: str) -> None:
     """Log one line; rclpy allows each call site only one severity."""
     if level == "fatal":
         logger.fatal(text)
@@ -619,7 +619,7 @@ def serve(front: Front) -> None:
             front.listen()
             while front.lines:
                 level, text = front.lines.popleft()
-                say(logger, level, text)
+                log_line(logger, level, text)
     if node.ending:
         time.sleep(ARRIVES_S)  # the answer stays in this process until its client has taken it
     end_soon(0)

@@ -75,7 +75,7 @@ class OtherArm:
         self.newest = ""
         self.blocked_at: dict[int, str] = {}  # by the time of its tick, the last few
 
-    def hear(self, stamp_ns: int, blocked: str) -> None:
+    def update(self, stamp_ns: int, blocked: str) -> None:
         """Take the report of one of its ticks."""
         self.blocked_at[stamp_ns] = self.newest = blocked
         # holds of the policy hide none that also holds an operator
@@ -177,10 +177,10 @@ class Inputs:
         self.commands: tuple[str, ...] = ()
         self.others = {f"{name}/{TO_OTHERS}": OtherArm(name) for name in others}
         for name in estops:
-            self.hear(f"estop/{name}")
-        self.hear("enable")
-        self.hear("disarm")
-        self.hear(FAULT_TOPIC)
+            self.subscribe(f"estop/{name}")
+        self.subscribe("enable")
+        self.subscribe("disarm")
+        self.subscribe(FAULT_TOPIC)
         for topic, wanted in (
             ("wrench", "wrench" in needs(limits)),
             ("distance", distance),
@@ -188,15 +188,15 @@ class Inputs:
             ("joint_states", limits.joint_names),
         ):
             if wanted:
-                self.hear(topic)
+                self.subscribe(topic)
         for topic in () if lockstep else ("current_pose", "episode", *ROLES, *self.others):
-            self.hear(topic)
+            self.subscribe(topic)
         self.state_topic = (
             "joint_states" if limits.control_mode == "joint_delta" else "current_pose"
         )
         self.pulled_ns = time.monotonic_ns()
 
-    def hear(self, topic: str) -> None:
+    def subscribe(self, topic: str) -> None:
         """Subscribe to a topic."""
         name, quality = self.owner.resolve_topic_name(topic), received(topic, self.lockstep)
         self.listeners[topic] = Listener(
@@ -311,7 +311,7 @@ class Inputs:
         elif topic == "disarm":
             self.disarm = True
         elif topic in self.others:
-            self.others[topic].hear(messages.to_ns(message.header.stamp), message.cause)
+            self.others[topic].subscribe(messages.to_ns(message.header.stamp), message.cause)
         elif topic == "episode":
             self.events.append(message)
             if message.kind in OVER:

@@ -41,7 +41,7 @@ from rlinf_core.tasks.task import load_task
 from rlinf_operator.person import Person
 from rlinf_operator.replay_operator import CONTINUES, ReplayOperator
 from rlinf_operator.scripted_operator import ScriptedOperator
-from rlinf_ros.arms import arm_topic, arms_of, hear_safety
+from rlinf_ros.arms import arm_topic, arms_of, subscribe_safety
 from rlinf_ros.conversions import NS, action_chunk, angles_of, release_chunk, to_ns, to_stamp
 from rlinf_ros.endpoints import EndpointReport
 from rlinf_ros.latest import Latest
@@ -79,12 +79,12 @@ class BetweenEpisodes:
         person: Person,
         spec: StationSpec,
         busy: Callable[[], bool],
-        say: Callable[[np.ndarray, Time], None],
+        publish: Callable[[np.ndarray, Time], None],
     ) -> None:
         self.node = node
         self.person = person
         self.busy = busy
-        self.say = say
+        self.publish = publish
         self.request_active = self.rested = False
         self.directed = True  # until the first look
         self.rests_since = math.inf
@@ -94,7 +94,7 @@ class BetweenEpisodes:
         node.create_subscription(
             GoalStatusArray, GOALS, self._on_goals, qos_profile_action_status_default
         )
-        hear_safety(node, spec.action.arms, self._on_safety)
+        subscribe_safety(node, spec.action.arms, self._on_safety)
         node.create_timer(HELD_LOOK_S, self._look)
         node.create_timer(1.0 / spec.control_hz, self.go)
 
@@ -135,7 +135,7 @@ class BetweenEpisodes:
             self.rested |= now - self.rests_since >= REST_S
         elif self.rested and self.safety.state in MAY_MOVE:
             since_ns = round((now - self.received_at) * NS)
-            self.say(action, to_stamp(to_ns(self.safety.header.stamp) + since_ns))
+            self.publish(action, to_stamp(to_ns(self.safety.header.stamp) + since_ns))
         else:
             self.rested, self.rests_since = False, math.inf
 
@@ -178,14 +178,14 @@ class Homing:
         spec: StationSpec,
         homes: Homes,
         by_hand: Callable[[], bool],
-        say: Callable[[np.ndarray, Time], None],
+        publish: Callable[[np.ndarray, Time], None],
         playing: Callable[[], bool],
     ) -> None:
         self.node = node
         self.spec = spec
         self.homes = homes
         self.by_hand = by_hand
-        self.say = say
+        self.publish = publish
         self.playing = playing
         self.safety = SafetyState()
         self.enabled, self.enabled_at = True, NEVER
@@ -200,7 +200,7 @@ class Homing:
         self.measured = dict[str, tuple[Any, ...]]()
         self.timer = node.create_timer(1.0 / spec.control_hz, self._look)
         self.timer.cancel()
-        hear_safety(node, spec.action.arms, partial(setattr, self, "safety"))
+        subscribe_safety(node, spec.action.arms, partial(setattr, self, "safety"))
         subscription(node, "enable", self._on_enable)
         self.server = ActionServer(
             node,
@@ -235,7 +235,7 @@ class Homing:
 
     def _look(self) -> None:
         """Publish the next action once per time step, or end the motion."""
-        self._hear()
+        self._update_states()
         now = time.monotonic()
         code, reason = self._stopped(now)
         if code or (self.home_since and now - self.home_since > SETTLED_S):
@@ -243,7 +243,7 @@ class Homing:
         elif self.measured.keys() == self.homes.goals.keys():
             self._go(now)
 
-    def _hear(self) -> None:
+    def _update_states(self) -> None:
         """Take the newest state of each arm.
 
         A message that lacks one of its joints, or holds a non-finite number, is ignored.
@@ -273,7 +273,7 @@ class Homing:
         if far < self.nearest - NEARER or not far:
             self.nearest, self.nearer_at = far or self.nearest, now
         if far:
-            self.say(
+            self.publish(
                 action,
                 min(
                     (stamp for stamp, *_ in self.measured.values()),
@@ -300,10 +300,10 @@ class Homing:
             return codes.NOT_ENABLED, "the enable was let go"
         if self.by_hand():
             return codes.TAKEN_OVER, "a device moves the arm"
-        unheard = [topic for arm, topic in self.topics.items() if arm not in self.measured]
-        if unheard and now - self.nearer_at > STUCK_S:
+        missing = [topic for arm, topic in self.topics.items() if arm not in self.measured]
+        if missing and now - self.nearer_at > STUCK_S:
             return codes.NO_STATE, (
-                f"nothing was heard of {', '.join(unheard)}. Is the arm's driver there, and does "
+                f"nothing was heard of {', '.join(missing)}. Is the arm's driver there, and does "
                 f"it "
                 "call them so?"
             )
@@ -411,7 +411,9 @@ class Operator(Managed, StationNode):
         if not self.lockstep:  # in lockstep a command lasts as long as the simulator waits
             self.create_timer(LOOK_S, self._look)
         if self.person and not self.lockstep:
-            self.between = BetweenEpisodes(self, self.person, self.spec, self._busy, self._say)
+            self.between = BetweenEpisodes(
+                self, self.person, self.spec, self._busy, self._publish_action
+            )
         if self.script and self.person:
             self.script.arming.trouble = lambda: self.person.trouble if self.person else ""
         elif self.script:  # a person's devices report for themselves
@@ -435,7 +437,7 @@ class Operator(Managed, StationNode):
                 self.spec,
                 Homes.from_document(homes),
                 lambda: person.moves,
-                self._say,
+                self._publish_action,
                 lambda: time.monotonic() - self.stepped_at < PLAYING_S,
             )
             if homes and person
@@ -487,7 +489,7 @@ class Operator(Managed, StationNode):
             self.takeover = self.takeover and (time.monotonic(), self.takeover[1])
             return
         if action is not None:
-            self._say(action, step.header.stamp)
+            self._publish_action(action, step.header.stamp)
         elif self.takeover and (last or self._is_at_rest()):
             self._release(step.header.stamp)
 
@@ -511,7 +513,7 @@ class Operator(Managed, StationNode):
         homing = not self.active or self.homing is not None and self.homing.handle is not None
         return homing or time.monotonic() - self.stepped_at < PLAYING_S
 
-    def _say(self, action: np.ndarray | SentChunk, stamp: Time) -> None:
+    def _publish_action(self, action: np.ndarray | SentChunk, stamp: Time) -> None:
         """Publish an action, or a recorded chunk, for a state of the given time."""
         self.seq, self.takeover = self.seq + 1, (time.monotonic(), stamp)
         values = (

@@ -31,10 +31,10 @@ from rlinf_core.robots.operators.device import LABELS, axes
 from rlinf_core.specs.topics import of_arms
 from rlinf_core.tasks.task import load_task
 from rlinf_operator.page_asks import PageAsks
-from rlinf_ros.arms import arm_topic, arms_of, hear, hear_safety
+from rlinf_ros.arms import arm_topic, arms_of, subscribe_arms, subscribe_safety
 from rlinf_ros.conversions import from_image
 from rlinf_ros.latest import Latest
-from rlinf_ros.qos import OVERHEARD, received, subscription
+from rlinf_ros.qos import LAZY_PROFILE, received, subscription
 from rlinf_ros.spinning import OK, WARN, Diagnostics, Health, StationNode, run
 from rlinf_ros.station_state import AT_REST, GOES_ON, speakers
 from rlinf_station.director_status import OperatorHealth, status_fields
@@ -93,7 +93,9 @@ class Page(StationNode):
             dict[str, float](),
             self.declare_parameter("lockstep", False).value,
         )
-        self.asks.stands = hear_safety(self, self.arms, self._on_safety, at=self.received_at)
+        self.asks.safety_by_arm = subscribe_safety(
+            self, self.arms, self._on_safety, at=self.received_at
+        )
         self.interlock_silence_s = math.inf if lockstep else INTERLOCK_SILENCE_S
         for topic, callback in (
             ("policy/status", self._on_policy),
@@ -101,9 +103,11 @@ class Page(StationNode):
             ("trainer/status", partial(setattr, self, "trainer")),
             ("applied", self._on_applied),
         ):
-            hear(self, topic, self.arms, callback)
+            subscribe_arms(self, topic, self.arms, callback)
         subscription(self, "enable", self._on_enable)
-        self.overhears: Any = subscription(self, "timestep", self._on_timestep, quality=OVERHEARD)
+        self.timestep_subscription: Any = subscription(
+            self, "timestep", self._on_timestep, quality=LAZY_PROFILE
+        )
         web = Web(
             host=self._text_parameter("host", "127.0.0.1"),
             port=self.declare_parameter("port", 0).value,
@@ -128,9 +132,13 @@ class Page(StationNode):
             self.declare_parameter("needs_viewer", False).value,
         )
         self.asks.report = self._report
-        self.server.tell("station", self._introduction(), keep=True)
-        self.server.tell("history", self.history.curves(), keep=True)
-        for seconds, do in ((STATE_S, self._tell), (FRAME_S, self._show), (LOOK_S, self._look)):
+        self.server.broadcast("station", self._introduction(), keep=True)
+        self.server.broadcast("history", self.history.curves(), keep=True)
+        for seconds, do in (
+            (STATE_S, self._publish_state),
+            (FRAME_S, self._show),
+            (LOOK_S, self._look),
+        ):
             self.create_timer(seconds, do)
         self.diagnostics = Diagnostics(self, self._health)
 
@@ -171,7 +179,7 @@ class Page(StationNode):
     # Subscriptions
     def _on_safety(self, safety: SafetyState) -> None:
         self.safety = safety
-        self.asks.stood(safety)
+        self.asks.on_safety(safety)
 
     def _on_policy(self, policy: PolicyStatus) -> None:
         self.policy, self.policy_reported = policy, True
@@ -202,7 +210,7 @@ class Page(StationNode):
             self.get_logger().error(
                 f"{self.history.file} cannot be written: {error}. Free the disk"
             )
-        self.server.tell("history", self.history.curves(), keep=True)
+        self.server.broadcast("history", self.history.curves(), keep=True)
 
     def _on_aborted(self, event: EpisodeEvent) -> None:
         """Withdraw the request of an aborted episode: a person decides whether to try again."""
@@ -212,7 +220,7 @@ class Page(StationNode):
             )
 
     def _report(self, words: str) -> None:
-        self.server.tell("note", {"what": "start", "well": False, "text": words})
+        self.server.broadcast("note", {"what": "start", "well": False, "text": words})
 
     def _on_timestep(self, step: TimeStep) -> None:
         """Note an episode that began before this process did, from its first message."""
@@ -228,10 +236,10 @@ class Page(StationNode):
 
     def _look(self) -> None:
         """Once a second, check whether a director runs, and its phase."""
-        if self.overhears and self.episode.episode_id:
+        if self.timestep_subscription and self.episode.episode_id:
             # its images are too costly for permanent listening
-            self.destroy_subscription(self.overhears)
-            self.overhears = None
+            self.destroy_subscription(self.timestep_subscription)
+            self.timestep_subscription = None
         self.player = self.player or speakers(self, "timestep")
         if self.episode.kind == EpisodeEvent.STARTED and not self.player & speakers(
             self, "timestep"
@@ -283,7 +291,7 @@ class Page(StationNode):
             self.server.show(place, _jpeg(from_image(image)))
 
     # Published to the page
-    def _tell(self) -> None:
+    def _publish_state(self) -> None:
         if not self.server.pages:
             return
         self._pull([*self.poses, *(topic for topics in self.marks.values() for topic in topics)])
@@ -292,7 +300,7 @@ class Page(StationNode):
             key: self.phase.get(key)
             for key in ("phase", "done", "total", "successes", "recent_success")
         }
-        self.server.tell(
+        self.server.broadcast(
             "state",
             status
             | {
@@ -313,7 +321,7 @@ class Page(StationNode):
                 "prompt": self.health.prompt,
                 "episode": self._episode(),
                 "enable": {"held": self.enable[0], "age": time.monotonic() - self.enable[1]},
-                "heard": self._hears(),
+                "heard": self._receives_safety(),
             },
         )
 
@@ -337,22 +345,25 @@ class Page(StationNode):
         by_hand = self.episode.mode == "demonstration" or self.episode.kind != EpisodeEvent.STARTED
         return stale and (by_hand or bool(self.asks.refusals.get("train")))
 
-    def _hears(self) -> bool:
+    def _receives_safety(self) -> bool:
         """Return whether the shown states are current: each interlock exists and publishes."""
         now, arms = time.monotonic(), self.arms or [""]
-        spoke = all(
+        all_received = all(
             arm in self.received_at and now - self.received_at[arm] < self.interlock_silence_s
             for arm in arms
         )
-        return spoke and all(self.count_publishers(arm_topic(arm, "safety")) for arm in arms)
+        return all_received and all(self.count_publishers(arm_topic(arm, "safety")) for arm in arms)
 
     def _arm(self, place: int, arm: str, topic: str) -> dict[str, Any]:
-        stands, pose = self.asks.stands.get(arm, SafetyState()), self.latest.channels.get(topic)
+        safety, pose = (
+            self.asks.safety_by_arm.get(arm, SafetyState()),
+            self.latest.channels.get(topic),
+        )
         return {
             "name": arm,
-            "state": Mode(stands.state).name,
-            "cause": stands.cause,
-            "source": stands.source,
+            "state": Mode(safety.state).name,
+            "cause": safety.cause,
+            "source": safety.source,
             "pose": _numbers(pose),
             **{mark: self._mark(topics[place]) for mark, topics in self.marks.items()},
         }

@@ -46,7 +46,7 @@ class PageAsks:
         self.node = node
         self.arms = list(arms) or [""]
         self.seeds = dict(zip(MODES, first_seeds, strict=True))
-        self.stands: dict[str, SafetyState] = {}
+        self.safety_by_arm: dict[str, SafetyState] = {}
         self.director = False
         # reasons why an episode cannot be played now, by mode
         self.refusals = dict.fromkeys(MODES, "")
@@ -181,7 +181,7 @@ class PageAsks:
         await self._renew()
         faulty = [
             self.resetting[arm]
-            for arm, state in self.stands.items()
+            for arm, state in self.safety_by_arm.items()
             if state.state == SafetyState.FAULT and state.cause == ask.cause
         ]
         if not faulty:
@@ -219,9 +219,11 @@ class PageAsks:
 
         A later arming must not start one.
         """
-        return all(arm in self.stands and _may_start(self.stands[arm]) for arm in self.arms)
+        return all(
+            arm in self.safety_by_arm and _may_start(self.safety_by_arm[arm]) for arm in self.arms
+        )
 
-    def stood(self, safety: SafetyState) -> None:
+    def on_safety(self, safety: SafetyState) -> None:
         """Cancel the episode started here if the interlocks report a fault or a disarming."""
         if self.request is not None and safety.state in (SafetyState.FAULT, SafetyState.DISARMED):
             request, self.request = self.request, None

@@ -20,7 +20,7 @@ from rlinf_core.specs.arrays import ActionSpec, StationSpec
 from rlinf_ros.arms import ArmRequests
 from rlinf_ros.qos import publisher, subscription
 from rlinf_ros.spinning import INACTIVE, is_active
-from rlinf_ros.station_state import Stands
+from rlinf_ros.station_state import ArmAnswerLog
 
 LOOK_S, SAY_S = 0.02, 1.0
 CHOOSE = " They move arm {}; choose by number: {}. The others rest, and arming is for all."
@@ -53,8 +53,8 @@ class Person:
         self.arm = self.arms.get("1", "")
         self.published_trouble = ""
         self.reported_at = 0.0
-        self.stands = Stands(node, list(spec.action.arms))
-        self.arming = ArmRequests(node, list(spec.action.arms), arming, self.stands.answered)
+        self.safety_by_arm = ArmAnswerLog(node, list(spec.action.arms))
+        self.arming = ArmRequests(node, list(spec.action.arms), arming, self.safety_by_arm.answered)
         subscription(node, "prompt", self._on_prompt)
         for guard in self.guards:
             guard.device.attach(self._action, spec.control_hz)
@@ -99,7 +99,7 @@ class Person:
             for request in guard.poll():
                 self._ask(request, guard.device.label_renews)
         if self.trouble != self.published_trouble:
-            self._say()
+            self._report_trouble()
         elif time.monotonic() - self.reported_at > SAY_S:
             self._diagnose()
 
@@ -124,7 +124,7 @@ class Person:
                 guard.device.attach(self._action, self.spec.control_hz)
             self._help()
 
-    def _say(self) -> None:
+    def _report_trouble(self) -> None:
         """Report a change of trouble.
 
         A failing device releases the enable, which also stops the policy.

@@ -26,12 +26,12 @@ from rlinf_core.interlock.watch import OPERATOR_SILENT
 from rlinf_core.specs.topics import of_arms
 from rlinf_core.tasks.scripts import make_script
 from rlinf_core.tasks.task import Task
-from rlinf_ros.arms import ArmRequests, arm_topic, hear_safety
+from rlinf_ros.arms import ArmRequests, arm_topic, subscribe_safety
 from rlinf_ros.latest import Latest
 from rlinf_ros.memory_bus import action_node
-from rlinf_ros.qos import subscription, witnessed
+from rlinf_ros.qos import subscription, lossless_profile
 from rlinf_ros.spinning import OK, WARN, Health, StationNode, is_active
-from rlinf_ros.station_state import standstill
+from rlinf_ros.station_state import resume_instruction
 
 SEED_STRIDE = 1_000_003  # another seed of the run shows the same scenes with other noise
 ASK_AGAIN_S = 1.0
@@ -93,7 +93,7 @@ class FirstArming:
         ]
         subscription(node, "enable", self._on_enable)
         # a short disarming must not be missed
-        hear_safety(node, arms, self._on_safety, witnessed("safety"))
+        subscribe_safety(node, arms, self._on_safety, lossless_profile("safety"))
         node.create_timer(0.5, self._look)
 
     def check(self) -> None:
@@ -134,7 +134,7 @@ class FirstArming:
         if disarmed and before.state != SafetyState.DISARMED and is_arming:
             self._ask(False)  # somebody disarmed during our arming, and that takes precedence
         still = (
-            standstill(safety, self.node.get_namespace())
+            resume_instruction(safety, self.node.get_namespace())
             if disarmed or safety.state == SafetyState.FAULT
             else ""
         )

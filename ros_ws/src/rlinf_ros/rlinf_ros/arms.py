@@ -40,7 +40,9 @@ def arm_topic(arm: str, name: str) -> str:
     return f"{arm}/{name}" if arm else name
 
 
-def hear(node: Node, topic: str, arms: Sequence[str], callback: Callable[[Any], None]) -> None:
+def subscribe_arms(
+    node: Node, topic: str, arms: Sequence[str], callback: Callable[[Any], None]
+) -> None:
     """Subscribe to a topic of the interface, of every arm."""
     for name in of_arms(topic, arms):
         subscription(node, name, callback)
@@ -51,7 +53,7 @@ def whose(arm: str) -> str:
     return f"arm '{arm}': " if arm else ""
 
 
-def hear_safety(
+def subscribe_safety(
     node: Node,
     arms: Sequence[str],
     callback: Callable[[SafetyState], None],

@@ -16,7 +16,7 @@ from typing import Any
 from rclpy.node import Node
 from std_msgs.msg import String
 
-from rlinf_ros.qos import publisher, subscription, witnessed
+from rlinf_ros.qos import publisher, subscription, lossless_profile
 
 TOPIC = "endpoints"
 POLL_S, REFRESH_POLLS = 0.05, 20
@@ -107,7 +107,7 @@ class Endpoints:
     def __init__(self, node: Node) -> None:
         self.node, self.reports = node, dict[str, Report]()
         self._topic = subscription(
-            node, TOPIC, self._on_report, quality=witnessed(TOPIC)
+            node, TOPIC, self._on_report, quality=lossless_profile(TOPIC)
         ).topic_name
 
     def _on_report(self, message: String) -> None:

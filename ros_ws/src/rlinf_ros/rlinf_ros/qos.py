@@ -26,14 +26,14 @@ def _keep(depth: int, *, reliable: bool = True, latched: bool = False) -> QoSPro
     )
 
 
-MUCH = 5000  # messages
+LOSSLESS_DEPTH = 5000  # messages
 # others, such as a gripper's driver, may publish there: the newest message may not be the arm's
 SHARED, AT_ONCE = "joint_states", 8
-OVERHEARD = _keep(1, reliable=False)  # for subscribers that must not burden the sender
+LAZY_PROFILE = _keep(1, reliable=False)  # for subscribers that must not burden the sender
 
 
 @cache
-def overheard(depth: int, reliable: bool = False) -> QoSProfile:
+def lazy_profile(depth: int, reliable: bool = False) -> QoSProfile:
     """Return such a profile with a queue, for subscribers that may be late."""
     return _keep(depth, reliable=reliable)
 
@@ -45,9 +45,9 @@ def profile(name: str) -> QoSProfile:
     return _keep(row.depth, latched=row.latched)
 
 
-def witnessed(name: str) -> QoSProfile:
+def lossless_profile(name: str) -> QoSProfile:
     """Return the profile for a subscriber that must miss nothing, however late it is."""
-    return _keep(MUCH, latched=topic(name).latched)
+    return _keep(LOSSLESS_DEPTH, latched=topic(name).latched)
 
 
 @cache

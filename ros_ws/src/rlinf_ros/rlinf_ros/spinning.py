@@ -146,9 +146,9 @@ class Diagnostics:
     def __init__(self, node: Node, look: Callable[[], Health]) -> None:
         self.node, self.look, self.rates = node, look, Rates(node)
         self.publisher = node.create_publisher(DiagnosticArray, "/diagnostics", 10)
-        node.create_timer(EVERY_S, self.say)
+        node.create_timer(EVERY_S, self.publish)
 
-    def say(self) -> None:
+    def publish(self) -> None:
         """Publish now; the timer calls this, too."""
         level, message, values = self.look()
         if not is_active(self.node):
@@ -471,11 +471,11 @@ def _answer(how: Any) -> None:
         signal.signal(number, how)
 
 
-def _spin(node: Node, listens: bool, stop_requested: Callable[[], bool]) -> None:
+def _spin(node: Node, subscribes: bool, stop_requested: Callable[[], bool]) -> None:
     executor = single_threaded()
     for member in _of_process(node):
         executor.add_node(member)
-    hearing = DiscoveryWatchdog(node, given("arms") or ()) if listens else None
+    watchdog = DiscoveryWatchdog(node, given("arms") or ()) if subscribes else None
     giving_up = node if isinstance(node, GivingUp) else None
     gc.freeze()  # the node's own objects stay; collections look only at later ones
     with contextlib.suppress(ExternalShutdownException):
@@ -483,8 +483,8 @@ def _spin(node: Node, listens: bool, stop_requested: Callable[[], bool]) -> None
             executor.spin_once(timeout_sec=LOOK_UP_S)
             if giving_up:
                 giving_up.check()
-            if hearing and hearing.check():
-                hearing = None
+            if watchdog and watchdog.check():
+                watchdog = None
         deadline = time.monotonic() + FINISH_S
         while isinstance(node, Ending) and not node.finish() and time.monotonic() < deadline:
             executor.spin_once(timeout_sec=0.02)

@@ -27,7 +27,7 @@ from rlinf_core.core.ros import MULTICAST, network_trouble, shell_domain
 from rlinf_core.interlock import Mode
 from rlinf_core.interlock.watch import OPERATOR_SILENT
 from rlinf_core.recipes.schema import Station
-from rlinf_ros.arms import hear_safety
+from rlinf_ros.arms import subscribe_safety
 
 SAY_AFTER_S, SAY_AGAIN_S = 5.0, 30.0
 HELPERS = ("_inputs", "_desk", "_client")  # second nodes of one process
@@ -175,7 +175,7 @@ class RequestStop:
 DEFAULT = Station()
 
 
-def standstill(safety: SafetyState, namespace: str) -> str:
+def resume_instruction(safety: SafetyState, namespace: str) -> str:
     """Return what a person must do before the arm can move; empty if nothing."""
     station = namespace.strip("/")
     arm = (
@@ -222,20 +222,20 @@ def command(what: str, station: str, cause: str = "") -> str:
 TAKES_S = 0.15  # time from the answer to a request to the interlock's tick and report
 
 
-def stands(safety: SafetyState) -> str:
+def state_text(safety: SafetyState) -> str:
     """Return the state with its cause, or with the commander."""
     who = f"{safety.source} commands" if safety.state == SafetyState.ACTIVE else safety.cause
     return f"{Mode(safety.state).name} {who}".strip()
 
 
-class Stands:
+class ArmAnswerLog:
     """Logs each answer of the arm service with the following state, and the person's next step."""
 
     def __init__(self, node: Node, arms: Sequence[str]) -> None:
         self.node, self.still = node, ""
         # answers, each with the time from which states are newer
         self.owed: list[tuple[float, str]] = []
-        hear_safety(node, arms, self._on_safety)
+        subscribe_safety(node, arms, self._on_safety)
 
     def answered(self, answer: Future) -> None:
         """Record an answer of the arm service."""
@@ -243,8 +243,10 @@ class Stands:
 
     def _on_safety(self, safety: SafetyState) -> None:
         while self.owed and time.monotonic() > self.owed[0][0]:
-            self.node.get_logger().info(f"{self.owed.pop(0)[1]}: the interlock is {stands(safety)}")
-        still = standstill(safety, self.node.get_namespace())
+            self.node.get_logger().info(
+                f"{self.owed.pop(0)[1]}: the interlock is {state_text(safety)}"
+            )
+        still = resume_instruction(safety, self.node.get_namespace())
         if still and still != self.still:
             auto_reset = safety.state in AT_REST and is_directed(self.node)
             self.node.get_logger().warning(f"{still}. {GOES_ON}" if auto_reset else still)

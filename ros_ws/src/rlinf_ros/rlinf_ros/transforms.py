@@ -19,7 +19,7 @@ from rlinf_core.core.errors import RlinfError
 from rlinf_core.episodes.view import MOVING, View
 from rlinf_core.specs.topics import of_arms, topic
 from rlinf_ros.memory_bus import PulledNode, as_bytes, take
-from rlinf_ros.qos import OVERHEARD, publisher, subscription
+from rlinf_ros.qos import LAZY_PROFILE, publisher, subscription
 from rlinf_ros.spinning import StationNode
 
 EVERY_S = 1 / 30
@@ -105,7 +105,7 @@ class Transforms:
                 self.inputs,
                 name,
                 lambda _: None,
-                quality=OVERHEARD,
+                quality=LAZY_PROFILE,
                 raw=True,
                 at=self.node.resolve_topic_name(name),
             )

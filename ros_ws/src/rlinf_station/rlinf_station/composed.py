@@ -50,16 +50,16 @@ class Composed(Environment):
         self.warned_at = float("-inf")  # time.monotonic() of the last warning about slowness
         self.guests: list[Node] = [self.policy]
 
-    def _say(self, step: TimeStep, observation: dict[str, np.ndarray]) -> None:
+    def _publish_step(self, step: TimeStep, observation: dict[str, np.ndarray]) -> None:
         # nothing to answer, and newer weights may be loaded now
         if step.step_type == TimeStep.LAST:
-            super()._say(step, observation)
+            super()._publish_step(step, observation)
             self.policy.answer(step, observation)
             return
         begun = time.monotonic()
         self.policy.answer(step, observation)
         took_s, period_s = time.monotonic() - begun, self.period_ns / NS
-        super()._say(step, observation)
+        super()._publish_step(step, observation)
         slow = step.step_type == TimeStep.MID and not self.lockstep and took_s > SHARE * period_s
         # rclpy's throttle takes a millisecond per skipped call
         if slow and begun - self.warned_at > EVERY_S:

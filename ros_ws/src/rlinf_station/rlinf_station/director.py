@@ -22,7 +22,7 @@ from rlinf_msgs.msg import EpisodeEvent, PolicyStatus, SafetyState, TrainerStatu
 from rlinf_core.interlock.types import Mode
 from rlinf_core.reports.evaluations import Outcome, evaluation
 from rlinf_ros.action_clients import GoalHandle
-from rlinf_ros.arms import arms_of, hear, hear_safety
+from rlinf_ros.arms import arms_of, subscribe_arms, subscribe_safety
 from rlinf_ros.spinning import OK, WARN, Diagnostics, Health, StationNode, destroy, stop_on_signal
 from rlinf_ros.station_state import (
     AT_REST,
@@ -34,7 +34,7 @@ from rlinf_ros.station_state import (
     holds_back,
     refused,
     silence_message,
-    standstill,
+    resume_instruction,
     taken,
 )
 from rlinf_station.director_status import (
@@ -99,8 +99,8 @@ class Director(StationNode):
             ("episode", self._on_episode),
             ("applied", lambda _: setattr(self, "active_at", time.monotonic())),
         ):
-            hear(self, topic, arms, callback)
-        hear_safety(self, arms, self._on_safety)
+            subscribe_arms(self, topic, arms, callback)
+        subscribe_safety(self, arms, self._on_safety)
         self.create_timer(0.5, self._write_status)
         self.diagnostics = Diagnostics(self, self._health)
 
@@ -139,7 +139,7 @@ class Director(StationNode):
         self.policy = message
 
     def _on_safety(self, message: SafetyState) -> None:
-        self.moved_at = self.moved_at if standstill(message, "") else time.monotonic()
+        self.moved_at = self.moved_at if resume_instruction(message, "") else time.monotonic()
         if message.state == SafetyState.FAULT and self.safety.state != SafetyState.FAULT:
             self._log("fault", cause=message.cause)
         self.safety = message
@@ -392,7 +392,7 @@ class Director(StationNode):
         while not answer.done():
             self._turn(0.1)
             if (
-                standstill(self.safety, "")
+                resume_instruction(self.safety, "")
                 or self.operator.prompt
                 or holds_back(self.trainer, mode)
             ):
@@ -450,7 +450,7 @@ class Director(StationNode):
         if self.lines.trouble:
             self.get_logger().error(self.lines.trouble, throttle_duration_sec=10.0)
         still = (
-            standstill(self.safety, self.get_namespace())
+            resume_instruction(self.safety, self.get_namespace())
             if time.monotonic() - self.moved_at > STILL_S
             else ""
         )

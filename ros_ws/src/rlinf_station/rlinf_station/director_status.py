@@ -16,7 +16,7 @@ from std_msgs.msg import String
 
 from rlinf_core.core.atomic_io import append_line, replace_text
 from rlinf_core.interlock.types import OPERATOR, Mode, takeover
-from rlinf_ros.arms import hear
+from rlinf_ros.arms import subscribe_arms
 from rlinf_ros.qos import subscription
 
 
@@ -93,7 +93,7 @@ class Recent:
         # time steps of the episode in play, at any arm
         self.commanded: set[tuple[int, int]] = set()
         self.ended: deque[tuple[bool, float]] = deque()
-        hear(node, "applied", arms, self._on_applied)
+        subscribe_arms(node, "applied", arms, self._on_applied)
 
     def __len__(self) -> int:
         return len(self.ended)
@@ -164,12 +164,12 @@ def status_fields(
     counted = ("cause", "source", "holds", "refused", "limited", "dropped")
     measured = dict(zip(trainer.names, trainer.values, strict=False))
     mode = Mode(safety.state)
-    stands = {"state": mode.name, "takeover": takeover(safety.source, mode).name}
+    safety_fields = {"state": mode.name, "takeover": takeover(safety.source, mode).name}
     return {
         "operator": operator,
         "policy_version": policy.version,
         "policy_error": policy.error,
         "inference_p50_ms": policy.inference_p50_ms,
         "trainer": {name: getattr(trainer, name) for name in shown} | measured,
-        "safety": stands | {name: getattr(safety, name) for name in counted},
+        "safety": safety_fields | {name: getattr(safety, name) for name in counted},
     }

@@ -25,13 +25,13 @@ from rlinf_core.interlock.types import Mode
 from rlinf_core.specs.topics import of_arms
 from rlinf_core.tasks.rewards import Fallible
 from rlinf_core.tasks.task import StepResult, load_task, observe, step_result
-from rlinf_ros.arms import arms_of, hear, hear_safety
+from rlinf_ros.arms import arms_of, subscribe_arms, subscribe_safety
 from rlinf_ros.conversions import NS, fill_observation, set_stamp, to_ns, to_stamp
 from rlinf_ros.endpoints import EndpointReport, Endpoints
 from rlinf_ros.latest import Latest
 from rlinf_ros.managed import Managed
 from rlinf_ros.phase import PhaseLockedTimer, WarmUp, patience
-from rlinf_ros.qos import publisher, subscription, witnessed
+from rlinf_ros.qos import publisher, subscription, lossless_profile
 from rlinf_ros.scene import GONE, HomeMotion, Scene, sleep
 from rlinf_ros.spinning import (
     ERROR,
@@ -44,7 +44,7 @@ from rlinf_ros.spinning import (
     given,
     run,
 )
-from rlinf_ros.station_state import STOPPED, RequestStop, holds_back, speakers, standstill
+from rlinf_ros.station_state import STOPPED, RequestStop, holds_back, speakers, resume_instruction
 from rlinf_ros.workarounds import Until, run_routine
 from rlinf_station.episodes import (
     RECORDER_INACTIVE,
@@ -153,7 +153,11 @@ class Watch:
         env, logger = self.environment, self.environment.get_logger()
         if env.running and env.still and time.monotonic() - env.still_at > SAY_AFTER_S:
             logger.warning(env.still, throttle_duration_sec=SAY_AGAIN_S)
-        if env.running and self.unheard() and time.monotonic() - env.progress_at > SAY_AFTER_S:
+        if (
+            env.running
+            and self.lacks_trainer_status()
+            and time.monotonic() - env.progress_at > SAY_AFTER_S
+        ):
             logger.warning(
                 "the uplink has said nothing yet, and no episode begins before it does (rlinf "
                 "status)",
@@ -227,10 +231,10 @@ class Watch:
         """Return why no episode begins although its scene is ready; empty if it may."""
         return self.environment.ends or ("" if self.environment.may_move() else MEANWHILE)
 
-    def unheard(self) -> bool:
+    def lacks_trainer_status(self) -> bool:
         """Return whether an uplink is present that has not reported yet."""
         env = self.environment
-        return env.trainer is env.untold and env.count_publishers("trainer/status") > 0
+        return env.trainer is env.default_status and env.count_publishers("trainer/status") > 0
 
     def _unjudged(self) -> str:
         """Return why the reward cannot judge the task."""
@@ -320,7 +324,7 @@ class Environment(Managed, ControlNode):
         self.done = Future()
         self.closed = dict[str, Future]()
         self.policy_tracker = PolicyTracker()
-        self.trainer = self.untold = TrainerStatus(accepting=True)  # as without an uplink
+        self.trainer = self.default_status = TrainerStatus(accepting=True)  # as without an uplink
         self.safety = SafetyState()
         self.still = ""
         self.still_at = 0.0
@@ -333,9 +337,9 @@ class Environment(Managed, ControlNode):
         self.steps, self.events = publisher(self, "timestep"), publisher(self, "episode")
         subscription(self, "episode", self._on_event)
         self.poses = of_arms("current_pose", arms := arms_of(self))
-        hear(self, "applied", arms, self._on_applied)
+        subscribe_arms(self, "applied", arms, self._on_applied)
         # a short disarming also ends a request
-        hear_safety(self, arms, self._on_safety, witnessed("safety"))
+        subscribe_safety(self, arms, self._on_safety, lossless_profile("safety"))
         subscription(
             self, "policy/status", lambda status: self.abandon(self.policy_tracker.update(status))
         )
@@ -381,7 +385,7 @@ class Environment(Managed, ControlNode):
         elif event.kind == EpisodeEvent.ABORTED:
             future.set_result(event.detail or "aborted")
             if event.episode_id == self.episode_id:
-                self._finish(None, tell=False)
+                self._finish(None, publish=False)
 
     def _on_applied(self, applied: Applied) -> None:
         self.abandon(self.policy_tracker.played(applied))
@@ -397,7 +401,7 @@ class Environment(Managed, ControlNode):
         self.safety, before, self.still = (
             safety,
             self.still,
-            standstill(safety, self.get_namespace()),
+            resume_instruction(safety, self.get_namespace()),
         )
         self.still_at = self.still_at if before else time.monotonic()
         if self.stop.on_safety(safety) and self.running:
@@ -552,7 +556,7 @@ class Environment(Managed, ControlNode):
         self.policy_tracker.begin(self.mode, to_ns(stamp))
         self.stepped_ns = to_ns(stamp)
         self.watch.begun()
-        self._tell(EpisodeEvent.STARTED)
+        self._publish_event(EpisodeEvent.STARTED)
         self._begin(stamp)
         return await Until(self.done) or await Until(self.closed[self.episode_id])
 
@@ -562,7 +566,11 @@ class Environment(Managed, ControlNode):
         The trainer holds it or is behind, the spool is full, the arm was just held, or a person
         must act.
         """
-        waits = bool(self.still) or holds_back(self.trainer, self.mode) or self.watch.unheard()
+        waits = (
+            bool(self.still)
+            or holds_back(self.trainer, self.mode)
+            or self.watch.lacks_trainer_status()
+        )
         return waits or time.monotonic() < self.held_until
 
     def may_move(self) -> bool:
@@ -644,7 +652,7 @@ class Environment(Managed, ControlNode):
             or self.task.spec.instruction,
         )
         set_stamp(message.header.stamp, stamp_ns)
-        self._say(message, observation)
+        self._publish_step(message, observation)
         if not self.lockstep:
             self.rehearsal.before(self.timer.until_next())
         self.total, self.stepped_ns = self.total + result.reward, stamp_ns
@@ -653,10 +661,10 @@ class Environment(Managed, ControlNode):
         self.progress_at = time.monotonic()
         if result.last:
             self.outcome = result
-            self._tell(EpisodeEvent.ENDED, steps=index)
+            self._publish_event(EpisodeEvent.ENDED, steps=index)
             self._finish("")
 
-    def _say(self, step: TimeStep, observation: dict[str, np.ndarray]) -> None:
+    def _publish_step(self, step: TimeStep, observation: dict[str, np.ndarray]) -> None:
         fill_observation(step, self.task.spec, observation)
         self.steps.publish(step)
 
@@ -666,12 +674,12 @@ class Environment(Managed, ControlNode):
         )
         return message
 
-    def _finish(self, trouble: str | None, tell: bool = True) -> None:
+    def _finish(self, trouble: str | None, publish: bool = True) -> None:
         self.step_index = -1
         if not self.done.done():
             self.done.set_result("" if trouble is None else trouble)
-        if trouble and tell:
-            self._tell(EpisodeEvent.ABORTED, detail=trouble)
+        if trouble and publish:
+            self._publish_event(EpisodeEvent.ABORTED, detail=trouble)
 
     def finish(self) -> bool:
         """End the node: abort an episode in play and a motion home.
@@ -682,7 +690,7 @@ class Environment(Managed, ControlNode):
         self.abandon("the environment was stopped within the episode")
         return True
 
-    def _tell(self, kind: int, steps: int = 0, detail: str = "") -> None:
+    def _publish_event(self, kind: int, steps: int = 0, detail: str = "") -> None:
         event = EpisodeEvent(
             kind=kind,
             episode_id=self.episode_id,

@@ -47,9 +47,9 @@ class Labels:
         self.word: Future | None = None  # the awaited word
         self.over = False  # whether no further episode is wanted
         self.prompts = publisher(node, "prompt")
-        self.stands = node.create_timer(REMARK_S, self._enough)  # timer of a remark
+        self.remark_timer = node.create_timer(REMARK_S, self._drop_remark)  # timer of a remark
         self.prompt("")
-        self.stands.cancel()
+        self.remark_timer.cancel()
         subscription(node, "label", self._on_label)
 
     def _on_label(self, message: String) -> None:
@@ -114,11 +114,11 @@ class Labels:
         self.node.get_logger().warning(remark)
         self.prompts.publish(String(data=f"{remark}. {self.question}".rstrip()))
         self.noted = True
-        self.stands.reset()
+        self.remark_timer.reset()
 
-    def _enough(self) -> None:
+    def _drop_remark(self) -> None:
         """Repeat the prompt without the remark."""
-        self.stands.cancel()
+        self.remark_timer.cancel()
         if self.noted:
             self.prompt(self.question)
 

@@ -19,7 +19,7 @@ from rlinf_msgs.msg import PolicyStatus, PolicyUpdate, SafetyState, TimeStep
 
 from rlinf_core.policies.chunking import ChunkSchedule
 from rlinf_core.tasks.task import load_task
-from rlinf_ros.arms import arms_of, hear_safety
+from rlinf_ros.arms import arms_of, subscribe_safety
 from rlinf_ros.conversions import NS, to_ns
 from rlinf_ros.endpoints import EndpointReport
 from rlinf_ros.managed import Managed
@@ -57,7 +57,7 @@ class PolicyNode(Managed, ControlNode):
         self.actions = publisher(self, "policy/action")
         self.statuses = publisher(self, "policy/status")
         subscription(self, "policy/update", self._on_update)
-        hear_safety(self, arms_of(self), self._on_safety)
+        subscribe_safety(self, arms_of(self), self._on_safety)
         self._listen()
         self.create_timer(2.0, self._publish_status)
         self.diagnostics = Diagnostics(self, self._health)

@@ -44,7 +44,14 @@ from rlinf_ros.conversions import NS, to_ns
 from rlinf_ros.endpoints import EndpointReport
 from rlinf_ros.managed import Managed
 from rlinf_ros.memory_bus import Envelope, PulledNode, take
-from rlinf_ros.qos import MUCH, OVERHEARD, overheard, publisher, subscription, witnessed
+from rlinf_ros.qos import (
+    LOSSLESS_DEPTH,
+    LAZY_PROFILE,
+    lazy_profile,
+    publisher,
+    subscription,
+    lossless_profile,
+)
 from rlinf_ros.spinning import BACKGROUND, ERROR, OK, WARN, Diagnostics, Health, StationNode, run
 from rlinf_ros.transforms import Transforms
 from rlinf_station.episodes import RECORDER_INACTIVE
@@ -125,7 +132,7 @@ class Sampled:
                 self.node,
                 name,
                 _ignore,
-                quality=overheard(self._depth(name), lockstep),
+                quality=lazy_profile(self._depth(name), lockstep),
                 at=owner.resolve_topic_name(name),
                 raw=True,
             )
@@ -200,7 +207,13 @@ class Sampled:
                 )
 
     def _depth(self, name: str) -> int:
-        return IMAGE_QUEUE_DEPTH if _is_image(name) else MUCH if self.lockstep else QUEUE_DEPTH
+        return (
+            IMAGE_QUEUE_DEPTH
+            if _is_image(name)
+            else LOSSLESS_DEPTH
+            if self.lockstep
+            else QUEUE_DEPTH
+        )
 
     def _take(self, name: str) -> None:
         subscription = self.subscriptions[name]
@@ -298,7 +311,7 @@ class Recorder(Managed, StationNode):
                 counted,
             )
         ]
-        self.recording = Recording(self.spool, self._tell, max(len(arms), 1), *names)
+        self.recording = Recording(self.spool, self._publish_event, max(len(arms), 1), *names)
         self.last: Message | None = None  # an episode's last time step, which waits for its images
         self.waits = self.create_timer(LOOK_S, self._on_late)
         self.waits.cancel()
@@ -331,12 +344,16 @@ class Recorder(Managed, StationNode):
         ):
             self._listen(topic)
         self.create_subscription(
-            DiagnosticArray, "/diagnostics", partial(self._overhear, "/diagnostics"), 100, raw=True
+            DiagnosticArray,
+            "/diagnostics",
+            partial(self._on_session_topic, "/diagnostics"),
+            100,
+            raw=True,
         )
         self.create_subscription(
             ParameterEvent,
             "/parameter_events",
-            partial(self._overhear, "/parameter_events"),
+            partial(self._on_session_topic, "/parameter_events"),
             qos_profile_parameter_events,
             raw=True,
         )
@@ -386,9 +403,9 @@ class Recorder(Managed, StationNode):
             topic,
             partial(self._on_raw, topic, name, row.type),
             raw=True,
-            quality=witnessed(topic)
+            quality=lossless_profile(topic)
             if row.recorded == EPISODE or row.session is not None
-            else OVERHEARD,
+            else LAZY_PROFILE,
         )
 
     def _on_raw(self, topic: str, name: str, kind: str, raw: bytes) -> None:
@@ -438,7 +455,7 @@ class Recorder(Managed, StationNode):
             self.worker.put(("", message.at_ns), 0, anyway=True)
         self.losing = not taken
 
-    def _overhear(self, name: str, raw: bytes) -> None:
+    def _on_session_topic(self, name: str, raw: bytes) -> None:
         self.worker.put(
             (name, Message(name, OF_ROS[name], time.monotonic_ns(), bytes(raw), time.time_ns())),
             len(raw),
@@ -495,7 +512,7 @@ class Recorder(Managed, StationNode):
             event = deserialize_message(message.raw, EpisodeEvent) if topic == "episode" else None
             if event is not None and event.kind == EpisodeEvent.STARTED and not self.active:
                 event.detail = RECORDER_INACTIVE
-                self._tell(EpisodeEvent.ABORTED, event.episode_id, event, "")
+                self._publish_event(EpisodeEvent.ABORTED, event.episode_id, event, "")
                 return
             self.recording.take(message, event)
             if event is not None and event.kind == EpisodeEvent.STARTED:
@@ -535,7 +552,9 @@ class Recorder(Managed, StationNode):
                 self.get_logger().error(f"what led to FAULT {fault} is lost: {error}")
         self.faults[topic] = fault
 
-    def _tell(self, kind: int, episode_id: str, event: EpisodeEvent | None, reason: str) -> None:
+    def _publish_event(
+        self, kind: int, episode_id: str, event: EpisodeEvent | None, reason: str
+    ) -> None:
         self.trouble = f"episode {episode_id} is lost: {reason}" if event is None else ""
         if event is None:
             self.lost += 1

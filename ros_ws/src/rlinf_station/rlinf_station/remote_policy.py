@@ -119,10 +119,10 @@ class RemotePolicyNode(PolicyNode):
             self.pending = None
             self._send(step, actions, ours, 0)
         elif self.connected and not self.busy:
-            self.busy, self.outdated, self.nothing_in_play = True, False, self._stands(step)
+            self.busy, self.outdated, self.nothing_in_play = True, False, self._can_play_all(step)
             self.requests.put_nowait((step, time.monotonic()))
 
-    def _stands(self, step: TimeStep) -> bool:
+    def _can_play_all(self, step: TimeStep) -> bool:
         """Return whether no chunk of this policy plays meanwhile, so that all of the answer can."""
         over = self.chunking.mode == SYNCHRONOUS or not len(self.chunking.left(self._number(step)))
         return not self.interrupted and over
@@ -153,7 +153,7 @@ class RemotePolicyNode(PolicyNode):
                     if isinstance(error, RlinfError | OSError)
                     else f"{type(error).__name__}: {error}"
                 )
-                self._say(
+                self._set_error(
                     f"{reason}. Tried again every {RETRY_S:g} s; the arm holds once its chunk is "
                     f"over"
                 )
@@ -197,7 +197,7 @@ class RemotePolicyNode(PolicyNode):
             self.busy = False
             while not self.requests.empty():
                 self.requests.get_nowait()
-        self._say("")
+        self._set_error("")
 
     def _ask(self, client: PolicyClient) -> None:
         try:
@@ -221,7 +221,7 @@ class RemotePolicyNode(PolicyNode):
             self.horizon = 0 if OURS in client.metadata else len(actions)
             self._answered(step, actions, ours, time.monotonic() - since)
         except (AnswerError, RefusedRequestError, SpecError) as error:
-            self._say(str(error))
+            self._set_error(str(error))
         finally:
             self.busy = False
 
@@ -248,7 +248,7 @@ class RemotePolicyNode(PolicyNode):
         with self.lock:
             self.times_ms.append(1e3 * took_s)
             if self.status.error:
-                self._say("")
+                self._set_error("")
             passed = round((self.stamp_ns - to_ns(step.header.stamp)) / self.period_ns)
             other = self.newest_id != step.episode_id or step.instruction != self.instruction
             if self.idle or passed < 0 or self.outdated or other or not self.active:
@@ -286,7 +286,7 @@ class RemotePolicyNode(PolicyNode):
         self.actions.publish(chunk)
         self.status.inferences += 1
 
-    def _say(self, error: str) -> None:
+    def _set_error(self, error: str) -> None:
         error = harmless_lines(error)
         if error != self.status.error:
             same = NUMBER.sub("", error) == NUMBER.sub("", self.status.error)

@@ -21,7 +21,7 @@ from std_srvs.srv import SetBool
 
 from rlinf_core.core.errors import RlinfError
 from rlinf_ros.arms import arm_topic, disarm_topics, whose
-from rlinf_ros.station_state import GOES_ON, command, is_directed, stands
+from rlinf_ros.station_state import GOES_ON, command, is_directed, state_text
 
 # the middleware drops an answer to a client that it has not discovered; a repeated request changes
 # nothing
@@ -124,7 +124,7 @@ def disarm(station: Station) -> None:
         ),
     )
     now = (
-        f": the interlock is {stands(station.latest['safety'])}"
+        f": the interlock is {state_text(station.latest['safety'])}"
         if "safety" in station.latest
         else ""
     )
@@ -172,19 +172,19 @@ def arm(station: Station) -> None:
         for arm in station.arms
     }
     topics = disarm_topics(station.node, list(clients))  # discovered while the interlock is asked
-    refused, unheard = list[str](), True
+    refused, no_answer = list[str](), True
     try:
         for name, client in clients.items():
             # after a refusal, the others are asked to disarm, so that no arm is armed alone
             answer = station.call(client, SetBool.Request(data=not refused))
             refused += [] if answer.success else [f"{whose(name)}{answer.message}"]
-        unheard = False
+        no_answer = False
     finally:
         # all arms are armed or none, and none without a confirmation
-        if unheard or (refused and len(clients) > 1):
+        if no_answer or (refused and len(clients) > 1):
             refused += _taken_back(station, clients, topics)
-            if refused and unheard:
+            if refused and no_answer:
                 print("; ".join(refused), file=sys.stderr)
     if refused:
         raise RlinfError("; ".join(refused))
-    print(f"{answer.message}: the interlock is {stands(station.changed(before.state))}")
+    print(f"{answer.message}: the interlock is {state_text(station.changed(before.state))}")

@@ -36,9 +36,9 @@ from rlinf_core.robots.calibration.guided import (
 )
 from rlinf_core.robots.config import Home, Robot, robot_folder
 from rlinf_core.robots.operators.homing import goal_of
-from rlinf_ros.arms import arm_topic, hear_safety
+from rlinf_ros.arms import arm_topic, subscribe_safety
 from rlinf_ros.conversions import angles_of
-from rlinf_ros.qos import overheard, subscription
+from rlinf_ros.qos import lazy_profile, subscription
 from rlinf_ros.station_state import asker, asking, silence_message
 
 WORDS = (
@@ -78,10 +78,10 @@ class Listener:
                 self.node,
                 name,
                 callback,
-                quality=overheard(50),
+                quality=lazy_profile(50),
                 at=self.robot.topics.get(name, name),
             )
-        hear_safety(self.node, list(self.robot.arms), self._on_safety)
+        subscribe_safety(self.node, list(self.robot.arms), self._on_safety)
 
     def _on_pose(self, message: PoseStamped) -> None:
         p, q = message.pose.position, message.pose.orientation

@@ -29,7 +29,7 @@ from rlinf_core.robots.calibration.hand_eye import BASE, LEAST, View, board_in, 
 from rlinf_core.robots.config import robot_folder
 from rlinf_ros.arms import arm_topic
 from rlinf_ros.conversions import from_image
-from rlinf_ros.qos import OVERHEARD, subscription
+from rlinf_ros.qos import LAZY_PROFILE, subscription
 from rlinf_ros.station_state import asker, asking, silence_message
 
 PATIENCE_S = 8.0
@@ -66,7 +66,7 @@ class Looker:
             (arm_topic(arm, "current_pose"), self._on_pose),
         ):
             subscription(
-                self.node, topic, take, quality=OVERHEARD, at=self.robot.topics.get(topic, topic)
+                self.node, topic, take, quality=LAZY_PROFILE, at=self.robot.topics.get(topic, topic)
             )
 
     def _on_image(self, image: Image) -> None:

@@ -40,7 +40,7 @@ from rlinf_core.launch.graph import Process
 from rlinf_core.launch.supervisor import only_station
 from rlinf_interlock.safety_messages import to_pose
 from rlinf_ros.conversions import to_ns
-from rlinf_ros.qos import subscription, witnessed
+from rlinf_ros.qos import subscription, lossless_profile
 from rlinf_ros.station_state import asking
 from rlinf_tools.drill_checks import CHECKS
 from rlinf_tools.drill_station import CAMERA, NODES, ROUTES, DrilledStation, Row, reached
@@ -429,7 +429,7 @@ class TwoArmDrill(Drill):
             (f"{self.other}/safety", self._on_their_safety),
             (f"{self.other}/target_pose", self._on_their_target),
         ):
-            subscription(self.node, topic, take, quality=witnessed(topic))
+            subscription(self.node, topic, take, quality=lossless_profile(topic))
         self.theirs = self._clients(self.other)
 
     def _on_their_safety(self, m: SafetyState) -> None:

@@ -36,7 +36,7 @@ from rlinf_core.specs.topics import topic
 from rlinf_interlock.safety_messages import to_pose
 from rlinf_ros.arms import arm_topic
 from rlinf_ros.conversions import to_ns
-from rlinf_ros.qos import publisher, subscription, witnessed
+from rlinf_ros.qos import publisher, subscription, lossless_profile
 from rlinf_ros.workarounds import single_threaded
 from rlinf_tools.drill_people import ROGUE, Doing
 
@@ -139,7 +139,7 @@ class DrilledStation:
             ("safety/events", self._on_event),
             ("target_pose", self._on_target),
         ):
-            subscription(node, arm_topic(self.arm, name), take, quality=witnessed(name))
+            subscription(node, arm_topic(self.arm, name), take, quality=lossless_profile(name))
         subscription(node, arm_topic(self.arm, "current_pose"), self._on_pose)
         subscription(node, "episode", self._on_episode)
         node.create_subscription(Header, "injected", self._on_injected, 50)

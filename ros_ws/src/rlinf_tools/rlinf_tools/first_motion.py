@@ -77,7 +77,7 @@ def drill(watcher: Watcher, speeds: dict[str, float]) -> Iterator[Row]:
     yield _stops_by_itself(watcher)
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     print(f"\n>>> {text}", flush=True)
 
 
@@ -98,7 +98,7 @@ def _moving(watcher: Watcher) -> None:
 
 def _moves(watcher: Watcher, speed: float) -> Row:
     """Check that the arm follows its command, within its speed limit."""
-    _say(
+    _print(
         "clear the table, hold the hardware e-stop, arm (e), and move the tool a little, then stop"
     )
     _moving(watcher)
@@ -149,7 +149,7 @@ def _stops(
     within_ms: float,
 ) -> Row:
     """Check that the interlock reports a person's act in time, and that the arm comes to rest."""
-    _say(f"arm (e) and move the tool; then, {do}")
+    _print(f"arm (e) and move the tool; then, {do}")
     _moving(watcher)
 
     def begun() -> float:
@@ -174,7 +174,7 @@ def _stops_by_itself(watcher: Watcher) -> Row:
     only after the reset.
     """
     do = "while the arm moves, press the robot's own stop (or touch it until it stops by itself)"
-    _say(f"arm (e) and move the tool; then, {do}")
+    _print(f"arm (e) and move the tool; then, {do}")
     _moving(watcher)
     begun = watcher.begun
 
@@ -216,7 +216,7 @@ def _row(
 
 
 def _reset(watcher: Watcher, cause: str) -> None:
-    _say(f"release it, then: rlinf fault reset --cause '{cause}'")
+    _print(f"release it, then: rlinf fault reset --cause '{cause}'")
     watcher.spin(
         lambda: watcher.states[-1][1].state == SafetyState.DISARMED,
         PATIENCE_S,
@@ -258,7 +258,7 @@ def first_motion(recipe: Recipe, arm: str, json_file: Path | None) -> int:
         if json_file:
             json_file.write_text(json.dumps([asdict(row) for row in rows], indent=1))
     if all(row.held for row in rows):
-        _say("all held. Disarm, and the speeds are what they were")
+        _print("all held. Disarm, and the speeds are what they were")
         watcher.spin(
             lambda: watcher.states[-1][1].state == SafetyState.DISARMED, PATIENCE_S, "the disarming"
         )

@@ -25,9 +25,9 @@ from std_msgs.msg import Bool, String
 from rlinf_core.core.errors import RlinfError
 from rlinf_core.interlock import Mode, load_limits
 from rlinf_core.recipes import Recipe, station_robot, station_task
-from rlinf_ros.arms import arm_topic, hear_safety
+from rlinf_ros.arms import arm_topic, subscribe_safety
 from rlinf_ros.conversions import angles_of
-from rlinf_ros.qos import AT_ONCE, OVERHEARD, overheard, subscription, witnessed
+from rlinf_ros.qos import AT_ONCE, LAZY_PROFILE, lazy_profile, subscription, lossless_profile
 from rlinf_ros.spinning import prioritise
 from rlinf_ros.station_state import asker, silence_message
 
@@ -60,22 +60,26 @@ class Watcher:
         # people's acts, and the time of the latest message of each
         self.event_times: dict[str, float] = {}
         self.node = asker(recipe.station.name)
-        self._hear(arm_topic(arm, "safety"), self._on_safety, witnessed("safety"))
-        self._hear(arm_topic(arm, "current_pose"), partial(self._on_pose, self.poses), OVERHEARD)
+        self._subscribe(arm_topic(arm, "safety"), self._on_safety, lossless_profile("safety"))
+        self._subscribe(
+            arm_topic(arm, "current_pose"), partial(self._on_pose, self.poses), LAZY_PROFILE
+        )
         self.by_joints = self.limits.control_mode == "joint_delta"
         self.measured = self.joints if self.by_joints else self.poses  # the commanded quantity
         if self.by_joints:
             for name, into in (("joint_states", self.joints), ("target_joints", self.targets)):
-                self._hear(arm_topic(arm, name), partial(self._on_joints, into), overheard(AT_ONCE))
+                self._subscribe(
+                    arm_topic(arm, name), partial(self._on_joints, into), lazy_profile(AT_ONCE)
+                )
         else:
-            self._hear(
-                arm_topic(arm, "target_pose"), partial(self._on_pose, self.targets), OVERHEARD
+            self._subscribe(
+                arm_topic(arm, "target_pose"), partial(self._on_pose, self.targets), LAZY_PROFILE
             )
-        self._hear("teleop/action", self._on_command)
-        self._hear(arm_topic(arm, "robot/fault"), self._on_fault)
+        self._subscribe("teleop/action", self._on_command)
+        self._subscribe(arm_topic(arm, "robot/fault"), self._on_fault)
         for name in self.robot.estops:
-            self._hear(f"estop/{name}", partial(self._on_estop, name))
-        self.stands = hear_safety(
+            self._subscribe(f"estop/{name}", partial(self._on_estop, name))
+        self.safety_by_arm = subscribe_safety(
             self.node, [name for name in self.robot.interlocks if name], lambda _: None
         )
         self.lowered = False  # whether an interlock has our speeds
@@ -91,7 +95,7 @@ class Watcher:
         )
         prioritise(PRIORITY)
 
-    def _hear(
+    def _subscribe(
         self, topic: str, callback: Callable[[Any], None], quality: QoSProfile | None = None
     ) -> None:
         """Subscribe to a topic by the robot's own name for it."""
@@ -246,9 +250,11 @@ class Watcher:
         self.set_speeds(slow)
         deadline = time.monotonic() + DELIVERY_S
         self.spin(lambda: time.monotonic() > deadline, MEET_S, "what was said before")
-        self.stands.clear()
-        self.spin(lambda: self.stands.keys() == before.keys(), MEET_S, "every interlock's state")
-        self.slowed = {arm: state.limits_hash for arm, state in self.stands.items()}
+        self.safety_by_arm.clear()
+        self.spin(
+            lambda: self.safety_by_arm.keys() == before.keys(), MEET_S, "every interlock's state"
+        )
+        self.slowed = {arm: state.limits_hash for arm, state in self.safety_by_arm.items()}
         return before, slow[self.arm]
 
     def speed_up(self, before: dict[str, dict[str, float]]) -> None:
@@ -259,7 +265,7 @@ class Watcher:
 
     def _still_slow(self) -> None:
         for arm, limits in self.slowed.items():
-            if self.stands[arm].limits_hash != limits:
+            if self.safety_by_arm[arm].limits_hash != limits:
                 self.slowed, self.lowered = {}, False
                 raise RlinfError(
                     f"the interlock{arm and f' of {arm}'} was started anew, or somebody set its "

@@ -30,8 +30,8 @@ from std_srvs.srv import Trigger
 from rlinf_core.cli.terminal import FULL, PHASES, REPORT_S, tell_started
 from rlinf_core.core.errors import RlinfError
 from rlinf_core.policies.monitor import ASKS
-from rlinf_ros.arms import arm_topic, hear_safety, whose
-from rlinf_ros.qos import OVERHEARD, subscription
+from rlinf_ros.arms import arm_topic, subscribe_safety, whose
+from rlinf_ros.qos import LAZY_PROFILE, subscription
 from rlinf_ros.spinning import destroy
 from rlinf_ros.station_state import (
     HELPERS,
@@ -39,8 +39,8 @@ from rlinf_ros.station_state import (
     asking,
     command,
     silence_message,
-    stands,
-    standstill,
+    state_text,
+    resume_instruction,
 )
 from rlinf_tools import arming
 from rlinf_tools.arming import ANSWER_S, disarm
@@ -68,9 +68,14 @@ class StationClient:
         self.latest: dict[str, Any] = {}
         for topic in LATCHED:
             subscription(self.node, topic, partial(self.latest.__setitem__, topic))
-        self.stands = hear_safety(self.node, arms, partial(self.latest.__setitem__, "safety"))
+        self.safety_by_arm = subscribe_safety(
+            self.node, arms, partial(self.latest.__setitem__, "safety")
+        )
         subscription(
-            self.node, "timestep", partial(self.latest.__setitem__, "timestep"), quality=OVERHEARD
+            self.node,
+            "timestep",
+            partial(self.latest.__setitem__, "timestep"),
+            quality=LAZY_PROFILE,
         )
         self.node.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, 10)
         tell_started()
@@ -126,12 +131,12 @@ class StationClient:
             if name in (arm_topic(arm, "interlock") for arm in self.arms)
         ]
         if interlocks:
-            unheard = ", ".join(
-                f" of arm '{arm}'" for arm in self.arms if arm and arm not in self.stands
+            missing = ", ".join(
+                f" of arm '{arm}'" for arm in self.arms if arm and arm not in self.safety_by_arm
             )
             raise RlinfError(
                 f"the interlock of station '{self.name}' is there, and nothing was heard of "
-                f"it{unheard} "
+                f"it{missing} "
                 f"for {self.patience_s:.0f} s. Ask again; if that does not help, look at its log"
             )
         raise RlinfError(silence_message(self.node, "interlock", self.patience_s))
@@ -182,12 +187,14 @@ def status(station: StationClient, expected: list[str], recipe: str) -> None:
     safety = station.meet()
     rows = [
         ("station", f"{station.name}, ROS_DOMAIN_ID {os.environ.get('ROS_DOMAIN_ID', '0')}"),
-        ("interlock", stands(safety)),
+        ("interlock", state_text(safety)),
     ]
     rows += [
-        ("", f"arm {arm}: {stands(state)}") for arm, state in sorted(station.stands.items()) if arm
+        ("", f"arm {arm}: {state_text(state)}")
+        for arm, state in sorted(station.safety_by_arm.items())
+        if arm
     ]
-    if still := standstill(safety, f"/{station.name}"):
+    if still := resume_instruction(safety, f"/{station.name}"):
         rows.append(("waiting for you", still))
     elif (policy := station.latest.get("policy/status")) and policy.error == ASKS:
         rows.append(("waiting for you", ASKS))
@@ -309,7 +316,9 @@ def reset_fault(station: StationClient, cause: str) -> None:
     safety = station.meet()
     if not cause:
         if safety.state != SafetyState.FAULT:
-            raise RlinfError(f"no fault stands: the interlock is {stands(safety)}", code="RL-E517")
+            raise RlinfError(
+                f"no fault stands: the interlock is {state_text(safety)}", code="RL-E517"
+            )
         raise RlinfError(
             f"FAULT '{safety.cause}' stands. A fault is reset by its name: once its cause has "
             f"gone, "
@@ -318,7 +327,7 @@ def reset_fault(station: StationClient, cause: str) -> None:
         )
     for arm in [
         arm
-        for arm, state in station.stands.items()
+        for arm, state in station.safety_by_arm.items()
         if state.state == SafetyState.FAULT and state.cause == cause
     ] or station.arms[:1]:
         client = station.node.create_client(ResetFault, arm_topic(arm, "interlock/reset_fault"))
@@ -336,7 +345,7 @@ def reset_fault(station: StationClient, cause: str) -> None:
             f"the reset of '{cause}' was taken, and FAULT '{after.cause}' stands", code="RL-E517"
         )
     print(
-        f"FAULT '{cause}' is cleared: the interlock is {stands(after)}. Arm it to move: "
+        f"FAULT '{cause}' is cleared: the interlock is {state_text(after)}. Arm it to move: "
         f"{command('arm', station.name)}, or e in `rlinf teleop`"
     )
 

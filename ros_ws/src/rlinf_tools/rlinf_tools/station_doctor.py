@@ -37,7 +37,7 @@ from rlinf_core.specs.topics import VECTORS, arm_of, topic
 from rlinf_interlock.interlock_inputs import NO_ESTOP, needs
 from rlinf_ros.arms import arm_topic
 from rlinf_ros.conversions import NS
-from rlinf_ros.qos import SHARED, kind, overheard, subscription
+from rlinf_ros.qos import SHARED, kind, lazy_profile, subscription
 from rlinf_ros.station_state import asker, asking
 
 LISTEN_S = 4.0
@@ -78,7 +78,7 @@ class TopicProbe:
         self.times: list[float] = []
         self.offsets: list[float] = []
         self.newest = b""
-        subscription(node, name, self._on_raw, quality=overheard(50), at=theirs, raw=True)
+        subscription(node, name, self._on_raw, quality=lazy_profile(50), at=theirs, raw=True)
 
     def _on_raw(self, raw: bytes) -> None:
         if self.joints:
