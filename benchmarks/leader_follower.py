@@ -60,7 +60,7 @@ class Hand(threading.Thread):
         from rlinf_core.recipes import load_recipe, station_task
         from rlinf_core.robots.servos import RAD, TURN
         from rlinf_core.tasks.scripts import make_script
-        from rlinf_ros.qos import received, lossless_profile
+        from rlinf_ros.qos import lossless_profile, received
 
         context, newest = rclpy.Context(), dict[str, Any]()
         rclpy.init(context=context, domain_id=self.domain)

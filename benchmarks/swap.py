@@ -183,7 +183,7 @@ class Station:
         from rlinf_core.interlock import load_limits
         from rlinf_core.policies.serialization import policy_name, save_policy
         from rlinf_core.recipes import load_recipe, station_robot, station_task
-        from rlinf_ros.qos import profile, lossless_profile
+        from rlinf_ros.qos import lossless_profile, profile
 
         self.folder, self.mode, self.port = folder, mode, free_port()
         served = (

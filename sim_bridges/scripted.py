@@ -220,7 +220,7 @@ class PushOperator(ScriptedArm):
         self._pushes = ahead < 0.5 * self.behind and bool(
             np.linalg.norm(lateral) < (self.loose if self._pushes else self.ALIGNED_M)
         )
-        wanted = (
+        velocity = (
             direction - from_thing
             if self._pushes
             else self._approach(-self.behind * towards - from_thing)
@@ -229,7 +229,7 @@ class PushOperator(ScriptedArm):
         action = np.full(len(self.action.scale), self.grip)
         action[:3] = (
             0.0 if hesitates else self.gain
-        ) * wanted / self.scale_m + steadiness * self._noise
+        ) * velocity / self.scale_m + steadiness * self._noise
         return np.clip(action, -1, 1)
 
     def _approach(self, offset: np.ndarray) -> np.ndarray:
@@ -267,10 +267,10 @@ class InsertionOperator(ScriptedArm):
             return np.clip(0.3 * self._noise, -1, 1)
         lateral = float(np.hypot(offset[0], offset[1]))
         low = offset[2] > -self._approach_m - 0.005
-        wanted = np.array([offset[0], offset[1], offset[2] + self._approach_m])
+        velocity = np.array([offset[0], offset[1], offset[2] + self._approach_m])
         if low and lateral < self.ALIGNED_M:
-            wanted[2] = -0.5 * self.scale_m[2] / self.gain
-        action = self.gain * wanted / self.scale_m
+            velocity[2] = -0.5 * self.scale_m[2] / self.gain
+        action = self.gain * velocity / self.scale_m
         steadiness = 0.1 if lateral < 0.01 else 1.0
         return np.clip(action + steadiness * self._noise, -1, 1)
 
@@ -314,16 +314,16 @@ class SearchOperator(ScriptedArm):
         pose, socket, wrench = (channels[name] for name in self.channels)
         offset, turn, pressing = socket[:3] - pose[:3], turn_between(pose, socket), wrench[2] > 1.0
         hesitates, lateral = self.hesitates(), float(np.hypot(offset[0], offset[1]))
-        wanted = np.append(offset, [0.0, 0.0, turn])
+        velocity = np.append(offset, [0.0, 0.0, turn])
         if offset[2] > self.IN_M:  # the tip is in the hole
-            wanted = np.array([0.0, 0.0, -0.02, 0.0, 0.0, turn])
+            velocity = np.array([0.0, 0.0, -0.02, 0.0, 0.0, turn])
         elif pressing and lateral < 2 * self.ALIGNED_M:
-            wanted[:2], wanted[2] = self._sideways(offset, wrench) / self.GAIN, 0.0
+            velocity[:2], velocity[2] = self._sideways(offset, wrench) / self.GAIN, 0.0
         elif lateral > self.ALIGNED_M or abs(turn) > self.ALIGNED_RAD:
-            wanted[2] += self.ABOVE_M
+            velocity[2] += self.ABOVE_M
         else:
-            wanted[2] -= self.PRESS_M
-        action = self.GAIN * wanted / self._scale
+            velocity[2] -= self.PRESS_M
+        action = self.GAIN * velocity / self._scale
         unsteady = np.append(self._noise * (0.1 if lateral < 0.01 else 1.0), 0.5 * self._sway)
         return np.clip((0.3 * action if hesitates else action) + unsteady, -1, 1)
 

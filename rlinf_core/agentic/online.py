@@ -433,13 +433,13 @@ class CompletionServer:
         try:
             client = self._client(request)
             body = await self._body(request)
-            wanted, stop = self._wanted(body)
+            generation_request, stop = self._read_request(body)
         except FeedbackError as error:
             await asyncio.to_thread(self.store.refuse, error.reason)
             return _refused(error)
         future: asyncio.Future[Generation] = asyncio.get_running_loop().create_future()
         try:
-            self._requests.put_nowait((wanted, future))
+            self._requests.put_nowait((generation_request, future))
         except asyncio.QueueFull:
             return _json(
                 {"error": {"type": "busy", "message": f"{WAITING} requests wait; try again"}}, 429
@@ -448,7 +448,9 @@ class CompletionServer:
             generation, text = self._cut(await future, stop)
         except RlinfError as error:
             return _json({"error": {"type": "engine", "message": escape_ascii(error)}}, 503)
-        name = await asyncio.to_thread(self.store.record, client, wanted.tokens, generation)
+        name = await asyncio.to_thread(
+            self.store.record, client, generation_request.tokens, generation
+        )
         answer = {
             "id": name,
             "object": "text_completion",
@@ -464,9 +466,9 @@ class CompletionServer:
                 }
             ],
             "usage": {
-                "prompt_tokens": len(wanted.tokens),
+                "prompt_tokens": len(generation_request.tokens),
                 "completion_tokens": len(generation.tokens),
-                "total_tokens": len(wanted.tokens) + len(generation.tokens),
+                "total_tokens": len(generation_request.tokens) + len(generation.tokens),
             },
         }
         if body.get("stream"):
@@ -476,7 +478,7 @@ class CompletionServer:
             return web.Response(text=text, content_type="text/event-stream")
         return _json(answer)
 
-    def _wanted(self, body: Mapping[str, Any]) -> tuple[GenerationRequest, list[str]]:
+    def _read_request(self, body: Mapping[str, Any]) -> tuple[GenerationRequest, list[str]]:
         """Return the engine's request and the stop texts of a client's request, both bounded."""
         prompt, limit, stop = (
             body.get("prompt"),

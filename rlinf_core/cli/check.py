@@ -126,10 +126,10 @@ def recipe_of(simulator: str, robot: str | None = None, task: str | None = None)
     """
     from sim_bridges.core.interface import simulator_class
 
-    wanted = simulator_class(simulator)
+    simulator_type = simulator_class(simulator)
     for name in [robot] if robot else robots():
         candidate = load_robot(name)
-        if not candidate.simulator or simulator_class(candidate.simulator) is not wanted:
+        if not candidate.simulator or simulator_class(candidate.simulator) is not simulator_type:
             if robot:
                 raise RecipeError(
                     f"--robot {robot}: expected a robot that says 'simulator: {simulator}', got "

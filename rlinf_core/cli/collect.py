@@ -186,12 +186,12 @@ class CollectDisplay(Display):
             shutil.disk_usage(self.run_dir).free,
             list((self.run_dir / "spool/closed").glob("*/*")),
         )
-        size, takes = (
+        size, demonstrations = (
             sum(file.stat().st_size for file in closed),
             len({file.parent for file in closed}),
         )
         return f"{free / 1e9:.1f} GB free" + (
-            f", about {free * takes // size:,} takes" if size else ""
+            f", about {free * demonstrations // size:,} takes" if size else ""
         )
 
     def _keys(self, status: dict[str, Any]) -> str:
@@ -258,12 +258,13 @@ def roles_of(recipe: Recipe, pictured: bool = False) -> dict[str, list[str]]:
     return devices_by_role
 
 
-def _result_text(recipe: Recipe, takes: DemonstrationStats, run_dir: Path) -> str:
+def _result_text(recipe: Recipe, demonstrations: DemonstrationStats, run_dir: Path) -> str:
     """Return the number of episodes so far, in words."""
     return (
-        f"{takes.succeeded} of {recipe.collect.episodes} demonstrations succeeded and count, "
-        f"{takes.failed} did not; "
-        f"{takes.size / 1e6:.1f} MB in {run_dir}"
+        f"{demonstrations.succeeded} of {recipe.collect.episodes} demonstrations succeeded and "
+        f"count, "
+        f"{demonstrations.failed} did not; "
+        f"{demonstrations.size / 1e6:.1f} MB in {run_dir}"
     )
 
 
@@ -300,4 +301,4 @@ def next_commands(recipe: Recipe, name: str, overrides: list[str], run_dir: Path
             "a LeRobot data set",
         ),
     ]
-    return "\n".join(["next:", *(f"    {command}    # {what}" for command, what in steps)])
+    return "\n".join(["next:", *(f"    {command}    # {purpose}" for command, purpose in steps)])

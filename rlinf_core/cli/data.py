@@ -120,8 +120,8 @@ def _describe(folder: Path) -> None:
         )
     print_table(["topic", "type", "messages", "Hz", "first [s]", "last [s]"], rows)
     for topic, count in missed(folder).items():
-        what = "image" if topic.endswith("/image") else "message"
-        print(f"{count} time steps without a new {what} of {topic}")
+        noun = "image" if topic.endswith("/image") else "message"
+        print(f"{count} time steps without a new {noun} of {topic}")
     size = sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
     print(f"{len(every)} messages, {size / 1e6:.2f} MB in {folder}")
 

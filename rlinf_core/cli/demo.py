@@ -74,7 +74,7 @@ def next_steps(
         f"station '{station.name}' (ROS_DOMAIN_ID {station.domain}) now waits for you; next, "
         f"each in a terminal:"
     )
-    return "\n".join([head, *(f"    {command}    # {what}" for command, what in steps)])
+    return "\n".join([head, *(f"    {command}    # {purpose}" for command, purpose in steps)])
 
 
 def demo(

@@ -39,7 +39,7 @@ class Finding:
     ``fix`` is empty if all is well; ``needed`` marks a required part.
     """
 
-    what: str
+    subject: str
     result: str
     fix: str = ""
     needed: bool = True
@@ -95,7 +95,7 @@ def show(findings: Sequence[Finding]) -> int:
             if finding.needed
             else "[yellow]optional"
         )
-        table.add_row(mark, *map(escape, (finding.what, finding.result, finding.fix)))
+        table.add_row(mark, *map(escape, (finding.subject, finding.result, finding.fix)))
     Console(width=140 if not sys.stdout.isatty() else None).print(table)
     return int(any(finding.fix and finding.needed for finding in findings))
 
@@ -278,13 +278,16 @@ def _rendering() -> Finding:
     trouble = _render_trouble(first)
     if not trouble:
         return Finding(name, first)
-    what = f"{machine.VARIABLE}={configured} of this shell" if configured else first
+    subject = f"{machine.VARIABLE}={configured} of this shell" if configured else first
     others = [library for library in machine.LIBRARIES if library != first]
     works = next((library for library in others if not _render_trouble(library)), None)
     install = "apt-get install libosmesa6 libegl1 libgl1"
     fix = f"export {machine.VARIABLE}={works}" if works else install
     return Finding(
-        name, f"{what} does not render (cameras and videos need it): {trouble}", fix, needed=False
+        name,
+        f"{subject} does not render (cameras and videos need it): {trouble}",
+        fix,
+        needed=False,
     )
 
 
@@ -357,25 +360,25 @@ def _home() -> Finding:
 
 def _latches() -> Finding:
     """Check the folder that stores a latched fault for all users of this machine."""
-    what, folder = (
+    subject, folder = (
         "latches of robots",
         next((candidate for candidate in FOLDERS if candidate.is_dir()), None),
     )
     if folder is None:
-        return Finding(what, "no folder", MAKE, needed=False)
+        return Finding(subject, "no folder", MAKE, needed=False)
     try:
         check_folder(folder)
     except OSError as error:
-        return Finding(what, str(error), "see there: no robot with hardware arms before that")
+        return Finding(subject, str(error), "see there: no robot with hardware arms before that")
     if not os.access(folder, os.W_OK | os.X_OK):
         return Finding(
-            what,
+            subject,
             f"{folder}, which this user cannot write",
             f"sudo chmod 1777 {folder}",
             needed=False,
         )
     return Finding(
-        what,
+        subject,
         str(folder),
         ""
         if folder == FOLDERS[0]

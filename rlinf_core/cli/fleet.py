@@ -160,8 +160,8 @@ def table(status: dict[str, Any]) -> Group:
 def _row(rows: Table, name: str, station: dict[str, Any]) -> None:
     from rich.text import Text
 
-    def percent(what: str) -> str:
-        return f"{station[what]:.0%}" if what in station else "-"
+    def percent(field: str) -> str:
+        return f"{station[field]:.0%}" if field in station else "-"
 
     notes = [*station["notes"], *([station["policy_error"]] if station["policy_error"] else [])]
     cells = (

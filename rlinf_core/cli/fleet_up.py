@@ -72,7 +72,7 @@ class Station:
 
     def __init__(self, member: Member, respawn: bool, note: Callable[[str], None]) -> None:
         self.member, self.respawn, self.note = member, respawn, note
-        self.state, self.why, self.deaths, self.begun = PLAYING, "", list[float](), 0
+        self.state, self.reason, self.deaths, self.begun = PLAYING, "", list[float](), 0
         self._prepare()
 
     def _prepare(self) -> None:
@@ -105,14 +105,14 @@ class Station:
         else:
             self.state = PLAYING if code is None else THROUGH
 
-    def _died(self, why: str) -> None:
+    def _died(self, reason: str) -> None:
         self.supervisor.stop()
         now = time.monotonic()
         self.deaths = [at for at in self.deaths if now - at < WINDOW_S] + [now]
         again = self.respawn and len(self.deaths) <= MAX_RESTARTS
-        self.state, self.why = PLAYING if again else GONE, why
+        self.state, self.reason = PLAYING if again else GONE, reason
         self.note(
-            f"station '{self.member.name}' died: {why}. "
+            f"station '{self.member.name}' died: {reason}. "
             + (
                 "It is started again"
                 if again
@@ -126,7 +126,7 @@ class Station:
                 self._prepare()
                 self.start()
             except RlinfError as error:
-                self.state, self.why = GONE, str(error)
+                self.state, self.reason = GONE, str(error)
 
     def _last(self, kind: str) -> dict[str, Any]:
         """Return its last event of a kind since the start."""
@@ -142,7 +142,7 @@ class Station:
     def words(self) -> str:
         """Return the progress in words."""
         if self.state == GONE:
-            return f"died: {self.why[:SHOWN]}"
+            return f"died: {self.reason[:SHOWN]}"
         phase = self._status().get("phase", "start")
         return PHASES.get(phase, phase)
 

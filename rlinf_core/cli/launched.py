@@ -49,7 +49,7 @@ class Launched:
         recipe: recipe of the station.
         overrides: its overrides.
         run_dir: folder of the run.
-        wanted: number of demonstrations to collect; 0 for the station alone.
+        episode_count: number of demonstrations to collect; 0 for the station alone.
         before: existing demonstrations.
         processes: processes to start; empty if enough demonstrations exist.
     """
@@ -57,7 +57,7 @@ class Launched:
     recipe: Recipe
     overrides: list[str]
     run_dir: Path
-    wanted: int
+    episode_count: int
     before: DemonstrationStats
     processes: list[Process]
 
@@ -69,7 +69,7 @@ def launched(arguments: Mapping[str, str]) -> Launched:
         RlinfError: an argument is invalid; nothing is written then.
     """
     name, overrides = arguments["recipe"], overrides_of(arguments)
-    run_dir, wanted, before = (
+    run_dir, episode_count, before = (
         folder("run_dir", arguments["run_dir"]),
         number("episodes", arguments["episodes"]),
         DemonstrationStats(),
@@ -88,23 +88,23 @@ def launched(arguments: Mapping[str, str]) -> Launched:
     ):
         overrides += REAL_TIME
         recipe = load_recipe(name, overrides)
-    if wanted:
-        recipe, before = collecting(name, overrides, run_dir, wanted)
-        if before.succeeded >= wanted:
-            return Launched(recipe, overrides, run_dir, wanted, before, [])
+    if episode_count:
+        recipe, before = collecting(name, overrides, run_dir, episode_count)
+        if before.succeeded >= episode_count:
+            return Launched(recipe, overrides, run_dir, episode_count, before, [])
     free_segments()
     processes = composed(recipe, station_processes(recipe, run_dir))
     check_page(recipe.station.web)
     check_policy_device(recipe)
     keep_recipe(recipe, run_dir)
-    if wanted:
+    if episode_count:
         processes = collecting_processes(recipe, run_dir, before, terminal=False)
     elif arguments["director"] == "true":
         write_plan(recipe, run_dir)
         processes.append(director_process(recipe, run_dir))
     if arguments["managed"] == "true":
         processes = managed(recipe, processes)
-    return Launched(recipe, overrides, run_dir, wanted, before, processes)
+    return Launched(recipe, overrides, run_dir, episode_count, before, processes)
 
 
 def overrides_of(arguments: Mapping[str, str]) -> list[str]:

@@ -662,7 +662,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     evaluate.add_argument("--json", **JSON, help="write the result as one flat object")
     _duel(commands)
-    why = command(
+    reason = command(
         commands,
         "why",
         "cli.why:why",
@@ -673,8 +673,8 @@ def _parser() -> argparse.ArgumentParser:
             "Exit code 1 if there is one."
         ),
     )
-    why.add_argument("run_dir", metavar="run", type=Path, help="a run folder")
-    why.add_argument("--json", **JSON, help="write the faults as one flat object")
+    reason.add_argument("run_dir", metavar="run", type=Path, help="a run folder")
+    reason.add_argument("--json", **JSON, help="write the faults as one flat object")
     serve = command(
         commands,
         "serve",

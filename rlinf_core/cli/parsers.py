@@ -617,7 +617,7 @@ def station_commands(commands: Commands) -> None:
         "run": "of_node",
         "node": "its name in `rlinf status`, e.g. environment, left/interlock, camera/wrist/camera",
     }
-    which = {"parameter": "its name in `rlinf param list`"}
+    parameter_help = {"parameter": "its name in `rlinf param list`"}
     parameters = commands.add_parser(
         "param", help="list, print and set parameters of a running station's nodes"
     ).add_subparsers(required=True, metavar="COMMAND")
@@ -628,7 +628,7 @@ def station_commands(commands: Commands) -> None:
         "Prints value, range, meaning, and whether it may change while the node runs.",
         **node,
     )
-    of(parameters, "get", "print a parameter of a running node", "", **node, **which)
+    of(parameters, "get", "print a parameter of a running node", "", **node, **parameter_help)
     of(
         parameters,
         "set",
@@ -641,7 +641,7 @@ def station_commands(commands: Commands) -> None:
             "limits.speed 0.1`."
         ),
         **node,
-        **which,
+        **parameter_help,
         value="a value of the same type; '' for an empty string, [1, 2] for a list",
     )
     of(

@@ -314,9 +314,9 @@ def unread() -> bool:
     output = select.poll()
     with contextlib.suppress(OSError, AttributeError):  # none, or no file
         output.register(sys.stdout.fileno(), 0)
-    gone = bool(output.poll(0))
+    is_closed = bool(output.poll(0))
     try:
         print(end="", flush=True)
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return gone
+    return is_closed

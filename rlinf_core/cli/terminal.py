@@ -21,7 +21,7 @@ from typing import Any
 
 from rlinf_core.core.errors import escape_control
 from rlinf_core.core.signals import end_with_parent, on_signal
-from rlinf_core.page.views import why
+from rlinf_core.page.views import reason
 from rlinf_core.recipes import Recipe
 
 PATIENCE_S = 20.0  # timeout for the end of a child; a drill's station needs some seconds
@@ -46,11 +46,11 @@ def foreground(command: list[str], environment: Mapping[str, str], starts: str =
     """
     signals: list[int] = []
 
-    def ask(number: int) -> None:
+    def on_interrupt(number: int) -> None:
         signals.append(number)
         raise KeyboardInterrupt
 
-    with terminal_as_before(), on_signal(ask):
+    with terminal_as_before(), on_signal(on_interrupt):
         reader, writer = os.pipe()
         passed = (
             {STARTED_FD: str(writer)} if starts else {}
@@ -300,7 +300,7 @@ class Display:
 def _interlock(safety: Mapping[str, Any]) -> str:
     """Return the interlock's state, with its reason in words."""
     return (
-        f"{safety['state']} {safety['cause']}: {why(safety['cause'])}"
+        f"{safety['state']} {safety['cause']}: {reason(safety['cause'])}"
         if safety["cause"]
         else str(safety["state"])
     )

@@ -78,12 +78,12 @@ class Document:
         self.places = {at: place for at, place in self.places.items() if at[: len(key)] != key}
 
 
-def read(path: str | Path, what: str, inside: str = "") -> Document:
+def read(path: str | Path, document_kind: str, inside: str = "") -> Document:
     """A YAML file that holds a mapping.
 
     Args:
         path: the file.
-        what: what it is, for errors: "recipe", "task".
+        document_kind: what it is, for errors: "recipe", "task".
         inside: a key, where what it holds, whatever that is, is the value of that.
 
     Raises:
@@ -92,8 +92,10 @@ def read(path: str | Path, what: str, inside: str = "") -> Document:
     try:
         text = Path(path).read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise RecipeError(f"{what} {path}: expected a readable YAML file, got: {error}") from error
-    return parse(text, f"{what} {path}", inside)
+        raise RecipeError(
+            f"{document_kind} {path}: expected a readable YAML file, got: {error}"
+        ) from error
+    return parse(text, f"{document_kind} {path}", inside)
 
 
 def parse(text: str, where: str, inside: str = "") -> Document:

@@ -121,12 +121,12 @@ class DeviceError(RlinfError):
     """An operator's device that is missing, silent, gone or sends garbage.
 
     Attributes:
-        gone: True if it must be opened anew.
+        disconnected: True if it must be opened anew.
     """
 
-    def __init__(self, text: str, gone: bool = False) -> None:
+    def __init__(self, text: str, disconnected: bool = False) -> None:
         super().__init__(text)
-        self.gone = gone
+        self.disconnected = disconnected
 
 
 PASSING = (

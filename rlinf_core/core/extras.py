@@ -100,12 +100,12 @@ def extra_of(module: str) -> str | None:
         return None
 
 
-def require(extra: str, what: str) -> None:
-    """Raise RlinfError if an extra that ``what`` needs is missing."""
+def require(extra: str, feature: str) -> None:
+    """Raise RlinfError if an extra that ``feature`` needs is missing."""
     with contextlib.suppress(metadata.PackageNotFoundError):
         if lacking := missing(extra):
             raise RlinfError(
-                f"{what}: expected the extra '{extra}', which lacks {', '.join(lacking)} here. "
+                f"{feature}: expected the extra '{extra}', which lacks {', '.join(lacking)} here. "
                 f"Run: {how_to_get(extra)}"
             )
 

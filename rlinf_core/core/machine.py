@@ -104,10 +104,10 @@ OPERATORS = "configs/operators/70-rlinf-operators.rules"
 DEVICES = "configs/devices/71-rlinf-devices.rules"  # cameras and grippers
 
 
-def refused(what: str, path: str | Path, rules: str = OPERATORS) -> str:
+def refused(device_name: str, path: str | Path, rules: str = OPERATORS) -> str:
     """Return the message for a device that may not be opened."""
     return (
-        f"permission refused: expected to read {what} at {path}, which needs the udev rule "
+        f"permission refused: expected to read {device_name} at {path}, which needs the udev rule "
         f"{Path(rules).name}. "
         f"Run: {_install(rules)}"
     )

@@ -22,12 +22,12 @@ Values = Iterable[tuple[dict[str, str], float]]  # (labels, value)
 Families = Callable[[], Iterable[Metric]]
 
 
-def family(name: str, kind: str, what: str, values: Values | float) -> Metric:
+def family(name: str, kind: str, help_text: str, values: Values | float) -> Metric:
     """Return a metric: ``gauge``, ``counter`` (its samples end in _total) or ``summary``.
 
     A number instead of values has no labels.
     """
-    metric = Metric(name, what, kind)
+    metric = Metric(name, help_text, kind)
     for labels, value in [({}, values)] if isinstance(values, int | float) else values:
         metric.add_sample(f"{name}_total" if kind == "counter" else name, labels, value)
     return metric
@@ -49,12 +49,12 @@ class Durations:
         """Return quantiles of the newest thousand values [s]; zero without any."""
         return np.quantile(self.newest, QUANTILES) if self.newest else np.zeros(len(QUANTILES))
 
-    def family(self, name: str, what: str) -> Metric:
+    def family(self, name: str, help_text: str) -> Metric:
         """Return the durations as a summary."""
         metric = family(
             name,
             "summary",
-            what,
+            help_text,
             (
                 ({"quantile": str(of)}, float(value))
                 for of, value in zip(QUANTILES, self.quantiles(), strict=True)

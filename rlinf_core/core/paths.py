@@ -51,7 +51,7 @@ def expanded(path: str | Path, where: str) -> Path:
 
 
 @cache
-def own_packages() -> Path:
+def bundled_packages() -> Path:
     """Return a folder from which only our packages can be imported, for another Python.
 
     That Python has its own versions of all other packages.

@@ -21,19 +21,23 @@ class Progress:
 
     Args:
         total: number of steps.
-        say: takes a line for people.
+        log: takes a line for people.
     """
 
-    def __init__(self, total: int, say: Callable[[str], object] = to_stderr) -> None:
-        self.total, self.log = total, say
-        self._number, self._what, self._begun_at = 0, "", 0.0
-        self._over, self._lock = threading.Event(), threading.Lock()
+    def __init__(self, total: int, log: Callable[[str], object] = to_stderr) -> None:
+        self.total, self.log = total, log
+        self._number, self._step_name, self._begun_at = 0, "", 0.0
+        self._finished, self._lock = threading.Event(), threading.Lock()
 
-    def step(self, what: str) -> None:
+    def step(self, step_name: str) -> None:
         """Begin the next step."""
         with self._lock:
-            self._number, self._what, self._begun_at = self._number + 1, what, time.monotonic()
-            self.log(f"[{self._number} of {self.total}] {what}")
+            self._number, self._step_name, self._begun_at = (
+                self._number + 1,
+                step_name,
+                time.monotonic(),
+            )
+            self.log(f"[{self._number} of {self.total}] {step_name}")
 
     def __enter__(self) -> Progress:
         threading.Thread(target=self._repeat, name="progress", daemon=True).start()
@@ -45,15 +49,16 @@ class Progress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._over.set()
+        self._finished.set()
 
     def _repeat(self) -> None:
-        while not self._over.wait(EVERY_S):
+        while not self._finished.wait(EVERY_S):
             with self._lock:
                 spent_s = time.monotonic() - self._begun_at
-                if self._what and spent_s >= EVERY_S / 2 and not self._over.is_set():
+                if self._step_name and spent_s >= EVERY_S / 2 and not self._finished.is_set():
                     self.log(
-                        f"[{self._number} of {self.total}] {self._what}: {spent_s:.0f} s so far"
+                        f"[{self._number} of {self.total}] {self._step_name}: {spent_s:.0f} s so "
+                        f"far"
                     )
 
 

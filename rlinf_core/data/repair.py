@@ -227,9 +227,9 @@ def _records(file: Path, kind: type[T], lost: list[str]) -> Iterator[T]:
                         raise ValueError("its checksum does not fit")  # the reader ignores it
                     yield kind.read(ReadDataStream(io.BytesIO(data)))
                 except Exception as error:  # see above
-                    what = "an attachment" if kind is Attachment else "a chunk"
+                    noun = "an attachment" if kind is Attachment else "a chunk"
                     lost.append(
-                        f"{what} of {length} bytes: {type(error).__name__}: {escape_ascii(error)}"
+                        f"{noun} of {length} bytes: {type(error).__name__}: {escape_ascii(error)}"
                     )
             elif opcode == Opcode.FOOTER:
                 return

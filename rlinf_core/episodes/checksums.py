@@ -46,7 +46,7 @@ def verify(folder: Path) -> dict[str, str]:
     return sums
 
 
-def check_listing(what: str, sums: dict[str, str], listed: str) -> None:
+def check_listing(recording: str, sums: dict[str, str], listed: str) -> None:
     """Compare {file name: SHA-256} with the text of a SHA256SUMS; the order of its lines is
     free.
     """
@@ -57,7 +57,8 @@ def check_listing(what: str, sums: dict[str, str], listed: str) -> None:
             {name for name in sums if any(line.endswith(f"  {name}") for line in wrong)} or {SUMS}
         )
         raise EpisodeError(
-            f"{what}: expected a whole rosbag2 recording, got files that are not those that were "
+            f"{recording}: expected a whole rosbag2 recording, got files that are not those that "
+            f"were "
             f"closed: "
             f"{', '.join(names)} does not fit {SUMS}. It was damaged or changed; it is not trained "
             f"on"

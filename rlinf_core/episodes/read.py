@@ -440,8 +440,8 @@ def _read(raws: Iterator[Raw]) -> Messages:
         topic = next((topic for topic in TYPES if name.endswith(f"/{topic}")), "")
         if not topic:
             continue
-        whose = name.removesuffix(f"/{topic}")
-        (appliers if topic == "applied" else stations).add(whose)
+        arm_name = name.removesuffix(f"/{topic}")
+        (appliers if topic == "applied" else stations).add(arm_name)
         if kind != TYPES[topic] or len(definition) > MAX_DEFINITIONS or len(stations) > 1:
             raise ValueError(
                 f"'{name}' of type {kind}, not '{min(stations or appliers)}/{topic}' of "
@@ -453,7 +453,7 @@ def _read(raws: Iterator[Raw]) -> Messages:
         if raw not in alike:
             alike.append(raw)
             messages[topic].append(_store(kind, definition).deserialize_cdr(raw, kind))
-            messages[topic][-1].arm = whose
+            messages[topic][-1].arm = arm_name
         if len(messages[topic]) > MAX_MESSAGES or len(alike) > MAX_ALIKE:
             raise ValueError(
                 f"more than {MAX_MESSAGES} messages on '{name}', or {MAX_ALIKE} that begin alike"

@@ -43,7 +43,8 @@ class Recording:
 
     Args:
         spool: destination of the episodes.
-        tell: called with CLOSED or ABORTED, the episode's id, its last event and the reason.
+        publish_event: called with CLOSED or ABORTED, the episode's id, its last event,
+            the reason.
         arms: number of arms that apply each action.
         cameras: full names of the image topics of each time step; missed images are counted.
         observed: likewise, other topics; their misses are only noted.
@@ -408,10 +409,14 @@ class Session:
     def _news(self, name: str, message: Message) -> bool:
         """Return True if the message has content that was not recorded lately."""
         news = False
-        for who, what in statements(name, message):
-            before, at_ns = self._last_statements.get((message.topic, who), (None, 0))
-            if what is None or what != before or not 0 <= message.at_ns - at_ns < STEADY_S * 1e9:
-                self._last_statements[message.topic, who] = what, message.at_ns
+        for source, statement in statements(name, message):
+            before, at_ns = self._last_statements.get((message.topic, source), (None, 0))
+            if (
+                statement is None
+                or statement != before
+                or not 0 <= message.at_ns - at_ns < STEADY_S * 1e9
+            ):
+                self._last_statements[message.topic, source] = statement, message.at_ns
                 news = True
         return news
 

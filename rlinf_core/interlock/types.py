@@ -221,11 +221,11 @@ class Events:
         self.emitted: list[Event] = []
 
     def __call__(self, kind: str, cause: str, chunk: Chunk | None = None, index: int = 0) -> None:
-        whose: tuple = ()
+        arm_prefix: tuple = ()
         if chunk is not None:
             requested = tuple(chunk.actions[index]) if index < len(chunk.actions) else ()
-            whose = chunk.source, chunk.session, chunk.seq, requested
-        self.emitted.append(Event(kind, cause, self.now, *whose))
+            arm_prefix = chunk.source, chunk.session, chunk.seq, requested
+        self.emitted.append(Event(kind, cause, self.now, *arm_prefix))
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,13 +57,13 @@ def _build(sources: Path, prefix: Path, position: str) -> None:
     if message_packages(name) and stamp.exists() and stamp.read_text() == recipe:
         print(f"{position}{name}: up to date in {prefix}")
         return
-    for tool, how in (
+    for tool, remedy in (
         ("cmake", f"{how_to_get('ros')}, or apt-get install cmake"),
         ("cc", "apt-get install gcc"),
         ("c++", "apt-get install g++"),
     ):
         if not shutil.which(tool, path=_path()):
-            raise RlinfError(f"{name}: expected the tool {tool}, which is not there. Run: {how}")
+            raise RlinfError(f"{name}: expected the tool {tool}, which is not there. Run: {remedy}")
     print(f"{position}{name}: compiling for Python {sys.version.split()[0]}", flush=True)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix=f"{name}-") as folder:

@@ -52,7 +52,7 @@ class Member:
     def name(self) -> str:
         return self.recipe.station.name
 
-    def _takes(self) -> DemonstrationStats:
+    def _demonstrations(self) -> DemonstrationStats:
         """Return its demonstrations, without those that the trainer refused."""
         return takes_of(
             self.folder,
@@ -63,20 +63,20 @@ class Member:
     @property
     def lacks(self) -> bool:
         """Whether demonstrations are missing."""
-        return self._takes().succeeded < self.recipe.collect.episodes
+        return self._demonstrations().succeeded < self.recipe.collect.episodes
 
     def prepare(self) -> list[Process]:
         """Write recipe and plan, and return the processes, the director last.
 
         Existing demonstrations count.
         """
-        before, wanted = self._takes(), self.recipe.collect.episodes
+        before, episode_count = self._demonstrations(), self.recipe.collect.episodes
         keep_recipe(self.recipe, self.folder)
         write_plan(
             self.recipe,
             self.folder,
-            episodes=max(0, wanted - before.succeeded),
-            share=wanted,
+            episodes=max(0, episode_count - before.succeeded),
+            share=episode_count,
             **({} if before.next_seed is None else {"first_seed": before.next_seed}),
         )
         return [
@@ -209,8 +209,8 @@ def _bridge(bridge: Bridge, station: str, run_dir: Path) -> Bridge:
             "bridge.credentials=credentials"
         )
     folder = expanded(bridge.credentials, "bridge.credentials").resolve() / station
-    if why := Fleet(fleet).why_not(station, Credentials(folder, station).certificate):
-        raise BridgeError(f"station '{station}', with {folder}, at the fleet {fleet}: {why}")
+    if reason := Fleet(fleet).why_not(station, Credentials(folder, station).certificate):
+        raise BridgeError(f"station '{station}', with {folder}, at the fleet {fleet}: {reason}")
     return here.but(credentials=str(folder))
 
 

@@ -366,11 +366,11 @@ def _in_one_process(recipe: Recipe) -> bool:
         RecipeError: the recipe asks for one process, and the robot side is no simulator in
             lockstep.
     """
-    wanted, is_lockstep = (
+    setting, is_lockstep = (
         recipe.station.processes,
         station_robot(recipe).driver == SIMULATOR and recipe.station.lockstep,
     )
-    if wanted == "one" and not is_lockstep:
+    if setting == "one" and not is_lockstep:
         raise RecipeError(
             "station.processes: expected several, or auto, for a station in real time, whose "
             "interlock has a "
@@ -378,7 +378,7 @@ def _in_one_process(recipe: Recipe) -> bool:
             "simulator"
         )
     middleware = os.environ.get("RMW_IMPLEMENTATION") or FAST_DDS
-    return is_lockstep and (wanted == "one" or (wanted == "auto" and middleware == FAST_DDS))
+    return is_lockstep and (setting == "one" or (setting == "auto" and middleware == FAST_DDS))
 
 
 def check_operator(recipe: Recipe) -> None:

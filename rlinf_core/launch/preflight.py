@@ -70,9 +70,10 @@ def _check_batches(recipe: Recipe) -> None:
 
 def _check_port(bridge: Bridge) -> None:
     """Raise BridgeError if the trainer's port is in use."""
-    if why := why_taken(bridge.host.strip("[]"), bridge.port):
+    if reason := why_taken(bridge.host.strip("[]"), bridge.port):
         raise BridgeError(
-            f"bridge: cannot listen on {bridge.address}: {why}. Stop the other trainer, or choose "
+            f"bridge: cannot listen on {bridge.address}: {reason}. Stop the other trainer, or "
+            f"choose "
             "another address of this machine with bridge.host, or another bridge.port",
             code="RL-E205",
         )
@@ -80,9 +81,9 @@ def _check_port(bridge: Bridge) -> None:
 
 def check_page(web: Web) -> None:
     """Raise RecipeError if the page's port is in use, for example by another station's page."""
-    if web.port and (why := why_taken(web.host, web.port)):
+    if web.port and (reason := why_taken(web.host, web.port)):
         raise RecipeError(
-            f"station.web.port: expected one that is free on {web.host}, got {web.port}: {why}. "
+            f"station.web.port: expected one that is free on {web.host}, got {web.port}: {reason}. "
             f"Another "
             "station's page may be there. End what listens there, or take another: --web PORT",
             code="RL-E205",
@@ -114,7 +115,7 @@ def check_policy_device(recipe: Recipe) -> None:
         check_device("station.device", recipe.station.device)
 
 
-def check_report(recipe: Recipe, what: str) -> None:
+def check_report(recipe: Recipe, setting: str) -> None:
     """Check now that the packages for the report at the end of a run are installed.
 
     Raises:
@@ -129,7 +130,7 @@ def check_report(recipe: Recipe, what: str) -> None:
         "" if "matplotlib" in lacking else ", or film nothing: --set evaluate.filmed_episodes=0"
     )
     raise RlinfError(
-        f"{what}: expected {', '.join(lacking)}, for the report at its end, not installed here. "
+        f"{setting}: expected {', '.join(lacking)}, for the report at its end, not installed here. "
         f"Run: "
         f"{extras.how_to_get('report,policy' if 'torch' in lacking else 'report')}{without}"
     )

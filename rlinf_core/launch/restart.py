@@ -39,7 +39,7 @@ class Outcome:
         refusal: reason that the process printed; empty if it printed none.
     """
 
-    goes_on: bool
+    restarts: bool
     text: str
     refusal: str = ""
 
@@ -70,22 +70,23 @@ class History:
             now: current time [s, monotonic].
             refusal: last error that the process printed.
         """
-        name, restart, how = self.process.name, self.process.restart, ending(code)
+        name, restart, ending_text = self.process.name, self.process.restart, ending(code)
         if 0 <= (index := code - NODE_FAILED) < len(self.process.nodes):
             node = self.process.nodes[index]
-            name, restart, how = (
+            name, restart, ending_text = (
                 node.name,
                 node.restart,
                 f"in the process '{name}', with all its nodes",
             )
         if restart == ONCE:
-            return Outcome(True, f"{name} ended ({how})")
+            return Outcome(True, f"{name} ended ({ending_text})")
         if code == REFUSED:
             return Outcome(False, f"{name} cannot go on", refusal)
         if restart == SHUTDOWN:
             return Outcome(
                 False,
-                f"{name} ended ({how}), and the station cannot go on without it: the robot side "
+                f"{name} ended ({ending_text}), and the station cannot go on without it: the "
+                f"robot side "
                 "stops by its own timeout",
             )
         self.restarts = [t for t in self.restarts if now - t < RESTART_WINDOW_S] + [now]
@@ -93,7 +94,7 @@ class History:
             return Outcome(
                 False,
                 f"{name} ended {len(self.restarts)} times within {RESTART_WINDOW_S:.0f} s "
-                f"(last: {how})",
+                f"(last: {ending_text})",
             )
         reason = refusal[:300] if code == 1 else ""
         self.alike = (
@@ -104,7 +105,7 @@ class History:
         self.reason, self.started = reason, now
         if self.alike >= MAX_RESTARTS:
             return Outcome(False, f"{name} ended {self.alike + 1} times for one reason", reason)
-        return Outcome(True, f"{name} ended ({how}) and was started again", reason)
+        return Outcome(True, f"{name} ended ({ending_text}) and was started again", reason)
 
 
 def ending(code: int) -> str:

@@ -138,7 +138,7 @@ class Supervisor:
         name, log = child.process.name, self.run_dir / "logs" / f"{child.process.name}.log"
         refusal = _refusal(log, child.log_offset) if code in (1, REFUSED) else ""
         outcome = child.history.ended(code, time.monotonic(), refusal)
-        if not outcome.goes_on:
+        if not outcome.restarts:
             reason = outcome.refusal or (_log_tail(log) if code == REFUSED else "")
             raise RlinfError(
                 f"{outcome.text}: {reason}\nIts log: {log}"

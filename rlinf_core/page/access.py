@@ -97,7 +97,7 @@ class Access:
 
     def shown(self, token: str) -> bool:
         """Return whether ``token`` is the right one."""
-        return bool(self.token) and _same(self.token, token)
+        return bool(self.token) and _is_same_token(self.token, token)
 
     def refused(self, request: Request) -> str:
         """Return why a browser's request is refused; empty if it is allowed.
@@ -117,7 +117,7 @@ class Access:
             return f"expected a page of this server, got one of another ({site!r})"
         if origin is None and request.path != "/" and request.headers.get("Upgrade"):
             return "expected the header Origin, got none"
-        if self.token and not _same(self.proof, request.cookies.get(self.cookie, "")):
+        if self.token and not _is_same_token(self.proof, request.cookies.get(self.cookie, "")):
             return (
                 "expected the token once: open this address with ?token=... (the file "
                 "station.web.token_file)"
@@ -136,6 +136,6 @@ def _opens(request: Request) -> bool:
     ) == ("navigate", "document")
 
 
-def _same(ours: str, shown: str) -> bool:
+def _is_same_token(expected: str, shown: str) -> bool:
     """Compare in constant time."""
-    return hmac.compare_digest(ours.encode(), shown.encode(errors="replace"))
+    return hmac.compare_digest(expected.encode(), shown.encode(errors="replace"))

@@ -111,7 +111,7 @@ class Station(Protocol):
     def beat(self, stopped: bool) -> None:
         """Send the heartbeat of the e-stop source with the state of STOP."""
 
-    def ask(self, ask: Request) -> Awaitable[str]:
+    def handle(self, request: Request) -> Awaitable[str]:
         """Carry out a request and return its result in words.
 
         Raises RlinfError if it is refused.
@@ -127,9 +127,9 @@ class Page:
         self.frames: dict[int, bytes] = {}
         self.unacknowledged = 0
 
-    def queue(self, what: str, text: str) -> None:
+    def queue(self, kind: str, text: str) -> None:
         """Queue a text; it replaces an unsent text of the same kind."""
-        self.texts[what] = text
+        self.texts[kind] = text
         self.news.set()
 
     def show(self, camera: int, jpeg: bytes) -> None:
@@ -215,10 +215,10 @@ class Server:
         """Whether any page is ready for another frame."""
         return any(page.unacknowledged < MAX_UNACKNOWLEDGED for page in list(self.pages.values()))
 
-    def broadcast(self, what: str, fields: dict[str, Any], keep: bool = False) -> None:
+    def broadcast(self, kind: str, fields: dict[str, Any], keep: bool = False) -> None:
         """Send fields to every page; ``keep`` stores them for pages that open later."""
         with contextlib.suppress(RuntimeError):  # the loop has ended
-            self.loop.call_soon_threadsafe(self._send_to_pages, what, fields, keep)
+            self.loop.call_soon_threadsafe(self._send_to_pages, kind, fields, keep)
 
     def close(self) -> None:
         """Stop the server. The pages notice that the station is gone."""
@@ -278,7 +278,7 @@ class Server:
                 )
                 await asyncio.sleep(RETRY_S)
 
-    def _send_to_pages(self, what: str, fields: dict[str, Any], keep: bool) -> None:
+    def _send_to_pages(self, kind: str, fields: dict[str, Any], keep: bool) -> None:
         if not (self.pages or keep):
             return
         now = {
@@ -287,11 +287,11 @@ class Server:
             "late": self.controls.late_s,
             "stopped": self.stop.pressed,
         }
-        text = json.dumps(finite({"kind": what} | fields | ({} if keep else now)))
+        text = json.dumps(finite({"kind": kind} | fields | ({} if keep else now)))
         if keep:
-            self.last_texts[what] = text
+            self.last_texts[kind] = text
         for page in self.pages.values():
-            page.queue(what, text)
+            page.queue(kind, text)
 
     def _show(self, camera: int, jpeg: bytes) -> None:
         for page in self.pages.values():
@@ -362,8 +362,8 @@ class Server:
         page = Page(next(self.numbers), socket)
         self.pages[page.number] = page
         page.queue("you", json.dumps({"kind": "you", "page": page.number}))
-        for what, text in self.last_texts.items():
-            page.queue(what, text)
+        for kind, text in self.last_texts.items():
+            page.queue(kind, text)
         sending = asyncio.create_task(page.send())
         try:
             await self._read_messages(page, request.remote or "")
@@ -413,35 +413,39 @@ class Server:
                 if self.controls.counts(page.number, request, time.monotonic()):
                     self.station.hand(request)
             elif isinstance(request, Request):
-                tasks.add(task := asyncio.create_task(self._ask(page, request)))
+                tasks.add(task := asyncio.create_task(self._handle_request(page, request)))
                 task.add_done_callback(tasks.discard)
 
-    async def _ask(self, page: Page, word: Request) -> None:
+    async def _handle_request(self, page: Page, request: Request) -> None:
         try:
-            answer, well = await self._answer(page, word), True
+            answer, accepted = await self._answer(page, request), True
         except RlinfError as error:
-            answer, well = str(error), False
-        self.log(f"page {page.number} asked: {word.what} {escape_ascii(word.cause)}: {answer}")
+            answer, accepted = str(error), False
+        self.log(
+            f"page {page.number} asked: {request.what} {escape_ascii(request.cause)}: {answer}"
+        )
         page.queue(
-            "note", json.dumps({"kind": "note", "what": word.what, "well": well, "text": answer})
+            "note",
+            json.dumps({"kind": "note", "what": request.what, "well": accepted, "text": answer}),
         )
 
-    async def _answer(self, page: Page, word: Request) -> str:
-        if word.what in BEGIN and (late_s := word.late_s(time.monotonic())):
+    async def _answer(self, page: Page, request: Request) -> str:
+        if request.what in BEGIN and (late_s := request.late_s(time.monotonic())):
             raise RlinfError(
-                f"{word.what}: expected within {MAX_PRESS_AGE_S:g} s of what the page showed, came "
+                f"{request.what}: expected within {MAX_PRESS_AGE_S:g} s of what the page showed, "
+                f"came "
                 f"{late_s:.1f} s "
                 "after it, and was not done. Look at the arm, and press again"
             )
-        if word.what == "take":
+        if request.what == "take":
             self.controls.take(page.number, time.monotonic())
             return "this page has the controls"
-        if page.number != self.controls.holder and word.what not in ANYBODYS:
-            raise RlinfError(f"{word.what}: this page only watches. Take the controls first")
-        if word.what == "leave":
+        if page.number != self.controls.holder and request.what not in ANYBODYS:
+            raise RlinfError(f"{request.what}: this page only watches. Take the controls first")
+        if request.what == "leave":
             self.controls.leave(page.number)
             return "this page only watches"
-        if word.what == "release":
+        if request.what == "release":
             self.stop.release()
             return "the stop is released; its fault stands until it is reset"
-        return await self.station.ask(word)
+        return await self.station.handle(request)

@@ -72,13 +72,13 @@ class Views:
             )
             if now is None:
                 raise RlinfError("no picture has come yet")
-            how = moved(reference, np.ascontiguousarray(now))
+            alignment = moved(reference, np.ascontiguousarray(now))
         except RlinfError as error:
             return {"words": str(error), "aligned": False}
-        result = {"words": how.words, "aligned": how.aligned, "alike": how.alike}
+        result = {"words": alignment.words, "aligned": alignment.aligned, "alike": alignment.alike}
         return result | (
-            {"right": how.right, "down": how.down, "turned": how.turned}
-            if how.alike >= ALIKE
+            {"right": alignment.right, "down": alignment.down, "turned": alignment.turned}
+            if alignment.alike >= ALIKE
             else {}
         )
 
@@ -156,7 +156,7 @@ NOBODY_COMMANDS = (
 )
 
 
-def why(cause: str) -> str:
+def cause_meaning(cause: str) -> str:
     """Return the reason in words for a cause of HOLD or FAULT; the cause itself if it is
     unknown.
     """

@@ -52,10 +52,10 @@ class Layout:
     learner_gpus: float = 0.0
 
     def __str__(self) -> str:
-        def counted(count: int, who: str, work: str, gpus: float) -> str:
+        def counted(count: int, noun: str, work: str, gpus: float) -> str:
             devices = f" on {gpus:g} GPU{'s' * (gpus != 1)} each" if gpus and count else ""
             return (
-                f"{count} {who}{'s' * (count != 1)}{devices}"
+                f"{count} {noun}{'s' * (count != 1)}{devices}"
                 if count
                 else f"{work} in the trainer's process"
             )

@@ -30,17 +30,17 @@ class ChunkSchedule:
         """Mask (N,) of environments that need a chunk before their next time step."""
         return self.index >= self.execute
 
-    def replan(self, which: np.ndarray | slice = slice(None)) -> None:
+    def replan(self, rows: np.ndarray | slice = slice(None)) -> None:
         """Note that these environments got a new chunk."""
-        self.index[which] = 0
+        self.index[rows] = 0
 
-    def advance(self, which: np.ndarray | slice = slice(None), steps: int = 1) -> None:
+    def advance(self, rows: np.ndarray | slice = slice(None), steps: int = 1) -> None:
         """Note that these environments played an action, or ``steps`` of them."""
-        self.index[which] += steps
+        self.index[rows] += steps
 
-    def cut(self, which: np.ndarray | slice = slice(None)) -> None:
+    def cut(self, rows: np.ndarray | slice = slice(None)) -> None:
         """Drop the rest of these environments' chunks."""
-        self.index[which] = self.execute
+        self.index[rows] = self.execute
 
 
 SYNCHRONOUS, RECEDING_HORIZON, TEMPORAL_ENSEMBLING, REAL_TIME = MODES = (

@@ -44,14 +44,14 @@ class SentenceEncoder(nn.Module):
         self.out = nn.Sequential(nn.Linear(size, size), nn.LayerNorm(size), nn.Tanh())
 
     def forward(self, rows: Tensor) -> Tensor:
-        different, which = torch.unique(
+        different, inverse = torch.unique(
             rows.to(self.letters.weight.device), dim=0, return_inverse=True
         )
         letters = self.letters(different.long())
         mask = (different != 0).unsqueeze(1)
         pieces = F.relu(self.pieces(letters.transpose(1, 2) * mask)) * mask
         features: Tensor = self.out(pieces.max(dim=2).values)
-        return features[which]
+        return features[inverse]
 
 
 class Modulation(nn.Module):

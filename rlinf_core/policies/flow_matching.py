@@ -180,12 +180,13 @@ class FlowMatching(OnPolicyActor):
 
     def _fits(self) -> None:
         sizes = self.spec.vector_size, self.spec.action.dim
-        for what, got, room in zip(
+        for dimension, got, room in zip(
             ("observed numbers", "numbers an action"), sizes, self.room, strict=True
         ):
             if got > room:
                 raise SpecError(
-                    f"policy.kind: expected at most {room} {what} for this {self.name}, got {got}. "
+                    f"policy.kind: expected at most {room} {dimension} for this {self.name}, got "
+                    f"{got}. "
                     f"Take "
                     "another task, or a network with more room"
                 )

@@ -251,7 +251,7 @@ def tokenizer_of(text: str) -> Tokenizer:
     return FileTokenizer(text) if text else ByteTokenizer()
 
 
-def sentence_of(row: bytes, what: str) -> str:
+def sentence_of(row: bytes, policy_name: str) -> str:
     """Return the instruction in a row of bytes (``specs.arrays``).
 
     Raises:
@@ -260,7 +260,8 @@ def sentence_of(row: bytes, what: str) -> str:
     sentence = row.rstrip(b"\0").decode()
     if not sentence.strip():
         raise SpecError(
-            f"instruction: expected a sentence, which {what} acts on, got none. It is the task's "
+            f"instruction: expected a sentence, which {policy_name} acts on, got none. It is the "
+            f"task's "
             f"'instruction'"
         )
     return sentence
@@ -379,7 +380,7 @@ def refuse_differing(
     folder: Path, missing: Collection[Any], unexpected: Collection[Any], reshaped: Collection[Any]
 ) -> None:
     """Raise PolicyFileError with tensors of a checkpoint that differ from its network's."""
-    for what, names in (
+    for remark, names in (
         ("lacks", missing),
         ("has beside what it should", unexpected),
         ("has in other shapes", reshaped),
@@ -389,5 +390,5 @@ def refuse_differing(
             raise PolicyFileError(
                 f"policy.checkpoint {folder}: expected the tensors of the network of its "
                 f"config.json; it "
-                f"{what} {len(names)}, among them {listed}"
+                f"{remark} {len(names)}, among them {listed}"
             )

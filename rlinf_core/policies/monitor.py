@@ -21,7 +21,7 @@ import numpy as np
 from rlinf_core.core.errors import RecipeError, RlinfError
 
 FORMAT = "rlinf-monitor-1"
-ASKS = (
+ASK_REMARKS = (
     "failure monitor: this episode looks like one that fails. The arm holds. "
     "Take over, or discard the episode"
 )
@@ -198,10 +198,11 @@ def fit(episodes: Sequence[Steps], alpha: float, spec_hash: str = "", seed: int 
         episodes[index] for index in random.permutation(len(episodes)) if episodes[index].success
     ]
     failures = [episode for episode in episodes if not episode.success]
-    wanted = 3 * max(ceil(2.0 / alpha) - 1, 2 * ALIVE)
-    if len(successes) < wanted:
+    min_episodes = 3 * max(ceil(2.0 / alpha) - 1, 2 * ALIVE)
+    if len(successes) < min_episodes:
         raise RlinfError(
-            f"monitor: expected at least {wanted} successful episodes for alpha {alpha:g}, got "
+            f"monitor: expected at least {min_episodes} successful episodes for alpha {alpha:g}, "
+            f"got "
             f"{len(successes)}. Play more, or choose a larger --alpha"
         )
     reference, weighing, calibrating = (successes[part::3] for part in range(3))

@@ -26,28 +26,34 @@ class Normalisation(nn.Module):
     bound: ClassVar[float] = BOUND
     mean: Tensor
     std: Tensor
-    whose: Tensor | None
+    dimension_mask: Tensor | None
 
     def __init__(self, spec: StationSpec) -> None:
         super().__init__()
         self.register_buffer("mean", torch.zeros(spec.vector_size))
         self.register_buffer("std", torch.ones(spec.vector_size))
-        several = torch.from_numpy(spec.whose[0]) if isinstance(spec, JointSpec) else None
-        self.register_buffer("whose", several, persistent=False)
+        several = torch.from_numpy(spec.dimension_mask[0]) if isinstance(spec, JointSpec) else None
+        self.register_buffer("dimension_mask", several, persistent=False)
 
     def normalised(self, vectors: Tensor) -> Tensor:
         """Return vectors (B, V) as deviations from their mean, clipped."""
         values = ((vectors - self.mean) / self.std).clamp(-self.bound, self.bound)
         return (
-            values if self.whose is None else values * (vectors[:, : len(self.whose)] @ self.whose)
+            values
+            if self.dimension_mask is None
+            else values * (vectors[:, : len(self.dimension_mask)] @ self.dimension_mask)
         )
 
     def fit_normalisation(self, vectors: np.ndarray) -> None:
         """Set mean and standard deviation from (N, V) vectors, with a floor for constants."""
-        if self.whose is None:
+        if self.dimension_mask is None:
             return self.normalise(*_moments(vectors))
-        mean, std, robots = np.zeros(vectors.shape[1]), np.ones(vectors.shape[1]), len(self.whose)
-        for number, columns in enumerate(self.whose.numpy(force=True) > 0):
+        mean, std, robots = (
+            np.zeros(vectors.shape[1]),
+            np.ones(vectors.shape[1]),
+            len(self.dimension_mask),
+        )
+        for number, columns in enumerate(self.dimension_mask.numpy(force=True) > 0):
             columns[:robots] = False
             if (robot_vectors := vectors[vectors[:, number] > 0][:, columns]).size:
                 mean[columns], std[columns] = _moments(robot_vectors)

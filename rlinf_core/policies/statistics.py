@@ -226,15 +226,20 @@ def _read(path: Path) -> Mapping[str, Any]:
 
 
 def _bounds(
-    path: Path, features: Mapping[str, Any], what: str, kind: Kind, names: Sequence[str], room: int
+    path: Path,
+    features: Mapping[str, Any],
+    feature_name: str,
+    kind: Kind,
+    names: Sequence[str],
+    room: int,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the value of 0 (N,), and the scale of 1 (N,), which is 0 for constants."""
-    feature = next((name for name in FEATURES[what] if name in features), None)
+    feature = next((name for name in FEATURES[feature_name] if name in features), None)
     if kind == "identity":
         return np.zeros(len(names), np.float32), np.ones(len(names), np.float32)
     if feature is None:
         raise PolicyFileError(
-            f"policy.statistics {path}: expected {' or '.join(FEATURES[what])}, got "
+            f"policy.statistics {path}: expected {' or '.join(FEATURES[feature_name])}, got "
             f"{', '.join(features) or 'nothing'}"
         )
     middle, size = ranges(features[feature], kind, f"policy.statistics {path}", feature)

@@ -145,19 +145,20 @@ class Placement(Settings):
             return self  # the run chooses the number
         if self.mode != "collocated" and not self.workers:
             raise ValueError(f"workers: expected at least 1 for mode {self.mode}, got 0")
-        for who, count, gpus in (
+        for processes, count, gpus in (
             ("learner", self.learners, self.learner_gpus),
             ("worker", self.workers, self.worker_gpus),
         ):
             if gpus and not count:
                 raise ValueError(
-                    f"{who}_gpus: expected 0 without {who}s on Ray, got {gpus:g}; the trainer's "
+                    f"{processes}_gpus: expected 0 without {processes}s on Ray, got {gpus:g}; "
+                    f"the trainer's "
                     f"own process "
                     "takes the recipe's device"
                 )
             if gpus % 1 and (self.mode != "collocated" or gpus > 1):
                 raise ValueError(
-                    f"{who}_gpus: expected a whole number of GPUs in mode {self.mode}"
+                    f"{processes}_gpus: expected a whole number of GPUs in mode {self.mode}"
                     f"{' (or a fraction of one)' if self.mode == 'collocated' else ''}, got "
                     f"{gpus:g}"
                 )
@@ -184,7 +185,7 @@ class Placement(Settings):
             "processes of ingest": self.ingest,
             "replay shards": self.replay_shards,
         }
-        return {what: count for what, count in every.items() if count}
+        return {process_name: count for process_name, count in every.items() if count}
 
     @property
     def gpus(self) -> float:
@@ -208,9 +209,12 @@ def check_placement(
     cpus, gpus = resources.get("CPU", 0.0), resources.get("GPU", 0.0)
     where = f"the cluster at {placement.ray}" if placement.ray else "this machine"
     if (process_count := sum(placement.on_ray.values())) > PER_CPU * cpus:
-        who = " + ".join(f"{count} {what}" for what, count in placement.on_ray.items())
+        processes = " + ".join(
+            f"{count} {process_name}" for process_name, count in placement.on_ray.items()
+        )
         raise RecipeError(
-            f"placement: {who} are {process_count} processes; {where} has {cpus:g} CPUs, which are "
+            f"placement: {processes} are {process_count} processes; {where} has {cpus:g} CPUs, "
+            f"which are "
             f"enough for {PER_CPU * cpus:.0f}. Ask for fewer, or name a larger cluster in "
             f"placement.ray"
         )

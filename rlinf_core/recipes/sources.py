@@ -213,9 +213,9 @@ def _check_auto(recipe: Recipe, source: str) -> None:
         "world.run": recipe.world.run,
         "world.share": recipe.world.share,
     }
-    if which := next((key for key, value in unfit.items() if value), ""):
+    if conflict := next((key for key, value in unfit.items() if value), ""):
         raise RecipeError(
-            f"placement.auto: expected false with {which}, which runs in the trainer's process, "
+            f"placement.auto: expected false with {conflict}, which runs in the trainer's process, "
             f"got true"
         )
     if source != SIMULATORS or recipe.algorithm.learns_from == DEMONSTRATIONS:
@@ -237,9 +237,9 @@ def _check_simulators(recipe: Recipe) -> None:
             f"got {environments}"
         )
     unfit = {"embodiments": recipe.embodiments, "world.run": recipe.world.run}
-    if which := next((key for key, value in unfit.items() if value), ""):
+    if conflict := next((key for key, value in unfit.items() if value), ""):
         raise RecipeError(
-            f"placement.simulators: expected 0 with {which}, whose environments stay in the "
+            f"placement.simulators: expected 0 with {conflict}, whose environments stay in the "
             f"trainer's "
             f"process, got {count}"
         )
@@ -261,10 +261,10 @@ def _check_world(recipe: Recipe) -> None:
         "embodiments": recipe.embodiments,
         "station.observe_cameras": recipe.station.observe_cameras,
     }
-    if which := next((key for key, value in unfit.items() if value), ""):
+    if conflict := next((key for key, value in unfit.items() if value), ""):
         raise RecipeError(
-            f"{name}: expected no {which}: a learned world predicts the numbers that one "
-            f"station observes, and is judged by its task. Leave {which} out, or {name}"
+            f"{name}: expected no {conflict}: a learned world predicts the numbers that one "
+            f"station observes, and is judged by its task. Leave {conflict} out, or {name}"
         )
     if world.share and (algorithm.learns_from != REPLAY or recipe.policy.kind == "latent_noise"):
         raise RecipeError(
@@ -277,11 +277,11 @@ def _check_world(recipe: Recipe) -> None:
         "placement.replay_shards": recipe.placement.replay_shards,
         "simulation.shaping": simulation.shaping,
     }
-    if world.share and (which := next((key for key, value in shards.items() if value), "")):
+    if world.share and (conflict := next((key for key, value in shards.items() if value), "")):
         raise RecipeError(
-            f"world.share: expected {which} 0, got {shards[which]:g}: a learned world reads "
+            f"world.share: expected {conflict} 0, got {shards[conflict]:g}: a learned world reads "
             "the replay of the trainer's process, with rewards as stations give them. "
-            f"Leave {which} out, or world.share"
+            f"Leave {conflict} out, or world.share"
         )
     if world.run and (not simulation.environments or recipe.placement.workers):
         raise RecipeError(
@@ -394,9 +394,9 @@ def _check_text(recipe: Recipe) -> None:
         "text.max_staleness": bool(recipe.text.max_staleness),
         "algorithm.baseline": getattr(algorithm, "baseline", False),
     }
-    if which := next((key for key, is_set in unfit.items() if is_set), ""):
+    if conflict := next((key for key, is_set in unfit.items() if is_set), ""):
         raise RecipeError(
-            f"{which}: expected its default with env '{recipe.env}': the trainer's own network "
+            f"{conflict}: expected its default with env '{recipe.env}': the trainer's own network "
             f"serves each "
             "prompt once, as editors ask"
         )

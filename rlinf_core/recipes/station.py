@@ -203,7 +203,7 @@ def longest_episode(recipe: Recipe) -> int:
     return LONGEST if recipe.env else station_task(recipe).max_steps
 
 
-def check_arms(whose: str, robot: Robot, what: str, task: Task) -> None:
+def check_arms(robot_name: str, robot: Robot, task_name: str, task: Task) -> None:
     """Check that the task acts with the robot's arms, and observes no other.
 
     Raises:
@@ -212,7 +212,8 @@ def check_arms(whose: str, robot: Robot, what: str, task: Task) -> None:
     arms, action = tuple(robot.arms), task.spec.action
     if action.arms != arms:
         raise RecipeError(
-            f"{what}: action.dimensions: expected {_arms_text(arms)}, as {whose} has, got "
+            f"{task_name}: action.dimensions: expected {_arms_text(arms)}, as {robot_name} has, "
+            f"got "
             f"{_arms_text(action.arms)}: "
             f"{', '.join(action.names)}. Begin each name with its arm's (left/dx), in the order of "
             f"'arms' in "
@@ -220,9 +221,10 @@ def check_arms(whose: str, robot: Robot, what: str, task: Task) -> None:
         )
     for arm, limits in ((arm, load_limits(path)) for arm, path in robot.interlocks.items()):
         if limits.control_mode != action.control_mode:
-            of_arm = f"arm '{arm}' of {whose}" if arm else whose
+            of_arm = f"arm '{arm}' of {robot_name}" if arm else robot_name
             raise RecipeError(
-                f"{what}: action.control_mode: expected {limits.control_mode}, as the limits of "
+                f"{task_name}: action.control_mode: expected {limits.control_mode}, as the "
+                f"limits of "
                 f"{of_arm} "
                 f"say, got {action.control_mode}. "
                 + (
@@ -233,7 +235,8 @@ def check_arms(whose: str, robot: Robot, what: str, task: Task) -> None:
             )
         if arm and action.of_arm(arm).dim not in limits.action_sizes:
             raise RecipeError(
-                f"{what}: action.dimensions: expected {' or '.join(map(str, limits.action_sizes))} "
+                f"{task_name}: action.dimensions: expected "
+                f"{' or '.join(map(str, limits.action_sizes))} "
                 f"of arm "
                 f"'{arm}', as its limits let it move, got "
                 f"{', '.join(action.names[action.rows(arm)])}"
@@ -241,13 +244,14 @@ def check_arms(whose: str, robot: Robot, what: str, task: Task) -> None:
     for name in sorted(task.channels):
         if arm_of(name) not in ("", *arms):
             raise RecipeError(
-                f"{what}: channel '{name}': {whose} has "
+                f"{task_name}: channel '{name}': {robot_name} has "
                 f"{_arms_text(arms)}{nearest(arm_of(name), arms)}"
             )
         if arms and topic(name).per_arm and not arm_of(name):
             raise RecipeError(
-                f"{what}: channel '{name}': expected that of one arm, e.g. '{arms[0]}/{name}', as "
-                f"{whose} "
+                f"{task_name}: channel '{name}': expected that of one arm, e.g. "
+                f"'{arms[0]}/{name}', as "
+                f"{robot_name} "
                 f"has {_arms_text(arms)}"
             )
 

@@ -249,11 +249,11 @@ def event_lines(folder: Path) -> Iterator[str]:
     """
     before: dict[tuple[str, str], str] = {}
     for raw in recorded(folder):
-        for who, words in _words(raw):
-            if before.get((raw.topic, who)) != words:
-                before[raw.topic, who] = words
+        for source, words in _words(raw):
+            if before.get((raw.topic, source)) != words:
+                before[raw.topic, source] = words
                 at = datetime.fromtimestamp(raw.at_ns / NS).isoformat(" ", "milliseconds")
-                yield f"{at}  {who or raw.topic}: {words}"
+                yield f"{at}  {source or raw.topic}: {words}"
 
 
 def _words(raw: Raw) -> list[tuple[str, str]]:

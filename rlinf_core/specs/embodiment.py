@@ -20,7 +20,7 @@ from rlinf_core.core.errors import SpecError
 from rlinf_core.specs.arrays import ActionSpec, ArraySpec, StationSpec
 from rlinf_core.specs.text import TextSpec
 
-WHICH = "embodiment"
+EMBODIMENT = "embodiment"
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class JointSpec(StationSpec):
         )
 
     @cached_property
-    def whose(self) -> tuple[np.ndarray, np.ndarray]:
+    def dimension_masks(self) -> tuple[np.ndarray, np.ndarray]:
         """Masks of the numbers (N, V) and actions (N, A) of each of the N robots, as 0 and 1."""
         count = len(self.robots)
         numbers, actions = (
@@ -139,7 +139,7 @@ def joined(robots: Mapping[str, StationSpec]) -> JointSpec:
     ]
     names, scales, units = zip(*actions, strict=True)
     return JointSpec(
-        (ArraySpec(WHICH, (len(robots),)), *vectors, *robots[first].images),
+        (ArraySpec(EMBODIMENT, (len(robots),)), *vectors, *robots[first].images),
         ActionSpec("several", names, scales, units),
         robots[first].control_hz,
         robots=dict(robots),

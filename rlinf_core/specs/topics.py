@@ -656,8 +656,8 @@ def check(name: str, entity: str, policy: str, value: object) -> None:
         RlinfError: the override is not allowed or invalid.
     """
     where = f"qos_overrides: '{name}'"
-    if why := topic(name).fixed:
-        raise RlinfError(f"{where}: expected none, as {why} (docs/reference/topics.md)")
+    if reason := topic(name).fixed:
+        raise RlinfError(f"{where}: expected none, as {reason} (docs/reference/topics.md)")
     if entity not in ENTITIES:
         raise RlinfError(
             f"{where}: expected {' or '.join(ENTITIES)}, got '{entity}'{nearest(entity, ENTITIES)}"

@@ -39,12 +39,14 @@ from rlinf_core.trainer.base_data import Data, Replay
 from rlinf_core.trainer.governor import Governor
 
 
-def contiguous_segments(wanted: np.ndarray, margin: int) -> list[slice]:
+def contiguous_segments(selected: np.ndarray, margin: int) -> list[slice]:
     """Return slices that cover the wanted time steps, each extended by up to ``margin`` steps."""
-    at = np.flatnonzero(wanted)
+    at = np.flatnonzero(selected)
     parts = np.split(at, np.flatnonzero(np.diff(at) > margin) + 1)
     return [
-        slice(int(part[0]), min(int(part[-1]) + margin, len(wanted))) for part in parts if len(part)
+        slice(int(part[0]), min(int(part[-1]) + margin, len(selected)))
+        for part in parts
+        if len(part)
     ]
 
 

@@ -88,5 +88,5 @@ def prefetch_for(recipe: Recipe, device: torch.device) -> Prefetch:
     """
     placement, setting = recipe.placement, recipe.learner.prefetch
     elsewhere = placement.learner_gpus > 0 if placement.learners else device.type != "cpu"
-    wanted = setting == "always" or (setting == "auto" and elsewhere)
-    return Prefetch(AHEAD if wanted else 0, None if placement.learners else device)
+    is_on = setting == "always" or (setting == "auto" and elsewhere)
+    return Prefetch(AHEAD if is_on else 0, None if placement.learners else device)

@@ -82,13 +82,13 @@ class Disk:
     def __init__(self, run_dir: Path) -> None:
         self.run_dir, self.again_at = run_dir, dict[str, float]()
 
-    def keep(self, what: str, write: Callable[[], None]) -> None:
+    def keep(self, file_kind: str, write: Callable[[], None]) -> None:
         """Call ``write`` unless it failed within the last AGAIN_S.
 
         Raises:
             OSError: the error does not come from a full or failing disk.
         """
-        if time.monotonic() < self.again_at.get(what, -math.inf):
+        if time.monotonic() < self.again_at.get(file_kind, -math.inf):
             return
         try:
             write()
@@ -97,9 +97,10 @@ class Disk:
                 is_transient(error) or error.errno in (None, errno.EFBIG)
             ):  # safetensors sets no errno
                 raise
-            self.again_at[what] = time.monotonic() + AGAIN_S
+            self.again_at[file_kind] = time.monotonic() + AGAIN_S
             print(
-                f"{self.run_dir}: {what} cannot be written: {error}. Training goes on, and it is "
+                f"{self.run_dir}: {file_kind} cannot be written: {error}. Training goes on, and "
+                f"it is "
                 f"tried again every "
                 f"{AGAIN_S:.0f} s. Free the disk",
                 flush=True,

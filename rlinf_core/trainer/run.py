@@ -188,7 +188,7 @@ class Run:
         recipe: recipe of the run.
         run_dir: folder of the run.
         spec: observation and action spec of the stations.
-        tell: called after every turn, and with the figures of each evaluation.
+        on_progress: called after every turn, and with the figures of each evaluation.
     """
 
     def __init__(
@@ -284,8 +284,8 @@ class Run:
 
     def _ready(self) -> bool:
         """Return whether the recipe's number of demonstrations is there."""
-        wanted = 1 if self.recipe.collect.recordings else self.recipe.collect.episodes
-        return not self.config.needs_demonstrations or self.data.shown >= wanted
+        episode_count = 1 if self.recipe.collect.recordings else self.recipe.collect.episodes
+        return not self.config.needs_demonstrations or self.data.shown >= episode_count
 
     # Start
     def start(self, source: Source) -> None:

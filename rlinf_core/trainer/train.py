@@ -46,7 +46,7 @@ from rlinf_core.trainer.distributed.ray_cluster import (
 )
 from rlinf_core.trainer.distributed.remote_envs import Make, rollout_envs
 from rlinf_core.trainer.folder import check_same, keep_recipe, only_trainer
-from rlinf_core.trainer.run import Run, OnProgress
+from rlinf_core.trainer.run import OnProgress, Run
 from rlinf_core.trainer.sources.imagined import with_world
 from rlinf_core.trainer.sources.recordings import Intake, Recordings
 from rlinf_core.trainer.sources.simulators import AT_ONCE, Robots, Simulators, environments
@@ -71,7 +71,7 @@ def train(
             signal.
         run_dir: folder of the run.
         make: builds a number of simulated environments.
-        tell: called after every turn, and with the figures of each evaluation.
+        on_progress: called after every turn, and with the figures of each evaluation.
 
     Returns:
         The figures of the last evaluation.

@@ -39,8 +39,8 @@ class Row:
     expected: str = ""
 
     def __str__(self) -> str:
-        wanted = "" if self.passed or not self.expected else f"; expected {self.expected}"
-        return f"{'ok  ' if self.passed else 'FAIL'} {self.name:<54}{self.measured}{wanted}"
+        expectation = "" if self.passed or not self.expected else f"; expected {self.expected}"
+        return f"{'ok  ' if self.passed else 'FAIL'} {self.name:<54}{self.measured}{expectation}"
 
 
 def checks(
@@ -203,9 +203,9 @@ def _motion(robot: Arms, arm: str, limits: Any) -> Iterator[Row]:
     )
     if limits.gripper_width:
         widths = []
-        for wanted in (limits.gripper_width, 0.0, limits.gripper_width):
+        for target_width in (limits.gripper_width, 0.0, limits.gripper_width):
             for _ in range(seconds):
-                advance(start, wanted)
+                advance(start, target_width)
             widths.append(robot.gripper_widths()[arm] or 0.0)
         far = max(
             abs(widths[1]), limits.gripper_width - widths[0], limits.gripper_width - widths[2]
@@ -281,7 +281,7 @@ def _failures(guarded: SimulatedStation, scenes: list[int]) -> str:
     last, cause = False, "never held it"
     while not last:
         last = guarded.step(guarded.expert())[1].last
-        cause = next((f"held it last for {why}" for why in guarded.causes if why), cause)
+        cause = next((f"held it last for {reason}" for reason in guarded.causes if reason), cause)
     return f"; scene {scenes[0]}: {starts}; the interlock {cause}"
 
 

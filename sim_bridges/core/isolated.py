@@ -60,10 +60,10 @@ class IsolatedSimulator:
         self._faulting = about["faulting"]
 
     def reset(self, seed: int) -> None:
-        self._ask("reset", seed)
+        self._call("reset", seed)
 
     def advance(self, target_pose: np.ndarray | None, gripper_width: float | None = None) -> None:
-        self._ask(
+        self._call(
             "advance",
             None if target_pose is None else [float(value) for value in target_pose],
             None if gripper_width is None else float(gripper_width),
@@ -86,21 +86,21 @@ class IsolatedSimulator:
         return tuple(self._state["faults"])
 
     def provoke(self, fault: str) -> bool:
-        return self._faulting and self._ask("provoke", fault)
+        return self._faulting and self._call("provoke", fault)
 
     def recover(self) -> bool:
-        return not self._faulting or self._ask("recover")
+        return not self._faulting or self._call("recover")
 
     def channels(self) -> dict[str, np.ndarray]:
         return {
-            name: np.array(values, dtype=float) for name, values in self._ask("channels").items()
+            name: np.array(values, dtype=float) for name, values in self._call("channels").items()
         }
 
     def succeeded(self) -> bool | None:
-        return self._ask("succeeded")
+        return self._call("succeeded")
 
     def render(self, camera: str, height: int, width: int) -> np.ndarray:
-        self._ask("render", camera, height, width)
+        self._call("render", camera, height, width)
         size = 3 * height * width
         pixels = self._file.read(size)
         if len(pixels) < size:
@@ -117,7 +117,7 @@ class IsolatedSimulator:
         if hasattr(self, "_file"):
             self.close()
 
-    def _ask(self, call: str, *arguments: object) -> Any:
+    def _call(self, call: str, *arguments: object) -> Any:
         try:
             self._file.write(json.dumps([call, *arguments]).encode() + b"\n")
             self._file.flush()

@@ -225,7 +225,7 @@ class SimulatedStation:
         near, befores, deltas, executed = self.robot.tcp_poses(), [], [], []
         for arm in self._arms:
             limits, step, before = arm.limits, si[arm.slice], self._targets[arm.name][:3].copy()
-            wanted = _within(
+            clipped = _within(
                 before + step[:3],
                 near[arm.name][:3] - limits.divergence,
                 near[arm.name][:3] + limits.divergence,
@@ -236,7 +236,7 @@ class SimulatedStation:
                     np.clip(width + step[-1], 0.0, limits.gripper_width)
                 )
             befores.append(before)
-            deltas.append(_within(wanted, *arm.box) - before)
+            deltas.append(_within(clipped, *arm.box) - before)
             executed += [deltas[-1], step[3:]]
         for share in self._fractions:
             for arm, before, target in zip(self._arms, befores, deltas, strict=True):
@@ -251,7 +251,7 @@ class SimulatedStation:
         """
         poses, gripper_widths = self.robot.tcp_poses(), self.robot.gripper_widths()
         others = [Other(arm.name, arm.blocked) for arm in self._arms] if len(self._arms) > 1 else []
-        targets, wanted = {}, {}
+        targets, widths = {}, {}
         for arm in self._arms:
             x, y, z, qx, qy, qz, qw = poses[arm.name].tolist()
             inputs = Inputs(
@@ -264,9 +264,9 @@ class SimulatedStation:
             )
             arm.state, output, _ = step(arm.limits, arm.state, inputs, self._now)
             arm.applied, arm.blocked = output.applied, output.blocked
-            targets[arm.name], wanted[arm.name] = np.array(output.target), output.gripper
+            targets[arm.name], widths[arm.name] = np.array(output.target), output.gripper
         if move:
-            self.robot.advance_arms(targets, wanted)
+            self.robot.advance_arms(targets, widths)
             self._now += self._tick_ns
 
     def _truth(self) -> Arrays:
@@ -307,9 +307,10 @@ def _check_measured(arm: str, limits: Limits) -> None:
     unlike |= {"control_mode": limits.control_mode} if limits.control_mode != "tcp_delta" else {}
     if unlike:
         got = ", ".join(f"{name}: {value}" for name, value in unlike.items())
-        whose = f"limits of {arm}" if arm else "limits"
+        limits_name = f"limits of {arm}" if arm else "limits"
         raise RecipeError(
-            f"{whose}: expected contact_force, contact_torque and contact_fault unlimited, no "
+            f"{limits_name}: expected contact_force, contact_torque and contact_fault unlimited, "
+            f"no "
             f"joint_names, and tcp_delta "
             f"where a station is simulated without ROS, which measures neither contact nor joints; "
             f"got {got}. Extend "

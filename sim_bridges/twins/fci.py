@@ -161,8 +161,8 @@ class Simulator:
         (model := Path(self._folder.name) / "fr3.xml").write_text(_model())
         log = Path(self._folder.name) / "franka_sim.log"
         options = [
-            f"--{'' if on else 'no-'}enforce-{what}"
-            for what, on in (
+            f"--{'' if on else 'no-'}enforce-{process_name}"
+            for process_name, on in (
                 ("motion-limits", self._enforced[JUMP]),
                 ("comm-constraints", self._enforced[LATE]),
             )

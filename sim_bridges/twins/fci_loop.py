@@ -92,9 +92,9 @@ class Loop:
         self.home = np.array(state.q) if not self.home.size else self.home
         while True:
             self._read_commands()
-            wanted = self._torque(state)
+            commanded = self._torque(state)
             torque = torque + (
-                np.clip(wanted - torque, -RATE, RATE) if self.provoked != JUMP else JUMP_NM
+                np.clip(commanded - torque, -RATE, RATE) if self.provoked != JUMP else JUMP_NM
             )
             if self.provoked == LATE:
                 time.sleep(0.1)

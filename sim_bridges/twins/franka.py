@@ -82,13 +82,13 @@ class Hand(Orders):
             self.end(False, success=False, error=NOT_HOMED)
             return
         goal = handle.request
-        wanted, speed = (WIDEST_M, HOMING_SPEED) if kind is Homing else (goal.width, goal.speed)
-        delta = max(wanted, self.between()) - self.width
+        target, speed = (WIDEST_M, HOMING_SPEED) if kind is Homing else (goal.width, goal.speed)
+        delta = max(target, self.between()) - self.width
         self.width += min(max(delta, -speed * seconds), speed * seconds)
         if abs(delta) > 1e-4:
             return
         inner, outer = (goal.epsilon.inner, goal.epsilon.outer) if kind is Grasp else (1e-3, 1e-3)
-        reached = wanted - inner <= self.width <= wanted + outer
+        reached = target - inner <= self.width <= target + outer
         self.end(reached, success=reached, error="" if reached else "the width was not reached")
 
     def publish_state(self, stamp: Any, names: list[str]) -> JointState:

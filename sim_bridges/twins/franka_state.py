@@ -74,20 +74,20 @@ class Control:
     def is_active(self, controller: str) -> bool:
         return self.hardware and controller in self.active
 
-    def inject(self, what: str) -> None:
+    def inject(self, fault: str) -> None:
         """Set a fault, one of ``options``.
 
         An empty one releases a button or restores a cable, but clears no error.
         """
-        self.injected = what
-        if what == USER_STOP:
+        self.injected = fault
+        if fault == USER_STOP:
             self.active.discard(IMPEDANCE)  # the user stop ends the control loop
         # as in franka_ros2 from 2.4 and 3.3 on, where a reflex ends the control loop
-        if what == CONTROL_LOST:
+        if fault == CONTROL_LOST:
             self.reported_errors, self.hardware = {"cartesian_reflex"}, False
             self.active.clear()
-        if what in self.flags and not (self.arm and self.arm.provoke(what)):
-            self.reported_errors = {what}
+        if fault in self.flags and not (self.arm and self.arm.provoke(fault)):
+            self.reported_errors = {fault}
         self.last_errors |= self.errors
 
     def recover(self) -> bool:
@@ -106,11 +106,15 @@ class Control:
 
     def switch(self, activate: Iterable[str], deactivate: Iterable[str]) -> bool:
         """Switch controllers; return whether it worked, ignoring unknown ones (BEST_EFFORT)."""
-        wanted = set(activate) & set(CONTROLLERS)
-        if not self.hardware or not wanted or (IMPEDANCE in wanted and self.mode == USER_STOPPED):
+        controllers = set(activate) & set(CONTROLLERS)
+        if (
+            not self.hardware
+            or not controllers
+            or (IMPEDANCE in controllers and self.mode == USER_STOPPED)
+        ):
             return False
-        self.active = (self.active | wanted) - set(deactivate)
-        if IMPEDANCE in wanted:
+        self.active = (self.active | controllers) - set(deactivate)
+        if IMPEDANCE in controllers:
             self.last_errors.clear()  # activation starts a new motion
         return True
 

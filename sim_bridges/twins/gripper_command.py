@@ -129,12 +129,12 @@ class Twin(ControlNode):
             state.header.stamp = self.get_clock().now().to_msg()
             self.states.publish(state)
 
-    def _advance(self, wanted: float) -> None:
+    def _advance(self, target: float) -> None:
         between = self.get_parameter("object_m").value
-        delta = max(wanted, between) - self.width
+        delta = max(target, between) - self.width
         self.width += min(max(delta, -SPEED * TICK_S), SPEED * TICK_S)
         if abs(delta) < 1e-4:
-            reached = wanted >= between
+            reached = target >= between
             self.orders.end(
                 reached,
                 position=self.settings.position(self.width),

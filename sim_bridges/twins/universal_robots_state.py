@@ -147,24 +147,24 @@ class Control:
             return SLOW
         return 100.0 if self.follows or self.injected == FROZEN else 0.0
 
-    def inject(self, what: str, now: float) -> None:
+    def inject(self, fault: str, now: float) -> None:
         """Set a fault, one of INJECTIONS.
 
         An empty one releases the safeguard or e-stop that a person held. It unlocks and starts
         nothing.
         """
-        if self.injected == FROZEN and what != FROZEN:
+        if self.injected == FROZEN and fault != FROZEN:
             self.program = False  # the program ended when nobody answered it
-        self.injected, self.since = what, now
-        if what == PROTECTIVE_STOP:
+        self.injected, self.since = fault, now
+        if fault == PROTECTIVE_STOP:
             self.safety, self.program = PROTECTIVE, False
-        elif what == SAFEGUARD_STOP:
+        elif fault == SAFEGUARD_STOP:
             self.safety = SAFEGUARD
-        elif what == ESTOP:
+        elif fault == ESTOP:
             self.safety, self.robot, self.program = ROBOT_ESTOP, POWER_OFF, False
-        elif what == PROGRAM:
+        elif fault == PROGRAM:
             self.program = False
-        elif not what and self.safety in (SAFEGUARD, ROBOT_ESTOP):
+        elif not fault and self.safety in (SAFEGUARD, ROBOT_ESTOP):
             self.safety = NORMAL  # after an e-stop the power stays off
 
     def unlock(self, now: float) -> str:

@@ -154,7 +154,7 @@ def test_what_runs_is_written_down(tmp_path, episodes, director):
         == (tmp_path / "run/plan.json").exists()
         == (director == "true" or episodes == "3")
     )
-    assert ("policy" in names) == (episodes == "0") and launch.wanted == int(episodes)
+    assert ("policy" in names) == (episodes == "0") and launch.episode_count == int(episodes)
     if episodes == "3":
         assert json.loads((tmp_path / "run/plan.json").read_text())["collect"]["episodes"] == 3
     elif director == "false":

@@ -31,7 +31,7 @@ class Station:
         self.beats.append(time.monotonic())
         self.stopped.append(stopped)
 
-    async def ask(self, ask):
+    async def handle(self, ask):
         self.requests.append(ask.what)
         if ask.what == "reset":
             raise RlinfError(self.answer or f"no fault '{ask.cause}' stands")
@@ -74,7 +74,7 @@ class Open:
     async def say(self, kind, **word):
         await self.socket.send_json({"kind": kind, **word})
 
-    async def ask(self, what, **more):
+    async def handle(self, what, **more):
         await self.say("request", what=what, **{"shown_at": time.monotonic()} | more)
         return await self.hear("note")
 

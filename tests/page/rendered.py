@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 import pytest
 
-from rlinf_core.page.views import NOBODY_COMMANDS, next_step, why
+from rlinf_core.page.views import NOBODY_COMMANDS, cause_meaning, next_step
 from rlinf_core.robots.operators.device import LABELS
 from tests.page.pages import serve
 
@@ -69,7 +69,9 @@ TRAINER = {
 
 def state(name="DISARMED", cause="", source="", **changes):
     """What a station says 20 times a second."""
-    words = NOBODY_COMMANDS if cause == "stale_command" else (why(cause), next_step(cause))
+    words = (
+        NOBODY_COMMANDS if cause == "stale_command" else (cause_meaning(cause), next_step(cause))
+    )
     says = {
         "safety": {
             "state": name,

@@ -14,7 +14,7 @@ from rlinf_core.launch.graph import check_operator, operator_process, station_pr
 from rlinf_core.page.access import Web, token_of
 from rlinf_core.page.controls import FRESH_S, MAX_PRESS_AGE_S, QUIET_S, Controls, MotionInput, read
 from rlinf_core.page.server import finite
-from rlinf_core.page.views import WHY, History, why
+from rlinf_core.page.views import WHY, History, cause_meaning
 from rlinf_core.recipes import load_recipe
 
 
@@ -228,9 +228,13 @@ def test_every_cause_of_the_interlock_has_a_sentence():
     assert not {
         cause for cause in causes if cause and cause not in WHY and not cause.startswith("mode")
     }
-    assert why("estop:pendant") == "The e-stop 'pendant' is pressed."
-    assert why("robot:a{b}") == "The robot reports a fault: a{b}."
-    assert why("never heard of") == "never heard of" and why("") == "" and why("odd:{}") == "odd:{}"
+    assert cause_meaning("estop:pendant") == "The e-stop 'pendant' is pressed."
+    assert cause_meaning("robot:a{b}") == "The robot reports a fault: a{b}."
+    assert (
+        cause_meaning("never heard of") == "never heard of"
+        and cause_meaning("") == ""
+        and cause_meaning("odd:{}") == "odd:{}"
+    )
 
 
 def test_json_has_no_number_that_is_none():

@@ -82,7 +82,7 @@ def test_a_page_gets_what_is_kept_and_states_with_the_servers_time_and_holder(se
         async with opened(server) as page:
             number = (await page.hear("you"))["page"]
             assert await page.hear("spec") == {"kind": "spec", "arms": ["left"], "limit": None}
-            await page.ask("take")
+            await page.handle("take")
             server.on_progress("state", {"word": "HOLD"})
             state = await page.hear("state")
             assert state | {"t": 0} == {
@@ -104,7 +104,7 @@ def test_a_page_gets_what_is_kept_and_states_with_the_servers_time_and_holder(se
             state = await page.hear("state")
             assert state["stopped"] and state["t"] > 0.0
             await page.hand(shown_at=state["t"] - 5.0)
-            while (await page.ask("leave"))["what"] != "leave":
+            while (await page.handle("leave"))["what"] != "leave":
                 pass
             server.on_progress("state", {})
             assert (await page.hear("state"))["holder"] == 0
@@ -118,7 +118,7 @@ def test_a_page_gets_what_is_kept_and_states_with_the_servers_time_and_holder(se
 def test_how_late_a_held_word_was_is_told_to_the_page(server):
     async def steps():
         async with opened(server) as page:
-            await page.ask("take")
+            await page.handle("take")
             server.on_progress("state", {})
             shown = (await page.hear("state"))["t"]
             await page.hand(shown_at=shown - 3.0)
@@ -173,8 +173,8 @@ def test_a_stop_and_a_button_are_lines_that_name_who_and_what(server):
     async def steps():
         async with opened(server) as page:
             number = (await page.hear("you"))["page"]
-            await page.ask("take")
-            await page.ask("reset", cause="estop:page")
+            await page.handle("take")
+            await page.handle("reset", cause="estop:page")
             await page.say("stop")
             await page.hear("note")
         assert any("from 127.0.0.1" in line and "stop" in line for line in server.lines)
@@ -193,8 +193,8 @@ def test_an_answer_with_control_characters_is_one_harmless_line_of_the_log(serve
         server.station_double.answer = answer
         async with opened(server) as page:
             number = (await page.hear("you"))["page"]
-            await page.ask("take")
-            assert (await page.ask(what, cause="estop:page"))["text"] == answer, (
+            await page.handle("take")
+            assert (await page.handle(what, cause="estop:page"))["text"] == answer, (
                 "the page shows text"
             )
         line = next(line for line in server.lines if f"page {number} asked: {what}" in line)
@@ -224,7 +224,7 @@ def test_a_page_too_many_does_not_end_another(server, monkeypatch):
                 async with opened(server):
                     pass
             assert refused.value.status == 503
-            assert (await page.ask("take"))["well"]
+            assert (await page.handle("take"))["well"]
 
     run(steps, server)
 

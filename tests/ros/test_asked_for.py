@@ -14,7 +14,7 @@ from rlinf_core.episodes import read_episode
 from rlinf_core.policies import make_policy
 from rlinf_core.policies.serialization import save_policy
 from rlinf_core.policies.small import tanh_gaussian
-from rlinf_ros.qos import profile, lossless_profile
+from rlinf_ros.qos import lossless_profile, profile
 from tests.ros.conftest import peer_in
 from tests.ros.stand import listen, start
 from tests.ros.test_station_client import rlinf

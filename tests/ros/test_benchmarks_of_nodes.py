@@ -16,7 +16,7 @@ rclpy = pytest.importorskip("rclpy")
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue  # noqa: E402
 from geometry_msgs.msg import PoseStamped  # noqa: E402
 
-from rlinf_ros.qos import profile, lossless_profile  # noqa: E402
+from rlinf_ros.qos import lossless_profile, profile  # noqa: E402
 from rlinf_station import recorder as sampled  # noqa: E402
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]

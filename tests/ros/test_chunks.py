@@ -24,7 +24,7 @@ from rlinf_core.rollouts.collect import demonstrate
 from rlinf_core.rollouts.envs import single
 from rlinf_core.rollouts.evaluate import play
 from rlinf_ros.conversions import set_stamp, to_ns
-from rlinf_ros.qos import profile, lossless_profile
+from rlinf_ros.qos import lossless_profile, profile
 from sim_bridges.core.environments import stations
 from tests.algorithms.toy import acted
 from tests.ros.conftest import peer_in

@@ -87,7 +87,7 @@ class Interlock:
 
 
 @pytest.fixture
-def asking(monkeypatch):
+def command_context(monkeypatch):
     """A watcher of the left arm, whose interlock runs as its file says; the right one's was set to
     less.
     """
@@ -116,8 +116,10 @@ def asking(monkeypatch):
     return watcher, arms, states
 
 
-def test_every_arm_goes_at_a_tenth_none_faster_than_it_was_set_and_afterwards_as_before(asking):
-    watcher, arms, _ = asking
+def test_every_arm_goes_at_a_tenth_none_faster_than_it_was_set_and_afterwards_as_before(
+    command_context,
+):
+    watcher, arms, _ = command_context
     before, speeds = watcher.slow_down(0.1)
     assert speeds == {"speed": pytest.approx(0.025)} and arms["left"].requests == [
         {"limits.speed": 0.025}
@@ -131,8 +133,8 @@ def test_every_arm_goes_at_a_tenth_none_faster_than_it_was_set_and_afterwards_as
 
 
 @pytest.mark.parametrize("arm", ["left", "right"])
-def test_an_interlock_that_was_started_anew_or_set_meanwhile_ends_it(asking, arm):
-    watcher, _, states = asking
+def test_an_interlock_that_was_started_anew_or_set_meanwhile_ends_it(command_context, arm):
+    watcher, _, states = command_context
     watcher.slow_down(0.1)
     done = iter([False, True])
     watcher.spin(lambda: next(done), 1.0, "something")  # nothing has changed
@@ -145,8 +147,8 @@ def test_an_interlock_that_was_started_anew_or_set_meanwhile_ends_it(asking, arm
     assert not watcher.lowered, "nobody says then that they stay so"
 
 
-def test_one_that_takes_no_other_speeds_or_is_armed_is_said(asking):
-    watcher, arms, _ = asking
+def test_one_that_takes_no_other_speeds_or_is_armed_is_said(command_context):
+    watcher, arms, _ = command_context
     arms["right"].refuses = "no"
     with pytest.raises(
         RlinfError, match=r"of right takes no other speeds: no. Those of left have other speeds now"

@@ -320,7 +320,7 @@ def test_a_gripper_that_comes_back_elsewhere_is_told_anew_where_it_is_wanted(mon
 
     commands.width = 0.08
     want(0.0)
-    commands.through(commands.order, "done")
+    commands.finish_command(commands.order, "done")
     want(0.0)
     assert sent == [0.0], "once"
     commands.begin()  # after a silence it is heard again: its power was away, and it is open

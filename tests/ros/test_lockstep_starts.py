@@ -16,7 +16,7 @@ from benchmarks.lockstep_starts import NODES, STATION, differences, started, wri
 from rlinf_core.episodes.read import recorded
 from rlinf_ros.conversions import to_ns
 from rlinf_ros.endpoints import _unmatched
-from rlinf_ros.qos import profile, lossless_profile
+from rlinf_ros.qos import lossless_profile, profile
 from tests.ros.stand import listen, start
 
 pytestmark = [pytest.mark.ros, pytest.mark.lockstep, pytest.mark.timeout(300)]

@@ -34,7 +34,7 @@ from rlinf_core.policies.serialization import save_policy
 from rlinf_core.policies.small import tanh_gaussian
 from rlinf_core.recipes import load_recipe, station_task
 from rlinf_ros.memory_bus import Envelope, snapshot
-from rlinf_ros.qos import profile, lossless_profile
+from rlinf_ros.qos import lossless_profile, profile
 from rlinf_station.station_process import Host
 from tests.ros.conftest import peer_in
 from tests.ros.stand import Lives, listen

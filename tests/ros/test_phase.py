@@ -87,7 +87,7 @@ def run_lock(lateness, seconds=60.0, hz=20, offset=0.0043, jitter=0.0001, hurry=
             next_input = offset + sent / hz + random.normal(0.0, jitter)
         ticks.append(now)
         wake = lock.ticked(now)
-        lock.came(arrived)
+        lock.add_inputs(arrived)
     return np.array(ticks), np.array(waits)
 
 
@@ -142,7 +142,7 @@ def driven(wait_s, ticks, every, late_s=0.0, hurry=0.0, period=0.01):
         due.append(lock.due_s)
         at = lock.due_s - wait_s
         lock.ticked(lock.due_s + late_s)
-        lock.came([at] if tick % every == 0 else [])
+        lock.add_inputs([at] if tick % every == 0 else [])
     return np.diff(due)
 
 
@@ -177,7 +177,7 @@ def test_after_a_pause_a_phase_is_chosen_by_new_inputs_alone():
             while now < at:
                 now = lock.ticked(now)
             waits.append(now - at)
-            lock.came([at])
+            lock.add_inputs([at])
             at += 0.01
     assert max(waits[160:200]) < 2.5e-4, "it had found the first"
     assert min(waits[200:216]) > 0.001 and max(waits[222:]) < 2.5e-4, (

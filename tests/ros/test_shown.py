@@ -198,8 +198,10 @@ def test_each_sender_and_receiver_of_a_running_station_stands_in_the_table_of_to
     }
     assert len(rows) > 25
     for name, row in rows.items():
-        speakers, listeners = map(nodes, played[2][name])
-        assert row.sender.startswith("each node") or speakers <= set(row.sender.split(", ")), name
+        publisher_ids, listeners = map(nodes, played[2][name])
+        assert row.sender.startswith("each node") or publisher_ids <= set(row.sender.split(", ")), (
+            name
+        )
         assert listeners <= set(row.listeners.split(", ")), name
 
 

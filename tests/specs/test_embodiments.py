@@ -52,7 +52,7 @@ def test_specs_together_have_a_place_for_every_number_of_each_and_say_whose_it_i
         vectors, np.hstack([np.tile([0, 1], (5, 1)), np.zeros((5, 9)), ours]).astype(np.float32)
     )
     assert np.array_equal(actions, np.hstack([np.zeros((5, 3)), done]).astype(np.float32))
-    numbers, rows = BOTH.whose
+    numbers, rows = BOTH.dimension_masks
     assert numbers.tolist() == [[1, 1] + 9 * [1] + 18 * [0], [1, 1] + 9 * [0] + 18 * [1]]
     assert rows.tolist() == [3 * [1] + 6 * [0], 3 * [0] + 6 * [1]]
 

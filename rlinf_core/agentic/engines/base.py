@@ -129,16 +129,17 @@ class Engine(ABC):
             requests, generations, policy.score(rows), strict=True
         ):
             expected = values[len(request.tokens) :]
-            for token, got, wanted in zip(
+            for token, drawn_logprob, replayed_logprob in zip(
                 generation.tokens, generation.log_probs, expected, strict=True
             ):
-                difference = abs(got - wanted)
-                if not (math.isfinite(got) and difference <= tolerance):
+                difference = abs(drawn_logprob - replayed_logprob)
+                if not (math.isfinite(drawn_logprob) and difference <= tolerance):
                     raise EngineMismatchError(
                         f"engine {type(self).__name__}: after the update to version {self.version} "
-                        f"expected the trainer's log-probability {wanted:.6f} of token {token}, "
+                        f"expected the trainer's log-probability {replayed_logprob:.6f} of token "
+                        f"{token}, "
                         f"got "
-                        f"{got:.6f}, a difference of {difference:.2g} nats (at most "
+                        f"{drawn_logprob:.6f}, a difference of {difference:.2g} nats (at most "
                         f"{tolerance:g}). "
                         "The engine holds other weights: a tied head that a reload left, or keys "
                         "and values of older weights in its prefix cache. Restart the engine"

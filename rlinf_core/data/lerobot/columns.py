@@ -106,17 +106,17 @@ def task_texts(table: pa.Table) -> dict[int, str]:
         for field in table.schema
         if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)
     ]
-    wanted = [name for name in ("task", *indexes, INDEX_COLUMN) if name in texts] or (
+    columns = [name for name in ("task", *indexes, INDEX_COLUMN) if name in texts] or (
         texts if len(texts) == 1 else []
     )
-    if not wanted:
+    if not columns:
         raise ValueError(
             "meta/tasks.parquet: expected a column or an index 'task' with the texts, got "
             + _columns(table)
         )
     tasks: dict[int, str] = {}
     for index, text in zip(
-        table["task_index"].to_pylist(), table[wanted[0]].to_pylist(), strict=True
+        table["task_index"].to_pylist(), table[columns[0]].to_pylist(), strict=True
     ):
         if index is None or text is None:
             raise ValueError(

@@ -201,14 +201,14 @@ class DataSet:
         )
         for name in ("episode_index", *([order] if order else ())):
             if name not in table.column_names or table[name].null_count:
-                what = (
+                problem = (
                     "none"
                     if name not in table.column_names
                     else f"{table[name].null_count} empty rows of it"
                 )
                 raise self.error(
                     f"feature '{name}': expected a column of data/ with a number in each row, got "
-                    f"{what}"
+                    f"{problem}"
                 )
         if order is None:
             raise self.error(
@@ -393,7 +393,8 @@ class DataSet:
                     number,
                     frame,
                     f"expected a task of meta/tasks.parquet "
-                    f"({_shortened(sorted(self.sentences))}), got {index}; --instruction says one for "
+                    f"({_shortened(sorted(self.sentences))}), got {index}; --instruction says "
+                    f"one for "
                     f"all",
                 )
         return tuple([self.sentences[index] for index in [*indexes, indexes[-1]]])

@@ -219,25 +219,25 @@ class Orders:
 
     def _by_station(self, order: ReleaseCommand) -> str:
         record = self.releases.record
-        whose: dict[str, Any] = dict.fromkeys(order.stations or [ALL])
+        stations: dict[str, Any] = dict.fromkeys(order.stations or [ALL])
         names = ", ".join(f"'{name}'" for name in order.stations) or "all stations"
         if order.action == "pin" and order.version is not None:
-            record.pins |= dict.fromkeys(whose, order.version)
+            record.pins |= dict.fromkeys(stations, order.version)
             return self.releases.changed(f"pinned to version {order.version}: {names}")
         if order.action == "unpin":
-            if free := [name for name in whose if name not in record.pins]:
+            if free := [name for name in stations if name not in record.pins]:
                 raise BridgeError(
                     f"pin --off: expected what is pinned, "
                     f"{', '.join(record.pins) or 'which nothing is'} "
                     f"({ALL}: all stations), got {', '.join(free)}"
                 )
-            record.pins = {name: pin for name, pin in record.pins.items() if name not in whose}
+            record.pins = {name: pin for name, pin in record.pins.items() if name not in stations}
             return self.releases.changed(f"no longer pinned: {names}")
         if order.action == "pin" or not order.stations:
             raise BridgeError(
                 f"{order.action}: expected {'a version' if order.action == 'pin' else 'stations'}, "
                 f"got none"
             )
-        drained = [name for name in record.drained if name not in whose]
-        record.drained = sorted([*drained, *(whose if order.action == "drain" else ())])
+        drained = [name for name in record.drained if name not in stations]
+        record.drained = sorted([*drained, *(stations if order.action == "drain" else ())])
         return self.releases.changed(f"{order.action}ed: {names}")

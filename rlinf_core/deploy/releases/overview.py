@@ -116,8 +116,8 @@ def rates(releases: ReleaseController, name: str) -> dict[str, float]:
     if not last:
         return {}
     return {
-        what: sum(getattr(outcome, what) for outcome in last) / len(last)
-        for what in ("success", "interlock")
+        metric: sum(getattr(outcome, metric) for outcome in last) / len(last)
+        for metric in ("success", "interlock")
     }
 
 

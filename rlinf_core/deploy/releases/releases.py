@@ -128,13 +128,13 @@ class ReleaseController(PolicySelector):
         if due and station:
             self._try(self.newest, station, "")
 
-    def _try(self, version: int, station: str, why: str) -> None:
+    def _try(self, version: int, station: str, reason: str) -> None:
         self.record.trial = Trial(
             version=version,
             station=station,
             old=list(self.recent.get(station, ()))[-self.settings.episodes :],
         )
-        self.changed(f"version {version} is on trial at station '{station}'{why}")
+        self.changed(f"version {version} is on trial at station '{station}'{reason}")
 
     def _watch(self, trial: Trial, reports: StationReports) -> None:
         """Check that the trial's station has loaded the policy and is connected; else roll back or
@@ -154,14 +154,14 @@ class ReleaseController(PolicySelector):
         """Return the station for a trial: the present one if it is free, else one with enough old
         episodes.
         """
-        record, wanted, now = self.record, self.settings.canary, time.monotonic()
+        record, station, now = self.record, self.settings.canary, time.monotonic()
         free = [
             name
             for name, (when, _) in reports.items()
             if now - when < SILENT_S
             and name not in record.pins
             and name not in record.drained
-            and wanted in ("", name)
+            and station in ("", name)
         ]
         able = [name for name in free if len(self.recent.get(name, ())) >= self.settings.episodes]
         return present if present in free else min(able, default="")
@@ -245,7 +245,7 @@ class ReleaseController(PolicySelector):
             f"{of([old for _, old in pairs])}"
         )
 
-    def promote(self, version: int, why: str) -> str:
+    def promote(self, version: int, reason: str) -> str:
         """A version for all.
 
         Its episodes on trial are compared with no other: they count because they were good.
@@ -255,7 +255,7 @@ class ReleaseController(PolicySelector):
             self.record.watched = self._from_now_on()
         self.record.make_current(version)
         self.recent.clear()
-        return self.changed(f"version {version} goes to all stations: {why}")
+        return self.changed(f"version {version} goes to all stations: {reason}")
 
     def _from_now_on(self) -> Watched | None:
         """Return the reference for the next version of all: each station's last episodes of this
@@ -276,7 +276,7 @@ class ReleaseController(PolicySelector):
             else None
         )
 
-    def roll_back(self, why: str) -> str:
+    def roll_back(self, reason: str) -> str:
         """The policy on trial is given up; without one, that of all, for the one before it.
 
         What it was compared with is used no more: where that was luck, every policy to come would
@@ -295,8 +295,8 @@ class ReleaseController(PolicySelector):
                 None,
             )
             self.recent.clear()
-        record.refused[gone] = why
-        return self.changed(f"version {gone} is rolled back to {record.current}: {why}")
+        record.refused[gone] = reason
+        return self.changed(f"version {gone} is rolled back to {record.current}: {reason}")
 
     def changed(self, text: str = "") -> str:
         """Keep the record, and have the bridge look at it."""

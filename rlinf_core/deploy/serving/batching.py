@@ -63,7 +63,7 @@ class Batcher:
         # of the last batches [s]; the least counts, since a busy machine delays some
         self._durations = deque([math.inf], maxlen=4)
 
-    async def ask(self, kind: Hashable, request: Any) -> Waiting:
+    async def submit(self, kind: Hashable, request: Any) -> Waiting:
         """Wait for the answer to a request.
 
         An exception of ``infer`` about this request is raised here.

@@ -392,7 +392,7 @@ class Service:
         started, version = time.monotonic(), self.server.weights.newest
         done = None
         with Refusal(self.server) as refusal:
-            done = await self.server.batcher.ask(version.kind(pending), pending)
+            done = await self.server.batcher.submit(version.kind(pending), pending)
         await refusal.passed_on(context)
         assert done is not None
         self.server.metrics.answered(time.monotonic() - started, done.size)

@@ -116,8 +116,12 @@ def _check_elements(data: bytes) -> None:
 
 def _pack(value: Any) -> Any:
     if not isinstance(value, np.ndarray | np.generic) or value.dtype.kind not in KINDS:
-        what = value.dtype if isinstance(value, np.ndarray | np.generic) else type(value).__name__
-        raise TypeError(f"expected numbers, texts, lists, maps and arrays of numbers, got {what}")
+        type_name = (
+            value.dtype if isinstance(value, np.ndarray | np.generic) else type(value).__name__
+        )
+        raise TypeError(
+            f"expected numbers, texts, lists, maps and arrays of numbers, got {type_name}"
+        )
     if isinstance(value, np.generic):
         return {b"__npgeneric__": True, b"data": value.item(), b"dtype": value.dtype.str}
     data = np.ascontiguousarray(value).data.cast("B") if value.size else b""  # a view: no copy

@@ -128,7 +128,7 @@ class PolicyServer:
     Args:
         weights: what is served; looked at every second for a newer version.
         max_batch, max_wait_s: see ``Batcher``.
-        say: takes a line for people.
+        log_line: takes a line for people.
         key: that a client must show (``access``); empty for none.
         tls: of its socket; None for none.
     """
@@ -142,13 +142,22 @@ class PolicyServer:
         key: str = "",
         tls: SSLContext | None = None,
     ) -> None:
-        self.weights, self.log_line, self.metrics, self.key, self.tls = weights, log_line, Metrics(), key, tls
+        self.weights, self.log_line, self.metrics, self.key, self.tls = (
+            weights,
+            log_line,
+            Metrics(),
+            key,
+            tls,
+        )
         self.clients: set[Client] = set()
         self.log = LimitedLog(log_line, "serve")
         self.bounds = Bounds(self.log)
         self.unpacking = asyncio.Semaphore(UNPACKINGS)
         self.batcher = Batcher(
-            lambda kind, requests: kind[0].answers(requests), max_batch, max_wait_s, self._asking
+            lambda kind, requests: kind[0].answers(requests),
+            max_batch,
+            max_wait_s,
+            self._connection_count,
         )
 
     @asynccontextmanager
@@ -195,7 +204,7 @@ class PolicyServer:
                 task.cancel()
             self.batcher.close()
 
-    def _asking(self) -> int:
+    def _connection_count(self) -> int:
         since = time.monotonic() - ASKING_S
         return sum(client.requested_at > since for client in self.clients)
 
@@ -260,7 +269,7 @@ class PolicyServer:
                 observation = await asyncio.to_thread(unpacked, message)
         request = read_request(version.policy.spec, observation, version.needs_instruction)
         client.requested_at, version = started, client.begin(request.episode, version)
-        done = await self.batcher.ask(version.kind(request), request)
+        done = await self.batcher.submit(version.kind(request), request)
         answer: dict[str, Any] = done.request
         answer["server_timing"] = {
             "infer_ms": 1e3 * done.took_s,

@@ -304,7 +304,7 @@ class Visuomotor(NetworkPolicy):
             SpecError: the policy is for several robots.
             PolicyFileError: the folder is not empty.
         """
-        if self.normalisation.whose is not None:
+        if self.normalisation.dimension_mask is not None:
             raise SpecError("vla lerobot: expected the policy of one robot, got one of several")
         names = [
             name for name in self.network.config["input_features"] if name.startswith(PICTURES)

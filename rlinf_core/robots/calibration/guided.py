@@ -110,10 +110,10 @@ def rewritten(text: str, changes: Mapping[str, Any]) -> str:
             else new.rstrip("\n") + f"\n{line}\n"
         )
     try:
-        well = load_plain(new) == {**(load_plain(text) or {}), **changes}
+        is_equal = load_plain(new) == {**(load_plain(text) or {}), **changes}
     except yaml.YAMLError:
-        well = False
-    if not well:
+        is_equal = False
+    if not is_equal:
         raise RlinfError(
             f"expected {', '.join(changes)} on one line each. Write by hand:\n"
             + "\n".join(f"{key}: {flow(value)}" for key, value in changes.items())

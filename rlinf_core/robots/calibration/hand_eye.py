@@ -81,17 +81,17 @@ def check(
         )
     document = read(path, "hand-eye file")
     for name, mount in checked(HandEye, document).cameras.items():
-        for key, what, got, names in (
+        for key, expected, got, names in (
             (f"cameras.{name}", "a camera", name, cameras),
             (f"cameras.{name}.arm", "an arm", mount.arm, arms),
         ):
             if got not in names:
                 listing = (
                     ", ".join(filter(None, names))
-                    or f"none: it has no {what.split()[1]} with a name"
+                    or f"none: it has no {expected.split()[1]} with a name"
                 )
                 raise RecipeError(
-                    f"{document.place(tuple(key.split('.')))}: '{key}': expected {what} of "
+                    f"{document.place(tuple(key.split('.')))}: '{key}': expected {expected} of "
                     f"robot.yaml ({listing}), "
                     f"got '{got}'{nearest(got, names)}"
                 )

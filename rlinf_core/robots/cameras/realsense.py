@@ -76,7 +76,7 @@ class Source:
         self.lens = tuple[float, ...]()
         self.frames = rs.syncer(MAX_WAITING)
         self.align = rs.align(rs.stream.color) if settings.depth else None
-        wanted = {rs.stream.color: rs.format.rgb8} | (
+        formats = {rs.stream.color: rs.format.rgb8} | (
             {rs.stream.depth: rs.format.z16} if settings.depth else {}
         )
         try:
@@ -84,14 +84,14 @@ class Source:
                 profiles = {
                     profile.stream_type(): profile
                     for profile in sensor.get_stream_profiles()
-                    if self._fits(profile, wanted)
+                    if self._fits(profile, formats)
                 }
                 if profiles:
                     sensor.open(list(profiles.values()))
                     self.sensors.append(sensor)
                     sensor.start(self.frames)
                 for kind in profiles:
-                    wanted.pop(kind)
+                    formats.pop(kind)
         except RuntimeError as error:
             self.close()
             raise DeviceError(
@@ -99,10 +99,10 @@ class Source:
                 f"may have "
                 "it; else plug it in again"
             ) from error
-        if wanted:
+        if formats:
             self.close()
             raise DeviceError(
-                f"expected {' and '.join(profile.name for profile in wanted)} of "
+                f"expected {' and '.join(profile.name for profile in formats)} of "
                 f"{list(settings.size)} (height, "
                 f"width) at {settings.fps:g} Hz of RealSense '{settings.serial}', which it has "
                 f"not, or not "
@@ -110,8 +110,8 @@ class Source:
                 "cameras.<name>.size and fps"
             )
 
-    def _fits(self, profile: Any, wanted: dict[Any, Any]) -> bool:
-        if wanted.get(profile.stream_type()) != profile.format() or profile.fps() != round(
+    def _fits(self, profile: Any, formats: dict[Any, Any]) -> bool:
+        if formats.get(profile.stream_type()) != profile.format() or profile.fps() != round(
             self.settings.fps
         ):
             return False
@@ -133,13 +133,13 @@ class Source:
                 f"unplugged or silent: expected an image of RealSense '{self.settings.serial}' "
                 f"within "
                 f"{SILENT_S:g} s, got: {error}. Plug it in again: it is looked for every second",
-                gone=True,
+                disconnected=True,
             ) from error
         raise DeviceError(
             f"silent: expected colours and depth of RealSense '{self.settings.serial}' within "
             f"{SILENT_S:g} "
             "s, got one of them alone. It is begun anew",
-            gone=True,
+            disconnected=True,
         )
 
     def _frame(self, frames: Any, arrived_ns: int) -> Frame:

@@ -104,7 +104,7 @@ class Source:
                 f"unplugged: expected an image of {self.settings.device}, got none within "
                 f"{SILENT_S:g} s. "
                 "Plug it in again: it is looked for every second",
-                gone=True,
+                disconnected=True,
             )
         if pixels.shape[:2] != self.settings.size:
             raise DeviceError(

@@ -104,19 +104,19 @@ class OrderTracker:
         self.echo: int | None = None
         self.taken_at = now
 
-    def next(self, status: Status, wanted: int | None, now: float) -> int | None:
+    def next(self, status: Status, target: int | None, now: float) -> int | None:
         """Return the command to send now; None if there is none, or the gripper would not move."""
         if (
             status.trouble
-            or wanted is None
-            or status.ordered in (self.order, wanted)
+            or target is None
+            or status.ordered in (self.order, target)
             or status.ordered != self.echo
         ):
             self.taken_at, self.echo = now, status.ordered
-        if status.trouble or wanted in (None, status.ordered):
+        if status.trouble or target in (None, status.ordered):
             return None
-        self.order = wanted
-        return wanted
+        self.order = target
+        return target
 
 
 class Robotiq:
@@ -153,7 +153,7 @@ class Robotiq:
 
     def status(self) -> Status:
         """Return the present status."""
-        first, second, third = self._ask(
+        first, second, third = self._call(
             self.port.read_holding_registers, IN, count=REGISTERS
         ).registers
         object_status = first >> 14 if first & GO else STANDS  # meaningless without a command
@@ -170,20 +170,20 @@ class Robotiq:
         self._write(ACTIVATE, 0, 0)
 
     def _write(self, *values: int) -> None:
-        self._ask(self.port.write_registers, OUT, list(values))
+        self._call(self.port.write_registers, OUT, list(values))
 
-    def _ask(self, what: Any, *arguments: Any, **more: Any) -> Any:
+    def _call(self, function: Any, *arguments: Any, **more: Any) -> Any:
         from pymodbus.exceptions import ModbusException
 
         where = f"Robotiq gripper {self.settings.id} at {self.settings.device}"
         try:
-            answer = what(*arguments, device_id=self.settings.id, **more)
+            answer = function(*arguments, device_id=self.settings.id, **more)
         except (ModbusException, OSError) as error:
             raise DeviceError(
                 f"unplugged or silent: expected an answer of {where} within "
                 f"{self.settings.timeout_s:g} s, "
                 f"got: {error}. See to its power and its plug: it is looked for every second",
-                gone=True,
+                disconnected=True,
             ) from error
         if answer.isError():
             raise DeviceError(

@@ -82,7 +82,7 @@ class Device:
         """
         return ()
 
-    def owed(self) -> tuple[str, ...]:
+    def take_requests(self) -> tuple[str, ...]:
         """Return the requests that came before ``poll`` raised, each once.
 
         A disarming counts in any case.
@@ -112,12 +112,12 @@ class Device:
         return ""
 
 
-class Asking(Device):
+class RequestDevice(Device):
     """A device that keeps requests until they are handed on."""
 
     requests: list[str]
 
-    def owed(self) -> tuple[str, ...]:
+    def take_requests(self) -> tuple[str, ...]:
         handed_on, self.requests = self.requests, []
         return tuple(handed_on)
 
@@ -158,7 +158,7 @@ class Guard:
                 return ()
             requests = self.device.poll()
         except DeviceError as error:
-            requests = self.device.owed()
+            requests = self.device.take_requests()
             self._doubt(error)
         else:
             if before and now - before > (HELD_LATE_S if self._commands else LATE_S):
@@ -198,7 +198,7 @@ class Guard:
         if self._opened or not self.trouble:  # keep the first message while the device is away
             self.trouble = f"{self.name}: {error}"
         self.believed, self._rest_since = False, 0.0
-        if error.gone and self._opened:
+        if error.disconnected and self._opened:
             self.close()
             self._looked_at = time.monotonic()
 
@@ -238,15 +238,16 @@ class Guard:
 class Source:
     """A device file that is read without waiting: hidraw, evdev, or the pipe of a twin."""
 
-    def __init__(self, path: str | Path, what: str) -> None:
-        self.path, self.what = Path(path), what
+    def __init__(self, path: str | Path, device_name: str) -> None:
+        self.path, self.device_name = Path(path), device_name
         try:
             self.fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except PermissionError as error:
-            raise DeviceError(refused(what, path)) from error
+            raise DeviceError(refused(device_name, path)) from error
         except OSError as error:
             raise DeviceError(
-                f"expected {what} at {path}, got: {error.strerror}. Plug it in, or name another "
+                f"expected {device_name} at {path}, got: {error.strerror}. Plug it in, or name "
+                f"another "
                 f"one: "
                 "station.operator.device"
             ) from error
@@ -255,7 +256,7 @@ class Source:
         if stat.S_ISFIFO(status.st_mode) and status.st_uid not in (0, os.geteuid()):
             self.close()
             raise DeviceError(
-                f"expected {what} at {path}, got a pipe of {user_name(status.st_uid)}, "
+                f"expected {device_name} at {path}, got a pipe of {user_name(status.st_uid)}, "
                 "who would move the arm. Start a twin of your own in a folder of "
                 "your own: rlinf fake-device"
             )
@@ -271,7 +272,7 @@ class Source:
         except HeldError as error:
             os.close(self.fd)
             raise DeviceError(
-                f"expected {self.what} at {self.path} that nobody else reads, got one "
+                f"expected {self.device_name} at {self.path} that nobody else reads, got one "
                 f"that {error} reads. One device would move two arms: end that, or "
                 "name another one: station.operator.device"
             ) from error
@@ -290,17 +291,18 @@ class Source:
             except BlockingIOError:
                 return
             except OSError as error:
-                raise self._gone(error.strerror) from error
+                raise self._disconnected(error.strerror) from error
             if not data:
-                raise self._gone("its end")
+                raise self._disconnected("its end")
             yield data
 
-    def _gone(self, got: str | None) -> DeviceError:
+    def _disconnected(self, got: str | None) -> DeviceError:
         return DeviceError(
-            f"unplugged: expected reports of {self.what} at {self.path}, got {got}. Plug it in "
+            f"unplugged: expected reports of {self.device_name} at {self.path}, got {got}. Plug "
+            f"it in "
             f"again: it is "
             "looked for every second",
-            gone=True,
+            disconnected=True,
         )
 
     def close(self) -> None:

@@ -35,8 +35,8 @@ KEYBOARD_KEYS = (
 class Events:
     """The events of one device."""
 
-    def __init__(self, path: str, what: str, grab: bool = False) -> None:
-        self.source = Source(path, what)
+    def __init__(self, path: str, device_name: str, grab: bool = False) -> None:
+        self.source = Source(path, device_name)
         with contextlib.suppress(OSError):  # a pipe cannot be grabbed, and need not be
             if grab:
                 fcntl.ioctl(self.source.fd, EVIOCGRAB, 1)
@@ -101,7 +101,7 @@ USUAL: dict[Axis, Deflection] = {
     "ry": "dpad_y",
     "rz": "right_x",
 }
-ASKS: dict[Button, Role] = {
+REQUEST_BUTTONS: dict[Button, Role] = {
     "start": "arm",
     "back": "disarm",
     "a": "close",
@@ -164,7 +164,7 @@ class Pad(Sticks):
         self,
         *,
         axes: dict[Axis, Deflection] = USUAL,
-        buttons: dict[Button, Role] = ASKS,
+        buttons: dict[Button, Role] = REQUEST_BUTTONS,
         clutch: str = "rb",
         silence_s: Seconds = 2.0,
         **shaping: Any,
@@ -305,13 +305,13 @@ class Joy(Pad):
         return self.believable and super().at_rest()
 
 
-PEDAL_ASKS: dict[Button, Role] = {"a": "failure", "b": "intervene", "c": "success"}
+PEDAL_BUTTONS: dict[Button, Role] = {"a": "failure", "b": "intervene", "c": "success"}
 
 
 class Pedal(Sticks):
     """A foot pedal, usually beside another device: station.second_operator."""
 
-    def __init__(self, *, device: str, buttons: dict[Button, Role] = PEDAL_ASKS) -> None:
+    def __init__(self, *, device: str, buttons: dict[Button, Role] = PEDAL_BUTTONS) -> None:
         """Settings.
 
         Args:

@@ -9,7 +9,7 @@ import sys
 import time
 
 from rlinf_core.core.errors import DeviceError
-from rlinf_core.robots.operators.device import Asking
+from rlinf_core.robots.operators.device import RequestDevice
 
 PAIRS = {
     "x": ("ws", "forward/back"),
@@ -21,7 +21,7 @@ PAIRS = {
     "grip": ("vc", "open/close the gripper"),
 }
 STOPS = "q "  # also in the middle of a sequence; the space bar is STOP on the page, too
-ASKS = {
+REQUEST_BUTTONS = {
     "e": "arm",
     **dict.fromkeys(STOPS, "disarm"),
     "g": "ready",
@@ -40,7 +40,7 @@ SEQUENCE = re.compile(rf"\x1b(?:\[\[?{PARAMETERS}[@-~]?|O.?|[^\[O\x1b])?", re.S)
 UNFINISHED = re.compile(rf"\x1b(?:\[\[?{PARAMETERS}|O)?\Z")
 
 
-class Keyboard(Asking):
+class Keyboard(RequestDevice):
     """A person in a terminal of their own (rlinf teleop): every key but those that stop renews the
     enable.
 
@@ -68,14 +68,14 @@ class Keyboard(Asking):
                 data = os.read(sys.stdin.fileno(), 64)
             except OSError as error:
                 raise DeviceError(
-                    f"unplugged: the terminal has gone ({error.strerror})", gone=True
+                    f"unplugged: the terminal has gone ({error.strerror})", disconnected=True
                 ) from error
             if not data:
-                raise DeviceError("unplugged: the terminal has ended", gone=True)
+                raise DeviceError("unplugged: the terminal has ended", disconnected=True)
             for key in self._keys(data.decode(errors="replace")):
-                self.requests.append(ASKS.get(key, key if key.isdigit() else "enable"))
+                self.requests.append(REQUEST_BUTTONS.get(key, key if key.isdigit() else "enable"))
                 self.key, self.key_at = key, time.monotonic()
-        return self.owed()
+        return self.take_requests()
 
     def _keys(self, text: str) -> str:
         """Return the pressed keys, with escape for each key that sends a sequence.

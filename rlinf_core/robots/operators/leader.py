@@ -213,7 +213,7 @@ class Leader(Device):
                 f"unplugged: expected a leader arm at {self.device}, got: {error}. Plug it in "
                 f"again: it is "
                 "looked for every second",
-                gone=True,
+                disconnected=True,
             ) from error
         if not answered:
             if time.monotonic() - self.received_at > self.silence_s:

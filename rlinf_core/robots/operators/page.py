@@ -102,7 +102,7 @@ class Page(Sticks):
                 f"it; if "
                 "the page has gone, open it and take the controls"
             )
-        return self.owed()
+        return self.take_requests()
 
     def motion(self) -> dict[str, float] | None:
         return super().motion() if self.rested else None

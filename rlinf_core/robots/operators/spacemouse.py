@@ -25,19 +25,19 @@ USUAL: dict[Axis, Deflection] = {
     "ry": "-rx",
     "rz": "-rz",
 }
-ASKS: dict[Button, Role] = {"1": "close", "2": "open"}
+REQUEST_BUTTONS: dict[Button, Role] = {"1": "close", "2": "open"}
 VENDORS = ("046D", "256F")  # Logitech, the earlier maker, and 3Dconnexion
 AUTO = "auto"
 MULTI_AXIS = b"\x05\x01\x09\x08"  # usage of generic desktop, the start of the report descriptor
 
 
 def find(
-    wanted: str = AUTO, folder: Path = Path("/sys/class/hidraw"), devices: Path = Path("/dev")
+    identity: str = AUTO, folder: Path = Path("/sys/class/hidraw"), devices: Path = Path("/dev")
 ) -> Path:
     """Return the file of a six-axis device of 3Dconnexion, with any product id.
 
     Args:
-        wanted: its serial number or its port, in the kernel's form; auto for the only one.
+        identity: its serial number or its port, in the kernel's form; auto for the only one.
         folder: folder of the kernel's entries.
         devices: folder of the files.
 
@@ -52,7 +52,7 @@ def find(
     chosen = [
         path
         for path, facts in mice.items()
-        if wanted == AUTO or wanted in (facts["HID_UNIQ"], facts["HID_PHYS"])
+        if identity == AUTO or identity in (facts["HID_UNIQ"], facts["HID_PHYS"])
     ]
     if len(chosen) == 1:
         return chosen[0]
@@ -66,11 +66,13 @@ def find(
             f"expected a SpaceMouse, found none in {folder}. Plug it in, or name its file: "
             "station.operator.device=/dev/hidraw0; without one: rlinf fake-device spacemouse"
         )
-    which = (
-        "one SpaceMouse" if wanted == AUTO else f"one SpaceMouse with the serial or port '{wanted}'"
+    expected = (
+        "one SpaceMouse"
+        if identity == AUTO
+        else f"one SpaceMouse with the serial or port '{identity}'"
     )
     raise DeviceError(
-        f"expected {which}, found {listing}. Unplug the others, or choose by serial or by "
+        f"expected {expected}, found {listing}. Unplug the others, or choose by serial or by "
         "port, which stay: station.operator.device=<serial or port>"
     )
 
@@ -95,7 +97,7 @@ class SpaceMouse(Sticks):
         *,
         device: str = AUTO,
         axes: dict[Axis, Deflection] = USUAL,
-        buttons: dict[Button, Role] = ASKS,
+        buttons: dict[Button, Role] = REQUEST_BUTTONS,
         **shaping: Any,
     ) -> None:
         """Settings.

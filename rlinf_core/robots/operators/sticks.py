@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from rlinf_core.core.errors import DeviceError
-from rlinf_core.robots.operators.device import Asking
+from rlinf_core.robots.operators.device import RequestDevice
 
 Axis = Literal["x", "y", "z", "rx", "ry", "rz", "grip"]
 Role = Literal[
@@ -36,7 +36,7 @@ Seconds = Annotated[float, Field(ge=0.05, le=60)]
 HELD = {"open": 1.0, "close": -1.0}
 
 
-class Sticks(Asking):
+class Sticks(RequestDevice):
     """A device with deflections and buttons; each kind's ``take`` fills ``values`` and
     ``pressed``.
     """
@@ -117,7 +117,7 @@ class Sticks(Asking):
                 f"s. Let go "
                 "of it; if that does not help, plug it in again"
             )
-        requests = self.owed()
+        requests = self.take_requests()
         news = self.received_at != self.polled_at
         self.polled_at = self.received_at
         return requests or (("enable",) if news and self.motion() is not None else ())

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from rlinf_core.core.errors import DeviceError
 from rlinf_core.core.rotation import inverse, product, to_quaternion, to_vector
-from rlinf_core.robots.operators.device import Asking
+from rlinf_core.robots.operators.device import RequestDevice
 from rlinf_core.robots.operators.sticks import HELD, Button, Role, Scale, Seconds
 from rlinf_core.specs.arrays import ActionSpec
 
@@ -21,7 +21,7 @@ PAUSE_S = 0.5  # after this pause the follower starts from the hand's new place
 PRESSED = 0.5  # threshold of a button that is an axis
 SignedAxis = Literal["x", "y", "z", "-x", "-y", "-z"]
 Place = tuple[np.ndarray, tuple[float, float, float, float]]  # [m], quaternion x y z w
-ASKS: dict[Button, Role] = {
+REQUEST_BUTTONS: dict[Button, Role] = {
     "a": "success",
     "b": "failure",
     "trigger": "close",
@@ -31,7 +31,7 @@ ASKS: dict[Button, Role] = {
 NAMES = ("trigger", "grip", "a", "b", "menu", "stick")
 
 
-class Vr(Asking):
+class Vr(RequestDevice):
     """A relative controller: while the clutch is held, the tool copies the hand's motion.
 
     Both may begin at any place.
@@ -46,7 +46,7 @@ class Vr(Asking):
         y: SignedAxis = "y",
         z: SignedAxis = "z",
         clutch: str = "grip",
-        buttons: dict[Button, Role] = ASKS,
+        buttons: dict[Button, Role] = REQUEST_BUTTONS,
         button_names: tuple[str, ...] = NAMES,
         scale: Scale = 1.0,
         silence_s: Annotated[Seconds, Field(le=1.0)] = 0.2,
@@ -157,7 +157,7 @@ class Vr(Asking):
                 f"{self.silence_s:g} s. Let go of it; if that does not help, look at the headset's "
                 f"bridge"
             )
-        return self.owed() or (("enable",) if self._holds() else ())
+        return self.take_requests() or (("enable",) if self._holds() else ())
 
     def _holds(self) -> bool:
         return self.clutch in self.pressed

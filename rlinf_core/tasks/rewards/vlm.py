@@ -96,13 +96,13 @@ class VLM:
     def __call__(self, channels: dict[str, np.ndarray]) -> bool:
         self.history.append([channels[name] for name in self.channels])
         if self.waits:
-            self.answer = self._ask()
+            self.answer = self._request_verdict()
             self._take(self.answer)
         elif self.answer is None or self.answer.done():
             if self.answer is not None:
                 self._take(self.answer)
             is_free = self.running is None or self.running.done()
-            self.answer = self._ask() if is_free else None
+            self.answer = self._request_verdict() if is_free else None
         return self.yes >= self.in_a_row
 
     def _take(self, answer: Future[bool]) -> None:
@@ -118,7 +118,7 @@ class VLM:
             if self.waits:
                 raise
 
-    def _ask(self) -> Future[bool]:
+    def _request_verdict(self) -> Future[bool]:
         """Ask in a thread whether the task is done in the frames up to now."""
         newest_first = list(self.history)[::-1][:: self.stride]
         self.running = answer = Future[bool]()

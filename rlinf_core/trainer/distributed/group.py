@@ -37,8 +37,8 @@ from rlinf_core.specs.arrays import StationSpec
 from rlinf_core.trainer.distributed.ray_cluster import (
     START_S,
     NoRoomError,
-    check_begun,
     check_room,
+    check_started,
     connect,
     cpus_per_process,
     lost,
@@ -187,7 +187,7 @@ class LostProcess(Exception):
 
 
 def _lost(error: Exception) -> LostProcess:
-    check_begun("learner group", error)
+    check_started("learner group", error)
     return LostProcess(str(error).partition("\n")[0])
 
 
@@ -376,7 +376,7 @@ class LearnerGroup:
 
     def _moved(self, direction: str) -> int:
         try:
-            size: int = self._ask(direction)[0]
+            size: int = self._call_all(direction)[0]
             return size
         except LostProcess as error:  # restarted processes are on their devices
             self._recover(error)
@@ -395,7 +395,7 @@ class LearnerGroup:
         """
         self.since.append((name, arguments))
         try:
-            return self._ask(name, *arguments)
+            return self._call_all(name, *arguments)
         except LostProcess as error:
             return self._recover(error)
 
@@ -403,7 +403,7 @@ class LearnerGroup:
         """Fetch the state and drop the stored calls."""
         while True:
             try:
-                state: State = self._ask("state_dict", not self.taken)[0]
+                state: State = self._call_all("state_dict", not self.taken)[0]
                 if self.taken and self.checkpoint:
                     before = self.checkpoint["modules"]
                     state["modules"] = {
@@ -460,7 +460,7 @@ class LearnerGroup:
             meeting = self.ray.get(self.processes[0].open.remote())
         except lost() as error:
             raise _lost(error) from error
-        self.name = self._ask("join", meeting, self.spec_ref)[0]
+        self.name = self._call_all("join", meeting, self.spec_ref)[0]
 
     def _spawn(self, rank: int) -> Any:
         quiet = {
@@ -474,12 +474,12 @@ class LearnerGroup:
         """Load the last state and repeat the stored calls. Returns the answers to the last one."""
         answers: list[Any] = []
         if self.checkpoint is not None:
-            answers = self._ask("load_state_dict", self.ray.put(self.checkpoint))
+            answers = self._call_all("load_state_dict", self.ray.put(self.checkpoint))
         for name, arguments in self.since:
-            answers = self._ask(name, *arguments)
+            answers = self._call_all(name, *arguments)
         return answers
 
-    def _ask(self, name: str, *arguments: Any) -> list[Any]:
+    def _call_all(self, name: str, *arguments: Any) -> list[Any]:
         """Call a method in all processes at the same time and return the answers."""
         ray = self.ray
         try:

@@ -51,11 +51,12 @@ def of_ray(error: BaseException) -> bool:
     return isinstance(error, exceptions.RayError) and type(error) is not exceptions.RayError
 
 
-def check_begun(who: str, error: Exception) -> None:
+def check_started(process_name: str, error: Exception) -> None:
     """Raise StartupError if one of the ``lost`` processes failed in its own start."""
     if getattr(error, "actor_init_failed", False):
         raise StartupError(
-            f"{who}: expected a process that begins, got one that failed at once, as it would "
+            f"{process_name}: expected a process that begins, got one that failed at once, as it "
+            f"would "
             f"again: {error}\n"
             "Mend what it says there; the same command goes on"
         ) from error
@@ -65,7 +66,9 @@ class NoRoomError(RestartLimitError):
     """The cluster does not start more processes."""
 
 
-def no_room(who: str, count: int, per_process: dict[str, float], within_s: float) -> NoRoomError:
+def no_room(
+    process_name: str, count: int, per_process: dict[str, float], within_s: float
+) -> NoRoomError:
     """Return the error for a cluster that did not start ``count`` processes in time."""
     import ray
 
@@ -74,7 +77,7 @@ def no_room(who: str, count: int, per_process: dict[str, float], within_s: float
         for resource_table in (resources(), ray.available_resources())
     )
     return NoRoomError(
-        f"{who}: expected room for {count} processes of {per_process['num_cpus']:g} CPU, "
+        f"{process_name}: expected room for {count} processes of {per_process['num_cpus']:g} CPU, "
         f"{per_process['num_gpus']:g} GPU each within {within_s:.0f} s; the cluster has {all_of}, "
         f"of which "
         f"{free} are free. Ask for fewer in placement, or end what runs there"
@@ -187,7 +190,7 @@ def cpus_per_process(processes: int) -> float:
     return min(1.0, int(1000 * resources().get("CPU", 0) / max(processes, 1)) / 1000)
 
 
-def check_room(who: str, count: int, per_process: dict[str, float]) -> None:
+def check_room(process_name: str, count: int, per_process: dict[str, float]) -> None:
     """Raise NoRoomError if the cluster has no room for ``count`` more processes.
 
     It waits up to FREED_S, since Ray frees the resources of ended processes with a delay.
@@ -203,7 +206,7 @@ def check_room(who: str, count: int, per_process: dict[str, float]) -> None:
         ):
             return
         if time.monotonic() > end:
-            raise no_room(who, count, per_process, FREED_S)
+            raise no_room(process_name, count, per_process, FREED_S)
         time.sleep(0.2)
 
 

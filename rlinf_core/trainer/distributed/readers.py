@@ -18,7 +18,7 @@ from rlinf_core.policies.settings import PolicySettings
 from rlinf_core.rollouts.from_episode import read_checked, trajectory_of
 from rlinf_core.rollouts.types import Trajectory
 from rlinf_core.specs.arrays import StationSpec
-from rlinf_core.trainer.distributed.ray_cluster import check_begun, connect, lost, of_ray
+from rlinf_core.trainer.distributed.ray_cluster import check_started, connect, lost, of_ray
 
 RESTARTS = 10  # maximum restarts of readers in a run
 AHEAD = 2  # prefetched episodes of each reader
@@ -34,7 +34,7 @@ class Reader:
         use_executed: bool,
         rollouts_of: PolicySettings | None,
     ) -> None:
-        self.spec, self.longest, self.how = spec, longest, (use_executed, rollouts_of)
+        self.spec, self.longest, self.options = spec, longest, (use_executed, rollouts_of)
 
     def pid(self) -> int:
         """Return the process id."""
@@ -51,7 +51,7 @@ class Reader:
             for file, data in files.items():
                 (episode / file).write_bytes(data)
             return trajectory_of(
-                read_checked(episode, self.spec, self.longest, sender), self.spec, *self.how
+                read_checked(episode, self.spec, self.longest, sender), self.spec, *self.options
             )
 
 
@@ -112,7 +112,7 @@ class Readers:
         self._begun[folder] = number, self._actors[number].read.remote(folder.name, files, sender)
 
     def _replace(self, number: int, error: Exception) -> None:
-        check_begun("ingest", error)
+        check_started("ingest", error)
         self.died += 1
         if self.died > RESTARTS:
             raise IngestError(

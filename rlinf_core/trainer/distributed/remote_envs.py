@@ -14,7 +14,7 @@ from rlinf_core.recipes import Recipe
 from rlinf_core.rollouts.collect import Rollouts, Stages
 from rlinf_core.rollouts.envs import Steps, VectorEnv
 from rlinf_core.specs.arrays import Arrays
-from rlinf_core.trainer.distributed.ray_cluster import check_begun, connect, cpus_for, lost
+from rlinf_core.trainer.distributed.ray_cluster import check_started, connect, cpus_for, lost
 
 Make = Callable[[Recipe, int], VectorEnv]
 RESTARTS = 10  # maximum restarts of simulator processes in a run
@@ -59,7 +59,7 @@ class RemoteEnvs:
         self.ray, self.recipe, self.make = connect(recipe.placement.ray), recipe, make
         self.processes, self.share, self.died = processes, share, 0
         self.size = share * len(processes)
-        self.spec = self._ask(0, "describe")
+        self.spec = self._call(0, "describe")
         self.seeds = np.arange(self.size)
         self.newest: list[Arrays] = [{} for _ in processes]
 
@@ -111,7 +111,7 @@ class RemoteEnvs:
             self._all("load_state_dict", [[state[str(index)]] for index in range(len(state))])
 
     def render(self, index: int = 0) -> np.ndarray:
-        picture: np.ndarray = self._ask(index // self.share, "call", "render", index % self.share)
+        picture: np.ndarray = self._call(index // self.share, "call", "render", index % self.share)
         return picture
 
     def close(self) -> None:
@@ -140,13 +140,13 @@ class RemoteEnvs:
             if name != "step":
                 if name == "reset":
                     return observation
-                return self._ask(index, "call", name)
+                return self._call(index, "call", name)
             nothing, last = np.zeros(self.share), self.newest[index] or observation
             return Steps(last, nothing, nothing, np.ones(self.share), nothing, observation)
 
     def _replace(self, index: int, error: Exception) -> Arrays:
         """Replace a dead process, and return the first observation of its new episodes."""
-        check_begun("simulator processes", error)
+        check_started("simulator processes", error)
         self.died += 1
         if self.died > RESTARTS:
             raise RestartLimitError(
@@ -159,10 +159,10 @@ class RemoteEnvs:
         )
         self.processes[index] = _spawn(self.ray, self.recipe, self.make, self.share)
         seeds = self._parts(self.seeds)[index] + SEED_STRIDE * self.died
-        observation: Arrays = self._ask(index, "call", "reset", seeds.tolist())
+        observation: Arrays = self._call(index, "call", "reset", seeds.tolist())
         return observation
 
-    def _ask(self, index: int, method: str, *arguments: Any) -> Any:
+    def _call(self, index: int, method: str, *arguments: Any) -> Any:
         try:
             return self.ray.get(getattr(self.processes[index], method).remote(*arguments))
         except self.ray.exceptions.RayTaskError as error:
@@ -170,7 +170,7 @@ class RemoteEnvs:
                 raise error.cause from None
             raise RlinfError(f"a simulator process stopped: {error}") from error
         except lost() as error:
-            check_begun("simulator processes", error)
+            check_started("simulator processes", error)
             raise RlinfError(f"a simulator process died as it began: {error}") from error
 
 

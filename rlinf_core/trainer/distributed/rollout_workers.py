@@ -22,8 +22,8 @@ from rlinf_core.rollouts.collect import PlayUsage, Rollouts
 from rlinf_core.rollouts.types import Experience, Trajectory
 from rlinf_core.trainer.distributed.ray_cluster import (
     START_S,
-    check_begun,
     check_room,
+    check_started,
     connect,
     cpus_for,
     lost,
@@ -274,7 +274,7 @@ class OnRay:
                     raise error.cause from None
                 raise RlinfError(f"a rollout worker stopped: {error}") from error
             except lost() as error:
-                check_begun("rollout workers", error)
+                check_started("rollout workers", error)
                 self.died += 1
                 if self.died > RESTARTS:
                     raise RestartLimitError(

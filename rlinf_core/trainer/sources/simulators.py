@@ -153,7 +153,7 @@ class Simulators(Source):
             return Experience()
         amount = order | self.slice
         if not self.is_pending:
-            self._ask(self.players, updates, amount)
+            self._request_rollouts(self.players, updates, amount)
         brought, seconds = self.players.take()
         for part, value in seconds.items():
             self.clock.seconds[part] += value
@@ -162,14 +162,16 @@ class Simulators(Source):
         brought, self.early = self.early + brought, []
         self.is_pending = False
         if self.recipe.placement.mode == "pipelined":
-            self._ask(self.players, updates, amount)
+            self._request_rollouts(self.players, updates, amount)
         return Experience(
             [trajectory for experience in brought for trajectory in experience.trajectories],
             [rollout for experience in brought for rollout in experience.rollouts],
             sum(experience.steps for experience in brought),
         )
 
-    def _ask(self, players: InProcess | OnRay, updates: int, amount: RolloutLength) -> None:
+    def _request_rollouts(
+        self, players: InProcess | OnRay, updates: int, amount: RolloutLength
+    ) -> None:
         started = time.perf_counter()
         with self.clock("transfer"):
             players.start(updates, amount)

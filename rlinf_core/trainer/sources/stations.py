@@ -134,10 +134,10 @@ class Stations(Source):
         """Return each station's report, and the results of its last training episodes."""
         reports = {name: report for name, (_, report) in sorted(self.server.stations.items())}
         return {
-            f"{name}/{what}": float(value)
+            f"{name}/{counter}": float(value)
             for name, report in reports.items()
-            for what, value in {
-                **{what: getattr(report, what) for what in REPORTED},
+            for counter, value in {
+                **{counter: getattr(report, counter) for counter in REPORTED},
                 **rates(self.releases, name),
             }.items()
         }

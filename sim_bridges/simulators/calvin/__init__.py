@@ -116,9 +116,9 @@ class Simulator:
 
     def succeeded(self) -> bool:
         """Return CALVIN's own verdict: the block left the table and only the robot touches it."""
-        wanted = f"lift_{self._name.removeprefix('block_')}_block_table"
-        return wanted in self._oracle.get_task_info_for_set(
-            self._start, self.env.get_info(), {wanted}
+        task_name = f"lift_{self._name.removeprefix('block_')}_block_table"
+        return task_name in self._oracle.get_task_info_for_set(
+            self._start, self.env.get_info(), {task_name}
         )
 
     def render(self, camera: str, height: int, width: int) -> np.ndarray:

@@ -130,9 +130,9 @@ class Joints:
         """
         self._mujoco.mj_fullM(self.model, self._mass, data.qM)
         error = target - data.qpos[self.positions]
-        wanted = STIFFNESS * error - DAMPING * data.qvel[self.speeds]
+        acceleration = STIFFNESS * error - DAMPING * data.qvel[self.speeds]
         mass = self._mass[np.ix_(self.speeds, self.speeds)]
-        force = mass @ wanted + data.qfrc_bias[self.speeds] - data.qfrc_passive[self.speeds]
+        force = mass @ acceleration + data.qfrc_bias[self.speeds] - data.qfrc_passive[self.speeds]
         force += self.model.dof_frictionloss[self.speeds] * np.tanh(error / NEAR_FRICTION)
         return np.clip(force, -self.force, self.force)
 

@@ -437,7 +437,7 @@ def test_a_batch_waits_for_as_many_as_ask_and_no_longer_than_it_may():
         batcher = Batcher(infer, 4, max_wait_s, lambda: clients)
         batcher.start()
         started = time.monotonic()
-        done = await asyncio.gather(*(batcher.ask("kind", number) for number in range(3)))
+        done = await asyncio.gather(*(batcher.submit("kind", number) for number in range(3)))
         batcher.close()
         return (
             [waiting_request.request for waiting_request in done],
@@ -490,7 +490,7 @@ def test_one_delay_of_the_machine_does_not_send_a_quick_policy_to_the_thread(mon
         batcher = Batcher(infer, 2, 0.0, lambda: 1)
         batcher.start()
         for _ in durations:
-            await batcher.ask("kind", 1)
+            await batcher.submit("kind", 1)
         batcher.close()
 
     asyncio.run(ask_all())

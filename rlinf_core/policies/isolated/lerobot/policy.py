@@ -144,14 +144,14 @@ class LeRobotPolicy(NetworkPolicy):
             for feature, names in self.features.items()
             if feature != ACTION
         }
-        answer = self._ask(
+        answer = self._call_worker(
             {name: tensor.contiguous().cpu() for name, tensor in tensors.items()},
             {"task": json.dumps(observation.instruction), "seed": str(seed)},
         )
         actions = answer[ACTION][..., : len(self.action_order)]
         return actions[..., torch.tensor(self.action_order).argsort()]
 
-    def _ask(self, tensors: dict[str, Tensor], texts: dict[str, str]) -> dict[str, Tensor]:
+    def _call_worker(self, tensors: dict[str, Tensor], texts: dict[str, str]) -> dict[str, Tensor]:
         process = self._started()
         return _exchanged(process, tensors, {"device": str(self.device), **texts})
 

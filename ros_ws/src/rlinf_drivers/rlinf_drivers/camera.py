@@ -104,7 +104,7 @@ class Camera(DeviceNode):
         self.frame = f"{station}/{self.camera}_optical_frame"
         self.images, self.infos = self._publisher("image"), self._publisher("camera_info")
         self.jpegs = self._publisher("image/compressed") if self.settings.jpeg else None
-        self.what, self.tally = f"camera '{self.camera}'", Tally(self.settings.fps)
+        self.device_name, self.tally = f"camera '{self.camera}'", Tally(self.settings.fps)
         self.diagnostics = Diagnostics(self, self._health)
         self.begin()
 
@@ -113,8 +113,8 @@ class Camera(DeviceNode):
         self.tally.newest, self.tally.at = (-1, 0), time.monotonic()
         return ""
 
-    def _publisher(self, what: str) -> Publisher:
-        return publisher(self, f"camera/{self.camera}/{what}", at=what)
+    def _publisher(self, name: str) -> Publisher:
+        return publisher(self, f"camera/{self.camera}/{name}", at=name)
 
     @cached_property
     def depths(self) -> Publisher:

@@ -91,7 +91,7 @@ class Controller(Managed, ControlNode):
             )
             subscription(self, "safety", self._on_safety)
             subscription(self, "target_pose", self._on_target_pose)
-            self.asking = self.create_client(GetParameters, "interlock/get_parameters")
+            self.parameters_client = self.create_client(GetParameters, "interlock/get_parameters")
             self.hash, self.requested_at = self.limits.hash, -math.inf
             # the interlock's limits, and whether they equal those here
             self.interlock_hash, self.agrees = "", True
@@ -208,13 +208,13 @@ class Controller(Managed, ControlNode):
         if (
             not self.agrees
             and self.state_at - self.requested_at > AGAIN_S
-            and self.asking.service_is_ready()
+            and self.parameters_client.service_is_ready()
         ):
             self.requested_at, names = (
                 self.state_at,
                 [name for name, value in asdict(self.limits).items() if value != ()],
             )
-            request = self.asking.call_async(
+            request = self.parameters_client.call_async(
                 GetParameters.Request(names=[f"limits.{name}" for name in names])
             )
             request.add_done_callback(lambda future: self._on_limits(names, future))
@@ -365,10 +365,10 @@ def within_reach(before: PoseStamped, now: PoseStamped, distance_m: float) -> bo
 
 
 def towards(
-    velocity: tuple[float, ...], wanted: tuple[float, ...], most: float
+    velocity: tuple[float, ...], target: tuple[float, ...], most: float
 ) -> tuple[float, ...]:
     """Return ``velocity``, changed by a bounded amount."""
-    change = at_most(most, tuple(w - v for v, w in zip(velocity, wanted, strict=True)))
+    change = at_most(most, tuple(w - v for v, w in zip(velocity, target, strict=True)))
     return tuple(v + c for v, c in zip(velocity, change, strict=True))
 
 

@@ -31,13 +31,13 @@ class DeviceNode(Managed, ControlNode):
     The device is open while the node is configured.
 
     Attributes:
-        what: the device's name in the log.
+        device_name: the device's name in the log.
         trouble: description of its error; empty without one.
     """
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        self.what = name
+        self.device_name = name
         self.trouble = ""
         self.over = threading.Event()
         self.configured = threading.Event()
@@ -112,7 +112,7 @@ class DeviceNode(Managed, ControlNode):
     def log_trouble(self, trouble: str, ended: str = "all is well again") -> None:
         """Report a new trouble, or its end, once each."""
         if trouble and trouble != self.trouble:
-            self.get_logger().error(f"{self.what}: {trouble}")
+            self.get_logger().error(f"{self.device_name}: {trouble}")
         elif self.trouble and not trouble:
-            self.get_logger().info(f"{self.what}: {ended}")
+            self.get_logger().info(f"{self.device_name}: {ended}")
         self.trouble = trouble

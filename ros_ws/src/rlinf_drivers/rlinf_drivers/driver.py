@@ -35,12 +35,12 @@ def main() -> None:
 def _lacks(name: str, error: ModuleNotFoundError) -> str:
     """Return the remedy for a module that is not installed."""
     package = (error.name or "").partition(".")[0]
-    how = (
+    remedy = (
         "Run: rlinf messages"
         if package in (definition.name for definition in definitions())
         else "Install it, or mend robot.yaml"
     )
-    return f"driver: {name}: expected the package '{error.name}', which is not there. {how}"
+    return f"driver: {name}: expected the package '{error.name}', which is not there. {remedy}"
 
 
 if __name__ == "__main__":

@@ -83,17 +83,17 @@ class Hand(Orders):
         if (
             self.failed
             and not self.fault
-            and self.wanted is not None
+            and self.target is not None
             and time.monotonic() - self.failed_at > AGAIN_S
         ):
             since = self.since
-            how = self.failed
+            failure = self.failed
             before = self.ordered
-            self.ordered = self.verb(self.wanted), self.wanted
+            self.ordered = self.verb(self.target), self.target
             self.give()
             if self.ordered == before:
                 self.since = since
-                self.failed = how
+                self.failed = failure
                 self.failed_at = time.monotonic()
         super().look()
         if self.failed and self.fault:
@@ -103,29 +103,29 @@ class Hand(Orders):
         self.failed = ""
         super().give()
 
-    def through(self, number: int, how: str) -> None:
+    def finish_command(self, number: int, outcome: str) -> None:
         """Record the answer; a failed opening remains pending, unless the fingers are open."""
         if (
             number == self.order
-            and how != "done"
+            and outcome != "done"
             and self.ordered
             and self.ordered[0] == "move"
             and abs((self.width or 0.0) - self.ordered[1]) > NEAR_M
         ):
-            self.failed, self.last_result = how, f"{self.words()}: {how}"
+            self.failed, self.last_result = outcome, f"{self.words()}: {outcome}"
             return
         self.failed = "" if number == self.order else self.failed
-        super().through(number, how)
+        super().finish_command(number, outcome)
 
-    def forget(self, why: str) -> None:
+    def forget(self, reason: str) -> None:
         self.failed = ""
-        super().forget(why)
+        super().forget(reason)
 
     def stop(self) -> Future:
         """Stop the hand as part of a reset; the running action's result starts no command."""
         self.order = self.order + 1
         self.failed = ""
-        self.wanted = None
+        self.target = None
         return self.stopping.call_async(Trigger.Request())
 
     def stopped(self) -> None:

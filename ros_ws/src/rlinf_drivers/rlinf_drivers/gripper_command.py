@@ -63,8 +63,8 @@ class Commands(Orders):
     def look(self) -> None:
         if self.waiting and self.fault and time.monotonic() - self.armed_at > SAFETY_S:
             self.begin()
-        elif self.waiting and self.fault and self.late and self.wanted is not None:
-            self.ordered = self.verb(self.wanted), self.wanted
+        elif self.waiting and self.fault and self.late and self.target is not None:
+            self.ordered = self.verb(self.target), self.target
             self.give()
         super().look()
 
@@ -77,12 +77,12 @@ class Commands(Orders):
     def outcome(self, result: Any) -> str:
         return "done" if result.reached_goal else "stalled" if result.stalled else "ended elsewhere"
 
-    def through(self, number: int, how: str) -> None:
+    def finish_command(self, number: int, outcome: str) -> None:
         """Record the answer; a refusal is a fault, because the fingers would stay still."""
-        if how == "refused" and number == self.order:
+        if outcome == "refused" and number == self.order:
             self.fault = f"gripper ({self.words()} was refused by {self.settings.action})"
         else:
-            super().through(number, how)
+            super().finish_command(number, outcome)
 
 
 class GripperNode(Managed, ControlNode):

@@ -47,9 +47,12 @@ class RobotiqNode(DeviceNode):
     def __init__(self) -> None:
         super().__init__("gripper")
         self.settings = self.declare_settings("settings", Gripper)
-        self.what, self.activation = f"Robotiq gripper at {self.settings.device}", threading.Event()
+        self.device_name, self.activation = (
+            f"Robotiq gripper at {self.settings.device}",
+            threading.Event(),
+        )
         self.status: Status | None = None
-        self.wanted: int | None = None
+        self.target: int | None = None
         self.well_at = time.monotonic()
         self.order_tracker = OrderTracker(self.well_at)
         self.widths = publisher(self, "gripper/state")
@@ -60,12 +63,12 @@ class RobotiqNode(DeviceNode):
 
     def activate(self) -> str:
         """Forget earlier commands."""
-        self.wanted, self.well_at = None, time.monotonic()
+        self.target, self.well_at = None, time.monotonic()
         return ""
 
     def deactivate(self) -> None:
         """Send the fingers no further command; without ``gripper/state`` the interlock holds."""
-        self.wanted = None
+        self.target = None
         self.activation.clear()
 
     def _on_command(self, command: GripperWidth) -> None:
@@ -74,7 +77,7 @@ class RobotiqNode(DeviceNode):
             and math.isfinite(command.width)
             and time.monotonic() - self.well_at > SETTLED_S
         ):
-            self.wanted = round(self.settings.position(command.width))
+            self.target = round(self.settings.position(command.width))
 
     def _on_activate(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         """Activate the fingers, at the request of a person whose hands are away."""
@@ -96,7 +99,7 @@ class RobotiqNode(DeviceNode):
     # In the reading thread
     def open(self) -> Robotiq:
         self.status = None
-        self.wanted = None
+        self.target = None
         self.well_at = time.monotonic()
         # a request from before an unplugging is void: a hand may be at the gripper now
         self.activation.clear()
@@ -107,17 +110,17 @@ class RobotiqNode(DeviceNode):
             self.status = status = device.status()
         except Exception:
             self.status = None
-            self.wanted = None
+            self.target = None
             self.well_at = math.inf
             raise
-        now, wanted = time.monotonic(), self.wanted if self.active else None
+        now, target = time.monotonic(), self.target if self.active else None
         if self.activation.is_set():
             self.activation.clear()
             device.activate()
-        if (order := self.order_tracker.next(status, wanted, now)) is not None:
+        if (order := self.order_tracker.next(status, target, now)) is not None:
             device.go(order)
         if status.trouble:
-            self.wanted, self.well_at = None, now
+            self.target, self.well_at = None, now
         self.log_trouble(self._trouble(status))
         if self.active and not self.trouble:
             state = JointState(name=STATE, position=[self.settings.opening(status.position)])
@@ -134,7 +137,7 @@ class RobotiqNode(DeviceNode):
                 if lost
                 else ""
             )
-        how = (
+        remedy = (
             ""
             if status.state == ACTIVATING
             else (
@@ -144,7 +147,7 @@ class RobotiqNode(DeviceNode):
                 f"std_srvs/srv/Trigger)"
             )
         )
-        return f"{status.trouble}{how}"
+        return f"{status.trouble}{remedy}"
 
     def _health(self) -> Health:
         status = self.status

@@ -44,7 +44,7 @@ class ServoArm(DeviceNode):
         settings = self.declare_settings("settings", Driver)
         self.settings, self.homing = settings.calibrated()
         self.description = self.settings.description()
-        self.what = f"servos at {self.settings.device}"
+        self.device_name = f"servos at {self.settings.device}"
         self.joints, self.poses = publisher(self, "joint_states"), publisher(self, "current_pose")
         self.widths, self.faults = publisher(self, "gripper/state"), publisher(self, "robot/fault")
         self.target: tuple[float, list[float]] = (-math.inf, [])  # time of arrival, angles [rad]

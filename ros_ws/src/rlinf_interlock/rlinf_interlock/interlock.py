@@ -131,7 +131,7 @@ class Requests:
         if not node.active or node.settings["lockstep"]:
             node.inputs.take_disarm()
         if self.take_disarm() and node.clock is not None:
-            node.clock.wanted()
+            node.clock.queued_requests()
         self.answer()
 
     def take_disarm(self) -> bool:
@@ -140,7 +140,7 @@ class Requests:
         if is_requested:
             self.disarmed_s = time.monotonic()
             if self.node.active:
-                self.node.wanted["arm"] = False
+                self.node.queued_requests["arm"] = False
         return is_requested
 
     def _take(self, number: int, do: str, arguments: dict[str, Any], until: float) -> None:
@@ -196,7 +196,7 @@ class Requests:
             if cleared:
                 node.desk.reply(request.number, "")
             elif now > request.until:
-                node.wanted.pop("reset_fault", None)  # its sender no longer waits
+                node.queued_requests.pop("reset_fault", None)  # its sender no longer waits
                 node.desk.reply(
                     request.number,
                     f"refused: no tick has cleared it for {TAKEN_S:g} s. Is the robot side "
@@ -209,13 +209,14 @@ class Requests:
     def _arm(self, value: bool) -> str:
         node = self.node
         if node.state.mode is Mode.FAULT:
-            why = f" ({node.why_latched})" if node.state.cause == "restarted" else ""
+            latch_remark = f" ({node.why_latched})" if node.state.cause == "restarted" else ""
             return (
-                f"FAULT '{node.state.cause}' stands{why}. Clear it with interlock/reset_fault first"
+                f"FAULT '{node.state.cause}' stands{latch_remark}. "
+                "Clear it with interlock/reset_fault first"
             )
         reason = self._why_not_armed() if value else ""
         if not reason:
-            self._want(arm=value)
+            self._queue_request(arm=value)
             self.armed_s = time.monotonic() if value else self.armed_s
         return reason
 
@@ -227,7 +228,7 @@ class Requests:
             and self.node.active
             and self.node.state.mode is not Mode.FAULT
         ):
-            self._want(arm=False)
+            self._queue_request(arm=False)
             self.node.desk.log(
                 "error", "an arming was taken back: its answer was lost with the services' process"
             )
@@ -238,7 +239,7 @@ class Requests:
         if not node.active:
             return INACTIVE
         # one tick must not lose a disarming
-        if self.ending is not None or node.wanted.get("arm") is False:
+        if self.ending is not None or node.queued_requests.get("arm") is False:
             return "a disarming is in progress. Ask again"
         if not (
             node.settings["teleports"] or node.inputs.estops or node.settings["no_estop_reason"]
@@ -282,7 +283,8 @@ class Requests:
             return f"{cause} ({other})"
         if kind in ("foreign_publisher", "two_publishers"):
             return (
-                f"{cause} (published by {self.node.inputs.who(topic)}; a killed process is "
+                f"{cause} (published by {self.node.inputs.publishers_of(topic)}; a killed "
+                f"process is "
                 f"forgotten after seconds)"
             )
         return f"{cause} ({SILENT[topic]})" if kind == "silent" and topic in SILENT else cause
@@ -352,27 +354,27 @@ class Requests:
             return f"refused: {current_state} stands, and the request named '{cause}'"
         if reasons:
             only_the_robots = all(fault.startswith("robot:") for fault in reasons)
-            whose = (
+            owner = (
                 ROBOT_FAULT_PREFIX
                 if only_the_robots and node.resets.get_subscription_count()
                 else ""
             )
-            if whose and not recovering:
+            if owner and not recovering:
                 self._recover(cause, inputs.robot_fault)
             return (
-                f"{whose}refused: its cause has not gone: {', '.join(map(self._describe, reasons))}"
+                f"{owner}refused: its cause has not gone: {', '.join(map(self._describe, reasons))}"
             )
         if node.state.mode is Mode.FAULT:
             unseen = cause in UNSEEN and not (node.state.track.valid or node.state.track.jumped)
-            if unseen and (why := self._why_unknown(inputs)):
-                return f"refused: its cause has not gone: {why}"
-            self._want(reset_fault=cause)
+            if unseen and (reason := self._why_unknown(inputs)):
+                return f"refused: its cause has not gone: {reason}"
+            self._queue_request(reset_fault=cause)
         return ""
 
     def _recover(self, cause: str, robot_fault: str) -> None:
         """S17: ask for the robot's recovery, and realign the set-point with the arm (S13)."""
         if not robot_fault.startswith("gripper"):  # a gripper's fault alone does not stop the arm
-            self._want(recover=True)
+            self._queue_request(recover=True)
         self.node.resets.publish(String(data=cause))
 
     # Limits (S19)
@@ -380,7 +382,7 @@ class Requests:
         node = self.node
         try:
             loose = loosened(node.limits, with_values(node.limits, values))
-            if loose and (node.state.mode is not Mode.DISARMED or node.wanted.get("arm")):
+            if loose and (node.state.mode is not Mode.DISARMED or node.queued_requests.get("arm")):
                 return (
                     f"{', '.join(loose)} would be loosened: disarm first. While armed, limits "
                     f"can only be tightened"
@@ -406,11 +408,12 @@ class Requests:
         return ""
 
     def _deactivate(self) -> str:
-        state, armed = self.node.state, self.node.wanted.get("arm")
+        state, armed = self.node.state, self.node.queued_requests.get("arm")
         if state.mode is not Mode.DISARMED or not state.still or armed:
             current_state = "ARMED" if armed else state.mode.name
             return (
-                f"not deactivated: it is {current_state}. Disarm it first (interlock/arm) and let it "
+                f"not deactivated: it is {current_state}. Disarm it first (interlock/arm) and "
+                f"let it "
                 f"come to rest"
             )
         self.node.deactivate()
@@ -420,13 +423,13 @@ class Requests:
         """Brake, then end; the answer follows when the arm is at rest."""
         self.ending = id
         if self.node.active:
-            self._want(arm=False)
+            self._queue_request(arm=False)
 
     # Helpers
-    def _want(self, **request: Any) -> None:
-        self.node.wanted |= request
+    def _queue_request(self, **request: Any) -> None:
+        self.node.queued_requests |= request
         if self.node.clock is not None:
-            self.node.clock.wanted()
+            self.node.clock.queued_requests()
 
     def _inputs(self) -> core.Inputs:
         node, inputs = self.node, self.node.inputs
@@ -502,7 +505,9 @@ class Interlock(StationNode):
         )
         self.state = self._remember()
         self.counts: Counter[str] = Counter()
-        self.wanted: dict[str, Any] = {"restart": True} if self.settings["teleports"] else {}
+        self.queued_requests: dict[str, Any] = (
+            {"restart": True} if self.settings["teleports"] else {}
+        )
         self.active = False
         self.reaction_ms: deque[float] = deque(maxlen=1000)
         self.output = Output(None, (), None, self.state.mode, "", self.state.cause)
@@ -580,7 +585,7 @@ class Interlock(StationNode):
         """Start to tick; earlier requests do not count."""
         if self.active:
             return
-        self.wanted.pop("arm", None)
+        self.queued_requests.pop("arm", None)
         period = self.limits.tick
         if self.settings["lockstep"]:
             self.clock = Lockstep(
@@ -616,9 +621,9 @@ class Interlock(StationNode):
         if self.active and not (
             self.state.still and (self.state.mode in STOPPED or self.settings["lockstep"])
         ):
-            self.wanted["arm"] = False
+            self.queued_requests["arm"] = False
             if self.clock is not None:
-                self.clock.wanted()
+                self.clock.queued_requests()
             return False
         if self.state.mode is Mode.DISARMED:
             self.desk.report_disarmed(self.requests.armings)
@@ -635,7 +640,7 @@ class Interlock(StationNode):
         received, events = self.inputs.hand_over()
         for event in events:
             self._on_episode(event)
-        wanted, self.wanted = self.wanted, {}
+        queued_requests, self.queued_requests = self.queued_requests, {}
         arrivals = [
             at
             for topic in ROLES
@@ -649,7 +654,7 @@ class Interlock(StationNode):
                 late_s=late_s,
                 clock_stepped=clock.clock_stepped,
                 **received,
-                **wanted,
+                **queued_requests,
             ),
             now_ns,
         )
@@ -692,9 +697,9 @@ class Interlock(StationNode):
 
     def _on_episode(self, event: EpisodeEvent) -> None:
         if event.kind in OVER:
-            self.wanted["end_episode"] = True
+            self.queued_requests["end_episode"] = True
         elif event.kind == EpisodeEvent.STARTED and self.settings["teleports"]:
-            self.wanted["restart"] = True
+            self.queued_requests["restart"] = True
 
     # Outputs
     def _publish_target(self, now_ns: int, gripper_reports: bool) -> None:
@@ -725,7 +730,7 @@ class Interlock(StationNode):
         for index, event in enumerate(events):
             self.counts["holds" if event.cause.startswith("HOLD") else event.kind] += 1
             if event.kind in ("refused", "mode", "reseeded"):
-                self.desk.log("info", f"{event.kind}: {event.cause}{self._whose(event.cause)}")
+                self.desk.log("info", f"{event.kind}: {event.cause}{self._owner_of(event.cause)}")
             if index < MAX_EVENTS:
                 self.events.publish(
                     messages.safety_event(
@@ -733,14 +738,14 @@ class Interlock(StationNode):
                     )
                 )
 
-    def _whose(self, cause: str) -> str:
+    def _owner_of(self, cause: str) -> str:
         """Return the publishers of a topic that may have only one."""
         _, separator, topic = (
             cause.partition("_publisher:")
             if "_publisher:" in cause
             else cause.partition("_publishers:")
         )
-        return f" (published by {self.inputs.who(topic)})" if separator else ""
+        return f" (published by {self.inputs.publishers_of(topic)})" if separator else ""
 
     def _publish_safety(self, now_ns: int) -> None:
         self.published_state = self.output.mode, self.output.cause, self.output.source

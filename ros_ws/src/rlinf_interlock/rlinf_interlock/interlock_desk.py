@@ -323,7 +323,7 @@ class Front:
         finally:
             self.writing, self.listened_s = False, time.monotonic()
 
-    def ask(self, do: str, arrival_s: float | None = None, **values: Any) -> str:
+    def request(self, do: str, arrival_s: float | None = None, **values: Any) -> str:
         """Ask the interlock; return an empty string for success, else the reason.
 
         Args:
@@ -346,14 +346,14 @@ class Front:
     def arm(self, value: bool) -> str:
         """Arm or disarm; write the latch before the arm is armed."""
         if not value:
-            return self.ask("arm", value=False)
+            return self.request("arm", value=False)
         # a slow disk does not make the request younger
         arrival_s, before = time.monotonic(), self.latch.noted
         reason = self._write(Mode.ARMED)
         if reason:
             return reason
         self.armings += 1
-        reason = self.ask("arm", arrival_s, value=True)
+        reason = self.request("arm", arrival_s, value=True)
         # the interlock counts every other request, too, whatever its answer
         self.armings -= reason == REQUESTS_CLOSED
         # refused: restore the latch
@@ -512,7 +512,7 @@ class Services(SafeTransitions, LifecycleNode):
         self, request: ResetFault.Request, response: ResetFault.Response
     ) -> ResetFault.Response:
         cause = request.cause[:300]
-        reason = self._recovered(cause, self.front.ask("reset", cause=cause)).removeprefix(
+        reason = self._recovered(cause, self.front.request("reset", cause=cause)).removeprefix(
             ROBOT_FAULT_PREFIX
         )
         response.success, response.message = not reason, reason or "cleared; arm again to move"
@@ -525,7 +525,7 @@ class Services(SafeTransitions, LifecycleNode):
             RECOVERY_START_S if reason == first else RECOVERS_S
         ):
             time.sleep(0.1)
-            reason = self.front.ask("reset", cause=cause, recovering=True)
+            reason = self.front.request("reset", cause=cause, recovering=True)
         return reason
 
     def _on_parameters(self, parameters: list[Parameter]) -> SetParametersResult:
@@ -543,7 +543,7 @@ class Services(SafeTransitions, LifecycleNode):
                 successful=False,
                 reason=f"expected at most {MAX_PARAMETERS} limits at once, got {len(changes)}",
             )
-        reason = self.front.ask("limits", values=changes)
+        reason = self.front.request("limits", values=changes)
         return SetParametersResult(successful=not reason, reason=reason)
 
     # Life cycle
@@ -570,7 +570,7 @@ class Services(SafeTransitions, LifecycleNode):
         return SUCCESS if self._done("shutdown", id=self.front.last_id + 1) else FAILURE
 
     def _done(self, do: str, **values: Any) -> bool:
-        reason = self.front.ask(do, **values)
+        reason = self.front.request(do, **values)
         if reason:
             self.get_logger().error(reason)
         return not reason

@@ -181,13 +181,13 @@ class Inputs:
         self.subscribe("enable")
         self.subscribe("disarm")
         self.subscribe(FAULT_TOPIC)
-        for topic, wanted in (
+        for topic, is_used in (
             ("wrench", "wrench" in needs(limits)),
             ("distance", distance),
             ("gripper/state", limits.gripper_width),
             ("joint_states", limits.joint_names),
         ):
-            if wanted:
+            if is_used:
                 self.subscribe(topic)
         for topic in () if lockstep else ("current_pose", "episode", *ROLES, *self.others):
             self.subscribe(topic)
@@ -351,13 +351,16 @@ class Inputs:
             ]
         )
         self.looks += 1
-        speakers = count(name := self._name(FAULT_TOPIC))
-        if speakers != self.fault_speakers or self.unmatched or self.looks % NOW_AND_THEN == 0:
+        publisher_ids = count(name := self._name(FAULT_TOPIC))
+        if publisher_ids != self.fault_speakers or self.unmatched or self.looks % NOW_AND_THEN == 0:
             offered = [
                 info.qos_profile.durability
                 for info in self.owner.get_publishers_info_by_topic(name)
             ]
-            self.fault_speakers, self.unmatched = speakers, DurabilityPolicy.VOLATILE in offered
+            self.fault_speakers, self.unmatched = (
+                publisher_ids,
+                DurabilityPolicy.VOLATILE in offered,
+            )
 
     def of_other_type(self, topic: str) -> str:
         """Return, as text, the unexpected types in which a topic is published; empty if none."""
@@ -368,7 +371,7 @@ class Inputs:
         types = ", ".join(sorted({info.topic_type for info in infos} - {expected}))
         return f"published as {types}; expected {expected}" if types else ""
 
-    def who(self, topic: str) -> str:
+    def publishers_of(self, topic: str) -> str:
         """Return the nodes that publish on a topic, for people."""
         infos = self.owner.get_publishers_info_by_topic(self.owner.resolve_topic_name(topic))
         return ", ".join(

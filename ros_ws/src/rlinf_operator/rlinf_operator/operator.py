@@ -48,7 +48,7 @@ from rlinf_ros.latest import Latest
 from rlinf_ros.managed import Managed
 from rlinf_ros.qos import publisher, subscription
 from rlinf_ros.spinning import Diagnostics, StationNode, is_active, run
-from rlinf_ros.station_state import Discovery, is_directed, speakers
+from rlinf_ros.station_state import Discovery, is_directed, publisher_ids
 
 GOALS = "run_episodes/_action/status"  # the status topic of every ROS action server
 ACTIVE_STATUSES = (
@@ -70,7 +70,7 @@ class BetweenEpisodes:
         person: the person and their devices.
         spec: the station's spec.
         busy: returns whether an episode is in play, or an arm on its way home.
-        say: publishes an action as the operator's, for a state of the given time.
+        publish: publishes an action as the operator's, for a state of the given time.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class BetweenEpisodes:
         newest = max(goals.status_list, key=lambda goal: to_ns(goal.goal_info.stamp), default=None)
         self.request_active, self.servers = (
             newest is not None and newest.status in ACTIVE_STATUSES,
-            speakers(self.node, GOALS),
+            publisher_ids(self.node, GOALS),
         )
 
     def _on_safety(self, safety: SafetyState) -> None:
@@ -119,9 +119,9 @@ class BetweenEpisodes:
     def _look(self) -> None:
         """Note whether a director, which requests episodes, and an environment are present."""
         self.directed = is_directed(self.node)
-        self.servers = self.servers or speakers(self.node, GOALS)
+        self.servers = self.servers or publisher_ids(self.node, GOALS)
         # a new server has no request
-        self.request_active &= bool(speakers(self.node, GOALS) & self.servers)
+        self.request_active &= bool(publisher_ids(self.node, GOALS) & self.servers)
 
     def go(self) -> None:
         """Publish the devices' action once per time step, stamped by the interlock's clock."""
@@ -168,7 +168,7 @@ class Homing:
         spec: the station's spec.
         homes: the goals.
         by_hand: returns whether a device requests motion now.
-        say: publishes an action as the operator's, for a state of the given time.
+        publish: publishes an action as the operator's, for a state of the given time.
         playing: returns whether an episode is in play.
     """
 
@@ -190,7 +190,7 @@ class Homing:
         self.safety = SafetyState()
         self.enabled, self.enabled_at = True, NEVER
         self.handle: ServerGoalHandle | None = None
-        self.askers = set[tuple[int, ...]]()
+        self.timestep_publishers = set[tuple[int, ...]]()
         self.begun = self.nearer_at = self.home_since = 0.0
         self.nearest, self.result = float("inf"), Home.Result()
         topic = "joint_states" if spec.action.control_mode == "joint_delta" else "current_pose"
@@ -229,7 +229,7 @@ class Homing:
         self.nearest = float("inf")
         self.home_since = 0.0
         self.begun = self.nearer_at = time.monotonic()
-        self.askers = speakers(self.node, "timestep")
+        self.timestep_publishers = publisher_ids(self.node, "timestep")
         self.measured.clear()
         self.timer.reset()
 
@@ -289,7 +289,9 @@ class Homing:
             return codes.CANCELLED, "cancelled"
         if not is_active(self.node):
             return codes.NODE_INACTIVE, "the operator was deactivated"
-        if self.askers and not self.askers & speakers(self.node, "timestep"):
+        if self.timestep_publishers and not self.timestep_publishers & publisher_ids(
+            self.node, "timestep"
+        ):
             return codes.CLIENT_GONE, "the environment that asked for it has gone"
         if held or safety.state in (SafetyState.FAULT, SafetyState.DISARMED):
             return (
@@ -471,7 +473,7 @@ class Operator(Managed, StationNode):
 
     def _answer(self, step: TimeStep) -> np.ndarray | SentChunk | None:
         """Return the action for a time step; a person precedes the script, and ends a replay."""
-        moves = self.person.asks() if self.person else []
+        moves = self.person.device_motions() if self.person else []
         if self.replay:
             if self.person and (self.person.trouble or any(any(move.values()) for move in moves)):
                 self.replay.end(self.person.trouble or "a device moves the arm")

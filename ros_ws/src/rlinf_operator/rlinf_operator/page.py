@@ -25,18 +25,18 @@ from rlinf_core.interlock.limits_file import load_limits
 from rlinf_core.interlock.types import Mode
 from rlinf_core.page.access import Access, Web, token_of
 from rlinf_core.page.server import Server
-from rlinf_core.page.views import NOBODY_COMMANDS, History, Views, next_step, why
+from rlinf_core.page.views import NOBODY_COMMANDS, History, Views, cause_meaning, next_step
 from rlinf_core.policies.monitor import ASKS
 from rlinf_core.robots.operators.device import LABELS, axes
 from rlinf_core.specs.topics import of_arms
 from rlinf_core.tasks.task import load_task
-from rlinf_operator.page_asks import PageAsks
+from rlinf_operator.page_asks import PageRequests
 from rlinf_ros.arms import arm_topic, arms_of, subscribe_arms, subscribe_safety
 from rlinf_ros.conversions import from_image
 from rlinf_ros.latest import Latest
 from rlinf_ros.qos import LAZY_PROFILE, received, subscription
 from rlinf_ros.spinning import OK, WARN, Diagnostics, Health, StationNode, run
-from rlinf_ros.station_state import AT_REST, GOES_ON, speakers
+from rlinf_ros.station_state import AT_REST, GOES_ON, publisher_ids
 from rlinf_station.director_status import OperatorHealth, status_fields
 
 STATE_S = 0.05
@@ -86,14 +86,14 @@ class Page(StationNode):
         )
         # the simulator's views, subscribed while a page is open
         self.view_subscriptions: list[Any] = []
-        self.asks = PageAsks(
+        self.requests = PageRequests(
             self, self.arms, list(self.declare_parameter("first_seeds", [0, 0, 0]).value)
         )
         self.received_at, lockstep = (
             dict[str, float](),
             self.declare_parameter("lockstep", False).value,
         )
-        self.asks.safety_by_arm = subscribe_safety(
+        self.requests.safety_by_arm = subscribe_safety(
             self, self.arms, self._on_safety, at=self.received_at
         )
         self.interlock_silence_s = math.inf if lockstep else INTERLOCK_SILENCE_S
@@ -122,7 +122,7 @@ class Page(StationNode):
         )
         access, log = Access(self.station, token_of(web)), self.get_logger().info
         self.server = Server(
-            self.asks,
+            self.requests,
             views,
             access,
             web.host,
@@ -131,7 +131,7 @@ class Page(StationNode):
             self.run_dir / "page.stopped",
             self.declare_parameter("needs_viewer", False).value,
         )
-        self.asks.report = self._report
+        self.requests.report = self._report
         self.server.broadcast("station", self._introduction(), keep=True)
         self.server.broadcast("history", self.history.curves(), keep=True)
         for seconds, do in (
@@ -179,7 +179,7 @@ class Page(StationNode):
     # Subscriptions
     def _on_safety(self, safety: SafetyState) -> None:
         self.safety = safety
-        self.asks.on_safety(safety)
+        self.requests.on_safety(safety)
 
     def _on_policy(self, policy: PolicyStatus) -> None:
         self.policy, self.policy_reported = policy, True
@@ -192,8 +192,8 @@ class Page(StationNode):
 
     def _on_episode(self, event: EpisodeEvent) -> None:
         if event.kind == EpisodeEvent.STARTED:
-            self.played, self.player = {"operator": 0, "policy": 0}, speakers(self, "timestep")
-            self.asks.begun(event)
+            self.played, self.player = {"operator": 0, "policy": 0}, publisher_ids(self, "timestep")
+            self.requests.begun(event)
         elif event.kind != EpisodeEvent.CLOSED and event.episode_id != self.episode.episode_id:
             return  # the late end of an earlier episode
         if event.kind == EpisodeEvent.ABORTED:
@@ -214,7 +214,7 @@ class Page(StationNode):
 
     def _on_aborted(self, event: EpisodeEvent) -> None:
         """Withdraw the request of an aborted episode: a person decides whether to try again."""
-        if self.asks.request is not None and self.asks.aborted(event):
+        if self.requests.request is not None and self.requests.aborted(event):
             self._report(
                 f"The episode ended without a result: {event.detail}. Nothing further is started."
             )
@@ -232,7 +232,7 @@ class Page(StationNode):
             self.episode = EpisodeEvent(
                 kind=EpisodeEvent.STARTED, episode_id=step.episode_id, mode=step.mode
             )
-            self.player = speakers(self, "timestep")
+            self.player = publisher_ids(self, "timestep")
 
     def _look(self) -> None:
         """Once a second, check whether a director runs, and its phase."""
@@ -240,22 +240,24 @@ class Page(StationNode):
             # its images are too costly for permanent listening
             self.destroy_subscription(self.timestep_subscription)
             self.timestep_subscription = None
-        self.player = self.player or speakers(self, "timestep")
-        if self.episode.kind == EpisodeEvent.STARTED and not self.player & speakers(
+        self.player = self.player or publisher_ids(self, "timestep")
+        if self.episode.kind == EpisodeEvent.STARTED and not self.player & publisher_ids(
             self, "timestep"
         ):
             # its environment is gone and will not report it
             self.episode = EpisodeEvent(
                 kind=EpisodeEvent.ABORTED, episode_id=self.episode.episode_id
             )
-        self.asks.director = "director" in self.get_node_names()
-        self.asks.refusals = self._refusals()
+        self.requests.director = "director" in self.get_node_names()
+        self.requests.refusals = self._refusals()
         self._watch_views()
         if self.views and self.server.pages:
             self._pull(self.images)  # to compare a camera with its reference
         try:
             self.phase = (
-                json.loads((self.run_dir / "status.json").read_text()) if self.asks.director else {}
+                json.loads((self.run_dir / "status.json").read_text())
+                if self.requests.director
+                else {}
             )
         except (OSError, ValueError):
             self.phase = {}
@@ -310,13 +312,13 @@ class Page(StationNode):
                         zip(self.arms or [""], self.poses, strict=True)
                     )
                 ],
-                "why": self._why(),
+                "why": self._hold_text(),
                 "next": self._next(),
-                "may_start": self.asks.may_start(),
-                "modes": self.asks.refusals,
+                "may_start": self.requests.may_start(),
+                "modes": self.requests.refusals,
                 "script": self.script,
                 "trouble": self.trouble,
-                "director": self.asks.director,
+                "director": self.requests.director,
                 "phase": phase,
                 "prompt": self.health.prompt,
                 "episode": self._episode(),
@@ -325,12 +327,12 @@ class Page(StationNode):
             },
         )
 
-    def _why(self) -> str:
+    def _hold_text(self) -> str:
         """Return why the arm is at rest, and whether a run resumes once it is armed."""
         if self.policy.error == ASKS and self.safety.cause == "stale_command":
             return ASKS
-        auto_reset = self.asks.director and self.safety.state in AT_REST
-        reason = NOBODY_COMMANDS[0] if self._nobody_commands() else why(self.safety.cause)
+        auto_reset = self.requests.director and self.safety.state in AT_REST
+        reason = NOBODY_COMMANDS[0] if self._nobody_commands() else cause_meaning(self.safety.cause)
         return f"{reason} {GOES_ON}.".strip() if auto_reset else reason
 
     def _next(self) -> str:
@@ -343,7 +345,7 @@ class Page(StationNode):
         """
         stale = self.safety.state == SafetyState.HOLD and self.safety.cause == "stale_command"
         by_hand = self.episode.mode == "demonstration" or self.episode.kind != EpisodeEvent.STARTED
-        return stale and (by_hand or bool(self.asks.refusals.get("train")))
+        return stale and (by_hand or bool(self.requests.refusals.get("train")))
 
     def _receives_safety(self) -> bool:
         """Return whether the shown states are current: each interlock exists and publishes."""
@@ -356,7 +358,7 @@ class Page(StationNode):
 
     def _arm(self, place: int, arm: str, topic: str) -> dict[str, Any]:
         safety, pose = (
-            self.asks.safety_by_arm.get(arm, SafetyState()),
+            self.requests.safety_by_arm.get(arm, SafetyState()),
             self.latest.channels.get(topic),
         )
         return {
@@ -416,7 +418,7 @@ class Page(StationNode):
 
     def finish(self) -> bool:
         """End the node, disarming first, because its silence would be an e-stop."""
-        if self.safety.state in AT_REST or not self.asks.disarmed_once():
+        if self.safety.state in AT_REST or not self.requests.disarmed_once():
             self.server.close()
             return True
         return False

@@ -39,7 +39,7 @@ STARTS = (SafetyState.ARMED, SafetyState.ACTIVE)
 WAITS_FOR_A_COMMAND = ("stale_command", "realigning", "handing_back")
 
 
-class PageAsks:
+class PageRequests:
     """The station, as the server sees it (``rlinf_core.page.server.Station``)."""
 
     def __init__(self, node: Node, arms: Sequence[str], first_seeds: Sequence[int]) -> None:
@@ -81,7 +81,7 @@ class PageAsks:
         """Publish this page's e-stop."""
         self.stop.publish(Bool(data=stopped))
 
-    async def ask(self, ask: Request) -> str:
+    async def handle(self, request: Request) -> str:
         """Execute a request and return its result; an RlinfError gives the reason for a refusal."""
         do: dict[str, Callable[[Request], Coroutine[Any, Any, str]]] = {
             "arm": self._arm,
@@ -92,10 +92,10 @@ class PageAsks:
             **dict.fromkeys(LABELS, self._label),
         }
         try:
-            return await asyncio.wait_for(do[ask.what](ask), ANSWER_S)
+            return await asyncio.wait_for(do[request.what](request), ANSWER_S)
         except asyncio.TimeoutError as error:
             raise RlinfError(
-                f"{ask.what}: no answer for {ANSWER_S:.0f} s. The station's logs say more"
+                f"{request.what}: no answer for {ANSWER_S:.0f} s. The station's logs say more"
             ) from error
 
     def disarmed_once(self) -> bool:
@@ -177,40 +177,42 @@ class PageAsks:
             raise RlinfError("; ".join(refused))
         return str(answers[0].message)
 
-    async def _reset(self, ask: Request) -> str:
+    async def _reset(self, request: Request) -> str:
         await self._renew()
         faulty = [
             self.resetting[arm]
             for arm, state in self.safety_by_arm.items()
-            if state.state == SafetyState.FAULT and state.cause == ask.cause
+            if state.state == SafetyState.FAULT and state.cause == request.cause
         ]
         if not faulty:
-            raise RlinfError(f"no fault '{ask.cause}' stands")
-        for answer in await self._all(faulty, ResetFault.Request(cause=ask.cause)):
+            raise RlinfError(f"no fault '{request.cause}' stands")
+        for answer in await self._all(faulty, ResetFault.Request(cause=request.cause)):
             if not answer.success:
                 raise RlinfError(answer.message)
-        return f"FAULT '{ask.cause}' is cleared. Arm to move"
+        return f"FAULT '{request.cause}' is cleared. Arm to move"
 
-    async def _label(self, ask: Request) -> str:
+    async def _label(self, request: Request) -> str:
         """Label through the operator's process, as a pedal does; report an ignored label.
 
         A late label renews no enable, because its sender may have gone to the arm. It does not
         judge an episode that its sender had not seen yet.
         """
-        if ask.what != "ready" and ask.shown_at < self.begun_at:
+        if request.what != "ready" and request.shown_at < self.begun_at:
             raise RlinfError(
-                f"{ask.what}: it was said before the episode in play had begun, and does not count "
+                f"{request.what}: it was said before the episode in play had begun, and does not "
+                f"count "
                 f"for it. "
                 "Watch this one, and say it again"
             )
         before = self.labelled
-        self._publish([REQUESTED, *[ACTIVE] * (not ask.late_s(time.monotonic())), ask.what])
+        self._publish([REQUESTED, *[ACTIVE] * (not request.late_s(time.monotonic())), request.what])
         for _ in range(int(PASSED_ON_S / 0.05)):
             if self.labelled > before:
-                return f"labelled: {ask.what}"
+                return f"labelled: {request.what}"
             await asyncio.sleep(0.05)
         raise RlinfError(
-            f"{ask.what}: the operator's process has not passed it on. Is it in trouble, or not "
+            f"{request.what}: the operator's process has not passed it on. Is it in trouble, or "
+            f"not "
             f"running?"
         )
 
@@ -252,10 +254,10 @@ class PageAsks:
             request.withdraw()
         return request is not None
 
-    async def _start(self, ask: Request) -> str:
+    async def _start(self, request: Request) -> str:
         if self.director:
             raise RlinfError("a director runs: it starts the episodes")
-        if refusal := self.refusals.get(ask.mode):
+        if refusal := self.refusals.get(request.mode):
             raise RlinfError(f"start: {refusal}")
         if not self.may_start():
             raise RlinfError(
@@ -266,7 +268,7 @@ class PageAsks:
         if not self.runner.server_is_ready():
             raise RlinfError("nobody answers 'run_episodes'. Is the environment running?")
         await self._renew()
-        goal = RunEpisodes.Goal(count=1, mode=ask.mode, first_seed=self.seeds[ask.mode])
+        goal = RunEpisodes.Goal(count=1, mode=request.mode, first_seed=self.seeds[request.mode])
         # the previous episode is closed, and the environment will notice soon
         for _ in range(TRIES):
             goal_handle = GoalHandle(self.runner, goal)
@@ -280,7 +282,7 @@ class PageAsks:
             await asyncio.sleep(0.3)
         else:
             raise RlinfError("an episode is played already, or the environment is inactive")
-        self.seeds[ask.mode] = max(self.seeds[ask.mode], goal.first_seed + 1)
+        self.seeds[request.mode] = max(self.seeds[request.mode], goal.first_seed + 1)
         if not self.may_start():  # disarmed or at fault meanwhile
             self._task(goal_handle.withdraw)
             raise RlinfError("start: the interlock stopped meanwhile. Arm, then start")
@@ -290,7 +292,7 @@ class PageAsks:
                 lambda answer: self._on_result(goal_handle, answer.result())
             )
         )
-        return f"an episode begins: {ask.mode}"
+        return f"an episode begins: {request.mode}"
 
     async def _cancel(self, _: Request) -> str:
         if self.request is None:
@@ -299,7 +301,7 @@ class PageAsks:
         self.request = None
         return "no further episode: the one in play goes on to its end, or to a label"
 
-    async def _of_action(self, ask: Callable[[], Future]) -> Any:
+    async def _of_action(self, request: Callable[[], Future]) -> Any:
         """Make a request in the ROS thread and return its answer.
 
         In another thread, an immediate answer would be lost (rclpy#1123).
@@ -307,7 +309,7 @@ class PageAsks:
 
         def send() -> Future | Exception:
             try:
-                return ask()
+                return request()
             except Exception as error:  # an exception in a task would end the executor
                 return error
 

@@ -97,13 +97,13 @@ class Person:
         self.arming.expire()
         for guard in self.guards:
             for request in guard.poll():
-                self._ask(request, guard.device.label_renews)
+                self._on_request(request, guard.device.label_renews)
         if self.trouble != self.published_trouble:
             self._report_trouble()
         elif time.monotonic() - self.reported_at > SAY_S:
             self._diagnose()
 
-    def _ask(self, arm_name: str, label_renews: bool) -> None:
+    def _on_request(self, arm_name: str, label_renews: bool) -> None:
         if not is_active(self.node) and arm_name != "disarm":
             return
         if self.trouble and arm_name not in ("disarm", *LABELS):
@@ -152,13 +152,15 @@ class Person:
             if active
             else DiagnosticStatus.WARN
         )
-        well = f"{', '.join(guard.name for guard in self.guards)}: ready" if active else INACTIVE
+        ready_text = (
+            f"{', '.join(guard.name for guard in self.guards)}: ready" if active else INACTIVE
+        )
         message = DiagnosticArray(
             status=[
                 DiagnosticStatus(
                     name=f"{self.node.get_namespace().strip('/')}/operator",
                     level=level,
-                    message=self.trouble or well,
+                    message=self.trouble or ready_text,
                     values=[
                         KeyValue(key=guard.name, value=guard.trouble or "ready")
                         for guard in self.guards
@@ -174,7 +176,7 @@ class Person:
         for guard in self.guards:
             guard.doubt()
 
-    def asks(self) -> list[dict[str, float]]:
+    def device_motions(self) -> list[dict[str, float]]:
         """Return the motion that each device requests now, if any.
 
         Call it once per time step: some devices return the motion since the last call.
@@ -190,7 +192,7 @@ class Person:
 
     def between(self) -> np.ndarray | None:
         """Return the requested motion between episodes, or None."""
-        moves = self.asks()
+        moves = self.device_motions()
         return self.answer("", moves) if any(any(move.values()) for move in moves) else None
 
     def answer(self, mode: str, moves: list[dict[str, float]]) -> np.ndarray | None:

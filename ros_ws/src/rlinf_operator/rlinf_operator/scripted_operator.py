@@ -29,7 +29,7 @@ from rlinf_core.tasks.task import Task
 from rlinf_ros.arms import ArmRequests, arm_topic, subscribe_safety
 from rlinf_ros.latest import Latest
 from rlinf_ros.memory_bus import action_node
-from rlinf_ros.qos import subscription, lossless_profile
+from rlinf_ros.qos import lossless_profile, subscription
 from rlinf_ros.spinning import OK, WARN, Health, StationNode, is_active
 from rlinf_ros.station_state import resume_instruction
 
@@ -87,7 +87,7 @@ class FirstArming:
         self.safety = SafetyState()
         self.enables = enables
         self.trouble: Callable[[], str] = lambda: ""  # trouble of a person's devices beside it
-        self.asking = [
+        self.arm_clients = [
             node.create_client(GetParameters, arm_topic(arm, "interlock/get_parameters"))
             for arm in arms or [""]
         ]
@@ -132,7 +132,9 @@ class FirstArming:
         disarmed = self.begun and safety.state == SafetyState.DISARMED
         is_arming = self.arming_now > 0 or time.monotonic() - self.requested_at < ASK_AGAIN_S
         if disarmed and before.state != SafetyState.DISARMED and is_arming:
-            self._ask(False)  # somebody disarmed during our arming, and that takes precedence
+            self._request_arming(
+                False
+            )  # somebody disarmed during our arming, and that takes precedence
         still = (
             resume_instruction(safety, self.node.get_namespace())
             if disarmed or safety.state == SafetyState.FAULT
@@ -165,7 +167,7 @@ class FirstArming:
             "new_session",
             OPERATOR_SILENT,
         )
-        wanted = restarted or (
+        must_arm = restarted or (
             self.safety.state == SafetyState.DISARMED and (self.freed or not self.begun)
         )
         for client in (
@@ -177,8 +179,8 @@ class FirstArming:
                 client.call_async(ResetFault.Request(cause=JAMMED)).add_done_callback(
                     self._on_reset
                 )
-        if wanted and self._is_connected() and time.monotonic() - self.requested_at > ASK_AGAIN_S:
-            self._ask(True)
+        if must_arm and self._is_connected() and time.monotonic() - self.requested_at > ASK_AGAIN_S:
+            self._request_arming(True)
 
     def _on_reset(self, answer: Future) -> None:
         self.freed = self.freed or answer.result().success
@@ -192,7 +194,7 @@ class FirstArming:
 
     def _meet(self, interlock: str) -> None:
         """Ask the interlock whether its robot is simulated, that is, whether its scene may jump."""
-        missing = len(self.asking)
+        missing = len(self.arm_clients)
 
         def answered(future: Future) -> None:
             nonlocal missing
@@ -212,13 +214,15 @@ class FirstArming:
             self._on_safety(self.safety)
 
         for client in (
-            self.asking if all(client.service_is_ready() for client in self.asking) else ()
+            self.arm_clients
+            if all(client.service_is_ready() for client in self.arm_clients)
+            else ()
         ):
             client.call_async(GetParameters.Request(names=["teleports"])).add_done_callback(
                 answered
             )
 
-    def _ask(self, arm: bool) -> None:
+    def _request_arming(self, arm: bool) -> None:
         self.requested_at = time.monotonic()
         if not arm:
             self.requests.disarm()

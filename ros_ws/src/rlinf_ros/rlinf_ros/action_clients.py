@@ -71,7 +71,7 @@ class Orders:
     def __init__(self, node: Node, widest: float, timeout_s: float) -> None:
         self.widest, self.timeout_s = widest, timeout_s
         self.width: float | None = None
-        self.wanted: float | None = None
+        self.target: float | None = None
         self.ordered: tuple[str, float] | None = None  # the last command: its kind and its width
         self.order = 0
         self.sent = False
@@ -96,7 +96,7 @@ class Orders:
 
     # Of all grippers
     def _on_command(self, command: GripperWidth) -> None:
-        self.wanted = min(max(command.width, 0.0), self.widest)
+        self.target = min(max(command.width, 0.0), self.widest)
 
     def look(self) -> None:
         """Send the next command once the last one is answered, or note a missed answer.
@@ -106,15 +106,15 @@ class Orders:
         if self.waiting and not self.sent:
             self._send()
         if self.waiting and self.late:
-            who = "no answer to" if self.sent else "nobody there to be told"
-            self.fault = f"gripper ({who} {self.words()} for {self.timeout_s:g} s)"
+            problem = "no answer to" if self.sent else "nobody there to be told"
+            self.fault = f"gripper ({problem} {self.words()} for {self.timeout_s:g} s)"
         elif (
             not self.waiting
-            and self.wanted is not None
+            and self.target is not None
             and self.width is not None
-            and self._differs(self.wanted)
+            and self._differs(self.target)
         ):
-            self.ordered = self.verb(self.wanted), self.wanted
+            self.ordered = self.verb(self.target), self.target
             self.give()
 
     def give(self) -> None:
@@ -149,22 +149,22 @@ class Orders:
     def _on_accepted(self, number: int, future: Future) -> None:
         handle = future.result()
         if not handle.accepted:
-            self.through(number, "refused")
+            self.finish_command(number, "refused")
             return
         handle.get_result_async().add_done_callback(
-            lambda answer: self.through(number, self.outcome(answer.result().result))
+            lambda answer: self.finish_command(number, self.outcome(answer.result().result))
         )
 
-    def through(self, number: int, how: str) -> None:
+    def finish_command(self, number: int, outcome: str) -> None:
         """Note the answer to a command, however late. An empty grasp is a result, not a fault."""
         if number == self.order:
-            self.waiting, self.fault, self.last_result = False, "", f"{self.words()}: {how}"
+            self.waiting, self.fault, self.last_result = False, "", f"{self.words()}: {outcome}"
 
-    def forget(self, why: str) -> None:
+    def forget(self, reason: str) -> None:
         """Forget the last command, so that the next one is sent anew."""
         self.order = self.order + 1
         self.waiting = False
         self.fault = ""
         self.ordered = None
-        self.wanted = None
-        self.last_result = why
+        self.target = None
+        self.last_result = reason

@@ -48,7 +48,7 @@ def subscribe_arms(
         subscription(node, name, callback)
 
 
-def whose(arm: str) -> str:
+def arm_prefix(arm: str) -> str:
     """Return the prefix for a text about one of several arms."""
     return f"arm '{arm}': " if arm else ""
 

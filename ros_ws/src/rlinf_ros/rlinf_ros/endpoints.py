@@ -16,7 +16,7 @@ from typing import Any
 from rclpy.node import Node
 from std_msgs.msg import String
 
-from rlinf_ros.qos import publisher, subscription, lossless_profile
+from rlinf_ros.qos import lossless_profile, publisher, subscription
 
 TOPIC = "endpoints"
 POLL_S, REFRESH_POLLS = 0.05, 20
@@ -87,17 +87,17 @@ class EndpointReport:
         }
         report: Report = {}
         for topic in sorted({topic for topic, _ in counts}):
-            speakers = self.node.get_publishers_info_by_topic(topic)
+            publisher_ids = self.node.get_publishers_info_by_topic(topic)
             listeners = self.node.get_subscriptions_info_by_topic(topic)
-            for direction, infos in (("out", listeners), ("in", speakers)):
-                wanted = sum(_name(info) in reporting for info in infos)
-                if min(counts.get((topic, direction), [wanted])) < wanted:
+            for direction, infos in (("out", listeners), ("in", publisher_ids)):
+                reporting_count = sum(_name(info) in reporting for info in infos)
+                if min(counts.get((topic, direction), [reporting_count])) < reporting_count:
                     return None
             ids: dict[str, list[int]] = {"own": [], "others": []}
-            for info in (*speakers, *listeners):
-                whose = "own" if _name(info) in names else "others"
-                ids[whose].append(zlib.crc32(bytes(info.endpoint_gid)))
-            report[topic] = {who: sorted(gids) for who, gids in ids.items()}
+            for info in (*publisher_ids, *listeners):
+                owner = "own" if _name(info) in names else "others"
+                ids[owner].append(zlib.crc32(bytes(info.endpoint_gid)))
+            report[topic] = {owner: sorted(gids) for owner, gids in ids.items()}
         return report
 
 

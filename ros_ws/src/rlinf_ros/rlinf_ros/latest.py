@@ -112,23 +112,23 @@ class Latest:
             message.name, message.position = list(names), list(angles)
         values: np.ndarray | None = CHANNELS[type(message)](message)
         if topic in self.axes:
-            values = self._along(topic, message.header.frame_id, values)
+            values = self._in_axes(topic, message.header.frame_id, values)
         if values is None:
             return
         self.channels[topic], self.messages[topic] = values, message
         self.stamps_ns[topic], self.taken_at[topic] = to_ns(message.header.stamp), time.monotonic()
 
-    def _along(self, topic: str, frame: str, values: Any) -> np.ndarray | None:
+    def _in_axes(self, topic: str, frame: str, values: Any) -> np.ndarray | None:
         """Return values (6,) along the requested axes; None with an unknown tool orientation."""
-        wanted, of_tool = self.axes[topic]["frame"], self.axes[topic]["tool"]
-        if frame == wanted or not (frame or of_tool):
+        frame_name, of_tool = self.axes[topic]["frame"], self.axes[topic]["tool"]
+        if frame == frame_name or not (frame or of_tool):
             return np.asarray(values)
         if not of_tool:
             raise SpecError(
-                f"{topic}: expected it along the axes of the limits' frame '{wanted}', got "
+                f"{topic}: expected it along the axes of the limits' frame '{frame_name}', got "
                 f"'{frame}'. Where "
                 f"those are the tool's: tool_axes: [{topic}] in robot.yaml; else have it said in "
-                f"'{wanted}'"
+                f"'{frame_name}'"
             )
         # already taken, by the order of the names
         pose = self.channels.get(arm_topic(arm_of(topic), "current_pose"))

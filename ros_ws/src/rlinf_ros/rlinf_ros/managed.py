@@ -63,8 +63,8 @@ class Managed(SafeTransitions):
     active = False
     declare_parameter: Any  # the node's
 
-    def __init__(self, *arguments: Any, **how: Any) -> None:
-        super(ManagedEntity, self).__init__(*arguments, **how)  # the mixin needs the node
+    def __init__(self, *arguments: Any, **kwargs: Any) -> None:
+        super(ManagedEntity, self).__init__(*arguments, **kwargs)  # the mixin needs the node
         LifecycleNodeMixin.__init__(self)
         self._autostart = bool(self.declare_parameter("autostart", True).value)
 

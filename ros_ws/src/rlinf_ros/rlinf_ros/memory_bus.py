@@ -344,9 +344,9 @@ class PulledNode(Node):
             use_global_arguments=False,
         )  # those name the owner
 
-    def create_subscription(self, *how: Any, lazy: bool = False, **more: Any) -> Subscription:
+    def create_subscription(self, *kwargs: Any, lazy: bool = False, **more: Any) -> Subscription:
         """Create a subscription as rclpy does."""
-        subscription = super().create_subscription(*how, **more)
+        subscription = super().create_subscription(*kwargs, **more)
         return _bus.connect_subscription(self, subscription) if _bus else subscription
 
 

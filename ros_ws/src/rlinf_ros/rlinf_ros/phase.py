@@ -73,10 +73,10 @@ class PhaseLock:
             max(math.floor((now - self.due_s + TOO_SOON_S) / self.period_s), 0) * self.period_s
         )
         late = max(now - self.due_s, 0.0)
-        gone = min(late, max(self._to_go_s, 0.0))  # part of the path to a later phase
-        self.due_s = self.due_s + gone
-        self._to_go_s = self._to_go_s - gone
-        late = late - gone
+        progressed_s = min(late, max(self._to_go_s, 0.0))  # part of the path to a later phase
+        self.due_s = self.due_s + progressed_s
+        self._to_go_s = self._to_go_s - progressed_s
+        late = late - progressed_s
         if not self.hurry and late > min(MAX_CATCH_UP_S, SHORTER * self.period_s):
             self.due_s, self._to_go_s = now, self.period_s - late
         extra = min(max(self._to_go_s, -self.hurry * self.period_s), STRETCH * self.period_s)
@@ -85,7 +85,7 @@ class PhaseLock:
         self.soonest_s = now + (0.0 if self.hurry else SOONEST * self.period_s)
         return max(self.due_s, self.soonest_s)
 
-    def came(self, inputs: Collection[float]) -> None:
+    def add_inputs(self, inputs: Collection[float]) -> None:
         """Add inputs at these times [s]; then choose another phase if enough of them are new."""
         for at in inputs:
             if self._inputs and at - self._inputs[-1] > PAUSE_S:
@@ -218,7 +218,7 @@ class PhaseLockedTimer:
         if not self._done_early:
             self._callback()
         self._done_early = False
-        self.lock.came(self._arrivals)  # after the command, which does not wait for it
+        self.lock.add_inputs(self._arrivals)  # after the command, which does not wait for it
         self._arrivals.clear()
 
     def _wake(self, at: float) -> None:

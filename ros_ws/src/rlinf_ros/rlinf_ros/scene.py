@@ -45,11 +45,13 @@ class Request:
         gone: error text if nobody answers.
     """
 
-    def __init__(self, node: Node, patience_s: float, action: type, name: str, gone: str) -> None:
+    def __init__(
+        self, node: Node, patience_s: float, action: type, name: str, unavailable: str
+    ) -> None:
         self.node = node
         self.patience_s = patience_s
         self.name = name
-        self.gone = gone
+        self.disconnected = unavailable
         self.client = ActionClient(action_node(node), action, name)
         self.goal: GoalHandle | None = None  # the present goal
 
@@ -75,7 +77,7 @@ class Request:
         accepted = goal.send()
         if not await either(self.node, accepted, self.patience_s):
             goal.withdraw()  # it must not begin once nobody waits for it
-            return None, f"{self.gone} (no answer for {self.patience_s:.0f} s)"
+            return None, f"{self.disconnected} (no answer for {self.patience_s:.0f} s)"
         handle = accepted.result()
         if not handle.accepted:
             return None, f"{self.name} was refused"
@@ -83,7 +85,7 @@ class Request:
         while not await either(self.node, answer, self.patience_s):
             if not self.client.server_is_ready():
                 goal.withdraw()  # it may be there after all, just not discovered now
-                return None, f"{self.gone} It went in the middle of {self.name}"
+                return None, f"{self.disconnected} It went in the middle of {self.name}"
             answer = handle.get_result_async()
         return answer.result().result, ""
 
@@ -118,6 +120,6 @@ class HomeMotion(Request):
     async def go(self) -> str:
         """Move the arm to its home; returns why it is not there, or an empty string."""
         if not self.client.server_is_ready():
-            return self.gone
+            return self.disconnected
         _, trouble = await self.send(Home.Goal())
         return trouble

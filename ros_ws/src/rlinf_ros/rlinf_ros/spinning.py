@@ -183,12 +183,12 @@ class StationNode(Node):
     its user. Its logs and messages accept every text (``rlinf_ros.spinning``).
     """
 
-    def __init__(self, name: str, **how: Any) -> None:
+    def __init__(self, name: str, **kwargs: Any) -> None:
         if bus := memory_bus.bus():
-            how["cli_args"] = [*bus.arguments, *how.get("cli_args", ())]
+            kwargs["cli_args"] = [*bus.arguments, *kwargs.get("cli_args", ())]
         # its own clock, because the executor sorts the timers of each clock
         self._steady = Clock(clock_type=ClockType.STEADY_TIME)
-        super().__init__(name, **how)
+        super().__init__(name, **kwargs)
         escape_logs(self)
         below = f"{self.get_namespace().rstrip('/')}/"
         self._check_overrides(
@@ -288,11 +288,11 @@ class StationNode(Node):
         return document
 
     def create_publisher(
-        self, msg_type: Any, topic: str, qos_profile: Any, **how: Any
+        self, msg_type: Any, topic: str, qos_profile: Any, **kwargs: Any
     ) -> Publisher:
         """Create a publisher as rclpy does."""
         quality, options = self._quality(topic, qos_profile)
-        publisher = super().create_publisher(msg_type, topic, quality, **options, **how)
+        publisher = super().create_publisher(msg_type, topic, quality, **options, **kwargs)
         bus = memory_bus.bus()
         return bus.connect_publisher(publisher) if bus else escape_messages(publisher)
 
@@ -303,12 +303,12 @@ class StationNode(Node):
         callback: Any,
         qos_profile: Any,
         lazy: bool = False,
-        **how: Any,
+        **kwargs: Any,
     ) -> Subscription:
         """Create a subscription as rclpy does; ``lazy`` is as in ``rlinf_ros.qos.subscription``."""
         quality, options = self._quality(topic, qos_profile)
         subscription = super().create_subscription(
-            msg_type, topic, callback, quality, **options, **how
+            msg_type, topic, callback, quality, **options, **kwargs
         )
         bus = memory_bus.bus()
         return bus.connect_subscription(self, subscription, lazy) if bus else subscription
@@ -349,11 +349,11 @@ class ControlNode(StationNode):
     Its parameters can be read; the events executor spends no time on unused services.
     """
 
-    def __init__(self, name: str, **how: Any) -> None:
+    def __init__(self, name: str, **kwargs: Any) -> None:
         super().__init__(
             name,
             parameter_overrides=[Parameter("start_type_description_service", value=False)],
-            **how,
+            **kwargs,
         )
 
 
@@ -466,9 +466,9 @@ def stop_on_signal() -> Iterator[Callable[[], bool]]:
         _answer(signal.SIG_IGN)
 
 
-def _answer(how: Any) -> None:
+def _answer(handler: Any) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, how)
+        signal.signal(number, handler)
 
 
 def _spin(node: Node, subscribes: bool, stop_requested: Callable[[], bool]) -> None:

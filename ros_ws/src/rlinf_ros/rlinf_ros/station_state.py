@@ -1,7 +1,7 @@
 """The state of a station for other nodes and for people: its nodes, interlock and trainer.
 
-``RequestStop`` ends a request for episodes once the interlock has stopped. ``asker`` and ``asking``
-are the node and the session of a person's command.
+``RequestStop`` ends a request for episodes once the interlock has stopped.
+``command_node`` and ``command_context`` are the node and the session of a person's command.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SAY_AFTER_S, SAY_AGAIN_S = 5.0, 30.0
 HELPERS = ("_inputs", "_desk", "_client")  # second nodes of one process
 
 
-def speakers(node: Node, topic: str, others: bool = False) -> set[tuple[int, ...]]:
+def publisher_ids(node: Node, topic: str, others: bool = False) -> set[tuple[int, ...]]:
     """Return a topic's publishers by the middleware's identifiers, which distinguish namesakes.
 
     With ``others``, the node's own are left out.
@@ -204,15 +204,15 @@ def resume_instruction(safety: SafetyState, namespace: str) -> str:
 
 
 @lru_cache(maxsize=64)
-def command(what: str, station: str, cause: str = "") -> str:
-    """Return the ``rlinf`` command that does ``what`` at this station."""
+def command(action: str, station: str, cause: str = "") -> str:
+    """Return the ``rlinf`` command that does ``action`` at this station."""
     domain = shell_domain()
     other = [f"station.name={station}"] * (station != DEFAULT.name) + [
         f"station.domain_id={domain}"
     ] * bool(domain)
     return " ".join(
         [
-            f"rlinf {what}",
+            f"rlinf {action}",
             *(["--cause", shlex.quote(cause)] if cause else []),
             *(["--set", *other] if other else []),
         ]
@@ -224,8 +224,8 @@ TAKES_S = 0.15  # time from the answer to a request to the interlock's tick and 
 
 def state_text(safety: SafetyState) -> str:
     """Return the state with its cause, or with the commander."""
-    who = f"{safety.source} commands" if safety.state == SafetyState.ACTIVE else safety.cause
-    return f"{Mode(safety.state).name} {who}".strip()
+    detail = f"{safety.source} commands" if safety.state == SafetyState.ACTIVE else safety.cause
+    return f"{Mode(safety.state).name} {detail}".strip()
 
 
 class ArmAnswerLog:
@@ -305,7 +305,7 @@ def _counted(trainer: TrainerStatus, name: str) -> int:
 
 
 @contextlib.contextmanager
-def asking() -> Iterator[None]:
+def command_context() -> Iterator[None]:
     """Run ROS for one command.
 
     An RlinfError becomes a line on stderr and its exit code; Ctrl-C and SIGTERM give 130.
@@ -324,7 +324,7 @@ def asking() -> Iterator[None]:
         rclpy.try_shutdown()
 
 
-def asker(station: str) -> Node:
+def command_node(station: str) -> Node:
     """Return a node in the station's namespace for one command, without logs and parameters."""
     return rclpy.create_node(
         f"station_client_{os.getpid()}",

@@ -81,13 +81,13 @@ class Transforms:
         try:
             importlib.import_module(f"{package}.msg")
         except ImportError:
-            how = (
+            remedy = (
                 "rlinf messages"
                 if package == "tf2_msgs"
                 else "make setup (with ROS: apt-get install ros-jazzy-visualization-msgs)"
             )
             self.node.get_logger().warning(
-                f"no {name}: expected the package {package}, found none. Run: {how}"
+                f"no {name}: expected the package {package}, found none. Run: {remedy}"
             )
             return None
         return publisher(self.node, name)

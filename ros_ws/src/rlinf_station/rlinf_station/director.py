@@ -33,8 +33,8 @@ from rlinf_ros.station_state import (
     caught_up,
     holds_back,
     refused,
-    silence_message,
     resume_instruction,
+    silence_message,
     taken,
 )
 from rlinf_station.director_status import (
@@ -224,20 +224,21 @@ class Director(StationNode):
         """
         self._enter("sft", 0)
         received_at = time.monotonic()
-        wanted = self.plan["collect"].get("share", self.plan["collect"]["episodes"])
+        episode_count = self.plan["collect"].get("share", self.plan["collect"]["episodes"])
         anew = 0
         while self.policy.version < 1:
             if (again := refused(self.trainer, self.station) - max(self.refused, 0)) > 0:
                 self.refused, anew = max(self.refused, 0) + again, anew + again
-                why = (
+                reason = (
                     f"the trainer refused {anew} episodes (why: beside them, in its folder "
                     f"refused/ or the spool's)"
                 )
-                if anew > wanted:
+                if anew > episode_count:
                     raise RunStopped(
-                        f"{why}; expected at most {wanted}, as many as it needs demonstrations"
+                        f"{reason}; expected at most {episode_count}, as many as it needs "
+                        f"demonstrations"
                     )
-                self._log("warning", detail=f"{why}; others are recorded in their place")
+                self._log("warning", detail=f"{reason}; others are recorded in their place")
                 self._enter("collect", again)
                 seed = self._demonstrations(again, seed)
                 self._enter("sft", 0)
@@ -252,20 +253,20 @@ class Director(StationNode):
             if self.policy.error:
                 raise RunStopped(f"the trainer's policy cannot be used: {self.policy.error}")
 
-    def _demonstrations(self, wanted: int, seed: int) -> int:
+    def _demonstrations(self, needed: int, seed: int) -> int:
         """Collect until enough demonstrations have succeeded; return the next seed.
 
         A failed one is recorded, but not used for training.
         """
-        tries = 5 * wanted
-        while self.successes < wanted:
+        tries = 5 * needed
+        while self.successes < needed:
             if self.done >= tries and not self.plan["collect"].get("person"):
                 raise RunStopped(
                     f"only {self.successes} of {self.done} demonstrations succeeded; expected "
-                    f"{wanted}. Is "
+                    f"{needed}. Is "
                     "the operator able to do the task?"
                 )
-            count = wanted - self.successes
+            count = needed - self.successes
             self._episodes(count, "demonstration", seed)
             seed += count + self.discarded
         return seed

@@ -31,7 +31,7 @@ from rlinf_ros.endpoints import EndpointReport, Endpoints
 from rlinf_ros.latest import Latest
 from rlinf_ros.managed import Managed
 from rlinf_ros.phase import PhaseLockedTimer, WarmUp, patience
-from rlinf_ros.qos import publisher, subscription, lossless_profile
+from rlinf_ros.qos import lossless_profile, publisher, subscription
 from rlinf_ros.scene import GONE, HomeMotion, Scene, sleep
 from rlinf_ros.spinning import (
     ERROR,
@@ -44,7 +44,13 @@ from rlinf_ros.spinning import (
     given,
     run,
 )
-from rlinf_ros.station_state import STOPPED, RequestStop, holds_back, speakers, resume_instruction
+from rlinf_ros.station_state import (
+    STOPPED,
+    RequestStop,
+    holds_back,
+    publisher_ids,
+    resume_instruction,
+)
 from rlinf_ros.workarounds import Until, run_routine
 from rlinf_station.episodes import (
     RECORDER_INACTIVE,
@@ -189,7 +195,7 @@ class Watch:
         self.recorders = self._recorders()
 
     def _recorders(self) -> set[tuple[int, ...]]:
-        return speakers(self.environment, "episode", others=True)
+        return publisher_ids(self.environment, "episode", others=True)
 
     async def ready(self, handle: ServerGoalHandle) -> str:
         """Wait a little for the parts that an episode needs.
@@ -198,7 +204,7 @@ class Watch:
             The missing part, a cancellation, or an empty string.
         """
         env = self.environment
-        for is_ready, what in (
+        for is_ready, condition in (
             (lambda: env.scene.client.server_is_ready() or (env.person and env.external), GONE),
             (lambda: env.count_publishers("episode") > 1, UNHEARD),
             (env.may_move, FORBIDDEN),
@@ -209,8 +215,10 @@ class Watch:
                 if handle.is_cancel_requested or env.ends:
                     return CANCELLED if handle.is_cancel_requested else env.ends
                 if time.monotonic() > deadline:
-                    what += f": {self._unmatched()}" if what == UNMATCHED else ""
-                    return f"{what} (interlock: {Mode(env.safety.state).name} {env.safety.cause})"
+                    condition += f": {self._unmatched()}" if condition == UNMATCHED else ""
+                    return (
+                        f"{condition} (interlock: {Mode(env.safety.state).name} {env.safety.cause})"
+                    )
                 await sleep(env, 0.1)
         return ""
 

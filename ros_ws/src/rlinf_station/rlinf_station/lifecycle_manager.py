@@ -18,7 +18,7 @@ from std_srvs.srv import SetBool, Trigger
 
 from rlinf_ros.scene import either, sleep
 from rlinf_ros.spinning import ERROR, OK, WARN, Diagnostics, Health, StationNode, run
-from rlinf_ros.station_state import speakers
+from rlinf_ros.station_state import publisher_ids
 from rlinf_ros.workarounds import Until, run_routine
 
 LOOK_S = 1.0
@@ -64,7 +64,7 @@ class Member:
     def __init__(self, node: Node, name: str) -> None:
         self.node, self.name = node, name
         self.changing = node.create_client(ChangeState, f"{name}/change_state")
-        self.asking = node.create_client(GetState, f"{name}/get_state")
+        self.state_client = node.create_client(GetState, f"{name}/get_state")
         self.state = UNKNOWN
         self.brought_up: Identity = frozenset()
         self.trouble = ""
@@ -77,11 +77,11 @@ class Member:
     @property
     def identity(self) -> Identity:
         """The process, by the middleware's identifier; empty while the node is absent."""
-        return frozenset(speakers(self.node, f"{self.name}/transition_event"))
+        return frozenset(publisher_ids(self.node, f"{self.name}/transition_event"))
 
     async def look(self) -> int:
         """Ask for the node's state."""
-        answer = await self._answer(self.asking, GetState.Request())
+        answer = await self._answer(self.state_client, GetState.Request())
         self.state = UNKNOWN if answer is None else answer.current_state.id
         return self.state
 
@@ -119,7 +119,7 @@ class LifecycleManager(StationNode):
         super().__init__("lifecycle_manager")
         names = [name for name in self.declare_parameter("node_names", [""]).value if name]
         self.members = [Member(self, name) for name in names]
-        self.wanted = bool(self.declare_parameter("autostart", True).value)
+        self.is_enabled = bool(self.declare_parameter("autostart", True).value)
         self.busy = self.ending = False
         self.ends_at = 0.0
         self.create_service(SetBool, "~/manage_nodes", self._on_manage)
@@ -129,7 +129,7 @@ class LifecycleManager(StationNode):
 
     # Services
     def _on_manage(self, request: SetBool.Request, response: SetBool.Response) -> SetBool.Response:
-        self.wanted = request.data
+        self.is_enabled = request.data
         for member in self.members:
             # also brings up nodes that a person has deactivated
             member.trouble, member.brought_up = "", frozenset()
@@ -153,10 +153,12 @@ class LifecycleManager(StationNode):
 
     def _health(self) -> Health:
         values = {member.name: member.words for member in self.members}
-        if self.wanted and (missing := self._words()):
+        if self.is_enabled and (missing := self._words()):
             failed = any(member.trouble for member in self.members)
             return Health(ERROR if failed else WARN, missing, values)
-        return Health(OK, "all nodes are active" if self.wanted else "the nodes are down", values)
+        return Health(
+            OK, "all nodes are active" if self.is_enabled else "the nodes are down", values
+        )
 
     # Routines, one at a time
     def _begin(self) -> None:
@@ -168,7 +170,7 @@ class LifecycleManager(StationNode):
         self.busy = False
 
     async def _look(self) -> None:
-        if self.wanted and not self.ending:
+        if self.is_enabled and not self.ending:
             await self._up()
         else:
             await self._down()
@@ -178,7 +180,7 @@ class LifecycleManager(StationNode):
         for member in self.members:
             before = member.state
             await member.look()
-            if not self.wanted or self.ending:
+            if not self.is_enabled or self.ending:
                 return
             is_new = member.identity != member.brought_up
             if member.state in UP and is_new:
@@ -196,7 +198,7 @@ class LifecycleManager(StationNode):
     async def _down(self) -> None:
         """Bring the nodes down in reverse order, whatever one of them answers."""
         for member in reversed(self.members):
-            if self.wanted and not self.ending:
+            if self.is_enabled and not self.ending:
                 return
             await member.look()
             if member.state in DOWN and not member.trouble:  # an interlock is configured only once

@@ -32,13 +32,13 @@ QUICK_MS = 3.0  # caches do not matter for slower policies, whose warm-up would 
 class LocalPolicyNode(PolicyNode):
     """Explores in ``train`` episodes, acts deterministically in ``evaluate``."""
 
-    def __init__(self, **how: Any) -> None:
+    def __init__(self, **kwargs: Any) -> None:
         torch.set_num_threads(1)
         self.policy: Policy
         self.newest: tuple[Policy, TimeStep]
         self.waiting: PolicyUpdate | None = None
         self.evaluating = ""
-        super().__init__(**how)
+        super().__init__(**kwargs)
         self.seed = self.declare_parameter("seed", 0).value
         self.device = device_of(self.declare_parameter("device", "auto").value)
         self.rehearsal = None if self.lockstep else WarmUp(self, self._again)
@@ -49,7 +49,9 @@ class LocalPolicyNode(PolicyNode):
         file = self.declare_parameter("monitor", "").value
         self.monitor = Monitor.load(Path(file), self.spec.hash) if file else None
         self.watch: Watch | None = None
-        self.asks = False  # for a person: nothing is sent until one takes over, or the episode ends
+        self.needs_person = (
+            False  # for a person: nothing is sent until one takes over, or the episode ends
+        )
         path = self.declare_parameter("policy_file", "").value
         if path:
             self._on_update(PolicyUpdate(version=0, path=path))
@@ -134,11 +136,11 @@ class LocalPolicyNode(PolicyNode):
         if self._may_change(step) and self.waiting:
             self._take_update()
         if step.step_type != TimeStep.MID:
-            self._ask(False)
+            self._set_needs_person(False)
             begins = step.step_type == TimeStep.FIRST and step.mode != "demonstration"
             self.watch = self.monitor.watch() if self.monitor is not None and begins else None
         super()._on_timestep(step)
-        if self.watch is not None and self.ready and not self.interrupted and not self.asks:
+        if self.watch is not None and self.ready and not self.interrupted and not self.needs_person:
             self._judge(self.watch, step)
 
     def _on_safety(self, safety: SafetyState) -> None:
@@ -146,22 +148,22 @@ class LocalPolicyNode(PolicyNode):
         # a person has taken over and watches
         if safety.state == SafetyState.ACTIVE and safety.source != "policy":
             self.watch = None
-            self._ask(False)
+            self._set_needs_person(False)
 
     def _judge(self, watch: Watch, step: TimeStep) -> None:
         """Ask for a person if the episode seems to fail; the sent chunk plays to its end."""
         action = self.sent[min(int(self.schedule.index[0]), len(self.sent) - 1)]
         if watch.alarmed(self.spec.flatten(self.observed(step)), action):
             self.get_logger().warning(f"time step {step.step_index} of {step.episode_id}: {ASKS}")
-            self._ask(True)
+            self._set_needs_person(True)
 
-    def _ask(self, asks: bool) -> None:
-        if asks != self.asks:
-            self.asks, self.status.error = asks, ASKS if asks else ""
+    def _set_needs_person(self, needs_person: bool) -> None:
+        if needs_person != self.needs_person:
+            self.needs_person, self.status.error = needs_person, ASKS if needs_person else ""
             self._publish_status()
 
     def _decide(self, step: TimeStep) -> None:
-        if self.asks:
+        if self.needs_person:
             return
         started = time.perf_counter()
         try:

@@ -30,8 +30,8 @@ from rlinf_ros.spinning import ERROR, OK, WARN, ControlNode, Diagnostics, Health
 class PolicyNode(Managed, ControlNode):
     """Silent in ``demonstration`` episodes, while it is inactive, and until it is ``ready``."""
 
-    def __init__(self, **how: Any) -> None:
-        super().__init__("policy", **how)
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__("policy", **kwargs)
         cameras = [name for name in self.declare_parameter("cameras", [""]).value if name]
         size = tuple(self.declare_parameter("image_size", [64, 64]).value)
         task = (

@@ -45,12 +45,12 @@ from rlinf_ros.endpoints import EndpointReport
 from rlinf_ros.managed import Managed
 from rlinf_ros.memory_bus import Envelope, PulledNode, take
 from rlinf_ros.qos import (
-    LOSSLESS_DEPTH,
     LAZY_PROFILE,
+    LOSSLESS_DEPTH,
     lazy_profile,
+    lossless_profile,
     publisher,
     subscription,
-    lossless_profile,
 )
 from rlinf_ros.spinning import BACKGROUND, ERROR, OK, WARN, Diagnostics, Health, StationNode, run
 from rlinf_ros.transforms import Transforms

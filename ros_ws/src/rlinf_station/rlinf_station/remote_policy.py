@@ -142,7 +142,7 @@ class RemotePolicyNode(PolicyNode):
                 )
                 self._connect(client.metadata)
                 while not self.stopping.is_set():
-                    self._ask(client)
+                    self._request_chunk(client)
                     if not client.open:
                         raise ServingError(
                             f"policy server {client.address}: the connection was closed"
@@ -199,7 +199,7 @@ class RemotePolicyNode(PolicyNode):
                 self.requests.get_nowait()
         self._set_error("")
 
-    def _ask(self, client: PolicyClient) -> None:
+    def _request_chunk(self, client: PolicyClient) -> None:
         try:
             step, since = self.requests.get(timeout=LOOK_S)
         except queue.Empty:
@@ -219,7 +219,7 @@ class RemotePolicyNode(PolicyNode):
             ours = read_ours(answer)
             check_horizon(actions, self.horizon, self.execute)
             self.horizon = 0 if OURS in client.metadata else len(actions)
-            self._answered(step, actions, ours, time.monotonic() - since)
+            self._on_chunk(step, actions, ours, time.monotonic() - since)
         except (AnswerError, RefusedRequestError, SpecError) as error:
             self._set_error(str(error))
         finally:
@@ -242,7 +242,7 @@ class RemotePolicyNode(PolicyNode):
         """Return the index of a time step from its stamp, not rounded."""
         return to_ns(step.header.stamp) / self.period_ns
 
-    def _answered(
+    def _on_chunk(
         self, step: TimeStep, actions: np.ndarray, ours: dict[str, Any], took_s: float
     ) -> None:
         with self.lock:

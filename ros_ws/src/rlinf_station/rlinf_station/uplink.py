@@ -180,7 +180,7 @@ class Uplink(Managed, StationNode):
                 policy_error=self.policy.error,
                 **room,
             )
-            why, refused = (
+            reason, refused = (
                 self._register()
                 if self.specs and not (self.is_registered and reply.registered)
                 else ("", False)
@@ -189,17 +189,17 @@ class Uplink(Managed, StationNode):
             status = TrainerStatus(
                 connected=True,
                 backlog=backlog,
-                held=self.held or bool(why),
+                held=self.held or bool(reason),
                 phase=reply.phase,
                 policy_version=reply.policy_version,
                 updates=reply.updates,
                 episodes=reply.episodes,
                 transitions=reply.transitions,
                 update_ratio=reply.update_ratio,
-                accepting=reply.accepting and not (full or self.held or why),
+                accepting=reply.accepting and not (full or self.held or reason),
                 names=list(reply.metrics),
                 values=list(reply.metrics.values()),
-                message=reply.message or why or self.trouble,
+                message=reply.message or reason or self.trouble,
                 **room,
             )
         except BridgeError as error:
@@ -213,13 +213,13 @@ class Uplink(Managed, StationNode):
             if status.connected and not self.trouble and not room["set_aside"]
             else WARN
         )
-        why = (
+        reason = (
             "the spool is full"
             if full
             else status.message or f"{room['set_aside']} episodes were refused"
         )
         self.health = Health(
-            level, status.phase if level == OK else why, {"backlog": backlog, **room}
+            level, status.phase if level == OK else reason, {"backlog": backlog, **room}
         )
         status.header.stamp = self.get_clock().now().to_msg()
         self.statuses.publish(status)
@@ -238,11 +238,11 @@ class Uplink(Managed, StationNode):
             The reason why it may not play now, and whether the trainer gave it.
         """
         try:
-            why = self.reporter.register(self.specs, self.limits_hash, timeout_s=0.4)
+            reason = self.reporter.register(self.specs, self.limits_hash, timeout_s=0.4)
             self.is_registered = True
-            if why:
-                self.get_logger().error(f"the trainer does not take this station: {why}")
-            return why, bool(why)
+            if reason:
+                self.get_logger().error(f"the trainer does not take this station: {reason}")
+            return reason, bool(reason)
         except BridgeError as error:
             self.get_logger().warning(f"this station cannot register: {error}")
             return str(error), False

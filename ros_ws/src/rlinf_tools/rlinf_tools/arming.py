@@ -20,7 +20,7 @@ from std_msgs.msg import Empty
 from std_srvs.srv import SetBool
 
 from rlinf_core.core.errors import RlinfError
-from rlinf_ros.arms import arm_topic, disarm_topics, whose
+from rlinf_ros.arms import arm_prefix, arm_topic, disarm_topics
 from rlinf_ros.station_state import GOES_ON, command, is_directed, state_text
 
 # the middleware drops an answer to a client that it has not discovered; a repeated request changes
@@ -77,7 +77,7 @@ def disarm(station: Station) -> None:
     pending: dict[str, list[Future]] = {arm: [] for arm in clients}
     requested_at = dict.fromkeys(clients, float("-inf"))
 
-    def ask() -> bool:
+    def request() -> bool:
         nonlocal published_s
         now = time.monotonic()
         # repeat until its interlock has been discovered, and has heard it
@@ -99,10 +99,10 @@ def disarm(station: Station) -> None:
         return next((future.result() for future in pending[arm] if future.done()), None)
 
     awaited = "the answer of each interlock to the disarming"
-    if not station.within(station.patience_s, ask, awaited) and any(pending.values()):
+    if not station.within(station.patience_s, request, awaited) and any(pending.values()):
         station.within(
             ANSWER_S,
-            lambda: ask() or all(answer(arm) is not None for arm in clients if pending[arm]),
+            lambda: request() or all(answer(arm) is not None for arm in clients if pending[arm]),
             awaited,
         )
     if not any(pending.values()):
@@ -112,7 +112,7 @@ def disarm(station: Station) -> None:
         result = answer(arm)
         if result is None or not result.success:
             troubles.append(
-                f"{whose(arm)}{result.message if result else 'its interlock does not answer'}"
+                f"{arm_prefix(arm)}{result.message if result else 'its interlock does not answer'}"
             )
     if troubles:
         others = "; what else there is was disarmed" if len(troubles) < len(clients) else ""
@@ -147,9 +147,11 @@ def _taken_back(
         lambda: all(future.done() for future in pending.values()),
         "the disarming of all arms",
     )
-    well = [arm for arm, future in pending.items() if future.done() and future.result().success]
+    succeeded = [
+        arm for arm, future in pending.items() if future.done() and future.result().success
+    ]
     remark = f"it may be armed: {command('disarm', station.name)}, or its e-stop"
-    return [f"{whose(arm)}{remark}" for arm in clients if arm not in well]
+    return [f"{arm_prefix(arm)}{remark}" for arm in clients if arm not in succeeded]
 
 
 def arm(station: Station) -> None:
@@ -177,7 +179,7 @@ def arm(station: Station) -> None:
         for name, client in clients.items():
             # after a refusal, the others are asked to disarm, so that no arm is armed alone
             answer = station.call(client, SetBool.Request(data=not refused))
-            refused += [] if answer.success else [f"{whose(name)}{answer.message}"]
+            refused += [] if answer.success else [f"{arm_prefix(name)}{answer.message}"]
         no_answer = False
     finally:
         # all arms are armed or none, and none without a confirmation

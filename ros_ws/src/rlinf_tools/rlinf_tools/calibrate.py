@@ -39,7 +39,7 @@ from rlinf_core.robots.operators.homing import goal_of
 from rlinf_ros.arms import arm_topic, subscribe_safety
 from rlinf_ros.conversions import angles_of
 from rlinf_ros.qos import lazy_profile, subscription
-from rlinf_ros.station_state import asker, asking, silence_message
+from rlinf_ros.station_state import command_context, command_node, silence_message
 
 WORDS = (
     "guide the tool by hand to each end of where it may be. Then, each with Enter: h here is its "
@@ -69,7 +69,7 @@ class Listener:
         self.joints = dict[str, float]()
         self.at = 0.0
         self.trouble, self.joints_at = "", 0.0
-        self.node: Node = asker(recipe.station.name)
+        self.node: Node = command_node(recipe.station.name)
         for name, callback in (
             (arm_topic(arm, "current_pose"), self._on_pose),
             (arm_topic(arm, "joint_states"), self._on_joints),
@@ -160,7 +160,9 @@ class Listener:
         return f"{spans} m, {home}" + (" (silent)" if time.monotonic() - self.at > SILENT_S else "")
 
 
-def ask(listener: Listener, margin: float) -> tuple[list[float], list[float], dict[str, Any]]:
+def guide_corners(
+    listener: Listener, margin: float
+) -> tuple[list[float], list[float], dict[str, Any]]:
     """Ask until a person is done; return the box, and the pose and joints at home.
 
     Raises:
@@ -183,9 +185,9 @@ def ask(listener: Listener, margin: float) -> tuple[list[float], list[float], di
         if word == "n":
             listener.guided, at_home = Guided(), {}
         elif word in ("h", "d") and (
-            why := listener.silent(word == "h" and listener.limits.control_mode == "joint_delta")
+            reason := listener.silent(word == "h" and listener.limits.control_mode == "joint_delta")
         ):
-            print(why, flush=True)
+            print(reason, flush=True)
         elif word == "h":
             listener.guided.home = listener.pose[:3].copy()
             at_home = {"pose": listener.pose.copy(), "joints": dict(listener.joints)}
@@ -240,7 +242,7 @@ def calibrate(recipe: Recipe, arm: str, margin: float, out: Path, write: bool) -
     path = _limits_of(station_robot(recipe), arm)
     listener = Listener(recipe, arm)
     listener.meet()
-    low, high, at_home = ask(listener, margin)
+    low, high, at_home = guide_corners(listener, margin)
     box: dict[str, Any] = {"box_low": low, "box_high": high}
     limits, most = load_limits(path), loosest(path)
     off_nominal, orientation = mounted(limits, at_home["pose"][3:]) if at_home else (0.0, [])
@@ -299,7 +301,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
-    with asking():
+    with command_context():
         calibrate(
             load_recipe(arguments.recipe, arguments.overrides),
             arguments.arm,

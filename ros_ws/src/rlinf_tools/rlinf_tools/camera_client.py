@@ -30,7 +30,7 @@ from rlinf_core.robots.config import robot_folder
 from rlinf_ros.arms import arm_topic
 from rlinf_ros.conversions import from_image
 from rlinf_ros.qos import LAZY_PROFILE, subscription
-from rlinf_ros.station_state import asker, asking, silence_message
+from rlinf_ros.station_state import command_context, command_node, silence_message
 
 PATIENCE_S = 8.0
 SAY_S = 0.5
@@ -59,7 +59,7 @@ class Looker:
         self.lens: tuple[float, ...] = ()
         self.poses: list[tuple[float, np.ndarray]] = []
         self.received_at, self.frame = 0.0, ""
-        self.node = asker(recipe.station.name)
+        self.node = command_node(recipe.station.name)
         for topic, take in (
             (f"camera/{camera}/image", self._on_image),
             (f"camera/{camera}/camera_info", self._on_info),
@@ -93,14 +93,14 @@ class Looker:
         while self.pixels is None or (pose and not (self.poses and self.lens)):
             rclpy.spin_once(self.node, timeout_sec=0.05)
             if time.monotonic() > until:
-                what = (
+                source = (
                     f"image of camera '{self.camera}'"
                     if self.pixels is None
                     else "camera_info"
                     if not self.lens
                     else "pose of the arm"
                 )
-                raise RlinfError(silence_message(self.node, what, PATIENCE_S))
+                raise RlinfError(silence_message(self.node, source, PATIENCE_S))
         if pose and not self.lens[0] > 0.0:
             raise RlinfError(
                 f"camera '{self.camera}': expected a camera_info with a focal length, got none. "
@@ -279,13 +279,13 @@ def align(looker: Looker, options: argparse.Namespace) -> None:
         if (silent_s := time.monotonic() - looker.received_at) > looker.silent_s:
             print(f"no picture for {silent_s:.0f} s: it has fallen silent", flush=True)
             continue
-        how = moved(reference, looker.newest)
+        alignment = moved(reference, looker.newest)
         save_picture(options.out, shown(reference, looker.newest))
-        print(how.words, flush=True)
+        print(alignment.words, flush=True)
         if word == "d":
-            if how.aligned:
+            if alignment.aligned:
                 return
-            raise RlinfError(f"camera '{looker.camera}' is not where it was: {how.words}")
+            raise RlinfError(f"camera '{looker.camera}' is not where it was: {alignment.words}")
 
 
 def main() -> None:
@@ -303,7 +303,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("alignment.png"))
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
-    with asking():
+    with command_context():
         looker = Looker(
             load_recipe(arguments.recipe, arguments.overrides), arguments.camera, arguments.arm
         )

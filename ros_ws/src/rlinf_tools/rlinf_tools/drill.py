@@ -40,8 +40,8 @@ from rlinf_core.launch.graph import Process
 from rlinf_core.launch.supervisor import only_station
 from rlinf_interlock.safety_messages import to_pose
 from rlinf_ros.conversions import to_ns
-from rlinf_ros.qos import subscription, lossless_profile
-from rlinf_ros.station_state import asking
+from rlinf_ros.qos import lossless_profile, subscription
+from rlinf_ros.station_state import command_context
 from rlinf_tools.drill_checks import CHECKS
 from rlinf_tools.drill_station import CAMERA, NODES, ROUTES, DrilledStation, Row, reached
 
@@ -315,7 +315,7 @@ def main() -> None:
     options, _ = parser.parse_known_args()
     # for the drill's own node, too
     os.environ["ROS_DOMAIN_ID"] = os.environ.get("ROS_DOMAIN_ID") or DOMAIN
-    with asking():
+    with command_context():
         sys.exit(perform(options))
 
 

@@ -36,7 +36,7 @@ from rlinf_core.specs.topics import topic
 from rlinf_interlock.safety_messages import to_pose
 from rlinf_ros.arms import arm_topic
 from rlinf_ros.conversions import to_ns
-from rlinf_ros.qos import publisher, subscription, lossless_profile
+from rlinf_ros.qos import lossless_profile, publisher, subscription
 from rlinf_ros.workarounds import single_threaded
 from rlinf_tools.drill_people import ROGUE, Doing
 

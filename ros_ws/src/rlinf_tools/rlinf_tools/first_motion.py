@@ -24,7 +24,7 @@ from rlinf_msgs.msg import SafetyState
 
 from rlinf_core.core.errors import RlinfError
 from rlinf_core.recipes import Recipe, load_recipe
-from rlinf_ros.station_state import asking
+from rlinf_ros.station_state import command_context
 from rlinf_tools.drill_station import Row
 from rlinf_tools.first_motion_watch import StampedValues, Watcher, disarmed, latched
 
@@ -280,7 +280,7 @@ def main() -> None:
     parser.add_argument("--arm", default="")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    with asking():
+    with command_context():
         raise SystemExit(
             first_motion(
                 load_recipe(arguments.recipe, arguments.overrides), arguments.arm, arguments.json

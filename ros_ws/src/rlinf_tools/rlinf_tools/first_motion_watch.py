@@ -27,9 +27,9 @@ from rlinf_core.interlock import Mode, load_limits
 from rlinf_core.recipes import Recipe, station_robot, station_task
 from rlinf_ros.arms import arm_topic, subscribe_safety
 from rlinf_ros.conversions import angles_of
-from rlinf_ros.qos import AT_ONCE, LAZY_PROFILE, lazy_profile, subscription, lossless_profile
+from rlinf_ros.qos import AT_ONCE, LAZY_PROFILE, lazy_profile, lossless_profile, subscription
 from rlinf_ros.spinning import prioritise
-from rlinf_ros.station_state import asker, silence_message
+from rlinf_ros.station_state import command_node, silence_message
 
 MEET_S = 8.0
 SPEEDS = ("speed", "rotation_speed", "joint_speed")
@@ -59,7 +59,7 @@ class Watcher:
         self.begun = 0.0  # start of the present step of the drill
         # people's acts, and the time of the latest message of each
         self.event_times: dict[str, float] = {}
-        self.node = asker(recipe.station.name)
+        self.node = command_node(recipe.station.name)
         self._subscribe(arm_topic(arm, "safety"), self._on_safety, lossless_profile("safety"))
         self._subscribe(
             arm_topic(arm, "current_pose"), partial(self._on_pose, self.poses), LAZY_PROFILE
@@ -87,11 +87,11 @@ class Watcher:
         self.setting, self.getting = (
             {
                 name: self.node.create_client(
-                    service, arm_topic(name, f"interlock/{asks}_parameters")
+                    service, arm_topic(name, f"interlock/{verb}_parameters")
                 )
                 for name in self.robot.interlocks
             }
-            for service, asks in ((SetParameters, "set"), (GetParameters, "get"))
+            for service, verb in ((SetParameters, "set"), (GetParameters, "get"))
         )
         prioritise(PRIORITY)
 
@@ -129,18 +129,20 @@ class Watcher:
         else:
             self.event_times.pop(f"estop:{name}", None)
 
-    def spin(self, until: Callable[[], Any], seconds: float, what: str) -> None:
-        """Spin until ``until()`` is true.
+    def spin(self, is_done: Callable[[], Any], seconds: float, condition_name: str) -> None:
+        """Spin until ``is_done()`` is true.
 
         Raises:
             RlinfError: it is not within ``seconds``.
         """
         end = time.monotonic() + seconds
-        while not until():
+        while not is_done():
             rclpy.spin_once(self.node, timeout_sec=0.02)
             self._still_slow()
             if time.monotonic() > end:
-                raise RlinfError(f"waited {seconds:g} s for {what}; the interlock is {self.words}")
+                raise RlinfError(
+                    f"waited {seconds:g} s for {condition_name}; the interlock is {self.words}"
+                )
 
     @property
     def words(self) -> str:
@@ -170,8 +172,8 @@ class Watcher:
                 "it",
             )
         except (RlinfError, IndexError):
-            what = "pose of the arm" if self.states else "interlock"
-            raise RlinfError(silence_message(self.node, what, MEET_S)) from None
+            source = "pose of the arm" if self.states else "interlock"
+            raise RlinfError(silence_message(self.node, source, MEET_S)) from None
         if self.states[-1][1].state != SafetyState.DISARMED:
             raise RlinfError(
                 f"expected the interlock DISARMED before the first motion, it is {self.words}: "
@@ -200,7 +202,7 @@ class Watcher:
             }
         return speeds
 
-    def set_speeds(self, wanted: dict[str, dict[str, float]]) -> None:
+    def set_speeds(self, speeds_by_arm: dict[str, dict[str, float]]) -> None:
         """Set the speed limits of every arm.
 
         Every arm, because a person's device may move another arm than expected.
@@ -209,7 +211,7 @@ class Watcher:
             RlinfError: an interlock refuses.
         """
         done = list[str]()
-        for arm, speeds in wanted.items():
+        for arm, speeds in speeds_by_arm.items():
             parameters = [
                 Parameter(name=f"limits.{name}", value=ParameterValue(type=3, double_value=value))
                 for name, value in speeds.items()

@@ -23,7 +23,7 @@ from rlinf_core.config.yaml_source import load_plain
 from rlinf_core.core.errors import RlinfError, nearest
 from rlinf_ros.parameters import expected
 from rlinf_ros.spinning import destroy
-from rlinf_ros.station_state import HELPERS, asking, silence_message
+from rlinf_ros.station_state import HELPERS, command_context, silence_message
 from rlinf_tools.station_client import StationClient
 
 SHOWN = 60  # characters of a value in a list
@@ -67,16 +67,16 @@ class NodeClient:
                 f"There are: {', '.join(names)}"
             )
 
-    def ask(self, kind: Any, service: str, **request: Any) -> Any:
+    def call(self, kind: Any, service: str, **request: Any) -> Any:
         """Call a service and return its answer."""
         client = self.station.node.create_client(kind, f"{self.name}/{service}")
         return self.station.call(client, kind.Request(**request))
 
     def parameters(self) -> dict[str, tuple[ParameterValue, ParameterDescriptor]]:
         """Return value and description of each parameter by its name."""
-        names = sorted(self.ask(ListParameters, "list_parameters").result.names)
-        values = self.ask(GetParameters, "get_parameters", names=names).values
-        descriptors = self.ask(DescribeParameters, "describe_parameters", names=names).descriptors
+        names = sorted(self.call(ListParameters, "list_parameters").result.names)
+        values = self.call(GetParameters, "get_parameters", names=names).values
+        descriptors = self.call(DescribeParameters, "describe_parameters", names=names).descriptors
         return dict(zip(names, zip(values, descriptors, strict=True), strict=True))
 
     def parameter(self, name: str) -> tuple[ParameterValue, ParameterDescriptor]:
@@ -108,13 +108,15 @@ class NodeClient:
                 f"change "
                 f"while it runs: {', '.join(live)}"
             )
-        wanted = read(name, before, text)
-        (answer,) = self.ask(
-            SetParameters, "set_parameters", parameters=[wanted.to_parameter_msg()]
+        parameter = read(name, before, text)
+        (answer,) = self.call(
+            SetParameters, "set_parameters", parameters=[parameter.to_parameter_msg()]
         ).results
         if not answer.successful:
             raise RlinfError(f"{self.name}: {answer.reason}")
-        print(f"{self.name}: {name} is {shown(wanted.get_parameter_value())}, was {shown(before)}")
+        print(
+            f"{self.name}: {name} is {shown(parameter.get_parameter_value())}, was {shown(before)}"
+        )
 
     def change(self, label: str) -> None:
         """Execute a transition of the node's life cycle.
@@ -142,7 +144,7 @@ class NodeClient:
                 f"got '{label}'"
                 f"{nearest(label, transitions)}"
             )
-        if not self.ask(
+        if not self.call(
             ChangeState, "change_state", transition=transitions[label].transition
         ).success:
             raise RlinfError(
@@ -203,7 +205,7 @@ def main() -> None:
     parser.add_argument("--timeout", type=float, required=True)
     parser.add_argument("--arms", nargs="*", default=[])
     options = parser.parse_args()
-    with asking():
+    with command_context():
         station = StationClient(options.station, options.timeout, options.arms)
         try:
             node = NodeClient(station, options.node)

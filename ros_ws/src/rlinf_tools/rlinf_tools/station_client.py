@@ -30,17 +30,17 @@ from std_srvs.srv import Trigger
 from rlinf_core.cli.terminal import FULL, PHASES, REPORT_S, tell_started
 from rlinf_core.core.errors import RlinfError
 from rlinf_core.policies.monitor import ASKS
-from rlinf_ros.arms import arm_topic, subscribe_safety, whose
+from rlinf_ros.arms import arm_prefix, arm_topic, subscribe_safety
 from rlinf_ros.qos import LAZY_PROFILE, subscription
 from rlinf_ros.spinning import destroy
 from rlinf_ros.station_state import (
     HELPERS,
-    asker,
-    asking,
     command,
+    command_context,
+    command_node,
+    resume_instruction,
     silence_message,
     state_text,
-    resume_instruction,
 )
 from rlinf_tools import arming
 from rlinf_tools.arming import ANSWER_S, disarm
@@ -64,7 +64,7 @@ class StationClient:
         self.name = station
         self.patience_s = patience_s
         self.arms = list(arms) or [""]
-        self.node = asker(station)
+        self.node = command_node(station)
         self.latest: dict[str, Any] = {}
         for topic in LATCHED:
             subscription(self.node, topic, partial(self.latest.__setitem__, topic))
@@ -338,7 +338,7 @@ def reset_fault(station: StationClient, cause: str) -> None:
                 if "the enable is not held" in answer.message
                 else ""
             )
-            raise RlinfError(f"{whose(arm)}{answer.message}{hint}", code="RL-E517")
+            raise RlinfError(f"{arm_prefix(arm)}{answer.message}{hint}", code="RL-E517")
     after = station.changed(SafetyState.FAULT)
     if after.state == SafetyState.FAULT:
         raise RlinfError(
@@ -368,8 +368,8 @@ def activate(station: StationClient) -> None:
         if client.service_is_ready():
             answer = station.call(client, Trigger.Request())
             if not answer.success:
-                raise RlinfError(f"{whose(arm)}{answer.message}", code="RL-E517")
-            print(f"{whose(arm)}{answer.message}")
+                raise RlinfError(f"{arm_prefix(arm)}{answer.message}", code="RL-E517")
+            print(f"{arm_prefix(arm)}{answer.message}")
 
 
 def instruct(station: StationClient, words: str) -> None:
@@ -403,7 +403,7 @@ def main() -> None:
     parser.add_argument("--recipe", default="")
     parser.add_argument("--arms", nargs="*", default=[])
     options = parser.parse_args()
-    with asking():
+    with command_context():
         station = StationClient(options.station, options.timeout, options.arms)
         try:
             {

@@ -38,7 +38,7 @@ from rlinf_interlock.interlock_inputs import NO_ESTOP, needs
 from rlinf_ros.arms import arm_topic
 from rlinf_ros.conversions import NS
 from rlinf_ros.qos import SHARED, kind, lazy_profile, subscription
-from rlinf_ros.station_state import asker, asking
+from rlinf_ros.station_state import command_context, command_node
 
 LISTEN_S = 4.0
 LATE_S = 0.05
@@ -122,20 +122,20 @@ def findings(node: Node, recipe: Recipe, spin: Callable[[], Any]) -> Iterator[Fi
     task = station_task(recipe)
     root = f"/{recipe.station.name}"
     every = {arm: load_limits(path) for arm, path in robot.interlocks.items()}
-    wanted = {
+    used_topics = {
         *task.channels,
         *(f"estop/{name}" for name in robot.estops),
         *(["distance"] if robot.distance else []),
     }
-    unused_images = {f"camera/{name}/image" for name in robot.cameras} - wanted
-    wanted |= {
+    unused_images = {f"camera/{name}/image" for name in robot.cameras} - used_topics
+    used_topics |= {
         arm_topic(arm, name)
         for arm, limits in every.items()
         for name in needs(limits) | {"current_pose"}
     }
     of = {
         name: every.get(arm_of(name), next(iter(every.values())))
-        for name in sorted(wanted | unused_images)
+        for name in sorted(used_topics | unused_images)
     }
     listeners = [
         TopicProbe(
@@ -272,12 +272,12 @@ def _finding(
             f"joint_names of the limits: it lacks {', '.join(lacks)}",
         )
     if not probe.times:
-        who = ", ".join(
+        publishers_text = ", ".join(
             f"{info.node_namespace.rstrip('/')}/{info.node_name}" for info in publishers
         )
         return Finding(
             probe.name,
-            f"{who} is there for {probe.full}, and says nothing",
+            f"{publishers_text} is there for {probe.full}, and says nothing",
             "what it hears of "
             "is silent: is that started, in its namespace, the device on and activated? "
             "/diagnostics says more",
@@ -473,9 +473,9 @@ def _kernel() -> Finding:
 
 def main() -> None:
     """Run with recipe and overrides; the exit code is 1 if a required topic is missing."""
-    with asking():
+    with command_context():
         recipe = load_recipe(sys.argv[1], sys.argv[2:])
-        node = asker(recipe.station.name)
+        node = command_node(recipe.station.name)
         raise SystemExit(
             show(list(findings(node, recipe, lambda: rclpy.spin_once(node, timeout_sec=0.05))))
         )
