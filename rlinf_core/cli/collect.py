@@ -26,7 +26,7 @@ from rlinf_core.reports.curves import read_events
 from rlinf_core.robots.drivers import SIMULATOR
 from rlinf_core.robots.operators import KEYBOARD, SCRIPTED
 from rlinf_core.robots.operators.device import axes
-from rlinf_core.robots.operators.keyboard import ASKS, PAIRS, PAUSE
+from rlinf_core.robots.operators.keyboard import PAIRS, PAUSE, REQUEST_BUTTONS
 
 WORDS = {
     "ready": "the scene is ready",
@@ -244,7 +244,7 @@ def roles_of(recipe: Recipe, pictured: bool = False) -> dict[str, list[str]]:
     if station.operator.kind == SCRIPTED:
         return devices_by_role
     if (pictured or not station.web.port) and sys.stdin.isatty():
-        for key, role in ASKS.items():
+        for key, role in REQUEST_BUTTONS.items():
             devices_by_role.setdefault(role, []).append("space" if key == " " else key)
     for device in (
         settings.model_dump()

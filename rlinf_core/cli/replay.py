@@ -10,7 +10,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from rlinf_core.cli.demo import alone, direct_to_its_end, say_where
+from rlinf_core.cli.demo import direct_to_its_end, exclusive_run, print_page_address
 from rlinf_core.cli.terminal import Display, terminal_as_before
 from rlinf_core.config.overrides import quoted
 from rlinf_core.core.errors import EpisodeError, RecipeError, escape_ascii
@@ -138,9 +138,9 @@ def _play(recipe: Recipe, actions: RecordedActions, run_dir: Path) -> int:
             "one"
         )
     operator = replace(operator_process(recipe, run_dir), terminal=terminal, restart=SHUTDOWN)
-    with terminal_as_before(), alone(recipe, run_dir) as supervisor:
+    with terminal_as_before(), exclusive_run(recipe, run_dir) as supervisor:
         print(f"run folder: {run_dir}", flush=True)
-        say_where(recipe)
+        print_page_address(recipe)
         processes = station_processes(recipe, run_dir, without=("policy", "uplink", "operator"))
         for process in composed(recipe, [*processes, operator]):
             supervisor.start(process)

@@ -19,7 +19,7 @@ from rlinf_core.recipes import check_recipe, load_recipe, station_robot
 from rlinf_core.robots.calibration.hand_eye import TOOL
 from rlinf_core.robots.drivers import SIMULATOR
 
-CLIENT = "the ROS client of this command"  # it calls terminal.tell_started
+CLIENT = "the ROS client of this command"  # it calls terminal.notify_started
 
 
 def visit(

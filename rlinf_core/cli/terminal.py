@@ -21,7 +21,7 @@ from typing import Any
 
 from rlinf_core.core.errors import escape_control
 from rlinf_core.core.signals import end_with_parent, on_signal
-from rlinf_core.page.views import reason
+from rlinf_core.page.views import cause_meaning
 from rlinf_core.recipes import Recipe
 
 PATIENCE_S = 20.0  # timeout for the end of a child; a drill's station needs some seconds
@@ -35,7 +35,7 @@ def foreground(command: list[str], environment: Mapping[str, str], starts: str =
     Args:
         command: program with its arguments.
         environment: its environment variables.
-        starts: name of a program that calls ``tell_started``; until then a line is printed every 5
+        starts: name of a program that calls ``notify_started``; until then a line is printed every 5
             s.
 
     Returns:
@@ -300,7 +300,7 @@ class Display:
 def _interlock(safety: Mapping[str, Any]) -> str:
     """Return the interlock's state, with its reason in words."""
     return (
-        f"{safety['state']} {safety['cause']}: {reason(safety['cause'])}"
+        f"{safety['state']} {safety['cause']}: {cause_meaning(safety['cause'])}"
         if safety["cause"]
         else str(safety["state"])
     )

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rlinf_core.core.errors import RlinfError
-from rlinf_core.core.paths import SOURCE, packages_alone
+from rlinf_core.core.paths import SOURCE, bundled_packages
 
 
 def python_of(name: str) -> str | None:
@@ -48,7 +48,7 @@ class IsolatedProcess:
         self.name, self.python = name, python
         ours, theirs = socket.socketpair()
         ours.settimeout(timeout_s)
-        folder = packages_alone()
+        folder = bundled_packages()
         paths = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
         try:
             self.process = subprocess.Popen(

@@ -19,7 +19,7 @@ MAX_PRESS_AGE_S = (
 )
 MODES = ("demonstration", "train", "evaluate")
 QUIET_S = 0.6  # pause after a page in motion was replaced, so that the motion ends
-ASKS = ("take", "leave", "arm", "disarm", "reset", "release", "start", "cancel")
+REQUESTS = ("take", "leave", "arm", "disarm", "reset", "release", "start", "cancel")
 BEGIN = (
     "take",
     "arm",
@@ -49,7 +49,7 @@ class Request(Settings):
     """A pressed button."""
 
     kind: Literal["request"]
-    what: str = Field(pattern=f"^({'|'.join((*ASKS, *LABELS))})$")
+    what: str = Field(pattern=f"^({'|'.join((*REQUESTS, *LABELS))})$")
     shown_at: float = Field(0.0, description="as of a hand; a word without it is late")
     cause: str = Field("", max_length=300, description="of reset: the fault's name")
     mode: Literal["demonstration", "train", "evaluate"] = "evaluate"

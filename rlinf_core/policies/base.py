@@ -288,7 +288,7 @@ class NetworkPolicy(nn.Module):
         """Return the mask (B, H A) of a robot's own numbers in a chunk; None for a single robot."""
         if not isinstance(self.spec, JointSpec):
             return None
-        rows = torch.as_tensor(self.spec.dimension_mask[1], device=self.device)
+        rows = torch.as_tensor(self.spec.dimension_masks[1], device=self.device)
         return (batch["vectors"][:, : len(rows)] @ rows).repeat(1, self.config.horizon)
 
     def draws(self, explore: bool) -> bool:

@@ -21,7 +21,7 @@ import numpy as np
 from rlinf_core.core.errors import RecipeError, RlinfError
 
 FORMAT = "rlinf-monitor-1"
-ASK_REMARKS = (
+PERSON_NEEDED = (
     "failure monitor: this episode looks like one that fails. The arm holds. "
     "Take over, or discard the episode"
 )

@@ -32,7 +32,7 @@ class Normalisation(nn.Module):
         super().__init__()
         self.register_buffer("mean", torch.zeros(spec.vector_size))
         self.register_buffer("std", torch.ones(spec.vector_size))
-        several = torch.from_numpy(spec.dimension_mask[0]) if isinstance(spec, JointSpec) else None
+        several = torch.from_numpy(spec.dimension_masks[0]) if isinstance(spec, JointSpec) else None
         self.register_buffer("dimension_mask", several, persistent=False)
 
     def normalised(self, vectors: Tensor) -> Tensor:

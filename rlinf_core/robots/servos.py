@@ -244,7 +244,7 @@ class Bus:
         ) as error:  # TypeError: pyserial's, for a closed port
             raise DeviceError(
                 f"unplugged: expected servos at {self.device}, got: {error}. Plug them in again",
-                gone=True,
+                disconnected=True,
             ) from error
 
     def positions(self) -> dict[int, int] | None:

@@ -97,10 +97,10 @@ def test_a_program_that_starts_slowly_is_reported_until_it_tells_that_it_works(
     mark = tmp_path / "mark"
     child = f"""import pathlib, time
 time.sleep(0.3)
-from rlinf_core.cli.terminal import tell_started
+from rlinf_core.cli.terminal import notify_started
 if {tells}:
-    tell_started()
-    tell_started()  # a second call does nothing
+    notify_started()
+    notify_started()  # a second call does nothing
 pathlib.Path({str(mark)!r}).write_text("")
 time.sleep(1.0)
 """

@@ -285,14 +285,14 @@ def test_another_python_is_given_our_packages_alone(tmp_path, monkeypatch):
     for name in ("rlinf_core", "sim_bridges", "numpy"):
         (tmp_path / name).mkdir()
     monkeypatch.setattr(paths, "SOURCE", tmp_path)
-    paths.packages_alone.cache_clear()
+    paths.bundled_packages.cache_clear()
     try:
-        assert sorted(path.name for path in paths.packages_alone().iterdir()) == [
+        assert sorted(path.name for path in paths.bundled_packages().iterdir()) == [
             "rlinf_core",
             "sim_bridges",
         ]
     finally:
-        paths.packages_alone.cache_clear()
+        paths.bundled_packages.cache_clear()
 
 
 def test_the_ros_wheels_are_repaired_here_and_not_in_what_shares_their_files(tmp_path):

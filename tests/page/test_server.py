@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 from rlinf_core.page.access import Access
-from rlinf_core.page.controls import ASKS, MAX_PRESS_AGE_S
+from rlinf_core.page.controls import MAX_PRESS_AGE_S, REQUESTS
 from rlinf_core.page.server import MAX_MESSAGES_PER_S, MAX_PAGES, Server, Stop
 from rlinf_core.robots.operators.device import LABELS
 from tests.page.pages import NONE, Station, opened, run, serve, status, until
@@ -132,7 +132,7 @@ def test_what_begins_something_is_refused_where_it_comes_late_and_what_ends_some
         station, notes = server.station_double, {}
         async with opened(server) as page:
             assert (await page.handle("take"))["well"]
-            for what in (*ASKS, *LABELS):
+            for what in (*REQUESTS, *LABELS):
                 notes[what] = await page.handle(what, shown_at=time.monotonic() - age_s)
                 assert (await page.handle("take"))["well"]
         refused = {

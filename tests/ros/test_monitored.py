@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from rlinf_msgs.msg import ActionChunk, PolicyStatus, PolicyUpdate, SafetyState, TimeStep
 
-from rlinf_core.policies.monitor import ASKS, FEATURES, Monitor
+from rlinf_core.policies.monitor import FEATURES, PERSON_NEEDED, Monitor
 from rlinf_core.policies.serialization import save_policy
 from rlinf_core.policies.small import tanh_gaussian
 from rlinf_core.policies.small.tanh_gaussian.policy import Actor
@@ -80,7 +80,7 @@ def test_it_falls_silent_asks_and_goes_on_after_a_takeover_and_with_the_next_epi
     safety("policy")
     assert answers(0, 1, TimeStep.FIRST) and all(map(answers, (1, 2, 3)))
     peer.spin(
-        lambda: statuses[-1].error == ASKS,
+        lambda: statuses[-1].error == PERSON_NEEDED,
         what="the alarm of the fourth time step, after its chunk was sent",
     )
     assert answers(4, 0) and answers(5, 0)
@@ -93,6 +93,6 @@ def test_it_falls_silent_asks_and_goes_on_after_a_takeover_and_with_the_next_epi
     )
     assert answers(9, 0, TimeStep.LAST) and answers(20, 1, TimeStep.FIRST, "b")
     assert all(answers(number, 1, TimeStep.MID, "b") for number in (21, 22, 23))
-    peer.spin(lambda: statuses[-1].error == ASKS, what="the alarm of the next episode")
+    peer.spin(lambda: statuses[-1].error == PERSON_NEEDED, what="the alarm of the next episode")
     assert answers(24, 0, TimeStep.MID, "b") and answers(25, 0, TimeStep.LAST, "b")
     peer.spin(lambda: not statuses[-1].error, what="the end of the episode")

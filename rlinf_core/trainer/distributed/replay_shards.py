@@ -17,7 +17,7 @@ import numpy as np
 from rlinf_core.core.errors import IngestError, RecipeError, RlinfError, is_transient
 from rlinf_core.data.replay import ReplayBuffer, mix
 from rlinf_core.specs.arrays import Arrays, StationSpec
-from rlinf_core.trainer.distributed.ray_cluster import check_begun, connect, lost, of_ray
+from rlinf_core.trainer.distributed.ray_cluster import check_started, connect, lost, of_ray
 
 RESTARTS = 10  # maximum restarts of shards in a run
 SEEDS = 2**63
@@ -300,7 +300,7 @@ class ReplayShards:
 
     def _count(self, number: int, error: Exception) -> None:
         """Count a dead shard. Raises IngestError beyond RESTARTS."""
-        check_begun("replay shards", error)
+        check_started("replay shards", error)
         self.died += 1
         if self.died > RESTARTS:
             raise IngestError(

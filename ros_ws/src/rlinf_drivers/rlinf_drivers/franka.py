@@ -362,7 +362,7 @@ class Franka(ArmDriver):
                 self._publish(self.state)
         if self.hand and self.active:
             self.hand.look()
-        self.log_trouble()
+        self.publish_fault()
 
     def _publish(self, state: FrankaRobotState) -> None:
         wrench = WrenchStamped(header=state.header)

@@ -125,15 +125,15 @@ class UniversalRobots(ArmDriver):
     def _on_safety(self, mode: SafetyMode) -> None:
         if mode.mode != self.safety:
             self.safety, self.since = mode.mode, time.monotonic()
-        self.log_trouble()
+        self.publish_fault()
 
     def _on_robot(self, mode: RobotMode) -> None:
         self.robot = mode.mode
-        self.log_trouble()
+        self.publish_fault()
 
     def _on_program(self, running: Bool) -> None:
         self.program = running.data
-        self.log_trouble()
+        self.publish_fault()
 
     def _on_scaling(self, scaling: Float64) -> None:
         self.scaling, self.received_at = scaling.data, time.monotonic()
@@ -150,7 +150,7 @@ class UniversalRobots(ArmDriver):
             if measured != self.measured or now - self.requested_at > SILENT_S:
                 self.measured, self.changed_at = measured, now
             self.requested_at = now
-        self.log_trouble()
+        self.publish_fault()
 
     @property
     def frozen(self) -> bool:

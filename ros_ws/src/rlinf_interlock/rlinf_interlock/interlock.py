@@ -131,7 +131,7 @@ class Requests:
         if not node.active or node.settings["lockstep"]:
             node.inputs.take_disarm()
         if self.take_disarm() and node.clock is not None:
-            node.clock.queued_requests()
+            node.clock.on_request()
         self.answer()
 
     def take_disarm(self) -> bool:
@@ -429,7 +429,7 @@ class Requests:
     def _queue_request(self, **request: Any) -> None:
         self.node.queued_requests |= request
         if self.node.clock is not None:
-            self.node.clock.queued_requests()
+            self.node.clock.on_request()
 
     def _inputs(self) -> core.Inputs:
         node, inputs = self.node, self.node.inputs
@@ -623,7 +623,7 @@ class Interlock(StationNode):
         ):
             self.queued_requests["arm"] = False
             if self.clock is not None:
-                self.clock.queued_requests()
+                self.clock.on_request()
             return False
         if self.state.mode is Mode.DISARMED:
             self.desk.report_disarmed(self.requests.armings)

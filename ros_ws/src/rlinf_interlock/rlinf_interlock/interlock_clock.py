@@ -73,7 +73,7 @@ class RealTime:
             self.clock_stepped = True
         self.offset_ns = offset_ns
 
-    def wanted(self) -> None:
+    def on_request(self) -> None:
         """Do nothing: the next tick handles a request soon enough."""
 
     def stop(self, node: Node) -> None:
@@ -198,7 +198,7 @@ class Lockstep:
             self.inputs.receive(topic, message)
             self._tick_if_due()
 
-    def wanted(self) -> None:
+    def on_request(self) -> None:
         """Answer a request with the present state, if that is still unanswered."""
         self.forced = True
         self._tick_if_due()

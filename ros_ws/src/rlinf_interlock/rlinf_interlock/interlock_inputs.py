@@ -311,7 +311,7 @@ class Inputs:
         elif topic == "disarm":
             self.disarm = True
         elif topic in self.others:
-            self.others[topic].subscribe(messages.to_ns(message.header.stamp), message.cause)
+            self.others[topic].update(messages.to_ns(message.header.stamp), message.cause)
         elif topic == "episode":
             self.events.append(message)
             if message.kind in OVER:

@@ -26,7 +26,7 @@ from rlinf_core.interlock.types import Mode
 from rlinf_core.page.access import Access, Web, token_of
 from rlinf_core.page.server import Server
 from rlinf_core.page.views import NOBODY_COMMANDS, History, Views, cause_meaning, next_step
-from rlinf_core.policies.monitor import ASKS
+from rlinf_core.policies.monitor import PERSON_NEEDED
 from rlinf_core.robots.operators.device import LABELS, axes
 from rlinf_core.specs.topics import of_arms
 from rlinf_core.tasks.task import load_task
@@ -329,8 +329,8 @@ class Page(StationNode):
 
     def _hold_text(self) -> str:
         """Return why the arm is at rest, and whether a run resumes once it is armed."""
-        if self.policy.error == ASKS and self.safety.cause == "stale_command":
-            return ASKS
+        if self.policy.error == PERSON_NEEDED and self.safety.cause == "stale_command":
+            return PERSON_NEEDED
         auto_reset = self.requests.director and self.safety.state in AT_REST
         reason = NOBODY_COMMANDS[0] if self._nobody_commands() else cause_meaning(self.safety.cause)
         return f"{reason} {GOES_ON}.".strip() if auto_reset else reason

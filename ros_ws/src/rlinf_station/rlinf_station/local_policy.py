@@ -17,7 +17,7 @@ from rlinf_core.core.errors import PolicyFileError, ServingError, SpecError, har
 from rlinf_core.policies import policy_config
 from rlinf_core.policies.base import Observation, Policy
 from rlinf_core.policies.chunking import ChunkSchedule
-from rlinf_core.policies.monitor import ASKS, Monitor, Watch
+from rlinf_core.policies.monitor import PERSON_NEEDED, Monitor, Watch
 from rlinf_core.policies.serialization import load_policy
 from rlinf_core.policies.torch_device import device_of
 from rlinf_core.policies.update_record import MAX_TEXT, Update, UpdateRecord, file_is, is_permanent
@@ -154,12 +154,17 @@ class LocalPolicyNode(PolicyNode):
         """Ask for a person if the episode seems to fail; the sent chunk plays to its end."""
         action = self.sent[min(int(self.schedule.index[0]), len(self.sent) - 1)]
         if watch.alarmed(self.spec.flatten(self.observed(step)), action):
-            self.get_logger().warning(f"time step {step.step_index} of {step.episode_id}: {ASKS}")
+            self.get_logger().warning(
+                f"time step {step.step_index} of {step.episode_id}: {PERSON_NEEDED}"
+            )
             self._set_needs_person(True)
 
     def _set_needs_person(self, needs_person: bool) -> None:
         if needs_person != self.needs_person:
-            self.needs_person, self.status.error = needs_person, ASKS if needs_person else ""
+            self.needs_person, self.status.error = (
+                needs_person,
+                PERSON_NEEDED if needs_person else "",
+            )
             self._publish_status()
 
     def _decide(self, step: TimeStep) -> None:

@@ -27,9 +27,9 @@ from rlinf_msgs.msg import SafetyState, TimeStep
 from rlinf_msgs.srv import ResetFault
 from std_srvs.srv import Trigger
 
-from rlinf_core.cli.terminal import FULL, PHASES, REPORT_S, tell_started
+from rlinf_core.cli.terminal import FULL, PHASES, REPORT_S, notify_started
 from rlinf_core.core.errors import RlinfError
-from rlinf_core.policies.monitor import ASKS
+from rlinf_core.policies.monitor import PERSON_NEEDED
 from rlinf_ros.arms import arm_prefix, arm_topic, subscribe_safety
 from rlinf_ros.qos import LAZY_PROFILE, subscription
 from rlinf_ros.spinning import destroy
@@ -78,7 +78,7 @@ class StationClient:
             quality=LAZY_PROFILE,
         )
         self.node.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, 10)
-        tell_started()
+        notify_started()
 
     def _on_diagnostics(self, message: DiagnosticArray) -> None:
         for status in message.status:
@@ -196,8 +196,8 @@ def status(station: StationClient, expected: list[str], recipe: str) -> None:
     ]
     if still := resume_instruction(safety, f"/{station.name}"):
         rows.append(("waiting for you", still))
-    elif (policy := station.latest.get("policy/status")) and policy.error == ASKS:
-        rows.append(("waiting for you", ASKS))
+    elif (policy := station.latest.get("policy/status")) and policy.error == PERSON_NEEDED:
+        rows.append(("waiting for you", PERSON_NEEDED))
     elif (prompt := station.latest.get("prompt")) and prompt.data:
         rows.append(("waiting for you", prompt.data))
     rows += [
@@ -272,7 +272,7 @@ def _policy(status: Any) -> str:
     )
     return (
         f"{loaded}; refused the last update: {status.error}"
-        if status.error not in ("", ASKS)
+        if status.error not in ("", PERSON_NEEDED)
         else loaded
     )
 
