@@ -35,8 +35,8 @@ def foreground(command: list[str], environment: Mapping[str, str], starts: str =
     Args:
         command: program with its arguments.
         environment: its environment variables.
-        starts: name of a program that calls ``notify_started``; until then a line is printed every 5
-            s.
+        starts: name of a program that calls ``notify_started``; until then a line is printed every
+            5 s.
 
     Returns:
         The program's exit code.

@@ -25,7 +25,7 @@ class Node:
     def __init__(self, listens=True):
         self.rig = Rig().settle().arm()
         self.rig.tick(robot_fault="reflex")
-        self.counts, self.wanted, self.clock, self.pending, self.replies = (
+        self.counts, self.queued_requests, self.clock, self.pending, self.replies = (
             Counter(),
             {},
             None,
@@ -63,8 +63,8 @@ class Node:
 
     def tick(self, **inputs):
         self.requests.answer()
-        wanted, self.wanted = self.wanted, {}
-        self.rig.tick(**inputs, **wanted)
+        requests, self.queued_requests = self.queued_requests, {}
+        self.rig.tick(**inputs, **requests)
         self.counts["ticks"] += 1
 
 
@@ -110,7 +110,10 @@ def test_where_the_arm_is_not_seen_the_reset_of_that_says_what_is_missing():
     assert reason.startswith(
         "refused: its cause has not gone: expected a measured state on 'current_pose'"
     )
-    assert reason.endswith("got one 1.0 s old. Is the robot side running?") and node.wanted == {}
+    assert (
+        reason.endswith("got one 1.0 s old. Is the robot side running?")
+        and node.queued_requests == {}
+    )
     node.tick()
     node.tick_inputs = Inputs(pose=node.rig.pose)
     node.ask(2, cause="stale_state")
@@ -125,13 +128,13 @@ def test_what_no_tick_takes_is_refused_in_the_end_and_forgotten(monkeypatch):
     for _ in range(5):
         node.tick(robot_fault="seen by the ticks alone")
         node.requests.answer()
-        assert node.replies == [] and node.wanted == {"reset_fault": CAUSE}
+        assert node.replies == [] and node.queued_requests == {"reset_fault": CAUSE}
     monkeypatch.setattr(interlock.time, "monotonic", lambda: float("inf"))
     node.requests.answer()
     assert node.replies == [
         (1, "refused: no tick has cleared it for 3 s. Is the robot side running?")
     ]
-    assert node.wanted == {} and node.requests.granted == []
+    assert node.queued_requests == {} and node.requests.granted == []
 
 
 def test_s26_what_is_come_to_too_late_is_refused_but_a_disarming():
@@ -145,7 +148,7 @@ def test_s26_what_is_come_to_too_late_is_refused_but_a_disarming():
             {"id": number, "do": "arm", "with": {"value": value}, "asked": time.monotonic() - ago}
         ]
         node.requests.answer()
-        assert node.wanted.pop("arm", None) is (None, True, False)[number]
+        assert node.queued_requests.pop("arm", None) is (None, True, False)[number]
     late = "refused: the interlock got the request after 7.0 s, expected within 3 s. "
     assert node.replies == [(0, late + "Was the interlock stopped? Ask again"), (1, ""), (2, "")]
     assert node.requests.armings == 2, "refused or not: so many were asked for"
@@ -190,7 +193,7 @@ def test_s19_who_is_being_armed_is_not_given_looser_limits_in_the_same_breath():
     assert dict(node.replies)[0] == "" and dict(node.replies)[1].startswith(
         "speed would be loosened: disarm first"
     )
-    assert node.wanted == {"arm": True}
+    assert node.queued_requests == {"arm": True}
 
 
 def test_one_that_still_brakes_is_not_deactivated():
@@ -208,7 +211,7 @@ def test_one_that_still_brakes_is_not_deactivated():
 
 def test_in_lockstep_a_tick_may_take_it_at_once():
     node = Node()
-    node.clock = SimpleNamespace(wanted=node.tick)
+    node.clock = SimpleNamespace(on_request=node.tick)
     node.ask()
     assert node.replies == [(1, "")] and node.state.mode is Mode.DISARMED
 
@@ -227,7 +230,7 @@ def test_an_inactive_one_says_so():
     node = Node()
     node.active = False
     node.ask()
-    assert node.replies == [(1, INACTIVE)] and node.wanted == {}
+    assert node.replies == [(1, INACTIVE)] and node.queued_requests == {}
 
 
 def test_what_is_refused_at_once_is_answered_at_once():
@@ -257,7 +260,7 @@ def test_s26_who_is_being_armed_is_not_deactivated_in_the_same_breath():
     node.requests._why_not_armed = lambda: ""
     node.requests.answer()
     assert dict(node.replies)[0] == "" and "not deactivated: it is ARMED" in dict(node.replies)[1]
-    assert node.wanted == {"arm": True}
+    assert node.queued_requests == {"arm": True}
 
 
 @pytest.mark.parametrize(

@@ -270,31 +270,31 @@ def test_s26_an_arming_whose_answer_is_lost_with_the_desk_is_taken_back(
     node = SimpleNamespace(
         state=SimpleNamespace(mode=mode),
         active=True,
-        wanted={},
+        queued_requests={},
         clock=None,
         desk=SimpleNamespace(log=lambda *words: logged.append(words)),
     )
     requests = Requests(node)
     requests.on_new_desk()
-    assert not node.wanted, "nobody has armed yet"
+    assert not node.queued_requests, "nobody has armed yet"
     requests._why_not_armed = lambda: ""
     if mode is not Mode.FAULT:
-        assert requests._arm(True) == "" and node.wanted.pop("arm") is True
+        assert requests._arm(True) == "" and node.queued_requests.pop("arm") is True
     requests.granted, now[0] = [1], now[0] + since_s
     requests.on_new_desk()
-    assert node.wanted == ({"arm": False} if taken_back else {}) and not requests.granted
+    assert node.queued_requests == ({"arm": False} if taken_back else {}) and not requests.granted
     assert bool(logged) is taken_back
 
 
 def test_s26_an_arming_that_was_refused_is_not_taken_back():
     node = SimpleNamespace(
-        state=SimpleNamespace(mode=Mode.ACTIVE), active=True, wanted={}, clock=None
+        state=SimpleNamespace(mode=Mode.ACTIVE), active=True, queued_requests={}, clock=None
     )
     requests = Requests(node)
     requests._why_not_armed = lambda: "this stands"
     assert requests._arm(True) == "this stands"
     requests.on_new_desk()
-    assert node.wanted == {}
+    assert node.queued_requests == {}
 
 
 def test_inputs_of_the_core_have_no_enable_of_their_own():

@@ -23,7 +23,7 @@ def history(restart):
 @pytest.mark.parametrize("restart", [RESPAWN, SHUTDOWN])
 def test_a_process_that_says_why_it_cannot_go_on_ends_the_station(restart):
     outcome = history(restart).ended(REFUSED, 1.0, "the certificate has expired")
-    assert (outcome.goes_on, outcome.text, outcome.refusal) == (
+    assert (outcome.restarts, outcome.text, outcome.refusal) == (
         False,
         "uplink cannot go on",
         "the certificate has expired",
@@ -36,23 +36,23 @@ def test_a_process_that_says_why_it_cannot_go_on_ends_the_station(restart):
 def test_what_the_station_cannot_go_on_without_ends_it_however_it_ended(code, words):
     outcome = history(SHUTDOWN).ended(code, 1.0)
     assert (
-        not outcome.goes_on
+        not outcome.restarts
         and f"uplink ended ({words}), and the station cannot go on without it" in outcome.text
     )
 
 
 @pytest.mark.parametrize("code", [0, 1, REFUSED, -9])
 def test_the_end_of_a_process_that_runs_once_is_left_to_others(code):
-    assert all(history(ONCE).ended(code, 1.0).goes_on for _ in range(MAX_RESTARTS + 2))
+    assert all(history(ONCE).ended(code, 1.0).restarts for _ in range(MAX_RESTARTS + 2))
 
 
 def test_the_sixth_end_within_a_minute_ends_the_station_and_the_sixth_within_more_does_not():
     quick, slow = history(RESPAWN), history(RESPAWN)
-    assert [quick.ended(-9, float(n)).goes_on for n in range(MAX_RESTARTS + 1)] == [
+    assert [quick.ended(-9, float(n)).restarts for n in range(MAX_RESTARTS + 1)] == [
         True
     ] * MAX_RESTARTS + [False]
     interval = RESTART_WINDOW_S / MAX_RESTARTS
-    assert all(slow.ended(-9, n * interval).goes_on for n in range(3 * MAX_RESTARTS))
+    assert all(slow.ended(-9, n * interval).restarts for n in range(3 * MAX_RESTARTS))
 
 
 def test_six_ends_for_one_reason_end_the_station_whatever_time_they_take():
@@ -61,11 +61,11 @@ def test_six_ends_for_one_reason_end_the_station_whatever_time_they_take():
         return [one.ended(1, n * interval, reason) for n, reason in enumerate(reasons)]
 
     alike = ends(["no room"] * (MAX_RESTARTS + 1))
-    assert [outcome.goes_on for outcome in alike] == [True] * MAX_RESTARTS + [False]
+    assert [outcome.restarts for outcome in alike] == [True] * MAX_RESTARTS + [False]
     assert (alike[-1].text, alike[-1].refusal) == ("uplink ended 6 times for one reason", "no room")
-    assert all(outcome.goes_on for outcome in ends(["no room", "no disk"] * MAX_RESTARTS))
-    assert all(outcome.goes_on for outcome in ends([""] * 3 * MAX_RESTARTS))
-    assert all(outcome.goes_on for outcome in ends(["no room"] * 3 * MAX_RESTARTS, LONG_S))
+    assert all(outcome.restarts for outcome in ends(["no room", "no disk"] * MAX_RESTARTS))
+    assert all(outcome.restarts for outcome in ends([""] * 3 * MAX_RESTARTS))
+    assert all(outcome.restarts for outcome in ends(["no room"] * 3 * MAX_RESTARTS, LONG_S))
 
 
 def test_what_commands_ends_before_interlock_and_robot_side_the_last_started_first():

@@ -91,7 +91,7 @@ def test_the_size_that_is_told_is_that_of_the_file_for_this_python(capsys, monke
     )
     assert install._size(text) == 1_200_000_000
     assert install._size(text.replace("cp312-cp312", "py3-none")) == 1_200_000_000
-    install._tell([("a", "1")], {("a", "1"): text})
+    install._print_missing([("a", "1")], {("a", "1"): text})
     assert capsys.readouterr().out == (
         "1 packages, 1,200 MB to download, 2.4 GB on disk; about 3 minutes at 100 Mbit/s\n"
     )

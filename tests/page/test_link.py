@@ -34,7 +34,7 @@ def server():
     async def talk():
         while True:
             if server.talks:
-                server._tell("state", {}, False)
+                server._send_to_pages("state", {}, False)
             await asyncio.sleep(0.05)
 
     async def ask(ask):

@@ -107,7 +107,7 @@ def test_a_report_is_of_its_own_attempt_and_says_how_to_repeat_it(
         since = demo.direct_to_its_end(
             supervisor, director, tmp_path, terminal.Display(recipe, tmp_path, quiet=True)
         )
-    assert demo._tell(recipe, tmp_path, since) == 0
+    assert demo._print_result(recipe, tmp_path, since) == 0
     assert [event["env_steps"] for event in drawn if event["event"] == "episode"] == [20, 40]
     text = (tmp_path / "report.md").read_text()
     assert (

@@ -88,7 +88,7 @@ def test_an_arming_that_was_asked_for_before_a_disarming_is_refused():
     replies = []
     node = SimpleNamespace(
         active=True,
-        wanted={},
+        queued_requests={},
         counts={"ticks": 0},
         state=State(Mode.ARMED),
         clock=None,
@@ -97,13 +97,17 @@ def test_an_arming_that_was_asked_for_before_a_disarming_is_refused():
         desk=SimpleNamespace(reply=lambda number, reason: replies.append(reason), log=print),
     )
     requests = Requests(node)
-    assert requests.take_disarm() and node.wanted == {"arm": False} and not node.inputs.disarm
+    assert (
+        requests.take_disarm() and node.queued_requests == {"arm": False} and not node.inputs.disarm
+    )
     assert not requests.take_disarm()
     requests._take(1, "arm", {"value": True}, requests.disarmed_s + 2.0)
     assert replies == [OVERRULED] and requests.armings == 1
-    node.wanted = {}
+    node.queued_requests = {}
     requests._take(2, "arm", {"value": False}, requests.disarmed_s + 2.0)
-    assert replies[1] == "" and node.wanted == {"arm": False}, "a disarming is never too late"
+    assert replies[1] == "" and node.queued_requests == {"arm": False}, (
+        "a disarming is never too late"
+    )
 
 
 @pytest.mark.parametrize("stood_s, waited", [(0.5, False), (3.5, True)])

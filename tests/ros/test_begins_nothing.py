@@ -228,7 +228,7 @@ def test_what_has_died_is_missing_also_where_time_steps_are_behind_the_clock(
 
 def test_what_does_not_count_is_told_and_after_a_while_what_is_asked_stands_alone_again():
     labels, prompts = Labels.__new__(Labels), []  # without ROS
-    labels.node, labels.word, labels.stands = MagicMock(), Future(), MagicMock()
+    labels.node, labels.word, labels.remark_timer = MagicMock(), Future(), MagicMock()
     labels.playing, labels.may_begin = lambda: False, lambda: False
     labels.prompts = SimpleNamespace(publish=lambda message: prompts.append(message.data))
     labels.prompt("put the scene right")
@@ -236,10 +236,10 @@ def test_what_does_not_count_is_told_and_after_a_while_what_is_asked_stands_alon
     assert prompts[-1].startswith("ready: the interlock does not let") and prompts[-1].endswith(
         "put the scene right"
     )
-    assert labels.stands.reset.called and not labels.word.done()
-    labels._enough()
-    assert prompts[-1] == "put the scene right" and labels.stands.cancel.called
-    labels._enough()
+    assert labels.remark_timer.reset.called and not labels.word.done()
+    labels._drop_remark()
+    assert prompts[-1] == "put the scene right" and labels.remark_timer.cancel.called
+    labels._drop_remark()
     assert len(prompts) == 3, "nothing stood there"
 
 

@@ -17,7 +17,7 @@ class Stubborn:
 
 def test_a_device_that_cannot_even_be_closed_is_opened_again(monkeypatch):
     node, opened = DeviceNode.__new__(DeviceNode), threading.Event()  # without ROS
-    node.what, node.trouble, node.over, node.failed, count = (
+    node.device_name, node.trouble, node.over, node.failed, count = (
         "camera",
         "",
         threading.Event(),

@@ -422,7 +422,7 @@ def test_where_the_shell_says_no_domain_the_drill_listens_where_its_station_is(m
         monkeypatch.setenv("ROS_DOMAIN_ID", shell)
     monkeypatch.setattr(
         rlinf_tools.drill,
-        "asking",
+        "command_context",
         lambda: domains.append(os.environ["ROS_DOMAIN_ID"]) or nullcontext(),
     )
     monkeypatch.setattr(rlinf_tools.drill, "perform", lambda options: 0)

@@ -105,12 +105,12 @@ def command_context(monkeypatch):
         "left",
         {},
     )
-    watcher.node, watcher.stands = MagicMock(), {}
+    watcher.node, watcher.safety_by_arm = MagicMock(), {}
     watcher.states = [(0.0, SafetyState(state=SafetyState.ARMED))]
     states = {name: SafetyState(limits_hash=f"slow {name}") for name in arms}
 
     def subscribe_arms(*_, **__):
-        watcher.stands.update(states)
+        watcher.safety_by_arm.update(states)
 
     monkeypatch.setattr(first_motion_watch.rclpy, "spin_once", subscribe_arms)
     return watcher, arms, states

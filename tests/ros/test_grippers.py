@@ -264,7 +264,7 @@ def test_an_activation_and_an_order_of_before_a_plug_went_are_of_another_time(mo
     assert robotiq.RobotiqNode.open(node) == "its port"
     assert (
         not node.activation.is_set()
-        and (node.status, node.wanted) == (None, None)
+        and (node.status, node.target) == (None, None)
         and node.well_at > 0.0
     )
 

@@ -243,7 +243,7 @@ def going_home():
     homing.enabled, homing.enabled_at, homing.homes = True, now, SimpleNamespace(lease_s=1.0)
     homing.by_hand, homing.topics, homing.measured = lambda: False, {"": "joint_states"}, {"": ()}
     homing.begun = homing.nearer_at = now
-    homing.askers, homing.node = (
+    homing.timestep_publishers, homing.node = (
         {(1,)},
         SimpleNamespace(
             get_publishers_info_by_topic=lambda topic: [
@@ -286,8 +286,12 @@ def test_where_nothing_is_heard_of_the_arm_the_way_home_says_of_what(going_home)
         ({"enabled_at": time.monotonic() - 999.0}, CODES.NOT_ENABLED, "the enable was let go"),
         ({"by_hand": lambda: True}, CODES.TAKEN_OVER, "a device moves the arm"),
         ({"begun": time.monotonic() - 999.0}, CODES.TIMEOUT, "more than 60 s"),
-        ({"askers": {(2,)}}, CODES.CLIENT_GONE, "the environment that asked for it has gone"),
-        ({"askers": set()}, CODES.NONE, ""),
+        (
+            {"timestep_publishers": {(2,)}},
+            CODES.CLIENT_GONE,
+            "the environment that asked for it has gone",
+        ),
+        ({"timestep_publishers": set()}, CODES.NONE, ""),
     ],
 )
 def test_whatever_stops_the_way_home_stops_it_by_itself(going_home, change, code, cause):

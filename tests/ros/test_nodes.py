@@ -318,7 +318,7 @@ def test_every_axis_has_two_keys_and_no_other_key_moves(name, keys, others, monk
     moves = {}
     for key in keys + others:
         keyboard.key, keyboard.key_at = key, time.monotonic()
-        moves[key] = person.answer("train", person.asks()).tolist()
+        moves[key] = person.answer("train", person.device_motions()).tolist()
     axes = 0.5 * np.eye(spec.action.dim)
     assert [moves[key] for key in keys] == [row.tolist() for axis in axes for row in (axis, -axis)]
     assert not any(any(moves[key]) for key in others)
@@ -328,15 +328,15 @@ def test_every_axis_has_two_keys_and_no_other_key_moves(name, keys, others, monk
     )
     for key in "e 1yx":
         keyboard.key, keyboard.key_at = key, time.monotonic()
-        assert person.answer("train", person.asks()) is None, (
+        assert person.answer("train", person.device_motions()) is None, (
             "what only asks, or renews the enable, takes nothing over"
         )
     keyboard.key, keyboard.key_at = "p", time.monotonic()
-    assert person.answer("train", person.asks()).tolist() == [0.0] * spec.action.dim
+    assert person.answer("train", person.device_motions()).tolist() == [0.0] * spec.action.dim
     keyboard.key_at -= 1.0
     assert (
-        person.answer("train", person.asks()) is None
-        and not person.answer("demonstration", person.asks()).any()
+        person.answer("train", person.device_motions()) is None
+        and not person.answer("demonstration", person.device_motions()).any()
     )
     os.close(terminal)
 
@@ -364,7 +364,7 @@ def test_the_keys_are_those_of_the_arm_that_they_move(monkeypatch):
         keyboard.key, keyboard.key_at = key, time.monotonic()
         assert {
             place: value
-            for place, value in enumerate(person.answer("train", person.asks()))
+            for place, value in enumerate(person.answer("train", person.device_motions()))
             if value
         } == expected
     assert "gripper" in log_lines[1] and "gripper" not in log_lines[2]
@@ -388,7 +388,7 @@ def test_in_joint_space_the_gripper_is_the_last_number_and_a_device_is_asked_onc
     node.get_clock.return_value.now.return_value.to_msg.return_value = Time()
     person = Person(node, [], spec, {"leader": device})
     person.look()
-    moves = person.asks()
+    moves = person.device_motions()
     assert person.answer("train", moves).tolist() == [0.5, -1.0, -0.25]
     assert device.motion.call_count == 1
     assert axes(action)["grip"] == 2 and "grip" not in axes(replace(action, names=("a", "b", "c")))

@@ -318,7 +318,7 @@ def test_the_death_of_its_process_is_an_e_stop_and_its_end_a_disarming(station, 
 
 def test_an_episode_whose_environment_has_died_is_over_and_the_late_end_of_an_older_one_is_not_that_of_the_newer():
     page, gids = Page.__new__(Page), [[1]]  # without ROS
-    page.asks, page.server, page.overhears, page.run_dir = (
+    page.requests, page.server, page.timestep_subscription, page.run_dir = (
         MagicMock(),
         MagicMock(),
         None,

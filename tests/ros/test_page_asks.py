@@ -16,7 +16,7 @@ from rlinf_core.page.controls import MotionInput, Request
 from rlinf_core.robots.operators.device import AXES
 from rlinf_core.robots.operators.page import BUTTONS
 from rlinf_operator import page_asks
-from rlinf_operator.page_asks import PageAsks
+from rlinf_operator.page_asks import PageRequests
 
 
 class Desk:
@@ -49,9 +49,9 @@ class Thread:
 def asks(monkeypatch):
     monkeypatch.setattr(page_asks, "ActionClient", MagicMock())
     monkeypatch.setattr(page_asks, "ANSWER_S", 3.0)
-    asks = PageAsks(MagicMock(executor=Thread()), ["left", "right"], [0, 10, 20])
+    asks = PageRequests(MagicMock(executor=Thread()), ["left", "right"], [0, 10, 20])
     asks.published = []
-    asks.stands = {arm: SafetyState(state=SafetyState.ARMED) for arm in ("left", "right")}
+    asks.safety_by_arm = {arm: SafetyState(state=SafetyState.ARMED) for arm in ("left", "right")}
     asks.hands = SimpleNamespace(publish=asks.published.append)
     asks.runner.server_is_ready.return_value = True
     return asks
@@ -59,7 +59,7 @@ def asks(monkeypatch):
 
 def ask(asks, what, **more):
     return asyncio.run(
-        asks.ask(Request(kind="request", what=what, **{"shown_at": time.monotonic()} | more))
+        asks.handle(Request(kind="request", what=what, **{"shown_at": time.monotonic()} | more))
     )
 
 
@@ -167,10 +167,10 @@ def test_a_word_of_the_episode_before_judges_none_that_has_begun_since(asks, mon
 
 @pytest.mark.parametrize("state", [SafetyState.DISARMED, SafetyState.FAULT, SafetyState.HOLD])
 def test_a_start_is_refused_unless_every_arm_is_armed(asks, state):
-    asks.stands["right"] = SafetyState(state=state)
+    asks.safety_by_arm["right"] = SafetyState(state=state)
     with pytest.raises(RlinfError, match="expected the interlock ARMED or ACTIVE"):
         ask(asks, "start")
-    del asks.stands["right"]
+    del asks.safety_by_arm["right"]
     with pytest.raises(RlinfError, match="expected the interlock ARMED or ACTIVE"):
         ask(asks, "start")
     assert not asks.runner.send_goal_async.called
@@ -190,7 +190,7 @@ def test_a_start_is_refused_unless_every_arm_is_armed(asks, state):
 def test_a_hold_that_ends_with_the_next_command_keeps_no_episode_from_its_start(
     asks, cause, starts
 ):
-    asks.stands["right"] = SafetyState(state=SafetyState.HOLD, cause=cause)
+    asks.safety_by_arm["right"] = SafetyState(state=SafetyState.HOLD, cause=cause)
     assert asks.may_start() is starts
 
 
@@ -207,7 +207,7 @@ def test_a_fault_and_a_disarming_cancel_what_was_started_here(asks, state, cance
     asks.runner.send_goal_async.side_effect = lambda goal, goal_uuid: accepted()
     asks.runner._cancel_goal_async.side_effect = lambda handle: accepted()
     ask(asks, "start")
-    asks.stood(SafetyState(state=state))
+    asks.on_safety(SafetyState(state=state))
     assert (asks.request is None) is cancels and asks.runner._cancel_goal_async.called is cancels
 
 

@@ -27,9 +27,9 @@ class Knob(Device):
     def poll(self):
         if self.trouble:
             raise DeviceError(self.trouble)
-        return self.owed()
+        return self.take_requests()
 
-    def owed(self):
+    def take_requests(self):
         words, self.words = self.words, ()
         return words
 

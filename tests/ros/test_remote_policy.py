@@ -127,7 +127,7 @@ def test_for_other_words_nothing_of_before_is_played_or_blended_in(instruction, 
     monkeypatch.setattr(RemotePolicyNode, "_send", lambda *arguments: sent.append(arguments))
     node._on_timestep(step)
     assert (not node.chunking.chunks) == (node.pending is None) == cut
-    node._answered(before, actions, {}, 0.1)
+    node._on_chunk(before, actions, {}, 0.1)
     assert bool(sent) != cut
 
 
@@ -153,9 +153,9 @@ def test_where_nothing_is_left_to_play_all_of_an_answer_is_played(mode, number, 
     node.interrupted, node.period_ns, node.chunking = False, 10**8, Chunking(mode, 4)
     node.chunking.merge(np.zeros((4, 3)), 0, 0)
     set_stamp(step.header.stamp, number * 10**8)
-    assert node._stands(step) == state_text
+    assert node._can_play_all(step) == state_text
     node.interrupted = True
-    assert not node._stands(step)
+    assert not node._can_play_all(step)
 
 
 TAKEN_OVER, GIVEN_BACK = (
@@ -201,7 +201,7 @@ def test_an_answer_to_before_a_takeover_is_not_played_after_it(before, after, se
     assert node.requests.get_nowait()[0] is step
     for safety in after:
         node._on_safety(safety)
-    node._answered(step, np.zeros((8, 3)), {}, 0.1)
+    node._on_chunk(step, np.zeros((8, 3)), {}, 0.1)
     assert bool(chunks) == sent
     node.pending = "e", np.zeros((8, 3)), {}
     node.schedule.replan()
@@ -234,7 +234,7 @@ def test_the_length_of_a_server_that_does_not_say_is_that_of_its_first_answer_wh
     node.schedule.advance(steps=3)  # while it was asked
     node.stamp_ns, node.period_ns = 3 * 10**8, 10**8
     monkeypatch.setattr(RemotePolicyNode, "_send", lambda node, *arguments: sent.append(arguments))
-    node._answered(step, np.zeros((50, 3)), {}, 0.3)
+    node._on_chunk(step, np.zeros((50, 3)), {}, 0.3)
     assert node.pending and node.chunking.execute == node.schedule.execute == 50
     node.schedule.advance()
     assert node.schedule.due[0], "with the next time step"
@@ -255,7 +255,7 @@ def test_a_reconnect_forgets_nothing_of_what_the_arm_still_plays(mode):
     node.requests, node.interrupted, node.period_ns = Queue(1), False, 10**8
     node.chunking, node.schedule = Chunking("receding_horizon", 1), ChunkSchedule(1, 1)
     node._connect({"rlinf": {"execute": 4}})
-    assert node.schedule.due[0] and node._stands(step) and node.connected
+    assert node.schedule.due[0] and node._can_play_all(step) and node.connected
     node.chunking.merge(np.zeros((8, 3)), node._number(step), 0)
     node.schedule.replan()
     node.schedule.advance(steps=3)
@@ -263,7 +263,7 @@ def test_a_reconnect_forgets_nothing_of_what_the_arm_still_plays(mode):
     node._connect({"rlinf": {"execute": 6}})
     set_stamp(step.header.stamp, 3 * 10**8)
     assert len(node.chunking.left(node._number(step))) == (1 if mode == "synchronous" else 5)
-    assert mode == "synchronous" or not node._stands(step)
+    assert mode == "synchronous" or not node._can_play_all(step)
     assert node.chunking.execute == node.schedule.execute == 6 and node.requests.empty()
     assert not node.schedule.due[0], "it is due when it was"
     node.schedule.advance()
@@ -336,19 +336,19 @@ def test_an_answer_that_cannot_be_is_reported_and_not_played(answer, monkeypatch
     node.get_logger = lambda: SimpleNamespace(warning=logged.append, info=logged.append)
     node._publish_status = lambda: None
     monkeypatch.setattr(
-        RemotePolicyNode, "_answered", lambda node, *arguments: played.append(arguments)
+        RemotePolicyNode, "_on_chunk", lambda node, *arguments: played.append(arguments)
     )
     client = SimpleNamespace(metadata={}, infer=lambda message: answer)
     for _ in range(3):
         node.requests.put_nowait((step, 0.0))
-        node._ask(client)
+        node._request_chunk(client)
         assert not played and not node.busy and node.status.error.startswith("answer: expected")
         assert len(logged) == 1 and logged[0].encode()
     answer = {"actions": np.zeros((8, 3))}
     node.requests.put_nowait((step, 0.0))
-    node._ask(client)
+    node._request_chunk(client)
     assert len(played) == 1
     node.requests.put_nowait((step, 0.0))
     answer = {"actions": np.zeros((7, 3))}
-    node._ask(client)
+    node._request_chunk(client)
     assert len(played) == 1 and "expected 8 actions in a chunk, got 7" in node.status.error

@@ -40,7 +40,7 @@ def doctor(peer, *overrides):
     results = list(findings(node, recipe, lambda: peer.executor.spin_once(timeout_sec=0.05)))
     peer.executor.remove_node(node)
     node.destroy_node()
-    return {finding.what: (finding.result, finding.fix) for finding in results}
+    return {finding.subject: (finding.result, finding.fix) for finding in results}
 
 
 @pytest.mark.domain(123)

@@ -57,5 +57,5 @@ def test_a_lockstep_that_is_stopped_ticks_for_nothing_that_comes_after(node):
     for stop in (lambda node: None, clock.stop):
         stop(node)
         clock.pending = True
-        clock.wanted()
+        clock.on_request()
     assert ticks == [(7, 0, 0.0)]

@@ -222,7 +222,7 @@ def test_clients_that_asked_within_a_second_are_those_who_are_asking():
         _FakeClient(now - 1.5),
         _FakeClient(0.0),
     }
-    assert server._asking() == 2
+    assert server._connection_count() == 2
 
 
 class _FakeClient:

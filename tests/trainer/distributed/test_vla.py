@@ -71,7 +71,7 @@ def test_two_processes_learn_what_one_learns_and_only_that_travels(
     both_learn(group, alone, batches[2:4])
     assert_alike(group.state_dict(), alone.state_dict())
     travelled, constant = (
-        group._ask("state_dict", False)[0]["modules"]["actor"],
+        group._call_all("state_dict", False)[0]["modules"]["actor"],
         alone.constant()["actor"],
     )
     trained = {
@@ -95,5 +95,5 @@ def test_two_processes_learn_what_one_learns_and_only_that_travels(
     both_learn(group, alone, batches[4:])
     assert_alike(group.state_dict(), alone.state_dict())
     group._restore()  # as where a process has died
-    assert_alike(group._ask("state_dict")[0], alone.state_dict())
+    assert_alike(group._call_all("state_dict")[0], alone.state_dict())
     assert_alike(dict(group.sync().state_dict()), dict(alone.actor.state_dict()))
