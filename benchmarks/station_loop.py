@@ -164,11 +164,11 @@ def real_time(
     nodes = robot_node, node = [
         rclpy.create_node(name, namespace=f"/{recipe.station.name}") for name in ("robot", "asks")
     ]
-    executors = executor, command_context = [single_threaded() for _ in nodes]
+    executors = executor, asking = [single_threaded() for _ in nodes]
     executor.add_node(
         robot_node
     )  # commands are heard by a node as in the floors, and by nothing else
-    command_context.add_node(node)
+    asking.add_node(node)
     robot, safety, status, quiet = (
         RobotSide(robot_node, hz),
         [SafetyState()],
@@ -197,7 +197,7 @@ def real_time(
         while not ready():
             executor.spin_once(timeout_sec=0.05)
             if not 0.0 < time.monotonic() - quiet[0] < seconds:
-                command_context.spin_once(timeout_sec=0.0)
+                asking.spin_once(timeout_sec=0.0)
             if time.monotonic() > end:
                 raise SystemExit(f"waited {limit_s:.0f} s for {what}; logs in {run_dir / 'logs'}")
 

@@ -107,8 +107,8 @@ class Bench:
         self.executor.add_node(self.node)
         self.states: list[tuple[float, str]] = []
         self.diagnostics: list[tuple[float, str]] = []
-        subscribe_arms = self.node.create_subscription
-        subscribe_arms(
+        hear = self.node.create_subscription
+        hear(
             SafetyState,
             "safety",
             lambda m: self.states.append(
@@ -116,8 +116,8 @@ class Bench:
             ),
             profile("safety"),
         )
-        subscribe_arms(DiagnosticArray, "/diagnostics", self._on_health, 50)
-        subscribe_arms(TimeStep, "timestep", self._answer, profile("timestep"))
+        hear(DiagnosticArray, "/diagnostics", self._on_health, 50)
+        hear(TimeStep, "timestep", self._answer, profile("timestep"))
         self.actions = self.node.create_publisher(
             ActionChunk, "teleop/action", profile("teleop/action")
         )

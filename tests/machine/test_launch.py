@@ -88,8 +88,8 @@ class Workspace:
 
     def all_at_once(self, *questions):
         """What it says to each: most of a question's time is a wait."""
-        with ThreadPoolExecutor(len(questions)) as command_context:
-            return list(command_context.map(self.ros2, questions))
+        with ThreadPoolExecutor(len(questions)) as asking:
+            return list(asking.map(self.ros2, questions))
 
     @contextmanager
     def launched(self, words, log, domain=DOMAIN):

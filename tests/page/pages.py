@@ -74,7 +74,7 @@ class Open:
     async def say(self, kind, **word):
         await self.socket.send_json({"kind": kind, **word})
 
-    async def handle(self, what, **more):
+    async def ask(self, what, **more):
         await self.say("request", what=what, **{"shown_at": time.monotonic()} | more)
         return await self.hear("note")
 

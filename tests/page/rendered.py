@@ -177,8 +177,8 @@ class Rendered:
         self.page.on(
             "console", lambda message: message.type == "error" and self.wrong.append(message.text)
         )
-        self.server.on_progress("station", STATION, keep=True)
-        self.server.on_progress(
+        self.server.broadcast("station", STATION, keep=True)
+        self.server.broadcast(
             "history",
             {
                 "window": 20,
@@ -206,7 +206,7 @@ class Rendered:
 
     def say(self, says):
         self.last = says
-        self.server.on_progress("state", says)
+        self.server.broadcast("state", says)
 
     def shows(self, says, stopped=False):
         """Once the page shows it, with pictures."""

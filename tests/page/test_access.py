@@ -140,7 +140,7 @@ def test_with_a_token_everything_needs_it_once_and_the_address_does_not_keep_it(
         sent = {"Cookie": cookie.partition(";")[0]}
         assert (await status("GET", server.url, **sent))[0] == 200
         async with opened(server, **sent) as page:
-            assert (await page.handle("take"))["well"]
+            assert (await page.ask("take"))["well"]
         with pytest.raises(aiohttp.WSServerHandshakeError):
             async with opened(server, Cookie="rlinf_station_a=" + "0" * 64):
                 pass

@@ -103,7 +103,7 @@ def test_an_open_page_outlives_the_limit_of_requests(server, monkeypatch):
     async def steps():
         async with opened(server) as page:
             await asyncio.sleep(1.2)
-            assert (await page.handle("take"))["well"]
+            assert (await page.ask("take"))["well"]
 
     run(steps, server)
 
@@ -111,7 +111,7 @@ def test_an_open_page_outlives_the_limit_of_requests(server, monkeypatch):
 def test_a_page_that_only_watches_stops_over_its_socket(server):
     async def steps():
         async with opened(server) as one, opened(server) as two:
-            await one.handle("take")
+            await one.ask("take")
             await two.say("stop")
             assert (await two.hear("note"))["well"]
             await until(lambda: server.station_double.stopped[-5:] == [True] * 5)
@@ -162,7 +162,7 @@ def test_huge_frames_and_headers_end_their_own_connection(server):
                             await bad.hear("note")
                     else:
                         await status("POST", f"{server.url}/{path}", **{"X-Long": "y" * 60_000})
-            assert (await good.handle("take"))["well"] and not any(server.station_double.stopped)
+            assert (await good.ask("take"))["well"] and not any(server.station_double.stopped)
 
     run(steps, server)
 

@@ -65,7 +65,7 @@ class Linked:
     def received(self, what):
         return self.page.evaluate(f"heard.{what}")
 
-    def handle(self, what):
+    def ask(self, what):
         self.page.evaluate(f"link.ask('{what}')")
 
     def until(self, holds, what):
@@ -90,7 +90,7 @@ def linked(browser, server):
 
 
 def test_a_lost_connection_is_opened_again_as_another_page_that_only_watches(linked, server):
-    linked.handle("take")
+    linked.ask("take")
     linked.until(lambda: server.controls.holder == linked.received("you")[0], "the controls")
     linked.cut()
     linked.until(lambda: len(linked.received("you")) == 2, "connected anew")
@@ -98,16 +98,16 @@ def test_a_lost_connection_is_opened_again_as_another_page_that_only_watches(lin
     assert second != first and server.controls.holder == 0
     states = len(linked.received("state"))
     linked.until(lambda: len(linked.received("state")) > states, "a state of it")
-    linked.handle("arm")
+    linked.ask("arm")
     linked.until(lambda: "arm" in linked.received("note"), "an answer")
     assert server.station_double.requests == [], "the controls are not taken anew"
 
 
 def test_what_was_not_answered_is_reported_once_and_asked_for_no_more(linked, server):
-    linked.handle("take")
+    linked.ask("take")
     linked.until(lambda: "take" in linked.received("note"), "the controls")
     server.answers = False
-    linked.handle("arm")
+    linked.ask("arm")
     linked.until(lambda: server.station_double.requests == ["arm"], "arm is asked")
     linked.cut()
     assert linked.received("closed") == [["", ["arm"]]]
@@ -121,7 +121,7 @@ def test_what_was_not_answered_is_reported_once_and_asked_for_no_more(linked, se
 
 def test_a_disarm_is_asked_for_until_it_is_answered(linked, server):
     server.answers = False
-    linked.handle("disarm")
+    linked.ask("disarm")
     linked.until(lambda: server.station_double.requests == ["disarm"], "disarm is asked")
     linked.cut()
     linked.until(lambda: server.station_double.requests == ["disarm"] * 2, "and asked again")
@@ -135,7 +135,7 @@ def test_a_disarm_is_asked_for_until_it_is_answered(linked, server):
 
 
 def test_words_arrive_in_order_with_the_time_of_the_newest_state(linked, server):
-    linked.handle("take")
+    linked.ask("take")
     linked.until(lambda: "take" in linked.received("note"), "the controls")
     before = len(linked.received("state"))
     linked.page.evaluate("""for (let seq = 1; seq < 40; seq++)
@@ -149,7 +149,7 @@ def test_words_arrive_in_order_with_the_time_of_the_newest_state(linked, server)
 
 
 def test_a_server_that_is_silent_is_given_up_and_another_connection_opened(linked, server):
-    linked.handle("take")
+    linked.ask("take")
     linked.until(lambda: "take" in linked.received("note"), "the controls")
     server.talks = False
     linked.until(lambda: linked.received("closed"), "nothing was heard for a second")
@@ -183,6 +183,6 @@ def test_an_answer_that_the_station_refuses_is_an_answer(linked, server):
         raise RlinfError("no")
 
     server.station_double.handle = refuse
-    linked.handle("disarm")
+    linked.ask("disarm")
     linked.until(lambda: "disarm" in linked.received("note"), "an answer")
     assert linked.page.evaluate("link.disarming") is False

@@ -22,29 +22,27 @@ def test_one_page_commands_the_others_watch_and_taking_is_said_to_both(server):
         station = server.station_double
         async with opened(server) as one, opened(server) as two:
             first = (await one.hear("you"))["page"]
-            assert (await one.handle("arm")) == {
+            assert (await one.ask("arm")) == {
                 "kind": "note",
                 "what": "arm",
                 "well": False,
                 "text": "arm: this page only watches. Take the controls first",
             }
             await one.hand()
-            assert (await one.handle("take"))["well"] and (await one.handle("arm"))[
-                "text"
-            ] == "done: arm"
+            assert (await one.ask("take"))["well"] and (await one.ask("arm"))["text"] == "done: arm"
             await one.hand(axes={"y": -0.5})
             await until(lambda: station.hands)
             assert [hand.axes for hand in station.hands] == [{"y": -0.5}], (
                 "what it said before it had the controls is gone"
             )
-            server.on_progress("state", {})
+            server.broadcast("state", {})
             assert (await two.hear("state"))["holder"] == first
-            assert not (await two.handle("success"))["well"]
-            assert (await two.handle("disarm"))["well"], "whoever sees it may disarm"
-            assert (await one.handle("reset", cause="x"))["text"] == "no fault 'x' stands"
-            await two.handle("take")
+            assert not (await two.ask("success"))["well"]
+            assert (await two.ask("disarm"))["well"], "whoever sees it may disarm"
+            assert (await one.ask("reset", cause="x"))["text"] == "no fault 'x' stands"
+            await two.ask("take")
             await one.hand()
-            assert not (await one.handle("arm"))["well"] and len(station.hands) == 1
+            assert not (await one.ask("arm"))["well"] and len(station.hands) == 1
             assert station.requests == ["arm", "disarm", "reset"]
         await until(lambda: server.controls.holder == 0)
 
@@ -112,9 +110,9 @@ def test_a_stop_comes_from_any_page_without_controls_and_stands_until_it_is_rele
         assert (await status("POST", f"{server.url}/stop", Origin=server.url))[0] == 200
         await until(lambda: station.stopped[-5:] == [True] * 5)
         async with opened(server) as page:
-            assert not (await page.handle("release"))["well"]
-            await page.handle("take")
-            assert (await page.handle("release"))["well"]
+            assert not (await page.ask("release"))["well"]
+            await page.ask("take")
+            assert (await page.ask("release"))["well"]
         await until(lambda: station.stopped[-1] is False)
         assert (await status("GET", f"{server.url}/stop"))[0] == 405, (
             "nothing changes by being looked at"
@@ -131,10 +129,10 @@ def test_what_begins_something_is_refused_where_it_comes_late_and_what_ends_some
     async def steps():
         station, notes = server.station_double, {}
         async with opened(server) as page:
-            assert (await page.handle("take"))["well"]
+            assert (await page.ask("take"))["well"]
             for what in (*REQUESTS, *LABELS):
-                notes[what] = await page.handle(what, shown_at=time.monotonic() - age_s)
-                assert (await page.handle("take"))["well"]
+                notes[what] = await page.ask(what, shown_at=time.monotonic() - age_s)
+                assert (await page.ask("take"))["well"]
         refused = {
             what
             for what, note in notes.items()
@@ -151,11 +149,11 @@ def test_a_late_release_leaves_the_stop_pressed(server):
     async def steps():
         station = server.station_double
         async with opened(server) as page:
-            await page.handle("take")
+            await page.ask("take")
             assert (await status("POST", f"{server.url}/stop", Origin=server.url))[0] == 200
-            assert not (
-                await page.handle("release", shown_at=time.monotonic() - 2 * MAX_PRESS_AGE_S)
-            )["well"]
+            assert not (await page.ask("release", shown_at=time.monotonic() - 2 * MAX_PRESS_AGE_S))[
+                "well"
+            ]
             before = len(station.stopped)
             await until(lambda: len(station.stopped) > before + 3)
             assert all(station.stopped[before:])
@@ -175,7 +173,7 @@ def test_a_page_may_draw_as_many_frames_as_it_is_sent_and_say_no_more_than_that(
                 server.show(0, bytes([number]))
                 await page.hear("frame")
                 await page.say("acknowledgement")
-            assert (await page.handle("take"))["well"], (
+            assert (await page.ask("take"))["well"], (
                 f"it is open, {time.monotonic() - begun:.2f} s later"
             )
             for _ in range(25):
@@ -195,7 +193,7 @@ def test_a_page_may_draw_as_many_frames_as_it_is_sent_and_say_no_more_than_that(
 def test_garbage_ends_its_own_connection_and_nothing_else(server, garbage):
     async def steps():
         async with opened(server) as good, opened(server) as bad:
-            await bad.handle("take")
+            await bad.ask("take")
             words = (
                 [json.dumps({"kind": "acknowledgement"})] * (MAX_MESSAGES_PER_S + 5)
                 if garbage == "flood"
@@ -214,7 +212,7 @@ def test_garbage_ends_its_own_connection_and_nothing_else(server, garbage):
                 pass
             assert message.type is aiohttp.WSMsgType.CLOSE and message.data in (1008, 1009)
             await until(lambda: server.controls.holder == 0)
-            assert (await good.handle("take"))["well"]
+            assert (await good.ask("take"))["well"]
         assert not server.station_double.hands
 
     run(steps, server)
@@ -275,8 +273,8 @@ def test_s14_a_stop_is_pressed_still_when_another_process_serves_the_page_until_
         await until(lambda: len(second.station_double.beats) > 2)
         assert all(second.station_double.stopped)
         async with opened(second) as page:
-            await page.handle("take")
-            assert (await page.handle("release"))["well"]
+            await page.ask("take")
+            assert (await page.ask("release"))["well"]
         await until(lambda: second.station_double.stopped[-1] is False)
         assert not (tmp_path / "stopped").exists()
 

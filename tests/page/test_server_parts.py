@@ -46,7 +46,7 @@ def test_after_its_end_it_says_nothing_and_takes_nothing_more(server):
         server.close()
         await until(lambda: not server.loop.is_running())
         before = len(server.station_double.beats)
-        server.on_progress("state", {})
+        server.broadcast("state", {})
         server.show(0, b"x")
         await asyncio.sleep(0.3)
         assert len(server.station_double.beats) == before
@@ -77,13 +77,13 @@ def test_a_failed_accept_silences_the_stop_and_any_other_error_is_a_line(server)
 
 def test_a_page_gets_what_is_kept_and_states_with_the_servers_time_and_holder(server):
     async def steps():
-        server.on_progress("spec", {"arms": ["left"], "limit": math.inf}, keep=True)
-        server.on_progress("gone", {"a": 1})
+        server.broadcast("spec", {"arms": ["left"], "limit": math.inf}, keep=True)
+        server.broadcast("gone", {"a": 1})
         async with opened(server) as page:
             number = (await page.hear("you"))["page"]
             assert await page.hear("spec") == {"kind": "spec", "arms": ["left"], "limit": None}
-            await page.handle("take")
-            server.on_progress("state", {"word": "HOLD"})
+            await page.ask("take")
+            server.broadcast("state", {"word": "HOLD"})
             state = await page.hear("state")
             assert state | {"t": 0} == {
                 "kind": "state",
@@ -100,13 +100,13 @@ def test_a_page_gets_what_is_kept_and_states_with_the_servers_time_and_holder(se
                 "well": True,
                 "text": "STOP is pressed",
             }
-            server.on_progress("state", {})
+            server.broadcast("state", {})
             state = await page.hear("state")
             assert state["stopped"] and state["t"] > 0.0
             await page.hand(shown_at=state["t"] - 5.0)
-            while (await page.handle("leave"))["what"] != "leave":
+            while (await page.ask("leave"))["what"] != "leave":
                 pass
-            server.on_progress("state", {})
+            server.broadcast("state", {})
             assert (await page.hear("state"))["holder"] == 0
         async with opened(server) as page:
             assert (await page.hear("you"))["page"] == number + 1
@@ -118,12 +118,12 @@ def test_a_page_gets_what_is_kept_and_states_with_the_servers_time_and_holder(se
 def test_how_late_a_held_word_was_is_told_to_the_page(server):
     async def steps():
         async with opened(server) as page:
-            await page.handle("take")
-            server.on_progress("state", {})
+            await page.ask("take")
+            server.broadcast("state", {})
             shown = (await page.hear("state"))["t"]
             await page.hand(shown_at=shown - 3.0)
             await until(lambda: server.controls.late_s)
-            server.on_progress("state", {})
+            server.broadcast("state", {})
             assert (await page.hear("state"))["late"] == pytest.approx(3.0, abs=1.0)
         assert server.station_double.hands == []
 
@@ -173,8 +173,8 @@ def test_a_stop_and_a_button_are_lines_that_name_who_and_what(server):
     async def steps():
         async with opened(server) as page:
             number = (await page.hear("you"))["page"]
-            await page.handle("take")
-            await page.handle("reset", cause="estop:page")
+            await page.ask("take")
+            await page.ask("reset", cause="estop:page")
             await page.say("stop")
             await page.hear("note")
         assert any("from 127.0.0.1" in line and "stop" in line for line in server.lines)
@@ -193,8 +193,8 @@ def test_an_answer_with_control_characters_is_one_harmless_line_of_the_log(serve
         server.station_double.answer = answer
         async with opened(server) as page:
             number = (await page.hear("you"))["page"]
-            await page.handle("take")
-            assert (await page.handle(what, cause="estop:page"))["text"] == answer, (
+            await page.ask("take")
+            assert (await page.ask(what, cause="estop:page"))["text"] == answer, (
                 "the page shows text"
             )
         line = next(line for line in server.lines if f"page {number} asked: {what}" in line)
@@ -224,7 +224,7 @@ def test_a_page_too_many_does_not_end_another(server, monkeypatch):
                 async with opened(server):
                     pass
             assert refused.value.status == 503
-            assert (await page.handle("take"))["well"]
+            assert (await page.ask("take"))["well"]
 
     run(steps, server)
 

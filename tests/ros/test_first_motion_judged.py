@@ -87,7 +87,7 @@ class Interlock:
 
 
 @pytest.fixture
-def command_context(monkeypatch):
+def slowed(monkeypatch):
     """A watcher of the left arm, whose interlock runs as its file says; the right one's was set to
     less.
     """
@@ -117,9 +117,9 @@ def command_context(monkeypatch):
 
 
 def test_every_arm_goes_at_a_tenth_none_faster_than_it_was_set_and_afterwards_as_before(
-    command_context,
+    slowed,
 ):
-    watcher, arms, _ = command_context
+    watcher, arms, _ = slowed
     before, speeds = watcher.slow_down(0.1)
     assert speeds == {"speed": pytest.approx(0.025)} and arms["left"].requests == [
         {"limits.speed": 0.025}
@@ -133,8 +133,8 @@ def test_every_arm_goes_at_a_tenth_none_faster_than_it_was_set_and_afterwards_as
 
 
 @pytest.mark.parametrize("arm", ["left", "right"])
-def test_an_interlock_that_was_started_anew_or_set_meanwhile_ends_it(command_context, arm):
-    watcher, _, states = command_context
+def test_an_interlock_that_was_started_anew_or_set_meanwhile_ends_it(slowed, arm):
+    watcher, _, states = slowed
     watcher.slow_down(0.1)
     done = iter([False, True])
     watcher.spin(lambda: next(done), 1.0, "something")  # nothing has changed
@@ -147,8 +147,8 @@ def test_an_interlock_that_was_started_anew_or_set_meanwhile_ends_it(command_con
     assert not watcher.lowered, "nobody says then that they stay so"
 
 
-def test_one_that_takes_no_other_speeds_or_is_armed_is_said(command_context):
-    watcher, arms, _ = command_context
+def test_one_that_takes_no_other_speeds_or_is_armed_is_said(slowed):
+    watcher, arms, _ = slowed
     arms["right"].refuses = "no"
     with pytest.raises(
         RlinfError, match=r"of right takes no other speeds: no. Those of left have other speeds now"

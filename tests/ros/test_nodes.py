@@ -219,12 +219,12 @@ def test_a_node_that_finds_the_interlock_and_hears_nothing_is_started_again(peer
 @pytest.mark.domain(189)
 def test_a_full_disk_aborts_the_episode_with_the_way_out_and_the_recorder_lives(peer):
     events = listen(peer, EpisodeEvent, "episode")
-    on_progress = peer.node.create_publisher(EpisodeEvent, "episode", profile("episode"))
+    events = peer.node.create_publisher(EpisodeEvent, "episode", profile("episode"))
     start(peer, "recorder", min_free_mb=1e9)
-    peer.meet(on_progress, by=("recorder", "peer"))
+    peer.meet(events, by=("recorder", "peer"))
     peer.spin(lambda: peer.node.count_publishers("/station_a/episode") >= 2, what="the recorder")
     for number in range(2):
-        on_progress.publish(
+        events.publish(
             EpisodeEvent(
                 kind=EpisodeEvent.STARTED,
                 episode_id=f"e{number}",

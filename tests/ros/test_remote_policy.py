@@ -291,7 +291,7 @@ def test_whatever_a_server_says_of_itself_the_next_try_comes_and_the_reason_is_t
     """Else nobody would ask it ever again, and the node would live on."""
     lines = []
     node = without_ros()
-    node.settings, node._publish_step = {"address": "ws://there:1", "timeout_s": 1.0}, lines.append
+    node.settings, node._set_error = {"address": "ws://there:1", "timeout_s": 1.0}, lines.append
     node.stopping = SimpleNamespace(is_set=lambda: len(lines) > 1, wait=lambda _: None)
     monkeypatch.setattr(
         remote_policy,

@@ -96,15 +96,15 @@ class Bench(Arm):
             )
         )
 
-    def on_progress(self, words):
+    def execute(self, words):
         """Words to the twin."""
         value = ParameterValue(type=4, string_value=words)
         request = SetParameters.Request(parameters=[Parameter(name="say", value=value)])
         assert self.ask(self.setting, request).results[0].successful
 
     def inject(self, what):
-        self.on_progress("fault 0")
-        self.on_progress("rest")
+        self.execute("fault 0")
+        self.execute("rest")
 
     def arm(self, value=True):
         """Ask until it is armed: an arming while the set-point comes to the arm does not count."""

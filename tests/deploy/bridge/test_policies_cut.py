@@ -32,11 +32,11 @@ class Line:
 
     def __init__(self, trainer, cut_after=None):
         self.client = BridgeClient(f"127.0.0.1:{trainer.port}", "a", links=False)
-        self.left, self.sent, self.copied, self.submit = cut_after, 0, 0, self.client._next_policy
+        self.left, self.sent, self.copied, self.ask = cut_after, 0, 0, self.client._next_policy
         self.client._next_policy = self.next_policy
 
     def next_policy(self, request, **how):
-        for part, data in self.submit(request, **how):
+        for part, data in self.ask(request, **how):
             if self.left is not None and self.sent >= self.left:
                 self.left = None
                 raise Cut
@@ -167,12 +167,12 @@ def test_a_trainer_of_before_sends_all_of_it(trainer, line, tmp_path, random):
     policy_file, folder = publish(trainer, 3, weights(random)), tmp_path / "station"
     cut(line, folder, 1_000_000)
     station = line()
-    ask = station.submit
+    ask = station.ask
 
     def before(request, **how):
         request.ClearField("begun")
         return ask(request, **how)
 
-    station.submit = before
+    station.ask = before
     assert station.client.next_policy(-1, folder).path.read_bytes() == policy_file.read_bytes()
     assert station.sent == policy_file.stat().st_size
