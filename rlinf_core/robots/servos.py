@@ -12,6 +12,7 @@ import json
 import math
 import socket
 import termios
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,7 @@ from rlinf_core.core.machine import HeldError, refused, take_device
 
 TURN = 4096
 RAD = 2 * math.pi / TURN
-TRIES = 5
+TRIES, PAUSE_S = 5, 0.02  # a late answer comes within the pause
 Kind = Literal["feetech", "dynamixel"]
 Id = Annotated[int, Field(ge=0, le=252)]
 Tick = Annotated[float, Field(ge=-TURN, le=2 * TURN)]
@@ -271,25 +272,56 @@ class Bus:
             self._writing.addParam(servo, list(value.to_bytes(self.table.size, "little")))
         self._call(self._writing.txPacket)
 
+    def hold(self) -> None:
+        """Make each servo hold where it is: its position becomes its goal, then its torque goes on.
+
+        A servo with torque goes to its goal at full speed, and a goal from an earlier time may be
+        anywhere. An STS3215 switches its torque on by itself when it gets a goal
+        (https://github.com/huggingface/lerobot/issues/3585). So the goal is the first write, and
+        the servo confirms it before its torque goes on.
+
+        Raises:
+            DeviceError: a servo does not confirm.
+        """
+        read, write = (
+            (self.packets.read2ByteTxRx, self.packets.write2ByteTxRx)
+            if self.table.size == 2
+            else (self.packets.read4ByteTxRx, self.packets.write4ByteTxRx)
+        )
+        for servo in self.ids:
+            register, *_ = self._confirmed(servo, "its position", read, self.table.position)
+            self._confirmed(servo, "its position as its goal", write, self.table.goal, register)
+            self._set_torque(servo, True)
+
     def torque(self, on: bool) -> None:
-        """Let the servos hold, or go limp.
+        """Switch the torque of the servos on or off. ``hold`` switches it on without a jump.
 
         Raises:
             DeviceError: a servo does not confirm.
         """
         for servo in self.ids:
-            for _ in range(TRIES):  # a bus loses a packet now and then
-                result, _ = self._call(
-                    self.packets.write1ByteTxRx, self.port, servo, self.table.torque, int(on)
-                )
-                if result == 0:
-                    break
-            if result != 0:
-                raise DeviceError(
-                    f"servo {servo} at {self.device}: expected an answer to torque "
-                    f"{'on' if on else 'off'}, "
-                    "got none. Look at its power, id and baud rate"
-                )
+            self._set_torque(servo, on)
+
+    def _set_torque(self, servo: int, on: bool) -> None:
+        request = f"torque {'on' if on else 'off'}"
+        write = self.packets.write1ByteTxRx
+        self._confirmed(servo, request, write, self.table.torque, int(on))
+
+    def _confirmed(self, servo: int, request: str, call: Any, *arguments: Any) -> tuple[int, ...]:
+        """Return the client's answer; its last two numbers are the result and the error bits.
+
+        Raises:
+            DeviceError: the servo does not answer ``request``.
+        """
+        for _ in range(TRIES):  # a bus loses a packet now and then
+            answer: tuple[int, ...] = self._call(call, self.port, servo, *arguments)
+            if answer[-2] == 0:
+                return answer
+            time.sleep(PAUSE_S)
+        raise DeviceError(
+            f"servo {servo} at {self.device}: expected an answer to {request}, got none. Look at "
+            f"its power, id and baud rate"
+        )
 
     def fault(self) -> str | None:
         """Return the first servo's fault in words; empty for none, None if a servo does not
@@ -314,11 +346,5 @@ class Bus:
             if self.table.homing_size == 2
             else self.packets.read4ByteTxRx
         )
-        value, result, _ = self._call(read, self.port, servo, self.table.homing)
-        if result != 0:
-            raise DeviceError(
-                f"servo {servo} at {self.device}: expected its homing offset, got no answer. Look "
-                f"at its "
-                "power, id and baud rate"
-            )
+        value, *_ = self._confirmed(servo, "its homing offset", read, self.table.homing)
         return to_signed(value, self.table.homing_size, self.table.homing_sign_bit)

@@ -5,9 +5,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import numpy as np
 from geometry_msgs.msg import PoseStamped
 from rcl_interfaces.msg import ParameterDescriptor, SetParametersResult
@@ -42,10 +39,7 @@ class Twin(ControlNode):
         )
         self.diagnostics = Diagnostics(self, lambda: Health(OK, "moves as its servos are told"))
         self.settings, self.description = settings, settings.description()
-        path = Path(settings.device)
-        if path.is_symlink() and not os.access(path, os.R_OK | os.W_OK):
-            path.unlink()  # of a twin that ended
-        self.servos = Servos(path, settings.bus, settings.ids)
+        self.servos = Servos(settings.device, settings.bus, settings.ids)
         self.home = np.resize(HOME_RAD, len(settings.joints))
         self._place(self.home)
         self.goal = self._tool(self.home + GOAL_RAD / 2)

@@ -17,6 +17,7 @@ from rlinf_core.robots.operators.twins import Serial, crc
 from rlinf_core.robots.servos import RAD, TABLES, TURN, Kind, to_register, to_signed
 
 SPEED_TICKS_S = 2500.0  # speed of a servo on its way to a goal
+NEAR_TICKS = 40  # from a servo's new place to its goal, 0.06 rad
 OVERLOAD = {"feetech": 32, "dynamixel": 0x80}
 PING, READ, WRITE, SYNC_READ, SYNC_WRITE = 0x01, 0x02, 0x03, 0x82, 0x83
 BROADCAST, STATUS = 0xFE, 0x55
@@ -24,6 +25,8 @@ BROADCAST, STATUS = 0xFE, 0x55
 
 class Servos(Serial):
     """Servos of one bus. They start limp, in the middle of their turn.
+
+    As an STS3215 does, a Feetech twin switches its torque on when it gets a goal.
 
     Args:
         path: a link to the pseudo-terminal.
@@ -38,6 +41,7 @@ class Servos(Serial):
         self.goals = dict(self.ticks)
         self.torque = dict.fromkeys(self.ticks, False)
         self.homing, self.overloaded, self.moved_at = homing, 0, time.monotonic()
+        self.placed: set[int] = set()  # servos that wait for a goal at their new place
         self._moving = threading.Lock()
         super().__init__(path)
 
@@ -53,10 +57,14 @@ class Servos(Serial):
                 raise KeyError(f"no servo {name}")
 
     def place(self, ticks: dict[int, float]) -> None:
-        """Servos by id to these ticks at once, and their goals, too."""
+        """Servos by id to these ticks at once, and their goals, too.
+
+        They ignore goals elsewhere until the commander has noticed: no real servo jumps.
+        """
         with self._moving:
             self.ticks |= ticks
             self.goals |= ticks
+            self.placed |= {*ticks}
 
     def advance(self) -> None:
         """Move the servos that have torque by the time since the last call."""
@@ -86,9 +94,14 @@ class Servos(Serial):
         if address == self.table.torque:
             self.torque[servo] = bool(data[0])
         elif address == self.table.goal:
-            self.goals[servo] = float(
+            goal = float(
                 to_signed(int.from_bytes(data, "little"), self.table.size, self.table.sign_bit)
             )
+            if servo in self.placed and abs(goal - self.ticks[servo]) > NEAR_TICKS:
+                return
+            self.placed.discard(servo)
+            self.goals[servo] = goal
+            self.torque[servo] |= self.kind == "feetech"  # huggingface/lerobot issue 3585
 
     def _error(self, servo: int) -> int:
         return OVERLOAD[self.kind] if servo == self.overloaded else 0

@@ -4,6 +4,7 @@ faults.
 
 import json
 import math
+import os
 import time
 
 import numpy as np
@@ -52,13 +53,14 @@ def until(condition, seconds=3.0):
 
 
 @KINDS
-def test_the_vendors_client_reads_and_commands_the_twin(bus, twin):
+def test_the_vendors_client_reads_and_commands_the_twin(bus, twin, kind):
     twin.deflect({"1": 0.5, "2": -1.0})
     turned = {1: 2048 + round(0.5 / RAD), 2: 2048 + round(-1.0 / RAD), 3: 2048}
     assert until(lambda: bus.positions() == turned), "a read is None where an answer is late"
     bus.command({1: 1000, 2: 3000, 3: 2048})
     assert until(lambda: twin.goals[2] == 3000)
-    assert until(lambda: bus.positions() == turned), "limp: a goal moves nothing"
+    if kind == "dynamixel":  # an STS3215 switches its torque on when it gets a goal
+        assert until(lambda: bus.positions() == turned), "limp: a goal moves nothing"
     bus.torque(True)
     assert until(lambda: bus.positions() == {1: 1000, 2: 3000, 3: 2048})
     bus.torque(False)
@@ -66,8 +68,51 @@ def test_the_vendors_client_reads_and_commands_the_twin(bus, twin):
 
 
 @KINDS
+def test_servos_hold_where_they_are_whatever_their_goals_were(bus, twin):
+    """Limp servos were turned by a hand since they got their goals, which are elsewhere."""
+    twin.goals = dict.fromkeys(twin.ticks, 100.0)
+    twin.deflect({"1": 0.5, "2": -1.0})
+    before, writes = dict(twin.ticks), []
+    write = twin._write
+    twin._write = lambda servo, address, data: (
+        write(servo, address, data),
+        writes.append((servo, address, dict(twin.torque), dict(twin.goals))),
+    )
+    bus.hold()
+    assert until(lambda: all(twin.torque.values()))
+    assert [address for _, address, *_ in writes] == [twin.table.goal, twin.table.torque] * 3
+    for _, _, torque, goals in writes:
+        for servo, on in torque.items():
+            assert not on or abs(goals[servo] - before[servo]) <= 1, "torque before the goal"
+    time.sleep(0.1)
+    twin.advance()
+    assert all(abs(twin.ticks[servo] - before[servo]) <= 1 for servo in before)
+
+
+@KINDS
+def test_a_servo_that_does_not_take_its_goal_gets_no_torque(bus, twin):
+    twin.silent()
+    with pytest.raises(DeviceError, match="servo 1 at .*expected an answer to its position"):
+        bus.hold()
+    assert not any(twin.torque.values())
+
+
+def test_the_link_of_a_killed_twin_is_replaced_and_that_of_a_living_one_is_not(tmp_path):
+    """The number of its pseudo-terminal may be another terminal's by now."""
+    other, inside = os.openpty()
+    (tmp_path / "bus").symlink_to(os.ttyname(inside))
+    twin = Servos(tmp_path / "bus", "feetech", (1,))
+    assert os.readlink(tmp_path / "bus") == os.ttyname(twin.inside)
+    with pytest.raises(DeviceError, match="End the twin that has it, or name another path"):
+        Servos(tmp_path / "bus", "feetech", (1,))
+    twin.unplug()
+    os.close(other)
+    os.close(inside)
+    Servos(tmp_path / "bus", "feetech", (1,)).unplug()
+
+
+@KINDS
 def test_a_ping_is_the_manuals(twin, kind):
-    import os
     import select
 
     port = os.open(twin.path, os.O_RDWR | os.O_NOCTTY)

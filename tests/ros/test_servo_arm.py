@@ -197,6 +197,19 @@ def test_an_arm_of_servos_follows_the_interlock(tmp_path):
         assert bench.torque() == "on"
 
 
+def test_an_arm_that_a_hand_turned_does_not_jump_when_it_is_armed(tmp_path):
+    """The interlock's set-point is where the arm was. The servos are limp until it has come."""
+    with standing(tmp_path, "twin", "driver", "interlock") as bench:
+        bench.peer.spin(lambda: bench.targets, what="a set-point")
+        bench.tell("1 0.25")  # less than the limits' joint_divergence
+        bench.peer.spin(lambda: abs(bench.pan - 0.25) < 0.01, what="the hand's turn")
+        begun, bench.step = len(bench.joints), 0.0
+        bench.arm()
+        bench.peer.spin(lambda: bench.torque() == "on", 60, bench.standing)
+        pans = [joints.position[0] for joints in bench.joints[begun:]]
+        assert max(abs(pan - 0.25) for pan in pans) < 0.07, "a jump at arming"
+
+
 def test_targets_are_followed_only_while_armed_and_only_from_near(tmp_path):
     """The driver alone: the test is the interlock."""
     with standing(tmp_path, "twin", "driver") as bench:
@@ -222,6 +235,15 @@ def test_targets_are_followed_only_while_armed_and_only_from_near(tmp_path):
         goes(0.3, DISARMED)
         peer.for_s(0.7)
         assert abs(bench.pan) < 0.01, "disarmed"
+        goes(0.3, ARMED)
+        peer.for_s(0.7)
+        assert abs(bench.pan) < 0.01, "limp: the set-point is not at the arm yet"
+        assert bench.torque() == "off until armed"
+        before = len(bench.joints)
+        goes(0.0, ARMED)
+        peer.spin(lambda: bench.torque() == "on", what="torque")
+        pans = [joints.position[0] for joints in bench.joints[before:]]
+        assert max(map(abs, pans)) < 0.01, "no jump"
         goes(0.9, ARMED)
         peer.for_s(0.7)
         assert abs(bench.pan) < 0.01, "a target more than half a radian off"

@@ -18,15 +18,18 @@ import tty
 from pathlib import Path
 
 from rlinf_core.core.errors import DeviceError
+from rlinf_core.core.machine import is_held, take
 from rlinf_core.robots.operators import gamepad, spacemouse
 
+TERMINALS = "/dev/pts/"
 RATE_S = 0.016  # report period of a deflected SpaceMouse
 
 
 def free(path: str | Path, pipe: bool = False) -> Path:
     """Return the path for a twin.
 
-    A dangling link is removed, and this user's own ``pipe`` may be there.
+    A dangling link is removed, and that of a twin that was killed: the number of its
+    pseudo-terminal may be another terminal's by now. This user's own ``pipe`` may be there.
 
     Raises:
         DeviceError: something is there.
@@ -37,15 +40,23 @@ def free(path: str | Path, pipe: bool = False) -> Path:
             f"expected a path in a folder that is there, got {path}. Make that folder, or name "
             f"another one"
         )
+    of_killed_twin = path.is_symlink() and str(path.readlink()).startswith(TERMINALS)
+    if of_killed_twin and not is_held(_lock(path)):
+        path.unlink()
     is_user_pipe = pipe and path.is_fifo() and path.lstat().st_uid == os.geteuid()
     if path.exists() and not is_user_pipe:
         raise DeviceError(
-            f"expected a path that is free for a twin, got {path}, which is there already. Name "
-            f"another one"
+            f"expected a path that is free for a twin, got {path}, which is there already. End "
+            f"the twin that has it, or name another path"
         )
     if path.is_symlink() and not path.exists():
         path.unlink()
     return path
+
+
+def _lock(path: Path) -> str:
+    """Return the name of the lock that the twin at a path holds while it lives."""
+    return f"twin/{path.absolute()}"
 
 
 class Pipe:
@@ -266,6 +277,7 @@ class Serial(Twin):
 
     def __init__(self, path: str | Path) -> None:
         self.path = free(path)
+        self._held = take(_lock(self.path))
         self.mute = False
         self.broken = False
         self.terminal, self.inside = os.openpty()
@@ -312,6 +324,7 @@ class Serial(Twin):
         # the thread could otherwise use a closed file's number, which another file may have by then
         self._thread.join()
         self.path.unlink(missing_ok=True)
+        self._held.close()
         os.close(self.inside)
         os.close(self.terminal)
 

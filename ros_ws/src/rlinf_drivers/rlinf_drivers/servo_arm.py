@@ -1,8 +1,8 @@
 """ServoArm: an arm of Feetech or Dynamixel servos on its bus (docs/robots/so101.md).
 
 The servos are limp until a person arms the interlock for the first time. A hand may move them until
-then. While the interlock is armed they follow ``target_joints``. Otherwise they hold their last
-goal.
+then. They hold once the interlock's set-point has come to the arm. While the interlock is armed
+they follow ``target_joints``. Otherwise they hold their last goal.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from std_msgs.msg import String
 
 from rlinf_core.core.errors import DeviceError, RlinfError
 from rlinf_core.robots.drivers.servo_arm import Driver
-from rlinf_core.robots.servos import Bus
+from rlinf_core.robots.servos import RAD, Bus
 from rlinf_drivers.device import DeviceNode
 from rlinf_ros.action_clients import STATE
 from rlinf_ros.qos import publisher, subscription
@@ -29,6 +29,8 @@ FRESH_S = 0.2  # an older target is not followed
 SAFETY_S = 0.5  # no target is followed if the interlock's state, sent every ten ticks, is older
 ARMED = (SafetyState.ARMED, SafetyState.ACTIVE, SafetyState.HOLD)
 FAR_RAD = 0.5  # from a target to its joint; the limits' joint_divergence is smaller
+# The same for the first target of limp servos. The interlock realigns above 0.05 rad.
+NEAR_RAD = 0.06
 STARTING, SILENT = "starting", "silent"
 
 
@@ -50,7 +52,7 @@ class ServoArm(DeviceNode):
         self.target: tuple[float, list[float]] = (-math.inf, [])  # time of arrival, angles [rad]
         self.width: float | None = None
         self.safety: tuple[float, int] = (-math.inf, SafetyState.DISARMED)
-        self.fault, self.reset, self.torque, self.far = STARTING, False, False, False
+        self.fault, self.reset, self.torque, self.ignored = STARTING, False, False, ""
         self.answered_at = self.checked_at = -math.inf
         subscription(self, "target_joints", self._on_target)
         subscription(self, "gripper/command", self._on_width)
@@ -130,7 +132,7 @@ class ServoArm(DeviceNode):
         self.answered_at = now
         if now - self.checked_at > FAULT_CHECK_S or self.reset:
             self.checked_at = now
-            self._check_servos(device, ticks)
+            self._check_servos(device)
         angles = [joint.angle(ticks[joint.id]) for joint in self.settings.joints.values()]
         if self.active:
             self._publish(angles, ticks)
@@ -138,7 +140,7 @@ class ServoArm(DeviceNode):
         self.log_trouble(self.fault)
         self.over.wait(PERIOD_S)
 
-    def _check_servos(self, device: Bus, ticks: dict[int, int]) -> None:
+    def _check_servos(self, device: Bus) -> None:
         """Check for faults; a fault stays until a person resets it and the servo reports none."""
         if (
             fault := device.fault()
@@ -147,11 +149,8 @@ class ServoArm(DeviceNode):
         if fault:
             self._set_fault(fault)
         elif self.reset or self.fault in (STARTING, SILENT):
-            if (
-                self.fault and self.torque
-            ):  # the servo may have switched itself off, and the arm sunk
-                device.command(ticks)
-                device.torque(True)
+            if self.fault and self.torque:  # a servo may have switched itself off, the arm sunk
+                device.hold()
             self._set_fault("")
         self.reset = False
 
@@ -164,20 +163,42 @@ class ServoArm(DeviceNode):
         (state_at, state), (sent_at, target) = self.safety, self.target
         if self.fault or state not in ARMED or now - state_at > SAFETY_S or now - sent_at > FRESH_S:
             return
-        self.far = (
-            max(abs(goal - angle) for goal, angle in zip(target, angles, strict=True)) > FAR_RAD
-        )
-        if self.far:
+        self.ignored = self._why_ignored(target, angles, ticks)
+        if self.ignored:
             return
         if not self.torque:
-            device.command(ticks)  # else the servos would jump to an old goal
-            device.torque(True)
+            device.hold()
             self.torque = True
         joints = self.settings.joints.values()
         goals = {joint.id: joint.ticks(angle) for joint, angle in zip(joints, target, strict=True)}
         if self.settings.jaw and self.width is not None:
             goals[self.settings.jaw.id] = self.settings.jaw.goal(self.width)
         device.command(goals)
+
+    def _why_ignored(self, target: list[float], angles: list[float], ticks: dict[int, int]) -> str:
+        """Return why the servos do not follow this target; empty if they do."""
+        joints, farthest = self.settings.joints, FAR_RAD if self.torque else NEAR_RAD
+        by_name = zip(joints, target, angles, strict=True)
+        name, away = max(
+            ((name, abs(goal - angle)) for name, goal, angle in by_name), key=lambda pair: pair[1]
+        )
+        if away > farthest:
+            return (
+                f"expected a target within {farthest:g} rad of each joint"
+                f"{'' if self.torque else ', as the torque is off until then'}, got {away:.3f} "
+                f"rad at '{name}'. Disarm, and arm again"
+            )
+        if self.torque:
+            return ""
+        for name, joint in joints.items():  # torque would drive it to the end of its range
+            past = max(joint.low - ticks[joint.id], ticks[joint.id] - joint.high) * RAD
+            if past > NEAR_RAD:
+                return (
+                    f"expected '{name}' within its range of {joint.low:g} to {joint.high:g} ticks "
+                    f"before the torque goes on, got {ticks[joint.id]}. Move it by hand, or "
+                    f"calibrate again"
+                )
+        return ""
 
     def _publish(self, angles: list[float], ticks: dict[int, int]) -> None:
         names = list(self.settings.joints)
@@ -209,12 +230,8 @@ class ServoArm(DeviceNode):
         }
         if self.fault:
             return Health(ERROR, self.fault, values)
-        if self.far:
-            return Health(
-                WARN,
-                f"does not follow a target that is more than {FAR_RAD:g} rad from its joint",
-                values,
-            )
+        if self.ignored:
+            return Health(WARN, self.ignored, values)
         return Health(OK, "follows its targets", values)
 
 
