@@ -96,6 +96,7 @@ EXAMPLES: dict[str, str] = {
     "show": """
         rlinf show runs/x                                  # one line for each episode
         rlinf show runs/x/recordings/EPISODE --plot episode.png  # one episode: topics and a picture""",
+    "import rlinf": "rlinf import rlinf maniskill_ppo_mlp.yaml --out runs/recipe.yaml",
     "import-contract": "rlinf import-contract contract.yaml --out robots/my_arm",
     "view": """
         rlinf view demo                                    # writes layouts for RViz and Foxglove

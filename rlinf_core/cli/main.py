@@ -572,6 +572,23 @@ def _parser() -> argparse.ArgumentParser:
     contract.add_argument(
         "--out", type=Path, metavar="FOLDER", help="the robot's folder (default: its robot_type)"
     )
+    imports = commands.add_parser(
+        "import", help="make a recipe from another project's configuration"
+    ).add_subparsers(required=True, metavar="PROJECT")
+    rlinf = command(
+        imports,
+        "rlinf",
+        "cli.imports:import_rlinf",
+        "make a recipe from a YAML of RLinf",
+        "Converts algorithm, policy, environment, placement and amounts. The recipe names the keys "
+        "without a counterpart. docs/coming_from/rlinf.md has the table.",
+    )
+    rlinf.add_argument("config", type=Path, help="the YAML, e.g. maniskill_ppo_mlp.yaml")
+    rlinf.add_argument("--out", type=Path, metavar="FILE", help="the recipe (default: ./<name>)")
+    rlinf.add_argument(
+        "--robot", default="", help="robot of an environment without a counterpart (rlinf robots)"
+    )
+    rlinf.add_argument("--task", default="", help="and its task (rlinf tasks)")
     view = recipe_command(
         commands,
         "view",

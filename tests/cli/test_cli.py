@@ -72,6 +72,7 @@ COMMANDS = [
     "policy push a --to b/c",
     "policy pull b/c --out d",
     "view x",
+    "import rlinf a.yaml",
     "import-contract a.yaml",
     "eval a",
     "duel a b",
