@@ -129,10 +129,10 @@ def _font(pixels: float) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
     return ImageFont.load_default(size=pixels)
 
 
-def _paste(frame: Image.Image, picture: Image.Image, beside_text: bool) -> None:
+def _paste(frame: Image.Image, picture: Image.Image, has_text: bool) -> None:
     """Put a picture below the heading, right of the text if there is one."""
     width, height = frame.size
-    left, top = (width * 2 // 5 if beside_text else width // 20), height // 6
+    left, top = (width * 2 // 5 if has_text else width // 20), height // 6
     room = width - left - width // 20, height - top - height // 20
     scale = min(room[0] / picture.width, room[1] / picture.height)
     fitted = picture.resize(

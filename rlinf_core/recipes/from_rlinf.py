@@ -199,9 +199,9 @@ def _composed(path: Path) -> dict[str, Any]:
     composed: dict[str, Any] = {}
     for entry in document.get("defaults") or []:
         file, _, place = str(entry).partition("@")
-        beside = path.parent / f"{file}.yaml"
-        if place and beside.is_file():
-            _put(composed, place, _read(beside))
+        file_path = path.parent / f"{file}.yaml"
+        if place and file_path.is_file():
+            _put(composed, place, _read(file_path))
     return _over(composed, document)
 
 
