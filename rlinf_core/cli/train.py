@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,15 +17,32 @@ from rlinf_core.core.signals import defer_signals
 from rlinf_core.launch.preflight import check_trainer
 from rlinf_core.recipes import Recipe, check_recipe, load_recipe
 from rlinf_core.recipes.exposure import token_of
-from rlinf_core.recipes.sources import STATIONS, source_of
+from rlinf_core.recipes.sources import SIMULATORS, STATIONS, source_of
 from rlinf_core.reports.report import TRAINING_REPORT_STEPS, write_training_report
 
 if TYPE_CHECKING:
     from rlinf_core.trainer.run import Run
 
+BEGINNING_STEPS = 2
+PHASES = {
+    "waiting": "waiting for demonstrations",
+    "sft": "supervised fine-tuning",
+    "online": "training",
+}
+
 
 def train_command(name: str, overrides: list[str], run_dir: Path, report: bool) -> int:
     """Train; 130 where it was told to stop before its end."""
+    recipe = load_recipe(name, overrides)
+    check_recipe(recipe)
+    check_trainer(recipe, run_dir)
+    endless = source_of(recipe) == STATIONS or recipe.learns_from_feedback
+    with ExitStack() as beginning:
+        return _train(recipe, run_dir, report, endless, beginning)
+
+
+def _train(recipe: Recipe, run_dir: Path, report: bool, endless: bool, beginning: ExitStack) -> int:
+    """Train, with a line every few seconds until the first turn ends ``beginning``."""
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -33,13 +51,11 @@ def train_command(name: str, overrides: list[str], run_dir: Path, report: bool) 
         TimeRemainingColumn,
     )
 
-    recipe = load_recipe(name, overrides)
-    check_recipe(recipe)
-    check_trainer(recipe, run_dir)
+    steps = beginning.enter_context(progress.Progress(BEGINNING_STEPS))
+    steps.step("loading the trainer")
     with defer_signals():
         from rlinf_core.trainer.train import train
 
-    endless = source_of(recipe) == STATIONS or recipe.learns_from_feedback
     print(f"run: {run_dir}{_who_feeds(recipe, run_dir) if endless else ''}", flush=True)
     stopped = False
     text = TextColumn("{task.description}", markup=False)
@@ -48,14 +64,14 @@ def train_command(name: str, overrides: list[str], run_dir: Path, report: bool) 
 
         def on_progress(run: Run, entry: dict[str, float] | None) -> None:
             nonlocal reported_at, shown_text, stopped
+            beginning.close()
             stopped = run.stopping
             if entry:
                 bar.console.print(_line(run.steps, entry))
+            words = _words(run) if endless else _simulated_words(run)
+            bar.update(task, description=words)
             if not endless:
                 bar.update(task, completed=run.steps, total=run.total)
-                return
-            words = _words(run)
-            bar.update(task, description=words)
             if (
                 not sys.stdout.isatty()
                 and words != shown_text
@@ -64,6 +80,7 @@ def train_command(name: str, overrides: list[str], run_dir: Path, report: bool) 
                 print(words, flush=True)
                 reported_at, shown_text = time.monotonic(), words
 
+        steps.step("starting" + ", with demonstrations of the script" * _demonstrates(recipe))
         last = train(recipe, run_dir, on_progress=on_progress)
     if stopped and not endless:
         print(f"stopped before its end; the same command with --out {run_dir} goes on")
@@ -73,6 +90,21 @@ def train_command(name: str, overrides: list[str], run_dir: Path, report: bool) 
             print(write_training_report(recipe, run_dir, steps))
     print(f"policies: {run_dir / 'policies'}{how_to_judge(recipe, run_dir)}")
     return 0
+
+
+def _demonstrates(recipe: Recipe) -> bool:
+    """Whether the run begins with the script's demonstrations in simulation."""
+    return (
+        source_of(recipe) == SIMULATORS
+        and recipe.algorithm.needs_demonstrations
+        and not recipe.collect.recordings
+    )
+
+
+def _simulated_words(run: Run) -> str:
+    """Return the progress of a run in simulation, in words."""
+    phase = PHASES.get(run.phase, run.phase)
+    return f"{phase}, {run.learner.updates:,} updates, {run.steps:,} time steps"
 
 
 def _who_feeds(recipe: Recipe, run_dir: Path) -> str:

@@ -2,8 +2,10 @@
 
 import itertools
 import time
+from types import SimpleNamespace
 
 from rlinf_core.cli import demo, doctor, terminal, train
+from rlinf_core.cli.main import main
 from rlinf_core.core import progress
 from rlinf_core.recipes import load_recipe
 from rlinf_core.reports import report
@@ -89,3 +91,23 @@ def test_shares_of_time_count_a_warm_start_that_was_before_the_runs_clock():
     assert "(warm_start 99%, learn 1%)" in train._line(10, entry)
     del entry["seconds_warm_start"]
     assert "(learn 100%)" in train._line(10, entry)
+
+
+def test_a_training_run_says_its_phase_from_the_first_seconds_on(tmp_path, monkeypatch, capsys):
+    """Demonstrations and SFT were silent without a terminal, until the first evaluation."""
+    run = SimpleNamespace(
+        stopping=False, steps=7, total=100, phase="sft", learner=SimpleNamespace(updates=12)
+    )
+
+    def train(recipe, run_dir, on_progress):
+        time.sleep(0.05)
+        on_progress(run, None)
+
+    monkeypatch.setattr("rlinf_core.trainer.train.train", train)
+    monkeypatch.setattr("rlinf_core.cli.train.LINES_S", 0.0)
+    monkeypatch.setattr(progress, "EVERY_S", 0.02)
+    assert main(["train", "sim_rlpd", "--no-report", "--out", str(tmp_path / "run")]) == 0
+    words = capsys.readouterr()
+    assert "[1 of 2] loading the trainer" in words.err
+    assert "[2 of 2] starting, with demonstrations of the script: 0 s so far" in words.err
+    assert "supervised fine-tuning, 12 updates, 7 time steps" in words.out
