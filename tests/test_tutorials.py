@@ -109,7 +109,9 @@ def test_your_algorithm(tmp_path):
     folder = tmp_path / "runs/my_algorithm"
     with (folder / "curves.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert len({row["run"] for row in rows}) == 6 and all(float(row["seconds"]) > 0 for row in rows)
+    runs = [row for row in rows if row["runs"] == "1"]
+    assert len({row["run"] for row in runs}) == 6 and all(float(row["seconds"]) > 0 for row in runs)
+    assert {row["curve"] for row in rows if row["run"] == "mean"} == {"sac", "calm"}
     assert len((folder / "sweep/sweep.csv").read_text().splitlines()) == 7
     recipe = yaml.safe_load((folder / "try/recipe.yaml").read_text())
     original = yaml.safe_load((ROOT / "configs/sim_sac.yaml").read_text())

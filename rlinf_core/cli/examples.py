@@ -30,7 +30,9 @@ EXAMPLES: dict[str, str] = {
     "sweep": """
         rlinf sweep sim_sac --set seed=0,1,2 --out runs/seeds
         rlinf sweep sim_sac --set seed=0,1 algorithm.learning_rate=3e-4,1e-3 --jobs 2  # 4 runs, 2 at a time""",
-    "compare": "rlinf compare runs/sac runs/ppo --out compare.png  # success over time steps",
+    "compare": """
+        rlinf compare runs/sac runs/ppo --out compare.png  # success over time steps
+        rlinf compare runs/seeds/0* --csv curves.csv       # the mean of the seeds of a sweep, and a table""",
     "collect": """
         rlinf collect demo --episodes 5                    # by the task's script, in simulation
         rlinf collect demo --set station.operator.kind=keyboard  # by hand, with the keyboard""",

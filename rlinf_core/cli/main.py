@@ -417,11 +417,22 @@ def _parser() -> argparse.ArgumentParser:
     compare = command(
         commands,
         "compare",
-        "cli.sweep:compare",
+        "cli.compare:compare",
         "draw the learning curves of several runs in one picture",
-        ("A curve is the success rate over time steps."),
+        "A curve is the success rate over time steps, or the return if no run ever succeeds. Runs "
+        "that differ only by their seed share one curve: their mean with its 95 % interval "
+        "(Student's t over the runs).",
     )
-    compare.add_argument("runs", nargs="+", type=Path, help="run folders of `rlinf train`")
+    compare.add_argument(
+        "runs", nargs="+", type=Path, help="run folders of `rlinf train` or `rlinf demo`"
+    )
+    compare.add_argument(
+        "--csv",
+        dest="csv_file",
+        type=written(),
+        metavar="FILE",
+        help="also write each evaluation, and each point of each mean, as a row of a table",
+    )
     compare.add_argument(
         "--out",
         type=written(*PICTURES),

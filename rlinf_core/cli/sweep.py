@@ -1,6 +1,4 @@
-"""``rlinf sweep`` trains every combination of overrides; ``rlinf compare`` draws the curves of
-several runs.
-"""
+"""``rlinf sweep``: train every combination of overrides."""
 
 from __future__ import annotations
 
@@ -9,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from rlinf_core.cli.compare import compare
 from rlinf_core.config.overrides import combinations
 from rlinf_core.config.yaml_source import load_plain
 from rlinf_core.core.errors import RecipeError, RlinfError
@@ -26,45 +25,9 @@ from rlinf_core.launch.preflight import check_trainer
 from rlinf_core.recipes import Recipe, check_recipe, load_recipe, resolved
 from rlinf_core.recipes.sources import RECORDINGS, STATIONS, source_of
 from rlinf_core.recipes.station import simulated
-from rlinf_core.reports.curves import draw, measure_of, read_evaluations
+from rlinf_core.reports.curves import read_evaluations
+from rlinf_core.reports.seeds import leaves
 from rlinf_core.trainer.checkpoint import checkpoints
-
-
-def compare(runs: list[Path], out: Path) -> None:
-    """Draw the success of each run over time steps, and print when it first reached 50 and 90 %.
-
-    Where no run has a success, the picture shows returns.
-    """
-    curves = {name: read_evaluations(run) for name, run in zip(names_of(runs), runs, strict=True)}
-    measure = measure_of(curves.values())
-    for name, entries in curves.items():
-        last, words = entries[-1], ", ".join(_first(entries, success) for success in (0.5, 0.9))
-        ended = f"{last['success']:.0%}" if measure == "success" else f"return {last['return']:.2f}"
-        print(f"{name:<24}  {words}; last {ended} at {last['env_steps']:,.0f} steps")
-    draw(curves, out, measure)
-    print(f"picture: {out}")
-
-
-def _first(entries: list[dict[str, Any]], success: float) -> str:
-    """Return when a run first reached a success rate, in time steps, robot time and trainer
-    time.
-    """
-    first = next((entry for entry in entries if entry["success"] >= success), None)
-    if first is None:
-        return f"never {success:.0%}"
-    robot = f", {first['robot_minutes']:.1f} robot-minutes" if "robot_minutes" in first else ""
-    return f"{success:.0%} after {first['env_steps']:,.0f} steps{robot}, {first['seconds']:.0f} s"
-
-
-def names_of(runs: list[Path]) -> list[str]:
-    """Return distinct names of folders, with as many parents as needed: sac/run, ppo/run."""
-    parts = [run.resolve().parts for run in runs]
-    names = (
-        [str(Path(*path_parts[-depth:])) for path_parts in parts]
-        for depth in range(1, max(map(len, parts)) + 1)
-    )
-    return next(candidates for candidates in names if len(set(candidates)) == len(set(parts)))
-
 
 GOAL, LOOK_S = 0.9, 0.1
 MAY_CHANGE = (
@@ -142,8 +105,8 @@ def _check(recipe: Recipe, run: Path) -> None:
         )
     check_trainer(recipe, run)
     if checkpoints(run / "checkpoints"):  # resumes, or is finished
-        was = dict(_leaves(with_current_keys(load_plain((run / "recipe.yaml").read_text()))))
-        now = dict(_leaves(load_plain(resolved(recipe))))
+        was = dict(leaves(with_current_keys(load_plain((run / "recipe.yaml").read_text()))))
+        now = dict(leaves(load_plain(resolved(recipe))))
         for key in (
             key
             for key in was
@@ -155,15 +118,6 @@ def _check(recipe: Recipe, run: Path) -> None:
                 "hold one beside the other. Choose another --out",
                 code="RL-E109",
             )
-
-
-def _leaves(settings: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every value of a recipe with its full key."""
-    for key, value in settings.items():
-        if isinstance(value, dict):
-            yield from _leaves(value, f"{above}{key}.")
-        else:
-            yield above + key, value
 
 
 def name_of(number: int, chosen: tuple[str, ...], varied: set[str]) -> str:

@@ -67,7 +67,7 @@ def _train(recipe: Recipe, run_dir: Path, report: bool, endless: bool, beginning
             beginning.close()
             stopped = run.stopping
             if entry:
-                bar.console.print(_line(run.steps, entry))
+                bar.console.print(_line(run.steps, entry), soft_wrap=True)
             words = _words(run) if endless else _simulated_words(run)
             bar.update(task, description=words)
             if not endless:

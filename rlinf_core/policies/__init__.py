@@ -96,6 +96,13 @@ def custom_kinds(config: PolicySettings) -> list[str]:
     return sorted({plugins.absolute(part.kind) for part in parts if part.kind not in kinds()})
 
 
+def shipped_kind(config: PolicySettings) -> str:
+    """Return the shipped kind whose settings these are or extend; "" if there is none."""
+    shipped = {module: kind for kind, module in _ours().items()}
+    modules = (cls.__module__ for cls in type(config).__mro__)
+    return next((shipped[module] for module in modules if module in shipped), "")
+
+
 def make_policy(spec: StationSpec, config: PolicySettings) -> NetworkPolicy:
     """Return a fresh policy of the config's kind, sized for a station."""
     return policy_kind(config.kind).Policy(spec, config)

@@ -18,6 +18,7 @@ from rlinf_core.algorithms.common.settings import (
 )
 from rlinf_core.core.errors import RecipeError, nearest
 from rlinf_core.core.paths import expanded
+from rlinf_core.policies import shipped_kind
 from rlinf_core.recipes.schema import Online, Randomise, Recipe
 from sim_bridges.core.interface import batched
 
@@ -79,10 +80,11 @@ def check_source(recipe: Recipe) -> None:
         RecipeError: they do not; the message names both sides.
     """
     algorithm, policy, simulation = recipe.algorithm, recipe.policy, recipe.simulation
-    if policy.kind not in algorithm.policies:
+    if not {policy.kind, shipped_kind(policy)} & set(algorithm.policies):
         raise RecipeError(
             f"policy.kind: {algorithm.name} trains {' or '.join(algorithm.policies)}, got "
-            f"'{policy.kind}'"
+            f"'{policy.kind}'. A kind of your own extends Config and Policy of a kind that "
+            f"{algorithm.name} trains"
         )
     if algorithm.learns_from == ROLLOUTS and policy.no_density:
         raise RecipeError(

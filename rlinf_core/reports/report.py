@@ -276,7 +276,7 @@ def write_training_report(recipe: Recipe, run_dir: Path, progress: Progress | No
     curve = _attempt(
         "learning_curve.png",
         draw,
-        {recipe.name: evaluations},
+        {recipe.name: [evaluations]},
         run_dir / "learning_curve.png",
         measure,
     )

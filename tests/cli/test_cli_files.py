@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from rlinf_core.cli import evaluate, main, sweep
+from rlinf_core.cli import compare, evaluate, main
+from rlinf_core.cli.compare import names_of
 from rlinf_core.cli.main import _parser
-from rlinf_core.cli.sweep import names_of
 from rlinf_core.core.atomic_io import append_line
 from rlinf_core.recipes import load_recipe
 from rlinf_core.reports.curves import read_evaluations, read_events
@@ -108,7 +108,7 @@ def test_what_the_system_refuses_is_one_line(tmp_path, capsys, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(sweep, "draw", full)
+    monkeypatch.setattr(compare, "draw", full)
     assert main.main(["compare", str(run_of(tmp_path / "run"))]) == 1
     assert capsys.readouterr().err == (
         "rlinf: [Errno 28] No space left on device. Free the disk, and give the command again\n"

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from rlinf_core.cli import compare as comparing
 from rlinf_core.cli import sweep
-from rlinf_core.cli import sweep as comparing
 from rlinf_core.cli.main import main
 from rlinf_core.config.overrides import combinations, override, quoted, split
 from rlinf_core.config.yaml_source import Document

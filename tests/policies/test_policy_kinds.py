@@ -14,12 +14,13 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from rlinf_core import policies
+from rlinf_core.cli.main import main
 from rlinf_core.core.errors import PolicyFileError, RecipeError, SpecError
 from rlinf_core.launch.graph import station_processes
 from rlinf_core.policies import custom_kinds, make_policy, policy_config, policy_kind
 from rlinf_core.policies.serialization import load_policy, newest_policy, policy_name, save_policy
 from rlinf_core.policies.small.tanh_gaussian.policy import Actor
-from rlinf_core.recipes import load_recipe
+from rlinf_core.recipes import check_recipe, load_recipe
 
 CUSTOM_KIND = (
     "from rlinf_core.policies.small.tanh_gaussian.policy import Policy\n"
@@ -122,6 +123,59 @@ def test_a_kind_of_the_recipe_may_stand_in_a_file_also_by_a_relative_path(
         load_policy(path)  # the refusal itself allows nothing
     load_recipe("sim_rlpd", [f"policy.kind='{tmp_path / 'own.py'}'"])
     assert load_policy(path).spec == actor.spec
+
+
+NORMED_TRUNK = """
+from torch import nn
+
+from rlinf_core.policies.small import tanh_gaussian
+from rlinf_core.policies.small.tanh_gaussian.policy import Actor
+
+
+class Config(tanh_gaussian.Config):
+    pass
+
+
+class Policy(Actor):
+    def __init__(self, spec, config):
+        super().__init__(spec, config)
+        self.trunk = nn.Sequential(self.trunk, nn.LayerNorm(config.hidden[-1]))
+"""
+
+
+def test_a_shipped_algorithm_trains_a_kind_that_extends_one_of_its_own(tmp_path):
+    (tmp_path / "own.py").write_text(NORMED_TRUNK)
+    sizes = [
+        "simulation.env_steps=24",
+        "simulation.start_steps=8",
+        "simulation.evaluate_every=24",
+        "simulation.evaluate_episodes=1",
+        "algorithm.batch_size=4",
+        "policy.hidden=[8]",
+    ]
+    kind, env = f"policy.kind='{tmp_path / 'own.py'}'", "env=gym:Pendulum-v1"
+    steps = "env_options={max_episode_steps: 4}"
+    run = tmp_path / "run"
+    options = ["--no-report", "--out", str(run), "--set", kind, env, steps, *sizes]
+    assert main(["train", "sim_sac", *options]) == 0
+    trained = load_policy(newest_policy(run / "policies"))
+    assert isinstance(trained.trunk[-1], torch.nn.LayerNorm)
+    weight = trained.trunk[-1].weight
+    assert not torch.equal(weight, torch.ones_like(weight)), "it was trained"
+    assert main(["eval", str(run), "--episodes", "1"]) == 0
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        "from rlinf_core.policies.small.residual import Config",
+        "from rlinf_core.policies.settings import PolicySettings as Config",
+    ],
+)
+def test_a_kind_that_extends_no_kind_of_the_algorithm_is_refused(settings, tmp_path):
+    (tmp_path / "own.py").write_text(settings)
+    with pytest.raises(RecipeError, match="sac trains tanh_gaussian, got.*extends Config and"):
+        check_recipe(load_recipe("sim_sac", [f"policy.kind='{tmp_path / 'own.py'}'"]))
 
 
 def test_a_station_is_told_the_kinds_of_its_recipe(tmp_path):

@@ -270,5 +270,5 @@ def test_the_doctor_quotes_what_mujoco_says():
 @pytest.mark.filterwarnings("error")
 def test_a_long_name_leaves_room_for_the_curve(tmp_path):
     curve = [{"env_steps": at, "success": 0.5, "return": 1.0, "episodes": 2} for at in (0, 100)]
-    draw({"n" * 200: curve}, tmp_path / "curve.png")
+    draw({"n" * 200: [curve]}, tmp_path / "curve.png")
     assert shortened("a name") == "a name" and len(shortened("n" * 200)) < 70

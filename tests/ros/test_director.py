@@ -12,7 +12,8 @@ from rclpy.task import Future
 from rlinf_msgs.action import RunEpisodes
 from rlinf_msgs.msg import Applied, EpisodeEvent, PolicyStatus, SafetyState, TrainerStatus
 
-from rlinf_core.cli.sweep import compare, table
+from rlinf_core.cli.compare import compare
+from rlinf_core.cli.sweep import table
 from rlinf_core.reports.curves import draw, read_evaluations
 from rlinf_ros.station_state import GOES_ON_S, Settled, caught_up, refused
 from rlinf_station import director as director_module
@@ -132,7 +133,7 @@ def test_its_evaluation_is_a_trainers_record_that_every_reader_of_evaluations_ta
         and entry["episode_ids"] == ["e0", "e1", "e2", "e3"]
     )
     compare([tmp_path], tmp_path / "curve.png")
-    draw({"returns": [entry]}, tmp_path / "return.png", "return")
+    draw({"returns": [[entry]]}, tmp_path / "return.png", "return")
     assert "0.50" in table({tmp_path: ([], [entry])}, tmp_path / "sweep.csv")
 
 

@@ -1,0 +1,78 @@
+"""``rlinf compare``: draw the learning curves of several runs, and write them as CSV."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rlinf_core.reports.curves import curve_of, draw, measure_of
+from rlinf_core.reports.seeds import Run, group_by_seed, read_run, write_csv
+
+
+def compare(runs: list[Path], out: Path, csv_file: Path | None = None) -> None:
+    """Draw the success of runs over time steps, and print when each first reached 50 and 90 %.
+
+    Runs that differ only by their seed share one curve, their mean. Where no run has a success, the
+    picture shows returns.
+    """
+    named = dict(zip(names_of(runs), runs, strict=True))
+    curves = group_by_seed([read_run(name, run) for name, run in named.items()])
+    measure = measure_of(run.evaluations for members in curves.values() for run in members)
+    for curve, members in curves.items():
+        for run in members:
+            print(_summary(run, measure))
+        if len(members) > 1:
+            print(_mean(curve, members, measure))
+    draw(
+        {curve: [run.evaluations for run in members] for curve, members in curves.items()},
+        out,
+        measure,
+    )
+    print(f"picture: {out}")
+    if csv_file is not None:
+        write_csv(curves, csv_file)
+        print(f"table: {csv_file}")
+
+
+def _summary(run: Run, measure: str) -> str:
+    last = run.evaluations[-1]
+    words = ", ".join(_first(run.evaluations, success) for success in (0.5, 0.9))
+    value = _shown(last[measure], measure)
+    return f"{run.name:<24}  {words}; last {value} at {last['env_steps']:,.0f} steps"
+
+
+def _mean(curve: str, members: list[Run], measure: str) -> str:
+    seeds = ", ".join(str(run.settings["seed"]) for run in members)
+    points = curve_of([run.evaluations for run in members], measure)
+    if not points:
+        return f"{curve}: no mean of seeds {seeds}, whose runs have no time steps in common"
+    value, low, high = (_shown(number, measure) for number in points[-1][1:])
+    return (
+        f"{curve}: mean of seeds {seeds}: {value} at {points[-1].env_steps:,.0f} steps, "
+        f"95 % interval {low} to {high}"
+    )
+
+
+def _shown(value: float, measure: str) -> str:
+    return f"{value:.0%}" if measure == "success" else f"return {value:.2f}"
+
+
+def _first(entries: list[dict[str, Any]], success: float) -> str:
+    """Return when a run first reached a success rate, in time steps, robot time and trainer
+    time.
+    """
+    first = next((entry for entry in entries if entry["success"] >= success), None)
+    if first is None:
+        return f"never {success:.0%}"
+    robot = f", {first['robot_minutes']:.1f} robot-minutes" if "robot_minutes" in first else ""
+    return f"{success:.0%} after {first['env_steps']:,.0f} steps{robot}, {first['seconds']:.0f} s"
+
+
+def names_of(runs: list[Path]) -> list[str]:
+    """Return distinct names of folders, with as many parents as needed: sac/run, ppo/run."""
+    parts = [run.resolve().parts for run in runs]
+    names = (
+        [str(Path(*path_parts[-depth:])) for path_parts in parts]
+        for depth in range(1, max(map(len, parts)) + 1)
+    )
+    return next(candidates for candidates in names if len(set(candidates)) == len(set(parts)))
