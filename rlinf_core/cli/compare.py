@@ -36,13 +36,15 @@ def compare(runs: list[Path], out: Path, csv_file: Path | None = None) -> None:
 
 def _summary(run: Run, measure: str) -> str:
     last = run.evaluations[-1]
-    words = ", ".join(_first(run.evaluations, success) for success in (0.5, 0.9))
-    value = _shown(last[measure], measure)
-    return f"{run.name:<24}  {words}; last {value} at {last['env_steps']:,.0f} steps"
+    words = f"last {_shown(last[measure], measure)} at {last['env_steps']:,.0f} steps"
+    if measure == "success":
+        firsts = ", ".join(_first(run.evaluations, success) for success in (0.5, 0.9))
+        words = f"{firsts}; {words}"
+    return f"{run.name:<24}  {words}"
 
 
 def _mean(curve: str, members: list[Run], measure: str) -> str:
-    seeds = ", ".join(str(run.settings["seed"]) for run in members)
+    seeds = ", ".join(str(run.settings.get("seed")) for run in members)
     points = curve_of([run.evaluations for run in members], measure)
     if not points:
         return f"{curve}: no mean of seeds {seeds}, whose runs have no time steps in common"

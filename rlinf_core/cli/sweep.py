@@ -213,7 +213,8 @@ def table(runs: dict[Path, tuple[list[str], list[dict[str, Any]]]], file: Path) 
             groups.setdefault(key, []).append((last["success"], last["return"]))
     lines = [f"{'success':>16}{'return':>18}   runs"]
     for key, results in sorted(groups.items(), key=lambda item: tuple(-np.mean(item[1], axis=0))):
-        (success, value), (spread, wide) = np.mean(results, axis=0), np.std(results, axis=0)
+        (success, value) = np.mean(results, axis=0)
+        (spread, wide) = np.std(results, axis=0, ddof=len(results) > 1)  # of the sample
         lines.append(
             f"{success:8.0%} +- {spread:4.0%}{value:10.2f} +- {wide:4.2f}   {len(results):4d}  "
             f"{key}"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import yaml
 
 from rlinf_core.config.yaml_source import load_plain
 from rlinf_core.core.renames import with_current_keys
@@ -33,8 +35,11 @@ class Run(NamedTuple):
 
 def read_run(name: str, folder: Path) -> Run:
     """Return a run. Raises RlinfError if the folder holds no evaluations."""
-    evaluations, recipe = read_evaluations(folder), folder / "recipe.yaml"
-    settings = load_plain(recipe.read_text()) if recipe.is_file() else {}
+    evaluations, recipe, settings = read_evaluations(folder), folder / "recipe.yaml", None
+    with suppress(yaml.YAMLError, UnicodeDecodeError):  # the curve needs no recipe
+        settings = load_plain(recipe.read_text()) if recipe.is_file() else None
+    if not isinstance(settings, dict):
+        return Run(name, {}, evaluations)
     return Run(name, dict(leaves(with_current_keys(settings))), evaluations)
 
 
@@ -50,13 +55,20 @@ def leaves(settings: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any
 def group_by_seed(runs: Sequence[Run]) -> dict[str, list[Run]]:
     """Return the runs of each curve: runs whose recipes differ only in ``seed`` share one.
 
+    A second run with the same seed is no further sample, so it has a curve of its own.
+
     The name of a curve with one run is the name of the run. Other names hold the recipe's name, and
     the values that tell it from curves with the same one.
     """
     groups: dict[str, list[Run]] = {}
     for run in runs:
         others = {key: value for key, value in run.settings.items() if key != "seed"}
-        groups.setdefault(repr(sorted(others.items())) if others else run.name, []).append(run)
+        key = repr(sorted(others.items())) if others else run.name
+        while run.settings.get("seed") in [
+            other.settings.get("seed") for other in groups.get(key, [])
+        ]:
+            key += "'"
+        groups.setdefault(key, []).append(run)
     curves: dict[str, list[Run]] = {}
     for members in groups.values():
         name = members[0].name

@@ -65,6 +65,19 @@ def test_runs_without_a_recipe_have_a_curve_each(tmp_path):
     assert list(group_by_seed([read_run(folder.name, folder) for folder in folders])) == ["a", "b"]
 
 
+def test_a_second_run_of_one_seed_has_a_curve_of_its_own(runs, tmp_path):
+    again = run_of(tmp_path / "again", ["seed=0"], entry(0, 0.0), entry(100, 0.8))
+    curves = group_by_seed([read_run(run.name, run) for run in (*runs[:2], again)])
+    assert [[run.name for run in members] for members in curves.values()] == [["a", "b"], ["again"]]
+
+
+@pytest.mark.parametrize("recipe", [b"a: [", b"", b"[1, 2]", b"\xff"])
+def test_a_run_whose_recipe_cannot_be_read_has_a_curve_of_its_own(runs, recipe):
+    (runs[0] / "recipe.yaml").write_bytes(recipe)
+    curves = group_by_seed([read_run(run.name, run) for run in runs[:2]])
+    assert list(curves) == ["a", "b"]
+
+
 def test_the_mean_has_students_interval():
     values = [0.3, 0.5, 0.4]
     (point,) = curve_of([[entry(10, value)] for value in values], "success")
