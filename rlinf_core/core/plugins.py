@@ -124,9 +124,9 @@ def place(group: str, name: str, ours: Mapping[str, Path], where: str) -> Path:
     if name in installed(group) or ("/" not in name and ("." in name or ":" in name)):
         return _place_of(group, name, where)
     allowed = names(group, ours)
+    hint = nearest(name, allowed) if path is None else f", and nothing is at {path.absolute()}"
     raise RecipeError(
-        f"{where}: expected one of {', '.join(allowed)}, or a path; got "
-        f"'{name}'{nearest(name, allowed)}"
+        f"{where}: expected one of {', '.join(allowed)}, or a path; got '{name}'{hint}"
     )
 
 

@@ -319,6 +319,13 @@ def test_an_unknown_name_is_answered_with_all_and_the_ways_to_name_others(group,
     assert all(name in str(error.value) for name in names_of())
 
 
+def test_a_path_to_nothing_is_refused_as_a_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RecipeError) as error:
+        station_task(load_recipe("sim_sac", ["station.task=./reech.yaml"]))
+    assert str(error.value).endswith(f", and nothing is at {tmp_path}/reech.yaml")
+
+
 def test_a_vendors_driver_is_gone_with_its_files(tmp_path):
     """No other code names it, and without it all others are there."""
     vendor_paths = (
