@@ -191,7 +191,7 @@ def log_probabilities() -> dict[str, float]:
     from rlinf_core.agentic.engines.in_process import InProcessEngine
     from rlinf_core.policies.pretrained.language import Config
     from rlinf_core.policies.pretrained.language.policy import LanguagePolicy
-    from rlinf_core.specs.text import TextSpec
+    from rlinf_core.specs.arrays import TextSpec
 
     worst = 0.0
     for tied in (True, False):

@@ -349,3 +349,22 @@ def other_units(action: ActionSpec, low: np.ndarray, high: np.ndarray, ratio: fl
         f"way, a step of the "
         f"station, got {got}. Are its actions of another kind, or in other units?"
     )
+
+
+@dataclass(frozen=True)
+class TextSpec(StationSpec):
+    """Conversations instead of arrays: no vectors, no images, and an action without dimensions."""
+
+    observation: tuple[()] = ()
+    action: ActionSpec = ActionSpec("text", (), (), ())
+    control_hz: float = 1.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-able description for ``spec_of``."""
+        return {"text": True}
+
+    def difference(self, other: StationSpec) -> str:
+        """Describe the difference from the specs of a robot."""
+        if isinstance(other, TextSpec):
+            return ""
+        return "a language policy, which writes text, against a robot's observations and actions"

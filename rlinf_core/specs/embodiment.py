@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 
 from rlinf_core.core.errors import SpecError
-from rlinf_core.specs.arrays import ActionSpec, ArraySpec, StationSpec
-from rlinf_core.specs.text import TextSpec
+from rlinf_core.specs.arrays import ActionSpec, ArraySpec, StationSpec, TextSpec
 
 EMBODIMENT = "embodiment"
 

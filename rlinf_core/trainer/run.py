@@ -53,8 +53,7 @@ from rlinf_core.recipes.station import longest_episode
 from rlinf_core.reports.evaluations import Outcome, evaluation
 from rlinf_core.rollouts.evaluate import EpisodeResult
 from rlinf_core.rollouts.types import Source, Trajectory
-from rlinf_core.specs.arrays import StationSpec
-from rlinf_core.specs.text import TextSpec
+from rlinf_core.specs.arrays import StationSpec, TextSpec
 from rlinf_core.trainer import checkpoint
 from rlinf_core.trainer.data import data_for
 from rlinf_core.trainer.distributed.group import LearnerGroup

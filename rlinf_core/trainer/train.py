@@ -34,8 +34,8 @@ from rlinf_core.rollouts.array_env import ArrayEnv
 from rlinf_core.rollouts.envs import VectorEnv
 from rlinf_core.rollouts.evaluate import evaluate
 from rlinf_core.rollouts.types import Source
+from rlinf_core.specs.arrays import TextSpec
 from rlinf_core.specs.embodiment import joined
-from rlinf_core.specs.text import TextSpec
 from rlinf_core.trainer.checkpoint import checkpoints
 from rlinf_core.trainer.distributed.ray_cluster import (
     connect,

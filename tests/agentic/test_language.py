@@ -21,7 +21,7 @@ from rlinf_core.policies.pretrained.language import Config
 from rlinf_core.policies.pretrained.language.policy import LanguagePolicy
 from rlinf_core.policies.pretrained.language.tokenizer import ChatTokenizer
 from rlinf_core.policies.serialization import load_policy, save_policy
-from rlinf_core.specs.text import TextSpec
+from rlinf_core.specs.arrays import TextSpec
 from tests.algorithms.point import SPEC as STATE
 
 TINY = {

@@ -18,7 +18,7 @@ from rlinf_core.algorithms.common import rollout as advantages
 from rlinf_core.algorithms.common.rollout import Rollout
 from rlinf_core.policies.base import OnPolicyActor
 from rlinf_core.policies.settings import PolicySettings
-from rlinf_core.specs.text import TextSpec
+from rlinf_core.specs.arrays import TextSpec
 
 RECORDED = Path(__file__).parent / "trl_losses.json"
 TRL = json.loads(RECORDED.read_text())

@@ -355,7 +355,7 @@ def acceptance(folder, seed, updates):
     from rlinf_core.agentic.engines.in_process import InProcessEngine
     from rlinf_core.algorithms import algorithm
     from rlinf_core.policies.pretrained.language import Config, Policy
-    from rlinf_core.specs.text import TextSpec
+    from rlinf_core.specs.arrays import TextSpec
 
     torch.manual_seed(seed)
     policy = Policy(TextSpec(), Config())
