@@ -215,9 +215,9 @@ class PushOperator(ScriptedArm):
         direction = (goal - thing) * [1.0, 1.0, 0.0 if self.flat else 1.0]
         towards = direction / max(float(np.linalg.norm(direction)), 1e-6)
         from_thing = tool - thing - [0.0, 0.0, self.height]
-        ahead = float(from_thing @ towards)
-        lateral = from_thing - ahead * towards
-        self._pushes = ahead < 0.5 * self.behind and bool(
+        distance_along = float(from_thing @ towards)
+        lateral = from_thing - distance_along * towards
+        self._pushes = distance_along < 0.5 * self.behind and bool(
             np.linalg.norm(lateral) < (self.loose if self._pushes else self.ALIGNED_M)
         )
         velocity = (

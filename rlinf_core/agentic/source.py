@@ -75,13 +75,17 @@ class Conversations(Source):
             for index, conversation in enumerate(conversations):
                 oldest = conversation.oldest
                 if oldest is not None and updates - oldest > staleness:
-                    conversations[index] = self._begun(conversation.scene, conversation.draw)
+                    conversations[index] = self._start_conversation(
+                        conversation.scene, conversation.draw
+                    )
                     self.restarted += 1
         needed = self.size // group
         while len(self.groups) < needed * (staleness + 1):
             scene = self.first_scene + self.scenes
             draw = scene * group
-            self.groups.append([self._begun(scene, draw + number) for number in range(group)])
+            self.groups.append(
+                [self._start_conversation(scene, draw + number) for number in range(group)]
+            )
             self.scenes += 1
         while sum(map(_is_finished, self.groups)) < needed:
             self._advance(
@@ -207,7 +211,7 @@ class Conversations(Source):
             self.worst_difference = max(self.worst_difference, self.engine.check(self.policy))
             self.synced = True
 
-    def _begun(self, scene: int, draw: int) -> Conversation:
+    def _start_conversation(self, scene: int, draw: int) -> Conversation:
         conversation = Conversation(self.make(), self.policy.tokenizer, self.limits, scene, draw)
         if conversation.finished:
             size = len(conversation.rows[0].tokens)

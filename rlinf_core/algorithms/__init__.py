@@ -15,7 +15,7 @@ from rlinf_core.core import plugins
 
 def algorithms() -> list[str]:
     """Return the names of all algorithms."""
-    return plugins.names("algorithms", _ours())
+    return plugins.names("algorithms", _builtin())
 
 
 def algorithm(name: str) -> ModuleType:
@@ -24,10 +24,10 @@ def algorithm(name: str) -> ModuleType:
     Raises:
         RecipeError: there is no such algorithm; the message suggests the nearest name.
     """
-    return plugins.find("algorithms", name, _ours(), "algorithm")
+    return plugins.find("algorithms", name, _builtin(), "algorithm")
 
 
-def _ours() -> dict[str, str]:
+def _builtin() -> dict[str, str]:
     return {
         path.parent.name: f"{__name__}.{path.parent.name}"
         for path in Path(__file__).parent.glob("*/learner.py")

@@ -520,7 +520,7 @@ def train(
         _print_progress_scores(out, training.judge_progress(network, judged), json_file)
         return
     scores, verdicts = training.judge(network, judged)
-    write_atomically(picture, lambda aside: _picture(judged, verdicts, aside))
+    write_atomically(picture, lambda temporary: _picture(judged, verdicts, temporary))
     print(
         f"{out}: {scores.accuracy:.1%} of {scores.positives + scores.negatives} frames of held-out "
         f"episodes; missed "

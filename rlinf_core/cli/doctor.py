@@ -203,7 +203,7 @@ def _middleware() -> Finding:
                 other.kill()
     except Exception as error:  # any failure is a finding
         return Finding("DDS", f"{error}", "rlinf messages")
-    came, _, middleware = result.stdout.strip().partition(" ")
+    received, _, middleware = result.stdout.strip().partition(" ")
     if middleware and middleware != FAST_DDS:
         return Finding(
             "DDS",
@@ -213,9 +213,9 @@ def _middleware() -> Finding:
     return Finding(
         "DDS",
         "Fast DDS, 32 MiB shared-memory profile: an image came through"
-        if came == "ok"
+        if received == "ok"
         else f"an image was lost {result.stderr[-200:]}",
-        "" if came == "ok" else "see docs/howto/troubleshooting.md, DDS",
+        "" if received == "ok" else "see docs/howto/troubleshooting.md, DDS",
     )
 
 

@@ -68,7 +68,7 @@ def stations(fleet: Path) -> None:
     authority = Fleet(fleet)
     rows = authority.stations()
     print(
-        *(f"{name:<24} {state:<10} until {until}" for name, state, until in rows)
+        *(f"{name:<24} {state:<10} until {deadline}" for name, state, deadline in rows)
         if rows
         else [f"nobody is enrolled in {fleet.resolve()}: rlinf fleet enroll STATION --out FOLDER"],
         sep="\n",

@@ -72,7 +72,7 @@ class Station:
 
     def __init__(self, member: Member, respawn: bool, note: Callable[[str], None]) -> None:
         self.member, self.respawn, self.note = member, respawn, note
-        self.state, self.reason, self.deaths, self.begun = PLAYING, "", list[float](), 0
+        self.state, self.reason, self.deaths, self.event_count = PLAYING, "", list[float](), 0
         self._prepare()
 
     def _prepare(self) -> None:
@@ -81,7 +81,7 @@ class Station:
 
     def start(self) -> None:
         """Start its processes."""
-        self.begun = len(read_events(self.member.folder))
+        self.event_count = len(read_events(self.member.folder))
         for process in self.processes:
             self.supervisor.start(process)
 
@@ -130,7 +130,7 @@ class Station:
 
     def _last(self, kind: str) -> dict[str, Any]:
         """Return its last event of a kind since the start."""
-        events = read_events(self.member.folder)[self.begun :]
+        events = read_events(self.member.folder)[self.event_count :]
         return next((event for event in reversed(events) if event["event"] == kind), {})
 
     @property
@@ -152,7 +152,7 @@ class Station:
         return {}
 
     @property
-    def taken(self) -> float | None:
+    def accepted_episodes(self) -> float | None:
         """Return the number of episodes at the trainer, if it waits for more demonstrations; else
         None.
         """
@@ -172,8 +172,8 @@ class Station:
         if self.state != THROUGH or not event:
             return self.words if self.state == GONE else f"stopped before its end ({self.words})"
         before, after = (
-            f"{event[when]['successes']} of {event[when]['episodes']}"
-            for when in ("before", "after")
+            f"{event[side]['successes']} of {event[side]['episodes']}"
+            for side in ("before", "after")
         )
         return (
             f"evaluated {before} before and {after} after {event['env_steps']} time steps; "
@@ -239,7 +239,7 @@ def _play(trainer: Supervisor, display: FleetDisplay, drain_timeout_s: float) ->
     """Wait until no station plays, and all closed episodes of finished stations are sent."""
     for station in display.stations:
         station.start()
-    ended, since, taken = float("inf"), float("inf"), set[float | None]()
+    ended, since, accepted_episodes = float("inf"), float("inf"), set[float | None]()
     while (left := time.monotonic() - ended) < drain_timeout_s:
         for event in trainer.poll():
             display.note(event)
@@ -250,8 +250,15 @@ def _play(trainer: Supervisor, display: FleetDisplay, drain_timeout_s: float) ->
             [station for station in display.stations if station.state == state]
             for state in (GONE, PLAYING)
         )
-        before, taken = taken, {station.taken for station in others} if gone else set()
-        waits = len(taken) == 1 and taken == before and None not in taken
+        before, accepted_episodes = (
+            accepted_episodes,
+            {station.accepted_episodes for station in others} if gone else set(),
+        )
+        waits = (
+            len(accepted_episodes) == 1
+            and accepted_episodes == before
+            and None not in accepted_episodes
+        )
         since = min(since, time.monotonic()) if waits else float("inf")
         if time.monotonic() - since > WAITS_S:
             since = time.monotonic()

@@ -102,11 +102,11 @@ class Parser(argparse.ArgumentParser):
         """Print the error in one line and exit."""
         if choice := CHOICE.fullmatch(message):
             allowed = [name.strip(" '\"") for name in choice[3].split(",")]
-            got = choice[2].strip("'\"")
-            old = f"{self.prog} {got}".removeprefix("rlinf ")
+            actual = choice[2].strip("'\"")
+            old = f"{self.prog} {actual}".removeprefix("rlinf ")
             renamed = f", which is `rlinf {COMMANDS[old]}` now" if old in COMMANDS else ""
             message = (
-                f"{choice[1]}'{got}'{renamed or nearest(got, allowed)}; expected one of "
+                f"{choice[1]}'{actual}'{renamed or nearest(actual, allowed)}; expected one of "
                 f"{', '.join(allowed)}"
             )
         elif message.startswith(UNKNOWN):

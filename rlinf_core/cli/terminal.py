@@ -88,10 +88,10 @@ def notify_started() -> None:
 
 def _report_start(reader: int, child: subprocess.Popen[bytes], starts: str) -> None:
     """Print a line every ``REPORT_S`` until the child closes its end of the pipe or ends."""
-    began = time.monotonic()
+    started_at = time.monotonic()
     while starts and child.poll() is None and not select.select([reader], [], [], REPORT_S)[0]:
         print(
-            f"rlinf: {time.monotonic() - began:.0f} s: {starts} starts; a busy machine takes "
+            f"rlinf: {time.monotonic() - started_at:.0f} s: {starts} starts; a busy machine takes "
             f"longer",
             file=sys.stderr,
             flush=True,

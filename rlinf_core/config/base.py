@@ -245,10 +245,10 @@ def _arguments(part: type) -> Iterator[tuple[str, Any, Any]]:
             continue
         hints = get_type_hints(make, include_extras=True)
         signature = list(inspect.signature(make).parameters.values())[1:]
-        for given in signature:
-            if given.kind in (given.POSITIONAL_OR_KEYWORD, given.KEYWORD_ONLY):
-                yield given.name, hints.get(given.name, Any), given.default
-        if not any(given.kind is given.VAR_KEYWORD for given in signature):
+        for parameter in signature:
+            if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+                yield parameter.name, hints.get(parameter.name, Any), parameter.default
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature):
             return
 
 

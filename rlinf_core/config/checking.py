@@ -58,7 +58,7 @@ def _line(model: type[Settings], document: Document, problem: Any) -> str:
     key: Key = tuple(
         part for part in problem["loc"] if part != "[key]"
     )  # of a mapping's key: where its value stands
-    kind, got, context = problem["type"], problem["input"], problem.get("ctx", {})
+    kind, actual, context = problem["type"], problem["input"], problem.get("ctx", {})
     if kind == "discriminated":
         chosen = (*key, context["key"])
         return (
@@ -66,7 +66,7 @@ def _line(model: type[Settings], document: Document, problem: Any) -> str:
         )
     key_and_reason = (
         re.match(r"Value error, ([\w.]+): (.*)", problem["msg"], re.S)
-        if isinstance(got, dict)
+        if isinstance(actual, dict)
         else None
     )
     if key_and_reason:  # by a check of several values, which says which of them it means
@@ -92,7 +92,7 @@ def _line(model: type[Settings], document: Document, problem: Any) -> str:
     if kind == "missing" and isinstance(key[-1], int):
         return (
             f"{document.place(key)}: '{dotted((*document.prefix, *key[:-1]))}': expected more "
-            f"items, got {_shown(got)}"
+            f"items, got {_shown(actual)}"
         )
     if kind == "missing":
         meaning = _fields_at(model, document.data, key[:-1])[str(key[-1])].description
@@ -101,12 +101,12 @@ def _line(model: type[Settings], document: Document, problem: Any) -> str:
         where = f"'{name}': " if name else ""
         return (
             f"{document.place(key)}: {where}{problem['msg'].removeprefix('Value error, ')}, "
-            f"got {_shown(got)}"
+            f"got {_shown(actual)}"
         )
     expected = _expected(kind, problem["msg"], context)
     return (
         f"{document.place(key)}: '{name}': expected {expected}, got "
-        f"{_shown(got)}{_meant(kind, got, context)}"
+        f"{_shown(actual)}{_meant(kind, actual, context)}"
     )
 
 
@@ -182,8 +182,8 @@ def choices(context: dict[str, Any]) -> list[str]:
     return [part.strip(" '") for part in context["expected"].replace(" or ", ", ").split(",")]
 
 
-def _meant(kind: str, got: Any, context: dict[str, Any]) -> str:
-    return nearest(str(got), choices(context)) if kind == "literal_error" else ""
+def _meant(kind: str, actual: Any, context: dict[str, Any]) -> str:
+    return nearest(str(actual), choices(context)) if kind == "literal_error" else ""
 
 
 def _shown(value: Any) -> str:

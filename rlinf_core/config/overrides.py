@@ -42,7 +42,7 @@ def override(document: Document, text: str) -> None:
             "them. Quote a text with commas: key='a,b'"
         )
     key: Key = tuple(parsed.key_or_group.split("."))
-    exists, before = _look(document.data, key)
+    exists, before = _lookup(document.data, key)
     if parsed.is_delete():
         if not exists and current_key(key) != key:
             new_name = ".".join(map(str, current_key(key)))
@@ -61,7 +61,7 @@ def override(document: Document, text: str) -> None:
                 f"{before!r}, got "
                 f"{value!r}. Leave the value away to take it out whatever it is"
             )
-        _look(document.data, key[:-1])[1].pop(key[-1])
+        _lookup(document.data, key[:-1])[1].pop(key[-1])
         document.forget(key)
         return
     if parsed.is_add() and not parsed.is_force_add() and exists:
@@ -179,7 +179,7 @@ def _short(text: str) -> str:
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
-def _look(data: Any, key: Key) -> tuple[bool, Any]:
+def _lookup(data: Any, key: Key) -> tuple[bool, Any]:
     for part in key:
         if not isinstance(data, dict) or part not in data:
             return False, None

@@ -108,12 +108,12 @@ def parse(text: str, where: str, inside: str = "") -> Document:
     except RecursionError:
         raise RecipeError(f"{where}: expected brackets that are not nested so deep") from None
     if not isinstance(node, yaml.MappingNode) and not inside:
-        got = (
+        actual = (
             "nothing"
             if node is None
             else {"seq": "list"}.get(tag := node.tag.rpartition(":")[2], tag)
         )
-        raise RecipeError(f"{where}: expected 'key: value' lines, got {got}")
+        raise RecipeError(f"{where}: expected 'key: value' lines, got {actual}")
     document, key = Document({}, {(): where}), (inside,) if inside else ()
     try:
         value: Any = _value(node, key, where, document.places) if node else None
@@ -186,8 +186,8 @@ def _value(node: yaml.Node, key: Key, where: str, places: dict[Key, str]) -> Any
         TypeError,
         ValueError,
     ) as error:  # of its tag
-        got = error if isinstance(error, yaml.YAMLError | ValueError) else _scalar_text(node)
-        raise RecipeError(f"{line}: expected a plain value, got: {got}") from error
+        actual = error if isinstance(error, yaml.YAMLError | ValueError) else _scalar_text(node)
+        raise RecipeError(f"{line}: expected a plain value, got: {actual}") from error
     if isinstance(value, list | dict | set) or (
         isinstance(value, int) and value.bit_length() > BITS
     ):

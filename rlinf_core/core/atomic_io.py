@@ -31,10 +31,10 @@ def make_folder(path: Path) -> Path:
     return path
 
 
-def publish_file(aside: Path, path: Path) -> Path:
-    """Flush ``aside`` and rename it to ``path``, durably; both lie in one folder."""
-    fsync(aside)
-    os.replace(aside, path)
+def publish_file(temporary: Path, path: Path) -> Path:
+    """Flush ``temporary`` and rename it to ``path``, durably; both lie in one folder."""
+    fsync(temporary)
+    os.replace(temporary, path)
     fsync(path.parent)
     return path
 
@@ -47,9 +47,9 @@ def replace_text(path: Path, text: str) -> None:
     Raises:
         OSError: the disk refuses; the old text stays.
     """
-    aside = path.with_name(f".{path.name}.part")
-    aside.write_text(text)
-    os.replace(aside, path)
+    temporary = path.with_name(f".{path.name}.part")
+    temporary.write_text(text)
+    os.replace(temporary, path)
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> Path:
@@ -60,14 +60,14 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> Path:
     Raises:
         OSError: the write failed, safetensors' own errors included; no part of it is left.
     """
-    aside = path.with_name(f".{path.name}.part")
+    temporary = path.with_name(f".{path.name}.part")
     try:
-        aside.unlink(missing_ok=True)
-        write_as_usual(aside, write)
-        return publish_file(aside, path)
+        temporary.unlink(missing_ok=True)
+        write_as_usual(temporary, write)
+        return publish_file(temporary, path)
     except OSError as error:
         with contextlib.suppress(OSError):
-            aside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
         if error.errno is not None and error.filename is None:
             error.filename = str(path)  # a write error names no file
         raise

@@ -46,15 +46,15 @@ class IsolatedProcess:
 
     def __init__(self, python: str, arguments: Sequence[str], name: str, timeout_s: float) -> None:
         self.name, self.python = name, python
-        ours, theirs = socket.socketpair()
-        ours.settimeout(timeout_s)
+        socket_here, child_socket = socket.socketpair()
+        socket_here.settimeout(timeout_s)
         folder = bundled_packages()
         paths = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
         try:
             self.process = subprocess.Popen(
-                [python, "-W", "ignore", *arguments, str(theirs.fileno())],
+                [python, "-W", "ignore", *arguments, str(child_socket.fileno())],
                 cwd=folder,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[child_socket.fileno()],
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,  # what it starts, as python.sh does, ends with it
                 stdout=sys.stderr.fileno() if _is_file(sys.stderr) else None,
@@ -62,8 +62,8 @@ class IsolatedProcess:
             )
         except OSError as error:
             raise RlinfError(f"{name}: cannot start {python}: {error}") from error
-        theirs.close()
-        self.connection = ours
+        child_socket.close()
+        self.connection = socket_here
 
     def close(self) -> None:
         """End it, with all that it has started."""

@@ -31,18 +31,18 @@ def installed(group: str) -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=f"rlinf.{group}")}
 
 
-def names(group: str, ours: Iterable[str]) -> list[str]:
+def names(group: str, builtin: Iterable[str]) -> list[str]:
     """Return every name that ``find`` knows."""
-    return sorted({*ours, *installed(group)})
+    return sorted({*builtin, *installed(group)})
 
 
-def find(group: str, name: str, ours: Mapping[str, str], where: str) -> Any:
+def find(group: str, name: str, builtin: Mapping[str, str], where: str) -> Any:
     """Return the part called ``name``.
 
     Args:
         group: group of entry points, without ``rlinf.``.
         name: the name in the config.
-        ours: names of the parts that come with rlinf, and their places: ``module`` or
+        builtin: names of the parts that come with rlinf, and their places: ``module`` or
             ``module:attribute``.
         where: place of the name, for errors.
 
@@ -50,13 +50,13 @@ def find(group: str, name: str, ours: Mapping[str, str], where: str) -> Any:
         RecipeError: there is none (the message suggests the nearest name), or it cannot be
             imported, with the reason.
     """
-    reference = ours.get(name, "")
+    reference = builtin.get(name, "")
     if not reference and name in installed(group):
         reference = installed(group)[name].value
     if not reference and (":" in name or "." in name or name.endswith(".py")):
         reference = name
     if not reference:
-        allowed = names(group, ours)
+        allowed = names(group, builtin)
         raise RecipeError(
             f"{where}: expected one of {', '.join(allowed)}, or package.module:name, or "
             f"file.py:name; got "
@@ -94,14 +94,14 @@ def files(package: str, file: str) -> dict[str, str]:
 
 
 def described(
-    group: str, name: str, ours: Mapping[str, str], attribute: str, base: type[Part], where: str
+    group: str, name: str, builtin: Mapping[str, str], attribute: str, base: type[Part], where: str
 ) -> type[Part]:
     """Return the class called ``name``, or its module's ``attribute``.
 
     Raises:
         RecipeError: the class does not extend ``base``, or ``find`` fails.
     """
-    part = find(group, name, ours, where)
+    part = find(group, name, builtin, where)
     with _importing(f"{where}: '{name}'"):
         kind = getattr(part, attribute, None) if isinstance(part, ModuleType) else part
     if not (isinstance(kind, type) and issubclass(kind, base)):
@@ -112,18 +112,18 @@ def described(
     return kind
 
 
-def place(group: str, name: str, ours: Mapping[str, Path], where: str) -> Path:
+def place(group: str, name: str, builtin: Mapping[str, Path], where: str) -> Path:
     """Return the file or folder called ``name``.
 
-    A name is a path, one of ``ours``, an entry point, or ``package.module:PATH``. A reference to a
+    A name is a path, one of ``builtin``, an entry point, or ``package.module:PATH``. A reference to a
     module alone means its folder. The arguments are those of ``find``.
     """
-    path = expanded(name, where) if "/" in name or name in (".", "..") else ours.get(name)
+    path = expanded(name, where) if "/" in name or name in (".", "..") else builtin.get(name)
     if path is not None and path.exists():
         return path.resolve()
     if name in installed(group) or ("/" not in name and ("." in name or ":" in name)):
         return _place_of(group, name, where)
-    allowed = names(group, ours)
+    allowed = names(group, builtin)
     hint = nearest(name, allowed) if path is None else f", and nothing is at {path.absolute()}"
     raise RecipeError(
         f"{where}: expected one of {', '.join(allowed)}, or a path; got '{name}'{hint}"

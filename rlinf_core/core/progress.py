@@ -26,13 +26,13 @@ class Progress:
 
     def __init__(self, total: int, log: Callable[[str], object] = to_stderr) -> None:
         self.total, self.log = total, log
-        self._number, self._step_name, self._begun_at = 0, "", 0.0
+        self._number, self._step_name, self._started_at = 0, "", 0.0
         self._finished, self._lock = threading.Event(), threading.Lock()
 
     def step(self, step_name: str) -> None:
         """Begin the next step."""
         with self._lock:
-            self._number, self._step_name, self._begun_at = (
+            self._number, self._step_name, self._started_at = (
                 self._number + 1,
                 step_name,
                 time.monotonic(),
@@ -54,7 +54,7 @@ class Progress:
     def _repeat(self) -> None:
         while not self._finished.wait(EVERY_S):
             with self._lock:
-                spent_s = time.monotonic() - self._begun_at
+                spent_s = time.monotonic() - self._started_at
                 if self._step_name and spent_s >= EVERY_S / 2 and not self._finished.is_set():
                     self.log(
                         f"[{self._number} of {self.total}] {self._step_name}: {spent_s:.0f} s so "

@@ -55,13 +55,13 @@ def defer_signals() -> Iterator[None]:
 
     An import, a destructor or a weak reference's callback would swallow an exception from a signal.
     """
-    came: list[int] = []
+    pending: list[int] = []
     try:
-        with on_signal(came.append):
+        with on_signal(pending.append):
             yield
     finally:
-        if came:
-            signal.raise_signal(came[0])
+        if pending:
+            signal.raise_signal(pending[0])
 
 
 def end_with_parent(number: int = signal.SIGTERM) -> None:

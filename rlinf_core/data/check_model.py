@@ -193,45 +193,50 @@ def _camera_order(spec: StationSpec, folder: Path) -> Row:
         features = read_json(folder / "config.json").get("input_features") or {}
     except RlinfError:
         features = {}
-    theirs = [name.rpartition(".")[2] for name in features if name.startswith("observation.image")]
-    theirs = [name for name in theirs if not name.startswith("empty_camera")]
-    mine = [image.name for image in spec.images]
-    if not theirs:
+    policy_names = [
+        name.rpartition(".")[2] for name in features if name.startswith("observation.image")
+    ]
+    policy_names = [name for name in policy_names if not name.startswith("empty_camera")]
+    station_names = [image.name for image in spec.images]
+    if not policy_names:
         return Row("camera order", True, "the checkpoint names no cameras")
-    if len(theirs) != len(mine):
+    if len(policy_names) != len(station_names):
         return Row(
             "camera order",
             False,
-            f"expected {len(theirs)} cameras, as the checkpoint was trained with "
-            f"({', '.join(map(escape_ascii, theirs))}), got {', '.join(mine) or 'none'} "
+            f"expected {len(policy_names)} cameras, as the checkpoint was trained with "
+            f"({', '.join(map(escape_ascii, policy_names))}), got "
+            f"{', '.join(station_names) or 'none'} "
             "(station.observe_cameras)",
         )
-    if sorted(theirs) == sorted(mine) and theirs != mine:
+    if sorted(policy_names) == sorted(station_names) and policy_names != station_names:
         return Row(
             "camera order",
             False,
-            f"expected {', '.join(theirs)}, the checkpoint's order, got {', '.join(mine)} "
+            f"expected {', '.join(policy_names)}, the checkpoint's order, got "
+            f"{', '.join(station_names)} "
             "(station.observe_cameras)",
         )
     return Row(
         "camera order",
         True,
         ", ".join(
-            f"{camera} as {escape_ascii(name)}" for camera, name in zip(mine, theirs, strict=True)
+            f"{camera} as {escape_ascii(name)}"
+            for camera, name in zip(station_names, policy_names, strict=True)
         ),
     )
 
 
 def _sizes(spec: StationSpec, samples: Samples) -> Row:
-    got, expected = (
+    actual, expected = (
         (samples.states.shape[1], samples.actions.shape[1]),
         (spec.vector_size, spec.action.dim),
     )
     return Row(
         "sizes",
-        got == expected,
+        actual == expected,
         f"expected {expected[0]} numbers of state and {expected[1]} of an action, the "
-        f"station's; the data has {got[0]} and {got[1]}",
+        f"station's; the data has {actual[0]} and {actual[1]}",
     )
 
 

@@ -120,6 +120,6 @@ def motion_difference(before: Episode, after: Episode) -> float:
         (before.executed, after.executed),
         *((before.observations[name], after.observations.get(name, np.zeros(0))) for name in names),
     ]
-    if any(ours.shape != theirs.shape for ours, theirs in pairs):
+    if any(first.shape != second.shape for first, second in pairs):
         return float("inf")
-    return max(float(np.abs(ours - theirs).max(initial=0.0)) for ours, theirs in pairs)
+    return max(float(np.abs(first - second).max(initial=0.0)) for first, second in pairs)

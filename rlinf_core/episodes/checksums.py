@@ -50,9 +50,9 @@ def check_listing(recording: str, sums: dict[str, str], listed: str) -> None:
     """Compare {file name: SHA-256} with the text of a SHA256SUMS; the order of its lines is
     free.
     """
-    ours = set(listing(sums).split("\n"))
-    wrong = ours.symmetric_difference(listed.split("\n"))
-    if wrong or len(listed.split("\n")) != len(ours):
+    expected = set(listing(sums).split("\n"))
+    wrong = expected.symmetric_difference(listed.split("\n"))
+    if wrong or len(listed.split("\n")) != len(expected):
         names = sorted(
             {name for name in sums if any(line.endswith(f"  {name}") for line in wrong)} or {SUMS}
         )

@@ -214,7 +214,8 @@ def read_episode(folder: str | Path, sealed: bool = False) -> Episode:
         if sealed or (folder / SUMS).exists():
             verify(folder)
         return _episode(
-            folder, _read(_read_raw(folder) if sealed or _ours(folder) else _anybodys(folder))
+            folder,
+            _read(_read_raw(folder) if sealed or _is_sealed(folder) else _rosbag_messages(folder)),
         )
     except EpisodeError as error:
         if str(folder) in str(error):
@@ -354,7 +355,7 @@ def _records(chunk: Chunk) -> Iterator[McapRecord]:
             )
 
 
-def _ours(folder: Path) -> bool:
+def _is_sealed(folder: Path) -> bool:
     """Return True for a sealed recording of our own.
 
     Reading one needs no metadata, because parsing them is slow.
@@ -366,7 +367,7 @@ def _ours(folder: Path) -> bool:
         return LIBRARY.encode() in file.read(HEADER_BYTES)
 
 
-def _anybodys(folder: Path) -> Iterator[Raw]:
+def _rosbag_messages(folder: Path) -> Iterator[Raw]:
     """Yield the messages of any rosbag2 recording."""
     from rosbags.rosbag2 import Reader
 
@@ -447,14 +448,14 @@ def _read(raws: Iterator[Raw]) -> Messages:
                 f"'{name}' of type {kind}, not '{min(stations or appliers)}/{topic}' of "
                 f"{TYPES[topic]}"
             )
-        alike = raw_by_beginning.setdefault(
+        equal_messages = raw_by_beginning.setdefault(
             (name, bytes(raw[:BEGINNING])), []
         )  # costs no memory: a message's arrays are views of it
-        if raw not in alike:
-            alike.append(raw)
+        if raw not in equal_messages:
+            equal_messages.append(raw)
             messages[topic].append(_store(kind, definition).deserialize_cdr(raw, kind))
             messages[topic][-1].arm = arm_name
-        if len(messages[topic]) > MAX_MESSAGES or len(alike) > MAX_ALIKE:
+        if len(messages[topic]) > MAX_MESSAGES or len(equal_messages) > MAX_ALIKE:
             raise ValueError(
                 f"more than {MAX_MESSAGES} messages on '{name}', or {MAX_ALIKE} that begin alike"
             )

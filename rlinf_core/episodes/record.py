@@ -211,8 +211,8 @@ class Recording:
 
     def _missed(self) -> dict[str, int]:
         """Count the time steps without a new message, for each topic that comes with time steps."""
-        came = [topic for topic in self.sampled if self.counts[topic]]
-        counted = dict.fromkeys((*self.cameras, *self.observed, *came))
+        received = [topic for topic in self.sampled if self.counts[topic]]
+        counted = dict.fromkeys((*self.cameras, *self.observed, *received))
         return {topic: max(0, self.steps - self.counts[topic]) for topic in counted}
 
 
@@ -242,7 +242,7 @@ class Worker:
         trouble: Callable[[Exception], None],
         max_bytes: int = WAITING_BYTES,
     ) -> None:
-        self._handle, self._look, self._trouble, self.max_bytes = handle, look, trouble, max_bytes
+        self._handle, self._poll, self._trouble, self.max_bytes = handle, look, trouble, max_bytes
         self._queue: queue.SimpleQueue[tuple[Any, int]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._waiting = self._bytes = 0
@@ -274,7 +274,7 @@ class Worker:
                 item, size = self._queue.get(timeout=LOOK_S)
             except queue.Empty:
                 self._count(1, 0)
-                self._try(self._look)
+                self._try(self._poll)
                 self._count(-1, 0)
                 continue
             self._try(self._handle, item)

@@ -79,11 +79,13 @@ def _track(episode: Episode, velocity: str) -> tuple[np.ndarray, np.ndarray, flo
         )
     velocities = episode.observations.get(velocity)
     if velocities is None or velocities.shape[1:] != (3,) or episode.executed.shape[1] < 3:
-        got = ", ".join(f"{name} {value.shape[1:]}" for name, value in episode.observations.items())
+        actual = ", ".join(
+            f"{name} {value.shape[1:]}" for name, value in episode.observations.items()
+        )
         raise EpisodeError(
             f"episode {episode.id}: expected an observation '{velocity}' of shape (3,) and actions "
             f"of at "
-            f"least 3 dimensions, got {got} and actions of {episode.executed.shape[1]}"
+            f"least 3 dimensions, got {actual} and actions of {episode.executed.shape[1]}"
         )
     step = float(np.median(np.diff(episode.stamps_ns))) / 1e9
     if step <= 0.0:

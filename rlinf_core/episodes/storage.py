@@ -120,9 +120,9 @@ class CheckedWriter(Writer):
         metadata = self._metadata()
         self.storage.close(self.version, _text(metadata))
         self.storage = None
-        aside = self.metapath.with_suffix(".yaml.tmp")
-        aside.write_text(f"{_text({'rosbag2_bagfile_information': metadata})}\n", "utf-8")
-        aside.replace(self.metapath)
+        temporary = self.metapath.with_suffix(".yaml.tmp")
+        temporary.write_text(f"{_text({'rosbag2_bagfile_information': metadata})}\n", "utf-8")
+        temporary.replace(self.metapath)
 
     def _metadata(self) -> dict[str, Any]:
         """Return the metadata of ``rosbag2``, version 8."""

@@ -65,7 +65,7 @@ def _build(sources: Path, prefix: Path, position: str) -> None:
         if not shutil.which(tool, path=_path()):
             raise RlinfError(f"{name}: expected the tool {tool}, which is not there. Run: {remedy}")
     print(f"{position}{name}: compiling for Python {sys.version.split()[0]}", flush=True)
-    began = time.monotonic()
+    started_at = time.monotonic()
     with tempfile.TemporaryDirectory(prefix=f"{name}-") as folder:
         _run(
             name,
@@ -79,7 +79,7 @@ def _build(sources: Path, prefix: Path, position: str) -> None:
         )
         _run(name, ["cmake", "--install", folder], "installing")
     stamp.write_text(recipe)
-    print(f"{name}: built in {time.monotonic() - began:.0f} s, into {prefix}")
+    print(f"{name}: built in {time.monotonic() - started_at:.0f} s, into {prefix}")
 
 
 def _has_ros(name: str, prefix: Path) -> bool:
@@ -194,12 +194,12 @@ def progress(lines: Iterable[str], doing: str, silence_s: float = SILENCE_S) -> 
     """Yield the lines; print each tenth of the build, and a line after ``silence_s`` without
     output.
     """
-    last_percent, began, waiting = 0, time.monotonic(), _arriving(lines)
+    last_percent, started_at, waiting = 0, time.monotonic(), _arriving(lines)
     while True:
         try:
             line = waiting.get(timeout=silence_s)
         except queue.Empty:
-            print(f"  still {doing}, {time.monotonic() - began:.0f} s so far", flush=True)
+            print(f"  still {doing}, {time.monotonic() - started_at:.0f} s so far", flush=True)
             continue
         if line is None:
             return

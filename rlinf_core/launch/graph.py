@@ -759,7 +759,9 @@ def _node(
         key: value for key, value in parameters.items() if value != {}
     }  # ROS has no empty structure
     parameters |= qos_parameters(recipe.station.qos_overrides, station, robot.topics)
-    renamed = tuple((f"{station}/{topic}", theirs) for topic, theirs in robot.topics.items())
+    renamed = tuple(
+        (f"{station}/{topic}", vendor_topic) for topic, vendor_topic in robot.topics.items()
+    )
     package = module.split(".")[0] if module.startswith("rlinf_") else ROBOT_SIDE
     return Process(
         name,

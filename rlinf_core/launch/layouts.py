@@ -207,9 +207,9 @@ def renamed(part: Any, shown: Shown) -> Any:
         return [renamed(entry, shown) for entry in part]
     if not isinstance(part, str):
         return part
-    for name, theirs in shown.topics:  # a field or /compressed may follow
+    for name, vendor_topic in shown.topics:  # a field or /compressed may follow
         if re.match(rf"/{SHIPPED}/{re.escape(name)}(?=$|\.|/compressed$)", part):
-            return theirs + part.removeprefix(f"/{SHIPPED}/{name}")
+            return vendor_topic + part.removeprefix(f"/{SHIPPED}/{name}")
     return shown.station if part == SHIPPED else part.replace(f"{SHIPPED}/", f"{shown.station}/")
 
 

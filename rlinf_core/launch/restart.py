@@ -53,14 +53,14 @@ class History:
         started: time of its last start [s, monotonic].
         restarts: times of its ends within the last minute [s, monotonic].
         reason: reason of its last end.
-        alike: number of repeated ends with that reason.
+        equal_failures: number of repeated ends with that reason.
     """
 
     process: Process
     started: float
     restarts: list[float] = field(default_factory=list)
     reason: str = ""
-    alike: int = 0
+    equal_failures: int = 0
 
     def ended(self, code: int, now: float, refusal: str = "") -> Outcome:
         """Decide about an end.
@@ -97,14 +97,16 @@ class History:
                 f"(last: {ending_text})",
             )
         reason = refusal[:300] if code == 1 else ""
-        self.alike = (
-            self.alike + 1
+        self.equal_failures = (
+            self.equal_failures + 1
             if reason and reason == self.reason and now - self.started < LONG_S
             else 0
         )
         self.reason, self.started = reason, now
-        if self.alike >= MAX_RESTARTS:
-            return Outcome(False, f"{name} ended {self.alike + 1} times for one reason", reason)
+        if self.equal_failures >= MAX_RESTARTS:
+            return Outcome(
+                False, f"{name} ended {self.equal_failures + 1} times for one reason", reason
+            )
         return Outcome(True, f"{name} ended ({ending_text}) and was started again", reason)
 
 

@@ -293,17 +293,17 @@ def _end(children: list[Child]) -> None:
     """End process groups with SIGINT, then SIGTERM, then SIGKILL, each ``stop_s`` after the
     other.
     """
-    begun, signals_sent = (
+    started_at, signals_sent = (
         time.monotonic(),
         dict.fromkeys((child.popen.pid for child in children), 0),
     )
-    end = begun + len(ENDING) * max((child.process.stop_s for child in children), default=0.0)
+    end = started_at + len(ENDING) * max((child.process.stop_s for child in children), default=0.0)
     while (
         alive := [child for child in children if child.popen.poll() is None]
     ) and time.monotonic() < end:
         for child in alive:
             at = signals_sent[child.popen.pid]
-            if at < len(ENDING) and time.monotonic() - begun >= at * child.process.stop_s:
+            if at < len(ENDING) and time.monotonic() - started_at >= at * child.process.stop_s:
                 _signal(child.popen, ENDING[at])
                 signals_sent[child.popen.pid] += 1
         time.sleep(0.05)

@@ -28,7 +28,7 @@ BEGIN = (
     "start",
     "ready",
 )  # refused if late; others count however late
-ANYBODYS = ("take", "disarm")  # also allowed for a page without the controls
+OPEN_REQUESTS = ("take", "disarm")  # also allowed for a page without the controls
 Number = Annotated[int, Field(ge=0, le=2**53)]
 
 

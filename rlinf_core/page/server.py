@@ -34,9 +34,9 @@ from rlinf_core.core.connections import (
 from rlinf_core.core.errors import RlinfError, escape_ascii
 from rlinf_core.page.access import Access
 from rlinf_core.page.controls import (
-    ANYBODYS,
     BEGIN,
     MAX_PRESS_AGE_S,
+    OPEN_REQUESTS,
     Acknowledgement,
     Controls,
     MotionInput,
@@ -440,7 +440,7 @@ class Server:
         if request.what == "take":
             self.controls.take(page.number, time.monotonic())
             return "this page has the controls"
-        if page.number != self.controls.holder and request.what not in ANYBODYS:
+        if page.number != self.controls.holder and request.what not in OPEN_REQUESTS:
             raise RlinfError(f"{request.what}: this page only watches. Take the controls first")
         if request.what == "leave":
             self.controls.leave(page.number)

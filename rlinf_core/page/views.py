@@ -55,7 +55,7 @@ class Views:
         async with self.looking:  # one at a time, as it is expensive
             at, result = self.alignments.get(camera, (-CACHE_S, {}))
             if time.monotonic() - at >= CACHE_S:
-                result = await asyncio.to_thread(self._look, camera)
+                result = await asyncio.to_thread(self._poll, camera)
                 self.alignments[camera] = time.monotonic(), result
             return result
 
@@ -64,7 +64,7 @@ class Views:
             raise RlinfError(f"expected one of {len(self.references)} cameras, got {camera}")
         return self.references[camera]
 
-    def _look(self, camera: int) -> dict[str, Any]:
+    def _poll(self, camera: int) -> dict[str, Any]:
         try:
             reference, now = (
                 read(self._file(camera), "rlinf camera align, with --write"),

@@ -28,7 +28,7 @@ _requested: set[str] = set()  # kinds requested by recipes and programs of this 
 
 def kinds() -> list[str]:
     """Return the names of all kinds of policy."""
-    return plugins.names("policies", _ours())
+    return plugins.names("policies", _builtin())
 
 
 def policy_kind(kind: str) -> ModuleType:
@@ -40,7 +40,7 @@ def policy_kind(kind: str) -> ModuleType:
             (``kinds_from_file``).
     """
     _check_allowed(kind)
-    return plugins.find("policies", kind, _ours(), "policy.kind")
+    return plugins.find("policies", kind, _builtin(), "policy.kind")
 
 
 def policy_config(kind: str) -> type[PolicySettings]:
@@ -48,7 +48,7 @@ def policy_config(kind: str) -> type[PolicySettings]:
     from rlinf_core.policies.settings import PolicySettings
 
     _check_allowed(kind)
-    return plugins.described("policies", kind, _ours(), "Config", PolicySettings, "policy.kind")
+    return plugins.described("policies", kind, _builtin(), "Config", PolicySettings, "policy.kind")
 
 
 def _check_allowed(kind: str) -> None:
@@ -108,6 +108,6 @@ def make_policy(spec: StationSpec, config: PolicySettings) -> NetworkPolicy:
     return policy_kind(config.kind).Policy(spec, config)
 
 
-def _ours() -> dict[str, str]:
+def _builtin() -> dict[str, str]:
     folders = [path.parent for path in Path(__file__).parent.glob("*/*/policy.py")]
     return {folder.name: f"{__name__}.{folder.parent.name}.{folder.name}" for folder in folders}

@@ -126,12 +126,12 @@ class Recorded:
 
     def _recorded(self, tensors: list[Tensor], shape: Any) -> tuple[Any, list[Tensor], Any]:
         into = [tensor.clone() for tensor in tensors]
-        aside = torch.cuda.Stream()
-        aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):  # one-time setup and tuning stay out of the graph
+        capture_stream = torch.cuda.Stream()
+        capture_stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(capture_stream):  # one-time setup and tuning stay out of the graph
             for _ in range(2):
                 self._function(*tree_unflatten(into, shape))
-        torch.cuda.current_stream().wait_stream(aside)
+        torch.cuda.current_stream().wait_stream(capture_stream)
         graph = torch.cuda.CUDAGraph()
         # other threads may run inference meanwhile
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):

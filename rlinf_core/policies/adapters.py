@@ -65,7 +65,7 @@ def keep_base(frozen: Weights, metadata: dict[str, str], folder: Path) -> str:
     digest = _digest(frozen, metadata)
     path = _path(folder, digest)
     if not path.exists():
-        write_atomically(path, lambda aside: save_file(frozen, aside, metadata))
+        write_atomically(path, lambda temporary: save_file(frozen, temporary, metadata))
     return digest
 
 
@@ -94,10 +94,10 @@ def base(policy: Path, digest: str) -> tuple[Weights, dict[str, str]]:
             f"short "
             f"or damaged ({error}). Copy it again, or delete it and start the station anew"
         ) from error
-    if (got := _digest(weights, metadata)) != digest:
+    if (actual := _digest(weights, metadata)) != digest:
         raise PolicyFileError(
             f"policy {policy}: {path.name}: expected weights of hash {digest[:16]}, got "
-            f"{got[:16]}: it "
+            f"{actual[:16]}: it "
             "was damaged or changed. Copy it again, or delete it and start the station anew"
         )
     return weights, metadata
@@ -164,8 +164,8 @@ def follow_normalisation(trained: nn.Module, policy: nn.Module) -> None:
     """Copy the policy's buffers, because its normalisation may have changed since."""
     import torch
 
-    theirs = dict(policy.named_buffers())
+    buffers = dict(policy.named_buffers())
     with torch.no_grad():
         for name, buffer in trained.named_buffers():
-            if name in theirs:
-                buffer.copy_(theirs[name])
+            if name in buffers:
+                buffer.copy_(buffers[name])

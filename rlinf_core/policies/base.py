@@ -62,9 +62,11 @@ class Observation:
             image.name: image.shape for image in spec.images
         }
         for name, shape in shapes.items():
-            got = arrays[name].shape if name in arrays else "nothing"
-            if got != (size, *shape):
-                raise SpecError(f"observation '{name}': expected shape {(size, *shape)}, got {got}")
+            actual = arrays[name].shape if name in arrays else "nothing"
+            if actual != (size, *shape):
+                raise SpecError(
+                    f"observation '{name}': expected shape {(size, *shape)}, got {actual}"
+                )
         tensors = {
             name: torch.as_tensor(np.ascontiguousarray(arrays[name]), device=device)
             for name in shapes

@@ -127,8 +127,8 @@ class Chunking:
 
 def _rest(chunk: tuple[float, np.ndarray], start: float) -> np.ndarray:
     """Return a chunk's actions (L, A) from time step ``start`` on."""
-    begun, actions = chunk
-    return actions[max(round(start - begun), 0) :]
+    started_at, actions = chunk
+    return actions[max(round(start - started_at), 0) :]
 
 
 def continuation_weights(left: int, frozen: int) -> np.ndarray:

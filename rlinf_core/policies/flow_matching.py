@@ -180,13 +180,13 @@ class FlowMatching(OnPolicyActor):
 
     def _fits(self) -> None:
         sizes = self.spec.vector_size, self.spec.action.dim
-        for dimension, got, room in zip(
+        for dimension, actual, room in zip(
             ("observed numbers", "numbers an action"), sizes, self.room, strict=True
         ):
-            if got > room:
+            if actual > room:
                 raise SpecError(
                     f"policy.kind: expected at most {room} {dimension} for this {self.name}, got "
-                    f"{got}. "
+                    f"{actual}. "
                     f"Take "
                     "another task, or a network with more room"
                 )
@@ -297,20 +297,20 @@ class FlowMatching(OnPolicyActor):
 
     def _zero_unused(self, values: Tensor) -> Tensor:
         """Set the numbers of (B, H, M) beyond the spec's to zero."""
-        ours = self.spec.action.dim
-        return F.pad(values[..., :ours], (0, values.shape[-1] - ours))
+        action_dim = self.spec.action.dim
+        return F.pad(values[..., :action_dim], (0, values.shape[-1] - action_dim))
 
     def _density(self, point: Tensor, mean: Tensor, std: Tensor) -> Tensor:
         """Return the log-density (B, H) of each action, over the spec's numbers."""
-        ours = self.spec.action.dim
-        std = std[..., :ours]
-        off = ((point - mean)[..., :ours] / std) ** 2
+        action_dim = self.spec.action.dim
+        std = std[..., :action_dim]
+        off = ((point - mean)[..., :action_dim] / std) ** 2
         return -0.5 * (off + 2.0 * std.log() + _LOG_2_PI).sum(dim=-1)
 
     def as_noise(self, numbers: Tensor) -> Tensor:
         """Pad a noise number per action number (B, H A) with zeros, in the shape of ``decode``."""
-        ours = self.spec.action.dim
-        return F.pad(numbers.unflatten(-1, (-1, ours)), (0, self.room[1] - ours))
+        action_dim = self.spec.action.dim
+        return F.pad(numbers.unflatten(-1, (-1, action_dim)), (0, self.room[1] - action_dim))
 
     def decode(
         self, batch: Batch, noise: Tensor, continuation: Continuation | None = None

@@ -61,13 +61,14 @@ class Published:
                     f"none. "
                     f"{reason}"
                 )
-        for key, (theirs, value) in self.settings.items():
-            got = getattr(config, {"n_action_steps": "executed"}.get(key, key))
-            if key not in config.model_fields_set and got != value:
+        for key, (published, value) in self.settings.items():
+            actual = getattr(config, {"n_action_steps": "executed"}.get(key, key))
+            if key not in config.model_fields_set and actual != value:
                 raise PolicyFileError(
                     f"policy.{key}: expected {value}, as the checkpoint {config.checkpoint} has it "
                     f"in config.json "
-                    f"({theirs}), got {got}, the default. Set policy.{key}: {value}, or another "
+                    f"({published}), got {actual}, the default. Set policy.{key}: {value}, or "
+                    f"another "
                     f"number on purpose"
                 )
 

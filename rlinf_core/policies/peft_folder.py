@@ -198,11 +198,11 @@ def _renamed(
     """Rename tensors to the network's names; raise PolicyFileError if a name or shape is
     unknown.
     """
-    mine = {id(tensor) for tensor in tensors.values()}
+    tensor_ids = {id(tensor) for tensor in tensors.values()}
     renamed = {
         name: tensor
         for name, tensor in names.rename(dict(tensors), expected).items()
-        if id(tensor) in mine
+        if id(tensor) in tensor_ids
     }
     wrong = [
         name

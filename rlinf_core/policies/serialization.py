@@ -155,7 +155,7 @@ def save_policy(actor: NetworkPolicy, path: str | Path, **info: Any) -> Path:
             if key not in PER_FILE_KEYS and len(metadata[key]) > LONG
         }
         metadata["base"] = adapters.keep_base(frozen, base_metadata, path.parent)
-    return write_atomically(path, lambda aside: save_file(weights, aside, metadata))
+    return write_atomically(path, lambda temporary: save_file(weights, temporary, metadata))
 
 
 def load_policy(path: str | Path, station: StationSpec | None = None) -> NetworkPolicy:
@@ -223,9 +223,9 @@ def _load(path: str | Path, station: StationSpec | None) -> NetworkPolicy:
     }
     if wrong:
         name, shape = next(iter(wrong.items()))
-        got = tuple(weights[name].shape) if name in weights else "nothing"
+        actual = tuple(weights[name].shape) if name in weights else "nothing"
         raise PolicyFileError(
-            f"policy {path}: '{name}': expected shape {shape}, got {got}; "
+            f"policy {path}: '{name}': expected shape {shape}, got {actual}; "
             "the weights do not belong to the network the file describes"
         )
     actor.load_state_dict(weights)

@@ -113,11 +113,11 @@ def _document_of(path: Path, below: tuple[Path, ...] = ()) -> Document:
     if base is None:
         return document
     under = _document_of(_below(document, base, path.parent), (*below, path.resolve()))
-    mine, theirs = document.data.get("algorithm"), under.data.get("algorithm")
+    algorithm, base_algorithm = document.data.get("algorithm"), under.data.get("algorithm")
     if (
-        isinstance(mine, dict)
-        and isinstance(theirs, dict)
-        and _name(mine, theirs) != _name(theirs, {})
+        isinstance(algorithm, dict)
+        and isinstance(base_algorithm, dict)
+        and _name(algorithm, base_algorithm) != _name(base_algorithm, {})
     ):
         under.forget(("algorithm",))  # another algorithm has other hyper-parameters
         del under.data["algorithm"]

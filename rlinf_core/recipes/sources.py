@@ -306,15 +306,15 @@ def _check_no_replay(recipe: Recipe) -> None:
         "max_staleness",
         "max_staleness_of",
     ):
-        if (got := getattr(online, key)) != (expected := getattr(usual, key)):
-            instead = (
+        if (actual := getattr(online, key)) != (expected := getattr(usual, key)):
+            remedy = (
                 ": algorithm.max_staleness, in updates, says there what is too old"
                 if "staleness" in key and recipe.algorithm.accepts_stale
                 else ""
             )
             raise RecipeError(
                 f"online.{key}: expected {expected} for {name}, which keeps no replay, got "
-                f"{got}{instead}"
+                f"{actual}{remedy}"
             )
     if recipe.replay.balance_stations:
         raise RecipeError(

@@ -127,8 +127,8 @@ def task_file(recipe: Recipe) -> Path:
     Raises:
         RecipeError: there is no such task; the message suggests the nearest name.
     """
-    ours = {path.stem: path for path in (shared() / "configs/tasks").glob("*.yaml")}
-    return plugins.place("tasks", recipe.station.task, ours, "station.task")
+    builtin = {path.stem: path for path in (shared() / "configs/tasks").glob("*.yaml")}
+    return plugins.place("tasks", recipe.station.task, builtin, "station.task")
 
 
 def station_task(recipe: Recipe) -> Task:

@@ -555,7 +555,7 @@ def robot_folder(name: str) -> Path:
     Raises:
         RecipeError: there is no such robot; the message suggests the nearest name.
     """
-    folder = plugins.place("robots", name, _ours(), "station.robot")
+    folder = plugins.place("robots", name, _builtin(), "station.robot")
     if not (folder / "robot.yaml").is_file():
         raise RecipeError(f"station.robot: expected a folder with a robot.yaml, got '{name}'")
     return folder
@@ -563,10 +563,10 @@ def robot_folder(name: str) -> Path:
 
 def robots() -> list[str]:
     """Return the names of all robots."""
-    return plugins.names("robots", _ours())
+    return plugins.names("robots", _builtin())
 
 
-def _ours() -> dict[str, Path]:
+def _builtin() -> dict[str, Path]:
     """Return the folders of the robots that come with rlinf, by their names."""
     paths = (
         *(shared() / "robots").glob("*/robot.yaml"),

@@ -370,8 +370,8 @@ class Stages(Rollouts):
         for part in self.parts:
             part.version = self.version
         with measured() as usage:
-            begun = [self.threads.submit(part.play_measured, amount) for part in self.parts]
-            results = [one.result() for one in begun]
+            started_at = [self.threads.submit(part.play_measured, amount) for part in self.parts]
+            results = [one.result() for one in started_at]
         experience = Experience(
             [trajectory for brought, _ in results for trajectory in brought.trajectories],
             [rollout for brought, _ in results for rollout in brought.rollouts],

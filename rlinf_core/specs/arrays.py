@@ -99,12 +99,12 @@ def finite(name: str, value: Any) -> float:
     try:
         number = float(np.asarray(value, float).reshape(()))
     except (TypeError, ValueError) as error:
-        got = (
+        actual = (
             f"shape {np.shape(value)}"
             if isinstance(value, np.ndarray | list | tuple)
             else repr(value)
         )
-        raise SpecError(f"{name}: expected one number, got {got[:100]}") from error
+        raise SpecError(f"{name}: expected one number, got {actual[:100]}") from error
     if not np.isfinite(number):
         raise SpecError(f"{name}: expected finite values, got {number}")
     return number
@@ -343,11 +343,11 @@ def other_units(action: ActionSpec, low: np.ndarray, high: np.ndarray, ratio: fl
         return ""
     row = int(np.argmax(beyond))
     least, most = float(low[row]), float(high[row])
-    got = f"{most:.3g}" if least == most else f"{least:.3g} to {most:.3g}"
+    actual = f"{most:.3g}" if least == most else f"{least:.3g} to {most:.3g}"
     return (
         f"expected '{action.names[row]}' within {action.scale[row]:g} {action.units[row]} either "
         f"way, a step of the "
-        f"station, got {got}. Are its actions of another kind, or in other units?"
+        f"station, got {actual}. Are its actions of another kind, or in other units?"
     )
 
 

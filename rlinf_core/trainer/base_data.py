@@ -98,11 +98,11 @@ class Data(ABC):
         """All buffers that batches are drawn from."""
         return (self.demonstrations,)
 
-    def put(self, brought: Experience, newest: int) -> None:
+    def put(self, experience: Experience, newest: int) -> None:
         """Insert the experience of simulators, which play the newest policy."""
-        for trajectory in brought.trajectories:
+        for trajectory in experience.trajectories:
             self.insert(replace(trajectory, version=newest), newest)
-        self.steps += brought.steps
+        self.steps += experience.steps
 
     def insert(self, trajectory: Trajectory, newest: int) -> str:
         """Insert one episode and return its status. Time steps of stations count here."""

@@ -64,23 +64,23 @@ def save(root: Path, name: str, state: State, keep: int = 2) -> Path:
     from safetensors.numpy import save_file
 
     number = 1 + max((int(path.name[:DIGITS]) for path in _folders(root)), default=0)
-    folder, aside = root / f"{number:0{DIGITS}d}-{name}", make_folder(root) / f".{name}.part"
+    folder, temporary = root / f"{number:0{DIGITS}d}-{name}", make_folder(root) / f".{name}.part"
     for left in root.glob(".*"):  # left by a crash; files such as .DS_Store belong to others
         if left.is_dir():
             shutil.rmtree(left)
-    aside.mkdir()
+    temporary.mkdir()
     arrays, rest = split(state)
     try:
-        write_as_usual(aside / ARRAYS, lambda file: save_file(arrays, file))
-        (aside / REST).write_text(json.dumps(rest))
-        (aside / SUMS).write_text(
-            listing({name: file_sha256(aside / name) for name in (ARRAYS, REST)})
+        write_as_usual(temporary / ARRAYS, lambda file: save_file(arrays, file))
+        (temporary / REST).write_text(json.dumps(rest))
+        (temporary / SUMS).write_text(
+            listing({name: file_sha256(temporary / name) for name in (ARRAYS, REST)})
         )
-        flush_folder(aside)
+        flush_folder(temporary)
     except OSError:
-        shutil.rmtree(aside, ignore_errors=True)  # frees a full disk
+        shutil.rmtree(temporary, ignore_errors=True)  # frees a full disk
         raise
-    move(aside, folder)
+    move(temporary, folder)
     for old in checkpoints(root)[:-keep]:
         shutil.rmtree(
             move(old, root / f".{old.name}.old")
@@ -123,7 +123,9 @@ def load(folder: Path, parts: tuple[str, ...] = ()) -> State:
     return state
 
 
-def load_newest(root: Path, parts: tuple[str, ...] = (), aside: Path | None = None) -> State | None:
+def load_newest(
+    root: Path, parts: tuple[str, ...] = (), temporary: Path | None = None
+) -> State | None:
     """Read the newest valid checkpoint below ``root``; None if there is no checkpoint.
 
     Args:
@@ -154,8 +156,10 @@ def load_newest(root: Path, parts: tuple[str, ...] = (), aside: Path | None = No
             "simulation.initial_policy"
         )
     for folder, reason in damaged.items():
-        if aside is not None:
-            print(f"checkpoint {folder}: kept as {quarantine(folder, aside, reason)}", flush=True)
+        if temporary is not None:
+            print(
+                f"checkpoint {folder}: kept as {quarantine(folder, temporary, reason)}", flush=True
+            )
     return state
 
 

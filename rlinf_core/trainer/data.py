@@ -95,15 +95,15 @@ class RolloutData(Data):
         self.waiting: list[Rollout] = []
         self.rounds = 0  # rounds of rollouts in ``waiting``; each round has one rollout per worker
         self.moments, self.floors = RunningMoments(policy.spec.vector_size), True
-        begun = begun_from(recipe)
+        started_at = begun_from(recipe)
         self.inherited = (
-            begun is not None and begun.is_dir()
+            started_at is not None and started_at.is_dir()
         )  # learner of another run, with its normalisation
         self.before = next(
             (
                 (part.mean.numpy(force=True).copy(), part.std.numpy(force=True) - STD_FLOOR)
                 for part in policy.modules()
-                if begun and isinstance(part, Normalisation)
+                if started_at and isinstance(part, Normalisation)
             ),
             None,
         )
@@ -120,10 +120,10 @@ class RolloutData(Data):
         )
         return "online"
 
-    def put(self, brought: Experience, newest: int) -> None:
-        super().put(brought, newest)
-        self.waiting += brought.rollouts
-        self.rounds += bool(brought.rollouts)
+    def put(self, experience: Experience, newest: int) -> None:
+        super().put(experience, newest)
+        self.waiting += experience.rollouts
+        self.rounds += bool(experience.rollouts)
 
     def normalisation(self) -> np.ndarray | None:
         if not self.waiting:

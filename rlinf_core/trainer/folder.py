@@ -37,24 +37,24 @@ SAME = (
 FILE, LOCK = "recipe.yaml", ".trainer.lock"
 
 
-def keep_recipe(recipe: Recipe, run_dir: Path, ours: bool = False) -> None:
+def keep_recipe(recipe: Recipe, run_dir: Path, is_locked: bool = False) -> None:
     """Write the recipe into the folder.
 
     Raises:
         RecipeError: the folder holds a run of another recipe, or a recipe that a person wrote.
     """
-    check_same(recipe, run_dir, ours)
+    check_same(recipe, run_dir, is_locked)
     run_dir.mkdir(parents=True, exist_ok=True)
-    write_atomically(run_dir / FILE, lambda aside: aside.write_text(resolved(recipe)))
+    write_atomically(run_dir / FILE, lambda temporary: temporary.write_text(resolved(recipe)))
 
 
-def check_same(recipe: Recipe, run_dir: Path, ours: bool = False) -> None:
+def check_same(recipe: Recipe, run_dir: Path, is_locked: bool = False) -> None:
     """Check that a recipe fits the run in a folder, in all keys that its results depend on.
 
     Args:
         recipe: recipe to check.
         run_dir: folder of the run.
-        ours: whether this process holds the folder's lock; opening the lock file would release it.
+        is_locked: whether this process holds the folder's lock; opening the lock file would release it.
 
     Raises:
         RecipeError: the run in the folder has another recipe, or there is no run and the folder's
@@ -63,7 +63,7 @@ def check_same(recipe: Recipe, run_dir: Path, ours: bool = False) -> None:
     path = run_dir / FILE
     if not path.exists():
         return
-    if not (checkpoints(run_dir / "checkpoints") or (not ours and _at_work(run_dir))):
+    if not (checkpoints(run_dir / "checkpoints") or (not is_locked and _at_work(run_dir))):
         if not is_resolved(path):
             raise RecipeError(
                 f"{path}: expected none, or one that a run has written, got another, which that of "

@@ -63,7 +63,7 @@ class Governor:
         present: np.ndarray,
         inserted: np.ndarray,
         sampled: np.ndarray,
-        alike: np.ndarray | None = None,
+        robot_weights: np.ndarray | None = None,
     ) -> np.ndarray | None:
         """Return sampling weights by origin; None for uniform sampling.
 
@@ -73,13 +73,13 @@ class Governor:
             present: (N,) transitions in the buffer, by origin.
             inserted: (N,) transitions inserted so far, by origin.
             sampled: (N,) transitions drawn so far, by origin.
-            alike: (N,) weights for equal shares of robots, if several share a policy.
+            robot_weights: (N,) weights for equal shares of robots, if several share a policy.
         """
         if not (self.fair or self.max_samples) or (present > 0).sum() < 2:
             return None
         weights = (
-            alike
-            if alike is not None
+            robot_weights
+            if robot_weights is not None
             else (present > 0).astype(float)
             if self.fair
             else present.astype(float)

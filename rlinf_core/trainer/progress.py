@@ -53,9 +53,9 @@ class Clock:
         self.spans: deque[tuple[str, str, float, float]] = deque(maxlen=SPANS)
         self.part = ""
 
-    def span(self, part: str, process: str, began: float, seconds: float) -> None:
+    def span(self, part: str, process: str, started_at: float, seconds: float) -> None:
         """Add a span of a process to the trace."""
-        self.spans.append((part, process, began, seconds))
+        self.spans.append((part, process, started_at, seconds))
 
     @contextmanager
     def __call__(self, part: str) -> Iterator[None]:
@@ -253,7 +253,7 @@ class Progress:
                 }
         text = "".join(json.dumps(event) + "\n" for event in events)
         if text != previous_text:
-            write_atomically(self.file, lambda aside: aside.write_text(text))
+            write_atomically(self.file, lambda temporary: temporary.write_text(text))
 
     def close(self) -> None:
         """Flush and close the TensorBoard writer."""

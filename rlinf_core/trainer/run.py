@@ -136,8 +136,8 @@ def inherit(learner: Learner, folder: Path, name: str) -> None:
     """
     saved = checkpoint.load_newest(folder / "checkpoints")
     state = saved["learner"] if saved else {"modules": {}}
-    mine = learner.state_dict()
-    current_modules = mine["modules"]
+    current = learner.state_dict()
+    current_modules = current["modules"]
     if state["modules"].keys() != current_modules.keys():
         raise RecipeError(
             f"simulation.initial_policy: expected in {folder / 'checkpoints'} a learner with "
@@ -149,7 +149,7 @@ def inherit(learner: Learner, folder: Path, name: str) -> None:
         {"reference": state["modules"]["policy"]} if "reference" in current_modules else {}
     )
     learner.load_state_dict(
-        state | {"modules": modules, "updates": 0, "generator": mine["generator"]}
+        state | {"modules": modules, "updates": 0, "generator": current["generator"]}
     )
 
 
@@ -297,7 +297,7 @@ class Run:
             self._resume(state)
         else:
             self._begin(source)
-        self.began, self.reported_at, self.saved_at = self.steps, -math.inf, time.monotonic()
+        self.first_step, self.reported_at, self.saved_at = self.steps, -math.inf, time.monotonic()
 
     def _begin(self, source: Source) -> None:
         self._enter(0)
@@ -411,10 +411,10 @@ class Run:
             self._end_turn()
             self.learner.sync()
         with self._off_device():
-            brought = self.source.take(self.learner.updates, self.data.order())
+            experience = self.source.take(self.learner.updates, self.data.order())
         with self.clock("transfer"):
-            self.data.put(brought, self.version)
-        self.turn.steps += brought.steps
+            self.data.put(experience, self.version)
+        self.turn.steps += experience.steps
         if isinstance(self.source, Simulators):
             usages = self.source.usages
             self.turn.environment = added(
@@ -558,7 +558,7 @@ class Run:
             **evaluation(
                 outcomes, self.steps, self.updates, self.seconds + seconds, self.version, hz
             ),
-            "steps_per_second": (self.steps - self.began) / seconds,
+            "steps_per_second": (self.steps - self.first_step) / seconds,
             **{f"seconds_{part}": value for part, value in self.clock.seconds.items()},
             **self.progress.metrics,
             **self.source.counts(),

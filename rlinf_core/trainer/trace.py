@@ -24,8 +24,8 @@ def write_spans(run_dir: Path, spans: deque[Span]) -> None:
     path = run_dir / FILE
     if not path.exists() or path.stat().st_size < MAX_BYTES:
         text = "".join(
-            json.dumps([part, process, round(began, 6), round(seconds, 6)]) + "\n"
-            for part, process, began, seconds in spans
+            json.dumps([part, process, round(started_at, 6), round(seconds, 6)]) + "\n"
+            for part, process, started_at, seconds in spans
         )
         with path.open("a") as file:
             file.write(text)
@@ -42,8 +42,8 @@ def trace_of(run_dir: Path) -> dict[str, Any]:
     rows: list[Span] = []
     for line in path.read_text(errors="replace").splitlines() if path.is_file() else []:
         try:
-            part, process, began, seconds = json.loads(line)
-            rows.append((str(part), str(process), float(began), float(seconds)))
+            part, process, started_at, seconds = json.loads(line)
+            rows.append((str(part), str(process), float(started_at), float(seconds)))
         except (ValueError, TypeError):  # a line that a power cut truncated
             continue
     if not rows:
@@ -51,7 +51,9 @@ def trace_of(run_dir: Path) -> dict[str, Any]:
             f"{path}: expected the spans of a run, got none. rlinf train writes them as it runs"
         )
     decisions = [event for event in read_events(run_dir) if event.get("event") == "placement"]
-    start = min([began for _, _, began, _ in rows] + [event["time"] for event in decisions])
+    start = min(
+        [started_at for _, _, started_at, _ in rows] + [event["time"] for event in decisions]
+    )
     lanes = {
         name: number
         for number, name in enumerate(
@@ -74,10 +76,10 @@ def trace_of(run_dir: Path) -> dict[str, Any]:
             "ph": "X",
             "pid": 0,
             "tid": lanes[process],
-            "ts": 1e6 * (began - start),
+            "ts": 1e6 * (started_at - start),
             "dur": 1e6 * seconds,
         }
-        for part, process, began, seconds in rows
+        for part, process, started_at, seconds in rows
     ]
     events += [
         {

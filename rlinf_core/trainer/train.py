@@ -86,21 +86,21 @@ def train(
     torch.set_num_threads(1)
     with ExitStack() as ending:
         ending.enter_context(only_trainer(run_dir))
-        check_same(recipe, run_dir, ours=True)
+        check_same(recipe, run_dir, is_locked=True)
         with defer_signals():
-            run = _begun(recipe, run_dir, make, on_progress, ending)
+            run = _start_run(recipe, run_dir, make, on_progress, ending)
         with on_signal(lambda _: setattr(run, "stopping", True)):  # finish with a checkpoint
             return run.loop()
 
 
-def _begun(
+def _start_run(
     recipe: Recipe, run_dir: Path, make: Make, on_progress: OnProgress, ending: ExitStack
 ) -> Run:
     """Return a started run with its source and evaluations. ``ending`` closes them."""
-    came_from, simulation = source_of(recipe), recipe.simulation
-    fleet = fleet_of(recipe.bridge) if came_from == STATIONS else None
-    given, decisions, conductor = recipe, list[dict[str, Any]](), None
-    if came_from == SIMULATORS and not (
+    source_kind, simulation = source_of(recipe), recipe.simulation
+    fleet = fleet_of(recipe.bridge) if source_kind == STATIONS else None
+    original, decisions, conductor = recipe, list[dict[str, Any]](), None
+    if source_kind == SIMULATORS and not (
         recipe.embodiments or recipe.world.share or recipe.world.run
     ):
         conductor = Conductor(recipe, run_dir, decisions.append)
@@ -115,12 +115,12 @@ def _begun(
         dict[str, VectorEnv](),
         dict[str, VectorEnv](),
     )
-    if came_from not in (STATIONS, CONVERSATIONS) and recipe.embodiments and simulated(recipe):
+    if source_kind not in (STATIONS, CONVERSATIONS) and recipe.embodiments and simulated(recipe):
         robots = judged = environments(recipe, make, ending, at_once)
         if not offline(recipe.algorithm):  # training episodes must not be interrupted
             judged = environments(recipe, make, ending, min(at_once, AT_ONCE))
-    arrays = not recipe.embodiments and came_from != CONVERSATIONS
-    env, held_out = (None, None) if not arrays else _environments(recipe, came_from, make, ending)
+    arrays = not recipe.embodiments and source_kind != CONVERSATIONS
+    env, held_out = (None, None) if not arrays else _environments(recipe, source_kind, make, ending)
     spec = (
         joined({name: robot_env.spec for name, robot_env in robots.items()})
         if robots
@@ -128,7 +128,7 @@ def _begun(
         if env
         else None
     )
-    if came_from == CONVERSATIONS:
+    if source_kind == CONVERSATIONS:
         spec = TextSpec()
     run = Run(recipe, run_dir, spec or learned_spec(recipe), on_progress)
     ending.callback(run.progress.close)
@@ -138,9 +138,9 @@ def _begun(
     if held_out:
         run.evaluator = partial(evaluate, held_out, run.shipped, scenes)
     source: Source = Recordings()
-    if env and came_from == SIMULATORS:
+    if env and source_kind == SIMULATORS:
         source = Simulators(recipe, env, run.policy, make, run.clock)
-    elif came_from == STATIONS:
+    elif source_kind == STATIONS:
         run.intake.readers = _readers(recipe, run.intake)
         source = Stations(
             recipe.bridge.address,
@@ -158,7 +158,7 @@ def _begun(
     elif recipe.learns_from_feedback:
         source = coder = _online_coder(recipe, run)
         run.evaluator, run.next_evaluation = coder.evaluate, simulation.evaluate_every
-    elif came_from == CONVERSATIONS:
+    elif source_kind == CONVERSATIONS:
         source = text = _conversations(recipe, run)
         language: Any = run.shipped
         run.evaluator = partial(text.evaluate, language, scenes)
@@ -167,7 +167,7 @@ def _begun(
         run.evaluator = partial(several.evaluate, run.shipped, scenes)
     source = with_world(recipe, source, run.data, run.policy, run.clock)
     ending.callback(source.close)
-    keep_recipe(given, run_dir, ours=True)
+    keep_recipe(original, run_dir, is_locked=True)
     run.start(source)
     if conductor is not None:
         for decision in decisions:
@@ -213,7 +213,7 @@ def _conversations(recipe: Recipe, run: Run) -> Conversations:
 
 
 def _environments(
-    recipe: Recipe, came_from: str, make: Make, ending: ExitStack
+    recipe: Recipe, source_kind: str, make: Make, ending: ExitStack
 ) -> tuple[VectorEnv | None, VectorEnv | None]:
     """Return the environments for training and those for evaluation; None where there are none."""
     env: VectorEnv | None = None
@@ -236,7 +236,7 @@ def _environments(
         ending.callback(env.close)
     if isinstance(env, ArrayEnv) and env.tensors.exclusive:
         check_single_process(recipe)
-    elif came_from == SIMULATORS or (came_from == RECORDINGS and simulated(recipe)):
+    elif source_kind == SIMULATORS or (source_kind == RECORDINGS and simulated(recipe)):
         held_out = make(recipe, min(simulation.environments or 1, 8))
         ending.callback(held_out.close)
         env = env or held_out

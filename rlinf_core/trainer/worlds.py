@@ -121,5 +121,5 @@ def predict(world: WorldModel, episodes: Episodes, policy: Policy, scenes: int) 
     results = evaluate(env, policy, range(scenes))
     won = sum(result.success for result in results)
     return Prediction(
-        won / len(results), *wilson(won, len(results)), env.flagged / max(1, env.begun)
+        won / len(results), *wilson(won, len(results)), env.flagged / max(1, env.branch_count)
     )

@@ -32,7 +32,7 @@ class Imagined:
         full_episodes: True if branches begin at the beginning of episodes.
 
     Attributes:
-        begun: number of branches so far.
+        branch_count: number of branches so far.
         flagged: number of branches in which the members disagreed beyond the world's threshold.
     """
 
@@ -55,7 +55,7 @@ class Imagined:
             )
         self.world, self.episodes, self.spec, self.size = world, episodes, world.spec, size
         self.horizon, self.gated, self.full_episodes = horizon, gated, full_episodes
-        self.flagged = self.begun = 0
+        self.flagged = self.branch_count = 0
 
     @property
     def length(self) -> int:
@@ -76,7 +76,7 @@ class Imagined:
         self.length  # noqa: B018 (refuses a world that is off)
         self._random = [np.random.default_rng(int(seed)) for seed in seeds]
         self._starts()
-        self.state = self._begun(np.arange(self.size))
+        self.state = self._start_branches(np.arange(self.size))
         self.age, self.peak = np.zeros(self.size, int), np.zeros(self.size)
         return self._observed()
 
@@ -92,9 +92,9 @@ class Imagined:
                 "a learned world: expected recorded episodes to begin branches in, got none"
             )
 
-    def _begun(self, rows: np.ndarray) -> WorldState:
+    def _start_branches(self, rows: np.ndarray) -> WorldState:
         """Begin the next branch of each row."""
-        self.begun += len(rows)
+        self.branch_count += len(rows)
         index = [self._drawn(self._random[row]) for row in rows]
         windows = self.episodes.windows(np.array(index), self.world.settings.history)
         members = torch.tensor(
@@ -136,7 +136,7 @@ class Imagined:
             else np.zeros(0, int)
         )
         if len(done):
-            self._put(done, self._begun(done))
+            self._put(done, self._start_branches(done))
             self.age[done], self.peak[done] = 0, 0.0
         return Steps(
             next_observations,
@@ -199,7 +199,7 @@ class Imagined:
             "peak": self.peak,
             "random": [random.bit_generator.state for random in self._random],
             "looked_done": np.array([result.looked_done for result in state.results]),
-            "counted": np.array([self.begun, self.flagged]),
+            "counted": np.array([self.branch_count, self.flagged]),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -215,7 +215,7 @@ class Imagined:
         for row, looked_done in enumerate(state["looked_done"]):
             self.state.results[row] = replace(self.state.results[row], looked_done=int(looked_done))
         self.age, self.peak = np.array(state["age"]), np.array(state["peak"])
-        self.begun, self.flagged = (int(count) for count in state["counted"])
+        self.branch_count, self.flagged = (int(count) for count in state["counted"])
 
     def render(self, index: int = 0) -> np.ndarray:
         """Raise RlinfError, because a world predicts numbers."""

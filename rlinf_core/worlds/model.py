@@ -347,9 +347,9 @@ class WorldModel:
         path.parent.mkdir(parents=True, exist_ok=True)
         return write_atomically(
             path,
-            lambda aside: save_file(
+            lambda temporary: save_file(
                 tensors,
-                aside,
+                temporary,
                 {
                     "format": FORMAT,
                     **{name: json.dumps(value) for name, value in described.items()},

@@ -185,7 +185,7 @@ class Environments:
     def reset(self, seeds: Sequence[int]) -> Arrays:
         self._random = [np.random.default_rng(int(seed)) for seed in seeds]
         self._episodes = [_Episode(int(seed)) for seed in seeds]
-        self._observations = [self._begun(index, int(seed)) for index, seed in enumerate(seeds)]
+        self._observations = [self._reset_env(index, int(seed)) for index, seed in enumerate(seeds)]
         return stacked(self._observations)
 
     def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> Steps:
@@ -212,11 +212,11 @@ class Environments:
         ]
         for index in done:
             self._episodes[index] = _Episode(int(self._random[index].integers(2**31)))
-            self._observations[index] = self._begun(index, self._episodes[index].scene)
+            self._observations[index] = self._reset_env(index, self._episodes[index].scene)
         observation = stacked(self._observations) if len(done) else next_observations
         return Steps(next_observations, reward, terminated, truncated, success, observation, held)
 
-    def _begun(self, index: int, scene: int) -> Arrays:
+    def _reset_env(self, index: int, scene: int) -> Arrays:
         with at_step(self.envs[index].name, 0):
             return self.envs[index].reset(seed=scene)[0]
 

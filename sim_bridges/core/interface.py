@@ -206,12 +206,12 @@ def instruction_of(simulator: object) -> str | None:
 
 def simulators() -> list[str]:
     """Return the names of all simulators: folders, and entry points of other packages."""
-    return plugins.names("simulators", _ours())
+    return plugins.names("simulators", _builtin())
 
 
 def simulator_class(name: str, where: str = "simulator") -> type:
     """Return the class of a simulator. Raises RecipeError with the nearest known name."""
-    part = plugins.find("simulators", name, _ours(), where)
+    part = plugins.find("simulators", name, _builtin(), where)
     return part.Simulator if isinstance(part, ModuleType) else part
 
 
@@ -252,7 +252,7 @@ def batched() -> list[str]:
     return sorted(path.parent.name for path in SIMULATORS.glob("*/batched.py"))
 
 
-def _ours() -> dict[str, str]:
+def _builtin() -> dict[str, str]:
     folders = {path.parent.parent.name for path in SIMULATORS.glob("*/*/robot.yaml")}
     return {name: f"sim_bridges.simulators.{name}" for name in sorted(folders)}
 

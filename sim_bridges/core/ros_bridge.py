@@ -249,8 +249,8 @@ class SimBridge(ControlNode):
 
     def _publish_view(self) -> None:
         """Publish one of the views with subscribers, in turn; a slow renderer lowers the rate."""
-        begun = time.monotonic()
-        self.view_due = begun + VIEW_S
+        started_at = time.monotonic()
+        self.view_due = started_at + VIEW_S
         if watched := [
             name for name, output in self.viewed.items() if output.get_subscription_count()
         ]:
@@ -258,7 +258,9 @@ class SimBridge(ControlNode):
             name = watched[self.view_count % len(watched)]
             self.viewed[name].publish(self._image(name, *self.views[name])[0])
             now = time.monotonic()
-            self.view_due = now + max(VIEW_S / len(watched), (now - begun) * (1 / VIEW_SHARE - 1))
+            self.view_due = now + max(
+                VIEW_S / len(watched), (now - started_at) * (1 / VIEW_SHARE - 1)
+            )
 
     def _image(self, name: str, height: int, width: int) -> tuple[Image, np.ndarray]:
         pixels, station = (

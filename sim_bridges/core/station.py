@@ -306,14 +306,14 @@ def _check_measured(arm: str, limits: Limits) -> None:
     unlike |= {"joint_names": list(limits.joint_names)} if limits.joint_names else {}
     unlike |= {"control_mode": limits.control_mode} if limits.control_mode != "tcp_delta" else {}
     if unlike:
-        got = ", ".join(f"{name}: {value}" for name, value in unlike.items())
+        actual = ", ".join(f"{name}: {value}" for name, value in unlike.items())
         limits_name = f"limits of {arm}" if arm else "limits"
         raise RecipeError(
             f"{limits_name}: expected contact_force, contact_torque and contact_fault unlimited, "
             f"no "
             f"joint_names, and tcp_delta "
             f"where a station is simulated without ROS, which measures neither contact nor joints; "
-            f"got {got}. Extend "
+            f"got {actual}. Extend "
             "sim_bridges/limits.yaml, or learn through the station (rlinf demo)"
         )
 

@@ -61,12 +61,12 @@ class Simulator:
         self._enforced = {JUMP: enforce_motion_limits, LATE: enforce_communication}
         self._folder = tempfile.TemporaryDirectory(prefix="rlinf-fci-")
         self._server = self._start()
-        self._connection, theirs = multiprocessing.Pipe()
+        self._connection, child_connection = multiprocessing.Pipe()
         self._loop = multiprocessing.get_context("spawn").Process(
-            target=drive, args=(theirs, "127.0.0.1"), daemon=True
+            target=drive, args=(child_connection, "127.0.0.1"), daemon=True
         )
         self._loop.start()
-        theirs.close()
+        child_connection.close()
         self._state = self._receive(BEGINS_S)
         self._due_s = self._state.time_s
         self._go(START)

@@ -87,8 +87,8 @@ class Twin:
         return sensor, profile
 
     def _go(self) -> None:
-        began, number = time.monotonic(), 0
-        while not self.over.wait(max(0.0, began + number / self.fps - time.monotonic())):
+        started_at, number = time.monotonic(), 0
+        while not self.over.wait(max(0.0, started_at + number / self.fps - time.monotonic())):
             number += 1
             self.colours[:] = np.roll(self.colours, SPEED, axis=1)
             self.colours[0, 0] = number & 255, number >> 8 & 255, number >> 16 & 255
@@ -96,7 +96,7 @@ class Twin:
                 frame = rs.software_video_frame()
                 frame.pixels, frame.bpp, frame.stride = pixels, size_b, pixels.shape[1] * size_b
                 frame.timestamp, frame.domain = (
-                    (time.monotonic() - began) * 1000,
+                    (time.monotonic() - started_at) * 1000,
                     rs.timestamp_domain.hardware_clock,
                 )
                 frame.frame_number, frame.profile = number, profile

@@ -203,8 +203,8 @@ class Control:
             points: joint positions (n, 6) [rad].
         """
         if self.follows:
-            begins = [] if times[0] <= 0.0 else [(0.0, self.joints)]
-            knots = [*begins, *zip(times, points, strict=True)]
+            first_knot = [] if times[0] <= 0.0 else [(0.0, self.joints)]
+            knots = [*first_knot, *zip(times, points, strict=True)]
             self.times, self.points, self.played = (
                 [time for time, _ in knots],
                 np.stack([point for _, point in knots]),

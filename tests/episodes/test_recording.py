@@ -441,11 +441,11 @@ def test_a_clock_that_is_set_within_an_episode_ends_none(
     )
     for message in items:
         recording.take(message, next(events) if message.topic.endswith("episode") else None)
-    Recorder._look(node)
+    Recorder._poll(node)
     assert not reports, "its last time step may be on its way"
     assert abs(items[-1].log_ns - items[0].log_ns) > 3599 * 10**9, "log times are the wall clock's"
     deadline = time.monotonic() + 10 * GRACE_S
     while not reports and time.monotonic() < deadline:
         time.sleep(0.05)
-        Recorder._look(node)
+        Recorder._poll(node)
     assert reports[0][:2] == (ABORTED, "a-1") and "expected 6 time steps" in reports[0][3]

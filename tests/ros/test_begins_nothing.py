@@ -170,14 +170,14 @@ def test_a_recorder_that_is_there_may_take_its_time_to_close_an_episode(
         ],
     )
     others = [SimpleNamespace(node_name="recorder", endpoint_gid=list(b"one"))]
-    watch.begun()
+    watch.start()
     others[:] = (
         [SimpleNamespace(node_name="recorder", endpoint_gid=list(recorders.encode()))]
         if recorders
         else []
     )
     watch.environment.progress_at -= quiet_s
-    watch._look()
+    watch._poll()
     assert closed.done() == given_up
 
 

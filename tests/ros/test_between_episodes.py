@@ -94,7 +94,7 @@ def test_while_episodes_are_wanted_a_device_answers_their_time_steps_alone_and_h
     between._on_goals(goals(GoalStatus.STATUS_EXECUTING))
     for ids, may in (([1], False), ([1, 2], False), ([2], True)):
         publishers_info.return_value = [SimpleNamespace(endpoint_gid=[gid]) for gid in ids]
-        between._look()
+        between._poll()
         assert moves() == may, (
             "who has died wants none, and whoever came in their place was not asked"
         )

@@ -25,7 +25,7 @@ def watched(metres_per_s, scale=1.0):
         (0.01 * k, (0.01 * k * metres_per_s, 0.0, 0.0)) for k in range(60)
     ]
     watcher.targets = [(at, (scale * x, y, z)) for at, (x, y, z) in watcher.poses]
-    watcher.by_joints, watcher.begun, watcher.limits = False, 0.0, SimpleNamespace(speed=0.25)
+    watcher.by_joints, watcher.started_at, watcher.limits = False, 0.0, SimpleNamespace(speed=0.25)
     watcher.spin = lambda *_: None
     return watcher
 

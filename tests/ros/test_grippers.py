@@ -313,7 +313,7 @@ def test_a_gripper_that_comes_back_elsewhere_is_told_anew_where_it_is_wanted(mon
     )
 
     def want(width):
-        commands.begun -= gripper_command.SETTLED_S
+        commands.started_at -= gripper_command.SETTLED_S
         commands._on_command(GripperWidth(width=width))
         commands.look()
         commands.look()

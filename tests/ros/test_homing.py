@@ -242,7 +242,7 @@ def going_home():
     )
     homing.enabled, homing.enabled_at, homing.homes = True, now, SimpleNamespace(lease_s=1.0)
     homing.by_hand, homing.topics, homing.measured = lambda: False, {"": "joint_states"}, {"": ()}
-    homing.begun = homing.nearer_at = now
+    homing.started_at = homing.nearer_at = now
     homing.timestep_publishers, homing.node = (
         {(1,)},
         SimpleNamespace(
@@ -256,7 +256,7 @@ def going_home():
 
 def test_where_nothing_is_heard_of_the_arm_the_way_home_says_of_what(going_home):
     homing, now = going_home
-    homing.begun = homing.nearer_at = now - 4.0
+    homing.started_at = homing.nearer_at = now - 4.0
     homing.measured = {}
     code, reason = homing._stopped(now)
     assert code == CODES.NO_STATE and reason.startswith(
@@ -285,7 +285,7 @@ def test_where_nothing_is_heard_of_the_arm_the_way_home_says_of_what(going_home)
         ({"enabled": False}, CODES.NOT_ENABLED, "the enable was let go"),
         ({"enabled_at": time.monotonic() - 999.0}, CODES.NOT_ENABLED, "the enable was let go"),
         ({"by_hand": lambda: True}, CODES.TAKEN_OVER, "a device moves the arm"),
-        ({"begun": time.monotonic() - 999.0}, CODES.TIMEOUT, "more than 60 s"),
+        ({"started_at": time.monotonic() - 999.0}, CODES.TIMEOUT, "more than 60 s"),
         (
             {"timestep_publishers": {(2,)}},
             CODES.CLIENT_GONE,

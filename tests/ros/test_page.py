@@ -333,7 +333,7 @@ def test_an_episode_whose_environment_has_died_is_over_and_the_late_end_of_an_ol
     def playing(kind=None, name=""):
         if kind is not None:
             page._on_episode(EpisodeEvent(kind=kind, episode_id=name))
-        page._look()
+        page._poll()
         return page.episode.kind == EpisodeEvent.STARTED
 
     assert playing(EpisodeEvent.STARTED, "a")

@@ -102,9 +102,9 @@ def test_a_start_plays_no_scene_that_was_played_since_the_last_one(asks, events,
     goals = []
     ask(asks, "start", mode="train")
     for seed in events:
-        asks.begun(EpisodeEvent(mode="train", seed=seed))
+        asks.on_episode_begin(EpisodeEvent(mode="train", seed=seed))
     asks.director = True
-    asks.begun(EpisodeEvent(mode="train", seed=500))  # a director's scenes are its own
+    asks.on_episode_begin(EpisodeEvent(mode="train", seed=500))  # a director's scenes are its own
     asks.director = False
     ask(asks, "start", mode="train")
     assert goals == [10, first]
@@ -155,7 +155,7 @@ def test_an_episode_whose_start_was_not_answered_in_time_is_taken_back(asks, mon
 def test_a_word_of_the_episode_before_judges_none_that_has_begun_since(asks, monkeypatch):
     monkeypatch.setattr(page_asks, "PASSED_ON_S", 0.1)
     shown_at = time.monotonic()
-    asks.begun(EpisodeEvent(mode="train", seed=1))
+    asks.on_episode_begin(EpisodeEvent(mode="train", seed=1))
     for word in ("success", "failure", "discard", "rerecord"):
         with pytest.raises(RlinfError, match="before the episode in play had begun"):
             ask(asks, word, shown_at=shown_at)

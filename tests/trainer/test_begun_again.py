@@ -322,7 +322,7 @@ def test_workers_of_a_run_that_goes_on_play_scenes_of_their_own():
     class Players(OnRay):
         def __init__(self):
             self.recipe = load_recipe("sim_ppo", ["placement.workers=2"])
-            self.resources, self.worker_arguments, self.died, self.begun, self.spawned = (
+            self.resources, self.worker_arguments, self.died, self.resumes, self.spawned = (
                 {},
                 (),
                 0,
@@ -406,10 +406,10 @@ def test_a_process_that_is_killed_for_memory_is_replaced_and_one_that_is_not_hea
         workers._answer(0)
     assert len(replaced) > 1
     readers = Readers.__new__(Readers)
-    readers.ray, readers._begun = Lost(ray.exceptions.RpcError("cut")), {tmp_path: (0, None)}
+    readers.ray, readers._pending = Lost(ray.exceptions.RpcError("cut")), {tmp_path: (0, None)}
     with pytest.raises(IngestError, match="a process of the ingest does not answer"):
         readers.read(tmp_path, "station_a")
-    readers.ray, readers._begun = (
+    readers.ray, readers._pending = (
         Lost(ray.exceptions.RayTaskError("f", "tb", MemoryError("m"))),
         {tmp_path: (0, None)},
     )

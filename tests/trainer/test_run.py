@@ -96,7 +96,7 @@ def test_recordings_are_read_as_the_recipe_and_its_algorithm_want_them(
 def test_the_rate_of_a_resumed_run_counts_its_own_steps_alone(task, tmp_path):
     run, entries = run_of(task, tmp_path / "run"), []
     run.on_progress = lambda run, entry: entries.append(entry)
-    run.began, run.data.steps, run.started = 1000, 1600, time.perf_counter() - 3.0
+    run.first_step, run.data.steps, run.started = 1000, 1600, time.perf_counter() - 3.0
     run._evaluate(lambda: [EpisodeResult(1, True, False, 1.0, 5)])
     (entry,) = entries
     assert (entry["success"], entry["failure"], entry["return"], entry["episodes"]) == (

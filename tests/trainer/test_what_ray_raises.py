@@ -160,7 +160,7 @@ def test_a_shard_whose_answer_is_lost_with_its_machine_is_made_again_and_holds_e
 @pytest.fixture
 def readers(intake):
     intake.readers = readers = Readers.__new__(Readers)
-    readers.ray, readers.died, readers._next, readers._begun = Here(), 0, 0, {}
+    readers.ray, readers.died, readers._next, readers._pending = Here(), 0, 0, {}
     readers.reader_arguments = intake.spec, intake.longest, False, None
     readers._actors = [readers._spawn()]
     return readers
@@ -174,7 +174,7 @@ def test_a_full_store_ends_no_reading_ahead_and_refuses_no_episode(intake, reade
     intake.prefetch([intake.folder])
     for error in (None, task_error(exceptions.OutOfDiskError("full")), exceptions.RpcError("cut")):
         if error:
-            readers._begun, readers.ray = {intake.folder: (0, None)}, Here(get=[error])
+            readers._pending, readers.ray = {intake.folder: (0, None)}, Here(get=[error])
         with pytest.raises(
             IngestError, match="(?s)a process of the ingest does not answer: .*Nothing is lost"
         ):

@@ -175,7 +175,9 @@ def test_branches_end_at_the_horizon_and_where_the_members_disagree(fitted):
     env.reset(range(16))
     ends = [env.step(np.zeros((16, 3))) for _ in range(TINY.horizon)][-1]
     assert (
-        (ends.done[env.age == 0] == 1).all() and (env.age <= TINY.horizon).all() and env.begun > 16
+        (ends.done[env.age == 0] == 1).all()
+        and (env.age <= TINY.horizon).all()
+        and env.branch_count > 16
     )
     world.check, check = replace(world.check, threshold=-1.0), world.check
     try:

@@ -127,10 +127,10 @@ class ActionEngine(OpenAIEngine):
             at = next(
                 (
                     index
-                    for index, (theirs, ours) in enumerate(
+                    for index, (replayed, drawn) in enumerate(
                         zip(prompt, request.prompt, strict=False)
                     )
-                    if theirs != ours
+                    if replayed != drawn
                 ),
                 min(len(prompt), len(request.prompt)),
             )
@@ -170,13 +170,13 @@ class ActionEngine(OpenAIEngine):
                 f"{self.folder}. Save the model there with save_pretrained(max_shard_size='1000GB')"
             )
         weights, _ = policy.factory.files(policy.network, policy.tokenizer)
-        aside = self.folder / ".model.safetensors.part"
+        temporary = self.folder / ".model.safetensors.part"
         save_file(
             {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()},
-            aside,
+            temporary,
             {"format": "pt"},
         )
-        os.replace(aside, self.folder / "model.safetensors")
+        os.replace(temporary, self.folder / "model.safetensors")
         for path, body in RELOAD:
             self._call(path, body)
         self.version = version

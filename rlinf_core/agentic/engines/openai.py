@@ -319,9 +319,9 @@ def write_weights(network: Any, folder: Path) -> Path:
             continue
         storages.add(tensor.data_ptr())
         weights[name] = tensor.detach().cpu().contiguous()
-    aside = folder / ".model.safetensors.part"
-    save_file(weights, aside, {"format": "pt"})
-    os.replace(aside, folder / "model.safetensors")
+    temporary = folder / ".model.safetensors.part"
+    save_file(weights, temporary, {"format": "pt"})
+    os.replace(temporary, folder / "model.safetensors")
     if not (folder / "config.json").exists():
         network.config.save_pretrained(folder)
     return folder

@@ -177,8 +177,8 @@ class Planner:
         folder.mkdir(parents=True, exist_ok=True)
         number = sum(1 for _ in folder.glob(f"episode-{self.seed}-*.json"))
         path = folder / f"episode-{self.seed}-{number}.json"
-        aside = path.with_name(f".{path.name}.{os.getpid()}")
-        aside.write_text(
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        temporary.write_text(
             json.dumps(
                 {
                     "sentence": self.sentence,
@@ -191,7 +191,7 @@ class Planner:
                 indent=1,
             )
         )
-        os.replace(aside, path)
+        os.replace(temporary, path)
 
     def expert(self) -> Message:
         """Return the message of a scripted planner."""

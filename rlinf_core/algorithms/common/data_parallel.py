@@ -59,10 +59,10 @@ def parallelise(learner: Optimised, strategy: Strategy) -> None:
         RecipeError: under FSDP2 an optimiser trains parts of a module.
     """
     for name, optimiser in learner.optimisers.items():
-        mine = [p for group in optimiser.param_groups for p in group["params"]]
-        scalar = any(p.ndim == 0 for p in mine)
+        parameters = [p for group in optimiser.param_groups for p in group["params"]]
+        scalar = any(p.ndim == 0 for p in parameters)
         _wrapped[optimiser] = (
-            _replicated(mine) if strategy == "ddp" or scalar else _sharded(learner, name)
+            _replicated(parameters) if strategy == "ddp" or scalar else _sharded(learner, name)
         )
         _backward[optimiser] = False
         optimiser.register_step_pre_hook(_check)
@@ -127,12 +127,14 @@ def _sharded(learner: Optimised, name: str) -> nn.Module:
     from torch.distributed.fsdp import fully_shard
 
     optimiser = learner.optimisers[name]
-    mine = {p for group in optimiser.param_groups for p in group["params"]}
+    parameters = {p for group in optimiser.param_groups for p in group["params"]}
     modules = {
-        key: module for key, module in learner.modules.items() if mine & {*module.parameters()}
+        key: module
+        for key, module in learner.modules.items()
+        if parameters & {*module.parameters()}
     }
     trained = Trained(nn.ModuleList(modules.values()))
-    if mine != {p for p in trained.parameters() if p.requires_grad}:
+    if parameters != {p for p in trained.parameters() if p.requires_grad}:
         raise RecipeError(
             f"placement.strategy: fsdp shards whole modules, and optimiser '{name}' of the "
             f"algorithm trains "

@@ -57,10 +57,10 @@ class BatchRenorm(nn.Module):
 
 def moments(x: Tensor) -> tuple[Tensor, Tensor]:
     """Return mean and variance (E, 1, F) of a batch (E, B, F), over all of its shards."""
-    mine = x.mean(dim=1, keepdim=True)
-    mean = all_sum(mine) / world_size()
+    local_mean = x.mean(dim=1, keepdim=True)
+    mean = all_sum(local_mean) / world_size()
     return mean, all_sum(
-        x.var(dim=1, keepdim=True, unbiased=False) + (mine - mean) ** 2
+        x.var(dim=1, keepdim=True, unbiased=False) + (local_mean - mean) ** 2
     ) / world_size()
 
 

@@ -290,12 +290,12 @@ def _extra(episode: Episode) -> dict[str, Any]:
 
 def _pattern(path: str) -> str:
     """Return a path as a pattern for info.json."""
-    for ours, theirs in (
+    for field, replacement in (
         ("chunk-000", "chunk-{chunk_index:03d}"),
         ("{file:", "{file_index:"),
         ("{key}", "{video_key}"),
     ):
-        path = path.replace(ours, theirs)
+        path = path.replace(field, replacement)
     return path
 
 

@@ -211,7 +211,7 @@ def _episode(
     actions = columns["action"].astype(np.float64)
     success = bool(columns["next.success"].any()) if "next.success" in columns else True
     failure = metadata.get("outcome") == "failure"
-    given = columns.get("next.reward", np.append(np.zeros(length - 1), float(success)))
+    rewards = columns.get("next.reward", np.append(np.zeros(length - 1), float(success)))
     discounts = np.ones(length, np.float32)
     discounts[-1] = 0.0 if success or failure else 1.0
     stamps = metadata.get("stamps_ns", np.round(data.stamps_s(columns) * NS).astype(np.int64))
@@ -236,7 +236,7 @@ def _episode(
         executed=actions,
         sources=tuple(metadata.get("sources", _sources(columns, length))),
         limits=((),) * length,
-        rewards=np.asarray(given, np.float32).ravel(),
+        rewards=np.asarray(rewards, np.float32).ravel(),
         discounts=discounts,
         stamps_ns=np.asarray(stamps, np.int64),
     )

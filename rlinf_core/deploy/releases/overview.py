@@ -87,7 +87,9 @@ def _watched(releases: ReleaseController) -> dict[str, Any] | None:
     }
 
 
-def _station(releases: ReleaseController, name: str, when: float, report: Any) -> dict[str, Any]:
+def _station(
+    releases: ReleaseController, name: str, reported_at: float, report: Any
+) -> dict[str, Any]:
     record, last = releases.record, releases.last.get(name, ())
     notes = {
         "on trial": record.trial is not None and record.trial.station == name,
@@ -95,7 +97,7 @@ def _station(releases: ReleaseController, name: str, when: float, report: Any) -
         "pinned": name in record.pins or ALL in record.pins,
     }
     return {
-        "last_report_s": time.monotonic() - when,
+        "last_report_s": time.monotonic() - reported_at,
         "meant": releases.version_for(name, releases.newest),
         "fetched": report.policy_version,
         "playing": report.playing if report.HasField("playing") else report.policy_version,

@@ -237,7 +237,9 @@ class Record(Model):
     def write(self, path: Path) -> None:
         """Write the record durably. A failure is printed, and the run continues."""
         try:
-            write_atomically(path, lambda aside: aside.write_text(self.model_dump_json(indent=1)))
+            write_atomically(
+                path, lambda temporary: temporary.write_text(self.model_dump_json(indent=1))
+            )
         except OSError as error:
             print(
                 f"{path}: cannot be written: {error}. A trainer that is started again goes on from "

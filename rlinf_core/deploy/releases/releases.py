@@ -157,8 +157,8 @@ class ReleaseController(PolicySelector):
         record, station, now = self.record, self.settings.canary, time.monotonic()
         free = [
             name
-            for name, (when, _) in reports.items()
-            if now - when < SILENT_S
+            for name, (reported_at, _) in reports.items()
+            if now - reported_at < SILENT_S
             and name not in record.pins
             and name not in record.drained
             and station in ("", name)

@@ -118,21 +118,21 @@ class Batcher:
             if self._ended:
                 return None
             self._busy = True
-            alike = [waiting for waiting in self.waiting if waiting.kind == self.waiting[0].kind][
+            batch = [waiting for waiting in self.waiting if waiting.kind == self.waiting[0].kind][
                 : self.max_batch
             ]
-            self.waiting = [waiting for waiting in self.waiting if waiting not in alike]
+            self.waiting = [waiting for waiting in self.waiting if waiting not in batch]
         return [
-            waiting for waiting in alike if not waiting.answer.done()
+            waiting for waiting in batch if not waiting.answer.done()
         ]  # without clients that have gone
 
     def _timed(self, batch: list[Waiting]) -> None:
-        began = time.monotonic()
+        started_at = time.monotonic()
         results = self._answered(batch)
-        took_s = time.monotonic() - began
+        took_s = time.monotonic() - started_at
         self._durations.append(took_s)
         for waiting, result in zip(batch, results, strict=True):
-            waiting.request, waiting.began, waiting.took_s = result, began, took_s
+            waiting.request, waiting.began, waiting.took_s = result, started_at, took_s
             waiting.size = len(batch)
 
     def _answered(self, batch: list[Waiting]) -> list[Any]:

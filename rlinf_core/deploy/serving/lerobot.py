@@ -430,14 +430,14 @@ def resized(picture: Any, name: str, shape: tuple[int, ...]) -> np.ndarray:
         or picture.shape[2] != 3
         or not picture.size
     ):
-        got = (
+        actual = (
             f"{picture.dtype}{list(picture.shape)}"
             if isinstance(picture, np.ndarray)
             else type(picture).__name__
         )
         raise SpecError(
             f"lerobot: expected a picture (height, width, 3) of uint8 from the camera {name}, got "
-            f"{got}"
+            f"{actual}"
         )
     if picture.shape == shape:
         return picture

@@ -165,16 +165,18 @@ def _array(data: Any, dtype: np.dtype, shape: Any) -> np.ndarray:
         or not isinstance(data, bytes)
         or math.prod(shape) * dtype.itemsize != len(data)
     ):
-        got = f"{len(data)} bytes" if isinstance(data, bytes) else type(data).__name__
+        actual = f"{len(data)} bytes" if isinstance(data, bytes) else type(data).__name__
         raise ServingError(
             f"array: expected the bytes of {dtype} in a shape of at most {MAX_DIMENSIONS} "
             f"dimensions, got "
-            f"{got} for shape {escape_ascii(shape)[:80]}"
+            f"{actual} for shape {escape_ascii(shape)[:80]}"
         )
     return np.frombuffer(data, dtype).reshape(shape)
 
 
-OURS = "rlinf"  # key of our extensions of openpi's protocol in metadata, requests and answers
+EXTENSION_KEY = (
+    "rlinf"  # key of our extensions of openpi's protocol in metadata, requests and answers
+)
 STATE, PROMPT = "state", "prompt"
 PREFIX = "observation/"  # optional prefix of each name, as in openpi's examples
 
@@ -220,7 +222,7 @@ def metadata(
         "action": list(spec.action.names),
         "action_units": list(spec.action.units),
         "action_horizon": horizon,
-        OURS: {
+        EXTENSION_KEY: {
             "version": version,
             "spec": spec.to_dict(),
             "execute": execute,
@@ -236,7 +238,7 @@ def read_request(spec: StationSpec, message: Mapping[str, Any], needs_instructio
         SpecError: a field is missing, unknown, or has another type or shape than the spec.
     """
     fields = {str(key).removeprefix(PREFIX): value for key, value in message.items()}
-    names = {STATE, PROMPT, OURS} | {item.name for item in spec.observation}
+    names = {STATE, PROMPT, EXTENSION_KEY} | {item.name for item in spec.observation}
     for name in fields.keys() - names:
         expected = ", ".join([*(item.name for item in spec.observation), PROMPT])
         raise SpecError(
@@ -258,7 +260,7 @@ def read_request(spec: StationSpec, message: Mapping[str, Any], needs_instructio
             f"{PROMPT}: expected an instruction in words, which this policy needs, got "
             f"{instruction!r:.40}"
         )
-    return Request(vectors, images, instruction, **_ours(spec, fields.get(OURS, {})))
+    return Request(vectors, images, instruction, **_extension(spec, fields.get(EXTENSION_KEY, {})))
 
 
 def check_keys(spec: StationSpec, keys: Mapping[str, str]) -> None:
@@ -283,7 +285,7 @@ def observation_message(
         return message
     if STATE in keys:
         message[STATE] = spec.flatten(named)
-    return {theirs: message[mine] for mine, theirs in keys.items()}
+    return {key: message[name] for name, key in keys.items()}
 
 
 def read_actions(spec: StationSpec, answer: Mapping[str, Any]) -> np.ndarray:
@@ -301,11 +303,11 @@ def read_actions(spec: StationSpec, answer: Mapping[str, Any]) -> np.ndarray:
         or actions.shape[1] != size
         or not 0 < len(actions) <= 1000
     ):
-        got = actions.shape if isinstance(actions, np.ndarray) else type(actions).__name__
+        actual = actions.shape if isinstance(actions, np.ndarray) else type(actions).__name__
         raise AnswerError(
             f"answer: expected 'actions' of shape (1 to 1000, {size}) for "
             f"{', '.join(spec.action.names)}, "
-            f"got {got}. Serve a policy of this task"
+            f"got {actual}. Serve a policy of this task"
         )
     if actions.dtype.kind != "f":
         raise AnswerError(
@@ -322,17 +324,19 @@ def read_actions(spec: StationSpec, answer: Mapping[str, Any]) -> np.ndarray:
     return np.clip(actions.astype(float), -np.array(spec.action.scale), spec.action.scale)
 
 
-def read_ours(answer: Mapping[str, Any]) -> dict[str, Any]:
+def read_extension(answer: Mapping[str, Any]) -> dict[str, Any]:
     """Read the extra data of our own servers. Raises AnswerError if they are malformed."""
-    ours = answer.get(OURS, {})
-    if not isinstance(ours, dict):
-        raise AnswerError(f"answer: expected a map in '{OURS}', got {type(ours).__name__}")
-    if type(version := ours.get("version", 0)) is not int or not -1 <= version < 2**63:
+    extension = answer.get(EXTENSION_KEY, {})
+    if not isinstance(extension, dict):
+        raise AnswerError(
+            f"answer: expected a map in '{EXTENSION_KEY}', got {type(extension).__name__}"
+        )
+    if type(version := extension.get("version", 0)) is not int or not -1 <= version < 2**63:
         raise AnswerError(
             f"answer: expected a version of -1 or more, got {escape_ascii(version)[:40]}"
         )
     for name in ("drawn", "log_probs"):
-        value = ours.get(name, np.zeros(1, np.float32))
+        value = extension.get(name, np.zeros(1, np.float32))
         if name == "log_probs" and value is None:
             continue
         if (
@@ -341,13 +345,15 @@ def read_ours(answer: Mapping[str, Any]) -> dict[str, Any]:
             or not value.ndim
             or not np.isfinite(value).all()
         ):
-            got = (
+            actual = (
                 f"{value.dtype}{list(value.shape)}"
                 if isinstance(value, np.ndarray)
                 else type(value).__name__
             )
-            raise AnswerError(f"answer: expected '{name}' as an array of finite numbers, got {got}")
-    return ours
+            raise AnswerError(
+                f"answer: expected '{name}' as an array of finite numbers, got {actual}"
+            )
+    return extension
 
 
 def check_horizon(actions: np.ndarray, horizon: int, execute: int) -> None:
@@ -374,10 +380,10 @@ def _field(item: ArraySpec, fields: Mapping[str, Any]) -> np.ndarray:
     """Return the array of an item after a check with its spec; it is not scaled or rounded."""
     value = fields.get(item.name)
     if not isinstance(value, np.ndarray):
-        got = "nothing" if item.name not in fields else type(value).__name__
+        actual = "nothing" if item.name not in fields else type(value).__name__
         raise SpecError(
             f"observation '{item.name}': expected an array {item.dtype}{list(item.shape)}, got "
-            f"{got}"
+            f"{actual}"
         )
     if item.dtype == "uint8" and value.dtype != np.uint8:
         raise SpecError(f"observation '{item.name}': expected uint8, 0 to 255, got {value.dtype}")
@@ -387,7 +393,7 @@ def _field(item: ArraySpec, fields: Mapping[str, Any]) -> np.ndarray:
         raise SpecError(f"observation {error}") from error
 
 
-def _ours(spec: StationSpec, options: Any) -> dict[str, Any]:
+def _extension(spec: StationSpec, options: Any) -> dict[str, Any]:
     """Return the extra data of our own clients."""
     if (
         not isinstance(options, dict)
@@ -395,7 +401,8 @@ def _ours(spec: StationSpec, options: Any) -> dict[str, Any]:
         or not isinstance(options.get("explore"), bool | None)
     ):
         raise SpecError(
-            f"{OURS}: expected a map of explore (a boolean), episode, left and frozen, got "
+            f"{EXTENSION_KEY}: expected a map of explore (a boolean), episode, left and frozen, "
+            f"got "
             f"{escape_ascii(options)[:80]}"
         )
     return {
@@ -419,18 +426,19 @@ def _in_play(spec: StationSpec, options: Mapping[str, Any]) -> dict[str, Any]:
         or left.dtype.kind != "f"
         or not np.isfinite(left).all()
     ):
-        got = (
+        actual = (
             f"{left.dtype}{list(left.shape)}"
             if isinstance(left, np.ndarray)
             else type(left).__name__
         )
         raise SpecError(
-            f"{OURS}.left: expected finite actions of shape (at most 1000, {spec.action.dim}), got "
-            f"{got}"
+            f"{EXTENSION_KEY}.left: expected finite actions of shape (at most 1000, "
+            f"{spec.action.dim}), got "
+            f"{actual}"
         )
     if not isinstance(frozen, int) or isinstance(frozen, bool) or not 0 <= frozen <= 1000:
         raise SpecError(
-            f"{OURS}.frozen: expected a number of actions, 0 to 1000, got "
+            f"{EXTENSION_KEY}.frozen: expected a number of actions, 0 to 1000, got "
             f"{escape_ascii(frozen)[:40]}"
         )
     return {"left": left, "frozen": frozen}

@@ -193,7 +193,7 @@ class PolicyServer:
         self.bounds.admission.listening = True
         tasks = [
             asyncio.create_task(coroutine)
-            for coroutine in (self._look(), self._report(), self.bounds.sweep())
+            for coroutine in (self._poll(), self._report(), self.bounds.sweep())
         ]
         self.batcher.start()
         try:
@@ -316,7 +316,7 @@ class PolicyServer:
         oldest.connection.drop()
         return True
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         """Take newer versions as they come, loaded and warmed up beside what is served."""
         while True:
             await asyncio.sleep(LOOK_S)

@@ -78,16 +78,18 @@ class Version:
                 "far from what it has learned"
             )
         answers: list[Answer] = [
-            {"actions": chunk_actions, protocol.OURS: {"version": self.number}}
+            {"actions": chunk_actions, protocol.EXTENSION_KEY: {"version": self.number}}
             for chunk_actions in actions
         ]
         for index, (request, answer) in enumerate(zip(requests, answers, strict=True)):
             if self._continues(request):
-                answer[protocol.OURS]["continues"] = True
+                answer[protocol.EXTENSION_KEY]["continues"] = True
             if request.explore is not None:
-                answer[protocol.OURS]["drawn"] = chunk.drawn[index].numpy(force=True)
+                answer[protocol.EXTENSION_KEY]["drawn"] = chunk.drawn[index].numpy(force=True)
                 if chunk.log_probs is not None:
-                    answer[protocol.OURS]["log_probs"] = chunk.log_probs[index].numpy(force=True)
+                    answer[protocol.EXTENSION_KEY]["log_probs"] = chunk.log_probs[index].numpy(
+                        force=True
+                    )
         return answers
 
     def _chunk(self, requests: Sequence[Request]) -> ActionChunk:

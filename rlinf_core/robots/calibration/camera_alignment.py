@@ -86,7 +86,7 @@ def save_picture(path: Path, picture: np.ndarray) -> None:
     """
     import cv2
 
-    aside = path.with_name(f".{path.name}.new")
+    temporary = path.with_name(f".{path.name}.new")
     try:
         is_encoded, coded = cv2.imencode(path.suffix, np.ascontiguousarray(picture[..., ::-1]))
     except cv2.error:  # an unknown ending
@@ -99,11 +99,11 @@ def save_picture(path: Path, picture: np.ndarray) -> None:
         )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        aside.write_bytes(coded.tobytes())
-        aside.replace(path)
+        temporary.write_bytes(coded.tobytes())
+        temporary.replace(path)
     except OSError as error:
         with contextlib.suppress(OSError):
-            aside.unlink()
+            temporary.unlink()
         raise RlinfError(
             f"{path}: cannot be written: {error.strerror}. Name another place", code="RL-E207"
         ) from error
@@ -131,10 +131,10 @@ def moved(reference: np.ndarray, now: np.ndarray) -> Moved:
     # the function overwrites its inputs
     (right, down), _ = cv2.phaseCorrelate(grey[0].copy(), grey[1].copy(), window)
     start = np.array([[1.0, 0.0, right], [0.0, 1.0, down]], np.float32)
-    until = (cv2.TERM_CRITERIA_EPS + cv2.TERM_CRITERIA_COUNT, 60, 1e-5)
+    criteria = (cv2.TERM_CRITERIA_EPS + cv2.TERM_CRITERIA_COUNT, 60, 1e-5)
     try:
         alike, transform = cv2.findTransformECC(
-            grey[0], grey[1], start, cv2.MOTION_EUCLIDEAN, until
+            grey[0], grey[1], start, cv2.MOTION_EUCLIDEAN, criteria
         )
     except cv2.error:  # no transform between the two pictures
         return Moved(float(right), float(down), 0.0, 0.0)

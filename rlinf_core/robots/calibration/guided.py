@@ -132,11 +132,11 @@ def flow(value: Any) -> str:
 
 def publish(path: Path, text: str) -> None:
     """Replace a file's text atomically."""
-    aside = path.with_name(f".{path.name}.new")
-    aside.write_text(text)
+    temporary = path.with_name(f".{path.name}.new")
+    temporary.write_text(text)
     if path.exists():
-        aside.chmod(path.stat().st_mode)
-    publish_file(aside, path)
+        temporary.chmod(path.stat().st_mode)
+    publish_file(temporary, path)
 
 
 def draw(guided: Guided, low: list[float], high: list[float], out: Path) -> None:

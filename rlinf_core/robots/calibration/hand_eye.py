@@ -81,11 +81,11 @@ def check(
         )
     document = read(path, "hand-eye file")
     for name, mount in checked(HandEye, document).cameras.items():
-        for key, expected, got, names in (
+        for key, expected, actual, names in (
             (f"cameras.{name}", "a camera", name, cameras),
             (f"cameras.{name}.arm", "an arm", mount.arm, arms),
         ):
-            if got not in names:
+            if actual not in names:
                 listing = (
                     ", ".join(filter(None, names))
                     or f"none: it has no {expected.split()[1]} with a name"
@@ -93,7 +93,7 @@ def check(
                 raise RecipeError(
                     f"{document.place(tuple(key.split('.')))}: '{key}': expected {expected} of "
                     f"robot.yaml ({listing}), "
-                    f"got '{got}'{nearest(got, names)}"
+                    f"got '{actual}'{nearest(actual, names)}"
                 )
         if mount.on == TOOL and not tool_frame:
             raise RecipeError(
@@ -215,8 +215,8 @@ def board_in(
     )
     if not is_visible:
         return None
-    until = (cv2.TERM_CRITERIA_EPS + cv2.TERM_CRITERIA_MAX_ITER, 40, 1e-4)
-    corners = cv2.cornerSubPix(grey, corners, (5, 5), (-1, -1), until)
+    deadline = (cv2.TERM_CRITERIA_EPS + cv2.TERM_CRITERIA_MAX_ITER, 40, 1e-4)
+    corners = cv2.cornerSubPix(grey, corners, (5, 5), (-1, -1), deadline)
     grid = np.array(
         [
             [square_m * column, square_m * row, 0.0]

@@ -119,9 +119,9 @@ class Source:
         return bool((video.height(), video.width()) == self.settings.size)
 
     def read(self) -> Frame:
-        until = time.monotonic() + SILENT_S
+        deadline = time.monotonic() + SILENT_S
         try:
-            while time.monotonic() < until:
+            while time.monotonic() < deadline:
                 frames = self.frames.wait_for_frames(round(SILENT_S * MM))
                 arrived_ns = time.time_ns()
                 if not frames.get_color_frame() or (self.align and not frames.get_depth_frame()):

@@ -227,12 +227,14 @@ class Guard:
             and not self.trouble
             and (has_reported or now - self._opened_at > FIRST_MESSAGE_S)
         ):
-            got = (
+            actual = (
                 "a deflection or a pressed button. Let go of it"
                 if has_reported
                 else "no word of it yet. Is it publishing?"
             )
-            self.trouble = f"{self.name}: expected it at rest before its first command, got {got}"
+            self.trouble = (
+                f"{self.name}: expected it at rest before its first command, got {actual}"
+            )
 
 
 class Source:
@@ -296,9 +298,9 @@ class Source:
                 raise self._disconnected("its end")
             yield data
 
-    def _disconnected(self, got: str | None) -> DeviceError:
+    def _disconnected(self, actual: str | None) -> DeviceError:
         return DeviceError(
-            f"unplugged: expected reports of {self.device_name} at {self.path}, got {got}. Plug "
+            f"unplugged: expected reports of {self.device_name} at {self.path}, got {actual}. Plug "
             f"it in "
             f"again: it is "
             "looked for every second",

@@ -44,10 +44,10 @@ class Events:
     def range_of(self, code: int) -> tuple[int, int, int] | None:
         """Return value, minimum and maximum of an absolute axis (EVIOCGABS), or None."""
         try:
-            got = fcntl.ioctl(self.source.fd, 0x80184540 + code, bytes(24))
+            actual = fcntl.ioctl(self.source.fd, 0x80184540 + code, bytes(24))
         except OSError:
             return None
-        value, low, high = struct.unpack_from("3i", got)
+        value, low, high = struct.unpack_from("3i", actual)
         return (value, low, high) if high > low else None
 
     def read(self) -> Iterator[tuple[int, int, int]]:

@@ -245,7 +245,7 @@ class LearnerGroup:
         )
         self.resources = {"num_cpus": cpus or cpus_per_process(size), "num_gpus": gpus}
         self.checkpoint: State | None = None
-        self.taken = False  # whether the checkpoint includes the constant weights
+        self.has_constants = False  # whether the checkpoint includes the constant weights
         self.since: list[tuple[str, tuple[Any, ...]]] = []
         self.failures, self.updates = 0, 0
         self.processes: list[Any] = []  # Ray actors
@@ -359,7 +359,12 @@ class LearnerGroup:
 
     def load_state_dict(self, state: State) -> None:
         """Restore a state of a group of any size, or of a learner in one process."""
-        self.checkpoint, self.since, self.updates, self.taken = state, [], state["updates"], False
+        self.checkpoint, self.since, self.updates, self.has_constants = (
+            state,
+            [],
+            state["updates"],
+            False,
+        )
         try:
             self._restore()
         except LostProcess as error:
@@ -403,13 +408,13 @@ class LearnerGroup:
         """Fetch the state and drop the stored calls."""
         while True:
             try:
-                state: State = self._call_all("state_dict", not self.taken)[0]
-                if self.taken and self.checkpoint:
+                state: State = self._call_all("state_dict", not self.has_constants)[0]
+                if self.has_constants and self.checkpoint:
                     before = self.checkpoint["modules"]
                     state["modules"] = {
                         name: before[name] | weights for name, weights in state["modules"].items()
                     }
-                self.checkpoint, self.since, self.taken = state, [], True
+                self.checkpoint, self.since, self.has_constants = state, [], True
                 return state
             except LostProcess as error:
                 self._recover(error)

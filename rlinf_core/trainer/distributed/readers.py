@@ -72,12 +72,12 @@ class Readers:
             0,
         )
         self._actors = [self._spawn() for _ in range(count)]
-        self._begun: dict[Path, tuple[int, Any]] = {}
+        self._pending: dict[Path, tuple[int, Any]] = {}
 
     def prefetch(self, waiting: Iterable[tuple[Path, str]]) -> None:
         """Start reading the first of the ``waiting`` (folder, sender)."""
         for _, (folder, sender) in zip(range(AHEAD * len(self._actors)), waiting, strict=False):
-            if folder not in self._begun:
+            if folder not in self._pending:
                 with contextlib.suppress(
                     OSError, self.ray.exceptions.RayError
                 ):  # ``read`` reports it
@@ -87,11 +87,11 @@ class Readers:
         """Return the episode of a folder. Raises EpisodeError if it is invalid."""
         while True:
             try:
-                if folder not in self._begun:
+                if folder not in self._pending:
                     self._begin(folder, sender)
             except self.ray.exceptions.RayError as error:  # such as a full store
                 raise _no_answer(error) from error
-            number, answer = self._begun.pop(folder)
+            number, answer = self._pending.pop(folder)
             try:
                 read: Trajectory = self.ray.get(answer)
                 return read
@@ -109,7 +109,7 @@ class Readers:
     def _begin(self, folder: Path, sender: str) -> None:
         number = self._next = (self._next + 1) % len(self._actors)
         files = {path.name: path.read_bytes() for path in folder.iterdir()}
-        self._begun[folder] = number, self._actors[number].read.remote(folder.name, files, sender)
+        self._pending[folder] = number, self._actors[number].read.remote(folder.name, files, sender)
 
     def _replace(self, number: int, error: Exception) -> None:
         check_started("ingest", error)
@@ -124,7 +124,9 @@ class Readers:
             f"ingest process {number} died and is replaced ({self.died} of {RESTARTS})", flush=True
         )
         self._actors[number] = self._spawn()
-        self._begun = {folder: begun for folder, begun in self._begun.items() if begun[0] != number}
+        self._pending = {
+            folder: pending for folder, pending in self._pending.items() if pending[0] != number
+        }
 
     def _spawn(self) -> Any:
         return self.ray.remote(num_cpus=0, scheduling_strategy="SPREAD")(Reader).remote(

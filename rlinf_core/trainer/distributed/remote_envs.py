@@ -122,11 +122,11 @@ class RemoteEnvs:
         return np.split(np.asarray(values), len(self.processes))
 
     def _all(self, name: str, arguments: list[list[Any]]) -> list[Any]:
-        begun = [
+        answers = [
             process.call.remote(name, *row)
             for process, row in zip(self.processes, arguments, strict=True)
         ]
-        return [self._answer(index, name, answer) for index, answer in enumerate(begun)]
+        return [self._answer(index, name, answer) for index, answer in enumerate(answers)]
 
     def _answer(self, index: int, name: str, answer: Any) -> Any:
         try:

@@ -64,7 +64,7 @@ class Worker:
         self.rollouts: Rollouts | None = None
         self.unfinished: list[Trajectory] = []  # truncated by a change of its environments
 
-    def _begun(self, environments: int) -> Rollouts:
+    def _make_rollouts(self, environments: int) -> Rollouts:
         """Return the rollouts; create them first, or again for another number of environments."""
         former = self.rollouts
         if former is not None and former.env.size == environments:
@@ -94,25 +94,25 @@ class Worker:
 
     def play(self, order: RolloutRequest, update: WeightUpdate) -> tuple[Experience, PlayUsage]:
         """Apply a weight update and play a request. Returns the experience and its usage."""
-        rollouts = self._begun(order.environments)
+        rollouts = self._make_rollouts(order.environments)
         offload = self.recipe.placement.offload and self.device.type == "cuda"
         receive(self.policy.to(self.device), update)
         rollouts.version = order.version
-        brought, usage = rollouts.play_measured(order.amount)
+        experience, usage = rollouts.play_measured(order.amount)
         if offload:
             self.policy.cpu()
             torch.cuda.empty_cache()
-        brought.trajectories += self.unfinished
+        experience.trajectories += self.unfinished
         self.unfinished = []
-        brought.rollouts = [_convert(rollout, tensors=False) for rollout in brought.rollouts]
-        return brought, usage
+        experience.rollouts = [_convert(rollout, tensors=False) for rollout in experience.rollouts]
+        return experience, usage
 
 
 class OnRay:
     """Rollout workers on Ray. A dead worker is replaced, and its request is repeated in new scenes.
 
     Attributes:
-        begun: number of resumes of the run.
+        resumes: number of resumes of the run.
         spawned: number of workers started so far; each has its own seed and scenes.
         sent_bytes: bytes of the last weight update.
         usages: usage of each worker in the last rollout.
@@ -128,7 +128,7 @@ class OnRay:
     ) -> None:
         placement = recipe.placement
         self.ray, self.recipe, self.policy, self.died = connect(placement.ray), recipe, policy, 0
-        self.begun, self.spawned, self.sent_bytes = 0, spawned, 0
+        self.resumes, self.spawned, self.sent_bytes = 0, spawned, 0
         self.usages: list[PlayUsage] = []
         self.resources = {"num_cpus": cpus_for(placement), "num_gpus": placement.worker_gpus}
         self.worker_arguments = (recipe, make, kind)
@@ -147,15 +147,15 @@ class OnRay:
             self.recipe.scene(number * SCENE_STRIDE),
         )
 
-    def go_on(self, begun: int, spawned: int = 0) -> None:
+    def go_on(self, resumes: int, spawned: int = 0) -> None:
         """Restart all workers with new seeds and scenes, after a resume.
 
         Args:
-            begun: number of resumes.
+            resumes: number of resumes.
             spawned: number of workers started before; 0 if an older checkpoint lacks it.
         """
-        self.begun = begun
-        self.spawned = max(spawned or begun * (RESTARTS + 1) * len(self.workers), self.spawned)
+        self.resumes = resumes
+        self.spawned = max(spawned or resumes * (RESTARTS + 1) * len(self.workers), self.spawned)
         for index, worker in enumerate(self.workers):
             self.ray.kill(worker)
             self.workers[index], self.editions[index] = self._worker(), 0
@@ -193,7 +193,7 @@ class OnRay:
 
     def cut(self) -> list[Experience]:
         """Return the experience that was not taken yet, and all unfinished episodes."""
-        early = [brought for brought, _ in self.early_answers]
+        early = [experience for experience, _ in self.early_answers]
         return early + self._cut(self.workers)
 
     def _cut(self, workers: list[Any]) -> list[Experience]:
@@ -255,8 +255,10 @@ class OnRay:
         self.usages = [usage for _, usage in answers]
         answers, self.early_answers = self.early_answers + answers, []
         waited = time.perf_counter() - started
-        for brought, _ in answers:
-            brought.rollouts = [_convert(rollout, tensors=True) for rollout in brought.rollouts]
+        for experience, _ in answers:
+            experience.rollouts = [
+                _convert(rollout, tensors=True) for rollout in experience.rollouts
+            ]
         simulated = float(np.mean([usage.simulate for usage in self.usages] or [0.0]))
         total = float(np.mean([usage.total.wall_s for usage in self.usages] or [0.0]))
         return [answer[0] for answer in answers], {

@@ -69,19 +69,19 @@ class RealAndImagined:
         """Return the real source's experience; after each fit also branches from recorded
         states.
         """
-        brought = self.real.take(updates, order)
+        experience = self.real.take(updates, order)
         if self.data.steps - self.fitted_at < self.recipe.world.refit_every or order.get(
             "random_warmup"
         ):
-            return brought
+            return experience
         with self.clock("imagine"):
             episodes = Episodes(self.data.real_episodes())
             if len(episodes) < LEAST:
-                return brought
+                return experience
             self.fitted_at, self.episodes = self.data.steps, episodes
             self.world.fit(episodes)
             imagined = self._imagine() if self.world.usable else []
-        return replace(brought, trajectories=[*brought.trajectories, *imagined])
+        return replace(experience, trajectories=[*experience.trajectories, *imagined])
 
     def _imagine(self) -> list[Trajectory]:
         """Play branches: as many as real steps until the next fit, each up to the horizon long."""
@@ -92,7 +92,7 @@ class RealAndImagined:
         )
         steps = max(1, settings.refit_every * env.length // settings.branches)
         played = rollouts.play(steps).trajectories
-        self.branches, self.flagged = env.begun, env.flagged
+        self.branches, self.flagged = env.branch_count, env.flagged
         return [replace(trajectory, mode=IMAGINED) for trajectory in played]
 
     def counts(self) -> dict[str, float]:

@@ -71,13 +71,15 @@ class Intake:
         """
         return {name: float(count) for name, count in self._refused.items()}
 
-    def take(self, folder: Path, insert: Callable[[Trajectory], str], ours: bool = True) -> str:
+    def take(
+        self, folder: Path, insert: Callable[[Trajectory], str], owns_folder: bool = True
+    ) -> str:
         """Insert one episode. A second call for the same episode changes nothing.
 
         Args:
             folder: folder of the recording.
             insert: inserts the trajectory and returns its status.
-            ours: the folder belongs to the run, so a refused episode is moved out of it.
+            owns_folder: the folder belongs to the run, so a refused episode is moved out of it.
 
         Returns:
             The status. It begins with REFUSED for an invalid episode, and with LATER if the machine
@@ -96,7 +98,7 @@ class Intake:
             )
         if status.startswith(REFUSED):
             print(status, flush=True)
-            if ours:
+            if owns_folder:
                 self._set_aside(folder, status)
         return status
 
@@ -227,7 +229,7 @@ def read_recordings(
     recordings = list(recorded(folders))
     _check_once(recordings)
     reading = track(recordings, description="reading recordings", transient=True)
-    statuses = [intake.take(folder, insert, ours=False) for folder in reading]
+    statuses = [intake.take(folder, insert, is_locked=False) for folder in reading]
     if waiting := [status for status in statuses if status.startswith(LATER)]:
         raise RlinfError(
             f"collect.recordings: {len(waiting)} {waiting[0]}. Begin again, or move "

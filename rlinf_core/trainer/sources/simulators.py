@@ -123,8 +123,8 @@ class Simulators(Source):
         )  # the trainer's process counts as one
         replacing = self._players(self.kind)
         if self.is_pending:
-            brought, _ = players.take()
-            self.early += brought
+            experience, _ = players.take()
+            self.early += experience
             self.is_pending = False
         if isinstance(players, OnRay):
             self.spawned = players.spawned
@@ -154,19 +154,19 @@ class Simulators(Source):
         amount = order | self.slice
         if not self.is_pending:
             self._request_rollouts(self.players, updates, amount)
-        brought, seconds = self.players.take()
+        played, seconds = self.players.take()
         for part, value in seconds.items():
             self.clock.seconds[part] += value
         for index, usage in enumerate(self.players.usages):
             self.clock.span("rollout", f"worker {index}", usage.total.began, usage.total.wall_s)
-        brought, self.early = self.early + brought, []
+        played, self.early = self.early + played, []
         self.is_pending = False
         if self.recipe.placement.mode == "pipelined":
             self._request_rollouts(self.players, updates, amount)
         return Experience(
-            [trajectory for experience in brought for trajectory in experience.trajectories],
-            [rollout for experience in brought for rollout in experience.rollouts],
-            sum(experience.steps for experience in brought),
+            [trajectory for experience in played for trajectory in experience.trajectories],
+            [rollout for experience in played for rollout in experience.rollouts],
+            sum(experience.steps for experience in played),
         )
 
     def _request_rollouts(
@@ -183,7 +183,7 @@ class Simulators(Source):
         Workers on Ray start new episodes instead.
         """
         if isinstance(self.players, OnRay):
-            return {"begun": self.players.begun, "spawned": self.players.spawned}
+            return {"begun": self.players.resumes, "spawned": self.players.spawned}
         if self.players is None:
             return {}
         spawned = {"spawned": self.spawned} if self.spawned else {}
@@ -221,9 +221,9 @@ class InProcess:
 
     def take(self) -> tuple[list[Experience], dict[str, float]]:
         """Return the experience, and seconds by part of the clock."""
-        brought, usage = self.rollouts.play_measured(self.amount)
+        played, usage = self.rollouts.play_measured(self.amount)
         self.usages = [usage]
-        return [brought], {"simulate": usage.simulate, "infer": usage.total.wall_s - usage.simulate}
+        return [played], {"simulate": usage.simulate, "infer": usage.total.wall_s - usage.simulate}
 
     def close(self) -> None:
         """Do nothing."""
@@ -307,7 +307,7 @@ class Robots(Source):
             ]
         )
 
-    def _among(self, name: str, brought: Experience) -> list[Trajectory]:
+    def _among(self, name: str, experience: Experience) -> list[Trajectory]:
         """Return a robot's episodes in the joint observation and action space of all robots."""
 
         def placed(trajectory: Trajectory) -> Trajectory:
@@ -319,7 +319,7 @@ class Robots(Source):
             observations = {arrays.NAME: encoded} | trajectory.observations | {"vectors": vectors}
             return replace(trajectory, observations=observations, actions=actions, station=name)
 
-        return [placed(trajectory) for trajectory in brought.trajectories]
+        return [placed(trajectory) for trajectory in experience.trajectories]
 
     def evaluate(self, policy: NetworkPolicy, scenes: Sequence[int]) -> list[EpisodeResult]:
         """Play one episode of every scene with each robot."""

@@ -77,7 +77,7 @@ class Simulator:
             self._unstable = importlib.import_module("envs.utils").UnStableError
             self.env = getattr(importlib.import_module(f"envs.{task}"), task)()
         self.instruction = task.replace("_", " ")
-        self._begun = 0
+        self._episode_count = 0
         self.reset(0)
         self._substeps = round(self.tick_s / self.env.scene.get_timestep())
         self.joint_names = tuple(joint.get_name() for joint in self._joints)
@@ -111,9 +111,9 @@ class Simulator:
         A scene is unusable if its objects do not rest or lie on the other arm's side.
         """
         for attempt in range(ATTEMPTS):
-            if self._begun:
-                self.env.close_env(clear_cache=self._begun % CLEARED == 0)
-            self._begun += 1
+            if self._episode_count:
+                self.env.close_env(clear_cache=self._episode_count % CLEARED == 0)
+            self._episode_count += 1
             try:
                 self.env.setup_demo(
                     now_ep_num=0, seed=seed + attempt * 1_000_003, is_test=True, **self._options

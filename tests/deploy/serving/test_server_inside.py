@@ -22,12 +22,12 @@ from rlinf_core.deploy.serving import server as serving_server
 from rlinf_core.deploy.serving.batching import Batcher, Waiting
 from rlinf_core.deploy.serving.client import PolicyClient
 from rlinf_core.deploy.serving.protocol import (
-    OURS,
+    EXTENSION_KEY,
     check_horizon,
     metadata,
     observation_message,
     packed,
-    read_ours,
+    read_extension,
     read_request,
     unpacked,
 )
@@ -133,7 +133,9 @@ def test_an_episode_keeps_its_version_until_another_begins(inside, spec):
     client = PolicyClient(inside.address, 20.0)
 
     def version(episode):
-        return client.infer(observed(spec) | {OURS: {"episode": episode}})[OURS]["version"]
+        return client.infer(observed(spec) | {EXTENSION_KEY: {"episode": episode}})[EXTENSION_KEY][
+            "version"
+        ]
 
     assert (version("a"), version("")) == (3, 3)
     assert version("a") == 3
@@ -271,7 +273,12 @@ def test_metadata_are_what_clients_read_of_it(spec):
     assert read["action"] == ["dx", "dy", "dz"] and read["action_units"] == ["m"] * 3
     assert read["observation"].keys() == {item.name for item in spec.observation}
     assert read["observation"]["wrist"] == "uint8[48, 48, 3]"
-    assert read[OURS] == {"version": 7, "spec": spec.to_dict(), "execute": 4, "continues": True}
+    assert read[EXTENSION_KEY] == {
+        "version": 7,
+        "spec": spec.to_dict(),
+        "execute": 4,
+        "continues": True,
+    }
 
 
 def test_an_observation_is_read_by_name_or_as_one_state(spec):
@@ -295,7 +302,7 @@ def test_an_observation_is_read_by_name_or_as_one_state(spec):
             0,
         )
     assert plain.instruction == "insert" and state.instruction == spec.instruction
-    overridden = read_request(spec, named | {OURS: {"explore": False, "episode": 7}}, True)
+    overridden = read_request(spec, named | {EXTENSION_KEY: {"explore": False, "episode": 7}}, True)
     assert (overridden.explore, overridden.episode) == (False, "7")
 
 
@@ -305,9 +312,9 @@ def test_an_observation_is_read_by_name_or_as_one_state(spec):
         ({"wrist": None}, "'wrist': .*NoneType"),
         ({"wrist": [1]}, "'wrist': .*list"),
         ({"rist": 1}, "unknown 'rist'.*did you mean 'wrist'"),
-        ({OURS: [1]}, OURS),
-        ({OURS: {"unknown": 1}}, OURS),
-        ({OURS: {"explore": 1}}, OURS),
+        ({EXTENSION_KEY: [1]}, EXTENSION_KEY),
+        ({EXTENSION_KEY: {"unknown": 1}}, EXTENSION_KEY),
+        ({EXTENSION_KEY: {"explore": 1}}, EXTENSION_KEY),
     ],
 )
 def test_what_is_wrong_with_it_is_named(spec, change, named):
@@ -334,18 +341,20 @@ def test_what_is_missing_is_nothing(spec):
     ],
 )
 def test_a_chunk_in_play_has_bounds(spec, left, frozen):
-    with pytest.raises(SpecError, match=rf"{OURS}\.(left|frozen)"):
-        read_request(spec, observed(spec) | {OURS: {"left": left, "frozen": frozen}}, False)
+    with pytest.raises(SpecError, match=rf"{EXTENSION_KEY}\.(left|frozen)"):
+        read_request(
+            spec, observed(spec) | {EXTENSION_KEY: {"left": left, "frozen": frozen}}, False
+        )
 
 
 def test_a_chunk_in_play_within_its_bounds_is_taken(spec):
     left = np.zeros((1000, 3))
     for frozen in (0, 1000):
         request = read_request(
-            spec, observed(spec) | {OURS: {"left": left, "frozen": frozen}}, False
+            spec, observed(spec) | {EXTENSION_KEY: {"left": left, "frozen": frozen}}, False
         )
         assert request.left is left and request.frozen == frozen
-    assert read_request(spec, observed(spec) | {OURS: {"left": left}}, False).frozen == 0
+    assert read_request(spec, observed(spec) | {EXTENSION_KEY: {"left": left}}, False).frozen == 0
 
 
 def test_a_client_says_all_or_what_its_keys_choose(spec):
@@ -364,8 +373,10 @@ def test_a_client_says_all_or_what_its_keys_choose(spec):
 
 def test_answers_beside_the_actions_are_checked_each():
     good = {"version": 3, "drawn": np.zeros((8, 3)), "log_probs": np.zeros(8)}
-    assert read_ours({OURS: good}) is good and read_ours({}) == {}
-    assert read_ours({OURS: good | {"log_probs": None, "version": -1}})["version"] == -1
+    assert read_extension({EXTENSION_KEY: good}) is good and read_extension({}) == {}
+    assert (
+        read_extension({EXTENSION_KEY: good | {"log_probs": None, "version": -1}})["version"] == -1
+    )
     for name, value in (
         ("version", -2),
         ("version", 3.0),
@@ -375,9 +386,9 @@ def test_answers_beside_the_actions_are_checked_each():
         ("log_probs", 3),
     ):
         with pytest.raises(AnswerError, match=name):
-            read_ours({OURS: good | {name: value}})
+            read_extension({EXTENSION_KEY: good | {name: value}})
         with pytest.raises(AnswerError, match=name):
-            read_ours({OURS: {"log_probs": None} | {name: value}})
+            read_extension({EXTENSION_KEY: {"log_probs": None} | {name: value}})
 
 
 @pytest.mark.parametrize(

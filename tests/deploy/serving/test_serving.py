@@ -26,12 +26,12 @@ from rlinf_core.deploy.serving import weights as serving_weights
 from rlinf_core.deploy.serving.batching import Batcher, Waiting
 from rlinf_core.deploy.serving.client import PolicyClient
 from rlinf_core.deploy.serving.protocol import (
-    OURS,
+    EXTENSION_KEY,
     check_horizon,
     check_keys,
     packed,
     read_actions,
-    read_ours,
+    read_extension,
     read_request,
     unpacked,
 )
@@ -211,15 +211,15 @@ def test_several_clients_are_answered_in_one_batch_each_with_its_own(served, spe
 
 def test_a_newer_file_is_served_and_an_episode_ends_with_its_version(served, spec):
     playing, new = PolicyClient(served.address, 10.0), observed(spec)
-    assert playing.infer(new | {OURS: {"episode": "a"}})[OURS]["version"] == 3
+    assert playing.infer(new | {EXTENSION_KEY: {"episode": "a"}})[EXTENSION_KEY]["version"] == 3
     (served.folder / policy_name(4)).write_bytes(b"torn")
     save_policy(policy_of(spec, 1), served.folder / policy_name(5))
     deadline = time.monotonic() + 60
     while "rlinf_serve_version 5" not in served.page("metrics"):
         assert time.monotonic() < deadline
         time.sleep(0.1)
-    assert playing.infer(new | {OURS: {"episode": "a"}})[OURS]["version"] == 3
-    assert playing.infer(new | {OURS: {"episode": "b"}})[OURS]["version"] == 5
+    assert playing.infer(new | {EXTENSION_KEY: {"episode": "a"}})[EXTENSION_KEY]["version"] == 3
+    assert playing.infer(new | {EXTENSION_KEY: {"episode": "b"}})[EXTENSION_KEY]["version"] == 5
     playing.close()
 
 
@@ -302,8 +302,10 @@ def test_actions_in_other_units_are_refused(actions, spec):
 )
 def test_what_stands_beside_the_actions_is_looked_at(ours):
     with pytest.raises(AnswerError, match="answer: expected"):
-        read_ours({OURS: ours})
-    assert read_ours({}) == {} and read_ours({OURS: {"drawn": np.zeros((2, 3)), "log_probs": None}})
+        read_extension({EXTENSION_KEY: ours})
+    assert read_extension({}) == {} and read_extension(
+        {EXTENSION_KEY: {"drawn": np.zeros((2, 3)), "log_probs": None}}
+    )
 
 
 def test_a_chunk_of_another_length_is_refused():
@@ -327,23 +329,25 @@ def test_a_chunk_goes_on_where_the_clients_last_one_is_and_what_is_no_chunk_is_s
     served = Served(tmp_path)
     try:
         client, observation = PolicyClient(served.address, 20.0), observed(spec)
-        assert client.metadata[OURS]["continues"]
+        assert client.metadata[EXTENSION_KEY]["continues"]
         left = np.full((6, 3), 0.9) * spec.action.scale
         free = client.infer(observation)
-        on = client.infer(observation | {OURS: {"left": left, "frozen": 3}})
-        assert on[OURS]["continues"] and "continues" not in free[OURS]
+        on = client.infer(observation | {EXTENSION_KEY: {"left": left, "frozen": 3}})
+        assert on[EXTENSION_KEY]["continues"] and "continues" not in free[EXTENSION_KEY]
         expected = policy.continued(
             Observation.of_one(spec, observation), Continuation.of(np.full((6, 3), 0.9), 3, 8)
         ).actions[0]
         assert np.allclose(on["actions"], spec.action.to_si(expected.numpy()), atol=1e-7)
         off = [np.abs(answer["actions"][:3] - left[:3]).mean() for answer in (free, on)]
         assert off[1] < 0.5 * off[0]
-        trained = client.infer(observation | {OURS: {"left": left, "frozen": 3, "explore": True}})
-        assert ("continues" in trained[OURS]) is bool(max_delay), (
+        trained = client.infer(
+            observation | {EXTENSION_KEY: {"left": left, "frozen": 3, "explore": True}}
+        )
+        assert ("continues" in trained[EXTENSION_KEY]) is bool(max_delay), (
             "cloned to go on, it does in training episodes, too"
         )
         assert np.array_equal(trained["actions"], on["actions"]) is bool(max_delay)
-        assert trained[OURS]["drawn"].shape == (8, 3)
+        assert trained[EXTENSION_KEY]["drawn"].shape == (8, 3)
         for wrong in (
             {"left": left[:, :2]},
             {"left": left * np.nan},
@@ -352,7 +356,7 @@ def test_a_chunk_goes_on_where_the_clients_last_one_is_and_what_is_no_chunk_is_s
             {"left": left, "frozen": 2.5},
         ):
             with pytest.raises(RefusedRequestError, match=r"rlinf\.(left|frozen): expected"):
-                client.infer(observation | {OURS: wrong})
+                client.infer(observation | {EXTENSION_KEY: wrong})
         assert np.array_equal(client.infer(observation)["actions"], free["actions"]), (
             "the connection goes on"
         )
@@ -388,7 +392,7 @@ def test_each_version_explores_in_its_own_way_and_the_same_file_as_before(tmp_pa
     weights = Weights(tmp_path)
     save_policy(policy_of(spec, 0), tmp_path / policy_name(4))
     first, tried = weights.newest, weights.look(print)
-    request = read_request(spec, observed(spec) | {OURS: {"explore": True}}, False)
+    request = read_request(spec, observed(spec) | {EXTENSION_KEY: {"explore": True}}, False)
     (one,), (two,) = first.answers([request]), weights.newest.answers([request])
     assert tried and (first.number, weights.newest.number) == (3, 4)
     assert not np.allclose(one["actions"], two["actions"]), "the same weights, and other noise"

@@ -44,7 +44,7 @@ def test_each_is_read_as_in_one_process_and_refused_for_the_same_reason(
     alone = Intake(tmp_path / "alone", task.spec, 49)
     taken, theirs = [], []
     intake.prefetch(folders)
-    assert len(intake.readers._begun) == 2 * AHEAD, "no more than they have to do"
+    assert len(intake.readers._pending) == 2 * AHEAD, "no more than they have to do"
     for folder in folders:
         reason = alone.take(
             folder, lambda trajectory: theirs.append(trajectory) or "online", ours=False

@@ -68,10 +68,10 @@ class FlowActor(NetworkPolicy):
             return torch.tanh(self._path(features, noise)[0])
         goal = torch.atanh(continuation.actions.clamp(-CLONED, CLONED)).flatten(1)
         if self.config.max_delay:
-            begun = (continuation.weights >= 1.0) & (
+            started_at = (continuation.weights >= 1.0) & (
                 torch.arange(self.config.horizon, device=noise.device) < self.config.max_delay
             )
-            return torch.tanh(self._path(features, noise, given=(goal, begun))[0])
+            return torch.tanh(self._path(features, noise, given=(goal, started_at))[0])
         weights, point = continuation.weights.repeat_interleave(self.spec.action.dim, dim=1), noise
         for k in range(self.config.flow_steps):
             done = k / self.config.flow_steps
@@ -85,9 +85,9 @@ class FlowActor(NetworkPolicy):
         """Return the same time for all clocks, (B, clocks)."""
         return torch.full((len(point), self.clocks), done, device=point.device)
 
-    def _per_action(self, begun: Tensor) -> Tensor:
+    def _per_action(self, started_at: Tensor) -> Tensor:
         """Repeat (B, H) of actions to (B, H A) of their numbers."""
-        return begun.repeat_interleave(self.spec.action.dim, dim=1)
+        return started_at.repeat_interleave(self.spec.action.dim, dim=1)
 
     def _against(self, features: Tensor, time: Tensor, point: Tensor) -> Tensor:
         """Return the field from action to noise, the direction of ``guided``."""
@@ -181,9 +181,9 @@ class FlowActor(NetworkPolicy):
         delay = delay.floor().clamp(max=self.config.max_delay)
         if "given" in batch:
             delay = torch.maximum(delay, batch["given"].unsqueeze(1))
-        begun = torch.arange(self.config.horizon, device=goal.device) < delay
-        times = time.expand(begun.shape).masked_fill(begun, 1.0)
-        free_mask, free = self._per_action(times), ~self._per_action(begun)
+        started_at = torch.arange(self.config.horizon, device=goal.device) < delay
+        times = time.expand(started_at.shape).masked_fill(started_at, 1.0)
+        free_mask, free = self._per_action(times), ~self._per_action(started_at)
         velocity, _ = self.velocity(
             self.encoder(batch), (1.0 - free_mask) * noise + free_mask * goal, times
         )

@@ -37,7 +37,7 @@ class Tally:
         self.fps = fps
         self.images = 0
         self.lost = 0
-        self.begun = 0
+        self.open_count = 0
         self.at = time.monotonic()
         self.late_ms = 0.0
         self.newest = (-1, 0)  # its number and stamp
@@ -45,7 +45,7 @@ class Tally:
 
     def begin(self) -> None:
         """Note that a device was opened, which restarts its count."""
-        self.begun, self.newest = self.begun + 1, (-1, 0)
+        self.open_count, self.newest = self.open_count + 1, (-1, 0)
 
     def add(self, frame: Frame) -> None:
         """Count a published image. Stamps reveal lost images if the device does not number them."""
@@ -74,7 +74,7 @@ class Tally:
             "late_ms": round(self.late_ms, 1),
             "images": self.images,
             "dropped": self.lost,
-            "opened": self.begun,
+            "opened": self.open_count,
         }
         self.last_report, self.late_ms = (now, self.images, self.lost), 0.0
         if age_s > max(STALE_S, 3 / self.fps):

@@ -165,20 +165,26 @@ class Controller(Managed, ControlNode):
             (to_ns(target.header.stamp) - to_ns(self.before.header.stamp)) / NS,
             list(target.position),
         )
-        alike = (
+        is_continuation = (
             self.before.name == target.name
             and len(self.segment[0]) == len(end)
             and all(map(math.isfinite, self.segment[1]))
         )
-        begins = played(*self.segment, since_s * self.speed) if alike and since_s > 0.0 else end
-        auto_reset = alike and 0.0 < since_s <= max(self.horizon_s, 3.0 * self.limits.tick)
-        distance = max(map(abs, map(sub, end, begins)), default=0.0)
+        start_positions = (
+            played(*self.segment, since_s * self.speed)
+            if is_continuation and since_s > 0.0
+            else end
+        )
+        auto_reset = is_continuation and 0.0 < since_s <= max(
+            self.horizon_s, 3.0 * self.limits.tick
+        )
+        distance = max(map(abs, map(sub, end, start_positions)), default=0.0)
         takes_s = max(
             since_s if auto_reset else self.horizon_s,
             distance / (CATCHES_UP * self.limits.joint_speed),
         )
-        self.before, self.segment = target, (begins, end, takes_s)
-        self.output.publish(trajectory(begins if auto_reset else [], target, takes_s))
+        self.before, self.segment = target, (start_positions, end, takes_s)
+        self.output.publish(trajectory(start_positions if auto_reset else [], target, takes_s))
 
     def _on_scaling(self, percent: Float64) -> None:
         """Store the part of its speed at which the robot's controller plays."""
@@ -315,14 +321,14 @@ class Controller(Managed, ControlNode):
         self.output.publish(twist)
 
 
-def trajectory(begins: list[float], target: JointState, takes_s: float) -> JointTrajectory:
-    """Return a trajectory from ``begins``, or if that is empty from the arm, to ``target``.
+def trajectory(start_positions: list[float], target: JointState, takes_s: float) -> JointTrajectory:
+    """Return a trajectory from ``start_positions``, or if that is empty from the arm, to ``target``.
 
     Its stamp is 0, so it starts now. By default, ros2_control's controller starts each message at
     the measured arm, unless the message contains its start. The arm lags: its target would fall
     back there a hundred times a second, and hardly advance.
     """
-    points = [JointTrajectoryPoint(positions=begins)] if begins else []
+    points = [JointTrajectoryPoint(positions=start_positions)] if start_positions else []
     reached = Duration(seconds=takes_s).to_msg()
     return JointTrajectory(
         joint_names=target.name,
@@ -337,7 +343,10 @@ def played(start: list[float], end: list[float], takes_s: float, seconds: float)
     jump.
     """
     part = min(1.0, seconds / takes_s) if takes_s else 1.0
-    return [begins + part * (ends - begins) for begins, ends in zip(start, end, strict=True)]
+    return [
+        start_position + part * (ends - start_position)
+        for start_position, ends in zip(start, end, strict=True)
+    ]
 
 
 def twist_towards(

@@ -9,12 +9,12 @@ import importlib
 import sys
 
 from rlinf_core.core.paths import definitions
-from rlinf_ros.spinning import given
+from rlinf_ros.spinning import override_of
 
 
 def main() -> None:
     """Run the module that the parameter file names; SystemExit names its fault."""
-    name = given("module")
+    name = override_of("module")
     if not name:
         sys.exit(
             "driver: expected a file of parameters with 'module', what is to be run (rlinf up "

@@ -216,23 +216,23 @@ class Recovery(Steps):
 
     async def _await_target(self) -> str:
         """Wait for the interlock's next target, sent once it knows where the arm rests."""
-        until = time.monotonic() + STEP_S
+        deadline = time.monotonic() + STEP_S
         while self.franka.silent:
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 return self.franka.arm_fault
             await sleep(self.node, 0.02)
         await sleep(self.node, DELIVERY_S)
         self.franka.take_targets()
         while not self.franka.take_targets():
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 return "the interlock says no target at the arm. It must rest"
             await sleep(self.node, 0.02)
         return ""
 
     async def _back(self) -> str:
         """Wait until franka_ros2 itself reports that the arm is well."""
-        until = time.monotonic() + BACK_S
-        while self.franka.arm_fault and time.monotonic() < until:
+        deadline = time.monotonic() + BACK_S
+        while self.franka.arm_fault and time.monotonic() < deadline:
             await sleep(self.node, 0.02)
         return self.franka.arm_fault
 

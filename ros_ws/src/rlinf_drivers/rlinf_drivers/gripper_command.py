@@ -48,10 +48,10 @@ class Commands(Orders):
         The interlock's first commands, from before it has heard the width, are ignored, too.
         """
         self.forget("no order yet")
-        self.begun = time.monotonic()
+        self.started_at = time.monotonic()
 
     def _on_command(self, command: GripperWidth) -> None:
-        if is_active(self.node) and time.monotonic() - self.begun > SETTLED_S:
+        if is_active(self.node) and time.monotonic() - self.started_at > SETTLED_S:
             super()._on_command(command)
 
     def _on_safety(self, safety: SafetyState) -> None:
@@ -96,7 +96,7 @@ class GripperNode(Managed, ControlNode):
         self.create_subscription(
             JointState, self.settings.states, self._on_states, lazy_profile(WAITING)
         )
-        self.create_timer(TICK_S, self._look)
+        self.create_timer(TICK_S, self._poll)
         self.diagnostics = Diagnostics(self, self._health)
 
     def activate(self) -> str:
@@ -108,7 +108,7 @@ class GripperNode(Managed, ControlNode):
         """Send the fingers no further command; without ``gripper/state`` the interlock holds."""
         self.orders.begin()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         if self.active:
             self.orders.look()
 

@@ -118,7 +118,7 @@ class UniversalRobots(ArmDriver):
         ):
             self.create_subscription(kind, prefix + topic, take, quality)
         self.recovery = Recovery(self, prefix, self.settings)
-        self.create_timer(LOOK_S, self._look)
+        self.create_timer(LOOK_S, self._poll)
         self.diagnostics = Diagnostics(self, self._health)
         self.begin()
 
@@ -138,7 +138,7 @@ class UniversalRobots(ArmDriver):
     def _on_scaling(self, scaling: Float64) -> None:
         self.scaling, self.received_at = scaling.data, time.monotonic()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         """Check whether measurements change; the driver repeats an unheard robot's last ones."""
         message = newest(self.joints)
         if message is not None and self.anonymous and arm_readings(message, anonymous=False):
@@ -230,8 +230,8 @@ class Recovery(Steps):
         return self.arm.arm_fault
 
     async def _until(self, holds: Any) -> None:
-        until = time.monotonic() + BACK_S
-        while not holds() and time.monotonic() < until:
+        deadline = time.monotonic() + BACK_S
+        while not holds() and time.monotonic() < deadline:
             await sleep(self.node, 0.02)
 
     async def _trigger(self, name: str, client: Any) -> str:

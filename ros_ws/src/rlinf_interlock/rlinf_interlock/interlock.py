@@ -60,7 +60,7 @@ from rlinf_ros import memory_bus
 from rlinf_ros.conversions import set_stamp
 from rlinf_ros.endpoints import EndpointReport
 from rlinf_ros.qos import publisher
-from rlinf_ros.spinning import Rates, StationNode, given, run
+from rlinf_ros.spinning import Rates, StationNode, override_of, run
 from rlinf_ros.workarounds import wait_for_nobody
 
 SILENT = {
@@ -117,8 +117,8 @@ class Requests:
         """Answer all requests since the last tick."""
         self._confirm()
         for request in self.node.desk.requests():
-            until = request.get("asked", time.monotonic()) + TAKEN_S
-            self._take(request["id"], request.get("do", ""), request.get("with", {}), until)
+            deadline = request.get("asked", time.monotonic()) + TAKEN_S
+            self._take(request["id"], request.get("do", ""), request.get("with", {}), deadline)
         if self.ending is not None:
             self.rested = self.rested + 1 if self.node.state.still else 0
             if self.rested == LAST_TICKS:
@@ -143,7 +143,7 @@ class Requests:
                 self.node.queued_requests["arm"] = False
         return is_requested
 
-    def _take(self, number: int, do: str, arguments: dict[str, Any], until: float) -> None:
+    def _take(self, number: int, do: str, arguments: dict[str, Any], deadline: float) -> None:
         """Execute a request and answer it.
 
         A reset is answered once a tick has executed it: in lockstep that may be at once.
@@ -153,24 +153,24 @@ class Requests:
             arms = do == "arm" and arguments["value"]
             self.armings += bool(arms)
             stops = do in ("deactivate", "shutdown") or (do == "arm" and not arms)
-            overruled = arms and until - TAKEN_S < self.disarmed_s
-            reason = OVERRULED if overruled else "" if stops else self._too_late(until)
+            overruled = arms and deadline - TAKEN_S < self.disarmed_s
+            reason = OVERRULED if overruled else "" if stops else self._too_late(deadline)
             reason = reason or getattr(self, f"_{do}")(**arguments)
         # a request may hold anything; it must not end the process that holds the arm
         except Exception as error:
             node.desk.log("error", traceback.format_exc())
             reason = f"not understood: {type(error).__name__}: {error}"
         if do == "reset" and reason == "" and node.state.mode is Mode.FAULT:
-            self.granted.append(Granted(number, arguments, ticks, until))
+            self.granted.append(Granted(number, arguments, ticks, deadline))
         elif reason is not None:
             node.desk.reply(number, reason)
 
-    def _too_late(self, until: float) -> str:
+    def _too_late(self, deadline: float) -> str:
         """Return why a request is too old; empty if it is not.
 
         Its sender was told, or soon will be, that it was not executed.
         """
-        late_s = time.monotonic() - until
+        late_s = time.monotonic() - deadline
         return (
             ""
             if late_s <= 0.0
@@ -315,10 +315,10 @@ class Requests:
                 else f"the arm was measured to jump. It must be seen at rest for {SETTLE_S} s. Ask "
                 f"again"
             )
-        got = "none" if math.isinf(age_s) else f"one {age_s:.1f} s old"
+        actual = "none" if math.isinf(age_s) else f"one {age_s:.1f} s old"
         if math.isfinite(age_s) and missing is None:
             foreign = inputs.frame not in ("", node.limits.frame)
-            got = (
+            actual = (
                 f"one in the frame '{inputs.frame}'"
                 if foreign
                 else "one that is not finite, or whose quaternion is not of length 1"
@@ -326,7 +326,7 @@ class Requests:
         return (
             f"expected a measured state on '{topic}' in the frame '{node.limits.frame}', not older "
             f"than "
-            f"{node.limits.stale_state} s, got {got}. Is the robot side running?"
+            f"{node.limits.stale_state} s, got {actual}. Is the robot side running?"
         )
 
     def _reset(self, cause: str, recovering: bool = False) -> str:
@@ -808,7 +808,7 @@ def _keep_memory() -> None:
 def main() -> None:
     """Entry point."""
     # a simulator waits for the interlock: nothing may be lost, and nobody can be hurt
-    if not given("lockstep"):
+    if not override_of("lockstep"):
         wait_for_nobody()
         _keep_memory()
     run(Interlock, priority=30, listens=False)

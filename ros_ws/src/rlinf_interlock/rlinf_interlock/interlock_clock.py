@@ -186,9 +186,9 @@ class Lockstep:
             self.taken_over_ns = 0
             self._tick_if_due()
         elif 0.0 < chunk.dt_s < 10.0:
-            role, until = ROLES[topic], chunk.observation_stamp_ns + chunk.execute * chunk.dt_ns
-            self.credits_ns[role] = max(self.credits_ns[role], until)
-            self.taken_over_ns = until + chunk.dt_ns if role == OPERATOR else self.taken_over_ns
+            role, deadline = ROLES[topic], chunk.observation_stamp_ns + chunk.execute * chunk.dt_ns
+            self.credits_ns[role] = max(self.credits_ns[role], deadline)
+            self.taken_over_ns = deadline + chunk.dt_ns if role == OPERATOR else self.taken_over_ns
             self.dt_ns = chunk.dt_ns
             self._tick_if_due()
 
@@ -207,9 +207,9 @@ class Lockstep:
     def _has_tick_credit(self) -> bool:
         taken_over = self.inputs.pose_stamp_ns < self.taken_over_ns
         credit_ns = self.credits_ns[OPERATOR] if taken_over else max(self.credits_ns.values())
-        until = credit_ns if self.step_ns is None else min(credit_ns, self.step_ns + self.dt_ns)
+        deadline = credit_ns if self.step_ns is None else min(credit_ns, self.step_ns + self.dt_ns)
         others_ready = all(other.up_to() >= self.ticked_ns for other in self.inputs.others.values())
-        return others_ready and self.inputs.pose_stamp_ns < until
+        return others_ready and self.inputs.pose_stamp_ns < deadline
 
     def _tick_if_due(self) -> None:
         if self.pending and (self.forced or self._has_tick_credit):

@@ -148,7 +148,7 @@ class Desk:
         self._open(0)
 
     def _open(self, armings: int) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        socket_here, child_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         remaps = [
             item for name in REPLACED for item in ("-r", f"interlock_desk/{name}:=interlock/{name}")
         ]
@@ -159,7 +159,7 @@ class Desk:
             sys.executable,
             "-c",
             START,
-            str(theirs.fileno()),
+            str(child_socket.fileno()),
             *arguments[:place],
             "-r",
             "__node:=interlock_desk",
@@ -170,15 +170,15 @@ class Desk:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
         try:
             self.process = subprocess.Popen(
-                command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
+                command, pass_fds=[child_socket.fileno()], stdin=subprocess.DEVNULL
             )
         except OSError:
-            ours.close()
+            socket_here.close()
             raise
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            theirs.close()
-        self.channel = Channel(ours)
+            child_socket.close()
+        self.channel = Channel(socket_here)
         self.opened = time.monotonic()
         self.beat_s = math.inf
         self._requests: list[Message] = []
@@ -479,11 +479,13 @@ class Services(SafeTransitions, LifecycleNode):
             self.trigger_activate()
         self.starting = False
 
-    def turned(self, began: float) -> None:
+    def turned(self, started_at: float) -> None:
         """Note the end of an executor's turn; its requests may have taken long."""
         now = time.monotonic()
-        if now - began > AT_ONCE_S:
-            self.busy_since = self.busy_since if began - self.busy_until < AT_ONCE_S else began
+        if now - started_at > AT_ONCE_S:
+            self.busy_since = (
+                self.busy_since if started_at - self.busy_until < AT_ONCE_S else started_at
+            )
             self.busy_until = now
 
     def _waited(self) -> bool:
@@ -520,8 +522,8 @@ class Services(SafeTransitions, LifecycleNode):
 
     def _recovered(self, cause: str, reason: str) -> str:
         """Return a reset's answer, after a recovery if only the robot's fault forbids it (S17)."""
-        first, begun = reason, time.monotonic()
-        while reason.startswith(ROBOT_FAULT_PREFIX) and time.monotonic() - begun < (
+        first, started_at = reason, time.monotonic()
+        while reason.startswith(ROBOT_FAULT_PREFIX) and time.monotonic() - started_at < (
             RECOVERY_START_S if reason == first else RECOVERS_S
         ):
             time.sleep(0.1)
@@ -608,14 +610,14 @@ def serve(front: Front) -> None:
     threading.Thread(target=watch.run, args=(front,), daemon=True).start()
     with contextlib.suppress(ExternalShutdownException):
         while front.channel.open:
-            began = node.turn_began = time.monotonic()
+            started_at = node.turn_began = time.monotonic()
             try:
                 executor.spin_once(timeout_sec=0.02)
             except ExternalShutdownException:
                 raise
             except Exception as error:  # a failed request must not prevent the next answer
                 logger.error(f"a request failed: {type(error).__name__}: {error}")
-            node.turned(began)
+            node.turned(started_at)
             front.listen()
             while front.lines:
                 level, text = front.lines.popleft()

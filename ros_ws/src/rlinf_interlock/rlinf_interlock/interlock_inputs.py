@@ -232,16 +232,16 @@ class Inputs:
         """Return raw messages with their ages [ns], at most the time since the last call."""
         taken: list[tuple[bytes | Envelope, int]] = []
         while len(taken) < MAX_AT_ONCE:
-            got = take(listener.subscription, raw=True)
-            if got is None:
+            actual = take(listener.subscription, raw=True)
+            if actual is None:
                 break
-            arrived = got[1]["received_timestamp"]
-            if not isinstance(got[0], Envelope) and len(got[0]) > FEW_BYTES * 64:
+            arrived = actual[1]["received_timestamp"]
+            if not isinstance(actual[0], Envelope) and len(actual[0]) > FEW_BYTES * 64:
                 # the next one at the next tick, because each copy costs time
-                taken.append((got[0], 0))
+                taken.append((actual[0], 0))
                 break
             taken.append(
-                (got[0], min(max(time.time_ns() - arrived, 0), since_ns) if arrived else 0)
+                (actual[0], min(max(time.time_ns() - arrived, 0), since_ns) if arrived else 0)
             )
         return taken
 

@@ -95,7 +95,7 @@ class BetweenEpisodes:
             GoalStatusArray, GOALS, self._on_goals, qos_profile_action_status_default
         )
         subscribe_safety(node, spec.action.arms, self._on_safety)
-        node.create_timer(HELD_LOOK_S, self._look)
+        node.create_timer(HELD_LOOK_S, self._poll)
         node.create_timer(1.0 / spec.control_hz, self.go)
 
     def _on_goals(self, goals: GoalStatusArray) -> None:
@@ -116,7 +116,7 @@ class BetweenEpisodes:
             self.received_at = time.monotonic()
         self.safety = safety
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         """Note whether a director, which requests episodes, and an environment are present."""
         self.directed = is_directed(self.node)
         self.servers = self.servers or publisher_ids(self.node, GOALS)
@@ -191,14 +191,14 @@ class Homing:
         self.enabled, self.enabled_at = True, NEVER
         self.handle: ServerGoalHandle | None = None
         self.timestep_publishers = set[tuple[int, ...]]()
-        self.begun = self.nearer_at = self.home_since = 0.0
+        self.started_at = self.nearer_at = self.home_since = 0.0
         self.nearest, self.result = float("inf"), Home.Result()
         topic = "joint_states" if spec.action.control_mode == "joint_delta" else "current_pose"
         self.topics = {arm: arm_topic(arm, topic) for arm in homes.goals}
         joints = {self.topics[arm]: goal.joints for arm, goal in homes.goals.items() if goal.joints}
         self.latest = Latest(node, set(self.topics.values()), False, joints=joints)
         self.measured = dict[str, tuple[Any, ...]]()
-        self.timer = node.create_timer(1.0 / spec.control_hz, self._look)
+        self.timer = node.create_timer(1.0 / spec.control_hz, self._poll)
         self.timer.cancel()
         subscribe_safety(node, spec.action.arms, partial(setattr, self, "safety"))
         subscription(node, "enable", self._on_enable)
@@ -228,12 +228,12 @@ class Homing:
         self.handle = handle
         self.nearest = float("inf")
         self.home_since = 0.0
-        self.begun = self.nearer_at = time.monotonic()
+        self.started_at = self.nearer_at = time.monotonic()
         self.timestep_publishers = publisher_ids(self.node, "timestep")
         self.measured.clear()
         self.timer.reset()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         """Publish the next action once per time step, or end the motion."""
         self._update_states()
         now = time.monotonic()
@@ -311,7 +311,7 @@ class Homing:
             )
         if now - self.nearer_at > STUCK_S:
             return codes.NO_PROGRESS, f"it came no nearer for {STUCK_S:.0f} s"
-        if now - self.begun > LONGEST_S:
+        if now - self.started_at > LONGEST_S:
             return codes.TIMEOUT, f"it took more than {LONGEST_S:.0f} s"
         return codes.NONE, ""
 
@@ -411,7 +411,7 @@ class Operator(Managed, StationNode):
         )
         self.homing = self._homing(self.declare_structure("home"))
         if not self.lockstep:  # in lockstep a command lasts as long as the simulator waits
-            self.create_timer(LOOK_S, self._look)
+            self.create_timer(LOOK_S, self._poll)
         if self.person and not self.lockstep:
             self.between = BetweenEpisodes(
                 self, self.person, self.spec, self._busy, self._publish_action
@@ -500,7 +500,7 @@ class Operator(Managed, StationNode):
         if event.kind == EpisodeEvent.ABORTED and self.takeover:
             self._release(self.takeover[1])
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         """Release the takeover once time steps have stopped and no device commands."""
         ended_s = ENDS_PERIODS / self.spec.control_hz
         if self.takeover and time.monotonic() - self.takeover[0] > ended_s and self._is_at_rest():

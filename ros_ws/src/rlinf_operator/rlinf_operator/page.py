@@ -137,7 +137,7 @@ class Page(StationNode):
         for seconds, do in (
             (STATE_S, self._publish_state),
             (FRAME_S, self._show),
-            (LOOK_S, self._look),
+            (LOOK_S, self._poll),
         ):
             self.create_timer(seconds, do)
         self.diagnostics = Diagnostics(self, self._health)
@@ -193,7 +193,7 @@ class Page(StationNode):
     def _on_episode(self, event: EpisodeEvent) -> None:
         if event.kind == EpisodeEvent.STARTED:
             self.played, self.player = {"operator": 0, "policy": 0}, publisher_ids(self, "timestep")
-            self.requests.begun(event)
+            self.requests.on_episode_begin(event)
         elif event.kind != EpisodeEvent.CLOSED and event.episode_id != self.episode.episode_id:
             return  # the late end of an earlier episode
         if event.kind == EpisodeEvent.ABORTED:
@@ -234,7 +234,7 @@ class Page(StationNode):
             )
             self.player = publisher_ids(self, "timestep")
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         """Once a second, check whether a director runs, and its phase."""
         if self.timestep_subscription and self.episode.episode_id:
             # its images are too costly for permanent listening

@@ -56,7 +56,7 @@ class PageRequests:
         # reports a failure that no request waits for
         self.report: Callable[[str], None] = lambda words: None
         self.request: GoalHandle | None = None  # the episode that was started here
-        self.begun_at = float("-inf")  # start of the episode in play
+        self.episode_began_at = float("-inf")  # start of the episode in play
         self.hands = publisher(node, "page")
         self.stop = publisher(node, "estop/page")
         self.arming = [
@@ -108,9 +108,9 @@ class PageRequests:
         self.ending = True
         return bool(ready)
 
-    def begun(self, event: EpisodeEvent) -> None:
+    def on_episode_begin(self, event: EpisodeEvent) -> None:
         """Advance the seed past a started episode, even a discarded one: no scene repeats."""
-        self.begun_at = time.monotonic()
+        self.episode_began_at = time.monotonic()
         if not self.director and event.mode in self.seeds:
             self.seeds[event.mode] = max(self.seeds[event.mode], event.seed + 1)
 
@@ -197,7 +197,7 @@ class PageRequests:
         A late label renews no enable, because its sender may have gone to the arm. It does not
         judge an episode that its sender had not seen yet.
         """
-        if request.what != "ready" and request.shown_at < self.begun_at:
+        if request.what != "ready" and request.shown_at < self.episode_began_at:
             raise RlinfError(
                 f"{request.what}: it was said before the episode in play had begun, and does not "
                 f"count "

@@ -72,7 +72,7 @@ class FirstArming:
         self.topics = of_arms("safety", arms)
         self.armed = Path(node.declare_parameter("armed_file", "").value)
         self.armed_interlock = self.last_standstill = self.refusal = ""
-        self.begun = False
+        self.has_armed = False
         self.released = False
         self.release_echoes = 0  # this node's own releases, which it hears itself
         self.requested_at = 0.0
@@ -94,7 +94,7 @@ class FirstArming:
         subscription(node, "enable", self._on_enable)
         # a short disarming must not be missed
         subscribe_safety(node, arms, self._on_safety, lossless_profile("safety"))
-        node.create_timer(0.5, self._look)
+        node.create_timer(0.5, self._poll)
 
     def check(self) -> None:
         """Check that the interlock is not a real arm's.
@@ -112,7 +112,7 @@ class FirstArming:
             return Health(WARN, f"arming is refused: {self.refused}", values)
         if not self.armed_interlock:
             return Health(WARN, "waits for one interlock of each arm", values)
-        return Health(OK, "commands" if self.begun else "asks the interlock to arm", values)
+        return Health(OK, "commands" if self.has_armed else "asks the interlock to arm", values)
 
     def end(self) -> None:
         """Note that the inactive node lets go of the enable itself."""
@@ -129,7 +129,7 @@ class FirstArming:
         self.freed = self.freed and safety.state in (SafetyState.FAULT, SafetyState.DISARMED)
         if self.armed_interlock and safety.state != SafetyState.DISARMED:
             self._begin()
-        disarmed = self.begun and safety.state == SafetyState.DISARMED
+        disarmed = self.has_armed and safety.state == SafetyState.DISARMED
         is_arming = self.arming_now > 0 or time.monotonic() - self.requested_at < ASK_AGAIN_S
         if disarmed and before.state != SafetyState.DISARMED and is_arming:
             self._request_arming(
@@ -144,7 +144,7 @@ class FirstArming:
             self.node.get_logger().warning(still)
         self.last_standstill = still
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         """Twice a second, find the interlock, hold the enable, and arm if necessary."""
         publishers = [
             {
@@ -168,7 +168,7 @@ class FirstArming:
             OPERATOR_SILENT,
         )
         must_arm = restarted or (
-            self.safety.state == SafetyState.DISARMED and (self.freed or not self.begun)
+            self.safety.state == SafetyState.DISARMED and (self.freed or not self.has_armed)
         )
         for client in (
             self.resetting
@@ -210,7 +210,7 @@ class FirstArming:
             if missing or self.refusal:
                 return
             self.armed_interlock = interlock
-            self.begun = self.armed.is_file() and self.armed.read_text() == interlock
+            self.has_armed = self.armed.is_file() and self.armed.read_text() == interlock
             self._on_safety(self.safety)
 
         for client in (
@@ -250,8 +250,8 @@ class FirstArming:
             self.scenes.send_goal_async(ResetScene.Goal(seed=0))
 
     def _begin(self) -> None:
-        if not self.begun:
-            self.begun = True
+        if not self.has_armed:
+            self.has_armed = True
             if self.armed.name:
                 self.armed.write_text(self.armed_interlock)
 

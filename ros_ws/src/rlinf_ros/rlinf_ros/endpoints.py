@@ -127,11 +127,11 @@ class Endpoints:
 def _unmatched(reports: dict[str, Report]) -> Iterable[str]:
     for name, report in reports.items():
         for topic, ids in report.items():
-            for other, theirs in reports.items():
+            for other, other_report in reports.items():
                 if (
                     other != name
-                    and topic in theirs
-                    and not {*ids["own"]} <= {*theirs[topic]["others"]}
+                    and topic in other_report
+                    and not {*ids["own"]} <= {*other_report[topic]["others"]}
                 ):
                     yield f"{topic}: {other} has not matched {name}"
 

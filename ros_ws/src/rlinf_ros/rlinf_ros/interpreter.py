@@ -88,9 +88,10 @@ def importable() -> str:
         return sys.executable
     python, (major, minor, folder) = find()
     if (int(major), int(minor)) != sys.version_info[:2]:
-        ours = ".".join(map(str, sys.version_info[:2]))
+        python_version = ".".join(map(str, sys.version_info[:2]))
         raise ImportError(
-            f"rlinf: expected the distribution for Python {ours}, which runs ros2 launch, got "
+            f"rlinf: expected the distribution for Python {python_version}, which runs ros2 "
+            f"launch, got "
             f"{python} of "
             f"Python {major}.{minor}. Install it again: make clean, then PYTHON={sys.executable} "
             f"make setup"

@@ -34,8 +34,8 @@ class SafeTransitions(LifecycleNodeMixin):
         self, request: ChangeState.Request, response: ChangeState.Response
     ) -> ChangeState.Response:
         try:
-            theirs = "_LifecycleNodeMixin__on_change_state"
-            changed: ChangeState.Response = getattr(super(), theirs)(request, response)
+            base_method = "_LifecycleNodeMixin__on_change_state"
+            changed: ChangeState.Response = getattr(super(), base_method)(request, response)
             return changed
         except Exception as error:
             self.get_logger().error(

@@ -276,8 +276,8 @@ class Bus:
     def spin_once(self, timeout_s: float) -> None:
         """Deliver messages for up to SLICE_S, then run the executor; it waits if none is left."""
         assert self.executor is not None
-        queue, until = self._queue, time.monotonic() + SLICE_S
-        while queue and time.monotonic() < until:
+        queue, deadline = self._queue, time.monotonic() + SLICE_S
+        while queue and time.monotonic() < deadline:
             subscription, envelope = queue.popleft()
             try:
                 subscription.hand_over(envelope)

@@ -214,10 +214,10 @@ class StationNode(Node):
                 name, value, descriptor or described(name, value), ignore_override
             )
         except (InvalidParameterTypeException, InvalidParameterValueException) as error:
-            given = self._parameter_overrides[name].value
+            override = self._parameter_overrides[name].value
             raise RlinfError(
                 f"{self.get_name()}: parameter {name}: expected {expected(name, value)}, got "
-                f"{given!r}"
+                f"{override!r}"
             ) from error
 
     def declare_live(self, name: str, value: Any, apply: Callable[[Any], None]) -> None:
@@ -323,10 +323,10 @@ class StationNode(Node):
         self._check_overrides(lambda full: topic if full == name else "")
         return to_override(topic, quality)
 
-    def _check_overrides(self, ours: Callable[[str], str]) -> None:
+    def _check_overrides(self, name_of: Callable[[str], str]) -> None:
         # rclpy offers no other access to undeclared parameters
-        given = getattr(self, "_parameter_overrides", {})
-        check_parameters({key: parameter.value for key, parameter in given.items()}, ours)
+        overrides = getattr(self, "_parameter_overrides", {})
+        check_parameters({key: parameter.value for key, parameter in overrides.items()}, name_of)
 
     def create_timer(
         self,
@@ -475,7 +475,7 @@ def _spin(node: Node, subscribes: bool, stop_requested: Callable[[], bool]) -> N
     executor = single_threaded()
     for member in _of_process(node):
         executor.add_node(member)
-    watchdog = DiscoveryWatchdog(node, given("arms") or ()) if subscribes else None
+    watchdog = DiscoveryWatchdog(node, override_of("arms") or ()) if subscribes else None
     giving_up = node if isinstance(node, GivingUp) else None
     gc.freeze()  # the node's own objects stay; collections look only at later ones
     with contextlib.suppress(ExternalShutdownException):
@@ -510,7 +510,7 @@ def destroy(node: Node) -> None:
         member.destroy_node()
 
 
-def given(name: str) -> Any:
+def override_of(name: str) -> Any:
     """Return a parameter from the parameter files on the command line, before ROS starts.
 
     None if they do not hold it.

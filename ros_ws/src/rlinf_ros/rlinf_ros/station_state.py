@@ -114,9 +114,9 @@ class Discovery:
         self.is_present = is_present
         self.warning = ""
         self.since = time.monotonic()
-        node.create_timer(1.0, self._look)
+        node.create_timer(1.0, self._poll)
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         now = time.monotonic()
         if self.is_present():
             if self.warning:

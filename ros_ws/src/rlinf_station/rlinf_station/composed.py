@@ -56,14 +56,14 @@ class Composed(Environment):
             super()._publish_step(step, observation)
             self.policy.answer(step, observation)
             return
-        begun = time.monotonic()
+        started_at = time.monotonic()
         self.policy.answer(step, observation)
-        took_s, period_s = time.monotonic() - begun, self.period_ns / NS
+        took_s, period_s = time.monotonic() - started_at, self.period_ns / NS
         super()._publish_step(step, observation)
         slow = step.step_type == TimeStep.MID and not self.lockstep and took_s > SHARE * period_s
         # rclpy's throttle takes a millisecond per skipped call
-        if slow and begun - self.warned_at > EVERY_S:
-            self.warned_at = begun
+        if slow and started_at - self.warned_at > EVERY_S:
+            self.warned_at = started_at
             self.get_logger().warning(
                 f"the policy took {1e3 * took_s:.0f} of the {1e3 * period_s:.0f} ms between two "
                 f"time steps, in which its "

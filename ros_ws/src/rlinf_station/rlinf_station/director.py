@@ -225,15 +225,15 @@ class Director(StationNode):
         self._enter("sft", 0)
         received_at = time.monotonic()
         episode_count = self.plan["collect"].get("share", self.plan["collect"]["episodes"])
-        anew = 0
+        refused_now = 0
         while self.policy.version < 1:
             if (again := refused(self.trainer, self.station) - max(self.refused, 0)) > 0:
-                self.refused, anew = max(self.refused, 0) + again, anew + again
+                self.refused, refused_now = max(self.refused, 0) + again, refused_now + again
                 reason = (
-                    f"the trainer refused {anew} episodes (why: beside them, in its folder "
+                    f"the trainer refused {refused_now} episodes (why: beside them, in its folder "
                     f"refused/ or the spool's)"
                 )
-                if anew > episode_count:
+                if refused_now > episode_count:
                     raise RunStopped(
                         f"{reason}; expected at most {episode_count}, as many as it needs "
                         f"demonstrations"

@@ -41,7 +41,7 @@ from rlinf_ros.spinning import (
     ControlNode,
     Diagnostics,
     Health,
-    given,
+    override_of,
     run,
 )
 from rlinf_ros.station_state import (
@@ -151,10 +151,10 @@ class Watch:
 
     def __init__(self, environment: Environment) -> None:
         self.environment, self.recorders = environment, set[tuple[int, ...]]()
-        environment.create_timer(0.5, self._look)
+        environment.create_timer(0.5, self._poll)
         self.diagnostics = Diagnostics(environment, self._health)
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         """Abort an episode after too long a silence, and name the missing topics."""
         env, logger = self.environment, self.environment.get_logger()
         if env.running and env.still and time.monotonic() - env.still_at > SAY_AFTER_S:
@@ -190,7 +190,7 @@ class Watch:
                 f"the recorder has not closed the episode within {quiet_s:.0f} s"
             )
 
-    def begun(self) -> None:
+    def start(self) -> None:
         """Note the recorders that are present at an episode's start."""
         self.recorders = self._recorders()
 
@@ -454,7 +454,7 @@ class Environment(Managed, ControlNode):
         self.running = True
         self.mode = handle.request.mode
         self.request = new_request()
-        self.begun = 0
+        self.episode_count = 0
         self.stop.begin()
         self.withdrawn = ""
         if self.still and not self.scenes.begin_by_word(self.mode):
@@ -549,8 +549,8 @@ class Environment(Managed, ControlNode):
         self.seed = seed
         self.outcome = StepResult()
         self.total = 0.0
-        self.begun = self.begun + 1
-        self.episode_id = episode_name(self.station, self.request, self.begun)
+        self.episode_count = self.episode_count + 1
+        self.episode_id = episode_name(self.station, self.request, self.episode_count)
         if trouble := await self.watch.ready(handle):
             return trouble
         stamp, trouble = await self.scenes.reset(seed)
@@ -563,7 +563,7 @@ class Environment(Managed, ControlNode):
         )
         self.policy_tracker.begin(self.mode, to_ns(stamp))
         self.stepped_ns = to_ns(stamp)
-        self.watch.begun()
+        self.watch.start()
         self._publish_event(EpisodeEvent.STARTED)
         self._begin(stamp)
         return await Until(self.done) or await Until(self.closed[self.episode_id])
@@ -721,7 +721,7 @@ class Environment(Managed, ControlNode):
 
 def main() -> None:
     """Entry point."""
-    composed = given("composed")  # it loads torch
+    composed = override_of("composed")  # it loads torch
     make = importlib.import_module("rlinf_station.composed").Composed if composed else Environment
     run(make, priority=20)
 

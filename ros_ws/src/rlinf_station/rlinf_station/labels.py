@@ -19,7 +19,7 @@ from rlinf_ros.workarounds import Until
 
 AGAIN, DISCARDED = "the operator asked for it once more", "the operator discarded it"
 CANCELLED, REMARK_S = "cancelled", 5.0
-ASIDE = {"rerecord": AGAIN, "discard": DISCARDED}
+REMARKS = {"rerecord": AGAIN, "discard": DISCARDED}
 PROMPT = "put the scene right, then say that it is ready: g at a keyboard, or the device's button"
 
 
@@ -30,15 +30,15 @@ class Labels:
 
     Args:
         node: subscribes.
-        aside: called with the reason if the episode in play must not count.
+        remark: called with the reason if the episode in play must not count.
         playing: returns whether an episode is in play.
     """
 
     def __init__(
-        self, node: Node, aside: Callable[[str], None], playing: Callable[[], bool]
+        self, node: Node, remark: Callable[[str], None], playing: Callable[[], bool]
     ) -> None:
         self.node = node
-        self.aside = aside
+        self.remark = remark
         self.playing = playing
         self.label = ""
         # the question to a person; whether a remark was added to it
@@ -59,8 +59,8 @@ class Labels:
             )
         elif message.data != "ready" and not self.playing():
             self._remark(f"'{message.data}' came while no episode was in play: it counts for none")
-        elif message.data in ASIDE:
-            self.aside(ASIDE[message.data])
+        elif message.data in REMARKS:
+            self.remark(REMARKS[message.data])
         elif message.data == "ready":
             self._on_ready()
         else:

@@ -164,12 +164,12 @@ class LifecycleManager(StationNode):
     def _begin(self) -> None:
         if not self.busy:
             self.busy = True
-            run_routine(self._look(), self._ended)
+            run_routine(self._poll(), self._ended)
 
     def _ended(self, _: None) -> None:
         self.busy = False
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         if self.is_enabled and not self.ending:
             await self._up()
         else:

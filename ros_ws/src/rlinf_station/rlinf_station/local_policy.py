@@ -137,8 +137,8 @@ class LocalPolicyNode(PolicyNode):
             self._take_update()
         if step.step_type != TimeStep.MID:
             self._set_needs_person(False)
-            begins = step.step_type == TimeStep.FIRST and step.mode != "demonstration"
-            self.watch = self.monitor.watch() if self.monitor is not None and begins else None
+            is_first = step.step_type == TimeStep.FIRST and step.mode != "demonstration"
+            self.watch = self.monitor.watch() if self.monitor is not None and is_first else None
         super()._on_timestep(step)
         if self.watch is not None and self.ready and not self.interrupted and not self.needs_person:
             self._judge(self.watch, step)

@@ -5,12 +5,12 @@ This module imports neither torch nor websockets.
 
 from __future__ import annotations
 
-from rlinf_ros.spinning import given, run
+from rlinf_ros.spinning import override_of, run
 
 
 def main() -> None:
     """Entry point."""
-    if given("remote"):
+    if override_of("remote"):
         from rlinf_station.remote_policy import RemotePolicyNode
 
         run(RemotePolicyNode, priority=10)

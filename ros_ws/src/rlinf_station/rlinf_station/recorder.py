@@ -328,7 +328,7 @@ class Recorder(Managed, StationNode):
             self._on_session,
         )
         self.diagnostics = Diagnostics(self, self._health)
-        self.worker = Worker(self._handle, self._look, self._complain)
+        self.worker = Worker(self._handle, self._poll, self._complain)
         self.description: Message | None = None  # published once, recorded with each episode
         self.view = self._view(arms)
         self.transforms = Transforms(
@@ -531,7 +531,7 @@ class Recorder(Managed, StationNode):
             replace(at, topic=self.resolve_topic_name(name), kind=topics.topic(name).type, raw=raw)
         )
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         self.recording.look(time.monotonic_ns())
 
     def _on_safety(self, topic: str, message: Message) -> None:

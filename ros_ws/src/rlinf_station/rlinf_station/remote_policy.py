@@ -25,12 +25,12 @@ from rlinf_core.core.errors import (
 from rlinf_core.deploy.serving.access import read_key
 from rlinf_core.deploy.serving.client import PolicyClient
 from rlinf_core.deploy.serving.protocol import (
-    OURS,
+    EXTENSION_KEY,
     check_horizon,
     check_keys,
     observation_message,
     read_actions,
-    read_ours,
+    read_extension,
 )
 from rlinf_core.policies.chunking import (
     REAL_TIME,
@@ -115,9 +115,9 @@ class RemotePolicyNode(PolicyNode):
 
     def _decide(self, step: TimeStep) -> None:
         if self.pending is not None and self.pending[0] == step.episode_id:
-            _, actions, ours = self.pending
+            _, actions, extension = self.pending
             self.pending = None
-            self._send(step, actions, ours, 0)
+            self._send(step, actions, extension, 0)
         elif self.connected and not self.busy:
             self.busy, self.outdated, self.nothing_in_play = True, False, self._can_play_all(step)
             self.requests.put_nowait((step, time.monotonic()))
@@ -165,23 +165,23 @@ class RemotePolicyNode(PolicyNode):
 
     def _connect(self, metadata: dict[str, Any]) -> None:
         """Refuse a server of another task; take its version and its chunks' length."""
-        ours = read_ours(metadata)
-        if type(execute := ours.get("execute", 0)) is not int or not 0 <= execute <= 1000:
+        extension = read_extension(metadata)
+        if type(execute := extension.get("execute", 0)) is not int or not 0 <= execute <= 1000:
             raise ServingError(
                 f"policy server {self.settings['address']}: expected execute of 0 to "
                 f"1000, got {escape_ascii(execute)[:40]}"
             )
         if (
-            "spec" in ours
-            and (theirs := StationSpec.from_dict(ours["spec"])).hash != self.spec.hash
+            "spec" in extension
+            and (served_spec := StationSpec.from_dict(extension["spec"])).hash != self.spec.hash
         ):
             raise SpecError(
                 f"policy server {self.settings['address']} does not fit this station:\n"
-                f"{theirs.difference(self.spec)}\nServe a policy of this station's task"
+                f"{served_spec.difference(self.spec)}\nServe a policy of this station's task"
             )
         check_keys(self.spec, self.settings["keys"])
         with self.lock:
-            self.execute = self.settings["n_action_steps"] or ours.get("execute", 0)
+            self.execute = self.settings["n_action_steps"] or extension.get("execute", 0)
             self.horizon = 0
             playing, self.chunking = (
                 self.chunking.chunks,
@@ -191,7 +191,10 @@ class RemotePolicyNode(PolicyNode):
             self.chunking.chunks = playing
             self.schedule.index += self.chunking.execute - self.schedule.execute
             self.schedule.execute = self.chunking.execute
-            self.status.version, self.status.path = ours.get("version", 0), self.settings["address"]
+            self.status.version, self.status.path = (
+                extension.get("version", 0),
+                self.settings["address"],
+            )
             self.ready = True
             self.connected = True
             self.busy = False
@@ -207,19 +210,19 @@ class RemotePolicyNode(PolicyNode):
         try:
             named = observation_of(step, self.spec)
             message = observation_message(self.spec, named, step.instruction, self.settings["keys"])
-            if OURS in client.metadata:
+            if EXTENSION_KEY in client.metadata:
                 request_id = (
                     request_of(step.episode_id) if step.mode == "evaluate" else step.episode_id
                 )
-                message[OURS] = {"episode": request_id, "explore": step.mode == "train"}
-                if client.metadata[OURS].get("continues"):
-                    message[OURS] |= self._in_play(step)
+                message[EXTENSION_KEY] = {"episode": request_id, "explore": step.mode == "train"}
+                if client.metadata[EXTENSION_KEY].get("continues"):
+                    message[EXTENSION_KEY] |= self._in_play(step)
             answer = client.infer(message)
             actions = read_actions(self.spec, answer)
-            ours = read_ours(answer)
+            extension = read_extension(answer)
             check_horizon(actions, self.horizon, self.execute)
-            self.horizon = 0 if OURS in client.metadata else len(actions)
-            self._on_chunk(step, actions, ours, time.monotonic() - since)
+            self.horizon = 0 if EXTENSION_KEY in client.metadata else len(actions)
+            self._on_chunk(step, actions, extension, time.monotonic() - since)
         except (AnswerError, RefusedRequestError, SpecError) as error:
             self._set_error(str(error))
         finally:
@@ -243,7 +246,7 @@ class RemotePolicyNode(PolicyNode):
         return to_ns(step.header.stamp) / self.period_ns
 
     def _on_chunk(
-        self, step: TimeStep, actions: np.ndarray, ours: dict[str, Any], took_s: float
+        self, step: TimeStep, actions: np.ndarray, extension: dict[str, Any], took_s: float
     ) -> None:
         with self.lock:
             self.times_ms.append(1e3 * took_s)
@@ -259,17 +262,21 @@ class RemotePolicyNode(PolicyNode):
                 self.schedule.index += at_once - self.schedule.execute  # the due time is unchanged
                 self.chunking.execute = self.schedule.execute = at_once
             if passed and self.nothing_in_play and step.mode != "train":
-                self.pending = step.episode_id, actions, ours
+                self.pending = step.episode_id, actions, extension
             else:
-                self._send(step, actions, ours, passed)
+                self._send(step, actions, extension, passed)
 
-    def _send(self, step: TimeStep, actions: np.ndarray, ours: dict[str, Any], passed: int) -> None:
-        begun = passed + (not self.lockstep)  # in lockstep no time passes meanwhile
-        sent = self.chunking.merge(actions, self._number(step), begun, bool(ours.get("continues")))
+    def _send(
+        self, step: TimeStep, actions: np.ndarray, extension: dict[str, Any], passed: int
+    ) -> None:
+        first_row = passed + (not self.lockstep)  # in lockstep no time passes meanwhile
+        sent = self.chunking.merge(
+            actions, self._number(step), first_row, bool(extension.get("continues"))
+        )
         self.schedule.replan()
         self.schedule.advance(steps=passed)
         self.seq += 1
-        self.status.version = ours.get("version", 0)
+        self.status.version = extension.get("version", 0)
         chunk = action_chunk(
             self.spec,
             self.spec.action.from_si(sent),
@@ -280,8 +287,8 @@ class RemotePolicyNode(PolicyNode):
             observation_stamp=step.header.stamp,
             execute=min(self.chunking.execute, len(sent)),
         )
-        if self.chunking.mode == RECEDING_HORIZON and "drawn" in ours:
-            fill_drawn(chunk, ours["drawn"], ours.get("log_probs"))
+        if self.chunking.mode == RECEDING_HORIZON and "drawn" in extension:
+            fill_drawn(chunk, extension["drawn"], extension.get("log_probs"))
         chunk.header.stamp = self._now(step)
         self.actions.publish(chunk)
         self.status.inferences += 1

@@ -25,7 +25,15 @@ from rclpy.node import Node
 
 from rlinf_core.core.errors import NODE_FAILED, RlinfError
 from rlinf_ros.memory_bus import Bus, CallbackError, check_middleware, start
-from rlinf_ros.spinning import ARRIVES_S, FINISH_S, Ending, GivingUp, Hosting, given, stop_on_signal
+from rlinf_ros.spinning import (
+    ARRIVES_S,
+    FINISH_S,
+    Ending,
+    GivingUp,
+    Hosting,
+    override_of,
+    stop_on_signal,
+)
 from rlinf_ros.workarounds import LOOK_UP_S, end_soon, single_threaded
 
 COMMANDERS_S = 3.0  # of FINISH_S: until commanding and recording nodes have finished
@@ -82,8 +90,8 @@ class Host:
 
         The supervisor ends several processes in the same order.
         """
-        begun = time.monotonic()
-        for last, until in ((False, begun + COMMANDERS_S), (True, begun + FINISH_S)):
+        started_at = time.monotonic()
+        for last, deadline in ((False, started_at + COMMANDERS_S), (True, started_at + FINISH_S)):
             waiting = [
                 node
                 for node in self.bus.nodes
@@ -91,7 +99,7 @@ class Host:
             ]
             while (
                 waiting := [node for node in waiting if not node.finish()]
-            ) and time.monotonic() < until:
+            ) and time.monotonic() < deadline:
                 self._spin_once(0.02)
 
     def _spin_once(self, timeout_s: float) -> None:
@@ -144,7 +152,7 @@ def _members(node: Node) -> Iterator[Node]:
 def main() -> None:
     """Run the nodes of the parameter ``nodes``, from a parameter file."""
     faulthandler.enable()
-    specs = json.loads(given("nodes"))
+    specs = json.loads(override_of("nodes"))
     sys.argv[1:] = []
     bus = start()
     with stop_on_signal() as stop_requested:

@@ -123,10 +123,10 @@ class Listener:
 
     def meet(self) -> None:
         """Wait until the arm reports its pose."""
-        until = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + PATIENCE_S
         while not self.at:
             self.spin()
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 raise RlinfError(
                     "current_pose: " + silence_message(self.node, "pose of the arm", PATIENCE_S)
                 )

@@ -89,10 +89,10 @@ class Looker:
         Raises:
             RlinfError: one of them is missing; the message names it.
         """
-        until = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + PATIENCE_S
         while self.pixels is None or (pose and not (self.poses and self.lens)):
             rclpy.spin_once(self.node, timeout_sec=0.05)
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 source = (
                     f"image of camera '{self.camera}'"
                     if self.pixels is None
@@ -121,20 +121,22 @@ class Looker:
 
     def sees_anew(self) -> bool:
         """Return whether another picture comes in time from now on."""
-        begun = time.monotonic()
-        while self.received_at <= begun and time.monotonic() < begun + self.silent_s:
+        started_at = time.monotonic()
+        while self.received_at <= started_at and time.monotonic() < started_at + self.silent_s:
             rclpy.spin_once(self.node, timeout_sec=0.05)
-        return self.received_at > begun
+        return self.received_at > started_at
 
     def silent(self) -> str:
         """Wait up to SILENT_S for a new image and a new pose; return the missing one, or ""."""
-        begun = time.monotonic()
-        while time.monotonic() < begun + SILENT_S:
+        started_at = time.monotonic()
+        while time.monotonic() < started_at + SILENT_S:
             rclpy.spin_once(self.node, timeout_sec=0.05)
-            if min(self.received_at, self.poses[-1][0]) > begun:
+            if min(self.received_at, self.poses[-1][0]) > started_at:
                 return ""
         return (
-            f"image of camera '{self.camera}'" if self.received_at <= begun else "pose of the arm"
+            f"image of camera '{self.camera}'"
+            if self.received_at <= started_at
+            else "pose of the arm"
         )
 
     @property

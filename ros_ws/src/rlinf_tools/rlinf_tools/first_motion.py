@@ -58,7 +58,7 @@ def drill(watcher: Watcher, speeds: dict[str, float]) -> Iterator[Row]:
         "S13",
         "while the arm moves, disarm it: q",
         "disarmed by a person",
-        lambda: watcher.first(watcher.begun, disarmed),
+        lambda: watcher.first(watcher.started_at, disarmed),
         disarmed,
         10.0,
     )
@@ -84,7 +84,7 @@ def _print(text: str) -> None:
 def _moving(watcher: Watcher) -> None:
     """Wait until a person has armed the arm and moved it."""
     watcher.event_times.clear()
-    watcher.begun = time.monotonic()
+    watcher.started_at = time.monotonic()
     start = watcher.poses[-1][1]
     watcher.spin(
         lambda: (
@@ -102,9 +102,12 @@ def _moves(watcher: Watcher, speed: float) -> Row:
         "clear the table, hold the hardware e-stop, arm (e), and move the tool a little, then stop"
     )
     _moving(watcher)
-    begun = watcher.begun
+    started_at = watcher.started_at
     watcher.spin(lambda: watcher.rests, PATIENCE_S, "the arm to rest again")
-    poses, targets = watcher.since(watcher.measured, begun), watcher.since(watcher.targets, begun)
+    poses, targets = (
+        watcher.since(watcher.measured, started_at),
+        watcher.since(watcher.targets, started_at),
+    )
     if not targets:
         raise RlinfError(
             "expected to hear what the interlock commands while the arm moved, and heard nothing"
@@ -118,14 +121,16 @@ def _moves(watcher: Watcher, speed: float) -> Row:
     measured = [b - a for a, b in zip(poses[0][1], poses[-1][1], strict=True)]
     commanded = [b - a for a, b in zip(targets[0][1], targets[-1][1], strict=True)]
     length = math.hypot(*measured) * math.hypot(*commanded)
-    along = sum(a * b for a, b in zip(measured, commanded, strict=True)) / length if length else 0.0
+    cosine = (
+        sum(a * b for a, b in zip(measured, commanded, strict=True)) / length if length else 0.0
+    )
     return Row(
         "S9",
         0,
         "the first motion: where it was told to go, at a tenth",
         f"{1.2 * speed:.3f} {per_s}, 0.9 of 1 alike",
-        f"{fastest:.3f} {per_s}, {along:.2f} alike",
-        fastest <= 1.2 * speed and along >= 0.9,
+        f"{fastest:.3f} {per_s}, {cosine:.2f} alike",
+        fastest <= 1.2 * speed and cosine >= 0.9,
     )
 
 
@@ -152,12 +157,12 @@ def _stops(
     _print(f"arm (e) and move the tool; then, {do}")
     _moving(watcher)
 
-    def begun() -> float:
+    def started_at() -> float:
         at = happened()
         return math.inf if at is None else at
 
-    watcher.spin(lambda: math.isfinite(begun()), PATIENCE_S, do)
-    at = begun()
+    watcher.spin(lambda: math.isfinite(started_at()), PATIENCE_S, do)
+    at = started_at()
     watcher.spin(
         lambda: math.isfinite(watcher.first(at - 0.05, expected)),
         2.0,
@@ -176,11 +181,11 @@ def _stops_by_itself(watcher: Watcher) -> Row:
     do = "while the arm moves, press the robot's own stop (or touch it until it stops by itself)"
     _print(f"arm (e) and move the tool; then, {do}")
     _moving(watcher)
-    begun = watcher.begun
+    started_at = watcher.started_at
 
     def latch() -> float:
         return watcher.first(
-            begun, lambda state: latched("robot:", state) or latched("stale_state", state)
+            started_at, lambda state: latched("robot:", state) or latched("stale_state", state)
         )
 
     watcher.spin(lambda: math.isfinite(latch()), PATIENCE_S, do)
@@ -189,7 +194,7 @@ def _stops_by_itself(watcher: Watcher) -> Row:
     if stop_times and min(stop_times) <= latch() + 0.05:
         at, within_ms = min(stop_times), 55.0
     else:  # the interlock noticed the silence that ended a motion before the driver did
-        before = [when for when, _ in watcher.poses if when <= latch()]
+        before = [pose_at for pose_at, _ in watcher.poses if pose_at <= latch()]
         at, within_ms = before[-1], 1e3 * (watcher.limits.lost_state + 0.1)
     took = 1e3 * max(latch() - at, 0.0)
     _reset(watcher, cause)

@@ -56,7 +56,7 @@ class Watcher:
         self.poses = list[StampedValues]()
         self.joints = list[StampedValues]()
         self.targets = list[StampedValues]()
-        self.begun = 0.0  # start of the present step of the drill
+        self.started_at = 0.0  # start of the present step of the drill
         # people's acts, and the time of the latest message of each
         self.event_times: dict[str, float] = {}
         self.node = command_node(recipe.station.name)
@@ -275,13 +275,13 @@ class Watcher:
                     "speeds are a tenth no longer. Disarm (q), and begin again"
                 )
 
-    def since(self, where: list[Any], when: float) -> list[Any]:
+    def since(self, where: list[Any], after: float) -> list[Any]:
         """Return the messages since then."""
-        return where[bisect_left(where, when, key=itemgetter(0)) :]
+        return where[bisect_left(where, after, key=itemgetter(0)) :]
 
-    def first(self, when: float, holds: Callable[[SafetyState], bool]) -> float:
+    def first(self, after: float, holds: Callable[[SafetyState], bool]) -> float:
         """Return the time of the interlock's first such state; infinity if it had none."""
-        return next((at for at, state in self.since(self.states, when) if holds(state)), math.inf)
+        return next((at for at, state in self.since(self.states, after) if holds(state)), math.inf)
 
 
 def disarmed(state: SafetyState) -> bool:

@@ -107,14 +107,14 @@ class StationClient:
         Raises:
             RlinfError: there is no such station, or its interlock is silent.
         """
-        began = time.monotonic()
+        started_at = time.monotonic()
         owed = LATCHED | {
             arm_topic(arm, "diagnostics"): arm_topic(arm, "interlock") for arm in self.arms
         }
         self.within(
             self.patience_s,
             lambda: (
-                time.monotonic() - began > AT_LEAST_S
+                time.monotonic() - started_at > AT_LEAST_S
                 and "safety" in self.latest
                 and not (
                     {owner for topic, owner in owed.items() if topic not in self.latest}
@@ -169,13 +169,13 @@ class StationClient:
 
         A line on stderr names ``awaited`` every 5 s.
         """
-        began = reported_at = time.monotonic()
-        while not ready() and time.monotonic() < began + seconds:
+        started_at = reported_at = time.monotonic()
+        while not ready() and time.monotonic() < started_at + seconds:
             rclpy.spin_once(self.node, timeout_sec=0.05)
             if awaited and (now := time.monotonic()) > reported_at + REPORT_S:
                 reported_at = now
                 print(
-                    f"rlinf: {now - began:.0f} of {seconds:.0f} s: waiting for {awaited}",
+                    f"rlinf: {now - started_at:.0f} of {seconds:.0f} s: waiting for {awaited}",
                     file=sys.stderr,
                     flush=True,
                 )

@@ -56,7 +56,7 @@ COMMANDS = ("target", "command", "goal", "desired", "reference")
 # a wrong topic would deceive the interlock
 UNSUGGESTED = ("estop/", "enable", "task/success", "distance")
 PING_MS = 1.0  # largest round trip to a controller at 1 kHz
-OURS = ("driver", "recorder")  # nodes of the station that hear a target and move no arm
+STATION_NODES = ("driver", "recorder")  # nodes of the station that hear a target and move no arm
 STAMPED = ("PoseStamped", "TwistStamped", "WrenchStamped", "JointState", "Image", "TaskStatus")
 
 
@@ -68,17 +68,17 @@ class TopicProbe:
     """
 
     def __init__(
-        self, node: Node, name: str, theirs: str, of_tool: bool, joints: tuple[str, ...]
+        self, node: Node, name: str, full_name: str, of_tool: bool, joints: tuple[str, ...]
     ) -> None:
         self.name = name
-        self.full = theirs
+        self.full = full_name
         self.type = topic(name).type
         self.of_tool = of_tool
         self.joints, self.passed_over = joints if topic(name).name == SHARED else (), list[str]()
         self.times: list[float] = []
         self.offsets: list[float] = []
         self.newest = b""
-        subscription(node, name, self._on_raw, quality=lazy_profile(50), at=theirs, raw=True)
+        subscription(node, name, self._on_raw, quality=lazy_profile(50), at=full_name, raw=True)
 
     def _on_raw(self, raw: bytes) -> None:
         if self.joints:
@@ -153,8 +153,8 @@ def findings(node: Node, recipe: Recipe, spin: Callable[[], Any]) -> Iterator[Fi
     faults: dict[str, list[str]] = {arm_topic(arm, "robot/fault"): [] for arm in every}
     for name, fault_text in faults.items():
         subscription(node, name, partial(_note, fault_text))
-    until = time.monotonic() + LISTEN_S
-    while time.monotonic() < until:
+    deadline = time.monotonic() + LISTEN_S
+    while time.monotonic() < deadline:
         spin()
     for name, fault in (
         (name, fault_text[-1]) for name, fault_text in faults.items() if fault_text
@@ -427,10 +427,10 @@ def _listeners(node: Node, recipe: Recipe, every: dict[str, Limits]) -> Iterator
             robot.controller.topic if robot.controller else robot.topics.get(name, f"{root}/{name}")
         )
         yield _listener(node, name, full, "" if robot.controller else topic(name).type)
-        ours = robot.grippers.get(arm) is not None or (
+        has_gripper = robot.grippers.get(arm) is not None or (
             robot.driver_node is not None and robot.driver_node.has_gripper
         )
-        if limits.gripper_width and not ours and not robot.without_hardware:
+        if limits.gripper_width and not has_gripper and not robot.without_hardware:
             name = arm_topic(arm, "gripper/command")
             yield _listener(node, name, robot.topics.get(name, f"{root}/{name}"), topic(name).type)
 
@@ -440,7 +440,7 @@ def _listener(node: Node, name: str, full: str, kind: str) -> Finding:
     infos = [
         info
         for info in node.get_subscriptions_info_by_topic(full)
-        if info.node_name.removesuffix("_inputs") not in OURS
+        if info.node_name.removesuffix("_inputs") not in STATION_NODES
     ]
     if others := {info.topic_type for info in infos} - {kind} if kind else ():
         return Finding(
