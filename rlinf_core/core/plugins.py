@@ -115,7 +115,8 @@ def described(
 def place(group: str, name: str, builtin: Mapping[str, Path], where: str) -> Path:
     """Return the file or folder called ``name``.
 
-    A name is a path, one of ``builtin``, an entry point, or ``package.module:PATH``. A reference to a
+    A name is a path, one of ``builtin``, an entry point, or ``package.module:PATH``. A reference to
+    a
     module alone means its folder. The arguments are those of ``find``.
     """
     path = expanded(name, where) if "/" in name or name in (".", "..") else builtin.get(name)

@@ -54,7 +54,8 @@ def check_same(recipe: Recipe, run_dir: Path, is_locked: bool = False) -> None:
     Args:
         recipe: recipe to check.
         run_dir: folder of the run.
-        is_locked: whether this process holds the folder's lock; opening the lock file would release it.
+        is_locked: whether this process holds the folder's lock; opening the lock file would
+            release it.
 
     Raises:
         RecipeError: the run in the folder has another recipe, or there is no run and the folder's

@@ -23,7 +23,16 @@ from rlinf_core.specs.topics import arm_of, of_arms
 from rlinf_ros.conversions import NS, camera_info, compressed, set_stamp, to_ns, to_stamp
 from rlinf_ros.endpoints import EndpointReport
 from rlinf_ros.qos import kind, publisher, subscription
-from rlinf_ros.spinning import OK, WARN, ControlNode, Diagnostics, Health, given, prioritise, run
+from rlinf_ros.spinning import (
+    OK,
+    WARN,
+    ControlNode,
+    Diagnostics,
+    Health,
+    override_of,
+    prioritise,
+    run,
+)
 from rlinf_ros.workarounds import wait_for_nobody
 from sim_bridges.core.interface import arms_of, instruction_of, options_of
 from sim_bridges.core.isolated import make
@@ -330,7 +339,7 @@ _FILL = {
 
 def main() -> None:
     """Entry point. It runs with real-time priority, because it replaces a robot's controller."""
-    if given("priority"):
+    if override_of("priority"):
         wait_for_nobody()
     run(SimBridge)
 

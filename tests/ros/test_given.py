@@ -5,7 +5,7 @@ import sys
 import pytest
 
 pytest.importorskip("rclpy")
-from rlinf_ros.spinning import given  # noqa: E402
+from rlinf_ros.spinning import override_of  # noqa: E402
 
 
 @pytest.mark.parametrize(
@@ -24,9 +24,13 @@ def test_a_parameter_is_read_from_what_rlinf_up_launch_ros_and_people_write(
     monkeypatch.setattr(
         sys, "argv", ["interlock", "--ros-args", "--params-file", str(tmp_path / "p.yaml")]
     )
-    assert given("priority") == 30 and given("estops") == ["a"] and given("none") is None
+    assert (
+        override_of("priority") == 30
+        and override_of("estops") == ["a"]
+        and override_of("none") is None
+    )
 
 
 def test_without_a_file_nothing_is_given(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["interlock", "--ros-args", "-p", "priority:=30"])
-    assert given("priority") is None
+    assert override_of("priority") is None

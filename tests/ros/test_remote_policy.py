@@ -145,7 +145,7 @@ def test_an_arm_that_is_held_for_its_own_waiting_has_not_interrupted_it(cause, i
 
 
 @pytest.mark.parametrize(
-    "mode, number, stands",
+    "mode, number, state_text",
     [("synchronous", 2, True), ("receding_horizon", 2, False), ("receding_horizon", 4, True)],
 )
 def test_where_nothing_is_left_to_play_all_of_an_answer_is_played(mode, number, state_text):

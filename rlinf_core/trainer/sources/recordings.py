@@ -229,7 +229,7 @@ def read_recordings(
     recordings = list(recorded(folders))
     _check_once(recordings)
     reading = track(recordings, description="reading recordings", transient=True)
-    statuses = [intake.take(folder, insert, is_locked=False) for folder in reading]
+    statuses = [intake.take(folder, insert, owns_folder=False) for folder in reading]
     if waiting := [status for status in statuses if status.startswith(LATER)]:
         raise RlinfError(
             f"collect.recordings: {len(waiting)} {waiting[0]}. Begin again, or move "

@@ -322,7 +322,7 @@ class Controller(Managed, ControlNode):
 
 
 def trajectory(start_positions: list[float], target: JointState, takes_s: float) -> JointTrajectory:
-    """Return a trajectory from ``start_positions``, or if that is empty from the arm, to ``target``.
+    """Return a trajectory from ``start_positions``, or from the arm if that is empty.
 
     Its stamp is 0, so it starts now. By default, ros2_control's controller starts each message at
     the measured arm, unless the message contains its start. The arm lags: its target would fall
