@@ -98,7 +98,7 @@ def custom_kinds(config: PolicySettings) -> list[str]:
 
 def shipped_kind(config: PolicySettings) -> str:
     """Return the shipped kind whose settings these are or extend; "" if there is none."""
-    shipped = {module: kind for kind, module in _ours().items()}
+    shipped = {module: kind for kind, module in _builtin().items()}
     modules = (cls.__module__ for cls in type(config).__mro__)
     return next((shipped[module] for module in modules if module in shipped), "")
 
