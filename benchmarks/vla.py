@@ -43,6 +43,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "openvla parallel": {"decoding": "parallel"},
     "openvla regression": {"decoding": "regression"},
     "qwen_vl": {},
+    "pi0_fast": {"max_decoding_steps": 32},
+    "xvla": {"sde_noise": 0.5},
 }
 
 

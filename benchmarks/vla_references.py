@@ -23,6 +23,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from unittest import mock
@@ -57,6 +58,22 @@ CASES = {  # family, and the keys of LeRobot's config that differ from its defau
             "max_decoding_steps": 30,
         },
     ),
+    "xvla": ("xvla", {}),
+    "xvla_grippers": (
+        "xvla",
+        {
+            "normalization_mapping": ("MEAN_STD", "MIN_MAX"),
+            "action_mode": "ee6d",
+            "num_denoising_steps": 3,
+            "use_hetero_proj": True,
+            "num_image_views": 4,
+            "domain": 2,
+        },
+    ),
+    "xvla_bimanual": (
+        "xvla",
+        {"action_mode": "so101_bimanual", "max_state_dim": 20, "tokenizer_max_length": 40},
+    ),
     "smolvla_quantiles": (
         "smolvla",
         {"normalization_mapping": ("QUANTILES", "QUANTILES"), "num_steps": 4},
@@ -67,7 +84,9 @@ CLASSES = {
     "pi05": ("pi05", "PI05"),
     "smolvla": ("smolvla", "SmolVLA"),
     "pi0_fast": ("pi0_fast", "PI0Fast"),
+    "xvla": ("xvla", "XVLA"),
 }
+SIZE_OF_NOISE = {"xvla": 20}  # numbers of an action in the network
 
 
 def statistics() -> dict[str, dict[str, list[float]]]:
@@ -107,6 +126,20 @@ def observations() -> dict[str, np.ndarray]:
     return pictures | {name: values.astype(np.float32) for name, values in given.items()}
 
 
+def fill(network, prefix: str = "") -> None:
+    """Weights that each name gives, whatever the version of torch; biases and norms stay."""
+    import torch
+
+    for name, parameter in network.named_parameters():
+        if parameter.ndim > 1:
+            random = np.random.default_rng(
+                zlib.crc32((prefix + name.replace("shared", "encoder.embed_tokens")).encode())
+            )
+            size = parameter[0].numel() ** -0.5
+            with torch.no_grad():
+                parameter.copy_(torch.from_numpy(random.normal(0.0, size, parameter.shape)))
+
+
 _ORIGINALS: dict = {}
 
 
@@ -133,15 +166,24 @@ def make(case: str, folder: Path) -> None:
     )
     fast = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
     fast.pad_token = "<pad>" if "<pad>" in fast.get_vocab() else "<|im_start|>"
-    if family != "smolvla":
+    if family == "xvla":
+        ends = {token: fast.convert_tokens_to_ids(token) for token in ("<s>", "</s>")}
+        fast.backend_tokenizer.post_processor = TemplateProcessing(
+            "<s> $A </s>", special_tokens=[*ends.items()]
+        )
+    elif family != "smolvla":
         fast.backend_tokenizer.post_processor = TemplateProcessing(
             "<bos> $A", special_tokens=[("<bos>", fast.convert_tokens_to_ids("<bos>"))]
         )
     AutoTokenizer.from_pretrained = lambda *_, **__: fast
     if family == "pi0_fast":
         AutoTokenizer.from_pretrained = action_tokenizer(folder, fast)
-    sizes = shrink(modeling, len(fast)) if family != "smolvla" else shrink_smolvla(folder, fast)
+    if family == "smolvla":
+        sizes = shrink_smolvla(folder, fast)
+    else:
+        sizes = shrink_xvla(fast) if family == "xvla" else shrink(modeling, len(fast))
     keys = dict(changes)
+    domain = keys.pop("domain", 0)
     if modes := keys.pop("normalization_mapping", None):
         keys["normalization_mapping"] = dict(
             zip(
@@ -157,17 +199,18 @@ def make(case: str, folder: Path) -> None:
     inputs["observation.state"] = PolicyFeature(FeatureType.STATE, (STATE,))
     outputs = {"action": PolicyFeature(FeatureType.ACTION, (ACTION,))}
     config = getattr(configuration, f"{name}Config")(
+        **sizes["config"] | keys,
         input_features=inputs,
         output_features=outputs,
         device="cpu",
         chunk_size=HORIZON,
         n_action_steps=HORIZON,
-        **sizes["config"],
-        **keys,
     )
     policy = getattr(modeling, f"{name}Policy")(config).eval()
+    if family == "xvla":  # tests/policies/test_xvla.py makes the same weights
+        fill(policy)
     with torch.no_grad():
-        for parameter in policy.parameters():
+        for parameter in policy.parameters() if family != "xvla" else ():
             if parameter.ndim > 1:
                 parameter.normal_(0.0, parameter[0].numel() ** -0.5)
     stats = {
@@ -177,6 +220,9 @@ def make(case: str, folder: Path) -> None:
     before, after = getattr(processor, f"make_{module}_pre_post_processors")(
         config, dataset_stats=stats
     )
+    for step in before.steps:
+        if hasattr(step, "domain_id"):
+            step.domain_id = domain
     given = {key: torch.from_numpy(value) for key, value in observations().items()}
     batch = before(
         {
@@ -187,10 +233,23 @@ def make(case: str, folder: Path) -> None:
     )
 
     named = {} if family == "pi0_fast" else {"noise": given["noise"]}
+    drawing = contextlib.nullcontext
+    if family == "xvla":  # it draws all noise itself
+        noise = given["noise"][..., : SIZE_OF_NOISE[family]]
+        spread = torch.arange(len(SENTENCES)) / len(SENTENCES)
+
+        def drawing():
+            draws = {"randn": noise, "randn_like": noise, "rand": given["uniform"] - spread}
+            stack = contextlib.ExitStack()
+            for word, values in draws.items():
+                patch = mock.patch.object(torch, word, lambda *_, values=values, **__: values)
+                stack.enter_context(patch)
+            return stack
 
     def act(actor) -> np.ndarray:
-        with torch.no_grad():
-            return after(actor.predict_action_chunk(batch, **named)).numpy()
+        with torch.no_grad(), drawing():
+            chunk = actor.predict_action_chunk(batch, **named)
+            return after(chunk[..., :ACTION]).numpy()
 
     learned = before(
         {
@@ -201,10 +260,10 @@ def make(case: str, folder: Path) -> None:
     )
 
     def loss_of(actor) -> float:
-        if named:
+        if named and family != "xvla":
             actor.model.sample_noise = lambda *_: given["noise"]
             actor.model.sample_time = lambda *_: given["uniform"] ** (1 / 1.5) * 0.999 + 0.001
-        with torch.no_grad():
+        with torch.no_grad(), drawing():
             return float(actor(learned)[0])
 
     if (folder / "exported").is_dir():
@@ -449,7 +508,9 @@ def adapted(policy, folder: Path):
     import torch
     from peft import LoraConfig, get_peft_model
 
-    more, size = (None, 0.02) if policy.name == "pi0_fast" else (["action_out_proj"], 0.2)
+    more, size = ["aux_visual_proj" if policy.name == "xvla" else "action_out_proj"], 0.2
+    if policy.name == "pi0_fast":
+        more, size = None, 0.02
     wrapped = get_peft_model(
         policy,
         LoraConfig(
@@ -538,6 +599,56 @@ def shrink(modeling, vocabulary: int) -> dict:
     }
 
 
+def shrink_xvla(fast) -> dict:
+    """A small Florence-2 and a small transformer."""
+    fast.pad_token = "<pad>"
+    text = {
+        "vocab_size": len(fast),
+        "d_model": 32,
+        "encoder_layers": 2,
+        "encoder_attention_heads": 4,
+        "encoder_ffn_dim": 48,
+        "decoder_layers": 1,
+        "decoder_attention_heads": 4,
+        "decoder_ffn_dim": 16,
+        "max_position_embeddings": 256,
+    }
+    text |= {
+        f"{name}_token_id": fast.convert_tokens_to_ids(token)
+        for name, token in (("bos", "<s>"), ("pad", "<pad>"), ("eos", "</s>"))
+    }
+    vision = {  # in Microsoft's format, as published
+        "model_type": "davit",
+        "drop_path_rate": 0.1,
+        "patch_size": [7, 3],
+        "patch_stride": [4, 2],
+        "patch_padding": [3, 1],
+        "patch_prenorm": [False, True],
+        "dim_embed": [16, 24],
+        "num_heads": [2, 3],
+        "num_groups": [2, 3],
+        "depths": [1, 1],
+        "window_size": 4,
+        "projection_dim": 32,
+        "visual_temporal_embedding": {"type": "COSINE", "max_temporal_embeddings": 100},
+        "image_pos_embed": {"type": "learned_abs_2d", "max_pos_embeddings": 50},
+        "image_feature_source": ["spatial_avg_pool", "temporal_avg_pool"],
+    }
+    return {
+        "config": {
+            "florence_config": {"vision_config": vision, "text_config": text},
+            "resize_imgs_with_padding": (SIZE, SIZE),
+            "hidden_size": 32,
+            "depth": 2,
+            "num_heads": 4,
+            "num_domains": 3,
+            "len_soft_prompts": 4,
+            "action_mode": "auto",
+        },
+        "document": {},
+    }
+
+
 def shrink_smolvla(folder: Path, fast) -> dict:
     """The vision-language model's config and processor, from which LeRobot's SmolVLA makes its
     own."""
@@ -619,8 +730,10 @@ def compare(case: str, folder: Path) -> dict:
     steps = {
         "num_inference_steps": "flow_steps",
         "num_steps": "flow_steps",
+        "num_denoising_steps": "flow_steps",
         "tokenizer_max_length": "tokens",
         "max_decoding_steps": "max_decoding_steps",
+        "domain": "domain",
     }
     keys = {steps[key]: value for key, value in changes.items() if key in steps}
     keys |= {"checkpoint": str(folder), "horizon": HORIZON, "statistics": str(statistics_file)}
@@ -639,16 +752,18 @@ def compare(case: str, folder: Path) -> dict:
             if family == "pi0_fast":
                 chunk = actor.act(observation, explore=False).actions
             else:
-                chunk = actor.decode(actor.to_batch(observation), torch.from_numpy(given["noise"]))
+                noise = torch.from_numpy(given["noise"])[..., : SIZE_OF_NOISE.get(family)]
+                chunk = actor.decode(actor.to_batch(observation), noise)
         return (scale * chunk).view(answers["chunk"].shape).numpy()
 
     def loss_of(actor) -> float:
-        drawn = iter([given["noise"], given["uniform"]])
-        noise = mock.patch(
+        noise = given["noise"][..., : SIZE_OF_NOISE.get(family)]
+        drawn = iter([noise, given["uniform"]])
+        patch = mock.patch(
             "rlinf_core.policies.sharding.noise", lambda *_: torch.from_numpy(next(drawn))
         )
         demonstrated = torch.from_numpy(given["action"] / scale).flatten(1)
-        with noise, torch.no_grad():
+        with patch, torch.no_grad():
             return float(actor.imitation_loss(actor.to_batch(observation), demonstrated))
 
     loss = loss_of(policy)
@@ -694,6 +809,7 @@ def compare(case: str, folder: Path) -> dict:
         *(() if family == "pi0" else network.SMALLEST),
         *getattr(network, "WITHOUT_EFFECT", ()),
         *getattr(network, "SETTINGS", ()),
+        *getattr(network, "SUPPORTED", ()),
         "vlm_model_name",
     }
     unread = [
@@ -705,7 +821,7 @@ def compare(case: str, folder: Path) -> dict:
     ]
     return {
         "family": family,
-        "sft_loss": abs(loss - float(answers["loss"])),
+        "sft_loss": abs(loss - float(answers["loss"])) / max(1.0, float(answers["loss"])),
         **learned,
         "difference": float(np.abs(chunk - answers["chunk"]).max()),
         "largest": float(np.abs(answers["chunk"]).max()),
@@ -721,7 +837,7 @@ GAPS = {  # families that this command does not compare, with the reason
     "GR00T N1.5": "LeRobot 0.4.4 in `test_groot.py`; LeRobot 0.6 has N1.7 alone",
     "OpenVLA, OpenVLA-OFT": "their code is on no package index; layers in `test_openvla.py`",
     "Qwen2.5-VL": "transformers in `test_qwen_vl.py`, vLLM in `test_action_engine.py`",
-    "GR00T N1.6, N1.7, X-VLA, WALL-OSS": "no kind of their own; untested by `policy.kind: lerobot`",
+    "GR00T N1.6, N1.7, WALL-OSS": "no kind of their own; untested by `policy.kind: lerobot`",
 }
 COLUMNS = {
     "difference": "chunk",
@@ -774,7 +890,7 @@ def step_of(policy, observation) -> dict:
         before = [parameter.detach().clone() for parameter in policy.parameters()]
         step()
         return max(
-            float((now - then).abs().max())
+            float((now.detach() - then).abs().max())
             for now, then in zip(policy.parameters(), before, strict=True)
         )
 

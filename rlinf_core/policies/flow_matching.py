@@ -322,7 +322,15 @@ class FlowMatching(OnPolicyActor):
             if continuation is None
             else self._carried(inputs, noise, continuation)
         )
-        return self.units.played(point[..., : self.spec.action.dim]).flatten(1)
+        return self.played(point).flatten(1)
+
+    def played(self, point: Tensor) -> Tensor:
+        """Convert the end of the flow (B, H, M) to normalised actions (B, H, A), clipped."""
+        return self.units.played(point[..., : self.spec.action.dim])
+
+    def to_point(self, actions: Tensor) -> Tensor:
+        """Convert normalised actions (B, H, A) to the end of a flow (B, H, M)."""
+        return F.pad(self.units.to_network(actions), (0, self.room[1] - self.spec.action.dim))
 
     def carried(self, inputs: Batch, noise: Tensor) -> Tensor:
         """Return the end of the flow from noise (B, H, M)."""
@@ -354,9 +362,7 @@ class FlowMatching(OnPolicyActor):
         """
         if continuation is None:
             return velocity(point)
-        goal = F.pad(
-            self.units.to_network(continuation.actions), (0, self.room[1] - self.spec.action.dim)
-        )
+        goal = self.to_point(continuation.actions)
         weights = self._zero_unused(continuation.weights.unsqueeze(-1).expand_as(goal))
         return guided(velocity, point, float(time[0]), goal, weights)
 
@@ -378,9 +384,7 @@ class FlowMatching(OnPolicyActor):
         uniform = sharding.noise(torch.rand, (len(actions),), generator, actions.device)
         # Beta(alpha, 1) has the quantiles u^(1 / alpha)
         time = uniform ** (1.0 / alpha) * scale + offset
-        goal = F.pad(
-            self.units.to_network(actions.unflatten(-1, (-1, dim))), (0, self.room[1] - dim)
-        )
+        goal = self.to_point(actions.unflatten(-1, (-1, dim)))
         mixed = time[:, None, None] * noise + (1.0 - time[:, None, None]) * goal
         inputs = self.inputs(batch)
         velocity = self._velocity(inputs, self._prefix(inputs), mixed, time)
@@ -396,8 +400,7 @@ class FlowMatching(OnPolicyActor):
         """
         if explore and self.config.density:
             path, log_probs = self.sample(self.to_batch(observation), generator)
-            actions = self.units.played(path[:, -1, :, : self.spec.action.dim])
-            return self.chunk(actions, path.flatten(1).unsqueeze(1), log_probs)
+            return self.chunk(self.played(path[:, -1]), path.flatten(1).unsqueeze(1), log_probs)
         noise = self.noise(len(observation), generator)
         return self.chunk(
             self.decode(

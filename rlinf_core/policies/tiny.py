@@ -74,6 +74,14 @@ def _openvla(vocabulary: Vocabulary) -> dict[str, Any]:
     return {"text_config": {"vocab_size": vocabulary[""] + 256 + 64, **ends}}
 
 
+def _xvla(vocabulary: Vocabulary) -> dict[str, Any]:
+    ids = {
+        f"{name}_token_id": vocabulary[token]
+        for name, token in (("bos", "<s>"), ("pad", "<pad>"), ("eos", "</s>"))
+    }
+    return {"florence_config": {"text_config": {"vocab_size": vocabulary[""], **ids}}}
+
+
 def _qwen(vocabulary: Vocabulary) -> dict[str, Any]:
     ids = {
         f"{name}_token_id": vocabulary[f"<|{token}|>"]
@@ -129,6 +137,7 @@ FAMILIES: dict[str, Family] = {
         unused=256,
         letters=("|",),
     ),
+    "xvla": Family("xvla", ("<s>", "<pad>", "</s>"), _xvla, 32, others=("<unk>", "<mask>")),
     "qwen_vl": Family(
         "qwen_vl",
         (*CHAT, "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"),

@@ -21,7 +21,7 @@ from rlinf_core.policies.serialization import save_policy
 from tests.policies.test_pi0 import SPEC, observation
 
 CUDA = torch.cuda.is_available()
-FLOWS = ("pi0", "pi05", "smolvla", "groot")
+FLOWS = ("pi0", "pi05", "smolvla", "groot", "xvla")
 KINDS = {kind: {"kind": kind, "horizon": 4, "flow_steps": 3} for kind in FLOWS} | {
     "openvla": {"kind": "openvla"},
     "openvla_parallel": {"kind": "openvla", "decoding": "parallel", "horizon": 2},

@@ -35,6 +35,7 @@ from tests.policies import (
     test_pi0_fast,
     test_qwen_vl,
     test_smolvla,
+    test_xvla,
 )
 
 LORA = {"lora": {"rank": 2, "alpha": 8.0}}
@@ -52,6 +53,7 @@ KINDS = {
     "openvla": (test_openvla.openvla, test_openvla.observation),
     "qwen_vl": (test_qwen_vl.qwen, test_qwen_vl.observation),
     "groot": (test_groot.groot, test_smolvla.observation),
+    "xvla": (test_xvla.xvla, test_smolvla.observation),
     "smolvla": (test_smolvla.smolvla, test_smolvla.observation),
     "pi0_fast": (pi0_fast, test_pi0_fast.observation),
 }

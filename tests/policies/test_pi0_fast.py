@@ -231,3 +231,9 @@ def test_a_published_folder_is_loaded_or_refused_by_name(tmp_path):
     (folder / "fast/tokenizer.json").unlink()
     with pytest.raises(PolicyFileError, match="lerobot/fast-action-tokenizer"):
         read_tokenizer(folder / "fast")
+
+
+def test_log_probabilities_of_tokens_are_refused():
+    """A chunk has one, so that the key would have no effect."""
+    with pytest.raises(ValueError, match="token_log_probs: expected false. Chunks have different"):
+        Config(token_log_probs=True)

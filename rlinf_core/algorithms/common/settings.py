@@ -203,6 +203,7 @@ class OnPolicySettings(AlgorithmSettings):
         "qwen_vl",
         "pi0_fast",
         "smolvla",
+        "xvla",
         "language",
     )
 

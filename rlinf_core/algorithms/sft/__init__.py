@@ -24,6 +24,7 @@ class Config(DemonstrationSettings):
         "qwen_vl",
         "pi0_fast",
         "smolvla",
+        "xvla",
         "act",
         "diffusion",
         "residual",

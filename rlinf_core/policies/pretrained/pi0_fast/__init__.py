@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from rlinf_core.config.base import Place, with_default
 from rlinf_core.core.plugins import deferred
@@ -38,3 +38,12 @@ class Config(TokenSettings):
         "its state is normalised and whose units its actions have; empty where both are learned "
         "anew",
     )
+
+    @model_validator(mode="after")
+    def _one_log_probability(self) -> Config:
+        if self.token_log_probs:
+            raise ValueError(
+                "token_log_probs: expected false. Chunks have different numbers of tokens and one "
+                "log-probability each: set algorithm.level=chunk"
+            )
+        return self
