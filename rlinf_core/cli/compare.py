@@ -49,6 +49,7 @@ def _mean(curve: str, members: list[Run], measure: str) -> str:
     if not points:
         return f"{curve}: no mean of seeds {seeds}, whose runs have no time steps in common"
     value, low, high = (_shown(number, measure) for number in points[-1][1:])
+    low, high = (bound.removeprefix("return ") for bound in (low, high))
     return (
         f"{curve}: mean of seeds {seeds}: {value} at {points[-1].env_steps:,.0f} steps, "
         f"95 % interval {low} to {high}"

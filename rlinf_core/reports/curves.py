@@ -124,6 +124,12 @@ def draw(
             axis.plot(*single, color=line.get_color(), alpha=0.35, linewidth=0.8)
     if measure == "success":
         axis.set_ylim(-0.03, 1.03)
+    else:  # the interval of two or three runs may be far wider than their values
+        values = [entry[measure] for runs in curves.values() for run in runs for entry in run]
+        least, most = min(values), max(values)
+        bottom, top = axis.get_ylim()
+        margin = most - least or top - bottom
+        axis.set_ylim(max(bottom, least - margin), min(top, most + margin))
     axis.set(xlabel="time steps, over all environments", ylabel=f"{measure}, held-out scenes")
     axis.legend()
     figure.savefig(out, dpi=110)

@@ -133,3 +133,24 @@ def test_seeds_without_common_time_steps_have_no_mean(tmp_path, capsys):
     assert "no mean of seeds 0, 1, whose runs have no time steps in common" in (
         capsys.readouterr().out
     )
+
+
+def test_returns_are_printed_and_drawn_within_their_range(tmp_path, capsys, monkeypatch):
+    from matplotlib.figure import Figure
+
+    limits, save = [], Figure.savefig
+
+    def noted(figure, *arguments, **options):
+        limits.append(figure.axes[0].get_ylim())
+        save(figure, *arguments, **options)
+
+    monkeypatch.setattr(Figure, "savefig", noted)
+    runs = [
+        run_of(tmp_path / str(seed), [f"seed={seed}"], entry(0, 0, -9.0), entry(10, 0, value))
+        for seed, value in ((0, -5.0), (1, -7.0))
+    ]
+    assert main.main(["compare", *map(str, runs), "--out", str(tmp_path / "x.png")]) == 0
+    output = capsys.readouterr().out
+    assert "return -6.00 at 10 steps, 95 % interval -18.71 to 6.71" in output
+    assert "never" not in output, "no success is expected of a task that reports none"
+    assert limits == [(-13.0, -1.0)]
