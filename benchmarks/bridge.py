@@ -12,8 +12,9 @@ agentlace's go as HIL-SERL inserts them, from the client's store to the server's
 50 an update, of which the faster counts. gRPC alone sends the bytes of our files, and keeps
 nothing. All in turns; medians of the rounds.
 
-Down: a policy from the trainer's memory to 8 stations, each a process. Ours is written and flushed
-there, and fetched and checked at the station: as a link to the trainer's file, which is what
+Down: a policy from the trainer's memory to 8 stations, each a process. Ours is written there, as the
+trainer does: its flush to the disk goes on meanwhile, and is waited for before the next one begins,
+which is not timed. It is fetched and checked at the station: as a link to the trainer's file, which is what
 stations of the trainer's machine do (`weights_seconds_80mb`), or sent, as to stations elsewhere
 (`..._sent`); or as adapters alone, a fortieth, whose base the station has, sent too
 (`weights_seconds_adapters`). agentlace's is broadcast and unpacked. It does not cover loading it
@@ -35,6 +36,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -57,15 +59,16 @@ from bridge_peers import (  # noqa: E402
 )
 
 from benchmarks.figures import write  # noqa: E402
-from rlinf_core.core.atomic_io import publish_file  # noqa: E402
+from rlinf_core.core.atomic_io import write_atomically  # noqa: E402
 from rlinf_core.deploy.bridge.client import BridgeClient, Sender  # noqa: E402
 from rlinf_core.deploy.bridge.server import BridgeServer  # noqa: E402
 from rlinf_core.episodes.spool import Spool  # noqa: E402
 from rlinf_core.policies.adapters import base_name  # noqa: E402
 from rlinf_core.policies.serialization import policy_name  # noqa: E402
 from rlinf_core.tasks.task import load_task  # noqa: E402
+from rlinf_core.trainer.policy_flush import PolicyFlush  # noqa: E402
 
-LENGTH, HEARING = 50, 8
+LENGTH, HEARING, STATION = 50, 8, "a"  # an episode's name begins with its station's
 DIGEST = "0123456789abcdef" * 4  # of the weights that adapters are for
 
 
@@ -95,7 +98,7 @@ def serve_ours(pipe: Connection, root: Path, base: int = 0) -> None:
 
     With a ``base`` of so many bytes, each policy stands on it.
     """
-    from safetensors.numpy import save, save_file
+    from safetensors.numpy import save_file
 
     server = BridgeServer(
         "127.0.0.1:0", root / "inbox", root / "policies", lambda folder: None, dict
@@ -104,14 +107,19 @@ def serve_ours(pipe: Connection, root: Path, base: int = 0) -> None:
         network = np.random.default_rng(0).integers(0, 256, base, np.uint8)
         save_file({"network": network}, server.policies / base_name(DIGEST))
     pipe.send(server.port)
-    version = 0
+    version, flush = 0, PolicyFlush(server.policies)
     with contextlib.suppress(EOFError):
         while size := pipe.recv():
             weights = np.random.default_rng(size + version).integers(0, 256, size, np.uint8)
-            version, aside = version + 1, server.policies / ".part"
+            version, metadata = version + 1, {"base": DIGEST} if base else None
+            flush.prepare()
             pipe.send(time.monotonic())
-            aside.write_bytes(save({"adapters": weights}, {"base": DIGEST} if base else None))
-            publish_file(aside, server.policies / policy_name(version))
+            write_atomically(
+                server.policies / policy_name(version),
+                partial(save_file, {"adapters": weights}, metadata=metadata),
+                durable=False,
+            )
+            flush.begin(version)
     server.stop()
 
 
@@ -170,6 +178,7 @@ def upload_ours(
         sum(file.stat().st_size for file in spool.root.glob("closed/*/*")),
     )
     assert Sender(spool, client, print).send_all() == "" and not spool.closed()
+    assert len(list(spool.root.glob(f"sent/{name}-*"))) == len(messages)  # none was refused
     return time.monotonic() - recorded, recorded - started, size
 
 
@@ -182,15 +191,18 @@ def upload(root: Path, count: int, rounds: int, agentlace: Path | None) -> dict[
         Child(serve_raw) as raw,
         contextlib.ExitStack() as more,
     ):
-        client, call = BridgeClient(f"127.0.0.1:{ours.pipe.recv()}", "a"), raw_call(raw.pipe.recv())
+        client = BridgeClient(f"127.0.0.1:{ours.pipe.recv()}", STATION)
+        call = raw_call(raw.pipe.recv())
         theirs = more.enter_context(Child(serve_agentlace, agentlace)) if agentlace else None
         ports = theirs.pipe.recv() if theirs else None
         for number in range(-1, rounds):  # the first one only warms up
-            sent_s, recorded_s, size = upload_ours(spool, client, messages, f"r{number + 1}")
+            sent_s, recorded_s, size = upload_ours(
+                spool, client, messages, f"{STATION}-{number + 1}"
+            )
             seconds_by_name = {
                 "ours": sent_s,
                 "ours_recorded": recorded_s + sent_s,
-                "grpc": upload_raw(call, sorted(spool.root.glob(f"sent/r{number + 1}-*"))),
+                "grpc": upload_raw(call, sorted(spool.root.glob(f"sent/{STATION}-{number + 1}-*"))),
             }
             if ports:
                 seconds_by_name |= {
@@ -277,17 +289,24 @@ def publication_ours(
         return publication(ours, hearing, size, rounds)
 
 
-def weights(root: Path, size: int, rounds: int, agentlace: Path | None) -> dict[str, float]:
-    """A policy from one to eight."""
+def weights(
+    root: Path, size: int, rounds: int, agentlace: Path | None, linked: bool = False
+) -> dict[str, float]:
+    """A policy from one to eight; only linked and over bare sockets if ``linked``."""
     adapters = size // 40
     costs = {
         "80mb": publication_ours(root / "linked", size, rounds, links=True),
-        "80mb_sent": publication_ours(root / "sent", size, rounds, links=False),
-        "adapters": publication_ours(root / "adapters", adapters, rounds, False, size - adapters),
-        "80mb_grpc": publication_floor("grpc", size, rounds),
         "80mb_socket": publication_floor("socket", size, rounds),
     }
-    if agentlace:
+    if not linked:
+        costs |= {
+            "80mb_sent": publication_ours(root / "sent", size, rounds, links=False),
+            "adapters": publication_ours(
+                root / "adapters", adapters, rounds, False, size - adapters
+            ),
+            "80mb_grpc": publication_floor("grpc", size, rounds),
+        }
+    if agentlace and not linked:
         with contextlib.ExitStack() as children:
             theirs = children.enter_context(Child(serve_agentlace, agentlace))
             ports = theirs.pipe.recv()
@@ -302,7 +321,8 @@ def weights(root: Path, size: int, rounds: int, agentlace: Path | None) -> dict[
         for name, both in costs.items()
         for what, value in zip(("seconds", "processor_s"), both, strict=True)
     }
-    if agentlace:
+    result["weights_ratio_socket_80mb"] = costs["80mb"][0] / costs["80mb_socket"][0]
+    if agentlace and not linked:
         for what, place in (("ratio", 0), ("processor_ratio", 1)):
             result |= {
                 f"weights_{what}_agentlace_{name}": both[place] / theirs_s[place]
@@ -341,6 +361,9 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--megabytes", type=int, default=80, help="of the policy; 0 for none")
+    parser.add_argument(
+        "--linked", action="store_true", help="of policies, only linked and over bare sockets"
+    )
     parser.add_argument(
         "--agentlace", type=Path, help="a checkout of it, with pyzmq and lz4 installed there"
     )
@@ -388,7 +411,9 @@ def main() -> None:
             result |= (
                 {}
                 if options.megabytes == 0
-                else weights(Path(folder) / "weights", size, options.rounds, agentlace)
+                else weights(
+                    Path(folder) / "weights", size, options.rounds, agentlace, options.linked
+                )
             )
     for name, value in result.items():
         print(f"{name:32}{value:16,.3f}".rstrip("0").rstrip("."))

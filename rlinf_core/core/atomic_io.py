@@ -52,10 +52,10 @@ def replace_text(path: Path, text: str) -> None:
     os.replace(temporary, path)
 
 
-def write_atomically(path: Path, write: Callable[[Path], object]) -> Path:
-    """Write a file beside ``path``, then rename it to ``path``, durably.
+def write_atomically(path: Path, write: Callable[[Path], object], durable: bool = True) -> Path:
+    """Write a file beside ``path``, then rename it to ``path``.
 
-    The old file stays until the new one is on the disk.
+    The old file stays until the new one is on the disk; without ``durable``, until it is complete.
 
     Raises:
         OSError: the write failed, safetensors' own errors included; no part of it is left.
@@ -64,7 +64,10 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> Path:
     try:
         temporary.unlink(missing_ok=True)
         write_as_usual(temporary, write)
-        return publish_file(temporary, path)
+        if durable:
+            return publish_file(temporary, path)
+        os.replace(temporary, path)
+        return path
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)

@@ -34,6 +34,7 @@ LONG = 10_000  # characters; longer metadata, such as a tokenizer, is stored wit
 # names of policy_name, below 2**63
 NAMED = re.compile(r"policy-(?:[0-9]{8}|[1-9][0-9]{8,17})\.safetensors")
 NUMBERED = re.compile(r"policy-[0-9]+\.safetensors")
+UNFLUSHED = ".unflushed"  # ends the name of a file that a power cut may have damaged
 MAX_LEAP = 1_000_000  # largest step between the versions of files that do not store their own
 
 
@@ -128,15 +129,27 @@ def newest_version(folder: Path) -> int:
 
 
 def free_version(folder: Path, version: int) -> int:
-    """Return the first version after ``version`` with a free file name, to overwrite no file."""
+    """Return the first version after ``version`` with a free file name, to overwrite no file.
+
+    The version of a file that a power cut may have damaged is not free: a station may have played
+    it.
+    """
     version += 1
-    while (folder / policy_name(version)).exists():
+    while any((folder / f"{policy_name(version)}{end}").exists() for end in ("", UNFLUSHED)):
         version += 1
     return version
 
 
-def save_policy(actor: NetworkPolicy, path: str | Path, **info: Any) -> Path:
-    """Write ``actor`` durably; ``info`` (version, ...) is stored as JSON.
+def save_policy(
+    actor: NetworkPolicy, path: str | Path, *, durable: bool = True, **info: Any
+) -> Path:
+    """Write ``actor`` atomically; ``info`` (version, ...) is stored as JSON.
+
+    Args:
+        actor: the policy.
+        path: path of the file.
+        durable: whether to flush the file to the disk before it gets its name.
+        info: what to store with it.
 
     Raises:
         OSError: the file cannot be written; no file is left.
@@ -155,7 +168,9 @@ def save_policy(actor: NetworkPolicy, path: str | Path, **info: Any) -> Path:
             if key not in PER_FILE_KEYS and len(metadata[key]) > LONG
         }
         metadata["base"] = adapters.keep_base(frozen, base_metadata, path.parent)
-    return write_atomically(path, lambda temporary: save_file(weights, temporary, metadata))
+    return write_atomically(
+        path, lambda temporary: save_file(weights, temporary, metadata), durable
+    )
 
 
 def load_policy(path: str | Path, station: StationSpec | None = None) -> NetworkPolicy:

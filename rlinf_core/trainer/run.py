@@ -59,6 +59,7 @@ from rlinf_core.trainer.data import data_for
 from rlinf_core.trainer.distributed.group import LearnerGroup
 from rlinf_core.trainer.distributed.ray_cluster import NoRoomError, cpus_for
 from rlinf_core.trainer.governor import governor_for
+from rlinf_core.trainer.policy_flush import PolicyFlush
 from rlinf_core.trainer.prefetch import prefetch_for
 from rlinf_core.trainer.progress import WRITE_S, Clock, Disk, Progress
 from rlinf_core.trainer.sources.recordings import Intake, check_shown, read_recordings
@@ -221,7 +222,7 @@ class Run:
         self.progress = Progress(
             run_dir, recipe.wandb, recipe.model_dump(mode="json") if recipe.wandb else None
         )
-        self.disk = Disk(run_dir)
+        self.disk, self.flush = Disk(run_dir), PolicyFlush(run_dir / "policies")
         self.version, self.published_at, self.fitted, self.stopping = (
             0,
             -1,
@@ -531,13 +532,19 @@ class Run:
         self.learner.ship(self.shipped)
         folder, updates = self.run_dir / "policies", self.updates
         version = free_version(folder, self.version)
+        waited_for = self.source.asynchronous  # by stations
+        if waited_for:
+            self.flush.prepare()
         save_policy(
             self.shipped,
             folder / policy_name(version),
+            durable=not waited_for,
             version=version,
             updates=updates,
             env_steps=self.steps,
         )
+        if waited_for:
+            self.flush.begin(version)
         self.version, self.published_at, self.data.versions[version] = version, updates, updates
 
     def _evaluate(self, evaluator: Evaluator) -> None:
@@ -602,6 +609,7 @@ class Run:
             self.next_evaluation,
             self.version,
         )
+        self.flush.wait()
         if now != self.saved:
             checkpoint.save(
                 self.run_dir / "checkpoints",

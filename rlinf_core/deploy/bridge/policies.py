@@ -16,6 +16,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+import numpy as np
+
 from rlinf_core.deploy.bridge import PART_BYTES
 from rlinf_core.deploy.bridge import bridge_pb2 as pb
 from rlinf_core.deploy.bridge.policy_parts import Bytes, Tensor, base_of, encoded, ranges, tensors
@@ -28,6 +30,7 @@ SETTLED_S = (
     0.2  # age of the folder's mtime (monotonic clock) after which every later change alters it
 )
 FILE_BYTES = 4 << 20  # per read of a base file, which may be larger than the memory
+HASHED_BYTES = 1 << 18  # a processor's cache still has them when they are hashed
 NEEDED = re.compile(r"base-[0-9a-f]{16}\.safetensors")
 IN_MEMORY = 2  # cached policies: the one for all stations, and one for a single station
 OFFSETS_CACHE_SIZE = 20  # policies with cached tensor offsets, without their data
@@ -76,7 +79,7 @@ class Policy:
 
     version: int
     path: Path
-    data: bytes
+    data: Bytes
     sha256: str
     needs: str
     file_state: str = ""
@@ -284,9 +287,17 @@ def _keep(cache: dict[K, V], key: K, value: V, most: int) -> None:
 
 
 def _read(path: Path) -> Policy:
-    with open(path, "rb") as file:
-        state = file_state(os.fstat(file.fileno()))
-        data = file.read()
+    sha = hashlib.sha256()
+    with open(path, "rb", buffering=0) as file:
+        status = os.fstat(file.fileno())
+        # NumPy asks for huge pages, which cost less to map than those of ``bytes``.
+        data = np.empty(status.st_size, np.uint8).data
+        at = 0
+        while size := file.readinto(data[at : at + HASHED_BYTES]):
+            sha.update(data[at : at + size])
+            at += size
+        data = data[:at]
+        state = file_state(status)
         if file_state(os.fstat(file.fileno())) != state:
             state = ""  # it changed meanwhile
     base = base_of(data)
@@ -294,7 +305,7 @@ def _read(path: Path) -> Policy:
         policy_version(path),
         path,
         data,
-        hashlib.sha256(data).hexdigest(),
+        sha.hexdigest(),
         base_name(base) if base else "",
         state,
     )

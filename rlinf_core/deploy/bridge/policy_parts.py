@@ -109,14 +109,14 @@ class Range(NamedTuple):
     copy: int | None = None
 
 
-def tensors(data: bytes) -> list[Tensor]:
+def tensors(data: Bytes) -> list[Tensor]:
     """Return the tensors of a safetensors file, with the header first.
 
     Empty for any other file, which is then sent in full.
     """
     try:
         begin = 8 + int.from_bytes(data[:8], "little")
-        header = json.loads(data[8:begin])
+        header = json.loads(bytes(data[8:begin]))
         spans = sorted(
             entry["data_offsets"] for name, entry in header.items() if name != "__metadata__"
         )
@@ -132,12 +132,13 @@ def tensors(data: bytes) -> list[Tensor]:
     ]
 
 
-def base_of(data: bytes) -> str:
+def base_of(data: Bytes) -> str:
     """Return the hash of the base weights, from the metadata of an adapter's file; empty if it has
     none.
     """
     try:
-        base = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]["base"]
+        end = 8 + int.from_bytes(data[:8], "little")
+        base = json.loads(bytes(data[8:end]))["__metadata__"]["base"]
     except (ValueError, TypeError, KeyError, RecursionError):
         return ""
     return base if isinstance(base, str) else ""

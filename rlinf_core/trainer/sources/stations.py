@@ -22,6 +22,7 @@ from rlinf_core.deploy.releases.record import Outcome
 from rlinf_core.deploy.releases.releases import ReleaseController
 from rlinf_core.episodes.spool import MAX_GB
 from rlinf_core.rollouts.types import TRAIN, Experience, Source, Trajectory
+from rlinf_core.trainer.policy_flush import discard_unflushed
 from rlinf_core.trainer.sources.recordings import LATER, Intake
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ class Stations(Source):
         arrived: deque[Path] = deque()
         self.journaled = deque(run_dir / "inbox" / name for name in intake.journal.ids())
         self.arrived = arrived
+        discard_unflushed(run_dir / "policies")
         # Unreadable episodes, each with the time of its next try.
         self.later, self.tries = list[tuple[float, Path]](), Counter[str]()
         self.server = BridgeServer(
