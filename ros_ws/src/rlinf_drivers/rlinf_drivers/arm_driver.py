@@ -144,8 +144,8 @@ class ArmDriver(Managed, ControlNode):
         )
 
 
-def newest(reader: Subscription) -> Any:
-    """Return the newest message since the last call, or None."""
+def newest(reader: Subscription, raw: bool = False) -> Any:
+    """Return the newest message since the last call, serialised if ``raw``, or None."""
     with reader.handle:
-        taken = reader.handle.take_message(reader.msg_type, False)
+        taken = reader.handle.take_message(reader.msg_type, raw)
     return None if taken is None else taken[0]

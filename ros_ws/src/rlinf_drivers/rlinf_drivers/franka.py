@@ -7,8 +7,10 @@ and joint states.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import Any
 
 from controller_manager_msgs.srv import SetHardwareComponentState, SwitchController
@@ -25,6 +27,7 @@ from std_srvs.srv import Trigger
 from rlinf_core.core.rotation import product, turned
 from rlinf_core.robots.drivers.franka import Driver
 from rlinf_drivers.arm_driver import BACK_S, RECOVERING, STEP_S, ArmDriver, Steps, newest
+from rlinf_drivers.partial_reader import PartialReader
 from rlinf_ros.action_clients import NEAR_M, STATE, Orders
 from rlinf_ros.conversions import NS, to_ns
 from rlinf_ros.qos import publisher
@@ -259,13 +262,28 @@ MODES = {
     FrankaRobotState.ROBOT_MODE_USER_STOPPED: "user_stop",
     FrankaRobotState.ROBOT_MODE_AUTOMATIC_ERROR_RECOVERY: RECOVERING,
 }
+# of a state, what is read here
+FIELDS = (
+    "header.stamp",
+    "k_f_ext_hat_k.wrench",
+    "o_t_ee.pose",
+    "ee_t_k.pose.orientation",
+    "control_command_success_rate",
+    "robot_mode",
+    "current_errors",
+    "last_motion_errors",
+)
 # until a person lets go
 BY_HAND = (FrankaRobotState.ROBOT_MODE_USER_STOPPED, FrankaRobotState.ROBOT_MODE_GUIDING)
 
 
+ERRORS = tuple(Errors.get_fields_and_field_types())
+FLAGS = attrgetter(*ERRORS)
+
+
 def flags(errors: Errors) -> Iterator[str]:
     """Return the names of the errors that are set."""
-    return (name for name in errors.get_fields_and_field_types() if getattr(errors, name))
+    return itertools.compress(ERRORS, FLAGS(errors))
 
 
 def fault_of(state: FrankaRobotState) -> str:
@@ -304,7 +322,7 @@ class Franka(ArmDriver):
     def __init__(self) -> None:
         super().__init__()
         self.settings = self.declare_settings("settings", Driver)
-        self.state = FrankaRobotState()
+        self.reader = PartialReader(FrankaRobotState, FIELDS)
         self.received_at = 0.0
         self.offset_s = 0.0
         prefix = f"{self.settings.namespace.rstrip('/')}/" if self.settings.namespace else ""
@@ -315,6 +333,9 @@ class Franka(ArmDriver):
         ]
         self.wrenches = publisher(self, "wrench")
         self.poses = publisher(self, "current_pose") if self.settings.current_pose else None
+        self.wrench, self.pose = WrenchStamped(), PoseStamped()  # published again and again
+        self.wrench.header.frame_id = self.settings.frame
+        self.pose.header = self.wrench.header
         self.hand = Hand(self, prefix, self.settings) if self.settings.hand else None
         self.recovery = Recovery(self, prefix, self.settings)
         self.create_timer(TICK_S, self._tick)
@@ -330,6 +351,11 @@ class Franka(ArmDriver):
         """Send the fingers no further command; without ``robot/fault`` the interlock holds."""
         if self.hand:
             self.hand.forget("the node was inactive")
+
+    @property
+    def state(self) -> FrankaRobotState:
+        """The newest state, with the fields of FIELDS."""
+        return self.reader.message
 
     @property
     def silent(self) -> bool:
@@ -353,8 +379,9 @@ class Franka(ArmDriver):
         return [target for target in map(newest, self.targets) if target is not None]
 
     def _tick(self) -> None:
-        if (state := newest(self.states)) is not None:
-            self.state, self.received_at = state, time.monotonic()
+        if (raw := newest(self.states, raw=True)) is not None:
+            self.reader.read(raw)
+            self.received_at = time.monotonic()
             self.offset_s = (
                 to_ns(self.state.header.stamp) - self.get_clock().now().nanoseconds
             ) / NS
@@ -365,15 +392,16 @@ class Franka(ArmDriver):
         self.publish_fault()
 
     def _publish(self, state: FrankaRobotState) -> None:
-        wrench = WrenchStamped(header=state.header)
-        wrench.header.frame_id = self.settings.frame
+        wrench = self.wrench
+        wrench.header.stamp = state.header.stamp
         for part, values in zip(
             (wrench.wrench.force, wrench.wrench.torque), wrench_on_tool(state), strict=True
         ):
             part.x, part.y, part.z = values
         self.wrenches.publish(wrench)
         if self.poses is not None:
-            self.poses.publish(PoseStamped(header=wrench.header, pose=state.o_t_ee.pose))
+            self.pose.pose = state.o_t_ee.pose
+            self.poses.publish(self.pose)
 
     def _health(self) -> Health:
         values = {

@@ -12,18 +12,19 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from rclpy.serialization import deserialize_message
 from rosidl_parser.definition import (
-    AbstractGenericString,
     AbstractNestedType,
     AbstractSequence,
+    AbstractString,
     BasicType,
+    NamespacedType,
 )
 
 M = TypeVar("M")
 LITTLE_ENDIAN = b"\x00\x01"  # XCDR version 1, with an alignment of up to 8 bytes (DDS-XTypes 7.6)
 HEADER_BYTES = 4
+ELEMENT = "[]"  # path of an element of a sequence
 CODES = {
     "boolean": "?",
-    "octet": "B",
     "uint8": "B",
     "int8": "b",
     "int16": "h",
@@ -78,6 +79,7 @@ class PartialReader(Generic[M]):
         self._lengths: tuple[int, ...] = ()
         self._setters: list[tuple[Any, str]] = []
         self._values: tuple[Any, ...] = ()
+        self._only_lengths = self._only_values = _getter([])
 
     def read(self, raw: bytes) -> M:
         """Return ``message``, with the fields of the serialised message ``raw``."""
@@ -103,21 +105,28 @@ class PartialReader(Generic[M]):
         self._struct, self.message = None, deserialize_message(raw, self.kind)
         if self._differs or raw[: len(LITTLE_ENDIAN)] != LITTLE_ENDIAN:
             return self.message
-        layout = Layout(self.fields)
-        layout.message(self.message, "")
-        pattern = struct.Struct(layout.pattern(len(raw)))
-        if pattern.size == len(raw):
-            unpacked, items = pattern.unpack(raw), layout.items
-            self._differs = not all(map(_same, unpacked, (item.value for item in items)))
-        else:
-            self._differs = True
-        if not self._differs:
-            self._struct = pattern
-            self._only_lengths = _getter([k for k, item in enumerate(items) if not item.path])
-            self._only_values = _getter([k for k, item in enumerate(items) if item.path])
-            self._lengths, self._values = self._only_lengths(unpacked), self._only_values(unpacked)
-            self._setters = [self._setter(item.path) for item in items if item.path]
+        self._differs = not self._follow(raw)
         return self.message
+
+    def _follow(self, raw: bytes) -> bool:
+        """Note the layout of ``message``; return whether its fields are read as rclpy does."""
+        layout = Layout(self.fields)
+        try:
+            layout.message(self.message, "")
+        except KeyError:  # a type that is not read here
+            return False
+        pattern, items = struct.Struct(layout.pattern(len(raw))), layout.items
+        if pattern.size != len(raw):
+            return False
+        unpacked = pattern.unpack(raw)
+        if not all(map(_same, unpacked, (item.value for item in items))):
+            return False
+        self._struct = pattern
+        self._only_lengths = _getter([k for k, item in enumerate(items) if not item.path])
+        self._only_values = _getter([k for k, item in enumerate(items) if item.path])
+        self._lengths, self._values = self._only_lengths(unpacked), self._only_values(unpacked)
+        self._setters = [self._setter(item.path) for item in items if item.path]
+        return True
 
     def _setter(self, path: str) -> tuple[Any, str]:
         owner, _, name = path.rpartition(".")
@@ -140,25 +149,30 @@ class Layout:
         if isinstance(kind, AbstractNestedType):
             if isinstance(kind, AbstractSequence):
                 self._item("uint32", "", len(value))
-            for element in value:
-                self._value(kind.value_type, element, "")
-        elif isinstance(kind, AbstractGenericString):
+            if len(value) and isinstance(kind.value_type, BasicType):
+                self._item(kind.value_type.typename, None, value[0], len(value))
+            else:
+                for element in value:
+                    self._value(kind.value_type, element, ELEMENT)
+        elif isinstance(kind, AbstractString):
             size = len(value.encode()) + 1  # a zero ends it
             self._item("uint32", "", size)
             self.at += size
         elif isinstance(kind, BasicType):
             wanted = any(path == field or path.startswith(f"{field}.") for field in self.fields)
             self._item(kind.typename, path if wanted else None, value)
-        else:
+        elif isinstance(kind, NamespacedType):
             self.message(value, path)
+        else:
+            raise KeyError(kind)
 
-    def _item(self, typename: str, path: str | None, value: Any) -> None:
-        """Note a value, unless its path is None."""
+    def _item(self, typename: str, path: str | None, value: Any, count: int = 1) -> None:
+        """Note a value, unless its path is None; raise KeyError for an unusual type."""
         size = struct.calcsize(CODES[typename])
         self.at = -(-self.at // size) * size
         if path is not None:
             self.items.append(Item(self.at, CODES[typename], path, value))
-        self.at += size
+        self.at += size * count
 
     def pattern(self, size: int) -> str:
         """Return the format of a serialised message of ``size`` bytes."""
