@@ -73,15 +73,19 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=8192, help="time steps of each run")
     parser.add_argument("--epochs", type=int, default=16, help="of the learner over each rollout")
+    parser.add_argument("--ways", choices=list(WAYS), nargs="+", default=list(WAYS))
     parser.add_argument("--json", type=Path, help="write one flat object there")
     options = parser.parse_args()
-    rates: dict[str, list[float]] = {name: [] for name in WAYS}
+    rates: dict[str, list[float]] = {name: [] for name in options.ways}
     for _ in range(options.rounds):
-        for name, (workers, pipelined) in WAYS.items():
+        for name in rates:
+            workers, pipelined = WAYS[name]
             rates[name].append(steps_per_second(workers, pipelined, options.steps, options.epochs))
             print(f"  {name:24}{rates[name][-1]:8.0f} steps/s", flush=True)
     result = {f"{name}_steps_per_s": float(np.median(values)) for name, values in rates.items()}
     for workers in ("one_worker", "two_workers"):
+        if not {workers, f"{workers}_pipelined"} <= rates.keys():
+            continue
         result[f"{workers}_ratio"] = (
             result[f"{workers}_pipelined_steps_per_s"] / result[f"{workers}_steps_per_s"]
         )

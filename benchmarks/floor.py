@@ -1,0 +1,274 @@
+"""How close the station, the bridge and the learner are to their floors: every row in one command.
+
+    python benchmarks/floor.py --agentlace PATH --json results.json
+    python benchmarks/floor.py --quick --only replay driver
+
+Each part is one of the other benchmarks, in a process of its own, which measures ours and the floor
+or the peer in that process. It runs five times; the table has the median, the lowest and the
+highest of the ratios, the bar, and in how many runs it is met. 25 minutes on two quiet cores;
+``--quick`` takes a few minutes and shows only that all parts run. ``--agentlace`` needs pyzmq, lz4,
+jax and chex where Python finds them (PYTHONPATH). Without it the rows beside agentlace are left
+out.
+
+The peer of the recorder is a bare subscriber that writes the bytes: rosbag2's C++ recorder does not
+install from wheels. RLinf-VLA's figure of pipelining is of its paper. It does not cover the minutes
+of a demo (``benchmarks/demo_seeds.py``: 5 minutes a run), machines on a network, GPUs, or anything
+beside the benchmark on the same machine: at a load average above 0.5 the command says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+from benchmarks import figures  # noqa: E402
+
+RUNS = 5
+TICK_MS = 5.0  # of the interlock in benchmarks/station_loop.py
+Figures = dict[str, float]
+
+
+class Part(NamedTuple):
+    """One benchmark.
+
+    Attributes:
+        words: its command, and its arguments.
+        quick: the arguments that are others with ``--quick``.
+        runs: its argument for a number of runs; empty if the command is called once for each run.
+        peer: whether it takes ``--agentlace``.
+    """
+
+    words: tuple[str, ...]
+    quick: tuple[str, ...] = ()
+    runs: str = ""
+    peer: bool = False
+
+
+PARTS = {
+    "lockstep": Part(("lockstep.py", "--one"), ("--episodes", "2"), "--runs"),
+    "loop_20hz": Part(
+        (
+            "station_loop.py",
+            "--hz",
+            "20",
+            "--floors",
+            "events",
+            "--episodes",
+            "0",
+            "--seconds",
+            "10",
+        ),
+        ("--seconds", "4"),
+    ),
+    "loop_100hz": Part(
+        (
+            "station_loop.py",
+            "--hz",
+            "100",
+            "--floors",
+            "relay",
+            "--episodes",
+            "0",
+            "--seconds",
+            "10",
+        ),
+        ("--seconds", "4"),
+    ),
+    "weights": Part(("bridge.py", "--linked", "--transitions", "0", "--rounds", "3"), ()),
+    "upload": Part(
+        ("bridge.py", "--megabytes", "0", "--transitions", "500", "--rounds", "1"),
+        ("--transitions", "50"),
+        peer=True,
+    ),
+    "replay": Part(
+        ("replay.py", "--capacity", "4000", "--seconds", "1"),
+        ("--seconds", "0.2", "--capacity", "1000"),
+        "--runs",
+        peer=True,
+    ),
+    "pipelined": Part(
+        ("pipelined.py", "--rounds", "1", "--steps", "4096")
+        + ("--ways", "one_worker", "one_worker_pipelined"),
+        ("--steps", "2048"),
+    ),
+    "driver": Part(("franka_driver.py", "--seconds", "5"), ("--seconds", "2"), "--runs"),
+    "recorder": Part(("recorder.py", "--seconds", "6"), ("--seconds", "2")),
+}
+
+
+class Row(NamedTuple):
+    """One figure of a part, and its bar.
+
+    Attributes:
+        part: name of the part.
+        title: what it is, for people.
+        figure: its value in one run.
+        bar: the bar.
+        at_most: whether the figure is at most the bar, else at least.
+    """
+
+    part: str
+    title: str
+    figure: Callable[[Figures], float]
+    bar: float
+    at_most: bool = True
+
+
+def key(name: str) -> Callable[[Figures], float]:
+    """The figure of this name."""
+    return lambda figures: figures[name]
+
+
+ROWS = {
+    "lockstep_bare": Row(
+        "lockstep", "lockstep, of the bare simulator", key("lockstep_ratio"), 0.28, False
+    ),
+    "lockstep_loop": Row(
+        "lockstep", "lockstep, of one loop without ROS", key("lockstep_ratio_loop"), 0.65, False
+    ),
+    "p50_20hz": Row(
+        "loop_20hz", "20 Hz, p50 over the events ping-pong", key("p50_ratio_events_20hz"), 2.0
+    ),
+    "p99_20hz": Row("loop_20hz", "20 Hz, p99 [ms]", key("p99_ms_20hz"), 10.0),
+    "p50_100hz": Row(
+        "loop_100hz", "100 Hz, p50 over three bare processes", key("p50_ratio_relay_100hz"), 1.15
+    ),
+    "p99_100hz": Row(
+        "loop_100hz",
+        "100 Hz, p99 - p50 over one tick",
+        lambda figures: (figures["p99_ms_100hz"] - figures["p50_ms_100hz"]) / TICK_MS,
+        1.0,
+    ),
+    "missed_100hz": Row(
+        "loop_100hz", "100 Hz, observations without an answer", key("missed_100hz"), 0.0
+    ),
+    "weights": Row(
+        "weights", "80 MB to 8 stations, over bare sockets", key("weights_ratio_socket_80mb"), 2.0
+    ),
+    "upload": Row("upload", "upload, over agentlace", key("upload_ratio_agentlace"), 6.0, False),
+    "recorded": Row(
+        "upload",
+        "upload with recording, over agentlace",
+        key("recorded_ratio_agentlace"),
+        4.0,
+        False,
+    ),
+    "replay": Row(
+        "replay", "replay sample, over agentlace", key("sample_ratio_to_agentlace"), 1.0, False
+    ),
+    "replay_memory": Row(
+        "replay",
+        "replay's memory, of agentlace's",
+        lambda figures: figures["ours_memory_mb"] / figures["agentlace_memory_mb"],
+        1.0,
+    ),
+    "pipelined": Row("pipelined", "pipelined, over in turns", key("one_worker_ratio"), 1.6, False),
+    "driver": Row("driver", "Franka driver, CPU of before", key("driver_core_ratio"), 1 / 3),
+    "recorder_raw": Row(
+        "recorder",
+        "recorder, raw, CPU of a bare subscriber",
+        lambda figures: figures["raw_core"] / figures["raw_bare_core"],
+        1.2,
+    ),
+    "recorder_jpeg": Row(
+        "recorder",
+        "recorder, JPEG, CPU of a bare subscriber",
+        lambda figures: figures["jpeg_core"] / figures["jpeg_bare_core"],
+        1.2,
+    ),
+}
+
+
+def run_once(part: Part, quick: bool, agentlace: Path | None, runs: int = 0) -> Figures:
+    """Run a benchmark and return its figures; empty if it failed."""
+    with tempfile.TemporaryDirectory(prefix="rlinf-floor-") as folder:
+        out = Path(folder) / "figures.json"
+        script, *words = part.words
+        command = [sys.executable, str(ROOT / "benchmarks" / script), *words]
+        command += [*(part.quick if quick else ()), "--json", str(out)]
+        command += [part.runs, str(runs)] if runs else []
+        command += ["--agentlace", str(agentlace)] if part.peer and agentlace else []
+        environment = {name: value for name, value in os.environ.items() if name != "ROS_DOMAIN_ID"}
+        ended = subprocess.run(command, env=environment, capture_output=True, text=True)
+        if out.is_file():
+            return json.loads(out.read_text())
+        print(f"{' '.join(command)}: exit code {ended.returncode}\n{ended.stderr[-2000:]}")
+        return {}
+
+
+def measure(part: Part, quick: bool, agentlace: Path | None, runs: int) -> list[Figures]:
+    """Return the figures of each run; of a benchmark that repeats itself one row of its medians,
+    then of its lowest and of its highest figures.
+    """
+    if not part.runs:
+        return [run_once(part, quick, agentlace) for _ in range(runs)]
+    figures = run_once(part, quick, agentlace, runs)
+    return [
+        {
+            name.removesuffix(end): value
+            for name, value in figures.items()
+            if name.endswith(end) or f"{name}{end}" not in figures
+        }
+        for end in ("_lowest", "_highest")
+    ] + [figures]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", choices=list(PARTS), nargs="+", default=list(PARTS))
+    parser.add_argument("--runs", type=int, default=RUNS)
+    parser.add_argument("--quick", action="store_true", help="one short run of each part")
+    parser.add_argument("--agentlace", type=Path, help="a checkout of it")
+    parser.add_argument("--json", type=Path, help="write one flat object there")
+    options = parser.parse_args()
+    agentlace = options.agentlace and options.agentlace.resolve()
+    runs = 1 if options.quick else options.runs
+    load, flat, failed = os.getloadavg()[0], dict[str, float](), []
+    flat["load_average"] = load
+    if load > 0.5:
+        print(f"expected a quiet machine, got a load average of {load:.1f}", flush=True)
+    print(f"{'':44}{'median':>9}{'lowest':>9}{'highest':>9}{'bar':>14}")
+    for name in options.only:
+        begun = time.monotonic()
+        measured = measure(PARTS[name], options.quick, agentlace, runs)
+        flat[f"{name}_minutes"] = (time.monotonic() - begun) / 60
+        for label, row in ROWS.items():
+            if row.part != name:
+                continue
+            try:
+                values = [row.figure(figures) for figures in measured]
+            except KeyError:  # it failed, or there is no peer
+                failed += [label]
+                print(f"{row.title:44}{'not measured':>27}", flush=True)
+                continue
+            spread = figures.summary({label: values})
+            middle = spread[label]
+            met = middle <= row.bar if row.at_most else middle >= row.bar
+            flat |= spread | {f"{label}_bar": row.bar, f"{label}_met": float(met)}
+            print(
+                f"{row.title:44}{middle:9.2f}{spread[f'{label}_lowest']:9.2f}"
+                f"{spread[f'{label}_highest']:9.2f}{'<=' if row.at_most else '>=':>6} "
+                f"{row.bar:.2f}{'  met' if met else ''}",
+                flush=True,
+            )
+        if options.json:
+            figures.write(options.json, flat)
+    print(__doc__.rpartition("\n\n")[2])
+    if failed:
+        raise SystemExit(f"not measured: {', '.join(failed)}")
+
+
+if __name__ == "__main__":
+    main()
