@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,10 @@ ALGORITHMS: dict[tuple[str, str], str] = {
     ("reinpp_baseline", ""): "reinforce",
     ("embodied_sac", ""): "sac",
     ("embodied_dagger", ""): "dagger",
+    ("gae", "embodied_dagger"): "dagger",
+    ("", "offline_iql"): "iql",
 }
+ON_POLICY = ("ppo", "async_ppo", "grpo", "dapo", "reinforce")
 OFF_POLICY = ("sac", "crossq", "rlpd", "sac_flow")
 MODELS = {
     "mlp_policy": "mlp",
@@ -164,18 +168,20 @@ def convert(path: Path, station: Document | None = None) -> tuple[dict[str, Any]
     keys = dict(EVERY)
     for table, applies in (
         (OFF_POLICY_KEYS, name in OFF_POLICY),
-        (ON_POLICY_KEYS, name in ("ppo", "async_ppo", "grpo", "dapo", "reinforce")),
+        (ON_POLICY_KEYS, name in ON_POLICY),
         (CRITIC_KEYS, name in ("ppo", "async_ppo")),
         (GROUP_KEYS, name in ("grpo", "dapo", "reinforce")),
         (CHUNK_KEYS, recipe["policy"]["kind"] in ("openvla", "pi0")),
         (TOKEN_KEYS, recipe["policy"]["kind"] == "openvla"),
     ):
         keys |= table if applies else {}
+    fields = import_module(f"rlinf_core.algorithms.{name}").Config.model_fields
     if name in ("grpo", "dapo", "reinforce"):  # a group has no critic, and no discount
         del keys["algorithm.gamma"]
     for key, (ours, converted) in keys.items():
+        section, _, field = ours.partition(".")
         value = converted(_at(theirs, key))
-        if value is not None:
+        if value is not None and (section != "algorithm" or field in fields):
             used.add(key)
             _put(recipe, ours, value)
     if not _environment(theirs).startswith("realworld"):  # or stations would be its source
@@ -321,7 +327,7 @@ def _policy(path: Path, theirs: Document, algorithm: str, used: set[str]) -> dic
         )
     used |= {"actor.model.model_type", "actor.model.model_name"}
     if kind in ("mlp", "cnn"):
-        return {"kind": "tanh_gaussian" if algorithm in OFF_POLICY else "gaussian"}
+        return {"kind": "gaussian" if algorithm in ON_POLICY else "tanh_gaussian"}
     weights = _at(theirs, "actor.model.model_path") or _at(theirs, "actor.checkpoint_load_path")
     used |= {"actor.model.model_path", "actor.checkpoint_load_path"}
     policy: dict[str, Any] = {"kind": kind}

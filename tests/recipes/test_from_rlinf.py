@@ -112,6 +112,12 @@ def test_sac_of_pixels_on_other_devices_is_disaggregated(imported):
     assert recipe.algorithm.batch_size == 128 and "#   algorithm.update_epoch" in text
 
 
+def test_crossq_has_no_target_critics(imported):
+    theirs = SAC.replace("num_q_heads: 10", "num_q_heads: 10, q_head_type: crossq")
+    recipe, text = imported(theirs)
+    assert recipe.algorithm.name == "crossq" and "#   algorithm.tau" in text
+
+
 def test_an_environment_without_a_counterpart_is_named_and_may_be_chosen(
     imported, tmp_path, capsys
 ):
