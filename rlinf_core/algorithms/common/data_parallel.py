@@ -2,12 +2,14 @@
 
 Learners compute losses in methods of their own, not in a module's ``forward``. torch therefore
 wraps, for each optimiser, a module that takes a loss and returns it. This tells torch that a
-backward pass comes. Under FSDP2 each process keeps a part of gradients and of the optimiser's
-moments, and of the weights between two updates. An update sees full weights (``full_weights``).
+backward pass comes. Under FSDP2 each process keeps a part of gradients, moments and weights. A
+large linear layer is gathered for its own forward and backward pass alone. The other weights are
+gathered for a whole update (``update_weights``).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule
 
 Strategy = Literal["ddp", "fsdp"]
+
+LARGE = 1 << 20  # weights of a linear layer that is gathered alone: 4 MiB in float32
 
 
 class Optimised(Protocol):
@@ -50,10 +54,15 @@ _cut: WeakKeyDictionary[torch.optim.Optimizer, FSDPModule] = WeakKeyDictionary()
 _backward: WeakKeyDictionary[torch.optim.Optimizer, bool] = WeakKeyDictionary()
 
 
-def parallelise(learner: Optimised, strategy: Strategy) -> None:
+def parallelise(learner: Optimised, strategy: Strategy, large: int = LARGE) -> None:
     """Make every ``optimizer_step`` of the learner use the gradient of all processes.
 
     FSDP2 shards no scalars: an optimiser of one (a temperature) is replicated.
+
+    Args:
+        learner: its modules and optimisers.
+        strategy: ddp or fsdp.
+        large: linear layers with this many weights or more are gathered one by one under FSDP2.
 
     Raises:
         RecipeError: under FSDP2 an optimiser trains parts of a module.
@@ -62,7 +71,9 @@ def parallelise(learner: Optimised, strategy: Strategy) -> None:
         parameters = [p for group in optimiser.param_groups for p in group["params"]]
         scalar = any(p.ndim == 0 for p in parameters)
         _wrapped[optimiser] = (
-            _replicated(parameters) if strategy == "ddp" or scalar else _sharded(learner, name)
+            _replicated(parameters)
+            if strategy == "ddp" or scalar
+            else _sharded(learner, name, large)
         )
         _backward[optimiser] = False
         optimiser.register_step_pre_hook(_check)
@@ -79,10 +90,11 @@ def synchronised(optimiser: torch.optim.Optimizer, loss: Tensor) -> Tensor:
 
 
 @contextmanager
-def full_weights(learner: Optimised) -> Iterator[None]:
-    """Hold full weights in the learner's modules within this block, under FSDP2.
+def update_weights(learner: Optimised) -> Iterator[None]:
+    """Hold the weights for an update in the learner's modules within this block, under FSDP2.
 
-    Changes other than a step are lost.
+    Large linear layers stay sharded: each is gathered while it computes. Changes other than a step
+    are lost.
     """
     sharded = [_cut[optimiser] for optimiser in learner.optimisers.values() if optimiser in _cut]
     for module in sharded:
@@ -121,7 +133,7 @@ def _replicated(parameters: list[nn.Parameter]) -> nn.Module:
     )
 
 
-def _sharded(learner: Optimised, name: str) -> nn.Module:
+def _sharded(learner: Optimised, name: str, large: int) -> nn.Module:
     """Shard the modules that an optimiser trains, and let it step the shards."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -142,11 +154,40 @@ def _sharded(learner: Optimised, name: str) -> nn.Module:
         )
     device = next(trained.parameters()).device
     before = dict(trained.named_parameters())
-    _cut[optimiser] = fully_shard(trained, mesh=init_device_mesh(device.type, (world_size(),)))
+    mesh = init_device_mesh(device.type, (world_size(),))
+    for layer in _large_layers(trained, large):
+        layer.register_forward_hook(_own_memory)  # before the hook of FSDP2, which marks the output
+        fully_shard(layer, mesh=mesh)
+    _cut[optimiser] = fully_shard(trained, mesh=mesh)
     shards = {before[name]: parameter for name, parameter in trained.named_parameters()}
     for group in optimiser.param_groups:
         group["params"] = [shards[parameter] for parameter in group["params"]]
+    trained(lambda: None)  # it becomes the root of its layers, which compute before it does
+    _cut[optimiser].reshard()
     return trained
+
+
+def _large_layers(module: nn.Module, large: int) -> list[nn.Linear]:
+    """Return the linear layers that can be gathered alone.
+
+    A layer whose weight belongs to another module too (a tied head) cannot. Neither can a subclass
+    of ``nn.Linear``, because other modules use its weight without calling it.
+    """
+    owners = Counter(
+        id(weight) for part in module.modules() for weight in part.parameters(recurse=False)
+    )
+    return [
+        part
+        for part in module.modules()
+        if type(part) is nn.Linear
+        and part.weight.numel() >= large
+        and all(owners[id(weight)] == 1 for weight in part.parameters())
+    ]
+
+
+def _own_memory(layer: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+    """Return an output that is no view: ``+=`` on a view would remove the hook of FSDP2."""
+    return output if output._base is None else output.clone()
 
 
 def _check(optimiser: torch.optim.Optimizer, *_: Any) -> None:

@@ -283,9 +283,12 @@ def optimizer_step(optimiser: torch.optim.Optimizer, loss: Tensor, clip: float =
 
 
 def polyak_update(target: Iterable[Tensor], online: Iterable[Tensor], rate: float) -> None:
-    """Move target parameters towards the online ones: t + rate (o - t)."""
+    """Move target parameters towards the online ones: t + rate (o - t).
+
+    An online parameter may be sharded (FSDP2); then all processes call this together.
+    """
     with torch.no_grad():
-        torch._foreach_lerp_(list(target), list(online), rate)
+        torch._foreach_lerp_(list(target), [gather_full(value) for value in online], rate)
 
 
 def _moments(optimiser: torch.optim.Optimizer) -> dict[str, Any]:

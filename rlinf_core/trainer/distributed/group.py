@@ -22,7 +22,7 @@ from torch import distributed as dist
 
 from rlinf_core.algorithms import algorithm
 from rlinf_core.algorithms.common.computing import compute
-from rlinf_core.algorithms.common.data_parallel import Strategy, full_weights, parallelise
+from rlinf_core.algorithms.common.data_parallel import Strategy, parallelise, update_weights
 from rlinf_core.algorithms.common.learner import AVERAGED
 from rlinf_core.algorithms.common.offload import Offload
 from rlinf_core.algorithms.common.rollout import Rollout
@@ -141,7 +141,7 @@ class LearnerProcess:
 
     def update(self, batch: Any) -> tuple[dict[str, float], int, Usage]:
         """Update on this process's shard. Returns metrics, number of updates, and usage."""
-        with measured() as usage, full_weights(self.learner):
+        with measured() as usage, update_weights(self.learner):
             metrics = self.learner.update(batch)
         return metrics, self.learner.updates, usage
 

@@ -2,15 +2,22 @@
 learned travels.
 """
 
+import copy
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from torch import distributed
+from torch.distributed.fsdp import FSDPModule
+from torch.multiprocessing import start_processes
 
 pytest.importorskip("transformers", reason="the extra vla: transformers has none for Python 3.10")
 
 from rlinf_core.algorithms import sft
 from rlinf_core.algorithms.common.computing import compute
+from rlinf_core.algorithms.common.data_parallel import parallelise, update_weights
 from rlinf_core.algorithms.common.settings import Computing
 from rlinf_core.policies import make_policy, policy_kind, tiny
 from rlinf_core.policies.base import Observation
@@ -97,3 +104,52 @@ def test_two_processes_learn_what_one_learns_and_only_that_travels(
     group._restore()  # as where a process has died
     assert_alike(group._call_all("state_dict")[0], alone.state_dict())
     assert_alike(dict(group.sync().state_dict()), dict(alone.actor.state_dict()))
+
+
+def sharded_updates(rank, address, folder, file):
+    """One of two processes: updates with layers that are gathered one by one."""
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", init_method=address, rank=rank, world_size=2)
+    learner = sft.Learner(learning("smolvla", Path(folder)), SFT, 3)
+    parallelise(learner, "fsdp", large=64)
+    layers = [part for part in learner.actor.modules() if isinstance(part, FSDPModule)]
+    full = []
+
+    def count(*_):
+        full.append(sum(not hasattr(layer.weight, "full_tensor") for layer in layers))
+
+    for layer in layers:
+        layer.register_forward_pre_hook(count)
+    for batch in vla_batches(learner.actor):
+        with update_weights(learner):
+            learner.update(batch)
+    weights = learner.state_dict()["modules"]["actor"]
+    if rank == 0:
+        torch.save((len(layers), max(full), weights), file)
+    distributed.destroy_process_group()
+
+
+def vla_batches(policy):
+    return [
+        {name: values.numpy() for name, values in policy.to_batch(observations).items()}
+        | {"action": actions}
+        for observations, actions in map(batch_of, range(2))
+    ]
+
+
+@pytest.mark.timeout(300)
+def test_an_update_gathers_one_large_layer_at_a_time_and_equals_that_of_one_process(tmp_path):
+    folder = tiny.write("smolvla", tmp_path / "tiny", horizon=2)
+    alone = sft.Learner(learning("smolvla", folder), SFT, 3)
+    before = copy.deepcopy(alone.state_dict()["modules"]["actor"])
+    for batch in vla_batches(alone.actor):
+        alone.update(batch)
+    address, file = f"file://{tmp_path}/meeting", tmp_path / "result"
+    start_processes(sharded_updates, (address, folder, file), nprocs=2, start_method="spawn")
+    layers, full, weights = torch.load(file)
+    assert layers > 40 and full == 1
+    expected = alone.state_dict()["modules"]["actor"]
+    assert any(not torch.equal(before[key], expected[key]) for key in expected)
+    differ = [~torch.isclose(weights[key], expected[key], atol=1e-5) for key in expected]
+    # Adam turns a gradient near 0 into a full step in either direction
+    assert sum(int(each.sum()) for each in differ) <= 3
