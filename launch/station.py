@@ -37,87 +37,88 @@ if TYPE_CHECKING:
     from rlinf_core.recipes import Recipe
 
 ARGUMENTS = {
-    "recipe": ("demo", None, "recipe: a name in configs/ or a YAML file"),
+    "recipe": ("demo", None, "the recipe: a name in configs/ or the path of a YAML file"),
     "robot": (
         "",
         None,
-        "a robot of robots/ or of a simulator, or the path of one; sim: franka_sim, franka: "
-        "franka_fr3; "
-        "empty as in the recipe",
+        "a name of `rlinf robots` or the path of a robot folder. sim is short for franka_sim, "
+        "franka for franka_fr3. Empty: the robot of the recipe",
     ),
     "namespace": (
         "",
         None,
-        "name of the station, with which its topics and episodes begin; empty as in the recipe",
+        "the station's name. Its topics and episodes begin with it. Empty: as in the recipe",
     ),
     "lockstep": (
         "",
         ["", "true", "false"],
-        "simulated time as fast as it goes, or real time (robot:=sim only); empty as in the recipe",
+        "true: simulated time, as fast as the machine allows (simulators only). false: real time. "
+        "Empty: as in the recipe",
     ),
-    "use_sim_time": ("", ["", "true", "false"], "the same as lockstep, by ROS's name"),
+    "use_sim_time": ("", ["", "true", "false"], "the same as lockstep, under ROS's name"),
     "operator": (
         "",
         None,
-        "who demonstrates and arms: scripted (in simulation), keyboard, or a device; person: the "
-        "recipe's device, a keyboard where it has none; empty as in the recipe",
+        "the operator, who demonstrates and arms: scripted (in simulation), keyboard or another "
+        "device. person: the device of the recipe, or a keyboard if it names none. Empty: as in "
+        "the recipe",
     ),
     "policy": (
         "",
         None,
-        "remote://host:port: what a server there answers (rlinf serve); empty for the trainer's, "
-        "here",
+        "remote://host:port: a policy server (rlinf serve). Empty: this station computes the "
+        "trainer's policy",
     ),
     "trainer": (
         "",
         None,
-        "host:port of the trainer's bridge (rlinf train RECIPE); empty as in the recipe",
+        "host:port of the trainer's bridge (rlinf train RECIPE). Empty: as in the recipe",
     ),
     "credentials": (
         "",
         None,
-        "for a trainer on another machine: the folder of rlinf fleet enroll; empty as in the "
-        "recipe",
+        "for a trainer on another machine: the folder that rlinf fleet enroll wrote. Empty: as in "
+        "the recipe",
     ),
     "token": (
         "",
         None,
-        "for another user's trainer on this machine: a copy of bridge.token of its run "
-        "folder; empty as in the recipe",
+        "for another user's trainer on this machine: a copy of the file bridge.token in its run "
+        "folder. Empty: as in the recipe",
     ),
     "web": (
         "",
         None,
-        "the operator's page on this port, e.g. 8080 (docs/howto/operator_page.md); empty for none",
+        "serve the operator's page on this port, e.g. 8080 (docs/howto/operator_page.md). Empty: "
+        "no page",
     ),
     "director": (
         "false",
         ["true", "false"],
-        "also go through the recipe's phases: collect, evaluate, improve, evaluate",
+        "true: also run the phases of the recipe: collect, evaluate, improve, evaluate",
     ),
     "episodes": (
         "0",
         None,
-        "collect so many successful demonstrations in run_dir, those there among them, and end "
-        "(rlinf "
-        "collect); 0: the station alone",
+        "collect until run_dir has this number of successful demonstrations, then end (rlinf "
+        "collect). Earlier ones count. 0: start only the station",
     ),
-    "run_dir": ("runs/station", None, "where the spool, policies and logs go"),
-    "set": ("", None, "overrides of the recipe, as of rlinf --set: 'seed=3 station.policies_gb=4'"),
+    "run_dir": ("runs/station", None, "folder for spool, policies and logs"),
+    "set": ("", None, "overrides of the recipe, as in rlinf --set: 'seed=3 station.policies_gb=4'"),
     "params_file": (
         "",
         None,
-        "a YAML file of ROS parameters for the nodes, read after those of the recipe",
+        "a YAML file of ROS parameters for the nodes. Its values replace those of the recipe",
     ),
     "log_level": (
         "",
         None,
-        "of every node: debug, info, warn, error, or logger:=level; empty for info",
+        "log level of every node: debug, info, warn, error, or logger:=level. Empty: info",
     ),
     "managed": (
         "false",
         ["true", "false"],
-        "a lifecycle manager brings the nodes up and down, in order; else each node "
+        "true: a lifecycle manager brings the nodes up and down, in order. false: each node "
         "activates itself",
     ),
     "rviz": ("false", ["true", "false"], "also start RViz with the layout of a station"),
@@ -212,6 +213,7 @@ def _start(context: LaunchContext) -> list:
             )
     if value["rviz"] == "true":
         actions.append(rviz(recipe, run_dir))
+    node_command = ""
     if recipe.station.operator.kind != SCRIPTED and not recipe.station.web.port:
         operator = operator_process(recipe)
         parameters = {
@@ -223,17 +225,13 @@ def _start(context: LaunchContext) -> list:
             f"-p {shlex.quote(f'{key}:={json.dumps(val)}')}" for key, val in parameters.items()
         )
         renamed = "".join(f"-r {old}:={new} " for old, new in operator.remappings)
-        actions.append(
-            LogInfo(
-                msg="be the operator in a terminal of your own: ros2 run rlinf operator --ros-args "
-                f"-r __ns:={operator.namespace} {renamed}{settings}"
-            )
+        node_command = (
+            "\nthe operator as a ROS node, instead of rlinf teleop: ros2 run rlinf operator "
+            f"--ros-args -r __ns:={operator.namespace} {renamed}{settings}"
         )
     directed = value["director"] == "true" or wanted > 0
-    actions.append(
-        LogInfo(msg=next_steps(recipe, value["recipe"], invocation.overrides, run_dir, directed))
-    )
-    return actions
+    steps = next_steps(recipe, value["recipe"], invocation.overrides, run_dir, directed)
+    return [*actions, LogInfo(msg=steps + node_command)]
 
 
 class StationNode(Node):

@@ -196,16 +196,18 @@ class CollectDisplay(Display):
 
     def _keys(self, status: dict[str, Any]) -> str:
         """Return the keys and buttons that have an effect now."""
+        state = status["safety"]["state"]
         now = (
             STILL
-            if status["safety"]["state"] in ("DISARMED", "FAULT")
+            if state in ("DISARMED", "FAULT")
             else BEFORE
             if status["waiting_for"]
             else PLAYING
         )
-        return " · ".join(
+        keys = " · ".join(
             f"{' or '.join(self.roles[role])}: {WORDS[role]}" for role in now if role in self.roles
         )
+        return f"reset the fault first; then {keys}" if keys and state == "FAULT" else keys
 
 
 def log_tail(log: Path) -> str:

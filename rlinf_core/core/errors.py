@@ -151,9 +151,9 @@ def is_transient(error: BaseException) -> bool:
 
 def escape_ascii(text: object) -> str:
     """Return foreign text in printable ASCII, safe for terminals and logs; at most 2000
-    characters.
+    characters. Quotation marks stay as they are.
     """
-    return ascii(str(text))[1:-1][:2000]
+    return "".join(sign if sign in "'\"" else ascii(sign)[1:-1] for sign in str(text)[:2000])[:2000]
 
 
 def escape_control(text: str) -> str:

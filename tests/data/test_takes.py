@@ -9,7 +9,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlinf_core.cli.collect import _shows_picture, moves_of, next_commands, roles_of
+from rlinf_core.cli.collect import (
+    CollectDisplay,
+    _shows_picture,
+    last_words,
+    moves_of,
+    next_commands,
+    roles_of,
+)
 from rlinf_core.cli.main import main
 from rlinf_core.core.errors import EpisodeError
 from rlinf_core.data.takes import DemonstrationStats, takes_of
@@ -217,3 +224,27 @@ def test_of_a_fleet_what_the_trainer_refused_is_recorded_again(run):
     member.prepare()
     plan = json.loads((run / "plan.json").read_text())["collect"]
     assert (plan["episodes"], plan["share"]) == (4, 5)
+
+
+@pytest.mark.parametrize(
+    "state, keys",
+    [
+        ("DISARMED", "e: arm"),
+        ("FAULT", "reset the fault first; then e: arm"),
+        ("ARMED", "g: the scene is ready · q: disarm"),
+    ],
+)
+def test_the_panel_names_the_keys_that_have_an_effect_now(tmp_path, state, keys):
+    """In FAULT the interlock refuses the key that arms."""
+    recipe = load_recipe("demo", BY_HAND)
+    display = CollectDisplay(recipe, tmp_path, True, DemonstrationStats(), False)
+    display.roles = {"arm": ["e"], "ready": ["g"], "disarm": ["q"]}
+    assert display._keys({"safety": {"state": state}, "waiting_for": "the question"}) == keys
+
+
+def test_the_last_words_of_a_log_keep_their_quotation_marks(tmp_path):
+    log = tmp_path / "operator.log"
+    log.write_text(
+        """[WARN] [1.0] [station_a.operator]: FAULT 'estop:page': "{cause: 'x'}" \x1b\n"""
+    )
+    assert last_words(log) == """FAULT 'estop:page': "{cause: 'x'}" \\x1b"""

@@ -231,14 +231,14 @@ def test_what_does_not_count_is_told_and_after_a_while_what_is_asked_stands_alon
     labels.node, labels.word, labels.remark_timer = MagicMock(), Future(), MagicMock()
     labels.playing, labels.may_begin = lambda: False, lambda: False
     labels.prompts = SimpleNamespace(publish=lambda message: prompts.append(message.data))
-    labels.prompt("put the scene right")
+    labels.prompt("reset the scene")
     labels._on_label(String(data="ready"))
     assert prompts[-1].startswith("ready: the interlock does not let") and prompts[-1].endswith(
-        "put the scene right"
+        "reset the scene"
     )
     assert labels.remark_timer.reset.called and not labels.word.done()
     labels._drop_remark()
-    assert prompts[-1] == "put the scene right" and labels.remark_timer.cancel.called
+    assert prompts[-1] == "reset the scene" and labels.remark_timer.cancel.called
     labels._drop_remark()
     assert len(prompts) == 3, "nothing stood there"
 

@@ -153,12 +153,12 @@ def test_where_nobody_resets_the_scene_a_persons_word_begins_the_episode_and_dis
     )
     peer.spin(goal_sent.done, what="the request to be taken")
     peer.for_s(1.0)
-    assert "'ready' came while nothing waited for it" in at.prompts[-1].data
-    assert not any("put the scene right" in prompt.data for prompt in at.prompts), (
+    assert "'ready' came before the question" in at.prompts[-1].data
+    assert not any("reset the scene" in prompt.data for prompt in at.prompts), (
         "nobody would record it"
     )
     start(peer, "recorder", *at.overrides)
-    peer.spin(lambda: at.prompts[-1].data.startswith("put the scene right"), what="the question")
+    peer.spin(lambda: at.prompts[-1].data.startswith("reset the scene"), what="the question")
     handle = goal_sent.result()
     peer.for_s(0.5)
     assert not at.started and "say that it is ready" in at.prompts[-1].data
@@ -169,7 +169,7 @@ def test_where_nobody_resets_the_scene_a_persons_word_begins_the_episode_and_dis
         5,
         "the answer",
     )
-    assert not at.started and "put the scene right" in at.prompts[-1].data, (
+    assert not at.started and "reset the scene" in at.prompts[-1].data, (
         "a word while it is disarmed begins nothing"
     )
     at.arm()

@@ -213,7 +213,7 @@ def test_the_arm_goes_home_at_a_persons_word_and_stops_at_any_sign_of_theirs(per
     handle = person.ask()
     person.expect_prompt("stand clear")
     person.leaves()
-    while "put the scene right" not in person.prompts[-1].data:
+    while "reset the scene" not in person.prompts[-1].data:
         peer.spin(lambda: person.prompts[-1].data not in ("", "the arm goes home"), what="its end")
         if "stand clear" in person.prompts[-1].data:
             person.press("r3")

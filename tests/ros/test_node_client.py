@@ -29,7 +29,7 @@ def test_parameters_are_listed_set_and_refused_with_what_they_may_be(peer):
     assert code == 0 and lines["limits.speed"].startswith(
         f"{speed} 0.001 to 3 may change largest speed"
     )
-    assert lines["lockstep"] == "false fixed simulated time, as fast as it goes"
+    assert lines["lockstep"] == "false fixed true: simulated time, as fast as the machine allows"
 
     def refused(*words):
         code, output = rlinf(peer, "param", *words, domain=58)

@@ -17,6 +17,7 @@ from rlinf_core.robots.config import load_robot
 from rlinf_ros.qos import profile
 from rlinf_ros.station_state import command
 from rlinf_tools import arming
+from rlinf_tools.station_client import _nodes, _release
 from tests.ros.stand import Arm, start
 
 pytestmark = [pytest.mark.ros, pytest.mark.patient, pytest.mark.timeout(300)]
@@ -266,3 +267,18 @@ def test_an_arm_of_which_nobody_says_that_it_was_taken_back_is_named(monkeypatch
     message = "arm 'right': this stands: silent:wrench; arm 'left': it may be armed: rlinf disarm"
     with pytest.raises(RlinfError, match=message):
         arming.arm(station)
+
+
+def test_a_refused_reset_of_an_e_stop_names_the_release():
+    assert "press 'Release the stop' on the operator's page" in _release("estop:page")
+    assert "The e-stop 'pendant' is still pressed: release it" in _release("estop:pendant")
+    assert _release("estop_silent:page") == _release("divergence") == ""
+
+
+def test_a_station_that_collects_needs_neither_policy_nor_uplink():
+    expected = ["interlock", "policy", "uplink"]
+    note = "; MISSING for 'demo': policy, uplink"
+    with_director = _nodes(["director", "interlock"], expected, "demo")
+    assert with_director.endswith(f"{note} (rlinf collect needs neither)")
+    assert _nodes(["interlock"], expected, "demo").endswith(note)
+    assert "collect" not in _nodes(["director"], expected, "demo")

@@ -85,7 +85,7 @@ def test_what_a_driver_lacks_is_said_by_topic_with_what_to_write(peer):
         and "rlinf fault reset" in report["robot/fault"][1]
     )
     assert "topics: {current_pose: /tcp_pose_broadcaster/pose}" in report["current_pose"][1]
-    assert report["target_pose"][0] == "0 listen on /station_a/target_pose"
+    assert report["target_pose"][0] == "0 subscribers on /station_a/target_pose"
     assert "nobody would follow" in report["target_pose"][1]
 
     assert "expected one publisher" in report["wrench"][1]

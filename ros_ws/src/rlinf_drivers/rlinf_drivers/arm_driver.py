@@ -119,10 +119,12 @@ class ArmDriver(Managed, ControlNode):
         """Publish the fault at every change, and once at the start."""
         fault = self.fault
         if self.active and fault != self.published_fault:
-            self.published_fault = fault
+            ended, self.published_fault = self.published_fault, fault
             self.faults.publish(String(data=fault))
             if fault:
                 self.get_logger().error(f"robot/fault: {fault}")
+            elif ended:
+                self.get_logger().info(f"robot/fault: none. This has ended: {ended}")
 
     def _on_reset(self, cause: String) -> None:
         """Start a recovery if a person has asked the interlock to reset ``cause``.

@@ -114,7 +114,7 @@ class Person:
             (self.arming.arm if arm_name == "arm" else self.arming.disarm)()
         if arm_name in LABELS:
             self.labels.publish(String(data=arm_name))
-            self.node.get_logger().info(f"said: {arm_name}")
+            self.node.get_logger().info(f"label sent: {arm_name}")
         numbers = list(self.arms)
         if arm_name == "next_arm" and numbers:
             arm_name = numbers[([*self.arms.values()].index(self.arm) + 1) % len(numbers)]

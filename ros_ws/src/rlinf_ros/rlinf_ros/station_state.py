@@ -179,7 +179,8 @@ def resume_instruction(safety: SafetyState, namespace: str) -> str:
     """Return what a person must do before the arm can move; empty if nothing."""
     station = namespace.strip("/")
     arm = (
-        f"{command('arm', station)}, or e in `rlinf teleop` (with ROS: ros2 service call "
+        f"{command('arm', station)}, or e in `rlinf teleop` or `rlinf collect` (with "
+        "ROS: ros2 service call "
         f"{namespace}/interlock/arm "
         "std_srvs/srv/SetBool '{data: true}')"
     )

@@ -65,9 +65,8 @@ if TYPE_CHECKING:
     from rclpy.action.server import ServerGoalHandle
 
 STAND_CLEAR = (
-    "stand clear, then say ready: the arm goes home (g at a keyboard, or the device's button; any "
-    "motion of a "
-    "device, disarming, and letting go of the enable end that)"
+    "stand clear, then confirm: the arm goes home (g at a keyboard, Ready on the page, or a "
+    "button). A motion of a device, a disarming or a released enable ends that"
 )
 GOING_HOME = "the arm goes home"
 

@@ -20,7 +20,10 @@ from rlinf_ros.workarounds import Until
 AGAIN, DISCARDED = "the operator asked for it once more", "the operator discarded it"
 CANCELLED, REMARK_S = "cancelled", 5.0
 REMARKS = {"rerecord": AGAIN, "discard": DISCARDED}
-PROMPT = "put the scene right, then say that it is ready: g at a keyboard, or the device's button"
+PROMPT = (
+    "reset the scene, then confirm that it is ready: g at a keyboard, Ready on the page, or a "
+    "button"
+)
 
 
 class Labels:
@@ -101,12 +104,12 @@ class Labels:
     def _on_ready(self) -> None:
         if self.word is None or self.word.done():
             if not self.playing():
-                self._remark("'ready' came while nothing waited for it: it counts for nothing")
+                self._remark("'ready' came before the question, so it is ignored")
         elif self.may_begin():
             self.word.set_result(True)
         else:
             self._remark(
-                "ready: the interlock does not let the arm move; arm it, then say it again"
+                "ready: the interlock does not let the arm move; arm it, then confirm again"
             )
 
     def _remark(self, remark: str) -> None:

@@ -30,6 +30,7 @@ from std_srvs.srv import Trigger
 from rlinf_core.cli.terminal import FULL, PHASES, REPORT_S, notify_started
 from rlinf_core.core.errors import RlinfError
 from rlinf_core.policies.monitor import PERSON_NEEDED
+from rlinf_core.robots.operators import PAGE
 from rlinf_ros.arms import arm_prefix, arm_topic, subscribe_safety
 from rlinf_ros.qos import LAZY_PROFILE, subscription
 from rlinf_ros.spinning import destroy
@@ -299,6 +300,9 @@ def _trainer(status: Any) -> str:
     )
 
 
+TO_LEARN = {"policy", "uplink"}  # rlinf collect starts a station without them
+
+
 def _nodes(alive: list[str], expected: list[str], recipe: str) -> str:
     missing = [name for name in expected if name not in alive]
     station_nodes = [
@@ -306,9 +310,22 @@ def _nodes(alive: list[str], expected: list[str], recipe: str) -> str:
         for name in alive
         if not name.startswith("station_client_") and not name.endswith(HELPERS)
     ]
+    if "director" in alive and set(missing) <= TO_LEARN:
+        note = " (rlinf collect needs neither)"
+    else:
+        note = ""
     return ", ".join(station_nodes) + (
-        f"; MISSING for '{recipe}': {', '.join(missing)}" if missing else ""
+        f"; MISSING for '{recipe}': {', '.join(missing)}{note}" if missing else ""
     )
+
+
+def _release(cause: str) -> str:
+    """Return how a person releases a pressed e-stop; empty for another cause."""
+    kind, _, name = cause.partition(":")
+    if kind != "estop":
+        return ""
+    where = "press 'Release the stop' on the operator's page" if name == PAGE else "release it"
+    return f". The e-stop '{name}' is still pressed: {where}, then reset again"
 
 
 def reset_fault(station: StationClient, cause: str) -> None:
@@ -336,6 +353,8 @@ def reset_fault(station: StationClient, cause: str) -> None:
             hint = (
                 ". Enter in `rlinf teleop` renews it"
                 if "the enable is not held" in answer.message
+                else _release(cause)
+                if f"has not gone: {cause}" in answer.message
                 else ""
             )
             raise RlinfError(f"{arm_prefix(arm)}{answer.message}{hint}", code="RL-E517")

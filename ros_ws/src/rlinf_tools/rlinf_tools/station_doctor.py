@@ -451,7 +451,7 @@ def _listener(node: Node, name: str, full: str, kind: str) -> Finding:
         )
     return Finding(
         name,
-        f"{len(infos)} listen on {full}",
+        f"{len(infos)} subscriber{'' if len(infos) == 1 else 's'} on {full}",
         ""
         if infos
         else "nobody would follow: start the controller, or "
