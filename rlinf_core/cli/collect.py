@@ -130,7 +130,7 @@ def _start(
         web = recipe.station.web
         print(
             f"a picture of the scene: http://{web.host}:{web.port}. The keys of this terminal move "
-            f"the arm",
+            f"the arm, once the panel below shows that the station has started",
             flush=True,
         )
     else:
@@ -295,7 +295,7 @@ def next_commands(recipe: Recipe, name: str, overrides: list[str], run_dir: Path
         "and on the station",
     )
     steps = [
-        (f"rlinf data list {folder}", "an episode a line"),
+        (f"rlinf data list {folder}", "list the episodes"),
         (train, "learn from them, in simulation"),
         *([] if offline(recipe.algorithm) else [station]),
         (

@@ -65,11 +65,11 @@ def next_steps(
     absent = (
         station.operator.kind != SCRIPTED and not station.web.port
     )  # two operators would cause HOLD
-    steps = [(f"rlinf teleop {same}", "be its operator, who arms and takes over")] * absent
-    steps += [(f"rlinf train {same}", "its trainer, if none runs yet")] * learns
-    phases = "its phases: collect" + ", wait for the trainer, evaluate, improve" * learns
+    steps = [(f"rlinf teleop {same}", "the operator: arms, moves the arm, stops")] * absent
+    steps += [(f"rlinf train {same}", "the trainer, if none runs yet")] * learns
+    phases = "the phases: collect" + ", wait for the trainer, evaluate, improve" * learns
     steps += [(f"rlinf run {same} --out {shlex.quote(str(run_dir))}", phases)] * (not director)
-    steps += [(f"rlinf status {same}", "how it is")]
+    steps += [(f"rlinf status {same}", "the state of the station")]
     head = (
         f"station '{station.name}' (ROS_DOMAIN_ID {station.domain}) now waits for you; next, "
         f"each in a terminal:"

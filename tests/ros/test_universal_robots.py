@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -30,6 +32,7 @@ from tests.ros.stand import Arm, Lives, listen, start
 pytest.importorskip("ur_dashboard_msgs.msg", reason="rlinf messages builds ur_dashboard_msgs")
 from ur_dashboard_msgs.msg import RobotMode, SafetyMode  # noqa: E402
 
+from rlinf_drivers.arm_driver import ArmDriver  # noqa: E402
 from rlinf_drivers.universal_robots import ROBOT, SAFETY, arm_readings, fault_of  # noqa: E402
 from sim_bridges.twins.universal_robots import ARM, FOLLOWS  # noqa: E402
 from sim_bridges.twins.universal_robots_state import HOME, tool_pose  # noqa: E402
@@ -81,6 +84,18 @@ def test_a_frozen_arm_is_seen_whatever_a_grippers_joint_reads(first):
         assert before == readings(gripper=0.100001, effort=math.nan, first=first, prefix=prefix)
         assert before != readings(elbow=math.nextafter(1.0, 2.0), first=first, prefix=prefix)
         assert before != readings(elbow=math.nan, first=first, prefix=prefix)
+
+
+def test_the_log_of_a_driver_names_a_fault_and_its_end():
+    """At each start `silent` stands until the vendor's driver publishes."""
+    log = MagicMock()
+    node = SimpleNamespace(
+        active=True, published_fault=None, faults=MagicMock(), get_logger=lambda: log
+    )
+    for node.fault in ("", "silent", "silent", ""):
+        ArmDriver.tell(node)
+    log.error.assert_called_once_with("robot/fault: silent")
+    log.info.assert_called_once_with("robot/fault: none. This has ended: silent")
 
 
 def test_joints_of_other_names_are_the_arms_until_a_message_has_named_the_arms():
