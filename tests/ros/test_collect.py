@@ -161,7 +161,7 @@ def test_where_nobody_resets_the_scene_a_persons_word_begins_the_episode_and_dis
     peer.spin(lambda: at.prompts[-1].data.startswith("reset the scene"), what="the question")
     handle = goal_sent.result()
     peer.for_s(0.5)
-    assert not at.started and "say that it is ready" in at.prompts[-1].data
+    assert not at.started and "confirm that it is ready" in at.prompts[-1].data
     at.arm(False)
     at.say("ready")
     peer.spin(

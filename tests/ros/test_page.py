@@ -274,7 +274,7 @@ def test_a_demonstration_waits_for_its_word_on_the_page_and_may_be_given_up(stat
         what="the start of another",
     )
     station.peer.spin(
-        lambda: "say that it is ready" in page.messages["state"]["prompt"], what="the question"
+        lambda: "confirm that it is ready" in page.messages["state"]["prompt"], what="the question"
     )
     assert not page.messages["state"]["episode"]["playing"]
     assert page.ask(station.peer, "ready")["well"]

@@ -199,10 +199,8 @@ class PageRequests:
         """
         if request.what != "ready" and request.shown_at < self.episode_began_at:
             raise RlinfError(
-                f"{request.what}: it was said before the episode in play had begun, and does not "
-                f"count "
-                f"for it. "
-                "Watch this one, and say it again"
+                f"{request.what}: the label was sent before this episode began, so it does not "
+                "count. Watch this episode, and label it again"
             )
         before = self.labelled
         self._publish([REQUESTED, *[ACTIVE] * (not request.late_s(time.monotonic())), request.what])
