@@ -218,9 +218,7 @@ def test_what_comes_late_arms_nothing_and_renews_no_enable_though_a_disarm_and_a
     station.peer.for_s(0.5)
     joys.clear()
     early = page.ask(station.peer, "success", shown_at=time.monotonic() - 99.0)
-    assert (
-        not early["well"] and "before the episode in play had begun" in early["text"] and not joys
-    )
+    assert not early["well"] and "before this episode began" in early["text"] and not joys
     assert page.ask(station.peer, "success", shown_at=time.monotonic() - 1.5)["well"]
     station.peer.spin(
         lambda: any(event.kind == EpisodeEvent.ENDED for event in station.episodes[before:]),

@@ -157,7 +157,7 @@ def test_a_word_of_the_episode_before_judges_none_that_has_begun_since(asks, mon
     shown_at = time.monotonic()
     asks.on_episode_begin(EpisodeEvent(mode="train", seed=1))
     for word in ("success", "failure", "discard", "rerecord"):
-        with pytest.raises(RlinfError, match="before the episode in play had begun"):
+        with pytest.raises(RlinfError, match="before this episode began"):
             ask(asks, word, shown_at=shown_at)
     assert not asks.published
     for word, when in (("success", time.monotonic()), ("ready", shown_at)):
