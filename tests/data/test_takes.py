@@ -12,7 +12,7 @@ import pytest
 from rlinf_core.cli.collect import (
     CollectDisplay,
     _shows_picture,
-    last_words,
+    log_tail,
     moves_of,
     next_commands,
     roles_of,
@@ -247,4 +247,4 @@ def test_the_last_words_of_a_log_keep_their_quotation_marks(tmp_path):
     log.write_text(
         """[WARN] [1.0] [station_a.operator]: FAULT 'estop:page': "{cause: 'x'}" \x1b\n"""
     )
-    assert last_words(log) == """FAULT 'estop:page': "{cause: 'x'}" \\x1b"""
+    assert log_tail(log) == """FAULT 'estop:page': "{cause: 'x'}" \\x1b"""

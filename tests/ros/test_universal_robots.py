@@ -93,7 +93,7 @@ def test_the_log_of_a_driver_names_a_fault_and_its_end():
         active=True, published_fault=None, faults=MagicMock(), get_logger=lambda: log
     )
     for node.fault in ("", "silent", "silent", ""):
-        ArmDriver.tell(node)
+        ArmDriver.publish_fault(node)
     log.error.assert_called_once_with("robot/fault: silent")
     log.info.assert_called_once_with("robot/fault: none. This has ended: silent")
 
