@@ -1,13 +1,15 @@
 """Leader-follower teleoperation of an SO-101: collects with a leader, clones the takes, and
 evaluates the policy.
 
-    python benchmarks/leader_follower.py --json leader.json
+    python benchmarks/leader_follower.py --json benchmarks/results/leader_follower.json
 
 Leader and follower are twins that speak the bus of Feetech servos on pseudo-terminals. The station
 runs in real time: `rlinf collect so101_twin` with the leader as the operator's device. A hand is
 imitated: it reads the goal and the follower's joints, and turns the leader's servos towards the
 goal. Keys at the terminal arm and begin each take. The policy is cloned from the takes (SFT) and
-evaluated at the same station on scenes of other seeds. Printed is its success rate.
+evaluated at the same station on scenes of other seeds. Before it, a policy of random weights (one
+step of SFT) is evaluated on the same scenes. The command fails if the random policy succeeds in
+more than 20 % of them, or the cloned one in less than 80 %.
 
 It does not cover real servos, a person's hand, cameras, or the gripper.
 """
@@ -19,6 +21,7 @@ import contextlib
 import fcntl
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -35,6 +38,7 @@ sys.path.insert(0, str(ROOT))
 RECIPE, DOMAIN, HZ, PLAYING_S = "so101_twin", 69, 20.0, 0.4
 JOINTS = ("shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll")
 SPEED = 0.8  # of the task's largest step that the hand makes in a time step
+MAX_RANDOM, MIN_CLONED, SEED = 0.2, 0.8, 0
 
 
 class Hand(threading.Thread):
@@ -178,13 +182,18 @@ def collect(folder: Path, takes: int, domain: int) -> None:
         os.close(inside)
 
 
-def learn(folder: Path, takes: int, evaluations: int, domain: int) -> dict[str, float]:
-    """Clone the takes at the same station and evaluate the policy; RL is left out."""
+def success(folder: Path, name: str, steps: int, evaluations: int, domain: int) -> float:
+    """Clone the takes by so many gradient steps at the same station, and evaluate the policy.
+
+    RL is left out.
+    """
     settings = [
         f"collect.recordings=[{folder / 'takes'}]",
         "collect.episodes=0",
         "online.max_env_steps=0",
+        f"sft.steps={steps}",
         f"evaluate.episodes={evaluations}",
+        f"seed={SEED}",
         f"station.domain_id={domain}",
     ]
     command = [
@@ -195,13 +204,18 @@ def learn(folder: Path, takes: int, evaluations: int, domain: int) -> dict[str, 
         RECIPE,
         "--quiet",
         "--out",
-        str(folder / "run"),
+        str(folder / name),
         "--set",
         *settings,
     ]
-    subprocess.run(command, check=True, cwd=ROOT, stdin=subprocess.DEVNULL)
-    report = json.loads((folder / "run/report.json").read_text())
-    return {"takes": takes, "evaluations": evaluations, "success": report["success_before"]}
+    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL)
+    try:
+        if process.wait():
+            raise SystemExit(f"rlinf demo: expected exit code 0, got {process.returncode}")
+    finally:
+        process.terminate()
+        process.wait()
+    return float(json.loads((folder / name / "report.json").read_text())["success_before"])
 
 
 def main() -> None:
@@ -209,16 +223,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--takes", type=int, default=12, help="successful takes of the leader")
+    parser.add_argument("--takes", type=int, default=40, help="successful takes of the leader")
     parser.add_argument(
         "--evaluations", type=int, default=10, help="scenes on which the policy is evaluated"
     )
+    parser.add_argument("--steps", type=int, default=1500, help="gradient steps of SFT")
     parser.add_argument("--domain", type=int, default=DOMAIN, help="ROS_DOMAIN_ID")
     parser.add_argument("--out", type=Path, help="folder to keep (default: none is kept)")
-    parser.add_argument(
-        "--json", type=Path, help="write takes, evaluations and success as one flat object"
-    )
+    parser.add_argument("--json", type=Path, help="write the figures as one flat object")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the station ends, too
+    from benchmarks.figures import write
     from rlinf_core.core.ros import ros_environment
 
     if os.environ.get("ROS_DOMAIN_ID") != str(options.domain):
@@ -228,11 +243,30 @@ def main() -> None:
             stack.enter_context(tempfile.TemporaryDirectory(prefix="rlinf-leader-"))
         )
         folder.mkdir(parents=True, exist_ok=True)
+        begun = time.monotonic()
         collect(folder, options.takes, options.domain)
-        result = learn(folder, options.takes, options.evaluations, options.domain)
-    print(json.dumps(result))
+        collected = time.monotonic()
+        random, cloned = (
+            success(folder, name, steps, options.evaluations, options.domain)
+            for name, steps in (("random", 1), ("cloned", options.steps))
+        )
+    figures = {
+        "takes": options.takes,
+        "evaluations": options.evaluations,
+        "seed": SEED,
+        "success_random": random,
+        "success": cloned,
+        "collect_minutes": round((collected - begun) / 60.0, 1),
+        "minutes": round((time.monotonic() - begun) / 60.0, 1),
+    }
+    print(json.dumps(figures))
     if options.json:
-        options.json.write_text(json.dumps(result) + "\n")
+        write(options.json, figures)
+    if random > MAX_RANDOM or cloned < MIN_CLONED:
+        raise SystemExit(
+            f"expected at most {MAX_RANDOM:.0%} by random weights and at least {MIN_CLONED:.0%} "
+            f"after cloning, got {random:.0%} and {cloned:.0%}"
+        )
 
 
 if __name__ == "__main__":

@@ -219,6 +219,7 @@ def station_processes(
         lockstep=lockstep,
         person=_waits_for_person(recipe),
         external=robot.driver != SIMULATOR,
+        teleports=robot.without_hardware,
         homes=bool(home(recipe)),
         joints=_joints(robot),
         axes=_axes(robot),

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 from geometry_msgs.msg import PoseStamped
 from rcl_interfaces.msg import ParameterDescriptor, SetParametersResult
@@ -19,7 +21,7 @@ from rlinf_ros.qos import publisher
 from rlinf_ros.spinning import OK, ControlNode, Diagnostics, Health, run
 from sim_bridges.twins.servos import Servos
 
-TICK_S, GOAL_RAD = 0.05, 0.35
+TICK_S, READ_S, GOAL_RAD = 0.05, 0.1, 0.35
 HOME_RAD = (0.0, -0.6, 0.6, 0.6, 0.0)  # of an SO-101: folded above the table
 
 
@@ -69,10 +71,14 @@ class Twin(ControlNode):
         return SetParametersResult(successful=True)
 
     def _on_reset(self, handle: ServerGoalHandle) -> ResetScene.Result:
-        """Place the goal elsewhere within reach, and the arm at its home."""
+        """Place the goal elsewhere within reach, and the arm at its home.
+
+        The answer comes once the driver has read and published the new place.
+        """
         random = np.random.default_rng(handle.request.seed)
         self._place(self.home)
         self.goal = self._tool(self.home + random.uniform(-GOAL_RAD, GOAL_RAD, len(self.home)))
+        time.sleep(READ_S)
         handle.succeed()
         return ResetScene.Result(success=True, stamp=self.get_clock().now().to_msg())
 

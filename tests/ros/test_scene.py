@@ -1,9 +1,12 @@
 """Whoever asks for a scene gets an answer or a reason, also when an answer is lost."""
 
+import asyncio
 import threading
+from types import SimpleNamespace
 
 import pytest
 import rclpy
+from builtin_interfaces.msg import Time
 from rclpy.action import ActionServer, CancelResponse, GoalResponse
 from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.executors import MultiThreadedExecutor
@@ -13,6 +16,7 @@ from rlinf_msgs.action import ResetScene
 from rlinf_ros.conversions import to_stamp
 from rlinf_ros.scene import Scene
 from rlinf_ros.workarounds import run_routine
+from rlinf_station.environment import ScenesByHand
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300), pytest.mark.domain(98)]
 
@@ -187,3 +191,40 @@ def test_a_routine_that_fails_says_how_before_the_executor_dies_of_it(capsys):
     with pytest.raises(ValueError, match="ours"):
         run_routine(fails(), print)
     assert "ValueError: ours" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("teleports", "lockstep", "order"),
+    [
+        (True, False, ["word", "reset"]),  # else the interlock sees a jump while a person thinks
+        (True, True, ["reset", "word"]),
+        (False, False, ["reset", "word"]),
+    ],
+)
+def test_where_a_reset_teleports_the_arm_in_real_time_the_word_comes_first(
+    teleports, lockstep, order
+):
+    calls = []
+
+    async def ready(prompt, may_move):
+        calls.append("word")
+        return True
+
+    async def reset(seed):
+        calls.append("reset")
+        return Time(sec=seed), ""
+
+    environment = SimpleNamespace(
+        teleports=teleports,
+        lockstep=lockstep,
+        person=True,
+        mode="demonstration",
+        external=True,
+        clock_ns=0,
+        may_move=lambda: True,
+        labels=SimpleNamespace(ready=ready),
+        scene=SimpleNamespace(reset=reset, client=SimpleNamespace(server_is_ready=lambda: True)),
+        get_clock=lambda: SimpleNamespace(now=lambda: SimpleNamespace(nanoseconds=7 * 10**9)),
+    )
+    stamp, trouble = asyncio.run(ScenesByHand(environment, False).reset(5))
+    assert calls == order and not trouble and stamp is not None

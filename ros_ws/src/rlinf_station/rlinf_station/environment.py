@@ -96,11 +96,17 @@ class ScenesByHand:
     async def reset(self, seed: int) -> tuple[Time | None, str]:
         """Reset by the robot side if possible.
 
-        Else, or before a demonstration, wait for a person's word.
+        Else, or before a demonstration, wait for a person's word. In a simulation in real time the
+        word comes before the reset.
         """
         env, by_itself = self.environment, self._resets_itself()
+        asks = env.person and (env.mode == "demonstration" or not by_itself)
+        # the arm is elsewhere at once: to the interlock it is a fault unless an episode begins then
+        jumps = env.teleports and by_itself and not env.lockstep
+        if asks and jumps and not await env.labels.ready(PROMPT, env.may_move):
+            return None, CANCELLED
         stamp, trouble = await env.scene.reset(seed) if by_itself else (None, "")
-        if trouble or not env.person or (by_itself and env.mode != "demonstration"):
+        if trouble or not asks or jumps:
             return stamp, trouble
         if not by_itself and not await self._go_home():
             return None, CANCELLED
@@ -308,8 +314,9 @@ class Environment(Managed, ControlNode):
         self.patience_s = self.declare_parameter("patience_s", 15.0).value
         self.retries = 0
         self.declare_live("retries", 5, lambda retries: setattr(self, "retries", retries))
-        self.person, self.external, self.homes = (
-            self.declare_parameter(name, False).value for name in ("person", "external", "homes")
+        self.person, self.external, self.homes, self.teleports = (
+            self.declare_parameter(name, False).value
+            for name in ("person", "external", "homes", "teleports")
         )
         self.period_ns = round(NS / self.task.spec.control_hz)
         self.endpoints = Endpoints(self) if self.lockstep else None
