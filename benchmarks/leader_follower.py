@@ -187,6 +187,8 @@ def success(folder: Path, name: str, steps: int, evaluations: int, domain: int) 
 
     RL is left out.
     """
+    from rlinf_core.reports.curves import read_events
+
     settings = [
         f"collect.recordings=[{folder / 'takes'}]",
         "collect.episodes=0",
@@ -210,12 +212,17 @@ def success(folder: Path, name: str, steps: int, evaluations: int, domain: int) 
     ]
     process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL)
     try:
-        if process.wait():
-            raise SystemExit(f"rlinf demo: expected exit code 0, got {process.returncode}")
+        while True:  # the second evaluation would be of the same policy
+            ended = process.poll() is not None
+            for event in read_events(folder / name):
+                if event.get("event") == "evaluation":
+                    return float(event["success"])
+            if ended:
+                raise SystemExit(f"rlinf demo: expected an evaluation, got {process.returncode}")
+            time.sleep(0.5)
     finally:
         process.terminate()
         process.wait()
-    return float(json.loads((folder / name / "report.json").read_text())["success_before"])
 
 
 def main() -> None:
