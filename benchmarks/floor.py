@@ -84,7 +84,10 @@ PARTS = {
         ),
         ("--seconds", "4"),
     ),
-    "weights": Part(("bridge.py", "--linked", "--transitions", "0", "--rounds", "3"), ()),
+    "weights": Part(
+        ("bridge.py", "--linked", "--transitions", "0", "--rounds", "3"),
+        ("--rounds", "1", "--megabytes", "8"),
+    ),
     "upload": Part(
         ("bridge.py", "--megabytes", "0", "--transitions", "500", "--rounds", "1"),
         ("--transitions", "50"),

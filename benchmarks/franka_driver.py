@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), *map(str, ROOT.glob("ros_ws/src/*"))]
@@ -51,16 +52,6 @@ def state():
     return message
 
 
-def reader(kind: str):
-    """The node's reader; in ``converted`` one that leaves all to rclpy."""
-    from franka_msgs.msg import FrankaRobotState
-
-    from rlinf_drivers.franka import FIELDS
-    from rlinf_drivers.partial_reader import PartialReader
-
-    return PartialReader(FrankaRobotState, FIELDS if kind == "fields" else ("no_such_field",))
-
-
 def node(kind: str) -> None:
     """The child: the driver node until it is ended."""
     from rclpy.serialization import deserialize_message
@@ -85,15 +76,14 @@ def share_of_a_core(kind: str, seconds: float) -> float:
     import rclpy
     from franka_msgs.msg import FrankaRobotState
     from rclpy.serialization import serialize_message
+    from std_msgs.msg import String
 
     from rlinf_drivers.franka import ROBOT_STATE
     from rlinf_ros.qos import profile
 
     publishing = rclpy.create_node("broadcaster", namespace="/floor")
     states = publishing.create_publisher(FrankaRobotState, ROBOT_STATE, 10)
-    faults = []
-    from std_msgs.msg import String
-
+    faults: list[Any] = []
     publishing.create_subscription(String, "robot/fault", faults.append, profile("robot/fault"))
     message, child = (
         state(),
@@ -137,8 +127,15 @@ def reading_us(kind: str, repetitions: int = 1000) -> float:
     from franka_msgs.msg import FrankaRobotState
     from rclpy.serialization import deserialize_message, serialize_message
 
-    raw, of = serialize_message(state()), reader("fields")
-    read = of.read if kind == "fields" else lambda raw: deserialize_message(raw, FrankaRobotState)
+    from rlinf_drivers.franka import FIELDS
+    from rlinf_drivers.partial_reader import PartialReader
+
+    raw, by_offsets = serialize_message(state()), PartialReader(FrankaRobotState, FIELDS)
+    read = (
+        by_offsets.read
+        if kind == "fields"
+        else lambda raw: deserialize_message(raw, FrankaRobotState)
+    )
     read(raw)
     begun = time.process_time()
     for _ in range(repetitions):
