@@ -23,6 +23,7 @@ POLICY_WAITS = (
     "handing_back",
     "operator_silent",
 )  # blocked words that hold the policy alone
+TOPICS = {"policy": "policy/action", "operator": "teleop/action"}  # of their commands
 STALL_S = 0.1  # a longer gap between two ticks is a hold
 SECOND = 1_000_000_000
 MAX_SEQ, MAX_ACTIONS = 2**40, 1024
@@ -179,16 +180,50 @@ class Handovers:
 
     def __init__(self) -> None:
         self.taken, self.silent, self.ends_ns, self.was = False, False, 0, ""
+        self.newest, self.newest_ends_ns = -1, 0
 
-    def check(self, inputs: Any, mode: int, source: str, ends_ns: int, now_ns: int) -> str:
-        """What a tick broke; ``ends_ns`` is when the operator's last command ends."""
-        released = any(chunk.is_release and chunk.source == "operator" for chunk in inputs.chunks)
+    def replace(self, commands: list[tuple[int, int]], source: str) -> None:
+        """Note when the operator's newest command ends, at the earliest.
+
+        A newer command replaces the one before it, and may end before it. One that may have been
+        dropped never postpones that end.
+        """
+        for seq, ends_ns in commands:
+            plays = source == "operator" and seq > self.newest
+            self.newest_ends_ns = ends_ns if plays else min(self.newest_ends_ns, ends_ns)
+            self.newest = max(self.newest, seq)
+
+    def check(
+        self,
+        inputs: Any,
+        mode: int,
+        source: str,
+        ends_ns: int,
+        commands: list[tuple[int, int]],
+        now_ns: int,
+    ) -> str:
+        """What a tick broke.
+
+        ``ends_ns`` is when all commands of the operator have ended; ``commands`` are those of this
+        tick, each with its number and its end.
+        """
+        released = TOPICS["operator"] not in inputs.doubled and any(
+            chunk.is_release and chunk.source == "operator" for chunk in inputs.chunks
+        )
         has_operator = any(chunk.source == "operator" for chunk in inputs.chunks)
         silence_s = 0.0 if has_operator else (now_ns - self.ends_ns) * 1e-9
         if inputs.arm or inputs.restart or mode in STOPPED:
             self.silent = False
-        if mode in STOPPED or inputs.restart or (inputs.arm and silence_s > 0.0):
+        ended_s = (now_ns - self.newest_ends_ns) * 1e-9
+        if (
+            mode in STOPPED
+            or inputs.restart
+            or (inputs.arm and (silence_s > 0.0 or ended_s > self.ENDED_S))
+        ):
             self.taken = False
+        if inputs.arm:
+            self.newest = -1  # after an arming, numbers may begin anew
+        self.replace(commands, source)
         self.silent = self.silent or (self.taken and silence_s > self.ENDED_S + 0.2)
         if has_operator:
             self.ends_ns = max(
@@ -240,6 +275,7 @@ class Oracle:
         self.targets_rest = 0
         self.played: dict[tuple[str, str], int] = {}
         self.reach = [0.0] * len(self.arm_groups)
+        self.errors_at_rest = [math.inf] * len(self.arm_groups)  # as the arm came to rest
         self.leaving_speeds = [0.0] * len(self.arm_groups)
         self.limit(limits)
 
@@ -534,7 +570,11 @@ class Oracle:
         ):
             self.operator_moved = False  # the arm was put elsewhere, or has stood, and rests there
         refused = False
+        commands, unbelieved = [], False
         for chunk in inputs.chunks:
+            if TOPICS.get(chunk.source) in inputs.doubled:  # S23: of an unknown sender
+                unbelieved = True
+                continue
             if self.invalid(chunk, now_ns):
                 refused = True
                 if before not in STOPPED and mode != DISARMED:
@@ -545,9 +585,13 @@ class Oracle:
             if chunk.is_release:
                 continue
             until = chunk.observation_stamp_ns + (len(chunk.actions) + 1) * round(chunk.dt_s * 1e9)
+            if chunk.source == "operator" and now_ns < until - round(chunk.dt_s * 1e9):
+                commands.append((chunk.seq, until))
             self.valid_until[chunk.source] = max(until, self.valid_until.get(chunk.source, until))
         if refused and before not in STOPPED and mode in (ARMED, ACTIVE):
             problems.append("a refused chunk did not hold")
+        if unbelieved and before not in STOPPED and mode in (ARMED, ACTIVE):
+            problems.append("a command of a topic with two publishers did not hold")
         many = len(self.refused_ns) >= self.limits["refusals_to_fault"]
         if refused and many and before not in STOPPED and mode != FAULT and inputs.arm is not False:
             problems.append("refusals did not latch")
@@ -584,7 +628,7 @@ class Oracle:
         if mode == ACTIVE and source == "operator":
             self.operator_moved = True
         ends_ns = self.valid_until.get("operator", 0)
-        if problem := self.handovers.check(inputs, mode, source, ends_ns, now_ns):
+        if problem := self.handovers.check(inputs, mode, source, ends_ns, commands, now_ns):
             problems.append(problem)
         for record in output.applied:
             key = record.source, record.session
@@ -813,10 +857,15 @@ class Oracle:
             delay = fastest * group.tick * (len(group.fastest) + 2)
             braking = fastest**2 / (2.0 * group.a) if not math.isinf(group.a) else 0.0
             room = max(self.reach[index], most + braking + delay)
+            if self.rest_ticks <= group.stop_ticks():
+                # the arm came to rest far away: the set-point needs its braking distance
+                room = max(room, self.errors_at_rest[index] + braking + delay)
             if mode == ACTIVE and self.mode == ACTIVE and errors[index] > room + 1e-9:
                 self.problems.append(
                     f"{group.name}: {errors[index]:.3g} from an arm that does not move"
                 )
+        if self.rest_ticks == 0:
+            self.errors_at_rest = list(errors) or [math.inf] * len(self.arm_groups)
         self.reach = list(errors) if errors else [math.inf] * len(self.arm_groups)
 
     def target(self, output: Any) -> tuple[Vector, ...] | None:

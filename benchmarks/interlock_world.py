@@ -341,7 +341,8 @@ class World:
                 long,
             )
         if happens(0.02):
-            self.begin("doubled", (random.choice(vocabulary()),), long)
+            topics = ("policy/action", "teleop/action", random.choice(vocabulary()))
+            self.begin("doubled", (random.choice(topics),), long)
         if happens(0.02):
             self.begin("foreign", (random.choice(vocabulary()),), long)
         if happens(0.03):

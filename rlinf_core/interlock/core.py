@@ -14,7 +14,17 @@ from rlinf_core.interlock.coordinates import (
 )
 from rlinf_core.interlock.limits import Limits
 from rlinf_core.interlock.tick import STOPPED, UNSEEN, State, Tick
-from rlinf_core.interlock.types import MAX_LEAP, NS, OPERATOR, Chunk, Event, Inputs, Mode, Output
+from rlinf_core.interlock.types import (
+    COMMAND_TOPICS,
+    MAX_LEAP,
+    NS,
+    OPERATOR,
+    Chunk,
+    Event,
+    Inputs,
+    Mode,
+    Output,
+)
 from rlinf_core.interlock.watch import (
     HANDING_BACK,
     OF_THE_POLICY,
@@ -197,6 +207,9 @@ class _Stages(Tick):
         if self.mode in (Mode.DISARMED, Mode.FAULT):
             self.event("dropped", self.mode.name.lower(), chunk)
             return
+        if COMMAND_TOPICS.get(chunk.source) in self.inputs.doubled:
+            self.drop_of_two_publishers(chunk)
+            return
         reason = invalid(self.limits, chunk, self.now)
         if reason:
             self.refuse(reason, chunk)
@@ -233,6 +246,18 @@ class _Stages(Tick):
                 self.event("dropped", reason, chunk)
             else:
                 self.accept(chunk)
+
+    # S23: a command that either of two publishers may have sent
+    def drop_of_two_publishers(self, chunk: Chunk) -> None:
+        """Drop a command of a topic with two publishers, whatever it holds.
+
+        Its sender is unknown. Therefore it counts neither as a refusal, which would latch, nor as
+        the newest number of its session, which would put the commander's own chunks out of order.
+        """
+        cause = f"two_publishers:{COMMAND_TOPICS[chunk.source]}"
+        self.event("dropped", cause, chunk)
+        if self.mode is Mode.ARMED:
+            self.hold(cause)
 
     def release(self) -> None:
         """End the operator's takeover: the arm brakes, and the policy may go on after a pause."""

@@ -16,6 +16,7 @@ Pose = tuple[
 NS = 1_000_000_000
 COMMANDERS = ("policy", "operator")  # by authority, the operator last
 OPERATOR = COMMANDERS[-1]
+COMMAND_TOPICS = {"policy": "policy/action", OPERATOR: "teleop/action"}  # the topic of each
 MAX_SEQ, MAX_LEAP = 2**40, 100_000  # largest sequence number, and largest leap between two chunks
 MAX_ACTIONS = 1024  # actions in one chunk
 

@@ -3,7 +3,7 @@ alone, without ROS.
 """
 
 import time
-from collections import deque
+from collections import Counter, deque
 from types import SimpleNamespace
 
 import pytest
@@ -85,8 +85,13 @@ def inputs_of_nothing(**more):
             "fault_speakers": -1,
             "commands": (),
             "listeners": {
-                topic: SimpleNamespace(received_ns=1, arrived=[], kind=Bool)
-                for topic in ("estop/a", "enable")
+                topic: SimpleNamespace(
+                    received_ns=1,
+                    arrived=[],
+                    kind=Bool,
+                    subscription=SimpleNamespace(get_publisher_count=lambda: 1),
+                )
+                for topic in ("estop/a", "enable", "policy/action")
             },
         }
         | more
@@ -129,9 +134,12 @@ def test_s23_a_second_voice_counts_on_every_topic_that_says_how_the_arm_or_a_per
         "teleop/action",
     )
     listeners = {
-        topic: SimpleNamespace(subscription=SimpleNamespace(topic_name=topic)) for topic in topics
+        topic: SimpleNamespace(
+            subscription=SimpleNamespace(topic_name=topic, get_publisher_count=lambda: matched)
+        )
+        for topic in topics
     }
-    voices = 2
+    voices, matched = 2, 1
     inputs = inputs_of_nothing(
         estops={},
         listeners=listeners,
@@ -143,9 +151,27 @@ def test_s23_a_second_voice_counts_on_every_topic_that_says_how_the_arm_or_a_per
     )
     inputs.look_around()
     assert set(inputs.doubled) == set(topics)
-    voices = 1
+    voices, matched = 1, 2  # not in the graph yet
+    inputs.look_around()
+    assert set(inputs.doubled) == set(topics)
+    matched = 1
     inputs.look_around()
     assert inputs.doubled == ()
+
+
+@pytest.mark.parametrize(
+    "topic, kind", [("policy/action", "doubled"), ("enable", "doubled"), ("estop/a", "foreign")]
+)
+def test_s23_a_second_publisher_counts_in_the_tick_of_its_first_message(topic, kind):
+    """The graph shows it only later. An unreadable message counts, too."""
+    inputs = inputs_of_nothing(counts=Counter())
+    sender = inputs.listeners[topic]
+    sender.subscription = SimpleNamespace(get_publisher_count=lambda: 2)
+    inputs._take = lambda listener, since_ns: [(b"", 0)] if listener is sender else []
+    inputs.pull()
+    inputs.pull()
+    assert getattr(inputs, kind) == (topic,)
+    assert inputs.hand_over()[0][kind] == (topic,)
 
 
 def test_s25_a_defect_of_the_core_stops_the_arm_for_good_and_is_said(monkeypatch):

@@ -20,7 +20,7 @@ from sensor_msgs.msg import JointState
 from std_msgs.msg import String
 
 from rlinf_core.interlock import Chunk, EStop, Limits, Other, Pose
-from rlinf_core.interlock.types import ALL, NS, Rows
+from rlinf_core.interlock.types import ALL, COMMAND_TOPICS, NS, Rows
 from rlinf_core.interlock.watch import OF_THE_POLICY
 from rlinf_core.specs.topics import topic as topic_of
 from rlinf_interlock import safety_messages as messages
@@ -28,7 +28,7 @@ from rlinf_ros.conversions import angles_of
 from rlinf_ros.memory_bus import Envelope, PulledNode, take
 from rlinf_ros.qos import kind, received, subscription
 
-ROLES = {"policy/action": "policy", "teleop/action": "operator"}
+ROLES = {topic: source for source, topic in COMMAND_TOPICS.items()}
 OVER = (EpisodeEvent.ENDED, EpisodeEvent.ABORTED)
 NO_ESTOP = (
     "no e-stop source is named, and this is no simulator. Name the sources that there are, as "
@@ -211,9 +211,13 @@ class Inputs:
         now = time.monotonic_ns()
         since_ns, self.pulled_ns = now - self.pulled_ns, now
         released = False
+        doubled: list[str] = []
         for topic, listener in self.listeners.items():
             listener.arrived.clear()
-            for raw, age_ns in self._take(listener, since_ns):
+            taken = self._take(listener, since_ns)
+            if taken and listener.subscription.get_publisher_count() > 1:
+                doubled.append(topic)
+            for raw, age_ns in taken:
                 message = self.decode(topic, listener.kind, raw)
                 if message is None:
                     continue
@@ -223,6 +227,7 @@ class Inputs:
                 released |= topic == "enable" and not message.data
         if released:  # a release counts even if it is renewed at once
             self.enable = self.enable_renewed = False
+        self._add_second_publishers(doubled)
 
     def take_disarm(self) -> None:
         """Take only disarm messages, between two ticks."""
@@ -336,18 +341,13 @@ class Inputs:
         count = self.owner.count_publishers
         self.foreign = tuple(
             [topic for topic in self.commands if count(self.owner.resolve_topic_name(topic)) > 1]
-            + [f"estop/{name}" for name in self.estops if count(self._name(f"estop/{name}")) > 1]
+            + [topic for topic in map("estop/{}".format, self.estops) if self._publishers(topic) > 1]
         )
         self.doubled = tuple(
             [
                 topic
-                for topic in STATE_TOPICS
-                if topic in self.listeners and count(self._name(topic)) > 1
-            ]
-            + [
-                topic
-                for topic in self.others
-                if topic in self.listeners and count(self._name(topic)) > 1
+                for topic in (*STATE_TOPICS, *self.others)
+                if topic in self.listeners and self._publishers(topic) > 1
             ]
         )
         self.looks += 1
@@ -361,6 +361,23 @@ class Inputs:
                 publisher_ids,
                 DurabilityPolicy.VOLATILE in offered,
             )
+
+    def _add_second_publishers(self, topics: Sequence[str]) -> None:
+        """Note the topics that have two matched publishers and have just brought messages (S23).
+
+        The middleware delivers the messages of a publisher once it has matched the publisher. The
+        graph may show the publisher only later. Therefore a message of a second publisher is not
+        taken before the second publisher counts.
+        """
+        estops = tuple(f"estop/{name}" for name in self.estops)
+        watched = (*STATE_TOPICS, *self.others)
+        self.foreign += tuple([t for t in topics if t in estops and t not in self.foreign])
+        self.doubled += tuple([t for t in topics if t in watched and t not in self.doubled])
+
+    def _publishers(self, topic: str) -> int:
+        """Return the number of publishers of a topic: in the graph, or matched already."""
+        matched = self.listeners[topic].subscription.get_publisher_count()
+        return max(self.owner.count_publishers(self._name(topic)), matched)
 
     def of_other_type(self, topic: str) -> str:
         """Return, as text, the unexpected types in which a topic is published; empty if none."""
