@@ -116,7 +116,7 @@ def _station(member, processes: list, playing: set) -> list:
             *([] if playing else [EmitEvent(event=Shutdown(reason="no station plays"))]),
         ]
 
-    def dies(text: str) -> list:
+    def dies(text: str, _exit_code: int) -> list:
         return end(f"died: {text}")
 
     def through(event, context: LaunchContext) -> list:

@@ -5,7 +5,9 @@ The launch files only choose arguments.
 
 from __future__ import annotations
 
+import atexit
 import json
+import logging
 import os
 import shlex
 import subprocess
@@ -129,6 +131,19 @@ UNTIL_IT_CAN_ANSWER = "env --block-signal=INT --block-signal=TERM"
 SESSION = "setpriv --pdeathsig TERM setsid"
 SEARCH_PATHS = ("PYTHONPATH", "AMENT_PREFIX_PATH", "LD_LIBRARY_PATH")
 OUTPUT_LIMIT = 1 << 14  # characters of a node's output that may contain its last error
+exit_codes: list[int] = []  # the exit code of this launch, if the station has ended by itself
+
+
+def _exit_with_code() -> None:
+    """End with the station's exit code: launch itself ends with 0 or 1."""
+    if exit_codes:
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(exit_codes[0])
+
+
+atexit.register(_exit_with_code)
 
 
 def description(**defaults: str) -> LaunchDescription:
@@ -167,9 +182,26 @@ def find_rlinf() -> str:
 
 def _start(context: LaunchContext) -> list:
     find_rlinf()
+    from rlinf_core.core.errors import RlinfError
+
+    try:
+        return _station(context)
+    except RlinfError as error:
+        exit_codes[:] = [error.exit_status()]  # e.g. 2 for wrong settings
+        raise
+
+
+def cannot_go_on(text: str, exit_code: int) -> None:
+    """End this launch: it ends its processes, and then exits with ``exit_code``."""
+    from rlinf_core.core.errors import RlinfError
+
+    exit_codes[:] = [exit_code]
+    raise RlinfError(text)
+
+
+def _station(context: LaunchContext) -> list:
     from rlinf_core.cli.demo import next_steps
     from rlinf_core.cli.launched import launched, launched_environment, ros_options
-    from rlinf_core.core.errors import RlinfError
     from rlinf_core.launch.graph import operator_process
     from rlinf_core.robots.operators import SCRIPTED
     from rlinf_core.specs.ros_parameters import flattened
@@ -190,9 +222,6 @@ def _start(context: LaunchContext) -> list:
         for pair in environment_in(launched_environment(recipe)).items()
     ]
     nodes = nodes_of(invocation.processes, run_dir, **options)
-
-    def cannot_go_on(text: str) -> None:
-        raise RlinfError(text)  # launch ends its processes, and then exits with code 1
 
     for process, node in zip(invocation.processes, nodes, strict=True):
         actions += [*watched(process, node, cannot_go_on), node]
@@ -359,13 +388,14 @@ def environment_in(variables: dict[str, str]) -> dict[str, str]:
 
 
 def watched(
-    process: Process, node: Node, cannot_go_on: Callable[[str], list | None]
+    process: Process, node: Node, cannot_go_on: Callable[[str, int], list | None]
 ) -> list[RegisterEventHandler]:
     """Return event handlers that react to the ends of a process as ``rlinf up`` does.
 
     Args:
         process, node: the process, and its action.
-        cannot_go_on: called with the reason if the station must end; returns actions.
+        cannot_go_on: called with the reason and the exit code of a launch of this station alone
+            if the station must end; returns actions.
     """
     from rlinf_core.launch.restart import History, refusal_in
 
@@ -382,7 +412,9 @@ def watched(
         )
         output[0] = ""
         text = f"{outcome.text}{f': {outcome.refusal}' if outcome.refusal else ''}"
-        return [LogInfo(msg=text)] if outcome.goes_on else cannot_go_on(text)
+        if outcome.restarts:
+            return [LogInfo(msg=text)]
+        return cannot_go_on(text, outcome.exit_code)
 
     return [
         RegisterEventHandler(OnProcessIO(target_action=node, on_stdout=keep, on_stderr=keep)),

@@ -71,7 +71,7 @@ REQUIREMENTS = {
     "S23": "one interlock, one commander: authority is of the topic; a second publisher of "
     "commands or of an e-stop is a "
     "fault by name, of any other input a hold, but for joint_states and episode, on which several "
-    "may speak",
+    "may speak; a command of two publishers counts for nothing",
     "S24": "limits hold by measured time: after a stall motion begins from rest, and stamps are "
     "never closer than a tick",
     "S25": "no request, message, log line or disk ends or delays the process that holds the arm",

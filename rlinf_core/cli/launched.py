@@ -8,12 +8,16 @@ from __future__ import annotations
 import os
 import re
 from argparse import ArgumentTypeError
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from rlinf_core.cli.parsing import written
 from rlinf_core.config.overrides import quoted, split
+from rlinf_core.config.yaml_source import load_plain
 from rlinf_core.core.errors import RecipeError
 from rlinf_core.core.paths import expanded
 from rlinf_core.core.ros import of_every_process
@@ -168,10 +172,48 @@ def ros_options(arguments: Mapping[str, str]) -> dict[str, list[str]]:
                 f"params_file: expected a YAML file of ROS parameters, got '{path}', which is no "
                 f"file"
             )
+        _check_parameters(path)
         options["parameters"] = [str(path)]
     if arguments["log_level"]:
         options["ros_arguments"] = ["--log-level", arguments["log_level"]]
     return options
+
+
+def _check_parameters(path: Path) -> None:
+    """Refuse limits of the interlock in a file of ROS parameters: no node would read them.
+
+    Raises:
+        RecipeError: there are such limits, or the file is not YAML.
+    """
+    try:
+        document = load_plain(path.read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise RecipeError(
+            f"params_file: expected a YAML file of ROS parameters, got '{path}': {error}"
+        ) from error
+    names = sorted(name for name in _parameters(document) if f"{name}.".startswith("limits."))
+    if names:
+        raise RecipeError(
+            f"params_file: '{path}' sets {', '.join(names)}, which no node reads from there. Edit "
+            "limits.yaml of the robot, or set it while the station runs: rlinf param set interlock "
+            f"{names[0]} VALUE"
+        )
+
+
+def _parameters(document: Any, prefix: str | None = None) -> Iterator[str]:
+    """Yield the full names of the parameters below each ``ros__parameters`` of a file.
+
+    Args:
+        document: the content of the file, or a part of it.
+        prefix: the name of a part below ``ros__parameters``; None above it.
+    """
+    for key, value in document.items() if isinstance(document, dict) else ():
+        if prefix is None:
+            yield from _parameters(value, "" if key == "ros__parameters" else None)
+        elif isinstance(value, dict):
+            yield from _parameters(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}"
 
 
 def folder(argument: str, text: str) -> Path:

@@ -37,11 +37,14 @@ class Outcome:
         goes_on: whether the station continues; the process is restarted unless its restart is ONCE.
         text: description for a person.
         refusal: reason that the process printed; empty if it printed none.
+        exit_code: exit code of ROS's launch if the station ends. REFUSED: nothing may start the
+            station again, because it would end in the same way, or because a person ended it.
     """
 
     restarts: bool
     text: str
     refusal: str = ""
+    exit_code: int = 1
 
 
 @dataclass
@@ -81,13 +84,14 @@ class History:
         if restart == ONCE:
             return Outcome(True, f"{name} ended ({ending_text})")
         if code == REFUSED:
-            return Outcome(False, f"{name} cannot go on", refusal)
+            return Outcome(False, f"{name} cannot go on", refusal, REFUSED)
         if restart == SHUTDOWN:
             return Outcome(
                 False,
                 f"{name} ended ({ending_text}), and the station cannot go on without it: the "
                 f"robot side "
                 "stops by its own timeout",
+                exit_code=1 if code else REFUSED,  # 0: somebody ended it in order
             )
         self.restarts = [t for t in self.restarts if now - t < RESTART_WINDOW_S] + [now]
         if len(self.restarts) > MAX_RESTARTS:

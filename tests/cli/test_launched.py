@@ -254,6 +254,34 @@ def test_ros_options_are_for_every_node(tmp_path):
         overrides_of(NOTHING | {"lockstep": "true", "use_sim_time": "false"})
 
 
+@pytest.mark.parametrize(
+    "text, names",
+    [
+        ("/**: {ros__parameters: {limits.speed: 0.1}}", "limits.speed"),
+        ("/a/interlock: {ros__parameters: {limits: {speed: 0.1, jerk: 2}}}", "limits.jerk, lim"),
+        ("a: {interlock: {ros__parameters: {limits: 3, seed: 3}}}", "limits"),
+    ],
+)
+def test_limits_in_a_file_of_ros_parameters_are_refused_by_name(tmp_path, text, names):
+    """No node reads them there, so the arm would have the limits of its robot."""
+    (tmp_path / "more.yaml").write_text(text)
+    with pytest.raises(RecipeError, match=f"^params_file: '.*more.yaml' sets {names}") as refusal:
+        ros_options(NOTHING | {"params_file": str(tmp_path / "more.yaml")})
+    assert "rlinf param set interlock limits" in str(refusal.value)
+
+
+@pytest.mark.parametrize("text", ["a: {ros__parameters: {no_limits: 3}}", "limits.speed: 3", ""])
+def test_other_parameters_are_passed_on(tmp_path, text):
+    (tmp_path / "more.yaml").write_text(text)
+    assert ros_options(NOTHING | {"params_file": str(tmp_path / "more.yaml")})
+
+
+def test_a_file_of_ros_parameters_that_is_no_yaml_is_refused_by_name(tmp_path):
+    (tmp_path / "more.yaml").write_text("a: [")
+    with pytest.raises(RecipeError, match="^params_file: expected a YAML file of ROS parameters"):
+        ros_options(NOTHING | {"params_file": str(tmp_path / "more.yaml")})
+
+
 def test_a_page_whose_port_is_anothers_is_refused_before_anything_is_written(tmp_path):
     taken = "station.web.port: expected one that is free"
     with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(RecipeError, match=taken):

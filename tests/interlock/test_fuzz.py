@@ -6,12 +6,15 @@ import ast
 import importlib.machinery
 import importlib.util
 import sys
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks import fuzz_interlock, interlock_world
-from benchmarks.interlock_oracle import relative_turn
+from benchmarks.interlock_oracle import Oracle, relative_turn
+from rlinf_core.interlock import Inputs, Mode
+from tests.interlock.conftest import Rig, chunk, limits, stream
 
 ROOT = Path(__file__).parents[2]
 BROKEN = {
@@ -269,3 +272,56 @@ def test_limits_that_only_loosen_are_not_tightened():
     for seed in range(200):
         new = interlock_world.tightened(Random(seed), original, original, False)
         assert new is None or not interlock_world.loosened(original, new)
+
+
+@dataclass
+class Judged(Rig):
+    """A rig whose every tick the independent model judges."""
+
+    def __post_init__(self):
+        self.oracle, self.problems = Oracle(asdict(self.limits)), []
+
+    def tick(self, *chunks, **inputs):
+        inputs = {"pose": self.pose, "enable": True, "enable_age_s": 0.0} | inputs
+        now = self.now
+        output = super().tick(*chunks, **inputs)
+        self.problems += self.oracle.check(
+            Inputs(chunks=chunks, **inputs), output, self.events, now
+        )
+        return output
+
+
+@pytest.mark.parametrize("wait_s, moves", [(0.55, True), (0.45, False)])
+def test_the_end_of_an_operators_newest_command_counts_although_the_one_before_lasts_longer(
+    wait_s, moves
+):
+    """Seed 40000942: the model waited for the end of a command that a newer one had replaced."""
+    rig = Judged().arm()
+    step_m = (0.001, 0.0, 0.0)
+    rig.tick(chunk(1, rig.now, (step_m,) * 8, source="operator"))  # until 0.9 s from now
+    newest = chunk(2, rig.now, (step_m,), source="operator")  # until 0.2 s from now
+    rig.tick(newest)
+    while rig.now < newest.valid_until_ns + wait_s * 1e9:
+        rig.tick()
+    rig.tick(arm=True)  # a person gives the enable back, or the takeover goes on
+    for seq in range(1, 4):
+        output = rig.tick(chunk(seq, rig.now, (step_m,)))
+    assert (output.source == "policy") is moves
+    assert rig.problems == []
+
+
+def test_a_set_point_may_brake_although_the_arm_came_to_rest_beyond_its_divergence():
+    """Seed 40001140: somebody moved the arm away from a moving set-point, which needs time."""
+    rig = Judged(limits(speed=0.01, acceleration=1.0, jerk=2.0, divergence=0.001)).arm()
+    stream(rig, (0.001, 0.0, 0.0), actions=5)
+    far, rig.follow = rig.pose[0], False
+    rig.pose = (far - 0.02, *rig.pose[1:])
+    outputs = stream(rig, (0.001, 0.0, 0.0), actions=3, seq=6)
+    assert rig.state.mode is Mode.ACTIVE
+    assert max(output.target[0] for output in outputs) > far + 0.0005  # it brakes
+    assert rig.problems == []
+    ahead = replace(rig.output, target=(rig.output.target[0] + 0.1, *rig.output.target[1:]))
+    problems = rig.oracle.check(  # but it may not go on
+        Inputs(pose=rig.pose, enable=True, chunks=(chunk(9, rig.now),)), ahead, (), rig.now
+    )
+    assert any("from an arm that does not move" in problem for problem in problems), problems

@@ -48,7 +48,7 @@ def test_s23_a_command_of_a_topic_with_two_publishers_counts_for_nothing(rig, ev
             assert [(e.kind, e.cause) for e in rig.events if e.seq >= 0] == [("dropped", cause)]
     rig.tick(chunk(3, rig.now))  # the commander's own next number
     assert rig.state.mode is Mode.ACTIVE
-    evidence("S23", "commands of two publishers: hold; no motion, no latch, no number taken", cause)
+    evidence("S23", "commands of two publishers: hold, no motion, no latch, no number taken", cause)
 
 
 def test_s23_refusals_latch_although_another_topic_has_two_publishers(rig):

@@ -1,10 +1,11 @@
 """One policy of restarts and of the order of an end, for rlinf up and for ROS's launch."""
 
 import signal
+from pathlib import Path
 
 import pytest
 
-from rlinf_core.core.errors import REFUSED
+from rlinf_core.core.errors import REFUSED, WRONG_USAGE
 from rlinf_core.launch.graph import ONCE, RESPAWN, SHUTDOWN, Process
 from rlinf_core.launch.restart import (
     LONG_S,
@@ -15,6 +16,8 @@ from rlinf_core.launch.restart import (
     refusal_in,
 )
 
+ROOT = Path(__file__).resolve().parents[2]
+
 
 def history(restart):
     return History(Process("uplink", "", "", "", "", restart=restart), 0.0)
@@ -23,10 +26,11 @@ def history(restart):
 @pytest.mark.parametrize("restart", [RESPAWN, SHUTDOWN])
 def test_a_process_that_says_why_it_cannot_go_on_ends_the_station(restart):
     outcome = history(restart).ended(REFUSED, 1.0, "the certificate has expired")
-    assert (outcome.restarts, outcome.text, outcome.refusal) == (
+    assert (outcome.restarts, outcome.text, outcome.refusal, outcome.exit_code) == (
         False,
         "uplink cannot go on",
         "the certificate has expired",
+        REFUSED,
     )
 
 
@@ -35,6 +39,7 @@ def test_a_process_that_says_why_it_cannot_go_on_ends_the_station(restart):
 )
 def test_what_the_station_cannot_go_on_without_ends_it_however_it_ended(code, words):
     outcome = history(SHUTDOWN).ended(code, 1.0)
+    assert outcome.exit_code == (1 if code else REFUSED)  # a person has ended it
     assert (
         not outcome.restarts
         and f"uplink ended ({words}), and the station cannot go on without it" in outcome.text
@@ -86,3 +91,10 @@ def test_what_commands_ends_before_interlock_and_robot_side_the_last_started_fir
 )
 def test_the_last_error_of_a_log(text, refusal):
     assert refusal_in(text) == refusal
+
+
+def test_systemd_starts_no_station_again_that_refuses_its_settings_or_that_a_person_has_ended():
+    unit = ROOT / "ros_ws/src/rlinf_bringup/systemd/rlinf@.service"
+    lines = unit.read_text().splitlines()
+    assert f"RestartPreventExitStatus={WRONG_USAGE} {REFUSED}" in lines
+    assert "Restart=on-failure" in lines

@@ -46,12 +46,8 @@ DESCRIPTION = """
 import sys
 sys.path.insert(0, {launch!r})
 from launch import LaunchDescription
-from rlinf_core.core.errors import RlinfError
 from rlinf_core.launch.graph import Process
-from station import nodes_of, watched
-
-def cannot_go_on(text):
-    raise RlinfError(text)
+from station import cannot_go_on, nodes_of, watched
 
 def generate_launch_description():
     from pathlib import Path
@@ -158,24 +154,31 @@ STATION = {"sim_bridge": SHUTDOWN, "interlock": SHUTDOWN, "uplink": RESPAWN, "di
 
 
 @pytest.mark.parametrize(
-    "bodies, reason, starts",
+    "bodies, reason, starts, exit_code",
     [
-        ({"uplink": DIES}, "uplink ended 6 times within 60 s (last: killed by SIGKILL)", 6),
-        ({"uplink": REFUSES}, "uplink cannot go on: the certificate has expired", 1),
+        ({"uplink": DIES}, "uplink ended 6 times within 60 s (last: killed by SIGKILL)", 6, 1),
+        ({"uplink": REFUSES}, "uplink cannot go on: the certificate has expired", 1, REFUSED),
         (
             {"interlock": "sys.exit(3)"},
             "interlock ended (exit code 3), and the station cannot go on without it",
             1,
+            1,
+        ),
+        (  # a person has ended it
+            {"interlock": "sys.exit(0)"},
+            "interlock ended (exit code 0), and the station cannot go on without it",
+            1,
+            REFUSED,
         ),
     ],
 )
 def test_both_end_a_station_for_the_same_reason_after_as_many_restarts_in_the_same_order(
-    programs, bodies, reason, starts
+    programs, bodies, reason, starts, exit_code
 ):
     up, launch = programs("up", STATION, **bodies), programs("launch", STATION, **bodies)
     error = up.up(interrupt=False)
     code, output = launch.launch(interrupt=False)
-    assert reason in error and code == 1
+    assert reason in error and code == exit_code
     assert reason in output.replace("\r", ""), output
     name = next(iter(bodies))
     assert up.lines().count(f"{name} starts") == launch.lines().count(f"{name} starts") == starts

@@ -341,7 +341,11 @@ class Inputs:
         count = self.owner.count_publishers
         self.foreign = tuple(
             [topic for topic in self.commands if count(self.owner.resolve_topic_name(topic)) > 1]
-            + [topic for topic in map("estop/{}".format, self.estops) if self._publishers(topic) > 1]
+            + [
+                topic
+                for topic in map("estop/{}".format, self.estops)
+                if self._publishers(topic) > 1
+            ]
         )
         self.doubled = tuple(
             [
