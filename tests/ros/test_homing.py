@@ -280,6 +280,11 @@ def test_where_nothing_is_heard_of_the_arm_the_way_home_says_of_what(going_home)
             CODES.INTERLOCK_STOPPED,
             "HOLD outside_joints",
         ),
+        (
+            {"safety": SafetyState(state=SafetyState.HOLD, cause="clock")},  # it needs an arming
+            CODES.INTERLOCK_STOPPED,
+            "HOLD clock",
+        ),
         ({"safety": SafetyState(state=SafetyState.HOLD, cause="stale_command")}, CODES.NONE, ""),
         ({"safety": SafetyState(state=SafetyState.DISARMED)}, CODES.INTERLOCK_STOPPED, "DISARMED"),
         ({"enabled": False}, CODES.NOT_ENABLED, "the enable was let go"),

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 from rlinf_msgs.msg import SafetyState
 
-from rlinf_ros.station_state import GOES_ON, STOPPED, RequestStop
-from rlinf_station.environment import ScenesByHand
+from rlinf_ros.station_state import GOES_ON, STOPPED, RequestStop, standstill
+from rlinf_station.environment import Environment, ScenesByHand
 
 pytestmark = pytest.mark.ros
 DISARMED, ARMED, ACTIVE, HOLD, FAULT = (
@@ -99,6 +99,31 @@ def test_which_episodes_begin_by_a_persons_word_alone(person, external, answers,
     scene = SimpleNamespace(client=SimpleNamespace(server_is_ready=lambda: answers))
     environment = SimpleNamespace(person=person, external=external, scene=scene)
     assert ScenesByHand(environment, homes=False).begin_by_word(mode) is by_word
+
+
+@pytest.mark.parametrize(
+    "cause, begins",
+    [
+        ("stale_command", True),
+        ("realigning", True),
+        ("handing_back", True),
+        ("contact", True),
+        ("two_publishers:policy/action", True),
+        ("new_session", False),
+        ("operator_silent", False),
+        ("clock", False),
+    ],
+)
+def test_a_hold_keeps_an_episode_from_its_start_only_if_it_waits_for_a_person(cause, begins):
+    """The other holds end with commands, which come only once an episode has begun."""
+    safety = SafetyState(state=SafetyState.HOLD, cause=cause)
+    still = standstill(safety, "/a")
+    environment = SimpleNamespace(safety=safety, still=still)
+    assert Environment.may_move(environment) is begins
+    assert bool(still) is not begins and ("arm" in still) is not begins
+    stop = RequestStop()
+    stop.begin()
+    assert not stop.on_safety(safety) and not stop.refusal()
 
 
 def test_a_person_who_arms_is_told_that_a_run_goes_on():

@@ -145,7 +145,6 @@ GOES_ON = (
     "stale_command",
     "stale_state",
     "silent:",
-    "clock",
     "stalled",
     "realigning",
     "handing_back",

@@ -188,6 +188,9 @@ def resume_instruction(safety: SafetyState, namespace: str) -> str:
         return f"disarmed; arm it: {arm}"
     if safety.state == SafetyState.HOLD and safety.cause == "new_session":
         return f"a commander was started again; arm it once more: {arm}"
+    if safety.state == SafetyState.HOLD and safety.cause == "clock":
+        disarm = command("disarm", station)
+        return f"the clock of the interlock's machine was set; disarm it: {disarm}. Then {arm}"
     if safety.state == SafetyState.HOLD and safety.cause == OPERATOR_SILENT:
         return (
             "the operator fell silent in a takeover; let go of every device, then press a key or a "
