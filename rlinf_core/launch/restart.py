@@ -34,7 +34,7 @@ class Outcome:
     """The decision after the end of a process.
 
     Attributes:
-        restarts: whether the station continues; the process is restarted unless its restart is ONCE.
+        restarts: whether the station continues; the process restarts unless its restart is ONCE.
         text: description for a person.
         refusal: reason that the process printed; empty if it printed none.
         exit_code: exit code of ROS's launch if the station ends. REFUSED: nothing may start the

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from rlinf_msgs.msg import SafetyState
 
-from rlinf_ros.station_state import GOES_ON, STOPPED, RequestStop, standstill
+from rlinf_ros.station_state import GOES_ON, STOPPED, RequestStop, resume_instruction
 from rlinf_station.environment import Environment, ScenesByHand
 
 pytestmark = pytest.mark.ros
@@ -117,7 +117,7 @@ def test_which_episodes_begin_by_a_persons_word_alone(person, external, answers,
 def test_a_hold_keeps_an_episode_from_its_start_only_if_it_waits_for_a_person(cause, begins):
     """The other holds end with commands, which come only once an episode has begun."""
     safety = SafetyState(state=SafetyState.HOLD, cause=cause)
-    still = standstill(safety, "/a")
+    still = resume_instruction(safety, "/a")
     environment = SimpleNamespace(safety=safety, still=still)
     assert Environment.may_move(environment) is begins
     assert bool(still) is not begins and ("arm" in still) is not begins

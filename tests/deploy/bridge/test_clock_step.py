@@ -116,7 +116,7 @@ while True:
     Path(f"{spool}.clock").write_text(f"{time.time()}\n")
     time.sleep(0.05)
 """
-FOUND_S = 10.0  # the requirement's
+RECONNECT_S = 10.0  # the requirement's
 
 
 @pytest.fixture
@@ -188,7 +188,7 @@ def test_a_clock_that_is_set_by_an_hour_loses_and_doubles_no_episode(shifted, tm
         shifted.step(seconds)  # in the middle of the uploads
         began = time.monotonic()
         until(lambda: set(expected) <= set(arrived(run / "journal.jsonl")), "the episodes")
-        assert number == 0 or time.monotonic() - began < FOUND_S
+        assert number == 0 or time.monotonic() - began < RECONNECT_S
         for spool in spools.values():
             shown = float(until(lambda at=spool: text(at.with_suffix(".clock")), "its clock"))
             assert number == 0 or abs(shown - time.time() - seconds) < 60
