@@ -43,7 +43,7 @@ from rlinf_core.policies.torch_device import AUTO, device_of  # noqa: E402
 from rlinf_core.recipes import load_recipe  # noqa: E402
 from rlinf_core.reports.curves import read_evaluations  # noqa: E402
 from rlinf_core.tasks.task import load_task  # noqa: E402
-from rlinf_core.trainer.prefetch import AHEAD, Prefetch  # noqa: E402
+from rlinf_core.trainer.prefetch import PREFETCHED_BATCHES, Prefetch  # noqa: E402
 from rlinf_core.trainer.train import train  # noqa: E402
 from tests.algorithms.point import Points  # noqa: E402
 
@@ -162,7 +162,9 @@ class CaseRun:
 
     def __init__(self, case: Case, computing: Computing) -> None:
         self.case, self.learner = case, case.learner(computing)
-        self.prefetch = Prefetch(AHEAD if computing.prefetch == "always" else 0, case.device)
+        self.prefetch = Prefetch(
+            PREFETCHED_BATCHES if computing.prefetch == "always" else 0, case.device
+        )
         self.first_s = self.seconds(2 * GROUP)
 
     def seconds(self, updates: int) -> float:

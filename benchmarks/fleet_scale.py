@@ -41,7 +41,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 from bridge_peers import free_port  # noqa: E402
 
 from benchmarks.figures import write  # noqa: E402
-from rlinf_core.cli.fleet_up import GONE, Station  # noqa: E402
+from rlinf_core.cli.fleet_up import LOST, Station  # noqa: E402
 from rlinf_core.episodes.journal import ARRIVED  # noqa: E402
 from rlinf_core.launch.fleet import Member, members  # noqa: E402
 from rlinf_core.launch.graph import trainer_process  # noqa: E402
@@ -142,7 +142,7 @@ def _measured(
         time.sleep(0.2)
         for station in stations:
             station.look()
-            if station.state == GONE:
+            if station.state == LOST:
                 raise SystemExit(station.words)
         if events := trainer.poll():
             raise SystemExit(str(events))

@@ -26,7 +26,7 @@ from rlinf_core.recipes import Recipe
 from rlinf_core.reports.curves import read_events
 from rlinf_core.trainer.folder import keep_recipe
 
-PLAYING, THROUGH, GONE = "playing", "through", "gone"
+PLAYING, FINISHED, LOST = "playing", "through", "gone"
 WINDOW_S = 600.0  # window of MAX_RESTARTS restarts of a station
 WAITS_S = 30.0  # timeout for missing demonstrations
 SHOWN = 200  # maximum length of a station's last error
@@ -103,14 +103,14 @@ class Station:
         except RlinfError as error:
             self._died(str(error))
         else:
-            self.state = PLAYING if code is None else THROUGH
+            self.state = PLAYING if code is None else FINISHED
 
     def _died(self, reason: str) -> None:
         self.supervisor.stop()
         now = time.monotonic()
         self.deaths = [at for at in self.deaths if now - at < WINDOW_S] + [now]
         again = self.respawn and len(self.deaths) <= MAX_RESTARTS
-        self.state, self.reason = PLAYING if again else GONE, reason
+        self.state, self.reason = PLAYING if again else LOST, reason
         self.note(
             f"station '{self.member.name}' died: {reason}. "
             + (
@@ -126,7 +126,7 @@ class Station:
                 self._prepare()
                 self.start()
             except RlinfError as error:
-                self.state, self.reason = GONE, str(error)
+                self.state, self.reason = LOST, str(error)
 
     def _last(self, kind: str) -> dict[str, Any]:
         """Return its last event of a kind since the start."""
@@ -141,7 +141,7 @@ class Station:
     @property
     def words(self) -> str:
         """Return the progress in words."""
-        if self.state == GONE:
+        if self.state == LOST:
             return f"died: {self.reason[:SHOWN]}"
         phase = self._status().get("phase", "start")
         return PHASES.get(phase, phase)
@@ -169,8 +169,8 @@ class Station:
     def result(self) -> str:
         """Return the result."""
         event = self._last("result")
-        if self.state != THROUGH or not event:
-            return self.words if self.state == GONE else f"stopped before its end ({self.words})"
+        if self.state != FINISHED or not event:
+            return self.words if self.state == LOST else f"stopped before its end ({self.words})"
         before, after = (
             f"{event[side]['successes']} of {event[side]['episodes']}"
             for side in ("before", "after")
@@ -246,13 +246,13 @@ def _play(trainer: Supervisor, display: FleetDisplay, drain_timeout_s: float) ->
         for station in display.stations:
             station.look()
         display.update()
-        gone, others = (
+        all_lost, others = (
             [station for station in display.stations if station.state == state]
-            for state in (GONE, PLAYING)
+            for state in (LOST, PLAYING)
         )
         before, accepted_episodes = (
             accepted_episodes,
-            {station.accepted_episodes for station in others} if gone else set(),
+            {station.accepted_episodes for station in others} if all_lost else set(),
         )
         waits = (
             len(accepted_episodes) == 1
@@ -263,9 +263,9 @@ def _play(trainer: Supervisor, display: FleetDisplay, drain_timeout_s: float) ->
         if time.monotonic() - since > WAITS_S:
             since = time.monotonic()
             if any(
-                station.member.lacks for station in gone
+                station.member.lacks for station in all_lost
             ):  # else the trainer still reads arrived ones
-                names = ", ".join(station.member.name for station in gone)
+                names = ", ".join(station.member.name for station in all_lost)
                 raise RlinfError(
                     f"the trainer waits for demonstrations that {names} would have shown, and "
                     f"nobody else "
@@ -275,7 +275,7 @@ def _play(trainer: Supervisor, display: FleetDisplay, drain_timeout_s: float) ->
                 )
         playing = bool(others)
         if not playing and not any(
-            station.closed for station in display.stations if station.state == THROUGH
+            station.closed for station in display.stations if station.state == FINISHED
         ):
             return
         ended = float("inf") if playing else min(ended, time.monotonic())
@@ -292,4 +292,4 @@ def _print_result(recipe: Recipe, run_dir: Path, stations: list[Station], stoppe
             f"them"
         )
     print(f"the same command with --out {run_dir} goes on{how_to_judge(recipe, run_dir)}")
-    return 130 if stopped else int(any(station.state == GONE for station in stations))
+    return 130 if stopped else int(any(station.state == LOST for station in stations))

@@ -40,7 +40,7 @@ def intact_episodes(paths: list[Path], log: Log = print) -> Iterator[tuple[Path,
     """
     first: tuple[Path, Episode] | None = None
     folders_by_id: dict[str, Path] = {}
-    for folder, reading in _ahead(_closed(episodes_in(paths), log)):
+    for folder, reading in _read_ahead(_closed(episodes_in(paths), log)):
         try:
             episode = reading.result()
         except EpisodeError as error:
@@ -83,7 +83,7 @@ def _closed(folders: list[Path], log: Log) -> Iterator[Path]:
             yield folder
 
 
-def _ahead(folders: Iterable[Path]) -> Iterator[tuple[Path, Future[Episode]]]:
+def _read_ahead(folders: Iterable[Path]) -> Iterator[tuple[Path, Future[Episode]]]:
     """Yield each folder with its episode, in their order, and read the next ones meanwhile.
 
     The end does not wait for the threads, because one of them may collect an abandoned generator.

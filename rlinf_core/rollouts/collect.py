@@ -71,13 +71,13 @@ class Rollouts(ABC):
         """Play a rollout of length ``amount`` and measure its usage."""
         before, busy_before = self.simulate_s, self.simulate_busy_s
         with measured() as usage:
-            brought = self.play(**amount)
+            experience = self.play(**amount)
         simulate = self.simulate_s - before
         busy = self.simulate_busy_s - busy_before
         off_core = max(usage.wall_s - usage.busy_s, 1e-9)  # asleep, or waiting for a core
         stepping = usage.idle_s * min(1.0, max(0.0, simulate - busy) / off_core)
         acting = max(0.0, usage.busy_s - busy), usage.idle_s - stepping
-        return brought, PlayUsage(usage, simulate, (busy, stepping), acting)
+        return experience, PlayUsage(usage, simulate, (busy, stepping), acting)
 
     @abstractmethod
     def play(self, *_: Any, **amount: Any) -> Experience:
@@ -370,12 +370,12 @@ class Stages(Rollouts):
         for part in self.parts:
             part.version = self.version
         with measured() as usage:
-            started_at = [self.threads.submit(part.play_measured, amount) for part in self.parts]
-            results = [one.result() for one in started_at]
+            futures = [self.threads.submit(part.play_measured, amount) for part in self.parts]
+            results = [one.result() for one in futures]
         experience = Experience(
-            [trajectory for brought, _ in results for trajectory in brought.trajectories],
-            [rollout for brought, _ in results for rollout in brought.rollouts],
-            sum(brought.steps for brought, _ in results),
+            [trajectory for played, _ in results for trajectory in played.trajectories],
+            [rollout for played, _ in results for rollout in played.rollouts],
+            sum(played.steps for played, _ in results),
         )
         usages = [one for _, one in results]
         simulate = sum(one.simulate for one in usages) / len(usages)

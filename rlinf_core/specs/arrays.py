@@ -271,12 +271,15 @@ class StationSpec:
     def difference(self, other: StationSpec) -> str:
         """Describe each difference from ``other`` in one line; empty when they agree."""
         lines = []
-        mine, theirs = {s.name: s for s in self.observation}, {s.name: s for s in other.observation}
-        for name in sorted(mine.keys() | theirs.keys()):
-            if mine.get(name) != theirs.get(name):
+        items, other_items = (
+            {s.name: s for s in self.observation},
+            {s.name: s for s in other.observation},
+        )
+        for name in sorted(items.keys() | other_items.keys()):
+            if items.get(name) != other_items.get(name):
                 lines.append(
-                    f"observation '{name}': {_short(mine.get(name))} against "
-                    f"{_short(theirs.get(name))}"
+                    f"observation '{name}': {_short(items.get(name))} against "
+                    f"{_short(other_items.get(name))}"
                 )
         if self.action != other.action:
             lines.append(f"action: {self.action} against {other.action}")

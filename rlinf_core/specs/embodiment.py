@@ -117,7 +117,7 @@ def joined(robots: Mapping[str, StationSpec]) -> JointSpec:
                 f"since what sees is shared, got {_image_shapes(spec) or 'none'}. Give them the "
                 f"same cameras"
             )
-        twin = next(other for other, theirs in robots.items() if theirs.hash == spec.hash)
+        twin = next(other for other, robot_spec in robots.items() if robot_spec.hash == spec.hash)
         if twin != name:
             raise SpecError(
                 f"embodiments: '{name}': expected other specs than those of '{twin}', got the same "

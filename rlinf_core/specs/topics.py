@@ -682,7 +682,7 @@ def check_all(overrides: Overrides) -> None:
                 check(name, entity, policy, value)
 
 
-def check_parameters(by_name: Mapping[str, object], ours: Callable[[str], str]) -> None:
+def check_parameters(by_name: Mapping[str, object], name_of: Callable[[str], str]) -> None:
     """Check the overrides on a node's command line.
 
     Args:
@@ -692,7 +692,7 @@ def check_parameters(by_name: Mapping[str, object], ours: Callable[[str], str]) 
     """
     for parameter, value in by_name.items():
         topic_name, entity, policy = (parameter.removeprefix(PREFIX).rsplit(".", 2) + ["", ""])[:3]
-        if parameter.startswith(PREFIX) and (name := ours(topic_name)):
+        if parameter.startswith(PREFIX) and (name := name_of(topic_name)):
             check(name, entity, policy, value)
 
 

@@ -17,7 +17,7 @@ from rlinf_core.tasks.rewards.arms import knows_one_arm, needed, of_arm
 if TYPE_CHECKING:
     from rlinf_core.specs.arrays import StationSpec
 
-OURS = {
+BUILTIN = {
     name: f"sim_bridges.scripted:{name.title()}Operator"
     for name in ("insertion", "joints", "pick", "push", "reach", "search")
 }
@@ -61,7 +61,7 @@ class Script(Protocol):
 
 def scripts() -> list[str]:
     """Return the names of all scripts."""
-    return plugins.names("scripts", OURS)
+    return plugins.names("scripts", BUILTIN)
 
 
 def script(kind: str) -> type:
@@ -70,7 +70,7 @@ def script(kind: str) -> type:
     Raises:
         RecipeError: there is no such script; the message suggests the nearest name.
     """
-    return plugins.find("scripts", kind, OURS, "script.kind")
+    return plugins.find("scripts", kind, BUILTIN, "script.kind")
 
 
 def make_script(task: ScriptedTask, noise: float = 0.12, seed: int = 0) -> Script:

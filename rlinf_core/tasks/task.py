@@ -417,11 +417,11 @@ def _document_of(path: Path, below: tuple[Path, ...] = ()) -> Document:
         )
     under = _document_of(tasks[str(base)], (*below, path.resolve()))
     for part in TERMS:
-        mine, theirs = document.data.get(part), under.data.get(part)
+        part_values, base_values = document.data.get(part), under.data.get(part)
         if (
-            isinstance(mine, dict)
-            and isinstance(theirs, dict)
-            and mine.get("kind", kind := theirs.get("kind")) != kind
+            isinstance(part_values, dict)
+            and isinstance(base_values, dict)
+            and part_values.get("kind", kind := base_values.get("kind")) != kind
         ):
             under.forget((part,))  # another kind has other parameters
             del under.data[part]

@@ -12,7 +12,7 @@ import torch
 from rlinf_core.algorithms.common.tensors import to_tensors
 from rlinf_core.recipes import Recipe
 
-AHEAD = 2  # prefetched batches: one that is ready, and one in progress
+PREFETCHED_BATCHES = 2  # prefetched batches: one that is ready, and one in progress
 
 
 class Prefetch:
@@ -89,4 +89,4 @@ def prefetch_for(recipe: Recipe, device: torch.device) -> Prefetch:
     placement, setting = recipe.placement, recipe.learner.prefetch
     elsewhere = placement.learner_gpus > 0 if placement.learners else device.type != "cpu"
     is_on = setting == "always" or (setting == "auto" and elsewhere)
-    return Prefetch(AHEAD if is_on else 0, None if placement.learners else device)
+    return Prefetch(PREFETCHED_BATCHES if is_on else 0, None if placement.learners else device)

@@ -65,8 +65,8 @@ class Orders:
 
 
 TICK_S, SPEED = 0.02, 0.1  # [m/s]
-SILENT, GONE = "no_answer", "no_joint"
-INJECTIONS = ("", SILENT, GONE)
+SILENT, NO_JOINT = "no_answer", "no_joint"
+INJECTIONS = ("", SILENT, NO_JOINT)
 
 
 class Twin(ControlNode):
@@ -122,7 +122,7 @@ class Twin(ControlNode):
         injected = self.get_parameter("inject").value
         if self.orders.order is not None and injected != SILENT:
             self._advance(self.settings.opening(self.orders.order[1].request.command.position))
-        if injected != GONE:
+        if injected != NO_JOINT:
             state = JointState(
                 name=[self.settings.joint], position=[self.settings.position(self.width)]
             )

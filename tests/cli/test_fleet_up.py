@@ -15,7 +15,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from rlinf_core.cli import fleet_up
-from rlinf_core.cli.fleet_up import GONE, PLAYING, THROUGH, Station
+from rlinf_core.cli.fleet_up import FINISHED, LOST, PLAYING, Station
 from rlinf_core.cli.main import main
 from rlinf_core.core.errors import RecipeError, RlinfError
 from rlinf_core.deploy.bridge.fleet import Fleet
@@ -293,7 +293,7 @@ def test_a_station_that_dies_is_named_and_its_other_processes_end(living):
         director=FOR_EVER,
     )
     assert (
-        station.state == GONE
+        station.state == LOST
         and "interlock ended (exit code 1)" in station.words
         and "'no latch'" in station.words
     )
@@ -308,13 +308,13 @@ def test_a_director_that_is_killed_is_not_said_to_have_failed_as_the_last_time(l
     (tmp_path / "kitchen/progress.jsonl").write_text(
         '{"event": "error", "detail": "of the last time"}\n'
     )
-    _, notes = living(False, lambda station: station.state == GONE, director="raise SystemExit(3)")
+    _, notes = living(False, lambda station: station.state == LOST, director="raise SystemExit(3)")
     assert "director ended (exit code 3): without a word" in notes[-1]
 
 
 def test_it_is_started_again_where_that_was_asked_for_but_not_for_ever(living, monkeypatch):
     station, notes = living(
-        True, lambda station: station.state == GONE, director="raise SystemExit(3)"
+        True, lambda station: station.state == LOST, director="raise SystemExit(3)"
     )
     assert (
         station.member.prepared == 6 and sum("It is started again" in note for note in notes) == 5
@@ -335,7 +335,7 @@ def test_a_process_that_may_be_started_again_is_no_death_and_a_director_that_end
         interlock=FOR_EVER,
         director=WHEN_IT_IS_BACK,
     )
-    assert station.state == THROUGH and notes == [
+    assert station.state == FINISHED and notes == [
         "kitchen: recorder ended (exit code 0) and was started again"
     ]
 
@@ -441,7 +441,7 @@ def test_where_a_station_has_died_and_nobody_shows_its_share_it_ends_and_says_so
 ):
     display, now = MagicMock(), [0.0]
     others = [Station(Scripted(tmp_path / name), False, print) for name in ("one", "two")]
-    others[0].state = GONE
+    others[0].state = LOST
     (tmp_path / "two/status.json").write_text(
         json.dumps(
             {"phase": phase, "trainer": {"phase": trainer, "backlog": backlog, "episodes": 3}}
@@ -455,7 +455,7 @@ def test_where_a_station_has_died_and_nobody_shows_its_share_it_ends_and_says_so
     def sleep(seconds):
         now[0] += 5.0
         if now[0] > 100.0:
-            others[1].state = GONE
+            others[1].state = LOST
 
     monkeypatch.setattr(fleet_up, "time", MagicMock(monotonic=lambda: now[0], sleep=sleep))
     if not ends:

@@ -154,7 +154,7 @@ def test_a_reader_that_is_given_up_can_be_collected_by_any_of_its_threads(closed
             readings.pop().close()
 
     monkeypatch.setattr(episodes, "_read_checked", collect)
-    reading = episodes._ahead([closed] * 4)
+    reading = episodes._read_ahead([closed] * 4)
     futures = [next(reading)[1]]
     monkeypatch.setattr(episodes, "READERS", 0)
     futures.append(next(reading)[1])

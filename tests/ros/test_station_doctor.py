@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.ros, pytest.mark.patient, pytest.mark.timeout(300)]
 @pytest.fixture(autouse=True)
 def a_busy_machine(monkeypatch):
     """May say a tenth of what it would."""
-    monkeypatch.setattr(station_doctor, "ENOUGH", 0.1)
+    monkeypatch.setattr(station_doctor, "MIN_RATE_SHARE", 0.1)
 
 
 def doctor(peer, *overrides):

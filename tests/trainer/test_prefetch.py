@@ -13,7 +13,7 @@ from rlinf_core.episodes.spool import Spool
 from rlinf_core.policies.serialization import load_policy
 from rlinf_core.reports.curves import read_evaluations
 from rlinf_core.rollouts.types import Trajectory
-from rlinf_core.trainer.prefetch import AHEAD, Prefetch, prefetch_for
+from rlinf_core.trainer.prefetch import PREFETCHED_BATCHES, Prefetch, prefetch_for
 from rlinf_core.trainer.train import train
 from tests.algorithms.by_hand import pictures
 from tests.algorithms.point import SPEC, Points
@@ -82,12 +82,12 @@ def test_a_draw_that_fails_is_heard_and_an_update_that_fails_stops_drawing():
     "mode, placement, ahead, copies",
     [
         ("auto", "{}", 0, True),
-        ("always", "{}", AHEAD, True),
+        ("always", "{}", PREFETCHED_BATCHES, True),
         ("never", "{}", 0, True),
         ("auto", "{learners: 2}", 0, False),
-        ("always", "{learners: 2}", AHEAD, False),
+        ("always", "{learners: 2}", PREFETCHED_BATCHES, False),
         ("never", "{learners: 2, learner_gpus: 1}", 0, False),
-        ("auto", "{learners: 2, learner_gpus: 1}", AHEAD, False),
+        ("auto", "{learners: 2, learner_gpus: 1}", PREFETCHED_BATCHES, False),
     ],
 )
 def test_where_it_cannot_help_it_is_off(mode, placement, ahead, copies):
@@ -164,7 +164,7 @@ def test_the_same_seed_gives_the_same_updates_with_it_and_without(name, override
 def test_a_run_goes_on_from_a_checkpoint_of_one_that_drew_ahead_as_if_it_had_not(task, tmp_path):
     """Also what was counted: a transition that was drawn has been learned from."""
     ends = []
-    for how, ahead in (("never", 0), ("always", AHEAD)):
+    for how, ahead in (("never", 0), ("always", PREFETCHED_BATCHES)):
         override, folder = f"learner.prefetch={how}", tmp_path / how
         one = begun(task, folder, Spool(folder / "spool"), override)
         one._learn(6)
@@ -183,7 +183,7 @@ def test_nothing_is_drawn_before_what_the_governor_asks_for_is_in(task, tmp_path
     """Whenever something is inserted, all that was drawn has been learned from."""
     spool = Spool(tmp_path / "spool")
     run = begun(task, tmp_path / "run", spool)
-    run.prefetch = Prefetch(AHEAD, CPU)
+    run.prefetch = Prefetch(PREFETCHED_BATCHES, CPU)
     happened, batch, update = [], run.data.batch, run.learner.update
     run.data.batch = lambda: happened.append("draw") or batch()
     run.learner.update = lambda batch: happened.append("learn") or update(batch)
@@ -216,7 +216,9 @@ def test_on_a_gpu_batches_are_copied_from_pinned_memory_beside_the_updates():
     drawn = [pictures(random, 64) for _ in range(40)]
     waiting = iter(drawn)
     for expected, batch in zip(
-        drawn, Prefetch(AHEAD, device).batches(lambda: next(waiting), len(drawn)), strict=True
+        drawn,
+        Prefetch(PREFETCHED_BATCHES, device).batches(lambda: next(waiting), len(drawn)),
+        strict=True,
     ):
         busy = torch.randn(2000, 2000, device=device)
         for _ in range(5):

@@ -27,7 +27,7 @@ from rlinf_core.data.lerobot.columns import (
 
 VERSION, FINAL = "v3.", "final_observation"
 TIMES = ("timestamp", "frame_index", "episode_index", "index", "task_index")
-OURS = (
+COLUMN_NAMES = (
     *TIMES,
     "action",
     "observation.state",
@@ -277,7 +277,7 @@ class DataSet:
 
     def left(self, used: Iterable[str]) -> list[str]:
         """Return the features that an import does not use."""
-        return sorted(self.features.keys() - {*OURS, *used})
+        return sorted(self.features.keys() - {*COLUMN_NAMES, *used})
 
     # An episode
     def index(self, number: int) -> int:
@@ -303,7 +303,7 @@ class DataSet:
                 "written. Download the set again, or leave the episode out: " + DELETE
             )
         columns = {}
-        for name in OURS:
+        for name in COLUMN_NAMES:
             if name in self.table.column_names:
                 column = self.table[name].slice(begin, expected)
                 values = numbers(column, self.shape(name))

@@ -144,7 +144,11 @@ def families(releases: ReleaseController) -> Iterator[Metric]:
         "rlinf_release_version",
         "gauge",
         "the policy of all stations, and the one on trial",
-        [({"which": which}, version) for which, version in versions.items() if version >= 0],
+        [
+            ({"which": selection}, version)
+            for selection, version in versions.items()
+            if version >= 0
+        ],
     )
     watched = record.watched
     yield family(

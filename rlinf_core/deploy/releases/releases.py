@@ -285,18 +285,18 @@ class ReleaseController(PolicySelector):
         record, trial = self.record, self.record.trial
         record.use(trial or record.watched)
         if trial is not None:
-            gone, record.trial = trial.version, None
+            rejected, record.trial = trial.version, None
             self.recent.pop(trial.station, None)
         else:
-            gone = record.current
+            rejected = record.current
             record.current, record.previous, record.watched = (
                 record.previous[-1],
                 record.previous[:-1],
                 None,
             )
             self.recent.clear()
-        record.refused[gone] = reason
-        return self.changed(f"version {gone} is rolled back to {record.current}: {reason}")
+        record.refused[rejected] = reason
+        return self.changed(f"version {rejected} is rolled back to {record.current}: {reason}")
 
     def changed(self, text: str = "") -> str:
         """Keep the record, and have the bridge look at it."""

@@ -25,7 +25,7 @@ class Waiting:
     Attributes:
         kind: only requests of the same kind share a batch.
         since: time of arrival [s, monotonic].
-        began: start of its batch [s, monotonic].
+        started_at: start of its batch [s, monotonic].
         took_s: duration of its batch [s].
         size: size of its batch.
     """
@@ -34,7 +34,7 @@ class Waiting:
     request: Any
     answer: asyncio.Future
     since: float = field(default_factory=time.monotonic)
-    began: float = 0.0
+    started_at: float = 0.0
     took_s: float = 0.0
     size: int = 0
 
@@ -132,7 +132,7 @@ class Batcher:
         took_s = time.monotonic() - started_at
         self._durations.append(took_s)
         for waiting, result in zip(batch, results, strict=True):
-            waiting.request, waiting.began, waiting.took_s = result, started_at, took_s
+            waiting.request, waiting.started_at, waiting.took_s = result, started_at, took_s
             waiting.size = len(batch)
 
     def _answered(self, batch: list[Waiting]) -> list[Any]:

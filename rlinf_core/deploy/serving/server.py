@@ -273,7 +273,7 @@ class PolicyServer:
         answer: dict[str, Any] = done.request
         answer["server_timing"] = {
             "infer_ms": 1e3 * done.took_s,
-            "wait_ms": 1e3 * (done.began - done.since),
+            "wait_ms": 1e3 * (done.started_at - done.since),
             "batch": done.size,
         } | ({"prev_total_ms": 1e3 * client.total_s} if client.total_s else {})
         self.metrics.answered(time.monotonic() - started, done.size)

@@ -61,8 +61,8 @@ def driver(name: str, where: str = "driver") -> type[DriverSettings]:
     Raises:
         RecipeError: there is no such driver; the message suggests the nearest name.
     """
-    ours = {SIMULATOR: "", EXTERNAL: ""} | plugins.files(__name__, __file__)
-    kind = plugins.described("drivers", name, ours, "Driver", DriverSettings, where)
+    builtin = {SIMULATOR: "", EXTERNAL: ""} | plugins.files(__name__, __file__)
+    kind = plugins.described("drivers", name, builtin, "Driver", DriverSettings, where)
     if not kind.node:
         raise RecipeError(
             f"{where}: '{name}': expected {kind.__name__} to say its 'node', the module that is run"

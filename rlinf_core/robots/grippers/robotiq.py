@@ -22,7 +22,7 @@ ACTIVATE, GO = 0x0100, 0x0800  # rACT and rGTO, in the high byte of the first re
 RESET = 0
 ACTIVATING = 1
 ACTIVE = 3  # gSTA
-STANDS = 3  # gOBJ: at the requested position
+AT_POSITION = 3  # gOBJ: at the requested position
 RETRIES = 2
 FAULTS = {
     0x05: "an order before its activation was through",
@@ -156,7 +156,7 @@ class Robotiq:
         first, second, third = self._call(
             self.port.read_holding_registers, IN, count=REGISTERS
         ).registers
-        object_status = first >> 14 if first & GO else STANDS  # meaningless without a command
+        object_status = first >> 14 if first & GO else AT_POSITION  # meaningless without a command
         return Status(first >> 12 & 3, second >> 8 & 15, object_status, second & 255, third >> 8)
 
     def go(self, position: int) -> None:

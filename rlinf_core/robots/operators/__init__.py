@@ -22,7 +22,7 @@ SCRIPTED = "scripted"
 KEYBOARD = "keyboard"
 PAGE = "page"
 REPLAY = "replay"
-OURS = {
+BUILTIN = {
     "scripted": "rlinf_core.robots.operators:Scripted",
     "keyboard": "rlinf_core.robots.operators.keyboard:Keyboard",
     "spacemouse": "rlinf_core.robots.operators.spacemouse:SpaceMouse",
@@ -38,7 +38,7 @@ OURS = {
 
 def operators() -> list[str]:
     """Return the names of all operators."""
-    return plugins.names("operators", OURS)
+    return plugins.names("operators", BUILTIN)
 
 
 def operator(kind: str) -> type:
@@ -47,7 +47,7 @@ def operator(kind: str) -> type:
     Raises:
         RecipeError: there is no such operator; the message suggests the nearest name.
     """
-    return plugins.find("operators", kind, OURS, "station.operator.kind")
+    return plugins.find("operators", kind, BUILTIN, "station.operator.kind")
 
 
 def settings_of(kind: str) -> type[Settings]:

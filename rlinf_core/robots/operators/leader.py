@@ -59,7 +59,7 @@ def tool_pose(
 
 
 JUMP = 1.0  # rad between two polls; no hand does this
-AHEAD = 3.0  # full steps that the follower may lag behind; the rest is dropped
+MAX_LAG_STEPS = 3.0  # full steps that the follower may lag behind; the rest is dropped
 MOVING_S = 0.5  # the leader commands for this long after its last movement
 Id = Annotated[int, Field(ge=0, le=252)]
 Three = tuple[float, float, float]
@@ -320,7 +320,7 @@ class Leader(Device):
         """Return the motion in full steps; motion beyond AHEAD of them is dropped."""
         step = moved / largest
         most = float(np.abs(step).max(initial=0.0))
-        return step * min(1.0, AHEAD / most) if most else step
+        return step * min(1.0, MAX_LAG_STEPS / most) if most else step
 
     def _grip(self) -> dict[str, float]:
         """Return a full step towards open or closed, by the trigger's nearer end."""

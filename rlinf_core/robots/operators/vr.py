@@ -16,7 +16,7 @@ from rlinf_core.robots.operators.sticks import HELD, Button, Role, Scale, Second
 from rlinf_core.specs.arrays import ActionSpec
 
 JUMP_M, JUMP_RAD = 0.3, 1.0  # between two messages; no hand does this
-AHEAD = 3.0  # full steps that the follower may lag behind; the rest is dropped
+MAX_LAG_STEPS = 3.0  # full steps that the follower may lag behind; the rest is dropped
 PAUSE_S = 0.5  # after this pause the follower starts from the hand's new place
 PRESSED = 0.5  # threshold of a button that is an axis
 SignedAxis = Literal["x", "y", "z", "-x", "-y", "-z"]
@@ -188,7 +188,7 @@ class Vr(RequestDevice):
             * self.scale
         )
         steps = moved / size
-        steps *= min(1.0, AHEAD / max(float(np.abs(steps).max()), AHEAD))
+        steps *= min(1.0, MAX_LAG_STEPS / max(float(np.abs(steps).max()), MAX_LAG_STEPS))
         owed = (steps - np.clip(steps, -1, 1)) * size / self.scale
         back = to_quaternion((-owed[3], -owed[4], -owed[5])) if turns else (0.0, 0.0, 0.0, 1.0)
         self.given = now[0] - owed[:3], product(back, now[1])

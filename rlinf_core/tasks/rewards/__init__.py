@@ -12,7 +12,7 @@ import numpy as np
 from rlinf_core.config.base import Discriminated, Settings, parameters, values
 from rlinf_core.core import plugins
 
-OURS = {
+BUILTIN = {
     "classifier": "rlinf_core.tasks.rewards.classifier:Classifier",
     "insertion": "rlinf_core.tasks.rewards.geometry:Insertion",
     "outside": "rlinf_core.tasks.rewards.geometry:Outside",
@@ -67,7 +67,7 @@ class Fallible(Success, Protocol):
 
 def rewards() -> list[str]:
     """Return the names of all rewards."""
-    return plugins.names("rewards", OURS)
+    return plugins.names("rewards", BUILTIN)
 
 
 def reward(kind: str) -> type:
@@ -76,7 +76,7 @@ def reward(kind: str) -> type:
     Raises:
         RecipeError: there is no such reward; the message suggests the nearest name.
     """
-    return plugins.find("rewards", kind, OURS, "reward.kind")
+    return plugins.find("rewards", kind, BUILTIN, "reward.kind")
 
 
 def make_success(settings: Settings) -> Success:

@@ -19,7 +19,7 @@ from rlinf_core.recipes.placement import PER_CPU, Placement
 START_S = 180.0  # timeout for a cluster to start a process
 FREED_S = 10.0  # timeout for free resources before a change of layout is refused
 ROOM = Path("/tmp")  # parent of cluster folders: sockets need a short path
-OURS = "rlinf-ray-"  # prefix of these folders; the process id follows
+FOLDER_PREFIX = "rlinf-ray-"  # prefix of these folders; the process id follows
 _folder: Path | None = None  # folder of the cluster that this process started
 _joined = ""  # address of the cluster that this process joined
 
@@ -133,7 +133,7 @@ def connect(address: str = "", **options: Any) -> Any:
     )
     # An own folder, because Ray would take the files of a killed cluster for a running one.
     _remove_left()
-    _folder = Path(tempfile.mkdtemp(prefix=f"{OURS}{os.getpid()}-", dir=ROOM))
+    _folder = Path(tempfile.mkdtemp(prefix=f"{FOLDER_PREFIX}{os.getpid()}-", dir=ROOM))
     ray.init(
         "local",
         include_dashboard=False,
@@ -146,8 +146,8 @@ def connect(address: str = "", **options: Any) -> Any:
 
 def _remove_left() -> None:
     """Remove the folders of this user's killed clusters, which may hold spilled objects."""
-    for folder in ROOM.glob(f"{OURS}*"):
-        owner = re.match(rf"{OURS}(\d+)-", folder.name)
+    for folder in ROOM.glob(f"{FOLDER_PREFIX}*"):
+        owner = re.match(rf"{FOLDER_PREFIX}(\d+)-", folder.name)
         try:
             if owner and folder.lstat().st_uid == os.getuid():
                 os.kill(int(owner[1]), 0)

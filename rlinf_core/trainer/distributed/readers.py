@@ -21,7 +21,7 @@ from rlinf_core.specs.arrays import StationSpec
 from rlinf_core.trainer.distributed.ray_cluster import check_started, connect, lost, of_ray
 
 RESTARTS = 10  # maximum restarts of readers in a run
-AHEAD = 2  # prefetched episodes of each reader
+PREFETCHED_EPISODES = 2  # prefetched episodes of each reader
 
 
 class Reader:
@@ -76,7 +76,9 @@ class Readers:
 
     def prefetch(self, waiting: Iterable[tuple[Path, str]]) -> None:
         """Start reading the first of the ``waiting`` (folder, sender)."""
-        for _, (folder, sender) in zip(range(AHEAD * len(self._actors)), waiting, strict=False):
+        for _, (folder, sender) in zip(
+            range(PREFETCHED_EPISODES * len(self._actors)), waiting, strict=False
+        ):
             if folder not in self._pending:
                 with contextlib.suppress(
                     OSError, self.ray.exceptions.RayError

@@ -242,13 +242,13 @@ def read_recordings(
         )
 
 
-def check_shown(enough: bool, statuses: Mapping[str, int]) -> None:
+def check_shown(is_sufficient: bool, statuses: Mapping[str, int]) -> None:
     """Check that there are enough demonstrations to start.
 
     Raises:
         RecipeError: there are not; the text counts the episodes by status.
     """
-    if enough:
+    if is_sufficient:
         return
     became = ", ".join(f"{count} {status.partition(':')[0]}" for status, count in statuses.items())
     raise RecipeError(

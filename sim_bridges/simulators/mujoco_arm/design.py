@@ -141,15 +141,15 @@ def _home(simulator: Simulator, chosen: bool, notes: list[str]) -> tuple[np.ndar
             "with the elbow bent and joints away from their ends"
         )
     length = reach(simulator.model, simulator.data, simulator.anatomy)
-    enough = GOOD * min(MAX_HALF_M, 0.2 * length)
-    if half >= enough or chosen:
+    min_half = GOOD * min(MAX_HALF_M, 0.2 * length)
+    if half >= min_half or chosen:
         return simulator.home, half
     best, best_half = simulator.home, half
     for posture in chain(_nearby(simulator, length), _postures(simulator)):
         half = workspace(simulator, posture, beyond=best_half)
         if half > best_half:
             best, best_half = posture, half
-        if half >= enough:
+        if half >= min_half:
             break
     if best_half < MIN_HALF_M:
         raise RlinfError(
@@ -172,12 +172,12 @@ def _nearby(simulator: Simulator, length: float) -> list[np.ndarray]:
     place = _tool_at(simulator, natural)
     position, quaternion = simulator._tool()
     flat = place * [1, 1, 0]
-    ahead = flat / np.linalg.norm(flat) if np.linalg.norm(flat) > 0.01 else np.zeros(3)
+    forward = flat / np.linalg.norm(flat) if np.linalg.norm(flat) > 0.01 else np.zeros(3)
     moves = sorted(
         product((0.0, -0.1, -0.2, 0.1, -0.3), repeat=2), key=lambda move: float(np.abs(move).sum())
     )
     for away, up in moves[1:]:
-        target = position + length * (away * ahead + [0, 0, up])
+        target = position + length * (away * forward + [0, 0, up])
         joints = simulator.arm.solve(simulator.data, natural, target, quaternion, steps=60)
         postures.append(joints)
     return postures
@@ -194,10 +194,10 @@ def _postures(simulator: Simulator) -> Iterator[np.ndarray]:
         posture = random.uniform(0.85 * low + 0.15 * high, 0.15 * low + 0.85 * high)
         place = _tool_at(simulator, posture)
         height = place[2] / length
-        ahead = place[0] / length
+        forward = place[0] / length
         scored.append(
             (
-                abs(ahead - 0.5)
+                abs(forward - 0.5)
                 + abs(place[1] / length)
                 + 2 * max(0.0, 0.15 - height)
                 + max(0.0, height - 0.6),

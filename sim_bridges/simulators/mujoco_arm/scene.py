@@ -195,13 +195,13 @@ def _add_cameras(
 ) -> tuple[str, ...]:
     names = [model.cam(index).name for index in range(model.ncam) if model.cam(index).name]
     away = (centre - base) * [1, 1, 0]
-    ahead = (
+    forward = (
         away / np.linalg.norm(away) if np.linalg.norm(away) > 0.05 else np.array([1.0, 0.0, 0.0])
     )
-    side = np.array([ahead[1], -ahead[0], 0.0])
+    side = np.array([forward[1], -forward[0], 0.0])
     views = {
-        "front": centre + 1.3 * length * ahead + [0, 0, 0.5 * length],
-        "video": centre + 1.1 * length * (ahead + side) + [0, 0, 0.6 * length],
+        "front": centre + 1.3 * length * forward + [0, 0, 0.5 * length],
+        "video": centre + 1.1 * length * (forward + side) + [0, 0, 0.6 * length],
     }
     for name, eye in views.items():
         if name not in names:

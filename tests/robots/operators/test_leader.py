@@ -10,7 +10,14 @@ import pytest
 
 from rlinf_core.core.errors import DeviceError
 from rlinf_core.core.rotation import to_vector
-from rlinf_core.robots.operators.leader import AHEAD, MOVING_S, Joint, Leader, Trigger, tool_pose
+from rlinf_core.robots.operators.leader import (
+    MAX_LAG_STEPS,
+    MOVING_S,
+    Joint,
+    Leader,
+    Trigger,
+    tool_pose,
+)
 from rlinf_core.robots.operators.twins import Leader as Servos
 from rlinf_core.robots.operators.twins import crc
 from rlinf_core.specs.arrays import ActionSpec
@@ -111,7 +118,7 @@ def test_the_followers_tool_does_what_the_leaders_does(arm):
 
 def test_what_is_too_much_at_once_is_given_bit_by_bit_and_not_without_end(arm):
     twin, guard = arm(JOINTS)
-    assert led(guard, twin, {"1": 0.9})["j1"] == pytest.approx(AHEAD, abs=0.01), (
+    assert led(guard, twin, {"1": 0.9})["j1"] == pytest.approx(MAX_LAG_STEPS, abs=0.01), (
         "the rest is forgotten"
     )
 

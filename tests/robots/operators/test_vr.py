@@ -9,7 +9,7 @@ import pytest
 from rlinf_core.core.errors import DeviceError
 from rlinf_core.core.rotation import product, to_quaternion
 from rlinf_core.robots.operators.device import Guard
-from rlinf_core.robots.operators.vr import AHEAD, NAMES, Vr
+from rlinf_core.robots.operators.vr import MAX_LAG_STEPS, NAMES, Vr
 from rlinf_core.specs.arrays import ActionSpec
 from tests.robots.operators.guards import settle
 
@@ -111,7 +111,7 @@ def test_what_is_more_than_a_step_is_owed_up_to_a_few_of_them(hand):
     hand.press("grip")
     hand.goes(0.0, 0.0, 0.0)
     assert hand.goes(0.05, 0.0, 0.0, steps=10) == {"x": 2.5}
-    assert hand.goes(0.2, 0.0, 0.0, steps=10) == {"x": AHEAD}
+    assert hand.goes(0.2, 0.0, 0.0, steps=10) == {"x": MAX_LAG_STEPS}
 
 
 def test_it_turns_about_the_bases_axes_in_the_frame_that_is_said():

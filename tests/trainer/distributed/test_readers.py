@@ -13,7 +13,7 @@ import ray
 
 from rlinf_core.core.errors import IngestError
 from rlinf_core.episodes.spool import Spool
-from rlinf_core.trainer.distributed.readers import AHEAD, Readers
+from rlinf_core.trainer.distributed.readers import PREFETCHED_EPISODES, Readers
 from rlinf_core.trainer.sources.recordings import Intake
 from rlinf_core.trainer.sources.stations import Stations
 from tests.messages import record
@@ -44,7 +44,7 @@ def test_each_is_read_as_in_one_process_and_refused_for_the_same_reason(
     alone = Intake(tmp_path / "alone", task.spec, 49)
     taken, theirs = [], []
     intake.prefetch(folders)
-    assert len(intake.readers._pending) == 2 * AHEAD, "no more than they have to do"
+    assert len(intake.readers._pending) == 2 * PREFETCHED_EPISODES, "no more than they have to do"
     for folder in folders:
         reason = alone.take(
             folder, lambda trajectory: theirs.append(trajectory) or "online", ours=False

@@ -435,7 +435,7 @@ WAITED = (
     f"its sender may no "
     "longer expect it. Ask again"
 )
-GONE = "the requester has gone before the answer. Arm again"
+REQUESTER_LOST = "the requester has gone before the answer. Arm again"
 
 
 class Services(SafeTransitions, LifecycleNode):
@@ -501,8 +501,8 @@ class Services(SafeTransitions, LifecycleNode):
         reason = WAITED if request.data and self._waited() else self.front.arm(request.data)
         if request.data and not reason and not self.count_clients("interlock/arm"):
             self.front.arm(False)  # its sender is gone and would not learn that it is armed
-            reason = GONE
-            self.get_logger().warning(f"an arming was taken back: {GONE}")
+            reason = REQUESTER_LOST
+            self.get_logger().warning(f"an arming was taken back: {REQUESTER_LOST}")
         word = "arm" if request.data else "disarm"
         response.success, response.message = (
             not reason,

@@ -40,7 +40,7 @@ MAX_BYTES = {ActionChunk: 131_072, JointState: 16_384, EpisodeEvent: 16_384, Str
 FEW_BYTES = 1_024  # of all other types
 TO_OTHERS = "safety/to_others"  # of another arm: below its name
 FEW_TICKS = 4
-UNHEARD = "unheard"
+NOT_RECEIVED = "unheard"
 NOW_AND_THEN = 100
 FAULT_TOPIC = "robot/fault"  # latched: a publisher with other durability is not heard (S17)
 DRIVER_S = 0.5  # a driver's node that repeats its fault but is silent this long hangs
@@ -97,7 +97,7 @@ class OtherArm:
         if before_ns is None:
             return Other(self.name, self.held or self.newest)
         earlier = [stamp for stamp in self.blocked_at if stamp < before_ns]
-        return Other(self.name, self.blocked_at[max(earlier)] if earlier else UNHEARD)
+        return Other(self.name, self.blocked_at[max(earlier)] if earlier else NOT_RECEIVED)
 
     def up_to(self) -> int:
         """Return the time of its newest tick [ns]; 0 before any."""
@@ -411,18 +411,18 @@ class Inputs:
     def silent(self) -> tuple[str, ...]:
         """Return the inputs that a limit needs and that are silent now (S22)."""
         oldest = 10**17 if self.lockstep else self.limits.stale_input * NS
-        needed, unheard = (
+        needed, missing = (
             {*needs(self.limits), *self.others},
             {name for name in self.others if not self.others[name].blocked_at},
         )
-        unheard |= (
+        missing |= (
             {FAULT_TOPIC}
             if self.unmatched or self.driver and self.age_ns(FAULT_TOPIC) > DRIVER_S * NS
             else set()
         )
         return tuple(
             sorted(
-                unheard
+                missing
                 | {topic for topic in needed & self.listeners.keys() if self.age_ns(topic) > oldest}
             )
         )

@@ -14,7 +14,7 @@ from rlinf_ros.action_clients import GoalHandle
 from rlinf_ros.memory_bus import action_node
 from rlinf_ros.workarounds import Until
 
-GONE = "nobody answers 'reset_scene'. Is the robot side running?"
+NO_SERVER = "nobody answers 'reset_scene'. Is the robot side running?"
 NO_OPERATOR = "nobody answers 'home'. Is an operator with a device there (rlinf teleop)?"
 
 
@@ -100,7 +100,7 @@ class Scene(Request):
     instruction = ""
 
     def __init__(self, node: Node, patience_s: float) -> None:
-        super().__init__(node, patience_s, ResetScene, "reset_scene", GONE)
+        super().__init__(node, patience_s, ResetScene, "reset_scene", NO_SERVER)
 
     async def reset(self, seed: int) -> tuple[Time | None, str]:
         """Reset to a scene; returns the time from which it stands, or None and the reason."""

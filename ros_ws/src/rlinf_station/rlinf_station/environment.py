@@ -32,7 +32,7 @@ from rlinf_ros.latest import Latest
 from rlinf_ros.managed import Managed
 from rlinf_ros.phase import PhaseLockedTimer, WarmUp, patience
 from rlinf_ros.qos import lossless_profile, publisher, subscription
-from rlinf_ros.scene import GONE, HomeMotion, Scene, sleep
+from rlinf_ros.scene import NO_SERVER, HomeMotion, Scene, sleep
 from rlinf_ros.spinning import (
     ERROR,
     INACTIVE,
@@ -142,7 +142,7 @@ class ScenesByHand:
 SAY_AFTER_S, SAY_AGAIN_S = 5.0, 30.0
 STALE_CAMERA_NS = NS // 5
 CLOSES = 10  # factor on the environment's patience for a present recorder to close an episode
-UNHEARD = (
+NOT_RECEIVED = (
     "nobody records: expected a recorder beside the environment. rlinf status says which "
     "processes are there"
 )
@@ -210,8 +210,11 @@ class Watch:
         """
         env = self.environment
         for is_ready, condition in (
-            (lambda: env.scene.client.server_is_ready() or (env.person and env.external), GONE),
-            (lambda: env.count_publishers("episode") > 1, UNHEARD),
+            (
+                lambda: env.scene.client.server_is_ready() or (env.person and env.external),
+                NO_SERVER,
+            ),
+            (lambda: env.count_publishers("episode") > 1, NOT_RECEIVED),
             (env.may_move, FORBIDDEN),
             (lambda: not self._unmatched(), UNMATCHED),
         ):

@@ -42,7 +42,7 @@ from rlinf_ros.station_state import command_context, command_node
 
 LISTEN_S = 4.0
 LATE_S = 0.05
-ENOUGH = 0.7  # share of the required rate
+MIN_RATE_SHARE = 0.7  # share of the required rate
 # tolerance of a quaternion's norm; largest distance of an arm from its workspace
 UNIT, REACH_M = 1e-2, 2.0
 # tolerance beyond a limit for noise; the third value is the largest angle of any joint
@@ -282,7 +282,7 @@ def _finding(
             "is silent: is that started, in its namespace, the device on and activated? "
             "/diagnostics says more",
         )
-    if probe.hz < ENOUGH * least:
+    if probe.hz < MIN_RATE_SHARE * least:
         return Finding(probe.name, text, f"expected {least:.0f} Hz: raise the driver's rate")
     return _content(probe, limits, text)
 
