@@ -150,20 +150,20 @@ def convert(path: Path, station: Document | None = None) -> tuple[dict[str, Any]
     Raises:
         RecipeError: the file, its algorithm, environment or policy has no counterpart.
     """
-    theirs = _composed(path)
-    if not {"algorithm", "env"} <= theirs.keys():
+    source = _composed(path)
+    if not {"algorithm", "env"} <= source.keys():
         raise RecipeError(
             f"{path}: expected a YAML of RLinf with algorithm and env, got "
-            f"{', '.join(map(str, theirs)) or 'nothing'}. Recipes of rlinf need no import"
+            f"{', '.join(map(str, source)) or 'nothing'}. Recipes of rlinf need no import"
         )
     used: set[str] = set()
-    name = _algorithm(path, theirs, used)
+    name = _algorithm(path, source, used)
     recipe: dict[str, Any] = {"name": path.stem, "algorithm": {"name": name}}
-    recipe["station"] = dict(station) if station else _station(path, theirs, used)
-    recipe["policy"] = _policy(path, theirs, name, used)
-    if _model(theirs) == "cnn_policy":
+    recipe["station"] = dict(station) if station else _station(path, source, used)
+    recipe["policy"] = _policy(path, source, name, used)
+    if _model(source) == "cnn_policy":
         used.add("actor.model.image_num")
-        cameras = _integer(_at(theirs, "actor.model.image_num")) or 1
+        cameras = _integer(_at(source, "actor.model.image_num")) or 1
         recipe["station"]["observe_cameras"] = list(CAMERAS[:cameras])
     keys = dict(EVERY)
     for table, applies in (
@@ -178,17 +178,17 @@ def convert(path: Path, station: Document | None = None) -> tuple[dict[str, Any]
     fields = import_module(f"rlinf_core.algorithms.{name}").Config.model_fields
     if name in ("grpo", "dapo", "reinforce"):  # a group has no critic, and no discount
         del keys["algorithm.gamma"]
-    for key, (ours, converted) in keys.items():
-        section, _, field = ours.partition(".")
-        value = converted(_at(theirs, key))
+    for key, (key_name, converted) in keys.items():
+        section, _, field = key_name.partition(".")
+        value = converted(_at(source, key))
         if value is not None and (section != "algorithm" or field in fields):
             used.add(key)
-            _put(recipe, ours, value)
-    if not _environment(theirs).startswith("realworld"):  # or stations would be its source
+            _put(recipe, key_name, value)
+    if not _environment(source).startswith("realworld"):  # or stations would be its source
         recipe.setdefault("simulation", {}).setdefault("environments", ENVS)
-    _amounts(theirs, recipe, name, used)
-    _placement(theirs, recipe, used)
-    return recipe, [key for key in _leaves(theirs) if not _covered(key, used)]
+    _amounts(source, recipe, name, used)
+    _placement(source, recipe, used)
+    return recipe, [key for key in _leaves(source) if not _covered(key, used)]
 
 
 def _covered(key: str, used: set[str]) -> bool:
@@ -255,9 +255,9 @@ def _leaves(document: Document, above: str = "") -> Iterator[str]:
             yield f"{above}{key}"
 
 
-def _algorithm(path: Path, theirs: Document, used: set[str]) -> str:
+def _algorithm(path: Path, source: Document, used: set[str]) -> str:
     advantage, loss = (
-        str(_at(theirs, f"algorithm.{key}") or "") for key in ("adv_type", "loss_type")
+        str(_at(source, f"algorithm.{key}") or "") for key in ("adv_type", "loss_type")
     )
     name = ALGORITHMS.get((advantage, loss)) or ALGORITHMS.get((advantage, ""))
     if name is None:
@@ -268,19 +268,19 @@ def _algorithm(path: Path, theirs: Document, used: set[str]) -> str:
         )
     used |= {"algorithm.adv_type", "algorithm.loss_type"}
     if name == "sac":
-        if _at(theirs, "actor.model.q_head_type") == "crossq":
+        if _at(source, "actor.model.q_head_type") == "crossq":
             used.add("actor.model.q_head_type")
             return "crossq"
-        if _at(theirs, "algorithm.demo_buffer"):
+        if _at(source, "algorithm.demo_buffer"):
             used.add("algorithm.demo_buffer")
             return "rlpd"
-        return "sac_flow" if _model(theirs) == "flow_policy" else "sac"
+        return "sac_flow" if _model(source) == "flow_policy" else "sac"
     return name
 
 
-def _environment(theirs: Document) -> str:
+def _environment(source: Document) -> str:
     """Return the name of their training environment: an entry of ``defaults``, or its task."""
-    for entry in theirs.get("defaults") or []:
+    for entry in source.get("defaults") or []:
         if isinstance(entry, dict):  # - env/train: NAME
             names = [str(value) for key, value in entry.items() if "env" in str(key)]
         else:
@@ -288,11 +288,11 @@ def _environment(theirs: Document) -> str:
             names = [file.rpartition("/")[2]] if place == "env.train" else []
         if names:
             return names[0]
-    return str(_at(theirs, "env.train.init_params.id") or _at(theirs, "env.train.env_type") or "")
+    return str(_at(source, "env.train.init_params.id") or _at(source, "env.train.env_type") or "")
 
 
-def _station(path: Path, theirs: Document, used: set[str]) -> dict[str, Any]:
-    name = _environment(theirs)
+def _station(path: Path, source: Document, used: set[str]) -> dict[str, Any]:
+    name = _environment(source)
     for beginning, (robot, task, file) in ENVIRONMENTS.items():
         if name.startswith(beginning):
             used |= {"env.train.env_type", "env.train.init_params.id"}
@@ -305,20 +305,20 @@ def _station(path: Path, theirs: Document, used: set[str]) -> dict[str, Any]:
     )
 
 
-def _model(theirs: Document) -> str:
+def _model(source: Document) -> str:
     """Return the name of their policy: a key, or an entry of ``defaults``."""
     for key in ("model_type", "model_name"):
-        if value := _at(theirs, f"actor.model.{key}"):
+        if value := _at(source, f"actor.model.{key}"):
             return str(value)
-    for entry in map(str, theirs.get("defaults") or []):
+    for entry in map(str, source.get("defaults") or []):
         file, _, place = entry.partition("@")
         if place == "actor.model":
             return file.rpartition("/")[2]
     return ""
 
 
-def _policy(path: Path, theirs: Document, algorithm: str, used: set[str]) -> dict[str, Any]:
-    name = _model(theirs)
+def _policy(path: Path, source: Document, algorithm: str, used: set[str]) -> dict[str, Any]:
+    name = _model(source)
     kind = MODELS.get(name)
     if kind is None:
         raise RecipeError(
@@ -328,7 +328,7 @@ def _policy(path: Path, theirs: Document, algorithm: str, used: set[str]) -> dic
     used |= {"actor.model.model_type", "actor.model.model_name"}
     if kind in ("mlp", "cnn"):
         return {"kind": "gaussian" if algorithm in ON_POLICY else "tanh_gaussian"}
-    weights = _at(theirs, "actor.model.model_path") or _at(theirs, "actor.checkpoint_load_path")
+    weights = _at(source, "actor.model.model_path") or _at(source, "actor.checkpoint_load_path")
     used |= {"actor.model.model_path", "actor.checkpoint_load_path"}
     policy: dict[str, Any] = {"kind": kind}
     if kind == "openvla":
@@ -336,38 +336,38 @@ def _policy(path: Path, theirs: Document, algorithm: str, used: set[str]) -> dic
     return policy | ({"checkpoint": str(weights)} if weights and kind != "flow" else {})
 
 
-def _amounts(theirs: Document, recipe: dict[str, Any], algorithm: str, used: set[str]) -> None:
+def _amounts(source: Document, recipe: dict[str, Any], algorithm: str, used: set[str]) -> None:
     """Convert numbers of epochs to time steps."""
     environments, steps = (
-        _integer(_at(theirs, f"env.train.{key}"))
+        _integer(_at(source, f"env.train.{key}"))
         for key in ("total_num_envs", "max_steps_per_rollout_epoch")
     )
-    rollouts = _integer(_at(theirs, "algorithm.rollout_epoch")) or 1
+    rollouts = _integer(_at(source, "algorithm.rollout_epoch")) or 1
     if not environments or not steps:
         return
     per_epoch = environments * steps * rollouts
-    for key, ours in (
+    for key, key_name in (
         ("runner.max_epochs", "env_steps"),
         ("runner.val_check_interval", "evaluate_every"),
     ):
-        if epochs := _integer(_at(theirs, key)):
-            _put(recipe, f"simulation.{ours}", epochs * per_epoch)
+        if epochs := _integer(_at(source, key)):
+            _put(recipe, f"simulation.{key_name}", epochs * per_epoch)
             used |= {key, "env.train.max_steps_per_rollout_epoch", "algorithm.rollout_epoch"}
     if algorithm in ("ppo", "async_ppo"):
-        chunk = _integer(_at(theirs, "actor.model.num_action_chunks")) or 1
+        chunk = _integer(_at(source, "actor.model.num_action_chunks")) or 1
         _put(recipe, "algorithm.chunks", max(steps * rollouts // chunk, 1))
-        if batch := _integer(_at(theirs, "actor.global_batch_size")):
+        if batch := _integer(_at(source, "actor.global_batch_size")):
             used.add("actor.global_batch_size")
             _put(recipe, "algorithm.minibatches", max(per_epoch // chunk // batch, 1))
-    if episodes := _integer(_at(theirs, "env.eval.total_num_envs")):
-        times = _integer(_at(theirs, "algorithm.eval_rollout_epoch")) or 1
+    if episodes := _integer(_at(source, "env.eval.total_num_envs")):
+        times = _integer(_at(source, "algorithm.eval_rollout_epoch")) or 1
         _put(recipe, "simulation.evaluate_episodes", episodes * times)
         used |= {"env.eval.total_num_envs", "algorithm.eval_rollout_epoch"}
 
 
-def _placement(theirs: Document, recipe: dict[str, Any], used: set[str]) -> None:
+def _placement(source: Document, recipe: dict[str, Any], used: set[str]) -> None:
     """Convert ``component_placement`` to a mode; parts on the same devices are collocated."""
-    places = _at(theirs, "cluster.component_placement")
+    places = _at(source, "cluster.component_placement")
     if not isinstance(places, dict):
         return
     devices: dict[str, str] = {}
@@ -375,7 +375,7 @@ def _placement(theirs: Document, recipe: dict[str, Any], used: set[str]) -> None
         devices |= {name.strip(): str(where) for name in str(names).split(",")}
     used |= {"cluster.component_placement", "rollout.pipeline_stage_num"}
     if len({devices.get(name) for name in ("actor", "rollout")}) > 1:
-        pipelined = (_integer(_at(theirs, "rollout.pipeline_stage_num")) or 1) > 1
+        pipelined = (_integer(_at(source, "rollout.pipeline_stage_num")) or 1) > 1
         mode = "pipelined" if pipelined else "disaggregated"
         recipe["placement"] = {"mode": mode, "workers": 1}
 

@@ -159,8 +159,8 @@ class Layout:
             self._item("uint32", "", size)
             self.at += size
         elif isinstance(kind, BasicType):
-            wanted = any(path == field or path.startswith(f"{field}.") for field in self.fields)
-            self._item(kind.typename, path if wanted else None, value)
+            is_read = any(path == field or path.startswith(f"{field}.") for field in self.fields)
+            self._item(kind.typename, path if is_read else None, value)
         elif isinstance(kind, NamespacedType):
             self.message(value, path)
         else:
