@@ -156,7 +156,7 @@ def _sharded(learner: Optimised, name: str, large: int) -> nn.Module:
     before = dict(trained.named_parameters())
     mesh = init_device_mesh(device.type, (world_size(),))
     for layer in _large_layers(trained, large):
-        layer.register_forward_hook(_own_memory)  # before the hook of FSDP2, which marks the output
+        layer.register_forward_hook(_clone_view)  # before the hook of FSDP2, which marks the output
         fully_shard(layer, mesh=mesh)
     _cut[optimiser] = fully_shard(trained, mesh=mesh)
     shards = {before[name]: parameter for name, parameter in trained.named_parameters()}
@@ -185,7 +185,7 @@ def _large_layers(module: nn.Module, large: int) -> list[nn.Linear]:
     ]
 
 
-def _own_memory(layer: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+def _clone_view(layer: nn.Module, inputs: Any, output: Tensor) -> Tensor:
     """Return an output that is no view: ``+=`` on a view would remove the hook of FSDP2."""
     return output if output._base is None else output.clone()
 

@@ -152,4 +152,4 @@ def test_an_update_gathers_one_large_layer_at_a_time_and_equals_that_of_one_proc
     assert any(not torch.equal(before[key], expected[key]) for key in expected)
     differ = [~torch.isclose(weights[key], expected[key], atol=1e-5) for key in expected]
     # Adam turns a gradient near 0 into a full step in either direction
-    assert sum(int(each.sum()) for each in differ) <= 3
+    assert sum(int(mask.sum()) for mask in differ) <= 3
