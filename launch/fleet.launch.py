@@ -27,14 +27,17 @@ from launch import LaunchContext, LaunchDescription
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 ARGUMENTS = {
     "recipe": ("demo", "recipe: a name in configs/ or a YAML file"),
-    "stations": ("2", "so many, station_1 and on, or their names: 'kitchen lab'"),
+    "stations": (
+        "2",
+        "number of stations (station_1, station_2, ...) or their names: 'kitchen lab'",
+    ),
     "set": (
         "",
         "overrides of the recipe, as of rlinf --set: 'station.lockstep=false bridge.port=50552'",
     ),
     "run_dir": (
         "runs/fleet",
-        "the trainer's run; each station's is below it. One that is there goes on",
+        "run folder of the trainer; those of the stations are below it. An existing run continues",
     ),
 }
 
@@ -74,7 +77,7 @@ def _start(context: LaunchContext) -> list:
         output="screen",
         sigterm_timeout=str(trains.stop_s),
     )
-    why = "the trainer cannot go on; why, it has said above"
+    why = "the trainer cannot continue; its output above has the reason"
     refused = [LogInfo(msg=why), EmitEvent(event=Shutdown(reason=why))]
     ends = RegisterEventHandler(
         OnProcessExit(  # within the delay, so that it is not started again
@@ -91,7 +94,7 @@ def _start(context: LaunchContext) -> list:
             for member, processes in prepared
             for action in _station(member, processes, playing)
         ),
-        LogInfo(msg=f"how they are: rlinf fleet status {run_dir}"),
+        LogInfo(msg=f"their state: rlinf fleet status {run_dir}"),
     ]
 
 
@@ -113,7 +116,7 @@ def _station(member, processes: list, playing: set) -> list:
         return [
             LogInfo(msg=f"station '{member.name}' {outcome}"),
             *others,
-            *([] if playing else [EmitEvent(event=Shutdown(reason="no station plays"))]),
+            *([] if playing else [EmitEvent(event=Shutdown(reason="no station is playing"))]),
         ]
 
     def dies(text: str, _exit_code: int) -> list:

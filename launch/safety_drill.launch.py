@@ -32,7 +32,7 @@ def generate_launch_description() -> LaunchDescription:
                 "only", default_value="", description="scenarios whose name contains this"
             ),
             DeclareLaunchArgument(
-                "json", default_value="drill.json", description="where the rows go"
+                "json", default_value="drill.json", description="file for the rows"
             ),
             OpaqueFunction(function=_start),
         ]

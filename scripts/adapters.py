@@ -199,7 +199,11 @@ def main() -> int:
     )
     parser.add_argument("adapters", nargs="*", help="default: all that have a manifest")
     parser.add_argument(
-        "--root", nargs="*", default=[], metavar="SOURCE=FOLDER", help="where a source lies already"
+        "--root",
+        nargs="*",
+        default=[],
+        metavar="SOURCE=FOLDER",
+        help="folder of an existing source",
     )
     arguments = parser.parse_args()
     roots = {
@@ -222,7 +226,7 @@ def main() -> int:
             rows = resolve(source, roots.get(source["source"]) or fetched(source["source"]))
             missing += sum(not where for _, _, where in rows)
             state = (
-                "not at hand"
+                "not available"
                 if rows and rows[0][2] == "?"
                 else f"{sum(bool(where) for *_, where in rows)} of {len(rows)}"
             )

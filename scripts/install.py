@@ -37,7 +37,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("extras", nargs="*", help="of pyproject.toml")
+    parser.add_argument("extras", nargs="*", help="extras of pyproject.toml")
     parser.add_argument(
         "--torch",
         choices=TORCH,
@@ -100,7 +100,7 @@ def _uv(packages: Collection[tuple[str, str]]) -> str:
                 f"uv=={version}",
             ]
         ):
-            sys.exit(f"install: expected pip to fetch uv {version}; its message stands above")
+            sys.exit(f"install: expected pip to fetch uv {version}; its message is above")
     return str(uv)
 
 

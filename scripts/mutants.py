@@ -222,7 +222,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rooms", nargs="+", choices=ROOMS, default=list(ROOMS))
     parser.add_argument("--only", default="", help="modules whose path contains this")
     parser.add_argument(
-        "--again", type=Path, help="survivors that an earlier run wrote there, of the same sources"
+        "--again", type=Path, help="file with the survivors of an earlier run on the same sources"
     )
     parser.add_argument("--interlock", type=int, default=220, help="mutants of the interlock")
     parser.add_argument(
@@ -240,8 +240,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--beside",
         type=Path,
-        help="what an earlier run of the same seed wrote: rooms that are not run "
-        "now are taken from there",
+        help="result file of an earlier run with the same seed, for rooms that are not run now",
     )
     parser.add_argument("--keep", type=Path, help="folder in which to leave mutmut's work")
     return parser

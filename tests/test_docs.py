@@ -266,9 +266,9 @@ TWO_PLACES = {  # messages that two functions make, and the string of each
         "simulation.initial_policy: {error",
         "{path}: expected a policy-*.safetensors",
     ),
-    "policy server <...>: expected it to take an observation within <...> s": (
+    "policy server <...>: expected it to accept an observation within <...> s": (
         "policy server {",
-        "expected it to take an observation within {",
+        "expected it to accept an observation within {",
     ),
 }
 

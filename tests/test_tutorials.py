@@ -125,7 +125,7 @@ def test_collecting(tmp_path):
     output = follow("tutorials/collect.md", tmp_path)
     assert (
         "3 of 3 demonstrations succeeded and count" in output
-        and "4 of 4 recordings are whole" in output
+        and "4 of 4 recordings are intact" in output
     ), "and the session"
     assert output.count("policies: ") == 2, (
         "learned from as they were recorded, and as they came back"

@@ -40,7 +40,7 @@ def test_one_that_is_deaf_ends_with_what_helps(watched):
     for _ in range(round(DEAF_S / LOOK_UP_S)):
         assert not watched.later()
     error = (
-        "/station_a/recorder finds the interlock and has heard nothing of it for 8 s: "
+        "/station_a/recorder discovered the interlock but received nothing from it for 8 s: "
         ".*fastdds shm clean"
     )
     with pytest.raises(RlinfError, match=error):

@@ -56,9 +56,8 @@ class FeedbackServer(Settings):
     def _is_of_this_machine(cls, host: str) -> str:
         if not is_loopback(host):
             raise ValueError(
-                f"expected an address of this machine alone, such as 127.0.0.1, got {host!r}: "
-                f"tokens would "
-                "cross the network in the clear. Put a proxy with TLS in front"
+                f"expected a loopback address such as 127.0.0.1, got {host!r}. Tokens would cross "
+                "the network unencrypted. Put a proxy with TLS in front"
             )
         return host
 
@@ -78,9 +77,9 @@ class Text(Settings):
 
     engine: Literal["in_process", "openai"] = Field(
         "in_process",
-        description="engine that draws tokens. `in_process` is the trainer's own "
-        "network. `openai` is a server of OpenAI's protocol with token "
-        "ids and log-probabilities (vLLM, SGLang)",
+        description="engine that samples tokens. `in_process` is the trainer's own network. "
+        "`openai` is a server of OpenAI's protocol with token ids and "
+        "log-probabilities (vLLM, SGLang)",
     )
     address: str = Field(
         "", pattern=r"^(https?://[^\s]+)?$", description="address of the `openai` engine"

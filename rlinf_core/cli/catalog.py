@@ -127,7 +127,7 @@ def _simulators() -> tuple[list[str], list[list[str]], str]:
     return (
         ["simulator", "how to install it", "what it is"],
         rows,
-        ("rlinf check sim NAME says whether one works here; rlinf robots lists the robots in them"),
+        ("rlinf check sim NAME tests whether one works here; rlinf robots lists their robots"),
     )
 
 

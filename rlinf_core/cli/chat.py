@@ -69,8 +69,7 @@ def chat_command(folder: Path, scene: int | None, temperature: float) -> int:
     if not recipe.text_task:
         raise RlinfError(
             f"{folder}: expected a run with env text:TASK, got "
-            f"'{recipe.env or recipe.station.task}', a "
-            "robot's. rlinf eval plays its policy"
+            f"'{recipe.env or recipe.station.task}' (a robot). For that policy use rlinf eval"
         )
     policy: Any = load_policy(newest_policy(folder))
     if not hasattr(policy, "tokenizer"):

@@ -82,7 +82,7 @@ def check_model(
     """
     if data is None or recipe_name is None:
         raise RecipeError(
-            "check model: expected --data and --recipe, got not both. Example: rlinf check model "
+            "check model: expected both --data and --recipe. Example: rlinf check model "
             "/models/pi0 --data runs/x/spool --recipe my_recipe"
         )
     from rlinf_core.data.check_model import check, read, report
@@ -132,8 +132,8 @@ def recipe_of(simulator: str, robot: str | None = None, task: str | None = None)
         if not candidate.simulator or simulator_class(candidate.simulator) is not simulator_type:
             if robot:
                 raise RecipeError(
-                    f"--robot {robot}: expected a robot that says 'simulator: {simulator}', got "
-                    f"{candidate.simulator or 'one that is driven from outside'}"
+                    f"--robot {robot}: expected a robot with 'simulator: {simulator}', got "
+                    f"{candidate.simulator or 'a robot with another driver'}"
                 )
             continue
         if not (task or candidate.task):
@@ -149,7 +149,6 @@ def recipe_of(simulator: str, robot: str | None = None, task: str | None = None)
             ],
         )
     raise RecipeError(
-        f"simulator '{simulator}': expected a robot that says 'simulator: {simulator}', found "
-        f"none. Name "
-        "yours with --robot"
+        f"simulator '{simulator}': expected a robot with 'simulator: {simulator}', found none. "
+        "Name yours with --robot"
     )

@@ -65,7 +65,9 @@ def collect(
     code = _run(recipe, run_dir, before, quiet, pictured) if missing > 0 else 0
     print(_result_text(recipe, takes_of(run_dir, recipe), run_dir), flush=True)
     if code:
-        print(f"stopped before its end; the same command with --out {run_dir} goes on", flush=True)
+        print(
+            f"stopped before its end; the same command with --out {run_dir} continues", flush=True
+        )
     else:
         print(next_commands(recipe, name, overrides, run_dir), flush=True)
     return code
@@ -123,7 +125,7 @@ def _start(
 ) -> None:
     print(
         f"run folder: {run_dir}: {before.succeeded} of {recipe.collect.episodes} demonstrations "
-        f"are there",
+        "are recorded",
         flush=True,
     )
     if pictured:
@@ -167,9 +169,8 @@ class CollectDisplay(Display):
         rows = [
             (
                 "takes",
-                f"{succeeded} of {self.recipe.collect.episodes} succeeded, {failed} did not, "
-                f"{status['dropped']} "
-                "discarded",
+                f"{succeeded} of {self.recipe.collect.episodes} succeeded, {failed} failed, "
+                f"{status['dropped']} discarded",
             ),
             ("elapsed", clock(self.elapsed)),
             ("disk", self._disk()),
@@ -264,9 +265,7 @@ def _result_text(recipe: Recipe, demonstrations: DemonstrationStats, run_dir: Pa
     """Return the number of episodes so far, in words."""
     return (
         f"{demonstrations.succeeded} of {recipe.collect.episodes} demonstrations succeeded and "
-        f"count, "
-        f"{demonstrations.failed} did not; "
-        f"{demonstrations.size / 1e6:.1f} MB in {run_dir}"
+        f"count, {demonstrations.failed} failed; {demonstrations.size / 1e6:.1f} MB in {run_dir}"
     )
 
 

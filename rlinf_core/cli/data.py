@@ -215,9 +215,8 @@ def report(together: Response, single: list[Response], episodes: int) -> str:
         )
     delay, lag = 1.5 * together.delay_s, 1.5 * together.lag_s
     lines.append(
-        f"for simulation.randomise: {{delay_s: {delay:.2f}, lag_s: {lag:.2f}}}, less what the "
-        f"simulator has "
-        "of its own (identify a recording of it too)"
+        f"for simulation.randomise: {{delay_s: {delay:.2f}, lag_s: {lag:.2f}}}, minus the "
+        "simulator's own values (run find-dynamics on a recording of the simulator too)"
     )
     return "\n".join(lines)
 
@@ -237,8 +236,8 @@ def check(paths: list[Path], recipe: str | None, json_file: Path | None) -> int:
     for folder, reason in broken.items():
         print(f"{escape_ascii(folder)}: {reason}")
     print(
-        f"{len(folders) - len(broken)} of {len(folders)} recordings are whole"
-        + ("; `rlinf data repair` keeps what is whole of the others" if broken else "")
+        f"{len(folders) - len(broken)} of {len(folders)} recordings are intact"
+        + ("; `rlinf data repair` keeps the intact part of the others" if broken else "")
     )
     _write(
         json_file,
@@ -258,15 +257,15 @@ def repair(paths: list[Path], out: Path) -> int:
 
     broken = [folder for folder in recordings(paths) if fault(folder)]
     if not broken:
-        print("all are whole; nothing was written")
+        print("all are intact; nothing was written")
         return 0
     complete = copied = 0
     with new_folder(out) as folder:
         for source in broken:
             if (folder / source.name).exists():
                 print(
-                    f"{escape_ascii(source)}: left out, as another of that name is in {out}; "
-                    f"repair it to another --out"
+                    f"{escape_ascii(source)}: left out, since {out} has a recording of that name; "
+                    "repair it to another --out"
                 )
                 continue
             try:
@@ -282,16 +281,16 @@ def repair(paths: list[Path], out: Path) -> int:
                 + (
                     f"no {done.kind}: {done.fault}"
                     if done.fault
-                    else f"{'what is left of ' * (not done.intact)}a "
+                    else f"{'the intact part of ' * (not done.intact)}a "
                     f"{'whole ' * (done.kind == EPISODE)}{done.kind}, sealed"
                 )
             )
         if not copied:
             raise EpisodeError(
-                f"nothing whole in {len(broken)} broken recordings; nothing was written",
+                f"no intact part in {len(broken)} damaged recordings; nothing was written",
                 code="RL-E401",
             )
-    print(f"{complete} of {len(broken)} are whole again, in {out}")
+    print(f"{complete} of {len(broken)} are repaired, in {out}")
     return int(complete < len(broken))
 
 
@@ -476,7 +475,7 @@ def train(
 
     if out.exists():
         raise EpisodeError(
-            f"--out {out}: expected a file that is not there yet; nothing is overwritten",
+            f"--out {out}: expected a new file; nothing is overwritten",
             code="RL-E207",
         )
     picture = (
@@ -486,8 +485,7 @@ def train(
     )
     if picture.exists():
         raise EpisodeError(
-            f"--out {out}: expected a file beside which its picture {picture.name} is not there "
-            f"yet; "
+            f"--out {out}: expected a name whose picture {picture.name} does not exist yet; "
             "nothing is overwritten. Choose another name",
             code="RL-E207",
         )
@@ -505,15 +503,14 @@ def train(
     learned, judged = training.split(frames, held_out, seed)
     out.parent.mkdir(parents=True, exist_ok=True)
     with Progress(transient=True) as progress:
-        task = progress.add_task("learning to see success", total=steps)
+        task = progress.add_task("training the success classifier", total=steps)
         network = training.train(learned, steps, seed, lambda _: progress.advance(task))
     try:
         write_atomically(out, network.save)
     except OSError as error:
         raise RlinfError(
-            f"--out {out}: cannot be written: {error.strerror or error}. Nothing is left there; "
-            f"free the "
-            "disk, or choose another folder, and train again",
+            f"--out {out}: cannot be written: {error.strerror or error}. Nothing was left there. "
+            "Free disk space or choose another folder, then train again",
             code="RL-E207",
         ) from error
     if learns_progress:
@@ -523,12 +520,10 @@ def train(
     write_atomically(picture, lambda temporary: _picture(judged, verdicts, temporary))
     print(
         f"{out}: {scores.accuracy:.1%} of {scores.positives + scores.negatives} frames of held-out "
-        f"episodes; missed "
-        f"{scores.missed} of {scores.positives} that show success, took {scores.invented} of "
-        f"{scores.negatives} others "
-        f"for it\nwhat it takes for what: {picture}\nin a task's file: reward: {{kind: classifier, "
-        f"model: {out.name}}}, "
-        "and success_steps: 2 against single frames"
+        f"episodes; missed {scores.missed} of {scores.positives} that show success, took "
+        f"{scores.invented} of {scores.negatives} others for it\nexamples of its decisions: "
+        f"{picture}\nin a task's file: reward: {{kind: classifier, model: {out.name}}}, and "
+        "success_steps: 2 against single frames"
     )
     if json_file:
         json_file.write_text(json.dumps(asdict(scores) | {"accuracy": scores.accuracy}))
@@ -558,8 +553,8 @@ def _picture(frames: Frames, verdicts: np.ndarray, path: Path, columns: int = 6)
     kinds = {
         "success, seen": (True, True),
         "success, missed": (True, False),
-        "none, seen as none": (False, False),
-        "none, taken for success": (False, True),
+        "no success, recognised as none": (False, False),
+        "no success, classified as success": (False, True),
     }
     shape, axes = plt.subplots(
         len(kinds), columns, figsize=(1.4 * columns, 1.6 * len(kinds)), constrained_layout=True

@@ -211,7 +211,7 @@ def direct_to_its_end(
                 for event in reversed(read_events(run_dir)[before:])
                 if event["event"] == "error"
             ),
-            f"the director ended without a word; see {run_dir / 'logs/director.log'}",
+            f"the director ended without a message; see {run_dir / 'logs/director.log'}",
         )
         raise RlinfError(f"the run stopped: {last}\nEverything recorded is in {run_dir}")
     return before
@@ -257,7 +257,7 @@ def up(
     recipe = load_recipe(name, [*overrides, *served(web), *collect_overrides])
     if json_file and not episodes:
         raise RecipeError(
-            "--json: expected with --episodes, after which a station is through; got it alone"
+            "--json: expected together with --episodes, which ends the station, got it alone"
         )
     station = recipe.station
     if not episodes:

@@ -74,8 +74,8 @@ def run_check(check: Callable[[], Finding], progress: Progress) -> Finding:
         name = check.__name__.strip("_").replace("_", " ")
         return Finding(
             name,
-            f"cannot be known: {type(error).__name__}: {error}",
-            "look at it by hand",
+            f"cannot be checked: {type(error).__name__}: {error}",
+            "check it by hand",
             needed=False,
         )
 
@@ -207,7 +207,7 @@ def _middleware() -> Finding:
     if middleware and middleware != FAST_DDS:
         return Finding(
             "DDS",
-            f"{middleware}, for which no profile of ours is",
+            f"{middleware}, for which rlinf has no profile",
             f"unset RMW_IMPLEMENTATION, in .bashrc too: expected {FAST_DDS}",
         )
     return Finding(
@@ -250,7 +250,7 @@ def _priority() -> Finding:
     granted = subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
     return Finding(
         "real-time priority",
-        "granted" if granted else "not granted (a robot's control path wants it)",
+        "granted" if granted else "not granted (needed for the control of a real robot)",
         "" if granted else "'<you> - rtprio 90' in /etc/security/limits.conf, and log in again",
         needed=False,
     )
@@ -260,7 +260,7 @@ def _awake() -> Finding:
     granted = os.access(AWAKE, os.W_OK)
     return Finding(
         "cores kept awake",
-        "granted" if granted else "not granted (the interlock asks for it in real time)",
+        "granted" if granted else "not granted (the interlock requests it in real time)",
         "" if granted else f"sudo chmod a+w {AWAKE} (at every boot: a udev rule)",
         needed=False,
     )
@@ -339,7 +339,7 @@ def _disk() -> Finding:
     return Finding(
         "disk",
         f"{free:.0f} GB free",
-        "" if free > 5 else "expected 5 GB for what is installed and a run",
+        "" if free > 5 else "expected 5 GB for the installation and a run",
     )
 
 
@@ -349,8 +349,8 @@ def _home() -> Finding:
     place = os.environ.get("HOME") or "no HOME in this shell"
     return Finding(
         "home",
-        f"{place}: nothing can be written there; logs go to the run, caches to a folder that is "
-        "removed at the end of each command"
+        f"{place}: not writable. Logs go to the run folder, caches to a folder that is removed at "
+        "the end of each command"
         if lacks
         else place,
         lacks,
@@ -369,7 +369,9 @@ def _latches() -> Finding:
     try:
         check_folder(folder)
     except OSError as error:
-        return Finding(subject, str(error), "see there: no robot with hardware arms before that")
+        return Finding(
+            subject, str(error), "see the message: a robot with hardware cannot be armed before"
+        )
     if not os.access(folder, os.W_OK | os.X_OK):
         return Finding(
             subject,

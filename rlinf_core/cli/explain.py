@@ -20,8 +20,8 @@ def explain(code: str) -> None:
     name = f"RL-E{code.strip(' []').upper().removeprefix('RL-').removeprefix('E')}"
     if name not in kinds:
         raise RlinfError(
-            f"explain: expected a code as RL-E101, got '{code}'{nearest(name, kinds)}. "
-            "rlinf explain lists all codes",
+            f"explain: expected a code such as RL-E101, got '{code}'{nearest(name, kinds)}. rlinf "
+            "explain lists all codes",
             code="RL-E110",
         )
     kind = kinds[name]

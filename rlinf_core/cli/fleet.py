@@ -40,9 +40,8 @@ def enroll(station: str, out: Path, days: float, renew: bool, fleet: Path) -> No
     """Enroll a station and print what to do with its files."""
     carried = Fleet(fleet).enroll(station, out, days, renew)
     print(
-        f"station '{station}' is {'renewed' if renew else 'enrolled'} in {fleet.resolve()}. Carry "
-        f"over, by a way that "
-        "nobody else can read:"
+        f"station '{station}' is {'renewed' if renew else 'enrolled'} in {fleet.resolve()}. Copy "
+        "these files to the station over a private channel:"
     )
     print(*(f"  {path.resolve()}" for path in carried), sep="\n")
     print(
@@ -57,8 +56,8 @@ def revoke(station: str, fleet: Path) -> None:
     """Revoke a station's certificate."""
     moved_to = Fleet(fleet).revoke(station)
     print(
-        f"station '{station}' is revoked: it gets nothing from its next call on. Its certificate "
-        f"is kept in {moved_to}"
+        f"station '{station}' is revoked: its next call is refused. Its certificate is in "
+        f"{moved_to}"
     )
 
 
@@ -70,7 +69,9 @@ def stations(fleet: Path) -> None:
     print(
         *(f"{name:<24} {state:<10} until {deadline}" for name, state, deadline in rows)
         if rows
-        else [f"nobody is enrolled in {fleet.resolve()}: rlinf fleet enroll STATION --out FOLDER"],
+        else [
+            f"no station is enrolled in {fleet.resolve()}: rlinf fleet enroll STATION --out FOLDER"
+        ],
         sep="\n",
     )
     print(*authority.warnings(), sep="\n", end="\n" if authority.warnings() else "")
@@ -184,7 +185,7 @@ def lines(document: dict[str, Any]) -> list[str]:
     """Return the state of the release in words."""
     silent, trial, result = time.time() - document["time"], document["trial"], []
     if silent > GONE_S:
-        result.append(f"The trainer has said nothing for {silent:.0f} s: this is how it was then.")
+        result.append(f"The trainer has been silent for {silent:.0f} s. This is its last state.")
     if not document["stations"]:
         result.append("No station has called yet.")
     if not document["staged"]:
@@ -217,11 +218,13 @@ def lines(document: dict[str, Any]) -> list[str]:
 def _watched(current: int, watched: dict[str, Any]) -> str:
     """Return the comparison of the current version with the previous one, in words."""
     if not watched["episodes"]:
-        return f"Version {current} is watched since it went to all: no episode of it has come yet."
+        return (
+            f"Version {current} was released to all and is watched: no episode of it has "
+            "arrived yet."
+        )
     values = ", ".join(f"{name} {value:.3g}" for name, value in watched["p_values"].items())
-    end = "" if watched["left"] else " Nothing is left to compare it with: it stays."
+    end = "" if watched["left"] else " No episode is left for a comparison, so it stays."
     return (
-        f"Version {current} since it went to all, {watched['episodes']} episodes: "
-        f"{watched['figures']}. p: {values}; "
-        f"rolled back at {watched['rolled_back_at']:.3g}.{end}"
+        f"Version {current} since its release to all, {watched['episodes']} episodes: "
+        f"{watched['figures']}. p: {values}; rolled back at {watched['rolled_back_at']:.3g}.{end}"
     )

@@ -114,11 +114,12 @@ class Station:
         self.note(
             f"station '{self.member.name}' died: {reason}. "
             + (
-                "It is started again"
+                "It is restarted"
                 if again
-                else f"{len(self.deaths)} times within {WINDOW_S / 60:.0f} minutes: it is left"
+                else f"{len(self.deaths)} times within {WINDOW_S / 60:.0f} minutes: it is not "
+                "restarted"
                 if self.respawn
-                else "The others go on; --respawn starts one again"
+                else "The others continue; --respawn restarts a station"
             )
         )
         if again:
@@ -227,7 +228,7 @@ def _together(recipe: Recipe, run_dir: Path, display: FleetDisplay) -> bool:
             with display:
                 _play(trainer, display, recipe.online.drain_timeout_s)
         except KeyboardInterrupt:
-            print("stopping: the stations, then the trainer, which keeps what it has", flush=True)
+            print("stopping the stations, then the trainer, which saves its state", flush=True)
             return True
         finally:
             with ThreadPoolExecutor(len(display.stations)) as pool:
@@ -267,11 +268,8 @@ def _play(trainer: Supervisor, display: FleetDisplay, drain_timeout_s: float) ->
             ):  # else the trainer still reads arrived ones
                 names = ", ".join(station.member.name for station in all_lost)
                 raise RlinfError(
-                    f"the trainer waits for demonstrations that {names} would have shown, and "
-                    f"nobody else "
-                    "will. The same command goes on with all of them; --respawn starts one that "
-                    "dies again "
-                    "by itself"
+                    f"the trainer waits for demonstrations of {names}, which ended. The same "
+                    "command continues with all stations; --respawn restarts a station that ends"
                 )
         playing = bool(others)
         if not playing and not any(
@@ -288,8 +286,8 @@ def _print_result(recipe: Recipe, run_dir: Path, stations: list[Station], stoppe
         print(f"  {station.member.name}: {station.result}")
     if waiting := sum(station.closed for station in stations):
         print(
-            f"{waiting} episodes wait in {run_dir / FOLDER}/*/spool/closed: the same command sends "
-            f"them"
+            f"{waiting} episodes wait in {run_dir / FOLDER}/*/spool/closed. The same command sends "
+            "them"
         )
-    print(f"the same command with --out {run_dir} goes on{how_to_judge(recipe, run_dir)}")
+    print(f"the same command with --out {run_dir} continues{how_to_judge(recipe, run_dir)}")
     return 130 if stopped else int(any(station.state == LOST for station in stations))

@@ -169,8 +169,8 @@ def ros_options(arguments: Mapping[str, str]) -> dict[str, list[str]]:
         path = folder("params_file", arguments["params_file"])
         if not path.is_file():
             raise RecipeError(
-                f"params_file: expected a YAML file of ROS parameters, got '{path}', which is no "
-                f"file"
+                f"params_file: expected a YAML file of ROS parameters, got '{path}', which is not "
+                "a file"
             )
         _check_parameters(path)
         options["parameters"] = [str(path)]
@@ -234,7 +234,7 @@ def file(argument: str, text: str) -> Path:
 def number(argument: str, text: str) -> int:
     """Return the integer in an argument."""
     if not re.fullmatch(r"\d{1,9}", text, re.ASCII):
-        raise RecipeError(f"{argument}: expected a whole number from 0 on, got '{text}'")
+        raise RecipeError(f"{argument}: expected a whole number of at least 0, got '{text}'")
     return int(text)
 
 

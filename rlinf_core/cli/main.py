@@ -48,9 +48,9 @@ from rlinf_core.page import PORT as PAGE_PORT
 
 MAX_PORT = 65535
 REMEDIES = dict.fromkeys(
-    (errno.ENOSPC, errno.EDQUOT), ". Free the disk, and give the command again"
+    (errno.ENOSPC, errno.EDQUOT), ". Free disk space and run the command again"
 ) | {
-    errno.EROFS: ". Choose a folder that may be written to",
+    errno.EROFS: ". Choose a writable folder",
     errno.ENAMETOOLONG: ". Choose a shorter name: file systems take 255 bytes",
 }
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads cost more than they gain on small matrices
@@ -198,21 +198,21 @@ def _new(commands: Commands) -> None:
     robot.add_argument(
         "model", type=Path, help="an MJCF (.xml, with its assets beside it) or a URDF with one arm"
     )
-    robot.add_argument("--name", default="", help="of the robot (default: that of the file)")
-    robot.add_argument("--out", type=Path, help="a new folder (default: ./NAME)")
+    robot.add_argument("--name", default="", help="name of the robot (default: that of the file)")
+    robot.add_argument("--out", type=Path, help="new folder for the files (default: ./NAME)")
     robot.add_argument(
         "--joints",
         nargs="+",
         **SEVERAL,
         metavar="JOINT",
-        help="the arm's, from base to tool (default: found in the model)",
+        help="joints of the arm, from base to tool (default: found in the model)",
     )
     robot.add_argument(
         "--tool",
         default="",
         metavar="SITE_OR_BODY",
-        help="whose frame is the tool's; of a model with several arms it chooses one (default: "
-        "found)",
+        help="body or site with the tool's frame; it selects the arm if the model has several "
+        "(default: found)",
     )
     robot.add_argument(
         "--home",
@@ -220,8 +220,8 @@ def _new(commands: Commands) -> None:
         type=float,
         **SEVERAL,
         metavar="ANGLE",
-        help="of each joint where an episode begins [rad or m] (default: the model's keyframe, or "
-        "a search)",
+        help="position of each joint at the start of an episode [rad or m] (default: the "
+        "model's keyframe, or a search)",
     )
     robot.add_argument(
         "--no-gripper", dest="gripper", action="store_false", help="leave the gripper as it is"
@@ -290,9 +290,8 @@ def _plan(commands: Commands) -> None:
         "show where the parts of a run execute, and why",
         (
             "Prints the graph of a recipe's run, the layout on this machine with its expected "
-            "rate, the runner-up, and the "
-            "layouts that cannot be. With placement.auto=true the run itself chooses so. Nothing "
-            "is started."
+            "rate, the runner-up, and the impossible layouts. With placement.auto=true the run "
+            "itself chooses in this way. Nothing is started."
         ),
     )
     plan.add_argument("name", metavar="recipe", help="a name in configs/ or a YAML file")
@@ -330,8 +329,8 @@ def _trace(commands: Commands) -> None:
         "cli.plan:trace_command",
         "write the timeline of a run, for Chrome or Perfetto",
         (
-            "Writes what trainer, workers and learners did when, from what rlinf train has "
-            "recorded in the run's folder."
+            "Writes the activity of trainer, workers and learners over time, as rlinf train "
+            "recorded it in the run folder."
         ),
     )
     trace.add_argument("run_dir", metavar="run", type=Path, help="a run folder")
@@ -390,7 +389,7 @@ def _parser() -> argparse.ArgumentParser:
         "cli.train:train_command",
         "train a policy with a recipe: in simulators, on recordings or with stations",
         None,
-        "Training with stations goes on until Ctrl-C. A run that is already in --out is resumed.",
+        "Training with stations continues until Ctrl-C. A run that is already in --out is resumed.",
     )
     train.add_argument(
         "--no-report",
@@ -406,10 +405,9 @@ def _parser() -> argparse.ArgumentParser:
         "cli.sweep:sweep_command",
         "train every combination of some settings, and compare the results",
         None,
-        "The values follow Hydra's grammar: seed=0,1 "
-        "algorithm.learning_rate=choice(1e-3,3e-4) policy.horizon=range(1,4). "
-        "At the end it prints a table "
-        "and draws a picture. A sweep that is already in --out goes on.",
+        "The values follow Hydra's grammar: seed=0,1 algorithm.learning_rate=choice(1e-3,3e-4) "
+        "policy.horizon=range(1,4). At the end it prints a table and draws a picture. A sweep "
+        "that is already in --out continues.",
     )
     sweep.add_argument(
         "--jobs", type=at_least(1, int), default=1, metavar="N", help="runs at a time (default: 1)"
@@ -612,7 +610,7 @@ def _parser() -> argparse.ArgumentParser:
         "--rviz",
         dest="show",
         action="store_true",
-        help="and open RViz with it, in place of this command",
+        help="also open RViz with the layout; it replaces this command",
     )
     chat = command(
         commands,
@@ -631,8 +629,8 @@ def _parser() -> argparse.ArgumentParser:
         "--scene",
         type=at_least(0, int),
         metavar="SEED",
-        help="let it play this scene of its task; "
-        "evaluations begin at 1000000 (default: you write the messages)",
+        help="play this scene of its task; evaluation scenes begin at 1000000 (default: you "
+        "write the messages)",
     )
     chat.add_argument(
         "--temperature",
@@ -780,7 +778,7 @@ def _parser() -> argparse.ArgumentParser:
         help="longest wait of a request for others of its batch (default: 5)",
     )
     serve.add_argument(
-        "--device", default="auto", help="auto, the best there is (default), or cpu, cuda, ..."
+        "--device", default="auto", help="auto, the best available one (default), or cpu, cuda, ..."
     )
     serve.add_argument(
         "--precision",

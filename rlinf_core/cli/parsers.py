@@ -163,7 +163,7 @@ def _push(parser: argparse.ArgumentParser) -> None:
         dest="repository",
         required=True,
         metavar="OWNER/NAME",
-        help="the repository, which is created if it is not there",
+        help="the repository, which is created if it does not exist",
     )
     parser.add_argument(
         "--public", action="store_true", help="a new repository is public (default: private)"
@@ -190,10 +190,9 @@ def _imports(data: Commands) -> None:
         "cli.data:import_lerobot",
         "make recordings from a LeRobot data set (v3.0)",
         (
-            "They are as a station records them, for training (collect.recordings) and all other "
-            "commands. Every feature is "
-            "compared with the station's specs first, and nothing is written where one does not "
-            "fit."
+            "The recordings have the format of a station's, for training (collect.recordings) and "
+            "all other commands. Every feature is compared with the station's specs first, and "
+            "nothing is written if one does not fit."
         ),
     )
     lerobot.add_argument("dataset", type=Path, help="folder of the data set, with meta/ and data/")
@@ -277,7 +276,8 @@ def reward_commands(commands: Commands) -> None:
         "--progress",
         dest="learns_progress",
         action="store_true",
-        help="learn a dense reward, the share of an episode that is over, not success",
+        help="train a dense reward (the elapsed fraction of an episode) instead of a classifier "
+        "of success",
     )
     train.add_argument(
         "--steps",
@@ -291,7 +291,7 @@ def reward_commands(commands: Commands) -> None:
         type=fraction,
         default=0.2,
         metavar="FRACTION",
-        help="part of the episodes that tests it (default: 0.2)",
+        help="fraction of the episodes for the test (default: 0.2)",
     )
     train.add_argument(
         "--seed",
@@ -316,10 +316,9 @@ def monitor_commands(commands: Commands) -> None:
         "cli.monitor:fit",
         "fit a failure monitor to episodes of a run's policy",
         (
-            "Takes the run's recordings that the policy played alone, or plays --episodes in "
-            "simulation. Prints the false "
-            "alarms and the failures found on episodes held out. A station takes the file as "
-            "station.policy.monitor."
+            "Uses recordings that the policy played alone, or plays --episodes in simulation. "
+            "Prints the false alarms and the failures found on episodes held out. A station takes "
+            "the file as station.policy.monitor."
         ),
     )
     fit.add_argument("run_dir", metavar="run", type=Path, help="a run folder")
@@ -341,7 +340,7 @@ def monitor_commands(commands: Commands) -> None:
         type=at_least(0, int),
         default=0,
         metavar="N",
-        help="play so many in simulation; 0 takes the recordings (default)",
+        help="number of episodes to play in simulation; 0 takes the recordings (default)",
     )
     fit.add_argument(
         "--seed",
@@ -570,7 +569,7 @@ def station_commands(commands: Commands) -> None:
         commands,
         "arm",
         "arm a running station's interlock",
-        "A real arm is armed by a person, at a terminal.",
+        "For a real arm, a person must run this at a terminal.",
     )
     of(
         commands,
@@ -650,8 +649,8 @@ def station_commands(commands: Commands) -> None:
         "shut down, deactivate or activate a running node",
         (
             "Interlock: shutdown brakes, disarms, and then ends; deactivate and activate only "
-            "while DISARMED and at rest. "
-            "Other nodes: docs/howto/ros.md says what each does while it is inactive."
+            "while DISARMED and at rest. docs/howto/ros.md describes the other nodes while "
+            "inactive."
         ),
         **node,
         value="deactivate, activate, shutdown, cleanup, configure",
@@ -712,10 +711,8 @@ def world_commands(commands: Commands) -> None:
         "cli.world:rank",
         "order policies by the success that a learned world predicts",
         (
-            "Imagines whole episodes from how recorded ones began. The order is worth more than "
-            "the "
-            "figures: errors add up over "
-            "an episode, and the interval is of chance alone."
+            "Imagines episodes from the first steps of recorded ones. Trust the order more than "
+            "the figures: errors add up over an episode, and the interval covers only chance."
         ),
     )
     rank.add_argument("world", type=Path, metavar="RUN", help="folder of a run with a world")

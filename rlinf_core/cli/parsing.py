@@ -162,8 +162,7 @@ def written(*endings: str) -> Callable[[str], Path]:
             or not os.access(existing, os.W_OK)
         ):
             raise argparse.ArgumentTypeError(
-                f"expected a file in a folder that is there and may be written to, got "
-                f"{text or 'an empty name'}"
+                f"expected a file in an existing, writable folder, got {text or 'an empty name'}"
             )
         return path
 

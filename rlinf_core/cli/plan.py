@@ -88,7 +88,7 @@ def graph_lines(graph: Graph, name: str, machine: Machine) -> list[str]:
     ]
     lines += ["", "edges"]
     for edge in graph.edges:
-        room = "any number may wait" if math.isinf(edge.capacity) else f"{edge.capacity:g} may wait"
+        room = "unbounded" if math.isinf(edge.capacity) else f"{edge.capacity:g} may wait"
         age = "" if math.isinf(edge.staleness) else f", at most {edge.staleness:g} updates old"
         lines.append(f"  {edge.source} -> {edge.target}: {edge.carries}, {room}{age}")
     return [*lines, ""]

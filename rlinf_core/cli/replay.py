@@ -73,16 +73,14 @@ def check(actions: RecordedActions, recording: Path, recipe: Recipe, name: str) 
     period_s = float(episode.stamps_ns[-1] - episode.stamps_ns[0]) / 1e9 / len(episode)
     if abs(period_s * spec.control_hz - 1.0) > PERIOD:
         raise EpisodeError(
-            f"{recording}: expected {spec.control_hz:g} time steps a second, as the station has, "
-            f"got "
-            f"{1.0 / period_s:.1f}. Name the recipe that it was recorded with: --recipe"
+            f"{recording}: expected {spec.control_hz:g} time steps per second (the station's), got "
+            f"{1.0 / period_s:.1f}. Name the recipe of this recording: --recipe"
         )
     if recorded.hash != spec.hash and episode.spec_hash != spec.hash:
         difference = spec.difference(recorded) or "units or scales of the actions differ"
         raise EpisodeError(
             f"{recording}: expected the specs of the station of '{name}' ({spec.hash}), got "
-            f"{episode.spec_hash}:\n{difference}\nName the recipe that it was recorded with: "
-            f"--recipe"
+            f"{episode.spec_hash}:\n{difference}\nName the recipe of this recording: --recipe"
         )
     before = _robot_of(recording)
     if before and Path(before).name != Path(recipe.station.robot).name:
@@ -94,10 +92,9 @@ def check(actions: RecordedActions, recording: Path, recipe: Recipe, name: str) 
     limits = "+".join(load_limits(path).hash for _, path in sorted(robot.interlocks.items()))
     if episode.limits_hash != limits:
         raise EpisodeError(
-            f"{recording}: expected limits {limits}, as the station has, got {episode.limits_hash}"
-            f"{_limits_difference(recording, robot.interlocks[''])}. The same actions would move "
-            f"the arm "
-            "otherwise. Name the recipe and robot that it was recorded with"
+            f"{recording}: expected limits {limits} (the station's), got "
+            f"{episode.limits_hash}{_limits_difference(recording, robot.interlocks[''])}. The same "
+            "actions would move the arm differently. Name the recipe and robot of this recording"
         )
 
 
@@ -135,7 +132,7 @@ def _play(recipe: Recipe, actions: RecordedActions, run_dir: Path) -> int:
     if not (station_robot(recipe).without_hardware or terminal or recipe.station.web.port):
         raise RecipeError(
             "rlinf replay: expected a terminal, where a person arms the arm, got none. Run it in "
-            "one"
+            "a terminal"
         )
     operator = replace(operator_process(recipe, run_dir), terminal=terminal, restart=SHUTDOWN)
     with terminal_as_before(), exclusive_run(recipe, run_dir) as supervisor:

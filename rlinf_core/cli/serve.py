@@ -46,14 +46,13 @@ def serve(
 
     if (tls_cert is None) != (tls_key is None):
         raise ServingError(
-            "--tls-cert: expected --tls-key beside it, and the other way round, got one of both"
+            "--tls-cert: expected --tls-cert and --tls-key together, got only one of them"
         )
     key = access.read_key(api_key_file) if api_key_file else ""
     if key and lerobot_port is not None:
         raise ServingError(
-            "--lerobot-port: expected no --api-key-file beside it, since LeRobot's client shows no "
-            "key: "
-            "every user of this machine could ask without one"
+            "--lerobot-port: expected no --api-key-file with it, since LeRobot's client sends no "
+            "key. Every user of this machine could then query the policy without one"
         )
     tls = access.server_context(tls_cert, tls_key) if tls_cert and tls_key else None
     access.check_exposure(host, tls is not None, key, plaintext)
@@ -80,8 +79,9 @@ def serve(
         if not is_loopback(host) and plaintext:
             _print_line(
                 f"serve: listens on {host}:{at} with --plaintext: "
-                f"{'clients show a key' if key else 'nobody is asked for a key'}, "
-                f"{'encrypted' if tls else 'without encryption'}. Keep that network to yourself"
+                f"{'clients need a key' if key else 'no key is required'}, "
+                f"{'encrypted' if tls else 'without encryption'}. Use this only on a private "
+                "network"
             )
 
     async def until_stopped() -> None:
@@ -120,9 +120,8 @@ def adapters(policy: Path, folder: Path) -> None:
     peft_folder.save(loaded.network, loaded.config.lora, loaded.factory, base, folder)
     print(
         f"{folder}: LoRA of rank {loaded.config.lora.rank} on {base or 'a network from scratch'}. "
-        f"It is used by "
-        f"PeftModel.from_pretrained(model, {str(folder)!r}), or by policy.adapters with "
-        f"policy.checkpoint"
+        f"Use it with PeftModel.from_pretrained(model, {str(folder)!r}), or by policy.adapters "
+        "with policy.checkpoint"
     )
 
 

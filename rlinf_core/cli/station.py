@@ -158,22 +158,19 @@ def camera(
     check_recipe(recipe)
     if not re.fullmatch(r"[1-9]\d?x[1-9]\d?", board) or min(map(int, board.split("x"))) < 3:
         raise RecipeError(
-            f"--board: expected the inner corners of a chessboard, 3x3 at least, e.g. 8x5, got "
+            "--board: expected the inner corners of a chessboard, at least 3x3, e.g. 8x5, got "
             f"'{board}'"
         )
     if sum(map(int, board.split("x"))) % 2 == 0:
         raise RecipeError(
-            f"--board: expected one even number and one odd, e.g. 8x5, got '{board}', a board that "
-            f"looks the "
-            "same turned by 180 degrees: how it lies cannot be told. Cover a row of its squares, "
-            "and say one "
-            "less, or take another board"
+            f"--board: expected one even number and one odd, e.g. 8x5, got '{board}'. Such a board "
+            "looks the same after half a turn, so its orientation is ambiguous. Cover a row of "
+            "squares and give one less, or use another board"
         )
     if (what, on) == ("locate", TOOL) and not station_robot(recipe).tool_frame:
         raise RecipeError(
-            "--on: expected base, as robot.yaml says tool_frame: '', none, got tool. Give that "
-            "frame a name, "
-            "e.g. tool_frame: tcp"
+            "--on: expected base, since robot.yaml has no tool frame (tool_frame: ''), got tool. "
+            "Name that frame, e.g. tool_frame: tcp"
         )
     if not 0.001 <= square <= 1.0:
         raise RecipeError(f"--square: expected 0.001 to 1 m, got {square}")

@@ -64,7 +64,7 @@ def sweep_command(name: str, overrides: list[str], run_dir: Path, jobs: int) -> 
         for run, code in ended:
             if code:
                 failed.append(run)
-                outcome = f"failed; its last words are in {run / 'log.txt'}"
+                outcome = f"failed; see the end of {run / 'log.txt'}"
             else:
                 last = read_evaluations(run)[-1]
                 outcome = (
@@ -89,19 +89,15 @@ def _check(recipe: Recipe, run: Path) -> None:
     check_recipe(recipe)
     if source_of(recipe) == STATIONS:
         raise RecipeError(
-            f"recipe {recipe.name}: expected one of simulators or recordings, got one of stations, "
-            f"whose "
-            "training waits for them until Ctrl-C. Run each by `rlinf demo`, then `rlinf compare`; "
-            "or name "
-            "environments: --set simulation.environments=8"
+            f"recipe {recipe.name}: expected a recipe for simulators or recordings, got one for "
+            "stations, whose training waits for them until Ctrl-C. Run each by `rlinf demo`, then "
+            "`rlinf compare`. Or set --set simulation.environments=8"
         )
     if source_of(recipe) == RECORDINGS and not simulated(recipe):
         raise RecipeError(
-            f"recipe {recipe.name}: expected runs that are judged in simulation, to be compared, "
-            f"got "
-            f"recordings of robot '{recipe.station.robot}', which no simulator has. Train each by "
-            f"`rlinf "
-            "train`, and have it judged at the robot"
+            f"recipe {recipe.name}: expected runs with an evaluation in simulation, got recordings "
+            f"of robot '{recipe.station.robot}', which is not simulated. Train each by `rlinf "
+            "train`, and evaluate it on the robot"
         )
     check_trainer(recipe, run)
     if checkpoints(run / "checkpoints"):  # resumes, or is finished
@@ -113,9 +109,8 @@ def _check(recipe: Recipe, run: Path) -> None:
             if key in now and was[key] != now[key] and not key.startswith(MAY_CHANGE)
         ):
             raise RecipeError(
-                f"{key}: expected {was[key]}, with which {run} was trained, got {now[key]}: the "
-                f"table would "
-                "hold one beside the other. Choose another --out",
+                f"{key}: expected {was[key]}, the value of {run}, got {now[key]}. One table holds "
+                "runs of one recipe. Choose another --out",
                 code="RL-E109",
             )
 

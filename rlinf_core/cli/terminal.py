@@ -140,7 +140,7 @@ PHASES = {
     "done": "done",
 }
 LINES_S = 4.0  # interval of lines without a terminal
-NEARLY_FULL, FULL = 0.5, ": nothing is played or recorded until the trainer takes episodes"
+NEARLY_FULL, FULL = 0.5, ": nothing is played or recorded until the trainer accepts some"
 
 
 class Display:
@@ -250,8 +250,8 @@ class Display:
             rows.append(
                 (
                     "set aside",
-                    f"{trainer['set_aside']} episodes that the trainer refused; why is in "
-                    f"spool/refused",
+                    f"{trainer['set_aside']} episodes refused by the trainer; the reasons are in "
+                    "spool/refused",
                 )
             )
         if trainer.get("spool_full", 0.0) > NEARLY_FULL:

@@ -83,7 +83,7 @@ def _train(recipe: Recipe, run_dir: Path, report: bool, endless: bool, beginning
         steps.step("starting" + ", with demonstrations of the script" * _demonstrates(recipe))
         last = train(recipe, run_dir, on_progress=on_progress)
     if stopped and not endless:
-        print(f"stopped before its end; the same command with --out {run_dir} goes on")
+        print(f"stopped before its end; the same command with --out {run_dir} continues")
         return 130
     if last and report:
         with progress.Progress(TRAINING_REPORT_STEPS) as steps:
@@ -115,7 +115,7 @@ def _who_feeds(recipe: Recipe, run_dir: Path) -> str:
             f"; editors call http://{served.host}:{served.port}/v1 with the tokens in "
             f"{run_dir / 'clients'}; Ctrl-C ends it"
         )
-    shown = "recordings demonstrate, and " if recipe.collect.recordings else ""
+    shown = "demonstrations come from recordings; " if recipe.collect.recordings else ""
     token = token_of(recipe.bridge, run_dir)
     by = f" with the token in {token}" if token else ""
     return f"; {shown}stations call {recipe.bridge.address}{by}; Ctrl-C ends it"

@@ -32,9 +32,8 @@ def view(name: str, overrides: list[str], run_dir: Path, show: bool) -> int:
         return 0
     if not shutil.which("rviz2"):
         raise RecipeError(
-            "rviz2: expected it in this shell, found none. Run: source "
-            "/opt/ros/$ROS_DISTRO/setup.bash, or "
-            "apt-get install ros-$ROS_DISTRO-rviz2"
+            "rviz2: expected the command in this shell, found none. Run: source "
+            "/opt/ros/$ROS_DISTRO/setup.bash, or apt-get install ros-$ROS_DISTRO-rviz2"
         )
     if domain is not None:
         os.environ.update(of_every_process(domain))

@@ -28,8 +28,7 @@ def fit(run_dir: Path, overrides: list[str], seconds: float | None, json_file: P
     task = station_task(recipe)
     episodes = Episodes(run_episodes(run_dir, task.spec))
     print(
-        f"{len(episodes)} episodes, {episodes.steps} time steps, of which every tenth episode is "
-        f"held out",
+        f"{len(episodes)} episodes, {episodes.steps} time steps; every tenth episode is held out",
         flush=True,
     )
     world = WorldModel(task, recipe.world, recipe.seed)
@@ -124,7 +123,7 @@ def _report(world: WorldModel, json_file: Path | None) -> None:
     print(
         f"branches of at most {check.horizon} time steps"
         if world.usable
-        else "off: it predicts hardly better than that nothing changes. Record more episodes"
+        else "off: its prediction is hardly better than no change. Record more episodes"
     )
     if json_file:
         json_file.write_text(

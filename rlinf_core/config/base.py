@@ -46,7 +46,7 @@ def _at_home(place: str) -> str:
         return str(Path(place).expanduser()) if place.startswith("~") else place
     except RuntimeError as error:
         raise ValueError(
-            "expected a path, in which ~name is the home of a user of this machine"
+            "expected a path in which ~name is the home of a user of this machine"
         ) from error
 
 

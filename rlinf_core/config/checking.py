@@ -139,16 +139,17 @@ PATTERNS = {
     "first",
     r"^[A-Za-z_]\w*(\.\w+)+$": "a module's name: package.module",
     r"^(\w+:\S+)?$": "a name like kind:environment",
-    r"^(auto|cpu|(cuda|hpu|mps|mtia|npu|xpu)(:\d+)?)$": "auto, cpu, cuda, cuda:1, or as torch "
-    "names another device",
+    r"^(auto|cpu|(cuda|hpu|mps|mtia|npu|xpu)(:\d+)?)$": "auto, cpu, cuda, cuda:1, or another "
+    "device name of torch",
     r"^([^\s:/]+:\d{1,5})?$": "host:port, or nothing",
     r"^(wss?://[^\s/]+)?$": "ws://host:port",
     r"^(https?://[^\s]+)?$": "http://host:port/path, or nothing",
     r"^[A-Za-z0-9.:-]*$": "a host's name or address",
-    r"^((still|STOP|DISARMED|ARMED|ACTIVE|HOLD|FAULT)( \S+)?)?$": "still, STOP, DISARMED, ARMED, "
-    "ACTIVE, HOLD or FAULT, and "
-    "perhaps why: HOLD contact",
-    r"^(\s*\S.{8,}\S\s*)?$": "why, in ten characters or more, or nothing",
+    r"^((still|STOP|DISARMED|ARMED|ACTIVE|HOLD|FAULT)( \S+)?)?$": "still, STOP, DISARMED, "
+    "ARMED, ACTIVE, HOLD or "
+    "FAULT, optionally with a "
+    "cause: HOLD contact",
+    r"^(\s*\S.{8,}\S\s*)?$": "a reason of ten characters or more, or nothing",
     r"^(S\d+)?$": "S and a number",
     r"^[0-9A-Za-z]+$": "letters and digits",
     r"^[a-z0-9_]+$": "small letters, digits and _",

@@ -52,23 +52,21 @@ def override(document: Document, text: str) -> None:
             )
         if not exists:
             raise RecipeError(
-                f"override '{text}': expected a key that is said, got '{parsed.key_or_group}', "
-                f"which is not"
+                f"override '{text}': expected a key that the recipe sets, got "
+                f"'{parsed.key_or_group}', which it does not set"
             )
         if parsed.value_type is not None and (value := _plain(parsed.value())) != before:
             raise RecipeError(
-                f"override '{text}': expected the value that '{parsed.key_or_group}' has, "
-                f"{before!r}, got "
-                f"{value!r}. Leave the value away to take it out whatever it is"
+                f"override '{text}': expected the value of '{parsed.key_or_group}', {before!r}, "
+                f"got {value!r}. Use ~key without a value to remove any value"
             )
         _lookup(document.data, key[:-1])[1].pop(key[-1])
         document.forget(key)
         return
     if parsed.is_add() and not parsed.is_force_add() and exists:
         raise RecipeError(
-            f"override '{text}': expected a key that is not there yet, got "
-            f"'{parsed.key_or_group}', which is "
-            f"{before!r}. Leave the + away to change it"
+            f"override '{text}': expected a new key, got '{parsed.key_or_group}', which is "
+            f"{before!r}. Leave out the + to change it"
         )
     document.set(key, _plain(parsed.value()), f"override '{text}'")
 
@@ -157,14 +155,15 @@ def _parsed(text: str) -> Override:
         parsed = parser.parse_override(text)
         if parsed.package is not None:
             raise RecipeError(
-                f"override '{text}': expected key=value, got a package (@), which recipes have not"
+                f"override '{text}': expected key=value, got a package (@), which recipes do not "
+                "support"
             )
         return parsed
     except (HydraException, ValueError) as error:  # a ValueError: a number of thousands of digits
         raise _refused(text, error) from error
     except RecursionError:
         raise RecipeError(
-            f"override '{_short(text)}': expected brackets that are not nested so deep"
+            f"override '{_short(text)}': expected fewer levels of nested brackets"
         ) from None
 
 

@@ -21,8 +21,8 @@ MAX_BYTES = 4 << 20  # of a YAML text
 MAX_DEPTH = 64
 MAX_NODES = 100_000  # aliases expanded
 TOO_MANY = (
-    f"expected at most {MAX_NODES} values, each alias (*name) counted as often as it stands "
-    "there, and none that holds itself (&name and *name)"
+    f"expected at most {MAX_NODES} values, with each alias (*name) counted at each use, and no "
+    "value that contains itself (&name and *name)"
 )
 OCTAL = re.compile("[-+]?0[0-7_]*[1-7][0-7_]*")
 SHOWN = 100  # characters of a value that cannot be
@@ -106,7 +106,7 @@ def parse(text: str, where: str, inside: str = "") -> Document:
     except yaml.YAMLError as error:
         raise RecipeError(f"{where}: expected readable YAML, got: {error}") from error
     except RecursionError:
-        raise RecipeError(f"{where}: expected brackets that are not nested so deep") from None
+        raise RecipeError(f"{where}: expected fewer levels of nested brackets") from None
     if not isinstance(node, yaml.MappingNode) and not inside:
         actual = (
             "nothing"
@@ -119,7 +119,7 @@ def parse(text: str, where: str, inside: str = "") -> Document:
         value: Any = _value(node, key, where, document.places) if node else None
     except RecursionError:
         raise RecipeError(
-            f"{where}: expected values that do not hold themselves (&name and *name)"
+            f"{where}: expected values that do not contain themselves (&name and *name)"
         ) from None
     document.data = {inside: value} if inside else value
     return document
@@ -194,8 +194,8 @@ def _value(node: yaml.Node, key: Key, where: str, places: dict[Key, str]) -> Any
         raise RecipeError(f"{line}: expected a plain value, got: {_scalar_text(node)}")
     if getattr(node, "style", "") is None and (meant := _ambiguous(node.value, value)):
         raise RecipeError(
-            f"{line}: expected a value that means one thing, got {node.value[:SHOWN]}, "
-            f"which YAML 1.1 reads as {value}. Write {meant}"
+            f"{line}: expected an unambiguous value, got {node.value[:SHOWN]}, which YAML 1.1 "
+            f"reads as {value}. Write {meant}"
         )
     return value
 
@@ -234,7 +234,7 @@ def _mapping(
         at = (*key, name)
         if name in data:
             raise RecipeError(
-                f"{line}: '{'.'.join(map(str, at))}' stands twice, first in "
+                f"{line}: '{'.'.join(map(str, at))}' occurs twice, first in "
                 f"{places[at].removeprefix(where).lstrip(', ')}"
             )
         places[at] = line
@@ -253,7 +253,7 @@ class _Loader(yaml.SafeLoader):
         try:
             if self.depth > MAX_DEPTH:
                 raise yaml.YAMLError(
-                    f"expected brackets that are not nested so deep: at most {MAX_DEPTH} levels"
+                    f"expected fewer levels of nested brackets: at most {MAX_DEPTH} levels"
                 )
             if self.nodes > MAX_NODES:
                 raise yaml.YAMLError(TOO_MANY)

@@ -150,8 +150,8 @@ class Connections:
                 oldest = next(iter(idle), None)
             if oldest is None:
                 self.fail(
-                    f"expected at most {self.most_per_peer} connections of {connection.peer} and "
-                    f"{self.most} in all, all of them are in use. Close some"
+                    f"expected at most {self.most_per_peer} connections from {connection.peer} and "
+                    f"{self.most} in total; all of them are in use. Close some"
                 )
                 return False
             self._abort(oldest)
@@ -193,7 +193,9 @@ class Connections:
         """Handle the event loop's exceptions; a failed accept is one of these."""
         error = context.get("exception")
         if "accept" in str(context.get("message")):
-            self.fail(f"{error}. End what holds so many files open, or raise `ulimit -n`")
+            self.fail(
+                f"{error}. End the program that holds so many files open, or raise `ulimit -n`"
+            )
         else:
             self.log(f"{self.name}: {context.get('message')}: {error!r}"[:400])
 

@@ -78,7 +78,7 @@ class IsolatedProcess:
         self.process.wait()
         return RlinfError(
             f"{self.name}: its process in {self.python} ended with code {self.process.returncode}. "
-            "What it printed stands above"
+            "Its output is above"
         )
 
 

@@ -79,7 +79,7 @@ def holder(name: str) -> str:
             probe.connect(_address(name))
             raw = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         except OSError:
-            return "a process that cannot be named (sudo ss -xlp | grep rlinf)"
+            return "an unidentified process (sudo ss -xlp | grep rlinf)"
     pid, uid, _ = _CREDENTIALS.unpack(raw)
     where = f"process {pid}" if pid else "a process of another container"
     return f"{where} of {user_name(uid)}"
@@ -107,24 +107,23 @@ DEVICES = "configs/devices/71-rlinf-devices.rules"  # cameras and grippers
 def refused(device_name: str, path: str | Path, rules: str = OPERATORS) -> str:
     """Return the message for a device that may not be opened."""
     return (
-        f"permission refused: expected to read {device_name} at {path}, which needs the udev rule "
-        f"{Path(rules).name}. "
-        f"Run: {_install(rules)}"
+        f"permission denied: cannot read {device_name} at {path}. It needs the udev rule "
+        f"{Path(rules).name}. Run: {_install(rules)}"
     )
 
 
 def missing(rules: str = DEVICES) -> str:
     """Return a hint after "not found": a device without its udev rule may be unreadable."""
     return (
-        f"If it is plugged in, its udev rule {Path(rules).name} may not be. Run: {_install(rules)}"
+        f"If it is plugged in, its udev rule {Path(rules).name} may be missing. Run: "
+        f"{_install(rules)}"
     )
 
 
 def _install(rules: str) -> str:
     return (
         f"sudo cp {shared() / rules} /etc/udev/rules.d/ && sudo udevadm control --reload && sudo "
-        f"udevadm trigger, "
-        "and plug it in again"
+        "udevadm trigger. Then plug it in again"
     )
 
 

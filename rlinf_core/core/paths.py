@@ -44,9 +44,8 @@ def expanded(path: str | Path, where: str) -> Path:
         return Path(path).expanduser()
     except RuntimeError as error:
         raise RecipeError(
-            f"{where}: expected a path, in which ~name is the home of a user of this machine, got "
-            f"'{path}'. "
-            "Write ./ before a name that begins with ~"
+            f"{where}: expected a path in which ~name is the home of a user of this machine, got "
+            f"'{path}'. Write ./ before a file name that begins with ~"
         ) from error
 
 
@@ -148,7 +147,7 @@ def explanation() -> str:
     """Return a person's remedy for an unwritable home; empty if it is writable."""
     names = [name for name in (ROS_LOG_DIR, "XDG_CACHE_HOME") if name in replacements()]
     exports = " ".join(f"{name}=/a/folder" for name in names)
-    return f"name folders that can be written: export {exports}" if names else ""
+    return f"name writable folders: export {exports}" if names else ""
 
 
 def _home() -> Path | None:

@@ -139,16 +139,16 @@ def _place_of(group: str, name: str, where: str) -> Path:
         # a file here is not a valid reference
         here = os.path.exists(name) and name not in installed(group)
         raise RecipeError(
-            f"{where}: expected a name or a path, got '{name}', which lies here: write ./{name}"
+            f"{where}: expected a name or a path, got '{name}', which is a file here: write "
+            f"./{name}"
             if here
             else str(error)
         ) from error
     path = getattr(part, "__file__", None) if isinstance(part, ModuleType) else part
     if not isinstance(path, str | os.PathLike):
         raise RecipeError(
-            f"{where}: '{name}': expected a path (package.module:PATH), or a package that has a "
-            f"folder, got "
-            f"{part}"
+            f"{where}: '{name}': expected a path (package.module:PATH) or a package with a folder, "
+            f"got {part}"
         )
     return Path(path).resolve().parent if isinstance(part, ModuleType) else Path(path).resolve()
 
@@ -165,7 +165,7 @@ def _importing(where: str) -> Iterator[None]:
         raise
     except BaseException as error:
         raise RecipeError(
-            f"{where}: expected what can be imported, got {type(error).__name__}: "
+            f"{where}: expected an importable module, got {type(error).__name__}: "
             f"{harmless_lines(str(error))}{_line(error)}"
         ) from error
 
@@ -196,7 +196,7 @@ def _of_file(path: Path) -> ModuleType:
         raise FileNotFoundError(f"no file {path}")
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise ImportError(f"{path} is no Python file")
+        raise ImportError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:

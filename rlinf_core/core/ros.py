@@ -32,8 +32,7 @@ def shell_domain() -> int:
     if not (text.isdecimal() and int(text) <= MAX_DOMAIN):
         raise RlinfError(
             f"ROS_DOMAIN_ID: expected a number from 0 to {MAX_DOMAIN} in this shell, got '{text}'. "
-            f"Set it "
-            "anew (export ROS_DOMAIN_ID=0), or name one: --set station.domain_id=0"
+            "Correct it (export ROS_DOMAIN_ID=0), or set one: --set station.domain_id=0"
         )
     return int(text)
 
@@ -88,14 +87,13 @@ def network_trouble(address: str = "127.0.0.1") -> str:
     except OSError as error:
         if address == MULTICAST:
             return (
-                f"no network interface takes multicast ({error.strerror}), by which nodes find "
-                f"each other "
-                "beyond this machine: connect it, or export ROS_AUTOMATIC_DISCOVERY_RANGE=LOCALHOST"
+                f"no network interface supports multicast ({error.strerror}), which nodes need to "
+                "discover other machines. Connect a network, or export "
+                "ROS_AUTOMATIC_DISCOVERY_RANGE=LOCALHOST"
             )
         return (
-            f"network: expected a loopback interface that is up, got: {error.strerror}. No process "
-            f"of a "
-            "station can hear another. Run: sudo ip link set lo up"
+            f"network: expected a loopback interface that is up, got: {error.strerror}. Without "
+            "it, the processes of a station cannot communicate. Run: sudo ip link set lo up"
         )
     return ""
 

@@ -92,9 +92,8 @@ def check(
     yield Row(
         "loads",
         True,
-        f"{policy.config.kind}, chunks of {policy.config.horizon}, of which "
-        f"{policy.config.executed} "
-        "are played",
+        f"{policy.config.kind}, chunks of {policy.config.horizon}, {policy.config.executed} "
+        "actions of each are executed",
     )
     if samples.actions.shape[1:] != (spec.action.dim,) or samples.states.shape[1:] != (
         spec.vector_size,
@@ -163,7 +162,7 @@ def _rate(spec: StationSpec, samples: Samples) -> Row:
     return Row(
         "rate",
         passed,
-        f"expected {spec.control_hz:g} time steps a second, the station's; the data has "
+        f"expected {spec.control_hz:g} time steps per second (the station's), got data with "
         f"{samples.hz:.3g}",
     )
 
@@ -204,10 +203,9 @@ def _camera_order(spec: StationSpec, folder: Path) -> Row:
         return Row(
             "camera order",
             False,
-            f"expected {len(policy_names)} cameras, as the checkpoint was trained with "
+            f"expected {len(policy_names)} cameras of the checkpoint's training "
             f"({', '.join(map(escape_ascii, policy_names))}), got "
-            f"{', '.join(station_names) or 'none'} "
-            "(station.observe_cameras)",
+            f"{', '.join(station_names) or 'none'} (station.observe_cameras)",
         )
     if sorted(policy_names) == sorted(station_names) and policy_names != station_names:
         return Row(
@@ -235,8 +233,8 @@ def _sizes(spec: StationSpec, samples: Samples) -> Row:
     return Row(
         "sizes",
         actual == expected,
-        f"expected {expected[0]} numbers of state and {expected[1]} of an action, the "
-        f"station's; the data has {actual[0]} and {actual[1]}",
+        f"expected {expected[0]} numbers of state and {expected[1]} of an action (the station's), "
+        f"got data with {actual[0]} and {actual[1]}",
     )
 
 
@@ -276,7 +274,7 @@ def _action_statistics(policy: NetworkPolicy, samples: Samples) -> Row:
         return Row(
             "action statistics",
             False,
-            f"{wrong} {FAR:g} largest steps are taken for a data set of a faster arm",
+            f"{wrong} {FAR:g} largest steps: the data set looks like that of a faster arm",
         )
     largest = np.abs(samples.actions) / np.asarray(action.scale)
     if largest.max() < SMALL:
@@ -288,7 +286,9 @@ def _action_statistics(policy: NetworkPolicy, samples: Samples) -> Row:
         )
     if not isinstance(policy, FlowMatching | Visuomotor) or not policy.config.statistics:
         return Row(
-            "action statistics", True, "actions are the task's own, in [-1, 1] of its largest steps"
+            "action statistics",
+            True,
+            "the actions are in the task's units, in [-1, 1] of its largest steps",
         )
     scaled = torch.from_numpy((samples.actions / np.asarray(action.scale)).astype(np.float32))
     numbers = policy.units.to_network(scaled).numpy(force=True)
@@ -308,18 +308,18 @@ def _beyond(
         return Row(
             name,
             False,
-            f"expected numbers within {room:g} for the network, got {100 * shares[worst]:.0f} % of "
-            f"'{names[worst]}' beyond. Are the statistics of another data set, in other units or "
-            f"in another order?",
+            f"expected numbers within {room:g} for the network, got {100 * shares[worst]:.0f} % "
+            f"of '{names[worst]}' beyond it. Are the statistics from another data set, in other "
+            "units or in another order?",
         )
     narrow = [names[index] for index in np.flatnonzero((spread < NARROW) & (varies > 0.0))]
     if narrow:
         return Row(
             name,
             False,
-            f"expected numbers that vary for the network, got nearly one alone of '{narrow[0]}'. "
-            f"Are "
-            "the statistics those of a wider data set, or of one in which it never changed?",
+            "expected varying numbers for the network, got nearly constant ones for "
+            f"'{narrow[0]}'. Are the statistics from a wider data set, or from one in which it "
+            "never changed?",
         )
     return Row(name, True, f"at most {100 * shares.max(initial=0.0):.1f} % beyond {room:g}")
 
@@ -338,8 +338,8 @@ def _delta_or_absolute(spec: StationSpec, samples: Samples) -> Row:
                 return Row(
                     "delta or absolute",
                     False,
-                    f"expected steps of '{name}', got numbers that follow a state: the "
-                    "data's actions are positions, which would be played as steps",
+                    f"expected steps of '{name}', got numbers that follow a state. The actions "
+                    "are positions and would be played as steps",
                 )
     return Row("delta or absolute", True, "no action is a position")
 
@@ -349,8 +349,8 @@ def _horizon(policy: NetworkPolicy, samples: Samples) -> Row:
     return Row(
         "horizon",
         horizon <= len(samples.chunk),
-        f"expected episodes of {horizon} time steps or more, a chunk's "
-        f"horizon; the first has {len(samples.chunk)}",
+        f"expected episodes of {horizon} time steps or more (the chunk horizon), got a first one "
+        f"of {len(samples.chunk)}",
     )
 
 
@@ -358,12 +358,13 @@ def _prompt(policy: NetworkPolicy, samples: Samples) -> Row:
     """Check that the sentences are there, and have room."""
     sentences = samples.sentences or [policy.spec.instruction]
     if not policy.needs_instruction:
-        return Row("prompt", True, "none is read")
+        return Row("prompt", True, "the policy reads none")
     if not all(sentence.strip() for sentence in sentences):
         return Row(
             "prompt",
             False,
-            "expected a sentence in each episode, got none in some: this policy acts on words",
+            "expected an instruction in each episode, got none in some. This policy needs "
+            "instructions",
         )
     task = policy.spec.instruction
     if task and samples.sentences and task not in samples.sentences:
@@ -381,7 +382,7 @@ def _prompt(policy: NetworkPolicy, samples: Samples) -> Row:
         return Row(
             "prompt",
             longest <= room,
-            f"{longest} tokens of {room} (policy.tokens); what is longer is cut off",
+            f"{longest} tokens of {room} (policy.tokens); longer instructions are cut",
         )
     return Row("prompt", True, f"{len(sentences)} sentences")
 
@@ -413,8 +414,8 @@ def _first_command(spec: StationSpec, chunks: list[np.ndarray], samples: Samples
     return Row(
         "first command",
         full <= max(0.5, 2.0 * data),
-        f"{100 * full:.0f} % of the first chunk's numbers are the "
-        f"largest step, of the data's {100 * data:.0f} %",
+        f"{100 * full:.0f} % of the first chunk's numbers are at the largest step; in the data "
+        f"{100 * data:.0f} %",
     )
 
 
@@ -423,7 +424,8 @@ def _latency(policy: NetworkPolicy, spec: StationSpec, took_s: float) -> Row:
     return Row(
         "latency",
         took_s < budget,
-        f"a chunk in {1e3 * took_s:.0f} ms, and {1e3 * budget:.0f} ms until the next one is needed",
+        f"a chunk in {1e3 * took_s:.0f} ms, and {1e3 * budget:.0f} ms are available until the "
+        "next one",
     )
 
 
@@ -439,8 +441,8 @@ def _replay(spec: StationSpec, chunks: list[np.ndarray], samples: Samples) -> Ro
     return Row(
         "replay",
         bool(np.isfinite(error)),
-        f"mean distance of {error:.3f} largest steps to the recorded chunk, "
-        f"{resting:.3f} of an arm that rests",
+        f"mean distance of {error:.3f} largest steps from the recorded chunk, {resting:.3f} for "
+        "an arm at rest",
     )
 
 

@@ -46,8 +46,8 @@ def intact_episodes(paths: list[Path], log: Log = print) -> Iterator[tuple[Path,
         except EpisodeError as error:
             if (folder / SUMS).exists():
                 raise EpisodeError(
-                    f"{error}. `rlinf data check` lists all such, `rlinf data repair` keeps what "
-                    "is whole"
+                    f"{error}. `rlinf data check` lists all damaged recordings, `rlinf data "
+                    "repair` keeps their intact part"
                 ) from error
             log(
                 f"left out: {escape_ascii(folder)}: "
@@ -67,8 +67,8 @@ def intact_episodes(paths: list[Path], log: Log = print) -> Iterator[tuple[Path,
         yield folder, episode
     if first is None:
         raise EpisodeError(
-            f"{', '.join(map(str, paths))}: expected a whole episode, got none. `rlinf data check` "
-            f"says why"
+            f"{', '.join(map(str, paths))}: expected an intact episode, got none. `rlinf data "
+            "check` shows the reason"
         )
 
 
@@ -147,9 +147,8 @@ def spec_of(episode: Episode, folder: Path, recipe: str | None) -> StationSpec:
         if spec.hash != episode.spec_hash:
             raise EpisodeError(
                 f"{folder}: expected specs {spec.hash}, of recipe '{recipe}', got "
-                f"{episode.spec_hash}:\n"
-                f"{spec.difference(recorded_spec(episode))}\nName the recipe that it was recorded "
-                f"with"
+                f"{episode.spec_hash}:\n{spec.difference(recorded_spec(episode))}\nName the recipe "
+                "of this recording"
             )
         return spec
     if (attached := _attached(folder)) and attached.hash == episode.spec_hash:
@@ -194,7 +193,7 @@ def _check_same_specs(folder: Path, episode: Episode, first_folder: Path, first:
         )
         raise EpisodeError(
             f"expected episodes of the same specs, got {first.spec_hash} in {first_folder} and "
-            f"{episode.spec_hash} in {folder}: {difference}. Take them one after the other"
+            f"{episode.spec_hash} in {folder}: {difference}. Process them separately"
         )
 
 
@@ -205,7 +204,6 @@ def _check_same(folder: Path, before: Path) -> None:
     ]
     if sums[0] != sums[1]:
         raise EpisodeError(
-            f"expected every id once, got '{folder.name}' in {before} and, with other content, in "
-            f"{folder}. "
-            "Leave one of them out"
+            f"expected unique ids, got '{folder.name}' with different content in {before} and in "
+            f"{folder}. Leave one of them out"
         )

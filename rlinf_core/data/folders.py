@@ -35,9 +35,8 @@ def new_folder(out: Path) -> Iterator[Path]:
     for path in (out, partial):
         if path.exists():
             raise RlinfError(
-                f"--out {path}: expected a name that is free, got something that is there. Nothing "
-                f"is "
-                "overwritten: choose another, or remove it"
+                f"--out {path}: expected an unused path, got an existing one. Nothing is "
+                "overwritten. Choose another path, or remove it"
             )
     try:
         make_folder(partial)
@@ -48,14 +47,12 @@ def new_folder(out: Path) -> Iterator[Path]:
     except OSError as error:
         if source := _elsewhere(error, partial):
             raise RlinfError(
-                f"{escape_ascii(source)}: expected to read it, got: {error.strerror}. Nothing is "
-                f"left at --out "
-                f"{out}; see to what is named, or leave it out"
+                f"{escape_ascii(source)}: cannot be read: {error.strerror}. --out {out} was "
+                "removed again. Correct the named path, or leave it out"
             ) from error
         raise RlinfError(
-            f"--out {out}: cannot be written: {error.strerror or error}. Nothing is left there; "
-            f"free the "
-            "disk, or choose another folder"
+            f"--out {out}: cannot be written: {error.strerror or error}. Nothing was left there. "
+            "Free disk space, or choose another folder"
         ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -123,9 +120,8 @@ def fractions_of(texts: list[str]) -> dict[str, float]:
     )
     if wrong or abs(sum(fractions.values()) - 1) > 1e-9:
         raise RlinfError(
-            f"--fractions: expected names with fractions that are 1 together, such as train=0.9 "
-            f"val=0.1, got "
-            f"{' '.join(texts)}"
+            "--fractions: expected names with fractions that sum to 1, such as train=0.9 val=0.1, "
+            f"got {' '.join(texts)}"
         )
     return fractions
 

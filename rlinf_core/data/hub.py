@@ -242,9 +242,9 @@ def _refusal(error: Any, endpoint: str) -> str:
         return _no_right(endpoint)
     if status == 404:
         return (
-            f"expected a repository or revision that {endpoint} shows you, got none of that name "
-            f"(404). Check the name. "
-            "A private one also needs a token: run `hf auth login`, or set HF_TOKEN"
+            f"expected a repository or revision that you can see at {endpoint}, got none of that "
+            "name (404). Check the name. A private one also needs a token: run `hf auth login`, "
+            "or set HF_TOKEN"
         )
     return (
         f"expected an answer of {endpoint}, got {status}: "
@@ -255,8 +255,8 @@ def _refusal(error: Any, endpoint: str) -> str:
 def _no_right(endpoint: str) -> str:
     return (
         f"expected a token that {endpoint} accepts for this repository, got none or one without "
-        f"the right. Make one with "
-        "write access at <endpoint>/settings/tokens, then run `hf auth login`, or set HF_TOKEN"
+        "this permission. Create one with write access at <endpoint>/settings/tokens, then run "
+        "`hf auth login`, or set HF_TOKEN"
     )
 
 

@@ -42,7 +42,7 @@ def fault(folder: Path, spec: StationSpec | None = None) -> str:
     """
     try:
         if not (folder / "metadata.yaml").exists():
-            return "no metadata.yaml: it is being recorded, or was interrupted"
+            return "no metadata.yaml: the recording is in progress or was interrupted"
         sealed = (folder / SUMS).exists()
         if kind_of(folder) != EPISODE:
             return _fault_of_other(folder, sealed)
@@ -51,11 +51,11 @@ def fault(folder: Path, spec: StationSpec | None = None) -> str:
     except (EpisodeError, OSError) as error:
         return escape_ascii(error).removeprefix(f"episode {escape_ascii(folder)}: ")
     if not sealed:
-        return f"no {SUMS}: a whole episode that was never closed"
+        return f"no {SUMS}: an intact episode that was never closed"
     return (
         ""
         if episode.id == folder.name
-        else f"expected a folder named {escape_ascii(episode.id)}, as its episode"
+        else f"expected the folder name {escape_ascii(episode.id)}, that of its episode"
     )
 
 
@@ -64,7 +64,7 @@ def _fault_of_other(folder: Path, sealed: bool) -> str:
     if sealed:
         verify(folder)
     count = sum(1 for _ in recorded(folder))
-    return "" if sealed else f"no {SUMS}: {count} whole messages, and it was never closed"
+    return "" if sealed else f"no {SUMS}: {count} intact messages; the recording was never closed"
 
 
 HEAD = struct.Struct("<BQ")
@@ -117,9 +117,8 @@ def repair(folder: Path, out: Path) -> Repaired:
     if not count:
         shutil.rmtree(out)
         raise EpisodeError(
-            f"{folder}: expected messages that can be read, got none: "
-            f"{'; '.join(lost) or 'no data'}. "
-            "There is nothing to keep"
+            f"{folder}: expected readable messages, got none: {'; '.join(lost) or 'no data'}. "
+            "Nothing can be repaired"
         )
     try:
         if kind == EPISODE:
@@ -175,7 +174,7 @@ def _messages(file: Path, lost: list[str]) -> Iterator[RecordedMessage]:
                 else:
                     unknown += 1
     if unknown:
-        lost.append(f"{unknown} messages of topics whose description is lost")
+        lost.append(f"{unknown} messages of topics without a description")
 
 
 def _uncompressed(chunk: Chunk) -> Chunk:
@@ -215,8 +214,8 @@ def _records(file: Path, kind: type[T], lost: list[str]) -> Iterator[T]:
             data = stream.read(min(length, MAX_CHUNK_BYTES))
             if len(data) < length:
                 lost.append(
-                    f"the rest from byte {stream.tell() - len(data)}: cut off, or its length is "
-                    f"damaged"
+                    f"the rest from byte {stream.tell() - len(data)}: truncated, or its length is "
+                    "damaged"
                 )
                 return
             if opcode == OPCODES[kind]:
@@ -224,7 +223,7 @@ def _records(file: Path, kind: type[T], lost: list[str]) -> Iterator[T]:
                     if kind is Attachment and zlib.crc32(data[:-4]) != int.from_bytes(
                         data[-4:], "little"
                     ):
-                        raise ValueError("its checksum does not fit")  # the reader ignores it
+                        raise ValueError("its checksum does not match")  # the reader ignores it
                     yield kind.read(ReadDataStream(io.BytesIO(data)))
                 except Exception as error:  # see above
                     noun = "an attachment" if kind is Attachment else "a chunk"

@@ -401,11 +401,9 @@ class ReplayBuffer:
         arrays = state.get("arrays", {})
         if not arrays or max(map(len, arrays.values())) > self.capacity:
             raise RlinfError(
-                f"replay: expected the state of one of at most {self.capacity} time steps in one "
-                f"process, got "
-                "another. Leave replay.capacity, placement.replay_shards and "
-                "algorithm.self_imitation as they "
-                "were when the run began, or choose another --out"
+                f"replay: expected a saved state of at most {self.capacity} time steps in one "
+                "process, got another. Use the run's first values of replay.capacity, "
+                "placement.replay_shards and algorithm.self_imitation, or choose another --out"
             )
         if "played" in self._arrays and "played" not in arrays:  # an older state
             self._arrays["played"][:] = self.capacity

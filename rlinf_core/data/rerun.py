@@ -64,7 +64,7 @@ def export(paths: list[Path], out: Path, recipe: str | None = None) -> int:
         for folder, episode in intact_episodes(paths):
             if not is_plain(episode.id):
                 raise EpisodeError(
-                    f"{folder}: expected an episode's id that can name a file, got "
+                    f"{folder}: expected an episode id that is valid as a file name, got "
                     f"{escape_ascii(episode.id)}"
                 )
             (root / f"{episode.id}.rrd").write_bytes(
@@ -92,7 +92,7 @@ class Shown:
         self._images()
         for name, at_ns, message in messages(folder):
             if message is None:
-                self._log_text(at_ns, f"{name}: a message that cannot be read")
+                self._log_text(at_ns, f"{name}: an unreadable message")
             else:
                 self._show(name, message)
         self._draw_paths()

@@ -56,9 +56,9 @@ def takes_of(run_dir: Path, recipe: Recipe, refused: Collection[str] = ()) -> De
     for folder, event in zip(folders, ended, strict=True):
         if event.spec_hash != spec.hash:
             raise EpisodeError(
-                f"--out {run_dir}: expected takes of the specs {spec.hash}, of recipe "
-                f"'{recipe.name}', got "
-                f"{event.spec_hash} in {folder.name}{_difference(run_dir, spec)}. {OTHER}"
+                f"--out {run_dir}: expected demonstrations with the specs {spec.hash} of recipe "
+                f"'{recipe.name}', got {event.spec_hash} in "
+                f"{folder.name}{_difference(run_dir, spec)}. {OTHER}"
             )
     shown = [event for event in ended if event.mode == "demonstration"]
     won = sum(event.success for event in shown)
@@ -70,7 +70,7 @@ def takes_of(run_dir: Path, recipe: Recipe, refused: Collection[str] = ()) -> De
     )
 
 
-OTHER = "Nothing was changed: choose another --out, or start as you did before"
+OTHER = "Nothing was changed. Choose another --out, or start with the earlier settings"
 
 
 def event_of(folder: Path) -> Any:
@@ -94,13 +94,13 @@ def event_of(folder: Path) -> Any:
                 result = event if event.kind == ENDED else result
     except Exception as error:  # the readers raise many kinds for damaged files
         raise EpisodeError(
-            f"{folder}: expected a whole take, got: {type(error).__name__}: {error}. `rlinf data "
-            f"check` "
-            "lists all such; move it elsewhere to go on"
+            f"{folder}: expected an intact demonstration, got: {type(error).__name__}: {error}. "
+            "`rlinf data check` lists all damaged ones. Move it elsewhere to continue"
         ) from error
     if result is None:
         raise EpisodeError(
-            f"{folder}: expected a whole take, got one that has no end. Move it elsewhere to go on"
+            f"{folder}: expected an intact demonstration, got one without an end. Move it "
+            "elsewhere to continue"
         )
     return result
 
@@ -114,8 +114,8 @@ def _check_same_task(run_dir: Path, recipe: Recipe) -> None:
         was, now = getattr(before.station, key), getattr(recipe.station, key)
         if was != now and not (key == "task" and task_file(before) == task_file(recipe)):
             raise EpisodeError(
-                f"--out {run_dir}: expected takes of station.{key} '{now}', got some of '{was}'. "
-                f"{OTHER}"
+                f"--out {run_dir}: expected demonstrations with station.{key} '{now}', got some "
+                f"with '{was}'. {OTHER}"
             )
 
 

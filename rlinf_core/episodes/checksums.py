@@ -57,11 +57,9 @@ def check_listing(recording: str, sums: dict[str, str], listed: str) -> None:
             {name for name in sums if any(line.endswith(f"  {name}") for line in wrong)} or {SUMS}
         )
         raise EpisodeError(
-            f"{recording}: expected a whole rosbag2 recording, got files that are not those that "
-            f"were "
-            f"closed: "
-            f"{', '.join(names)} does not fit {SUMS}. It was damaged or changed; it is not trained "
-            f"on"
+            f"{recording}: expected an intact rosbag2 recording, got changed files: "
+            f"{', '.join(names)} does not fit {SUMS}. The recording was damaged or changed and is "
+            "not used for training"
         )
 
 
@@ -99,8 +97,8 @@ def episode_files(folder: Path) -> list[Path]:
     """
     if folder.is_symlink() or not folder.is_dir():
         raise EpisodeError(
-            f"episode {folder}: expected a whole rosbag2 recording (a folder), got "
-            f"{'something else' if folder.exists() else 'nothing'}. It is not trained on"
+            f"episode {folder}: expected an intact rosbag2 recording (a folder), got "
+            f"{'something else' if folder.exists() else 'nothing'}. It is not used for training"
         )
     files = sorted(folder.iterdir())
     odd = [
@@ -112,9 +110,8 @@ def episode_files(folder: Path) -> list[Path]:
     if odd or len(files) > MAX_FILES or size > MAX_BYTES:
         raise EpisodeError(
             f"episode {folder}: expected at most {MAX_FILES} plain files of {MAX_BYTES >> 20} MiB "
-            f"in all, "
-            f"got {len(files)} of {size >> 20} MiB{f', {odd[0]!r} among them' if odd else ''}. "
-            "It is not trained on"
+            f"in all, got {len(files)} of {size >> 20} "
+            f"MiB{f', {odd[0]!r} among them' if odd else ''}. It is not used for training"
         )
     return files
 
@@ -138,8 +135,7 @@ def _sums_text(folder: Path) -> str:
     path = folder / SUMS
     if not path.exists():
         raise EpisodeError(
-            f"episode {folder}: expected a {SUMS}, which closing it writes, got none. If it is an "
-            f"old "
-            f"recording that you trust: (cd {folder} && sha256sum * > {SUMS})"
+            f"episode {folder}: expected a {SUMS}, which the recorder writes at the end, got none. "
+            f"For an old recording that you trust: (cd {folder} && sha256sum * > {SUMS})"
         )
     return read_sums(path)

@@ -37,11 +37,9 @@ class Journal:
         older = path.parent / OLDER
         if older.exists():
             raise EpisodeError(
-                f"journal {path}: expected a run of this release, got {older}, in which an earlier "
-                f"one "
-                "has noted what arrived. Go on with that release; or begin another run (--out), "
-                "which may "
-                f"learn from this one's episodes: collect.recordings=[{older.parent}]"
+                f"journal {path}: expected a run of this release, got {older}, written by an "
+                "earlier release. Continue with that release, or begin another run (--out) that "
+                f"trains on these episodes: collect.recordings=[{older.parent}]"
             )
         if path.exists():
             self._file = FileIO(path, "a+")
@@ -114,8 +112,7 @@ class Journal:
             except (ValueError, KeyError, TypeError) as error:
                 raise EpisodeError(
                     f"journal {self.path}: line {number}: expected a JSON object with id and "
-                    f"status, got "
-                    f"{line[:80]!r}. Mend that line, or delete it and move its episode out of the "
-                    f"inbox"
+                    f"status, got {line[:80]!r}. Correct that line, or delete it and move its "
+                    "episode out of the inbox"
                 ) from error
         return end

@@ -141,14 +141,13 @@ def _sizes(where: str, chunks: list[Any]) -> tuple[int, int, int]:
             wrong = f"execute: expected 1 to {horizon} (its horizon), got {chunk.execute}"
         if wrong:
             raise EpisodeError(
-                f"{where}: chunk {chunk.seq} of the policy: {wrong}. It is not trained on"
+                f"{where}: chunk {chunk.seq} of the policy: {wrong}. It is not used for training"
             )
     sizes = {(len(chunk.drawn), len(chunk.log_probs), chunk.execute) for chunk in chunks}
     if len(sizes) > 1:
         raise EpisodeError(
             f"{where}: expected chunks of one size, got (drawn, log_probs, execute) "
-            f"{sorted(sizes)}. "
-            "It is not trained on"
+            f"{sorted(sizes)}. It is not used for training"
         )
     return sizes.pop()
 
@@ -225,9 +224,8 @@ def read_episode(folder: str | Path, sealed: bool = False) -> Episode:
         if is_transient(error):
             raise
         raise EpisodeError(
-            f"episode {folder}: expected a whole rosbag2 recording, got: {type(error).__name__}: "
-            f"{error}. "
-            "Leave it out of training, or keep what is whole with `rlinf data repair`"
+            f"episode {folder}: expected an intact rosbag2 recording, got: {type(error).__name__}: "
+            f"{error}. Leave it out of training, or keep its intact part with `rlinf data repair`"
         ) from error
 
 
@@ -241,8 +239,8 @@ def recorded(folder: Path) -> Iterator[Raw]:
         yield from _read_raw(folder)
     except Exception as error:  # see read_episode
         raise EpisodeError(
-            f"episode {folder}: expected a whole recording, got: {type(error).__name__}: {error}. "
-            "`rlinf data repair` keeps what is whole"
+            f"episode {folder}: expected an intact recording, got: {type(error).__name__}: "
+            f"{error}. `rlinf data repair` keeps its intact part"
         ) from error
 
 
@@ -264,8 +262,8 @@ def _episode(folder: Path, messages: Messages) -> Episode:
     if not steps or steps[-1].step_type != LAST or not ended:
         raise EpisodeError(
             f"episode {folder}: expected time steps up to a LAST one and an ENDED event, got "
-            f"{len(steps)} steps and {len(ended)} ENDED events. It was not finished; it is not "
-            f"trained on"
+            f"{len(steps)} steps and {len(ended)} ENDED events. It is unfinished and is not used "
+            "for training"
         )
     numbers = [step.step_index for step in steps]
     if numbers != list(range(len(steps))) or len(steps) != ended[-1].steps + 1 or len(steps) < 2:
@@ -280,8 +278,8 @@ def _episode(folder: Path, messages: Messages) -> Episode:
     }
     if len(sizes) > 1:
         raise EpisodeError(
-            f"episode {folder}: expected actions of one size, got {sorted(sizes)}. It is not "
-            f"trained on"
+            f"episode {folder}: expected actions of one size, got {sorted(sizes)}. It is not used "
+            "for training"
         )
     return _assemble(steps, messages, ended[-1], f"episode {folder}")
 
@@ -304,7 +302,9 @@ def _read_raw(folder: Path) -> Iterator[Raw]:
         reader = StreamReader(stream, emit_chunks=True, record_size_limit=MAX_CHUNK_BYTES)
         for outer in reader.records:
             if isinstance(outer, Chunk) and outer.compression:
-                raise ValueError(f"compression {outer.compression}, which no recorder here uses")
+                raise ValueError(
+                    f"compression {outer.compression}, which the recorder does not use"
+                )
             for record in _records(outer) if isinstance(outer, Chunk) else [outer]:
                 if isinstance(record, Schema):
                     schemas[record.id] = record
@@ -416,10 +416,9 @@ def _store(kind: str, definition: str) -> Any:
     """Return a typestore with the recording's own definition of one of our types."""
     if not definition.strip():
         raise EpisodeError(
-            f"expected the definition of {kind} in the file, which its messages are read by, got "
-            f"none. "
-            "Record it again with a writer that stores message definitions, as `ros2 bag record` "
-            "does"
+            f"expected the definition of {kind} in the file, which is needed to read its messages, "
+            "got none. Record it again with a writer that stores message definitions, as `ros2 "
+            "bag record` does"
         )
     try:
         return store_for(((kind, definition),))
@@ -474,9 +473,8 @@ def _check_arms(stations: set[str], appliers: set[str]) -> None:
     ]
     if strange or (appliers & stations and len(appliers) > 1):
         raise ValueError(
-            f"'{max(appliers)}/applied' and '{station}/timestep': of more than one station, or of "
-            f"arms beside "
-            "a station's own"
+            f"'{max(appliers)}/applied' and '{station}/timestep': expected topics of one station "
+            "and its arms"
         )
 
 

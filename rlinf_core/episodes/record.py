@@ -35,7 +35,7 @@ NAMED = 512  # leading bytes of a TimeStep that contain its episode id
 LOOK_S = 0.05
 # metadata key prefix before a topic; the value counts time steps without a new message of it
 MISSED = "missed "
-HELD = "the interlock applied no action: nobody commanded the arm, or it was held all along"
+HELD = "the interlock applied no action: the arm had no commander or was held all the time"
 
 
 class Recording:
@@ -117,7 +117,7 @@ class Recording:
                 f"expected {self.ended.steps + 1} time steps, got {self.steps}; messages were lost"
             )
         elif not self.applied:
-            self.abort(f"{HELD}. rlinf status says why")
+            self.abort(f"{HELD}. rlinf status shows the reason")
         else:
             self._close()
 
@@ -129,7 +129,7 @@ class Recording:
         try:
             writer.abort()
         except SpoolError as error:
-            reason = f"{reason}; it could not be set aside: {error}"
+            reason = f"{reason}; its recording could not be moved to broken/: {error}"
         if publish_event:
             self.publish_event(ABORTED, writer.episode_id, None, reason)
 

@@ -55,9 +55,8 @@ def identify(episodes: Sequence[Episode], velocity: str = "tcp_velocity") -> Res
     motion = sum(float((measured**2).sum()) for _, measured, _ in tracks)
     if not tracks or motion < 1e-6:
         raise EpisodeError(
-            f"{len(tracks)} episodes: expected a tool that moves, got squared speeds of "
-            f"{motion:.1e} in "
-            "all. Record some episodes in which it is driven to and fro"
+            f"{len(tracks)} episodes: expected a moving tool, got a sum of squared speeds "
+            f"of {motion:.1e}. Record some episodes in which the tool moves to and fro"
         )
     step = tracks[0][2]
     best = _search(tracks, np.arange(0.0, MAX_DELAY_S, step / 4))
@@ -73,9 +72,8 @@ def _track(episode: Episode, velocity: str) -> tuple[np.ndarray, np.ndarray, flo
     """
     if episode.arms:
         raise EpisodeError(
-            f"episode {episode.id}: expected one arm, got {', '.join(episode.arms)}: several are "
-            f"not "
-            "supported here. Record one arm at a station of its own"
+            f"episode {episode.id}: expected one arm, got {', '.join(episode.arms)}. Several arms "
+            "are not supported here. Record one arm at a separate station"
         )
     velocities = episode.observations.get(velocity)
     if velocities is None or velocities.shape[1:] != (3,) or episode.executed.shape[1] < 3:

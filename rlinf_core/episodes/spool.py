@@ -108,16 +108,14 @@ class Spool:
         if taken:
             raise SpoolError(
                 f"spool {self.root}: expected a new episode, got {episode_id}, which is in "
-                f"{taken[0]}/ "
-                "already. Ids must never come twice"
+                f"{taken[0]}/ already. Ids must be unique"
             )
         if (used_gb := self.full() * self.max_gb) >= self.max_gb:
             raise SpoolError(
                 f"spool {self.root}: expected episodes of less than {self.max_gb:g} GB, got "
-                f"{used_gb:.3g} GB; "
-                "nothing is recorded until some are sent. Is the trainer away (rlinf status)? Else "
-                "look in "
-                "refused/ and broken/, or set station.spool_gb; closed episodes are safe"
+                f"{used_gb:.3g} GB. Nothing is recorded until some are sent. Check the connection "
+                "to the trainer (rlinf status). Otherwise look in refused/ and broken/, or raise "
+                "station.spool_gb. Closed episodes are safe"
             )
         self.forget("sent", keep=self.keep_sent)
         for old in sorted((self.root / "sent").iterdir(), key=order_of):
@@ -127,8 +125,8 @@ class Spool:
         if (free_mb := self._free_mb()) < self.min_free_mb:
             raise SpoolError(
                 f"spool {self.root}: expected at least {self.min_free_mb:.0f} MB free, got "
-                f"{free_mb:.0f} MB, "
-                "and no sent episode is left to remove. Free the disk; closed episodes are safe"
+                f"{free_mb:.0f} MB, and no sent episode is left to remove. Free disk space. Closed "
+                "episodes are safe"
             )
 
     def closed(self) -> list[Path]:
@@ -214,9 +212,9 @@ class EpisodeWriter:
         if len(raw) > MAX_MESSAGE_BYTES or self.bytes > 0.9 * MAX_BYTES:
             raise SpoolError(
                 f"episode {self.episode_id}: expected messages of at most "
-                f"{MAX_MESSAGE_BYTES >> 20} MiB and "
-                f"{int(0.9 * MAX_BYTES) >> 20} MiB in all, got {len(raw) >> 20} MiB on '{topic}', "
-                f"{self.bytes >> 20} MiB in all. Record smaller images, or shorter episodes"
+                f"{MAX_MESSAGE_BYTES >> 20} MiB and {int(0.9 * MAX_BYTES) >> 20} MiB in total, got "
+                f"{len(raw) >> 20} MiB on '{topic}', {self.bytes >> 20} MiB in total. Record "
+                "smaller images or shorter episodes"
             )
         with _disk_errors(self.spool.root):
             if topic not in self._connections:
@@ -275,8 +273,8 @@ def _disk_errors(root: Path) -> Iterator[None]:
         fix = (
             f"Free the disk, e.g. delete {root / 'sent'}"
             if full
-            else "Check the folder and its rights"
+            else "Check the folder and its permissions"
         )
         raise SpoolError(
-            f"spool {root}: {error.strerror or error}. {fix}; closed episodes are safe"
+            f"spool {root}: {error.strerror or error}. {fix}. Closed episodes are safe"
         ) from error

@@ -35,7 +35,9 @@ def check_episode(episode: Episode, spec: StationSpec, longest: int) -> None:
         *_of_chunks(episode),
     ]
     if faults:
-        raise EpisodeError(f"episode {episode.id}: {'; '.join(faults)}. It is not trained on")
+        raise EpisodeError(
+            f"episode {episode.id}: {'; '.join(faults)}. It is not used for training"
+        )
 
 
 def _episode_faults(episode: Episode, spec: StationSpec, longest: int) -> Iterator[str]:
@@ -71,7 +73,7 @@ def _of_observations(episode: Episode, spec: StationSpec) -> Iterator[str]:
         elif not item.is_image:
             yield from _of_values(f"'{item.name}'", values)
     if not (np.diff(episode.stamps_ns) > 0).all():
-        yield "time steps: expected stamps that increase, got some that do not"
+        yield "time steps: expected increasing stamps, got stamps out of order"
 
 
 def _of_instructions(episode: Episode) -> Iterator[str]:
@@ -89,8 +91,8 @@ def _of_instructions(episode: Episode) -> Iterator[str]:
 def _of_actions(episode: Episode, spec: StationSpec) -> Iterator[str]:
     if not any(episode.sources):
         yield (
-            "expected actions that the interlock applied, got none: nobody commanded the arm, "
-            "or it was held all along"
+            "expected actions that the interlock applied, got none: the arm had no commander or "
+            "was held all the time"
         )
         return
     for name, values in (("requested", episode.requested), ("executed", episode.executed)):
@@ -123,13 +125,13 @@ def _of_chunks(episode: Episode) -> Iterator[str]:
     chunks = episode.chunks
     if chunks is None:
         return
-    yield from _of_values("what the policy drew", chunks.drawn)
+    yield from _of_values("samples of the policy", chunks.drawn)
     if chunks.log_probs is not None:
         yield from _of_values("log-probabilities", chunks.log_probs)
     others = set(chunks.versions.tolist()) - {episode.policy_version}
     if others:
         yield (
-            f"chunks: expected them of the episode's policy, version {episode.policy_version}, "
+            f"chunks: expected chunks of the episode's policy, version {episode.policy_version}, "
             f"got {min(others)}"
         )
 

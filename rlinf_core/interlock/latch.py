@@ -101,8 +101,8 @@ class Latch:
             why = error.strerror or str(error)
             where = f"{path} " if path else ""
             return (
-                f"latch_file {where}cannot be written: {why}. A stop would not survive a "
-                f"restart. Free the disk, or make the folder of all users: {MAKE}"
+                f"latch_file {where}cannot be written: {why}. A stop would not survive a restart. "
+                f"Free disk space, or create the folder for all users: {MAKE}"
             )
         self.noted = mode
         return ""
@@ -145,7 +145,7 @@ class Latch:
 def check(folder: Path) -> None:
     """Raise OSError unless only root, or the owner of each file, can remove a file there."""
     status = folder.lstat()
-    remedy = f"Look at what it is, and remove it; then {MAKE}"
+    remedy = f"Inspect and remove it. Then {MAKE}"
     if stat.S_ISLNK(status.st_mode) and status.st_uid == 0:
         status = folder.stat()
     if not stat.S_ISDIR(status.st_mode):
@@ -156,7 +156,7 @@ def check(folder: Path) -> None:
         if status.st_uid != 0:
             got = f"one of {user_name(status.st_uid)}"
         elif shared and not status.st_mode & stat.S_ISVTX:
-            got = "one where each user may remove the files of others"
+            got = "a folder in which users may remove the files of others"
         else:
             return
     raise OSError(
@@ -174,14 +174,14 @@ def _why(record: Record) -> str:
     if record.trouble:
         return (
             f"{record.path}: expected {DISARMED} or ARMED and a number, got {record.trouble}. It "
-            "counts as armed. Look at the arm, remove that file, and start again"
+            "counts as armed. Check the arm, remove that file, then start again"
         )
     if record.mode == DISARMED:
         return ""
     where = "" if record.domain < 0 else f" in ROS_DOMAIN_ID {record.domain}"
     return (
-        f"{record.path}: the interlock before this one, of {_owner(record.path)}{where}, did not "
-        "end disarmed"
+        f"{record.path}: the previous interlock, of {_owner(record.path)}{where}, was not disarmed "
+        "at its end"
     )
 
 
@@ -247,14 +247,14 @@ def only_one(namespace: str, commands: Iterable[str] = ()) -> ExitStack:
         except HeldError as error:
             locks.close()
             raise RlinfError(
-                f"interlock: another one commands {where} in ROS_DOMAIN_ID {domain} on this "
-                f"machine: {error}. Two would command one robot: stop the other station, or "
-                "rename this one"
+                f"interlock: another interlock commands {where} in ROS_DOMAIN_ID {domain} on this "
+                f"machine: {error}. Two interlocks must not command one robot. Stop the other "
+                "station, or rename this one"
             ) from error
         except OSError as error:
             locks.close()
             raise RlinfError(
-                f"interlock: whether another one commands {where} cannot be known: "
-                f"{error}. Free sockets of this machine"
+                f"interlock: cannot check whether another interlock commands {where}: {error}. "
+                "Free sockets of this machine"
             ) from error
     return locks

@@ -150,9 +150,11 @@ class Limits:
         "m", 0.0, 0.5, "largest gripper width; 0 if actions have no gripper", 0.0
     )
     gripper_speed: float = _limit("m/s", 1e-3, 0.5, "largest speed of a finger pair", 0.1)
-    stale_state: float = _limit("s", 0.005, 1.0, "no measured state for this long: hold (S3)", 0.05)
+    stale_state: float = _limit(
+        "s", 0.005, 1.0, "time without a measured state until a hold (S3)", 0.05
+    )
     lost_state: float = _limit(
-        "s", 0.05, 5.0, "no measured state for this long: latched fault (S3)", 0.5
+        "s", 0.05, 5.0, "time without a measured state until a latched fault (S3)", 0.5
     )
     stale_input: float = _limit(
         "s",
@@ -168,7 +170,7 @@ class Limits:
         "", 1.0, 100.0, "an action that exceeds a speed limit by this factor is refused (S7)", 10.0
     )
     refusals_to_fault: float = _limit(
-        "", 1, 100, "refusals within a second that latch a fault (S5, S7)", 3
+        "", 1, 100, "number of refusals within a second that latches a fault (S5, S7)", 3
     )
     estop_silence: float = _limit(
         "s", 0.05, 1.0, "an e-stop source that is silent for this long counts as pressed (S14)", 0.3
@@ -180,10 +182,14 @@ class Limits:
         "largest age of an enable with which the policy may move the arm (S15)",
         60.0,
     )
-    contact_force: float = _limit("N", 1.0, 200.0, "external force beyond this: hold (S10)", 20.0)
-    contact_torque: float = _limit("Nm", 0.1, 50.0, "external torque beyond this: hold (S10)", 5.0)
+    contact_force: float = _limit(
+        "N", 1.0, 200.0, "external force above which the arm holds (S10)", 20.0
+    )
+    contact_torque: float = _limit(
+        "Nm", 0.1, 50.0, "external torque above which the arm holds (S10)", 5.0
+    )
     contact_fault: float = _limit(
-        "N", 1.0, 400.0, "external force beyond this: latched fault (S10)", 40.0
+        "N", 1.0, 400.0, "external force above which a fault latches (S10)", 40.0
     )
     contact_samples: float = _limit(
         "", 1, 100, "consecutive wrench samples above a limit that count as contact (S10)", 2

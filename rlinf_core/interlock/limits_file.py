@@ -114,7 +114,8 @@ def schema() -> dict[str, Any]:
             properties[name] = text | {"type": "array", "items": number} | length
     properties[EXTENDS] = {
         "type": "string",
-        "description": "a limits YAML whose values hold where this one has none; a path from here",
+        "description": "path of a limits YAML, relative to this file. Its values apply to keys "
+        "that are missing here",
     }
     complete = {"required": [name for name, item in TABLE.items() if _required(item)]}
     return {
@@ -137,9 +138,8 @@ def _load(path: str | Path) -> tuple[Limits, list[Values]]:
         below, below_lines, further = _read(base)
         if further is not None:
             raise RecipeError(
-                f"limits {below_lines[EXTENDS]}: '{EXTENDS}': expected none in what another file "
-                f"extends "
-                f"({lines[EXTENDS]})"
+                f"limits {below_lines[EXTENDS]}: '{EXTENDS}': expected none in a file that another "
+                f"one extends ({lines[EXTENDS]})"
             )
         values = below | values
         lines = below_lines | lines
@@ -356,8 +356,7 @@ def _check_together(path: str | Path, lines: dict[str, str], values: dict[str, A
     if math.isinf(values["cone"]) and values["control_mode"] == "tcp_delta":
         refuse(
             "cone",
-            "'cone': expected at most 2.8 rad in tcp_delta, where a tool that turns further would "
-            "come back the "
+            "'cone': expected at most 2.8 rad in tcp_delta, since a tool beyond would return the "
             "long way around, got 'unlimited'",
         )
     if math.isinf(values["tick"]):
@@ -381,15 +380,14 @@ def _check_jerks(values: dict[str, Any], refuse: Callable[[str, str], None]) -> 
         if math.isinf(acceleration):
             refuse(
                 f"{kind}acceleration",
-                f"'{kind}acceleration' is unlimited, and '{kind}jerk' {jerk} is not, which needs "
-                f"it: "
+                f"'{kind}acceleration' is unlimited, but '{kind}jerk' {jerk} needs it: "
                 f"expected a number, or '{kind}jerk' unlimited too",
             )
         if 2.0 * acceleration / (jerk * values["tick"]) > MAX_POINTS * (1.0 + 1e-9):
             least = 2.0 * acceleration / (MAX_POINTS * values["tick"])
             refuse(
                 f"{kind}jerk",
-                f"'{kind}jerk' {jerk} with '{kind}acceleration' {acceleration} takes "
-                f"{acceleration / jerk:.3g} s to begin to brake: expected a jerk of at least "
+                f"'{kind}jerk' {jerk} with '{kind}acceleration' {acceleration} delays "
+                f"full braking by {acceleration / jerk:.3g} s: expected a jerk of at least "
                 f"{least:.3g}, or a smaller acceleration",
             )

@@ -139,7 +139,7 @@ class Scenario(Settings):
     inject: Annotated[Fault | None, MAYBE_FAULT] = Field(
         None, description="kind of change to the messages"
     )
-    say: Say | None = Field(None, description="what people or the robot do")
+    say: Say | None = Field(None, description="action of people or of the robot")
     process: str = Field("", description="process that receives the signal")
     signal: Literal["KILL", "STOP"] | None = Field(None, description="name of the signal")
     seconds: Positive | None = Field(
@@ -178,13 +178,14 @@ class Scenario(Settings):
     def _something_goes_wrong(self) -> Scenario:
         if not (self.inject or self.say or self.process):
             raise ValueError(
-                "expected something that goes wrong: 'inject', 'say' or 'process'; got none of them"
+                "expected a disturbance: 'inject', 'say' or 'process'; got none of them"
             )
         if bool(self.process) != bool(self.signal):
             raise ValueError("expected 'process' and 'signal' together, got one of them")
         if self.seconds and self.signal != "STOP":
             raise ValueError(
-                "seconds: expected none without signal: STOP, from which alone a process goes on"
+                "seconds: expected none without signal: STOP, the only signal after which a "
+                "process continues"
             )
         return self
 
@@ -192,16 +193,18 @@ class Scenario(Settings):
     def _something_is_expected(self) -> Scenario:
         if self.within_ms is None and self.expect != "ACTIVE":
             raise ValueError(
-                f"expect: expected ACTIVE without 'within_ms', as the arm goes on then, got "
+                "expect: expected ACTIVE without 'within_ms', since the arm then continues, got "
                 f"'{self.expect}'"
             )
         if self.within_ms and self.counts:
-            raise ValueError("counts: expected none with 'within_ms': it is of an arm that goes on")
+            raise ValueError(
+                "counts: expected none with 'within_ms'. It is for an arm that continues"
+            )
         if bool(self.then) != bool(self.then_within_ms) or (self.then and not self.within_ms):
             raise ValueError("then: expected 'within_ms', 'then' and 'then_within_ms' together")
         if not self.others and (self.others_within_ms or self.others_go_on):
             raise ValueError(
-                "others: expected what the right arm must reach, with 'others_within_ms' or "
+                "others: expected the required state of the right arm, with 'others_within_ms' or "
                 "'others_go_on'"
             )
         return self

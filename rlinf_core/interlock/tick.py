@@ -93,7 +93,7 @@ def adopt(limits: Limits, state: State, old: Limits) -> tuple[State, str]:
         The state, and the reason why it cannot have the new limits yet; empty if it has them.
     """
     if len(limits.groups) != len(old.groups):
-        return state, "whether there is a gripper cannot change while the interlock runs"
+        return state, "gripper_width: a gripper cannot be added or removed while the interlock runs"
     if not state.motions:
         return state, ""
     motions = []

@@ -279,16 +279,16 @@ TABLE = {
     (
         AUTONOMOUS,
         CORRECTING,
-    ): "the operator asks for motion or rest: in that tick, on from the commanded velocity",
-    (AUTONOMOUS, PAUSED): "nothing new comes of the policy, or something holds the arm: it brakes",
+    ): "the operator commands motion or rest: in that tick, from the commanded velocity",
+    (AUTONOMOUS, PAUSED): "the policy sends nothing new, or something holds the arm: it brakes",
     (CORRECTING, PAUSED): "the operator lets go, or something holds the arm: it brakes",
-    (PAUSED, CORRECTING): "the operator asks for motion or rest: on from where the arm is",
+    (PAUSED, CORRECTING): "the operator commands motion or rest: from the arm's position",
     (
         PAUSED,
         AUTONOMOUS,
-    ): "the policy's next chunk, once the arm rests and is where its set-point is",
+    ): "the policy's next chunk, when the arm is at rest at its set-point",
 }
-"""What may follow what. A person is never followed by the policy without a pause."""
+"""Allowed transitions between commanders. The policy never follows a person without a pause."""
 
 
 def takeover(source: str, mode: Mode = Mode.ACTIVE) -> Takeover:

@@ -63,7 +63,9 @@ def _build(sources: Path, prefix: Path, position: str) -> None:
         ("c++", "apt-get install g++"),
     ):
         if not shutil.which(tool, path=_path()):
-            raise RlinfError(f"{name}: expected the tool {tool}, which is not there. Run: {remedy}")
+            raise RlinfError(
+                f"{name}: expected the tool {tool}, which is not installed. Run: {remedy}"
+            )
     print(f"{position}{name}: compiling for Python {sys.version.split()[0]}", flush=True)
     started_at = time.monotonic()
     with tempfile.TemporaryDirectory(prefix=f"{name}-") as folder:

@@ -112,9 +112,9 @@ def members(
     kinds = [*robots_of(recipe).values()] or [recipe]
     if len(names) < len(kinds):
         raise RecipeError(
-            f"--stations: expected {len(kinds)} or more, one of each of "
-            f"{', '.join(recipe.embodiments)}, "
-            f"whose demonstrations are learned from together, got {len(names)}"
+            f"--stations: expected {len(kinds)} or more, at least one per robot of "
+            f"{', '.join(recipe.embodiments)}, since training needs demonstrations of all robots, "
+            f"got {len(names)}"
         )
     result = []
     for number, station_name in enumerate(names):
@@ -139,8 +139,8 @@ def _check_simulated(recipe: Recipe, name: str) -> None:
     station = recipe.station
     if source_of(recipe) != STATIONS:
         raise RecipeError(
-            f"recipe {recipe.name}: expected one that stations feed, got one that learns from "
-            f"{source_of(recipe)}. Run `rlinf train {name}`"
+            f"recipe {recipe.name}: expected a recipe that trains on episodes of stations, got one "
+            f"that trains on {source_of(recipe)}. Run `rlinf train {name}`"
         )
     kinds = {f"embodiments.{key}": kind for key, kind in robots_of(recipe).items()} or {
         "station": recipe
@@ -148,19 +148,18 @@ def _check_simulated(recipe: Recipe, name: str) -> None:
     for key, kind in kinds.items():
         if not station_robot(kind).without_hardware:
             raise RecipeError(
-                f"{key}.robot: expected one of a simulator, of which there may be many, got "
-                f"'{kind.station.robot}'. Start each real station by rlinf up, on its own PC"
+                f"{key}.robot: expected a simulated robot, since a fleet starts several, got "
+                f"'{kind.station.robot}'. Start each real station by rlinf up on its own PC"
             )
     if station.operator.kind != SCRIPTED:
         raise RecipeError(
-            f"station.operator.kind: expected {SCRIPTED}, since nobody sits at these stations, got "
-            f"{station.operator.kind}. A station with a person is started by rlinf up, beside the "
-            f"fleet"
+            f"station.operator.kind: expected {SCRIPTED} for stations without a person, got "
+            f"{station.operator.kind}. Start a station with a person separately by rlinf up"
         )
     if station.web.port:
         raise RecipeError(
-            f"station.web.port: expected 0, got {station.web.port}, which stations cannot share. "
-            "rlinf up --web serves the page of one"
+            "station.web.port: expected 0, since stations cannot share a port, got "
+            f"{station.web.port}. rlinf up --web serves the page of one station"
         )
 
 
@@ -173,23 +172,21 @@ def _names(texts: list[str], domain: int) -> list[str]:
     number = int(texts[0]) if len(texts) == 1 and texts[0].isdecimal() else len(texts)
     if not 1 <= number <= MAX_DOMAIN + 1 - domain:
         raise RecipeError(
-            f"--stations: expected 1 to {MAX_DOMAIN + 1 - domain}, as each has a ROS_DOMAIN_ID of "
-            f"its own, "
-            f"from {domain} to {MAX_DOMAIN}, got {texts[0] if number > len(texts) else number}"
+            f"--stations: expected 1 to {MAX_DOMAIN + 1 - domain}, since each station needs its "
+            f"own ROS_DOMAIN_ID from {domain} to {MAX_DOMAIN}, got "
+            f"{texts[0] if number > len(texts) else number}"
         )
     if len(texts) == 1 and texts[0].isdecimal():
         return [f"station_{index}" for index in range(1, number + 1)]
     if wrong := [name for name in texts if not NAME.fullmatch(name)]:
         raise RecipeError(
-            "--stations: expected a number, or names of a letter, then up to 63 letters, digits "
-            "and _, got "
-            f"'{wrong[0][:200]}'"
+            "--stations: expected a number, or names (a letter, then up to 63 letters, digits or "
+            f"_), got '{wrong[0][:200]}'"
         )
     if twice := [name for name, count in Counter(texts).items() if count > 1]:
         raise RecipeError(
-            f"--stations: expected another name for each, got '{twice[0]}' twice: the trainer "
-            f"would take two "
-            "stations of one name for one"
+            f"--stations: expected different names, got '{twice[0]}' twice. The trainer cannot "
+            "distinguish two stations of one name"
         )
     return texts
 
@@ -203,10 +200,9 @@ def _bridge(bridge: Bridge, station: str, run_dir: Path) -> Bridge:
         return here.but(token_file=str(token)) if token else here
     if not bridge.credentials:
         raise RecipeError(
-            f"bridge.credentials: expected a folder with one for each station, as bridge.fleet is "
-            f"{fleet}, "
-            f"got none. rlinf fleet enroll {station} --out credentials/{station}, and so on; then "
-            "bridge.credentials=credentials"
+            "bridge.credentials: expected a folder with credentials of each station, since "
+            f"bridge.fleet is {fleet}, got none. Run rlinf fleet enroll {station} --out "
+            f"credentials/{station} for each station, then set bridge.credentials=credentials"
         )
     folder = expanded(bridge.credentials, "bridge.credentials").resolve() / station
     if reason := Fleet(fleet).why_not(station, Credentials(folder, station).certificate):
@@ -221,10 +217,8 @@ def check_memory(stations: int) -> None:
     if stations > most:
         raise RecipeError(
             f"--stations: expected at most {most}, since {free:.0f} MB of memory are free, the "
-            f"trainer "
-            f"takes about {TRAINER_MB} and each station {STATION_MB}; got {stations}. Take fewer, "
-            f"or another "
-            "machine for some (docs/howto/fleet.md)"
+            f"trainer takes about {TRAINER_MB} and each station {STATION_MB}; got {stations}. "
+            "Start fewer, or run some on another machine (docs/howto/fleet.md)"
         )
 
 

@@ -373,10 +373,9 @@ def _in_one_process(recipe: Recipe) -> bool:
     )
     if setting == "one" and not is_lockstep:
         raise RecipeError(
-            "station.processes: expected several, or auto, for a station in real time, whose "
-            "interlock has a "
-            "process of its own; got one. Leave it out, or set station.lockstep=true with a "
-            "simulator"
+            "station.processes: expected several or auto for a station in real time, since its "
+            "interlock needs a separate process, got one. Leave it out, or set "
+            "station.lockstep=true with a simulator"
         )
     middleware = os.environ.get("RMW_IMPLEMENTATION") or FAST_DDS
     return is_lockstep and (setting == "one" or (setting == "auto" and middleware == FAST_DDS))
@@ -388,11 +387,9 @@ def check_operator(recipe: Recipe) -> None:
     _devices(recipe)  # refuses two devices of one kind
     if kind == SCRIPTED and not station_robot(recipe).without_hardware:
         raise RecipeError(
-            f"station.operator.kind: expected {KEYBOARD} for robot '{robot}', which is no "
-            f"simulator, got "
+            f"station.operator.kind: expected {KEYBOARD} for robot '{robot}', which is real, got "
             f"{kind}. A person arms a real arm: --set 'station.operator={{kind: {KEYBOARD}}}', and "
-            f"rlinf "
-            "teleop"
+            "rlinf teleop"
         )
     if kind == SCRIPTED:
         task = station_task(recipe)
@@ -400,9 +397,8 @@ def check_operator(recipe: Recipe) -> None:
         if (after := recipe.station.operator.takes_over) >= task.max_steps:
             raise RecipeError(
                 f"station.operator.takes_over: expected less than the {task.max_steps} time steps "
-                f"of an "
-                f"episode (max_steps of task '{recipe.station.task}'), got {after}: it would never "
-                f"take over"
+                f"of an episode (max_steps of task '{recipe.station.task}'), got {after}. The "
+                "script would never take over"
             )
 
 
@@ -492,9 +488,8 @@ def _devices(recipe: Recipe) -> dict[str, dict[str, Any]]:
     station, served = recipe.station, bool(recipe.station.web.port)
     if station.second_operator is not None and station.second_operator.kind == SCRIPTED:
         raise RecipeError(
-            f"station.second_operator.kind: expected a device of a person, got {SCRIPTED}. A "
-            f"script "
-            f"demonstrates as station.operator alone: leave second_operator out"
+            f"station.second_operator.kind: expected an input device, got {SCRIPTED}. A script can "
+            "only be station.operator. Leave second_operator out"
         )
     devices = [
         device
@@ -503,9 +498,8 @@ def _devices(recipe: Recipe) -> dict[str, dict[str, Any]]:
     ]
     if len(devices) == 2 and devices[0].kind == devices[1].kind != KEYBOARD:
         raise RecipeError(
-            f"station.second_operator.kind: expected another kind than that of station.operator, "
-            f"got {devices[0].kind} "
-            "for both, of which one would not be heard. Leave one out"
+            "station.second_operator.kind: expected another kind than that of station.operator, "
+            f"got {devices[0].kind} for both. One of the two would be ignored. Leave one out"
         )
     settings_by_kind = {
         device.kind: _settings(device)

@@ -76,9 +76,8 @@ def of_recording(folder: Path) -> Shown:
     stations = [name.strip("/").partition("/")[0] for name in names if name.endswith("/tf_static")]
     if not stations:
         raise RecipeError(
-            f"{folder}: expected a recording with tf_static of a station, found none: it is of an "
-            f"earlier "
-            "version. Foxglove shows its topics without a layout"
+            f"{folder}: expected a recording with the topic tf_static, got one of an earlier "
+            "version without it. Foxglove shows its topics without a layout"
         )
     relative = [
         name.removeprefix(f"/{stations[0]}/")

@@ -83,9 +83,9 @@ def check_page(web: Web) -> None:
     """Raise RecipeError if the page's port is in use, for example by another station's page."""
     if web.port and (reason := why_taken(web.host, web.port)):
         raise RecipeError(
-            f"station.web.port: expected one that is free on {web.host}, got {web.port}: {reason}. "
-            f"Another "
-            "station's page may be there. End what listens there, or take another: --web PORT",
+            f"station.web.port: expected a free port on {web.host}, got {web.port}: {reason}. "
+            "Another station's page may use it. Stop that program, or take another port: --web "
+            "PORT",
             code="RL-E205",
         )
 
@@ -127,7 +127,7 @@ def check_report(recipe: Recipe, setting: str) -> None:
     ):
         return
     without = (
-        "" if "matplotlib" in lacking else ", or film nothing: --set evaluate.filmed_episodes=0"
+        "" if "matplotlib" in lacking else ". Or record no film: --set evaluate.filmed_episodes=0"
     )
     raise RlinfError(
         f"{setting}: expected {', '.join(lacking)}, for the report at its end, not installed here. "

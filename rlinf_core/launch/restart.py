@@ -84,13 +84,12 @@ class History:
         if restart == ONCE:
             return Outcome(True, f"{name} ended ({ending_text})")
         if code == REFUSED:
-            return Outcome(False, f"{name} cannot go on", refusal, REFUSED)
+            return Outcome(False, f"{name} cannot continue", refusal, REFUSED)
         if restart == SHUTDOWN:
             return Outcome(
                 False,
-                f"{name} ended ({ending_text}), and the station cannot go on without it: the "
-                f"robot side "
-                "stops by its own timeout",
+                f"{name} ended ({ending_text}). The station cannot continue without it: the robot "
+                "side stops by its own timeout",
                 exit_code=1 if code else REFUSED,  # 0: somebody ended it in order
             )
         self.restarts = [t for t in self.restarts if now - t < RESTART_WINDOW_S] + [now]
@@ -109,9 +108,9 @@ class History:
         self.reason, self.started = reason, now
         if self.equal_failures >= MAX_RESTARTS:
             return Outcome(
-                False, f"{name} ended {self.equal_failures + 1} times for one reason", reason
+                False, f"{name} ended {self.equal_failures + 1} times for the same reason", reason
             )
-        return Outcome(True, f"{name} ended ({ending_text}) and was started again", reason)
+        return Outcome(True, f"{name} ended ({ending_text}) and was restarted", reason)
 
 
 def ending(code: int) -> str:

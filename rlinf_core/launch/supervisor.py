@@ -108,7 +108,8 @@ class Supervisor:
         """Start a process. Raises RlinfError if one of this name runs already."""
         if process.name in self.children and self.children[process.name].popen.poll() is None:
             raise RlinfError(
-                f"{process.name} runs already, under this supervisor: end it first", code="RL-E208"
+                f"{process.name} is already running under this supervisor. End it first",
+                code="RL-E208",
             )
         before = self._logged(process.name)
         popen, history = self._spawn(process), History(process, time.monotonic())
@@ -150,9 +151,8 @@ class Supervisor:
             child.popen = self._spawn(child.process)
         except OSError as error:
             raise RlinfError(
-                f"{name} ended ({ending(code)}) and cannot be started again: {error}. Mend what "
-                f"keeps this "
-                "machine from it: its memory, its limit of processes, that folder"
+                f"{name} ended ({ending(code)}) and cannot be restarted: {error}. Free memory, "
+                "raise this machine's limit of processes, or make that folder accessible"
             ) from error
         return f"{outcome.text}{f': {outcome.refusal}' if outcome.refusal else ''}"
 
@@ -202,15 +202,14 @@ def only_station(name: str, domain_id: int) -> Iterator[None]:
         lock = take(f"station/{domain_id}/{name}")
     except HeldError as error:
         raise RlinfError(
-            f"station '{name}' runs already in ROS_DOMAIN_ID {domain_id} on this machine, as "
-            f"{error}. "
-            "Stop it, or give this one another station.domain_id (and bridge.port)",
+            f"station '{name}' is already running in ROS_DOMAIN_ID {domain_id} on this machine, "
+            f"as {error}. Stop it, or give this one another station.domain_id (and bridge.port)",
             code="RL-E208",
         ) from error
     except OSError as error:
         raise RlinfError(
-            f"station '{name}': whether it runs already cannot be known: {error}. "
-            "Free sockets of this machine",
+            f"station '{name}': cannot check whether it is already running: {error}. Free sockets "
+            "of this machine",
             code="RL-E208",
         ) from error
     with lock:
@@ -221,7 +220,7 @@ def _log_tail(log: Path) -> str:
     """Return the last line of a log that is no INFO message of rclpy, for an error."""
     every = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
     lines = [line for line in every if not line.startswith("[INFO]")] or every
-    return f"Its last words: {lines[-1][:300]!r}. See {log}" if lines else f"See {log}"
+    return f"Its last line: {lines[-1][:300]!r}. See {log}" if lines else f"See {log}"
 
 
 def _refusal(log: Path, since: int) -> str:

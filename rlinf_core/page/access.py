@@ -30,7 +30,7 @@ class Web(Settings):
     host: str = Field(
         "127.0.0.1",
         min_length=1,
-        description="address that the page binds. Others than this machine need a token",
+        description="address that the page binds. Any address beyond this machine needs a token",
     )
     token_file: str = Field(
         "",
@@ -40,7 +40,7 @@ class Web(Settings):
 
 
 MAKE_ONE = (
-    "Make one: (umask 077; openssl rand -hex 16 > page.token), and --set "
+    "Create one: (umask 077; openssl rand -hex 16 > page.token), and --set "
     "station.web.token_file=page.token"
 )
 
@@ -55,9 +55,8 @@ def token_of(web: Web) -> str:
         if web.port and not is_loopback(web.host):
             raise RecipeError(
                 f"station.web.token_file: expected a file, since station.web.host is '{web.host}', "
-                f"which "
-                f"others than this machine can reach, got none. {MAKE_ONE}. Or keep to "
-                "station.web.host=127.0.0.1 and a tunnel (ssh -L)"
+                f"which other machines can reach, got none. {MAKE_ONE}. Or use "
+                "station.web.host=127.0.0.1 with a tunnel (ssh -L)"
             )
         return ""
     try:
@@ -114,7 +113,7 @@ class Access:
         if origin is not None and origin.partition("://")[2] != host:
             return f"expected a page of this server, got one of {origin!r}"
         if origin is None and site not in (None, "none", "same-origin") and not _opens(request):
-            return f"expected a page of this server, got one of another ({site!r})"
+            return f"expected a page of this server, got a page of another server ({site!r})"
         if origin is None and request.path != "/" and request.headers.get("Upgrade"):
             return "expected the header Origin, got none"
         if self.token and not _is_same_token(self.proof, request.cookies.get(self.cookie, "")):

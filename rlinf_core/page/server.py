@@ -75,9 +75,8 @@ class Stop:
                 self.file.touch() if self.pressed else self.file.unlink(missing_ok=True)
         except OSError as error:
             self.log(
-                f"the page's stop is {'pressed' if self.pressed else 'released'}, which will not "
-                f"be remembered beyond "
-                f"this process: {error}. Free the disk"
+                f"the page's stop is {'pressed' if self.pressed else 'released'}, but this state "
+                f"is lost with this process: {error}. Free disk space"
             )
 
 
@@ -272,9 +271,8 @@ class Server:
             except OSError as error:
                 self.log(
                     f"the operator's page: expected port {self.address[1]} of {self.address[0]} "
-                    f"free, got: {error}. "
-                    "End what listens there, or take another: --web PORT; it is tried again, and "
-                    "the stop is silent"
+                    f"free, got: {error}. End the program on that port, or take another port: "
+                    "--web PORT. The page retries; until then its stop is silent"
                 )
                 await asyncio.sleep(RETRY_S)
 
@@ -382,7 +380,7 @@ class Server:
                 request = read(message.data if message.type is WSMsgType.TEXT else "")
             except ValueError:
                 self.log(
-                    f"the page from {remote} said no word of ours: "
+                    f"the page from {remote} sent an unknown message: "
                     f"{escape_ascii(message.data)[:80]}. It is closed"
                 )
                 await page.socket.close(
@@ -404,8 +402,8 @@ class Server:
             received_at.append(time.monotonic())
             if len(received_at) == MAX_MESSAGES_PER_S and received_at[-1] - received_at[0] < 1.0:
                 self.log(
-                    f"the page from {remote} said more than {MAX_MESSAGES_PER_S} words in a "
-                    f"second. It is closed"
+                    f"the page from {remote} sent more than {MAX_MESSAGES_PER_S} messages in a "
+                    "second. It is closed"
                 )
                 await page.socket.close(code=1008, message=b"expected fewer words a second")
                 return
@@ -432,10 +430,8 @@ class Server:
     async def _answer(self, page: Page, request: Request) -> str:
         if request.what in BEGIN and (late_s := request.late_s(time.monotonic())):
             raise RlinfError(
-                f"{request.what}: expected within {MAX_PRESS_AGE_S:g} s of what the page showed, "
-                f"came "
-                f"{late_s:.1f} s "
-                "after it, and was not done. Look at the arm, and press again"
+                f"{request.what}: expected within {MAX_PRESS_AGE_S:g} s of the displayed state, "
+                f"came {late_s:.1f} s after it and was ignored. Check the arm, then press again"
             )
         if request.what == "take":
             self.controls.take(page.number, time.monotonic())
@@ -447,5 +443,5 @@ class Server:
             return "this page only watches"
         if request.what == "release":
             self.stop.release()
-            return "the stop is released; its fault stands until it is reset"
+            return "the stop is released; its fault stays active until you reset it"
         return await self.station.handle(request)

@@ -71,7 +71,7 @@ class Views:
                 self.newest(camera),
             )
             if now is None:
-                raise RlinfError("no picture has come yet")
+                raise RlinfError("no picture has arrived yet")
             alignment = moved(reference, np.ascontiguousarray(now))
         except RlinfError as error:
             return {"words": str(error), "aligned": False}
@@ -83,75 +83,83 @@ class Views:
         )
 
 
-RESET = "when that is over, reset and arm"
+RESET = "after it ends, reset and arm"
 WAIT = "wait; it ends by itself"
 WHY = {  # cause of HOLD or FAULT: (reason, next step of a person)
     "stale_command": (
-        "The policy sends no command in time, so the arm stands still.",
+        "The policy sends no command in time, so the arm rests.",
         "wait, or hold a key or a pad. If it lasts, rlinf status names the slow part.",
     ),
     "enable": (
-        "Nobody has shown lately that a person is there.",
+        "No person has confirmed their presence lately.",
         "touch anything here, or press a key.",
     ),
-    "new_session": ("A program that commands was started again.", "arm once more."),
+    "new_session": ("A commanding program was restarted.", "arm again."),
     "operator_silent": (
-        "The operator fell silent in a takeover.",
-        "let go of every device, then press a key or a button; if that does not help, arm once "
-        "more.",
+        "The operator's messages stopped in a takeover.",
+        "let go of every device, then press a key or a button; if that does not help, arm again.",
     ),
-    "handing_back": ("Command goes back to the policy, after a pause.", WAIT + "."),
-    "realigning": ("The arm was elsewhere than its set-point, which goes there first.", WAIT + "."),
+    "handing_back": ("The policy takes over again after a pause.", WAIT + "."),
+    "realigning": (
+        "The arm was away from its set-point. The set-point first moves to the arm.",
+        WAIT + ".",
+    ),
     "invalid_command": ("A command was refused.", "the interlock's log names it; reset and arm."),
     "contact": ("The tool is pressed harder than allowed.", "free the tool, reset, then arm."),
     "divergence": (
-        "The arm has not followed its target: something is in its way.",
-        "clear the way, reset, then arm.",
+        "The arm does not follow its target: an obstacle may block it.",
+        "remove the obstacle, reset, then arm.",
     ),
     "stale_state": (
-        "Nothing is heard of the arm's pose.",
-        "start its driver, or look at its cable; reset and arm.",
+        "The arm's pose is not received.",
+        "start its driver, or check its cable; reset and arm.",
     ),
     "state_jump": (
         "The measured pose has jumped further than an arm can move.",
-        "look at the arm; if it is well, reset and arm.",
+        "check the arm, then reset and arm.",
     ),
     "state_frame": (
         "The measured pose is in another frame than the limits.",
-        "correct the frame in limits.yaml or in the driver, and start again.",
+        "correct the frame in limits.yaml or in the driver, then restart.",
     ),
     "state_units": (
         "The measured state cannot be in metres and radians.",
-        "the interlock's log and rlinf doctor say more.",
+        "see the interlock's log and rlinf doctor.",
     ),
-    "distance_silent": ("The distance sensor is silent.", f"look at its cable; {RESET}."),
+    "distance_silent": ("The distance sensor is silent.", f"check its cable; {RESET}."),
     "distance_units": ("The distance cannot be in metres.", f"correct the sensor's unit; {RESET}."),
-    "obstacle": ("An obstacle is at the arm.", f"take it away; {RESET}."),
-    "outside_box": ("The tool is outside of its box.", "move it back by hand, reset, then arm."),
+    "obstacle": ("An obstacle is at the arm.", f"remove it; {RESET}."),
+    "outside_box": ("The tool is outside its box.", "move it back by hand, reset, then arm."),
     "outside_joints": (
-        "A joint is outside of its range.",
+        "A joint is outside its range.",
         "move it back by hand, reset, then arm.",
     ),
     "clock": ("The clock has jumped.", "let the clock settle, reset, then arm."),
-    "stalled": ("The interlock was held up.", "see what else this machine does, reset, then arm."),
+    "stalled": (
+        "The interlock was delayed.",
+        "reduce other load on this machine, reset, then arm.",
+    ),
     "estop:page": ("The stop on this page is pressed.", "release the stop, reset, then arm."),
     "estop_silent:page": (
-        "The stop of this page was not heard: its server or every browser was away.",
+        "The stop of this page was silent: its server or every browser was disconnected.",
         "reset, then arm.",
     ),
     "estop": ("The e-stop '{}' is pressed.", "release it, reset, then arm."),
-    "estop_silent": ("The e-stop '{}' is not heard.", f"look at its cable; {RESET}."),
-    "foreign_publisher": ("Somebody else publishes on {}.", f"end that program; {RESET}."),
+    "estop_silent": ("The e-stop '{}' is silent.", f"check its cable; {RESET}."),
+    "foreign_publisher": ("Another program publishes on {}.", f"end that program; {RESET}."),
     "two_publishers": (
-        "Two publishers speak on {}.",
-        "end one of them: does rlinf teleop run beside this page?",
+        "Two programs publish on {}.",
+        "end one of them. Is rlinf teleop running beside this page?",
     ),
-    "silent": ("Nothing is heard on {}, which a limit needs.", f"start its publisher; {RESET}."),
-    "robot": ("The robot reports a fault: {}.", "look at the robot, reset, then arm."),
-    "arm": ("Another arm may not move: {}.", "see to that arm; this one goes on with it."),
+    "silent": ("No message on {}, which a limit needs.", f"start its publisher; {RESET}."),
+    "robot": ("The robot reports a fault: {}.", "check the robot, reset, then arm."),
+    "arm": (
+        "Another arm may not move: {}.",
+        "clear the stop of that arm; this one then continues.",
+    ),
 }
 NOBODY_COMMANDS = (
-    "Nobody commands now, so the arm stands still. This is no fault.",
+    "The arm has no commander now, so it rests. This is not a fault.",
     "hold a key or a pad to move it.",
 )
 

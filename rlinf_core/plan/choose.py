@@ -49,7 +49,7 @@ class Choice:
         basis = (
             "measurements of this run"
             if self.from_measurements
-            else "a first guess, since not all of it was measured"
+            else "a first guess, since measurements are incomplete"
         )
         lines = [
             f"layout: {self.layout}",
@@ -134,8 +134,8 @@ def why_not_layout(recipe: Recipe, layout: Layout, machine: Machine, costs: Cost
         return "disaggregated needs a worker with devices of its own"
     if layout.pipelined and algorithm.learns_from == ROLLOUTS and not algorithm.accepts_stale:
         return (
-            f"{algorithm.name} learns from rollouts of the newest policy alone, so it cannot "
-            f"be pipelined"
+            f"{algorithm.name} learns only from rollouts of the newest policy, so it cannot be "
+            "pipelined"
         )
     if processes > PER_CPU * machine.cpus:
         return f"{machine.cpus:g} CPUs carry at most {PER_CPU * machine.cpus:.0f} processes"
@@ -227,9 +227,8 @@ def choose(
     if not able:
         reasons = "; ".join(f"{layouts[0]}: {reason}" for reason, layouts in refused.items())
         raise RecipeError(
-            f"placement: expected fixed points with which a layout can be, got {reasons}. Leave "
-            f"out one of "
-            f"placement.{', placement.'.join(recipe.placement.fixed or CHOSEN)}"
+            f"placement: expected fixed values that allow a layout, got {reasons}. Leave out one "
+            f"of placement.{', placement.'.join(recipe.placement.fixed or CHOSEN)}"
         )
     least = min(expectation.seconds for _, expectation in able)
     able.sort(
@@ -308,8 +307,8 @@ def split(stages: Sequence[Stage], devices: int, batches: int = 1, switch_s: flo
     if solution is None:
         raise RecipeError(
             f"placement: expected a split of {devices} devices among "
-            f"{', '.join(s.name for s in stages)}, got "
-            "none in which every stage has room. Add devices, or lower the memory of a stage"
+            f"{', '.join(s.name for s in stages)}, got none with room for every stage. Add "
+            "devices, or lower the memory of a stage"
         )
     groups, seconds = solution
     return Split(

@@ -82,10 +82,10 @@ def graph_of(recipe: Recipe) -> Graph:
         f"{algorithm.name} updates the weights",
         "learners" if placement.learners else "trainer",
     )
-    weights = Node(WEIGHTS, "sends changed weights to those who act", "trainer")
+    weights = Node(WEIGHTS, "sends changed weights to the acting policies", "trainer")
     data = Node(
         DATA,
-        "keeps rollouts until they are learned from"
+        "keeps rollouts until the learner uses them"
         if algorithm.learns_from == ROLLOUTS
         else "keeps the replay and draws batches",
         "shards" if placement.replay_shards else "trainer",

@@ -58,11 +58,9 @@ def _check_allowed(kind: str) -> None:
     elif kind not in kinds() and plugins.absolute(kind) not in _requested:
         raise RecipeError(
             f"policy.kind: expected one of {', '.join(kinds())}, or the kind in the recipe, got "
-            f"'{escape_ascii(kind)[:200]}' in a policy file. A policy file cannot choose which "
-            f"Python is "
-            "imported: if you trust this code, set policy.kind in the recipe (rlinf serve: "
-            "--recipe), "
-            "or install it as an entry point of rlinf.policies"
+            f"'{escape_ascii(kind)[:200]}' in a policy file. A policy file cannot choose imported "
+            "Python code. If you trust this code, set policy.kind in the recipe (rlinf serve: "
+            "--recipe), or install it as an entry point of rlinf.policies"
         )
 
 

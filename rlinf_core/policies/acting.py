@@ -55,8 +55,8 @@ def prepare(
     names = "recorded" if execution == "graphs" else "compiled"
     if not any(getattr(part, names) for part in parts):
         raise RlinfError(
-            f"{key}execution: expected one that a policy of kind {kind} has, got {execution}. "
-            f"Leave it eager"
+            f"{key}execution: expected one that policy kind {kind} supports, got {execution}. "
+            "Leave it eager"
         )
     if execution == "graphs" and policy.device.type != "cuda":
         raise RlinfError(

@@ -84,21 +84,19 @@ def base(policy: Path, digest: str) -> tuple[Weights, dict[str, str]]:
             weights: Weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except FileNotFoundError as error:
         raise PolicyFileError(
-            f"policy {policy}: expected the weights that it leaves as they are in {path.name} "
-            f"beside it, "
-            "found none. Copy them from the run's policies, once for all versions"
+            f"policy {policy}: expected its unchanged base weights in {path.name} of the same "
+            "folder, found none. Copy them once from the run's policies/, for all versions"
         ) from error
     except (SafetensorError, OSError) as error:
         raise PolicyFileError(
-            f"policy {policy}: {path.name}: expected a whole safetensors file, got one that is cut "
-            f"short "
-            f"or damaged ({error}). Copy it again, or delete it and start the station anew"
+            f"policy {policy}: {path.name}: expected an intact safetensors file, got a truncated "
+            f"or damaged one ({error}). Copy it again, or delete it and restart the station"
         ) from error
     if (actual := _digest(weights, metadata)) != digest:
         raise PolicyFileError(
             f"policy {policy}: {path.name}: expected weights of hash {digest[:16]}, got "
-            f"{actual[:16]}: it "
-            "was damaged or changed. Copy it again, or delete it and start the station anew"
+            f"{actual[:16]}. It was damaged or changed. Copy it again, or delete it and restart "
+            "the station"
         )
     return weights, metadata
 
@@ -135,9 +133,8 @@ def adapted(policy: P, rank: int, seed: int = 0) -> P:
     """
     if any(".lora_" in name for name in policy.state_dict()):
         raise RlinfError(
-            "algorithm.lora_rank: expected 0 for a policy that has adapters of its own "
-            "(policy.lora), got "
-            f"{rank}. Leave one of them out"
+            "algorithm.lora_rank: expected 0 for a policy with its own adapters (policy.lora), "
+            f"got {rank}. Leave one of them out"
         )
     trained = copy.deepcopy(policy)
     inject(trained, Lora(rank=rank, alpha=2.0 * rank), seed)

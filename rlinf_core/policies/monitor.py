@@ -22,8 +22,8 @@ from rlinf_core.core.errors import RecipeError, RlinfError
 
 FORMAT = "rlinf-monitor-1"
 PERSON_NEEDED = (
-    "failure monitor: this episode looks like one that fails. The arm holds. "
-    "Take over, or discard the episode"
+    "failure monitor: this episode will probably fail. The arm holds. Take over, or discard the "
+    "episode"
 )
 NEIGHBOURS, REFERENCES = 10, 2000  # nearest time steps, of at most so many
 BOUND = 5.0  # deviations, beyond which numbers are clipped

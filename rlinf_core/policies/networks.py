@@ -66,10 +66,8 @@ class Published:
             if key not in config.model_fields_set and actual != value:
                 raise PolicyFileError(
                     f"policy.{key}: expected {value}, as the checkpoint {config.checkpoint} has it "
-                    f"in config.json "
-                    f"({published}), got {actual}, the default. Set policy.{key}: {value}, or "
-                    f"another "
-                    f"number on purpose"
+                    f"in config.json ({published}), got the default {actual}. Set policy.{key}: "
+                    f"{value}, or set another number on purpose"
                 )
 
 

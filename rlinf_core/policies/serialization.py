@@ -77,7 +77,7 @@ def _of_trainer(files: list[Path]) -> list[Path]:
         if recorded_version is not None and recorded_version != version:
             _warn(path, f"expected version {version}, as its name says, got {recorded_version}")
         elif recorded_version is None and version - highest > MAX_LEAP:
-            _warn(path, f"expected a version near {highest}, got a file that says none")
+            _warn(path, f"expected a version near {highest}, got a file without one")
         else:
             result.append(path)
             highest = version
@@ -194,9 +194,8 @@ def load_policy(path: str | Path, station: StationSpec | None = None) -> Network
         frame = traceback.extract_tb(error.__traceback__)[-1]
         raise PolicyFileError(
             f"policy {path}: {type(error).__name__}: {harmless_lines(str(error))[:500]} "
-            f"({frame.filename}, line "
-            f"{frame.lineno}). The file does not describe a network that can be made: use an "
-            f"earlier version"
+            f"({frame.filename}, line {frame.lineno}). The file does not describe a valid network. "
+            "Use an earlier version"
         ) from error
 
 
@@ -216,8 +215,7 @@ def _load(path: str | Path, station: StationSpec | None) -> NetworkPolicy:
         raise PolicyFileError(f"policy {path}: no such file") from error
     except (SafetensorError, OSError) as error:
         raise PolicyFileError(
-            f"policy {path}: expected a whole safetensors file, got one that is cut short or "
-            f"damaged "
+            f"policy {path}: expected an intact safetensors file, got a truncated or damaged one "
             f"({error}). Copy it again, or use an earlier version"
         ) from error
     if metadata.get("format") != FORMAT:
@@ -318,7 +316,7 @@ def newest_policy(path: Path) -> Path:
     files = sorted(path.glob("**/policy-*.safetensors"))
     if not files:
         raise PolicyFileError(
-            f"{path}: expected a policy-*.safetensors or a folder that holds some, found none"
+            f"{path}: expected a policy-*.safetensors or a folder with some, found none"
         )
     named = sorted((file for file in files if NAMED.fullmatch(file.name)), key=policy_version)
     if versions := _of_trainer(named):

@@ -118,20 +118,20 @@ class PretrainedSettings(PolicySettings):
         "Example: {text_config: {num_hidden_layers: 4}}. The others are those of "
         "the smallest network. Its tokenizer reads bytes",
     )
-    lora: Lora = Field(Lora(), description="adapters, which alone are trained and travel")
+    lora: Lora = Field(
+        Lora(), description="LoRA adapters. Only they are trained and sent to stations"
+    )
 
     @model_validator(mode="after")
     def _one_origin(self) -> PretrainedSettings:
         if self.checkpoint and self.network:
             raise ValueError(
-                "network: expected nothing beside a checkpoint, which has its own. Leave one of "
-                "them out"
+                "network: expected none with policy.checkpoint, which defines the network. Leave "
+                "one of them out"
             )
         if self.adapters and not self.checkpoint:
             raise ValueError(
-                "adapters: expected the checkpoint that they were trained on beside them, got "
-                "none. Set "
-                "policy.checkpoint"
+                "adapters: expected their checkpoint too, got none. Set policy.checkpoint"
             )
         return self
 
@@ -166,8 +166,8 @@ class VisuomotorSettings(PolicySettings):
     def _one_origin(self) -> VisuomotorSettings:
         if self.checkpoint and self.network:
             raise ValueError(
-                "network: expected nothing beside a checkpoint, which has its own. Leave one of "
-                "them out"
+                "network: expected none with policy.checkpoint, which defines the network. Leave "
+                "one of them out"
             )
         return self
 
@@ -175,7 +175,7 @@ class VisuomotorSettings(PolicySettings):
 class TokenSettings(PretrainedSettings):
     """Settings of language models whose last 256 tokens stand for the numbers of an action."""
 
-    decoding: str = Field("autoregressive", description="of the tokens")
+    decoding: str = Field("autoregressive", description="decoding of the action tokens")
     temperature: float = Field(
         1.0,
         gt=0,

@@ -220,8 +220,8 @@ def write(
     except (OSError, SafetensorError) as error:
         shutil.rmtree(folder, ignore_errors=True)
         raise PolicyFileError(
-            f"{folder}: cannot be written: {error}. Nothing is left there; free the disk, "
-            "or choose another folder",
+            f"{folder}: cannot be written: {error}. Nothing was left there. Free disk space, or "
+            "choose another folder",
             code="RL-E207",
         ) from error
     return folder

@@ -50,8 +50,7 @@ def device_of(name: str) -> torch.device:
         *(device_name.partition(":")[0] for device_name in names),
     }:
         raise RlinfError(
-            f"device: expected auto or one of {', '.join(names)}, which this machine has; got "
-            f"'{name}'"
+            f"device: expected auto or one of {', '.join(names)} on this machine, got '{name}'"
         )
     return device
 

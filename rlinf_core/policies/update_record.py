@@ -74,9 +74,9 @@ class UpdateRecord:
         ):
             self.refuse(
                 update,
-                f"policy {update.path}: the policy node ended {MAX_ATTEMPTS} times while it loaded "
-                "this file, which is not loaded again. Look at the node's log, and publish another "
-                "version",
+                f"policy {update.path}: the policy node ended {MAX_ATTEMPTS} times while it "
+                "loaded this file. It will not load it again. See the node's log, and publish "
+                "another version",
             )
         return self.refused.get(update.sha256, "")
 

@@ -33,7 +33,7 @@ def credentials_of(bridge: Bridge) -> Path | None:
         bridge,
         "credentials",
         bridge.credentials,
-        "At the station, set it to what rlinf fleet enroll has made",
+        "At the station, set it to the folder from rlinf fleet enroll",
     )
 
 
@@ -63,12 +63,10 @@ def _token_file(bridge: Bridge) -> Path | None:
 def _secured(bridge: Bridge, key: str, folder: str, fix: str) -> Path | None:
     if not folder and not is_loopback(bridge.host) and not bridge.insecure:
         raise RecipeError(
-            f"bridge.{key}: expected a folder, since bridge.host is '{bridge.host}', which others "
-            f"than this "
-            "machine can reach, got none. Without TLS anyone on that network can feed the training "
-            "and fetch "
-            f"policies. {fix} (docs/howto/fleet.md). Or keep to bridge.host=127.0.0.1 and a tunnel "
-            f"(ssh -L), "
-            "or, on a network of your own, bridge.insecure=true"
+            f"bridge.{key}: expected a folder, since bridge.host is '{bridge.host}', which other "
+            "machines can reach, got none. Without TLS anyone on that network can feed the "
+            f"training and fetch policies. {fix} (docs/howto/fleet.md). Or use "
+            "bridge.host=127.0.0.1 with a tunnel (ssh -L), or, on a private network, "
+            "bridge.insecure=true"
         )
     return expanded(folder, f"bridge.{key}").resolve() if folder else None

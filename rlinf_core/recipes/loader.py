@@ -102,7 +102,7 @@ def _path(name: str | Path) -> Path:
 def _document_of(path: Path, below: tuple[Path, ...] = ()) -> Document:
     """Return a file's values over those of the recipe that its ``defaults`` names."""
     if path.resolve() in below:
-        raise RecipeError(f"recipe {path}: expected 'defaults' that end somewhere, got a circle")
+        raise RecipeError(f"recipe {path}: expected 'defaults' without a circle, got a circle")
     document = read(path, "recipe")
     _spell_out(document)
     if document.data.keys() & {"collect", "policy"} and is_resolved(path):

@@ -125,9 +125,8 @@ class Placement(Settings):
             )
         if self.offload and (self.mode == "pipelined" or (self.auto and "mode" not in self.fixed)):
             raise ValueError(
-                "offload: expected false where workers play while learners learn (mode pipelined, "
-                "or auto "
-                "that may choose it), since both then need their device; got true. Set mode to "
+                "offload: expected false if workers play during updates (mode pipelined, or auto, "
+                "which may choose it), since both then need their device, got true. Set mode to "
                 "collocated"
             )
         if self.offload and self.strategy == "fsdp":
@@ -231,11 +230,10 @@ def check_placement(
         raise RecipeError(
             f"placement: {placement.learners} learners of {placement.learner_gpus:g} GPUs each and "
             f"{placement.workers} workers of {placement.worker_gpus:g} do not fit into the GPUs of "
-            f"{where}, "
-            f"which has {' + '.join(f'{count:g}' for count in machines or [gpus])}: what is less "
-            f"than a GPU "
-            "lies in one, and what is more in one machine. Ask for fewer or other parts in "
-            "placement.learner_gpus and placement.worker_gpus, or for fewer processes"
+            f"{where}, which has {' + '.join(f'{count:g}' for count in machines or [gpus])}. A "
+            "share below 1 must fit on one GPU, and each process on one machine. Request fewer or "
+            "other shares in placement.learner_gpus and placement.worker_gpus, or for fewer "
+            "processes"
         )
 
 

@@ -86,21 +86,21 @@ class StationPolicy(Settings):
 
     monitor: Place = Field(
         "",
-        description="a file of rlinf monitor fit: where an episode looks like one that fails, the "
-        "policy sends nothing more and a person is asked; not of a remote one; empty for none",
+        description="file of rlinf monitor fit, for a local policy. If an episode will probably "
+        "fail, the policy sends nothing more and a person is asked. Empty for none",
     )
 
     @model_validator(mode="after")
     def _has_an_address(self) -> StationPolicy:
         if self.monitor and self.backend == "remote":
             raise ValueError(
-                "monitor: expected none where station.policy.backend is remote, got "
-                f"'{self.monitor}'. Watch a local policy"
+                f"monitor: expected none with station.policy.backend remote, got '{self.monitor}'. "
+                "Watch a local policy"
             )
         if (self.backend == "remote") != bool(self.address):
             raise ValueError(
-                "address: expected ws://host:port where station.policy.backend is remote, and "
-                f"nothing elsewhere; got backend {self.backend}, address '{self.address}'"
+                "address: expected ws://host:port with station.policy.backend remote, and nothing "
+                f"otherwise, got backend {self.backend}, address '{self.address}'"
             )
         return self
 
@@ -215,8 +215,8 @@ class Station(Settings):
     def _paces_lockstep(self) -> Station:
         if self.real_time_factor and not self.lockstep:
             raise ValueError(
-                "real_time_factor: expected 0 where station.lockstep is false: that is real time; "
-                f"got {self.real_time_factor:g}. Set station.lockstep=true, or leave it out"
+                "real_time_factor: expected 0 with station.lockstep false (real time), got "
+                f"{self.real_time_factor:g}. Set station.lockstep=true, or leave it out"
             )
         return self
 
@@ -329,7 +329,8 @@ class Replay(Settings):
         "the requested one",
     )
     balance_stations: bool = Field(
-        False, description="draw equally many transitions of each station, whatever it sent"
+        False,
+        description="draw equally many transitions from each station, independent of its share",
     )
 
 
@@ -348,9 +349,8 @@ class Bridge(Settings):
     port: int = Field(PORT, ge=1, le=65535, description="TCP port of the trainer")
     fleet: str = Field(
         "",
-        description="at the trainer, folder of rlinf fleet. It admits the "
-        "enrolled stations over TLS. Empty serves this machine "
-        "alone, with a token",
+        description="at the trainer, folder of rlinf fleet. It admits the enrolled stations "
+        "over TLS. Empty serves only this machine, with a token",
     )
     credentials: str = Field(
         "", description="at a station, its folder from rlinf fleet enroll. Empty calls without TLS"
@@ -501,11 +501,9 @@ class Recipe(Settings):
     station: Station = Station()
     embodiments: dict[Name, Embodiment] = Field(
         {},
-        description="robots that share one policy, by name, where the trainer is to learn for "
-        "several: {one: {robot: "
-        "franka_sim, task: reach}, two: {robot: two_franka_sim, task: reach_both}}; a station of "
-        "each names its own in "
-        "station.robot and station.task",
+        description="robots that share one policy, by name, for training on several: {one: "
+        "{robot: franka_sim, task: reach}, two: {robot: two_franka_sim, task: "
+        "reach_both}}. The station of each robot sets station.robot and station.task",
     )
     text: Text = Text()
     collect: Collect = Collect()
@@ -560,9 +558,8 @@ class Recipe(Settings):
         if self.learner.compile and self.placement.learners and self.placement.strategy == "fsdp":
             raise ValueError(
                 "learner.compile: expected false with placement.strategy = fsdp, which gathers "
-                "weights anew "
-                "for every update, got true. Set placement.strategy to ddp, or learner.compile to "
-                "false"
+                "weights at every update, got true. Set placement.strategy to ddp, or "
+                "learner.compile to false"
             )
         return self
 

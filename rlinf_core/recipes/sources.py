@@ -54,21 +54,19 @@ def why_not(algorithm: AlgorithmSettings, source: str) -> str:
     name, kind = algorithm.name, algorithm.learns_from
     if source == RECORDINGS and kind == ROLLOUTS:
         return (
-            f"{name} learns from rollouts of its own newest policies alone, which recordings are "
-            f"not, and from no "
+            f"{name} learns only from rollouts of its newest policies, not from recordings or "
             "demonstrations. Leave collect.recordings empty"
         )
     if source == STATIONS and kind == ROLLOUTS and not algorithm.accepts_stale:
         return (
-            f"{name} learns from whole rollouts of its newest policy alone, and stations play on "
-            f"while it learns. "
-            "async_ppo takes those of somewhat older policies"
+            f"{name} learns only from complete rollouts of its newest policy, but stations "
+            "continue to play during updates. async_ppo accepts rollouts of slightly older "
+            "policies"
         )
     if source == STATIONS and kind == EXPERT and not algorithm.warm_start:
         return (
-            f"{name} asks an expert at every time step, which no person can answer. With "
-            f"algorithm.gated=true it "
-            "learns from what a person does who takes over"
+            f"{name} queries an expert at every time step, which a person cannot answer. With "
+            "algorithm.gated=true it learns from the takeovers of a person"
         )
     return ""
 
@@ -88,7 +86,8 @@ def check_source(recipe: Recipe) -> None:
         )
     if algorithm.learns_from == ROLLOUTS and policy.no_density:
         raise RecipeError(
-            f"{policy.no_density}. {algorithm.name} learns from log-probabilities of what was drawn"
+            f"{policy.no_density}. {algorithm.name} learns from log-probabilities of the sampled "
+            "actions"
         )
     if getattr(policy, "engine", "") and (
         source_of(recipe) != SIMULATORS or recipe.placement.workers or recipe.placement.auto
@@ -109,16 +108,15 @@ def check_source(recipe: Recipe) -> None:
             )
     if recipe.release.staged and (source != STATIONS or algorithm.learns_from == ROLLOUTS):
         raise RecipeError(
-            f"release.staged: expected false for {algorithm.name} on {source}, got true: a policy "
-            f"is tried "
-            "at one station while the others play on, and learners of rollouts want those of the "
-            "newest"
+            f"release.staged: expected false for {algorithm.name} on {source}, got true. A trial "
+            "plays on one station while the others continue with the old policy, but learners of "
+            "rollouts need the newest policy on all"
         )
     if algorithm.learns_from == EXPERT and policy.horizon > 1 and source != STATIONS:
         raise RecipeError(
-            f"policy.horizon: in simulators {algorithm.name} asks the expert at every time step, "
-            f"expected 1, "
-            f"got {policy.horizon}. On stations a chunk is what was done after a person took over"
+            f"policy.horizon: in simulators {algorithm.name} queries the expert at every time "
+            f"step, expected 1, got {policy.horizon}. On stations a chunk holds the person's "
+            "actions after a takeover"
         )
     if algorithm.needs_demonstrations and not (
         recipe.collect.episodes or recipe.collect.recordings
@@ -136,8 +134,7 @@ def check_source(recipe: Recipe) -> None:
     ):
         raise RecipeError(
             f"simulation.shaping: expected 0 beside collect.recordings for {algorithm.name}, which "
-            f"learns "
-            f"from the rewards that were recorded, without it, got {simulation.shaping}"
+            f"learns from recorded rewards without shaping, got {simulation.shaping}"
         )
     workers, environments = recipe.placement.workers, simulation.environments
     if workers and (source != SIMULATORS or algorithm.learns_from == DEMONSTRATIONS):
@@ -165,8 +162,8 @@ def check_source(recipe: Recipe) -> None:
     ):
         raise RecipeError(
             f"placement.mode: expected collocated or disaggregated for {algorithm.name}, which "
-            f"learns from "
-            "rollouts of the newest policy alone, got pipelined. async_ppo takes older ones"
+            "learns only from rollouts of the newest policy, got pipelined. async_ppo accepts "
+            "older ones"
         )
     if recipe.placement.ingest and source != STATIONS:
         raise RecipeError(
@@ -181,17 +178,16 @@ def check_source(recipe: Recipe) -> None:
         and getattr(policy, "token_log_probs", False)
     ):
         raise RecipeError(
-            "policy.token_log_probs: expected false on stations, whose recordings hold a "
-            "log-probability of "
-            "a chunk, or of each of its actions, got true. In simulators it may be"
+            "policy.token_log_probs: expected false on stations, whose recordings hold "
+            "log-probabilities of chunks or actions, not of tokens, got true. It is allowed in "
+            "simulators"
         )
     if source != SIMULATORS:
         return
     if recipe.replay.use_executed and not recipe.collect.recordings:
         raise RecipeError(
-            "replay.use_executed: expected false in simulators, which say what was asked for "
-            "alone, got "
-            "true. It is for what stations send, and for recordings"
+            "replay.use_executed: expected false in simulators, whose steps hold only requested "
+            "actions, got true. It is for episodes of stations and for recordings"
         )
     if workers and environments % workers:
         raise RecipeError(
@@ -222,9 +218,9 @@ def _check_auto(recipe: Recipe, source: str) -> None:
         )
     if source != SIMULATORS or recipe.algorithm.learns_from == DEMONSTRATIONS:
         raise RecipeError(
-            f"placement.auto: expected false for {recipe.algorithm.name} on {source}, where no "
-            f"turns of "
-            "rollouts and updates are measured, got true. Set placement.learners by hand"
+            f"placement.auto: expected false for {recipe.algorithm.name} on {source}, where "
+            "alternating rollouts and updates are not measured, got true. Set placement.learners "
+            "yourself"
         )
 
 
@@ -265,15 +261,14 @@ def _check_world(recipe: Recipe) -> None:
     }
     if conflict := next((key for key, value in unfit.items() if value), ""):
         raise RecipeError(
-            f"{name}: expected no {conflict}: a learned world predicts the numbers that one "
-            f"station observes, and is judged by its task. Leave {conflict} out, or {name}"
+            f"{name}: expected no {conflict}: a learned world predicts the observations of one "
+            f"station and uses its task. Leave {conflict} out, or {name}"
         )
     if world.share and (algorithm.learns_from != REPLAY or recipe.policy.kind == "latent_noise"):
         raise RecipeError(
-            f"world.share: expected 0 for {algorithm.name} with policy.kind "
-            f"{recipe.policy.kind}, which has no replay of actions to add to, got "
-            f"{world.share:g}. sac, rlpd and crossq have one; world.run trains in a "
-            "learned world alone"
+            f"world.share: expected 0 for {algorithm.name} with policy.kind {recipe.policy.kind}, "
+            f"which has no replay of actions for it, got {world.share:g}. sac, rlpd and crossq "
+            "have one; world.run trains only in a learned world"
         )
     shards = {
         "placement.replay_shards": recipe.placement.replay_shards,
@@ -281,15 +276,15 @@ def _check_world(recipe: Recipe) -> None:
     }
     if world.share and (conflict := next((key for key, value in shards.items() if value), "")):
         raise RecipeError(
-            f"world.share: expected {conflict} 0, got {shards[conflict]:g}: a learned world reads "
-            "the replay of the trainer's process, with rewards as stations give them. "
-            f"Leave {conflict} out, or world.share"
+            f"world.share: expected {conflict} 0, got {shards[conflict]:g}. A learned world reads "
+            f"the replay of the trainer's process, with the stations' rewards. Leave {conflict} "
+            "out, or world.share"
         )
     if world.run and (not simulation.environments or recipe.placement.workers):
         raise RecipeError(
-            "world.run: expected simulation.environments of at least 1 and "
-            f"placement.workers 0, got {simulation.environments} and "
-            f"{recipe.placement.workers}: branches are played in this process"
+            "world.run: expected simulation.environments of at least 1 and placement.workers 0, "
+            f"got {simulation.environments} and {recipe.placement.workers}. Branches are played in "
+            "this process"
         )
 
 
@@ -308,7 +303,7 @@ def _check_no_replay(recipe: Recipe) -> None:
     ):
         if (actual := getattr(online, key)) != (expected := getattr(usual, key)):
             remedy = (
-                ": algorithm.max_staleness, in updates, says there what is too old"
+                ". There algorithm.max_staleness bounds the age, in updates"
                 if "staleness" in key and recipe.algorithm.accepts_stale
                 else ""
             )
@@ -345,17 +340,14 @@ def _check_embodiments(recipe: Recipe) -> None:
         ]
         raise RecipeError(
             f"embodiments: expected algorithm.name {', '.join(able)} and policy.kind "
-            f"tanh_gaussian, got "
-            f"{recipe.algorithm.name} and {recipe.policy.kind}: so far no others learn several "
-            f"robots. Set "
-            "those, or leave embodiments out"
+            f"tanh_gaussian, got {recipe.algorithm.name} and {recipe.policy.kind}. Others do not "
+            "support several robots yet. Set those, or leave embodiments out"
         )
     for name in ("learners", "workers", "replay_shards"):
         if number := getattr(recipe.placement, name):
             raise RecipeError(
-                f"embodiments: expected placement.{name} 0, got {number}: several robots are "
-                f"learned in one "
-                "process so far"
+                f"embodiments: expected placement.{name} 0, got {number}. Training on several "
+                "robots runs in one process for now"
             )
 
 
@@ -378,9 +370,8 @@ def _check_text(recipe: Recipe) -> None:
         )
     if placement.workers:
         raise RecipeError(
-            f"placement.workers: expected 0 with env '{recipe.env}', got {placement.workers}: "
-            f"text.engine "
-            "draws the tokens"
+            f"placement.workers: expected 0 with env '{recipe.env}', got {placement.workers}. "
+            "text.engine samples the tokens"
         )
     if recipe.text.max_tokens <= recipe.text.max_new_tokens:
         raise RecipeError(
@@ -398,9 +389,8 @@ def _check_text(recipe: Recipe) -> None:
     }
     if conflict := next((key for key, is_set in unfit.items() if is_set), ""):
         raise RecipeError(
-            f"{conflict}: expected its default with env '{recipe.env}': the trainer's own network "
-            f"serves each "
-            "prompt once, as editors ask"
+            f"{conflict}: expected its default with env '{recipe.env}'. The trainer's own network "
+            "serves each prompt of the editors once"
         )
     if algorithm.name != "reinforce":
         raise RecipeError(
@@ -445,10 +435,9 @@ def _check_env(recipe: Recipe) -> None:
             )
     if kind in in_batches and algorithm.learns_from == ROLLOUTS and algorithm.rollout.get("group"):
         raise RecipeError(
-            f"env: '{recipe.env}' steps all of its environments at once: expected an algorithm "
-            f"from parts of "
-            f"episodes (ppo, async_ppo) or with a replay, got {algorithm.name}, from groups of "
-            f"whole ones"
+            f"env: '{recipe.env}' steps all of its environments at once. Expected an algorithm for "
+            f"parts of episodes (ppo, async_ppo) or with a replay, got {algorithm.name}, which "
+            "needs groups of complete episodes"
         )
     if kind in in_batches and algorithm.learns_from == ROLLOUTS and recipe.policy.executed > 1:
         raise RecipeError(
@@ -458,9 +447,8 @@ def _check_env(recipe: Recipe) -> None:
         )
     if not simulation.environments:
         raise RecipeError(
-            f"env: '{recipe.env}' is no station: expected simulation.environments of at least 1, "
-            f"got 0. "
-            "rlinf train trains on it"
+            f"env: '{recipe.env}' is not a station: expected simulation.environments of at least "
+            "1, got 0. rlinf train trains on it"
         )
     if algorithm.needs_demonstrations:
         raise RecipeError(

@@ -24,9 +24,8 @@ def station_robot(recipe: Recipe) -> Robot:
     """Return the recipe's robot; raise RecipeError if it has none."""
     if recipe.env:
         raise RecipeError(
-            f"env: '{recipe.env}' is no station, and has no robot. rlinf train trains on it; to go "
-            f"on with "
-            "station.robot, leave env out"
+            f"env: '{recipe.env}' is not a station and has no robot. rlinf train trains on it. To "
+            "use station.robot, leave env out"
         )
     robot, options = load_robot(recipe.station.robot), recipe.station.options
     robot = robot.but(
@@ -49,8 +48,7 @@ def check_recipe(recipe: Recipe) -> None:
             raise RecipeError(
                 f"embodiments.{name}: expected a simulator with simulation.environments of "
                 f"{recipe.simulation.environments}, got '{one.station.robot}', whose driver is "
-                f"{driver}. Set "
-                "simulation.environments=0, and stations send what they play"
+                f"{driver}. Set simulation.environments=0 to train on episodes of stations"
             )
     robot, task = station_robot(recipe), station_task(recipe)
     _check_clutch(recipe)
@@ -71,17 +69,15 @@ def check_real_arm(recipe: Recipe, in_lockstep: bool) -> None:
         return
     if in_lockstep:
         raise RecipeError(
-            f"station.lockstep: expected false with robot '{name}', whose driver "
-            f"is {robot.driver}, got true. "
-            "An arm outside of a simulator runs in real time"
+            f"station.lockstep: expected false with robot '{name}', whose driver is "
+            f"{robot.driver}, got true. A real arm runs in real time"
         )
     named = robot.estops or robot.no_estop_reason or recipe.station.web.port
     if not (named or robot.without_hardware):  # the interlock arms a twin without an e-stop source
         raise RecipeError(
-            f"robot '{name}': estops: expected the name of at least one e-stop source, got none, "
-            f"and the "
-            "interlock refuses to arm. Name a source in robot.yaml, use the operator's page "
-            "(station.web.port), or confirm in robot.yaml why none is needed: "
+            f"robot '{name}': estops: expected the name of at least one e-stop source, got none. "
+            "The interlock refuses to arm without one. Name a source in robot.yaml, use the "
+            "operator's page (station.web.port), or confirm in robot.yaml why none is needed: "
             "no_estop_reason (docs/safety.md)"
         )
 
@@ -94,11 +90,9 @@ def _check_clutch(recipe: Recipe) -> None:
         role = buttons.get(clutch, "") if clutch and isinstance(buttons, dict) else ""
         if role not in ("", "enable", "intervene"):
             raise RecipeError(
-                f"station.{key}.clutch: expected a button without a role of its "
-                f"own, got '{clutch}', which is "
-                f"also {role} in station.{key}.buttons: each use of the clutch would {role}. "
-                f"Choose another "
-                "button for one of them"
+                f"station.{key}.clutch: expected a button without another role, got '{clutch}', "
+                f"which is also {role} in station.{key}.buttons. Each use of the clutch would "
+                f"{role}. Choose another button for one of them"
             )
 
 
@@ -153,10 +147,8 @@ def station_task(recipe: Recipe) -> Task:
             and (camera := channel.split("/")[1]) not in station.observe_cameras
         ):
             raise RecipeError(
-                f"station.observe_cameras: expected '{camera}' among them, which the reward of "
-                f"task "
-                f"'{station.task}' looks through, got "
-                f"{', '.join(station.observe_cameras) or 'none'}"
+                f"station.observe_cameras: expected '{camera}' among them, since the reward of "
+                f"task '{station.task}' uses it, got {', '.join(station.observe_cameras) or 'none'}"
             )
     return task.with_images(dict.fromkeys(station.observe_cameras, station.image_size)).around(
         orientations(robot)
@@ -223,10 +215,8 @@ def check_arms(robot_name: str, robot: Robot, task_name: str, task: Task) -> Non
         if limits.control_mode != action.control_mode:
             of_arm = f"arm '{arm}' of {robot_name}" if arm else robot_name
             raise RecipeError(
-                f"{task_name}: action.control_mode: expected {limits.control_mode}, as the "
-                f"limits of "
-                f"{of_arm} "
-                f"say, got {action.control_mode}. "
+                f"{task_name}: action.control_mode: expected {limits.control_mode} (limits of "
+                f"{of_arm}), got {action.control_mode}. "
                 + (
                     "All arms of a station act in one mode: set control_mode in their limits"
                     if arm
@@ -236,10 +226,8 @@ def check_arms(robot_name: str, robot: Robot, task_name: str, task: Task) -> Non
         if arm and action.of_arm(arm).dim not in limits.action_sizes:
             raise RecipeError(
                 f"{task_name}: action.dimensions: expected "
-                f"{' or '.join(map(str, limits.action_sizes))} "
-                f"of arm "
-                f"'{arm}', as its limits let it move, got "
-                f"{', '.join(action.names[action.rows(arm)])}"
+                f"{' or '.join(map(str, limits.action_sizes))} of arm '{arm}', as in its limits, "
+                f"got {', '.join(action.names[action.rows(arm)])}"
             )
     for name in sorted(task.channels):
         if arm_of(name) not in ("", *arms):
@@ -249,10 +237,8 @@ def check_arms(robot_name: str, robot: Robot, task_name: str, task: Task) -> Non
             )
         if arms and topic(name).per_arm and not arm_of(name):
             raise RecipeError(
-                f"{task_name}: channel '{name}': expected that of one arm, e.g. "
-                f"'{arms[0]}/{name}', as "
-                f"{robot_name} "
-                f"has {_arms_text(arms)}"
+                f"{task_name}: channel '{name}': expected the channel of one arm, e.g. "
+                f"'{arms[0]}/{name}', as {robot_name} has {_arms_text(arms)}"
             )
 
 

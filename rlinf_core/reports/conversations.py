@@ -33,9 +33,8 @@ def read_conversations(path: Path) -> list[dict[str, Any]]:
             in_words(record)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RlinfError(
-                f"{path}, line {number}: expected a conversation as rlinf train writes it, got "
-                f"{error!r}. Was "
-                "the disk full?"
+                f"{path}, line {number}: expected a conversation of rlinf train, got {error!r}. "
+                "Was the disk full?"
             ) from error
         records.append(record)
     return records

@@ -99,7 +99,7 @@ def look(folder: Path, root: Path | None = None) -> Line:
             verify(folder)
             seal = SEALED
         if not (folder / "metadata.yaml").exists():
-            raise EpisodeError("no metadata.yaml: it is being recorded, or was interrupted")
+            raise EpisodeError("no metadata.yaml: the recording is in progress or was interrupted")
         note = f"set aside: {escape_ascii(reason.read_text())[:-2]}" if reason.is_file() else ""
         if kind != EPISODE:
             return _of_no_episode(
@@ -218,8 +218,7 @@ def draw(episode: Episode, file: Path) -> None:
         figure.savefig(file, dpi=120)
     except (OSError, ValueError) as error:
         raise RlinfError(
-            f"--plot {file}: expected a picture's name, such as episode.png, in a folder that can "
-            f"be written: "
+            f"--plot {file}: expected a picture's name, such as episode.png, in a writable folder: "
             f"{error}"
         ) from error
 

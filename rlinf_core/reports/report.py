@@ -187,8 +187,8 @@ def _report_failures(words: str, run_dir: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise RlinfError(
-            f"the run is done, but its report cannot be written: {error}. Its result: {words}. "
-            f"Everything else is in {run_dir}, its events in progress.jsonl",
+            f"the run is complete, but its report cannot be written: {error}. Its result: "
+            f"{words}. Everything else is in {run_dir}, its events in progress.jsonl",
             code="RL-E711",
         ) from error
 
@@ -266,8 +266,8 @@ def write_training_report(recipe: Recipe, run_dir: Path, progress: Progress | No
                     *rows,
                     "",
                     f"Repeat: `rlinf train {run_dir / 'recipe.yaml'} --out NEW_FOLDER`. "
-                    f"TensorBoard: `tensorboard --logdir "
-                    "tensorboard`. Policies: `policies/`. Everything that was set: `recipe.yaml`.",
+                    "TensorBoard: `tensorboard --logdir tensorboard`. Policies: `policies/`. All "
+                    "settings: `recipe.yaml`.",
                     "",
                 ]
             ),
@@ -286,7 +286,7 @@ def write_training_report(recipe: Recipe, run_dir: Path, progress: Progress | No
     video = (
         _filmed(recipe, run_dir, sides, "before training (left) and after (right)")
         if len(sides) > 1
-        else ("No video: there is one evaluation so far.")
+        else ("No video: the run has only one evaluation so far.")
     )
     unfilmed = _attempt("films in report.md", write, curve, video)
     return "\n".join(filter(None, (words, curve, unfilmed, f"report: {run_dir / 'report.md'}")))
@@ -479,7 +479,7 @@ def _poster(run_dir: Path) -> None:
         part for part in (None if films is None else _nearer(films), curve) if part is not None
     ]
     if not parts:
-        raise RlinfError("there is neither a film nor a curve to draw it from", code="RL-E711")
+        raise RlinfError("there is neither a film nor a curve for it", code="RL-E711")
     width = min(part.shape[1] for part in parts)
     cv2.imwrite(
         str(run_dir / "learned.png"),
@@ -570,8 +570,7 @@ def _markdown(
             "",
             f"Repeat: `rlinf demo {shlex.quote(str(run_dir / 'recipe.yaml'))} --out NEW_FOLDER`. "
             "Recordings: `inbox/` (rosbag2, MCAP). TensorBoard: `tensorboard --logdir "
-            "tensorboard`. Policy: "
-            "`policy/policy.safetensors`. Everything that was set: `recipe.yaml`.",
+            "tensorboard`. Policy: `policy/policy.safetensors`. All settings: `recipe.yaml`.",
             "",
         ]
     )

@@ -24,17 +24,17 @@ class Bringup(Settings):
     ``{station}``, ``{robot_ip}`` and ``{folder}`` are filled in.
     """
 
-    package: str = Field(min_length=1, description="the vendor's package")
-    launch: str = Field(min_length=1, description="its launch file, in launch/ of its share folder")
-    arguments: dict[str, str] = Field({}, description="of that launch file")
-    controller_manager: str = Field(
-        min_length=1, description="the controller manager, by its full name"
+    package: str = Field(min_length=1, description="ROS package of the vendor's driver")
+    launch: str = Field(
+        min_length=1,
+        description="launch file of the driver, in launch/ of the package's share folder",
     )
+    arguments: dict[str, str] = Field({}, description="arguments of that launch file")
+    controller_manager: str = Field(min_length=1, description="full name of the controller manager")
     controllers: tuple[str, ...] = Field(
         (),
-        description="controllers that are spawned once the driver runs; controllers.yaml beside it "
-        "has their "
-        "parameters",
+        description="controllers to spawn after the driver has started. Their parameters are in "
+        "controllers.yaml of the same folder",
     )
 
     def filled(self, station: str, robot_ip: str, folder: Path) -> Bringup:
@@ -59,7 +59,7 @@ class Bringup(Settings):
         """
         if wrong := [word for word in words if ":=" not in word.strip(":=")]:
             raise RecipeError(
-                f"arguments: expected name:=value, as ros2 launch takes it, got '{wrong[0]}'"
+                f"arguments: expected name:=value, as for ros2 launch, got '{wrong[0]}'"
             )
         return self.but(arguments=self.arguments | dict(word.split(":=", 1) for word in words))
 
@@ -74,9 +74,9 @@ def bringup(robot: str, station: str, robot_ip: str) -> tuple[Bringup, Path]:
     file = folder / FILE
     if not file.is_file():
         raise RecipeError(
-            f"{folder}: expected {FILE}, with the vendor's launch file of this robot, found none. "
-            f"Start its "
-            "driver as docs/robots/interface.md says, or write one as robots/ur5e has it"
+            f"{folder}: expected {FILE}, which names the launch file of the vendor's driver, found "
+            "none. Start the driver as in docs/robots/interface.md, or write the file as in "
+            "robots/ur5e"
         )
     filled = checked(Bringup, read(file, "bringup")).filled(station, robot_ip, folder)
     return filled, folder

@@ -44,7 +44,7 @@ class Home(Settings):
     @model_validator(mode="after")
     def _somewhere(self) -> Home:
         if self.position is None and not self.joints:
-            raise ValueError("expected 'position', of the tool, or 'joints', got neither")
+            raise ValueError("expected 'position' (of the tool) or 'joints', got neither")
         if self.orientation and abs(sum(value * value for value in self.orientation) - 1.0) > 0.02:
             raise ValueError(
                 f"orientation: expected a quaternion of length 1, got {list(self.orientation)}"
@@ -56,7 +56,7 @@ class Arm(Settings):
     """One of several arms of a robot."""
 
     limits: Path = Field(strict=False, description="file of this arm's limits beside robot.yaml")
-    home: Home | None = Field(None, description="where it waits for the next scene")
+    home: Home | None = Field(None, description="pose in which this arm waits for the next scene")
     gripper: Annotated[GripperSettings | None, GRIPPER] = Field(
         None, description="gripper of this arm, as in `gripper`"
     )
@@ -107,7 +107,10 @@ class Twin(Settings):
     @model_validator(mode="after")
     def _options_of_something(self) -> Twin:
         if self.options and not self.simulator:
-            raise ValueError("options: expected 'simulator', whose they are, or none")
+            raise ValueError(
+                "options: expected 'simulator' with them, got none. Name the twin's simulator, "
+                "or leave the options out"
+            )
         return self
 
 
@@ -127,22 +130,22 @@ class Robot(Settings):
     )
     arms: dict[Name, Arm] = Field(
         {},
-        description="the arms, where there are several, in the order of their parts of an action; "
-        "each has an "
-        "interlock of its own, and its topics below its name",
+        description="the arms of a robot with several, in the order of their parts of an "
+        "action. Each has its own interlock, and its topics are below its name",
     )
     home: Home | None = Field(
         None,
-        description="where a real arm without a `reset_scene` of its own goes, at the operator's "
-        "word, before the "
-        "scene is put right (docs/tutorials/collect.md); of a robot with one arm",
+        description="pose of a real arm while a person resets the scene. The arm moves there "
+        "after the operator's confirmation (docs/tutorials/collect.md). For a robot "
+        "with one arm and without `reset_scene`",
     )
     simulator: str = Field("", description="name of the simulator")
     options: dict[str, Any] = Field(
         {}, description="options of the simulator or of the driver's node"
     )
     twin: Twin | None = Field(
-        None, description="started with the station in the place of hardware and vendor's driver"
+        None,
+        description="twin that the station starts in place of hardware and the vendor's driver",
     )
     task: str = Field(
         "",
@@ -168,9 +171,8 @@ class Robot(Settings):
     no_estop_reason: str = Field(
         "",
         pattern=r"^(\s*\S.{8,}\S\s*)?$",
-        description="reason why this robot may be armed without an e-stop on the network, in a few "
-        "words. "
-        "Its author confirms it",
+        description="reason why this robot may be armed without an e-stop on the network, in a "
+        "few words. The author of the file confirms it",
     )
     topics: dict[str, Annotated[str, Field(pattern="^/?[A-Za-z][A-Za-z0-9_/]*$")]] = Field(
         {},
@@ -180,8 +182,8 @@ class Robot(Settings):
     )
     controller: Controller | None = Field(
         None,
-        description="what follows the interlock, where it is no impedance controller on "
-        "target_pose",
+        description="controller that follows the interlock, if it is not an impedance "
+        "controller on target_pose",
     )
     urdf: Path | None = Field(
         None,
@@ -230,41 +232,37 @@ class Robot(Settings):
             raise ValueError(str(error)) from error
         if driver_settings is not True and self.simulator:
             raise ValueError(
-                f"simulator: expected none with driver: {self.driver}; one in the hardware's place "
-                f"is 'twin'"
+                f"simulator: expected none with driver: {self.driver}. A simulator in place of the "
+                "hardware is 'twin'"
             )
         return self
 
     @model_validator(mode="after")
     def _one_or_the_other(self) -> Robot:
         if self.driver == SIMULATOR and not self.simulator:
-            raise ValueError("driver: simulator needs 'simulator', which one")
+            raise ValueError("driver: simulator needs 'simulator', the simulator's name")
         if self.driver == EXTERNAL and (self.simulator or self.options):
             raise ValueError("driver: external has neither 'simulator' nor 'options'")
         if self.twin and self.driver == SIMULATOR:
             raise ValueError(
-                "twin: expected none with driver: simulator, which has no hardware to stand in for"
+                "twin: expected none with driver: simulator, which has no hardware to replace"
             )
         return self
 
     @model_validator(mode="after")
     def _one_arm_or_several(self) -> Robot:
         if (self.limits is None) == (not self.arms):
-            raise ValueError(
-                "expected 'limits', of a robot with one arm, or 'arms', of one with several, and "
-                "not both"
-            )
+            raise ValueError("expected either 'limits' (one arm) or 'arms' (several arms)")
         if len(self.arms) == 1:
             raise ValueError(
                 f"arms: expected two or more, got {next(iter(self.arms))} alone. A robot with one "
-                f"arm says "
-                "'limits', and no name"
+                "arm has 'limits' and no name"
             )
         for name in self.arms:
             if name in TAKEN:
                 raise ValueError(
-                    f"arms: '{name}' begins the names of other topics. Give the arm another name, "
-                    f"e.g. left"
+                    f"arms: '{name}' is the beginning of other topic names. Give the arm another "
+                    "name, e.g. left"
                 )
         return self
 
@@ -282,9 +280,8 @@ class Robot(Settings):
         if doubled := [name for name in self.estops if self.estops.count(name) > 1]:
             raise ValueError(
                 f"estops: expected a name for each source, got '{doubled[0]}' more than once. Two "
-                f"sources "
-                "on one topic hide each other's silence: name the second otherwise, and remap its "
-                "topic"
+                "sources on one topic hide each other's silence. Give the second another name and "
+                "remap its topic"
             )
         return self
 
@@ -301,14 +298,11 @@ class Robot(Settings):
     @model_validator(mode="after")
     def _one_gripper_an_arm(self) -> Robot:
         if self.arms and self.gripper:
-            raise ValueError(
-                "gripper: expected it of each arm, arms.<name>.gripper, of a robot with several"
-            )
+            raise ValueError("gripper: expected arms.<name>.gripper for a robot with several arms")
         if self.driver == SIMULATOR and self.grippers:
             raise ValueError(
-                "gripper: expected none with driver: simulator, which has its own. A twin is with "
-                "driver: "
-                "external or a vendor's"
+                "gripper: expected none with driver: simulator, which has a gripper of its own. A "
+                "twin needs driver: external or a vendor's driver"
             )
         return self
 
@@ -316,28 +310,28 @@ class Robot(Settings):
     def _of_an_external_driver(self) -> Robot:
         if self.driver == SIMULATOR and (self.topics or self.controller):
             raise ValueError(
-                "driver: simulator has neither 'topics' nor 'controller': it speaks the robot "
-                "interface"
+                "driver: simulator has neither 'topics' nor 'controller', since it publishes the "
+                "robot interface itself"
             )
         if self.arms and self.home:
             raise ValueError(
-                "'home' is of a robot with one arm; of several, each says its own: arms: {left: "
-                "{home: ...}}"
+                "'home' is for a robot with one arm. With several arms, each has its own: arms: "
+                "{left: {home: ...}}"
             )
         if self.arms and self.twin:
             raise ValueError(
-                "'twin' is of a robot with one arm; of several, a simulator has them: driver: "
+                "'twin' is for a robot with one arm. For several arms use a simulator: driver: "
                 "simulator"
             )
         if self.arms and self.root_frame:
             raise ValueError(
-                "'root_frame' is of a robot with one arm; of several, say the frame of each in its "
-                "limits"
+                "'root_frame' is for a robot with one arm. With several arms, set the frame of "
+                "each in its limits"
             )
         if self.arms and self.controller:
             raise ValueError(
-                "'controller' is of a robot with one arm; give each arm a driver that follows its "
-                "target_pose"
+                "'controller' is for a robot with one arm. Give each of several arms a driver "
+                "that follows its target_pose"
             )
         for name in self.topics:
             try:
@@ -350,8 +344,8 @@ class Robot(Settings):
                 "robot side"
             }:
                 raise ValueError(
-                    f"topics: '{name}' is not the robot side's; expected what a driver speaks or "
-                    f"hears"
+                    f"topics: '{name}' is not a topic of the robot side. Expected a topic that a "
+                    "driver publishes or subscribes to"
                 )
         return self
 
@@ -361,15 +355,15 @@ class Robot(Settings):
         for name, camera in self.devices.items():
             if self.driver == SIMULATOR:
                 raise ValueError(
-                    f"cameras.{name}: expected [height, width], as driver: simulator shows its own "
-                    f"pictures, "
-                    f"got kind: {camera.kind}. A twin is with driver: external or a vendor's"
+                    f"cameras.{name}: expected [height, width], since driver: simulator renders "
+                    f"the pictures itself, got kind: {camera.kind}. A twin needs driver: external "
+                    "or a vendor's driver"
                 )
             # one device has several names
             if other := taken.get(where := os.path.realpath(camera.where)):
                 raise ValueError(
-                    f"cameras.{name}: expected a device of its own, got '{camera.where}', which "
-                    f"'{other}' is"
+                    f"cameras.{name}: expected its own device, got '{camera.where}', the device of "
+                    f"'{other}'"
                 )
             taken[where] = name
         return self
@@ -382,8 +376,8 @@ class Robot(Settings):
                 continue
             if other := taken.get(where := os.path.realpath(gripper.where)):
                 raise ValueError(
-                    f"arms.{arm}.gripper: expected one of its own, got '{gripper.where}', "
-                    f"which arm '{other}' tells"
+                    f"arms.{arm}.gripper: expected its own gripper, got '{gripper.where}', which "
+                    f"arm '{other}' commands"
                 )
             taken[where] = arm
         return self
@@ -395,10 +389,7 @@ class Robot(Settings):
             RecipeError: the robot has no simulator, or it has no such option.
         """
         if not self.simulator:
-            raise RecipeError(
-                f"{where}: expected none for a robot that is not simulated, got "
-                f"{', '.join(options)}"
-            )
+            raise RecipeError(f"{where}: expected none for a real robot, got {', '.join(options)}")
         return self.but(
             options=_options(self.simulator, where, Document(self.options | options, {(): where}))
         )
@@ -458,8 +449,7 @@ def load_robot(name: str) -> Robot:
         if not (folder / limits).is_file():
             raise RecipeError(
                 f"{document.place(key)}: '{'.'.join(key)}': expected a file in {folder}, got "
-                f"'{limits}', "
-                "which is not there"
+                f"'{limits}', which does not exist"
             )
     options: dict[str, Any] = {}
     if robot.simulator:
@@ -471,9 +461,8 @@ def load_robot(name: str) -> Robot:
         options = _from_folder(kind, values(checked(kind, document.below(("options",)))), folder)
         if robot.grippers and driver(robot.driver)(**options).has_gripper:
             raise RecipeError(
-                f"{document.place(('driver',))}: 'gripper': expected none beside the one that "
-                f"driver: "
-                f"{robot.driver} tells. Leave it out, or say options: {{hand: false}}"
+                f"{document.place(('driver',))}: 'gripper': expected none, since driver: "
+                f"{robot.driver} commands one. Leave it out, or set options: {{hand: false}}"
             )
     if robot.twin and robot.twin.simulator:
         inside = _options(
@@ -524,8 +513,7 @@ def _check_urdf(path: Path, where: str) -> None:
     if root_tag != "robot":
         raise RecipeError(
             f"{where}: 'urdf': expected a file whose XML is a <robot>, got {path}: {root_tag}. "
-            f"Make it of a "
-            "xacro first: xacro robot.urdf.xacro > robot.urdf"
+            "Expand a xacro first: xacro robot.urdf.xacro > robot.urdf"
         )
 
 

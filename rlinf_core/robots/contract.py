@@ -87,8 +87,7 @@ def read_contract(text: str) -> Contract:
     ]
     if missing:
         raise RecipeError(
-            f"contract: expected a contract of Rosetta, which has {', '.join(missing)}; got none "
-            f"of that"
+            f"contract: expected a contract of Rosetta with {', '.join(missing)}, got one without"
         )
     if document["robot_interface"] != "ros2":
         raise RecipeError(
@@ -131,8 +130,7 @@ def read_contract(text: str) -> Contract:
     if "joints" not in observation:
         raise RecipeError(
             f"contract: expected a sensor_msgs/JointState with positions of {', '.join(names)}, "
-            f"which are "
-            "commanded, got none. The interlock must measure what it moves"
+            "the commanded joints, got none. The interlock must measure the joints that it moves"
         )
     robot: dict[str, Any] = {
         "driver": "external",
@@ -144,7 +142,8 @@ def read_contract(text: str) -> Contract:
     if kind := CONTROLLERS.get(commanded["channel"]["type"]):
         robot["controller"] = {"kind": kind, "topic": topics.pop("target_joints")}
     notes += [
-        "current_pose: publish the tool's pose as geometry_msgs/PoseStamped; a contract has none",
+        "current_pose: publish the tool's pose as geometry_msgs/PoseStamped; contracts have no "
+        "such channel",
         "limits.yaml: fill in every limit",
     ]
     if any(
@@ -153,8 +152,8 @@ def read_contract(text: str) -> Contract:
         if isinstance(operator, str)
     ):
         notes.append(
-            "rad2deg: recordings and actions here are in rad; LeRobot's data set of the contract "
-            "is in degrees"
+            "rad2deg: recordings and actions here are in rad; LeRobot data sets of the contract "
+            "are in degrees"
         )
     task = {
         "instruction": "",
@@ -195,8 +194,7 @@ def _action(section: dict[str, Any], notes: list[str]) -> tuple[dict[str, Any], 
     if joints is None:
         raise RecipeError(
             "contract: actions: expected joint positions (select: [position.<joint>, ...]), got "
-            "none. rlinf "
-            "moves arms; a base's velocity is none"
+            "none. rlinf moves arms, not mobile bases"
         )
     dimensions = {
         name.partition(".")[2]: {"scale": STEP_RAD, "unit": "rad"} for name in joints["select"]
@@ -208,7 +206,7 @@ def _size(source: dict[str, Any], key: str, notes: list[str]) -> list[int]:
     for operator in source.get("apply", []):
         if isinstance(operator, dict) and "resize" in operator:
             return [int(side) for side in operator["resize"]]
-    notes.append(f"{key}: no resize: write its height and width in robot.yaml")
+    notes.append(f"{key}: resize is not supported. Write height and width in robot.yaml")
     return [480, 640]
 
 
@@ -217,8 +215,7 @@ def _raw(channel: dict[str, Any], notes: list[str]) -> str:
     if channel["type"] == COMPRESSED:
         name = name.removesuffix("/compressed")
         notes.append(
-            f"{name}: the station needs the raw image; its driver publishes it beside the "
-            f"compressed one, or "
-            "image_transport's republish does"
+            f"{name}: the station needs the raw image. The camera driver publishes it beside the "
+            "compressed one. Otherwise use republish of image_transport"
         )
     return name

@@ -83,9 +83,8 @@ class Description:
         while name != self.root:
             if name not in frames:
                 raise RecipeError(
-                    f"robot_description: expected a link '{link}' whose joints all have a "
-                    f"position, got "
-                    f"'{name}' without a place. Its links: {', '.join(self.links)}"
+                    f"robot_description: expected a position for all joints of link '{link}', got "
+                    f"'{name}' without a pose. Its links: {', '.join(self.links)}"
                 )
             frame = frames[name]
             x, y, z = _rotated(frame.orientation, position)
@@ -103,7 +102,9 @@ def read(text: str) -> Description:
     try:
         robot = ElementTree.fromstring(text)
     except ElementTree.ParseError as error:
-        raise RecipeError(f"robot_description: expected a URDF, got no XML: {error}") from error
+        raise RecipeError(
+            f"robot_description: expected a URDF, got invalid XML: {error}"
+        ) from error
     links = tuple(link.get("name", "") for link in robot.iter("link"))
     if robot.tag != "robot" or not links:
         raise RecipeError(

@@ -114,10 +114,10 @@ class Servo(Settings):
 
     id: Id = Field(description="on the bus")
     sign: Literal[1, -1] = Field(
-        1, description="-1 where its ticks grow as the joint's angle falls"
+        1, description="-1 if the ticks increase while the joint angle decreases"
     )
-    zero: Tick = Field(TURN / 2, description="its ticks where the joint's angle is 0")
-    low: Tick = Field(0.0, description="lowest ticks that it is told")
+    zero: Tick = Field(TURN / 2, description="ticks at joint angle 0")
+    low: Tick = Field(0.0, description="lowest commanded ticks")
     high: Tick = Field(TURN - 1.0, description="and highest")
 
     @model_validator(mode="after")
@@ -161,10 +161,9 @@ def lerobot_calibration(path: Path) -> dict[str, tuple[Servo, int]]:
         }
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise RecipeError(
-            f"calibration: expected LeRobot's JSON with id, drive_mode, homing_offset, range_min "
-            f"and range_max of each "
-            f"servo, got {path}: {type(error).__name__}: {error}. Run lerobot-calibrate, and name "
-            f"the file that it writes "
+            "calibration: expected LeRobot's JSON with id, drive_mode, homing_offset, range_min "
+            f"and range_max of each servo, got {path}: {type(error).__name__}: {error}. Run "
+            "lerobot-calibrate and name its output file "
             "(~/.cache/huggingface/lerobot/calibration/robots/...)"
         ) from error
 
@@ -202,7 +201,7 @@ class Bus:
             ) from error
         if not opened:
             raise DeviceError(
-                f"expected a baud rate that servos know, got {baud}. Correct options.baud"
+                f"expected a baud rate that the servos support, got {baud}. Correct options.baud"
             )
         self.packets = sdk.PacketHandler(self.table.protocol)
         self._reading = sdk.GroupSyncRead(
@@ -220,9 +219,9 @@ class Bus:
                 self.lock = take_device(self.device)
             except HeldError as error:
                 raise DeviceError(
-                    f"expected servos at {self.device} that nobody else commands, got a bus that "
-                    f"{error} "
-                    "has. End that, or name another port: options.device in robot.yaml"
+                    f"expected servos at {self.device} that no other program commands, got a bus "
+                    f"that {error} uses. End that program, or name another port: options.device in "
+                    "robot.yaml"
                 ) from error
 
     def close(self) -> None:
@@ -319,8 +318,8 @@ class Bus:
                 return answer
             time.sleep(PAUSE_S)
         raise DeviceError(
-            f"servo {servo} at {self.device}: expected an answer to {request}, got none. Look at "
-            f"its power, id and baud rate"
+            f"servo {servo} at {self.device}: expected an answer to {request}, got none. Check its "
+            "power, id and baud rate"
         )
 
     def fault(self) -> str | None:

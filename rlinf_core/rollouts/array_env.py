@@ -156,9 +156,8 @@ class TensorRollouts(Rollouts):
         """Play ``chunks`` time steps of every environment, from the end of the last rollout on."""
         if group:
             raise RlinfError(
-                f"{self.env.size} environments that are stepped at once: expected a learner from "
-                f"parts of "
-                "episodes (ppo, async_ppo), got one from groups of whole ones"
+                f"{self.env.size} environments are stepped at once: expected a learner for parts "
+                "of episodes (ppo, async_ppo), got one for groups of complete episodes"
             )
         if self.last_observation is None or self.env.resets != self.resets:
             self.last_observation = self.tensors.reset(self.scenes(self.env.size))
@@ -209,9 +208,8 @@ class TensorRollouts(Rollouts):
         )
         if chunk.log_probs is None:
             raise RlinfError(
-                "rollouts: expected log-probabilities of what the policy drew, got none. Learn on "
-                "policy from "
-                "one that has a density (policy.kind)"
+                "rollouts: expected log-probabilities of the sampled actions, got none. Train a "
+                "policy with a density (policy.kind)"
             )
         started, busy = time.perf_counter(), time.thread_time()
         steps = self.tensors.step(chunk.actions[:, 0].to(self.tensors.device))

@@ -311,9 +311,8 @@ class ChunkRollouts(Rollouts):
         chunk = self.policy.act(policy_input, explore=True, generator=self.generator)
         if chunk.log_probs is None:
             raise RlinfError(
-                "rollouts: expected log-probabilities of what the policy drew, got none. Learn on "
-                "policy from "
-                "one that has a density (policy.kind)"
+                "rollouts: expected log-probabilities of the sampled actions, got none. Train a "
+                "policy with a density (policy.kind)"
             )
         played, size, execute = chunk.actions.numpy(force=True), self.env.size, chunk.execute
         rewards, terminated, done = np.zeros((size, execute)), np.zeros(size), np.zeros(size)
@@ -424,8 +423,8 @@ def demonstrate(env: VectorEnv, episodes: int, first_scene: int) -> list[Traject
         if tried >= 20 and len(solved) < tried // 10:
             raise RlinfError(
                 f"demonstrations: the task's script solved {len(solved)} of {tried} episodes; "
-                f"expected one in "
-                "ten at least. Is it the script of this task (its file's 'script')?"
+                "expected at least one in ten. Is it the script of this task (its file's "
+                "'script')?"
             )
     return solved[:episodes]
 

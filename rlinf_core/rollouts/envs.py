@@ -26,8 +26,8 @@ def at_step(env: str, step: int) -> Iterator[None]:
         yield
     except SpecError as error:
         raise SpecError(
-            f"env '{env}': {error} at time step {step}. Mend the environment: nothing is "
-            "learned from this episode"
+            f"env '{env}': {error} at time step {step}. Correct the environment. This episode is "
+            "not used for training"
         ) from error
 
 
@@ -134,14 +134,13 @@ class BatchedEnv:
         """Raise RlinfError if not all environments are to be stepped."""
         if active is not None and not np.all(active):
             raise RlinfError(
-                f"env '{self.name}' steps all of its {self.size} at once: none can wait for the "
-                f"others, as "
-                "learners from groups of episodes need it"
+                f"env '{self.name}' steps all of its {self.size} at once. One cannot wait for the "
+                "others, as learners with groups of episodes require"
             )
 
     def expert(self) -> np.ndarray:
         """Raise RecipeError: there is no script."""
-        raise RecipeError(f"env '{self.name}' has no script that could show how it is done")
+        raise RecipeError(f"env '{self.name}' has no script for demonstrations")
 
     def state_dict(self) -> dict[str, Any]:
         """Return no state: a resumed run starts new episodes."""
@@ -152,7 +151,7 @@ class BatchedEnv:
 
     def render(self, index: int = 0) -> np.ndarray:
         """Raise RlinfError: only single environments are rendered."""
-        raise RlinfError(f"env '{self.name}' is stepped with others at once, which is not filmed")
+        raise RlinfError(f"env '{self.name}' is stepped together with others and cannot be filmed")
 
 
 class Chunks:

@@ -82,9 +82,9 @@ def _fitting(
     chunks, drawn = episode.chunks, config.horizon * spec.action.dim
     if chunks is None or chunks.log_probs is None:
         raise EpisodeError(
-            f"episode {episode.id}: expected log-probabilities of what the policy drew, got none. "
-            f"Stations "
-            "record them of a policy that explores (mode train) and has a density (policy.kind)"
+            f"episode {episode.id}: expected log-probabilities of the sampled actions, got none. "
+            "Stations record them for a policy with a density (policy.kind) that explores (mode "
+            "train)"
         )
     if isinstance(
         config, FlowSettings
@@ -98,11 +98,10 @@ def _fitting(
     sizes, expected = (chunks.drawn.shape[1], chunks.log_probs.shape[1]), (drawn, config.executed)
     if sizes != expected:
         raise EpisodeError(
-            f"episode {episode.id}: expected chunks of {expected[0]} numbers drawn and "
-            f"{expected[1]} "
+            f"episode {episode.id}: expected chunks of {expected[0]} samples and {expected[1]} "
             f"log-probabilities (policy.horizon {config.horizon}, policy.n_action_steps "
-            f"{config.executed}), got "
-            f"{sizes[0]} and {sizes[1]}. Start station and trainer with the same recipe"
+            f"{config.executed}), got {sizes[0]} and {sizes[1]}. Start station and trainer with "
+            "the same recipe"
         )
     return chunks, chunks.log_probs
 
@@ -142,15 +141,14 @@ def read_checked(folder: Path, spec: StationSpec, longest: int, sender: str) -> 
     check_episode(episode, spec, longest)
     if sender and sender != episode.station:
         raise EpisodeError(
-            f"episode {folder.name}: station: expected '{sender}', under which name it was sent, "
-            f"got a "
-            f"recording of '{episode.station[:200]}'. It is not trained on. Does its recorder have "
-            "another station.name than its uplink?"
+            f"episode {folder.name}: station: expected '{sender}', the name of its sender, got a "
+            f"recording of '{episode.station[:200]}'. It is not used for training. Does its "
+            "recorder have another station.name than its uplink?"
         )
     if episode.id != folder.name:
         raise EpisodeError(
-            f"episode {folder.name}: expected a recording of that id, got one of {episode.id}. "
-            "It is not trained on"
+            f"episode {folder.name}: expected a recording of that id, got one of {episode.id}. It "
+            "is not used for training"
         )
     return episode
 

@@ -348,9 +348,9 @@ def other_units(action: ActionSpec, low: np.ndarray, high: np.ndarray, ratio: fl
     least, most = float(low[row]), float(high[row])
     actual = f"{most:.3g}" if least == most else f"{least:.3g} to {most:.3g}"
     return (
-        f"expected '{action.names[row]}' within {action.scale[row]:g} {action.units[row]} either "
-        f"way, a step of the "
-        f"station, got {actual}. Are its actions of another kind, or in other units?"
+        f"expected '{action.names[row]}' within {action.scale[row]:g} {action.units[row]} in both "
+        f"directions (a step of the station), got {actual}. Are its actions of another kind, or in "
+        "other units?"
     )
 
 

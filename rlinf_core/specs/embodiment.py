@@ -113,16 +113,15 @@ def joined(robots: Mapping[str, StationSpec]) -> JointSpec:
         if _image_shapes(spec) != _image_shapes(robots[first]):
             raise SpecError(
                 f"embodiments: '{name}': expected the images of '{first}', "
-                f"{_image_shapes(robots[first]) or 'none'}, "
-                f"since what sees is shared, got {_image_shapes(spec) or 'none'}. Give them the "
-                f"same cameras"
+                f"{_image_shapes(robots[first]) or 'none'}, since all robots share the image "
+                f"encoder, got {_image_shapes(spec) or 'none'}. Give them the same cameras"
             )
         twin = next(other for other, robot_spec in robots.items() if robot_spec.hash == spec.hash)
         if twin != name:
             raise SpecError(
-                f"embodiments: '{name}': expected other specs than those of '{twin}', got the same "
-                f"({spec.hash}). Robots with the same specs are one embodiment: leave one of them "
-                f"out"
+                f"embodiments: '{name}': expected specs that differ from those of '{twin}', got "
+                f"the same ({spec.hash}). Robots with the same specs are one embodiment: leave one "
+                "of them out"
             )
     vectors = tuple(
         replace(item, name=f"{name}.{item.name}")

@@ -37,9 +37,8 @@ def to_parameters(document: Mapping[str, Any], where: str) -> dict[str, Any]:
 def _checked(key: str, where: str) -> str:
     if "." in key:
         raise RlinfError(
-            f"{where}: expected a name without a dot, as ROS divides names of parameters there, "
-            f"got '{key}'. "
-            "Rename it"
+            f"{where}: expected a name without a dot, since ROS splits parameter names at dots, "
+            f"got '{key}'. Rename it"
         )
     return key
 

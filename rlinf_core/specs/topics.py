@@ -93,7 +93,7 @@ class Topic:
         if self.name in ("clock", "endpoints") or (
             self.newest and "interlock" not in self.receivers.split(", ")
         ):
-            return "only the newest message counts, in lockstep each"
+            return "only the newest message counts; in lockstep each counts"
         if self.name == "page":
             return "it moves the arm through the operator"
         return "the interlock depends on it"
@@ -237,7 +237,7 @@ TOPICS = (
         type="sensor_msgs/msg/CompressedImage",
         sender="robot side",
         receivers="RViz, Foxglove",
-        rate="while somebody listens",
+        rate="while it has a subscriber",
         depth=2,
         newest=True,
         meaning="the image as JPEG, as in image_transport. `jpeg` in robot.yaml sets its quality",
@@ -268,7 +268,7 @@ TOPICS = (
         type="tf2_msgs/msg/TFMessage",
         sender="recorder",
         receivers="RViz, Foxglove",
-        rate="30 Hz, while somebody listens",
+        rate="30 Hz, while it has a subscriber",
         depth=100,
         recorded=DERIVED,
         meaning="frames of tool, target, object, goal and links. Each name begins with the "
@@ -311,7 +311,7 @@ TOPICS = (
         type="std_msgs/msg/String",
         sender="robot side",
         receivers="interlock",
-        rate="on change; by a driver of ours also 10 Hz",
+        rate="on change; from a driver of rlinf also at 10 Hz",
         depth=1,
         latched=True,
         per_arm=True,
@@ -385,7 +385,7 @@ TOPICS = (
         type="std_msgs/msg/Empty",
         sender="operator, page, `rlinf disarm`",
         receivers="interlock",
-        rate="on a person's word",
+        rate="at a person's request",
         per_arm=True,
         meaning="disarms without the service `interlock/arm` and its process. It can do "
         "nothing else",
@@ -483,7 +483,7 @@ TOPICS = (
         type="std_msgs/msg/String",
         sender="operator",
         receivers="environment, page",
-        rate="on a person's word",
+        rate="at a person's request",
         session=(),
         meaning="`ready` for a scene before an episode. Later success, failure, rerecord or "
         "discard",
@@ -528,7 +528,7 @@ TOPICS = (
         type="sensor_msgs/msg/Joy",
         sender="page",
         receivers="operator",
-        rate="20 Hz, while somebody commands",
+        rate="20 Hz, during a command",
         meaning="pressed keys of the operator's page",
     ),
     Topic(
@@ -657,7 +657,7 @@ def check(name: str, entity: str, policy: str, value: object) -> None:
     """
     where = f"qos_overrides: '{name}'"
     if reason := topic(name).fixed:
-        raise RlinfError(f"{where}: expected none, as {reason} (docs/reference/topics.md)")
+        raise RlinfError(f"{where}: expected none, since {reason} (docs/reference/topics.md)")
     if entity not in ENTITIES:
         raise RlinfError(
             f"{where}: expected {' or '.join(ENTITIES)}, got '{entity}'{nearest(entity, ENTITIES)}"

@@ -81,10 +81,9 @@ def make_script(task: ScriptedTask, noise: float = 0.12, seed: int = 0) -> Scrip
     """
     if task.script is None:
         raise RecipeError(
-            f"script: expected in the task's file 'script: {{kind: ...}}', one of "
-            f"{', '.join(scripts())}, or "
-            "one of your own; got none. Say which script shows how it is done, or demonstrate it "
-            "yourself"
+            "script: expected in the task's file 'script: {kind: ...}', one of "
+            f"{', '.join(scripts())}, or one of your own; got none. Name the script for "
+            "demonstrations, or demonstrate yourself"
         )
     kind: Any = script(dict(task.script)["kind"])
     action, parameters = task.spec.action, values(task.script, "kind")

@@ -140,9 +140,8 @@ def observe(spec: StationSpec, channels: Channels) -> dict[str, np.ndarray]:
     for item in spec.observation:
         if item.source not in channels:
             raise SpecError(
-                f"observation '{item.name}': nothing has come on '{item.source}'. Is its publisher "
-                f"running "
-                f"and remapped to that name? Received so far: "
+                f"observation '{item.name}': no message on '{item.source}'. Is its publisher "
+                "running and remapped to that name? Received so far: "
                 f"{', '.join(sorted(channels)) or 'nothing'}"
             )
         observation[item.name] = item.check(_TAKE[item.take](channels, item))
@@ -286,9 +285,8 @@ class Acting(Settings):
     )
     dimensions: dict[str, Dimension] = Field(
         min_length=1,
-        description="by name, in the order of the action's numbers; of several arms each begins "
-        "with its "
-        "arm's: left/dx",
+        description="dimensions by name, in the order of the action's numbers. With several "
+        "arms each name begins with the arm's: left/dx",
     )
 
     @model_validator(mode="after")
@@ -297,9 +295,8 @@ class Acting(Settings):
         runs = [arm for index, arm in enumerate(arms) if index == 0 or arm != arms[index - 1]]
         if len(runs) != len(set(runs)) or (len(runs) > 1 and "" in runs):
             raise ValueError(
-                f"dimensions: expected those of one arm after those of the other, each with its "
-                f"arm's name "
-                f"(left/dx), got {', '.join(self.dimensions)}"
+                "dimensions: expected the dimensions of each arm in one block, each with the "
+                f"arm's name (left/dx), got {', '.join(self.dimensions)}"
             )
         return self
 
@@ -343,9 +340,8 @@ class TaskFile(Settings):
     def _can_succeed(self) -> TaskFile:
         if self.success_steps > self.max_steps:
             raise ValueError(
-                f"success_steps: expected at most max_steps, {self.max_steps}, or no episode could "
-                f"succeed; "
-                f"got {self.success_steps}"
+                f"success_steps: expected at most max_steps, {self.max_steps}, since otherwise no "
+                f"episode could succeed, got {self.success_steps}"
             )
         return self
 
@@ -396,7 +392,7 @@ def _document_of(path: Path, below: tuple[Path, ...] = ()) -> Document:
     That task is a file beside it, or in configs/tasks.
     """
     if path.resolve() in below:
-        raise RecipeError(f"task {path}: expected 'defaults' that end somewhere, got a circle")
+        raise RecipeError(f"task {path}: expected 'defaults' without a circle, got a circle")
     document = read(path, "task")
     for part in TERMS:
         resolve_file_reference(document, (part, "kind"), path.parent)
@@ -411,9 +407,9 @@ def _document_of(path: Path, below: tuple[Path, ...] = ()) -> Document:
     }
     if str(base) not in tasks:
         raise RecipeError(
-            f"{document.place(('defaults',))}: 'defaults': expected a task beside it or of "
-            f"configs/tasks, one of "
-            f"{', '.join(sorted(tasks))}; got '{base}'{nearest(str(base), tasks)}"
+            f"{document.place(('defaults',))}: 'defaults': expected a task in the same folder or "
+            f"in configs/tasks, one of {', '.join(sorted(tasks))}; got "
+            f"'{base}'{nearest(str(base), tasks)}"
         )
     under = _document_of(tasks[str(base)], (*below, path.resolve()))
     for part in TERMS:

@@ -156,7 +156,7 @@ class Data(ABC):
 
     def _imagined(self, trajectory: Trajectory) -> str:
         """Insert a branch of a learned world, which earns no updates, and return its status."""
-        return "not learned from"
+        return "not used for training"
 
     def real_episodes(self) -> list[Trajectory]:
         """Return the stored episodes of stations, to fit a world model; empty if none are kept."""

@@ -106,19 +106,18 @@ def load(folder: Path, parts: tuple[str, ...] = ()) -> State:
             isinstance(error, OSError) and not isinstance(error, FileNotFoundError)
         ):
             raise RlinfError(
-                f"checkpoint {folder}: cannot be read now: {reason}. Nothing was changed. Mend "
-                f"that and "
-                "begin again; or move this folder away to go on from the one before it"
+                f"checkpoint {folder}: cannot be read now: {reason}. Nothing was changed. Correct "
+                "the cause and start again, or move this folder away to continue from the "
+                "previous checkpoint"
             ) from error
         raise DamagedError(
-            f"checkpoint {folder}: expected {ARRAYS} and {REST}, whole; got: {reason}"
+            f"checkpoint {folder}: expected {ARRAYS} and {REST}, intact, got: {reason}"
         ) from error
     if missing := [part for part in parts if part not in state]:
         raise RlinfError(
-            f"checkpoint {folder}: expected {', '.join(parts)}, got none of {', '.join(missing)}, "
-            f"as an "
-            "earlier version wrote it. Begin another run; simulation.initial_policy takes this "
-            "one's policy"
+            f"checkpoint {folder}: expected {', '.join(parts)}, got none of {', '.join(missing)}. "
+            "An earlier version wrote it. Begin another run; simulation.initial_policy accepts "
+            "this run's policy"
         )
     return state
 
@@ -146,13 +145,13 @@ def load_newest(
             continue
         if damaged:
             print("\n".join(damaged.values()), flush=True)
-            print(f"checkpoint {folder}: goes on from this one, which is whole", flush=True)
+            print(f"checkpoint {folder}: the run continues from this intact checkpoint", flush=True)
         break
     if damaged and state is None:
         raise RlinfError(
             "\n".join(damaged.values())
-            + f"\n{root}: expected a checkpoint that is whole, got none. Nothing was "
-            "changed. Restore one from a backup; or begin another run, with this one's policy as "
+            + f"\n{root}: expected an intact checkpoint, got none. Nothing was changed. Restore "
+            "one from a backup, or begin another run with this run's policy as "
             "simulation.initial_policy"
         )
     for folder, reason in damaged.items():

@@ -218,7 +218,7 @@ class DemonstrationData(Data):
     config: DemonstrationSettings
 
     def _experienced(self, trajectory: Trajectory, newest: int) -> str:
-        return "not learned from"
+        return "not used for training"
 
     def due(self, updates: int, learner: Learner) -> int:
         return self.config.steps - updates
@@ -320,7 +320,7 @@ class ReplayData(Data):
 
     def _imagined(self, trajectory: Trajectory) -> str:
         if not self.recipe.world.share:
-            return "not learned from"
+            return "not used for training"
         self._keep(self.imagined, trajectory)
         return IMAGINED
 
@@ -420,9 +420,9 @@ class ReplayData(Data):
             name: (int(replay.inserted_of[k]), int(replay.sampled[k])) for name, k in places.items()
         }
         return {
-            name: f"station '{name}' waits for the learner: of what it has sent, "
-            f"{sampled / inserted:.3g} samples per "
-            f"insert were drawn, expected at least {least:g} (online.min_samples_per_insert)"
+            name: f"station '{name}' waits for the learner: of its transitions, "
+            f"{sampled / inserted:.3g} samples per insert were drawn, expected at least "
+            f"{least:g} (online.min_samples_per_insert)"
             for name, (inserted, sampled) in drawn.items()
             if self.governor.must_wait(inserted, sampled)
         }

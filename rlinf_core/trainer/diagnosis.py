@@ -155,8 +155,8 @@ def read_evidence(run_dir: Path) -> Evidence:
     if state is None:
         if not evaluations:
             raise RlinfError(
-                f"{run_dir}: expected a run that has begun, with an evaluation or a checkpoint; "
-                f"found neither"
+                f"{run_dir}: expected a started run with an evaluation or a checkpoint, found "
+                "neither"
             )
         return evidence
     data, intake = state.get("data", {}), state.get("intake", {})
@@ -279,7 +279,7 @@ def _actions_saturated(run: Evidence) -> Finding | None:
         return None
     return Finding(
         "actions_saturated",
-        f"{share:.0%} of the policy's actions are the largest there are",
+        f"{share:.0%} of the policy's actions have the largest possible value",
         "lower algorithm.learning_rate, or raise the largest step of the task if demonstrations "
         "need it",
     )
@@ -295,8 +295,7 @@ def _demonstrations_small(run: Evidence) -> Finding | None:
         "demonstrations_small",
         f"99 % of the demonstrated actions are below {largest.max():.2f} of the largest step",
         "check the unit of the actions (metres, not millimetres or normalised values), or lower "
-        "the "
-        "task's largest step to what is demonstrated",
+        "the task's largest step to that of the demonstrations",
     )
 
 
@@ -308,8 +307,8 @@ def _demonstrations_clipped(run: Evidence) -> Finding | None:
         return None
     return Finding(
         "demonstrations_clipped",
-        f"at least {share.min():.0%} of the demonstrated actions of every dimension are "
-        "the largest step: they were cut to it",
+        f"at least {share.min():.0%} of the demonstrated actions of every dimension equal the "
+        "largest step: they were clipped",
         "check the unit of the actions, or raise the task's largest step",
     )
 
@@ -332,7 +331,7 @@ def _demonstrations_elsewhere(run: Evidence) -> Finding | None:
         f"{len(far)} of {shown.shape[1]} observed numbers begin elsewhere in the "
         f"demonstrations; number {worst} at {shown[:, worst].mean():.3g} instead of "
         f"{played[:, worst].mean():.3g}",
-        "demonstrate the task and the scene that is trained, with the same frames and units",
+        "demonstrate the trained task and scene, with the same frames and units",
     )
 
 
@@ -344,8 +343,8 @@ def _demonstrations_fail(run: Evidence) -> Finding | None:
     return Finding(
         "demonstrations_fail",
         f"{failed} demonstrations failed and {shown} succeeded",
-        "look at one: rlinf show, or rlinf eval --video; a person or the task's script must be "
-        "able to do it",
+        "inspect one with rlinf show or rlinf eval --video. A person or the task's script must "
+        "be able to solve the task",
     )
 
 
@@ -365,10 +364,10 @@ def _critic_diverges(run: Evidence) -> Finding | None:
         return None
     return Finding(
         "critic_diverges",
-        f"the critic says {value:.3g} on average; rewards of at most {largest:.3g} over "
+        f"the critic predicts {value:.3g} on average; rewards of at most {largest:.3g} over "
         f"{longest} steps give at most {bound:.3g}",
-        "lower algorithm.learning_rate, use more critics or layer "
-        "normalisation, and check that time limits are no ends of the task",
+        "lower algorithm.learning_rate, use more critics or layer normalisation, and check that "
+        "time limits do not count as ends of the task",
     )
 
 
@@ -395,8 +394,8 @@ def _learner_behind(run: Evidence) -> Finding | None:
         return None
     return Finding(
         "learner_behind",
-        f"{reached:.2f} updates a time step, {ratio:g} are wanted",
-        "a faster device, smaller batches, or fewer stations; placement says where the time goes",
+        f"{reached:.2f} updates per time step, expected {ratio:g}",
+        "a faster device, smaller batches, or fewer stations; see placement for the use of time",
     )
 
 
@@ -419,7 +418,7 @@ def _episodes_refused(run: Evidence) -> Finding | None:
     return Finding(
         "episodes_refused",
         f"{refused} of {all_of_them} episodes were refused",
-        "the reasons stand in journal.jsonl and in refused/",
+        "the reasons are in journal.jsonl and in refused/",
     )
 
 
@@ -461,7 +460,7 @@ def _nothing_learned_yet(run: Evidence) -> Finding | None:
         return None
     return Finding(
         "no_updates",
-        f"{run.steps} time steps came, and no update was made",
+        f"{run.steps} time steps arrived, but the learner made no update",
         "the learner waits: for demonstrations (collect.episodes), or for its first steps "
         "(simulation.start_steps)",
     )

@@ -67,9 +67,8 @@ def check_same(recipe: Recipe, run_dir: Path, is_locked: bool = False) -> None:
     if not (checkpoints(run_dir / "checkpoints") or (not is_locked and _at_work(run_dir))):
         if not is_resolved(path):
             raise RecipeError(
-                f"{path}: expected none, or one that a run has written, got another, which that of "
-                f"the run "
-                "would replace. Choose another --out, or give it another name"
+                f"{path}: expected no file or one of a run, got another file, which the run would "
+                "overwrite. Choose another --out, or rename the file"
             )
         return
     now = load_plain(resolved(recipe))
@@ -87,9 +86,8 @@ def check_same(recipe: Recipe, run_dir: Path, is_locked: bool = False) -> None:
         ]
     except (yaml.YAMLError, AttributeError, ValueError) as error:
         raise RecipeError(
-            f"{path}: expected the recipe with which this run was begun, got a damaged file: "
-            f"{error}. "
-            "Mend it; or remove it, and the run goes on by the recipe that is given"
+            f"{path}: expected the recipe of this run, got a damaged file: {error}. Correct it, or "
+            "remove it to continue with the given recipe"
         ) from error
     for key, old, new in pairs:
         if (old or None) != (new or None):  # older recipes lack some keys
@@ -97,8 +95,8 @@ def check_same(recipe: Recipe, run_dir: Path, is_locked: bool = False) -> None:
                 "none" if setting in ("", {}, None) else setting for setting in (old, new)
             )
             raise RecipeError(
-                f"{key}: expected {before}, with which the run in {run_dir} was begun and goes on, "
-                f"got {given}. Choose another --out, or leave it as it was"
+                f"{key}: expected {before}, the value of the run in {run_dir}, got {given}. Choose "
+                "another --out, or keep the value"
             )
 
 
@@ -119,8 +117,7 @@ def only_trainer(run_dir: Path) -> Iterator[None]:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise RlinfError(
-                f"{run_dir}: another trainer is at work in this folder. Stop it, or choose another "
-                f"--out"
+                f"{run_dir}: another trainer is using this folder. Stop it, or choose another --out"
             ) from error
         except OSError:  # a file system without locks
             pass

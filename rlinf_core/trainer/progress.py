@@ -99,10 +99,8 @@ class Disk:
                 raise
             self.again_at[file_kind] = time.monotonic() + AGAIN_S
             print(
-                f"{self.run_dir}: {file_kind} cannot be written: {error}. Training goes on, and "
-                f"it is "
-                f"tried again every "
-                f"{AGAIN_S:.0f} s. Free the disk",
+                f"{self.run_dir}: {file_kind} cannot be written: {error}. Training continues, and "
+                f"the trainer retries every {AGAIN_S:.0f} s. Free disk space",
                 flush=True,
             )
 

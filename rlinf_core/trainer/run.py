@@ -143,8 +143,7 @@ def inherit(learner: Learner, folder: Path, name: str) -> None:
         raise RecipeError(
             f"simulation.initial_policy: expected in {folder / 'checkpoints'} a learner with "
             f"{', '.join(current_modules)}, got {', '.join(state['modules']) or 'none'}. Name a "
-            f"run "
-            f"of {name}, or a policy file to take the policy alone"
+            f"run of {name}, or a policy file to use only the policy"
         )
     modules = state["modules"] | (
         {"reference": state["modules"]["policy"]} if "reference" in current_modules else {}

@@ -48,7 +48,7 @@ def trace_of(run_dir: Path) -> dict[str, Any]:
             continue
     if not rows:
         raise RlinfError(
-            f"{path}: expected the spans of a run, got none. rlinf train writes them as it runs"
+            f"{path}: expected the spans of a run, got none. rlinf train writes them during a run"
         )
     decisions = [event for event in read_events(run_dir) if event.get("event") == "placement"]
     start = min(

@@ -247,10 +247,9 @@ def check_single_process(recipe: Recipe) -> None:
     """Raise RecipeError if evaluations in the only environment of a process would lose episodes."""
     if recipe.algorithm.learns_from != ROLLOUTS:
         raise RecipeError(
-            f"env: '{recipe.env}' can be in a process once, and evaluations take it over: expected "
-            f"an "
-            f"algorithm that goes on with new episodes (ppo, async_ppo), got "
-            f"{recipe.algorithm.name}"
+            f"env: '{recipe.env}' exists once in a process, and evaluations interrupt its "
+            "episodes. Expected an algorithm that continues with new episodes (ppo, async_ppo), "
+            f"got {recipe.algorithm.name}"
         )
 
 

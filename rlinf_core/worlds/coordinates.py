@@ -69,11 +69,9 @@ class Coordinates:
         }
         if missing := sorted(needed - shown):
             raise SpecError(
-                f"a learned world: the task is judged by {', '.join(missing)}, expected it among "
-                f"the numbers that are "
-                f"observed ({', '.join(sorted(shown)) or 'none'}). Add it to the task's "
-                f"observation, with take: position "
-                "or offset"
+                f"a learned world: the task's success needs {', '.join(missing)}, expected it in "
+                f"the observation ({', '.join(sorted(shown)) or 'none'}). Add it to the task's "
+                "observation, with take: position or offset"
             )
 
     def _placed(self, item: ArraySpec) -> bool:

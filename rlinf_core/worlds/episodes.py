@@ -62,8 +62,7 @@ class Episodes:
         for trajectory in new:
             if trajectory.mode in (IMAGINED, EVALUATE):
                 raise SpecError(
-                    f"a learned world: expected real episodes that may be learned from, got "
-                    f"'{trajectory.mode}'"
+                    f"a learned world: expected real episodes for training, got '{trajectory.mode}'"
                 )
         new = [trajectory for trajectory in new if len(trajectory)]
         if not new:

@@ -49,9 +49,9 @@ class Imagined:
     ) -> None:
         if world.spec.images:
             raise RecipeError(
-                "a learned world predicts numbers: expected a policy that sees no cameras, got "
+                "a learned world predicts numbers: expected a policy without cameras, got "
                 f"{', '.join(image.name for image in world.spec.images)}. Leave "
-                f"station.observe_cameras empty"
+                "station.observe_cameras empty"
             )
         self.world, self.episodes, self.spec, self.size = world, episodes, world.spec, size
         self.horizon, self.gated, self.full_episodes = horizon, gated, full_episodes
@@ -65,11 +65,9 @@ class Imagined:
         if self.world.usable:
             return min(self.horizon or self.world.check.horizon, self.world.check.horizon)
         raise RlinfError(
-            "a learned world: expected one that predicts better than that nothing changes, got one "
-            "whose error "
+            "a learned world: expected a better prediction than no change, got one whose error "
             "after one time step is more than half of persistence's. Record more episodes, then "
-            "`rlinf world "
-            "fit RUN`; `rlinf world check RUN` shows the errors"
+            "`rlinf world fit RUN`; `rlinf world check RUN` shows the errors"
         )
 
     def reset(self, seeds: Sequence[int]) -> Arrays:
@@ -182,9 +180,8 @@ class Imagined:
     def expert(self) -> np.ndarray:
         """Raise RecipeError, because there is no expert."""
         raise RecipeError(
-            "a learned world has no script that could show how it is done: expected recorded "
-            "demonstrations "
-            "(rlinf world fit keeps those of its run)"
+            "a learned world has no script for demonstrations: expected recorded ones (rlinf "
+            "world fit keeps those of its run)"
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -220,8 +217,8 @@ class Imagined:
     def render(self, index: int = 0) -> np.ndarray:
         """Raise RlinfError, because a world predicts numbers."""
         raise RlinfError(
-            "a learned world predicts numbers, of which there is no picture. rlinf world check "
-            "draws its errors"
+            "a learned world predicts numbers and has no picture. rlinf world check draws its "
+            "errors"
         )
 
     def close(self) -> None:

@@ -405,14 +405,12 @@ def load_world(path: Path, task: Task, seed: int = 0) -> tuple[WorldModel, Episo
     except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
         raise RlinfError(
             f"{path}: expected a learned world, got a damaged file: {error}. `rlinf world fit RUN` "
-            f"makes "
-            "it anew"
+            "writes it again"
         ) from error
     if difference := spec.difference(task.spec):
         raise RlinfError(
-            f"{path}: expected a world of this task's observations and actions, got one of "
-            f"others:\n"
-            f"{difference}"
+            f"{path}: expected a world of this task's observations and actions, got one of another "
+            f"task:\n{difference}"
         )
     world = WorldModel(task, settings, seed)
     world.ensemble.load_state_dict(

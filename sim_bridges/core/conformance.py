@@ -135,7 +135,7 @@ def _channels(simulator: Any, needed: set[str]) -> Iterator[Row]:
     )
     missing = sorted(name for name in needed - channels.keys() if not name.startswith("camera/"))
     yield Row(
-        "channels that the task needs are there",
+        "the channels of the task exist",
         not missing,
         f"missing {', '.join(missing)}" if missing else ", ".join(sorted(needed)),
         ", ".join(sorted(needed)),
@@ -163,7 +163,7 @@ def _motion(robot: Arms, arm: str, limits: Any) -> Iterator[Row]:
     start = robot.tcp_poses()[arm]
     inside = bool(np.all(start[:3] >= limits.box_low) and np.all(start[:3] <= limits.box_high))
     yield Row(
-        f"it starts inside of the interlock's box{of}",
+        f"it starts inside the interlock's box{of}",
         inside,
         np.array2string(start[:3], precision=3),
         f"between box_low {list(limits.box_low)} and box_high {list(limits.box_high)}",
@@ -180,11 +180,11 @@ def _motion(robot: Arms, arm: str, limits: Any) -> Iterator[Row]:
                 off = int(np.abs(error).argmax())
                 worst, where = (
                     far,
-                    f", worst along {'xyz'[off]} ({1e3 * error[off]:+.1f} mm) when told along "
+                    f", worst along {'xyz'[off]} ({1e3 * error[off]:+.1f} mm) for targets along "
                     f"{'xyz'[axis]}",
                 )
     yield Row(
-        f"the tool goes where it is told, each axis{of}",
+        f"the tool follows its target along each axis{of}",
         worst < 0.005,
         f"within {1e3 * worst:.1f} mm after a second{where}",
         "within 5 mm",
@@ -196,7 +196,7 @@ def _motion(robot: Arms, arm: str, limits: Any) -> Iterator[Row]:
         advance(None)
     moved = float(np.abs(robot.tcp_poses()[arm][:3] - held).max())
     yield Row(
-        f"without targets it stays{of}",
+        f"without targets it rests{of}",
         moved < 0.002,
         f"{1e3 * moved:.2f} mm in a second",
         "less than 2 mm",
@@ -222,7 +222,7 @@ def _motion(robot: Arms, arm: str, limits: Any) -> Iterator[Row]:
 def _pictures(simulator: Any, cameras: dict[str, Any]) -> Iterator[Row]:
     missing = [name for name in cameras if name not in simulator.cameras]
     yield Row(
-        "the robot's cameras are there",
+        "the robot's cameras exist",
         not missing,
         ", ".join(missing and [f"no {name}" for name in missing] or cameras),
         ", ".join(cameras),
@@ -254,7 +254,7 @@ def _pictures(simulator: Any, cameras: dict[str, Any]) -> Iterator[Row]:
         "cameras see scene and arm change",
         all(shape is True for shape in shapes.values()),
         ", ".join(f"{k} {v}" for k, v in shapes.items()),
-        "pictures (96, 128, 3) that show more than one colour and another scene otherwise",
+        "pictures (96, 128, 3) with more than one colour, different for another scene",
     )
 
 
@@ -359,14 +359,14 @@ def _front_ends(
         "random actions rarely solve the task",
         (by_chance := chance(vector, scenes)) <= half,
         f"{by_chance:.0%}",
-        f"at most {half:.0%}, half of what the script solves",
+        f"at most {half:.0%}, half of the script's success",
     )
     if agreed is not None:
         yield Row(
-            "what we call success is the simulator's too",
+            "our success agrees with the simulator's",
             agreed >= 0.9,
             f"{agreed:.0%} of our successes",
-            "90 %: is 'task' in robot.yaml what the simulator's own measure is about?",
+            "90 %. Does 'task' in robot.yaml match the simulator's own measure?",
         )
     if ros:
         attempts, same = 0, 0
@@ -379,7 +379,7 @@ def _front_ends(
             )
         front_ends["station"] = [success for success, _ in played]
         yield Row(
-            "the station over ROS does the same, scene by scene",
+            "the station over ROS gives the same result, scene by scene",
             same == len(scenes),
             f"success and steps are the same in {same} of {len(scenes)}; "
             f"{sum(front_ends['station'])} succeed"
@@ -494,6 +494,6 @@ def _until_ended(director: Any, supervisor: Any, run_dir: Path) -> str:
         if time.monotonic() - looked_at > PATIENCE_S:
             status = run_dir / "status.json"
             waiting_for = json.loads(status.read_text())["waiting_for"] if status.exists() else ""
-            return f"nothing has happened for {PATIENCE_S:.0f} s. {waiting_for}"
+            return f"no progress for {PATIENCE_S:.0f} s. {waiting_for}"
         time.sleep(0.1)
     return ""

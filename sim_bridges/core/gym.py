@@ -297,7 +297,7 @@ class PlainEnv(gymnasium.Env):
             self.env = _make(name, options)
         except (gymnasium.error.Error, ImportError) as error:
             raise RecipeError(
-                f"env: expected gym: and what gymnasium.make knows, got '{name}': {error}"
+                f"env: expected gym: and an id of gymnasium.make, got '{name}': {error}"
             ) from error
         except (TypeError, ValueError) as error:
             if not options:
@@ -332,9 +332,8 @@ class PlainEnv(gymnasium.Env):
     def expert(self) -> np.ndarray:
         """Raise an error: there is no script."""
         raise RecipeError(
-            f"env '{self.name}' has no script that could show how it is done; record "
-            f"demonstrations and "
-            "name their folder in collect.recordings"
+            f"env '{self.name}' has no script for demonstrations; record some and name their "
+            "folder in collect.recordings"
         )
 
     def render(self) -> np.ndarray:
@@ -369,9 +368,8 @@ class OneVector(BatchedEnv):
         if mode is not AutoresetMode.SAME_STEP:
             self.env.close()
             raise RecipeError(
-                f"env 'gym:{name}': expected a vector environment that begins the next episode in "
-                f"the same "
-                f"step (AutoresetMode.SAME_STEP), got {mode}"
+                f"env 'gym:{name}': expected a vector environment with AutoresetMode.SAME_STEP, "
+                f"which begins the next episode in the same step, got {mode}"
             )
         self.spec = specs_of(
             name, self.env.single_observation_space, self.env.single_action_space, self.env.metadata
@@ -479,7 +477,7 @@ def plain(name: str, size: int, options: Mapping[str, Any] = NO_OPTIONS) -> Vect
             importlib.import_module(package)
         except ImportError as error:
             raise RecipeError(
-                f"env: expected gym: and what gymnasium.make knows, got '{name}': {error}"
+                f"env: expected gym: and an id of gymnasium.make, got '{name}': {error}"
             ) from error
     env_spec = gymnasium.envs.registration.registry.get(registered)
     if (
@@ -509,9 +507,8 @@ def specs_of(
     for key, space in named.items():
         if "/" in key:
             raise RecipeError(
-                f"env 'gym:{name}': expected names of observations without a slash, which "
-                f"checkpoints have "
-                f"for folders, got '{key}'. A wrapper can rename it"
+                f"env 'gym:{name}': expected names of observations without a slash, the separator "
+                f"of folders in checkpoints, got '{key}'. A wrapper can rename it"
             )
         if not isinstance(space, spaces.Box):
             raise RecipeError(

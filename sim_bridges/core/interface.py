@@ -193,9 +193,9 @@ def _expect(simulator: object, protocol: type) -> None:
     if lacking := [name for name in names if not hasattr(simulator, name)]:
         kind = type(simulator)
         raise RlinfError(
-            f"simulator {kind.__module__}.{kind.__qualname__}: expected {', '.join(names)}, "
-            f"got none of: {', '.join(lacking)}. Add them to that class "
-            "(sim_bridges/core/interface.py says what each one means)"
+            f"simulator {kind.__module__}.{kind.__qualname__}: expected {', '.join(names)}, got "
+            f"none of: {', '.join(lacking)}. Add them to that class (see their description in "
+            "sim_bridges/core/interface.py)"
         )
 
 

@@ -189,9 +189,9 @@ def serve(make: Callable[[], Any], file: Any) -> None:
         built = make()
         if isinstance(built, Arms):
             raise RlinfError(
-                f"expected one arm of a simulator in a Python of its own, got "
-                f"{', '.join(built.arms)}: several "
-                "are not supported there. Run it in the Python of the others"
+                "expected one arm for a simulator in its own Python environment, got "
+                f"{', '.join(built.arms)}. Several arms are not supported there. Run it in the "
+                "main environment"
             )
         simulator = built
         return {

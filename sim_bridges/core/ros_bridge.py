@@ -113,8 +113,8 @@ class SimBridge(ControlNode):
                 self.simulator.render(name, *size)
         except Exception as error:  # any failure of a renderer
             self.get_logger().warning(
-                f"the page shows no picture of the simulator: {error}. rlinf doctor names a "
-                f"renderer"
+                f"the page cannot show pictures of the simulator: {error}. rlinf doctor names a "
+                "working renderer"
             )
             self.views = {}
 

@@ -77,8 +77,8 @@ class SimulatedStation:
         if not self.robot.arms == tuple(limits_by_arm) == (task.spec.action.arms or ("",)):
             raise RecipeError(
                 f"the simulator has {_named(self.robot.arms)}: expected limits and a task for "
-                f"that, got "
-                f"limits for {_named(limits_by_arm)} and a task for {_named(task.spec.action.arms)}"
+                f"these arms, got limits for {_named(limits_by_arm)} and a task for "
+                f"{_named(task.spec.action.arms)}"
             )
         ticks = 1.0 / task.spec.control_hz / simulator.tick_s
         self._ticks = round(ticks)
@@ -89,10 +89,9 @@ class SimulatedStation:
                 or not self._ticks
             ):
                 raise RecipeError(
-                    f"the simulator ticks every {simulator.tick_s} s: expected limits.tick to be "
-                    f"that, got "
-                    f"{tick}, and a step of the task ({1 / task.spec.control_hz:.3f} s) to be "
-                    f"whole ticks"
+                    f"the simulator ticks every {simulator.tick_s} s: expected the same value for "
+                    f"limits.tick, got {tick}, and a step of the task "
+                    f"({1 / task.spec.control_hz:.3f} s) to be whole ticks"
                 )
         self._tick_ns, self._now, self._seq = round(simulator.tick_s * NS), 0, 0
         self._arms = [
@@ -110,9 +109,8 @@ class SimulatedStation:
             if len(names) not in sizes:
                 raise RecipeError(
                     "simulation.interlock: expected true for a task whose actions are "
-                    f"{', '.join(names)}: without the interlock nothing is moved but x, y, z, and "
-                    f"the "
-                    "gripper where it is the fourth"
+                    f"{', '.join(names)}. Without the interlock, actions move only x, y, z and a "
+                    "gripper in fourth place"
                 )
         self._fractions = np.arange(1, self._ticks + 1)[:, None] / self._ticks
         self.script = make_script(task, noise=0.12) if task.script else None
@@ -186,8 +184,7 @@ class SimulatedStation:
         """Return the action of the task's script, (dim,)."""
         if self.script is None:
             raise RecipeError(
-                "the task has no script that could show how it is done. Name one (its file's "
-                "'script')"
+                "the task has no script for demonstrations. Name one ('script' in its file)"
             )
         return self.script.act(self.channels)
 
@@ -310,11 +307,9 @@ def _check_measured(arm: str, limits: Limits) -> None:
         limits_name = f"limits of {arm}" if arm else "limits"
         raise RecipeError(
             f"{limits_name}: expected contact_force, contact_torque and contact_fault unlimited, "
-            f"no "
-            f"joint_names, and tcp_delta "
-            f"where a station is simulated without ROS, which measures neither contact nor joints; "
-            f"got {actual}. Extend "
-            "sim_bridges/limits.yaml, or learn through the station (rlinf demo)"
+            "no joint_names, and tcp_delta where a station is simulated without ROS, which "
+            f"measures neither contact nor joints; got {actual}. Extend sim_bridges/limits.yaml, "
+            "or train through the station (rlinf demo)"
         )
 
 
@@ -342,9 +337,8 @@ def simulated_station(recipe: Recipe) -> SimulatedStation:
     if recipe.simulation.randomise != Randomise():
         if robot.arms:
             raise RecipeError(
-                f"simulation.randomise: expected nothing for robot '{recipe.station.robot}', which "
-                f"has "
-                "several arms: that is not supported. Leave it out"
+                f"simulation.randomise: expected nothing for robot '{recipe.station.robot}', since "
+                "several arms are not supported here. Leave it out"
             )
         simulator = Randomised(simulator, recipe.simulation.randomise)
     limits = {arm: load_limits(path) for arm, path in robot.interlocks.items()}

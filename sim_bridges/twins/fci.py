@@ -109,7 +109,7 @@ class Simulator:
 
     def render(self, camera: str, height: int, width: int) -> np.ndarray:
         raise RlinfError(
-            f"camera '{camera}': expected none of franka-sim, which is run without pictures"
+            f"camera '{camera}': expected no camera, since franka-sim renders no pictures"
         )
 
     # Faults
@@ -153,9 +153,8 @@ class Simulator:
                 probe.bind(("", PORT))
             except OSError as error:
                 raise RlinfError(
-                    f"franka-sim: expected port {PORT} of this machine to be free, which is that "
-                    f"of a robot: "
-                    f"{error}. Stop the other station with such a twin",
+                    f"franka-sim: expected port {PORT} of this machine to be free, the port of "
+                    f"the robot: {error}. Stop the other station with this twin",
                     code="RL-E205",
                 ) from error
         (model := Path(self._folder.name) / "fr3.xml").write_text(_model())

@@ -155,7 +155,7 @@ class Twin(SimBridge):
             "inject",
             "",
             ParameterDescriptor(
-                description=f"what goes wrong now: one of "
+                description="present fault: one of "
                 f"{', '.join(filter(None, self.control.options))}; empty for nothing"
             ),
         )
@@ -163,7 +163,7 @@ class Twin(SimBridge):
             "clock_offset_s",
             0.0,
             ParameterDescriptor(
-                description="by how much the clock of franka_ros2's machine is ahead [s]"
+                description="offset of the clock of franka_ros2's machine ahead of this one [s]"
             ),
         )
         self.add_on_set_parameters_callback(self._inject)

@@ -82,14 +82,13 @@ class Twin(ControlNode):
             "inject",
             "",
             ParameterDescriptor(
-                description="what goes wrong now: one of "
-                f"{', '.join(INJECTIONS[1:])}; empty for nothing"
+                description=f"present fault: one of {', '.join(INJECTIONS[1:])}; empty for nothing"
             ),
         )
         self.declare_parameter(
             "object_m",
             0.0,
-            ParameterDescriptor(description="how wide what is between the fingers is"),
+            ParameterDescriptor(description="width of the object between the fingers [m]"),
         )
         self.add_on_set_parameters_callback(self._check_parameters)
         self.diagnostics = Diagnostics(self, self._health)
@@ -104,7 +103,7 @@ class Twin(ControlNode):
         return (
             Health(WARN, f"injected: {injected}", values)
             if injected
-            else Health(OK, "follows its orders", values)
+            else Health(OK, "follows its commands", values)
         )
 
     def _check_parameters(self, parameters: list[Parameter]) -> SetParametersResult:

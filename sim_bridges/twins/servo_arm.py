@@ -35,11 +35,13 @@ class Twin(ControlNode):
             "say",
             "",
             ParameterDescriptor(
-                description="words to the twin: '1 0.5' turns servo 1, 'fault 3', 'fault 0', "
+                description="command of the twin: '1 0.5' turns servo 1, 'fault 3', 'fault 0', "
                 "silent, rest, garbage"
             ),
         )
-        self.diagnostics = Diagnostics(self, lambda: Health(OK, "moves as its servos are told"))
+        self.diagnostics = Diagnostics(
+            self, lambda: Health(OK, "follows the commands of its servos")
+        )
         self.settings, self.description = settings, settings.description()
         self.servos = Servos(settings.device, settings.bus, settings.ids)
         self.home = np.resize(HOME_RAD, len(settings.joints))

@@ -70,15 +70,14 @@ class Twin(ControlNode):
             "inject",
             "",
             ParameterDescriptor(
-                description=f"what goes wrong now: one of {', '.join(INJECTIONS[1:])}; empty for "
-                f"nothing"
+                description=f"present fault: one of {', '.join(INJECTIONS[1:])}; empty for nothing"
             ),
         )
         self.declare_parameter(
             "locked_s",
             5.0,
             ParameterDescriptor(
-                description="for so long a protective stop is not unlocked [s]",
+                description="time before a protective stop can be unlocked [s]",
                 floating_point_range=[FloatingPointRange(from_value=0.0, to_value=60.0)],
             ),
         )
@@ -95,7 +94,7 @@ class Twin(ControlNode):
         return (
             Health(WARN, f"injected: {injected}")
             if injected
-            else Health(OK, "moves as it is commanded")
+            else Health(OK, "follows its commands")
         )
 
     def _make_interfaces(self) -> None:

@@ -175,7 +175,7 @@ def test_numbers_of_options_have_ranges(command, message, capsys):
             ["demo", "--set", "station.robot=franka_fr3"],
             "A person arms a real arm: --set 'station.operator={kind: keyboard}'",
         ),
-        (["up", "demo", "--json", "station.json"], "--json: expected with --episodes"),
+        (["up", "demo", "--json", "station.json"], "--json: expected together with --episodes"),
         (["demo", "--set", "station.observe_cameras=[top]"], "has no camera 'top'"),
     ],
 )
@@ -205,8 +205,8 @@ def test_an_interlock_that_refuses_to_start_is_quoted(command, capsys, tmp_path,
         == 1
     )
     error = capsys.readouterr().err
-    assert "interlock ended (exit code 1), and the station cannot go on without it" in error
-    assert "Its last words: 'interlock: station_a is commanded already, by process 17'" in error
+    assert "interlock ended (exit code 1). The station cannot continue without it" in error
+    assert "Its last line: 'interlock: station_a is commanded already, by process 17'" in error
 
 
 @pytest.mark.parametrize(
@@ -322,10 +322,10 @@ def test_a_check_of_the_doctors_that_fails_is_its_line_and_not_its_end(
     )
     assert main(["doctor"]) == 0
     output = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    assert "sockets cannot be known: FileNotFoundError: " in output and "Python 3." in output
+    assert "sockets cannot be checked: FileNotFoundError: " in output and "Python 3." in output
     assert (
-        "rendering cannot be known: TimeoutExpired: " in output
-        and "cmake cannot be known: TimeoutExpired: " in output
+        "rendering cannot be checked: TimeoutExpired: " in output
+        and "cmake cannot be checked: TimeoutExpired: " in output
     )
 
 
@@ -409,12 +409,14 @@ def test_the_display_says_what_was_set_aside_and_when_the_spool_is_filling_up(tm
     assert rows["phase"] == "improving online (rlpd)"
     other = terminal.Display(load_recipe("sim_sac"), tmp_path, quiet=True)
     assert dict(other._rows(status))["phase"] == "improving online (sac)"
-    assert rows["set aside"] == "2 episodes that the trainer refused; why is in spool/refused"
+    assert rows["set aside"] == (
+        "2 episodes refused by the trainer; the reasons are in spool/refused"
+    )
     assert rows["spool"] == "60% full"
     trainer["spool_full"] = 1.01
     assert (
         dict(show._rows(status))["spool"]
-        == "101% full: nothing is played or recorded until the trainer takes episodes"
+        == "101% full: nothing is played or recorded until the trainer accepts some"
     )
 
 
@@ -457,7 +459,10 @@ def test_others_words_are_shown_as_they_are_and_do_nothing_to_a_terminal(tmp_pat
 
 @pytest.mark.parametrize(
     "traceback, message",
-    [("", "ended without a word"), ('{"event": "error", "detail": "of now"}', "stopped: of now")],
+    [
+        ("", "ended without a message"),
+        ('{"event": "error", "detail": "of now"}', "stopped: of now"),
+    ],
 )
 def test_a_director_that_failed_is_told_by_its_own_error_not_by_that_of_the_last_time(
     traceback, message, tmp_path

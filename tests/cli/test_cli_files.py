@@ -62,30 +62,28 @@ def test_what_is_said_twice_is_said_together(command, option, expected):
     [
         (
             "compare a --out {}/gone/c.png",
-            "--out: expected a file in a folder that is there and may be written to, got",
+            "--out: expected a file in an existing, writable folder, got",
         ),
         (
             "compare a --out {}/c.txt",
             "--out: expected a file's name that ends in .png, .jpg, .pdf, .svg, got",
         ),
         ("compare a --out {}/c", "--out: expected a file's name that ends in .png"),
-        ("show a --plot {}/gone/c.png", "--plot: expected a file in a folder"),
-        ("eval a --video {}/gone/x.mp4", "--video: expected a file in a folder"),
-        ("eval a --json {}", "--json: expected a file in a folder"),
+        ("show a --plot {}/gone/c.png", "--plot: expected a file in an existing"),
+        ("eval a --video {}/gone/x.mp4", "--video: expected a file in an existing"),
+        ("eval a --json {}", "--json: expected a file in an existing"),
         (
             "data check a --json= ",
-            "--json: expected a file in a folder that is there and may be written to, got an empty "
-            "name",
+            "--json: expected a file in an existing, writable folder, got an empty name",
         ),
         (
             "drill --json=",
-            "--json: expected a file in a folder that is there and may be written to, got an empty "
-            "name",
+            "--json: expected a file in an existing, writable folder, got an empty name",
         ),
-        ("data check a --json {}/gone/x.json", "--json: expected a file in a folder"),
-        ("drill --json {}/gone/x.json", "--json: expected a file in a folder"),
-        ("drill --json {}/file/x.json", "--json: expected a file in a folder"),
-        ("camera align demo top --out {}/gone/x.png", "--out: expected a file in a folder"),
+        ("data check a --json {}/gone/x.json", "--json: expected a file in an existing"),
+        ("drill --json {}/gone/x.json", "--json: expected a file in an existing"),
+        ("drill --json {}/file/x.json", "--json: expected a file in an existing"),
+        ("camera align demo top --out {}/gone/x.png", "--out: expected a file in an existing"),
         ("calibrate --out {}/x", "--out: expected a file's name that ends in .png, .jpg"),
         (
             f"data split a --out b --seed {'9' * 400}",
@@ -111,7 +109,7 @@ def test_what_the_system_refuses_is_one_line(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(compare, "draw", full)
     assert main.main(["compare", str(run_of(tmp_path / "run"))]) == 1
     assert capsys.readouterr().err == (
-        "rlinf: [Errno 28] No space left on device. Free the disk, and give the command again\n"
+        "rlinf: [Errno 28] No space left on device. Free disk space and run the command again\n"
     )
 
 
@@ -269,8 +267,8 @@ def test_what_safetensors_cannot_write_names_the_file_and_the_remedy(tmp_path, m
 @pytest.mark.parametrize(
     "number, remedy",
     [
-        (errno.ENOSPC, "Free the disk"),
-        (errno.EROFS, "may be written to"),
+        (errno.ENOSPC, "Free disk space"),
+        (errno.EROFS, "Choose a writable folder"),
         (errno.ENAMETOOLONG, "255 bytes"),
     ],
 )

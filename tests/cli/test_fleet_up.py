@@ -34,19 +34,19 @@ def free_port():
 @pytest.mark.parametrize(
     "stations, changes, message",
     [
-        (["a", "b", "a"], [], "--stations: expected another name for each, got 'a' twice"),
+        (["a", "b", "a"], [], "--stations: expected different names, got 'a' twice"),
         (
             ["0"],
             [],
-            "--stations: expected 1 to 233, as each has a ROS_DOMAIN_ID of its own, from 0 to 232, "
-            "got 0",
+            "--stations: expected 1 to 233, since each station needs its own ROS_DOMAIN_ID from "
+            "0 to 232, got 0",
         ),
         (["9" * 30], [], "--stations: expected 1 to 233"),
-        (["3"], ["station.domain_id=231"], "--stations: expected 1 to 2, as each"),
+        (["3"], ["station.domain_id=231"], "--stations: expected 1 to 2, since each"),
         (
             ["lab/1"],
             [],
-            "--stations: expected a number, or names of a letter, then .*, got 'lab/1'",
+            "--stations: expected a number, or names .*, got 'lab/1'",
         ),
         (
             ["2"],
@@ -71,22 +71,23 @@ def free_port():
         (
             ["2"],
             ["station.robot=franka_fr3"],
-            "station.robot: expected one of a simulator.*by rlinf up, on its own PC",
+            "station.robot: expected a simulated robot.*by rlinf up on its own PC",
         ),
         (
             ["2"],
             ["station.operator.kind=keyboard"],
-            "station.operator.kind: expected scripted, since nobody sits",
+            "station.operator.kind: expected scripted for stations without a person",
         ),
         (
             ["2"],
             ["station.web.port=8080"],
-            "station.web.port: expected 0, got 8080, which stations cannot share",
+            "station.web.port: expected 0, .* got 8080",
         ),
         (
             ["2"],
             ["simulation.environments=4"],
-            "expected one that stations feed, got one that learns from simulators",
+            "expected a recipe that trains on episodes of stations, got one that trains on "
+            "simulators",
         ),
         (
             ["200"],
@@ -205,11 +206,11 @@ def test_of_several_embodiments_stations_are_one_and_the_next_in_turn_and_no_few
     ]
     with pytest.raises(
         RecipeError,
-        match="--stations: expected 2 or more, one of each of one, two, whose .*, got 1",
+        match="--stations: expected 2 or more, at least one per robot of one, two .*, got 1",
     ):
         fleet.members("sim_embodiments", overrides, ["a"], tmp_path / "run")
     with pytest.raises(
-        RecipeError, match="embodiments.two.robot: expected one of a simulator, .*got 'franka_fr3'"
+        RecipeError, match="embodiments.two.robot: expected a simulated robot, .*got 'franka_fr3'"
     ):
         fleet.members(
             "sim_embodiments",
@@ -316,12 +317,10 @@ def test_it_is_started_again_where_that_was_asked_for_but_not_for_ever(living, m
     station, notes = living(
         True, lambda station: station.state == LOST, director="raise SystemExit(3)"
     )
+    assert station.member.prepared == 6 and sum("It is restarted" in note for note in notes) == 5
     assert (
-        station.member.prepared == 6 and sum("It is started again" in note for note in notes) == 5
-    )
-    assert (
-        "director ended (exit code 3): without a word. 6 times within 10 minutes: it is left"
-        in notes[-1]
+        "director ended (exit code 3): without a word. 6 times within 10 minutes: it is not "
+        "restarted" in notes[-1]
     )
 
 
@@ -336,7 +335,7 @@ def test_a_process_that_may_be_started_again_is_no_death_and_a_director_that_end
         director=WHEN_IT_IS_BACK,
     )
     assert station.state == FINISHED and notes == [
-        "kitchen: recorder ended (exit code 0) and was started again"
+        "kitchen: recorder ended (exit code 0) and was restarted"
     ]
 
 
@@ -405,7 +404,7 @@ def test_a_whole_fleet_one_station_dies_ctrl_c_stops_all_and_the_same_command_go
         lambda: {"station_1", "station_2"} <= {name.partition("-")[0] for name in arrived(run_dir)},
     )
     os.kill(pid_of(run_dir, "sim_bridge", "station_2"), signal.SIGKILL)
-    until(running, first, lambda: "It is started again" in first.read_text())
+    until(running, first, lambda: "It is restarted" in first.read_text())
     assert "station 'station_2' died: sim_bridge ended (killed by SIGKILL)" in first.read_text()
     running.send_signal(signal.SIGINT)
     assert running.wait(100) == 130 and "Traceback" not in first.read_text()
@@ -462,7 +461,7 @@ def test_where_a_station_has_died_and_nobody_shows_its_share_it_ends_and_says_so
         return fleet_up._play(MagicMock(), display, 1.0)
     with pytest.raises(
         RlinfError,
-        match="waits for demonstrations that kitchen would have shown, and nobody else will",
+        match="waits for demonstrations of kitchen, which ended",
     ):
         fleet_up._play(MagicMock(), display, 1.0)
     assert 30.0 < now[0] < 50.0

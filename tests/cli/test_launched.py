@@ -138,7 +138,7 @@ def test_a_file_that_cannot_be_written_is_refused_by_its_name(tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     with pytest.raises(
         RecipeError,
-        match=f"^json: expected a file in a folder that is there and may be .*, {reason}",
+        match=f"^json: expected a file in an existing, writable folder.*, {reason}",
     ):
         file("json", value)
     assert str(file("json", "drill.json")) == "drill.json"
@@ -283,7 +283,7 @@ def test_a_file_of_ros_parameters_that_is_no_yaml_is_refused_by_name(tmp_path):
 
 
 def test_a_page_whose_port_is_anothers_is_refused_before_anything_is_written(tmp_path):
-    taken = "station.web.port: expected one that is free"
+    taken = "station.web.port: expected a free port"
     with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(RecipeError, match=taken):
         launched(arguments(tmp_path, web=str(other.getsockname()[1])))
     assert not (tmp_path / "run").exists()

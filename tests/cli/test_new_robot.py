@@ -145,7 +145,7 @@ def test_a_urdf_becomes_a_robot_that_keeps_every_promise(tmp_path, capsys):
         main(["new", "robot", str(urdf(tmp_path, extra=fingers())), "--out", str(folder)]) == 0
     ), capsys.readouterr()
     output = capsys.readouterr().out
-    assert "turn without end" in output and "joint1" in output
+    assert "have no end stops" in output and "joint1" in output
     options = load_robot(str(folder)).options
     assert options["tool"] == "tool0" and options["gripper"] == ("finger1",)
     assert broken(folder) == []
@@ -154,7 +154,7 @@ def test_a_urdf_becomes_a_robot_that_keeps_every_promise(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("mesh", "remedy"),
     [
-        ("package://other_description/meshes/none.stl", "is at none of .*Copy"),
+        ("package://other_description/meshes/none.stl", "is in none of .*Copy"),
         ("../meshes/text.stl", "is an STL of text"),
     ],
 )

@@ -127,7 +127,7 @@ def test_a_changed_byte_is_told_and_is_exit_code_1(spool, capsys):
         code == 1 and lines["closed/a-1"][-1] == "DAMAGED" and lines["closed/a-2"][-1] == "sealed"
     )
     assert (
-        "closed/a-1: expected a whole rosbag2 recording" in out
+        "closed/a-1: expected an intact rosbag2 recording" in out
         and "a-1.mcap does not fit SHA256SUMS" in out
     )
 
@@ -142,7 +142,8 @@ def test_what_is_being_recorded_says_so(spool, task, capsys):
     record(spool, task.spec, "a-4")
     code, _, out, _ = shown(capsys, spool.root)
     assert (
-        code == 0 and "open/a-4: no metadata.yaml: it is being recorded, or was interrupted" in out
+        code == 0
+        and "open/a-4: no metadata.yaml: the recording is in progress or was interrupted" in out
     )
 
 
@@ -164,14 +165,14 @@ def test_an_episode_is_drawn(spool, capsys, tmp_path):
     )
     for target, message in (
         ("a.nothing", "expected a file's name that ends in"),
-        ("no/a.png", "may be written to"),
+        ("no/a.png", "writable folder"),
     ):
         with pytest.raises(SystemExit):
             shown(capsys, spool.root / "closed/a-1", "--plot", tmp_path / target)
         assert message in capsys.readouterr().err
     for source, message in (
         ("", "--plot: expected one recording, got 3"),
-        ("broken/a-3", "was not finished"),
+        ("broken/a-3", "It is unfinished"),
     ):
         code, _, _, error = shown(capsys, spool.root / source, "--plot", tmp_path / "b.png")
         assert code == 1 and message in error and not (tmp_path / "b.png").exists()

@@ -76,7 +76,7 @@ def test_runs_are_trained_and_compared(tmp_path, capsys):
     error = capsys.readouterr().err
     assert (
         "algorithm.discount: expected 0.95" in error
-        and "was trained, got 0.9: the table would" in error
+        and "got 0.9. One table holds runs of one recipe" in error
     )
     sweep._check(
         load_recipe(
@@ -90,7 +90,7 @@ def test_stations_are_refused_before_anything_is_made(tmp_path, capsys):
     """Their training ends by Ctrl-C alone."""
     assert main(["sweep", "demo", "--out", str(tmp_path / "run"), "--set", "seed=0,1"]) == 2
     assert (
-        "recipe demo: expected one of simulators or recordings, got one of stations"
+        "recipe demo: expected a recipe for simulators or recordings, got one for stations"
         in capsys.readouterr().err
     )
     assert not (tmp_path / "run").exists()
@@ -243,7 +243,7 @@ def test_recordings_of_what_no_simulator_has_are_not_swept_over_as_nobody_would_
     ]
     assert main(["sweep", "sim_sac", "--out", str(tmp_path / "run"), "--set", *real]) == 2
     assert (
-        "expected runs that are judged in simulation, to be compared, got recordings of robot"
+        "expected runs with an evaluation in simulation, got recordings of robot"
         in capsys.readouterr().err
     )
     assert not (tmp_path / "run").exists()

@@ -61,8 +61,8 @@ def test_what_yaml_reads_as_another_number_is_refused_with_its_line(text, read, 
         parse("name: x\n" + form.format(text), "limits l.yaml")
     line = 2 + form.count("\n")
     assert str(error.value).startswith(
-        f"limits l.yaml, line {line}: expected a value that means one thing, got {text}, which "
-        f"YAML 1.1 reads as {read}"
+        f"limits l.yaml, line {line}: expected an unambiguous value, got {text}, which YAML 1.1 "
+        f"reads as {read}"
     )
     assert f"Write {write}" in str(error.value)
 

@@ -14,9 +14,9 @@ LAUGHS = "a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
 ITSELF = "a: &a [*a]"
 BAD = [
     (LAUGHS, "each alias"),
-    (ITSELF, "none that holds itself"),
-    ("a: " + "[" * 5000 + "]" * 5000, "not nested so deep"),
-    ("\n".join(" " * n + "a:" for n in range(1000)), "not nested so deep"),
+    (ITSELF, "no value that contains itself"),
+    ("a: " + "[" * 5000 + "]" * 5000, "fewer levels of nested brackets"),
+    ("\n".join(" " * n + "a:" for n in range(1000)), "fewer levels of nested brackets"),
     ("a: [" + "1," * (yaml_source.MAX_NODES + 1) + "]", "each alias"),
     ("a: '" + "x" * (yaml_source.MAX_BYTES + 1) + "'", "characters"),
 ]

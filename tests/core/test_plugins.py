@@ -221,11 +221,11 @@ def test_a_file_beside_the_yaml_that_names_it(mine, tmp_path):
         ),
         (
             {"reward": {"kind": "mine.prts:High"}},
-            "expected what can be imported, got ModuleNotFoundError",
+            "expected an importable module, got ModuleNotFoundError",
         ),
         (
             {"reward": {"kind": "prts.py:High"}},
-            "expected what can be imported, got FileNotFoundError",
+            "expected an importable module, got FileNotFoundError",
         ),
         (
             {"script": {"kind": "slow", "slowness": 2.5}},
@@ -243,7 +243,7 @@ def test_their_parameters_are_checked_like_ours(mine, change, message):
 
 def test_a_broken_file_says_what_breaks_it(tmp_path):
     (tmp_path / "broken.py").write_text("def f(:\n")
-    with pytest.raises(RecipeError, match="expected what can be imported, got SyntaxError"):
+    with pytest.raises(RecipeError, match="expected an importable module, got SyntaxError"):
         plugins.find("rewards", f"{tmp_path}/broken.py:f", {}, "reward.kind")
 
 
@@ -261,12 +261,12 @@ def test_a_simulator_of_ones_own_that_lacks_a_package_says_which(mine):
         ("station.task=..", "expected a readable YAML file, got: [Errno 21] Is a directory"),
         (
             "station.task=mytask.yaml",
-            "station.task: expected a name or a path, got 'mytask.yaml', which lies here: write "
-            "./my",
+            "station.task: expected a name or a path, got 'mytask.yaml', which is a file here: "
+            "write ./my",
         ),
         (
             "station.task=yours.yaml",
-            "'yours.yaml': expected what can be imported, got ModuleNotFoundError",
+            "'yours.yaml': expected an importable module, got ModuleNotFoundError",
         ),
         (
             "station.robot=':x'",
@@ -275,7 +275,7 @@ def test_a_simulator_of_ones_own_that_lacks_a_package_says_which(mine):
         ("station.robot=.foo", "expected a name, package.module:name, or file.py:name, got '.foo'"),
         (
             "station.robot='os:getcwd'",
-            "station.robot: 'os:getcwd': expected a path (package.module:PATH), or a package that",
+            "station.robot: 'os:getcwd': expected a path (package.module:PATH) or a package",
         ),
         ("station.task='sys:'", "station.task: 'sys:': expected a path (package.module:PATH)"),
         (

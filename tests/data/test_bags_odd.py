@@ -100,7 +100,10 @@ def test_a_bag_of_others_has_the_same_episode(closed, tmp_path, files, changes):
     "options, message",
     [
         ({"text": b""}, "expected the definition of rlinf_msgs/msg/"),
-        ({"text": b"", "encoding": ""}, "in the file, which its messages are read by, got none"),
+        (
+            {"text": b"", "encoding": ""},
+            "in the file, which is needed to read its messages, got none",
+        ),
     ],
 )
 def test_a_bag_without_definitions_is_refused_by_the_type(closed, tmp_path, options, message):

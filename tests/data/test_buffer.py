@@ -245,7 +245,7 @@ def test_the_state_of_another_replay_is_refused_before_anything_is_read(task, sp
     for state in (large.state_dict(), {"shards": []}):
         with pytest.raises(
             RlinfError,
-            match="replay: expected the state of one of at most 20 time steps in one process",
+            match="replay: expected a saved state of at most 20 time steps in one process",
         ):
             small.load_state_dict(state)
     assert len(small) == 0

@@ -156,7 +156,7 @@ PLANTED = {
         {},
         "state statistics",
     ),
-    "state of a wider data set": (
+    "state from a wider data set": (
         None,
         {},
         {"state": lambda x: 1000.0 * x},
@@ -232,7 +232,7 @@ def test_a_slow_policy_and_one_that_answers_nan_are_named(kind, monkeypatch):
     monkeypatch.setattr("rlinf_core.data.check_model.time.monotonic", lambda: next(clock))
     rows = {row.name: row for row in check(lambda: policy, SPEC, data, folder)}
     assert not rows["latency"].passed
-    assert "a chunk in 500 ms, and 200 ms until the next one is needed" in rows["latency"].text
+    assert "a chunk in 500 ms, and 200 ms are available until the next one" in rows["latency"].text
     act = policy.act
     monkeypatch.setattr(
         policy,

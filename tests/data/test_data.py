@@ -70,7 +70,7 @@ def test_a_list_is_a_line_an_episode_with_its_size(spool, capsys):
 
 def test_what_is_whole_is_whole(spool, capsys, tmp_path):
     code, out, _ = data(capsys, "check", spool.root, "--json", tmp_path / "a.json")
-    assert code == 0 and "2 of 2 recordings are whole" in out
+    assert code == 0 and "2 of 2 recordings are intact" in out
     assert json.loads((tmp_path / "a.json").read_text()) == {
         "recordings": 2,
         "whole": 2,
@@ -84,13 +84,13 @@ def test_what_is_whole_is_whole(spool, capsys, tmp_path):
         (lambda folder: flip(folder / "a-1.mcap", 2000), "a-1.mcap does not fit SHA256SUMS"),
         (lambda folder: (folder / "SHA256SUMS").unlink(), "that was never closed"),
         (lambda folder: (folder / "metadata.yaml").unlink(), "no metadata.yaml"),
-        (lambda folder: folder.rename(folder.with_name("b-1")), "expected a folder named a-1"),
+        (lambda folder: folder.rename(folder.with_name("b-1")), "expected the folder name a-1"),
     ],
 )
 def test_what_is_not_whole_is_named_and_is_exit_code_1(spool, capsys, break_it, message):
     break_it(spool.root / "closed/a-1")
     code, out, _ = data(capsys, "check", spool.root)
-    assert code == 1 and message in out and "1 of 2 recordings are whole" in out
+    assert code == 1 and message in out and "1 of 2 recordings are intact" in out
 
 
 def test_values_that_nothing_learns_from_are_found(spool, task, capsys):
@@ -164,10 +164,10 @@ def test_two_broken_recordings_of_one_name_do_not_lose_what_was_repaired(
     ):
         (folder / "SHA256SUMS").unlink()
     code, out, error = data(capsys, "repair", tmp_path / "run", "--out", tmp_path / "new")
-    assert code == 1 and not error and "2 of 3 are whole again" in out
+    assert code == 1 and not error and "2 of 3 are repaired" in out
     assert (
-        f"{spool.root}/closed/a-1: left out, as another of that name is in {tmp_path}/new; repair "
-        f"it to another" in out
+        f"{spool.root}/closed/a-1: left out, since {tmp_path}/new has a recording of that name; "
+        "repair it to another" in out
     )
     assert {path.name for path in (tmp_path / "new").iterdir()} == {"a-1", "a-2"}
 
@@ -185,7 +185,7 @@ def test_what_was_attached_is_in_what_is_repaired_unless_it_is_damaged_itself(
     code, out, _ = data(capsys, "repair", folder, "--out", tmp_path / "new")
     assert (
         code == 0
-        and ("lost: an attachment of " in out and "its checksum does not fit" in out) is damaged
+        and ("lost: an attachment of " in out and "its checksum does not match" in out) is damaged
     )
     with open(tmp_path / "new/c-1/c-1.mcap", "rb") as stream:
         attachments = {
@@ -231,7 +231,7 @@ def test_where_nothing_is_whole_nothing_is_written(spool, capsys, tmp_path):
     file = spool.root / "closed/a-1/a-1.mcap"
     file.write_bytes(file.read_bytes()[:1000])
     code, out, error = data(capsys, "repair", spool.root, "--out", tmp_path / "new")
-    assert code == 1 and "nothing whole" in error and not list(tmp_path.glob("new*"))
+    assert code == 1 and "no intact part" in error and not list(tmp_path.glob("new*"))
 
 
 def test_what_is_there_is_not_overwritten(spool, capsys, tmp_path):
@@ -259,9 +259,7 @@ def test_a_source_that_cannot_be_read_is_not_taken_for_a_full_disk(
     monkeypatch.setattr(episodes, "read_episode", fails)
     code, _, error = data(capsys, "merge", spool.root, "--out", tmp_path / "new")
     message = (
-        f"rlinf: {spool.root}/closed/{named or 'a-1'}: expected to read it, got: Input/output "
-        f"error. "
-        "Nothing is left at "
+        f"rlinf: {spool.root}/closed/{named or 'a-1'}: cannot be read: Input/output error. --out "
     )
     assert code == 1 and error.startswith(message) and not list(tmp_path.glob("new*"))
 
@@ -288,7 +286,7 @@ def test_a_disk_that_fills_while_episodes_are_copied_is_said_in_its_own_words(
     code, _, error = data(capsys, "merge", spool.root, "--out", tmp_path / "new")
     assert code == 1 and not list(tmp_path.glob("new*"))
     assert error.startswith(
-        f"rlinf: --out {tmp_path}/new: cannot be written: No space left on device. Nothing is left"
+        f"rlinf: --out {tmp_path}/new: cannot be written: No space left on device. Nothing was left"
     )
 
 
@@ -372,7 +370,7 @@ def test_a_split_is_by_outcome_or_drawn_the_same_each_time(spool, task, capsys, 
 )
 def test_fractions_that_are_none_are_told(fractions):
     with pytest.raises(
-        RlinfError, match="--fractions: expected names with fractions that are 1 together"
+        RlinfError, match="--fractions: expected names with fractions that sum to 1"
     ):
         fractions_of(fractions)
 

@@ -241,7 +241,7 @@ def edit(path, change):
         ),
         (
             ["--recipe", "demo", "--camera", "side=front"],
-            "--camera side: expected one that the station observes",
+            "--camera side: expected a camera that the station observes",
         ),
         (["--recipe", "demo", "--camera", "wrist"], "--camera: expected NAME=THEIRS"),
     ],
@@ -296,7 +296,7 @@ def test_a_data_set_of_others_is_demonstrations_of_a_recipe(spool, tmp_path, cap
     pq.write_table(type(table).from_pydict(values), file)
     assert main([*again, str(tmp_path / "far"), *fits]) == 1
     assert (
-        "feature 'action': expected 'dx' within 0.02 m either way, a step of the"
+        "feature 'action': expected 'dx' within 0.02 m in both directions (a step of the"
         in capsys.readouterr().err
     )
 
@@ -335,7 +335,7 @@ def test_a_sentence_that_is_too_long_for_training_is_told_at_the_import_and_anot
     message = capsys.readouterr().err
     assert (
         "meta/tasks.parquet: instruction: expected at most 128 bytes" in message
-        and "--instruction says another" in message
+        and "--instruction sets another" in message
     )
     assert not list(tmp_path.glob("new*"))
     assert main([*again, str(tmp_path / "new"), "--instruction", "insert it"]) == 0
@@ -394,7 +394,7 @@ def rewrite(root, change):
         (lambda root: (root / "meta/info.json").unlink(), "got no meta/info.json"),
         (
             lambda root: (root / "meta/info.json").write_text("{"),
-            "got no meta/info.json that can be read",
+            "got no meta/info.json in readable form",
         ),
         (
             lambda root: edit(
@@ -414,7 +414,7 @@ def rewrite(root, change):
         ),
         (
             lambda root: (root / "data/chunk-000/file-000.parquet").write_bytes(b"PAR1"),
-            "expected a whole LeRobot data set",
+            "expected an intact LeRobot data set",
         ),
         (
             lambda root: edit(root / "meta/info.json", lambda document: document.pop("fps")),

@@ -310,8 +310,8 @@ def depth(odd):
 REFUSED = [
     (
         gap,
-        "feature 'timestamp': episode 0, frame 3: expected 0.3000 s, 0.1 s after the frame before "
-        "it, got 1.0000 s",
+        "feature 'timestamp': episode 0, frame 3: expected 0.3000 s, 0.1 s after the previous "
+        "frame, got 1.0000 s",
     ),
     (
         cell("timestamp", 8, float("nan")),
@@ -332,7 +332,7 @@ REFUSED = [
     ),
     (
         cell("frame_index", 0, -1),
-        "feature 'frame_index': episode 0, frame 0: expected 0, as frames count from 0, got -1",
+        "feature 'frame_index': episode 0, frame 0: expected 0, since frames count from 0, got -1",
     ),
     (
         cell("frame_index", 8, None),
@@ -340,21 +340,18 @@ REFUSED = [
     ),
     (
         twice,
-        "feature 'frame_index': episode 1, frame 1: expected 1, as frames count from 0, got 0: a "
-        "frame is missing, or "
-        "there twice",
+        "feature 'frame_index': episode 1, frame 1: expected 1, since frames count from 0, got "
+        "0. A frame is missing or occurs twice",
     ),
     (cell("index", 8, 2), "feature 'index': episode 1, frame 2: expected a number above 7"),
     (
         cell("task_index", 8, 4),
-        "feature 'task_index': episode 1, frame 2: expected a task of meta/tasks.parquet (0), got "
-        "4; "
-        "--instruction says one for all",
+        "feature 'task_index': episode 1, frame 2: expected a task of meta/tasks.parquet (0), "
+        "got 4; --instruction sets one for all",
     ),
     (
         cell("episode_index", 17, 9),
-        "data/: expected frames of the episodes that meta/episodes describes (0, 1, 2), got some "
-        "of episode 9",
+        "data/: expected frames of the episodes in meta/episodes (0, 1, 2), got some of episode 9",
     ),
     (
         lambda odd: without(odd, "timestamp"),
@@ -419,18 +416,18 @@ REFUSED = [
     ),
     (
         lambda odd: odd.rows[1].update(episode_index=0),
-        "meta/episodes: expected each episode once, got several of episode 0",
+        "meta/episodes: expected each episode once, got several rows of episode 0",
     ),
     (depth, f"feature '{FRONT}': expected pictures in colour, got distances"),
     (deep, f"feature '{FRONT}': episode 1, frame 1: expected 8 bits a channel, got uint16"),
     (
         small,
-        f"feature '{FRONT}': episode 1, frame 1: expected a picture of 48x48x3, as meta/info.json "
-        f"says, got 24x24x3",
+        f"feature '{FRONT}': episode 1, frame 1: expected a picture of 48x48x3, as in "
+        "meta/info.json, got 24x24x3",
     ),
     (
         broken_picture,
-        f"feature '{WRIST}': episode 2, frame 1: expected a picture that can be decoded",
+        f"feature '{WRIST}': episode 2, frame 1: expected a picture (PNG or JPEG), got ",
     ),
     (
         outside,
@@ -452,7 +449,7 @@ REFUSED = [
     (lambda odd: odd.videos.pop(FRONT), "file-000.mp4: expected a video, got"),
     (
         lambda odd: odd.info.update(fps=30),
-        "fps: expected 10, the station's time steps a second, got 30",
+        "fps: expected 10 (the station's time steps per second), got 30",
     ),
 ]
 
@@ -492,7 +489,7 @@ def test_a_video_of_another_size_is_refused(tmp_path, capsys):
     )
     assert imported(root, tmp_path)[0] == 1
     assert (
-        "expected a picture of 48x48x3, as meta/info.json says, got 32x32x3"
+        "expected a picture of 48x48x3, as in meta/info.json, got 32x32x3"
         in capsys.readouterr().err
     )
 

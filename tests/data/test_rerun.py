@@ -137,9 +137,7 @@ def test_what_stands_beside_the_steps_is_there_by_its_own_time(spool, tmp_path):
         "ACTIVE policy",
         "FAULT: estop:pendant",
     ]
-    assert "current_pose: a message that cannot be read" in str(
-        rows(file, "episode/log", "time")["Text"]
-    )
+    assert "current_pose: an unreadable message" in str(rows(file, "episode/log", "time")["Text"])
 
 
 def test_names_are_the_recipes_and_what_is_there_is_not_overwritten(spool, tmp_path, capsys):

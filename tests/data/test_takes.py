@@ -96,12 +96,12 @@ def test_a_second_call_goes_on_from_there(run, capsys):
         (
             "demo",
             ["station.task=reach"],
-            "expected takes of station.task 'reach', got some of 'peg_insertion'",
+            "expected demonstrations with station.task 'reach', got some with 'peg_insertion'",
         ),
         (
             "demo",
             ["station.robot=panda_gym_hil"],
-            "expected takes of station.robot 'panda_gym_hil', got some of 'franka_sim'",
+            "expected demonstrations with station.robot 'panda_gym_hil', got some with 'franka_sim'",
         ),
         ("demo_vision", ["station.task=peg_insertion"], "observation 'wrist'"),
     ],
@@ -112,7 +112,7 @@ def test_takes_of_another_task_or_other_specs_are_refused_with_both_named(
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
     assert main(["collect", recipe, "--out", str(run), "--set", *overrides]) == 1
     error = capsys.readouterr().err
-    assert message in error and "choose another --out" in error
+    assert message in error and "Choose another --out" in error
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before, (
         "nothing was changed"
     )
@@ -123,7 +123,9 @@ def test_a_task_is_the_same_by_name_and_by_path_and_a_damaged_take_is_named(run)
     assert len(takes_of(run, load_recipe("demo", [f"station.task={task}"]))) == 3
     file = run / "spool/closed/a-2/a-2.mcap"
     file.write_bytes(file.read_bytes()[:-300])
-    with pytest.raises(EpisodeError, match="a-2: expected a whole take, .*`rlinf data check`"):
+    with pytest.raises(
+        EpisodeError, match="a-2: expected an intact demonstration, .*`rlinf data check`"
+    ):
         takes_of(run, load_recipe("demo"))
 
 
@@ -181,7 +183,7 @@ def test_it_says_which_key_and_button_does_what(monkeypatch):
             "expected a terminal for the keyboard, got none",
         ),
         (["--set", "collect.episodes=0"], "--episodes: expected at least 1"),
-        (["--set", "env=gym:Pendulum-v1"], "is no station"),
+        (["--set", "env=gym:Pendulum-v1"], "is not a station"),
     ],
 )
 def test_what_cannot_be_collected_is_told_before_anything_starts(

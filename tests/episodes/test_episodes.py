@@ -190,7 +190,7 @@ def test_several_actions_within_one_transition_add_up(spool, task):
 
 
 @pytest.mark.parametrize(
-    "leave, message", [(("ended",), "It was not finished"), (("timestep",), "Messages were lost")]
+    "leave, message", [(("ended",), "It is unfinished"), (("timestep",), "Messages were lost")]
 )
 def test_unfinished_or_torn_episodes_are_refused(spool, task, leave, message):
     folder = record(spool, task.spec, leave=leave).close()
@@ -202,7 +202,7 @@ def test_a_truncated_file_is_refused_by_name(spool, task):
     folder = record(spool, task.spec).close()
     file = folder / f"{folder.name}.mcap"
     file.write_bytes(file.read_bytes()[:-200])
-    with pytest.raises(EpisodeError, match="expected a whole rosbag2 recording"):
+    with pytest.raises(EpisodeError, match="expected an intact rosbag2 recording"):
         read_episode(folder)
     with pytest.raises(EpisodeError):
         read_episode(folder.parent / "absent")
@@ -256,7 +256,7 @@ def test_a_spool_is_bounded_sent_episodes_go_first_and_nothing_else_ever_does(sp
     moved.rename(spool.root / "refused/c")
     writer.close()
     with pytest.raises(
-        SpoolError, match="nothing is recorded until some are sent.*station.spool_gb; closed"
+        SpoolError, match="Nothing is recorded until some are sent.*station.spool_gb. Closed"
     ):
         small.open_episode("g")
     left = {
@@ -317,7 +317,7 @@ def test_how_full_a_spool_is_can_be_asked_while_another_process_moves_episodes(s
 def test_a_full_disk_is_said_and_loses_nothing_closed(spool, task, monkeypatch):
     record(spool, task.spec, "one").close()
     with pytest.raises(
-        SpoolError, match="expected at least 1000000000 MB free.*closed episodes are safe"
+        SpoolError, match="expected at least 1000000000 MB free.*Closed episodes are safe"
     ):
         Spool(spool.root, min_free_mb=1e9).open_episode("two")
     writer = record(spool, task.spec, "three")

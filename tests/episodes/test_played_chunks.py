@@ -353,8 +353,8 @@ def test_a_wrong_count_is_refused_by_name(spool, task):
     [
         ("log_probs", np.nan, "log-probabilities: expected finite values within 1e.06, got nan"),
         ("log_probs", -np.inf, "log-probabilities: expected finite values within 1e.06, got -inf"),
-        ("drawn", np.inf, "what the policy drew: expected finite values within 1e.06, got inf"),
-        ("versions", 5, "chunks: expected them of the episode's policy, version 4, got 5"),
+        ("drawn", np.inf, "samples of the policy: expected finite values within 1e.06, got inf"),
+        ("versions", 5, "chunks: expected chunks of the episode's policy, version 4, got 5"),
     ],
 )
 def test_what_is_not_finite_or_of_another_policy_is_refused_by_name(

@@ -68,7 +68,7 @@ def test_what_is_not_complete_after_a_grace_is_closed_where_the_arm_moved_and_el
     recording.look(2 * NS)
     assert (
         reports[-1][:2] == (ABORTED, "idle")
-        and "applied no action: nobody commanded the arm" in reports[-1][3]
+        and "applied no action: the arm had no commander" in reports[-1][3]
     )
     play(recording, task, "torn", leave=("timestep",))
     recording.look(4 * NS)

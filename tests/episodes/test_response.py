@@ -105,9 +105,7 @@ def played(*overrides, scene=3, steps=60):
 
 def test_without_motion_or_a_velocity_it_is_said_what_to_record():
     still = episode(np.zeros((5, 3)), np.zeros((6, 3)))
-    with pytest.raises(
-        EpisodeError, match=r"expected a tool that moves, .* in all\. Record some episodes"
-    ):
+    with pytest.raises(EpisodeError, match=r"expected a moving tool, .*\. Record some episodes"):
         identify([still])
     with pytest.raises(EpisodeError, match=r"expected an observation 'speed' of shape \(3,\)"):
         identify([still], "speed")

@@ -90,7 +90,7 @@ def test_each_flipped_bit_in_any_file_is_found(closed):
             bad[at] ^= 1 << numbers.randrange(8)
             file.write_bytes(bad)
             with pytest.raises(
-                EpisodeError, match=f"expected a whole rosbag2 recording.*does not fit {SUMS}"
+                EpisodeError, match=f"expected an intact rosbag2 recording.*does not fit {SUMS}"
             ):
                 read_episode(closed)
         file.write_bytes(good)
@@ -150,7 +150,7 @@ def test_a_sealed_episode_cannot_hide_any_amount_of_data_in_little(task, tmp_pat
             writer.write(connections[topic], ns, raw)
     assert len(read_episode(tmp_path / "a-1")) == 5, "somebody's recording"
     seal(tmp_path / "a-1")
-    with pytest.raises(EpisodeError, match="compression zstd, which no recorder here uses"):
+    with pytest.raises(EpisodeError, match="compression zstd, which the recorder does not use"):
         read_episode(tmp_path / "a-1", sealed=True)
 
 
@@ -355,7 +355,7 @@ def test_one_transition_is_an_episode_and_none_or_more_than_fit_are_refused(spoo
     check_episode(one, task.spec, 1)
     with pytest.raises(
         EpisodeError,
-        match=r"episode a-1: expected 1 to 0 transitions .* got 1. It is not trained on",
+        match=r"episode a-1: expected 1 to 0 transitions .* got 1. It is not used for training",
     ):
         check_episode(one, task.spec, 0)
 
@@ -369,6 +369,6 @@ def test_what_is_no_folder_is_no_episode_and_named(tmp_path, make, got):
     make(tmp_path / "a-1")
     with pytest.raises(
         EpisodeError,
-        match=rf"a-1: expected a whole rosbag2 recording \(a folder\), got {got}\. It is not",
+        match=rf"a-1: expected an intact rosbag2 recording \(a folder\), got {got}\. It is not",
     ):
         episode_files(tmp_path / "a-1")

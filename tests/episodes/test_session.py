@@ -208,11 +208,11 @@ def test_messages_whose_topic_nothing_describes_any_more_are_counted_as_lost(
     out = capsys.readouterr().out
     assert (
         f"{count} messages kept; lost: a chunk of " in out
-        and "; what is left of a session, sealed" in out
+        and "; the intact part of a session, sealed" in out
     )
     assert (
-        f"; {59 - count} messages of topics whose description is lost; " in out
-        and "0 of 1 are whole again" in out
+        f"; {59 - count} messages of topics without a description; " in out
+        and "0 of 1 are repaired" in out
     )
     assert main(["data", "check", str(tmp_path / "new")]) == 0, (
         "of what is left, nothing has been changed"

@@ -279,7 +279,10 @@ def test_s19_a_limits_file_that_is_swapped_behind_its_link_is_noticed_once_and_l
     link.unlink()
     link.symlink_to(tmp_path / "fast.yaml")
     warning = watch.look()
-    assert f"fast.yaml) holds limits {fast} now. It was {slow}, which stays in force" in warning
+    assert (
+        f"fast.yaml) holds limits {fast} now. The limits {slow} from the start stay in force"
+        in warning
+    )
     assert "Restart the station" in warning
     assert watch.look() == "", "once"
     link.unlink()
@@ -287,7 +290,7 @@ def test_s19_a_limits_file_that_is_swapped_behind_its_link_is_noticed_once_and_l
     link.write_text(LIMITS.format(speed="nan"))
     assert "unreadable" in watch.look()
     link.write_text("# another comment\n" + LIMITS.format(speed=0.1))
-    assert f"holds limits {slow} again" in watch.look() and watch.look() == ""
+    assert f"has limits {slow} again" in watch.look() and watch.look() == ""
     (tmp_path / "maximum.yaml").write_text("speed: 0.05\n")
     assert "unreadable" in watch.look(), "what it depends on counts too"
 

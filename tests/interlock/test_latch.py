@@ -72,7 +72,7 @@ def test_s14_an_armed_robot_is_latched_until_it_was_disarmed(shared):
     why = robot().why_latched()
     assert (
         str(record(shared, os.geteuid())) in why
-        and "in ROS_DOMAIN_ID 7, did not end disarmed" in why
+        and "in ROS_DOMAIN_ID 7, was not disarmed at its end" in why
     )
 
 
@@ -89,7 +89,7 @@ def test_s14_a_record_is_readable_for_all_whatever_the_umask_is_and_writable_for
 @root
 def test_s14_another_user_meets_the_latch_and_ends_it(shared):
     assert by(ALICE, shared, "ARMED") == ""
-    assert f"{record(shared, ALICE)}: the interlock before this one, of uid {ALICE} in ROS" in by(
+    assert f"{record(shared, ALICE)}: the previous interlock, of uid {ALICE} in ROS" in by(
         BOB, shared
     )
     assert by(BOB, shared, "ARMED") == by(BOB, shared, "DISARMED") == ""
@@ -217,8 +217,8 @@ def test_s14_records_in_both_folders_count(shared, monkeypatch, tmp_path):
     "owner, mode, got",
     [
         (BOB, 0o1777, f"one of uid {BOB}"),
-        (0, 0o777, "one where each user may remove the files of others"),
-        (0, 0o775, "one where each user may remove"),
+        (0, 0o777, "a folder in which users may remove the files of others"),
+        (0, 0o775, "a folder in which users may remove"),
         (0, 0o1777, ""),
         (0, 0o755, ""),
         (0, 0o3775, ""),

@@ -126,7 +126,7 @@ def test_s19_a_set_point_that_was_put_somewhere_takes_new_shapes_at_once():
 def test_s19_a_gripper_neither_comes_nor_goes():
     rig = Rig(limits(gripper_width=0.08), gripper=0.04).arm()
     assert (
-        "whether there is a gripper"
+        "gripper_width: a gripper cannot be added"
         in adopt(with_values(rig.limits, {"gripper_width": 0.0}), rig.state, rig.limits)[1]
     )
 

@@ -138,12 +138,14 @@ def test_what_is_extended_extends_nothing(files):
     arm_file, shared = files
     shared.write_text(BASE + "extends: ../arm/limits.yaml\n")
     assert refusal(arm_file) == (
-        f"limits {shared}, line 10: 'extends': expected none in what another file extends "
+        f"limits {shared}, line 10: 'extends': expected none in a file that another one extends "
         f"({arm_file}, "
         "line 1)"
     )
     arm_file.write_text(ARM_LIMITS.replace("../shared/", ""))
-    assert "expected none in what another file extends" in refusal(arm_file), "not itself either"
+    assert "expected none in a file that another one extends" in refusal(arm_file), (
+        "not itself either"
+    )
 
 
 def test_what_neither_says_is_missing_in_the_file_itself(files):

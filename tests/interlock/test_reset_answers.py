@@ -90,7 +90,7 @@ def test_what_a_tick_has_found_in_its_way_is_the_answer(listens):
     assert node.state.mode is Mode.FAULT
     node.requests.answer()
     ((number, reason),) = node.replies
-    assert number == 1 and reason.endswith("refused: its cause has not gone: robot:silent")
+    assert number == 1 and reason.endswith("refused: its cause persists: robot:silent")
     assert (
         reason.startswith(ROBOT_FAULT_PREFIX) == listens
         and [message.data for message in node.published] == [CAUSE] * listens
@@ -108,7 +108,7 @@ def test_where_the_arm_is_not_seen_the_reset_of_that_says_what_is_missing():
     node.ask(cause="stale_state")
     ((_, reason),) = node.replies
     assert reason.startswith(
-        "refused: its cause has not gone: expected a measured state on 'current_pose'"
+        "refused: its cause persists: expected a measured state on 'current_pose'"
     )
     assert (
         reason.endswith("got one 1.0 s old. Is the robot side running?")
@@ -132,7 +132,7 @@ def test_what_no_tick_takes_is_refused_in_the_end_and_forgotten(monkeypatch):
     monkeypatch.setattr(interlock.time, "monotonic", lambda: float("inf"))
     node.requests.answer()
     assert node.replies == [
-        (1, "refused: no tick has cleared it for 3 s. Is the robot side running?")
+        (1, "refused: no tick of the interlock cleared it for 3 s. Is the robot side running?")
     ]
     assert node.queued_requests == {} and node.requests.granted == []
 
@@ -149,8 +149,8 @@ def test_s26_what_is_come_to_too_late_is_refused_but_a_disarming():
         ]
         node.requests.answer()
         assert node.queued_requests.pop("arm", None) is (None, True, False)[number]
-    late = "refused: the interlock got the request after 7.0 s, expected within 3 s. "
-    assert node.replies == [(0, late + "Was the interlock stopped? Ask again"), (1, ""), (2, "")]
+    late = "refused: the request reached the interlock after 7.0 s, expected within 3 s. "
+    assert node.replies == [(0, late + "Was the interlock stopped? Try again"), (1, ""), (2, "")]
     assert node.requests.armings == 2, "refused or not: so many were asked for"
 
 
@@ -191,7 +191,7 @@ def test_s19_who_is_being_armed_is_not_given_looser_limits_in_the_same_breath():
         node.pending.append({"id": number, "do": do, "with": arguments})
     node.requests.answer()
     assert dict(node.replies)[0] == "" and dict(node.replies)[1].startswith(
-        "speed would be loosened: disarm first"
+        "speed would be loosened. While armed, limits can only be tightened"
     )
     assert node.queued_requests == {"arm": True}
 
@@ -237,7 +237,7 @@ def test_what_is_refused_at_once_is_answered_at_once():
     node = Node()
     node.ask(cause="another")
     assert node.replies == [
-        (1, f"refused: FAULT '{CAUSE}' stands, and the request named 'another'")
+        (1, f"refused: FAULT '{CAUSE}' is active, and the request named 'another'")
     ]
     node.ask(2)
     node.tick()
@@ -298,7 +298,7 @@ def test_an_arming_that_may_have_waited_behind_resets_is_refused_and_a_disarming
         )
         assert (
             answer.success is (done or not value)
-            and ("Ask again" in answer.message) is not answer.success
+            and ("Try again" in answer.message) is not answer.success
         )
     assert armings == [True, False][not done :]
 

@@ -39,7 +39,7 @@ GOOD = "{name: a, inject: {route: wrench, kind: drop}, expect: HOLD, within_ms: 
         (f"- {GOOD}, counts: dropped}}", "'scenarios[0].counts': expected none with 'within_ms'"),
         (
             f"- {GOOD}, others_go_on: true}}",
-            "'scenarios[0].others': expected what the right arm must reach",
+            "'scenarios[0].others': expected the required state of the right arm",
         ),
         (
             "- {name: a, expect: HELD, process: policy, signal: KILL}",
@@ -49,7 +49,7 @@ GOOD = "{name: a, inject: {route: wrench, kind: drop}, expect: HOLD, within_ms: 
             "- {name: a, expect: HOLD, process: policy, signal: KILL}",
             "expect': expected ACTIVE without 'within_ms'",
         ),
-        ("- {name: a, expect: ACTIVE}", "expected something that goes wrong"),
+        ("- {name: a, expect: ACTIVE}", "expected a disturbance"),
         (
             "- {name: a, expect: ACTIVE, inject: {route: wrench, kind: drop, value: 3}}",
             "unknown key 'scenarios[0].inject.value'; known here: fraction, kind, route",

@@ -302,13 +302,13 @@ def test_s19_the_gripper_stays_and_the_old_limits_are_those_of_the_state():
     without = replace(GRIP, gripper_width=0.0)
     assert adopt(without, rig.state, GRIP) == (
         rig.state,
-        "whether there is a gripper cannot change while the interlock runs",
+        "gripper_width: a gripper cannot be added or removed while the interlock runs",
     )
     assert adopt(without, State(), GRIP) == (
         State(),
-        "whether there is a gripper cannot change while the interlock runs",
+        "gripper_width: a gripper cannot be added or removed while the interlock runs",
     )
     assert (
         adopt(GRIP, rig.state, without)[1]
-        == "whether there is a gripper cannot change while the interlock runs"
+        == "gripper_width: a gripper cannot be added or removed while the interlock runs"
     )

@@ -120,8 +120,8 @@ def test_the_page_of_another_station_is_not_shown_as_ones_own(command, tmp_path,
         )
     output = capsys.readouterr()
     assert (
-        f"station.web.port: expected one that is free on 127.0.0.1, got {port}: Address already in "
-        f"use" in output.err
+        f"station.web.port: expected a free port on 127.0.0.1, got {port}: Address already in use"
+        in output.err
     )
     assert "http://" not in output.out and not (tmp_path / "run").exists()
     check_page(Web(port=port))
@@ -150,7 +150,7 @@ def test_what_is_refused_beside_a_station_of_that_name_leaves_what_that_has_writ
             )
             == 1
         )
-    assert "station 'station_a' runs already in ROS_DOMAIN_ID 59" in capsys.readouterr().err
+    assert "station 'station_a' is already running in ROS_DOMAIN_ID 59" in capsys.readouterr().err
     assert {
         path.name: path.read_bytes() for path in tmp_path.iterdir()
     } == before and "recipe.yaml" in before
@@ -194,7 +194,7 @@ def test_what_is_no_hosts_name_is_refused_in_words(host, tmp_path):
             "rlinf run: expected matplotlib, for the report at its end, not installed here. Run: "
             ".venv/bin",
         ),
-        (["torch"], "expected torch, .*or film nothing: --set evaluate.filmed_episodes=0"),
+        (["torch"], "expected torch, .*Or record no film: --set evaluate.filmed_episodes=0"),
     ],
 )
 def test_what_its_report_lacks_is_told_before_a_run_is_directed(

@@ -42,7 +42,7 @@ def test_what_the_station_cannot_go_on_without_ends_it_however_it_ended(code, wo
     assert outcome.exit_code == (1 if code else REFUSED)  # a person has ended it
     assert (
         not outcome.restarts
-        and f"uplink ended ({words}), and the station cannot go on without it" in outcome.text
+        and f"uplink ended ({words}). The station cannot continue without it" in outcome.text
     )
 
 
@@ -67,7 +67,10 @@ def test_six_ends_for_one_reason_end_the_station_whatever_time_they_take():
 
     alike = ends(["no room"] * (MAX_RESTARTS + 1))
     assert [outcome.restarts for outcome in alike] == [True] * MAX_RESTARTS + [False]
-    assert (alike[-1].text, alike[-1].refusal) == ("uplink ended 6 times for one reason", "no room")
+    assert (alike[-1].text, alike[-1].refusal) == (
+        "uplink ended 6 times for the same reason",
+        "no room",
+    )
     assert all(outcome.restarts for outcome in ends(["no room", "no disk"] * MAX_RESTARTS))
     assert all(outcome.restarts for outcome in ends([""] * 3 * MAX_RESTARTS))
     assert all(outcome.restarts for outcome in ends(["no room"] * 3 * MAX_RESTARTS, LONG_S))

@@ -199,7 +199,7 @@ def test_a_station_that_calls_beyond_this_machine_has_credentials_of_its_own_nam
 def test_a_script_is_no_second_operator(tmp_path):
     with pytest.raises(
         RecipeError,
-        match="station.second_operator.kind: expected a device of a person, got scripted",
+        match="station.second_operator.kind: expected an input device, got scripted",
     ):
         graph(tmp_path, "station.second_operator={kind: scripted}")
 
@@ -229,7 +229,7 @@ def test_the_supervisor_starts_again_what_may_die_and_gives_up_on_what_cannot_li
         while supervisor.children["sleeper"].popen.pid == first and time.time() < end:
             supervisor.poll()
             time.sleep(0.05)
-        assert "sleeper ended (killed by SIGKILL) and was started again" in supervisor.events
+        assert "sleeper ended (killed by SIGKILL) and was restarted" in supervisor.events
         supervisor.run("broken", [sys.executable, "-c", "raise SystemExit('no disk')"], RESPAWN)
         with pytest.raises(
             RlinfError, match=rf"broken ended {MAX_RESTARTS + 1} times .*no disk.*broken.log"
@@ -251,15 +251,12 @@ def test_what_ends_again_and_again_for_one_reason_is_given_up_however_slowly(tmp
         supervisor.run("trainer", [sys.executable, "-c", lacks], RESPAWN)
         with pytest.raises(
             RlinfError,
-            match=f"trainer ended {MAX_RESTARTS + 1} times for one reason: no room on any",
+            match=f"trainer ended {MAX_RESTARTS + 1} times for the same reason: no room on any",
         ):
             poll(supervisor)
     assert (
         supervisor.events
-        == [
-            "trainer ended (exit code 1) and was started again: no room on any machine. Ask for "
-            "fewer"
-        ]
+        == ["trainer ended (exit code 1) and was restarted: no room on any machine. Ask for fewer"]
         * MAX_RESTARTS
     )
 
@@ -278,7 +275,7 @@ def test_a_trainer_that_refuses_ends_the_run_with_its_words_and_is_not_started_a
             and not trainer.history.restarts
         )
     first, second, log = str(error.value).splitlines()
-    assert first.startswith("trainer cannot go on: ") and "line 3: 'seed': expected int" in first
+    assert first.startswith("trainer cannot continue: ") and "line 3: 'seed': expected int" in first
     assert "line 4: 'replay.capacity': expected int" in second and log.endswith(
         f"{tmp_path}/logs/trainer.log"
     )
@@ -291,7 +288,7 @@ def test_a_station_does_not_go_on_without_interlock_or_robot_side_however_they_e
         )
         with pytest.raises(
             RlinfError,
-            match=r"interlock ended \(exit code 0\), and the station cannot .*'finalised'",
+            match=r"interlock ended \(exit code 0\)\. The station cannot .*'finalised'",
         ):
             poll(supervisor)
 
@@ -302,7 +299,7 @@ def test_what_keeps_a_station_up_is_started_again_however_it_ended(tmp_path):
         supervisor.run("director", [sys.executable, "-c", "pass"], ONCE)
         with pytest.raises(RlinfError, match=f"recorder ended {MAX_RESTARTS + 1} times"):
             poll(supervisor)
-    assert "recorder ended (exit code 0) and was started again" in supervisor.events
+    assert "recorder ended (exit code 0) and was restarted" in supervisor.events
     assert not [event for event in supervisor.events if "director" in event]
 
 
@@ -389,7 +386,7 @@ def _state(pid):
 
 def test_one_machine_runs_a_station_once(tmp_path):
     with only_station("twin", 7):
-        error = f"runs already in ROS_DOMAIN_ID 7.* process {os.getpid()} of .*station.domain_id"
+        error = rf"is already running in ROS_DOMAIN_ID 7.* process {os.getpid()} of .*domain_id"
         with pytest.raises(RlinfError, match=error), only_station("twin", 7):
             pass
         with only_station("twin", 8), only_station("other", 7):
@@ -416,7 +413,7 @@ def test_a_station_whose_lock_the_machine_does_not_grant_is_refused(monkeypatch)
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr("rlinf_core.launch.supervisor.take", none_left)
-    error = "whether it runs already cannot be known: .*Too many"
+    error = "cannot check whether it is already running: .*Too many"
     with pytest.raises(RlinfError, match=error), only_station("twin", 9):
         pass
 

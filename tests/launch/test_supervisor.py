@@ -67,7 +67,7 @@ def test_what_a_process_said_the_last_time_is_no_reason_for_how_it_ends_now(tmp_
             assert time.monotonic() < end
             supervisor.poll()
             time.sleep(0.05)
-    assert supervisor.events[0] == "uplink ended (exit code 1) and was started again"
+    assert supervisor.events[0] == "uplink ended (exit code 1) and was restarted"
 
 
 def test_a_full_disk_keeps_no_node_from_a_restart_and_what_does_is_said(tmp_path, monkeypatch):
@@ -87,7 +87,7 @@ def test_a_full_disk_keeps_no_node_from_a_restart_and_what_does_is_said(tmp_path
         (tmp_path / "gone/logs").symlink_to(tmp_path / "nowhere")
         with pytest.raises(
             RlinfError,
-            match="uplink ended .exit code 0. and cannot be started again: .*No such file",
+            match="uplink ended .exit code 0. and cannot be restarted: .*No such file",
         ):
             supervisor.poll()
 

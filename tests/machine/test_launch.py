@@ -320,9 +320,10 @@ def test_a_trainer_that_says_why_it_cannot_go_on_ends_the_fleet_and_is_not_start
         timeout=200,
     )
     output = ran.stdout + ran.stderr
-    assert "the trainer cannot go on; why, it has said above" in output and "rlinf: " in output, (
-        output[-3000:]
-    )
+    assert (
+        "the trainer cannot continue; its output above has the reason" in output
+        and "rlinf: " in output
+    ), output[-3000:]
     assert len(re.findall(r"\[trainer-\d+\]: process started", output)) == 1
 
 

@@ -160,7 +160,7 @@ STATION = {"sim_bridge": SHUTDOWN, "interlock": SHUTDOWN, "uplink": RESPAWN, "di
         ({"uplink": REFUSES}, "uplink cannot go on: the certificate has expired", 1, REFUSED),
         (
             {"interlock": "sys.exit(3)"},
-            "interlock ended (exit code 3), and the station cannot go on without it",
+            "interlock ended (exit code 3). The station cannot continue without it",
             1,
             1,
         ),

@@ -40,7 +40,7 @@ def test_a_loopback_that_is_down_is_named_with_what_to_do():
 @alone
 def test_a_network_of_loopback_alone_is_enough_for_one_machine_and_takes_no_multicast():
     assert trouble("127.0.0.1", "ip link set lo up;") == ""
-    assert "no network interface takes multicast" in trouble(MULTICAST, "ip link set lo up;")
+    assert "no network interface supports multicast" in trouble(MULTICAST, "ip link set lo up;")
 
 
 @alone

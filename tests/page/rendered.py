@@ -54,7 +54,7 @@ STATION = {
     "joints": False,
     "axes": ["x", "y", "z", "rx", "ry", "rz", "grip"],
 }
-NO_POLICY = "no policy has come yet. A trainer sends one; until then, demonstrate."
+NO_POLICY = "no policy has arrived yet. A trainer sends one; until then, demonstrate."
 FREE = {"demonstration": "", "train": "", "evaluate": ""}
 TRAINER = {
     "connected": False,

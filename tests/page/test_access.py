@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timed
         ),
         (
             {"Sec-Fetch-Site": "cross-site"},
-            "expected a page of this server, got one of another ('cross-site')",
+            "expected a page of this server, got a page of another server ('cross-site')",
         ),
         (
             {
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.timed
                 "Sec-Fetch-Mode": "navigate",
                 "Sec-Fetch-Dest": "iframe",
             },
-            "got one of another",
+            "got a page of another",
         ),
         (
             {"Host": "evil.example:8080"},

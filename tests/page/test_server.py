@@ -136,7 +136,7 @@ def test_what_begins_something_is_refused_where_it_comes_late_and_what_ends_some
         refused = {
             what
             for what, note in notes.items()
-            if f"{what}: expected within 1 s of what the page" in note["text"]
+            if f"{what}: expected within 1 s of the displayed state" in note["text"]
         }
         assert refused == {"take", "arm", "reset", "release", "start", "ready"}
         assert all(note["well"] == (what not in refused) for what, note in notes.items())
@@ -287,4 +287,4 @@ def test_a_stop_that_the_disk_does_not_take_is_a_stop_and_said(tmp_path):
     lines = []
     stop = Stop(tmp_path / "no folder" / "stopped", lines.append)
     stop.press()
-    assert stop.pressed and "will not be remembered" in lines[0]
+    assert stop.pressed and "this state is lost with this process" in lines[0]

@@ -148,7 +148,7 @@ def test_the_mode_is_one_that_can_be_played_now_and_the_others_say_why_not(page)
     assert page.page.eval_on_selector_all(
         "#mode option:disabled", "all => all.map(each => each.value)"
     ) == ["evaluate", "train"]
-    page.sees("#hint", "Evaluate, Learn: no policy has come yet")
+    page.sees("#hint", "Evaluate, Learn: no policy has arrived yet")
     page.shows(state("HOLD", "stale_command", modes=FREE))
     assert page.page.is_enabled("#start")
     page.shows(state("HOLD", "operator_silent", modes=FREE))
@@ -168,13 +168,13 @@ def test_the_mode_is_one_that_can_be_played_now_and_the_others_say_why_not(page)
         ),
         (
             state("HOLD", "stale_command"),
-            "Nobody commands now, so the arm stands still. This is no fault.*Next: hold a key",
+            "The arm has no commander now, so it rests. This is not a fault.*Next: hold a key",
         ),
         (state("ACTIVE", source="operator", script=True), "The script commands"),
         (state("ACTIVE", source="operator"), "A person commands"),
         (
             state("FAULT", "divergence"),
-            r"something is in its way. \(divergence\) Next: clear the way, reset, then arm",
+            r"an obstacle may block it. \(divergence\) Next: remove the obstacle, reset, then arm",
         ),
     ],
 )
@@ -188,7 +188,7 @@ def test_a_fault_interrupts_a_screen_reader_and_other_states_wait(page):
     page.sees("#murmured", "ARMED. Ready")
     assert page.page.inner_text("#spoken") == ""
     page.shows(state("FAULT", "divergence"))
-    page.sees("#spoken", "FAULT. The arm has not followed its target.*Next: clear the way")
+    page.sees("#spoken", "FAULT. The arm does not follow its target.*Next: remove the obstacle")
     assert page.page.get_attribute("#spoken", "role") == "alert"
 
 

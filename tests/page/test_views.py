@@ -71,14 +71,14 @@ def test_how_far_it_has_moved_in_pixels_or_why_that_cannot_be_said(views):
     assert not moved["aligned"] and "pixels to the right" in moved["words"]
     views.now, views.alignments = np.ascontiguousarray(PICTURE[::-1, ::-1]), {}
     other = asyncio.run(views.alignment(0))
-    assert "hardly resemble" in other["words"] and other["alike"] < 0.6 and "right" not in other
-    assert "expected a picture, got something else" in garbage["words"] and "alike" not in garbage
+    assert "are too different" in other["words"] and other["alike"] < 0.6 and "right" not in other
+    assert "expected a picture, got another file" in garbage["words"] and "alike" not in garbage
     assert (
         "no reference: expected" in none["words"]
         and "rlinf camera align, with --write" in none["words"]
     )
     views.now, views.alignments = None, {}
-    assert asyncio.run(views.alignment(0))["words"] == "no picture has come yet"
+    assert asyncio.run(views.alignment(0))["words"] == "no picture has arrived yet"
     views.now, views.alignments = PICTURE[:100], {}
     assert "expected a picture of (120, 160)" in asyncio.run(views.alignment(0))["words"]
 

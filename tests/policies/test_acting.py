@@ -207,11 +207,11 @@ def test_what_is_recorded_is_what_is_computed(name, execution):
         (dict(precision="bfloat16"), "expected float32 for a policy of kind tanh_gaussian"),
         (
             dict(execution="graphs"),
-            "expected one that a policy of kind tanh_gaussian has, got graphs",
+            "expected one that policy kind tanh_gaussian supports, got graphs",
         ),
         (
             dict(execution="compiled"),
-            "expected one that a policy of kind tanh_gaussian has, got compiled",
+            "expected one that policy kind tanh_gaussian supports, got compiled",
         ),
     ],
 )

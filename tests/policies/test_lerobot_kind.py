@@ -228,7 +228,7 @@ def test_other_units_are_refused_by_the_statistics_and_by_the_chunk(tmp_path, st
     with pytest.raises(SpecError, match="other units"):
         policy_of(folder)
     save_file({"weight": 1e4 * WEIGHT}, folder_of(tmp_path) / "model.safetensors")
-    with pytest.raises(SpecError, match="Nothing of this chunk is played"):
+    with pytest.raises(SpecError, match="The chunk is not played"):
         policy_of(folder).act(observation(), explore=False)
 
 

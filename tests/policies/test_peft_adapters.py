@@ -142,10 +142,10 @@ def test_a_file_holds_them_alone_and_names_its_base(kind, tmp_path):
     with pytest.raises(PolicyFileError, match="expected weights of hash .* damaged or changed"):
         load_policy(file)
     base.write_bytes(data[:-9])
-    with pytest.raises(PolicyFileError, match="cut short"):
+    with pytest.raises(PolicyFileError, match="truncated"):
         load_policy(file)
     base.unlink()
-    with pytest.raises(PolicyFileError, match=f"leaves as they are in {base.name} beside it"):
+    with pytest.raises(PolicyFileError, match=f"unchanged base weights in {base.name}"):
         load_policy(file)
 
 

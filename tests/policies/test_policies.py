@@ -74,8 +74,8 @@ def test_exploration_differs_and_stays_in_range(actor, random):
 @pytest.mark.parametrize(
     "damage, error",
     [
-        (lambda data: data[: len(data) // 2], "cut short or damaged"),
-        (lambda data: b"", "cut short or damaged"),
+        (lambda data: data[: len(data) // 2], "truncated or damaged"),
+        (lambda data: b"", "truncated or damaged"),
         (
             lambda data: data.replace(b"rlinf-policy-1", b"rlinf-policy-0"),
             "format rlinf-policy-1, got 'rlinf-policy-0'",

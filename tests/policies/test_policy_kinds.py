@@ -263,7 +263,7 @@ def test_whatever_a_part_raises_while_it_is_imported_names_it(code, got, tmp_pat
 
 def test_a_program_is_no_part_and_ctrl_c_is_ctrl_c(tmp_path):
     with pytest.raises(
-        RecipeError, match="unittest.__main__': expected what can be imported, got SystemExit"
+        RecipeError, match="unittest.__main__': expected an importable module, got SystemExit"
     ):
         policy_kind("unittest.__main__")
     (tmp_path / "asked.py").write_text("raise KeyboardInterrupt")

@@ -192,7 +192,7 @@ def test_a_full_disk_is_one_error_and_leaves_nothing(tmp_path, monkeypatch):
 
     monkeypatch.setattr("rlinf_core.policies.pretrained.pi0.network.FACTORY.save_folder", full)
     with pytest.raises(
-        PolicyFileError, match=r"x: cannot be written: I/O error: No space left .* free the disk"
+        PolicyFileError, match=r"x: cannot be written: I/O error: No space left .* Free disk space"
     ):
         write("pi0", tmp_path / "x")
     assert not list(tmp_path.iterdir())

@@ -55,7 +55,7 @@ def test_of_a_policy(key, kind, monkeypatch, tmp_path):
     policy = load_recipe("sim_sft", [f"policy={{kind: {kind}, {key}: '~/vla'}}"]).policy
     assert getattr(policy, key) == str(tmp_path / "vla")
     with pytest.raises(
-        RecipeError, match=f"'policy.{key}': expected a path, in which ~name is .* machine, got str"
+        RecipeError, match=f"'policy.{key}': expected a path in which ~name is .* machine, got str"
     ):
         load_recipe("sim_sft", [f"policy={{kind: {kind}, {key}: '{NOBODYS}'}}"])
 

@@ -345,7 +345,7 @@ def test_a_time_step_of_a_simulator_is_whole_ticks(tmp_path, lockstep, hz, reaso
         (
             "demo",
             "online.max_staleness=3",
-            "online.max_staleness: expected 50 for .* got 3: algorithm.max_staleness",
+            "online.max_staleness: expected 50 for .* got 3. There algorithm.max_staleness",
         ),
         (
             "demo",

@@ -71,11 +71,11 @@ RECIPES = [
     ("station: {image_size: [64]}", "'station.image_size': expected more items, got list [64]"),
     (
         "station: {lockstep: false, real_time_factor: 1.0}",
-        "'station.real_time_factor': expected 0 where",
+        "'station.real_time_factor': expected 0 with",
     ),
     (
         "station: {policy: {backend: remote}}",
-        "'station.policy.address': expected ws://host:port where",
+        "'station.policy.address': expected ws://host:port with",
     ),
     ("station: {lockstep: 'yes'}", "'station.lockstep': expected true or false, got str 'yes'"),
     (
@@ -142,7 +142,7 @@ def test_a_mistake_in_the_recipe_below_names_that_file(tmp_path):
     with pytest.raises(RecipeError, match=r"base.yaml, line 2: unknown key 'online.max_minute'"):
         load_recipe(tmp_path / "r.yaml")
     (tmp_path / "base.yaml").write_text("defaults: r\nname: base\n")
-    with pytest.raises(RecipeError, match="expected 'defaults' that end somewhere"):
+    with pytest.raises(RecipeError, match="expected 'defaults' without a circle"):
         load_recipe(tmp_path / "r.yaml")
 
 
@@ -190,8 +190,8 @@ OVERRIDES = [
     ("online.max_minute=1", "did you mean 'max_minutes'"),
     ("seed=1,2", "expected one value, got several"),
     ("seed", "expected key=value"),
-    ("~online.max_minutes", "expected a key that is said"),
-    ("+name=x", "expected a key that is not there yet"),
+    ("~online.max_minutes", "expected a key that the recipe sets"),
+    ("+name=x", "expected a new key"),
     ("station.robot=[", "expected key=value"),
 ]
 
@@ -261,7 +261,7 @@ ROBOTS = [
     ("estops: [3]", "'estops[0]': expected a text, got int 3"),
     (
         "no_estop_reason: ok",
-        "'no_estop_reason': expected why, in ten characters or more, or nothing, got str 'ok'",
+        "'no_estop_reason': expected a reason of ten characters or more, or nothing, got str 'ok'",
     ),
     ("no_estop_reason: true", "'no_estop_reason': expected a text, got bool True"),
     (
@@ -349,7 +349,7 @@ def test_a_robot(tmp_path, capsys, text, message):
         ),
         (
             "options: {hand_speed: 0.02}",
-            "expected at least 4.1, in which fingers of hand_speed = 0.02 open all the way, got 3",
+            "expected at least 4.1, the time to open fully at hand_speed = 0.02, got 3",
         ),
         (
             "options: {hand_force: 700.0}",
@@ -480,8 +480,8 @@ def test_a_recipe_is_refused_before_anything_slow_is_imported(command, wrong, co
         (
             "sim_ppo",
             ["placement.workers=2", "placement.mode=pipelined", "simulation.environments=16"],
-            "placement.mode: expected collocated or disaggregated for ppo, which learns from "
-            "rollouts of the newest policy alone",
+            "placement.mode: expected collocated or disaggregated for ppo, which learns only "
+            "from rollouts of the newest policy",
         ),
         (
             "sim_grpo",
@@ -533,8 +533,8 @@ def test_task_and_limits_of_one_arm_move_in_the_same_mode(robot, task):
     recipe = load_recipe("franka_twin", [f"station.robot={robot}", f"station.task={task}"])
     with pytest.raises(
         RecipeError,
-        match=f"task '{task}': action.control_mode: expected .*, as the limits of robot "
-        f"'{robot}' say, got .*. Take a task in that mode",
+        match=f"task '{task}': action.control_mode: expected .* \\(limits of robot "
+        f"'{robot}'\\), got .*. Take a task in that mode",
     ):
         check_recipe(recipe)
 
@@ -551,7 +551,7 @@ def test_a_clutch_has_no_other_role(operator, key):
     overrides = [f"station.{key}={operator}", "station.lockstep=false"]
     with pytest.raises(
         RecipeError,
-        match=rf"station.{key}.clutch: expected a button without a role of its own, got '\w+', "
+        match=rf"station.{key}.clutch: expected a button without another role, got '\w+', "
         r"which is also (close|disarm)",
     ):
         check_recipe(load_recipe("demo", overrides))

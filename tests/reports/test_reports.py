@@ -153,4 +153,4 @@ def test_one_evaluation_alone_is_not_filmed_beside_itself(tmp_path, monkeypatch)
         report.write_training_report(recipe, tmp_path)
         text = (tmp_path / "report.md").read_text()
         assert ("before_after.mp4" in text) is filmed
-        assert ("No video: there is one evaluation so far." in text) is not filmed
+        assert ("No video: the run has only one evaluation so far." in text) is not filmed

@@ -201,7 +201,10 @@ def test_the_parameters_of_servo_are_its_own():
 
 
 def test_a_robot_without_a_bringup_is_refused_with_the_remedy():
-    with pytest.raises(RecipeError, match="expected bringup.yaml, with the vendor's launch file"):
+    with pytest.raises(
+        RecipeError,
+        match="expected bringup.yaml, which names the launch file of the vendor's driver",
+    ):
         bringup("franka_twin", "station_a", "10.0.0.7")
 
 

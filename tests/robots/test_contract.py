@@ -91,7 +91,7 @@ def test_the_command_writes_a_robot_and_a_task_that_load_and_limits_that_do_not(
         "/gripper/command",
         "rad2deg: recordings and actions here are in rad",
         "/gripper/joint_states",
-        "no resize",
+        "resize is not supported",
     ):
         assert words in printed, words
     with pytest.raises(RlinfError, match="limits.yaml"):
@@ -132,7 +132,7 @@ def test_a_controller_that_takes_another_message_is_named(kind, name):
         ),
         (
             {"observations": {"observation.state": channel("/odom", "nav_msgs/msg/Odometry")}},
-            "must measure what it moves",
+            "must measure the joints that it moves",
         ),
         (
             {"observations": {"observation.state": {"align": {}}}},

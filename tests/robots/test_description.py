@@ -204,7 +204,7 @@ def test_joints_slide_turn_follow_others_and_are_not_placed_while_nobody_reports
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("no xml", "got no XML"),
+        ("no xml", "got invalid XML"),
         ("<model/>", "expected a <robot> with links, got <model> with 0"),
         (
             '<robot name="r"><link name="a"/><link name="b"/></robot>',

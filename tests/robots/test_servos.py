@@ -171,7 +171,7 @@ def test_silence_garbage_and_an_overload_are_told(bus, twin):
 
 @KINDS
 def test_a_bus_that_is_taken_gone_or_not_there_is_an_error_with_a_remedy(tmp_path, bus, twin, kind):
-    with pytest.raises(DeviceError, match="that nobody else commands"):
+    with pytest.raises(DeviceError, match="that no other program commands"):
         Bus(kind, str(twin.path), (1,))
     with pytest.raises(DeviceError, match="expected servos at .*nowhere.*options.device"):
         Bus(kind, str(tmp_path / "nowhere"), (1,))

@@ -71,22 +71,22 @@ def test_each_arm_has_limits_in_the_order_of_the_file_and_one_arm_has_no_name():
     [
         (
             {"limits": "limits.yaml"},
-            "expected 'limits', of a robot with one arm, or 'arms', .* and not both",
+            "expected either 'limits' .* or 'arms'",
         ),
         (
             {"twin": {"node": "sim_bridges.twins.franka"}, "driver": "franka", "simulator": ""},
-            "'twin' is of a robot with one arm",
+            "'twin' is for a robot with one arm",
         ),
-        ({"arms": None}, "expected 'limits', of a robot with one arm, or 'arms', .* and not both"),
+        ({"arms": None}, "expected either 'limits' .* or 'arms'"),
         ({"arms": {"left": {"limits": "l.yaml"}}}, "'arms': expected two or more, got left alone"),
         (
             {"arms": {"left": {"limits": "l.yaml"}, "gripper": {"limits": "r.yaml"}}},
-            "'gripper' begins the names of other",
+            "'gripper' is the beginning of other",
         ),
         (
             {"arms": {"left": {"limits": "l.yaml"}, "right": {"limits": "r.yaml"}}},
-            "robot.yaml, line 5: 'arms.left.limits': expected a file in .*, got 'l.yaml', which is "
-            "not there",
+            "robot.yaml, line 5: 'arms.left.limits': expected a file in .*, got 'l.yaml', which "
+            "does not exist",
         ),
         (
             {"arms": {"left": {"limits": "l.yaml"}, "right": {"limit": "r.yaml"}}},
@@ -149,17 +149,17 @@ def _dimensions(*names):
         ),
         (
             _dimensions("left/x", "right/x", "left/y"),
-            "expected those of one arm after those of the other.*got left/x, right/x",
+            "expected the dimensions of each arm in one block.*got left/x, right/x",
         ),
-        (_dimensions("left/x", "y"), "expected those of one arm after those of the other"),
+        (_dimensions("left/x", "y"), "expected the dimensions of each arm in one block"),
         (
             _dimensions("left/x", "left/y", "left/z", "right/x", "right/y"),
-            r"action.dimensions: expected 3 or 6 of arm 'right', as its limits let it move, got "
+            r"action.dimensions: expected 3 or 6 of arm 'right', as in its limits, got "
             r"right/x, right/y",
         ),
         (
             lambda document: document["action"].update(control_mode="joint_delta"),
-            "action.control_mode: expected tcp_delta, as the limits of arm 'left' of robot .* say, "
+            "action.control_mode: expected tcp_delta .limits of arm 'left' of robot .*, "
             "got joint_delta",
         ),
         (
@@ -171,7 +171,7 @@ def _dimensions(*names):
         ),
         (
             lambda document: document["observation"]["left_position"].update(source="current_pose"),
-            "channel 'current_pose': expected that of one arm, e.g. 'left/current_pose'",
+            "channel 'current_pose': expected the channel of one arm, e.g. 'left/current_pose'",
         ),
     ],
 )
@@ -196,7 +196,7 @@ def test_arms_in_different_modes_and_tasks_of_other_arms_are_refused(tmp_path):
     )
     with pytest.raises(
         RecipeError,
-        match="expected joint_delta, as the limits of arm 'right'.*All arms of a station act",
+        match="expected joint_delta .limits of arm 'right'.*All arms of a station act",
     ):
         check_recipe(load_recipe("demo", [f"station.robot={mixed}", BOTH[1]]))
     with pytest.raises(
@@ -369,7 +369,7 @@ def test_an_episodes_action_is_that_of_all_arms(recorded):
     )
     assert episode.arms == ("left", "right")
     with pytest.raises(
-        EpisodeError, match="expected one arm, got left, right: several are not supported here"
+        EpisodeError, match="expected one arm, got left, right. Several arms are not supported here"
     ):
         identify([episode])
 
@@ -384,9 +384,7 @@ def test_an_episodes_action_is_that_of_all_arms(recorded):
     ],
 )
 def test_actions_of_another_station_are_refused(recorded, rename):
-    with pytest.raises(
-        EpisodeError, match="of more than one station, or of arms beside a station's own"
-    ):
+    with pytest.raises(EpisodeError, match="expected topics of one station and its arms"):
         read_episode(recorded(rename=lambda topic: topic.replace(*rename)))
 
 
@@ -409,7 +407,7 @@ def test_a_chunk_was_played_as_far_as_all_arms_played_it():
 def test_what_several_arms_are_not_supported_for_is_said():
     with pytest.raises(
         RecipeError,
-        match="simulation.randomise: expected nothing for robot 'two_franka_sim', which has s",
+        match="simulation.randomise: expected nothing for robot 'two_franka_sim', since s",
     ):
         simulated_station(load_recipe("sim_rlpd", [*BOTH, "simulation.randomise.lag_s=0.1"]))
 

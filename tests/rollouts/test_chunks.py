@@ -204,9 +204,8 @@ def test_demonstrations_of_a_script_that_does_not_know_the_task_end_with_a_quest
     with pytest.raises(RlinfError) as refused:
         demonstrate(env, 5, 0)
     assert str(refused.value) == (
-        "demonstrations: the task's script solved 0 of 20 episodes; expected one in ten at least. "
-        "Is it the script of this "
-        "task (its file's 'script')?"
+        "demonstrations: the task's script solved 0 of 20 episodes; expected at least one in ten. "
+        "Is it the script of this task (its file's 'script')?"
     )
 
 

@@ -169,9 +169,9 @@ def test_what_says_no_log_probabilities_or_has_other_sizes_is_refused_by_name(re
     for config, message in (
         (
             SIZES.but(n_action_steps=3),
-            "12 numbers drawn and 3 log-probabilities .*n_action_steps 3.*, got 12 and 2",
+            "12 samples and 3 log-probabilities .*n_action_steps 3.*, got 12 and 2",
         ),
-        (SIZES.but(horizon=5), "expected chunks of 15 numbers drawn and 2 log-probabilities"),
+        (SIZES.but(horizon=5), "expected chunks of 15 samples and 2 log-probabilities"),
     ):
         with pytest.raises(EpisodeError, match=message):
             rollout_of(episode, spec, config)
@@ -191,6 +191,6 @@ def test_what_a_flow_policy_drew_is_one_path_and_models_that_read_have_their_ins
     assert NAME in rollout.observations
     with pytest.raises(
         EpisodeError,
-        match="expected chunks of 48 numbers drawn and 2 log-probabilities .* got 511 and 2",
+        match="expected chunks of 48 samples and 2 log-probabilities .* got 511 and 2",
     ):
         rollout_of(replace(episode, chunks=replace(chunks, drawn=path[:, :-1])), spec, config)

@@ -147,7 +147,7 @@ def test_maniskills_own_task_is_learned_from_in_tensors(tmp_path):
         "it cuts episodes off after 50"
     )
     assert not np.allclose(steps[-1].next_observations["vectors"], steps[-1].observation["vectors"])
-    with pytest.raises(RlinfError, match="none can wait for the others"):
+    with pytest.raises(RlinfError, match="cannot wait for the others"):
         env.step(np.zeros((1, env.spec.action.dim)), np.array([False]))
     with pytest.raises(RecipeError, match="has no script"):
         env.expert()
@@ -201,7 +201,7 @@ def test_what_has_a_replay_would_lose_episodes_there(tmp_path):
         "sim_sac", ["env=isaaclab:Isaac-Reach-Franka", "device=cpu", "simulation.environments=3"]
     )
     with pytest.raises(
-        RecipeError, match="evaluations take it over: expected an algorithm .*, got sac"
+        RecipeError, match="evaluations interrupt its episodes. Expected an algorithm .*, got sac"
     ):
         train(recipe, tmp_path)
 

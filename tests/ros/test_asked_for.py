@@ -89,11 +89,11 @@ def test_it_holds_from_the_next_time_step_on_and_a_chunk_is_cut_for_it(station):
 
 @pytest.mark.parametrize(
     "words, instruction, stored",
-    [(" to the right", "to the right", " to the right"), ("", "what scene or task say", "")],
+    [(" to the right", "to the right", " to the right"), ("", "that of scene or task", "")],
 )
 def test_the_command_says_what_is_asked_for_now(station, words, instruction, stored):
     code, output = rlinf(station, "set-instruction", words, domain=DOMAIN)
-    assert code == 0 and output == f"from the next time step on it is asked for: {instruction}\n"
+    assert code == 0 and output == f"instruction from the next time step on: {instruction}\n"
     getting = station.node.create_client(GetParameters, "environment/get_parameters")
     station.spin(getting.service_is_ready, what="the environment")
     got = getting.call_async(GetParameters.Request(names=["instruction"]))
@@ -105,7 +105,7 @@ def test_the_command_says_what_is_asked_for_now(station, words, instruction, sto
     "words, error",
     [
         ("x" * 129, "instruction: expected at most 128 bytes of UTF-8 without NUL, got 129"),
-        ("   ", "expected words, or nothing at all for what scene or task say; got blanks"),
+        ("   ", "expected words, or '' for the instruction of scene or task; got blanks"),
         ("a\nb", "expected one line of words, got 'a\\nb'"),
     ],
 )

@@ -138,7 +138,7 @@ def test_what_is_along_the_axes_of_another_frame_is_refused_with_what_to_write(p
     words = []
     peer.spin(lambda: words.append(refused()) or words[-1], what="the refusal")
     assert (
-        "wrench: expected it along the axes of the limits' frame 'base_link', got "
+        "wrench: expected values along the axes of the limits' frame 'base_link', got "
         "'tool0_controller'" in words[-1]
     )
     assert "tool_axes: [wrench] in robot.yaml" in words[-1] and "wrench" not in inputs.channels

@@ -72,11 +72,11 @@ def test_a_bad_update_is_refused_once_and_the_last_good_policy_plays_on_after_a_
     process.kill()  # the supervisor starts another, which hears of version 6 again
     peer.spin(
         lambda: statuses[-1].session not in sessions and statuses[-1].version == 3,
-        what="the last good policy",
+        what="the last valid policy",
     )
     assert path.name in statuses[-1].error, "the refusal is reported again"
     log = "".join(file.read_text() for file in (tmp_path / "logs").rglob("policy*"))
-    assert "the last good policy is played: version 3" in log
+    assert "playing the last valid policy: version 3" in log
     assert "\x1b[31m" not in re.sub(r"\x1b\[0?m", "", log.replace("\x1b[31m[", "["))
     mended = save_policy(Actor(spec, SMALL), tmp_path / "policy-00000007.safetensors")
     updates.publish(update_of(7, mended))

@@ -84,7 +84,7 @@ def test_what_is_taken_back_or_forbidden_while_the_scene_is_reset_begins_nothing
         robot_side.go_on.set()
         peer.spin(result.done, what="its end", timeout_s=40.0)
         ended = result.result().result
-        assert ended.message == "the interlock stopped: DISARMED. Arm, then ask again"
+        assert ended.message == "the interlock stopped: DISARMED. Arm, then try again"
         assert ended.error_code == ended.INTERLOCK_STOPPED
         state.state = SafetyState.ARMED
         peer.for_s(3.0)
@@ -111,7 +111,7 @@ def test_what_is_taken_back_or_forbidden_while_the_scene_is_reset_begins_nothing
             what="the end of the episode in play",
             timeout_s=40.0,
         )
-        assert events[-1].detail == "the interlock stopped: FAULT estop:page. Arm, then ask again"
+        assert events[-1].detail == "the interlock stopped: FAULT estop:page. Arm, then try again"
         for later in (SafetyState.DISARMED, SafetyState.ARMED):
             state.state, state.cause, begun_count = later, "", len(begun())
             peer.for_s(2.0)

@@ -188,9 +188,7 @@ def test_where_an_arm_was_that_fell_silent_is_neither_its_home_nor_the_end_of_it
     hand.dead = True
     hand.peer.for_s(1.5)
     hand.type("h")
-    hand.expect_output(
-        "expected current_pose within 1 s, heard none: where the arm is now is not known"
-    )
+    hand.expect_output("expected current_pose within 1 s, got none. The arm's position is unknown")
     hand.expect_output("no home (silent)")
     hand.type("d")
     hand.expect_output("expected current_pose within 1 s", times=2)
@@ -219,7 +217,7 @@ def test_the_joints_of_a_home_are_those_of_the_limits_whoever_speaks_beside_them
     assert [listener.joints[name] for name in names] == pytest.approx([0.8, 0.5])
     listener.joints_at -= SILENT_S
     assert (
-        "expected joint_states with the joints of the limits within 1 s, heard none"
+        "expected joint_states with the joints of the limits within 1 s, got none"
         in listener.silent(joints=True)
     )
 
@@ -229,7 +227,7 @@ def test_an_arm_that_may_move_is_refused(hand):
     safety = hand.peer.node.create_publisher(SafetyState, "safety", profile("safety"))
     hand.peer.every(0.05, lambda: safety.publish(SafetyState(state=SafetyState.ACTIVE)))
     assert hand.end() == 1
-    assert "the interlock is ACTIVE: expected it DISARMED" in hand.out.read_text()
+    assert "the interlock is ACTIVE: expected DISARMED" in hand.out.read_text()
 
 
 def test_a_pose_that_is_no_rotation_is_refused(hand):

@@ -115,4 +115,4 @@ def test_images_come_and_a_camera_that_is_pulled_out_disturbs_no_other(peer, vid
         lambda: len(others) > before + 10 and health[side].level != ERROR, what="its images again"
     )
     log = (folder / "logs/camera_wrist.log").read_text()
-    assert log.count("unplugged") == 1 and log.count("images come again") == 2, log
+    assert log.count("unplugged") == 1 and log.count("images arrive again") == 2, log

@@ -214,7 +214,7 @@ def test_takes_in_which_nobody_moves_the_arm_do_not_count_however_many_and_end_n
             ),  # noqa: B023
             what="the recorder's word",
         )
-        assert "applied no action: nobody commanded the arm" in at.events[-1].detail
+        assert "applied no action: the arm had no commander" in at.events[-1].detail
     at.idle = False
     at.ready()
     at.say("success")
@@ -283,7 +283,7 @@ class AtTheTerminal:
 
     def take(self, word, into):
         """Scene ready, some motion, and the word that ends it."""
-        self.wait(lambda: "scene right" in self.status().get("waiting_for", ""), "the question")
+        self.wait(lambda: "reset the scene" in self.status().get("waiting_for", ""), "the question")
         assert not self.count("open"), "nothing begins before"
         before = self.count(into)
         self.key(b"g")
@@ -330,7 +330,7 @@ def test_a_person_collects_in_one_terminal_stops_and_goes_on(tmp_path, at_the_te
     assert code == 130 and "1 of 2 demonstrations succeeded and count, 1 did not" in output
     assert f"the same command with --out {run} goes on" in output
     assert (
-        "takes: 1 of 2 succeeded, 0 did not, 1 discarded" in output
+        "takes: 1 of 2 succeeded, 0 failed, 1 discarded" in output
         and "g: the scene is ready" in output
     )
     assert (

@@ -439,7 +439,7 @@ def listen_to(peer, kind, topic):
     "line, error",
     [
         ("topics: {joint_state: /joint_states}", "did you mean 'joint_states'"),
-        ("topics: {timestep: /steps}", "'topics': 'timestep' is not the robot side's"),
+        ("topics: {timestep: /steps}", "'topics': 'timestep' is not a topic of the robot side"),
         ("topics: {joint_states: joint-states}", "topics.joint_states"),
         ("controller: {kind: torque, topic: /x}", "controller.kind"),
         ("controller: {kind: twist}", "controller.topic"),

@@ -114,13 +114,13 @@ def test_operator_page_director_controller_gripper_and_twins_say_it_too(peer, tm
         name: (statuses[f"station_a/{name}"].level, statuses[f"station_a/{name}"].message)
         for name in wanted
     }
-    assert texts["operator"] == (WARN, "waits for one interlock of each arm")
+    assert texts["operator"] == (WARN, "waiting for one interlock of each arm")
     assert (
-        texts["page"] == (WARN, "hears no interlock")
+        texts["page"] == (WARN, "receives nothing from the interlock")
         and texts["director"][0] == texts["gripper_twin"][0] == OK
     )
     assert texts["controller"][0] == WARN and texts["controller"][1].startswith(
-        "nobody listens on /ur_twin/scaled_joint"
+        "no subscriber of /ur_twin/scaled_joint"
     )
     assert {"targets_hz", "target_age_s"} <= {
         value.key for value in statuses["station_a/controller"].values

@@ -36,7 +36,7 @@ CODES = RunEpisodes.Result
         ([1] * 4, 10, 1, ""),
         ([1, 1, 1, 0, 0, 1, 1], 10, 1, ""),
         ([1, 0], 500, 1, "500 time steps were played (online.max_env_steps)"),
-        ([1, 0], 10, -1, "3 minutes were over (online.max_minutes)"),
+        ([1, 0], 10, -1, "3 minutes have passed (online.max_minutes)"),
         ([], 0, 1, ""),
     ],
 )
@@ -255,7 +255,7 @@ def test_a_full_disk_keeps_its_lines_for_later_and_ends_nothing(tmp_path, monkey
     lines = Lines(tmp_path / "gone")
     lines.add({"event": "one"})
     lines.add({"event": "two"})
-    assert "2 lines wait, and are tried again. Free the disk" in lines.trouble
+    assert "2 lines wait and are written later. Free disk space" in lines.trouble
     write_status(tmp_path / "gone", {"phase": "online"})
     (tmp_path / "gone").mkdir()
     lines.add({"event": "three"})
@@ -414,7 +414,7 @@ def test_after_a_stop_a_run_goes_on_a_while_after_a_person_has_armed_for_good(
     assert armed_s + GOES_ON_S - 1.0 <= now[0] <= armed_s + GOES_ON_S + 1.0, (
         "seen in turns of a second"
     )
-    assert "moves the arm once that is armed" in warnings[0]
+    assert "moves the arm as soon as it is armed" in warnings[0]
     line = json.loads((tmp_path / "progress.jsonl").read_text().splitlines()[0])
     assert line["event"] == "stopped_by_interlock"
 

@@ -19,7 +19,7 @@ def test_an_image_comes_from_another_process():
 @pytest.mark.parametrize(
     "reply, text",
     [
-        ("ok rmw_cyclonedds_cpp", "rmw_cyclonedds_cpp, for which no profile"),
+        ("ok rmw_cyclonedds_cpp", "rmw_cyclonedds_cpp, for which rlinf has no profile"),
         ("lost rmw_fastrtps_cpp", "an image was lost"),
     ],
 )

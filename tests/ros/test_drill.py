@@ -266,7 +266,7 @@ class FakeObserver:
     "last, held, words",
     [
         ((0.0, SafetyState.ACTIVE, ""), True, "went on"),
-        ((-1.2, SafetyState.ACTIVE, ""), False, "the interlock is not heard any more"),
+        ((-1.2, SafetyState.ACTIVE, ""), False, "no message from the interlock any more"),
         ((0.0, SafetyState.DISARMED, ""), False, "stands at DISARMED"),
         ((0.0, SafetyState.ARMED, ""), False, "stands at ARMED"),
         ((0.0, SafetyState.HOLD, "contact"), False, "stopped: contact"),
@@ -278,7 +278,7 @@ def test_the_arm_goes_on_only_where_its_interlock_says_so_now(last, held, words)
     assert observer._goes_on(scenario, SafetyState(), time.time() - 1.5) == (
         held,
         words,
-        "the arm goes on",
+        "the arm continues",
     )
     scenario.counts, observer.states[-1][1].dropped = "dropped", 3
     held_too, counted, _ = observer._goes_on(scenario, SafetyState(), time.time() - 1.5)
@@ -300,7 +300,7 @@ def test_the_arm_goes_on_only_where_its_interlock_says_so_now(last, held, words)
     ],
     ids=[
         "both rest",
-        "the arm goes on",
+        "the arm continues",
         "after a stop",
         "the target goes on",
         "begun from where it is found",
@@ -378,8 +378,8 @@ def test_what_is_wrong_in_a_list_of_scenarios_is_told_before_a_folder_is_made(
     [
         (
             ["--only", "nonsuch"],
-            "--only: expected words of a scenario's name, got 'nonsuch', which none has. There "
-            "are: ",
+            "--only: expected words of a scenario's name, got 'nonsuch', which no scenario has. "
+            "Scenarios: ",
         ),
         (
             ["--only", "NaN", "--out", "."],
@@ -439,7 +439,9 @@ def test_a_drill_beside_a_station_that_ros2_launch_has_started_says_so_and_reset
     monkeypatch.setenv("ROS_DOMAIN_ID", "39")
     with only_one(namespace), pytest.raises(SystemExit):
         rlinf_tools.drill.main()
-    assert f"another one commands station '{namespace}' in ROS_DOMAIN" in capsys.readouterr().err
+    assert (
+        f"another interlock commands station '{namespace}' in ROS_DOMAIN" in capsys.readouterr().err
+    )
     assert not (tmp_path / "run").exists()
 
 

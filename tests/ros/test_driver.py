@@ -12,7 +12,7 @@ pytestmark = pytest.mark.ros
 @pytest.mark.parametrize(
     "module, error",
     [
-        ("", "expected a file of parameters with 'module'"),
+        ("", "expected a parameter file with 'module'"),
         ("my_arm.node", "expected the package 'my_arm'"),
         ("os.path", "expected a module with main()"),
         ("rlinf_drivers.franka", "expected the package 'franka_msgs'.* Run: rlinf messages"),

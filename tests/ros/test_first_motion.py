@@ -216,7 +216,7 @@ def person(peer, tmp_path, request):
 
 def does_it_all(person):
     """What it asks for, until the speeds are theirs again."""
-    person.expect_output("the interlock's speeds are a tenth now: ")
+    person.expect_output("the interlock's speeds are now a tenth: ")
     person.expect_output(person.slow)
     person.expect_output("clear the table")
     person.moves()
@@ -270,7 +270,7 @@ def test_a_tenth_of_the_speeds_each_stop_in_its_bound_and_the_speeds_again_at_th
         assert (
             rows[-1]["requirement"] == "S17"
             and person.command.returncode == 0
-            and "all held" in person.out.read_text()
+            and "all requirements held" in person.out.read_text()
         )
     else:  # a busy machine: bounds are wall-clock time
         assert (

@@ -141,7 +141,7 @@ def test_an_interlock_that_was_started_anew_or_set_meanwhile_ends_it(slowed, arm
     states[arm] = SafetyState(limits_hash="as its file says")
     done = iter([False, True])
     with pytest.raises(
-        RlinfError, match=f"the interlock of {arm} was started anew, .*a tenth no longer. Disarm"
+        RlinfError, match=f"the interlock of {arm} was restarted, .*no longer a tenth. Disarm"
     ):
         watcher.spin(lambda: next(done), 1.0, "something")
     assert not watcher.lowered, "nobody says then that they stay so"
@@ -151,7 +151,7 @@ def test_one_that_takes_no_other_speeds_or_is_armed_is_said(slowed):
     watcher, arms, _ = slowed
     arms["right"].refuses = "no"
     with pytest.raises(
-        RlinfError, match=r"of right takes no other speeds: no. Those of left have other speeds now"
+        RlinfError, match=r"of right refuses other speeds: no. Those of left now have other speeds"
     ):
         watcher.slow_down(0.1)
     watcher.poses = watcher.measured = [(0.0, (0.0, 0.0, 0.0))]

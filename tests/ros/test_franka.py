@@ -315,10 +315,7 @@ def test_s17_a_user_stop_ends_by_the_person_who_pressed_it_and_then_by_a_reset(s
     station.inject("user_stop")
     station.reach(FAULT, "robot:user_stop")
     refused = station.clear("robot:user_stop")
-    assert (
-        not refused.success
-        and "refused: its cause has not gone: robot:user_stop" in refused.message
-    )
+    assert not refused.success and "refused: its cause persists: robot:user_stop" in refused.message
     faults = [fault for fault, _ in itertools.groupby(message.data for message in station.faults)]
     assert faults[-2:] == ["", "user_stop"], "nothing was asked of the robot"
     station.inject("")

@@ -152,13 +152,13 @@ def test_a_gripper_that_is_not_heard_is_told_nothing_and_one_that_begins_anew_go
 def test_a_robotiq_is_activated_by_a_person_and_holds_whenever_it_would_not_move(bench):
     twin, lives = Robotiq(bench.folder / "tty"), Lives(bench.peer)
     bench.fit(f"{{kind: robotiq, device: {twin.path}, width: 0.08, speed: 1.0}}", "gripper")
-    bench.says(ERROR, "not activated since it has power. Keep clear of its fingers")
+    bench.says(ERROR, "not activated since power-on. Keep clear of its fingers")
     assert not bench.widths and not bench.ask(bench.arming, SetBool.Request(data=True)).success
     activating = bench.peer.node.create_client(Trigger, "gripper/activate")
     assert "call /station_a/gripper/activate std_srvs/srv/Trigger)" in bench.health.message
     code, output = rlinf(bench.peer, "gripper", "activate", domain=179)
-    assert code == 0 and output.startswith("its fingers open and close")
-    bench.says(OK, "where it was sent")
+    assert code == 0 and output.startswith("the fingers open and close")
+    bench.says(OK, "at the commanded position")
     assert (
         bench.width() == pytest.approx(0.08)
         and "is active" in bench.ask(activating, Trigger.Request()).message
@@ -179,7 +179,7 @@ def test_a_robotiq_is_activated_by_a_person_and_holds_whenever_it_would_not_move
     bench.reach(ACTIVE)
     bench.stands_still_while(lambda: twin.execute("power 0"))
     twin.execute("power 1")
-    bench.says(ERROR, "not activated since it has power")
+    bench.says(ERROR, "not activated since power-on")
     assert bench.ask(activating, Trigger.Request()).success
     bench.reach(ACTIVE)
     bench.stands_still_while(lambda: lives.change("gripper", "deactivate"))
@@ -211,7 +211,7 @@ def test_a_gripper_command_that_is_not_answered_holds_until_it_is(bench):
             bench.ask(setting, SetParameters.Request(parameters=[parameter])).results[0].successful
         )
 
-    bench.says(OK, "no order yet")
+    bench.says(OK, "no command yet")
     bench.arm()
     bench.reach(ACTIVE)
     joints = listen(bench.peer, JointState, "gripper/state")
@@ -240,17 +240,17 @@ def test_a_robotiq_that_closes_slowly_takes_what_it_is_told_and_nothing_holds(be
     assert bench.ask(setting, SetParameters.Request(parameters=[slow])).results[0].successful
     twin = Robotiq(tmp_path / "slow_tty")
     bench.fit(f"{{kind: robotiq, device: {twin.path}, width: 0.08, speed: 1.0}}", "gripper")
-    bench.says(ERROR, "not activated since it has power")
+    bench.says(ERROR, "not activated since power-on")
     assert bench.ask(
         bench.peer.node.create_client(Trigger, "gripper/activate"), Trigger.Request()
     ).success
-    bench.says(OK, "where it was sent")
+    bench.says(OK, "at the commanded position")
     bench.arm()
     bench.reach(ACTIVE)
     before = len(bench.states)
     bench.closes_to(0.02)  # twice as long as an order may be left
     assert SILENT not in {state.cause for state in bench.states[before:]}
-    assert "has not taken the order" not in (bench.folder / "logs/gripper.log").read_text()
+    assert "has not executed the command" not in (bench.folder / "logs/gripper.log").read_text()
     bench.ask(bench.arming, SetBool.Request(data=False))
     twin.unplug()
 

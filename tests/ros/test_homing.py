@@ -122,7 +122,7 @@ class Person:
             return self.far() < begun - 0.01
 
         self.peer.spin(
-            lambda: gone() and self.prompts[-1].data == "the arm goes home",
+            lambda: gone() and self.prompts[-1].data == "the arm moves home",
             what=lambda: (
                 f"motion: {[motion.cause for motion in self.interventions[-20:]]} "
                 f"{self.prompts[-3:]}"
@@ -214,7 +214,7 @@ def test_the_arm_goes_home_at_a_persons_word_and_stops_at_any_sign_of_theirs(per
     person.expect_prompt("stand clear")
     person.leaves()
     while "reset the scene" not in person.prompts[-1].data:
-        peer.spin(lambda: person.prompts[-1].data not in ("", "the arm goes home"), what="its end")
+        peer.spin(lambda: person.prompts[-1].data not in ("", "the arm moves home"), what="its end")
         if "stand clear" in person.prompts[-1].data:
             person.press("r3")
     assert person.far() < 0.01 and not person.started and fastest(person.targets) < 0.25
@@ -260,10 +260,10 @@ def test_where_nothing_is_heard_of_the_arm_the_way_home_says_of_what(going_home)
     homing.measured = {}
     code, reason = homing._stopped(now)
     assert code == CODES.NO_STATE and reason.startswith(
-        "nothing was heard of joint_states. Is the arm's driver there"
+        "no message on joint_states. Is the arm's driver running"
     )
     homing.measured = {"": ()}
-    assert homing._stopped(now) == (CODES.NO_PROGRESS, "it came no nearer for 3 s")
+    assert homing._stopped(now) == (CODES.NO_PROGRESS, "the arm came no nearer to home for 3 s")
 
 
 @pytest.mark.parametrize(
@@ -294,7 +294,7 @@ def test_where_nothing_is_heard_of_the_arm_the_way_home_says_of_what(going_home)
         (
             {"timestep_publishers": {(2,)}},
             CODES.CLIENT_GONE,
-            "the environment that asked for it has gone",
+            "the environment that requested it has ended",
         ),
         ({"timestep_publishers": set()}, CODES.NONE, ""),
     ],

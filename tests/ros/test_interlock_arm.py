@@ -379,7 +379,10 @@ def test_s23_one_interlock_a_station_however_it_is_started(arm):
         timeout=90,
         check=False,
     )
-    assert result.returncode == 1 and "another one commands station '/station_a'" in result.stderr
+    assert (
+        result.returncode == 1
+        and "another interlock commands station '/station_a'" in result.stderr
+    )
     assert len(result.stderr.strip().splitlines()) == 1
 
 

@@ -150,4 +150,4 @@ def test_s26_an_arming_whose_asker_or_whose_answer_is_lost_is_taken_back(peer):
     arm.reach(DISARMED)
     assert interlock is not False
     log = peer.supervisor.run_dir / "logs/interlock.log"
-    peer.spin(lambda: "an arming was taken back" in log.read_text(), 30, "its word")
+    peer.spin(lambda: "the arming is cancelled" in log.read_text(), 30, "its word")

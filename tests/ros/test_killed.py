@@ -47,7 +47,7 @@ def test_an_evaluation_is_of_one_version_whatever_arrives_and_dies_on_the_way(tm
         uplink.send_signal(signal.SIGCONT)
         run.wait(lambda: run.events("evaluation"), 120, "its end")
         run.wait(lambda: run.events("result"), 150, "the end")
-    assert run.events("result")[0]["ended"] == "0.02 minutes were over (online.max_minutes)"
+    assert run.events("result")[0]["ended"] == "0.02 minutes have passed (online.max_minutes)"
     before = run.events("evaluation")[0]
     first, again = evaluated(run)[:6], evaluated(run)[6:12]
     assert {event["policy_version"] for event in first[:4]} == {1}, "held while it was alive"
@@ -56,7 +56,7 @@ def test_an_evaluation_is_of_one_version_whatever_arrives_and_dies_on_the_way(tm
     assert {event["policy_version"] for event in again} == {before["policy_version"]}
     assert [event["id"] for event in again] == before["episode_ids"]
     aborted = [event["detail"] for event in run.events("aborted")]
-    assert any("the policy was started again within the episode" in detail for detail in aborted)
+    assert any("the policy was restarted during the episode" in detail for detail in aborted)
     episodes = [
         folder for name in ("closed", "sent") for folder in (tmp_path / "spool" / name).iterdir()
     ]
@@ -118,7 +118,7 @@ def test_s18_the_death_of_interlock_or_robot_side_ends_the_station_with_a_clear_
         run.wait(lambda: len(run.events("episode")) >= 1, 60, "the first episode")
         run.kill(name)
         with pytest.raises(
-            RlinfError, match=f"{name} ended \\(killed by SIGKILL\\), and the station cannot go on"
+            RlinfError, match=f"{name} ended \\(killed by SIGKILL\\). The station cannot continue"
         ):
             run.wait(lambda: False, 20, "the supervisor to notice")
         children = [child.popen for child in run.supervisor.children.values()]

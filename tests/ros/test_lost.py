@@ -88,7 +88,8 @@ def test_a_director_without_a_station_says_where_it_looks_and_what_it_sees(peer,
         "expected station 'station_a' in ROS_DOMAIN_ID 112 on this machine, heard no env"
     )
     assert (
-        "of it there are: peer; there are: station_b. Start it (rlinf up <recipe>)" in waiting_for()
+        "nodes of this station: peer; other stations: station_b. Start it (rlinf up <recipe>)"
+        in waiting_for()
     )
     assert (
         waiting_for().split(";")[0].split(" for ")[0]
@@ -124,7 +125,7 @@ def test_teleop_looks_in_the_shells_domain_and_shows_the_answer_with_the_state(p
             ),
             what=output,
         )
-        refusal = "cannot arm: this is missing: two_publishers:enable"
+        refusal = "cannot arm: missing: two_publishers:enable"
         pressed(peer, terminal, b"e", output, refusal)
         if (
             "arming: the interlock is ARMED" in output()

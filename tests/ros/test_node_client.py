@@ -36,7 +36,7 @@ def test_parameters_are_listed_set_and_refused_with_what_they_may_be(peer):
         assert code == 2 and len(output.splitlines()) == 1
         return output
 
-    assert "got '/station_a/interlok' (did you mean 'interlock'?). There are: interlock" in refused(
+    assert "got '/station_a/interlok' (did you mean 'interlock'?). Nodes: interlock" in refused(
         "get", "/station_a/interlok", "limits.speed", "--timeout", "2"
     )
     assert "got 'limits.sped' (did you mean 'limits.speed'?)" in refused(
@@ -44,7 +44,7 @@ def test_parameters_are_listed_set_and_refused_with_what_they_may_be(peer):
     )
     error = refused("set", "interlock", "lockstep", "true")
     assert (
-        "lockstep is fixed when the node starts, at false. What may change" in error
+        "lockstep is fixed when the node starts, at false. These can change" in error
         and "limits.speed" in error
     )
     error = refused("set", "interlock", "limits.speed", "slow")
@@ -72,12 +72,12 @@ def test_a_life_cycle_is_taken_through_its_transitions(peer):
     code, output = rlinf(peer, "lifecycle", "interlock", "configure", domain=208)
     assert (
         code == 2
-        and "expected a transition that there is now, " in output
+        and "expected an available transition, " in output
         and "; got 'configure'" in output
     )
     code, output = rlinf(peer, "lifecycle", "peer", "shutdown", "--timeout", "4", domain=208)
     assert code == 2 and output == (
-        "rlinf: peer: expected a node with a life cycle, as an interlock has, got one without "
+        "rlinf: peer: expected a lifecycle node (such as an interlock), got another kind "
         "[RL-E502]\n"
     )
     interlock = peer.supervisor.children.pop("interlock").popen

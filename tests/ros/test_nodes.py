@@ -206,9 +206,9 @@ def test_a_node_that_finds_the_interlock_and_hears_nothing_is_started_again(peer
     silent = peer.node.create_publisher(SafetyState, "safety", profile("safety"))
     start(peer, "recorder")
     peer.spin(lambda: peer.supervisor.events, what="the supervisor to start it again")
-    assert peer.supervisor.events == ["recorder ended (exit code 1) and was started again"]
+    assert peer.supervisor.events == ["recorder ended (exit code 1) and was restarted"]
     assert (
-        "interlock and has heard nothing of it for 8 s"
+        "interlock but received nothing from it for 8 s"
         in (peer.supervisor.run_dir / "logs/recorder.log").read_text()
     )
     silent.publish(SafetyState())
@@ -239,7 +239,7 @@ def test_a_full_disk_aborts_the_episode_with_the_way_out_and_the_recorder_lives(
             ),  # noqa: B023
             what="the abort",
         )
-    assert "Free the disk" in events[-1].detail and "closed episodes are safe" in events[-1].detail
+    assert "Free the disk" in events[-1].detail and "Closed episodes are safe" in events[-1].detail
     assert not peer.supervisor.events, "nothing died"
 
 

@@ -302,14 +302,14 @@ def test_the_supervisor_goes_by_the_node_that_failed(index, ends, tmp_path):
         child.popen.wait(20)
         if ends:
             with pytest.raises(
-                RlinfError, match="interlock ended .*'station'.* cannot go on without it.*no disk"
+                RlinfError,
+                match="interlock ended .*'station'.* cannot continue without it.*no disk",
             ):
                 supervisor.poll()
         else:
             (event,) = supervisor.poll()
             assert event.startswith(
-                "recorder ended (in the process 'station', with all its nodes) and was started "
-                "again"
+                "recorder ended (in the process 'station', with all its nodes) and was restarted"
             )
 
 

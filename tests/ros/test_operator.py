@@ -179,7 +179,7 @@ def test_a_script_lays_out_a_scene_where_a_freed_arm_rests_outside(peer):
         response.message = (
             ""
             if response.success
-            else "the arm rests outside of its rotation, and far from where it was"
+            else "the arm rests outside its rotation and far from its last position"
         )
         if response.success:
             state.state, state.cause = SafetyState.ARMED, ""
@@ -231,9 +231,7 @@ def test_a_disarming_stands_until_a_person_arms_again(station):
         lambda: station.log("operator").count("disarmed; arm it") == log_count + 2,
         what="another operator to say it",
     )
-    assert peer.supervisor.events[died:] == [
-        "operator ended (killed by SIGKILL) and was started again"
-    ]
+    assert peer.supervisor.events[died:] == ["operator ended (killed by SIGKILL) and was restarted"]
     station.stays(SafetyState.DISARMED, 3.0)
     assert station.log("operator").count("disarmed; arm it") == log_count + 2
     station.arm(True)

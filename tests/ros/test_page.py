@@ -228,7 +228,7 @@ def test_what_comes_late_arms_nothing_and_renews_no_enable_though_a_disarm_and_a
     assert page.ask(station.peer, "disarm", shown_at=time.monotonic() - 9.0)["well"]
     station.reach(SafetyState.DISARMED)
     late = page.ask(station.peer, "arm", shown_at=time.monotonic() - 9.0)
-    assert not late["well"] and "came 9.0 s after it, and was not done" in late["text"]
+    assert not late["well"] and "came 9.0 s after it and was ignored" in late["text"]
     station.peer.for_s(0.5)
     assert station.state.state == SafetyState.DISARMED and not any(
         joy.buttons[BUTTONS.index(ACTIVE)] for joy in joys

@@ -152,6 +152,7 @@ def test_a_picture_of_another_size_is_told(tab, station):
     cv2.imwrite(str(station.folder / "views/wrist.png"), np.zeros((64, 64, 3), np.uint8))
     tab.click("[data-camera=wrist] button")
     tab.sees(
-        "#align output", r"expected a picture of \(64, 64\), as the reference is, got \(120, 160\)"
+        "#align output",
+        r"expected a picture of \(64, 64\), the size of the reference, got \(120, 160\)",
     )
     tab.click("#aligned")

@@ -161,7 +161,7 @@ def test_a_word_of_the_episode_before_judges_none_that_has_begun_since(asks, mon
             ask(asks, word, shown_at=shown_at)
     assert not asks.published
     for word, when in (("success", time.monotonic()), ("ready", shown_at)):
-        with pytest.raises(RlinfError, match="has not passed it on"):
+        with pytest.raises(RlinfError, match="did not forward it"):
             ask(asks, word, shown_at=when)
 
 
@@ -216,9 +216,9 @@ def test_a_mode_that_cannot_be_played_is_refused_with_its_reason(asks):
     asks.refusals = {
         "demonstration": "",
         "train": "no policy",
-        "evaluate": "no policy has come yet",
+        "evaluate": "no policy has arrived yet",
     }
-    with pytest.raises(RlinfError, match="start: no policy has come yet"):
+    with pytest.raises(RlinfError, match="start: no policy has arrived yet"):
         ask(asks, "start", mode="evaluate")
     assert not asks.runner.send_goal_async.called
     assert ask(asks, "start", mode="demonstration") == "an episode begins: demonstration"
@@ -228,7 +228,7 @@ def test_a_mode_that_cannot_be_played_is_refused_with_its_reason(asks):
     "detail, ends",
     [
         ("no time step for 15 s; waiting for an action", True),
-        ("the operator asked for it once more", False),
+        ("the operator requested another take", False),
         ("the operator discarded it", False),
     ],
 )
@@ -247,10 +247,8 @@ def test_a_request_that_failed_before_its_episode_is_reported(asks):
     asks.report = lines.append
     asks.runner.send_goal_async.side_effect = lambda goal, goal_uuid: accepted()
     ask(asks, "start")
-    asks._on_result(
-        asks.request, MagicMock(result=MagicMock(success=False, message="nobody records"))
-    )
+    asks._on_result(asks.request, MagicMock(result=MagicMock(success=False, message="no recorder")))
     assert (
-        lines == ["No episode was played: nobody records. Nothing further is started."]
+        lines == ["No episode was played: no recorder. No further episode starts."]
         and asks.request is None
     )

@@ -110,7 +110,7 @@ def test_a_lost_connection_says_so_disarms_nothing_and_a_held_takeover_holds(tab
     tab.context.set_offline(True)  # an open socket falls silent
     tab.reach(SafetyState.HOLD)
     station.rests()
-    tab.sees("#banner", "Not connected. Nothing was disarmed")
+    tab.sees("#banner", "Not connected. This does not disarm")
     assert tab.page.inner_text("#word") == "UNKNOWN" and station.state.state == SafetyState.HOLD
     tab.page.keyboard.press("Space")
     tab.sees("#banner", "THE STOP DID NOT ARRIVE")
@@ -126,7 +126,7 @@ def test_what_waits_for_the_network_is_not_done_once_it_is_back_but_a_disarm(tab
     tab.click("#disarm")
     tab.sees("#word", "DISARMED")
     network.holds_up_a_word(lambda: tab.press_and_hold("#arm"))
-    tab.sees("#notes", "No answer came to: arm. Look at the arm before you press it again")
+    tab.sees("#notes", "No answer to: arm. Look at the arm before you press it again")
     network.comes_back()
     tab.sees("#controls", "Take the controls|hold to take them")
     station.peer.for_s(1.0)

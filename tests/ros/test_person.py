@@ -128,7 +128,7 @@ def test_s26_what_was_pressed_while_the_process_stood_still_arms_nothing_afterwa
         and not any(enables)
         and not labels
     )
-    assert "its process stood still for 61" in person.trouble and not guard.believed
+    assert "the process was stopped for 61" in person.trouble and not guard.believed
     device.words = ("arm",)
     person.look()
     assert client.call_async.call_count == 1, "a key that was read late still moves for a moment"

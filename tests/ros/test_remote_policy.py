@@ -77,7 +77,7 @@ def test_a_served_policy_plays_reconnects_and_says_when_it_is_gone(peer, tmp_pat
         assert (chunks[0].policy_version, chunks[0].horizon, chunks[0].execute) == (7, 8, 4)
         assert decided(6, 1, instruction="to the left"), "asked for something else, it decides anew"
         served.process.kill()
-        peer.spin(lambda: "Tried again" in statuses[-1].error, what="the loss to be said")
+        peer.spin(lambda: "The station retries" in statuses[-1].error, what="the loss to be said")
         assert decided(8, 0) and decided(9, 0), "nothing is made up"
         served.end()
         again = Served(tmp_path, port=served.port)
@@ -302,7 +302,7 @@ def test_whatever_a_server_says_of_itself_the_next_try_comes_and_the_reason_is_t
     assert (
         len(lines) == 2
         and lines[0].startswith("answer: expected a map in 'rlinf'")
-        and "Tried again every" in lines[0]
+        and "The station retries every" in lines[0]
     )
 
 

@@ -67,7 +67,9 @@ def test_an_episode_outlives_the_server_of_its_policy(peer, tmp_path):
 
         peer.spin(lambda: killed, what="the time step")
         peer.spin(
-            lambda: "Tried again" in statuses[-1].error and states[-1].state == SafetyState.HOLD,
+            lambda: (
+                "The station retries" in statuses[-1].error and states[-1].state == SafetyState.HOLD
+            ),
             what=lambda: f"the hold: {states[-1]}, {statuses[-1].error}",
         )
         peer.for_s(1.0)

@@ -106,7 +106,7 @@ def test_what_does_not_fit_the_station_is_refused_by_name(recordings, tmp_path):
     slower = replace(
         actions, episode=replace(actions.episode, stamps_ns=actions.episode.stamps_ns * 2)
     )
-    with pytest.raises(EpisodeError, match="expected 10 time steps a second, .* got 5.0"):
+    with pytest.raises(EpisodeError, match="expected 10 time steps per second .* got 5.0"):
         check(slower, recordings[0], demo, "demo")
     task = tmp_path / "task.yaml"
     text = Path("configs/tasks/reach.yaml").read_text()
@@ -313,5 +313,5 @@ def test_on_a_real_arm_far_from_its_start_a_recording_moves_nothing(of_servos, t
         np.testing.assert_allclose(joints[-1].position, rest, atol=0.02)
     text = at.log.read_text()
     assert at.popen.returncode == 1, text
-    assert "expected the arm where recording" in text
+    assert "expected the arm at the start of recording" in text
     assert re.search(r"'shoulder_pan' 0\.(29|30)\d rad away", text), text

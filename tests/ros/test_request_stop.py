@@ -54,9 +54,9 @@ def test_a_disarming_or_a_new_fault_is_a_stop(states, stops):
 
 def test_the_reason_says_what_stopped_and_what_to_do():
     stop, _ = after(ARMED, FAULT)
-    assert stop.reason == f"{STOPPED}: FAULT estop:pendant. Arm, then ask again"
+    assert stop.reason == f"{STOPPED}: FAULT estop:pendant. Arm, then try again"
     stop, _ = after(ARMED, DISARMED)
-    assert stop.reason == f"{STOPPED}: DISARMED. Arm, then ask again"
+    assert stop.reason == f"{STOPPED}: DISARMED. Arm, then try again"
 
 
 def test_a_stop_stands_until_another_request():
@@ -75,7 +75,7 @@ def test_in_a_fault_no_request_is_taken(state, refused):
     assert bool(stop.refusal()) is refused
     assert (
         not refused
-        or stop.refusal() == "FAULT 'estop:pendant' stands. Reset it, arm, then ask again"
+        or stop.refusal() == "FAULT 'estop:pendant' is active. Reset it, arm, then try again"
     )
 
 
@@ -127,4 +127,4 @@ def test_a_hold_keeps_an_episode_from_its_start_only_if_it_waits_for_a_person(ca
 
 
 def test_a_person_who_arms_is_told_that_a_run_goes_on():
-    assert "moves the arm once that is armed" in GOES_ON
+    assert "moves the arm as soon as it is armed" in GOES_ON

@@ -150,7 +150,7 @@ def test_a_goal_whose_acceptance_was_lost_is_given_up_and_taken_back(peer, robot
     answers = []
     run_routine(scene.reset(3), answers.append)
     peer.spin(lambda: answers, what="the answer")
-    assert answers[0][0] is None and "nobody answers 'reset_scene'" in answers[0][1]
+    assert answers[0][0] is None and "'reset_scene' is not available" in answers[0][1]
     peer.spin(lambda: side.cancelled == [3], what="the cancelling")
 
 
@@ -181,7 +181,7 @@ def test_a_robot_side_that_goes_while_it_resets_is_said(peer, robot_side):
     peer.spin(lambda: side.requested_seeds, what="the goal")
     scene.client.server_is_ready = lambda: False  # as the graph says once it has gone
     peer.spin(lambda: answers, what="the answer")
-    assert "It went in the middle of reset_scene" in answers[0][1]
+    assert "The server ended during reset_scene" in answers[0][1]
 
 
 def test_a_routine_that_fails_says_how_before_the_executor_dies_of_it(capsys):

@@ -60,7 +60,9 @@ def test_status_says_what_the_station_says(peer):
         and lines["interlock"] == "DISARMED"
     )
     assert "rlinf arm --set station.domain_id=52" in lines["waiting for you"]
-    assert lines["policy"] == "not heard" and lines["trainer"] == "not heard: no uplink runs"
+    assert (
+        lines["policy"] == "no message" and lines["trainer"] == "no message: no uplink is running"
+    )
     assert (
         lines["nodes"] == "interlock, peer; "
         "MISSING for 'demo': sim_bridge, environment, policy, operator, recorder, uplink"
@@ -119,7 +121,7 @@ def test_a_fault_is_reset_by_its_name_once_its_cause_has_gone(peer):
     code, output = rlinf(peer, "arm", domain=53)
     assert code == 0 and output.startswith("arming: the interlock is ") and "DISARMED" not in output
     code, output = rlinf(peer, "fault", "reset", domain=53)
-    assert code == 1 and output.startswith("rlinf: no fault stands: the interlock is ")
+    assert code == 1 and output.startswith("rlinf: no fault is active: the interlock is ")
     reflex.publish(String(data="reflex"))
     arm.reach(SafetyState.FAULT, "robot:reflex")
     reset = ["fault", "reset", "--cause", "robot:reflex"]
@@ -128,7 +130,7 @@ def test_a_fault_is_reset_by_its_name_once_its_cause_has_gone(peer):
         f"rlinf {' '.join(reset)} --set station.domain_id=53 [RL-E517]\n"
     )
     code, output = rlinf(peer, *reset, domain=53)
-    assert code == 1 and "refused: its cause has not gone: robot:reflex" in output
+    assert code == 1 and "refused: its cause persists: robot:reflex" in output
     reflex.publish(String(data=""))
     arm.enabled = False
     peer.for_s(0.5)
@@ -138,7 +140,8 @@ def test_a_fault_is_reset_by_its_name_once_its_cause_has_gone(peer):
     peer.for_s(0.5)
     code, output = rlinf(peer, "fault", "reset", "--cause", "stale_state", domain=53)
     assert (
-        code == 1 and "FAULT 'robot:reflex' stands, and the request named 'stale_state'" in output
+        code == 1
+        and "FAULT 'robot:reflex' is active, and the request named 'stale_state'" in output
     )
     assert arm.states[-1].state == SafetyState.FAULT
     code, output = rlinf(peer, *reset, domain=53)
@@ -211,7 +214,7 @@ def test_s23_a_file_in_tmp_is_neither_followed_nor_a_lock(monkeypatch, tmp_path)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setenv("ROS_DOMAIN_ID", "0")
     (tmp_path / "rlinf-0-station_a.interlock.lock").symlink_to(tmp_path / "of_somebody")
-    held = "another one commands station '/station_a'.* process [0-9]+ of "
+    held = "another interlock commands station '/station_a'.* process [0-9]+ of "
     with latch.only_one("/station_a"), pytest.raises(RlinfError, match=held):
         latch.only_one("/station_a")
     latch.only_one("/station_a").close()
@@ -236,7 +239,7 @@ def test_s23_two_stations_of_other_names_do_not_command_one_robot(
     monkeypatch.setenv("ROS_DOMAIN_ID", "0")
     with latch.only_one("/a", first):
         if refused:
-            with pytest.raises(RlinfError, match=f"another one commands {refused}"):
+            with pytest.raises(RlinfError, match=f"another interlock commands {refused}"):
                 latch.only_one("/b", second)
             latch.only_one("/b").close()  # a refusal holds nothing
         else:
@@ -248,7 +251,7 @@ def test_s23_where_no_socket_is_granted_the_interlock_is_refused(monkeypatch):
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr(latch, "take", none_left)
-    with pytest.raises(RlinfError, match="cannot be known: .*Too many open files"):
+    with pytest.raises(RlinfError, match="cannot check whether .*Too many open files"):
         latch.only_one("/station_a")
 
 

@@ -56,7 +56,7 @@ def test_what_a_driver_lacks_is_said_by_topic_with_what_to_write(peer):
         "e-stops",
     }, report
     assert (
-        report["e-stops"][0] == "none is named"
+        report["e-stops"][0] == "no e-stop source is named"
         and "no_estop_reason: '<why>'" in report["e-stops"][1]
     )
     assert (
@@ -86,14 +86,14 @@ def test_what_a_driver_lacks_is_said_by_topic_with_what_to_write(peer):
     )
     assert "topics: {current_pose: /tcp_pose_broadcaster/pose}" in report["current_pose"][1]
     assert report["target_pose"][0] == "0 subscribers on /station_a/target_pose"
-    assert "nobody would follow" in report["target_pose"][1]
+    assert "no subscriber would follow" in report["target_pose"][1]
 
     assert "expected one publisher" in report["wrench"][1]
     nodes.pop().destroy_node()
     report = doctor(peer, "station.robot=franka_fr3", "station.task=reach")
     assert (
         report["wrench"][0]
-        == "/station_a/driver_inputs is there for /station_a/wrench, and says nothing"
+        == "/station_a/driver_inputs offers /station_a/wrench but publishes nothing"
     )
     nodes.pop().destroy_node()
 
@@ -161,7 +161,7 @@ def test_a_grippers_driver_may_speak_of_its_joint_beside_the_arms_and_alone_it_i
     text, fix = doctor(peer)["joint_states"]
     assert (text, fix.split(", ")[0]) == (
         "/joint_states: knuckle",
-        "joint_names of the limits: it lacks elbow_joint",
+        "expected joint_names of the limits; missing: elbow_joint",
     )
 
 
@@ -197,7 +197,7 @@ def test_no_topic_is_suggested_that_is_taken_or_the_stations():
     taken = frozenset({"/joint_states", "/target"})
     topic = SimpleNamespace(type="T", name="gripper/state")
     assert station_doctor._suggested(node, topic, taken).endswith(
-        "topics: {gripper/state: /finger}; of its type there are: /finger"
+        "topics: {gripper/state: /finger}; topics of this type: /finger"
     )
     assert "/the/drivers/name" in station_doctor._suggested(node, topic, taken | {"/finger"})
 
@@ -211,7 +211,7 @@ def test_what_the_interlock_trusts_is_never_suggested(name):
     )
     line = station_doctor._suggested(node, SimpleNamespace(type="T", name=name), frozenset())
     assert f"topics: {{{name}: /the/drivers/name}}" in line and line.endswith(
-        "of its type there are: /lamp"
+        "topics of this type: /lamp"
     )
 
 
@@ -239,9 +239,9 @@ def test_commands_and_one_of_several_topics_are_not_suggested():
     "factor, change, words",
     [
         (1.0, {}, ""),
-        (57.3, {}, "are these degrees?"),
+        (57.3, {}, "Are these degrees?"),
         (1.0, {1: float("nan")}, "expected a finite angle of"),
-        (1.0, {2: 20.0, 3: 400.0}, "guide it back, or correct the limits"),
+        (1.0, {2: 20.0, 3: 400.0}, "Guide it back, or correct the limits"),
     ],
 )
 def test_joint_angles_in_degrees_are_not_ok(factor, change, words):
@@ -287,7 +287,7 @@ def test_cameras_that_are_not_there_and_a_robot_that_does_not_answer_are_said(pe
     )
     report = doctor(peer, f"station.robot={tmp_path}")
     assert (
-        "the device '007' is there, and opens: rlinf up publishes it"
+        "the device '007' exists and opens. rlinf up publishes its images"
         in report["camera/wrist/image"][1]
     )
     assert "expected a camera at /dev/v4l/by-id/none" in report["camera/front/image"][1]
@@ -299,8 +299,8 @@ def test_cameras_that_are_not_there_and_a_robot_that_does_not_answer_are_said(pe
 @pytest.mark.parametrize(
     "reason, port, result, fix",
     [
-        ("", 0, "none is named", "no_estop_reason"),
-        ("", 8080, "STOP on the page alone", ""),
+        ("", 0, "no e-stop source is named", "no_estop_reason"),
+        ("", 8080, "the page's STOP is the only e-stop", ""),
         ("its pendant cuts the power", 8080, "none, confirmed: its pendant cuts the power", ""),
     ],
 )
@@ -320,6 +320,6 @@ def test_a_gripper_that_expects_another_type_of_message_is_named(peer):
     finding = _listener(peer.node, "gripper/command", full, topic("gripper/command").type)
     assert finding.result == f"std_msgs/msg/Float64 on {full}"
     assert finding.fix.startswith(
-        "expected subscriptions of rlinf_msgs/msg/GripperWidth: change the node"
+        "expected subscriptions of rlinf_msgs/msg/GripperWidth. Change the subscribing node"
     )
     follower.destroy_node()

@@ -291,6 +291,6 @@ def test_in_real_time_a_whole_station_plays_and_stops_as_one(peer, tmp_path, req
     peer.spin(lambda: set_going() or answer.done(), 120, "the end of what was asked for")
     assert (
         answer.result().result.message
-        == "the interlock stopped: FAULT robot:reflex. Arm, then ask again"
+        == "the interlock stopped: FAULT robot:reflex. Arm, then try again"
     )
     plays()

@@ -240,7 +240,7 @@ def test_with_its_slider_down_it_follows_and_says_so(station):
     assert station.inject("slowed").successful
     health, driver = station.health, "station_a/driver"
     station.peer.spin(
-        lambda: driver in health and "at 20 % of what it is told" in health[driver].message,
+        lambda: driver in health and "at 20 % of the commanded speed" in health[driver].message,
         30,
         lambda: f"its word: {health.get(driver)}",
     )
@@ -292,7 +292,8 @@ def test_s18_a_drivers_node_that_hangs_is_noticed(station):
         refused = station.ask(station.arming, SetBool.Request(data=True))
         assert (
             not refused.success
-            and "silent:robot/fault (the robot's own faults would not be heard" in refused.message
+            and "silent:robot/fault (without it, faults of the robot are not received"
+            in refused.message
         )
     finally:
         driver.send_signal(signal.SIGCONT)
@@ -378,7 +379,7 @@ def test_s14_s17_an_estop_at_the_robot_is_ended_there_and_nothing_of_ours_gives_
     station.moves()
     station.inject("robot_emergency_stop")
     station.reach(FAULT, "robot:robot_emergency_stop")
-    assert "refused: its cause has not gone" in station.clear("robot:robot_emergency_stop").message
+    assert "refused: its cause persists" in station.clear("robot:robot_emergency_stop").message
     station.inject("")
     station.peer.spin(
         lambda: station.fault() == "power_off", what=lambda: f"power_off: {station.fault()}"

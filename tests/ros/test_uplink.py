@@ -219,7 +219,7 @@ def test_a_station_whose_trainer_has_said_nothing_yet_or_holds_it_begins_no_epis
         assert sent.result().accepted and robot_side.requested_seeds == []
         log = peer.supervisor.run_dir / "logs/environment.log"
         peer.spin(
-            lambda: "the uplink has said nothing yet" in log.read_text(), what="what it waits for"
+            lambda: "no message from the uplink yet" in log.read_text(), what="what it waits for"
         )
         trainer_status.publish(TrainerStatus(connected=False, held=True))
         peer.for_s(2.0)

@@ -60,7 +60,8 @@ def test_a_tool_that_goes_elsewhere_names_its_worst_axis():
     (row,) = [row for row in _motion(Drifting(), "", LIMITS) if "each axis" in row.name]
     assert not row.passed
     assert (
-        row.measured == "within 15.0 mm after a second, worst along y (+15.0 mm) when told along y"
+        row.measured == "within 15.0 mm after a second, worst along y (+15.0 mm) for targets "
+        "along y"
     )
 
 

@@ -85,7 +85,7 @@ def test_a_vector_environment_is_found_by_the_package_that_registers_it(
     env.close()
     with pytest.raises(
         RecipeError,
-        match="what gymnasium.make knows, got 'nowhere:A-v0': No module named 'nowhere'",
+        match="an id of gymnasium.make, got 'nowhere:A-v0': No module named 'nowhere'",
     ):
         plain("nowhere:A-v0", size)
 
@@ -153,7 +153,7 @@ def test_a_vector_environment_gives_what_single_ones_give():
         steps[0].next_observations["vectors"], steps[1].next_observations["vectors"]
     )
     assert steps[0].truncated.all()
-    with pytest.raises(RlinfError, match="none can wait"):
+    with pytest.raises(RlinfError, match="cannot wait"):
         one.step(np.zeros((2, 1)), np.array([True, False]))
     for mode in ("NEXT_STEP", "DISABLED"):
         with pytest.raises(RecipeError, match=f"SAME_STEP.*got .*{mode}"):
@@ -173,7 +173,7 @@ def test_observations_of_several_boxes_are_vectors_and_images():
 @pytest.mark.parametrize(
     "name, expected",
     [
-        ("Nowhere-v0", "what gymnasium.make knows, got 'Nowhere-v0'"),
+        ("Nowhere-v0", "an id of gymnasium.make, got 'Nowhere-v0'"),
         ("CartPole-v1", "actions of a bounded Box"),
         ("FrozenLake-v1", "actions of a bounded Box"),
         ("no_such_module:Env-v0", "no_such_module"),
@@ -196,7 +196,7 @@ def test_what_does_not_go_together_with_one_is_refused_before_anything_is_made(o
         check_recipe(load_recipe("sim_sac", ["env=gym:Pendulum-v1", *overrides]))
     recipe = load_recipe("sim_sac", ["env=gym:Pendulum-v1"])
     check_recipe(recipe)
-    with pytest.raises(RecipeError, match="is no station"):
+    with pytest.raises(RecipeError, match="is not a station"):
         station_robot(recipe)
 
 

@@ -109,7 +109,7 @@ def test_a_whole_station_does_the_same_scene_by_scene(name):
     environment's does.
     """
     rows = {row.name: row for row in checks(recipe_of(name), 4, station=True, figures={})}
-    assert rows["the station over ROS does the same, scene by scene"].passed, rows
+    assert rows["the station over ROS gives the same result, scene by scene"].passed, rows
 
 
 def test_what_isaac_lab_reports_as_a_twist_is_the_tools_and_not_the_hands():
@@ -207,7 +207,7 @@ def test_a_name_of_another_version_of_isaac_lab_is_answered_with_the_nearest(isa
 def test_without_isaac_sim_its_task_is_refused_in_words(isaac_lab):
     from sim_bridges.simulators.isaaclab import Simulator
 
-    with pytest.raises(RlinfError, match="need Isaac Sim, expected it beside Isaac Lab"):
+    with pytest.raises(RlinfError, match="expected Isaac Sim"):
         Simulator(device="cuda:9")
 
 
@@ -384,7 +384,7 @@ def test_without_the_interlock_a_free_motion_is_the_same():
     [
         (
             "demo_tight",
-            "actions are dx, dy, dz, drx, dry, drz: without the interlock nothing is moved but x, "
+            "actions are dx, dy, dz, drx, dry, drz. Without the interlock, actions move only x, "
             "y, z",
         )
     ],
@@ -473,7 +473,7 @@ def test_what_is_not_installed_is_said_with_the_command(monkeypatch):
         (
             "robosuite",
             {"robot": "UR5e"},
-            "expected one with two fingers that slide, e.g. PandaGripper; got Robotiq85Gripper",
+            "expected one with two sliding fingers, e.g. PandaGripper; got Robotiq85Gripper",
         ),
     ],
 )
@@ -582,7 +582,7 @@ def test_an_action_of_another_shape_names_both():
 def test_another_tick_than_the_simulators_is_refused(tmp_path):
     with pytest.raises(
         RecipeError,
-        match="the simulator ticks every 0.05 s: expected limits.tick to be that, got 0.01",
+        match="the simulator ticks every 0.05 s: expected the same value for limits.tick, got 0.01",
     ):
         from rlinf_core.interlock import load_limits
         from rlinf_core.tasks.task import load_task
@@ -605,7 +605,9 @@ def test_a_second_task_on_one_simulator(capsys):
     )
     output = capsys.readouterr().out
     assert (
-        "task reach" in output and "13 of 13 kept" in output and "the simulator's too" not in output
+        "task reach" in output
+        and "13 of 13 kept" in output
+        and "agrees with the simulator" not in output
     )
 
 
@@ -630,12 +632,12 @@ def test_what_is_not_kept_says_what_was_expected(tmp_path, capsys):
     assert main([*command, "pick_cube"]) == 1
     output = capsys.readouterr()
     assert re.search(
-        r"FAIL it starts inside of the interlock's box .*; expected between box_low \[.* and "
+        r"FAIL it starts inside the interlock's box .*; expected between box_low \[.* and "
         r"box_high \[0.31",
         output.out,
     )
     assert re.search(
-        r"FAIL channels that the task needs are there .*missing goal_pose; expected current_pose",
+        r"FAIL the channels of the task exist .*missing goal_pose; expected current_pose",
         output.out,
     )
 
@@ -645,6 +647,6 @@ def test_the_command_says_what_it_does_not_know(capsys):
     assert "expected one of" in capsys.readouterr().err
     assert main(["check", "sim", "franka_mujoco", "--robot", "fetch"]) == 2
     assert (
-        "--robot fetch: expected a robot that says 'simulator: franka_mujoco', got "
-        "gymnasium_robotics" in (capsys.readouterr().err)
+        "--robot fetch: expected a robot with 'simulator: franka_mujoco', got gymnasium_robotics"
+        in (capsys.readouterr().err)
     )

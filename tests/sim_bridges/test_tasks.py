@@ -48,7 +48,7 @@ def test_the_script_does_what_the_simulator_calls_done(name):
         (["station.options={task: 3}"], "expected a text, got int 3"),
         (
             ["station.robot=franka_fr3", "station.options={task: a}", "env=''"],
-            "station.options: expected none for a robot that is not simulated, got task",
+            "station.options: expected none for a real robot, got task",
         ),
     ],
 )
@@ -163,10 +163,10 @@ def test_a_task_takes_from_another_what_it_does_not_say(tmp_path):
     for text, message in (
         (
             "defaults: bellow\n",
-            "'defaults': expected a task beside it or of configs/tasks, one of below, ",
+            "'defaults': expected a task in the same folder or in configs/tasks, one of below, ",
         ),
         ("defaults: bellow\n", "; got 'bellow' (did you mean 'below'?)"),
-        ("defaults: mine\n", "expected 'defaults' that end somewhere, got a circle"),
+        ("defaults: mine\n", "expected 'defaults' without a circle, got a circle"),
         ("defaults: below\nmax_step: 3\n", "mine.yaml, line 2: unknown key 'max_step'"),
     ):
         (tmp_path / "mine.yaml").write_text(text)

@@ -88,7 +88,7 @@ def test_specs_together_are_read_as_they_were_said_and_know_their_members():
 
 def test_robots_that_are_the_same_or_look_through_other_cameras_are_refused():
     with pytest.raises(
-        SpecError, match="'twin': expected other specs than those of 'one', got the same"
+        SpecError, match="'twin': expected specs that differ from those of 'one', got the same"
     ):
         joined({"one": ONE, "twin": ONE})
     seeing = load_task("configs/tasks/reach_both.yaml").with_images({"front": (8, 8)}).spec
@@ -208,13 +208,13 @@ def test_robots_are_drawn_alike_and_each_station_of_a_robot_whichever_shows_more
         (
             ["algorithm.name=iql"],
             "embodiments: expected algorithm.name crossq, dagger, rlpd, sac, sft and policy.kind "
-            "tanh_gaussian, got iql and tanh_gaussian: so far no others learn several robots",
+            "tanh_gaussian, got iql and tanh_gaussian: Others do not support several robots",
         ),
         (["policy.kind=flow"], "got sft and flow"),
         (["algorithm.name=rlpd", "placement.workers=1"], "expected placement.workers 0, got 1"),
         (
             ["placement.learners=2"],
-            "expected placement.learners 0, got 2: several robots are learned in one process",
+            "expected placement.learners 0, got 2. Training on several robots runs in one process",
         ),
         (
             ["algorithm.name=sac", "placement.replay_shards=2"],
@@ -224,7 +224,7 @@ def test_robots_are_drawn_alike_and_each_station_of_a_robot_whichever_shows_more
         (["embodiments.two.robot=franka_sim"], "expected one arm, without a name"),
         (
             ["embodiments.two={robot: franka_sim, task: reach}"],
-            "embodiments: 'two': expected other specs than those of 'one'",
+            "embodiments: 'two': expected specs that differ from those of 'one'",
         ),
     ],
 )

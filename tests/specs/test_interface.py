@@ -166,7 +166,7 @@ def test_what_has_a_channel_is_read_as_one_and_what_cannot_be_is_not_asked_for()
 
     assert all(kind(row.name) in CHANNELS for row in TOPICS if row.channel is not None)
     with pytest.raises(
-        SpecError, match="topic 'distance': expected one that an observation takes .* got Range"
+        SpecError, match="topic 'distance': expected a topic with numbers or an image .* got Range"
     ):
         Latest(None, {"distance"}, False)
 

@@ -48,7 +48,7 @@ def test_what_the_interlock_goes_by_is_no_users_to_change():
     [
         (
             "safety: {subscription: {depth: 5}}",
-            "'safety': expected none, as the interlock depends on it",
+            "'safety': expected none, since the interlock depends on it",
         ),
         ("left/current_pose: {subscription: {depth: 5}}", "expected none, as"),
         ("timestep: {publisher: {depth: 5}}", "expected none, as each message counts"),
@@ -182,7 +182,7 @@ def test_another_stations_topic_is_theirs_to_judge_and_a_drivers_name_is_known(n
         "qos_overrides./tf.subscription.depth:=5",
     )
     one = node("qos_overrides./near.subscription.depth:=5", renamed="current_pose:=/near")
-    with pytest.raises(RlinfError, match="'current_pose': expected none, as the interlock"):
+    with pytest.raises(RlinfError, match="'current_pose': expected none, since the interlock"):
         publisher_qos(one, "current_pose")
     one = node(
         "qos_overrides./near.subscription.reliability:=reliable",

@@ -205,7 +205,7 @@ def task_with(tmp_path, **terms):
 def test_a_simulated_station_is_judged_by_it_and_each_episode_begins_anew(server, tmp_path):
     overrides = task_with(tmp_path, url=server.url, waits=True, in_a_row=2)
     with pytest.raises(
-        RecipeError, match="station.observe_cameras: expected 'front' among them, which the reward"
+        RecipeError, match="station.observe_cameras: expected 'front' among them, since the reward"
     ):
         station_task(load_recipe("demo", overrides))
     server.says = (200, "yes")
@@ -248,7 +248,8 @@ def test_a_step_that_begins_an_episode_forgets_the_last_one(server, tmp_path):
     [
         (
             {"url": "localhost:8000"},
-            "reward.url: expected one as http://127.0.0.1:8000/v1, got 'localhost:8000'",
+            "reward.url: expected an address such as http://127.0.0.1:8000/v1, got "
+            "'localhost:8000'",
         ),
         (
             {"url": "http://far.example/v1", "key_variable": "KEY"},

@@ -118,7 +118,7 @@ def test_a_task_judged_by_it_needs_the_camera_and_says_so(learned, tmp_path):
     learned.save(tmp_path / "model.safetensors")
     task = task_with(tmp_path, reward={"kind": "classifier", "model": "model.safetensors"})
     with pytest.raises(
-        RecipeError, match="station.observe_cameras: expected 'front' among them, which the reward"
+        RecipeError, match="station.observe_cameras: expected 'front' among them, since the reward"
     ):
         station_task(load_recipe("demo", [f"station.task={task}"]))
     overrides = [
@@ -172,7 +172,8 @@ def recorded(tmp_path, task):
 
 def test_who_could_never_succeed_or_never_take_over_is_told(tmp_path):
     with pytest.raises(
-        RecipeError, match="expected at most max_steps, 50, or no episode could succeed; got 51"
+        RecipeError,
+        match="expected at most max_steps, 50, since otherwise no episode could succeed, got 51",
     ):
         station_task(load_recipe("demo", [f"station.task={task_with(tmp_path, success_steps=51)}"]))
     for after, error in (
@@ -267,10 +268,7 @@ def test_the_command_trains_on_recordings_and_says_how_it_errs(tmp_path, capsys,
 def test_a_picture_that_is_there_stays(out, existing, tmp_path, capsys, recorded):
     (tmp_path / existing).write_text("mine")
     assert main(["reward", "train", recorded, "--out", str(tmp_path / out)]) == 1
-    assert (
-        f"expected a file beside which its picture {existing} is not there yet"
-        in capsys.readouterr().err
-    )
+    assert f"expected a name whose picture {existing} does not exist yet" in capsys.readouterr().err
     assert (tmp_path / existing).read_text() == "mine" and not (tmp_path / out).exists()
 
 

@@ -98,8 +98,8 @@ def test_a_checkpoint_with_other_parts_says_which_settings_made_them(tmp_path):
     train(load_recipe("sim_sac", [*sac]), tmp_path / "run", points)
     with pytest.raises(
         RecipeError,
-        match="algorithm: expected a learner of .*, as in the checkpoint that the run goes on "
-        "from, got one of .*averaged",
+        match="algorithm: expected a learner of .*, as in the run's checkpoint, got one of "
+        ".*averaged",
     ):
         train(load_recipe("sim_sac", [*sac, "algorithm.ema_rate=0.01"]), tmp_path / "run", points)
 

@@ -61,7 +61,7 @@ def test_the_one_before_is_taken_and_the_damaged_one_is_kept(damage, root, capsy
     assert state["n"] == [1] and np.array_equal(state["a"]["x"], np.full(100, 1))
     output = capsys.readouterr().out
     assert f"checkpoint {two}: expected arrays.safetensors and state.json, whole; got: " in output
-    assert f"checkpoint {one}: goes on from this one" in output
+    assert f"checkpoint {one}: the run continues from this intact checkpoint" in output
     quarantine = root.parent / "damaged" / two.name
     assert {path.name: path.read_bytes() for path in quarantine.iterdir()} == files and str(
         quarantine
@@ -88,7 +88,7 @@ def test_where_all_are_damaged_nothing_is_begun_anew_or_changed(root):
         flipped(folder / "arrays.safetensors")
     before = sorted(root.rglob("*"))
     with pytest.raises(
-        RlinfError, match="expected a checkpoint that is whole, got none. Nothing was changed"
+        RlinfError, match="expected an intact checkpoint, got none. Nothing was changed"
     ) as refused:
         load_newest(root, (), root.parent / "damaged")
     assert all(folder.name in str(refused.value) for folder in checkpoints(root))
@@ -135,7 +135,7 @@ def test_a_run_goes_on_from_the_one_before_with_versions_that_count_on(task, tmp
     damaged = (two / "arrays.safetensors").read_bytes()
     again = run_of(task, tmp_path, algorithm=ASYNC_PPO)
     assert again.updates == 3 and again.version == 2, "stations have version 2"
-    assert "goes on from this one" in capsys.readouterr().out
+    assert "the run continues from this intact checkpoint" in capsys.readouterr().out
     assert (tmp_path / "damaged" / two.name / "arrays.safetensors").read_bytes() == damaged
     again.learner.updates = 7
     again.publish()
@@ -153,4 +153,7 @@ def test_a_learner_is_inherited_from_the_newest_whole_one(task, tmp_path, capsys
     flipped(newest / "state.json")
     heir = run_of(task, tmp_path / "second")
     inherit(heir.learner, tmp_path / "first", heir.recipe.algorithm.name)
-    assert "goes on from this one" in capsys.readouterr().out and newest.is_dir()
+    assert (
+        "the run continues from this intact checkpoint" in capsys.readouterr().out
+        and newest.is_dir()
+    )

@@ -268,7 +268,7 @@ def test_a_folder_that_is_no_run_or_has_not_begun_is_refused(tmp_path):
     with pytest.raises(RlinfError, match="expected the folder of a run, with recipe.yaml"):
         read_evidence(tmp_path)
     (tmp_path / "recipe.yaml").write_text("defaults: sim_rlpd\n")
-    with pytest.raises(RlinfError, match="expected a run that has begun"):
+    with pytest.raises(RlinfError, match="expected a started run"):
         read_evidence(tmp_path)
 
 

@@ -94,10 +94,10 @@ def test_a_full_disk_ends_no_run_and_what_it_did_not_take_is_written_when_there_
     ):  # each by itself: one that is never taken keeps no other
         assert log.count(f"{what} cannot be written: ") == 1
     assert (
-        log.count("Training goes on, and it is tried again every 10 s. Free the disk") == 3
+        log.count("Training continues, and the trainer retries every 10 s. Free disk space") == 3
         and "File too large" in log
     )
-    assert "episode two: online, which cannot be noted down" in log
+    assert "episode two: online, but the journal cannot be written" in log
     assert files_on_disk() == before and run.version == 1
     assert not [*run.run_dir.glob("policies/.*"), *run.run_dir.glob("checkpoints/.*")], (
         "half a file keeps a full disk full"
@@ -133,8 +133,8 @@ def test_what_is_written_may_be_read_by_whoever_may_read_other_files(mask, mode,
 @pytest.mark.parametrize(
     "number, remedy",
     [
-        (errno.ENOSPC, "Free the disk, and give the command again"),
-        (errno.EROFS, "Choose a folder that may be written to"),
+        (errno.ENOSPC, "Free disk space and run the command again"),
+        (errno.EROFS, "Choose a writable folder"),
     ],
 )
 def test_what_the_disk_does_not_take_is_one_line_with_file_and_remedy(
@@ -302,7 +302,7 @@ def test_another_recipe_does_not_take_the_place_of_that_of_the_run_that_is_there
     ):
         with pytest.raises(
             RecipeError,
-            match="seed: expected 0, with which the run in .*run was begun and goes on, got 3",
+            match="seed: expected 0, the value of the run in .*run, got 3",
         ):
             begin()
         assert (tmp_path / "run/recipe.yaml").read_text() == before
@@ -338,7 +338,7 @@ def test_a_recipe_that_a_person_has_written_stays_whatever_is_begun_in_its_folde
     ):
         with pytest.raises(
             RecipeError,
-            match="recipe.yaml: expected none, or one that a run has written, got another",
+            match="recipe.yaml: expected no file or one of a run, got another",
         ):
             begin()
     assert path.read_bytes() == written and not (tmp_path / "plan.json").exists()
@@ -359,7 +359,7 @@ def test_the_recipe_that_was_given_is_not_written_over(tmp_path, capsys):
         )
         == 2
     )
-    assert "Choose another --out, or give it another name" in capsys.readouterr().err
+    assert "Choose another --out, or rename the file" in capsys.readouterr().err
     assert (tmp_path / "recipe.yaml").read_text() == BY_HAND and not (tmp_path / "logs").exists()
 
 
@@ -381,7 +381,7 @@ def test_a_recipe_that_is_damaged_is_said(text, tmp_path):
     (tmp_path / "run/recipe.yaml").write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(
         RecipeError,
-        match="recipe.yaml: expected the recipe with which this run was begun, got a damaged",
+        match="recipe.yaml: expected the recipe of this run, got a damaged",
     ):
         check_same(load_recipe("demo"), tmp_path / "run")
 

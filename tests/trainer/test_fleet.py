@@ -174,11 +174,12 @@ def test_people_pin_promote_roll_back_and_drain(start, capsys):
     assert fleet_command(capsys, "rollback", run) == (0, "version 2 is rolled back to 1: by hand\n")
     trainer.wait("a", 1)
     code, text = fleet_command(capsys, "rollback", run)
-    assert code == 1 and "expected a policy on trial, or one before version 1" in text
+    assert code == 1 and "expected a policy on trial or a version before 1" in text
     code, text = fleet_command(capsys, "promote", run)
     assert (
         code == 1
-        and "expected a policy on trial, or --version, got neither; all play version 1" in text
+        and "expected a policy on trial or --version, got neither. All stations play version 1"
+        in text
     )
     assert fleet_command(capsys, "promote", run, "--version", 2)[0] == 0
     trainer.wait("b", 2)
@@ -189,13 +190,15 @@ def test_people_pin_promote_roll_back_and_drain(start, capsys):
     trainer.wait("a", 1)
     trainer.wait("b", 2)
     code, text = fleet_command(capsys, "pin", run, "--off")
-    assert code == 1 and "expected what is pinned, a (*: all stations), got *" in text
+    assert code == 1 and "expected a pinned station, a (*: all stations), got *" in text
     fleet_command(capsys, "pin", run, "--off", "--stations", "a")
     trainer.wait("a", 2)
     code, text = fleet_command(capsys, "pin", run, "--version", 7)
     assert code == 1 and "version 7: expected one whose file is in" in text
     code, text = fleet_command(capsys, "drain", run, "c")
-    assert code == 1 and "station 'c': expected one that this trainer has heard of: a, b" in text
+    assert (
+        code == 1 and "station 'c': expected a station that has called this trainer: a, b" in text
+    )
     assert fleet_command(capsys, "drain", run, "a", "b") == (0, "drained: 'a', 'b'\n")
     status = trainer.wait("a", 2)
     assert not status.accepting and "rlinf fleet drain --off" in status.message
@@ -222,8 +225,7 @@ def test_the_table_says_how_each_station_is(start, capsys):
     trainer = start(QUICK)
     code, text = fleet_command(capsys, "status", trainer.run_dir / "nowhere")
     assert (
-        code == 1
-        and "nowhere: expected the folder of a run that stations feed, with fleet.json" in text
+        code == 1 and "nowhere: expected the folder of a run with stations, with fleet.json" in text
     )
     trainer.publish(1)
     trainer.wait("b", 1)
@@ -285,21 +287,19 @@ def test_the_table_says_how_each_station_is(start, capsys):
     console = Console(width=200, highlight=False)
     with console.capture() as shown:
         console.print(table(old))
-    assert (
-        "has said nothing for 100 s" in shown.get() and "No station has called yet" in shown.get()
-    )
+    assert "has been silent for 100 s" in shown.get() and "No station has called yet" in shown.get()
     assert "pinned: all to version 1" in shown.get()
 
 
 def test_an_order_that_nobody_takes_is_withdrawn_and_what_was_left_is_not_obeyed(
     start, tmp_path, monkeypatch
 ):
-    with pytest.raises(BridgeError, match="run: expected the folder of a run that stations feed"):
+    with pytest.raises(BridgeError, match="run: expected the folder of a run with stations"):
         give(tmp_path / "run", ReleaseCommand(action="rollback"))
     (tmp_path / "run/orders").mkdir(parents=True)
     (tmp_path / "run/recipe.yaml").write_text("")
     with pytest.raises(
-        BridgeError, match="expected an answer within 0 s, got none; the order is withdrawn"
+        BridgeError, match="expected an answer within 0 s, got none; the command is withdrawn"
     ):
         give(tmp_path / "run", ReleaseCommand(action="rollback"), patience_s=0.2)
     assert list((tmp_path / "run/orders").iterdir()) == []
@@ -321,7 +321,7 @@ def test_an_order_that_nobody_takes_is_withdrawn_and_what_was_left_is_not_obeyed
     thief = threading.Thread(target=take_and_die)
     thief.start()
     with pytest.raises(
-        BridgeError, match="got none; but it has taken the order. rlinf fleet status says"
+        BridgeError, match="got none; but it has accepted the command. rlinf fleet status shows"
     ):
         give(tmp_path / "run", ReleaseCommand(action="rollback"), patience_s=1.0)
     thief.join()
@@ -347,7 +347,9 @@ def test_an_order_that_nobody_takes_is_withdrawn_and_what_was_left_is_not_obeyed
     trainer.wait("a", 2)
     assert not left.exists() and not left.with_suffix(".answer").exists()
     waits.join()
-    assert given[0].name.startswith("2-") and "station 'nobody': expected one that" in errors[0]
+    assert (
+        given[0].name.startswith("2-") and "station 'nobody': expected a station that" in errors[0]
+    )
     huge = '{"action": "pin", "version": 1%s}' % ("0" * 300)
     for number, text in enumerate(
         (

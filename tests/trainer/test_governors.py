@@ -168,9 +168,7 @@ def test_a_run_draws_fairly_and_makes_the_one_wait_that_sends_more_than_is_drawn
     )
     report = run.report()
     assert set(report["waiting"]) == {"quick"}
-    assert (
-        "station 'quick' waits for the learner: of what it has sent" in report["waiting"]["quick"]
-    )
+    assert "station 'quick' waits for the learner: of its transitions" in report["waiting"]["quick"]
     while run.data.due(run.updates, run.learner):
         turn(run)
     assert run.report()["waiting"] == {}, "who has nothing to learn for keeps nobody waiting"

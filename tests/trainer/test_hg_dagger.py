@@ -106,7 +106,7 @@ def test_of_a_takeover_that_ends_only_chunks_count_that_are_the_persons_as_far_a
 def test_in_simulators_a_label_is_of_one_time_step(recipe):
     with pytest.raises(
         RecipeError,
-        match="in simulators dagger asks the expert at every time step, expected 1, got 4",
+        match="in simulators dagger queries the expert at every time step, expected 1, got 4",
     ):
         check_source(recipe.but(simulation=recipe.simulation.but(environments=1)))
     with pytest.raises(RecipeError, match="With algorithm.gated=true"):

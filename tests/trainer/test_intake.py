@@ -79,7 +79,7 @@ def test_what_was_asked_for_is_of_each_time_step(spool, task, tmp_path):
 
 
 REFUSED = {
-    "nobody commanded": (dict(leave=("applied",)), "nobody commanded the arm"),
+    "nobody commanded": (dict(leave=("applied",)), "the arm had no commander"),
     "mixed action sizes": (
         dict(change=at("applied", 3, requested=np.zeros(2))),
         r"actions of one size, got \[2, 3\]",
@@ -115,7 +115,7 @@ REFUSED = {
     "large discount": (dict(change=at("timestep", 3, discount=2.0)), "discounts"),
     "time goes back": (
         dict(change=at("timestep", 3, header=stamped)),
-        "expected stamps that increase",
+        "expected increasing stamps",
     ),
     "unknown mode": (
         dict(mode="attack"),
@@ -137,7 +137,7 @@ REFUSED = {
         dict(
             change=lambda t, n, m: t in ("timestep", "episode") and setattr(m, "episode_id", "b-2")
         ),
-        r"expected a recording of that id, got one of b-2\. It is not trained on",
+        r"expected a recording of that id, got one of b-2\. It is not used for training",
     ),
     "an observation of another name": (
         dict(change=lambda t, n, m: t == "timestep" and setattr(m.vectors[0], "name", "x")),
@@ -277,7 +277,7 @@ def test_recordings_stay_where_they_are_and_need_one_that_can_be_learned_from(
     read_recordings((str(spool.root / "closed"),), run, taken)
     assert [episode.id for episode in taken] == ["good"] and good.exists() and bad.exists()
     with pytest.raises(
-        RecipeError, match="all 1 were refused, the last because: .*nobody commanded the arm"
+        RecipeError, match="all 1 were refused, the last one: .*the arm had no commander"
     ):
         read_recordings((str(bad),), intake(tmp_path / "other", task.spec), taken)
     with pytest.raises(RecipeError, match="expected recorded episodes .* found none"):
@@ -308,7 +308,7 @@ def test_where_there_is_no_room_for_an_episode_the_run_ends_and_nothing_is_refus
     def insert(trajectory):
         raise error
 
-    with pytest.raises(raised, match="expected room to learn from it|died|no such module"):
+    with pytest.raises(raised, match="expected memory to load it|died|no such module"):
         run.take(folder, insert)
     assert (
         folder.is_dir()

@@ -102,8 +102,7 @@ def test_a_learner_of_another_algorithm_is_refused_with_the_parts_of_both(before
     )
     assert str(refused.value) == (
         f"simulation.initial_policy: expected in {before / 'checkpoints'} a learner with "
-        f"{expected}, got {actual}. "
-        "Name a run of iql, or a policy file to take the policy alone"
+        f"{expected}, got {actual}. Name a run of iql, or a policy file to use only the policy"
     )
     with pytest.raises(RecipeError, match=re.escape(f"{expected}, got none. Name a run of iql")):
         inherit(other, tmp_path, "iql")

@@ -57,7 +57,8 @@ def weights(folder):
 def test_a_process_that_is_in_another_cluster_says_so():
     with pytest.raises(
         RlinfError,
-        match="to join the Ray cluster at 10.0.0.1:6379, and this process is in the one at ",
+        match="to join the Ray cluster at 10.0.0.1:6379, but this process has already joined "
+        "the one at ",
     ):
         connect("10.0.0.1:6379")
     assert connect(ray.get_runtime_context().gcs_address) is ray is connect()

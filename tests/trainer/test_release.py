@@ -262,7 +262,7 @@ def test_a_restarted_trainer_goes_on_with_trial_pins_and_what_was_refused(tmp_pa
     (tmp_path / FILE).write_text(json.dumps({"current": "one"}))
     with pytest.raises(
         RlinfError,
-        match=r"(?s)release.json: expected what this trainer has written.*Mend it, or delete",
+        match=r"(?s)release.json: expected a file of this trainer.*Correct or delete",
     ):
         fleet.again()
 

@@ -106,7 +106,7 @@ def test_one_that_turns_out_worse_is_rolled_back_for_all_and_never_tried_again(t
     fleet.play(2, [0], station="b")
     assert fleet.look(2) == [1, 1] and fleet.record.watched is None
     assert fleet.record.refused[2] == (
-        "success worse since it went to all: 10 of 16 succeeded, interlock 0.0%; version 1 "
+        "success worse since its release to all: 10 of 16 succeeded, interlock 0.0%; version 1 "
         "there: 16 of 16 succeeded, interlock 0.0%"
     )
     assert "version 2 is rolled back to 1: success worse" in fleet.record.decisions[-1]
@@ -224,15 +224,16 @@ def test_people_see_what_is_compared_and_when_it_would_be_rolled_back(tmp_path):
             console.print(table(summary))
         return text.get()
 
-    assert "Version 2 is watched since it went to all: no episode of it has come yet." in shown()
+    assert (
+        "Version 2 was released to all and is watched: no episode of it has arrived yet." in shown()
+    )
     fleet.play(2, [0, 1, 0, 0], station="b")
     assert (
-        "Version 2 since it went to all, 4 episodes: 1 of 4 succeeded, interlock 0.0%; version 1 "
-        "there: 4 of 4 "
-        "succeeded, interlock 0.0%. p: success 0.35; rolled back at 0.1."
+        "Version 2 since its release to all, 4 episodes: 1 of 4 succeeded, interlock 0.0%; "
+        "version 1 there: 4 of 4 succeeded, interlock 0.0%. p: success 0.35; rolled back at 0.1."
     ) in shown()
     fleet.record.watched.old.clear()
-    assert "Nothing is left to compare it with: it stays." in shown()
+    assert "No episode is left for a comparison, so it stays." in shown()
 
 
 def test_a_pin_and_a_drain_of_a_station_that_is_no_more_can_be_taken_off_and_nothing_else_be_asked_of_it(
@@ -247,7 +248,7 @@ def test_a_pin_and_a_drain_of_a_station_that_is_no_more_can_be_taken_off_and_not
         ).endswith(": 'gone'")
     assert (fleet.record.pins, fleet.record.drained) == ({}, [])
     with pytest.raises(
-        RlinfError, match="station 'gone': expected one that this trainer has heard of: a, b"
+        RlinfError, match="station 'gone': expected a station that has called this trainer: a, b"
     ):
         orders._obey(ReleaseCommand(action="drain", stations=["gone"]), fleet.last_reports)
 
@@ -271,7 +272,7 @@ def test_commands_are_obeyed_in_the_order_in_which_they_were_given_whatever_the_
             path.name.partition("-")[0] for path in orders.folder.glob("1?-*.json")
         ),
     )
-    with pytest.raises(BridgeError, match="the order is withdrawn"):
+    with pytest.raises(BridgeError, match="the command is withdrawn"):
         give(tmp_path, ReleaseCommand(action="rollback"), patience_s=0.1)
     assert set(waiting) == {"10", "11"}
     orders.execute({})

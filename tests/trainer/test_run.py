@@ -383,7 +383,7 @@ def test_a_checkpoint_of_an_earlier_version_is_refused_in_words(spool, task, tmp
     checkpoint.save(tmp_path / "run/checkpoints", "older", state)
     with pytest.raises(
         RlinfError,
-        match="got none of source, clock, as an earlier version wrote it. Begin another run",
+        match="got none of source, clock. An earlier version wrote it. Begin another run",
     ):
         run_of(task, tmp_path / "run")
 

@@ -43,7 +43,7 @@ def test_an_episode_of_another_station_than_the_one_that_sent_it_is_set_aside_wi
     assert stations.taken == ["by_a"] and not (tmp_path / "run/inbox/by_b").exists()
     assert (tmp_path / "run/refused/by_b").is_dir()
     reason = (tmp_path / "run/refused/by_b.reason.txt").read_text()
-    assert "station: expected 'b', under which name it was sent, got a recording of 'a'" in reason
+    assert "station: expected 'b', the name of its sender, got a recording of 'a'" in reason
     again = Intake(tmp_path / "run", task.spec, 100)  # who sent it is known after a restart too
     assert (
         again.journal.station("by_a"),

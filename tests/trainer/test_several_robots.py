@@ -65,9 +65,8 @@ def test_stations_of_two_robots_feed_one_policy_and_of_a_third_one_are_refused(t
         assert clients["b"].register(json.dumps(two.to_dict()), "beef") == ""
         why = clients["c"].register(json.dumps(third.to_dict()), "beef")
         assert why.startswith(
-            "station 'c': specs: expected those that this trainer learns for "
-            f"(one {one.hash}, two {two.hash}) against what this station has ({third.hash}): "
-            "nearest is robot 'one': "
+            f"station 'c': specs: expected those of this trainer (one {one.hash}, two {two.hash}), "
+            f"got those of this station ({third.hash}): nearest is robot 'one': "
         )
         assert (
             "observation 'gripper': absent against float32[1]" in why

@@ -217,7 +217,7 @@ def test_a_run_that_diverges_stops_and_keeps_what_was_good(tmp_path, monkeypatch
         (["algorithm={name: dsrl}"], "policy.kind: dsrl trains latent_noise, got 'tanh_gaussian'"),
         (
             ["algorithm={name: dagger}", "policy.horizon=2"],
-            "in simulators dagger asks the expert at every time step",
+            "in simulators dagger queries the expert at every time step",
         ),
         (
             ["algorithm={name: grpo}", "policy.kind=gaussian", "simulation.environments=3"],

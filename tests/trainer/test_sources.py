@@ -155,7 +155,7 @@ def test_on_stations(name, tmp_path):
     statuses = {run.insert(episode) for episode in episodes(recipe, 4, version=run.version)}
     turn(run, 10)
     assert statuses == (
-        {"not learned from"}
+        {"not used for training"}
         if name == "sft"
         else {"demonstration"}
         if name in ("iql", "recap")
@@ -224,8 +224,8 @@ def test_recordings_are_refused_where_nothing_would_be_learned_from_them(name, s
         ([], "; stations call 127.0.0.1:50551 with the token in {}/bridge.token; Ctrl-C ends it"),
         (
             ["collect.recordings=[there]"],
-            "; recordings demonstrate, and stations call 127.0.0.1:50551 "
-            "with the token in {}/bridge.token; Ctrl-C ends it",
+            "; demonstrations come from recordings; stations call 127.0.0.1:50551 with the token "
+            "in {}/bridge.token; Ctrl-C ends it",
         ),
     ],
 )
@@ -261,7 +261,8 @@ def test_recordings_that_demonstrate_nothing_are_said_and_nothing_waits_for_ever
     )
     with pytest.raises(
         RecipeError,
-        match="expected a demonstration that succeeded, .* got .*1 failed demonstration, 1 e",
+        match="expected a successful demonstration of each robot, got .*1 failed demonstration, "
+        "1 e",
     ):
         train(recipe, tmp_path / "run")
 
@@ -278,7 +279,7 @@ def test_two_recordings_of_one_id_and_other_content_are_not_one(task, tmp_path):
     )
     with pytest.raises(
         RecipeError,
-        match="expected every id once, got 'a-1' in .*/one/closed/a-1 and, with other content",
+        match="expected unique ids, got 'a-1' with different content in .*/one/closed/a-1 and in",
     ):
         train(recipe, tmp_path / "run")
 

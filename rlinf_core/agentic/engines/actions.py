@@ -71,7 +71,8 @@ class ActionEngine(OpenAIEngine):
         super().__init__(url, **options)
         if self.kind != "vllm":
             raise EngineError(
-                f"{self.url}: expected vLLM, which draws among allowed_token_ids, got '{self.kind}'"
+                f"{self.url}: expected vLLM, which samples from allowed_token_ids, got "
+                f"'{self.kind}'"
             )
         check_policy(policy)
         self.policy = policy
@@ -121,7 +122,7 @@ class ActionEngine(OpenAIEngine):
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise EngineError(
                 f"{self.url}: expected token ids and their log-probabilities, got "
-                f"'{escape_ascii(answer)[:300]}'. Use a vLLM that knows return_token_ids"
+                f"'{escape_ascii(answer)[:300]}'. Use a vLLM with return_token_ids"
             ) from error
         if prompt != request.prompt:
             at = next(
@@ -227,7 +228,7 @@ class EngineActor:
             raise EngineMismatchError(
                 f"engine: after the update to version {self.engine.version} expected the trainer's "
                 f"log-probabilities within {tolerance:g} nats, got a difference of {worst:.2g}. "
-                "Restart the server: it holds other weights, or features of older ones"
+                "The server has other weights, or cached features of older ones. Restart it"
             )
         return worst
 

@@ -82,12 +82,13 @@ class OpenAIEngine(Engine):
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise EngineError(
-                f"engine: expected a url as http://127.0.0.1:8000/v1, got '{escape_ascii(url)}'"
+                "engine: expected a url such as http://127.0.0.1:8000/v1, got "
+                f"'{escape_ascii(url)}'"
             )
         self.is_near = parts.hostname in LOOPBACK
         if key_variable and parts.scheme == "http" and not self.is_near:
             raise EngineError(
-                "engine: expected https://, as a key goes with each request, got "
+                "engine: expected https://, since each request contains a key, got "
                 f"'{escape_ascii(url)}'"
             )
         self.url = url.rstrip("/").removesuffix("/v1")
@@ -162,7 +163,7 @@ class OpenAIEngine(Engine):
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             raise EngineError(
                 f"{self.url}: expected token ids and their log-probabilities, got "
-                f"'{escape_ascii(answer)[:300]}'. Use a server that knows return_token_ids (vLLM)"
+                f"'{escape_ascii(answer)[:300]}'. Use a server with return_token_ids (vLLM)"
             ) from error
         is_sound = (
             0 < len(tokens) == len(values) <= request.max_new_tokens

@@ -193,10 +193,9 @@ def _clone_view(layer: nn.Module, inputs: Any, output: Tensor) -> Tensor:
 def _check(optimiser: torch.optim.Optimizer, *_: Any) -> None:
     if not _backward[optimiser]:
         raise RlinfError(
-            "learner group: an optimiser made a step of its own, by the gradient of one process "
-            "alone. Let the algorithm step by rlinf_core.algorithms.common.learner.optimizer_step, "
-            "or learn "
-            "in one process"
+            "learner group: an optimiser stepped with the gradient of one process only. Let the "
+            "algorithm step by rlinf_core.algorithms.common.learner.optimizer_step, or learn in "
+            "one process"
         )
 
 

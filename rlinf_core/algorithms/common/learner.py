@@ -185,21 +185,18 @@ class Checkpointed(Learner, ABC):
         """
         if state["modules"].keys() != self.modules.keys():
             raise RecipeError(
-                f"algorithm: expected a learner of {', '.join(state['modules'])}, as in the "
-                f"checkpoint that "
-                f"the run goes on from, got one of {', '.join(self.modules)}. Leave the settings "
-                f"that add or "
-                "take away a part (ema_rate, reference_kl) as they were, or choose another --out"
+                f"algorithm: expected a learner of {', '.join(state['modules'])}, as in the run's "
+                f"checkpoint, got one of {', '.join(self.modules)}. Keep the settings that add or "
+                "remove a part (ema_rate, reference_kl), or choose another --out"
             )
         for name, module in self.modules.items():
             current = module.state_dict()
             if other := sorted(set(current) ^ set(state["modules"][name])):
                 raise RecipeError(
                     f"algorithm: expected a learner whose {name} has the checkpoint's parts, got "
-                    f"one that "
-                    f"differs in {len(other)}, as {other[0]}: another release made it. Take its "
-                    f"policy alone "
-                    "(simulation.initial_policy: a file of its policies/), in another --out"
+                    f"one that differs in {len(other)}, as {other[0]}. Another release wrote it. "
+                    "Use only its policy (simulation.initial_policy: a file of its policies/) in "
+                    "another --out"
                 )
             module.load_state_dict(
                 {

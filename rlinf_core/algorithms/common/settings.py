@@ -42,9 +42,8 @@ class Computing(Settings):
     def _either(self) -> Computing:
         if self.gradient_checkpointing and self.compile:
             raise ValueError(
-                "gradient_checkpointing: expected false where networks are compiled, which plan "
-                "themselves what is kept; "
-                "got true. Choose one of both"
+                "gradient_checkpointing: expected false with compile, which plans the memory "
+                "itself, got true. Set one of the two to false"
             )
         return self
 
@@ -261,7 +260,7 @@ class ActorCriticSettings(AlgorithmSettings):
         "A chunk always sums its own rewards",
     )
     learning_rate: float = Field(
-        3e-4, gt=0, le=1, description="of Adam for actor, critics and temperature"
+        3e-4, gt=0, le=1, description="learning rate of Adam for actor, critics and temperature"
     )
     critic_learning_rate: float | None = Field(
         None,

@@ -24,7 +24,13 @@ class Config(DemonstrationSettings):
         lt=1,
         description="expectile of the values in V. Near 1 it is the best action in the data",
     )
-    temperature: float = Field(3.0, ge=0, description="how much better actions are preferred")
+    temperature: float = Field(
+        3.0,
+        ge=0,
+        description="inverse temperature of the advantage "
+        "weights. A larger value prefers better "
+        "actions more",
+    )
     weight_limit: float = Field(100.0, gt=0, description="largest weight of a sample or action")
     critic_hidden: Widths = Field(
         (256, 256), description="widths of the hidden layers of critics and value"
@@ -34,7 +40,7 @@ class Config(DemonstrationSettings):
         0.005, gt=0, le=1, description="rate tau of the target critics' moving average"
     )
     learning_rate: float = Field(
-        3e-4, gt=0, le=1, description="of Adam; the actor's falls to 0 along a cosine"
+        3e-4, gt=0, le=1, description="learning rate of Adam. The actor's falls to 0 along a cosine"
     )
     image_shift: int = Field(0, ge=0, description="largest random shift of images [pixels] (DrQ)")
 

@@ -22,7 +22,6 @@ class Config(GRPO):
     beta: float = Field(
         0.001,
         ge=0,
-        description="weight of the log-ratio to the policy that training began with, taken off "
-        "every step's "
-        "reward",
+        description="weight of the log-ratio to the initial policy. It is subtracted from each "
+        "step's reward",
     )

@@ -24,7 +24,7 @@ class Config(RLPD):
         20,
         gt=0,
         le=10_000,
-        description="episodes that the base plays alone at first, which measure its success",
+        description="first episodes of the base policy alone, which measure its success",
     )
     growth: float = Field(
         0.05, gt=0, le=1, description="share of the full correction that each episode adds, up to 1"
@@ -36,9 +36,8 @@ class Config(RLPD):
         0.9,
         ge=0,
         le=1,
-        description="where the window's success falls below this share of the base's, the "
-        "correction is "
-        "halved and the window begins anew",
+        description="if the window's success falls below this share of the base's, the "
+        "correction is halved and a new window begins",
     )
 
     @property

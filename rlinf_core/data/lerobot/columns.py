@@ -120,7 +120,7 @@ def task_texts(table: pa.Table) -> dict[int, str]:
     ):
         if index is None or text is None:
             raise ValueError(
-                f"meta/tasks.parquet: expected a number and a text of each task, got {index} and "
+                f"meta/tasks.parquet: expected a number and a text for each task, got {index} and "
                 f"{'none' if text is None else escape_ascii(text)}"
             )
         if tasks.setdefault(int(index), text) != text:
@@ -195,11 +195,11 @@ class Pictures:
         try:
             frame = next(self._frames, None)
         except (OSError, av.FFmpegError) as error:
-            raise EpisodeError(f"{self.path}: expected a whole video, got: {error}") from error
+            raise EpisodeError(f"{self.path}: expected an intact video, got: {error}") from error
         if frame is not None and frame.pts is None:
             raise EpisodeError(
-                f"{self.path}: expected a time stamp of each picture, got one without. Encode it "
-                f"anew"
+                f"{self.path}: expected a time stamp for each frame, got a frame without one. "
+                "Encode the video again"
             )
         return frame
 
@@ -238,17 +238,15 @@ def decode_image(cell: Any, root: Path) -> np.ndarray:
         file = (root / path).resolve()
         if not file.is_relative_to(root.resolve()) or not file.is_file():
             raise ValueError(
-                f"expected the bytes of a picture, or its file below the data set's folder, got "
-                f"only the path "
-                f"'{path}', where no such file is. Put the file there, or save the set with "
-                f"embedded pictures"
+                "expected the bytes of a picture, or its file below the data set's folder, got "
+                f"only the path '{path}', which does not exist there. Copy the file there, or save "
+                "the data set with embedded pictures"
             )
         data = file.read_bytes()
     pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED) if data else None
     if pixels is None:
         raise ValueError(
-            f"expected a picture that can be decoded (PNG or JPEG), got {len(data)} bytes that are "
-            f"none"
+            f"expected a picture (PNG or JPEG), got {len(data)} bytes that cannot be decoded"
         )
     if pixels.dtype != np.uint8:
         raise ValueError(f"expected 8 bits a channel, got {pixels.dtype}. Is it a depth image?")

@@ -195,8 +195,8 @@ class Dataset:
         if not videos or videos[-1].path.stat().st_size > VIDEO_BYTES:
             if shape[0] % 2 or shape[1] % 2:
                 raise EpisodeError(
-                    f"'{key}': expected pictures of even height and width, which {PIXELS} has, got "
-                    f"{shape[0]}x{shape[1]}"
+                    f"'{key}': expected pictures of even height and width, as {PIXELS} requires, "
+                    f"got {shape[0]}x{shape[1]}"
                 )
             threads = max(1, (os.cpu_count() or 1) // len(self.videos))
             videos.append(
@@ -302,10 +302,9 @@ def _pattern(path: str) -> str:
 def _fps(spec: StationSpec) -> int:
     if round(spec.control_hz) != spec.control_hz or spec.control_hz < 1:
         raise EpisodeError(
-            f"expected a whole number of time steps a second, which LeRobot has, got "
-            f"{spec.control_hz:g}. Where no specs were recorded, its stamps show it: name the "
-            f"recipe that "
-            "it was recorded with, --recipe"
+            "expected a whole number of time steps per second, as LeRobot requires, got "
+            f"{spec.control_hz:g}. A recording without specs gives this rate from its stamps. Name "
+            "its recipe with --recipe"
         )
     return int(spec.control_hz)
 

@@ -59,9 +59,8 @@ def import_dataset(
         raise
     except Exception as error:  # the readers raise many kinds for damaged files; the user needs one
         raise EpisodeError(
-            f"{root}: expected a whole LeRobot data set, got: {type(error).__name__}: "
-            f"{escape_ascii(error)}. "
-            "Nothing was written"
+            f"{root}: expected an intact LeRobot data set, got: {type(error).__name__}: "
+            f"{escape_ascii(error)}. Nothing was written"
         ) from error
 
 
@@ -101,9 +100,8 @@ def _specs(data: DataSet, recipe: str | None, overrides: list[str]) -> tuple[Sta
         return station_task(loaded).spec, loaded.station.name
     if not data.metadata:
         raise EpisodeError(
-            f"{data.root}: expected --recipe, whose station's specs the data set shall have: only "
-            f"what "
-            "`rlinf data export lerobot` wrote says them itself"
+            f"{data.root}: expected --recipe with the station's specs, got none. Only data sets of "
+            "`rlinf data export lerobot` contain their specs"
         )
     return StationSpec.from_dict(data.metadata["spec"]), ""
 
@@ -117,7 +115,7 @@ def _unknown(cameras: dict[str, str], spec: StationSpec) -> Iterator[str]:
     for name in cameras:
         if name not in camera_names:
             yield (
-                f"--camera {name}: expected one that the station observes, "
+                f"--camera {name}: expected a camera that the station observes, "
                 f"{', '.join(camera_names) or 'which are none'}"
             )
 
@@ -126,7 +124,7 @@ def _faults(data: DataSet, spec: StationSpec, names: dict[str, str]) -> Iterator
     """Yield each feature that does not fit, with the expected and the actual form."""
     if data.fps != spec.control_hz:
         yield (
-            f"fps: expected {spec.control_hz:g}, the station's time steps a second, got "
+            f"fps: expected {spec.control_hz:g} (the station's time steps per second), got "
             f"{data.fps:g}"
         )
     described = {
@@ -144,8 +142,7 @@ def _faults(data: DataSet, spec: StationSpec, names: dict[str, str]) -> Iterator
             yield (
                 f"feature '{name}': expected the names {', '.join(expected)}, in any order, got "
                 f"{escape_ascii(', '.join(data.names(name)))}. If they are the same quantities, "
-                f"write the station's names "
-                "in their place in meta/info.json (features, names)"
+                "write the station's names to meta/info.json (features, names)"
             )
     for image in spec.images:
         if data.is_depth(names[image.name]):
@@ -258,9 +255,8 @@ def _check(episode: Episode, data: DataSet, spec: StationSpec | None) -> None:
         encoded(sorted(set(episode.instructions)))
     except SpecError as error:
         raise EpisodeError(
-            f"{data.root}: meta/tasks.parquet: {error}. --instruction says another one for all. "
-            f"Nothing was "
-            "written"
+            f"{data.root}: meta/tasks.parquet: {error}. --instruction sets another one for all "
+            "episodes. Nothing was written"
         ) from error
     check_values(episode, spec)
     if spec is None:
@@ -272,11 +268,10 @@ def _check(episode: Episode, data: DataSet, spec: StationSpec | None) -> None:
         largest = float(np.abs(episode.requested[frame, row]))
         if largest > scale * (1 + STEP_TOLERANCE):
             raise EpisodeError(
-                f"{data.root}: feature 'action': expected '{name}' within {scale:g} {unit} either "
-                f"way, a "
-                f"step of the station, got {largest:g} in episode {episode.id}, frame {frame}. Are "
-                f"its "
-                "actions of another kind, or in other units? Nothing was written"
+                f"{data.root}: feature 'action': expected '{name}' within {scale:g} {unit} in both "
+                f"directions (a step of the station), got {largest:g} in episode {episode.id}, "
+                f"frame {frame}. Are its actions of another kind, or in other units? Nothing was "
+                "written"
             )
 
 

@@ -70,7 +70,7 @@ class DataSet:
             self.sentences = task_texts(pq.read_table(self._file("meta/tasks.parquet")))
         except (OSError, pa.ArrowException, ValueError) as error:
             raise self.error(
-                f"expected a whole LeRobot data set, got: {escape_ascii(error)}"
+                f"expected an intact LeRobot data set, got: {escape_ascii(error)}"
             ) from error
         self.starts, self.ends = self._spans()
         metadata = self._json("rlinf") if (root / "meta/rlinf.json").exists() else {}
@@ -103,7 +103,7 @@ class DataSet:
             document = json.loads(path.read_text())
         except (OSError, ValueError) as error:
             raise self.error(
-                f"expected a LeRobot data set, got no meta/{name}.json that can be read: "
+                f"expected a LeRobot data set, got no meta/{name}.json in readable form: "
                 f"{escape_ascii(error)}"
             ) from error
         if not isinstance(document, dict):
@@ -166,16 +166,15 @@ class DataSet:
             for key in ("episode_index", "length"):
                 if not isinstance(row.get(key), int):
                     raise self.error(
-                        f"meta/episodes: expected a whole number '{key}' of each episode, got "
+                        f"meta/episodes: expected an integer '{key}' of each episode, got "
                         f"{escape_ascii(row.get(key, 'none'))}"
                     )
         rows.sort(key=lambda row: row["episode_index"])
         indexes = [row["episode_index"] for row in rows]
         if twice := sorted({index for index in indexes if indexes.count(index) > 1}):
             raise self.error(
-                f"meta/episodes: expected each episode once, got several of episode {twice[0]}. "
-                f"Are there "
-                "files of two data sets in one folder?"
+                "meta/episodes: expected each episode once, got several rows of episode "
+                f"{twice[0]}. Are there files of two data sets in one folder?"
             )
         if not rows:
             raise self.error("meta/episodes: expected at least one episode, got none")
@@ -212,8 +211,8 @@ class DataSet:
                 )
         if order is None:
             raise self.error(
-                "expected a column 'frame_index' or 'index' in data/, which orders the frames, got "
-                f"{', '.join(map(escape_ascii, table.column_names))}"
+                "expected a column 'frame_index' or 'index' in data/for the order of the frames, "
+                f"got {', '.join(map(escape_ascii, table.column_names))}"
             )
         keys = [
             np.asarray(table[name].to_pylist()).reshape(len(table), -1)[:, 0]
@@ -230,9 +229,8 @@ class DataSet:
         indexes = [self.index(number) for number in range(len(self))]
         if stray := sorted({*column.tolist()} - {*indexes}):
             raise self.error(
-                f"data/: expected frames of the episodes that meta/episodes describes "
-                f"({_shortened(indexes)}), got "
-                f"some of episode {stray[0]}. Are there files of two data sets in one folder?"
+                f"data/: expected frames of the episodes in meta/episodes ({_shortened(indexes)}), "
+                f"got some of episode {stray[0]}. Are there files of two data sets in one folder?"
             )
         return np.searchsorted(column, indexes), np.searchsorted(column, indexes, side="right")
 
@@ -328,8 +326,8 @@ class DataSet:
                     "frame_index",
                     number,
                     frame,
-                    f"expected {frame}, as frames count from 0, got "
-                    f"{frames[frame]:g}: a frame is missing, or there twice",
+                    f"expected {frame}, since frames count from 0, got {frames[frame]:g}. A frame "
+                    "is missing or occurs twice",
                 )
         if "index" in columns:
             for frame in np.flatnonzero(np.diff(columns["index"][:, 0]) <= 0)[:1].tolist():
@@ -338,8 +336,8 @@ class DataSet:
                     "index",
                     number,
                     frame + 1,
-                    f"expected a number above {before:g}, the one of the frame "
-                    f"before it, got {after:g}",
+                    f"expected a number above {before:g}, that of the previous frame, got "
+                    f"{after:g}",
                 )
         times, step = columns["timestamp"][:, 0], 1 / self.fps
         steps = np.diff(times)
@@ -348,8 +346,8 @@ class DataSet:
                 "timestamp",
                 number,
                 frame + 1,
-                f"expected {times[frame] + step:.4f} s, {step:g} s after the "
-                f"frame before it, got {times[frame + 1]:.4f} s. Was recording interrupted?",
+                f"expected {times[frame] + step:.4f} s, {step:g} s after the previous frame, got "
+                f"{times[frame + 1]:.4f} s. Was recording interrupted?",
             )
 
     def stamps_s(self, columns: dict[str, np.ndarray]) -> np.ndarray:
@@ -376,9 +374,8 @@ class DataSet:
             return (self.instruction,) * (length + 1)
         if "task_index" not in columns and len(self.sentences) > 1:
             raise self.error(
-                f"feature 'task_index': expected a column of data/, as there are "
-                f"{len(self.sentences)} tasks, "
-                "got none. --instruction says one for all"
+                "feature 'task_index': expected a column of data/, since there are "
+                f"{len(self.sentences)} tasks, got none. --instruction sets one for all episodes"
             )
         only = next(iter(self.sentences), 0)
         indexes = (
@@ -392,10 +389,9 @@ class DataSet:
                     "task_index",
                     number,
                     frame,
-                    f"expected a task of meta/tasks.parquet "
-                    f"({_shortened(sorted(self.sentences))}), got {index}; --instruction says "
-                    f"one for "
-                    f"all",
+                    "expected a task of meta/tasks.parquet "
+                    f"({_shortened(sorted(self.sentences))}), got {index}; --instruction sets one "
+                    "for all episodes",
                 )
         return tuple([self.sentences[index] for index in [*indexes, indexes[-1]]])
 
@@ -421,8 +417,8 @@ class DataSet:
                     key,
                     number,
                     frame,
-                    f"expected a picture of {_size(self.shape(key))}, as meta/info.json "
-                    f"says, got {_size(image.shape)}",
+                    f"expected a picture of {_size(self.shape(key))}, as in meta/info.json, got "
+                    f"{_size(image.shape)}",
                 )
         return np.stack(images if len(images) > len(times) else [*images, images[-1]])
 

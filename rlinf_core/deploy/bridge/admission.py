@@ -122,9 +122,9 @@ class Admission:
         if name != station:
             raise Refusal(
                 grpc.StatusCode.PERMISSION_DENIED,
-                f"station '{station}': its certificate is that of '{name}': "
-                f"expected {STATION} to be that. Set station.name={name}, or carry the right files "
-                f"over",
+                f"station '{station}': its certificate belongs to '{name}'. Expected the same "
+                f"name in {STATION}. Set station.name={name}, or copy the right files to this "
+                "station",
             )
         if why := self.fleet.why_not(station, certificate):
             raise Refusal(grpc.StatusCode.UNAUTHENTICATED, f"station '{station}': {why}")
@@ -135,11 +135,10 @@ class Admission:
             raise Refusal(
                 grpc.StatusCode.UNAUTHENTICATED,
                 (
-                    f"station '{station}': expected the token of this trainer, which lies in "
+                    f"station '{station}': expected the token of this trainer from "
                     f"{self.token_file}, got {'another' if shown else 'none'}. A station of the "
-                    f"same user "
-                    "on this machine finds it by itself; another needs a copy of the file, and "
-                    "bridge.token_file=<copy> (docs/howto/fleet.md)"
+                    "same user on this machine reads that file. Another station needs a copy of "
+                    "the file and bridge.token_file=<copy> (docs/howto/fleet.md)"
                 ),
             )
         if self.stations and station not in self.stations:
@@ -160,9 +159,8 @@ class Admission:
             raise Refusal(
                 grpc.StatusCode.ALREADY_EXISTS,
                 f"station '{station}': another station of that name is "
-                f"connected, from {lease.peer}. Give each its own station.name (one that was "
-                f"started again is "
-                f"let in after {LEASE_S:.0f} s)",
+                f"connected, from {lease.peer}. Give each station its own station.name "
+                f"(a restarted station is accepted after {LEASE_S:.0f} s)",
             )
         self._leases = {name: other for name, other in self._leases.items() if other.alive}
         if len(self._leases) >= MOST:
@@ -192,9 +190,8 @@ class OtherVersions(grpc.GenericRpcHandler):
             await context.abort(
                 grpc.StatusCode.FAILED_PRECONDITION,
                 (
-                    f"the bridge's protocol: expected version {VERSION}, which this trainer "
-                    f"speaks, got version {match[1]}. "
-                    "Install the same version of rlinf at trainer and stations"
+                    f"the bridge's protocol: expected version {VERSION} of this trainer, got "
+                    f"version {match[1]}. Install the same version of rlinf on trainer and stations"
                 ),
             )
 
@@ -266,10 +263,9 @@ class Registered:
         if self.specs is None or self.specs.member(specs.hash) is not None:
             return ""
         return (
-            f"specs: expected those that this trainer learns for ({self.specs.description}) "
-            f"against what this station has "
-            f"({specs.hash}): {self.specs.difference(specs)}. Start both with the same task, "
-            f"cameras and image size"
+            f"specs: expected those of this trainer ({self.specs.description}), got those of this "
+            f"station ({specs.hash}): {self.specs.difference(specs)}. Start both with the same "
+            "task, cameras and image size"
         )
 
     def why_not(self, station: str) -> str:
@@ -300,12 +296,13 @@ class DownloadSlots:
     async def acquire(self, station: str, context: grpc.aio.ServicerContext) -> AsyncIterator[None]:
         """Wait for a slot. An older download of the same station is ended."""
         if older := self._calls.get(station):
-            older.end(f"station '{station}': another call for a policy has come since")
+            older.end(f"station '{station}': a newer call for a policy has replaced this one")
         call = self._calls[station] = _Call(context)
         late = asyncio.get_running_loop().call_later(
             self.longest_s,
             call.end,
-            f"station '{station}': expected a policy to be read within {self.longest_s:.0f} s",
+            f"station '{station}': expected the station to read a policy within "
+            f"{self.longest_s:.0f} s",
         )
         try:
             async with self._free:

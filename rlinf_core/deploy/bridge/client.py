@@ -330,9 +330,9 @@ class BridgeClient:
             return
         if not is_plain(name) or not self._file(pb.PolicyRequest(file=name), folder).sha256:
             raise BridgeError(
-                f"policy {policy.version} from {self.address}: expected the file that it stands "
-                f"on, "
-                f"'{name[:200]}', in the trainer's policies/, got none. It is asked for again"
+                f"policy {policy.version} from {self.address}: expected its base file, "
+                f"'{name[:200]}', in the trainer's policies/, got none. The station requests it "
+                "again"
             )
         publish_file(
             aside(folder, name, -1), folder / name
@@ -355,8 +355,8 @@ class BridgeClient:
                 return got
             aside(folder, request.file, got.version).unlink(missing_ok=True)
         raise BridgeError(
-            f"policy {got.version} from {self.address} was cut short on the way; it is fetched "
-            f"again"
+            f"policy {got.version} from {self.address} arrived incomplete; the station fetches it "
+            "again"
         )
 
     def _once(self, request: pb.PolicyRequest, base: Fetched | None, folder: Path) -> Got:
@@ -436,23 +436,22 @@ class BridgeClient:
         code, details = error.code(), error.details() or ""
         if code == grpc.StatusCode.UNIMPLEMENTED:
             details = (
-                f"expected version {VERSION} of the bridge's protocol, which this station speaks, "
-                f"got a trainer "
-                f"that does not know it ({details}). Install the same version of rlinf at trainer "
-                f"and stations"
+                f"expected version {VERSION} of the bridge's protocol of this station, got a "
+                f"trainer without it ({details}). Install the same version of rlinf on trainer and "
+                "stations"
             )
         if code == grpc.StatusCode.UNAVAILABLE and any(sign in details for sign in NO_TLS):
             details += "; " + (
                 self.credentials.advice()
                 if self.credentials
                 else (
-                    "if it listens with bridge.fleet, this station needs bridge.credentials "
+                    "if the trainer uses bridge.fleet, this station needs bridge.credentials "
                     "(docs/howto/fleet.md)"
                 )
             )
         if code == grpc.StatusCode.UNAUTHENTICATED and self._tokens:
             details += (
-                f". This station looked in {', '.join(map(str, self._tokens))}, and "
+                f". This station searched {', '.join(map(str, self._tokens))}, and "
                 f"{'found another' if read_token(self._tokens) else 'found none'}"
             )
         kind = {grpc.StatusCode.UNAVAILABLE: away, grpc.StatusCode.DEADLINE_EXCEEDED: late}.get(
@@ -557,6 +556,6 @@ class Sender:
             self.client.upload(folder)
         except (RefusedError, EpisodeError) as error:
             refused_folder = self.spool.refuse(folder.name, str(error))
-            self.say(escape_ascii(f"set aside in {refused_folder}: {error}"))
+            self.say(escape_ascii(f"moved to {refused_folder}: {error}"))
         else:
             self.spool.mark_sent(folder.name)

@@ -57,20 +57,20 @@ def make_token(path: Path) -> str:
             status, text = os.fstat(file.fileno()), file.read(MAX_BYTES).strip()
     except (OSError, UnicodeDecodeError) as error:
         raise BridgeError(
-            f"bridge.token_file: expected a file that the trainer can read, or write "
-            f"anew, got: {error}. Name another with bridge.token_file"
+            "bridge.token_file: expected a file that the trainer can read or create, got: "
+            f"{error}. Name another with bridge.token_file"
         ) from error
     if not stat.S_ISREG(status.st_mode) or not TOKEN.fullmatch(text):
         raise BridgeError(
-            f"bridge.token_file: expected 32 to 256 letters, digits, - and _ in "
-            f"{path}, got something else. Remove it: the trainer makes another"
+            f"bridge.token_file: expected 32 to 256 letters, digits, - and _ in {path}, got other "
+            "content. Remove the file; the trainer creates another"
         )
     if status.st_mode & 0o007:
         raise BridgeError(
-            f"bridge.token_file: expected a file that other users cannot read, got "
-            f"mode {stat.S_IMODE(status.st_mode):04o} of {path}. Remove it: the "
-            "trainer makes another, with mode 0600. Where the file system has no modes, name "
-            "a file elsewhere with bridge.token_file"
+            "bridge.token_file: expected a file that other users cannot read, got mode "
+            f"{stat.S_IMODE(status.st_mode):04o} of {path}. Remove the file; the trainer creates "
+            "another with mode 0600. On a file system without modes, name a file elsewhere with "
+            "bridge.token_file"
         )
     return text
 
@@ -222,7 +222,7 @@ def read_certificate(path: Path) -> x509.Certificate:
         return parsed(path.read_bytes())
     except (OSError, ValueError) as error:
         raise BridgeError(
-            f"{path}: expected a certificate that rlinf fleet enroll has made, got {error}"
+            f"{path}: expected a certificate of rlinf fleet enroll, got {error}"
         ) from error
 
 
@@ -232,7 +232,7 @@ def read_key(path: Path) -> ec.EllipticCurvePrivateKey:
         key = serialization.load_pem_private_key(path.read_bytes(), None)
     except (OSError, ValueError) as error:
         raise BridgeError(
-            f"{path}: expected a private key that rlinf fleet enroll has made, got {error}"
+            f"{path}: expected a private key of rlinf fleet enroll, got {error}"
         ) from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise BridgeError(f"{path}: expected a key of the curve P-256, got another kind")

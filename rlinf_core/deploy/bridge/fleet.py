@@ -39,10 +39,12 @@ AUTHORITY_DAYS, TRAINER_DAYS = 3650.0, 825.0
 WARN_DAYS = 30.0  # before a certificate ends
 CA, CERTIFICATE, KEY = "ca.crt", "station.crt", "station.key"
 RENEW = (
-    "Renew it on the trainer's machine (rlinf fleet enroll {} --renew --out FOLDER), and "
-    "carry its new files over"
+    "Renew it on the trainer's machine (rlinf fleet enroll {} --renew --out FOLDER), and copy its "
+    "new files to the station"
 )
-AGAIN = "Enroll it on the trainer's machine (rlinf fleet enroll), and carry its new files over"
+AGAIN = (
+    "Enroll it on the trainer's machine (rlinf fleet enroll), and copy its new files to the station"
+)
 
 
 class Fleet:
@@ -87,8 +89,7 @@ class Fleet:
         if existing := [str(path) for path in carried if path.exists()]:
             raise BridgeError(
                 f"--out: expected a folder without {', '.join(existing)}, which another station "
-                f"may need. Name "
-                "another folder"
+                "may need. Choose another folder"
             )
         (ca, ca_key), key = self._authority(), make_key()
         certificate = signed(station, key, days, ca, ca_key)
@@ -107,16 +108,14 @@ class Fleet:
     def _cannot_enroll(self, station: str, renew: bool) -> str:
         if renew:
             return (
-                f"station '{station}': --renew: expected one that is enrolled in {self.folder}, of "
-                f"which there are "
+                f"station '{station}': --renew: expected a station enrolled in {self.folder}: "
                 f"{', '.join(self.days_left()) or 'none'}. Leave --renew out"
             )
         until = expiry(read_certificate(self._enrolled(station)))
         return (
-            f"station '{station}': enrolled already, until {until}. For new files before that, add "
-            f"--renew: the old "
-            f"ones hold until they end. Where somebody else may have its key, rlinf fleet revoke "
-            f"{station} first"
+            f"station '{station}': enrolled already, until {until}. For new files earlier, add "
+            "--renew; the old ones stay valid until they expire. If others may have its key, "
+            f"first run rlinf fleet revoke {station}"
         )
 
     def revoke(self, station: str) -> Path:
@@ -126,9 +125,8 @@ class Fleet:
         )  # unreadable certificates included
         if station not in enrolled:
             raise BridgeError(
-                f"station '{station[:200]}': expected one that is enrolled in {self.folder}, of "
-                f"which there "
-                f"are {', '.join(enrolled) or 'none'}"
+                f"station '{station[:200]}': expected a station enrolled in {self.folder}: "
+                f"{', '.join(enrolled) or 'none'}"
             )
         for path in (*self._renewed(station), self._enrolled(station)):
             moved_to = move(
@@ -179,7 +177,7 @@ class Fleet:
             revoked = any((self.folder / "revoked").glob(f"{station}.crt*"))
             return f"{'its certificate was revoked' if revoked else 'it is not enrolled'}. {AGAIN}"
         if shown not in map(read_certificate, (enrolled, *self._renewed(station))):
-            return f"its certificate was revoked, and another one made since. {AGAIN}"
+            return f"its certificate was revoked and replaced by another. {AGAIN}"
         return (
             "" if days_left(shown) > 0 else f"its certificate expired on {expiry(shown)}. {AGAIN}"
         )
@@ -201,8 +199,7 @@ class Fleet:
         if not (self.folder / CA).exists():
             raise BridgeError(
                 f"bridge.fleet: expected the folder of a fleet, got {self.folder} without {CA}. "
-                f"Name the "
-                "folder in which rlinf fleet enroll has enrolled the stations"
+                "Name the folder that rlinf fleet enroll wrote"
             )
 
     def _enrolled(self, station: str) -> Path:
@@ -254,10 +251,9 @@ class Credentials:
         self.folder = folder
         if missing := [name for name in (CA, CERTIFICATE, KEY) if not (folder / name).is_file()]:
             raise BridgeError(
-                f"bridge.credentials: expected {folder} to have {', '.join(missing)}. Make them on "
-                f"the "
-                f"trainer's machine (rlinf fleet enroll {station} --out FOLDER), and carry them "
-                f"over"
+                f"bridge.credentials: expected {folder} to have {', '.join(missing)}. Create them "
+                f"on the trainer's machine (rlinf fleet enroll {station} --out FOLDER), and copy "
+                "them to the station"
             )
         self.certificate, ca = read_certificate(folder / CERTIFICATE), read_certificate(folder / CA)
         key = read_key(folder / KEY)
@@ -265,8 +261,8 @@ class Credentials:
         if name != station:
             raise BridgeError(
                 f"bridge.credentials: expected the certificate of station '{station}' in {folder}, "
-                f"got that "
-                f"of '{name}'. Set station.name={name}, or carry the right files over"
+                f"got that of '{name}'. Set station.name={name}, or copy the right files to the "
+                "station"
             )
         if (
             key.public_key() != self.certificate.public_key()
@@ -274,8 +270,7 @@ class Credentials:
         ):
             raise BridgeError(
                 f"bridge.credentials: {folder}: expected {CERTIFICATE}, {KEY} and {CA} of one "
-                f"enrollment, "
-                f"got files that do not belong together. {AGAIN}"
+                f"enrollment, got files of different ones. {AGAIN}"
             )
 
     def warning(self) -> str:
@@ -299,7 +294,7 @@ class Credentials:
                 f"the certificate in {self.folder} expired on {expiry(self.certificate)}. {AGAIN}"
             )
         return (
-            f"expected a trainer of the fleet of {self.folder / CA} that knows this certificate. "
-            f"Does it listen with "
-            f"bridge.fleet, and is that the fleet which enrolled this station? If so: {AGAIN}"
+            f"expected a trainer of the fleet of {self.folder / CA} that accepts this certificate. "
+            "Check that the trainer uses bridge.fleet and that this fleet enrolled this station. "
+            f"If so: {AGAIN}"
         )

@@ -62,9 +62,8 @@ def check_offer(station: str, episode: pb.Episode) -> None:
         )
     if len(files) > MAX_FILES or size > MAX_BYTES:
         raise RefusedError(
-            f"{what}: files: expected at most {MAX_FILES} files of {MAX_BYTES >> 20} MiB in all, "
-            f"got "
-            f"{len(files)} of {size >> 20} MiB. Record smaller images, or shorter episodes"
+            f"{what}: files: expected at most {MAX_FILES} files of {MAX_BYTES >> 20} MiB in total, "
+            f"got {len(files)} of {size >> 20} MiB. Record smaller images, or shorter episodes"
         )
     if len(names) < len(files) or not all(SHA256.fullmatch(file.sha256) for file in files):
         raise RefusedError(
@@ -73,9 +72,8 @@ def check_offer(station: str, episode: pb.Episode) -> None:
         )
     if not any(file.name == SUMS and file.size <= MAX_SUMS_BYTES for file in files):
         raise RefusedError(
-            f"{what}: files: expected a {SUMS} among them, got "
-            f"{', '.join(sorted(names)) or 'none'}. "
-            "Only closed episodes are taken"
+            f"{what}: files: expected {SUMS} among the files, got "
+            f"{', '.join(sorted(names)) or 'none'}. The trainer accepts only closed episodes"
         )
 
 
@@ -119,9 +117,9 @@ class Receiving:
         name = self.episode.files[chunk.file].name
         if zlib.crc32(chunk.data) != chunk.crc32:
             raise BridgeError(
-                f"{self._what}: '{name}' was damaged on the way at byte {chunk.offset}: "
-                f"chunk.crc32: "
-                f"expected {zlib.crc32(chunk.data)}, got {chunk.crc32}; it is sent again from there"
+                f"{self._what}: '{name}' was damaged in transit at byte {chunk.offset}: "
+                f"chunk.crc32: expected {zlib.crc32(chunk.data)}, got {chunk.crc32}; the station "
+                "sends it again from there"
             )
         out = self._out if chunk.file == self._at and self._out else self._open(chunk.file)
         if (
@@ -130,8 +128,8 @@ class Receiving:
         ):
             raise BridgeError(
                 f"{self._what}: '{name}': chunk.offset: expected {out.tell()}, and at most "
-                f"{self.episode.files[chunk.file].size} bytes in all, got {len(chunk.data)} from "
-                f"{chunk.offset} on; it is offered again"
+                f"{self.episode.files[chunk.file].size} bytes in total, got {len(chunk.data)} from "
+                f"{chunk.offset} on; the station offers it again"
             )
         out.write(chunk.data)
         self.byte_at = time.monotonic()
@@ -147,8 +145,7 @@ class Receiving:
             if have < file.size:
                 raise BridgeError(
                     f"{self._what}: expected {file.size} bytes of '{file.name}', got {have}; the "
-                    f"rest is "
-                    "sent again"
+                    "station sends the rest again"
                 )
         flush_folder(self.folder)
         for file in self.episode.files:
@@ -156,7 +153,8 @@ class Receiving:
             if file_sha256(path) != file.sha256:
                 path.unlink()
                 raise BridgeError(
-                    f"{self._what}: '{file.name}' was damaged on the way; it is sent again"
+                    f"{self._what}: '{file.name}' was damaged in transit; the station sends it "
+                    "again"
                 )
         sums = self.sums
         del sums[SUMS]

@@ -231,8 +231,8 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
     ) -> pb.EpisodeReply:
         if station in self._sending:
             raise BridgeError(
-                f"station '{station}': expected one upload at a time, got another; it is offered "
-                f"again"
+                f"station '{station}': expected one upload at a time, got another; the station "
+                "offers it again"
             )
         self._sending.add(station)
         try:
@@ -362,18 +362,18 @@ async def _replied(work: Awaitable[pb.EpisodeReply]) -> pb.EpisodeReply:
 
 AWAY_S = 10.0  # age of the last report after which a station counts as away
 REPORT_FIELDS = {  # fields of a StationReport
-    "backlog": "closed episodes that wait to be sent",
-    "policy_version": "the newest policy that it has fetched",
+    "backlog": "closed episodes waiting to be sent",
+    "policy_version": "newest policy version that it has fetched",
     "set_aside": "episodes that the trainer refused",
-    "spool_full": "part of its spool that is in use",
+    "spool_full": "used fraction of its spool",
 }
 TRAINING = {  # fields of a TrainerReport
-    "policy_version": "the newest policy",
-    "updates": "updates of the learner",
-    "episodes": "episodes that were taken in",
-    "transitions": "transitions that were taken in",
-    "update_ratio": "updates for each transition",
-    "accepting": "1 where stations may go on, 0 where they wait for the learner",
+    "policy_version": "newest policy version",
+    "updates": "number of updates of the learner",
+    "episodes": "number of ingested episodes",
+    "transitions": "number of ingested transitions",
+    "update_ratio": "updates per transition",
+    "accepting": "1 if stations may continue, 0 if they wait for the learner",
 }
 
 
@@ -386,19 +386,19 @@ def families(server: BridgeServer) -> Iterator[Metric]:
     yield family(
         "rlinf_fleet_uploads",
         "counter",
-        "answers about episodes, by what became of them",
+        "number of answered episodes, by outcome",
         [({"outcome": outcome}, count) for outcome, count in sorted(server.answers.items())],
     )
     yield server.uploads_s.family(
-        "rlinf_fleet_upload_seconds", "from the first part of an upload to its acknowledgment"
+        "rlinf_fleet_upload_seconds", "time from the first part of an upload to its acknowledgment"
     )
     yield family(
-        "rlinf_fleet_uploads_under_way", "gauge", "uploads that have begun", len(server._sending)
+        "rlinf_fleet_uploads_under_way", "gauge", "number of started uploads", len(server._sending)
     )
     yield family(
         "rlinf_station_up",
         "gauge",
-        f"1 where it was heard in the last {AWAY_S:.0f} s",
+        f"1 if the station has called in the last {AWAY_S:.0f} s",
         [({"station": name}, age < AWAY_S) for name, (age, _) in stations.items()],
     )
     for field, what in REPORT_FIELDS.items():
@@ -414,7 +414,7 @@ def families(server: BridgeServer) -> Iterator[Metric]:
     yield family(
         "rlinf_station_certificate_days",
         "gauge",
-        "until the certificate of an enrolled station ends",
+        "time until the certificate of an enrolled station expires",
         [
             ({"station": name}, days)
             for name, days in (server.fleet.days_left() if server.fleet else {}).items()

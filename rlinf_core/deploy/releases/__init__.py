@@ -22,9 +22,8 @@ class Release(Settings):
         "",
         pattern="^([A-Za-z][A-Za-z0-9_]*)?$",
         max_length=64,
-        description="name of the trial station. Empty takes the first one by name that is "
-        "connected, not "
-        "pinned and not drained",
+        description="name of the trial station. Empty takes the first by name that is "
+        "connected, not pinned and not drained",
     )
     episodes: int = Field(
         50,

@@ -47,8 +47,7 @@ def give(run_dir: Path, order: ReleaseCommand, patience_s: float = PATIENCE_S) -
     """
     if not (run_dir / "recipe.yaml").is_file():
         raise BridgeError(
-            f"run: expected the folder of a run that stations feed, got {run_dir}. It is the --out "
-            f"of "
+            f"run: expected the folder of a run with stations, got {run_dir}. It is the --out of "
             "rlinf train"
         )
     folder = run_dir / ORDERS
@@ -112,9 +111,9 @@ def _end(path: Path) -> str:
     try:
         path.unlink()
     except FileNotFoundError:
-        return "but it has taken the order. rlinf fleet status says what came of it"
+        return "but it has accepted the command. rlinf fleet status shows the outcome"
     return (
-        "the order is withdrawn. Does rlinf train run with this folder as --out? See rlinf "
+        "the command is withdrawn. Is rlinf train running with this folder as --out? See rlinf "
         "fleet status"
     )
 
@@ -156,7 +155,7 @@ class Orders:
         except ValueError as error:
             return {
                 "text": "",
-                "error": f"order {taken.name}: expected what rlinf fleet writes, got: {error}",
+                "error": f"command {taken.name}: expected a file of rlinf fleet, got: {error}",
             }
         except (RlinfError, OSError) as error:
             return {"text": "", "error": str(error)}
@@ -172,14 +171,14 @@ class Orders:
         for station in order.stations:
             if station not in stations:  # pins of vanished stations can be removed
                 raise BridgeError(
-                    f"station '{station}': expected one that this trainer has heard of: "
+                    f"station '{station}': expected a station that has called this trainer: "
                     f"{', '.join(sorted(reports)) or 'none so far'}"
                 )
         if order.version is not None and order.version not in map(
             policy_version, policy_files(releases.policies)
         ):
             raise BridgeError(
-                f"version {order.version}: expected one whose file is in {releases.policies}"
+                f"version {order.version}: expected a version whose file is in {releases.policies}"
             )
         does: dict[str, Callable[[ReleaseCommand], str]] = {
             "promote": self._promote,
@@ -193,8 +192,8 @@ class Orders:
         version = order.version if order.version is not None else trial.version if trial else None
         if version is None:
             raise BridgeError(
-                f"promote: expected a policy on trial, or --version, got neither; all play version "
-                f"{releases.record.current}"
+                "promote: expected a policy on trial or --version, got neither. All stations play "
+                f"version {releases.record.current}"
             )
         return releases.promote(version, "by hand")
 
@@ -202,18 +201,17 @@ class Orders:
         releases = self._staged()
         if not releases.record.trial and not releases.record.previous:
             raise BridgeError(
-                f"rollback: expected a policy on trial, or one before version "
-                f"{releases.record.current}, "
-                "which all play; there is neither"
+                "rollback: expected a policy on trial or a version before "
+                f"{releases.record.current}, which all stations play. There is neither"
             )
         return releases.roll_back("by hand")
 
     def _staged(self) -> ReleaseController:
         if not self.releases.settings.staged:
             raise BridgeError(
-                "expected a trainer that rolls out in stages (release.staged=true), got one that "
-                "sends every "
-                "new policy to all. rlinf fleet pin keeps stations at a version"
+                "expected a trainer with staged releases (release.staged=true), got one that "
+                "sends every new policy to all stations. rlinf fleet pin keeps stations at a "
+                "version"
             )
         return self.releases
 
@@ -227,9 +225,9 @@ class Orders:
         if order.action == "unpin":
             if free := [name for name in stations if name not in record.pins]:
                 raise BridgeError(
-                    f"pin --off: expected what is pinned, "
-                    f"{', '.join(record.pins) or 'which nothing is'} "
-                    f"({ALL}: all stations), got {', '.join(free)}"
+                    "pin --off: expected a pinned station, "
+                    f"{', '.join(record.pins) or 'none of them pinned'} ({ALL}: all stations), got "
+                    f"{', '.join(free)}"
                 )
             record.pins = {name: pin for name, pin in record.pins.items() if name not in stations}
             return self.releases.changed(f"no longer pinned: {names}")

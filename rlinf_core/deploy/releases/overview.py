@@ -129,9 +129,8 @@ def read(run_dir: Path) -> dict[str, Any]:
         document: dict[str, Any] = json.loads((run_dir / FILE).read_text())
     except (FileNotFoundError, NotADirectoryError, ValueError) as error:
         raise BridgeError(
-            f"{run_dir}: expected the folder of a run that stations feed, with {FILE}, got "
-            f"{error}. It is "
-            "the --out of rlinf train, which writes it from its start on"
+            f"{run_dir}: expected the folder of a run with stations and with {FILE}, got {error}. "
+            f"It is the --out of rlinf train, which writes {FILE} at its start"
         ) from error
     return document
 
@@ -143,7 +142,7 @@ def families(releases: ReleaseController) -> Iterator[Metric]:
     yield family(
         "rlinf_release_version",
         "gauge",
-        "the policy of all stations, and the one on trial",
+        "version of the released policy and of the one on trial",
         [
             ({"which": selection}, version)
             for selection, version in versions.items()
@@ -154,15 +153,15 @@ def families(releases: ReleaseController) -> Iterator[Metric]:
     yield family(
         "rlinf_release_compared_episodes",
         "gauge",
-        "episodes of the policy of all, since it went to all, that "
-        "were compared with the one before it",
+        "episodes of the released policy since its release that were compared with the previous "
+        "one",
         [({}, len(watched.pairs))] if watched else [],
     )
     yield family(
         "rlinf_release_p_value",
         "gauge",
-        "how often, at most, a policy that is no worse than the one before it "
-        "comes to this, always valid",
+        "always-valid p-value: largest probability of this result if the policy is no worse than "
+        "the previous one",
         [
             ({"measure": name}, value)
             for name, value in (watched.p_values if watched else {}).items()
@@ -171,6 +170,6 @@ def families(releases: ReleaseController) -> Iterator[Metric]:
     yield family(
         "rlinf_release_rolled_back_at",
         "gauge",
-        "the p-value at which the policy of all is rolled back",
+        "p-value at which the released policy is rolled back",
         [({}, releases.threshold)] if watched else [],
     )

@@ -242,8 +242,8 @@ class Record(Model):
             )
         except OSError as error:
             print(
-                f"{path}: cannot be written: {error}. A trainer that is started again goes on from "
-                f"what it says",
+                f"{path}: cannot be written: {error}. A restarted trainer continues from the old "
+                "content",
                 flush=True,
             )
 
@@ -257,7 +257,6 @@ def read(path: Path) -> Record:
         return Record.model_validate_json(path.read_text()) if path.exists() else Record()
     except ValueError as error:
         raise RlinfError(
-            f"{path}: expected what this trainer has written there, got: {str(error)[:300]}. Mend "
-            f"it, or "
-            "delete it: then the newest policy is that of all, and nothing is pinned or drained"
+            f"{path}: expected a file of this trainer, got: {str(error)[:300]}. Correct or delete "
+            "it. Without it, all stations play the newest policy and none is pinned or drained"
         ) from error

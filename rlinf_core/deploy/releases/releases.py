@@ -76,7 +76,8 @@ class ReleaseController(PolicySelector):
     def why_waiting(self, station: str) -> str:
         """See ``PolicySelector``."""
         return (
-            "drained: it begins no further episode, until rlinf fleet drain --off at the trainer"
+            "drained: the station begins no further episode until rlinf fleet drain --off at the "
+            "trainer"
             if station in self.record.drained
             else ""
         )
@@ -147,7 +148,7 @@ class ReleaseController(PolicySelector):
         station = self._canary(reports, trial.station)
         if station and station != trial.station:
             self._try(
-                trial.version, station, f", anew: '{trial.station}' is pinned, drained or silent"
+                trial.version, station, f", again: '{trial.station}' is pinned, drained or silent"
             )
 
     def _canary(self, reports: StationReports, present: str = "") -> str:
@@ -223,7 +224,7 @@ class ReleaseController(PolicySelector):
                 )
                 self.record.trial = None
             figures = self.figures(watched.pairs, watched.before)
-            self.roll_back(f"{' and '.join(worse)} worse since it went to all: {figures}")
+            self.roll_back(f"{' and '.join(worse)} worse since its release to all: {figures}")
 
     @property
     def threshold(self) -> float:

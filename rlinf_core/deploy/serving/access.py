@@ -28,8 +28,7 @@ def read_key(path: Path) -> str:
     if not KEY.fullmatch(text):
         raise ServingError(
             f"API key {path}: expected a line of 16 to 512 characters without blanks, got "
-            f"{len(text)}. "
-            "Make one: openssl rand -hex 32"
+            f"{len(text)}. Create one: openssl rand -hex 32"
         )
     if mode & 0o007:
         raise ServingError(
@@ -100,8 +99,7 @@ def check_exposure(host: str, encrypted: bool, key: str, plaintext: bool) -> Non
         if not given
     )
     raise ServingError(
-        f"--host {host}: expected {missing}, since other machines reach it: anyone there could ask "
-        "the policy and read the cameras on their way. Give them, tunnel to 127.0.0.1 (ssh -L), or "
-        "accept "
-        "it with --plaintext on a network of your own"
+        f"--host {host}: expected {missing}, since other machines reach this address. Anyone there "
+        "could query the policy and read the camera images in transit. Give these options, tunnel "
+        "to 127.0.0.1 (ssh -L), or accept the risk with --plaintext on a private network"
     )

@@ -43,8 +43,8 @@ class Bounds:
         while sum(connection.held for connection in self.open) > MAX_HELD_BYTES:
             largest = max(self.open, key=lambda connection: connection.held)
             self.log(
-                f"serve: expected messages of at most {MAX_HELD_BYTES >> 20} MiB in all, got "
-                f"more: the client that sent {largest.held >> 20} MiB of them is closed"
+                f"serve: expected messages of at most {MAX_HELD_BYTES >> 20} MiB in total, got "
+                f"more. The connection of the client with {largest.held >> 20} MiB is closed"
             )
             largest.drop()
 

@@ -48,9 +48,8 @@ class PolicyClient:
             )
         except (OSError, WebSocketException, InvalidURI) as error:
             raise ServingError(
-                f"policy server {address}: expected one that answers, got {_error_text(error)}. "
-                f"Start it: rlinf "
-                "serve POLICY"
+                f"policy server {address}: expected an answer, got {_error_text(error)}. Start it: "
+                "rlinf serve POLICY"
             ) from error
         try:
             self.metadata = self._received()
@@ -73,9 +72,9 @@ class PolicyClient:
         except WebSocketException as error:
             late = isinstance(error.__cause__, BlockingIOError)  # of SO_SNDTIMEO
             expected = (
-                f"expected it to take an observation within {self.timeout_s:g} s"
+                f"expected it to accept an observation within {self.timeout_s:g} s"
                 if late
-                else "expected it to go on"
+                else "expected it to stay connected"
             )
             raise ServingError(
                 f"policy server {self.address}: {expected}, got {_error_text(error)}"

@@ -320,7 +320,7 @@ class Service:
         if missing := [image.name for image in self.spec.images if image.name not in cameras]:
             raise SpecError(
                 f"lerobot: expected the cameras {', '.join(missing)}, got "
-                f"{', '.join(sorted(cameras)) or 'none'}. Name the robot's cameras so"
+                f"{', '.join(sorted(cameras)) or 'none'}. Give the robot's cameras these names"
             )
         return names
 
@@ -484,15 +484,13 @@ async def listening(server: PolicyServer, port: int) -> AsyncIterator[int]:
         at = served.add_insecure_port(f"127.0.0.1:{port}")
     except RuntimeError as error:
         raise ServingError(
-            f"serve: cannot listen on 127.0.0.1:{port} for LeRobot. Stop who does, or choose "
-            f"another with "
-            "--lerobot-port",
+            f"serve: cannot listen on 127.0.0.1:{port} for LeRobot. Stop the program on that "
+            "port, or choose another with --lerobot-port",
             code="RL-E205",
         ) from error
     await served.start()
     server.log_line(
-        f"grpc://127.0.0.1:{at} serves LeRobot's robot client, on this machine alone; its policy "
-        f"is this one"
+        f"grpc://127.0.0.1:{at} serves LeRobot's robot clientwith this policy, on this machine only"
     )
     try:
         yield at

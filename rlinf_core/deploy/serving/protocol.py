@@ -104,8 +104,8 @@ def _check_elements(data: bytes) -> None:
         elements += count
         if elements > MAX_ELEMENTS:
             raise ServingError(
-                f"message: expected at most {MAX_ELEMENTS} elements of lists and "
-                "maps in all, got more"
+                f"message: expected at most {MAX_ELEMENTS} elements of lists and maps in total, "
+                "got more"
             )
         if len(pending) > MAX_DEPTH:
             raise ServingError(
@@ -257,8 +257,7 @@ def read_request(spec: StationSpec, message: Mapping[str, Any], needs_instructio
     instruction = fields.get(PROMPT, spec.instruction)
     if not isinstance(instruction, str) or (needs_instruction and not instruction.strip()):
         raise SpecError(
-            f"{PROMPT}: expected an instruction in words, which this policy needs, got "
-            f"{instruction!r:.40}"
+            f"{PROMPT}: expected an instruction, which this policy needs, got {instruction!r:.40}"
         )
     return Request(vectors, images, instruction, **_extension(spec, fields.get(EXTENSION_KEY, {})))
 
@@ -318,8 +317,8 @@ def read_actions(spec: StationSpec, answer: Mapping[str, Any]) -> np.ndarray:
         raise AnswerError("answer: expected finite actions, got NaN or Inf")
     if wrong := other_units(spec.action, actions.min(axis=0), actions.max(axis=0)):
         raise AnswerError(
-            f"answer: {wrong} Serve a policy of this task, whose answers are in SI "
-            "units; nothing of this one is played"
+            f"answer: {wrong} Serve a policy of this task with answers in SI units. The station "
+            "does not play this answer"
         )
     return np.clip(actions.astype(float), -np.array(spec.action.scale), spec.action.scale)
 
@@ -368,11 +367,10 @@ def check_horizon(actions: np.ndarray, horizon: int, execute: int) -> None:
         AnswerError: the length differs from ``horizon``, or is less than ``execute``.
     """
     if (horizon and len(actions) != horizon) or len(actions) < execute:
-        expected = str(horizon) if horizon else f"{execute} or more, which are executed"
+        expected = str(horizon) if horizon else f"{execute} or more (the executed ones)"
         raise AnswerError(
-            f"answer: expected {expected} actions in a chunk, got {len(actions)}. "
-            "Set station.policy.n_action_steps to what the server answers, or serve "
-            "another policy"
+            f"answer: expected {expected} actions in a chunk, got {len(actions)}. Set "
+            "station.policy.n_action_steps to the server's number, or serve another policy"
         )
 
 

@@ -79,22 +79,24 @@ class Metrics:
 
     def _families(self) -> Iterator[Metric]:
         yield family(
-            "rlinf_serve_requests", "counter", "observations that were answered", self.requests
+            "rlinf_serve_requests", "counter", "number of answered observations", self.requests
         )
-        yield family("rlinf_serve_refused", "counter", "requests that were refused", self.refused)
-        yield family("rlinf_serve_swaps", "counter", "newer versions that were taken", self.swaps)
-        yield family("rlinf_serve_clients", "gauge", "clients that are connected", self.clients)
-        yield family("rlinf_serve_version", "gauge", "the newest version", self.version)
+        yield family("rlinf_serve_refused", "counter", "number of refused requests", self.refused)
+        yield family("rlinf_serve_swaps", "counter", "number of loaded newer versions", self.swaps)
+        yield family("rlinf_serve_clients", "gauge", "number of connected clients", self.clients)
+        yield family("rlinf_serve_version", "gauge", "newest policy version", self.version)
         yield family(
             "rlinf_serve_batches",
             "counter",
-            "batches, by their size",
+            "number of batches, by size",
             [
                 ({"size": str(size)}, requests // size)
                 for size, requests in sorted(self.batches.items())
             ],
         )
-        yield self.latencies.family("rlinf_serve_latency_seconds", "from a request to its answer")
+        yield self.latencies.family(
+            "rlinf_serve_latency_seconds", "time time from a request to its answer"
+        )
 
 
 CLIENTS = 64
@@ -184,9 +186,8 @@ class PolicyServer:
             )  # no origin: a page in a browser is no client
         except OSError as error:
             raise ServingError(
-                f"serve: cannot listen on {host}:{port}: {error.strerror}. Stop who does, or "
-                f"choose another "
-                "with --port",
+                f"serve: cannot listen on {host}:{port}: {error.strerror}. Stop the program on "
+                "that port, or choose another with --port",
                 code="RL-E205",
             ) from error
         deepen_backlog(server)
@@ -292,7 +293,7 @@ class PolicyServer:
             return connection.respond(http.HTTPStatus.OK, "OK\n")
         if not access.is_allowed(self.key, request.headers.get(access.HEADER)):
             self.metrics.refused += 1
-            self.log("serve: a client showed no API key, or another one: it is refused")
+            self.log("serve: refused a client without the right API key")
             return connection.respond(
                 http.HTTPStatus.UNAUTHORIZED,
                 f"expected '{access.HEADER}: {access.SCHEME}<key>' "
@@ -324,7 +325,7 @@ class PolicyServer:
                 self.metrics.swaps += await asyncio.to_thread(self.weights.look, self.log_line)
             except Exception as error:  # the folder may be gone for a while
                 self.log_line(
-                    f"version {self.weights.newest.number} is served on: {escape_ascii(error)}"
+                    f"version {self.weights.newest.number} is still served: {escape_ascii(error)}"
                 )
                 await asyncio.sleep(SAY_S)
             self.metrics.version = self.weights.newest.number

@@ -73,9 +73,8 @@ class Version:
         actions = self.policy.spec.action.to_si(chunk.actions.numpy(force=True))
         if not np.isfinite(actions).all():
             raise SpecError(
-                f"version {self.number} answered with NaN or Inf: its weights, or this "
-                f"observation, are "
-                "far from what it has learned"
+                f"version {self.number} answered with NaN or Inf: its weights diverged, or this "
+                "observation is far from its training data"
             )
         answers: list[Answer] = [
             {"actions": chunk_actions, protocol.EXTENSION_KEY: {"version": self.number}}
@@ -174,20 +173,20 @@ class Weights:
             version = self._load(file)
             if version.policy.spec.hash != served.policy.spec.hash:
                 raise SpecError(
-                    f"{file[0]}: expected a policy of the task that is served:\n"
-                    f"{version.policy.spec.difference(served.policy.spec)}"
+                    f"{file[0]}: expected a policy of the served "
+                    f"task:\n{version.policy.spec.difference(served.policy.spec)}"
                 )
         except RlinfError as error:
             if not isinstance(error, PolicyFileError):  # not a missing file or memory
                 self._again_at = math.inf
             if str(error) != self._last_error:
-                log_line(f"version {served.number} is served on: {error}")
+                log_line(f"version {served.number} is still served: {error}")
             self._last_error = str(error)
             return False
         self.newest, self._last_error, self._again_at = version, "", math.inf
         log_line(
-            f"version {version.number} is served now ({file[0].name}); episodes that have begun "
-            f"end with theirs"
+            f"version {version.number} is served now ({file[0].name}); running episodes keep their "
+            "version"
         )
         return True
 
@@ -196,9 +195,8 @@ class Weights:
         if isinstance(loaded.spec, JointSpec):
             raise SpecError(
                 f"policy {file[0]}: expected one of a single robot, got one of "
-                f"{loaded.spec.description}: what is "
-                "served is not taken apart. Let each station play it by itself "
-                "(station.policy.backend=local)"
+                f"{loaded.spec.description}. A server cannot split it into robots. Let each "
+                "station play the policy itself (station.policy.backend=local)"
             )
         self.prepare(loaded)
         policy: Policy = loaded

@@ -33,7 +33,7 @@ const link = new Link({
   frame: bytes => cameras.draw(bytes),
   closed: (reason, unanswered) => {
     if (reason) note(`The server closed the connection: ${reason}`, false);
-    if (unanswered.length) note(`No answer came to: ${unanswered.join(", ")}. Look at the arm before you press it again`, false);
+    if (unanswered.length) note(`No answer to: ${unanswered.join(", ")}. Look at the arm before you press it again`, false);
     render();
   },
 });
@@ -189,19 +189,19 @@ function starting(mine) {
 
 // Whether somebody is known to be there, and for how long that counts.
 function presence(enable) {
-  if (!enable.held) return "nobody is there: touch anything";
+  if (!enable.held) return "no person is present: touch anything";
   const left = lease === null ? null : Math.max(0, lease - enable.age);
-  return left === null ? "somebody is there" : `somebody is there, for ${Math.round(left)} s more`;
+  return left === null ? "somebody is there" : `a person is present, for ${Math.round(left)} s more`;
 }
 
 // Why it stands as it does, and what to do next.
 function reason(word, mine) {
   const {state, cause, source} = last.safety;
-  if (word === "UNKNOWN") return ["Nothing is heard of the interlock.", "look at the arm; then rlinf status in a terminal."];
+  if (word === "UNKNOWN") return ["No message comes from the interlock.", "check the arm; then run rlinf status in a terminal."];
   if (state === "ACTIVE" && source !== "operator") return ["The policy commands.", "hold a key or a pad to take over."];
   if (state === "ACTIVE") return mine && hands.held.size ? ["You command.", "let go, and the arm stops."]
     : [last.script ? "The script commands." : "A person commands.", mine ? "hold a key or a pad to take over." : ""];
-  if (state === "ARMED") return ["Ready: the next command moves the arm.", last.director ? "the run goes on by itself."
+  if (state === "ARMED") return ["Ready: the next command moves the arm.", last.director ? "the run continues by itself."
     : "start an episode, or hold a key or a pad."];
   const next = state === "DISARMED" ? (mine ? "hold “Hold to arm”." : "take the controls, then hold “Hold to arm”.")
     : state === "FAULT" && last.stopped ? "release the stop, reset, then arm." : last.next;
@@ -250,9 +250,9 @@ function draw() {
 
 function announce(here, mine) {
   if (mine && hands.held.size) cut = "";
-  const late = mine && last.late ? `The connection is slow (${Math.round(1000 * last.late)} ms): what you hold is not passed on.` : "";
-  const text = alarm || (here ? "" : "Not connected. Nothing was disarmed by that; an arm that you moved is held. Trying again …")
-    || (cut && `Your takeover ended: ${cut}. The arm is held. Take the controls and touch anything to go on.`) || late
+  const late = mine && last.late ? `The connection is slow (${Math.round(1000 * last.late)} ms): the page does not forward held controls.` : "";
+  const text = alarm || (here ? "" : "Not connected. This does not disarm; an arm that you moved is held. Retrying …")
+    || (cut && `Your takeover ended: ${cut}. The arm is held. Take the controls and touch anything to continue.`) || late
     || (here && last.operator) || (here && last.trouble) || "";
   write("banner", text);
   $("banner").hidden = !text;

@@ -30,7 +30,7 @@ export class Cameras {
       canvas.setAttribute("aria-label", `live picture: ${name}`);
       figure.dataset.camera = name;
       const button = Object.assign(document.createElement("button"), {textContent: "Align", onclick: () => this.align(figure, place)});
-      button.title = `Is ${name} where it was?`;
+      button.title = `Has ${name} moved?`;
       button.setAttribute("aria-label", `Align camera ${name}`);
       figure.append(canvas, ...(aligned.includes(name) ? [button] : []), caption);
       return figure;

@@ -42,8 +42,8 @@ class Moved:
         """Advice to a person, in one line."""
         if self.alike < ALIKE:
             return (
-                f"the two pictures hardly resemble each other ({self.alike:.2f} of 1): turn it "
-                f"roughly there first"
+                f"the two pictures are too different (similarity {self.alike:.2f} of 1). First "
+                "turn the camera roughly back"
             )
         if self.aligned:
             return (
@@ -51,8 +51,8 @@ class Moved:
                 f"{self.down:+.1f} down)"
             )
         return (
-            f"what it sees lies {self.right:+.1f} pixels to the right, {self.down:+.1f} down, "
-            f"{np.degrees(self.turned):+.2f} degrees clockwise of where it was"
+            f"the picture has moved {self.right:+.1f} pixels to the right, {self.down:+.1f} down, "
+            f"{np.degrees(self.turned):+.2f} degrees clockwise from the reference"
         )
 
 
@@ -71,10 +71,11 @@ def read(path: Path, take: str) -> np.ndarray:
 
     if not path.exists():
         raise RlinfError(
-            f"no reference: expected {path}. When the camera is where it shall be: {take}"
+            f"no reference: expected {path}. Take the reference while the camera is in place: "
+            f"{take}"
         )
     if (picture := cv2.imread(str(path))) is None:
-        raise RlinfError(f"{path}: expected a picture, got something else. Take it anew: {take}")
+        raise RlinfError(f"{path}: expected a picture, got another file. Take it again: {take}")
     return np.asarray(cv2.cvtColor(picture, cv2.COLOR_BGR2RGB))
 
 
@@ -105,7 +106,7 @@ def save_picture(path: Path, picture: np.ndarray) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise RlinfError(
-            f"{path}: cannot be written: {error.strerror}. Name another place", code="RL-E207"
+            f"{path}: cannot be written: {error.strerror}. Choose another path", code="RL-E207"
         ) from error
 
 
@@ -119,9 +120,8 @@ def moved(reference: np.ndarray, now: np.ndarray) -> Moved:
 
     if reference.shape != now.shape:
         raise RlinfError(
-            f"expected a picture of {reference.shape[:2]}, as the reference is, got "
-            f"{now.shape[:2]}. Take the "
-            "reference anew"
+            f"expected a picture of {reference.shape[:2]}, the size of the reference, got "
+            f"{now.shape[:2]}. Take the reference again"
         )
     grey = [
         cv2.GaussianBlur(cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY), (5, 5), 0).astype(np.float32)

@@ -58,7 +58,7 @@ class Guided:
             RlinfError: the arm was hardly moved along an axis, or the home is outside.
         """
         if not self.path:
-            raise RlinfError("no pose was heard: nothing has been shown yet")
+            raise RlinfError("no pose was received yet. Guide the arm first")
         low, high = (
             np.ceil((self.extent[0] + margin) * 1e3 - 1e-6) / 1e3,
             np.floor((self.extent[1] - margin) * 1e3 + 1e-6) / 1e3,
@@ -66,10 +66,9 @@ class Guided:
         for axis, first, last in zip(AXES, low, high, strict=True):
             if last - first < LEAST_M:
                 raise RlinfError(
-                    f"{axis}: expected a box of {LEAST_M} m at least, got "
-                    f"{max(last - first, 0.0):.3f} m, "
-                    f"within a margin of {margin} m. Guide the tool to both ends of its reach "
-                    f"along {axis}"
+                    f"{axis}: expected a box of at least {LEAST_M} m, got "
+                    f"{max(last - first, 0.0):.3f} m, within a margin of {margin} m. Guide the "
+                    f"tool to both ends of its reach along {axis}"
                 )
         if self.home is not None and (np.any(self.home < low) or np.any(self.home > high)):
             raise RlinfError(
@@ -192,5 +191,5 @@ def draw(guided: Guided, low: list[float], high: list[float], out: Path) -> None
         views.append(view)
     if not cv2.imwrite(str(out), np.hstack(views)):
         raise RlinfError(
-            f"{out}: expected a picture that can be written, e.g. calibration.png", code="RL-E207"
+            f"{out}: expected a writable picture path, e.g. calibration.png", code="RL-E207"
         )

@@ -34,7 +34,7 @@ class Mount(Settings):
     """
 
     on: Literal["tool", "base"] = Field(
-        description="mount of the camera. `tool` moves with the arm, `base` stands still"
+        description="mount of the camera. `tool` moves with the arm, `base` is fixed"
     )
     position: tuple[float, float, float] = Field(description="position x y z [m]")
     orientation: tuple[float, float, float, float] = Field(
@@ -57,7 +57,7 @@ class Mount(Settings):
 class HandEye(Settings):
     """The file."""
 
-    cameras: dict[Name, Mount] = Field({}, description="by their names in robot.yaml")
+    cameras: dict[Name, Mount] = Field({}, description="mounts by camera name in robot.yaml")
 
 
 def load(path: Path) -> HandEye:
@@ -75,9 +75,8 @@ def check(
     """
     if not path.is_file():
         raise RecipeError(
-            f"{where}: 'hand_eye': expected a file, got '{path}', which is not there. Leave it "
-            f"out: `rlinf "
-            "camera locate --write` writes both"
+            f"{where}: 'hand_eye': expected a file, got '{path}', which does not exist. Leave it "
+            "out: `rlinf camera locate --write` writes both"
         )
     document = read(path, "hand-eye file")
     for name, mount in checked(HandEye, document).cameras.items():
@@ -98,8 +97,8 @@ def check(
         if mount.on == TOOL and not tool_frame:
             raise RecipeError(
                 f"{document.place(('cameras', name, 'on'))}: 'cameras.{name}.on': expected base, "
-                f"as robot.yaml "
-                "says tool_frame: '', none, got tool. Give that frame a name, e.g. tool_frame: tcp"
+                "since robot.yaml has no tool frame (tool_frame: ''), got tool. Name that frame, "
+                "e.g. tool_frame: tcp"
             )
 
 
@@ -137,8 +136,8 @@ def solve(views: Sequence[View], on: str, arm: str = "") -> Mount:
 
     if len(views) < LEAST:
         raise RlinfError(
-            f"expected {LEAST} views of the board or more, got {len(views)}. Move the arm, and "
-            f"take another"
+            f"expected {LEAST} or more views of the board, got {len(views)}. Move the arm and take "
+            "another"
         )
     tools = [matrix(view.tool) for view in views]
     turns = np.array(
@@ -146,10 +145,9 @@ def solve(views: Sequence[View], on: str, arm: str = "") -> Mount:
     )
     if np.linalg.svd(turns - turns.mean(0), compute_uv=False)[1] < LEAST_TURN:
         raise RlinfError(
-            "expected views in which the tool is turned about two axes or more, 20 degrees and "
-            "more; all of "
-            "these are turned nearly alike, or about one axis. Tilt the tool sideways, too, and "
-            "take more"
+            "expected views with the tool turned by 20 degrees or more about at least two axes. "
+            "These views have nearly the same orientation, or turn about one axis. Tilt the tool "
+            "sideways too and take more"
         )
     moved = tools if on == TOOL else [np.linalg.inv(pose) for pose in tools]
     turned, placed = cv2.calibrateHandEye(

@@ -122,9 +122,7 @@ def make_camera(document: Mapping[str, Any]) -> DeviceCamera:
     """Return the camera for settings of JSON's types."""
     settings = checked_parameters(camera(document["kind"]), document, "parameters of the camera")
     if not isinstance(settings, DeviceCamera):
-        raise RecipeError(
-            f"camera: expected one that is read from a device, got kind '{settings.kind}'"
-        )
+        raise RecipeError(f"camera: expected a kind that reads a device, got '{settings.kind}'")
     return settings
 
 

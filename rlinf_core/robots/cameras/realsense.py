@@ -95,19 +95,16 @@ class Source:
         except RuntimeError as error:
             self.close()
             raise DeviceError(
-                f"expected RealSense '{settings.serial}' to begin, got: {error}. Another program "
-                f"may have "
-                "it; else plug it in again"
+                f"expected RealSense '{settings.serial}' to start, got: {error}. Another program "
+                "may use it. Otherwise plug it in again"
             ) from error
         if formats:
             self.close()
             raise DeviceError(
                 f"expected {' and '.join(profile.name for profile in formats)} of "
-                f"{list(settings.size)} (height, "
-                f"width) at {settings.fps:g} Hz of RealSense '{settings.serial}', which it has "
-                f"not, or not "
-                "on a USB 2 port. `rs-enumerate-devices` lists what it has. Set "
-                "cameras.<name>.size and fps"
+                f"{list(settings.size)} (height, width) at {settings.fps:g} Hz of RealSense "
+                f"'{settings.serial}', which lacks this mode, at least on a USB 2 port. "
+                "`rs-enumerate-devices` lists its modes. Set cameras.<name>.size and fps"
             )
 
     def _fits(self, profile: Any, formats: dict[Any, Any]) -> bool:
@@ -131,14 +128,13 @@ class Source:
             self.close()
             raise DeviceError(
                 f"unplugged or silent: expected an image of RealSense '{self.settings.serial}' "
-                f"within "
-                f"{SILENT_S:g} s, got: {error}. Plug it in again: it is looked for every second",
+                f"within {SILENT_S:g} s, got: {error}. Plug it in again. The node searches for it "
+                "every second",
                 disconnected=True,
             ) from error
         raise DeviceError(
             f"silent: expected colours and depth of RealSense '{self.settings.serial}' within "
-            f"{SILENT_S:g} "
-            "s, got one of them alone. It is begun anew",
+            f"{SILENT_S:g} s, got only one of them. The camera is restarted",
             disconnected=True,
         )
 
@@ -201,9 +197,7 @@ def find(rs: Any, serial: str) -> Any:
     try:
         return chosen(rs, rs.context().query_devices(), serial)
     except RuntimeError as error:
-        raise DeviceError(
-            f"expected to see what RealSense is plugged in, got: {error}. {_allowed()}"
-        ) from error
+        raise DeviceError(f"cannot list the RealSense cameras: {error}. {_allowed()}") from error
 
 
 def chosen(rs: Any, devices: Iterable[Any], serial: str) -> Any:

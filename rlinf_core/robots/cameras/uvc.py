@@ -77,11 +77,9 @@ class Source:
         )
         if not self.capture.isOpened():
             raise DeviceError(
-                f"expected a camera at {settings.device}, got what OpenCV cannot open. Another "
-                f"program may "
-                f"have it (fuser -v {settings.device}), or it is one of a camera's nodes without "
-                f"images: "
-                f"there are {devices_text()}"
+                f"expected a camera at {settings.device}, which OpenCV cannot open. Another "
+                f"program may use it (fuser -v {settings.device}), or it is a device node without "
+                f"images. Devices: {devices_text()}"
             )
         if not self.file:
             height, width = settings.size
@@ -102,16 +100,14 @@ class Source:
             self.close()
             raise DeviceError(
                 f"unplugged: expected an image of {self.settings.device}, got none within "
-                f"{SILENT_S:g} s. "
-                "Plug it in again: it is looked for every second",
+                f"{SILENT_S:g} s. Plug it in again. The node searches for it every second",
                 disconnected=True,
             )
         if pixels.shape[:2] != self.settings.size:
             raise DeviceError(
                 f"expected images of {list(self.settings.size)} (height, width) of "
-                f"{self.settings.device}, "
-                f"got {list(pixels.shape[:2])}: it has no such size. Set cameras.<name>.size, as "
-                "`v4l2-ctl --list-formats-ext` has them"
+                f"{self.settings.device}, got {list(pixels.shape[:2])}. The camera lacks the "
+                "requested size. Set cameras.<name>.size to one of `v4l2-ctl --list-formats-ext`"
             )
         rgb = cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB)
         if self.file:
@@ -153,15 +149,13 @@ def is_file(device: str) -> bool:
     except OSError as error:
         raise DeviceError(
             f"expected a camera at {device}, got: {error.strerror}. Plug it in, or name another "
-            f"one, "
-            f"cameras.<name>.device: there are {devices_text()}. {missing()}"
+            f"one: cameras.<name>.device. Devices: {devices_text()}. {missing()}"
         ) from error
     if stat.S_ISREG(mode):
         return True
     if not stat.S_ISCHR(mode):
         raise DeviceError(
-            f"expected a camera or a video file at {device}, got neither. There are "
-            f"{devices_text()}"
+            f"expected a camera or a video file at {device}, got neither. Devices: {devices_text()}"
         )
     if not os.access(device, os.R_OK | os.W_OK):
         raise DeviceError(refused("a camera", device, DEVICES))

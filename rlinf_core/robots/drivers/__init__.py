@@ -65,6 +65,6 @@ def driver(name: str, where: str = "driver") -> type[DriverSettings]:
     kind = plugins.described("drivers", name, builtin, "Driver", DriverSettings, where)
     if not kind.node:
         raise RecipeError(
-            f"{where}: '{name}': expected {kind.__name__} to say its 'node', the module that is run"
+            f"{where}: '{name}': expected {kind.__name__} to define 'node', the module to run"
         )
     return kind

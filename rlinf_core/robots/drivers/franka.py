@@ -59,10 +59,9 @@ class Driver(DriverSettings):
         least_s = math.ceil(10.0 * OPEN_M / self.hand_speed + 1.0 - 1e-9) / 10.0
         if self.hand and self.hand_timeout_s < least_s:
             raise ValueError(
-                f"hand_timeout_s: expected at least {least_s:.1f}, in which fingers of hand_speed "
-                f"= "
-                f"{self.hand_speed:g} open all the way, got {self.hand_timeout_s:g}: that would be "
-                f"a fault"
+                f"hand_timeout_s: expected at least {least_s:.1f}, the time to open fully at "
+                f"hand_speed = {self.hand_speed:g}, got {self.hand_timeout_s:g}. A shorter time "
+                "would cause a fault"
             )
         return self
 

@@ -19,14 +19,16 @@ GRIPPER = "gripper"  # LeRobot's name of the servo between the jaws
 class Jaw(Servo):
     """The servo of the gripper."""
 
-    open_at: Tick = Field(description="its ticks where the gripper is open")
-    closed_at: Tick = Field(description="its ticks where the gripper is closed")
-    width: Positive = Field(0.07, le=0.5, description="between the open jaws [m]")
+    open_at: Tick = Field(description="servo ticks with the gripper open")
+    closed_at: Tick = Field(description="servo ticks with the gripper closed")
+    width: Positive = Field(0.07, le=0.5, description="distance between the open jaws [m]")
 
     @model_validator(mode="after")
     def _moves(self) -> Jaw:
         if self.open_at == self.closed_at:
-            raise ValueError(f"open_at: expected other ticks than closed_at, got {self.open_at:g}")
+            raise ValueError(
+                f"open_at: expected ticks that differ from closed_at, got {self.open_at:g} for both"
+            )
         return self
 
     def goal(self, width: float) -> int:
@@ -66,20 +68,19 @@ class Driver(DriverSettings):
 
     bus: Kind = Field(description="kind of the servos")
     device: str = Field(min_length=1, description="serial port, /dev/serial/by-id/...")
-    baud: int = Field(0, ge=0, le=4_000_000, description="of all servos; 0 for 1,000,000")
+    baud: int = Field(0, ge=0, le=4_000_000, description="baud rate of all servos. 0 is 1,000,000")
     urdf: FileFromFolder = Field(description="URDF with the joints below, for the pose of the tool")
-    tool: str = Field("tool0", min_length=1, description="link of the URDF that is the tool")
-    joints: dict[str, Joint] = Field(
-        min_length=1, description="the servo of each joint by the joint's name in the URDF"
-    )
-    jaw: Jaw | None = Field(None, description="the gripper's servo, if there is one")
+    tool: str = Field("tool0", min_length=1, description="tool link of the URDF")
+    joints: dict[str, Joint] = Field(min_length=1, description="servos by joint name in the URDF")
+    jaw: Jaw | None = Field(None, description="servo of the gripper, if any")
     calibration: Annotated[str, FROM_FOLDER] = Field(
         "",
-        description="LeRobot's calibration of this arm (JSON). It replaces id, sign, zero, low and "
-        "high of the "
-        "servos that it names. Its homing offsets must be those in the servos",
+        description="LeRobot's calibration of this arm (JSON). It replaces id, sign, zero, low "
+        "and high of its servos. Its homing offsets must equal those in the servos",
     )
-    silence_s: Positive = Field(0.2, description="a bus without answers for longer is a fault [s]")
+    silence_s: Positive = Field(
+        0.2, description="longest time without answers on the bus before a fault [s]"
+    )
 
     @property
     def has_gripper(self) -> bool:
@@ -101,7 +102,7 @@ class Driver(DriverSettings):
                 ""
                 if port.exists()
                 else (
-                    "plug the arm in and switch it on, or write its port as options.device: ls "
+                    "plug the arm in and switch it on, or set its port as options.device: ls "
                     "/dev/serial/by-id"
                 ),
             )
@@ -112,7 +113,7 @@ class Driver(DriverSettings):
                 (
                     "calibration",
                     "none: 2048 ticks are the middle of each joint",
-                    ("calibrate with lerobot-calibrate, and name its file as options.calibration"),
+                    ("calibrate with lerobot-calibrate and name its file as options.calibration"),
                 ),
             ]
         try:
@@ -124,7 +125,7 @@ class Driver(DriverSettings):
     @model_validator(mode="after")
     def _unique_ids(self) -> Driver:
         if len(set(self.ids)) < len(self.ids):
-            raise ValueError(f"joints: expected another id for each servo, got {self.ids}")
+            raise ValueError(f"joints: expected different servo ids, got {self.ids}")
         return self
 
     def description(self) -> Description:

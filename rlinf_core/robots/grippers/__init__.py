@@ -40,7 +40,8 @@ class GripperSettings(Settings):
     def _moves(self) -> GripperSettings:
         if self.open_at == self.closed_at:
             raise ValueError(
-                f"open_at: expected another position than closed_at, got {self.open_at:g} for both"
+                f"open_at: expected a position that differs from closed_at, got {self.open_at:g} "
+                "for both"
             )
         return self
 
@@ -86,8 +87,8 @@ def gripper(kind: str) -> type[GripperSettings]:
     )
     if not gripper_class.node:
         raise RecipeError(
-            f"{where}: '{kind}': expected {gripper_class.__name__} to say its 'node', the module "
-            f"that is run"
+            f"{where}: '{kind}': expected {gripper_class.__name__} to define 'node', the module to "
+            "run"
         )
     return gripper_class
 

@@ -25,16 +25,16 @@ ACTIVE = 3  # gSTA
 AT_POSITION = 3  # gOBJ: at the requested position
 RETRIES = 2
 FAULTS = {
-    0x05: "an order before its activation was through",
+    0x05: "a command before the end of its activation",
     0x07: "not activated",
     0x08: "too hot",
-    0x09: "nobody spoke to it for a second",
+    0x09: "no communication for a second",
     0x0A: "less than 19.2 V",
-    0x0B: "automatic release under way",
+    0x0B: "automatic release in progress",
     0x0C: "internal",
     0x0D: "activation failed",
     0x0E: "overcurrent",
-    0x0F: "automatic release is through",
+    0x0F: "automatic release finished",
 }
 
 
@@ -84,7 +84,7 @@ class Status(NamedTuple):
         if self.fault:
             return f"fault 0x{self.fault:02X} ({FAULTS.get(self.fault, 'unknown')})"
         return {ACTIVE: "", ACTIVATING: "it is being activated"}.get(
-            self.state, "not activated since it has power"
+            self.state, "not activated since power-on"
         )
 
 
@@ -140,15 +140,14 @@ class Robotiq:
             self.lock = take_device(settings.device)
         except HeldError as error:
             raise DeviceError(
-                f"expected a gripper at {settings.device} that nobody else tells, got one "
-                f"that {error} tells. End that, or name another port: gripper.device"
+                f"expected a gripper at {settings.device} that no other program commands, got one "
+                f"that {error} commands. End that program, or name another port: gripper.device"
             ) from error
         if not self.port.connect():
             self.lock.close()
             raise DeviceError(
                 f"expected a serial port at {settings.device}, got one that does not open. Another "
-                f"program "
-                f"may have it: fuser -v {settings.device}"
+                f"program may use it: fuser -v {settings.device}"
             )
 
     def status(self) -> Status:
@@ -181,13 +180,13 @@ class Robotiq:
         except (ModbusException, OSError) as error:
             raise DeviceError(
                 f"unplugged or silent: expected an answer of {where} within "
-                f"{self.settings.timeout_s:g} s, "
-                f"got: {error}. See to its power and its plug: it is looked for every second",
+                f"{self.settings.timeout_s:g} s, got: {error}. Check its power and its plug. The "
+                "node searches for it every second",
                 disconnected=True,
             ) from error
         if answer.isError():
             raise DeviceError(
-                f"expected {where} to do as it is told, got: {answer}. Is that a Robotiq 2F?"
+                f"expected {where} to execute the command, got: {answer}. Is it a Robotiq 2F?"
             )
         return answer
 
@@ -201,8 +200,7 @@ def _look(device: str) -> None:
     if not os.path.exists(device):
         raise DeviceError(
             f"expected a gripper at {device}, got: {os.strerror(errno.ENOENT)}. Plug it in, or "
-            f"name another "
-            f"port, gripper.device. {missing()}"
+            f"name another port: gripper.device. {missing()}"
         )
     if not os.access(device, os.R_OK | os.W_OK):
         raise DeviceError(refused("a gripper", device, DEVICES))

@@ -63,7 +63,7 @@ def make_device(document: Mapping[str, Any]) -> Device:
     """
     kind = document["kind"]
     if kind in (SCRIPTED, REPLAY):
-        raise RecipeError(f"operator: expected a device that a person holds, got {kind}")
+        raise RecipeError(f"operator: expected an input device of a person, got {kind}")
     settings = checked_parameters(
         settings_of(kind), document, "parameters of the operator's device"
     )

@@ -205,9 +205,8 @@ class Guard:
     def _forget(self, now: float, late_s: float) -> None:
         """Drop input that had waited, because its sender may stand beside the arm by now."""
         self.trouble = (
-            f"{self.name}: expected to be looked at all the time, its process stood still for "
-            f"{late_s:.1f} s. "
-            "What was pressed meanwhile counts for nothing, but to disarm: press it again"
+            f"{self.name}: the process was stopped for {late_s:.1f} s and did not read the device. "
+            "Buttons of that time are ignored, except disarm. Press again"
         )
         self.believed = False
         self._rest_since = 0.0
@@ -230,7 +229,7 @@ class Guard:
             actual = (
                 "a deflection or a pressed button. Let go of it"
                 if has_reported
-                else "no word of it yet. Is it publishing?"
+                else "no message yet. Is it publishing?"
             )
             self.trouble = (
                 f"{self.name}: expected it at rest before its first command, got {actual}"
@@ -249,9 +248,7 @@ class Source:
         except OSError as error:
             raise DeviceError(
                 f"expected {device_name} at {path}, got: {error.strerror}. Plug it in, or name "
-                f"another "
-                f"one: "
-                "station.operator.device"
+                "another device: station.operator.device"
             ) from error
         self.lock = self._claimed()
         status = os.fstat(self.fd)
@@ -259,8 +256,8 @@ class Source:
             self.close()
             raise DeviceError(
                 f"expected {device_name} at {path}, got a pipe of {user_name(status.st_uid)}, "
-                "who would move the arm. Start a twin of your own in a folder of "
-                "your own: rlinf fake-device"
+                "another user, who could move the arm. Start your own twin in your own folder: "
+                "rlinf fake-device"
             )
 
     def _claimed(self) -> socket.socket | None:
@@ -274,9 +271,9 @@ class Source:
         except HeldError as error:
             os.close(self.fd)
             raise DeviceError(
-                f"expected {self.device_name} at {self.path} that nobody else reads, got one "
-                f"that {error} reads. One device would move two arms: end that, or "
-                "name another one: station.operator.device"
+                f"expected {self.device_name} at {self.path} that no other program reads, got one "
+                f"that {error} reads. One device would move two arms. End that program, or name "
+                "another device: station.operator.device"
             ) from error
         except OSError:  # unplugged meanwhile; the first read reports it
             return None
@@ -300,10 +297,8 @@ class Source:
 
     def _disconnected(self, actual: str | None) -> DeviceError:
         return DeviceError(
-            f"unplugged: expected reports of {self.device_name} at {self.path}, got {actual}. Plug "
-            f"it in "
-            f"again: it is "
-            "looked for every second",
+            f"unplugged: expected reports of {self.device_name} at {self.path}, got {actual}. "
+            "Plug it in again. The operator searches for it every second",
             disconnected=True,
         )
 

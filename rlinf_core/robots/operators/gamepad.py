@@ -65,7 +65,7 @@ class Events:
                 )
             for *_, kind, code, value in EVENT.iter_unpack(data):
                 if kind > MOST_TYPES or (kind == SYN and code == DROPPED):
-                    raise DeviceError("garbage: events of it were lost or are none. Let go of it")
+                    raise DeviceError("garbage: its events are lost or invalid. Let go of it")
                 if kind in (KEY, ABS):
                     yield kind, code, value
 

@@ -116,7 +116,7 @@ def goal_of(where: str, home: Home, control_mode: str, limits: Limits) -> Goal:
     if control_mode == "tcp_delta":
         if home.position is None:
             raise RecipeError(
-                f"{where}: expected 'position', as the task moves the tool, got joints alone"
+                f"{where}: expected 'position', since the task moves the tool, got only joints"
             )
         _check(where, ("x", "y", "z"), home.position, limits.box_low, limits.box_high)
         away = (
@@ -132,9 +132,8 @@ def goal_of(where: str, home: Home, control_mode: str, limits: Limits) -> Goal:
         return Goal((*home.position, *home.orientation))
     if set(home.joints) != set(limits.joint_names):
         raise RecipeError(
-            f"{where}: expected 'joints' with {', '.join(limits.joint_names)}, as the task moves "
-            f"joints, got "
-            f"{', '.join(home.joints) or 'none'}"
+            f"{where}: expected 'joints' with {', '.join(limits.joint_names)}, since the task "
+            f"moves joints, got {', '.join(home.joints) or 'none'}"
         )
     joints = {name: home.joints[name] for name in limits.joint_names}
     # the range that the interlock allows

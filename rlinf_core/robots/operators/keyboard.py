@@ -57,8 +57,7 @@ class Keyboard(RequestDevice):
     def open(self) -> None:
         if not sys.stdin.isatty():
             raise DeviceError(
-                "operator: the keyboard needs a terminal: expected one, got none. In one of your "
-                "own, run "
+                "operator: the keyboard needs a terminal, got none. In a separate terminal run "
                 "rlinf teleop <recipe>, or ros2 run rlinf operator"
             )
 
@@ -68,10 +67,10 @@ class Keyboard(RequestDevice):
                 data = os.read(sys.stdin.fileno(), 64)
             except OSError as error:
                 raise DeviceError(
-                    f"unplugged: the terminal has gone ({error.strerror})", disconnected=True
+                    f"unplugged: the terminal was closed ({error.strerror})", disconnected=True
                 ) from error
             if not data:
-                raise DeviceError("unplugged: the terminal has ended", disconnected=True)
+                raise DeviceError("unplugged: the terminal was closed", disconnected=True)
             for key in self._keys(data.decode(errors="replace")):
                 self.requests.append(REQUEST_BUTTONS.get(key, key if key.isdigit() else "enable"))
                 self.key, self.key_at = key, time.monotonic()
@@ -103,9 +102,9 @@ class Keyboard(RequestDevice):
             f"{pair[0]}/{pair[1]} {direction}" for pair, direction in map(PAIRS.__getitem__, axes)
         )
         return (
-            f"{keys}; p rests; e arms, the space bar or q stops (disarms); g the scene is ready; y "
-            f"success, n failure, "
-            "b once more, x discard. You beat the policy while a key that moves or rests is held."
+            f"{keys}; p hold still; e arm; space bar or q stop (disarm); g scene ready; y success, "
+            "n failure, b another take, x discard. You override the policy while you hold a "
+            "motion key or p."
         )
 
 

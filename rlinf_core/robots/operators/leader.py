@@ -96,7 +96,9 @@ class Trigger(Settings):
     @model_validator(mode="after")
     def _moves(self) -> Trigger:
         if self.open == self.closed:
-            raise ValueError(f"open: expected another angle than closed, got {self.open} for both")
+            raise ValueError(
+                f"open: expected an angle that differs from closed, got {self.open} for both"
+            )
         return self
 
 
@@ -141,8 +143,7 @@ class Leader(Device):
         self.ids = [joint.id for joint in self.joints] + ([trigger.id] if trigger else [])
         if len(set(self.ids)) < len(self.ids):
             raise DeviceError(
-                f"expected servos with ids of their own, got {self.ids}. Set "
-                f"station.operator.joints"
+                f"expected different servo ids, got {self.ids}. Set station.operator.joints"
             )
         self.port: Any = None
         self.lock: socket.socket | None = None
@@ -171,7 +172,7 @@ class Leader(Device):
                 "station.operator.device"
             ) from error
         if not opened:
-            raise DeviceError(f"expected a baud rate that servos know, got {self.baud}")
+            raise DeviceError(f"expected a baud rate that the servos support, got {self.baud}")
         packets = dxl.PacketHandler(self.table.protocol)
         self.reading = dxl.GroupSyncRead(self.port, packets, self.table.position, self.table.size)
         for servo in self.ids:
@@ -192,8 +193,8 @@ class Leader(Device):
                 self.lock = take_device(self.device)
             except HeldError as error:
                 raise DeviceError(
-                    f"expected a leader arm at {self.device} that nobody else reads, got "
-                    f"one that {error} reads. End that, or name another port: "
+                    f"expected a leader arm at {self.device} that no other program reads, got one "
+                    f"that {error} reads. End that program, or name another port: "
                     "station.operator.device"
                 ) from error
 
@@ -211,16 +212,14 @@ class Leader(Device):
         except (OSError, termios.error) as error:
             raise DeviceError(
                 f"unplugged: expected a leader arm at {self.device}, got: {error}. Plug it in "
-                f"again: it is "
-                "looked for every second",
+                "again. The operator searches for it every second",
                 disconnected=True,
             ) from error
         if not answered:
             if time.monotonic() - self.received_at > self.silence_s:
                 raise DeviceError(
-                    f"silent: expected answers of servos {self.ids} at {self.baud} baud, got none, "
-                    f"or broken "
-                    f"ones, for {self.silence_s:g} s. Look at its power, ids and baud rate"
+                    f"silent: expected answers of servos {self.ids} at {self.baud} baud, got none "
+                    f"or damaged ones for {self.silence_s:g} s. Check its power, ids and baud rate"
                 )
             return ()
         self.received_at = time.monotonic()

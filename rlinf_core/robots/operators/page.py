@@ -89,18 +89,18 @@ class Page(Sticks):
     def poll(self) -> tuple[str, ...]:
         garbage, self.garbage = self.garbage, ""
         if garbage:
-            raise DeviceError(f"garbage on the topic page: {garbage}. Who else publishes there?")
+            raise DeviceError(
+                f"garbage on the topic page: {garbage}. Does another program publish there?"
+            )
         if not (self.rested or self.at_rest()):  # an unopened page is no trouble
             raise DeviceError(
-                "expected it at rest before its first command, got a takeover that was held when "
-                "it was "
-                "first heard. Let go of it"
+                "expected it at rest before its first command, got a takeover in its first "
+                "message. Let go of it"
             )
         if not self.at_rest() and time.monotonic() - self.received_at > self.silence_s:
             raise DeviceError(
-                f"silent: a takeover is held and was not heard for {self.silence_s:g} s. Let go of "
-                f"it; if "
-                "the page has gone, open it and take the controls"
+                f"silent: a takeover is held, but no message came for {self.silence_s:g} s. Let go "
+                "of it. If the page is closed, open it and take the controls"
             )
         return self.take_requests()
 
@@ -108,4 +108,4 @@ class Page(Sticks):
         return super().motion() if self.rested else None
 
     def help(self, axes: dict[str, int]) -> str:
-        return "what is held on the operator's page commands, while it is held"
+        return "the held controls of the operator's page command the arm"

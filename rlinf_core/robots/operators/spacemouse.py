@@ -72,8 +72,8 @@ def find(
         else f"one SpaceMouse with the serial or port '{identity}'"
     )
     raise DeviceError(
-        f"expected {expected}, found {listing}. Unplug the others, or choose by serial or by "
-        "port, which stay: station.operator.device=<serial or port>"
+        f"expected {expected}, found {listing}. Unplug the others, or choose one by serial or "
+        "port: station.operator.device=<serial or port>"
     )
 
 

@@ -114,8 +114,7 @@ class Sticks(RequestDevice):
         ) and time.monotonic() - self.received_at > self.silence_s:
             raise DeviceError(
                 f"silent: expected reports while it is deflected, got none for {self.silence_s:g} "
-                f"s. Let go "
-                "of it; if that does not help, plug it in again"
+                "s. Let go of it. If that does not help, plug it in again"
             )
         requests = self.take_requests()
         news = self.received_at != self.polled_at

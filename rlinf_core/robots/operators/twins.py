@@ -37,8 +37,8 @@ def free(path: str | Path, pipe: bool = False) -> Path:
     path = Path(path)
     if not path.parent.is_dir():
         raise DeviceError(
-            f"expected a path in a folder that is there, got {path}. Make that folder, or name "
-            f"another one"
+            f"expected a path in an existing folder, got {path}. Create that folder, or choose "
+            "another"
         )
     of_killed_twin = path.is_symlink() and str(path.readlink()).startswith(TERMINALS)
     if of_killed_twin and not is_held(_lock(path)):
@@ -46,7 +46,7 @@ def free(path: str | Path, pipe: bool = False) -> Path:
     is_user_pipe = pipe and path.is_fifo() and path.lstat().st_uid == os.geteuid()
     if path.exists() and not is_user_pipe:
         raise DeviceError(
-            f"expected a path that is free for a twin, got {path}, which is there already. End "
+            f"expected an unused path for a twin, got {path}, which exists already. End "
             f"the twin that has it, or name another path"
         )
     if path.is_symlink() and not path.exists():

@@ -71,7 +71,7 @@ class Vr(RequestDevice):
         self.scale, self.silence_s = scale, silence_s
         if clutch not in button_names:
             raise DeviceError(
-                f"expected a clutch that is one of {', '.join(button_names)}, got '{clutch}'. Set "
+                f"expected a clutch from {', '.join(button_names)}, got '{clutch}'. Set "
                 "station.operator.clutch or button_names"
             )
         self.open()
@@ -80,8 +80,7 @@ class Vr(RequestDevice):
         if action.control_mode != "tcp_delta":
             raise DeviceError(
                 f"expected a task that moves the tool (tcp_delta), got {action.control_mode}, "
-                f"which a hand "
-                "in the air cannot do. Take a leader arm"
+                "which a VR controller cannot command. Use a leader arm"
             )
         self.action = action
 
@@ -153,9 +152,9 @@ class Vr(RequestDevice):
         if self.pressed and silent > self.silence_s:
             self.given = None
             raise DeviceError(
-                f"silent: something is held on it, and vr/pose or vr/joy was not heard for "
-                f"{self.silence_s:g} s. Let go of it; if that does not help, look at the headset's "
-                f"bridge"
+                "silent: a button is held, but no message of vr/pose or vr/joy came for "
+                f"{self.silence_s:g} s. Let go of it. If that does not help, check the headset's "
+                "bridge"
             )
         return self.take_requests() or (("enable",) if self._holds() else ())
 
@@ -203,7 +202,7 @@ class Vr(RequestDevice):
 
     def help(self, axes: dict[str, int]) -> str:
         presses = ", ".join(f"{name} {role}" for name, role in self.buttons.items())
-        return f"hold {self.clutch}: the tool goes as the hand does; {presses}"
+        return f"hold {self.clutch}: the tool follows the hand; {presses}"
 
 
 def _frame(*axes: str) -> np.ndarray:

@@ -199,9 +199,9 @@ def split(frames: Frames, held_out: float, seed: int) -> tuple[Frames, Frames]:
     split_frames = frames.of(np.array(parts[0])), frames.of(np.array(parts[1]))
     if not all(part.success.any() and not part.success.all() for part in split_frames):
         raise EpisodeError(
-            f"expected episodes that succeeded to learn from and to hold out, got {len(succeeded)} "
-            f"that "
-            "did. Record more, 50 or so: rlinf demo RECIPE --set collect.no_training=true"
+            "expected successful episodes for training and for the held-out test, got "
+            f"{len(succeeded)}. Record more, about 50: rlinf demo RECIPE --set "
+            "collect.no_training=true"
         )
     return split_frames
 

@@ -67,11 +67,12 @@ class VLM:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise RecipeError(
-                f"reward.url: expected one as http://127.0.0.1:8000/v1, got '{escape_ascii(url)}'"
+                "reward.url: expected an address such as http://127.0.0.1:8000/v1, got "
+                f"'{escape_ascii(url)}'"
             )
         if key_variable and parts.scheme == "http" and parts.hostname not in LOOPBACK:
             raise RecipeError(
-                f"reward.url: expected https://, as a key goes with each question, got "
+                "reward.url: expected https://, since each request contains a key, got "
                 f"'{escape_ascii(url)}'"
             )
         self.question, self.name, self.url, self.cameras = (
@@ -177,9 +178,8 @@ class VLM:
         key = os.environ.get(self.key_variable, "")
         if not key or not key.isascii() or not key.isprintable():
             raise EngineError(
-                f"reward.key_variable: expected a key in ${self.key_variable}, got none. Set it "
-                f"where the "
-                "station is started"
+                f"reward.key_variable: expected a key in ${self.key_variable}, got none. Set it in "
+                "the shell that starts the station"
             )
         return key
 
@@ -195,8 +195,8 @@ class VLM:
         if match is None:
             raise EngineError(
                 f"{self.url}: expected yes or no of '{self.name}', got "
-                f"'{escape_ascii(text)[:MAX_ERROR_BYTES]}'. Ask "
-                "otherwise, or another model"
+                f"'{escape_ascii(text)[:MAX_ERROR_BYTES]}'. Change the question, or use another "
+                "model"
             )
         return match[1].lower() == "yes"
 

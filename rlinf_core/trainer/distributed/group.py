@@ -430,13 +430,11 @@ class LearnerGroup:
             if self.failures > self.restarts:
                 raise RestartLimitError(
                     f"learner group: a process died ({lost}), and placement.restarts = "
-                    f"{self.restarts} "
-                    f"times all {self.size} have started again. Memory may have run out: look at "
-                    f"the "
-                    "system's log (dmesg), then resume from the last checkpoint"
+                    f"{self.restarts} times all {self.size} were restarted. Memory may have run "
+                    "out: see the system's log (dmesg), then resume from the last checkpoint"
                 ) from lost
             print(
-                f"learner group: a process died; all {self.size} start again and repeat "
+                f"learner group: a process died; all {self.size} restart and repeat "
                 f"{len(self.since)} calls",
                 flush=True,
             )

@@ -55,10 +55,8 @@ def check_started(process_name: str, error: Exception) -> None:
     """Raise StartupError if one of the ``lost`` processes failed in its own start."""
     if getattr(error, "actor_init_failed", False):
         raise StartupError(
-            f"{process_name}: expected a process that begins, got one that failed at once, as it "
-            f"would "
-            f"again: {error}\n"
-            "Mend what it says there; the same command goes on"
+            f"{process_name}: expected a process that starts, got one that failed at its start and "
+            f"would fail again: {error}\nCorrect this cause; the same command then continues"
         ) from error
 
 
@@ -79,8 +77,7 @@ def no_room(
     return NoRoomError(
         f"{process_name}: expected room for {count} processes of {per_process['num_cpus']:g} CPU, "
         f"{per_process['num_gpus']:g} GPU each within {within_s:.0f} s; the cluster has {all_of}, "
-        f"of which "
-        f"{free} are free. Ask for fewer in placement, or end what runs there"
+        f"of which {free} are free. Request fewer in placement, or end other work there"
     )
 
 
@@ -104,9 +101,9 @@ def connect(address: str = "", **options: Any) -> Any:
         here = ray.get_runtime_context().gcs_address
         if address and address not in (_joined, here):
             raise RlinfError(
-                f"placement.ray: expected to join the Ray cluster at {address}, and this process "
-                f"is in the "
-                f"one at {here} already. Leave that first (ray.shutdown()), or name its address"
+                f"placement.ray: expected to join the Ray cluster at {address}, but this process "
+                f"has already joined the one at {here}. Leave that first (ray.shutdown()), or name "
+                "its address"
             )
         return ray
     if address:
@@ -119,10 +116,8 @@ def connect(address: str = "", **options: Any) -> Any:
         except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
             raise RlinfError(
                 f"placement.ray: expected the head of a Ray cluster at {address}, of the same "
-                f"versions of Ray "
-                f"and Python, got: {error}. Start one there (ray start --head), or leave the "
-                f"address "
-                "empty for this machine alone"
+                f"versions of Ray and Python, got: {error}. Start one there (ray start --head), or "
+                "leave the address empty to use only this machine"
             ) from error
         _joined = address
         return ray

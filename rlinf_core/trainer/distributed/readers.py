@@ -145,6 +145,5 @@ def _no_answer(error: Exception) -> IngestError:
     """Return the error for a reader that does not answer; the episode stays in the inbox."""
     return IngestError(
         f"a process of the ingest does not answer: {error}. Nothing is lost: episodes wait in the "
-        f"inbox, "
-        "and the same command goes on"
+        "inbox, and the same command continues"
     )

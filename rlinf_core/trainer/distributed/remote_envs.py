@@ -151,7 +151,7 @@ class RemoteEnvs:
         if self.died > RESTARTS:
             raise RestartLimitError(
                 f"simulator processes died {self.died} times, the last by: {error}. The last "
-                "checkpoint is good; fewer placement.simulators need less memory"
+                "checkpoint is valid. Fewer placement.simulators need less memory"
             ) from error
         print(
             f"a simulator process died and is replaced ({self.died} of {RESTARTS}): {error}",
@@ -171,7 +171,7 @@ class RemoteEnvs:
             raise RlinfError(f"a simulator process stopped: {error}") from error
         except lost() as error:
             check_started("simulator processes", error)
-            raise RlinfError(f"a simulator process died as it began: {error}") from error
+            raise RlinfError(f"a simulator process died at its start: {error}") from error
 
 
 def _spawn(ray: Any, recipe: Recipe, make: Make, size: int) -> Any:

@@ -46,9 +46,8 @@ def _of_ray() -> Iterator[None]:
 def _cannot_keep(error: Exception) -> IngestError:
     return IngestError(
         f"replay shards: expected room in their processes and in Ray's store, got: {error}. The "
-        f"last "
-        "checkpoint is good; have a smaller replay.capacity, or more memory, and the same command "
-        "goes on"
+        "last checkpoint is valid. Reduce replay.capacity or add memory; the same command then "
+        "continues"
     )
 
 
@@ -245,9 +244,8 @@ class ReplayShards:
         """Restore a state. Raises RecipeError for another number of shards."""
         if (got := len(state.get("shards", ()))) != self.shards:
             raise RecipeError(
-                f"placement.replay_shards: expected {got}, of which the checkpoint's replay is "
-                f"made, got "
-                f"{self.shards}. Go on with {got}, or begin another run"
+                f"placement.replay_shards: expected {got}, the number in the checkpoint, got "
+                f"{self.shards}. Continue with {got}, or begin another run"
             )
         for number in range(self.shards):
             self._checkpoints[number], self._since[number] = (
@@ -305,13 +303,12 @@ class ReplayShards:
         if self.died > RESTARTS:
             raise IngestError(
                 f"replay shards died {self.died} times, the last by: {error}. The last checkpoint "
-                f"is good; a "
-                "smaller replay.capacity, or more placement.replay_shards, need less memory each"
+                "is valid. A smaller replay.capacity or more placement.replay_shards reduce the "
+                "memory of each shard"
             ) from error
         print(
-            f"replay shard {number} died and is started again with {len(self._since[number])} "
-            f"episodes since its last "
-            f"state ({self.died} of {RESTARTS})",
+            f"replay shard {number} died and is restarted with {len(self._since[number])} "
+            f"episodes since its last state ({self.died} of {RESTARTS})",
             flush=True,
         )
 

@@ -281,8 +281,7 @@ class OnRay:
                 if self.died > RESTARTS:
                     raise RestartLimitError(
                         f"rollout workers died {self.died} times, the last by: {error}. The last "
-                        f"checkpoint "
-                        "is good; fewer environments need less memory"
+                        "checkpoint is valid. Fewer environments need less memory"
                     ) from error
                 print(
                     f"a rollout worker died and is replaced ({self.died} of {RESTARTS}): {error}",

@@ -92,8 +92,8 @@ class Intake:
             self.journal.taken(folder.name, status)
         except OSError as error:  # checkpoint and inbox hold the status, too
             print(
-                f"episode {folder.name}: {status}, which cannot be noted down: {error}. Free the "
-                f"disk",
+                f"episode {folder.name}: {status}, but the journal cannot be written: {error}. "
+                "Free disk space",
                 flush=True,
             )
         if status.startswith(REFUSED):
@@ -116,16 +116,15 @@ class Intake:
         except EpisodeError as error:
             status = f"{REFUSED}: {error}"
         except SpecError as error:
-            status = f"{REFUSED}: episode {folder.name}: {error}. It is not trained on"
+            status = f"{REFUSED}: episode {folder.name}: {error}. It is not used for training"
         except (IngestError, StartupError):
             raise
         except Exception as error:
             if is_transient(error):  # the buffers may hold a part of it; the checkpoint does not
                 raise IngestError(
-                    f"episode {folder.name}: expected room to learn from it, got "
-                    f"{type(error).__name__}: "
-                    f"{error}. It stays where it is, and the last checkpoint is good. A smaller "
-                    "replay.capacity needs less memory; then the same command goes on"
+                    f"episode {folder.name}: expected memory to load it, got "
+                    f"{type(error).__name__}: {error}. The episode and the last checkpoint are "
+                    "unchanged. Reduce replay.capacity; the same command then continues"
                 ) from error
             # an invalid recording must not stop the trainer at every restart
             status = (
@@ -165,7 +164,7 @@ class Intake:
             if path.exists():
                 quarantine(path, self.run_dir / REFUSED, status)
         except OSError as error:  # it stays, and is refused again at the next start
-            print(f"{path}: cannot be set aside: {error}", flush=True)
+            print(f"{path}: cannot be moved: {error}", flush=True)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the status of all episodes."""
@@ -232,13 +231,13 @@ def read_recordings(
     statuses = [intake.take(folder, insert, owns_folder=False) for folder in reading]
     if waiting := [status for status in statuses if status.startswith(LATER)]:
         raise RlinfError(
-            f"collect.recordings: {len(waiting)} {waiting[0]}. Begin again, or move "
-            "it elsewhere to learn without it"
+            f"collect.recordings: {len(waiting)} {waiting[0]}. Start again, or move it elsewhere "
+            "to train without it"
         )
     if all(status.startswith(REFUSED) for status in statuses):
         raise RecipeError(
-            f"collect.recordings: expected an episode to learn from in {', '.join(folders)}; all "
-            f"{len(statuses)} were refused, the last because: {statuses[-1]}"
+            f"collect.recordings: expected a usable episode in {', '.join(folders)}; all "
+            f"{len(statuses)} were refused, the last one: {statuses[-1]}"
         )
 
 
@@ -252,11 +251,9 @@ def check_shown(is_sufficient: bool, statuses: Mapping[str, int]) -> None:
         return
     became = ", ".join(f"{count} {status.partition(':')[0]}" for status, count in statuses.items())
     raise RecipeError(
-        "collect.recordings: expected a demonstration that succeeded, of each robot, to begin "
-        "with, got "
+        "collect.recordings: expected a successful demonstration of each robot, got "
         f"{became or 'none'}. `rlinf data list` shows the modes of recordings; `rlinf collect` "
-        f"records "
-        "demonstrations"
+        "records demonstrations"
     )
 
 
@@ -272,7 +269,6 @@ def _check_once(recordings: list[Path]) -> None:
         }
         if len(sums) > 1:
             raise RecipeError(
-                f"collect.recordings: expected every id once, got '{folder.name}' in {before} and, "
-                f"with "
-                f"other content, in {folder}. Leave one of them out"
+                f"collect.recordings: expected unique ids, got '{folder.name}' with different "
+                f"content in {before} and in {folder}. Leave one of them out"
             )

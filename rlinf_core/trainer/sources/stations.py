@@ -123,7 +123,8 @@ class Stations(Source):
             self.tries[folder.name] += 1
             wait_s = AGAIN_S * self.tries[folder.name]
             print(
-                f"{status}. It stays in the inbox, and is read again in {wait_s:.0f} s", flush=True
+                f"{status}. It stays in the inbox; the trainer reads it again in {wait_s:.0f} s",
+                flush=True,
             )
             self.later.append((time.monotonic() + wait_s, folder))
 

@@ -57,9 +57,8 @@ class Simulator:
 
         if (version := str(getattr(omnigibson, "__version__", ""))).startswith("1."):
             raise RlinfError(
-                f"behavior: expected the OmniGibson of BEHAVIOR-1K's sources, got PyPI's "
-                f"{version}, whose "
-                f"robots and activities are others. {INSTALL}"
+                "behavior: expected the OmniGibson from BEHAVIOR-1K's sources, got PyPI's "
+                f"{version}, whose robots and activities differ. {INSTALL}"
             )
         if not 0.0 <= spread_m <= 0.5:
             raise RecipeError(f"behavior: spread_m: expected 0 to 0.5, got {spread_m}")

@@ -55,8 +55,7 @@ class Simulator:
         config = parse_env_cfg(task, device=device, num_envs=1)
         if not hasattr(config.commands, "object_pose") or not hasattr(config.scene, "ee_frame"):
             raise RecipeError(
-                f"isaaclab: expected a task in which an object is brought to a pose (Lift), got "
-                f"'{task}'"
+                f"isaaclab: expected a task that moves an object to a pose (Lift), got '{task}'"
             )
         config.decimation = round(self.tick_s / config.sim.dt)
         for name in vars(config.terminations):

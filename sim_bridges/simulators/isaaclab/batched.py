@@ -85,7 +85,8 @@ class Batched:
         if not isinstance(values, torch.Tensor) or values.ndim != 2:
             raise RecipeError(
                 f"env 'isaaclab:{task}': expected observations 'policy' (N, V), got "
-                f"{getattr(values, 'shape', type(values).__name__)}. Take a task from states"
+                f"{getattr(values, 'shape', type(values).__name__)}. Use a task with state "
+                "observations"
             )
         return values.float()
 

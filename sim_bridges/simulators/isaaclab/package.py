@@ -60,10 +60,9 @@ class Release:
             )
         except SystemExit as error:  # its launcher ends the process if Isaac Sim is missing
             raise RlinfError(
-                f"isaaclab {self.name}: this task's physics or cameras need Isaac Sim, expected it "
-                f"beside Isaac Lab, got "
-                "none. Install isaacsim into the same Python; tasks on Newton without cameras run "
-                "without it"
+                f"isaaclab {self.name}: expected Isaac Sim, which this task's physics or cameras "
+                "need, got Isaac Lab alone. Install isaacsim into the same Python environment. "
+                "Tasks on Newton without cameras run without it"
             ) from error
 
 
@@ -90,10 +89,8 @@ def installed_release() -> Release:
     release = RELEASES.get(EXTENSIONS.get(short, short))
     if release is None:
         raise RlinfError(
-            f"isaaclab: expected version {' or '.join(RELEASES)}, whose quaternions, launcher and "
-            f"tasks the "
-            f"adapter knows, got {version}. Install one of them, and name its Python in "
-            "RLINF_PYTHON_ISAACLAB"
+            f"isaaclab: expected version {' or '.join(RELEASES)}, which the adapter supports, got "
+            f"{version}. Install one of them, and name its Python in RLINF_PYTHON_ISAACLAB"
         )
     return release
 

@@ -104,8 +104,8 @@ class Simulator:
         if name not in actors:
             raise RecipeError(
                 f"maniskill: {key}: expected one of {', '.join(actors) or 'none'}, as "
-                f"{self.env.spec.id} has; "
-                f"got '{name}'{nearest(name, actors)}. Say it in the robot's options"
+                f"{self.env.spec.id} has; got '{name}'{nearest(name, actors)}. Set it in the "
+                "robot's options"
             )
         return getattr(self.env, name)._objs[0]
 

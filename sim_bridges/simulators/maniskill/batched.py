@@ -43,8 +43,7 @@ class Batched:
         if size > 1 and not on_gpu:
             raise RecipeError(
                 f"env 'maniskill:{task}': expected simulation.environments = 1 on {device.type}, "
-                f"got {size}: "
-                "ManiSkill steps a batch on a GPU alone"
+                f"got {size}. ManiSkill steps batches only on a GPU"
             )
         env = gymnasium.make(
             task,

@@ -99,7 +99,7 @@ def design(
         if not np.isfinite(top)
     ]
     if free:
-        notes.append(f"these joints turn without end, as the model has them: {', '.join(free)}")
+        notes.append(f"these joints of the model have no end stops: {', '.join(free)}")
     slim = len(posture) < 6
     if slim:
         notes.append(
@@ -159,9 +159,8 @@ def _home(simulator: Simulator, chosen: bool, notes: list[str]) -> tuple[np.ndar
             f"{', '.join(simulator.joint_names)}; or the tool's frame with --tool"
         )
     notes.append(
-        "the tool has little room at the model's own posture (stretched, at a joint's end or on "
-        "the floor); an "
-        "episode begins elsewhere"
+        "the tool has little room at the model's default posture (stretched, at a joint's end or "
+        "on the floor); episodes begin at another posture"
     )
     return best, best_half
 
@@ -308,7 +307,7 @@ def _gripper(simulator: Simulator, notes: list[str]) -> dict[str, Any]:
     )
     if trembles or width < OPEN_M or abs(lengths[1] - lengths[0]) < 1e-6:
         reason = (
-            "does not come to rest: damp its joints, or lower its gain in the model"
+            "does not come to rest. Damp its joints, or lower its gain in the model"
             if trembles
             else f"moves its fingers less than {1e3 * OPEN_M:.0f} mm"
         )

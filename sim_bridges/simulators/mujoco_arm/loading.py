@@ -139,8 +139,9 @@ def _check_files(path: Path) -> None:
     if missing:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         raise RlinfError(
-            f"{path}: expected the files that it names, missing {', '.join(missing[:3])}{more}. "
-            "Copy the model's whole folder with its assets, or correct meshdir in <compiler>"
+            f"{path}: expected all files that it references; missing: "
+            f"{', '.join(missing[:3])}{more}. Copy the model's whole folder with its assets, or "
+            "correct meshdir in <compiler>"
         )
 
 
@@ -215,8 +216,8 @@ def _urdf(path: Path, root: xml.Element) -> Source:
     for name, (leader, multiplier, offset) in dict(mimics).items():
         if not {name, leader} <= {joint.name for joint in spec.joints}:
             notes.append(
-                f'joint {name}: <mimic joint="{leader}"> is not of two moving joints; it is left '
-                f"out"
+                f'joint {name}: <mimic joint="{leader}"> does not connect two moving joints; it is '
+                "left out"
             )
             del mimics[name]
             continue
@@ -260,8 +261,8 @@ def _place_meshes(path: Path, root: xml.Element, notes: list[str]) -> None:
                 remedy = ""
                 if file is None:
                     remedy = (
-                        f"is at none of {', '.join(map(str, places[:3]))}. Copy the "
-                        f"package's meshes beside the URDF"
+                        f"is in none of {', '.join(map(str, places[:3]))}. Copy the package's "
+                        "meshes beside the URDF"
                     )
                 elif file.suffix.lower() not in MESHES:
                     other = next(

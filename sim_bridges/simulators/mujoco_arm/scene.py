@@ -214,7 +214,7 @@ def _looking(eye: np.ndarray, at: np.ndarray) -> np.ndarray:
     backwards = (eye - at) / np.linalg.norm(eye - at)
     right = np.cross([0.0, 0.0, 1.0], backwards)
     if np.linalg.norm(right) < 1e-6:
-        raise RlinfError("camera: expected another place than right above what it looks at")
+        raise RlinfError("camera: expected a place that is not straight above its target")
     right /= np.linalg.norm(right)
     rotation, matrix = np.empty(4), np.column_stack([right, np.cross(backwards, right), backwards])
     _mujoco().mju_mat2Quat(rotation, matrix.flatten())

@@ -53,7 +53,7 @@ class Simulator(robosuite.Simulator):
             import robocasa  # noqa: F401 (registers its tasks)
         except AssertionError as error:  # it asserts the versions of its dependencies
             raise ImportError(
-                f"robocasa: expected its own versions of mujoco, numpy and robosuite, got: {error}"
+                f"robocasa: expected its versions of mujoco, numpy and robosuite, got: {error}"
             ) from error
         from robosuite.environments.base import REGISTERED_ENVS
 

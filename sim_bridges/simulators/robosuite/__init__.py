@@ -112,10 +112,9 @@ class Simulator:
         joints = [model.joint_name2id(name) for name in arm.gripper["right"].joints]
         if len(joints) != 2 or (model._model.jnt_type[joints] != mujoco.mjtJoint.mjJNT_SLIDE).any():
             raise RecipeError(
-                f"robosuite: gripper: expected one with two fingers that slide, e.g. PandaGripper; "
-                f"got "
-                f"{type(arm.gripper['right']).__name__}, whose width cannot be computed from its "
-                f"joints"
+                "robosuite: gripper: expected one with two sliding fingers, e.g. PandaGripper; "
+                f"got {type(arm.gripper['right']).__name__}, whose width cannot be computed from "
+                "its joints"
             )
 
     def reset(self, seed: int) -> None:

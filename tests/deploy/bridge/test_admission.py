@@ -104,7 +104,7 @@ def test_an_enrolled_station_gets_everything_and_a_revoked_one_nothing_on_the_sa
     gets_everything(b, episode, tmp_path)
     fleet.enroll("a", tmp_path / "a2")
     (tmp_path / "policies/policy-00000001.safetensors").unlink()
-    gets_nothing(a, episode, tmp_path, "was revoked, and another one made since")
+    gets_nothing(a, episode, tmp_path, "was revoked and replaced by another")
     gets_everything(call(server, "a", tmp_path / "a2"), episode, tmp_path)
 
 
@@ -176,7 +176,7 @@ def test_who_talks_without_tls_to_a_fleet_gets_nothing_and_neither_does_a_fleets
         call(serve(name="open"), "a", tmp_path / "a"),
         episode,
         tmp_path,
-        "Does it listen with bridge.fleet",
+        "Check that the trainer uses bridge.fleet",
     )
 
 
@@ -211,7 +211,7 @@ def test_a_station_must_be_whom_its_certificate_names(fleet, serve, call, episod
     client = call(serve(fleet, "two"), "a", tmp_path / "a")
     client._name = ((STATION, "b"), (INSTANCE, "i"))
     gets_nothing(
-        client, episode, tmp_path, "permission_denied: station 'b': its certificate is that of 'a'"
+        client, episode, tmp_path, "permission_denied: station 'b': its certificate belongs to 'a'"
     )
 
 
@@ -221,11 +221,11 @@ def test_a_station_must_be_whom_its_certificate_names(fleet, serve, call, episod
         (lambda folder: (folder / "station.key").unlink(), "to have station.key"),
         (
             lambda folder: (folder / "station.crt").write_text("x"),
-            "expected a certificate that rlinf fleet enroll has made",
+            "expected a certificate of rlinf fleet enroll",
         ),
         (
             lambda folder: (folder / "station.key").write_text("x"),
-            "expected a private key that rlinf fleet enroll has made",
+            "expected a private key of rlinf fleet enroll",
         ),
         (
             lambda folder: (folder / "station.key").write_bytes(
@@ -275,8 +275,7 @@ def test_a_station_of_another_version_hears_both(serve, number):
             channel.unary_unary(f"/rlinf.bridge.v{number}.Bridge/{method}")(b"", timeout=10)
         assert refusal.value.code() == grpc.StatusCode.FAILED_PRECONDITION
         assert (
-            f"expected version 2, which this trainer speaks, got version {number}"
-            in refusal.value.details()
+            f"expected version 2 of this trainer, got version {number}" in refusal.value.details()
         )
     with pytest.raises(grpc.RpcError, match="UNIMPLEMENTED"):
         channel.unary_unary("/other.Service/Method")(b"", timeout=10)
@@ -288,7 +287,7 @@ def test_a_trainer_of_another_version_is_told_from_one_that_is_away(call, tmp_pa
     server.port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     with pytest.raises(
-        BridgeError, match="expected version 2 of the bridge's protocol, which this station speaks"
+        BridgeError, match="expected version 2 of the bridge's protocol of this station"
     ):
         call(server).report(0, 0, timeout_s=10.0)
     server.stop(0)
@@ -359,7 +358,7 @@ def test_names_cost_the_trainer_a_bounded_amount(serve, call, monkeypatch):
 
 def test_the_commands(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert main(["fleet", "list"]) == 0 and "nobody is enrolled" in capsys.readouterr().out
+    assert main(["fleet", "list"]) == 0 and "no station is enrolled" in capsys.readouterr().out
     assert main(["fleet", "enroll", "a", "--out", "carry"]) == 0
     output = capsys.readouterr().out
     assert all(
@@ -374,7 +373,7 @@ def test_the_commands(tmp_path, capsys, monkeypatch):
         (["enroll", "b", "--out", "carry"], "expected a folder without"),
         (["enroll", "../b", "--out", "x"], "expected a letter, then up to 63"),
         (["enroll", "b", "--out", "/dev/null/x"], "Not a directory"),
-        (["revoke", "b"], "expected one that is enrolled in fleet, of which there are a"),
+        (["revoke", "b"], "expected a station enrolled in fleet: a"),
     ):
         assert main(["fleet", *words]) == 1 and message in capsys.readouterr().err
     assert (

@@ -159,7 +159,7 @@ def test_an_episode_is_read_once_while_no_trainer_is_there_and_before_it_is_sent
                 away.upload(folder, timeout_s=5.0)
         assert len(reads) == 1
         recording.write_bytes(recording.read_bytes()[:-1])
-        with pytest.raises(EpisodeError, match="expected a whole rosbag2 recording"):
+        with pytest.raises(EpisodeError, match="expected an intact rosbag2 recording"):
             away.upload(folder)
     finally:
         away.close()

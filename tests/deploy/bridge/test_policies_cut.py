@@ -139,7 +139,7 @@ def test_what_came_of_another_policy_or_is_damaged_is_fetched_again(
             fetched = station.client.next_policy(-1, folder)
             break
         except BridgeError as error:
-            assert "it is fetched again" in str(error) and harm in (
+            assert "the station fetches it again" in str(error) and harm in (
                 "a bit",
                 "another of its version",
             )

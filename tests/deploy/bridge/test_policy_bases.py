@@ -64,9 +64,7 @@ def test_a_policy_whose_base_the_trainer_does_not_have_is_not_taken(
     trainer, client, tmp_path, random, base
 ):
     publish(trainer, 1, {"lora.a": np.zeros((8, 64), np.float32)}, base=base)
-    with pytest.raises(
-        BridgeError, match=r"policy 1 from .*: expected the file that it stands on, 'base-"
-    ):
+    with pytest.raises(BridgeError, match=r"policy 1 from .*: expected its base file, 'base-"):
         client.next_policy(-1, tmp_path / "station")
     assert not policy_files(tmp_path / "station")
 

@@ -63,7 +63,7 @@ def test_old_and_new_files_hold_until_the_old_ones_end_and_revoking_ends_both(
     assert fleet.stations() and {state for _, state, _ in fleet.stations()} == {"revoked"}
     fleet.enroll("a", tmp_path / "again")
     assert phase("again") == "online"
-    with pytest.raises(BridgeError, match="was revoked, and another one made since"):
+    with pytest.raises(BridgeError, match="was revoked and replaced by another"):
         phase("old")
 
 
@@ -88,12 +88,11 @@ def test_an_old_certificate_ends_though_it_was_renewed(tmp_path, phase, fleet):
 @pytest.mark.parametrize(
     "station, more, message",
     [
-        ("a", [], "enrolled already, until .*add --renew: the old ones hold"),
+        ("a", [], "enrolled already, until .*add --renew; the old ones stay valid"),
         (
             "b",
             ["--renew"],
-            "--renew: expected one that is enrolled in fleet, of which there are a. Leave --renew "
-            "out",
+            "--renew: expected a station enrolled in fleet: a. Leave --renew out",
         ),
         ("a", ["--renew", "--out", "old"], "expected a folder without old/ca.crt"),
     ],

@@ -222,7 +222,7 @@ def test_a_chunk_that_is_damaged_on_the_way_is_sent_again_and_nothing_before_it(
 
     reply = client._call(client._stub.Upload, damaged(), 20.0)
     assert not reply.stored and not reply.refused
-    assert "station 'a': upload of e: 'x.mcap' was damaged on the way at byte" in reply.error
+    assert "station 'a': upload of e: 'x.mcap' was damaged in transit at byte" in reply.error
     assert "chunk.crc32: expected" in reply.error
     have = list(client._call(client._stub.Offer, episode, 20.0).have)
     assert have[3] and have[3] % PART_BYTES == 0 and client.upload(folder) is False
@@ -235,7 +235,9 @@ def test_what_was_damaged_on_the_trainers_disk_meanwhile_is_sent_again(trainer, 
     assert not client._call(client._stub.Upload, first, 20.0).stored
     (part,) = trainer.inbox.folder.glob(".part-*/x.mcap")
     part.write_bytes(b"?" + part.read_bytes()[1:])
-    with pytest.raises(BridgeError, match="'x.mcap' was damaged on the way; it is sent again"):
+    with pytest.raises(
+        BridgeError, match="'x.mcap' was damaged in transit; the station sends it again"
+    ):
         client.upload(folder)
     assert client.upload(folder) is False
     assert (trainer.inbox.folder / "e/x.mcap").read_bytes() == (folder / "x.mcap").read_bytes()
@@ -254,7 +256,8 @@ def test_of_an_upload_there_is_one_at_a_time_for_each_station(trainer, client, f
     until(lambda: trainer._sending, "an upload")
     with pytest.raises(
         BridgeError,
-        match="station 'a': expected one upload at a time, got another; it is offered again",
+        match="station 'a': expected one upload at a time, got another; the station offers it "
+        "again",
     ):
         client.upload(folder)
     other = BridgeClient(client.address, "b")

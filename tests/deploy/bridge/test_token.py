@@ -81,7 +81,7 @@ def test_a_stranger_gets_nothing_and_learns_where_the_token_lies(call, episode, 
         call("stranger", other),
         episode,
         tmp_path,
-        rf"{path}, got another.*looked in {re.escape(str(other))}, and found another",
+        rf"{path}, got another.*searched {re.escape(str(other))}, and found another",
     )
     assert list((tmp_path / "run/inbox").iterdir()) == []
 

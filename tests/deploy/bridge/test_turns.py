@@ -48,7 +48,7 @@ def test_a_station_that_does_not_read_is_cut_off_and_the_next_has_its_turn(
     with pytest.raises(grpc.RpcError) as ended:
         list(stuck)
     assert ended.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
-    assert ended.value.details() == "station 'a': expected a policy to be read within 2 s"
+    assert ended.value.details() == "station 'a': expected the station to read a policy within 2 s"
     assert clients["a"].next_policy(-1, tmp_path / "a").version == 1 and not trainer._fetches._calls
 
 
@@ -61,7 +61,7 @@ def test_a_station_has_one_call_for_a_policy_at_a_time_the_newest(trainer, clien
     assert clients["b"].next_policy(-1, tmp_path / "b").version == 1
     for older in stuck[:-1]:
         with pytest.raises(
-            grpc.RpcError, match="station 'a': another call for a policy has come since"
+            grpc.RpcError, match="station 'a': a newer call for a policy has replaced this one"
         ):
             list(older)
     assert sum(len(sent) for _, sent in stuck[-1]) + len(first) == BYTES

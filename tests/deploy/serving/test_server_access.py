@@ -53,7 +53,7 @@ def test_a_client_without_the_key_is_refused_and_health_asks_for_none(folder, sp
         assert inside.page("healthz") == "OK\n"
         with pytest.raises(urllib.error.HTTPError, match="401"):
             inside.page("metrics")
-        assert any("showed no API key" in line for line in inside.lines)
+        assert any("without the right API key" in line for line in inside.lines)
         openpi = pytest.importorskip("openpi_client.websocket_client_policy")
         client = openpi.WebsocketClientPolicy("127.0.0.1", inside.port, api_key=KEY)
         assert "actions" in client.infer(observed(spec))
@@ -94,7 +94,7 @@ def test_over_tls_a_client_knows_its_server(folder, files, spec):
             ["--tls-cert", "cert.pem", "--tls-key", "key.pem"],
             "--host 0.0.0.0: expected --api-key-file, since",
         ),
-        (["--tls-cert", "cert.pem"], "--tls-cert: expected --tls-key beside it"),
+        (["--tls-cert", "cert.pem"], "--tls-cert: expected --tls-cert and --tls-key together"),
         (
             ["--tls-cert", "key.pem", "--tls-key", "cert.pem"],
             "expected a certificate and its key in PEM",

@@ -33,11 +33,11 @@ def test_the_box_lies_within_what_was_guided_in_whole_millimetres():
 @pytest.mark.parametrize(
     "path, margin, error",
     [
-        (guided(), 0.01, "nothing has been shown yet"),
+        (guided(), 0.01, "no pose was received yet"),
         (
             guided([0.3, -0.2, 0.1], [0.6, 0.2, 0.112]),
             0.0,
-            r"z: expected a box of 0.02 m at least, got 0.012 m",
+            r"z: expected a box of at least 0.02 m, got 0.012 m",
         ),
         (
             guided([0.3, -0.2, 0.1], [0.6, 0.2, 0.4]),
@@ -116,5 +116,5 @@ def test_the_picture_shows_box_and_home_where_they_are(tmp_path):
     for view in range(3):  # all three are centred on the home here
         blue, _, red = picture[height // 2, view * height + height // 2].astype(int)
         assert red > blue + 100
-    with pytest.raises(RlinfError, match="expected a picture that can be written"):
+    with pytest.raises(RlinfError, match="expected a writable picture path"):
         draw(path, [0.31, -0.19, 0.11], [0.59, 0.19, 0.39], tmp_path / "nowhere/a.png")

@@ -75,7 +75,7 @@ def test_the_twin_answers_the_manuals_frames_as_the_manual_has_it(twin):
 
 def test_the_driver_says_the_manuals_frames(twin):
     gripper = robotiq(twin)
-    assert gripper.status().trouble == "not activated since it has power"
+    assert gripper.status().trouble == "not activated since power-on"
     gripper.activate()
     assert (
         twin.requests[-2:] == [RESET, ACTIVATE]
@@ -178,7 +178,7 @@ def test_what_is_no_gripper_is_refused_with_the_rule(twin, monkeypatch):
         robotiq(twin, device="/dev/null")
     monkeypatch.setattr(os, "access", lambda *_: False)  # root may all
     with pytest.raises(
-        DeviceError, match="permission refused: expected to read a gripper .*71-rlinf-devices.rules"
+        DeviceError, match="permission denied: cannot read a gripper .*71-rlinf-devices.rules"
     ):
         robotiq(twin)
 
@@ -193,17 +193,17 @@ def test_what_is_no_gripper_is_refused_with_the_rule(twin, monkeypatch):
         ("gripper: {kind: robotiq}", "'gripper.device' is missing"),
         (
             "gripper: {kind: robotiq, device: /dev/x, closed_at: 3.0}",
-            "expected another position than closed_at, got 3",
+            "expected a position that differs from closed_at, got 3",
         ),
         ("gripper: {kind: robotiq, device: /dev/x, joint: a}", "unknown key 'gripper.joint'"),
         ("gripper: robotiq", "'gripper': expected a mapping, got str 'robotiq'"),
         (
             "arms: {l: {limits: a}, r: {limits: a}}\ngripper: {kind: robotiq, device: /dev/x}",
-            "expected it of each arm",
+            "expected arms.<name>.gripper",
         ),
         (
             "driver: franka\ngripper: {kind: robotiq, device: /dev/x}",
-            "beside the one that driver: franka tells.*hand: false",
+            "since driver: franka commands one.*hand: false",
         ),
         (
             "driver: simulator\nsimulator: gym_hil\ngripper: {kind: robotiq, device: /dev/x}",
@@ -223,7 +223,7 @@ def test_a_robot_that_says_it_wrongly_is_refused_by_line(tmp_path, document, exp
 def test_two_processes_do_not_tell_one_gripper(twin):
     first = robotiq(twin)
     with pytest.raises(
-        DeviceError, match=r"that nobody else tells, got one that process \d+ of .* tells"
+        DeviceError, match=r"that no other program commands, got one that process \d+ of .* tells"
     ):
         robotiq(twin)
     first.close()

@@ -190,6 +190,6 @@ def test_a_twin_says_which_words_it_knows(tmp_path, line, error):
         twin.execute(line)
     twin.unplug()
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(DeviceError, match="expected a path that is free"):
+    with pytest.raises(DeviceError, match="expected an unused path"):
         MouseTwin(tmp_path / "file")
     assert (tmp_path / "file").read_text() == "mine"

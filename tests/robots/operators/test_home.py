@@ -115,7 +115,7 @@ def test_what_the_operator_is_told_is_the_yamls(tmp_path):
         ),
         (
             "home: {joints: {fr3_joint1: 0.0}}",
-            "home: expected 'position', as the task moves the tool, got joints alone",
+            "home: expected 'position', since the task moves the tool, got only joints",
         ),
         (
             "home: {position: [0.5, 0.1, 0.3], orientation: [0, 0, 0, 1]}",
@@ -125,13 +125,13 @@ def test_what_the_operator_is_told_is_the_yamls(tmp_path):
             "home: {position: [0.5, 0.1, 0.3], orientation: [0, 1, 0, 1]}",
             "expected a quaternion of length 1",
         ),
-        ("home: {}", "expected 'position', of the tool, or 'joints', got neither"),
+        ("home: {}", "expected 'position' (of the tool) or 'joints', got neither"),
         ("home: {positon: [0.5, 0.1, 0.3]}", "did you mean 'position'"),
         ("home: {position: [0.5, 0.1, .nan]}", "position"),
         (
             f"arms: {{a: {{limits: {LIMITS}}}, b: {{limits: {LIMITS}}}}}\nhome: {{position: [0.5, "
             f"0.1, 0.3]}}",
-            "of several, each says its own",
+            "With several arms, each has its own",
         ),
     ],
 )

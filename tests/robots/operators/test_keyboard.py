@@ -103,4 +103,4 @@ def test_a_terminal_that_ends_is_trouble_and_what_was_pressed_before_disarms(gua
     os.write(guard.terminal, b"eyq")
     os.close(guard.terminal)
     assert guard.poll() == ("disarm",)
-    assert "unplugged: the terminal has ended" in guard.trouble and not guard.believed
+    assert "unplugged: the terminal was closed" in guard.trouble and not guard.believed

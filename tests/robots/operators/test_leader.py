@@ -180,7 +180,7 @@ def test_an_arm_that_is_not_there_and_one_whose_servos_share_an_id(tmp_path):
         DeviceError, match="expected a leader arm at .*nowhere, got.*station.operator.device"
     ):
         Leader(device=str(tmp_path / "nowhere"), joints=PLANAR).open()
-    with pytest.raises(DeviceError, match=r"ids of their own, got \[1, 1\]"):
+    with pytest.raises(DeviceError, match=r"expected different servo ids, got \[1, 1\]"):
         Leader(device="x", joints={"a": Joint(id=1), "b": Joint(id=1)})
 
 

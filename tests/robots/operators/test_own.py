@@ -46,7 +46,7 @@ def test_the_device_of_the_page_is_found_beside_its_recipe_and_has_its_settings(
             "r.yaml, line 4: unknown key 'station.operator.gian' (did you mean 'gain'?)",
         ),
         ("{kind: my_device.py:Nob}", "has no 'Nob' (did you mean 'Knob'?)"),
-        ("{kind: other.py:Knob}", "expected what can be imported"),
+        ("{kind: other.py:Knob}", "expected an importable module"),
     ],
 )
 def test_what_is_wrong_with_it_is_said_with_its_line(folder, operator, expected):

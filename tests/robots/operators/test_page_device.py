@@ -57,7 +57,7 @@ def test_a_takeover_that_falls_silent_is_trouble_until_it_was_let_go(last):
     assert guard.believed and guard.motion() is not None
     settle(guard, lambda: guard.trouble)
     assert (
-        "silent: a takeover is held and was not heard for 0.2 s" in guard.trouble
+        "silent: a takeover is held, but no message came for 0.2 s" in guard.trouble
         and guard.motion() is None
     )
     held(guard, last, seconds=0.4)

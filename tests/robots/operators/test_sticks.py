@@ -245,7 +245,7 @@ def test_one_device_moves_one_arm(tmp_path):
     first.open()
     for _ in range(2):
         with pytest.raises(
-            DeviceError, match=r"that nobody else reads, got one that process \d+ of .* reads"
+            DeviceError, match=r"that no other program reads, got one that process \d+ of .* reads"
         ):
             second.open()
     first.close()

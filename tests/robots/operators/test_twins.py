@@ -29,7 +29,7 @@ def test_a_twin_takes_nobodys_file(kind, what, tmp_path, capsys):
     if path != mine:
         path.symlink_to(mine)
     assert main(["fake-device", kind, "--path", str(path)]) == 1
-    assert f"expected a path that is free for a twin, got {path}" in capsys.readouterr().err
+    assert f"expected an unused path for a twin, got {path}" in capsys.readouterr().err
     assert os.path.lexists(path) and (what == "folder" or mine.read_text() == "a day's work")
 
 
@@ -37,8 +37,8 @@ def test_a_twin_takes_nobodys_file(kind, what, tmp_path, capsys):
 def test_a_twin_in_no_folder_is_one_line(kind, tmp_path, capsys):
     assert main(["fake-device", kind, "--path", str(tmp_path / "gone/x")]) == 1
     assert capsys.readouterr().err == (
-        f"rlinf: expected a path in a folder that is there, got {tmp_path}/gone/x. "
-        "Make that folder, or name another one [RL-E510]\n"
+        f"rlinf: expected a path in an existing folder, got {tmp_path}/gone/x. Create that folder, "
+        "or choose another [RL-E510]\n"
     )
 
 
@@ -57,9 +57,11 @@ def test_a_pipe_of_another_user_moves_no_arm_and_is_no_place_for_a_twin(tmp_path
     path = tmp_path / "mouse"
     os.mkfifo(path)
     os.chown(path, 12345, 12345)
-    with pytest.raises(DeviceError, match="got a pipe of uid 12345, who would move the arm"):
+    with pytest.raises(
+        DeviceError, match="got a pipe of uid 12345, another user, who could move the arm"
+    ):
         SpaceMouse(device=str(path)).open()
-    with pytest.raises(DeviceError, match="expected a path that is free for a twin"):
+    with pytest.raises(DeviceError, match="expected an unused path for a twin"):
         Pipe(path)
     os.chown(path, 0, 0)
     twin, mouse = Pipe(path), SpaceMouse(device=str(path))

@@ -17,15 +17,14 @@ class Config(PolicySettings):
 
     kind: str = with_default(PolicySettings, "kind", "lerobot")
     checkpoint: Place = Field(
-        "", description="a folder that LeRobot's save_pretrained has written, with both processors"
+        "", description="folder written by LeRobot's save_pretrained, with both processors"
     )
     features: dict[str, tuple[str, ...]] = Field(
         {},
-        description="of LeRobot's features, the task's names in the folder's order: "
-        "{observation.state: [joints, "
-        "gripper], observation.images.top: [front], action: [dx, dy]}; of a feature that is not "
-        "listed, all of the task's "
-        "numbers, or the camera of that name",
+        description="the task's names for each of LeRobot's features, in the folder's order: "
+        "{observation.state: [joints, gripper], observation.images.top: [front], "
+        "action: [dx, dy]}. A feature that is not listed takes all numbers of the "
+        "task, or the camera of that name",
     )
 
     @model_validator(mode="after")

@@ -97,9 +97,9 @@ class LeRobotPolicy(NetworkPolicy):
     ) -> Tensor:
         """SpecError: LeRobot's class is not trained here."""
         raise SpecError(
-            "policy.kind: expected one that is trained here, got lerobot, which is played alone. "
-            "Train it with "
-            "lerobot-train, or take policy.kind of its family (docs/howto/vla.md)"
+            "policy.kind: expected a kind that rlinf can train, got lerobot, which is only "
+            "played. Train it with lerobot-train, or use the policy.kind of its family "
+            "(docs/howto/vla.md)"
         )
 
     @torch.no_grad()
@@ -117,9 +117,7 @@ class LeRobotPolicy(NetworkPolicy):
         if wrong := other_units(
             self.spec.action, actions.amin((0, 1)).numpy(), actions.amax((0, 1)).numpy()
         ):
-            raise SpecError(
-                f"policy.checkpoint {self.folder}: {wrong} Nothing of this chunk is played"
-            )
+            raise SpecError(f"policy.checkpoint {self.folder}: {wrong} The chunk is not played")
         return self.chunk((actions / torch.tensor(scale)).clamp(-1.0, 1.0).to(self.device))
 
     def _blank(self) -> Observation:
@@ -160,9 +158,8 @@ class LeRobotPolicy(NetworkPolicy):
         if self._process is None:
             if not torch.equal(self.digest.cpu(), digest_of(self.folder)):
                 raise PolicyFileError(
-                    f"policy.checkpoint {self.folder}: expected the folder that this policy file "
-                    f"was made "
-                    "of, got one with other files. Copy that folder here, or make the policy file "
+                    f"policy.checkpoint {self.folder}: expected the folder of this policy file, "
+                    "got one with other files. Copy that folder here, or write the policy file "
                     "again"
                 )
             process = IsolatedProcess(
@@ -220,9 +217,9 @@ def _python() -> str:
     python = next(filter(None, map(python_of, PYTHONS)), None)
     if python is None:
         raise RlinfError(
-            "policy.kind lerobot: expected LeRobot in a Python of its own, found none. Run `make "
-            "lerobot` or "
-            "`make references`, or set RLINF_PYTHON_LEROBOT to a Python that has it"
+            "policy.kind lerobot: expected LeRobot in its own Python environment, found none. Run "
+            "`make lerobot` or `make references`, or set RLINF_PYTHON_LEROBOT to a Python that "
+            "has it"
         )
     return python
 

@@ -23,9 +23,9 @@ class Config(TokenSettings):
     kind: str = with_default(TokenSettings, "kind", "openvla")
     decoding: Literal["autoregressive", "parallel", "regression"] = Field(
         "autoregressive",
-        description="one token after the other as in OpenVLA, or a whole chunk "
-        "at once as in OpenVLA-OFT. OpenVLA-OFT's L1 head has no "
-        "density, so it is for SFT and dagger alone",
+        description="one token after the other as in OpenVLA, or a whole chunk at once as in "
+        "OpenVLA-OFT. OpenVLA-OFT's L1 head has no density, so it is only for SFT "
+        "and dagger",
     )
     state: bool = Field(
         False,

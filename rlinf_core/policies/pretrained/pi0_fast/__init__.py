@@ -20,23 +20,23 @@ class Config(TokenSettings):
     kind: str = with_default(TokenSettings, "kind", "pi0_fast")
     horizon: int = with_default(TokenSettings, "horizon", 50)
     decoding: Literal["autoregressive"] = Field(
-        "autoregressive", description="one token after another, as the checkpoint was trained"
+        "autoregressive",
+        description="one token after another, as in the training of the checkpoint",
     )
     tokens: int = Field(
         200,
         gt=0,
         le=1024,
-        description="room for the instruction and the state; the rest is cut off",
+        description="largest length of instruction and state [tokens]; the rest is cut",
     )
     max_decoding_steps: int = Field(
-        256, gt=1, le=4096, description="tokens of a chunk at most; a longer chunk is cut off"
+        256, gt=1, le=4096, description="largest length of a chunk [tokens]; a longer one is cut"
     )
     statistics: Place = Field(
         "",
         description="LeRobot's ...normalizer_processor.safetensors or stats.json of the "
-        "checkpoint's data set, by which "
-        "its state is normalised and whose units its actions have; empty where both are learned "
-        "anew",
+        "checkpoint's data set, for the normalisation of the state and the units of "
+        "the actions; empty to fit both anew",
     )
 
     @model_validator(mode="after")

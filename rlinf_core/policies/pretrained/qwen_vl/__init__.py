@@ -22,16 +22,16 @@ class Config(TokenSettings):
     kind: str = with_default(TokenSettings, "kind", "qwen_vl")
     decoding: Literal["autoregressive", "parallel"] = Field(
         "autoregressive",
-        description="a token after the other, as OpenVLA; or all of a chunk at once, as "
+        description="one token after another as in OpenVLA, or a whole chunk at once as in "
         "OpenVLA-OFT",
     )
     engine: str = Field(
         "",
-        description="address of a vLLM server, http://host:port/v1, that draws the tokens of "
-        "rollouts in simulators; empty to draw them here",
+        description="address of a vLLM server, http://host:port/v1, which samples the tokens of "
+        "rollouts in simulators; empty to sample them in this process",
     )
     engine_folder: Place = Field(
         "",
-        description="the folder of the model that the engine serves, for new weights; empty "
-        "for the one that it lists",
+        description="folder of the served model, for new weights; empty for the one that the "
+        "server lists",
     )

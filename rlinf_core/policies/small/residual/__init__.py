@@ -17,16 +17,17 @@ class Config(TanhGaussian):
     kind: str = with_default(TanhGaussian, "kind", "residual")
     base: Place = Field(
         "",
-        description="the policy that is corrected: a policy file, a run's folder, or "
-        "ws://host:port of a server that "
-        "speaks openpi's protocol (rlinf serve, openpi's own)",
+        description="base policy that is corrected: a policy file, a run folder, or "
+        "ws://host:port of a server with openpi's protocol (rlinf serve, openpi's "
+        "own)",
     )
     base_keys: dict[str, str] = Field(
         {},
-        description="of a served base: names of observations at its server, as station.policy.keys",
+        description="for a served base: names of observations at its server, as in "
+        "station.policy.keys",
     )
     base_timeout_s: float = Field(
-        10.0, gt=0, le=600, description="of a served base: for how long an answer is awaited [s]"
+        10.0, gt=0, le=600, description="for a served base: longest wait for an answer [s]"
     )
     residual_bound: float = Field(
         0.5,

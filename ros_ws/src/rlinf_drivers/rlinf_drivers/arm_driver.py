@@ -135,10 +135,13 @@ class ArmDriver(Managed, ControlNode):
         if not fault or self.recovery.running or not self.active:
             return
         if self.ends_at_the_robot(fault):
-            self.get_logger().warning(f"{fault}: a person ends that at the robot, then reset again")
+            self.get_logger().warning(
+                f"{fault}: only the robot's own controls end this fault. End it there, then reset "
+                "again"
+            )
             return
         self.get_logger().info(
-            f"'{fault}' is to be recovered from, as a part of the reset of '{cause.data}'"
+            f"'{fault}': the driver recovers from it as part of the reset of '{cause.data}'"
         )
         run_routine(
             self.recovery.run(),

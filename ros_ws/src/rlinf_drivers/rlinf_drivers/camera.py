@@ -144,7 +144,7 @@ class Camera(DeviceNode):
             self.jpegs.publish(compressed(image, pixels, self.settings.jpeg))
         if frame.depth is not None:
             self.depths.publish(depth_image(image, frame.depth, self.settings.published))
-        self.log_trouble("", "images come again")
+        self.log_trouble("", "images arrive again")
 
     def _health(self) -> Health:
         health = self.tally.health()

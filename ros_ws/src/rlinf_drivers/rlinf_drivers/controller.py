@@ -138,17 +138,19 @@ class Controller(Managed, ControlNode):
         if not self.output.get_subscription_count():
             return Health(
                 WARN,
-                f"nobody listens on {self.output.topic_name}: is the robot's controller active?",
+                f"no subscriber of {self.output.topic_name}. Is the robot's controller active?",
                 values,
             )
         if not self.aligned:
             return Health(
                 WARN,
-                "passes no target on before the interlock was disarmed: disarm, then arm",
+                "forwards no target until the interlock was disarmed. Disarm, then arm",
                 values,
             )
         return Health(
-            OK, "follows the interlock" if new else "waits for a target of the interlock", values
+            OK,
+            "forwards the interlock's targets" if new else "waits for a target of the interlock",
+            values,
         )
 
     def _note(self) -> None:
@@ -245,15 +247,14 @@ class Controller(Managed, ControlNode):
             )  # whatever node answered
         except (RlinfError, ValueError) as error:
             self.get_logger().error(
-                f"the interlock's limits cannot be read, and nothing is moved: {error}", once=True
+                f"no motion: the interlock's limits cannot be read: {error}", once=True
             )
             return
         self.hash = self.limits.hash
         if self.hash != self.interlock_hash:  # they may have been changed meanwhile
             self.get_logger().warning(
-                f"nothing is moved: the interlock's limits are {self.interlock_hash}, its "
-                f"parameters say "
-                f"{self.hash}",
+                f"no motion: the interlock's limits are {self.interlock_hash}, but its parameters "
+                f"have {self.hash}",
                 throttle_duration_sec=5.0,
                 skip_first=True,
             )

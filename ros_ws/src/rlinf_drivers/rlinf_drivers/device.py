@@ -109,7 +109,7 @@ class DeviceNode(Managed, ControlNode):
                         device.close()
             self.over.wait(AGAIN_S if self.configured.is_set() else 0.0)
 
-    def log_trouble(self, trouble: str, ended: str = "all is well again") -> None:
+    def log_trouble(self, trouble: str, ended: str = "the device works again") -> None:
         """Report a new trouble, or its end, once each."""
         if trouble and trouble != self.trouble:
             self.get_logger().error(f"{self.device_name}: {trouble}")

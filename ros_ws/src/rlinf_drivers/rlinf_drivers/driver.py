@@ -17,8 +17,8 @@ def main() -> None:
     name = override_of("module")
     if not name:
         sys.exit(
-            "driver: expected a file of parameters with 'module', what is to be run (rlinf up "
-            "writes one)"
+            "driver: expected a parameter file with 'module', the module to run (rlinf up writes "
+            "one)"
         )
     try:
         module = importlib.import_module(name)
@@ -26,8 +26,8 @@ def main() -> None:
         sys.exit(_lacks(name, error))
     if not callable(getattr(module, "main", None)):
         sys.exit(
-            f"driver: {name}: expected a module with main(), which runs a node; it has none. Mend "
-            f"robot.yaml"
+            f"driver: {name}: expected a module with main(), which runs a node; it has none. "
+            "Correct robot.yaml"
         )
     module.main()
 
@@ -38,9 +38,9 @@ def _lacks(name: str, error: ModuleNotFoundError) -> str:
     remedy = (
         "Run: rlinf messages"
         if package in (definition.name for definition in definitions())
-        else "Install it, or mend robot.yaml"
+        else "Install it, or correct robot.yaml"
     )
-    return f"driver: {name}: expected the package '{error.name}', which is not there. {remedy}"
+    return f"driver: {name}: expected the package '{error.name}', which is not installed. {remedy}"
 
 
 if __name__ == "__main__":

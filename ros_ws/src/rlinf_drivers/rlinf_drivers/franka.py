@@ -181,16 +181,12 @@ class Recovery(Steps):
 
     async def _clear(self) -> str:
         if not self.clearing.server_is_ready():
-            return "nobody answers action_server/error_recovery. Does franka_ros2 run?"
+            return "action_server/error_recovery is not available. Is franka_ros2 running?"
         handle = await self.answer(self.clearing.send_goal_async(ErrorRecovery.Goal()))
         if handle is None or not handle.accepted:
             return "error_recovery was not accepted"
         ended = await self.answer(handle.get_result_async())
-        return (
-            ""
-            if ended is not None and ended.status == SUCCEEDED
-            else "error_recovery has not succeeded"
-        )
+        return "" if ended is not None and ended.status == SUCCEEDED else "error_recovery failed"
 
     async def _activate(self) -> str:
         active = State(id=State.PRIMARY_STATE_ACTIVE, label="active")
@@ -228,7 +224,7 @@ class Recovery(Steps):
         self.franka.take_targets()
         while not self.franka.take_targets():
             if time.monotonic() > deadline:
-                return "the interlock says no target at the arm. It must rest"
+                return "the interlock sent no target at the arm's pose. The arm must be at rest"
             await sleep(self.node, 0.02)
         return ""
 
@@ -419,7 +415,7 @@ class Franka(ArmDriver):
                 f"{self.offset_s:+.3f} s. Run chrony on both",
                 values,
             )
-        return Health(OK, "moves as it is told", values)
+        return Health(OK, "follows its targets", values)
 
 
 def main() -> None:

@@ -47,7 +47,7 @@ class Commands(Orders):
 
         The interlock's first commands, from before it has heard the width, are ignored, too.
         """
-        self.forget("no order yet")
+        self.forget("no command yet")
         self.started_at = time.monotonic()
 
     def _on_command(self, command: GripperWidth) -> None:
@@ -80,7 +80,7 @@ class Commands(Orders):
     def finish_command(self, number: int, outcome: str) -> None:
         """Record the answer; a refusal is a fault, because the fingers would stay still."""
         if outcome == "refused" and number == self.order:
-            self.fault = f"gripper ({self.words()} was refused by {self.settings.action})"
+            self.fault = f"gripper ({self.settings.action} refused {self.words()})"
         else:
             super().finish_command(number, outcome)
 

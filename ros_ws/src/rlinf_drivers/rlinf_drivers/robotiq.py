@@ -31,10 +31,10 @@ from rlinf_ros.spinning import ERROR, INACTIVE, OK, Diagnostics, Health, run
 PERIOD_S = 0.02
 SETTLED_S = 0.5  # commands from before the interlock has heard the gripper's width are ignored
 OBJECTS = (
-    "on its way",
-    "stopped at something, opening",
+    "moving",
+    "stopped at an object while opening",
     "holds something",
-    "where it was sent",
+    "at the commanded position",
 )  # gOBJ
 
 
@@ -85,14 +85,14 @@ class RobotiqNode(DeviceNode):
         if not self.active:
             response.message = f"the gripper's node is {INACTIVE}"
         elif status is None:
-            response.message = f"no answer of it: {self.trouble}"
+            response.message = f"the gripper does not answer: {self.trouble}"
         elif status.state == ACTIVE and not status.fault:
-            response.message = "it is active, and has no fault"
+            response.message = "the gripper is active already and has no fault"
         else:
             self.activation.set()
             response.success, response.message = (
                 True,
-                "its fingers open and close; /diagnostics says when it is ready",
+                "the fingers open and close once; /diagnostics shows when the gripper is ready",
             )
         return response
 
@@ -132,7 +132,7 @@ class RobotiqNode(DeviceNode):
         if not status.trouble:
             lost = time.monotonic() - self.order_tracker.taken_at > self.settings.timeout_s
             return (
-                f"it has not taken the order {self.order_tracker.order} for "
+                f"it has not executed the command {self.order_tracker.order} for "
                 f"{self.settings.timeout_s:g} s"
                 if lost
                 else ""

@@ -111,11 +111,9 @@ class ServoArm(DeviceNode):
             if (measured := bus.homing_offset(servo)) != expected:
                 raise RlinfError(
                     f"servo {servo} at {self.settings.device}: expected the homing offset "
-                    f"{expected} of "
-                    f"{self.settings.calibration}, got {measured} in the servo. The file belongs "
-                    f"to another arm, or the "
-                    "arm was calibrated again. Run lerobot-calibrate, and name the file that it "
-                    "writes"
+                    f"{expected} of {self.settings.calibration}, got {measured} in the servo. The "
+                    "file belongs to another arm, or the arm was calibrated again. Run "
+                    "lerobot-calibrate and name its output file"
                 )
 
     def turn(self, device: Bus) -> None:
@@ -124,9 +122,8 @@ class ServoArm(DeviceNode):
             if now - self.answered_at > self.settings.silence_s:
                 self._set_fault(SILENT)
                 raise DeviceError(
-                    f"silent: expected answers of servos {device.ids}, got none, or broken ones, "
-                    f"for "
-                    f"{self.settings.silence_s:g} s. Look at power, ids and baud rate"
+                    f"silent: expected answers of servos {device.ids}, got none or damaged ones "
+                    f"for {self.settings.silence_s:g} s. Check power, ids and baud rate"
                 )
             return
         self.answered_at = now

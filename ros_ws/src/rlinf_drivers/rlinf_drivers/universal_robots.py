@@ -180,12 +180,12 @@ class UniversalRobots(ArmDriver):
         if self.scaling < 99.0:
             return Health(
                 WARN,
-                f"the robot goes at {self.scaling:.0f} % of what it is told: its speed slider, or "
-                f"reduced "
-                "mode. The set-point waits for it (divergence)",
+                f"the robot plays {self.scaling:.0f} % of the commanded speed: its speed slider "
+                "is below 100 %, or reduced mode is on. The set-point waits for the arm "
+                "(divergence)",
                 values,
             )
-        return Health(OK, "moves as it is told", values)
+        return Health(OK, "follows its targets", values)
 
 
 class Recovery(Steps):
@@ -219,7 +219,11 @@ class Recovery(Steps):
             if trouble := await self._trigger(f"dashboard_client/{name}", client):
                 return trouble
         await self._until(lambda: self.arm.safety in MOVES)
-        return "" if self.arm.safety in MOVES else f"it is in {SAFETY.get(self.arm.safety)} still"
+        return (
+            ""
+            if self.arm.safety in MOVES
+            else f"the robot is still in {SAFETY.get(self.arm.safety)} still"
+        )
 
     async def _restart(self) -> str:
         return "" if self.arm.program else await self._trigger(*self.restarting)

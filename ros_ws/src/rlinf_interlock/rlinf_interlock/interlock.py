@@ -64,21 +64,19 @@ from rlinf_ros.spinning import Rates, StationNode, override_of, run
 from rlinf_ros.workarounds import wait_for_nobody
 
 SILENT = {
-    "wrench": "contact_force, contact_torque and contact_fault need it; where nothing can measure "
-    "it, spell them out "
-    "as 'unlimited'",
+    "wrench": "contact_force, contact_torque and contact_fault need it. On an arm without this "
+    "sensor set all three to 'unlimited'",
     "joint_states": "joint_low and joint_high need it",
     "gripper/state": "gripper_width needs it",
     "current_pose": "box_low and box_high need it",
-    "robot/fault": "the robot's own faults would not be heard: its driver's node hangs, or offers "
-    "them without "
-    "durability",
+    "robot/fault": "without it, faults of the robot are not received. The driver's node hangs, "
+    "or publishes without transient-local durability",
 }
 
 # after an arming, its desk may have ended before the answer; a hang is noticed in 1 s
 UNANSWERED_S = 2.0
 LAST_TICKS = 10  # ticks at rest before the end, so that the last target is published repeatedly
-OVERRULED = "somebody disarmed meanwhile. Arm again"
+OVERRULED = "a disarming came in between. Arm again"
 INACTIVE = "the node is inactive (rlinf lifecycle interlock activate)"
 
 
@@ -175,8 +173,8 @@ class Requests:
             ""
             if late_s <= 0.0
             else (
-                f"refused: the interlock got the request after {TAKEN_S + late_s:.1f} s, "
-                f"expected within {TAKEN_S:g} s. Was the interlock stopped? Ask again"
+                f"refused: the request reached the interlock after {TAKEN_S + late_s:.1f} s, "
+                f"expected within {TAKEN_S:g} s. Was the interlock stopped? Try again"
             )
         )
 
@@ -199,8 +197,8 @@ class Requests:
                 node.queued_requests.pop("reset_fault", None)  # its sender no longer waits
                 node.desk.reply(
                     request.number,
-                    f"refused: no tick has cleared it for {TAKEN_S:g} s. Is the robot side "
-                    "running?",
+                    f"refused: no tick of the interlock cleared it for {TAKEN_S:g} s. Is the "
+                    "robot side running?",
                 )
             else:
                 self._take(request.number, "reset", request.arguments, request.until)
@@ -211,8 +209,8 @@ class Requests:
         if node.state.mode is Mode.FAULT:
             latch_remark = f" ({node.why_latched})" if node.state.cause == "restarted" else ""
             return (
-                f"FAULT '{node.state.cause}' stands{latch_remark}. "
-                "Clear it with interlock/reset_fault first"
+                f"FAULT '{node.state.cause}' is active{latch_remark}. Clear it with "
+                "interlock/reset_fault first"
             )
         reason = self._why_not_armed() if value else ""
         if not reason:
@@ -230,7 +228,8 @@ class Requests:
         ):
             self._queue_request(arm=False)
             self.node.desk.log(
-                "error", "an arming was taken back: its answer was lost with the services' process"
+                "error",
+                "the arming is cancelled: the process of the services ended before its answer",
             )
 
     def _why_not_armed(self) -> str:
@@ -240,7 +239,7 @@ class Requests:
             return INACTIVE
         # one tick must not lose a disarming
         if self.ending is not None or node.queued_requests.get("arm") is False:
-            return "a disarming is in progress. Ask again"
+            return "a disarming is in progress. Try again"
         if not (
             node.settings["teleports"] or node.inputs.estops or node.settings["no_estop_reason"]
         ):
@@ -251,25 +250,24 @@ class Requests:
             return f"this stands: {', '.join(map(self._describe, faults))}"
         if node.output.suppress_setpoint and node.state.recovering:
             return (
-                f"the arm was lost or is being recovered. It must be seen at rest for "
-                f"{SETTLE_S} s. Ask again"
+                "the measured state of the arm was lost or is being recovered. The arm must be "
+                f"measured at rest for {SETTLE_S} s. Ask again"
             )
         if node.output.suppress_setpoint and node.state.track.valid:
             trajectory = Trajectory(node.limits, node.state.motions, None, None, lambda *_: None)
             if outside := trajectory.outside(node.state.track.at or ()):
                 return (
-                    f"the arm rests outside of its {outside}, and far from where it was. Guide it "
-                    f"inside first, or "
-                    "change the limits"
+                    f"the arm rests outside its {outside} and far from its last position. Guide it "
+                    "inside first, or change the limits"
                 )
             if not measured_at_rest(node.limits, node.state.track):
                 return (
-                    f"the arm moves, far from where it was. It must be seen at rest for "
-                    f"{SETTLE_S} s. Ask again"
+                    "the arm moves far from its last position. It must be measured at rest for "
+                    f"{SETTLE_S} s. Try again"
                 )
         missing = unready(inputs)
         if missing:
-            return f"this is missing: {', '.join(map(self._describe, missing))}"
+            return f"missing: {', '.join(map(self._describe, missing))}"
         return self._why_unknown(inputs)
 
     def _describe(self, cause: str) -> str:
@@ -312,8 +310,8 @@ class Requests:
             return (
                 ""
                 if node.state.track.valid or node.settings["lockstep"]
-                else f"the arm was measured to jump. It must be seen at rest for {SETTLE_S} s. Ask "
-                f"again"
+                else "the measured position jumped. The arm must be measured at rest for "
+                f"{SETTLE_S} s. Try again"
             )
         actual = "none" if math.isinf(age_s) else f"one {age_s:.1f} s old"
         if math.isfinite(age_s) and missing is None:
@@ -351,7 +349,7 @@ class Requests:
             current_state = (
                 f"FAULT '{node.state.cause}'" if node.state.mode is Mode.FAULT else "no fault"
             )
-            return f"refused: {current_state} stands, and the request named '{cause}'"
+            return f"refused: {current_state} is active, and the request named '{cause}'"
         if reasons:
             only_the_robots = all(fault.startswith("robot:") for fault in reasons)
             owner = (
@@ -361,13 +359,11 @@ class Requests:
             )
             if owner and not recovering:
                 self._recover(cause, inputs.robot_fault)
-            return (
-                f"{owner}refused: its cause has not gone: {', '.join(map(self._describe, reasons))}"
-            )
+            return f"{owner}refused: its cause persists: {', '.join(map(self._describe, reasons))}"
         if node.state.mode is Mode.FAULT:
             unseen = cause in UNSEEN and not (node.state.track.valid or node.state.track.jumped)
             if unseen and (reason := self._why_unknown(inputs)):
-                return f"refused: its cause has not gone: {reason}"
+                return f"refused: its cause persists: {reason}"
             self._queue_request(reset_fault=cause)
         return ""
 
@@ -384,8 +380,8 @@ class Requests:
             loose = loosened(node.limits, with_values(node.limits, values))
             if loose and (node.state.mode is not Mode.DISARMED or node.queued_requests.get("arm")):
                 return (
-                    f"{', '.join(loose)} would be loosened: disarm first. While armed, limits "
-                    f"can only be tightened"
+                    f"{', '.join(loose)} would be loosened. While armed, limits can only be "
+                    "tightened. Disarm first"
                 )
             limits = with_values(node.limits, values, "limits", node.loosest)
         except RecipeError as error:
@@ -492,9 +488,8 @@ class Interlock(StationNode):
             )
         if memory_bus.bus() and not (self.settings["lockstep"] and self.settings["teleports"]):
             raise RlinfError(
-                "interlock: expected a process of its own, as a robot has it; only that of a "
-                "simulator in "
-                "lockstep shares one. Set station.processes=several",
+                "interlock: expected a separate process. Only a simulator in lockstep may share "
+                "one. Set station.processes=several",
                 code="RL-E518",
             )
         self.limits, self.loosest = load_with_loosest(self.settings["limits_file"])
@@ -518,7 +513,7 @@ class Interlock(StationNode):
         self.desk = Desk(self.settings, self.limits)
         self.desk.log(
             "info",
-            f"limits {self.limits.hash}, read once, of "
+            f"limits {self.limits.hash}, read once at start from "
             f"{os.path.realpath(self.settings['limits_file'])}",
         )
         if self.why_latched:

@@ -121,7 +121,7 @@ REPLACED = (
     "get_transition_graph",
 )
 NO_ANSWER = "no answer from the interlock"
-REQUESTS_CLOSED = "the interlock takes no requests now. Ask again"
+REQUESTS_CLOSED = "the interlock accepts no requests now. Try again"
 MAX_PARAMETERS = 64  # in one request
 BEAT_S, HANGS_S = 0.1, 0.7
 LOOK_S = 5.0  # between two checks of the limits file
@@ -338,7 +338,7 @@ class Front:
         end = time.monotonic() + ANSWER_S
         while number not in self.answers:
             if time.monotonic() > end or not self.channel.open:
-                return f"{NO_ANSWER} within {ANSWER_S:.0f} s: is it stopped, or ending?"
+                return f"{NO_ANSWER} within {ANSWER_S:.0f} s. Is it stopped, or about to end?"
             self.channel.wait(0.05)
             self.listen()
         return self.answers.pop(number)
@@ -386,14 +386,14 @@ class LimitsFileWatch:
             return ""
         if now == self.loaded:
             return (
-                f"{self.path} holds limits {now} again, which are in force unless somebody has "
-                f"set others"
+                f"{self.path} has limits {now} again. They are in force unless parameters were "
+                "changed since"
             )
         holds = now if now.startswith("unreadable") else f"holds limits {now}"
         return (
-            f"{self.path} ({os.path.realpath(self.path)}) {holds} now. It was {self.loaded}, which "
-            f"stays in force, "
-            "with what was set since. Restart the station to load the file"
+            f"{self.path} ({os.path.realpath(self.path)}) {holds} now. The limits {self.loaded} "
+            "from the start stay in force, with later changes by parameter. Restart the station "
+            "to load the file"
         )
 
     def run(self, front: Front) -> None:
@@ -431,11 +431,10 @@ AT_ONCE_S = 0.05  # a request read this soon after another may have arrived duri
 RECOVERY_START_S = 1.0  # until a robot reports that it recovers
 RECOVERS_S = 5.0  # for a recovery; afterwards the person resets again
 WAITED = (
-    f"refused: the request waited for more than {TAKEN_S:g} s behind others, perhaps a reset, so "
-    f"its sender may no "
-    "longer expect it. Ask again"
+    f"refused: the request waited more than {TAKEN_S:g} s behind others, for example a reset. Its "
+    "sender may no longer expect it. Try again"
 )
-REQUESTER_LOST = "the requester has gone before the answer. Arm again"
+REQUESTER_LOST = "the client left before the answer. Arm again"
 
 
 class Services(SafeTransitions, LifecycleNode):
@@ -502,7 +501,7 @@ class Services(SafeTransitions, LifecycleNode):
         if request.data and not reason and not self.count_clients("interlock/arm"):
             self.front.arm(False)  # its sender is gone and would not learn that it is armed
             reason = REQUESTER_LOST
-            self.get_logger().warning(f"an arming was taken back: {REQUESTER_LOST}")
+            self.get_logger().warning(f"the arming is cancelled: {REQUESTER_LOST}")
         word = "arm" if request.data else "disarm"
         response.success, response.message = (
             not reason,
@@ -562,7 +561,7 @@ class Services(SafeTransitions, LifecycleNode):
 
     def on_cleanup(self, _: LifecycleState) -> TransitionCallbackReturn:
         self.get_logger().error(
-            "it is configured once and for all; to read its limits again, restart the process"
+            "the interlock is configured once. Restart the process to read its limits again"
         )
         return FAILURE
 

@@ -31,9 +31,9 @@ from rlinf_ros.qos import kind, received, subscription
 ROLES = {topic: source for source, topic in COMMAND_TOPICS.items()}
 OVER = (EpisodeEvent.ENDED, EpisodeEvent.ABORTED)
 NO_ESTOP = (
-    "no e-stop source is named, and this is no simulator. Name the sources that there are, as "
-    "estops: [pendant] in robot.yaml; or confirm that it is armed without any: "
-    "no_estop_reason: '<why>' in robot.yaml (docs/safety.md)"
+    "expected at least one e-stop source for a real arm, got none. Name the sources in "
+    "robot.yaml, e.g. estops: [pendant]. To arm without any, confirm it in robot.yaml: "
+    "no_estop_reason: '<why>' (docs/safety.md)"
 )
 MAX_AT_ONCE = 10  # messages of one topic per tick
 MAX_BYTES = {ActionChunk: 131_072, JointState: 16_384, EpisodeEvent: 16_384, String: 4_096}

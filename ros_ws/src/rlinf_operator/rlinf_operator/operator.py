@@ -219,7 +219,7 @@ class Homing:
         if is_active(self.node) and self.handle is None and not self.playing():
             return GoalResponse.ACCEPT
         self.node.get_logger().error(
-            "home refused: expected an active operator, no episode in play, and no other way home"
+            "home refused: expected an active operator, no episode in play and no other home motion"
         )
         return GoalResponse.REJECT
 
@@ -291,11 +291,11 @@ class Homing:
         if self.timestep_publishers and not self.timestep_publishers & publisher_ids(
             self.node, "timestep"
         ):
-            return codes.CLIENT_GONE, "the environment that asked for it has gone"
+            return codes.CLIENT_GONE, "the environment that requested it has ended"
         if held or safety.state in (SafetyState.FAULT, SafetyState.DISARMED):
             return (
                 codes.INTERLOCK_STOPPED,
-                f"the interlock says {Mode(safety.state).name} {safety.cause}".strip(),
+                f"the interlock is in {Mode(safety.state).name} {safety.cause}".strip(),
             )
         if not self.enabled or now - self.enabled_at > self.homes.lease_s:
             return codes.NOT_ENABLED, "the enable was let go"
@@ -304,14 +304,13 @@ class Homing:
         missing = [topic for arm, topic in self.topics.items() if arm not in self.measured]
         if missing and now - self.nearer_at > STUCK_S:
             return codes.NO_STATE, (
-                f"nothing was heard of {', '.join(missing)}. Is the arm's driver there, and does "
-                f"it "
-                "call them so?"
+                f"no message on {', '.join(missing)}. Is the arm's driver running, and do the "
+                "topic names match?"
             )
         if now - self.nearer_at > STUCK_S:
-            return codes.NO_PROGRESS, f"it came no nearer for {STUCK_S:.0f} s"
+            return codes.NO_PROGRESS, f"the arm came no nearer to home for {STUCK_S:.0f} s"
         if now - self.started_at > LONGEST_S:
-            return codes.TIMEOUT, f"it took more than {LONGEST_S:.0f} s"
+            return codes.TIMEOUT, f"the motion took more than {LONGEST_S:.0f} s"
         return codes.NONE, ""
 
     def _finish(self, code: int, reason: str) -> None:

@@ -150,7 +150,7 @@ class Page(StationNode):
             "safety_age_s": round(age_s, 3) if math.isfinite(age_s) else "never",
         }
         if age_s > self.interlock_silence_s:
-            return Health(WARN, "hears no interlock", values)
+            return Health(WARN, "receives nothing from the interlock", values)
         return Health(OK, "serves", values)
 
     def _text_parameter(self, name: str, default: str = "") -> str:
@@ -216,7 +216,7 @@ class Page(StationNode):
         """Withdraw the request of an aborted episode: a person decides whether to try again."""
         if self.requests.request is not None and self.requests.aborted(event):
             self._report(
-                f"The episode ended without a result: {event.detail}. Nothing further is started."
+                f"The episode ended without a result: {event.detail}. No further episode starts."
             )
 
     def _report(self, words: str) -> None:
@@ -268,7 +268,7 @@ class Page(StationNode):
         if not self.count_publishers("policy/action"):
             refusal = "no policy runs at this station."
         elif self.policy_reported and self.policy.version < 0:
-            refusal = "no policy has come yet. A trainer sends one; until then, demonstrate."
+            refusal = "no policy has arrived yet. A trainer sends one; until then, demonstrate."
         return {"demonstration": "", "train": refusal, "evaluate": refusal}
 
     def _watch_views(self) -> None:

@@ -95,7 +95,7 @@ class PageRequests:
             return await asyncio.wait_for(do[request.what](request), ANSWER_S)
         except asyncio.TimeoutError as error:
             raise RlinfError(
-                f"{request.what}: no answer for {ANSWER_S:.0f} s. The station's logs say more"
+                f"{request.what}: no answer for {ANSWER_S:.0f} s. See the station's logs"
             ) from error
 
     def disarmed_once(self) -> bool:
@@ -130,7 +130,7 @@ class PageRequests:
     async def _all(self, clients: Sequence[Client], request: Any) -> list[Any]:
         """Call services and return all of their answers."""
         if not all(client.service_is_ready() for client in clients):
-            raise RlinfError(f"nobody answers '{clients[0].srv_name}'. Is the interlock running?")
+            raise RlinfError(f"'{clients[0].srv_name}' is not available. Is the interlock running?")
         return await asyncio.gather(*(_answer(client.call_async(request)) for client in clients))
 
     def _disarm_now(self) -> None:
@@ -140,7 +140,7 @@ class PageRequests:
 
     async def _arm(self, _: Request) -> str:
         """Arm. A simultaneous disarming takes precedence, in whatever order the two arrive."""
-        before, overruled = self.disarmings, RlinfError("somebody disarmed meanwhile. Arm again")
+        before, overruled = self.disarmings, RlinfError("a disarming came in between. Arm again")
         await self._renew()
         if self.disarmings != before:
             raise overruled
@@ -170,8 +170,8 @@ class PageRequests:
         answers = await self._all(ready, SetBool.Request(data=False))
         if missing := [client.srv_name for client in self.arming if client not in ready]:
             raise RlinfError(
-                f"{len(ready)} disarmed; nobody answers {', '.join(missing)}. Is the interlock "
-                f"running?"
+                f"{len(ready)} disarmed; not available: {', '.join(missing)}. Is the interlock "
+                "running?"
             )
         if refused := [answer.message for answer in answers if not answer.success]:
             raise RlinfError("; ".join(refused))
@@ -185,7 +185,7 @@ class PageRequests:
             if state.state == SafetyState.FAULT and state.cause == request.cause
         ]
         if not faulty:
-            raise RlinfError(f"no fault '{request.cause}' stands")
+            raise RlinfError(f"fault '{request.cause}' is not active")
         for answer in await self._all(faulty, ResetFault.Request(cause=request.cause)):
             if not answer.success:
                 raise RlinfError(answer.message)
@@ -209,9 +209,8 @@ class PageRequests:
                 return f"labelled: {request.what}"
             await asyncio.sleep(0.05)
         raise RlinfError(
-            f"{request.what}: the operator's process has not passed it on. Is it in trouble, or "
-            f"not "
-            f"running?"
+            f"{request.what}: the operator node did not forward it. Is that node running and "
+            "without errors?"
         )
 
     def may_start(self) -> bool:
@@ -236,7 +235,7 @@ class PageRequests:
         self.request = None
         if not answer.result.success:
             self.report(
-                f"No episode was played: {answer.result.message}. Nothing further is started."
+                f"No episode was played: {answer.result.message}. No further episode starts."
             )
 
     def aborted(self, event: EpisodeEvent) -> bool:
@@ -254,17 +253,16 @@ class PageRequests:
 
     async def _start(self, request: Request) -> str:
         if self.director:
-            raise RlinfError("a director runs: it starts the episodes")
+            raise RlinfError("a director is running and starts the episodes")
         if refusal := self.refusals.get(request.mode):
             raise RlinfError(f"start: {refusal}")
         if not self.may_start():
             raise RlinfError(
-                "start: expected the interlock ARMED or ACTIVE, it is DISARMED, in HOLD or in "
-                "FAULT. Arm, "
+                "start: expected the interlock ARMED or ACTIVE, got DISARMED, HOLD or FAULT. Arm, "
                 "then start"
             )
         if not self.runner.server_is_ready():
-            raise RlinfError("nobody answers 'run_episodes'. Is the environment running?")
+            raise RlinfError("'run_episodes' is not available. Is the environment running?")
         await self._renew()
         goal = RunEpisodes.Goal(count=1, mode=request.mode, first_seed=self.seeds[request.mode])
         # the previous episode is closed, and the environment will notice soon
@@ -279,11 +277,11 @@ class PageRequests:
                 break
             await asyncio.sleep(0.3)
         else:
-            raise RlinfError("an episode is played already, or the environment is inactive")
+            raise RlinfError("another episode is in play, or the environment is inactive")
         self.seeds[request.mode] = max(self.seeds[request.mode], goal.first_seed + 1)
         if not self.may_start():  # disarmed or at fault meanwhile
             self._task(goal_handle.withdraw)
-            raise RlinfError("start: the interlock stopped meanwhile. Arm, then start")
+            raise RlinfError("start: the interlock stopped in between. Arm, then start")
         self.request = goal_handle
         self._task(
             lambda: handle.get_result_async().add_done_callback(
@@ -294,10 +292,10 @@ class PageRequests:
 
     async def _cancel(self, _: Request) -> str:
         if self.request is None:
-            raise RlinfError("no episode was started here")
+            raise RlinfError("no episode was started from this page")
         await self._of_action(self.request.withdraw)
         self.request = None
-        return "no further episode: the one in play goes on to its end, or to a label"
+        return "no further episode starts. The current one continues to its end or to a label"
 
     async def _of_action(self, request: Callable[[], Future]) -> Any:
         """Make a request in the ROS thread and return its answer.

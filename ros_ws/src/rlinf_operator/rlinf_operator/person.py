@@ -23,7 +23,7 @@ from rlinf_ros.spinning import INACTIVE, is_active
 from rlinf_ros.station_state import ArmAnswerLog
 
 LOOK_S, SAY_S = 0.02, 1.0
-CHOOSE = " They move arm {}; choose by number: {}. The others rest, and arming is for all."
+CHOOSE = " The keys move arm {}; choose by number: {}. The other arms rest. Arming is for all."
 
 
 class Person:
@@ -132,12 +132,13 @@ class Person:
         if self.trouble:
             self.enables.publish(Bool(data=False))
             self.node.get_logger().error(
-                f"{self.trouble}. Nothing is asked of the interlock until then, which holds"
+                f"{self.trouble}. Until then the operator sends the interlock nothing, and the "
+                "interlock holds the arm"
             )
         else:
             self.node.get_logger().info(
-                "every device is heard and at rest again; any key or button but disarm renews the "
-                "enable"
+                "all devices send again and are at rest. Any key or button except disarm renews "
+                "the enable"
             )
         self.published_trouble = self.trouble
         self._diagnose()

@@ -115,16 +115,15 @@ class ReplayOperator:
                 )
         if joints is None and pose is None:
             return (
-                "replay: expected to hear current_pose or joint_states, got neither. Is the "
-                "robot side there?"
+                "replay: expected current_pose or joint_states, got neither. Is the robot side "
+                "running?"
             )
         return ""
 
     def _say_far(self, got: str, home: str) -> str:
         return (
-            f"replay: expected the arm where recording {self.recording.episode.id} begins, within "
-            f"{FAR_M:g} m and "
-            f"{FAR_RAD:g} rad, got {got}. Nothing was sent. Move it there with rlinf teleop, or "
-            f"write home: {home} into "
-            "robot.yaml: the station then moves the arm home before the episode, at your word"
+            f"replay: expected the arm at the start of recording {self.recording.episode.id}, "
+            f"within {FAR_M:g} m and {FAR_RAD:g} rad, got {got}. Nothing was sent. Move it there "
+            f"with rlinf teleop, or write home: {home} into robot.yaml: the station then asks you "
+            "and moves the arm home before the episode"
         )

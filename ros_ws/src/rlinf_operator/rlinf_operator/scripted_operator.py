@@ -111,8 +111,10 @@ class FirstArming:
         if self.refused:
             return Health(WARN, f"arming is refused: {self.refused}", values)
         if not self.armed_interlock:
-            return Health(WARN, "waits for one interlock of each arm", values)
-        return Health(OK, "commands" if self.has_armed else "asks the interlock to arm", values)
+            return Health(WARN, "waiting for one interlock of each arm", values)
+        return Health(
+            OK, "commands" if self.has_armed else "requesting the interlock to arm", values
+        )
 
     def end(self) -> None:
         """Note that the inactive node lets go of the enable itself."""
@@ -202,10 +204,9 @@ class FirstArming:
             missing -= 1
             if not (values and values[0].bool_value):
                 self.refusal = (
-                    "operator: expected a simulated robot, got the interlock of a real one, which "
-                    "a person "
-                    "arms: run rlinf teleop <recipe>, or ros2 run rlinf operator with "
-                    "kind:=keyboard"
+                    "operator: expected a simulated robot, got the interlock of a real one. A "
+                    "person arms a real arm: run rlinf teleop <recipe>, or ros2 run rlinf "
+                    "operator with kind:=keyboard"
                 )
             if missing or self.refusal:
                 return

@@ -78,7 +78,7 @@ class Orders:
         self.since = 0.0
         self.waiting = False
         self.fault = ""
-        self.last_result = "no order yet"
+        self.last_result = "no command yet"
         subscription(node, "gripper/command", self._on_command)
 
     # Of one gripper
@@ -106,7 +106,7 @@ class Orders:
         if self.waiting and not self.sent:
             self._send()
         if self.waiting and self.late:
-            problem = "no answer to" if self.sent else "nobody there to be told"
+            problem = "no answer to" if self.sent else "no server for"
             self.fault = f"gripper ({problem} {self.words()} for {self.timeout_s:g} s)"
         elif (
             not self.waiting

@@ -170,7 +170,7 @@ class ArmRequests:
         self.pending = [future for future in self.pending if not future.done()]
         if self.pending and time.monotonic() - self.requested_s > EXPIRES_S:
             self.node.get_logger().error(
-                f"arming: no answer from the interlock within {EXPIRES_S:g} s. It is taken "
-                "back. Is the interlock running? Then arm again"
+                f"arming: no answer from the interlock within {EXPIRES_S:g} s. The arming is "
+                "cancelled. Check that the interlock is running, then arm again"
             )
             self.disarm()

@@ -120,8 +120,8 @@ def from_image(message: Image) -> np.ndarray:
     ):
         raise SpecError(
             f"image '{message.header.frame_id}': expected {message.height} rows of {message.step} "
-            f"bytes for "
-            f"{message.width} pixels of 3, got {len(message.data)} bytes. Its sender is defective"
+            f"bytes for {message.width} pixels of 3, got {len(message.data)} bytes. Its publisher "
+            "is defective"
         )
     rows = np.frombuffer(message.data, np.uint8).reshape(message.height, message.step)
     pixels = rows[:, : message.width * 3].reshape(message.height, message.width, 3)

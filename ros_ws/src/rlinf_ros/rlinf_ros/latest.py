@@ -46,10 +46,9 @@ class Latest:
         for topic in topics:
             if kind(topic) not in CHANNELS:
                 raise SpecError(
-                    f"topic '{topic}': expected one that an observation takes numbers or an image "
-                    f"from "
-                    f"(docs/reference/topics.md), got {kind(topic).__name__}. Take it out of task "
-                    f"and reward"
+                    f"topic '{topic}': expected a topic with numbers or an image for the "
+                    f"observation (docs/reference/topics.md), got {kind(topic).__name__}. Take it "
+                    "out of task and reward"
                 )
         node = self.node = PulledNode(owner)
         self.joints, self.axes = joints or {}, axes or {}
@@ -125,10 +124,9 @@ class Latest:
             return np.asarray(values)
         if not of_tool:
             raise SpecError(
-                f"{topic}: expected it along the axes of the limits' frame '{frame_name}', got "
-                f"'{frame}'. Where "
-                f"those are the tool's: tool_axes: [{topic}] in robot.yaml; else have it said in "
-                f"'{frame_name}'"
+                f"{topic}: expected values along the axes of the limits' frame '{frame_name}', got "
+                f"'{frame}'. If these are the tool's axes, set tool_axes: [{topic}] in robot.yaml; "
+                f"else publish them in '{frame_name}'"
             )
         # already taken, by the order of the names
         pose = self.channels.get(arm_topic(arm_of(topic), "current_pose"))

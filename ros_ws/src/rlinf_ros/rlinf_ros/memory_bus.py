@@ -391,9 +391,8 @@ def check_middleware() -> None:
     node.destroy_node()
     if matched:
         raise RlinfError(
-            f"station.processes: one process needs rmw_fastrtps_cpp and configs/{PROFILE}, by "
-            f"which no two "
-            "endpoints of a process are matched; here they are matched. Set "
+            f"station.processes: one process needs rmw_fastrtps_cpp and configs/{PROFILE}, which "
+            "keep endpoints of one process unmatched. Here they are matched. Set "
             "station.processes=several"
         )
 

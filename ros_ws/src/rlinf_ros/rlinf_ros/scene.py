@@ -14,8 +14,8 @@ from rlinf_ros.action_clients import GoalHandle
 from rlinf_ros.memory_bus import action_node
 from rlinf_ros.workarounds import Until
 
-NO_SERVER = "nobody answers 'reset_scene'. Is the robot side running?"
-NO_OPERATOR = "nobody answers 'home'. Is an operator with a device there (rlinf teleop)?"
+NO_SERVER = "'reset_scene' is not available. Is the robot side running?"
+NO_OPERATOR = "'home' is not available. Is an operator with a device running (rlinf teleop)?"
 
 
 async def sleep(node: Node, seconds: float) -> None:
@@ -85,7 +85,7 @@ class Request:
         while not await either(self.node, answer, self.patience_s):
             if not self.client.server_is_ready():
                 goal.withdraw()  # it may be there after all, just not discovered now
-                return None, f"{self.disconnected} It went in the middle of {self.name}"
+                return None, f"{self.disconnected} The server ended during {self.name}"
             answer = handle.get_result_async()
         return answer.result().result, ""
 

@@ -77,8 +77,8 @@ def silence_message(node: Node, of: str, seconds: float) -> str:
             if name == "interlock" and space.partition("/")[0] != station
         }
     )
-    remark = f"of it there are: {', '.join(station_nodes)}; " if station_nodes else ""
-    remark += f"there are: {', '.join(others)}" if others else "there is no other"
+    remark = f"nodes of this station: {', '.join(station_nodes)}; " if station_nodes else ""
+    remark += f"other stations: {', '.join(others)}" if others else "no other station"
     reach = os.environ.get("ROS_AUTOMATIC_DISCOVERY_RANGE") or "SUBNET"
     where = (
         "this machine"
@@ -89,10 +89,9 @@ def silence_message(node: Node, of: str, seconds: float) -> str:
         remark += f"; {trouble}"
     return (
         f"expected station '{station}' in ROS_DOMAIN_ID {os.environ.get('ROS_DOMAIN_ID') or 0} on "
-        f"{where}, heard no "
-        f"{of} for {seconds:.0f} s; {remark}. Start it (rlinf up <recipe>), or name the one you "
-        f"mean, as it was started: "
-        "<recipe> --set station.name=... station.domain_id=..."
+        f"{where}, received no {of} for {seconds:.0f} s; {remark}. Start it (rlinf up <recipe>), "
+        "or give the recipe and overrides of the running one: <recipe> --set station.name=... "
+        "station.domain_id=..."
     )
 
 
@@ -120,7 +119,7 @@ class Discovery:
         now = time.monotonic()
         if self.is_present():
             if self.warning:
-                self.node.get_logger().info(f"the {self.of} is there")
+                self.node.get_logger().info(f"the {self.of} was discovered")
             self.since, self.warning = now, ""
         elif now - self.since > SAY_AFTER_S:
             self.warning = silence_message(self.node, self.of, now - self.since)
@@ -131,8 +130,8 @@ STOPPED = "the interlock stopped"
 AT_REST = (SafetyState.DISARMED, SafetyState.FAULT)
 GOES_ON_S = 3.0  # a director asks again this long after a person has armed
 GOES_ON = (
-    "A run is under way: it moves the arm once that is armed. End the run first, if the arm "
-    "is to stay at rest"
+    "A run is active and moves the arm as soon as it is armed. End the run first if the arm must "
+    "stay at rest"
 )
 
 
@@ -159,7 +158,7 @@ class RequestStop:
         if stops:
             self.reason = (
                 f"{STOPPED}: {Mode(safety.state).name} {safety.cause}".rstrip()
-                + ". Arm, then ask again"
+                + ". Arm, then try again"
             )
         return stops
 
@@ -169,7 +168,9 @@ class RequestStop:
         While disarmed, a person arms after the request.
         """
         fault = self.safety.state == SafetyState.FAULT
-        return f"FAULT '{self.safety.cause}' stands. Reset it, arm, then ask again" if fault else ""
+        return (
+            f"FAULT '{self.safety.cause}' is active. Reset it, arm, then try again" if fault else ""
+        )
 
 
 DEFAULT = Station()
@@ -187,22 +188,22 @@ def resume_instruction(safety: SafetyState, namespace: str) -> str:
     if safety.state == SafetyState.DISARMED:
         return f"disarmed; arm it: {arm}"
     if safety.state == SafetyState.HOLD and safety.cause == "new_session":
-        return f"a commander was started again; arm it once more: {arm}"
+        return f"a commander was restarted. Arm again: {arm}"
     if safety.state == SafetyState.HOLD and safety.cause == "clock":
         disarm = command("disarm", station)
         return f"the clock of the interlock's machine was set; disarm it: {disarm}. Then {arm}"
     if safety.state == SafetyState.HOLD and safety.cause == OPERATOR_SILENT:
         return (
-            "the operator fell silent in a takeover; let go of every device, then press a key or a "
-            "button of the "
-            f"operator's. If the operator does not run any more, start it and arm again: {arm}"
+            "the operator's messages stopped in a takeover. Let go of every device, then press a "
+            "key or a button of the operator. If the operator has ended, start it and arm again: "
+            f"{arm}"
         )
     if safety.state == SafetyState.FAULT:
         return (
-            f"FAULT '{safety.cause}'; when its cause has gone: "
+            f"FAULT '{safety.cause}'. After its cause has ended: "
             f"{command('fault reset', station, safety.cause)} (with "
             f"ROS: ros2 service call {namespace}/interlock/reset_fault rlinf_msgs/srv/ResetFault "
-            f"\"{{cause: '{safety.cause}'}}\"), then arm it: {arm}"
+            f"\"{{cause: '{safety.cause}'}}\"). Then arm: {arm}"
         )
     return ""
 

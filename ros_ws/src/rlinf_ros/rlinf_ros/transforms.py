@@ -56,7 +56,7 @@ class Transforms:
         try:
             self.view.describe(urdf)
         except RlinfError as error:
-            self.node.get_logger().warning(f"{error}. The robot is not shown")
+            self.node.get_logger().warning(f"{error}. RViz and Foxglove do not show the robot")
             return
         self.announce()
 
@@ -87,7 +87,7 @@ class Transforms:
                 else "make setup (with ROS: apt-get install ros-jazzy-visualization-msgs)"
             )
             self.node.get_logger().warning(
-                f"no {name}: expected the package {package}, found none. Run: {remedy}"
+                f"no {name}: expected the package {package}, which is not installed. Run: {remedy}"
             )
             return None
         return publisher(self.node, name)

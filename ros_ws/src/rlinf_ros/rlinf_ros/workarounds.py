@@ -75,11 +75,10 @@ class DiscoveryWatchdog:
             self.silent_since = now
         elif now - self.silent_since > DEAF_S:
             raise RlinfError(
-                f"{self.node.get_fully_qualified_name()} finds the interlock and has heard nothing "
-                f"of it for "
-                f"{DEAF_S:.0f} s: expected its state on 'safety'. Ends, to be started again; if "
-                f"that does not "
-                "help, stop the station and run: fastdds shm clean"
+                f"{self.node.get_fully_qualified_name()} discovered the interlock but received "
+                f"nothing from it for {DEAF_S:.0f} s: expected its state on 'safety'. The node "
+                "ends and is restarted. If that does not help, stop the station and run: fastdds "
+                "shm clean"
             )
         return self.has_safety
 

@@ -66,7 +66,6 @@ class Composed(Environment):
             self.warned_at = started_at
             self.get_logger().warning(
                 f"the policy took {1e3 * took_s:.0f} of the {1e3 * period_s:.0f} ms between two "
-                f"time steps, in which its "
-                "environment hears nothing. Give it a process of its own: "
-                "station.policy.backend=local"
+                "time steps. The environment receives nothing meanwhile. Run the policy in a "
+                "separate process: station.policy.backend=local"
             )

@@ -65,7 +65,7 @@ class Director(StationNode):
             Path(self.declare_parameter("plan_file", "").value).read_text()
         )
         self.run_dir = Path(self.declare_parameter("run_dir", "").value)
-        self.look = f"Look at the logs in {self.run_dir / 'logs'}"
+        self.look = f"See the logs in {self.run_dir / 'logs'}"
         self.trainer = TrainerStatus(accepting=True)
         self.policy = PolicyStatus(version=-1)
         self.safety = SafetyState()
@@ -118,7 +118,7 @@ class Director(StationNode):
         if trouble := self.operator.trouble:
             return Health(WARN, f"{self.phase}: the operator's devices: {trouble}", values)
         if self.request is not None and silent_s > SILENCE_S:
-            return Health(WARN, f"{self.phase}: nothing has moved for {silent_s:.0f} s", values)
+            return Health(WARN, f"{self.phase}: no progress for {silent_s:.0f} s", values)
         return Health(OK, self.phase, values)
 
     # Incoming messages
@@ -163,8 +163,8 @@ class Director(StationNode):
             self.env_steps += event.steps if event.mode == "train" else 0
             if self.phase == "collect":
                 self.get_logger().info(
-                    f"{self.successes} of {self.total} demonstrations succeeded, of {self.done} "
-                    f"takes"
+                    f"{self.successes} of {self.total} demonstrations succeeded in {self.done} "
+                    "attempts"
                 )
             self._log(
                 "episode",
@@ -230,15 +230,15 @@ class Director(StationNode):
             if (again := refused(self.trainer, self.station) - max(self.refused, 0)) > 0:
                 self.refused, refused_now = max(self.refused, 0) + again, refused_now + again
                 reason = (
-                    f"the trainer refused {refused_now} episodes (why: beside them, in its folder "
-                    f"refused/ or the spool's)"
+                    f"the trainer refused {refused_now} episodes. The reasons are in refused/ of "
+                    "the trainer's folder or of the spool"
                 )
                 if refused_now > episode_count:
                     raise RunStopped(
-                        f"{reason}; expected at most {episode_count}, as many as it needs "
-                        f"demonstrations"
+                        f"{reason}; expected at most {episode_count}, the number of required "
+                        "demonstrations"
                     )
-                self._log("warning", detail=f"{reason}; others are recorded in their place")
+                self._log("warning", detail=f"{reason}; the station records others in their place")
                 self._enter("collect", again)
                 seed = self._demonstrations(again, seed)
                 self._enter("sft", 0)
@@ -246,9 +246,8 @@ class Director(StationNode):
             received_at = time.monotonic() if self.trainer.connected else received_at
             if time.monotonic() - received_at > TRAINER_PATIENCE_S:
                 raise RunStopped(
-                    f"no trainer for {TRAINER_PATIENCE_S:.0f} s. Start one: rlinf train <recipe>; "
-                    f"the "
-                    "demonstrations are safe in the spool"
+                    f"no trainer for {TRAINER_PATIENCE_S:.0f} s. Start one: rlinf train <recipe>. "
+                    "The demonstrations stay in the spool"
                 )
             if self.policy.error:
                 raise RunStopped(f"the trainer's policy cannot be used: {self.policy.error}")
@@ -263,8 +262,7 @@ class Director(StationNode):
             if self.done >= tries and not self.plan["collect"].get("person"):
                 raise RunStopped(
                     f"only {self.successes} of {self.done} demonstrations succeeded; expected "
-                    f"{needed}. Is "
-                    "the operator able to do the task?"
+                    f"{needed}. Can the operator solve the task?"
                 )
             count = needed - self.successes
             self._episodes(count, "demonstration", seed)
@@ -302,10 +300,11 @@ class Director(StationNode):
                 self._log("evaluation", name=name, **summary)
                 return summary
             several = (
-                f"an evaluation: expected one policy version (-1: the operator), got "
-                f"{', '.join(map(str, versions))}, as after the death of policy or environment"
+                "evaluation: expected one policy version (-1: the operator), got "
+                f"{', '.join(map(str, versions))}. The policy or the environment was probably "
+                "restarted"
             )
-            self._log("warning", detail=f"{several}. It is done again")
+            self._log("warning", detail=f"{several}. The evaluation is repeated")
         raise RunStopped(f"{several}, {EVALUATIONS} times. {self.look}")
 
     def _online(self, online: dict[str, Any]) -> str:
@@ -361,7 +360,7 @@ class Director(StationNode):
         self._log(
             "stopped_by_interlock", state=Mode(self.safety.state).name, cause=self.safety.cause
         )
-        self.get_logger().warning(f"{GOES_ON}. It waits for {GOES_ON_S:g} s after that")
+        self.get_logger().warning(f"{GOES_ON}. After the arming it waits {GOES_ON_S:g} s")
         at_rest_s = time.monotonic()
         while time.monotonic() - at_rest_s < GOES_ON_S and not (
             deadline and time.monotonic() > deadline
@@ -369,7 +368,7 @@ class Director(StationNode):
             self._turn(0.1)
             if self.safety.state in AT_REST:
                 at_rest_s = time.monotonic()
-        self.get_logger().warning("the run goes on")
+        self.get_logger().warning("the run continues")
 
     def _ask(self, count: int, mode: str, first_seed: int, deadline: float) -> None:
         if self.safety.state == SafetyState.FAULT:  # the environment takes no request then
@@ -384,7 +383,7 @@ class Director(StationNode):
             goal_handle.withdraw()  # otherwise it might be played unnoticed
         else:
             raise RunStopped(
-                f"waited 40 s for the environment to take {count} {mode} episodes. {self.look}"
+                f"waited 40 s for the environment to accept {count} {mode} episodes. {self.look}"
             )
         if not (handle := sent.result()).accepted:  # it is still busy with the previous request
             self._within(1.0, lambda: False)
@@ -405,7 +404,8 @@ class Director(StationNode):
             if time.monotonic() - self.active_at > SILENCE_S:
                 self._log(
                     "warning",
-                    detail=f"no sign of the environment for {SILENCE_S:.0f} s; asking again",
+                    detail=f"no message from the environment for {SILENCE_S:.0f} s; sending the "
+                    "request again",
                 )
                 goal_handle.withdraw()
                 return

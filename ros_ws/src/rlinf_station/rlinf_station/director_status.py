@@ -55,9 +55,8 @@ class Lines:
             self.trouble = ""
         except OSError as error:
             self.trouble = (
-                f"{self.path}: cannot be written: {error}. {len(self._waiting)} lines wait, and "
-                f"are tried "
-                "again. Free the disk"
+                f"{self.path}: cannot be written: {error}. {len(self._waiting)} lines wait and are "
+                "written later. Free disk space"
             )
 
 
@@ -138,7 +137,7 @@ def ending(recent: Recent, env_steps: int, online: dict[str, Any], deadline: flo
     if env_steps >= online["max_env_steps"]:
         return f"{env_steps} time steps were played (online.max_env_steps)"
     return (
-        f"{online['max_minutes']:g} minutes were over (online.max_minutes)"
+        f"{online['max_minutes']:g} minutes have passed (online.max_minutes)"
         if time.monotonic() >= deadline
         else ""
     )

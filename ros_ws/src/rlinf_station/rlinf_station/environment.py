@@ -68,7 +68,7 @@ STAND_CLEAR = (
     "stand clear, then confirm: the arm goes home (g at a keyboard, Ready on the page, or a "
     "button). A motion of a device, a disarming or a released enable ends that"
 )
-GOING_HOME = "the arm goes home"
+GOING_HOME = "the arm moves home"
 
 
 class ScenesByHand:
@@ -143,11 +143,11 @@ SAY_AFTER_S, SAY_AGAIN_S = 5.0, 30.0
 STALE_CAMERA_NS = NS // 5
 CLOSES = 10  # factor on the environment's patience for a present recorder to close an episode
 NOT_RECEIVED = (
-    "nobody records: expected a recorder beside the environment. rlinf status says which "
-    "processes are there"
+    "no recorder: expected a recorder node in the station, got none. rlinf status lists the "
+    "running nodes"
 )
-UNMATCHED = "the station's nodes do not hear each other"
-MEANWHILE = "while its scene was reset the arm was disarmed, or came to a fault"
+UNMATCHED = "the station's nodes do not receive each other's messages"
+MEANWHILE = "the arm was disarmed or came to a fault during the scene reset"
 FORBIDDEN = "the interlock does not let the arm move. Arm it, or clear its fault"
 
 
@@ -170,14 +170,13 @@ class Watch:
             and time.monotonic() - env.progress_at > SAY_AFTER_S
         ):
             logger.warning(
-                "the uplink has said nothing yet, and no episode begins before it does (rlinf "
+                "no message from the uplink yet. No episode begins before the first one (rlinf "
                 "status)",
                 throttle_duration_sec=SAY_AGAIN_S,
             )
         if env.running and env.trainer.spool_full >= 1.0:
             logger.warning(
-                "the spool is full: no further episode is played until some are sent (rlinf "
-                "status)",
+                "the spool is full. No episode begins until some are sent (rlinf status)",
                 throttle_duration_sec=SAY_AGAIN_S,
             )
         if trouble := self._unjudged():
@@ -192,7 +191,7 @@ class Watch:
             if self.recorders & self._recorders() and quiet_s < CLOSES * env.patience_s:
                 return  # it is flushing a large episode; a replacement would know of none
             env.closed[env.episode_id].set_result(
-                f"the recorder has not closed the episode within {quiet_s:.0f} s"
+                f"the recorder did not close the episode within {quiet_s:.0f} s"
             )
 
     def start(self) -> None:
@@ -256,7 +255,7 @@ class Watch:
         """Return why the reward cannot judge the task."""
         success = self.environment.task.success
         return (
-            f"the reward does not see: {success.trouble}"
+            f"the reward has no usable image: {success.trouble}"
             if isinstance(success, Fallible) and success.trouble
             else ""
         )
@@ -704,7 +703,7 @@ class Environment(Managed, ControlNode):
         The interlock stops the arm on its path.
         """
         self.scenes.cancel()
-        self.abandon("the environment was stopped within the episode")
+        self.abandon("the environment was stopped during the episode")
         return True
 
     def _publish_event(self, kind: int, steps: int = 0, detail: str = "") -> None:

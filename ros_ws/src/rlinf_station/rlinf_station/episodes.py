@@ -74,7 +74,7 @@ class PolicyTracker:
         if self.session is None:
             self.version = status.version
         return (
-            "the policy was started again within the episode"
+            "the policy was restarted during the episode"
             if before.session not in ("", status.session)
             else ""
         )
@@ -96,7 +96,7 @@ class PolicyTracker:
         was = self.version
         self.version = applied.policy_version
         if before and (before, was) != (self.session, self.version):
-            return f"the policy changed within the episode, from version {was} to {self.version}"
+            return f"the policy changed during the episode, from version {was} to {self.version}"
         return ""
 
 
@@ -108,7 +108,7 @@ def fitting(words: str) -> str:
     encoded([words])
     if words and not words.strip():
         raise SpecError(
-            "instruction: expected words, or nothing at all for what scene or task say; got blanks"
+            "instruction: expected words, or '' for the instruction of scene or task; got blanks"
         )
     if not words.isprintable():
         raise SpecError(f"instruction: expected one line of words, got {words!r}")
@@ -137,4 +137,6 @@ class InstructionParameter:
         for parameter in parameters:
             if parameter.name == NAME and (words := fitting(str(parameter.value))) != self.words:
                 self.words = words
-                self.node.get_logger().info(f"asked for: {words or 'what scene or task say'}")
+                self.node.get_logger().info(
+                    f"asked for: {words or 'the instruction of scene or task'}"
+                )

@@ -17,7 +17,7 @@ from rlinf_core.tasks.task import StepResult
 from rlinf_ros.qos import publisher, subscription
 from rlinf_ros.workarounds import Until
 
-AGAIN, DISCARDED = "the operator asked for it once more", "the operator discarded it"
+AGAIN, DISCARDED = "the operator requested another take", "the operator discarded it"
 CANCELLED, REMARK_S = "cancelled", 5.0
 REMARKS = {"rerecord": AGAIN, "discard": DISCARDED}
 PROMPT = (
@@ -61,7 +61,7 @@ class Labels:
                 f"label: expected one of {', '.join(LABELS)}, got {message.data[:50]!r}"
             )
         elif message.data != "ready" and not self.playing():
-            self._remark(f"'{message.data}' came while no episode was in play: it counts for none")
+            self._remark(f"'{message.data}' came while no episode was in play and is ignored")
         elif message.data in REMARKS:
             self.remark(REMARKS[message.data])
         elif message.data == "ready":

@@ -95,7 +95,7 @@ class Member:
                 self.changing, ChangeState.Request(transition=Transition(id=number))
             )
             if answer is None or not answer.success:
-                reason = "had no answer" if answer is None else "was refused; its log says why"
+                reason = "had no answer" if answer is None else "was refused; see its log"
                 self.trouble = f"'{label}' {reason}"
                 return False
             self.state = goal
@@ -135,7 +135,8 @@ class LifecycleManager(StationNode):
             member.trouble, member.brought_up = "", frozenset()
         response.success = True
         response.message = (
-            f"nodes go {'up' if request.data else 'down'}; is_active says how they stand"
+            f"nodes go {'up' if request.data else 'down'}; the service is_active returns their "
+            "state"
         )
         self._begin()
         return response
@@ -157,7 +158,7 @@ class LifecycleManager(StationNode):
             failed = any(member.trouble for member in self.members)
             return Health(ERROR if failed else WARN, missing, values)
         return Health(
-            OK, "all nodes are active" if self.is_enabled else "the nodes are down", values
+            OK, "all nodes are active" if self.is_enabled else "the nodes are inactive", values
         )
 
     # Routines, one at a time
@@ -185,7 +186,7 @@ class LifecycleManager(StationNode):
             is_new = member.identity != member.brought_up
             if member.state in UP and is_new:
                 if before == UNKNOWN and member.brought_up:
-                    self.get_logger().warning(f"{member.name} was started again, and is brought up")
+                    self.get_logger().warning(f"{member.name} was restarted and is activated")
                 if not await member.go(UP):
                     self.get_logger().error(
                         f"{member.name}: {member.trouble}", throttle_duration_sec=10.0

@@ -73,7 +73,7 @@ class LocalPolicyNode(PolicyNode):
         if not self.ready and self.record is not None and (last := self.record.last_good()):
             if not (error := self._load(last)):
                 self.get_logger().warning(
-                    f"the last good policy is played: version {last.version}, {last.path}"
+                    f"playing the last valid policy: version {last.version}, {last.path}"
                 )
             else:
                 self.get_logger().error(error)

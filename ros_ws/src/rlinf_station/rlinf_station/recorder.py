@@ -290,7 +290,7 @@ class Recorder(Managed, StationNode):
         self.spool.attachments = self._attachments
         for left in self.spool.recover():
             self.get_logger().warning(
-                f"episode {left} was interrupted; it is in {self.spool.root / 'broken'}"
+                f"episode {left} was interrupted; its recording is in {self.spool.root / 'broken'}"
             )
         arms = arms_of(self)
         self.box = BlackBox(self.spool.root.parent / "faults")
@@ -474,7 +474,9 @@ class Recorder(Managed, StationNode):
             return Health(ERROR, self.trouble, values)
         if refused > before:
             return Health(
-                WARN, "does not keep up: images or states of time steps were left out", values
+                WARN,
+                "the recorder is too slow: images or states of time steps were left out",
+                values,
             )
         return Health(OK, "records", values)
 
@@ -546,10 +548,13 @@ class Recorder(Managed, StationNode):
         if fault and fault != self.faults.get(topic):
             try:
                 self.get_logger().info(
-                    f"FAULT {fault}: what led to it is in {self.box.write(fault)}"
+                    f"FAULT {fault}: the recording of the last half minute is "
+                    f"{self.box.write(fault)}"
                 )
             except SpoolError as error:
-                self.get_logger().error(f"what led to FAULT {fault} is lost: {error}")
+                self.get_logger().error(
+                    f"FAULT {fault}: the recording of the last half minute is lost: {error}"
+                )
         self.faults[topic] = fault
 
     def _publish_event(
@@ -567,7 +572,7 @@ class Recorder(Managed, StationNode):
 
     def _on_session(self, error: Exception) -> None:
         self.get_logger().warning(
-            f"the session's recording goes on later; episodes are recorded as before: {error}",
+            f"the session's recording pauses; episodes are recorded as before: {error}",
             throttle_duration_sec=60.0,
         )
 

@@ -98,7 +98,7 @@ class RemotePolicyNode(PolicyNode):
 
     def _on_update(self, update: PolicyUpdate) -> None:
         self.get_logger().info(
-            f"version {update.version} stays where it is: the server's are played"
+            f"version {update.version} is not loaded: the station plays the server's policies"
         )
 
     def _on_timestep(self, step: TimeStep) -> None:
@@ -154,8 +154,8 @@ class RemotePolicyNode(PolicyNode):
                     else f"{type(error).__name__}: {error}"
                 )
                 self._set_error(
-                    f"{reason}. Tried again every {RETRY_S:g} s; the arm holds once its chunk is "
-                    f"over"
+                    f"{reason}. The station retries every {RETRY_S:g} s; the arm holds at the end "
+                    "of its chunk"
                 )
             finally:
                 self.connected = self.busy = False

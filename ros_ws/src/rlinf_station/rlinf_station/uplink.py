@@ -78,7 +78,7 @@ class Uplink(Managed, StationNode):
         ]
         for worker in self.workers:
             worker.start()
-        self.health = Health(WARN, "has not asked for the trainer yet")
+        self.health = Health(WARN, "has not contacted the trainer yet")
         self.create_timer(0.5, self._report)
         self.diagnostics = Diagnostics(self, lambda: self.health)
         self._look_at_certificate()
@@ -205,7 +205,7 @@ class Uplink(Managed, StationNode):
         except BridgeError as error:
             status.message = str(error)
             if self.held:
-                status.message += "; the trainer has said that no episode is to begin"
+                status.message += "; the trainer pauses new episodes"
         level = (
             ERROR
             if full
@@ -241,7 +241,7 @@ class Uplink(Managed, StationNode):
             reason = self.reporter.register(self.specs, self.limits_hash, timeout_s=0.4)
             self.is_registered = True
             if reason:
-                self.get_logger().error(f"the trainer does not take this station: {reason}")
+                self.get_logger().error(f"the trainer refuses this station: {reason}")
             return reason, bool(reason)
         except BridgeError as error:
             self.get_logger().warning(f"this station cannot register: {error}")

@@ -115,7 +115,7 @@ def disarm(station: Station) -> None:
                 f"{arm_prefix(arm)}{result.message if result else 'its interlock does not answer'}"
             )
     if troubles:
-        others = "; what else there is was disarmed" if len(troubles) < len(clients) else ""
+        others = "; the others are disarmed" if len(troubles) < len(clients) else ""
         raise RlinfError(f"not disarmed (stop it by its e-stop{others}): {'; '.join(troubles)}")
     station.within(
         2.0,
@@ -166,8 +166,8 @@ def arm(station: Station) -> None:
         station.parameter(arm_topic(arm, "interlock"), "teleports") for arm in station.arms
     ):
         raise RlinfError(
-            "the interlock of a real arm: a person arms it, each time, at a terminal: rlinf arm, "
-            "rlinf teleop"
+            "arm: expected a person at a terminal, since this is the interlock of a real arm. Run "
+            "rlinf arm or rlinf teleop there"
         )
     clients = {
         arm: station.node.create_client(SetBool, arm_topic(arm, "interlock/arm"))

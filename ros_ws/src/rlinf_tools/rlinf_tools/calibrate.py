@@ -42,9 +42,8 @@ from rlinf_ros.qos import lazy_profile, subscription
 from rlinf_ros.station_state import command_context, command_node, silence_message
 
 WORDS = (
-    "guide the tool by hand to each end of where it may be. Then, each with Enter: h here is its "
-    "home, d done, n from "
-    "the beginning, q leave it as it is"
+    "guide the tool by hand to each end of its workspace. Then press a key and Enter: h set home "
+    "here, d done, n start over, q quit without changes"
 )
 PATIENCE_S = 5.0
 SILENT_S = 1.0
@@ -88,8 +87,8 @@ class Listener:
         if message.header.frame_id != self.limits.frame:
             self.trouble = (
                 f"current_pose: expected the limits' frame '{self.limits.frame}', got "
-                f"'{message.header.frame_id}'. Set 'frame' in the limits, or have it said in that "
-                f"one"
+                f"'{message.header.frame_id}'. Set 'frame' in the limits, or publish the pose in "
+                "that frame"
             )
         elif not (q.x or q.y or q.z or q.w):
             self.trouble = "current_pose: expected a unit quaternion in orientation, got 0, 0, 0, 0"
@@ -110,9 +109,8 @@ class Listener:
     def _on_safety(self, safety: SafetyState) -> None:
         if safety.state in (SafetyState.ARMED, SafetyState.ACTIVE, SafetyState.HOLD):
             self.trouble = (
-                f"the interlock is {Mode(safety.state).name}: expected it DISARMED while a hand is "
-                f"at the arm "
-                "(rlinf disarm)"
+                f"the interlock is {Mode(safety.state).name}: expected DISARMED while you guide "
+                "the arm by hand (rlinf disarm)"
             )
 
     def spin(self) -> None:
@@ -142,9 +140,8 @@ class Listener:
             else ""
         )
         return lacks and (
-            f"expected {lacks} within {SILENT_S:g} s, heard none: where the arm is now is not "
-            f"known. See to "
-            "its driver (rlinf doctor station RECIPE); what was shown so far is kept"
+            f"expected {lacks} within {SILENT_S:g} s, got none. The arm's position is unknown. "
+            "Check its driver (rlinf doctor station RECIPE). The points so far are kept"
         )
 
     @property
@@ -181,7 +178,7 @@ def guide_corners(
         line = sys.stdin.readline()
         word = line.strip()
         if not line or word == "q":
-            raise RlinfError("left as it is: nothing is written")
+            raise RlinfError("nothing is written")
         if word == "n":
             listener.guided, at_home = Guided(), {}
         elif word in ("h", "d") and (
@@ -198,7 +195,7 @@ def guide_corners(
                 print(error, flush=True)
         elif word:
             print(WORDS, flush=True)
-        print(listener.where if listener.guided.path else "from the beginning", flush=True)
+        print(listener.where if listener.guided.path else "starting over", flush=True)
 
 
 def _home(at_home: dict[str, Any], limits: Limits, turns: bool) -> dict[str, Any]:
@@ -224,11 +221,9 @@ def _limits_of(robot: Robot, arm: str) -> Path:
         if name != arm and box_is_of(path, arm_interlock)
     ]:
         raise RlinfError(
-            f"{path}: expected limits of arm '{arm}' alone, as its box is to be written there, got "
-            f"those "
-            f"of '{', '.join(others)}' too. Give each a box of its own; what they share stands in "
-            f"a third "
-            "file, which both `extends:`"
+            f"{path}: expected limits of arm '{arm}' alone, since its box is written there, got "
+            f"those of '{', '.join(others)}' too. Give each arm a limits file with its box. Both "
+            "may extend a third file with `extends:`"
         )
     return path
 
@@ -276,18 +271,20 @@ def calibrate(recipe: Recipe, arm: str, margin: float, out: Path, write: bool) -
     print("\n".join(f"{key}: {flow(value)}" for key, value in (box | home).items()))
     if home and arm:
         print(
-            f"the home of one of several arms is written by hand: in {place}, arms: {{{arm}: "
+            f"write the home of one of several arms by hand: in {place}, arms: {{{arm}: "
             f"{{home: ...}}}}"
         )
     print(f"picture: {out}")
     for changed, text in texts.items():
         if write:
             publish(changed, text)
-        print(f"written: {changed}" if write else f"not written: {changed}, as --write would")
+        print(
+            f"written: {changed}" if write else f"not written: {changed}. Use --write to write them"
+        )
     if write:
         print(
-            "limits and home are read as a station starts: start one that runs (its rlinf up and "
-            "rlinf teleop) again"
+            "a station reads limits and home at its start. Restart a running one (its rlinf up "
+            "and rlinf teleop)"
         )
 
 

@@ -104,8 +104,7 @@ class Looker:
         if pose and not self.lens[0] > 0.0:
             raise RlinfError(
                 f"camera '{self.camera}': expected a camera_info with a focal length, got none. "
-                f"Calibrate it "
-                "first, and say its 'lens' in robot.yaml"
+                "Calibrate the camera first, and set its 'lens' in robot.yaml"
             )
 
     @property
@@ -164,7 +163,7 @@ class Looker:
             if select.select([sys.stdin], [], [], 0)[0]:
                 line = sys.stdin.readline()
                 if not line or line.strip() == "q":
-                    raise RlinfError("left as it is: nothing is written")
+                    raise RlinfError("nothing is written")
                 yield line.strip() or "take"
             elif time.monotonic() - shown_at > SAY_S:
                 shown_at = time.monotonic()
@@ -178,14 +177,14 @@ def locate(looker: Looker, options: argparse.Namespace) -> None:
     frame = load_limits(looker.robot.interlocks[options.arm]).frame
     if options.on == BASE and looker.frame != frame:
         raise RlinfError(
-            f"current_pose: expected the limits' frame '{frame}', below which a camera at the base "
-            f"is "
-            f"written, got '{looker.frame}'. Set 'frame' in the limits, or have it said in that one"
+            f"current_pose: expected the limits' frame '{frame}' as the parent of a camera at the "
+            f"base, got '{looker.frame}'. Set 'frame' in the limits, or publish the pose in that "
+            "frame"
         )
     print(
-        f"the board's {columns} x {rows} inner corners must be seen whole. Put the arm elsewhere, "
-        f"tilted otherwise, let "
-        f"it rest, and press Enter: {LEAST} views and more. d done, q leave it as it is",
+        f"the board's {columns} x {rows} inner corners must all be visible. Move the arm to "
+        f"another place and tilt, let it rest, and press Enter. Take {LEAST} views or more. Then "
+        "d done, or q quit without changes",
         flush=True,
     )
     views: list[View] = []
@@ -207,7 +206,7 @@ def locate(looker: Looker, options: argparse.Namespace) -> None:
     folder = robot_folder(looker.recipe.station.robot)
     path = looker.robot.hand_eye or folder / FILE
     if not options.write:
-        print(f"not written: {path}, as --write would")
+        print(f"not written: {path}. Use --write to write it")
         return
     save(path, looker.camera, mount)
     if looker.robot.hand_eye is None:
@@ -219,24 +218,19 @@ def locate(looker: Looker, options: argparse.Namespace) -> None:
 def _take(looker: Looker, views: list[View], columns: int, rows: int, square_m: float) -> str:
     """Take one view; return a report, or the reason why there is none."""
     if silent := looker.silent():
-        return (
-            f"no view: expected a new {silent} within {SILENT_S:g} s, got none. See to its "
-            f"driver: it has fallen silent"
-        )
+        return f"no view: expected a new {silent} within {SILENT_S:g} s, got none. Check its driver"
     if not looker.rests:
         return f"no view: expected the arm at rest for {STILL_S:g} s"
     if (board := board_in(looker.newest, looker.lens, columns, rows, square_m)) is None:
         return (
-            f"no view: the board is not seen whole in this picture (expected {columns} x {rows} "
-            f"inner corners)"
-            f"{_larger(looker)}"
+            f"no view: the board is not fully visible in this picture (expected {columns} x {rows} "
+            f"inner corners){_larger(looker)}"
         )
     away = float(np.linalg.norm(board[:3, 3]))
     if (wide := looker.lens[0] * square_m / away) < LEAST_PIXELS:
         return (
-            f"no view: a square of the board is {wide:.0f} pixels wide, expected {LEAST_PIXELS} "
-            f"for its corners to be "
-            f"found well. Go nearer, or take a board of larger squares{_larger(looker)}"
+            f"no view: a square of the board is {wide:.0f} pixels wide, expected {LEAST_PIXELS} to "
+            f"locate its corners. Move nearer, or use a board with larger squares{_larger(looker)}"
         )
     views.append(View(looker.poses[-1][1], board))
     return f"{len(views)} views; the board is {away:.3f} m away"
@@ -247,7 +241,8 @@ def _larger(looker: Looker) -> str:
     device = looker.robot.devices.get(looker.camera)
     size = getattr(device, "published", None)
     return (
-        f". The picture is made {size[0]} x {size[1]}: take 'published' out of robot.yaml meanwhile"
+        f". The published picture has {size[0]} x {size[1]} pixels. Remove 'published' from "
+        "robot.yaml during the calibration"
         if size
         else ""
     )
@@ -262,24 +257,23 @@ def align(looker: Looker, options: argparse.Namespace) -> None:
     path = options.reference or place(robot_folder(looker.recipe.station.robot), looker.camera)
     if options.write:
         save_picture(path, looker.newest)
-        print(f"written: {path}, the view to come back to")
+        print(f"written: {path}, the reference view")
         return
     reference = read(path, "the same with --write")
     print(
-        f"{options.out} shows where it was, where it is, and both (red: was). Turn it; d done, q "
-        f"leave it",
+        f"{options.out} shows the reference, the present view and both (red: reference). Turn the "
+        "camera. Then d done, or q quit",
         flush=True,
     )
     for word in looker.lines():
         if word == "d" and not looker.sees_anew():
             old_s = time.monotonic() - looker.received_at
             raise RlinfError(
-                f"camera '{looker.camera}': its last picture is {old_s:.0f} s old, and says "
-                f"nothing of where "
-                "it is now. See to its driver"
+                f"camera '{looker.camera}': its last picture is {old_s:.0f} s old and does not "
+                "show its present place. Check its driver"
             )
         if (silent_s := time.monotonic() - looker.received_at) > looker.silent_s:
-            print(f"no picture for {silent_s:.0f} s: it has fallen silent", flush=True)
+            print(f"no picture for {silent_s:.0f} s. Check the camera's driver", flush=True)
             continue
         alignment = moved(reference, looker.newest)
         save_picture(options.out, shown(reference, looker.newest))
@@ -287,7 +281,7 @@ def align(looker: Looker, options: argparse.Namespace) -> None:
         if word == "d":
             if alignment.aligned:
                 return
-            raise RlinfError(f"camera '{looker.camera}' is not where it was: {alignment.words}")
+            raise RlinfError(f"camera '{looker.camera}' has moved: {alignment.words}")
 
 
 def main() -> None:

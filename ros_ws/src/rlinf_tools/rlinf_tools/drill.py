@@ -195,12 +195,12 @@ class Drill(DrilledStation):
             scenario.counts,
         )
         if not name:
-            return not words, words or "went on", "the arm goes on"
+            return not words, words or "went on", "the arm continues"
         counted = getattr(self.state(), name) - getattr(before, name)
         return (
             not words and counted > 0,
             f"{counted} {name}{words and f', {words}'}",
-            f"goes on, {name} counted",
+            f"continues, {name} counted",
         )
 
     def _fresh(self) -> bool:
@@ -213,7 +213,7 @@ class Drill(DrilledStation):
         return (
             f"stands at {Mode(self.state().state).name}"
             if self._fresh()
-            else "the interlock is not heard any more"
+            else "no message from the interlock any more"
         )
 
     def _arm_stops(self, began: float, within: float) -> tuple[bool, str, str]:
@@ -331,9 +331,8 @@ def perform(options: argparse.Namespace) -> int:
     scenarios = [scenario for scenario in all_scenarios if options.only in scenario.name]
     if not scenarios:
         raise RecipeError(
-            f"--only: expected words of a scenario's name, got '{options.only}', which none has. "
-            f"There are: "
-            f"{'; '.join(scenario.name for scenario in all_scenarios)}"
+            f"--only: expected words of a scenario's name, got '{options.only}', which no scenario "
+            f"has. Scenarios: {'; '.join(scenario.name for scenario in all_scenarios)}"
         )
     run_dir = (options.out or Path("runs") / time.strftime("drill-%Y%m%d-%H%M%S")).resolve()
     domain_id = int(os.environ.get("ROS_DOMAIN_ID") or DOMAIN)
@@ -379,7 +378,7 @@ def _new(run_dir: Path) -> Path:
         run_dir.mkdir(parents=True)
     except OSError as error:
         raise RlinfError(
-            f"--out {run_dir}: expected a new folder, got: {error.strerror}. Name another one"
+            f"--out {run_dir}: expected a new folder, got: {error.strerror}. Choose another folder"
         ) from error
     return run_dir
 

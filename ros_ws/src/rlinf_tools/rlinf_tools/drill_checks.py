@@ -57,7 +57,7 @@ def configuration(drill: DrilledStation) -> None:
             "S19",
             0,
             "speed limit set live: 0.5, 0.2, 0.25 m/s while ACTIVE",
-            "refused, taken, refused",
+            "refused, accepted, refused",
             ", ".join(
                 "taken" if answer.successful else "refused" for answer in (loose, tight, back)
             ),
@@ -74,7 +74,7 @@ def configuration(drill: DrilledStation) -> None:
         Row(
             "S19",
             0,
-            "disarmed: speed inf, joint_speed and acceleration beyond the arm's own",
+            "disarmed: speed inf, joint_speed and acceleration beyond those of the arm",
             "refused, each",
             ", ".join("taken" if answer.successful else "refused" for answer in answers),
             not any(answer.successful for answer in answers),
@@ -140,8 +140,8 @@ def commanders(drill: DrilledStation) -> None:
         Row(
             "",
             10,
-            "who can command the robot side, resets included",
-            "the interlock alone",
+            "publishers that command the robot side, resets included",
+            "only the interlock",
             ", ".join(publishers),
             publishers == ["interlock"],
         )
@@ -161,9 +161,16 @@ def second_interlock(drill: DrilledStation) -> None:
         f"limits_file:={drill.run_dir / 'robot/limits.yaml'}",
     ]
     code, output = _run(drill, command)
-    refused = code != 0 and "another one commands" in output
+    refused = code != 0 and "another node commands" in output
     drill.add(
-        Row("S23", 0, "a second interlock for the same station", "refused by name", output, refused)
+        Row(
+            "S23",
+            0,
+            "a second interlock for the same station",
+            "refused, with the reason",
+            output,
+            refused,
+        )
     )
 
 
@@ -180,8 +187,8 @@ def wrong_resets(drill: DrilledStation) -> None:
         Row(
             "S13",
             0,
-            "resets that name another cause, or come while the e-stop is pressed",
-            "refused by name",
+            "resets with another cause, or while the e-stop is pressed",
+            "refused, with the reason",
             "; ".join(answer.message for answer in answers),
             not any(answer.success for answer in answers) and "estop:pendant" in answers[0].message,
         )
@@ -196,9 +203,10 @@ def wrong_resets(drill: DrilledStation) -> None:
         Row(
             "S14",
             18,
-            "a pressed e-stop, a second publisher that says it is not, an enable, 20 resets",
+            "a pressed e-stop, a second publisher that reports it as released, an enable, 20 "
+            "resets",
             "refused",
-            f"{sum(answer.success for answer in tries)} of {len(tries)} cleared it",
+            f"{sum(answer.success for answer in tries)} of {len(tries)} cleared the fault",
             not any(answer.success for answer in tries),
         )
     )
@@ -230,7 +238,7 @@ def requests(drill: DrilledStation) -> None:
             "S25",
             17,
             "impossible transitions and limits, 100,000 parameters, while it moves",
-            "ticks on, ACTIVE",
+            "continues to tick, ACTIVE",
             f"{drill.state().ticks - ticks} ticks, state {drill.state().state}",
             alive and drill.state().state == SafetyState.ACTIVE,
         )
@@ -268,8 +276,8 @@ def heavy_messages(drill: DrilledStation) -> None:
         Row(
             "S25",
             0,
-            "chunks of 100,000 names and of 1,000,000 numbers, and the e-stop beside them",
-            "FAULT within 135 ms of the e-stop, or before by the chunks",
+            "chunks of 100,000 names and of 1,000,000 numbers, with an e-stop at the same time",
+            "FAULT within 135 ms of the e-stop, or earlier from the chunks",
             f"{f'{took:.0f} ms' if took < math.inf else 'before'}; {causes}",
             took <= 135.0
             or "invalid_command" in causes
@@ -310,7 +318,7 @@ def scripted_operator(drill: DrilledStation) -> None:
             "S26",
             15,
             "the scripted operator, started at the interlock of a real arm",
-            "refused in words",
+            "refused, with the reason",
             output,
             code != 0 and "a person arms" in output,
         )
@@ -442,11 +450,11 @@ def silence(drill: DrilledStation) -> None:
         Row(
             "S12",
             19,
-            "never silence: longest time between two targets",
+            "longest time between two targets",
             f"{limit:.0f} ms",
-            f"{longest_s:.1f} ms ({raw:.1f} ms with what the whole machine stood still: "
-            f"{len(stalls)} times, "
-            f"{max(stalls, default=0.0):.1f} ms at most), {''.join(during) or 'at the start'}",
+            f"{longest_s:.1f} ms ({raw:.1f} ms including stalls of the whole machine: "
+            f"{len(stalls)} times, {max(stalls, default=0.0):.1f} ms at most), "
+            f"{''.join(during) or 'at the start'}",
             longest_s <= limit,
         )
     )
@@ -532,7 +540,7 @@ def evidence(drill: DrilledStation) -> None:
             "S20",
             0,
             "events, and recordings of the half minute before a fault",
-            "of every fault",
+            "one per fault",
             f"{faults} faults, {drill.events} events, {len(boxes)} recordings",
             drill.events > (50 if faults >= 5 else faults - 1) and len(boxes) >= min(5, faults),
         )

@@ -271,7 +271,7 @@ class DrilledStation:
 
     def ask(self, client: Any, request: Any) -> Any:
         if not self.spin(client.service_is_ready, 20.0):
-            raise SystemExit(f"nobody answers {client.srv_name}; logs in {self.run_dir / 'logs'}")
+            raise SystemExit(f"{client.srv_name} is not available; logs in {self.run_dir / 'logs'}")
         future = client.call_async(request)
         self.spin(future.done, 5.0)
         return future.result()

@@ -58,9 +58,7 @@ class FaultInjector(Node):
         faults = ", ".join(
             f"{route}: {fault.kind}" for route, fault in self.faults.items() if fault.kind != "none"
         )
-        return (
-            Health(WARN, f"injects {faults}") if faults else Health(OK, "passes every message on")
-        )
+        return Health(WARN, f"injects {faults}") if faults else Health(OK, "relays every message")
 
     def _open(self, source: str, target: str, type_name: str) -> None:
         package, _, name = type_name.split("/")
@@ -96,8 +94,7 @@ class FaultInjector(Node):
         except (AttributeError, AssertionError, TypeError, ValueError) as error:
             self.get_logger().error(
                 f"inject: expected a field and a value that fit {type(message).__name__}, got "
-                f"{fault}: "
-                f"{error}. Its messages pass unharmed"
+                f"{fault}: {error}. Its messages pass unchanged"
             )
             del self.faults[route]
             fault, outputs = None, [message]

@@ -109,9 +109,7 @@ def _moves(watcher: Watcher, speed: float) -> Row:
         watcher.since(watcher.targets, started_at),
     )
     if not targets:
-        raise RlinfError(
-            "expected to hear what the interlock commands while the arm moved, and heard nothing"
-        )
+        raise RlinfError("expected commands of the interlock while the arm moved, got none")
     far, per_s = (
         (math.dist, "m/s")
         if not watcher.by_joints
@@ -127,7 +125,7 @@ def _moves(watcher: Watcher, speed: float) -> Row:
     return Row(
         "S9",
         0,
-        "the first motion: where it was told to go, at a tenth",
+        "the first motion: follows the command, at a tenth of the speed",
         f"{1.2 * speed:.3f} {per_s}, 0.9 of 1 alike",
         f"{fastest:.3f} {per_s}, {cosine:.2f} alike",
         fastest <= 1.2 * speed and cosine >= 0.9,
@@ -237,7 +235,7 @@ def first_motion(recipe: Recipe, arm: str, json_file: Path | None) -> int:
     try:
         before, speeds = watcher.slow_down(SLOWER)
         print(
-            "the interlock's speeds are a tenth now: "
+            "the interlock's speeds are now a tenth: "
             + ", ".join(f"{name} {value:g}" for name, value in speeds.items())
             + (f"; so are those of every arm. Move '{arm}' with your device" if arm else "")
         )
@@ -254,8 +252,7 @@ def first_motion(recipe: Recipe, arm: str, json_file: Path | None) -> int:
     except (RlinfError, KeyboardInterrupt):
         if watcher.lowered:
             print(
-                "left before its end: the speeds stay at a tenth until the interlock is started "
-                "anew",
+                "ended early: the speeds stay at a tenth until the interlock is restarted",
                 flush=True,
             )
         raise
@@ -263,16 +260,15 @@ def first_motion(recipe: Recipe, arm: str, json_file: Path | None) -> int:
         if json_file:
             json_file.write_text(json.dumps([asdict(row) for row in rows], indent=1))
     if all(row.held for row in rows):
-        _print("all held. Disarm, and the speeds are what they were")
+        _print("all requirements held. Disarm to restore the speeds")
         watcher.spin(
             lambda: watcher.states[-1][1].state == SafetyState.DISARMED, PATIENCE_S, "the disarming"
         )
         watcher.speed_up(before)
         return 0
     print(
-        "that was not held, and nothing more is asked for: the speeds stay at a tenth until the "
-        "interlock is started "
-        "anew. Find out why first"
+        "this requirement was not held, so the drill ends. The speeds stay at a tenth until the "
+        "interlock is restarted. First find the cause"
     )
     return 1
 

@@ -176,8 +176,8 @@ class Watcher:
             raise RlinfError(silence_message(self.node, source, MEET_S)) from None
         if self.states[-1][1].state != SafetyState.DISARMED:
             raise RlinfError(
-                f"expected the interlock DISARMED before the first motion, it is {self.words}: "
-                f"rlinf disarm"
+                f"expected the interlock DISARMED before the first motion, got {self.words}. Run: "
+                "rlinf disarm"
             )
 
     def speeds(self) -> dict[str, dict[str, float]]:
@@ -222,12 +222,12 @@ class Watcher:
                 result.reason for result in future.result().results if not result.successful
             ]:
                 remark = (
-                    f". Those of {', '.join(done)} have other speeds now: start them anew"
+                    f". Those of {', '.join(done)} now have other speeds. Restart them"
                     if done
                     else ""
                 )
                 raise RlinfError(
-                    f"the interlock{arm and f' of {arm}'} takes no other speeds: "
+                    f"the interlock{arm and f' of {arm}'} refuses other speeds: "
                     f"{refused[0]}{remark}"
                 )
             done.append(arm)
@@ -251,7 +251,7 @@ class Watcher:
         self.lowered = True
         self.set_speeds(slow)
         deadline = time.monotonic() + DELIVERY_S
-        self.spin(lambda: time.monotonic() > deadline, MEET_S, "what was said before")
+        self.spin(lambda: time.monotonic() > deadline, MEET_S, "earlier messages")
         self.safety_by_arm.clear()
         self.spin(
             lambda: self.safety_by_arm.keys() == before.keys(), MEET_S, "every interlock's state"
@@ -270,9 +270,8 @@ class Watcher:
             if self.safety_by_arm[arm].limits_hash != limits:
                 self.slowed, self.lowered = {}, False
                 raise RlinfError(
-                    f"the interlock{arm and f' of {arm}'} was started anew, or somebody set its "
-                    f"limits: its "
-                    "speeds are a tenth no longer. Disarm (q), and begin again"
+                    f"the interlock{arm and f' of {arm}'} was restarted, or its limits were "
+                    "changed. Its speeds are no longer a tenth. Disarm (q) and start over"
                 )
 
     def since(self, where: list[Any], after: float) -> list[Any]:

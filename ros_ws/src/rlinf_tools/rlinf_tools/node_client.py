@@ -63,8 +63,7 @@ class NodeClient:
                 )
             raise RlinfError(
                 f"expected a node of station '{station.name}', got "
-                f"'{node_name}'{nearest(node_name, names)}. "
-                f"There are: {', '.join(names)}"
+                f"'{node_name}'{nearest(node_name, names)}. Nodes: {', '.join(names)}"
             )
 
     def call(self, kind: Any, service: str, **request: Any) -> Any:
@@ -85,8 +84,7 @@ class NodeClient:
         if name not in parameters:
             raise RlinfError(
                 f"{self.name}: expected one of its parameters, got "
-                f"'{name}'{nearest(name, parameters)}. "
-                f"rlinf param list {self.name} shows them"
+                f"'{name}'{nearest(name, parameters)}. To list them: rlinf param list {self.name}"
             )
         return parameters[name]
 
@@ -104,9 +102,8 @@ class NodeClient:
                 if not other.read_only
             ]
             raise RlinfError(
-                f"{self.name}: {name} is fixed when the node starts, at {shown(before)}. What may "
-                f"change "
-                f"while it runs: {', '.join(live)}"
+                f"{self.name}: {name} is fixed when the node starts, at {shown(before)}. These can "
+                f"change while it runs: {', '.join(live)}"
             )
         parameter = read(name, before, text)
         (answer,) = self.call(
@@ -131,8 +128,7 @@ class NodeClient:
             self.station.patience_s, client.service_is_ready, f"the service '{client.srv_name}'"
         ):
             raise RlinfError(
-                f"{self.name}: expected a node with a life cycle, as an interlock has, got one "
-                f"without"
+                f"{self.name}: expected a lifecycle node (such as an interlock), got another kind"
             )
         answer = self.station.call(client, GetAvailableTransitions.Request())
         transitions = {
@@ -140,17 +136,15 @@ class NodeClient:
         }
         if label not in transitions:
             raise RlinfError(
-                f"{self.name}: expected a transition that there is now, {', '.join(transitions)}; "
-                f"got '{label}'"
-                f"{nearest(label, transitions)}"
+                f"{self.name}: expected an available transition, {', '.join(transitions)}; got "
+                f"'{label}'{nearest(label, transitions)}"
             )
         if not self.call(
             ChangeState, "change_state", transition=transitions[label].transition
         ).success:
             raise RlinfError(
-                f"{self.name}: '{label}' is refused, and it stays "
-                f"{transitions[label].start_state.label}. Its "
-                "log says why"
+                f"{self.name}: '{label}' is refused, and the node stays "
+                f"{transitions[label].start_state.label}. See its log"
             )
         print(f"{self.name}: {label}: done")
 

@@ -136,9 +136,9 @@ class StationClient:
                 f" of arm '{arm}'" for arm in self.arms if arm and arm not in self.safety_by_arm
             )
             raise RlinfError(
-                f"the interlock of station '{self.name}' is there, and nothing was heard of "
-                f"it{missing} "
-                f"for {self.patience_s:.0f} s. Ask again; if that does not help, look at its log"
+                f"the interlock of station '{self.name}' was discovered, but no message came from "
+                f"it{missing} for {self.patience_s:.0f} s. Try again; if that does not help, see "
+                "its log"
             )
         raise RlinfError(silence_message(self.node, "interlock", self.patience_s))
 
@@ -148,10 +148,10 @@ class StationClient:
             self.patience_s, client.service_is_ready, f"the service '{client.srv_name}'"
         ):
             node = client.srv_name.split("/")[-2]
-            raise RlinfError(f"nobody answers '{client.srv_name}'. Is the {node} running?")
+            raise RlinfError(f"'{client.srv_name}' is not available. Is the {node} running?")
         future = client.call_async(request)
         if not self.within(ANSWER_S, future.done, f"the answer of '{client.srv_name}'"):
-            raise RlinfError(f"no answer of '{client.srv_name}' for {ANSWER_S:.0f} s. Ask again")
+            raise RlinfError(f"no answer of '{client.srv_name}' for {ANSWER_S:.0f} s. Try again")
         return future.result()
 
     def parameter(self, node: str, name: str) -> Any:
@@ -239,7 +239,7 @@ def _episode(step: TimeStep | None) -> str:
     return (
         f"{step.episode_id}, step {step.step_index}, {step.mode}"
         if step
-        else "no time step heard: none is played"
+        else "no time step received: no episode is in play"
     )
 
 
@@ -256,7 +256,7 @@ def _phase(station: StationClient) -> list[tuple[str, str]]:
             (Path(station.parameter("director", "run_dir")) / "status.json").read_text()
         )
     except (RlinfError, OSError) as error:
-        return [("phase", f"unknown, though a director runs: {error}")]
+        return [("phase", f"unknown, although a director is running: {error}")]
     total = f" of {document['total']}" if document["total"] else ""
     phase = PHASES.get(document["phase"], document["phase"])
     progress = f"{document['done']}{total} episodes, {document['successes']} succeeded"
@@ -265,7 +265,7 @@ def _phase(station: StationClient) -> list[tuple[str, str]]:
 
 def _policy(status: Any) -> str:
     if status is None:
-        return "not heard"
+        return "no message"
     loaded = (
         f"version {status.version}, answers in {status.inference_p50_ms:.1f} ms"
         if status.version >= 0
@@ -280,7 +280,7 @@ def _policy(status: Any) -> str:
 
 def _trainer(status: Any) -> str:
     if status is None:
-        return "not heard: no uplink runs"
+        return "no message: no uplink is running"
     waiting = f"; {status.backlog} episodes wait to be sent" if status.backlog else ""
     waiting += (
         f"; the spool is {status.spool_full:.0%} full{FULL if status.spool_full >= 1.0 else ''}"
@@ -291,8 +291,12 @@ def _trainer(status: Any) -> str:
         else ""
     )
     if not status.connected:
-        return f"away: {status.message or 'nothing heard of it'}{waiting}"
-    slow = "" if status.accepting or status.spool_full >= 1.0 else "; behind, so stations pause"
+        return f"away: {status.message or 'no message from it'}{waiting}"
+    slow = (
+        ""
+        if status.accepting or status.spool_full >= 1.0
+        else ("; learning is behind, so the stations pause")
+    )
     return (
         f"connected, {status.phase}, version {status.policy_version}, {status.episodes} episodes, "
         f"{status.updates} updates"
@@ -334,11 +338,10 @@ def reset_fault(station: StationClient, cause: str) -> None:
     if not cause:
         if safety.state != SafetyState.FAULT:
             raise RlinfError(
-                f"no fault stands: the interlock is {state_text(safety)}", code="RL-E517"
+                f"no fault is active: the interlock is {state_text(safety)}", code="RL-E517"
             )
         raise RlinfError(
-            f"FAULT '{safety.cause}' stands. A fault is reset by its name: once its cause has "
-            f"gone, "
+            f"FAULT '{safety.cause}' is active. Reset it by its name after its cause has ended: "
             f"{command('fault reset', station.name, safety.cause)}",
             code="RL-E517",
         )
@@ -361,7 +364,8 @@ def reset_fault(station: StationClient, cause: str) -> None:
     after = station.changed(SafetyState.FAULT)
     if after.state == SafetyState.FAULT:
         raise RlinfError(
-            f"the reset of '{cause}' was taken, and FAULT '{after.cause}' stands", code="RL-E517"
+            f"the reset of '{cause}' was accepted, but FAULT '{after.cause}' is active",
+            code="RL-E517",
         )
     print(
         f"FAULT '{cause}' is cleared: the interlock is {state_text(after)}. Arm it to move: "
@@ -379,8 +383,8 @@ def activate(station: StationClient) -> None:
         station.patience_s, lambda: any(client.service_is_ready() for client in clients.values())
     ):
         raise RlinfError(
-            f"no gripper of station '{station.name}' is there to be activated. `rlinf status` says "
-            f"what is",
+            f"no gripper of station '{station.name}' can be activated. `rlinf status` lists the "
+            "running nodes",
             code="RL-E517",
         )
     for arm, client in clients.items():
@@ -403,9 +407,7 @@ def instruct(station: StationClient, words: str) -> None:
     (answer,) = station.call(client, SetParameters.Request(parameters=[value])).results
     if not answer.successful:
         raise RlinfError(answer.reason, code="RL-E515")
-    print(
-        f"from the next time step on it is asked for: {words.strip() or 'what scene or task say'}"
-    )
+    print(f"instruction from the next time step on: {words.strip() or 'that of scene or task'}")
 
 
 def main() -> None:

@@ -110,10 +110,13 @@ def _estops(no_estop_reason: str, port: int) -> Finding:
     if port:
         return Finding(
             "e-stops",
-            "STOP on the page alone: no arming, and FAULT, while no browser has it open",
+            "the page's STOP is the only e-stop. While no browser shows the page, arming is "
+            "refused and the interlock is in FAULT",
             "",
         )
-    return Finding("e-stops", "none is named", f"no arming before that: {NO_ESTOP}")
+    return Finding(
+        "e-stops", "no e-stop source is named", f"arming is refused until then: {NO_ESTOP}"
+    )
 
 
 def findings(node: Node, recipe: Recipe, spin: Callable[[], Any]) -> Iterator[Finding]:
@@ -163,8 +166,8 @@ def findings(node: Node, recipe: Recipe, spin: Callable[[], Any]) -> Iterator[Fi
             name,
             fault or "none",
             fault
-            and "end what stands there, at the robot where it is the robot's own; "
-            "then: rlinf fault reset (docs/robots/franka.md)",
+            and "end the named cause, at the robot if the robot itself reports it. Then: rlinf "
+            "fault reset (docs/robots/franka.md)",
         )
     if not (robot.estops or robot.without_hardware):
         yield _estops(robot.no_estop_reason, recipe.station.web.port)
@@ -190,7 +193,7 @@ def findings(node: Node, recipe: Recipe, spin: Callable[[], Any]) -> Iterator[Fi
     if robot.driver_node is not None and robot.driver_node.address:
         yield _ping(robot.driver_node.address)
     profiles = os.environ.get("FASTDDS_DEFAULT_PROFILES_FILE", "none")
-    yield Finding("DDS profile", f"{profiles}; a driver of images needs it in its own shell, too")
+    yield Finding("DDS profile", f"{profiles}; a camera driver needs it in its shell, too")
     yield _kernel()
 
 
@@ -204,7 +207,7 @@ def _device(camera: DeviceCamera) -> str:
         camera.open().close()
     except RlinfError as error:
         return str(error)
-    return f"the device '{camera.where}' is there, and opens: rlinf up publishes it"
+    return f"the device '{camera.where}' exists and opens. rlinf up publishes its images"
 
 
 def _ping(address: str) -> Finding:
@@ -220,7 +223,7 @@ def _ping(address: str) -> Finding:
         return Finding(
             "robot's address",
             f"{address}: {error}",
-            "apt-get install iputils-ping, or mend the network",
+            "apt-get install iputils-ping, or repair the network",
         )
     times = re.search(r"= [\d.]+/([\d.]+)/([\d.]+)/", ran.stdout)
     lost = re.search(r"([\d.]+)% packet loss", ran.stdout)
@@ -229,7 +232,8 @@ def _ping(address: str) -> Finding:
         return Finding(
             "robot's address",
             f"{address}: {(lines or ['silent'])[-1]}",
-            "a cable of its own from robot to this machine; options.address in robot.yaml",
+            "connect the robot to this machine by a direct cable; set options.address in "
+            "robot.yaml",
         )
     slow = float(times[2]) > PING_MS
     return Finding(
@@ -237,8 +241,8 @@ def _ping(address: str) -> Finding:
         f"{address}: {times[1]} ms, at most {times[2]} of 50",
         ""
         if not slow
-        else f"expected {PING_MS:g} ms at most: no switch, no wireless, no power saving of the "
-        f"port",
+        else f"expected {PING_MS:g} ms at most. Avoid switches, wireless links and power saving "
+        "of the port",
     )
 
 
@@ -254,22 +258,22 @@ def _finding(
         return Finding(
             probe.name,
             f"{', '.join(others)} on {probe.full}",
-            f"expected {probe.type}: another topic, or a node that converts it",
+            f"expected {probe.type}: name another topic, or run a node that converts it",
         )
     if not publishers:
-        return Finding(probe.name, f"nobody publishes {probe.full}", _suggested(node, probe, taken))
+        return Finding(probe.name, f"no publisher of {probe.full}", _suggested(node, probe, taken))
     if len(publishers) > 1:
         text += ", from " + ", ".join(
             sorted(f"{info.node_namespace.rstrip('/')}/{info.node_name}" for info in publishers)
         )
         if not probe.joints:
-            return Finding(probe.name, text, "expected one publisher: stop the others")
+            return Finding(probe.name, text, "expected one publisher. Stop the others")
     if probe.passed_over and not probe.times:
         lacks = sorted(set(probe.joints) - set(probe.passed_over))
         return Finding(
             probe.name,
             f"{probe.full}: {', '.join(probe.passed_over)}",
-            f"joint_names of the limits: it lacks {', '.join(lacks)}",
+            f"expected joint_names of the limits; missing: {', '.join(lacks)}",
         )
     if not probe.times:
         publishers_text = ", ".join(
@@ -277,10 +281,9 @@ def _finding(
         )
         return Finding(
             probe.name,
-            f"{publishers_text} is there for {probe.full}, and says nothing",
-            "what it hears of "
-            "is silent: is that started, in its namespace, the device on and activated? "
-            "/diagnostics says more",
+            f"{publishers_text} offers {probe.full} but publishes nothing",
+            "its source is silent. Is that node running in its namespace, and is the device on "
+            "and activated? /diagnostics has details",
         )
     if probe.hz < MIN_RATE_SHARE * least:
         return Finding(probe.name, text, f"expected {least:.0f} Hz: raise the driver's rate")
@@ -293,7 +296,7 @@ def _content(probe: TopicProbe, limits: Limits, summary: str) -> Finding:
         return Finding(
             probe.name,
             f"{summary}, stamped {late:.2f} s ago",
-            "one clock for driver and station: chrony, or stamp on arrival",
+            "use use one clock for driver and station: chrony, or stamp on arrival",
         )
     message = deserialize_message(probe.newest, kind(probe.name))
     if topic(probe.name).name == "current_pose" and message.header.frame_id != limits.frame:
@@ -316,9 +319,8 @@ def _content(probe: TopicProbe, limits: Limits, summary: str) -> Finding:
         return Finding(
             probe.name,
             f"{summary}, in '{message.header.frame_id}'",
-            f"expected it along the axes of "
-            f"'{limits.frame}'; where those are the tool's own: tool_axes: [{probe.name}] in "
-            f"robot.yaml",
+            f"expected values along the axes of '{limits.frame}'. If these are the tool's axes, "
+            f"set tool_axes: [{probe.name}] in robot.yaml",
         )
     return Finding(probe.name, summary)
 
@@ -329,15 +331,14 @@ def pose_trouble(pose: Pose, limits: Limits) -> str:
     position, norm = (p.x, p.y, p.z), math.hypot(q.x, q.y, q.z, q.w)
     if not (all(map(math.isfinite, position)) and abs(norm - 1.0) <= UNIT):
         return (
-            f"expected finite metres and a quaternion xyzw of norm 1, got position "
-            f"{list(position)} "
-            f"and norm {norm:.3g}: mend the driver"
+            "expected finite metres and a quaternion xyzw of norm 1, got position "
+            f"{list(position)} and norm {norm:.3g}. Correct the driver"
         )
     far = max(map(abs, (*limits.box_low, *limits.box_high))) + REACH_M
     if math.hypot(*position) > far:
         return (
-            f"expected metres, at most {far:.1f} from '{limits.frame}', got {list(position)}: "
-            "are these millimetres?"
+            f"expected metres, at most {far:.1f} from '{limits.frame}', got {list(position)}. Are "
+            "these millimetres?"
         )
     if any(
         not low - EDGE_M <= value <= high + EDGE_M
@@ -345,10 +346,9 @@ def pose_trouble(pose: Pose, limits: Limits) -> str:
     ):
         return (
             f"expected metres within the limits' box, {list(limits.box_low)} to "
-            f"{list(limits.box_high)}, got "
-            f"{list(position)}: are these other units, or along another frame's axes? If the arm "
-            f"stands there, "
-            "guide it into the box: outside of it arming is refused"
+            f"{list(limits.box_high)}, got {list(position)}. Are these other units, or another "
+            "frame's axes? If the arm really is there, guide it into the box. Outside the box "
+            "arming is refused"
         )
     return ""
 
@@ -362,7 +362,7 @@ def joints_trouble(message: JointState, limits: Limits) -> str:
     for name, least, most in zip(names, low, high, strict=False):
         angle = angles[name]
         if not math.isfinite(angle):
-            return f"expected a finite angle of '{name}', got {angle}: mend the driver"
+            return f"expected a finite angle of '{name}', got {angle}. Correct the driver"
         if not least - EDGE_RAD <= angle <= most + EDGE_RAD:
             in_degrees = all(
                 least <= math.radians(angles[joint]) <= most
@@ -371,9 +371,9 @@ def joints_trouble(message: JointState, limits: Limits) -> str:
             return (
                 f"expected radians, '{name}' within {least:g} to {most:g} (limits), got {angle:g}"
                 + (
-                    ": are these degrees?"
+                    ". Are these degrees?"
                     if in_degrees
-                    else ": guide it back, or correct the limits"
+                    else ". Guide it back, or correct the limits"
                 )
             )
     return ""
@@ -383,14 +383,13 @@ def image_trouble(image: Image) -> str:
     """Return why a station cannot use an image; empty if it can."""
     if image.encoding not in ENCODINGS:
         return (
-            f"expected {' or '.join(ENCODINGS)}, got '{image.encoding}': set the camera "
-            f"driver's encoding"
+            f"expected {' or '.join(ENCODINGS)}, got '{image.encoding}'. Set the camera driver's "
+            "encoding"
         )
     if not image.height or not image.width or len(image.data) != image.height * image.step:
         return (
             f"expected height x step bytes, got {image.height}x{image.width} with step "
-            f"{image.step} and "
-            f"{len(image.data)} bytes: mend the driver"
+            f"{image.step} and {len(image.data)} bytes. Correct the driver"
         )
     return ""
 
@@ -410,7 +409,7 @@ def _suggested(node: Node, probe: TopicProbe, taken: frozenset[str]) -> str:
         and not name.startswith(f"{node.get_namespace()}/")
         and not any(word in name.lower() for word in COMMANDS)
     ]
-    remark = f"; of its type there are: {', '.join(candidates)}" if candidates else ""
+    remark = f"; topics of this type: {', '.join(candidates)}" if candidates else ""
     certain = len(candidates) == 1 and not probe.name.startswith(UNSUGGESTED)
     example = candidates[0] if certain else "/the/drivers/name"
     return (
@@ -446,16 +445,16 @@ def _listener(node: Node, name: str, full: str, kind: str) -> Finding:
         return Finding(
             name,
             f"{', '.join(others)} on {full}",
-            f"expected subscriptions of {kind}: change the node that "
-            "follows, or convert the messages",
+            f"expected subscriptions of {kind}. Change the subscribing node, or convert the "
+            "messages",
         )
     return Finding(
         name,
         f"{len(infos)} subscriber{'' if len(infos) == 1 else 's'} on {full}",
         ""
         if infos
-        else "nobody would follow: start the controller, or "
-        "name what it listens to in robot.yaml (topics, controller)",
+        else "no subscriber would follow the targets. Start the controller, or name its topic "
+        "in robot.yaml (topics, controller)",
     )
 
 
@@ -466,7 +465,7 @@ def _kernel() -> Finding:
         "PREEMPT_RT" if realtime else "none",
         ""
         if realtime
-        else "a kernel with PREEMPT_RT, where the driver's own controller runs on this machine",
+        else "use a kernel with PREEMPT_RT if the driver's controller runs on this machine",
         needed=False,
     )
 
