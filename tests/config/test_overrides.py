@@ -73,10 +73,10 @@ def test_what_is_taken_out_by_its_value_has_it(text, left):
     "text, reason",
     [
         ("~seed=4", "expected the value of 'seed', 3, got 4"),
-        ("~seed=null", "has, 3, got None"),
-        ("~seed=", "has, 3, got ''"),
+        ("~seed=null", "', 3, got None"),
+        ("~seed=", "', 3, got ''"),
         ("~station={name: a}", "expected the value of 'station'"),
-        ("~station.image_size=[48,64]", r"has, \(64, 48\), got \(48, 64\)"),
+        ("~station.image_size=[48,64]", r"', \(64, 48\), got \(48, 64\)"),
     ],
 )
 def test_what_has_another_value_stays(text, reason):

@@ -28,7 +28,7 @@ def test_a_process_that_says_why_it_cannot_go_on_ends_the_station(restart):
     outcome = history(restart).ended(REFUSED, 1.0, "the certificate has expired")
     assert (outcome.restarts, outcome.text, outcome.refusal, outcome.exit_code) == (
         False,
-        "uplink cannot go on",
+        "uplink cannot continue",
         "the certificate has expired",
         REFUSED,
     )

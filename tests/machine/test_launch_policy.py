@@ -157,7 +157,7 @@ STATION = {"sim_bridge": SHUTDOWN, "interlock": SHUTDOWN, "uplink": RESPAWN, "di
     "bodies, reason, starts, exit_code",
     [
         ({"uplink": DIES}, "uplink ended 6 times within 60 s (last: killed by SIGKILL)", 6, 1),
-        ({"uplink": REFUSES}, "uplink cannot go on: the certificate has expired", 1, REFUSED),
+        ({"uplink": REFUSES}, "uplink cannot continue: the certificate has expired", 1, REFUSED),
         (
             {"interlock": "sys.exit(3)"},
             "interlock ended (exit code 3). The station cannot continue without it",
@@ -166,7 +166,7 @@ STATION = {"sim_bridge": SHUTDOWN, "interlock": SHUTDOWN, "uplink": RESPAWN, "di
         ),
         (  # a person has ended it
             {"interlock": "sys.exit(0)"},
-            "interlock ended (exit code 0), and the station cannot go on without it",
+            "interlock ended (exit code 0). The station cannot continue without it",
             1,
             REFUSED,
         ),
