@@ -131,7 +131,7 @@ def test_a_killed_run_goes_on(tmp_path):
         "import os, signal, sys\nfrom rlinf_core.trainer.train import train\n"
         "from tests.agentic.test_text_run import DIGIT, recipe\nfrom pathlib import Path\n"
         "def tell(run, entry):\n    if run.steps >= 48: os.kill(os.getpid(), signal.SIGKILL)\n"
-        f"train(recipe(*DIGIT), Path({str(out)!r}), tell=tell)\n"
+        f"train(recipe(*DIGIT), Path({str(out)!r}), on_progress=tell)\n"
     )
     assert subprocess.run([sys.executable, "-c", program]).returncode == -9
     train(recipe(*DIGIT), out)

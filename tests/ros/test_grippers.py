@@ -258,7 +258,7 @@ def test_a_robotiq_that_closes_slowly_takes_what_it_is_told_and_nothing_holds(be
 def test_an_activation_and_an_order_of_before_a_plug_went_are_of_another_time(monkeypatch):
     monkeypatch.setattr(robotiq, "Robotiq", lambda settings: settings)
     node = SimpleNamespace(
-        status=object(), wanted=200, well_at=0.0, activation=threading.Event(), settings="its port"
+        status=object(), target=200, well_at=0.0, activation=threading.Event(), settings="its port"
     )
     node.activation.set()
     assert robotiq.RobotiqNode.open(node) == "its port"

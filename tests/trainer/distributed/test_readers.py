@@ -47,10 +47,10 @@ def test_each_is_read_as_in_one_process_and_refused_for_the_same_reason(
     assert len(intake.readers._pending) == 2 * PREFETCHED_EPISODES, "no more than they have to do"
     for folder in folders:
         reason = alone.take(
-            folder, lambda trajectory: theirs.append(trajectory) or "online", ours=False
+            folder, lambda trajectory: theirs.append(trajectory) or "online", owns_folder=False
         )
         answer = intake.take(
-            folder, lambda trajectory: taken.append(trajectory) or "online", ours=False
+            folder, lambda trajectory: taken.append(trajectory) or "online", owns_folder=False
         )
         assert (
             reason.startswith("refused")
