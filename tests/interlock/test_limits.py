@@ -78,7 +78,7 @@ def test_a_limit_that_stands_twice_is_refused_and_no_pydantic_is_loaded(tmp_path
     path.write_text(yaml.safe_dump(GOOD) + "speed: 0.1\n")
     with pytest.raises(
         RecipeError,
-        match=rf"limits.yaml, line {len(path.read_text().splitlines())}: 'speed' stands twice",
+        match=rf"limits.yaml, line {len(path.read_text().splitlines())}: 'speed' occurs twice",
     ):
         load_limits(path)
     code = (

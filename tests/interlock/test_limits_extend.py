@@ -93,7 +93,7 @@ def test_the_hash_is_of_all_values_wherever_they_stand(files, tmp_path):
             "line 10: 'tick': expected a number in [0.001, 0.1] s (or 'unlimited', spelled out), "
             "got 9",
         ),
-        ("speed: 0.1", "line 10: 'speed' stands twice, first in line 2"),
+        ("speed: 0.1", "line 10: 'speed' occurs twice, first in line 2"),
         ("stale_state: 0.9", "line 10: 'stale_state' 0.9 must not exceed 'lost_state' 0.5"),
     ],
 )

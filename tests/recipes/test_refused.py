@@ -57,7 +57,7 @@ RECIPES = [
     (
         "station: {operator: {kind: leader, device: x, joints: {}, trigger: {id: 1, open: 1.0, "
         "closed: 1.0}}}",
-        "another",
+        "differs from closed",
     ),
     ("station: {second_operator: {kind: pedal}}", "'station.second_operator.device' is missing"),
     (
@@ -114,7 +114,7 @@ RECIPES = [
         "simulation: {randomise: {delai_s: 1}}",
         "unknown key 'simulation.randomise.delai_s' (did you mean 'delay_s'?)",
     ),
-    ("seed: 1\nseed: 2", "line 3: 'seed' stands twice, first in line 2"),
+    ("seed: 1\nseed: 2", "line 3: 'seed' occurs twice, first in line 2"),
     ("station: {<<: {name: a}}", "unknown key 'station.<<'"),
 ]
 

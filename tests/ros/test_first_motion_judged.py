@@ -156,6 +156,6 @@ def test_one_that_takes_no_other_speeds_or_is_armed_is_said(slowed):
         watcher.slow_down(0.1)
     watcher.poses = watcher.measured = [(0.0, (0.0, 0.0, 0.0))]
     with pytest.raises(
-        RlinfError, match="expected the interlock DISARMED before the first motion, it is ARMED"
+        RlinfError, match="expected the interlock DISARMED before the first motion, got ARMED"
     ):
         watcher.meet()

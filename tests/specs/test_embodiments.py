@@ -208,7 +208,7 @@ def test_robots_are_drawn_alike_and_each_station_of_a_robot_whichever_shows_more
         (
             ["algorithm.name=iql"],
             "embodiments: expected algorithm.name crossq, dagger, rlpd, sac, sft and policy.kind "
-            "tanh_gaussian, got iql and tanh_gaussian: Others do not support several robots",
+            "tanh_gaussian, got iql and tanh_gaussian. Others do not support several robots",
         ),
         (["policy.kind=flow"], "got sft and flow"),
         (["algorithm.name=rlpd", "placement.workers=1"], "expected placement.workers 0, got 1"),

@@ -194,7 +194,7 @@ def test_people_pin_promote_roll_back_and_drain(start, capsys):
     fleet_command(capsys, "pin", run, "--off", "--stations", "a")
     trainer.wait("a", 2)
     code, text = fleet_command(capsys, "pin", run, "--version", 7)
-    assert code == 1 and "version 7: expected one whose file is in" in text
+    assert code == 1 and "version 7: expected a version whose file is in" in text
     code, text = fleet_command(capsys, "drain", run, "c")
     assert (
         code == 1 and "station 'c': expected a station that has called this trainer: a, b" in text
@@ -225,7 +225,8 @@ def test_the_table_says_how_each_station_is(start, capsys):
     trainer = start(QUICK)
     code, text = fleet_command(capsys, "status", trainer.run_dir / "nowhere")
     assert (
-        code == 1 and "nowhere: expected the folder of a run with stations, with fleet.json" in text
+        code == 1
+        and "nowhere: expected the folder of a run with stations and with fleet.json" in text
     )
     trainer.publish(1)
     trainer.wait("b", 1)
