@@ -81,7 +81,7 @@ def test_a_second_call_goes_on_from_there(run, capsys):
     assert main(["collect", "demo", "--out", str(run), "--episodes", "2"]) == 0
     output = capsys.readouterr().out
     assert (
-        "2 of 2 demonstrations succeeded and count, 1 did not" in output
+        "2 of 2 demonstrations succeeded and count, 1 failed" in output
         and not (run / "logs").exists()
     )
     assert (

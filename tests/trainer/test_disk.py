@@ -213,7 +213,7 @@ def test_a_trainer_keeps_its_folder_from_its_first_turn_to_its_last(tmp_path):
 
     keep_recipe(recipe, tmp_path)  # as whoever starts a trainer does
     train(recipe, tmp_path, points, on_progress)
-    assert b"another trainer is at work in this folder" in codes[0].stderr
+    assert b"another trainer is using this folder" in codes[0].stderr
     with only_trainer(tmp_path):
         pass
 
@@ -398,7 +398,7 @@ def test_a_folder_has_one_trainer_and_the_lock_of_a_dead_one_is_free(tmp_path):
         assert other.stdout.readline() == "held\n"
         with pytest.raises(
             RlinfError,
-            match="another trainer is at work in this folder. Stop it, or choose another --out",
+            match="another trainer is using this folder. Stop it, or choose another --out",
         ):
             train(load_recipe("demo", ["bridge.port=50999"]), tmp_path)
         assert not (tmp_path / "recipe.yaml").exists()
