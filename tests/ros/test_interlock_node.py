@@ -20,7 +20,7 @@ from std_srvs.srv import SetBool
 
 from rlinf_core.launch.graph import station_processes
 from rlinf_core.recipes import load_recipe
-from rlinf_interlock.interlock_desk import say
+from rlinf_interlock.interlock_desk import log_line
 from rlinf_ros.qos import profile
 from tests.ros.stand import Arm, listen, start
 
@@ -380,7 +380,7 @@ def test_in_lockstep_a_state_said_again_is_answered_again_and_nothing_moves_twic
 def test_s25_a_defect_is_said_after_what_is_of_no_matter_too(capfd):
     logger = get_logger("desk")
     for level in ("info", "fatal", "error", "info"):
-        say(logger, level, f"of {level}")
+        log_line(logger, level, f"of {level}")
     output = capfd.readouterr().err
     assert [word in output for word in ("[INFO] ", "[FATAL] ", "[ERROR] ")] == [
         True
