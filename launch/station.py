@@ -209,7 +209,7 @@ def _station(context: LaunchContext) -> list:
     value = {name: LaunchConfiguration(name).perform(context) for name in ARGUMENTS}
     options = ros_options(value)
     invocation = launched(value)
-    recipe, run_dir, wanted = invocation.recipe, invocation.run_dir, invocation.wanted
+    recipe, run_dir, wanted = invocation.recipe, invocation.run_dir, invocation.episode_count
     if not invocation.processes:
         return [
             LogInfo(
