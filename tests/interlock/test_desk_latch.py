@@ -124,13 +124,13 @@ def test_s25_where_no_process_can_be_had_the_interlock_goes_on_and_tries_again(m
         return processes[-1]
 
     monkeypatch.setattr("rlinf_interlock.interlock_desk.subprocess.Popen", none_left)
-    desk = Desk({"latch_file": ""}, limits())
-    assert not desk.keep(0)
+    desk = Desk({"latch_file": "", "autostart": True}, limits())
+    assert not desk.keep(0, True)
     desk.limits_are(limits(speed=0.1))
     processes[0].code = -9
     for expected in (1, 2, 3, 4):
         desk.opened, desk.beat_s = time.monotonic() - 3.0, time.monotonic()
-        assert desk.keep(3) is (expected < 4), "once it is there, it stays"
+        assert desk.keep(3, False) is (expected < 4), "once it is there, it stays"
         desk.log("info", "nobody hears it")
         assert desk.requests() == []
     assert len(processes) == 4 and desk.process is processes[-1]
@@ -218,10 +218,10 @@ def test_s25_a_desk_that_hangs_is_killed_and_replaced(
         lambda *_, **__: processes.append(Process()) or processes[-1],
     )
     monkeypatch.setattr("rlinf_interlock.interlock_desk._starved", lambda _: starved)
-    desk = Desk({"latch_file": ""}, limits())
+    desk = Desk({"latch_file": "", "autostart": True}, limits())
     now = time.monotonic()
     desk.beat_s, desk.checked_s = now - silent_s, now - check_gap_s
-    assert desk.keep(0) is replaced
+    assert desk.keep(0, True) is replaced
     assert killed == processes[:1] * replaced and len(processes) == 1 + replaced
     desk.close()
 
@@ -233,10 +233,10 @@ def test_s25_a_desk_that_never_begins_is_replaced_too(monkeypatch):
         "rlinf_interlock.interlock_desk.subprocess.Popen",
         lambda *_, **__: processes.append(Process()) or processes[-1],
     )
-    desk = Desk({"latch_file": ""}, limits())
-    assert not desk.keep(0)
+    desk = Desk({"latch_file": "", "autostart": True}, limits())
+    assert not desk.keep(0, True)
     desk.opened -= 61.0
-    assert desk.keep(0) and len(processes) == 2
+    assert desk.keep(0, True) and len(processes) == 2
     desk.close()
 
 
@@ -244,7 +244,7 @@ def test_s25_beats_are_no_requests(monkeypatch):
     monkeypatch.setattr(
         "rlinf_interlock.interlock_desk.subprocess.Popen", lambda *_, **__: Process()
     )
-    desk = Desk({"latch_file": ""}, limits())
+    desk = Desk({"latch_file": "", "autostart": True}, limits())
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     desk.channel.close()
     desk.channel, other = Channel(ours), Channel(theirs)
@@ -299,6 +299,6 @@ def test_s19_the_desk_is_told_the_hash_of_the_file_also_after_limits_were_set(mo
     monkeypatch.setattr(
         "subprocess.Popen", lambda *_, **__: SimpleNamespace(poll=lambda: None, kill=lambda: None)
     )
-    desk = Desk({"latch_file": ""}, limits())
+    desk = Desk({"latch_file": "", "autostart": True}, limits())
     desk.limits_are(limits(speed=0.1))
     assert desk._hello["file_hash"] == limits().hash and desk._hello["limits"]["speed"] == 0.1

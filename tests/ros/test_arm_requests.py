@@ -8,6 +8,8 @@ from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import pytest
+from lifecycle_msgs.msg import State as LifecycleState
+from lifecycle_msgs.srv import GetState
 from rclpy.task import Future
 from rlinf_msgs.msg import SafetyState
 from std_msgs.msg import Empty
@@ -19,7 +21,7 @@ from rlinf_interlock.interlock_desk import Services
 from rlinf_ros import arms
 from rlinf_ros.arms import ArmRequests
 from rlinf_ros.qos import publisher
-from tests.ros.stand import Arm, start
+from tests.ros.stand import Arm, Lives, start
 
 
 class Client:
@@ -155,3 +157,25 @@ def test_s25_a_stopped_desk_keeps_nobody_from_disarming_and_is_replaced(peer, lo
         return any(answer.result().success for answer in answers)
 
     peer.spin(armed_again, what="armed again")
+
+
+@pytest.mark.ros
+@pytest.mark.timeout(300)
+@pytest.mark.domain(147)
+def test_the_desk_that_replaces_a_killed_one_reports_the_life_cycle_of_the_interlock(peer):
+    start(peer, "interlock", estops=["pendant"], latch_file="")
+    interlock = peer.supervisor.children["interlock"].popen.pid
+    assert Lives(peer).change("interlock", "deactivate")
+    before = desks(interlock)
+    os.kill(before[0], signal.SIGKILL)
+    peer.spin(lambda: desks(interlock) not in (before, []), what="another desk")
+    client, answers = peer.node.create_client(GetState, "interlock/get_state"), []
+
+    def answered():  # a request to the dead one is lost, until its successor is discovered
+        if client.service_is_ready():
+            client.call_async(GetState.Request()).add_done_callback(answers.append)
+        peer.for_s(0.5)
+        return answers
+
+    peer.spin(answered, what="the state of the new desk")
+    assert answers[0].result().current_state.id == LifecycleState.PRIMARY_STATE_INACTIVE

@@ -764,7 +764,7 @@ class Interlock(StationNode):
         self.diagnostics.publish(message)
 
     def _keep_desk(self) -> None:
-        if self.desk.keep(self.requests.armings):
+        if self.desk.keep(self.requests.armings, self.active):
             self.requests.on_new_desk()
 
 

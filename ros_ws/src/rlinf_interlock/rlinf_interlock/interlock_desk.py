@@ -145,9 +145,9 @@ class Desk:
         }
         self._disarmed, self.checked_s = -1, time.monotonic()
         self._arguments = sys.argv[1:] if "--ros-args" in sys.argv else ["--ros-args"]
-        self._open(0)
+        self._open(0, settings["autostart"])
 
-    def _open(self, armings: int) -> None:
+    def _open(self, armings: int, active: bool) -> None:
         socket_here, child_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         remaps = [
             item for name in REPLACED for item in ("-r", f"interlock_desk/{name}:=interlock/{name}")
@@ -182,15 +182,16 @@ class Desk:
         self.opened = time.monotonic()
         self.beat_s = math.inf
         self._requests: list[Message] = []
-        self.channel.send({"hello": self._hello | {"armings": armings}})
+        self.channel.send({"hello": self._hello | {"armings": armings, "active": active}})
 
-    def keep(self, armings: int) -> bool:
+    def keep(self, armings: int, active: bool) -> bool:
         """Replace a desk that has died or hangs, also while the arm moves.
 
         Call it several times a second.
 
         Args:
             armings: number of arming requests so far, from which the new desk continues to count.
+            active: life cycle of the interlock, which the new desk reports.
 
         Returns:
             Whether it was replaced.
@@ -203,7 +204,7 @@ class Desk:
         self.channel.close()
         self._disarmed = -1
         try:
-            self._open(armings)
+            self._open(armings, active)
         except OSError:  # no process available now: retry in a second; the interlock goes on
             self.opened = time.monotonic()
         return True
@@ -474,7 +475,7 @@ class Services(SafeTransitions, LifecycleNode):
         self.create_service(SetBool, "interlock/arm", self._on_arm)
         self.create_service(ResetFault, "interlock/reset_fault", self._on_reset)
         self.trigger_configure()
-        if settings["autostart"]:
+        if hello["active"]:
             self.trigger_activate()
         self.starting = False
 
