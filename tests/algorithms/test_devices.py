@@ -121,6 +121,6 @@ def test_a_device_that_is_not_there_is_refused_with_those_that_are():
     assert device_of("auto").type == best
     for name in ("cuda:99", "gpu", "meta"):
         with pytest.raises(
-            RlinfError, match=f"device: expected auto or one of cpu.*; got '{name}'"
+            RlinfError, match=f"device: expected auto or one of cpu.* on this machine, got '{name}'"
         ):
             device_of(name)

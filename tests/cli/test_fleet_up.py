@@ -206,7 +206,7 @@ def test_of_several_embodiments_stations_are_one_and_the_next_in_turn_and_no_few
     ]
     with pytest.raises(
         RecipeError,
-        match="--stations: expected 2 or more, at least one per robot of one, two .*, got 1",
+        match="--stations: expected 2 or more, at least one per robot of one, two, .*, got 1",
     ):
         fleet.members("sim_embodiments", overrides, ["a"], tmp_path / "run")
     with pytest.raises(

@@ -240,7 +240,7 @@ def test_what_is_there_is_not_overwritten(spool, capsys, tmp_path):
         code, _, error = data(capsys, verb, spool.root, "--out", tmp_path / "new")
         assert (
             code == 1
-            and "expected a name that is free" in error
+            and "expected an unused path, got an existing one" in error
             and not list((tmp_path / "new").iterdir())
         )
 

@@ -144,7 +144,7 @@ def test_names_are_the_recipes_and_what_is_there_is_not_overwritten(spool, tmp_p
     (tmp_path / "shown").mkdir()
     assert (
         exported(spool, tmp_path / "shown") == 1
-        and "expected a name that is free" in capsys.readouterr().err
+        and "expected an unused path, got an existing one" in capsys.readouterr().err
     )
     assert exported(spool, tmp_path / "new", "--recipe", "demo_vision") == 1
     assert "of recipe 'demo_vision'" in capsys.readouterr().err and not list(tmp_path.glob("new*"))

@@ -119,7 +119,7 @@ def test_it_plays_what_the_class_there_answers_and_its_file_does_too(tmp_path, s
     again = load_policy(path, SPEC)
     assert torch.equal(again.act(observed, explore=False).actions, chunk.actions)
     assert torch.equal(copy.deepcopy(policy).act(observed, explore=False).actions, chunk.actions)
-    with pytest.raises(SpecError, match="played alone"):
+    with pytest.raises(SpecError, match="got lerobot, which is only played"):
         policy.imitation_loss(observed.batch, torch.zeros(2, 8))
 
 

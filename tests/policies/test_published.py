@@ -187,7 +187,7 @@ def test_the_normalisation_of_state_and_action_is_the_one_that_it_was_trained_wi
         ({"use_proprio_memory": True}, "got 'use_proprio_memory: True', whose effect is not known"),
         (
             {"n_action_steps": 1},
-            r"policy.n_action_steps: expected 1, as .* \(n_action_steps\), got 2",
+            r"policy.n_action_steps: expected 1, as .* \(n_action_steps\), got the default 2",
         ),
         (
             {"tokenizer_max_length": 7},
@@ -217,7 +217,8 @@ def test_keys_of_no_effect_are_read_and_steps_are_those_of_the_folder_unless_the
         **{steps: 3},
     )
     with pytest.raises(
-        PolicyFileError, match=rf"policy.flow_steps: expected 3, as .* \({steps}\), got 10"
+        PolicyFileError,
+        match=rf"policy.flow_steps: expected 3, as .* \({steps}\), got the default 10",
     ):
         policy_of(kind, folder)
     assert policy_of(kind, folder, flow_steps=10).config.flow_steps == 10

@@ -293,7 +293,7 @@ def test_actions_in_other_units_are_refused(make, change, tmp_path):
     state = sizes | {"min": sizes["q01"], "max": sizes["q99"]}
     with pytest.raises(
         SpecError,
-        match=r"expected 'd[xy]' within 0.02 m in both directions (a step of the station), got "
+        match=r"expected 'd[xy]' within 0.02 m in both directions \(a step of the station\), got "
         r".*Are its actions of another kind, or in other units\?",
     ):
         make(statistics=written(tmp_path, {"observation.state": state, "action": change}, "s.json"))

@@ -494,7 +494,7 @@ def test_lerobots_own_class_loads_our_folder_and_answers_the_same(kind, spec, tm
         ),
         (
             {"n_action_steps": 2},
-            r"policy.n_action_steps: expected 2, as .* \(n_action_steps\), got 4",
+            r"policy.n_action_steps: expected 2, as .* \(n_action_steps\), got the default 4",
         ),
         ({"chunk_size": 9}, "policy.horizon: expected 9"),
         ({"n_obs_steps": 2}, "expected n_obs_steps of 1"),

@@ -18,9 +18,7 @@ from rlinf_core.recipes.sources import begun_from
 from rlinf_core.tasks.task import load_task
 
 NOBODYS = "~nobody_x/there"
-HOME_ERROR = (
-    "expected a path, in which ~name is the home of a user of this machine, got '~nobody_x/"
-)
+HOME_ERROR = "expected a path in which ~name is the home of a user of this machine, got '~nobody_x/"
 
 
 def test_a_home_is_the_users_own_or_that_of_one_there_is(monkeypatch, tmp_path):
