@@ -254,12 +254,12 @@ def test_critics_of_a_policy_that_rl_improves_see_as_those_before_or_as_it_does(
 @pytest.mark.parametrize(
     "change, message",
     [
-        ("seed=3", "seed: expected 0, with which the run in .* was begun and goes on, got 3"),
+        ("seed=3", "seed: expected 0, the value of the run in .*, got 3"),
         ("policy.hidden=[8]", r"policy: expected .*16.* got .*8"),
         ("replay.capacity=77", "replay.capacity: expected .* got 77"),
         (
             "simulation.initial_policy=runs/x",
-            "simulation.initial_policy: expected none, with which .* got runs/x",
+            "simulation.initial_policy: expected none, the value of the run in .* got runs/x",
         ),
         (
             "algorithm={name: crossq, batch_size: 16, critic_hidden: [16]}",

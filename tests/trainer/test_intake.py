@@ -286,7 +286,8 @@ def test_recordings_stay_where_they_are_and_need_one_that_can_be_learned_from(
 
 def test_recordings_of_a_user_that_is_not_there_are_refused_by_name(task, tmp_path):
     with pytest.raises(
-        RecipeError, match="collect.recordings: expected a path, .* got '~nobody_of_that_name/x'"
+        RecipeError,
+        match="collect.recordings: expected a path in which .* got '~nobody_of_that_name/x'",
     ):
         read_recordings(("~nobody_of_that_name/x",), intake(tmp_path / "run", task.spec), Taken())
 

@@ -74,7 +74,7 @@ def test_what_a_cluster_has_is_placed(options, resources):
             dict(workers=3, worker_gpus=0.6),
             {"CPU": 2.0, "GPU": 2.0},
             "0 learners of 0 GPUs each and 3 workers of 0.6 do not fit into the GPUs of this "
-            "machine, which has 2: ",
+            r"machine, which has 2\. A share below 1",
         ),
         (
             dict(learners=1, workers=3, learner_gpus=2.0, worker_gpus=0.6),
@@ -96,7 +96,7 @@ def test_what_takes_several_gpus_takes_them_in_one_machine():
     check_placement(placement, LARGE, [2.0, 0.0, 1.0, 1.0])
     with pytest.raises(
         RecipeError,
-        match=r"1 learners of 2 GPUs each and 2 workers of 1 .* which has 1 \+ 1 \+ 1 \+ 1: ",
+        match=r"1 learners of 2 GPUs each and 2 workers of 1 .* which has 1 \+ 1 \+ 1 \+ 1\. A share below 1",
     ):
         check_placement(placement, LARGE, [1.0] * 4)
 
