@@ -100,13 +100,13 @@ class ScenesByHand:
         word comes before the reset.
         """
         env, by_itself = self.environment, self._resets_itself()
-        asks = env.person and (env.mode == "demonstration" or not by_itself)
+        waits_for_person = env.person and (env.mode == "demonstration" or not by_itself)
         # the arm is elsewhere at once: to the interlock it is a fault unless an episode begins then
         jumps = env.teleports and by_itself and not env.lockstep
-        if asks and jumps and not await env.labels.ready(PROMPT, env.may_move):
+        if waits_for_person and jumps and not await env.labels.ready(PROMPT, env.may_move):
             return None, CANCELLED
         stamp, trouble = await env.scene.reset(seed) if by_itself else (None, "")
-        if trouble or not asks or jumps:
+        if trouble or not waits_for_person or jumps:
             return stamp, trouble
         if not by_itself and not await self._go_home():
             return None, CANCELLED
