@@ -116,4 +116,4 @@ def test_what_is_no_instruction_is_refused(station, words, error):
 
 def test_where_no_station_is_it_says_so(station):
     code, output = rlinf(station, "set-instruction", "go", "--timeout", "2", domain=215)
-    assert code == 1 and "heard no interlock" in output
+    assert code == 1 and "received no interlock" in output

@@ -275,7 +275,7 @@ def test_a_tenth_of_the_speeds_each_stop_in_its_bound_and_the_speeds_again_at_th
     else:  # a busy machine: bounds are wall-clock time
         assert (
             person.command.returncode == 1
-            and "the speeds stay at a tenth" in person.out.read_text()
+            and "speeds stay at a tenth until the interlock is restarted" in person.out.read_text()
         )
 
 
@@ -288,7 +288,10 @@ def test_an_arm_that_goes_the_other_way_is_found_at_its_first_centimetre_and_no_
     person.moves()
     person.lets_go()
     person.expect_output("NOT HELD")
-    assert person.end() == 1 and "the speeds stay at a tenth" in person.out.read_text()
+    assert (
+        person.end() == 1
+        and "speeds stay at a tenth until the interlock is restarted" in person.out.read_text()
+    )
     [row] = json.loads((tmp_path / "rows.json").read_text())
     assert row["requirement"] == "S9" and "-1.00 alike" in row["measured"] and not row["held"]
 
@@ -309,5 +312,7 @@ def test_where_no_interlock_is_or_one_is_armed_it_does_not_begin(peer, tmp_path)
     ]
     ran = subprocess.run(command, text=True, capture_output=True, timeout=90)
     assert (
-        ran.returncode == 1 and "heard no interlock" in ran.stderr and "Traceback" not in ran.stderr
+        ran.returncode == 1
+        and "received no interlock" in ran.stderr
+        and "Traceback" not in ran.stderr
     )

@@ -106,10 +106,10 @@ def test_s05_nan_is_held_at_once_and_three_latch_until_reset_by_name(arm):
     for _ in range(3):
         arm.send(math.nan)
     arm.reach(FAULT, "invalid_command")
-    assert "FAULT 'invalid_command' stands" in refused(arm)
+    assert "FAULT 'invalid_command' is active" in refused(arm)
     assert (
         not (answer := arm.clear("e_stop")).success
-        and "FAULT 'invalid_command' stands" in answer.message
+        and "FAULT 'invalid_command' is active" in answer.message
     )
     arm.peer.spin(lambda: arm.clear("invalid_command").success, what="the reset")
     arm.reach(DISARMED)

@@ -146,7 +146,7 @@ def test_s14_an_interlock_that_ended_armed_starts_in_fault(peer, tmp_path):
     restart(kill=True)
     arm.reach(SafetyState.FAULT, "restarted")
     refused = arm.ask(arm.arming, SetBool.Request(data=True)).message
-    assert "FAULT 'restarted' stands (" in refused and settings["latch_file"] in refused
+    assert "FAULT 'restarted' is active (" in refused and settings["latch_file"] in refused
     peer.spin(
         lambda: arm.clear("restarted").success,
         what="the pendant to be heard again, and the fault to be cleared",

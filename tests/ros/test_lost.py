@@ -85,7 +85,7 @@ def test_a_director_without_a_station_says_where_it_looks_and_what_it_sees(peer,
 
     peer.spin(lambda: "station_b" in waiting_for(), what="its words")
     assert waiting_for().startswith(
-        "expected station 'station_a' in ROS_DOMAIN_ID 112 on this machine, heard no env"
+        "expected station 'station_a' in ROS_DOMAIN_ID 112 on this machine, received no environment"
     )
     assert (
         "nodes of this station: peer; other stations: station_b. Start it (rlinf up <recipe>)"
@@ -113,7 +113,7 @@ def test_who_looks_says_so_again_only_while_it_is_away(peer):
 def test_teleop_looks_in_the_shells_domain_and_shows_the_answer_with_the_state(peer, tmp_path):
     with terminal_of(peer, tmp_path) as (terminal, output):  # its shell says ROS_DOMAIN_ID=114
         peer.spin(
-            lambda: "in ROS_DOMAIN_ID 114 on this machine, heard no interlock" in output(),
+            lambda: "in ROS_DOMAIN_ID 114 on this machine, received no interlock" in output(),
             what=output,
         )
         second = peer.node.create_publisher(Bool, "enable", profile("enable"))

@@ -41,11 +41,11 @@ def test_where_no_station_is_it_says_so_and_what_to_do(peer):
         assert output.startswith(
             "rlinf: expected station 'station_a' in ROS_DOMAIN_ID 51 on this machine"
         )
-        assert "heard no interlock for 2 s; " in output
-        assert "there is no other. Start it (rlinf up <recipe>)" in output
+        assert "received no interlock for 2 s; " in output
+        assert "no other station. Start it (rlinf up <recipe>)" in output
     start(peer, "interlock", "station.name=station_b")
     code, output = rlinf(peer, "status", "--timeout", "15", domain=51)
-    assert code == 1 and "there are: station_b" in output
+    assert code == 1 and "other stations: station_b" in output
 
 
 @pytest.mark.domain(52)

@@ -226,7 +226,7 @@ def test_commands_and_one_of_several_topics_are_not_suggested():
         node, SimpleNamespace(type="T", name="current_pose"), frozenset()
     )
     assert "{current_pose: /the/drivers/name}" in line and line.endswith(
-        "there are: /left/pose, /right/pose"
+        "topics of this type: /left/pose, /right/pose"
     )
     names.pop()
     line = station_doctor._suggested(

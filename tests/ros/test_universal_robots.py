@@ -240,7 +240,7 @@ def test_with_its_slider_down_it_follows_and_says_so(station):
     assert station.inject("slowed").successful
     health, driver = station.health, "station_a/driver"
     station.peer.spin(
-        lambda: driver in health and "at 20 % of the commanded speed" in health[driver].message,
+        lambda: driver in health and "plays 20 % of the commanded speed" in health[driver].message,
         30,
         lambda: f"its word: {health.get(driver)}",
     )
