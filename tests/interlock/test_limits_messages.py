@@ -340,7 +340,7 @@ def test_a_jerk_that_no_set_point_could_keep_is_refused(mode, kind):
     )
     acceleration, jerk = f"{kind}acceleration", f"{kind}jerk"
     with pytest.raises(
-        RecipeError, match=f"'{acceleration}' is unlimited, and '{jerk}' 10.0 is not"
+        RecipeError, match=f"'{acceleration}' is unlimited, but '{jerk}' 10.0 needs it"
     ):
         with_values(limits, {acceleration: "unlimited", jerk: 10.0})
     assert (

@@ -219,7 +219,10 @@ def test_s16_an_enable_that_is_let_go_in_the_same_breath_is_none():
     taken = iter([[(b"1", 0), (b"0", 0)], []])
     inputs._take = lambda listener, since_ns: next(taken)
     inputs.decode = lambda topic, kind, raw: Bool(data=raw == b"1")
-    inputs.listeners = {"enable": SimpleNamespace(received_ns=0, arrived=[], kind=Bool)}
+    subscription = SimpleNamespace(get_publisher_count=lambda: 1)
+    inputs.listeners = {
+        "enable": SimpleNamespace(received_ns=0, arrived=[], kind=Bool, subscription=subscription)
+    }
     inputs.pull()
     assert not inputs.enable and not inputs.enable_renewed
 

@@ -86,7 +86,9 @@ def test_a_twins_station_is_the_real_ones_and_the_twin(tmp_path):
         name: {key for key in ours | theirs if ours.get(key) != theirs.get(key)}
         for name, (ours, theirs) in pairs.items()
     }
-    assert other == {"driver": set(), "environment": {"person"}}, "whom nobody need ask"
+    assert other == {"driver": set(), "environment": {"person", "teleports"}}, (
+        "nobody is asked for a scene that a simulator resets"
+    )
     assert twin["driver"].restart == twin["twin"].restart == SHUTDOWN
     assert not any(process.parameters.get("lockstep") for process in twin.values())
 
