@@ -349,7 +349,8 @@ def test_a_jerk_that_no_set_point_could_keep_is_refused(mode, kind):
     longest = with_values(limits, {acceleration: 5.0, jerk: 1.0})
     assert max(group.points for group in longest.groups) == 1000
     with pytest.raises(
-        RecipeError, match=f"'{jerk}' 0.99 with '{acceleration}' 5.0 takes 5.05 s .* at least 1,"
+        RecipeError,
+        match=f"'{jerk}' 0.99 with '{acceleration}' 5.0 delays full braking by 5.05 s.* at least 1,",
     ):
         with_values(limits, {acceleration: 5.0, jerk: 0.99})
     other = "joint_" if mode == "tcp_delta" else ""

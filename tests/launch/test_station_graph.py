@@ -348,7 +348,7 @@ def test_a_script_is_refused_at_a_real_arm(tmp_path):
     for overrides in ((), ("station.operator.kind=scripted",)):
         with pytest.raises(
             RecipeError,
-            match="expected keyboard for robot 'franka_fr3', which is no simulator.*teleop",
+            match="expected keyboard for robot 'franka_fr3', which is real.*teleop",
         ):
             graph(tmp_path, "station.robot=franka_fr3", *overrides)
     assert "operator" not in graph(tmp_path, "station.robot=franka_fr3", KEYBOARD)
