@@ -110,7 +110,7 @@ def episode_files(folder: Path) -> list[Path]:
     if odd or len(files) > MAX_FILES or size > MAX_BYTES:
         raise EpisodeError(
             f"episode {folder}: expected at most {MAX_FILES} plain files of {MAX_BYTES >> 20} MiB "
-            f"in all, got {len(files)} of {size >> 20} "
+            f"in total, got {len(files)} of {size >> 20} "
             f"MiB{f', {odd[0]!r} among them' if odd else ''}. It is not used for training"
         )
     return files

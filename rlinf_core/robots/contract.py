@@ -87,7 +87,8 @@ def read_contract(text: str) -> Contract:
     ]
     if missing:
         raise RecipeError(
-            f"contract: expected a contract of Rosetta with {', '.join(missing)}, got one without"
+            f"contract: expected a contract of Rosetta with the keys {', '.join(missing)}, got a "
+            "document without them"
         )
     if document["robot_interface"] != "ros2":
         raise RecipeError(

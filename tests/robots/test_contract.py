@@ -148,6 +148,7 @@ def test_what_is_no_contract_of_an_arm_is_refused_with_the_reason(changes, messa
 
 def test_a_file_that_is_no_contract_is_refused():
     with pytest.raises(
-        RecipeError, match="which has robot_type, robot_interface, fps, observations, actions"
+        RecipeError,
+        match="with the keys robot_type, robot_interface, fps, observations, actions, got a",
     ):
         read_contract("- 1\n")

@@ -163,7 +163,7 @@ def test_what_says_no_log_probabilities_or_has_other_sizes_is_refused_by_name(re
     for without in (None, replace(episode.chunks, log_probs=None)):
         with pytest.raises(
             EpisodeError,
-            match="episode a: expected log-probabilities of what the policy drew, got none",
+            match="episode a: expected log-probabilities of the sampled actions, got none",
         ):
             rollout_of(replace(episode, chunks=without), spec, SIZES)
     for config, message in (

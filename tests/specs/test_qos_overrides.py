@@ -50,8 +50,11 @@ def test_what_the_interlock_goes_by_is_no_users_to_change():
             "safety: {subscription: {depth: 5}}",
             "'safety': expected none, since the interlock depends on it",
         ),
-        ("left/current_pose: {subscription: {depth: 5}}", "expected none, as"),
-        ("timestep: {publisher: {depth: 5}}", "expected none, as each message counts"),
+        (
+            "left/current_pose: {subscription: {depth: 5}}",
+            "expected none, since the interlock depends on it",
+        ),
+        ("timestep: {publisher: {depth: 5}}", "expected none, since each message counts"),
         ("camera/wirst/imag: {subscription: {depth: 5}}", "expected one of the robot interface"),
         (
             "camera/wrist/image: {subscriber: {depth: 5}}",

@@ -253,7 +253,7 @@ def test_a_step_that_begins_an_episode_forgets_the_last_one(server, tmp_path):
         ),
         (
             {"url": "http://far.example/v1", "key_variable": "KEY"},
-            "expected https://, as a key goes with each question",
+            "expected https://, since each request contains a key",
         ),
         ({"question": ""}, "reward.question"),
         ({"frames": 0}, "reward.frames"),

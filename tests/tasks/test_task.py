@@ -186,7 +186,7 @@ def test_a_missing_channel_is_named_with_what_to_do(task):
     silent = channels()
     del silent["wrench"]
     with pytest.raises(
-        SpecError, match="'force': nothing has come on 'wrench'. Is its publisher running"
+        SpecError, match="'force': no message on 'wrench'. Is its publisher running"
     ):
         observe(task.spec, silent)
 

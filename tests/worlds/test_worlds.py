@@ -112,7 +112,9 @@ def test_channels_are_those_that_were_observed():
 
 
 def test_a_task_that_is_judged_by_something_else_is_refused():
-    with pytest.raises(SpecError, match="judged by object_pose"):
+    with pytest.raises(
+        SpecError, match="success needs object_pose, expected it in the observation"
+    ):
         WorldModel(station_task(load_recipe("sim_rlpd", ["station.task=peg_insertion_vision"])))
 
 

@@ -77,9 +77,9 @@ class Source:
         )
         if not self.capture.isOpened():
             raise DeviceError(
-                f"expected a camera at {settings.device}, which OpenCV cannot open. Another "
-                f"program may use it (fuser -v {settings.device}), or it is a device node without "
-                f"images. Devices: {devices_text()}"
+                f"expected a camera at {settings.device}, got a path that OpenCV cannot open. "
+                f"Another program may use it (fuser -v {settings.device}), or it is a device node "
+                f"without images. Devices: {devices_text()}"
             )
         if not self.file:
             height, width = settings.size

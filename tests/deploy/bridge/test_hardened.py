@@ -98,7 +98,7 @@ def big(size):
         (lambda: parts_of({"x": b"x"}, seal=False), True, f"expected {SUMS}"),
         (lambda: parts_of({}, seal=False), True, f"expected {SUMS} among the files, got none"),
         (lambda: parts_of({f"f{n}": b"" for n in range(40)}), True, "at most 16 files"),
-        (lambda: big(3 << 30), True, "2048 MiB in all"),
+        (lambda: big(3 << 30), True, "2048 MiB in total"),
         (lambda: parts_of({"x" * 200: b"x"}), True, "files[0].name: expected a plain name"),
         (lambda: parts_of({"../x": b"x"}), True, "files[0].name: expected a plain name"),
         (lambda: parts_of({"x": b"x"}, x="sha"), True, "with its SHA-256 in hex"),

@@ -280,7 +280,7 @@ def test_actions_in_other_units_are_refused(actions, spec):
     chunk[4] = actions
     with pytest.raises(
         AnswerError,
-        match=r"answer: expected 'd[xyz]' within 0.02 m either way, .*other units\? Serve",
+        match=r"answer: expected 'd[xyz]' within 0.02 m in both directions .*other units\? Serve",
     ):
         read_actions(spec, {"actions": chunk})
 

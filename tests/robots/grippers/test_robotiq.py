@@ -223,7 +223,8 @@ def test_a_robot_that_says_it_wrongly_is_refused_by_line(tmp_path, document, exp
 def test_two_processes_do_not_tell_one_gripper(twin):
     first = robotiq(twin)
     with pytest.raises(
-        DeviceError, match=r"that no other program commands, got one that process \d+ of .* tells"
+        DeviceError,
+        match=r"that no other program commands, got one that process \d+ of .* commands",
     ):
         robotiq(twin)
     first.close()
@@ -262,6 +263,6 @@ def test_each_arm_has_a_gripper_of_its_own(tmp_path, left, right, refused):
     if not refused:
         load_robot(str(tmp_path))
         return
-    with pytest.raises(RecipeError, match="which arm 'left' tells") as error:
+    with pytest.raises(RecipeError, match="which arm 'left' commands") as error:
         load_robot(str(tmp_path))
     assert refused.format(folder=tmp_path) in str(error.value)
