@@ -123,14 +123,14 @@ def load(folder: Path, parts: tuple[str, ...] = ()) -> State:
 
 
 def load_newest(
-    root: Path, parts: tuple[str, ...] = (), temporary: Path | None = None
+    root: Path, parts: tuple[str, ...] = (), damaged_root: Path | None = None
 ) -> State | None:
     """Read the newest valid checkpoint below ``root``; None if there is no checkpoint.
 
     Args:
         root: folder of the checkpoints.
         parts: parts that it must hold.
-        aside: folder that damaged checkpoints are moved to, with the reason in a file.
+        damaged_root: folder that damaged checkpoints are moved to, with the reason in a file.
 
     Raises:
         RlinfError: all checkpoints are damaged, or one cannot be read now.
@@ -155,10 +155,9 @@ def load_newest(
             "simulation.initial_policy"
         )
     for folder, reason in damaged.items():
-        if temporary is not None:
-            print(
-                f"checkpoint {folder}: kept as {quarantine(folder, temporary, reason)}", flush=True
-            )
+        if damaged_root is not None:
+            kept = quarantine(folder, damaged_root, reason)
+            print(f"checkpoint {folder}: kept as {kept}", flush=True)
     return state
 
 

@@ -60,7 +60,7 @@ def test_the_one_before_is_taken_and_the_damaged_one_is_kept(damage, root, capsy
     state = load_newest(root, ("a", "n"), root.parent / "damaged")
     assert state["n"] == [1] and np.array_equal(state["a"]["x"], np.full(100, 1))
     output = capsys.readouterr().out
-    assert f"checkpoint {two}: expected arrays.safetensors and state.json, whole; got: " in output
+    assert f"checkpoint {two}: expected arrays.safetensors and state.json, intact, got: " in output
     assert f"checkpoint {one}: the run continues from this intact checkpoint" in output
     quarantine = root.parent / "damaged" / two.name
     assert {path.name: path.read_bytes() for path in quarantine.iterdir()} == files and str(

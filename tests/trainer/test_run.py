@@ -436,6 +436,6 @@ def test_checkpoints_appear_whole_and_old_ones_go(tmp_path):
     assert state["a"]["x"] == 1.0 and state["a"]["x"].shape == () and state["n"] == [1]
     (newest / "arrays.safetensors").write_bytes(b"half")
     with pytest.raises(
-        RlinfError, match="json, whole; got: arrays.safetensors does not fit SHA256SUMS"
+        RlinfError, match="json, intact, got: arrays.safetensors does not fit SHA256SUMS"
     ):
         checkpoint.load(newest)
