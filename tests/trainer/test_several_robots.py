@@ -164,7 +164,7 @@ def test_what_stations_of_two_robots_play_is_learned_from_alike(tmp_path):
 
     Station(recipe, TASKS["reach"], tmp_path / "a", act).feed(tmp_path / "run")
     other.close()
-    policies = sorted((tmp_path / "run/policies").iterdir())
+    policies = sorted((tmp_path / "run/policies").glob("*.safetensors"))
     for spec in (one, two):
         first, last = (
             load_policy(path, spec)
