@@ -27,7 +27,7 @@ from typing import Any
 
 import yaml
 
-from rlinf_core.core.errors import REFUSED, RlinfError
+from rlinf_core.core.errors import REFUSED, RlinfError, escape_control
 from rlinf_core.core.machine import HeldError, take
 from rlinf_core.core.paths import ROS_LOG_DIR, replacements
 from rlinf_core.core.ros import ros_environment
@@ -220,7 +220,9 @@ def _log_tail(log: Path) -> str:
     """Return the last line of a log that is no INFO message of rclpy, for an error."""
     every = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
     lines = [line for line in every if not line.startswith("[INFO]")] or every
-    return f"Its last line: {lines[-1][:300]!r}. See {log}" if lines else f"See {log}"
+    return (
+        f"Its last line: '{escape_control(lines[-1][:300])}'. See {log}" if lines else f"See {log}"
+    )
 
 
 def _refusal(log: Path, since: int) -> str:
