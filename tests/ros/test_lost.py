@@ -121,7 +121,8 @@ def test_teleop_looks_in_the_shells_domain_and_shows_the_answer_with_the_state(p
             start(peer, name, "station.lockstep=false")
         peer.spin(
             lambda: (
-                "the interlock is there" in output() and "disarmed; arm it: rlinf arm" in output()
+                "the interlock was discovered" in output()
+                and "disarmed; arm it: rlinf arm" in output()
             ),
             what=output,
         )
