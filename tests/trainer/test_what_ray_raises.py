@@ -191,7 +191,7 @@ def test_who_cannot_begin_is_not_tried_again_and_the_reason_is_told(
     intake, readers, task, monkeypatch
 ):
     message, error = (
-        "expected a process that begins, .*(?s:.)*no module named 'mine'",
+        "expected a process that starts, got one that failed .*(?s:.)*no module named 'mine'",
         at_once("no module named 'mine'"),
     )
     readers.ray.to_raise["get"] = [error]
