@@ -79,7 +79,9 @@ def test_a_trainer_that_refuses_more_than_it_needs_ends_the_run(tmp_path, monkey
         "_turn",
         lambda _: setattr(director.trainer, "set_aside", director.trainer.set_aside + 1),
     )
-    with pytest.raises(RunStopped, match="the trainer refused 3 episodes .*expected at most 2"):
+    with pytest.raises(
+        RunStopped, match=r"the trainer refused 3 episodes\. The reasons .*; expected at most 2"
+    ):
         director._first_policy(7)
     assert requests == [(1, 7), (1, 8)]
 

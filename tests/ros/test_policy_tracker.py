@@ -42,7 +42,7 @@ def test_another_version_or_process_within_an_episode_breaks_it(tracker, session
 
 
 def test_a_policy_that_starts_again_breaks_the_episode_before_it_can_act(tracker):
-    assert "started again" in tracker.update(PolicyStatus(session="b", version=54))
+    assert "restarted during the episode" in tracker.update(PolicyStatus(session="b", version=54))
     tracker.begin("demonstration", 11 * 10**9)
     assert not tracker.update(PolicyStatus(session="c", version=54)) and tracker.version == -1
 

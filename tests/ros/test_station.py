@@ -34,7 +34,7 @@ def test_the_loop_runs_from_demonstrations_to_an_improved_policy(tmp_path):
         round(float(b - a)) for a, b in zip(trained.stamps_ns, trained.stamps_ns[1:], strict=False)
     }
     assert dt == {100_000_000}, "lockstep: every step is exactly one period"
-    assert not [event for event in run.supervisor.events if "started again" in event]
+    assert not [event for event in run.supervisor.events if "restarted" in event]
 
 
 @pytest.mark.slow
