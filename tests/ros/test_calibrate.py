@@ -116,7 +116,7 @@ def hand(peer, tmp_path, request):
 def test_a_hand_shows_box_and_home_and_they_are_written(hand, tmp_path):
     hand.expect_output("guide the tool by hand")
     hand.type("d")
-    hand.expect_output("x: expected a box of 0.02 m at least")
+    hand.expect_output("x: expected a box of at least 0.02 m")
     hand.guide()
     hand.type("h")
     hand.expect_output("home [0.5, 0.05, 0.3]")

@@ -327,8 +327,8 @@ def test_a_person_collects_in_one_terminal_stops_and_goes_on(tmp_path, at_the_te
     assert (first.status()["successes"], first.status()["dropped"]) == (1, 1)
     first.key(b"\x03")
     output, code = first.popen.communicate(timeout=90)[0], first.popen.returncode
-    assert code == 130 and "1 of 2 demonstrations succeeded and count, 1 did not" in output
-    assert f"the same command with --out {run} goes on" in output
+    assert code == 130 and "1 of 2 demonstrations succeeded and count, 1 failed;" in output
+    assert f"the same command with --out {run} continues" in output
     assert (
         "takes: 1 of 2 succeeded, 0 failed, 1 discarded" in output
         and "g: the scene is ready" in output
@@ -341,7 +341,7 @@ def test_a_person_collects_in_one_terminal_stops_and_goes_on(tmp_path, at_the_te
     second.arm()
     second.take(b"y", "closed")
     output, code = second.popen.communicate(timeout=90)[0], second.popen.returncode
-    assert code == 0 and "2 of 2 demonstrations succeeded and count, 1 did not" in output
+    assert code == 0 and "2 of 2 demonstrations succeeded and count, 1 failed;" in output
     assert "rlinf data export lerobot" in output
     takes = takes_of(run, load_recipe("demo", overrides[1:]))
     assert (takes.succeeded, takes.failed) == (2, 1)

@@ -156,7 +156,7 @@ def test_disarm_stop_release_reset_and_arm_do_what_they_say_and_name_what_stands
     assert not page.ask(station.peer, "arm")["well"]
     assert page.ask(station.peer, "release")["well"]
     wrong = page.ask(station.peer, "reset", cause="contact")
-    assert not wrong["well"] and "no fault 'contact' stands" in wrong["text"]
+    assert not wrong["well"] and "fault 'contact' is not active" in wrong["text"]
     station.peer.for_s(0.3)
     assert page.ask(station.peer, "reset", cause="estop:page")["well"]
     station.reach(SafetyState.DISARMED)

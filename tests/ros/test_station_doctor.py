@@ -65,7 +65,7 @@ def test_what_a_driver_lacks_is_said_by_topic_with_what_to_write(peer):
         and "fastdds.xml" in report["DDS profile"][0]
     )
     assert report.keys() >= {"current_pose", "joint_states", "wrench", "goal_pose", "target_joints"}
-    assert report["task/success"][0] == "nobody publishes /station_a/task/success"
+    assert report["task/success"][0] == "no publisher of /station_a/task/success"
 
     for name in (
         "driver_inputs",
