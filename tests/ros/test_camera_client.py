@@ -259,6 +259,6 @@ def test_a_camera_at_the_base_is_located_in_the_frame_of_the_limits_or_not_at_al
     looker.lines.return_value = []
     options = SimpleNamespace(board="8x5", on="base", arm="")
     with pytest.raises(
-        RlinfError, match="current_pose: expected the limits' frame 'base_link', .* got 'base'"
+        RlinfError, match="current_pose: expected the limits' frame 'base_link' .* got 'base'"
     ):
         locate(looker, options)
