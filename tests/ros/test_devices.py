@@ -231,7 +231,7 @@ def test_a_pedal_labels_a_failure_and_asks_for_an_episode_once_more(manned):
         for event in manned.episodes
         if event.kind == EpisodeEvent.ABORTED and event.episode_id == first
     )
-    assert "once more" in aborted.detail and manned.episodes[-1].seed == 7
+    assert "another take" in aborted.detail and manned.episodes[-1].seed == 7
     manned.peer.for_s(0.3)
     manned.pedal.press("a", True)
     manned.pedal.press("a", False)

@@ -124,7 +124,7 @@ def test_the_policy_refuses_what_does_not_fit_and_keeps_what_does(peer, tmp_path
     assert "socket_offset" in statuses[-1].error
     (tmp_path / "torn.safetensors").write_bytes(good.read_bytes()[:-50])
     updates.publish(PolicyUpdate(version=5, path=str(tmp_path / "torn.safetensors")))
-    peer.spin(lambda: "cut short" in statuses[-1].error, what="the second refusal")
+    peer.spin(lambda: "truncated" in statuses[-1].error, what="the second refusal")
     larger = load_file(good) | {"more": np.zeros(1, np.float32)}
     save_file(larger, tmp_path / "larger.safetensors", safe_open(good, "numpy").metadata())
     updates.publish(PolicyUpdate(version=6, path=str(tmp_path / "larger.safetensors")))

@@ -201,7 +201,7 @@ def test_an_arm_that_a_hand_turned_does_not_jump_when_it_is_armed(tmp_path):
     """The interlock's set-point is where the arm was. The servos are limp until it has come."""
     with standing(tmp_path, "twin", "driver", "interlock") as bench:
         bench.peer.spin(lambda: bench.targets, what="a set-point")
-        bench.tell("1 0.25")  # less than the limits' joint_divergence
+        bench.execute("1 0.25")  # less than the limits' joint_divergence
         bench.peer.spin(lambda: abs(bench.pan - 0.25) < 0.01, what="the hand's turn")
         begun, bench.step = len(bench.joints), 0.0
         bench.arm()
