@@ -219,12 +219,12 @@ def test_a_node_that_finds_the_interlock_and_hears_nothing_is_started_again(peer
 @pytest.mark.domain(189)
 def test_a_full_disk_aborts_the_episode_with_the_way_out_and_the_recorder_lives(peer):
     events = listen(peer, EpisodeEvent, "episode")
-    events = peer.node.create_publisher(EpisodeEvent, "episode", profile("episode"))
+    announcements = peer.node.create_publisher(EpisodeEvent, "episode", profile("episode"))
     start(peer, "recorder", min_free_mb=1e9)
-    peer.meet(events, by=("recorder", "peer"))
+    peer.meet(announcements, by=("recorder", "peer"))
     peer.spin(lambda: peer.node.count_publishers("/station_a/episode") >= 2, what="the recorder")
     for number in range(2):
-        events.publish(
+        announcements.publish(
             EpisodeEvent(
                 kind=EpisodeEvent.STARTED,
                 episode_id=f"e{number}",
@@ -239,7 +239,9 @@ def test_a_full_disk_aborts_the_episode_with_the_way_out_and_the_recorder_lives(
             ),  # noqa: B023
             what="the abort",
         )
-    assert "Free the disk" in events[-1].detail and "Closed episodes are safe" in events[-1].detail
+    assert (
+        "Free disk space" in events[-1].detail and "Closed episodes are safe" in events[-1].detail
+    )
     assert not peer.supervisor.events, "nothing died"
 
 
