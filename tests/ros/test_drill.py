@@ -383,7 +383,7 @@ def test_what_is_wrong_in_a_list_of_scenarios_is_told_before_a_folder_is_made(
         ),
         (
             ["--only", "NaN", "--out", "."],
-            "expected a new folder, got: File exists. Name another one",
+            "expected a new folder, got: File exists. Choose another folder",
         ),
         (
             ["--only", "NaN", "--out", "/proc/none"],
@@ -407,7 +407,7 @@ def test_a_drill_beside_another_one_says_so(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("ROS_DOMAIN_ID", "39")
     with only_station("station_a", 39), pytest.raises(SystemExit):
         rlinf_tools.drill.main()
-    assert "rlinf: station 'station_a' runs already" in capsys.readouterr().err
+    assert "rlinf: station 'station_a' is already running" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 
