@@ -156,8 +156,8 @@ def load_newest(
         )
     for folder, reason in damaged.items():
         if damaged_root is not None:
-            kept = quarantine(folder, damaged_root, reason)
-            print(f"checkpoint {folder}: kept as {kept}", flush=True)
+            damaged = quarantine(folder, damaged_root, reason)
+            print(f"checkpoint {folder}: kept as {damaged}", flush=True)
     return state
 
 
