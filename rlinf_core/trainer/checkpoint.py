@@ -156,8 +156,8 @@ def load_newest(
         )
     for folder, reason in damaged.items():
         if damaged_root is not None:
-            damaged = quarantine(folder, damaged_root, reason)
-            print(f"checkpoint {folder}: kept as {damaged}", flush=True)
+            path = quarantine(folder, damaged_root, reason)
+            print(f"checkpoint {folder}: kept as {path}", flush=True)
     return state
 
 
