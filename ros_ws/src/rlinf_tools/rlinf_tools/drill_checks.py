@@ -161,7 +161,7 @@ def second_interlock(drill: DrilledStation) -> None:
         f"limits_file:={drill.run_dir / 'robot/limits.yaml'}",
     ]
     code, output = _run(drill, command)
-    refused = code != 0 and "RL-E208" in output
+    refused = code != 0 and "RL-E208" in output and "another interlock commands" in output
     drill.add(
         Row(
             "S23",
@@ -320,7 +320,7 @@ def scripted_operator(drill: DrilledStation) -> None:
             "the scripted operator, started at the interlock of a real arm",
             "refused, with the reason",
             output,
-            code != 0 and "RL-E503" in output,
+            code != 0 and "RL-E503" in output and "A person arms" in output,
         )
     )
 
