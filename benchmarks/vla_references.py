@@ -8,7 +8,7 @@ LeRobot runs in .venvs/references. There its own classes make tiny policies with
 write them as they are
 published; here the same folders are loaded, and both answer the same observations from the same
 noise.
-It does not cover published weights, GR00T, OpenVLA and Qwen2.5-VL (tests/policies), policies with
+It does not cover published weights, GR00T before N1.7, OpenVLA and Qwen2.5-VL (tests/policies), policies with
 a history, or success on a task.
 """
 
@@ -78,6 +78,35 @@ CASES = {  # family, and the keys of LeRobot's config that differ from its defau
         "smolvla",
         {"normalization_mapping": ("QUANTILES", "QUANTILES"), "num_steps": 4},
     ),
+    "groot_n1_7": ("groot_n1_7", {}),
+    "groot_n1_7_area": (  # with processor_config.json, and its statistics by embodiment
+        "groot_n1_7",
+        {
+            "num_inference_timesteps": 3,
+            "vl_self_attention_cfg": None,
+            "processor": {
+                "use_percentiles": True,
+                "use_albumentations": True,
+                "image_target_size": [64, 64],
+                "image_crop_size": [58, 58],
+                "shortest_image_edge": 56,
+                "crop_fraction": 0.95,
+            },
+        },
+    ),
+    "groot_n1_7_plain": (
+        "groot_n1_7",
+        {
+            "use_alternate_vl_dit": False,
+            "processor": {
+                "image_target_size": [96, 64],
+                "image_crop_size": [80, 60],
+                "letter_box_transform": True,
+                "formalize_language": False,
+                "clip_outliers": False,
+            },
+        },
+    ),
 }
 CLASSES = {
     "pi0": ("pi0", "PI0"),
@@ -86,7 +115,9 @@ CLASSES = {
     "pi0_fast": ("pi0_fast", "PI0Fast"),
     "xvla": ("xvla", "XVLA"),
 }
-SIZE_OF_NOISE = {"xvla": 20}  # numbers of an action in the network
+SIZE_OF_NOISE = {"xvla": 20, "groot_n1_7": 8}  # numbers of an action in the network
+EMBODIMENT = 2  # index of GR00T's layers
+GROOT_PIXELS = {"front": (48, 85, 3), "wrist": (48, 85, 3)}  # LeRobot asks for one shape
 
 
 def statistics() -> dict[str, dict[str, list[float]]]:
@@ -109,12 +140,17 @@ def statistics() -> dict[str, dict[str, list[float]]]:
     }
 
 
-def observations() -> dict[str, np.ndarray]:
+def shapes_of(family: str) -> dict[str, tuple[int, ...]]:
+    """Shapes of the pictures by camera."""
+    return GROOT_PIXELS if family == "groot_n1_7" else PIXELS
+
+
+def observations(family: str = "") -> dict[str, np.ndarray]:
     """Pictures that are smooth, states, and noise."""
     random = np.random.default_rng(5)
     pictures = {
         name: random.integers(0, 255, (len(SENTENCES), *shape), np.uint8)
-        for name, shape in PIXELS.items()
+        for name, shape in shapes_of(family).items()
     }
     count = len(SENTENCES)
     given = {
@@ -126,16 +162,19 @@ def observations() -> dict[str, np.ndarray]:
     return pictures | {name: values.astype(np.float32) for name, values in given.items()}
 
 
-def fill(network, prefix: str = "") -> None:
-    """Weights that each name gives, whatever the version of torch; biases and norms stay."""
+def fill(network, prefix: str = "", biases: bool = False) -> None:
+    """Weights that each name gives, whatever the version of torch; norms stay, and biases too
+    unless ``biases``."""
     import torch
 
     for name, parameter in network.named_parameters():
-        if parameter.ndim > 1:
+        if parameter.ndim > 1 or biases and name.endswith("bias"):
             random = np.random.default_rng(
                 zlib.crc32((prefix + name.replace("shared", "encoder.embed_tokens")).encode())
             )
-            size = parameter[0].numel() ** -0.5
+            size = 0.1
+            if parameter.ndim > 1:  # GR00T's weights of each embodiment are (inputs, outputs)
+                size = (parameter.shape[1] if name.endswith(".W") else parameter[0].numel()) ** -0.5
             with torch.no_grad():
                 parameter.copy_(torch.from_numpy(random.normal(0.0, size, parameter.shape)))
 
@@ -159,6 +198,9 @@ def make(case: str, folder: Path) -> None:
     torch.manual_seed(0)
     torch.set_num_threads(1)
     family, changes = CASES[case]
+    if family == "groot_n1_7":
+        make_groot(case, folder)
+        return
     module, name = CLASSES[family]
     configuration, modeling, processor = (
         importlib.import_module(f"lerobot.policies.{module}.{part}_{module}")
@@ -294,6 +336,235 @@ def make(case: str, folder: Path) -> None:
     numbers = {"chunk": chunk, "loss": loss}
     numbers |= {"adapted_chunk": act(changed), "adapted_loss": loss_of(changed)}
     np.savez(folder / "answers.npz", **numbers)
+
+
+def groot_sizes(vocabulary: int, folder: Path) -> tuple[dict, dict]:
+    """The config.json of a small GR00T N1.7, and that of its vision-language model."""
+    config = {
+        "model_name": str(folder / "cosmos"),
+        "model_dtype": "float32",
+        "dtype": "float32",
+        "backbone_embedding_dim": 32,
+        "select_layer": 3,
+        "max_state_dim": 9,
+        "max_action_dim": SIZE_OF_NOISE["groot_n1_7"],
+        "action_horizon": HORIZON,
+        "hidden_size": 24,
+        "input_embedding_dim": 32,
+        "max_num_embodiments": 3,
+        "state_dropout_prob": 0.2,
+        "diffusion_model_cfg": {
+            "positional_embeddings": None,
+            "num_layers": 6,
+            "num_attention_heads": 4,
+            "attention_head_dim": 8,
+            "norm_type": "ada_norm",
+            "dropout": 0.2,
+            "final_dropout": True,
+            "output_dim": 24,
+            "interleave_self_attention": True,
+        },
+        "vl_self_attention_cfg": {
+            "positional_embeddings": None,
+            "num_layers": 1,
+            "num_attention_heads": 4,
+            "attention_head_dim": 8,
+            "dropout": 0.2,
+            "final_dropout": True,
+        },
+    }
+    text = {
+        "model_type": "qwen3_vl_text",
+        "hidden_size": 32,
+        "num_hidden_layers": 4,
+        "intermediate_size": 48,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "vocab_size": vocabulary,
+        "rope_theta": 5_000_000,
+        "rope_scaling": {
+            "mrope_interleaved": True,
+            "mrope_section": [4, 2, 2],
+            "rope_type": "default",
+        },
+    }
+    vision = {
+        "model_type": "qwen3_vl",
+        "depth": 3,
+        "hidden_size": 24,
+        "intermediate_size": 40,
+        "num_heads": 2,
+        "patch_size": 8,
+        "num_position_embeddings": 36,
+        "out_hidden_size": 32,
+        "deepstack_visual_indexes": [0, 1],
+    }
+    return config, {"tie_word_embeddings": True, "text_config": text, "vision_config": vision}
+
+
+def make_groot(case: str, folder: Path) -> None:
+    """A tiny GR00T N1.7 by LeRobot's own classes, in NVIDIA's layout, and what ``make`` writes.
+
+    Each observation is answered alone, because GR00T attends to what fills a batch up.
+    """
+    import torch
+    from lerobot.configs.types import FeatureType, PolicyFeature
+    from lerobot.policies.groot import groot_n1_7, processor_groot
+    from lerobot.policies.groot.configuration_groot import GrootConfig
+    from lerobot.policies.groot.modeling_groot import GrootPolicy
+    from transformers import (
+        PreTrainedTokenizerFast,
+        Qwen2VLImageProcessor,
+        Qwen3VLConfig,
+        Qwen3VLProcessor,
+        Qwen3VLVideoProcessor,
+    )
+
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    _, changes = CASES[case]
+    changes = dict(changes)
+    kwargs = changes.pop("processor", None)
+    cosmos = folder / "cosmos"
+    fast = PreTrainedTokenizerFast(
+        tokenizer_file=str(cosmos / "tokenizer.json"), pad_token="<|im_end|>"
+    )
+    ids = {
+        f"{name}_token_id": fast.convert_tokens_to_ids(f"<|{token}|>")
+        for name, token in (
+            ("vision_start", "vision_start"),
+            ("vision_end", "vision_end"),
+            ("image", "image_pad"),
+            ("video", "video_pad"),
+        )
+    }
+    sizes, backbone = groot_sizes(len(fast), folder)
+    chat = (
+        "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+        "{% for part in message['content'] %}{% if part['type'] == 'image' %}"
+        "<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ part['text'] }}{% endif %}"
+        "{% endfor %}<|im_end|>\n{% endfor %}"
+    )
+    if not (folder / "config.json").exists():
+        Qwen3VLConfig(**backbone, **ids).save_pretrained(cosmos)
+        config = groot_n1_7.GR00TN17Config(**sizes | changes)
+        model = groot_n1_7.GR00TN17(config, load_backbone_weights=False).float().eval()
+        fill(model, biases=True)
+        model.save_pretrained(folder)
+        numbers = statistics()
+        parts = {"observation.state": {"arm": 3, "hand": 2}, "action": {"arm": 2, "hand": 1}}
+        grouped: dict = {}
+        for feature, groups in parts.items():
+            start = 0
+            for group, count in groups.items():
+                grouped.setdefault(feature.removeprefix("observation."), {})[group] = {
+                    key: values[start : start + count] for key, values in numbers[feature].items()
+                }
+                start += count
+        modality = {name: {"modality_keys": ["arm", "hand"]} for name in ("state", "action")}
+        modality["action"] |= {
+            "delta_indices": [*range(HORIZON)],
+            "action_configs": 2 * [{"rep": "ABSOLUTE", "type": "NON_EEF", "format": "DEFAULT"}],
+        }
+        modality["video"] = {"modality_keys": [*GROOT_PIXELS], "delta_indices": [0]}
+        documents = {"embodiment_id": {"ours": EMBODIMENT}}
+        if kwargs is not None:
+            kwargs |= {"modality_configs": {"ours": modality}, "use_relative_action": True}
+            documents |= {
+                "processor_config": {"processor_kwargs": kwargs},
+                "statistics": {"ours": grouped},
+            }
+        for name, document in documents.items():
+            (folder / f"{name}.json").write_text(json.dumps(document))
+    pixels = Qwen2VLImageProcessor(
+        size={"shortest_edge": 1024, "longest_edge": 65_536},
+        patch_size=8,
+        merge_size=2,
+        image_mean=[0.5] * 3,
+        image_std=[0.5] * 3,
+    )
+    (cosmos / "preprocessor_config.json").write_text(pixels.to_json_string())
+    inputs = {
+        f"observation.images.{camera}": PolicyFeature(FeatureType.VISUAL, (3, *shape[:2]))
+        for camera, shape in GROOT_PIXELS.items()
+    }
+    inputs["observation.state"] = PolicyFeature(FeatureType.STATE, (STATE,))
+
+    def policy_in(place: Path):
+        config = GrootConfig(
+            base_model_path=str(place),
+            embodiment_tag="ours",
+            max_state_dim=sizes["max_state_dim"],
+            max_action_dim=sizes["max_action_dim"],
+            chunk_size=HORIZON,
+            n_action_steps=HORIZON,
+            input_features=dict(inputs),
+            output_features={"action": PolicyFeature(FeatureType.ACTION, (ACTION,))},
+            device="cpu",
+            use_bf16=False,
+        )
+        return GrootPolicy(config).eval()
+
+    policy = policy_in(folder)
+    stats = {
+        feature: {key: torch.tensor(value) for key, value in numbers.items()}
+        for feature, numbers in statistics().items()
+    }
+    before, after = processor_groot.make_groot_pre_post_processors(
+        policy.config, dataset_stats=stats
+    )
+    for step in before.steps:
+        if hasattr(step, "_proc"):
+            step._proc = Qwen3VLProcessor(pixels, fast, Qwen3VLVideoProcessor(), chat_template=chat)
+    given = {key: torch.from_numpy(value) for key, value in observations("groot_n1_7").items()}
+
+    def batch_of(row: int, learned: bool = False) -> dict:
+        one = {key: value[row : row + 1] for key, value in given.items()}
+        frame = {
+            f"observation.images.{camera}": one[camera].permute(0, 3, 1, 2)
+            for camera in GROOT_PIXELS
+        }
+        frame |= {"observation.state": one["state"], "task": SENTENCES[row : row + 1]}
+        return before(frame | ({"action": one["action"]} if learned else {}))
+
+    rows, noise = range(len(SENTENCES)), given["noise"][..., : SIZE_OF_NOISE["groot_n1_7"]]
+
+    def act(actor) -> np.ndarray:
+        chunks = []
+        for row in rows:
+            drawn = noise[row : row + 1]
+            with torch.no_grad(), mock.patch.object(torch, "randn", lambda *_, x=drawn, **__: x):
+                chunks.append(after(actor.predict_action_chunk(batch_of(row))).numpy())
+        return np.concatenate(chunks)
+
+    def loss_of(actor) -> float:
+        losses = []
+        for row in rows:
+            drawn, share = noise[row : row + 1], given["uniform"][row : row + 1] ** (1 / 1.5)
+            time = (1 - share) * 0.999
+            actor._groot_model.action_head.sample_time = lambda *_, x=time, **__: x
+            with torch.no_grad(), mock.patch.object(torch, "randn", lambda *_, x=drawn, **__: x):
+                losses.append(float(actor(batch_of(row, True))[0]))
+        return float(np.mean(losses))
+
+    if (folder / "exported").is_dir():
+        exported = policy_in(folder / "exported")
+        np.savez(folder / "exported.npz", chunk=act(exported))
+    if (folder / "ours").is_dir():
+        from peft import PeftModel
+
+        policy._groot_model = PeftModel.from_pretrained(
+            policy._groot_model, str(folder / "ours")
+        ).base_model.model
+        np.savez(folder / "ours.npz", chunk=act(policy), loss=loss_of(policy))
+        return
+    numbers = {"chunk": act(policy), "loss": loss_of(policy)}
+    (folder / "keys.json").write_text(json.dumps([*groot_n1_7.GR00T_N1_7_DEFAULTS]))
+    patches = [batch_of(row)["pixel_values"].numpy() for row in rows]
+    policy._groot_model = adapted(policy._groot_model, folder / "theirs")
+    numbers |= {"adapted_chunk": act(policy), "adapted_loss": loss_of(policy)}
+    np.savez(folder / "answers.npz", **numbers, pixels=np.stack(patches))
 
 
 def clone(policy, batch, steps: int = 300) -> None:
@@ -508,8 +779,10 @@ def adapted(policy, folder: Path):
     import torch
     from peft import LoraConfig, get_peft_model
 
-    more, size = ["aux_visual_proj" if policy.name == "xvla" else "action_out_proj"], 0.2
-    if policy.name == "pi0_fast":
+    name = getattr(policy, "name", "groot_n1_7")
+    layers = {"xvla": "aux_visual_proj", "groot_n1_7": "proj_out_2"}
+    more, size = [layers.get(name, "action_out_proj")], 0.2
+    if name == "pi0_fast":
         more, size = None, 0.02
     wrapped = get_peft_model(
         policy,
@@ -714,10 +987,10 @@ def compare(case: str, folder: Path) -> dict:
     from rlinf_core.specs.arrays import ActionSpec, ArraySpec, StationSpec
 
     family, changes = CASES[case]
-    answers, given = np.load(folder / "answers.npz"), observations()
+    answers, given = np.load(folder / "answers.npz"), observations(family)
     pictures = [
         ArraySpec(name, shape, "uint8", "", (0.0,), (255.0,), f"camera/{name}/image", "image")
-        for name, shape in PIXELS.items()
+        for name, shape in shapes_of(family).items()
     ]
     scale = 10.0  # nothing is cut off, so that all can be compared
     spec = StationSpec(
@@ -725,25 +998,36 @@ def compare(case: str, folder: Path) -> dict:
         ActionSpec("tcp_delta", ("x", "y", "z"), (scale,) * ACTION, ("m",) * ACTION),
         10.0,
     )
-    (statistics_file,) = folder.glob("policy_preprocessor_step_*_normalizer_processor.safetensors")
+    if family != "groot_n1_7":
+        (statistics_file,) = folder.glob(
+            "policy_preprocessor_step_*_normalizer_processor.safetensors"
+        )
+    elif "processor" in changes:
+        statistics_file = folder / "statistics.json" / "ours"
+    else:
+        statistics_file = folder / "stats.json"
+        statistics_file.write_text(json.dumps(statistics()))
     part = policy_kind(family)
     steps = {
         "num_inference_steps": "flow_steps",
         "num_steps": "flow_steps",
         "num_denoising_steps": "flow_steps",
+        "num_inference_timesteps": "flow_steps",
         "tokenizer_max_length": "tokens",
         "max_decoding_steps": "max_decoding_steps",
         "domain": "domain",
     }
     keys = {steps[key]: value for key, value in changes.items() if key in steps}
     keys |= {"checkpoint": str(folder), "horizon": HORIZON, "statistics": str(statistics_file)}
+    if family == "groot_n1_7":
+        keys["embodiment"] = EMBODIMENT
     policy, theirs = (
         part.Policy(spec, part.Config(**keys, **more)).eval()
         for more in ({}, {"adapters": str(folder / "theirs")})
     )
     observation = Observation(
         torch.from_numpy(given["state"]),
-        {name: torch.from_numpy(given[name]) for name in PIXELS},
+        {name: torch.from_numpy(given[name]) for name in shapes_of(family)},
         tuple(SENTENCES),
     )
 
@@ -835,9 +1119,10 @@ LAYOUTS = {"pi0": "layout of transformers"}  # of a family that is not written f
 GAPS = {  # families that this command does not compare, with the reason
     "ACT, Diffusion Policy": "LeRobot 0.4.4 in `test_visuomotor.py`; no LoRA, no RL",
     "GR00T N1.5": "LeRobot 0.4.4 in `test_groot.py`; LeRobot 0.6 has N1.7 alone",
+    "GR00T N1.6": "no kind; its picture tower (Eagle-Block2A-2B-v2) runs by flash attention alone",
     "OpenVLA, OpenVLA-OFT": "their code is on no package index; layers in `test_openvla.py`",
     "Qwen2.5-VL": "transformers in `test_qwen_vl.py`, vLLM in `test_action_engine.py`",
-    "GR00T N1.6, N1.7, WALL-OSS": "no kind of their own; untested by `policy.kind: lerobot`",
+    "WALL-OSS": "no kind of its own; untested by `policy.kind: lerobot`",
 }
 COLUMNS = {
     "difference": "chunk",
@@ -959,6 +1244,7 @@ def main() -> None:
             for path in (
                 Path(root) / case / "tokenizer.json",
                 Path(root) / case / "vlm/tokenizer.json",
+                Path(root) / case / "cosmos/tokenizer.json",
             ):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(text)
@@ -990,7 +1276,8 @@ def main() -> None:
         print(f"played: {alone}", flush=True)
         for case in options.cases:
             results[case] = compare(case, Path(root) / case)
-        plain = [case for case in options.cases if case in CLASSES]  # one of each family
+        # one of each family
+        plain = [case for case in options.cases if case in (*CLASSES, "groot_n1_7")]
         reference(plain)
         for case in options.cases:
             folder = Path(root) / case

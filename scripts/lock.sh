@@ -10,7 +10,7 @@ for name in "$@"; do
   overrides=locks/overrides.txt
   [ ! -f "locks/${name}_overrides.txt" ] || overrides=locks/${name}_overrides.txt
   python=3.11
-  [ "$name" != isaaclab ] || python=3.12
+  case $name in isaaclab | references) python=3.12 ;; esac
   UV_FIND_LINKS=${UV_FIND_LINKS:-$links} .venv/bin/uv pip compile -q --no-config --python-version $python --generate-hashes --no-annotate \
     --no-header "locks/$name.in" --override "$overrides" -o "locks/$name${python/./}.lock"
   # torch's build differs by machine (CPU or CUDA), so its version is pinned and its hash is not.

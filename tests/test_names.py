@@ -97,7 +97,6 @@ PACKAGES = ("rlinf_core/", "ros_ws/src/", "sim_bridges/")
 UNREAD = (
     "rlinf_core/interlock/",
     "rlinf_core/deploy/bridge/",
-    "rlinf_core/policies/pretrained/",
     "rlinf_core/data/replay",
     "rlinf_core/cli/replay",
     "rlinf_core/trainer/distributed/replay_shards",

@@ -2,7 +2,8 @@
 
 openpi and Dexbotic write norm_stats.json (``{"norm_stats": {"state": {"mean": [...], ...},
 "actions": ...}}``). LeRobot writes ``policy_preprocessor_step_*_normalizer_processor.safetensors``
-in a policy's folder and meta/stats.json in a data set's.
+in a policy's folder and meta/stats.json in a data set's. NVIDIA writes statistics.json and
+processor_config.json in a policy's folder; ``statistics.json/TAG`` names one embodiment in it.
 """
 
 from __future__ import annotations
@@ -203,6 +204,8 @@ def check_units(
 
 def _read(path: Path) -> Mapping[str, Any]:
     """Read a file's statistics, by feature, then by statistic."""
+    if path.parent.is_file():
+        return _of_embodiment(path.parent, path.name)
     try:
         if path.suffix == ".safetensors":
             from safetensors.numpy import load_file
@@ -221,6 +224,40 @@ def _read(path: Path) -> Mapping[str, Any]:
             f"policy.statistics {path}: expected a norm_stats.json, as openpi and Dexbotic write "
             f"it, or "
             f"LeRobot's ...normalizer_processor.safetensors or stats.json, got: {error}"
+        ) from error
+    return features
+
+
+def _of_embodiment(path: Path, tag: str) -> Mapping[str, Any]:
+    """Read the statistics of one embodiment in NVIDIA's statistics.json."""
+    where = f"policy.statistics {path / tag}"
+    try:
+        document = json.loads(path.read_text())
+        processor = json.loads(path.with_name("processor_config.json").read_text())
+        kwargs = processor["processor_kwargs"]
+        if tag not in document or tag not in kwargs["modality_configs"]:
+            tags = ", ".join(sorted(document.keys() & kwargs["modality_configs"].keys()))
+            raise PolicyFileError(f"{where}: expected one of the embodiments {tags}, got {tag}")
+        names = ("q01", "q99") if kwargs.get("use_percentiles") else ("min", "max")
+        features: dict[str, dict[str, Any]] = {}
+        for theirs, ours in (("state", "state"), ("action", "actions")):
+            config = kwargs["modality_configs"][tag][theirs]
+            groups = config["modality_keys"]
+            relative = kwargs.get("use_relative_action") and theirs == "action"
+            for group, keys in zip(groups, config.get("action_configs") or [], strict=False):
+                if relative and str(keys.get("rep")).lower() == "relative":
+                    raise PolicyFileError(
+                        f"{where}: expected absolute actions, got {group} relative to the state, "
+                        "which a station would play as steps"
+                    )
+            features[ours] = {
+                mine: np.concatenate([document[tag][theirs][group][name] for group in groups])
+                for mine, name in zip(("min", "max"), names, strict=True)
+            }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise PolicyFileError(
+            f"{where}: expected NVIDIA's statistics.json with a processor_config.json of the same "
+            f"embodiments, got: {type(error).__name__}: {error}"
         ) from error
     return features
 

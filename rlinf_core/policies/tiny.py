@@ -82,7 +82,7 @@ def _xvla(vocabulary: Vocabulary) -> dict[str, Any]:
     return {"florence_config": {"text_config": {"vocab_size": vocabulary[""], **ids}}}
 
 
-def _qwen(vocabulary: Vocabulary) -> dict[str, Any]:
+def _tokens_of_qwen(vocabulary: Vocabulary, unused: int) -> dict[str, Any]:
     ids = {
         f"{name}_token_id": vocabulary[f"<|{token}|>"]
         for name, token in (
@@ -94,12 +94,13 @@ def _qwen(vocabulary: Vocabulary) -> dict[str, Any]:
     }
     return ids | {
         "text_config": {
-            "vocab_size": vocabulary[""] + 256 + 8,
+            "vocab_size": vocabulary[""] + unused,
             "eos_token_id": vocabulary["<|im_end|>"],
         }
     }
 
 
+_QWEN = (*CHAT, "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
 _PALIGEMMA: dict[str, Any] = {
     "needed": ("<bos>", "<image>"),
     "token_config": _paligemma,
@@ -125,6 +126,12 @@ FAMILIES: dict[str, Family] = {
         others=(*CHAT, "<fake_token_around_image>", "<image>", "<end_of_utterance>"),
     ),
     "groot": Family("groot", (*CHAT, "<img>", "</img>", "<IMG_CONTEXT>"), _groot, 50),
+    "groot_n1_7": Family(
+        "groot_n1_7",
+        _QWEN,
+        lambda vocabulary: {"cosmos_config": _tokens_of_qwen(vocabulary, 0)},
+        40,
+    ),
     "openvla": Family("openvla", **_LLAMA),
     OFT: Family("openvla", **_LLAMA),
     "pi0_fast": Family(
@@ -138,11 +145,7 @@ FAMILIES: dict[str, Family] = {
         letters=("|",),
     ),
     "xvla": Family("xvla", ("<s>", "<pad>", "</s>"), _xvla, 32, others=("<unk>", "<mask>")),
-    "qwen_vl": Family(
-        "qwen_vl",
-        (*CHAT, "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"),
-        _qwen,
-    ),
+    "qwen_vl": Family("qwen_vl", _QWEN, lambda vocabulary: _tokens_of_qwen(vocabulary, 256 + 8)),
 }
 
 

@@ -18,9 +18,19 @@ from tests.algorithms.by_hand import SEEING, pictures
 from tests.algorithms.learning import CONFIGS, SMALL, buffer_of, make, of_config
 from tests.algorithms.point import SPEC, Points, misled
 
-MUST_SEE = ("groot", "openvla", "pi0", "pi05", "pi0_fast", "qwen_vl", "smolvla", "xvla")
+MUST_SEE = (
+    "groot",
+    "groot_n1_7",
+    "openvla",
+    "pi0",
+    "pi05",
+    "pi0_fast",
+    "qwen_vl",
+    "smolvla",
+    "xvla",
+)
 # a mask, a state, places, tokens: there are none on this device
-READ_NUMBERS = ("groot", "openvla", "pi05", "pi0_fast", "qwen_vl", "smolvla", "xvla")
+READ_NUMBERS = ("groot", "groot_n1_7", "openvla", "pi05", "pi0_fast", "qwen_vl", "smolvla", "xvla")
 # one has no actions of a robot, the other no network here: tests/agentic,
 # tests/policies/test_lerobot_kind.py
 OTHERS = ("language", "lerobot")

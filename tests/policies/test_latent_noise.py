@@ -193,7 +193,7 @@ def test_a_model_that_has_learned_is_taken_as_it_is(tmp_path):
     [
         (
             "{kind: gaussian}",
-            "whose noise may be chosen, one of flow, groot, pi0, pi05, smolvla, xvla, got 'gaussian'",
+            "whose noise may be chosen, one of flow, groot, groot_n1_7, pi0, pi05, smolvla, xvla, got 'gaussian'",
         ),
         ("{kind: latent_noise}", "whose noise may be chosen, .*got 'latent_noise'"),
         ("{kind: pi9}", "policy.flow.kind.*got 'pi9'"),

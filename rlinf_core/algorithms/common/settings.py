@@ -198,6 +198,7 @@ class OnPolicySettings(AlgorithmSettings):
         "pi0",
         "pi05",
         "groot",
+        "groot_n1_7",
         "openvla",
         "qwen_vl",
         "pi0_fast",

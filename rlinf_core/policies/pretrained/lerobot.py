@@ -171,14 +171,14 @@ def _settings(
     document: Mapping[str, Any], where: str, names: Mapping[str, str]
 ) -> dict[str, tuple[str, int]]:
     settings = {
-        mine: (theirs, document[theirs])
-        for theirs, mine in names.items()
-        if document.get(theirs) is not None
+        key: (published_key, document[published_key])
+        for published_key, key in names.items()
+        if document.get(published_key) is not None
     }
-    for theirs, value in settings.values():
+    for published_key, value in settings.values():
         if type(value) is not int or value < 1:
             raise PolicyFileError(
-                f"{where}: expected {theirs} of 1 or more in config.json, got {value!r}"
+                f"{where}: expected {published_key} of 1 or more in config.json, got {value!r}"
             )
     return settings
 

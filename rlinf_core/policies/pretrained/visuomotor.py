@@ -272,21 +272,21 @@ class Visuomotor(NetworkPolicy):
                     f"{got}. Take "
                     "the task that it was trained on"
                 )
-        mine = {image.name: image for image in self.spec.images}
-        theirs = [
+        images = {image.name: image for image in self.spec.images}
+        trained = [
             name.rpartition(".")[2]
             for name in document["input_features"]
             if name.startswith(PICTURES)
         ]
-        names = theirs if set(theirs) == set(mine) else [*mine]
+        names = trained if set(trained) == set(images) else [*images]
         shapes = picture_shapes(document)
-        if len(shapes) != len(mine) or [mine[name].shape[:2] for name in names] != shapes:
+        if len(shapes) != len(images) or [images[name].shape[:2] for name in names] != shapes:
             cameras = ", ".join(
                 f"{name} {height}x{width}"
-                for name, (height, width) in zip(theirs, shapes, strict=True)
+                for name, (height, width) in zip(trained, shapes, strict=True)
             )
             station_cameras = ", ".join(
-                f"{one.name} {one.shape[0]}x{one.shape[1]}" for one in mine.values()
+                f"{one.name} {one.shape[0]}x{one.shape[1]}" for one in images.values()
             )
             raise SpecError(
                 f"{where}: expected the cameras {cameras or 'of none'} (height x width), "

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,11 +19,30 @@ from torch.nn import functional as F
 from rlinf_core.policies.action_expert import Prefix
 
 
+@dataclass(frozen=True)
+class MixedPrefix(Prefix):
+    """A prefix with a mask of pictures. Its other positions are text.
+
+    Attributes:
+        pictured: mask of the positions that are pictures, (B, L).
+    """
+
+    pictured: Tensor
+
+    def repeated(self, times: int) -> MixedPrefix:
+        """See ``Prefix``."""
+        plain = super().repeated(times)
+        pictured = self.pictured.repeat_interleave(times, dim=0)
+        return MixedPrefix(plain.keys, plain.values, plain.valid, pictured)
+
+
 class ActionHead(nn.Module):
     """GR00T's layers from features to a prefix, and from a prefix and noisy actions to a velocity.
 
     Args:
-        config: ``action_head_cfg`` of a config.json.
+        config: ``action_head_cfg`` of a config.json. Without ``num_target_vision_tokens`` it has no
+            future tokens, without layers in ``vl_self_attention_cfg`` no attention before the
+            transformer. With ``attend_text_every_n_blocks`` blocks attend to text or pictures.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -33,40 +53,46 @@ class ActionHead(nn.Module):
             config["input_embedding_dim"],
         )
         self.buckets = config["num_timestep_buckets"]
-        self.model = DiT(config["diffusion_model_cfg"])
+        self.model = DiT(config["diffusion_model_cfg"], config.get("attend_text_every_n_blocks", 0))
         self.state_encoder = Perceptron(many, config["max_state_dim"], hidden, width)
         self.action_encoder = ActionEncoder(many, config["action_dim"], width)
         self.action_decoder = Perceptron(many, hidden, hidden, config["action_dim"])
-        self.future_tokens = nn.Embedding(config["num_target_vision_tokens"], width)
+        future = config["num_target_vision_tokens"]
+        self.future_tokens = nn.Embedding(future, width) if future else None
         self.position_embedding = nn.Embedding(config["max_seq_len"], width)
-        for table in (self.future_tokens, self.position_embedding):
+        for table in filter(None, (self.future_tokens, self.position_embedding)):
             nn.init.normal_(table.weight, std=0.02)
-        attention_config = config["vl_self_attention_cfg"]
-        heads, size = (
-            attention_config["num_attention_heads"],
-            attention_config["attention_head_dim"],
-        )
-        self.vlln = nn.LayerNorm(heads * size)
-        self.vl_self_attention = nn.ModuleDict(
-            {
-                "transformer_blocks": nn.ModuleList(
-                    Block(heads, size, heads * size) for _ in range(attention_config["num_layers"])
-                )
-            }
-        )
+        self.vlln = nn.LayerNorm(config["backbone_embedding_dim"])
+        attention = config["vl_self_attention_cfg"]
+        self.vl_self_attention = nn.ModuleDict()
+        if attention["num_layers"]:
+            heads, size = attention["num_attention_heads"], attention["attention_head_dim"]
+            blocks = (Block(heads, size, heads * size) for _ in range(attention["num_layers"]))
+            self.vl_self_attention["transformer_blocks"] = nn.ModuleList(blocks)
 
-    def prefix(self, features: Tensor, valid: Tensor) -> Prefix:
-        """Return keys and values of features (B, L, D) with the mask ``valid`` (B, L)."""
-        before: Any = self.vl_self_attention["transformer_blocks"]
+    def prefix(self, features: Tensor, valid: Tensor, pictured: Tensor | None = None) -> Prefix:
+        """Return keys and values of features (B, L, D) with the mask ``valid`` (B, L).
+
+        Args:
+            features: the vision-language model's features.
+            valid: mask of the positions in use.
+            pictured: mask (B, L) of pictures, if blocks attend to pictures and text in turn.
+        """
+        before: Any = (
+            self.vl_self_attention["transformer_blocks"] if len(self.vl_self_attention) else ()
+        )
         blocks: Any = self.model.transformer_blocks
         x = self.vlln(features)
         for block in before:
             x = block(x, mask=valid[:, None, None, :])
         both = [block.attn1.keys_values(x) for block in blocks if block.cross]
-        return Prefix([keys for keys, _ in both], [values for _, values in both], valid)
+        keys, values = [keys for keys, _ in both], [values for _, values in both]
+        if pictured is None:
+            return Prefix(keys, values, valid)
+        return MixedPrefix(keys, values, valid, pictured)
 
     def velocity(
-        self, prefix: Prefix, state: Tensor, point: Tensor, time: Tensor, which: int
+        self, prefix: Prefix, state: Tensor, point: Tensor, time: Tensor, embodiment: int
     ) -> Tensor:
         """Return the velocity (B, H, M) at a point (B, H, M) and time (B,).
 
@@ -74,12 +100,14 @@ class ActionHead(nn.Module):
         """
         bucket = ((1.0 - time) * self.buckets + 1e-3).trunc()
         actions = (
-            self.action_encoder(point, bucket, which)
+            self.action_encoder(point, bucket, embodiment)
             + self.position_embedding.weight[: point.shape[1]]
         )
-        future = self.future_tokens.weight.expand(len(point), -1, -1)
-        x = torch.cat([self.state_encoder(state.unsqueeze(1), which), future, actions], dim=1)
-        return -self.action_decoder(self.model(x, prefix, bucket)[:, -point.shape[1] :], which)
+        tokens = [self.state_encoder(state.unsqueeze(1), embodiment)]
+        if self.future_tokens is not None:
+            tokens.append(self.future_tokens.weight.expand(len(point), -1, -1))
+        x = torch.cat([*tokens, actions], dim=1)
+        return -self.action_decoder(self.model(x, prefix, bucket)[:, -point.shape[1] :], embodiment)
 
 
 class Separate(nn.Module):
@@ -92,8 +120,8 @@ class Separate(nn.Module):
             nn.Parameter(torch.zeros(many, outputs)),
         )
 
-    def forward(self, x: Tensor, which: int) -> Tensor:
-        return x @ self.W[which] + self.b[which]
+    def forward(self, x: Tensor, embodiment: int) -> Tensor:
+        return x @ self.W[embodiment] + self.b[embodiment]
 
 
 class Perceptron(nn.Module):
@@ -103,8 +131,8 @@ class Perceptron(nn.Module):
         super().__init__()
         self.layer1, self.layer2 = Separate(many, inputs, hidden), Separate(many, hidden, outputs)
 
-    def forward(self, x: Tensor, which: int) -> Tensor:
-        y: Tensor = self.layer2(F.relu(self.layer1(x, which)), which)
+    def forward(self, x: Tensor, embodiment: int) -> Tensor:
+        y: Tensor = self.layer2(F.relu(self.layer1(x, embodiment)), embodiment)
         return y
 
 
@@ -117,11 +145,11 @@ class ActionEncoder(nn.Module):
             Separate(many, size, width) for size in (inputs, 2 * width, width)
         )
 
-    def forward(self, actions: Tensor, time: Tensor, which: int) -> Tensor:
-        x = self.W1(actions, which)
+    def forward(self, actions: Tensor, time: Tensor, embodiment: int) -> Tensor:
+        x = self.W1(actions, embodiment)
         waves = torch.cat(_waves(time, x.shape[-1] // 2, x.shape[-1] // 2), dim=-1)
         x = torch.cat([x, waves.to(x.dtype).unsqueeze(1).expand_as(x)], dim=-1)
-        y: Tensor = self.W3(F.silu(self.W2(x, which)), which)
+        y: Tensor = self.W3(F.silu(self.W2(x, embodiment)), embodiment)
         return y
 
 
@@ -129,10 +157,16 @@ class DiT(nn.Module):
     """Blocks that attend to the prefix.
 
     With ``interleave_self_attention`` every other block attends to the sequence itself.
+
+    Args:
+        config: ``diffusion_model_cfg`` of a config.json.
+        text_interval: blocks with this interval among those that attend to the prefix attend to
+            text alone, the others to pictures alone. 0: each attends to both.
     """
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    def __init__(self, config: Mapping[str, Any], text_interval: int = 0) -> None:
         super().__init__()
+        self.text_interval = text_interval
         heads, size, other = (
             config["num_attention_heads"],
             config["attention_head_dim"],
@@ -168,12 +202,18 @@ class DiT(nn.Module):
         time = layers["linear_2"](
             F.silu(layers["linear_1"](torch.cat([cos, sin], dim=-1).to(x.dtype)))
         )
-        keys_values, mask = (
-            iter(zip(prefix.keys, prefix.values, strict=True)),
-            prefix.valid[:, None, None, :],
-        )
-        for block in self.transformer_blocks:
-            x = block(x, next(keys_values), mask, time) if block.cross else block(x, time=time)
+        keys_values = iter(zip(prefix.keys, prefix.values, strict=True))
+        text = pictures = prefix.valid[:, None, None, :]
+        if isinstance(prefix, MixedPrefix):
+            pictured = prefix.pictured[:, None, None, :]
+            text, pictures = text & ~pictured, pictures & pictured
+        interval = 2 * self.text_interval
+        for number, block in enumerate(self.transformer_blocks):
+            if block.cross:
+                mask = text if not interval or number % interval == 0 else pictures
+                x = block(x, next(keys_values), mask, time)
+            else:
+                x = block(x, time=time)
         shift, scale = self.proj_out_1(F.silu(time)).unsqueeze(1).chunk(2, dim=-1)
         y: Tensor = self.proj_out_2(self.norm_out(x) * (1.0 + scale) + shift)
         return y

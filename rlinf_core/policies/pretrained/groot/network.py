@@ -153,6 +153,12 @@ class GrootNetwork(nn.Module):
         self.action_head = ActionHead(config["action_head_cfg"])
 
     @property
+    def head_config(self) -> Mapping[str, Any]:
+        """Sizes of the action head."""
+        head: Mapping[str, Any] = self.config["action_head_cfg"]
+        return head
+
+    @property
     def tokens(self) -> int:
         """Tokens in a picture."""
         vision = self.config[EAGLE]["vision_config"]
@@ -290,9 +296,9 @@ def _check(config: Mapping[str, Any]) -> None:
         ),
         "diffusion_model_cfg.output_dim": (dit["output_dim"], head["hidden_size"]),
     }
-    for name, (got, wanted) in widths.items():
-        if got != wanted:
-            raise ValueError(f"{name} of {got}, expected {wanted}, as wide as what it is beside")
+    for name, (got, neighbour) in widths.items():
+        if got != neighbour:
+            raise ValueError(f"{name} of {got}, expected {neighbour}, as wide as its neighbour")
 
 
 def _config(path: Path, kind: str) -> dict[str, Any]:

@@ -50,7 +50,7 @@ class Groot(FlowMatching):
 
     def measure(self) -> None:
         """See ``FlowMatching``."""
-        head = self.network.config["action_head_cfg"]
+        head = self.network.head_config
         self.room = head["max_state_dim"], head["action_dim"]
         self.times = head["noise_beta_alpha"], 1.0 / head["noise_s"], 0.0
         if self.config.embodiment >= head["max_num_embodiments"]:

@@ -212,8 +212,8 @@ class LanguagePolicy(OnPolicyActor):
         ]
         pieces = max(1, -(-len(hidden) * self.vocabulary // LOGITS))
         parts = [
-            _maybe_again(self._of_hidden, pieces > 1, some, ids)
-            for some, ids in zip(hidden.chunk(pieces), targets.chunk(pieces), strict=True)
+            _maybe_again(self._of_hidden, pieces > 1, piece, ids)
+            for piece, ids in zip(hidden.chunk(pieces), targets.chunk(pieces), strict=True)
         ]
         log_probs, entropies = zip(*parts, strict=True)
         return torch.cat(log_probs), torch.cat(entropies)

@@ -87,21 +87,21 @@ def fill(folder: Path, config: Config, parts: dict[str, nn.Module | None]) -> No
     files = {name: _file(folder, name) for name in parts}
     if not any(files.values()):
         return
-    wanted = {
+    required = {
         HEAD: "policy.decoding: expected regression",
         PROJECTOR: "policy.state: expected true",
     }
     for name, part in parts.items():
         if files[name] and part is None:
             raise PolicyFileError(
-                f"{wanted[name]}, as the checkpoint {folder} was trained with ({name}--*.pt), got "
-                "another"
+                f"{required[name]}, as the checkpoint {folder} was trained with ({name}--*.pt), "
+                "got another"
             )
         if part is not None and not files[name]:
             raise PolicyFileError(
                 f"policy.checkpoint {folder}: expected {name}--*.pt beside the other part of its "
                 f"policy, "
-                f"found none. Copy it there, or leave {wanted[name].partition(':')[0]} as it was "
+                f"found none. Copy it there, or leave {required[name].partition(':')[0]} as it was "
                 f"trained"
             )
     for name, part in parts.items():

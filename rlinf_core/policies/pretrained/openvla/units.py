@@ -19,7 +19,7 @@ OF = {"action": "an action", "proprio": "of state"}
 def bounds(
     statistics: Mapping[str, Any],
     name: str,
-    what: str,
+    feature: str,
     names: Sequence[str],
     scale: np.ndarray,
     action: ActionSpec | None = None,
@@ -33,7 +33,7 @@ def bounds(
     Args:
         statistics: a config.json's norm_stats.
         name: name of one of its data sets.
-        what: action or proprio.
+        feature: action or proprio.
         names: names of the N numbers, for messages.
         scale: (N,) in SI units.
         action: the task's action spec, if the numbers are an action's.
@@ -51,28 +51,27 @@ def bounds(
             f"policy.statistics: expected one of {expected}, got "
             f"'{name}'{nearest(name, statistics)}"
         )
-    if what not in statistics[name]:
+    if feature not in statistics[name]:
         raise SpecError(
-            f"policy.statistics: expected a data set with {what} for policy.state, '{name}' has "
+            f"policy.statistics: expected a data set with {feature} for policy.state, '{name}' has "
             f"none. Leave "
             "policy.state false"
         )
     where = f"policy.statistics: norm_stats of '{name}'"
-    middle, half = ranges(statistics[name][what], "quantiles", where, what)
+    middle, half = ranges(statistics[name][feature], "quantiles", where, feature)
     if middle.shape != (size,):
         raise SpecError(
-            f"policy.statistics: expected {size} numbers {OF[what]} ({', '.join(names)}), '{name}' "
-            f"has "
-            f"{len(middle)}. Take a task whose numbers are those of the data set"
+            f"policy.statistics: expected {size} numbers {OF[feature]} ({', '.join(names)}), "
+            f"'{name}' has {len(middle)}. Take a task whose numbers are those of the data set"
         )
-    mask = statistics[name][what].get("mask", [True] * size)
+    mask = statistics[name][feature].get("mask", [True] * size)
     if (
         not isinstance(mask, list)
         or len(mask) != size
         or not all(isinstance(flag, bool) for flag in mask)
     ):
         raise PolicyFileError(
-            f"{where}: {what}: expected a mask of {size} booleans, got {escape_ascii(mask)[:80]}"
+            f"{where}: {feature}: expected a mask of {size} booleans, got {escape_ascii(mask)[:80]}"
         )
     middle, half = (np.where(mask, numbers, 0.0) for numbers in (middle, half))
     if action is not None:

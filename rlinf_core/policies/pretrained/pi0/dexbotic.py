@@ -91,7 +91,11 @@ def save_folder(network: Any, tokenizer: Tokenizer, folder: Path) -> None:
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
-    back = {mine: theirs for theirs, mine in NAMES.items() if theirs != TOWER}
+    back = {
+        local_name: published_name
+        for published_name, local_name in NAMES.items()
+        if published_name != TOWER
+    }
     save_file(
         {_named(name, back): tensor.contiguous() for name, tensor in network.state_dict().items()},
         folder / "model.safetensors",

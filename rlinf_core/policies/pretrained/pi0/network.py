@@ -63,7 +63,11 @@ HUB = {
 }
 LEROBOT = {
     "model.vlm.vision_tower.": "paligemma_with_expert.paligemma.model.vision_tower.vision_model.",
-    **{mine: theirs for mine, theirs in HUB.items() if "embed_tokens" not in mine},
+    **{
+        local_name: published_name
+        for local_name, published_name in HUB.items()
+        if "embed_tokens" not in local_name
+    },
 }
 IMAGE = BEGIN + 1  # a picture's place, in a network from scratch
 SMALLEST: dict[str, Any] = {
@@ -163,8 +167,8 @@ class Pi0Factory(NetworkFactory):
         document = folder_config(folder, (self.kind, dexbotic.KIND))
         tokenizer = read_tokenizer(folder / "tokenizer.json")
         if document["model_type"] == dexbotic.KIND:
-            theirs = dexbotic.architecture(folder, document)
-            return Published(theirs, tokenizer, theirs["chunk_size"])
+            sizes = dexbotic.architecture(folder, document)
+            return Published(sizes, tokenizer, sizes["chunk_size"])
         steps = (
             {"flow_steps": ("num_inference_steps", document["num_inference_steps"])}
             if "num_inference_steps" in document
@@ -178,17 +182,22 @@ class Pi0Factory(NetworkFactory):
         """See ``NetworkFactory``; a folder may lack the expert's words, which are not read."""
         if dexbotic.WORDS in weights or any(name.startswith("model.llm.") for name in weights):
             return dexbotic.rename(weights, expected)
-        named = {_ours(name): tensor for name, tensor in weights.items()}
+        named = {_local_name(name): tensor for name, tensor in weights.items()}
         return {WORDS: expected[WORDS]} | named
 
     def module_name(self, name: str, network: Any) -> str:
         """See ``NetworkFactory``: LeRobot's names for LeRobot's folders, else transformers'."""
         if getattr(network.config, openpi.MAKER, "") != "lerobot":
             return name
-        mine, theirs = next(
-            ((mine, theirs) for mine, theirs in LEROBOT.items() if name.startswith(mine)), ("", "")
+        local_name, published_name = next(
+            (
+                (local_name, published_name)
+                for local_name, published_name in LEROBOT.items()
+                if name.startswith(local_name)
+            ),
+            ("", ""),
         )
-        return f"model.{theirs}{name.removeprefix(mine)}"
+        return f"model.{published_name}{name.removeprefix(local_name)}"
 
     def adapter_name(self, name: str, network: Any) -> str:
         """See ``NetworkFactory``: the file lacks ``embed_action_time.``.
@@ -203,10 +212,15 @@ class Pi0Factory(NetworkFactory):
         """
         weights = {}
         for name, tensor in network.state_dict().items():
-            mine, theirs = next(
-                ((mine, theirs) for mine, theirs in HUB.items() if name.startswith(mine)), ("", "")
+            local_name, published_name = next(
+                (
+                    (local_name, published_name)
+                    for local_name, published_name in HUB.items()
+                    if name.startswith(local_name)
+                ),
+                ("", ""),
             )
-            weights[theirs + name.removeprefix(mine)] = tensor
+            weights[published_name + name.removeprefix(local_name)] = tensor
         document = {**self.describe(network), "model_type": self.kind}
         return weights, {
             "config.json": json.dumps(document, indent=1),
@@ -233,12 +247,12 @@ def _times(config: Any) -> Any:
     return Times()
 
 
-def _ours(name: str) -> str:
+def _local_name(name: str) -> str:
     """Return transformers' name of a weight for LeRobot's, openpi's, or its own name."""
     plain = name.removeprefix("model.")
-    for theirs, mine in NAMES.items():
-        if plain.startswith(theirs):
-            return mine + plain.removeprefix(theirs)
+    for published_name, local_name in NAMES.items():
+        if plain.startswith(published_name):
+            return local_name + plain.removeprefix(published_name)
     return name
 
 

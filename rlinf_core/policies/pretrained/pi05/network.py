@@ -149,19 +149,19 @@ class Pi05Factory(NetworkFactory):
     def rename(
         self, weights: dict[str, Tensor], expected: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        return {_ours(name): tensor for name, tensor in weights.items() if UNUSED not in name}
+        return {_local_name(name): tensor for name, tensor in weights.items() if UNUSED not in name}
 
     def module_name(self, name: str, network: Any) -> str:
         """See ``NetworkFactory``: LeRobot's."""
-        mine, theirs = next(
+        local_name, published_name = next(
             (
-                (mine, theirs)
-                for theirs, mine in NAMES.items()
-                if mine != LANGUAGE and name.startswith(mine)
+                (local_name, published_name)
+                for published_name, local_name in NAMES.items()
+                if local_name != LANGUAGE and name.startswith(local_name)
             ),
             ("", ""),
         )
-        return f"model.{theirs}{name.removeprefix(mine)}"
+        return f"model.{published_name}{name.removeprefix(local_name)}"
 
     def files(
         self, network: Pi05Network, tokenizer: Tokenizer
@@ -182,11 +182,11 @@ class Pi05Factory(NetworkFactory):
         }
 
 
-def _ours(name: str) -> str:
+def _local_name(name: str) -> str:
     name = name.removeprefix("model.")
-    for theirs, mine in NAMES.items():
-        if name.startswith(theirs):
-            return mine + name.removeprefix(theirs)
+    for published_name, local_name in NAMES.items():
+        if name.startswith(published_name):
+            return local_name + name.removeprefix(published_name)
     return name
 
 

@@ -27,7 +27,7 @@ NAMES = {
 }
 PREFIX = "model."
 SETTINGS = {"tokenizer_max_length": "tokens", "max_decoding_steps": "max_decoding_steps"}
-# Training alone cuts at max_action_tokens. LeRobot draws by temperature, ours where it explores.
+# Training alone cuts at max_action_tokens. LeRobot draws by temperature; here exploration does.
 WITHOUT_EFFECT = (
     "text_tokenizer_name",
     "action_tokenizer_name",
@@ -150,7 +150,7 @@ class Pi0FastFactory(NetworkFactory):
         self, weights: dict[str, Tensor], expected: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
         """See ``NetworkFactory``; a file with one of the two tensors for words means both."""
-        renamed = {_ours(name): tensor for name, tensor in weights.items()}
+        renamed = {_local_name(name): tensor for name, tensor in weights.items()}
         for name, other in ((HEAD, WORDS), (WORDS, HEAD)):
             if name not in renamed and other in renamed:
                 renamed[name] = renamed[other]
@@ -158,10 +158,15 @@ class Pi0FastFactory(NetworkFactory):
 
     def module_name(self, name: str, network: Any) -> str:
         """See ``NetworkFactory``: LeRobot's."""
-        mine, theirs = next(
-            ((mine, theirs) for theirs, mine in NAMES.items() if name.startswith(mine)), ("", "")
+        local_name, published_name = next(
+            (
+                (local_name, published_name)
+                for published_name, local_name in NAMES.items()
+                if name.startswith(local_name)
+            ),
+            ("", ""),
         )
-        return f"{PREFIX}{theirs}{name.removeprefix(mine)}"
+        return f"{PREFIX}{published_name}{name.removeprefix(local_name)}"
 
     def files(
         self, network: Pi0FastNetwork, tokenizer: Tokenizer
@@ -185,11 +190,11 @@ class Pi0FastFactory(NetworkFactory):
         }
 
 
-def _ours(name: str) -> str:
+def _local_name(name: str) -> str:
     name = name.removeprefix(PREFIX)
-    for theirs, mine in NAMES.items():
-        if name.startswith(theirs):
-            return mine + name.removeprefix(theirs)
+    for published_name, local_name in NAMES.items():
+        if name.startswith(published_name):
+            return local_name + name.removeprefix(published_name)
     return name
 
 

@@ -150,7 +150,7 @@ class QwenVLFactory(NetworkFactory):
     def rename(
         self, weights: dict[str, Tensor], expected: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        named = {_ours(name): tensor for name, tensor in weights.items()}
+        named = {_local_name(name): tensor for name, tensor in weights.items()}
         if HEAD not in expected:  # tied
             named.pop(HEAD, None)
         return named
@@ -160,10 +160,10 @@ class QwenVLFactory(NetworkFactory):
     ) -> tuple[dict[str, Tensor], dict[str, str]]:
         weights = {}
         for name, tensor in network.state_dict().items():
-            theirs, ours = next(
+            published_name, local_name = next(
                 (pair for pair in NAMES.items() if name.startswith(pair[1])), ("", "")
             )
-            weights[theirs + name.removeprefix(ours)] = tensor
+            weights[published_name + name.removeprefix(local_name)] = tensor
         texts = {
             "config.json": json.dumps(network.config, indent=1),
             "tokenizer.json": tokenizer.text,
@@ -198,11 +198,11 @@ def _of_a_server(network: QwenVLNetwork) -> dict[str, str]:
     }
 
 
-def _ours(name: str) -> str:
+def _local_name(name: str) -> str:
     if name.startswith(tuple(NAMES.values())):
         return name
-    theirs = next((prefix for prefix in NAMES if name.startswith(prefix)), "")
-    return NAMES.get(theirs, "") + name.removeprefix(theirs)
+    published_name = next((prefix for prefix in NAMES if name.startswith(prefix)), "")
+    return NAMES.get(published_name, "") + name.removeprefix(published_name)
 
 
 FACTORY = QwenVLFactory()

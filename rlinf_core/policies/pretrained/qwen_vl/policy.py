@@ -27,6 +27,7 @@ from rlinf_core.policies.pretrained.qwen_vl.network import (
     TURN,
     QwenVLNetwork,
 )
+from rlinf_core.policies.pretrained.qwen_vl.patches import to_patches
 from rlinf_core.specs import arrays
 from rlinf_core.specs.arrays import StationSpec
 
@@ -121,8 +122,7 @@ class QwenVL(ActionTokens):
         from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
         vision = self.network.model.config.vision_config
-        patch, merge = vision.patch_size, vision.spatial_merge_size
-        token = patch * merge
+        token = vision.patch_size * vision.spatial_merge_size
         height, width = images.shape[1:3]
         shape = smart_resize(height, width, token, FEWEST * token**2, MOST * token**2)
         pixels = images.permute(0, 3, 1, 2).float() / 255.0
@@ -130,18 +130,7 @@ class QwenVL(ActionTokens):
             pixels = F.interpolate(
                 pixels, shape, mode="bicubic", align_corners=False, antialias=True
             ).clamp(0.0, 1.0)
-        mean, std = (
-            torch.tensor(channels, device=pixels.device).view(3, 1, 1) for channels in (MEAN, STD)
-        )
-        parts = (
-            ((pixels - mean) / std)
-            .unflatten(3, (-1, merge, patch))
-            .unflatten(2, (-1, merge, patch))
-        )
-        # batch, token down, right, patch down, right, color
-        parts = parts.permute(0, 2, 5, 3, 6, 1, 4, 7).unsqueeze(6)
-        parts = parts.expand(*[-1] * 6, vision.temporal_patch_size, -1, -1)
-        return parts.flatten(5).flatten(1, 4), (shape[0] // patch, shape[1] // patch)
+        return to_patches(pixels, vision, MEAN, STD)
 
 
 Policy = QwenVL

@@ -1,0 +1,417 @@
+"""The network with the key names of GR00T N1.7, ``backbone.model`` and ``action_head``.
+
+NVIDIA 2026, huggingface.co/nvidia/GR00T-N1.7-3B. The vision-language model is transformers' own
+Qwen3-VL (Cosmos-Reason2-2B), with the first ``select_layer`` layers of its language model. The
+action head is that of N1.5 without future tokens. Its blocks attend to text and pictures in turn.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rlinf_core.core.errors import PolicyFileError, escape_ascii
+from rlinf_core.policies.action_expert import Prefix
+from rlinf_core.policies.huggingface import BEGIN, Tokenizer, read_json, read_tokenizer
+from rlinf_core.policies.networks import NetworkFactory, Published
+from rlinf_core.policies.pretrained.groot.head import ActionHead
+
+KIND, COSMOS, PROCESSOR = "Gr00tN1d7", "cosmos_config", "processor"
+ASSETS = "nvidia/Cosmos-Reason2-2B"  # the published place of the backbone's files
+PLACE = "cosmos"  # their place in a checkpoint's folder
+HEAD, NORM = "backbone.model.lm_head.weight", "backbone.model.model.language_model.norm.weight"
+PROCESSOR_FILE = "processor_config.json"
+PIXELS = (65_536, 16_777_216)  # smallest and largest picture of Qwen3-VL's processor
+DEFAULTS: dict[str, Any] = {  # NVIDIA's values of missing keys
+    "model_name": ASSETS,
+    "backbone_embedding_dim": 2048,
+    "select_layer": 12,
+    "max_state_dim": 132,
+    "max_action_dim": 132,
+    "action_horizon": 40,
+    "hidden_size": 1024,
+    "input_embedding_dim": 1536,
+    "max_seq_len": 1024,
+    "use_alternate_vl_dit": True,
+    "attend_text_every_n_blocks": 2,
+    "diffusion_model_cfg": {
+        "positional_embeddings": None,
+        "num_layers": 16,
+        "num_attention_heads": 32,
+        "attention_head_dim": 48,
+        "norm_type": "ada_norm",
+        "output_dim": 1024,
+        "interleave_self_attention": True,
+    },
+    "vl_self_attention_cfg": {"num_layers": 0},
+    "num_inference_timesteps": 4,
+    "noise_beta_alpha": 1.5,
+    "noise_s": 0.999,
+    "num_timestep_buckets": 1000,
+    "max_num_embodiments": 32,
+}
+# other values are unsupported
+SUPPORTED: dict[str, Any] = {
+    "backbone_model_type": "qwen",
+    "reproject_vision": False,
+    "state_history_length": 1,
+    "add_pos_embed": True,
+    "use_vlln": True,
+    "noise_beta_beta": 1.0,
+    "apply_sincos_state_encoding": False,
+    "exclude_state": False,
+    "use_mean_std": False,
+    "use_tactile": False,
+}
+SUPPORTED_PARTS: dict[str, dict[str, Any]] = {
+    "diffusion_model_cfg": {
+        "norm_type": "ada_norm",
+        "positional_embeddings": None,
+        "activation_fn": "gelu-approximate",
+        "attention_bias": True,
+        "norm_elementwise_affine": False,
+    },
+    "vl_self_attention_cfg": {
+        "positional_embeddings": None,
+        "activation_fn": "gelu-approximate",
+        "attention_bias": True,
+    },
+}
+# Keys of training, of the machine and of a processor. processor_config.json has the processor's
+# values, which count.
+WITHOUT_EFFECT = {
+    *("model_dtype", "dtype", "torch_dtype", "model_revision", "use_flash_attention", "load_bf16"),
+    *("tune_llm", "tune_visual", "tune_projector", "tune_diffusion_model", "tune_vlln"),
+    *("tune_top_llm_layers", "backbone_trainable_params_fp32", "attn_dropout"),
+    *("state_dropout_prob", "strict_action_padding_mask", "rtc_ramp_rate"),
+    *("image_crop_size", "image_target_size", "shortest_image_edge", "crop_fraction"),
+    *("random_rotation_angle", "color_jitter_params", "extra_augmentation_config"),
+    *("use_albumentations_transforms", "letter_box_transform", "formalize_language"),
+    *("use_percentiles", "use_relative_action", "collator_overwrite_image_inputs"),
+    *("architectures", "auto_map", "transformers_version", "_name_or_path", "model_type"),
+    *("output_attentions", "output_hidden_states", "return_dict", "is_encoder_decoder"),
+    *("id2label", "label2id", "problem_type", "chunk_size_feed_forward"),
+}
+# NVIDIA's pictures, and the values of a folder without processor_config.json
+PICTURES: dict[str, Any] = {
+    "image_target_size": [256, 256],
+    "image_crop_size": [230, 230],
+    "shortest_image_edge": None,
+    "crop_fraction": None,
+    "use_albumentations": False,
+    "letter_box_transform": False,
+    "formalize_language": True,
+    "clip_outliers": True,
+    "pixels": list(PIXELS),
+}
+SMALLEST: dict[str, Any] = {
+    **DEFAULTS,
+    "model_type": KIND,
+    "architectures": [KIND],
+    "model_name": PLACE,
+    "backbone_model_type": "qwen",
+    "backbone_embedding_dim": 128,
+    "select_layer": 2,
+    "max_state_dim": 64,
+    "max_action_dim": 32,
+    "hidden_size": 128,
+    "input_embedding_dim": 128,
+    "diffusion_model_cfg": {
+        "num_attention_heads": 4,
+        "attention_head_dim": 32,
+        "num_layers": 4,
+        "output_dim": 128,
+        "interleave_self_attention": True,
+        **SUPPORTED_PARTS["diffusion_model_cfg"],
+    },
+    "vl_self_attention_cfg": {
+        "num_attention_heads": 4,
+        "attention_head_dim": 32,
+        "num_layers": 1,
+        **SUPPORTED_PARTS["vl_self_attention_cfg"],
+    },
+    PROCESSOR: PICTURES
+    | {"image_target_size": [64, 64], "image_crop_size": [58, 58], "pixels": [4096, 65_536]},
+    COSMOS: {
+        "model_type": "qwen3_vl",
+        "tie_word_embeddings": True,
+        "image_token_id": BEGIN + 1,
+        "vision_start_token_id": BEGIN + 2,
+        "vision_end_token_id": BEGIN + 3,
+        "video_token_id": BEGIN + 4,
+        "text_config": {
+            "model_type": "qwen3_vl_text",
+            "hidden_size": 128,
+            "num_hidden_layers": 2,
+            "intermediate_size": 256,
+            "num_attention_heads": 4,
+            "head_dim": 32,
+            "num_key_value_heads": 2,
+            "vocab_size": BEGIN + 5,
+        },
+        "vision_config": {
+            "model_type": "qwen3_vl",
+            "depth": 2,
+            "hidden_size": 128,
+            "intermediate_size": 256,
+            "num_heads": 4,
+            "patch_size": 16,
+            "num_position_embeddings": 16,
+            "deepstack_visual_indexes": [0],
+        },
+    },
+}
+
+
+class GrootN17Network(nn.Module):
+    """Map pictures and tokens to keys and values; these, state and noisy actions to a velocity.
+
+    Args:
+        config: GR00T's config.json, with Cosmos' in ``cosmos_config``.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__()
+        from transformers import Qwen3VLConfig, Qwen3VLModel
+
+        cosmos: dict[str, Any] = json.loads(json.dumps(config[COSMOS]))
+        cosmos["text_config"]["num_hidden_layers"] = config["select_layer"]
+        model: Any = Qwen3VLModel(Qwen3VLConfig.from_dict(cosmos)).float()
+        # The features are those before the language model's last normalisation.
+        self.register_buffer("final_norm", model.language_model.norm.weight.detach().clone())
+        model.language_model.norm = nn.Identity()
+        self.config = dict(config)
+        self.backbone = nn.ModuleDict({"model": nn.ModuleDict({"model": model})})
+        self.action_head = ActionHead(self.head_config)
+
+    @property
+    def vlm(self) -> Any:
+        """The vision-language model, transformers' Qwen3-VL."""
+        wrapped: Any = self.backbone["model"]
+        return wrapped["model"]
+
+    @property
+    def head_config(self) -> Mapping[str, Any]:
+        """Sizes of the action head, by the keys of N1.5."""
+        config = self.config
+        width = config["backbone_embedding_dim"]
+        alternates = config["use_alternate_vl_dit"]
+        return config | {
+            "action_dim": config["max_action_dim"],
+            "num_target_vision_tokens": 0,
+            "attend_text_every_n_blocks": config["attend_text_every_n_blocks"] * bool(alternates),
+            "diffusion_model_cfg": config["diffusion_model_cfg"] | {"cross_attention_dim": width},
+        }
+
+    def prefix(self, pixels: Tensor, grid: Tensor, ids: Tensor, mask: Tensor) -> Prefix:
+        """Return the prefix of pictures' patches (B, P, numbers) and masked tokens (B, L).
+
+        Args:
+            pixels: patches of each observation's pictures.
+            grid: patches per time, column and row of each picture (B cameras, 3).
+            ids: tokens, with one for each merged square of patches.
+            mask: mask of the tokens in use.
+        """
+        model, pictured = self.vlm, ids == self.config[COSMOS]["image_token_id"]
+        places, _ = model.get_rope_index(
+            ids, pictured.int(), image_grid_thw=grid, attention_mask=mask
+        )
+        vision = model.get_image_features(pixels.flatten(0, 1), grid)
+        words = model.get_input_embeddings()(ids)
+        features = torch.cat(vision.pooler_output).to(words.dtype)
+        hidden = model.language_model(
+            inputs_embeds=words.masked_scatter(pictured.unsqueeze(-1), features),
+            attention_mask=mask,
+            position_ids=places,
+            visual_pos_masks=pictured,
+            deepstack_visual_embeds=[torch.cat(x) for x in vision.deepstack_features],
+            use_cache=False,
+        ).last_hidden_state
+        alternates = self.config["use_alternate_vl_dit"]
+        return self.action_head.prefix(hidden, mask, pictured if alternates else None)
+
+
+class GrootN17Factory(NetworkFactory):
+    """NVIDIA's folders of N1.7, with Cosmos-Reason2's files in ``cosmos``."""
+
+    kind, keys_of, horizon_key = "groot_n1_7", "GR00T N1.7's config.json", "action_horizon"
+
+    def make(self, config: Mapping[str, Any]) -> GrootN17Network:
+        _check(config)
+        return GrootN17Network(config)
+
+    def smallest(self) -> dict[str, Any]:
+        from transformers import Qwen3VLConfig
+
+        cosmos: Any = Qwen3VLConfig.from_dict(json.loads(json.dumps(SMALLEST[COSMOS])))
+        document: dict[str, Any] = json.loads(cosmos.to_json_string(use_diff=False))
+        document["text_config"]["rope_parameters"] = None
+        return {**SMALLEST, COSMOS: document}
+
+    def complete(self, config: dict[str, Any]) -> dict[str, Any]:
+        text, vision = (config[COSMOS][name] for name in ("text_config", "vision_config"))
+        if text["rope_parameters"] is None:  # time, height and width, in the published proportions
+            half = text["head_dim"] // 2
+            space = half * 5 // 16
+            text["rope_parameters"] = {
+                "rope_type": "default",
+                "rope_theta": 5e6,
+                "mrope_interleaved": True,
+                "mrope_section": [half - 2 * space, space, space],
+            }
+        vision["out_hidden_size"] = text["hidden_size"]
+        return config
+
+    def read(self, folder: Path) -> Published:
+        document = _document(folder)
+        processor, cosmos = _pictures(folder), _cosmos(folder)
+        config = DEFAULTS | document
+        config["vl_self_attention_cfg"] = {"num_layers": 0} | (
+            config["vl_self_attention_cfg"] or {}
+        )
+        return Published(
+            {**config, PROCESSOR: processor, COSMOS: cosmos},
+            read_tokenizer(folder / PLACE / "tokenizer.json"),
+            config["action_horizon"],
+            settings={"flow_steps": ("num_inference_timesteps", config["num_inference_timesteps"])},
+        )
+
+    def rename(
+        self, weights: dict[str, Tensor], expected: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        named = {name: tensor for name, tensor in weights.items() if name != HEAD}
+        if NORM in named:
+            named["final_norm"] = named.pop(NORM)
+        return named
+
+    def files(
+        self, network: GrootN17Network, tokenizer: Tokenizer
+    ) -> tuple[dict[str, Tensor], dict[str, str]]:
+        weights = network.state_dict()
+        weights[NORM] = weights.pop("final_norm")
+        added = (COSMOS, PROCESSOR)
+        document = {key: value for key, value in network.config.items() if key not in added}
+        processor = dict(network.config[PROCESSOR])
+        least, most = processor.pop("pixels")
+        pictures = {"size": {"shortest_edge": least, "longest_edge": most}}
+        return weights, {
+            "config.json": json.dumps(document, indent=1),
+            PROCESSOR_FILE: json.dumps({"processor_kwargs": processor}, indent=1),
+            f"{PLACE}/config.json": json.dumps(network.config[COSMOS], indent=1),
+            f"{PLACE}/preprocessor_config.json": json.dumps(pictures),
+            f"{PLACE}/tokenizer.json": tokenizer.text,
+        }
+
+
+def _document(folder: Path) -> dict[str, Any]:
+    """Return config.json; raise PolicyFileError for an unknown or unsupported key."""
+    where = f"policy.checkpoint {folder}"
+    document = read_json(folder / "config.json")
+    if (got := document.get("model_type")) != KIND:
+        raise PolicyFileError(
+            f"{where}: expected a config.json of model_type {KIND}, got {got!r}. A folder that "
+            "LeRobot saved (type: groot) plays by policy.kind: lerobot"
+        )
+    for key, value in document.items():
+        if key in SUPPORTED and value != SUPPORTED[key]:
+            raise PolicyFileError(
+                f"{where}: expected {key} of {SUPPORTED[key]} in config.json, got {value!r}"
+            )
+        if value and key not in {*DEFAULTS, *SUPPORTED, *WITHOUT_EFFECT}:
+            raise PolicyFileError(
+                f"{where}: expected keys of GR00T N1.7 in config.json, got '{escape_ascii(key)}: "
+                f"{escape_ascii(value)[:60]}', whose effect is not known here. Where it has none, "
+                "take the line out"
+            )
+    return document
+
+
+def _pictures(folder: Path) -> dict[str, Any]:
+    """Return the processor's values, which travel with the policy."""
+    path = folder / PROCESSOR_FILE
+    kwargs = read_json(path).get("processor_kwargs", {}) if path.is_file() else {}
+    for key, value in SUPPORTED.items():
+        if kwargs.get(key, value) != value:
+            raise PolicyFileError(
+                f"policy.checkpoint {path}: expected {key} of {value}, got {kwargs[key]!r}"
+            )
+    pictures = PICTURES | {key: kwargs[key] for key in PICTURES if key in kwargs}
+    if kwargs.get("image_target_size") is None:  # LeRobot and NVIDIA take the default sizes
+        sizes = ("image_target_size", "image_crop_size", "shortest_image_edge", "crop_fraction")
+        pictures |= {key: PICTURES[key] for key in sizes}
+    path = folder / PLACE / "preprocessor_config.json"
+    document = read_json(path) if path.is_file() else {}
+    size = document.get("size") or {}
+    least = size.get("shortest_edge", document.get("min_pixels", PIXELS[0]))
+    most = size.get("longest_edge", document.get("max_pixels", PIXELS[1]))
+    return pictures | {"pixels": [least, most]}
+
+
+def _cosmos(folder: Path) -> dict[str, Any]:
+    """Return the complete config of the vision-language model."""
+    from transformers import Qwen3VLConfig
+
+    path = folder / PLACE / "config.json"
+    if not path.is_file():
+        raise PolicyFileError(
+            f"policy.checkpoint {path}: expected the config.json of {ASSETS}, found none. hf "
+            f"download {ASSETS} config.json tokenizer.json preprocessor_config.json --local-dir "
+            f"CHECKPOINT/{PLACE}"
+        )
+    document = read_json(path)
+    if (got := document.get("model_type")) != "qwen3_vl":
+        raise PolicyFileError(
+            f"policy.checkpoint {path}: expected a model_type of qwen3_vl, got {got!r}"
+        )
+    config: Any = Qwen3VLConfig.from_dict(document)
+    complete: dict[str, Any] = json.loads(config.to_json_string(use_diff=False))
+    return complete
+
+
+def _check(config: Mapping[str, Any]) -> None:
+    """Raise ValueError if a value is unsupported, or parts do not fit each other."""
+    for name, expected in SUPPORTED_PARTS.items():
+        for key, value in expected.items():
+            missing = "sinusoidal" if key == "positional_embeddings" else value
+            if config[name].get("num_layers") and config[name].get(key, missing) != value:
+                raise ValueError(f"{name}.{key} of {config[name].get(key)}, expected {value}")
+    cosmos, dit = config[COSMOS], config["diffusion_model_cfg"]
+    text, vision = cosmos["text_config"], cosmos["vision_config"]
+    layers, available = config["select_layer"], text["num_hidden_layers"]
+    merged = len(vision["deepstack_visual_indexes"])
+    if not merged < layers <= available:
+        raise ValueError(f"select_layer of {layers}, expected {merged + 1} to {available}")
+    if config["action_horizon"] > config["max_seq_len"]:
+        raise ValueError(
+            f"action_horizon of {config['action_horizon']}, expected at most max_seq_len of "
+            f"{config['max_seq_len']}"
+        )
+    if config["use_alternate_vl_dit"] and not dit["interleave_self_attention"]:
+        raise ValueError(
+            "interleave_self_attention of False, expected True by use_alternate_vl_dit"
+        )
+    attention, width = config["vl_self_attention_cfg"], config["backbone_embedding_dim"]
+    widths = {
+        "diffusion_model_cfg.num_attention_heads * attention_head_dim": (
+            dit["num_attention_heads"] * dit["attention_head_dim"],
+            config["input_embedding_dim"],
+        ),
+        "diffusion_model_cfg.output_dim": (dit["output_dim"], config["hidden_size"]),
+        "cosmos_config.text_config.hidden_size": (text["hidden_size"], width),
+    }
+    if attention["num_layers"]:
+        widths["vl_self_attention_cfg.num_attention_heads * attention_head_dim"] = (
+            attention["num_attention_heads"] * attention["attention_head_dim"],
+            width,
+        )
+    for name, (got, neighbour) in widths.items():
+        if got != neighbour:
+            raise ValueError(f"{name} of {got}, expected {neighbour}, as wide as its neighbour")
+
+
+FACTORY = GrootN17Factory()
