@@ -34,6 +34,7 @@ ROOT = Path(__file__).parents[1]
 PYTHON = Path(os.environ.get("RLINF_REFERENCES", ROOT / ".venvs/references")) / "bin/python"
 SIZE, HORIZON, STATE, ACTION, PIXELS = 56, 5, 5, 3, {"front": (48, 85, 3), "wrist": (56, 56, 3)}
 SENTENCES = [" push the_red cube", "pull"]
+SCALE = 10.0  # largest step; nothing is cut off, so that all can be compared
 MODES = ("MEAN_STD", "QUANTILES", "MIN_MAX", "QUANTILE10", "IDENTITY")
 CASES = {  # family, and the keys of LeRobot's config that differ from its defaults
     "pi0": ("pi0", {}),
@@ -664,6 +665,17 @@ PLAYED = {
         "pretrained_backbone_weights": None,
     },
     "smolvla": {"chunk_size": HORIZON, "n_action_steps": HORIZON, "load_vlm_weights": False},
+    "diffusion": {
+        "horizon": 8,
+        "n_action_steps": HORIZON,
+        "down_dims": (8, 16),
+        "diffusion_step_embed_dim": 8,
+        "spatial_softmax_num_keypoints": 4,
+        "num_train_timesteps": 20,
+        "num_inference_steps": 5,
+        "crop_shape": (48, 48),
+        "pretrained_backbone_weights": None,
+    },
 }
 
 
@@ -743,34 +755,83 @@ def squares() -> dict[str, np.ndarray]:
     }
 
 
-def played(kind: str, folder: Path) -> float:
-    """The largest difference of the folder's actions through ``policy.kind: lerobot`` [the data
-    set's units]."""
+def played_spec():
+    """The station of ``played``, and its observations."""
     import torch
 
-    from rlinf_core.policies import make_policy
     from rlinf_core.policies.base import Observation
-    from rlinf_core.policies.isolated.lerobot import Config
     from rlinf_core.specs.arrays import ActionSpec, ArraySpec, StationSpec
 
-    answers, scale = np.load(folder / "answers.npz"), 10.0
     pictures = [ArraySpec(name, (SIZE, SIZE, 3), "uint8", "", (0.0,), (255.0,)) for name in PIXELS]
     spec = StationSpec(
         (ArraySpec("state", (STATE,)), *pictures),
-        ActionSpec("tcp_delta", ("x", "y", "z"), (scale,) * ACTION, ("m",) * ACTION),
+        ActionSpec("tcp_delta", ("x", "y", "z"), (SCALE,) * ACTION, ("m",) * ACTION),
         10.0,
     )
-    os.environ["RLINF_PYTHON_LEROBOT"] = str(PYTHON)
-    policy = make_policy(
-        spec, Config(checkpoint=str(folder), horizon=HORIZON, stochastic_eval=False)
-    )
-    observed = Observation(
+    return spec, Observation(
         torch.from_numpy(observations()["state"]),
         {name: torch.from_numpy(picture) for name, picture in squares().items()},
         tuple(SENTENCES),
     )
-    chunk = policy.act(observed, explore=False)
-    return float(np.abs(scale * chunk.actions.numpy() - answers["chunk"]).max())
+
+
+def chunk_of_lerobot(folder: Path) -> np.ndarray:
+    """The chunk of a folder through ``policy.kind: lerobot`` [the data set's units]."""
+    from rlinf_core.policies import make_policy
+    from rlinf_core.policies.isolated.lerobot import Config
+
+    os.environ["RLINF_PYTHON_LEROBOT"] = str(PYTHON)
+    spec, observed = played_spec()
+    policy = make_policy(
+        spec, Config(checkpoint=str(folder), horizon=HORIZON, stochastic_eval=False)
+    )
+    return SCALE * policy.act(observed, explore=False).actions.numpy()
+
+
+def played(kind: str, folder: Path) -> float:
+    """The largest difference of the folder's actions through ``policy.kind: lerobot`` [the data
+    set's units]."""
+    chunk = chunk_of_lerobot(folder)
+    return float(np.abs(chunk - np.load(folder / "answers.npz")["chunk"]).max())
+
+
+def visuomotor(kind: str, folder: Path) -> dict:
+    """The folder by ``policy.kind: act`` or ``diffusion``: differences of its chunk from LeRobot's,
+    and of LeRobot's from its own for the folder that is written here."""
+    import torch
+
+    from rlinf_core.policies import policy_kind
+
+    (numbers,) = folder.glob("policy_preprocessor_step_*_normalizer_processor.safetensors")
+    keys = {"horizon": HORIZON} if kind == "act" else {"horizon": 7, "n_obs_steps": 2}
+    spec, observed = played_spec()
+    part = policy_kind(kind)
+    policy = part.Policy(
+        spec,
+        part.Config(
+            checkpoint=str(folder), statistics=str(numbers), n_action_steps=HORIZON, **keys
+        ),
+    ).eval()
+
+    def act() -> np.ndarray:
+        torch.manual_seed(0)
+        with torch.no_grad():
+            return SCALE * policy.act(observed, explore=False).actions.numpy()[:, :HORIZON]
+
+    expected, exported = np.load(folder / "answers.npz")["chunk"], folder / "exported"
+    result = {"family": kind, "difference": float(np.abs(act() - expected).max()), "unread": []}
+    if not exported.exists():
+        policy.save_folder(exported)
+    result["exported"] = float(np.abs(chunk_of_lerobot(exported) - act()).max())
+    before = [parameter.detach().clone() for parameter in policy.parameters()]
+    goal = torch.full((len(observed), keys["horizon"] * ACTION), 0.5)
+    policy.imitation_loss(policy.to_batch(observed), goal).backward()
+    torch.optim.SGD(policy.parameters(), 1e-2).step()
+    result["sft_step"] = max(
+        float((after.detach() - then).abs().max())
+        for after, then in zip(policy.parameters(), before, strict=True)
+    )
+    return result
 
 
 def adapted(policy, folder: Path):
@@ -992,10 +1053,9 @@ def compare(case: str, folder: Path) -> dict:
         ArraySpec(name, shape, "uint8", "", (0.0,), (255.0,), f"camera/{name}/image", "image")
         for name, shape in shapes_of(family).items()
     ]
-    scale = 10.0  # nothing is cut off, so that all can be compared
     spec = StationSpec(
         (ArraySpec("state", (STATE,)), *pictures),
-        ActionSpec("tcp_delta", ("x", "y", "z"), (scale,) * ACTION, ("m",) * ACTION),
+        ActionSpec("tcp_delta", ("x", "y", "z"), (SCALE,) * ACTION, ("m",) * ACTION),
         10.0,
     )
     if family != "groot_n1_7":
@@ -1038,7 +1098,7 @@ def compare(case: str, folder: Path) -> dict:
             else:
                 noise = torch.from_numpy(given["noise"])[..., : SIZE_OF_NOISE.get(family)]
                 chunk = actor.decode(actor.to_batch(observation), noise)
-        return (scale * chunk).view(answers["chunk"].shape).numpy()
+        return (SCALE * chunk).view(answers["chunk"].shape).numpy()
 
     def loss_of(actor) -> float:
         noise = given["noise"][..., : SIZE_OF_NOISE.get(family)]
@@ -1046,13 +1106,13 @@ def compare(case: str, folder: Path) -> dict:
         patch = mock.patch(
             "rlinf_core.policies.sharding.noise", lambda *_: torch.from_numpy(next(drawn))
         )
-        demonstrated = torch.from_numpy(given["action"] / scale).flatten(1)
+        demonstrated = torch.from_numpy(given["action"] / SCALE).flatten(1)
         with patch, torch.no_grad():
             return float(actor.imitation_loss(actor.to_batch(observation), demonstrated))
 
     loss = loss_of(policy)
     exported = folder / "exported"
-    if family not in LAYOUTS:
+    if "exported" not in CELLS.get(family, {}):
         policy.factory.save_folder(policy.network, policy.tokenizer, exported)
     explores = {} if family == "pi0_fast" else {"sde_noise": 0.3}
     learned = step_of(
@@ -1115,14 +1175,51 @@ def compare(case: str, folder: Path) -> dict:
     }
 
 
-LAYOUTS = {"pi0": "layout of transformers"}  # of a family that is not written for LeRobot's class
-GAPS = {  # families that this command does not compare, with the reason
-    "ACT, Diffusion Policy": "LeRobot 0.4.4 in `test_visuomotor.py`; no LoRA, no RL",
-    "GR00T N1.5": "LeRobot 0.4.4 in `test_groot.py`; LeRobot 0.6 has N1.7 alone",
-    "GR00T N1.6": "no kind; its picture tower (Eagle-Block2A-2B-v2) runs by flash attention alone",
-    "OpenVLA, OpenVLA-OFT": "their code is on no package index; layers in `test_openvla.py`",
-    "Qwen2.5-VL": "transformers in `test_qwen_vl.py`, vLLM in `test_action_engine.py`",
-    "WALL-OSS": "no kind of its own; untested by `policy.kind: lerobot`",
+NO_DENSITY = dict.fromkeys(("log_probs", "rl_step"), "has no density")
+NO_ADAPTERS = dict.fromkeys(("peft_read", "peft_written"), "has no adapters")
+VISUOMOTOR = {"sft_loss": "1e-5, LeRobot 0.4.4 (`test_visuomotor.py`)", **NO_DENSITY, **NO_ADAPTERS}
+CELLS: dict[str, dict[str, str]] = {  # the reason of a cell that this command does not measure
+    "pi0": {"exported": "layout of transformers"},
+    "act": VISUOMOTOR,
+    "diffusion": VISUOMOTOR,
+}
+MOVES, ADAPTERS = "moves the weights", "1e-4 of merged ones (`test_peft_adapters.py`)"
+OTHERS: dict[str, dict[str, str]] = {  # bars of tests of families that this command does not run
+    "GR00T N1.5": {
+        "loads": "yes",
+        "difference": "1e-5, LeRobot 0.4.4 (`test_groot.py`)",
+        "sft_loss": "1e-5, LeRobot 0.4.4",
+        "log_probs": "1e-5 in float64",
+        "sft_step": MOVES,
+        "rl_step": MOVES,
+        "peft_read": ADAPTERS,
+        "peft_written": ADAPTERS,
+        "exported": "read again here; LeRobot 0.6 has N1.7 alone",
+    },
+    "OpenVLA, OpenVLA-OFT": {
+        "loads": "yes",
+        "difference": "1e-4 of transformers' layers (`test_openvla.py`); its code is on no index",
+        "sft_loss": "no reference",
+        "log_probs": "1e-5 by hand",
+        "sft_step": MOVES,
+        "rl_step": MOVES,
+        "peft_read": ADAPTERS,
+        "peft_written": ADAPTERS,
+        "exported": "read again here; its code is on no index",
+    },
+    "Qwen2.5-VL": {
+        "loads": "yes",
+        "difference": "1e-4, transformers (`test_qwen_vl.py`)",
+        "sft_loss": "1e-5, transformers",
+        "log_probs": "1e-5, vLLM (`test_action_engine.py`)",
+        "sft_step": MOVES,
+        "rl_step": MOVES,
+        "peft_read": ADAPTERS,
+        "peft_written": ADAPTERS,
+        "exported": "transformers and vLLM load it",
+    },
+    "GR00T N1.6": {"loads": "no kind: its picture tower runs by flash attention alone"},
+    "WALL-OSS": {"loads": "no kind; untested by `policy.kind: lerobot`"},
 }
 COLUMNS = {
     "difference": "chunk",
@@ -1149,17 +1246,16 @@ def table(summary: dict) -> str:
             values = [
                 case[key] for case in cases.values() if case["family"] == family and key in case
             ]
-            if key.endswith("_step"):
-                cells.append("moves the weights" if values and min(values) > 0.0 else "no")
+            if key.endswith("_step") and values:
+                cells.append(MOVES if min(values) > 0.0 else "no")
             elif values:
                 cells.append(f"{max(values):.0e}" if max(values) else "0")
             else:
-                cells.append(LAYOUTS.get(family, "no"))
+                cells.append(CELLS.get(family, {}).get(key, "no"))
         rows.append(f"| `{family}` | yes | " + " | ".join(cells) + " |")
-    rows += [
-        f"| {family} | not here: {reason} |" + " |" * len(COLUMNS)
-        for family, reason in GAPS.items()
-    ]
+    for family, texts in OTHERS.items():
+        cells = [texts.get(key, "") for key in ("loads", *COLUMNS)]
+        rows.append(f"| {family} | " + " | ".join(cells) + " |")
     return "\n".join(rows)
 
 
@@ -1274,6 +1370,9 @@ def main() -> None:
         )
         alone = {kind: played(kind, Path(root) / "played" / kind) for kind in options.played}
         print(f"played: {alone}", flush=True)
+        for kind in {"act", "diffusion"} & {*options.played}:
+            results[kind] = visuomotor(kind, Path(root) / "played" / kind)
+            print(f"{kind}: {results[kind]}", flush=True)
         for case in options.cases:
             results[case] = compare(case, Path(root) / case)
         # one of each family

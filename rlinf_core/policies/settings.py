@@ -228,7 +228,7 @@ class FlowSettings(PretrainedSettings):
         description="file with the statistics of the checkpoint's data set. They normalise "
         "the state and give the actions' units. Formats are norm_stats.json "
         "(openpi, Dexbotic), ...normalizer_processor.safetensors and stats.json "
-        "(LeRobot). Empty trains both anew",
+        "(LeRobot), and statistics.json/EMBODIMENT (NVIDIA). Empty trains both anew",
     )
 
     @model_validator(mode="after")

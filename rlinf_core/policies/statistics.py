@@ -240,19 +240,19 @@ def _of_embodiment(path: Path, tag: str) -> Mapping[str, Any]:
             raise PolicyFileError(f"{where}: expected one of the embodiments {tags}, got {tag}")
         names = ("q01", "q99") if kwargs.get("use_percentiles") else ("min", "max")
         features: dict[str, dict[str, Any]] = {}
-        for theirs, ours in (("state", "state"), ("action", "actions")):
-            config = kwargs["modality_configs"][tag][theirs]
+        for part, feature in (("state", "state"), ("action", "actions")):
+            config = kwargs["modality_configs"][tag][part]
             groups = config["modality_keys"]
-            relative = kwargs.get("use_relative_action") and theirs == "action"
+            relative = kwargs.get("use_relative_action") and part == "action"
             for group, keys in zip(groups, config.get("action_configs") or [], strict=False):
                 if relative and str(keys.get("rep")).lower() == "relative":
                     raise PolicyFileError(
                         f"{where}: expected absolute actions, got {group} relative to the state, "
                         "which a station would play as steps"
                     )
-            features[ours] = {
-                mine: np.concatenate([document[tag][theirs][group][name] for group in groups])
-                for mine, name in zip(("min", "max"), names, strict=True)
+            features[feature] = {
+                bound: np.concatenate([document[tag][part][group][name] for group in groups])
+                for bound, name in zip(("min", "max"), names, strict=True)
             }
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise PolicyFileError(

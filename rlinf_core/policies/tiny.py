@@ -82,8 +82,8 @@ def _xvla(vocabulary: Vocabulary) -> dict[str, Any]:
     return {"florence_config": {"text_config": {"vocab_size": vocabulary[""], **ids}}}
 
 
-def _tokens_of_qwen(vocabulary: Vocabulary, unused: int) -> dict[str, Any]:
-    ids = {
+def _ids_of_qwen(vocabulary: Vocabulary) -> dict[str, Any]:
+    return {
         f"{name}_token_id": vocabulary[f"<|{token}|>"]
         for name, token in (
             ("vision_start", "vision_start"),
@@ -92,12 +92,20 @@ def _tokens_of_qwen(vocabulary: Vocabulary, unused: int) -> dict[str, Any]:
             ("video", "video_pad"),
         )
     }
-    return ids | {
+
+
+def _qwen(vocabulary: Vocabulary) -> dict[str, Any]:
+    return _ids_of_qwen(vocabulary) | {
         "text_config": {
-            "vocab_size": vocabulary[""] + unused,
+            "vocab_size": vocabulary[""] + 256 + 8,
             "eos_token_id": vocabulary["<|im_end|>"],
         }
     }
+
+
+def _groot_n1_7(vocabulary: Vocabulary) -> dict[str, Any]:
+    text = {"vocab_size": vocabulary[""]}
+    return {"cosmos_config": _ids_of_qwen(vocabulary) | {"text_config": text}}
 
 
 _QWEN = (*CHAT, "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
@@ -126,12 +134,7 @@ FAMILIES: dict[str, Family] = {
         others=(*CHAT, "<fake_token_around_image>", "<image>", "<end_of_utterance>"),
     ),
     "groot": Family("groot", (*CHAT, "<img>", "</img>", "<IMG_CONTEXT>"), _groot, 50),
-    "groot_n1_7": Family(
-        "groot_n1_7",
-        _QWEN,
-        lambda vocabulary: {"cosmos_config": _tokens_of_qwen(vocabulary, 0)},
-        40,
-    ),
+    "groot_n1_7": Family("groot_n1_7", _QWEN, _groot_n1_7, 40),
     "openvla": Family("openvla", **_LLAMA),
     OFT: Family("openvla", **_LLAMA),
     "pi0_fast": Family(
@@ -145,7 +148,7 @@ FAMILIES: dict[str, Family] = {
         letters=("|",),
     ),
     "xvla": Family("xvla", ("<s>", "<pad>", "</s>"), _xvla, 32, others=("<unk>", "<mask>")),
-    "qwen_vl": Family("qwen_vl", _QWEN, lambda vocabulary: _tokens_of_qwen(vocabulary, 256 + 8)),
+    "qwen_vl": Family("qwen_vl", _QWEN, _qwen),
 }
 
 

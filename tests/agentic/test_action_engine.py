@@ -32,6 +32,7 @@ from rlinf_core.trainer.sources.simulators import InProcess, player_of
 from tests.agentic.openai_server import Server
 
 VLLM = Path(os.environ.get("RLINF_VLLM_VENV", ".venvs/vllm")).resolve() / "bin/python"
+ROLLOUTS = 40  # of GRPO through vLLM
 TORCHVISION = os.environ.get("RLINF_VLLM_TORCHVISION", "")
 SIZES = {
     "tie_word_embeddings": False,
@@ -223,45 +224,45 @@ def test_log_probabilities_are_the_trainers_after_each_of_5_updates(folder):
         )
 
 
-def test_grpo_learns_from_what_the_engine_draws(folder):
-    """Each rollout begins with new weights, as ``Simulators`` asks for it."""
-    policy = policy_of(folder, horizon=1)
+def rewarded(policy, url, rollouts):
+    """The rewarded share of each rollout that an engine draws, by GRPO, and their player.
+
+    Sentences name one of two marks. The first number of an action is rewarded on its mark's side.
+    Each rollout begins with new weights, as ``Simulators`` asks for it.
+    """
     pictures = {
         name: torch.full((16, *shape), 90, dtype=torch.uint8) for name, shape in CAMERAS.items()
     }
-    observed, paid = Observation(torch.zeros(16, 3), pictures, ("push",) * 16), []
+    sentences = 8 * ("go to the red mark",) + 8 * ("left blue",)
+    side = torch.tensor(8 * [-1.0] + 8 * [1.0])
+    observed, shares = Observation(torch.zeros(16, 3), pictures, sentences), []
     settings = algorithm("grpo").Config(
-        epochs=2, group=16, minibatches=2, learning_rate=1e-2, level="chunk"
+        epochs=2, group=8, minibatches=2, learning_rate=3e-3, level="chunk"
     )
     learner, draw = algorithm("grpo").Learner(policy, settings, 0), torch.Generator().manual_seed(0)
     batch = {name: value[None] for name, value in policy.to_batch(observed).items()}
     one = torch.ones(1, 16)
-    with ChatServer(folder) as server:
-        player = player_of(
-            SimpleNamespace(policy=policy.config.model_copy(update={"engine": server.url})), policy
+    player = player_of(
+        SimpleNamespace(policy=policy.config.model_copy(update={"engine": url})), policy
+    )
+    players = InProcess(SimpleNamespace(policy=player, version=0))
+    for version in range(rollouts):
+        players.start(version, {})
+        chunk = player.act(observed, True, draw)
+        rewards = (chunk.actions[:, :, 0] * side[:, None] > 0).float()
+        shares.append(float(rewards.mean()))
+        drawn, log_probs = chunk.drawn[None], chunk.log_probs[None]
+        learner.update(
+            Rollout(batch, batch, drawn, log_probs, rewards[None], one, one, one, one, 0 * one)
         )
-        players = InProcess(SimpleNamespace(policy=player, version=0))
-        for version in range(8):
-            players.start(version, {})
-            chunk = player.act(observed, True, draw)
-            rewards = (chunk.actions[:, :, 0] > 0).float()
-            paid.append(float(rewards.mean()))
-            learner.update(
-                Rollout(
-                    batch,
-                    batch,
-                    chunk.drawn[None],
-                    chunk.log_probs[None],
-                    rewards[None],
-                    one,
-                    one,
-                    one,
-                    one,
-                    0 * one,
-                )
-            )
-        assert player.engine.version == 7 and player.difference < 1e-5
-    assert paid[0] < 0.8 and paid[-1] > 0.9
+    return shares, player
+
+
+def test_grpo_learns_two_marks_from_what_the_engine_draws(folder):
+    with ChatServer(folder) as server:
+        shares, player = rewarded(policy_of(folder, horizon=1), server.url, 32)
+        assert player.engine.version == 31 and player.difference < 1e-5
+    assert shares[0] < 0.7 and np.mean(shares[-4:]) > 0.85, shares
 
 
 def test_features_of_older_weights_are_refused(folder):
@@ -375,6 +376,11 @@ def test_vllm_itself_gives_the_trainers_log_probabilities(tmp_path):
             learn(policy, 0.05)
             actor.synchronise(version)
             assert actor.check() < 1e-5
+        shares, player = rewarded(
+            policy_of(folder, horizon=1), "http://127.0.0.1:18437/v1", ROLLOUTS
+        )
+        assert player.engine.version == ROLLOUTS - 1 and player.difference < 1e-4
+        assert shares[0] < 0.7 and np.mean(shares[-4:]) > 0.85, shares
     finally:
         process.terminate()
         process.wait(60)

@@ -64,11 +64,11 @@ class GrootN17(Groot):
         grid = torch.tensor([[1, *grid] for grid in grids] * len(pixels), device=pixels.device)
         after = self.tokenizer.ids(AFTER) if self._chats else []
         token_ids = [[*tokens, *after] for tokens in self.tokenize(batch[arrays.NAME])]
-        ids, mask = padded(token_ids, pixels.device, self._before(grids), self.multiple)
+        ids, mask = padded(token_ids, pixels.device, self._beginning(grids), self.multiple)
         state = self.padded_state(batch)
         return {"pixels": pixels, "grid": grid, "ids": ids, "mask": mask, "state": state}
 
-    def _before(self, grids: list[tuple[int, int]]) -> list[int]:
+    def _beginning(self, grids: list[tuple[int, int]]) -> list[int]:
         """Return the tokens of a chat's beginning, and of pictures with these grids of patches."""
         config = self.network.config[COSMOS]
         merged = config["vision_config"]["spatial_merge_size"] ** 2
@@ -125,7 +125,9 @@ class GrootN17(Groot):
         pixels = _by_area(pixels, first) if area else _bicubic(pixels, target)
         vision = self.network.vlm.config.vision_config
         square = vision.patch_size * vision.spatial_merge_size
-        return _bicubic(pixels, smart_resize(*pixels.shape[2:], square, *keys["pixels"]))
+        height, width = pixels.shape[2:]
+        least, most = keys["pixels"]
+        return _bicubic(pixels, smart_resize(height, width, square, least, most))
 
     def _prefix(self, inputs: Batch) -> Prefix:
         prefix: Prefix = self.network.prefix(
@@ -165,11 +167,9 @@ def _by_area(pixels: Tensor, edge: int) -> Tensor:
     if height < down or width < right:
         rows = _interpolated(pixels.int(), right) >> 4
         first, second, weight = _neighbours(height, down, pixels.device)
-        parts = [
-            rows[:, :, place] * share[:, None] >> 16
-            for place, share in ((first, 2048 - weight), (second, weight))
-        ]
-        return ((sum(parts) + 2) >> 2).float().clamp(0.0, 255.0)
+        upper = rows[:, :, first] * (2048 - weight)[:, None] >> 16
+        lower = rows[:, :, second] * weight[:, None] >> 16
+        return ((upper + lower + 2) >> 2).float().clamp(0.0, 255.0)
     weights = [
         _shares(size, result, pixels.device) for size, result in ((height, down), (width, right))
     ]
