@@ -101,7 +101,8 @@ def measured(rank: int, rounds: int, folder: Path) -> dict[str, float]:
                 have_version=-1, have_sha256=have.sha256, have_file=have.version
             )
             size = sum(
-                part.ByteSize() for part in client._stub.NextPolicy(request, metadata=client._who)
+                part.ByteSize()
+                for part in client._stub.NextPolicy(request, metadata=client._metadata)
             )
             for name, took in (
                 ("writes", wrote - began),

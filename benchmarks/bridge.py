@@ -68,7 +68,7 @@ from rlinf_core.policies.serialization import policy_name  # noqa: E402
 from rlinf_core.tasks.task import load_task  # noqa: E402
 from rlinf_core.trainer.policy_flush import PolicyFlush  # noqa: E402
 
-LENGTH, HEARING, STATION = 50, 8, "a"  # an episode's name begins with its station's
+LENGTH, HEARING, STATION_KEY = 50, 8, "a"  # an episode's name begins with its station's
 DIGEST = "0123456789abcdef" * 4  # of the weights that adapters are for
 
 
@@ -191,18 +191,20 @@ def upload(root: Path, count: int, rounds: int, agentlace: Path | None) -> dict[
         Child(serve_raw) as raw,
         contextlib.ExitStack() as more,
     ):
-        client = BridgeClient(f"127.0.0.1:{ours.pipe.recv()}", STATION)
+        client = BridgeClient(f"127.0.0.1:{ours.pipe.recv()}", STATION_KEY)
         call = raw_call(raw.pipe.recv())
         theirs = more.enter_context(Child(serve_agentlace, agentlace)) if agentlace else None
         ports = theirs.pipe.recv() if theirs else None
         for number in range(-1, rounds):  # the first one only warms up
             sent_s, recorded_s, size = upload_ours(
-                spool, client, messages, f"{STATION}-{number + 1}"
+                spool, client, messages, f"{STATION_KEY}-{number + 1}"
             )
             seconds_by_name = {
                 "ours": sent_s,
                 "ours_recorded": recorded_s + sent_s,
-                "grpc": upload_raw(call, sorted(spool.root.glob(f"sent/{STATION}-{number + 1}-*"))),
+                "grpc": upload_raw(
+                    call, sorted(spool.root.glob(f"sent/{STATION_KEY}-{number + 1}-*"))
+                ),
             }
             if ports:
                 seconds_by_name |= {

@@ -40,7 +40,7 @@ from benchmarks.figures import write  # noqa: E402
 from rlinf_core.deploy.bridge.client import (  # noqa: E402
     BridgeClient,
     Sender,  # noqa: E402
-    described,
+    episode_offer,
     parts,
 )
 from rlinf_core.episodes import Episode, read_episode  # noqa: E402
@@ -401,7 +401,7 @@ def one(r: Random, pipeline: Pipeline, name: str, place: str) -> str:
         with contextlib.suppress(Exception):  # what cannot even be sealed goes on as it is
             seal(folder)
     if place == "way":
-        episode = described(folder)
+        episode = episode_offer(folder)
         spoiled = spoil_parts(r, list(parts(folder, episode, [0] * len(episode.files))))
         reply = pipeline.client._call(pipeline.client._stub.Upload, iter(spoiled), 60.0)
         if reply.stored == bool(reply.error):

@@ -19,14 +19,14 @@ from benchmarks.interlock_oracle import Oracle
 from rlinf_core.core.errors import RecipeError
 from rlinf_core.core.rotation import product, to_quaternion
 from rlinf_core.interlock import (
+    ArmReport,
     Chunk,
     EStop,
     Inputs,
     Limits,
     Mode,
-    Other,
     State,
-    adopt,
+    adopt_limits,
     loosened,
     step,
     with_values,
@@ -604,7 +604,7 @@ class World:
                 wanted[key] = value
         other = self.lasting("other")
         if other is not None:
-            wanted["others"] = (Other("left", other),)
+            wanted["others"] = (ArmReport("left", other),)
         return wanted
 
     # One tick
@@ -627,7 +627,7 @@ class World:
             chunks=self.chunks(), late_s=late_s, **self.pose_inputs(), **self.request_inputs()
         )
         if neighbour is not None:
-            inputs = replace(inputs, others=(*inputs.others, Other("right", neighbour.blocked)))
+            inputs = replace(inputs, others=(*inputs.others, ArmReport("right", neighbour.blocked)))
         try:
             self.state, self.output, self.events = step(self.limits, self.state, inputs, self.now)
         except Exception as error:
@@ -649,7 +649,7 @@ class World:
         new = tightened(self.random, self.limits, self.original, self.state.mode is Mode.DISARMED)
         if new is None:
             return
-        state, refused = adopt(new, self.state, self.limits)
+        state, refused = adopt_limits(new, self.state, self.limits)
         if not refused:
             self.state, self.limits = state, new
             self.oracle.limit(asdict(new))

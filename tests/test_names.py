@@ -95,24 +95,15 @@ DENIED_ALONE = frozenset(
 PACKAGES = ("rlinf_core/", "ros_ws/src/", "sim_bridges/")
 # These parts still have such names.
 UNREAD = (
-    "rlinf_core/interlock/",
-    "rlinf_core/deploy/bridge/",
-    "rlinf_core/data/replay",
-    "rlinf_core/cli/replay",
     "rlinf_core/trainer/distributed/replay_shards",
     "rlinf_core/agentic/jail_drill",
-    "ros_ws/src/rlinf_tools/rlinf_tools/drill",
 )
 # Keys of files, protocols and the command line, which keep their names, and the command `rlinf why`.
 FIELDS = {
-    "rlinf_core/cli/check.py": {"what"},
-    "rlinf_core/cli/parsers.py": {"what"},
-    "rlinf_core/cli/station.py": {"what"},
     "rlinf_core/cli/why.py": {"why"},
     "rlinf_core/core/usage.py": {"began"},
     "rlinf_core/deploy/releases/record.py": {"begun"},
     "rlinf_core/page/controls.py": {"what"},
-    "rlinf_core/page/views.py": {"WHY"},
     "rlinf_core/tasks/rewards/geometry.py": {"what"},
 }
 WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+")

@@ -14,7 +14,7 @@ from rlinf_core.robots.config import load_robot, robots
 
 
 def check_command(
-    what: str,
+    kind: str,
     simulator: str,
     robot: str | None,
     task: str | None,
@@ -27,13 +27,13 @@ def check_command(
     video: Path | None = None,
 ) -> int:
     """Print every check of a simulator, of the jail or of a model; 1 if one failed."""
-    if what == "jail":
+    if kind == "jail":
         return check_jail(json_file)
     if not simulator:
         raise RecipeError(
-            f"rlinf check {what}: expected a {'path' if what == 'model' else 'name'}, got none"
+            f"rlinf check {kind}: expected a {'path' if kind == 'model' else 'name'}, got none"
         )
-    if what == "model":
+    if kind == "model":
         return check_model(Path(simulator), data, recipe_name, overrides, json_file)
     from sim_bridges.core.conformance import Row, checks
 

@@ -1029,7 +1029,7 @@ def _parser() -> argparse.ArgumentParser:
             "picture taken with --write."
         ),
     )
-    camera.add_argument("what", choices=["locate", "align"])
+    camera.add_argument("request", choices=["locate", "align"])
     camera.add_argument("name", **STATIONS_RECIPE)
     camera.add_argument("camera", help="its name in robot.yaml")
     camera.add_argument(
@@ -1079,7 +1079,7 @@ def _parser() -> argparse.ArgumentParser:
         "test a simulator, the jail, or the fit of a policy to a data set and a station",
     )
     check.add_argument(
-        "what",
+        "kind",
         choices=["sim", "jail", "model"],
         help="sim: a simulator of sim_bridges/; "
         "jail: the jail for "

@@ -503,14 +503,14 @@ def _policies(commands: Commands) -> None:
             "keep stations at one version, also when newer ones are published",
         )
     )
-    what = pin.add_mutually_exclusive_group(required=True)
-    what.add_argument(
+    target = pin.add_mutually_exclusive_group(required=True)
+    target.add_argument(
         "--version",
         type=at_least(1, int),
         metavar="N",
         help="policies/policy-<N>.safetensors of the run",
     )
-    what.add_argument("--off", action="store_true", help="release them again")
+    target.add_argument("--off", action="store_true", help="release them again")
     pin.add_argument(
         "--stations", nargs="+", **SEVERAL, metavar="STATION", help="only these (default: all)"
     )
@@ -534,7 +534,7 @@ def station_commands(commands: Commands) -> None:
     """Add the commands for a running station."""
 
     def of(
-        parent: Commands, name: str, text: str, more: str, run: str = "visit", **words: str
+        parent: Commands, name: str, text: str, more: str, run: str = "send_request", **words: str
     ) -> argparse.ArgumentParser:
         parser = command(parent, name, f"cli.station:{run}", text, more or None)
         for word, meaning in words.items():
@@ -553,7 +553,7 @@ def station_commands(commands: Commands) -> None:
             metavar="SECONDS",
             help="how long to look for the station (default: 5)",
         )
-        parser.set_defaults(what=name)
+        parser.set_defaults(request=name)
         return parser
 
     of(
@@ -613,7 +613,7 @@ def station_commands(commands: Commands) -> None:
         ),
     )
     node = {
-        "run": "of_node",
+        "run": "send_node_request",
         "node": "its name in `rlinf status`, e.g. environment, left/interlock, camera/wrist/camera",
     }
     parameter_help = {"parameter": "its name in `rlinf param list`"}

@@ -106,25 +106,25 @@ def _robot_of(recording: Path) -> str:
     return str(document.get("station", {}).get("robot", "")) if isinstance(document, dict) else ""
 
 
-def _limits_difference(recording: Path, ours: Path) -> str:
+def _limits_difference(recording: Path, limits_file: Path) -> str:
     """The keys of the attached limits file that differ, in words."""
     import yaml
 
     try:
-        theirs, mine = (
+        recorded_limits, station_limits = (
             yaml.safe_load(attachment(recording, "limits.yaml") or b""),
-            yaml.safe_load(ours.read_text()),
+            yaml.safe_load(limits_file.read_text()),
         )
     except (OSError, yaml.YAMLError):
         return ""
-    if not isinstance(theirs, dict) or not isinstance(mine, dict):
+    if not isinstance(recorded_limits, dict) or not isinstance(station_limits, dict):
         return ""
-    names = [name for name in sorted({*theirs, *mine}) if theirs.get(name) != mine.get(name)]
-    return (
-        f" ({', '.join(f'{name} {theirs.get(name)}, here {mine.get(name)}' for name in names)})"
-        if names
-        else ""
-    )
+    differences = [
+        f"{name} {recorded_limits.get(name)}, here {station_limits.get(name)}"
+        for name in sorted({*recorded_limits, *station_limits})
+        if recorded_limits.get(name) != station_limits.get(name)
+    ]
+    return f" ({', '.join(differences)})" if differences else ""
 
 
 def _play(recipe: Recipe, actions: RecordedActions, run_dir: Path) -> int:

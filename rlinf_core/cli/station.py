@@ -22,8 +22,13 @@ from rlinf_core.robots.drivers import SIMULATOR
 CLIENT = "the ROS client of this command"  # it calls terminal.notify_started
 
 
-def visit(
-    what: str, name: str, overrides: list[str], timeout_s: float, cause: str = "", words: str = ""
+def send_request(
+    request: str,
+    name: str,
+    overrides: list[str],
+    timeout_s: float,
+    cause: str = "",
+    words: str = "",
 ) -> int:
     """Send a request to the recipe's station (``rlinf_tools.station_client``).
 
@@ -34,13 +39,13 @@ def visit(
         sys.executable,
         "-m",
         "rlinf_tools.station_client",
-        what,
+        request,
         "--station",
         recipe.station.name,
         "--timeout",
         str(timeout_s),
     ]
-    if what == "status":
+    if request == "status":
         root = f"/{recipe.station.name}/"
         command += [
             f"--recipe={name}",
@@ -59,8 +64,8 @@ def visit(
     return foreground(command, ros_environment(recipe.station.domain), CLIENT)
 
 
-def of_node(
-    what: str,
+def send_node_request(
+    request: str,
     node: str,
     name: str,
     overrides: list[str],
@@ -77,7 +82,7 @@ def of_node(
         sys.executable,
         "-m",
         "rlinf_tools.node_client",
-        what,
+        request,
         f"--station={recipe.station.name}",
         f"--node={node}",
         f"--parameter={parameter}",
@@ -138,7 +143,7 @@ def first_motion(name: str, overrides: list[str], arm: str, json_file: Path | No
 
 
 def camera(
-    what: str,
+    request: str,
     name: str,
     camera: str,
     overrides: list[str],
@@ -167,7 +172,7 @@ def camera(
             "looks the same after half a turn, so its orientation is ambiguous. Cover a row of "
             "squares and give one less, or use another board"
         )
-    if (what, on) == ("locate", TOOL) and not station_robot(recipe).tool_frame:
+    if (request, on) == ("locate", TOOL) and not station_robot(recipe).tool_frame:
         raise RecipeError(
             "--on: expected base, since robot.yaml has no tool frame (tool_frame: ''), got tool. "
             "Name that frame, e.g. tool_frame: tcp"
@@ -178,7 +183,7 @@ def camera(
         sys.executable,
         "-m",
         "rlinf_tools.camera_client",
-        what,
+        request,
         name,
         camera,
         *overrides,

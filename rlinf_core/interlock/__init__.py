@@ -6,20 +6,20 @@ This is not a functional-safety certified device.
 from rlinf_core.interlock.core import step
 from rlinf_core.interlock.limits import Limits, loosened
 from rlinf_core.interlock.limits_file import load_limits, load_with_loosest, loosest, with_values
-from rlinf_core.interlock.tick import State, adopt, unwatched
+from rlinf_core.interlock.tick import State, adopt_limits, after_unobserved_time
 from rlinf_core.interlock.types import (
     OPERATOR,
     Applied,
+    ArmReport,
     Chunk,
     EStop,
     Event,
     Inputs,
     Mode,
-    Other,
     Output,
     Pose,
 )
-from rlinf_core.interlock.watch import enabled, standing_faults, unready
+from rlinf_core.interlock.watch import active_faults, enabled, missing_inputs
 
 __all__ = [
     "OPERATOR",
@@ -30,19 +30,19 @@ __all__ = [
     "Inputs",
     "Limits",
     "Mode",
-    "Other",
+    "ArmReport",
     "Output",
     "Pose",
     "State",
-    "adopt",
+    "adopt_limits",
     "enabled",
     "load_limits",
     "load_with_loosest",
     "loosened",
     "loosest",
-    "standing_faults",
+    "active_faults",
     "step",
-    "unready",
-    "unwatched",
+    "missing_inputs",
+    "after_unobserved_time",
     "with_values",
 ]

@@ -183,7 +183,12 @@ def measured_at_rest(limits: Limits, track: Track) -> bool:
 
 
 def update_track(
-    limits: Limits, track: Track, sample: Coordinates | None, age_ns: int, now_ns: int, anew: bool
+    limits: Limits,
+    track: Track,
+    sample: Coordinates | None,
+    age_ns: int,
+    now_ns: int,
+    may_relocate: bool,
 ) -> Track:
     """Advance the track by one tick.
 
@@ -196,8 +201,8 @@ def update_track(
         sample: the newest measured coordinates; None if there is no finite sample.
         age_ns: age of the sample.
         now_ns: time of this tick.
-        anew: True while nothing is armed. The arm may then be found at rest anywhere. Otherwise a
-            place that has jumped and stays is a fault, for people to look at.
+        may_relocate: True while nothing is armed: the arm may then rest at any new place.
+            Otherwise a place that has jumped and stays is a fault, which a person inspects.
     """
     if sample is None:
         return Track(track.at, track.sampled_ns, track.jumped, None, 0, False)
@@ -209,7 +214,7 @@ def update_track(
     valid = track.at is not None and _within(
         limits, track.at, sample, (NOISE_M, NOISE_RAD), since_s
     )
-    if valid or (rested >= limits.settle_ticks and (anew or track.at is None)):
+    if valid or (rested >= limits.settle_ticks and (may_relocate or track.at is None)):
         return Track(sample, sampled_ns, False, rest, rested, True)
     return Track(track.at, sampled_ns, True, rest, rested, False)
 

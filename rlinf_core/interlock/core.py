@@ -16,7 +16,7 @@ from rlinf_core.interlock.limits import Limits
 from rlinf_core.interlock.tick import STOPPED, UNSEEN, State, Tick
 from rlinf_core.interlock.types import (
     COMMAND_TOPICS,
-    MAX_LEAP,
+    MAX_SEQ_GAP,
     NS,
     OPERATOR,
     Chunk,
@@ -27,12 +27,12 @@ from rlinf_core.interlock.types import (
 )
 from rlinf_core.interlock.watch import (
     HANDING_BACK,
-    OF_THE_POLICY,
     OPERATOR_SILENT,
+    POLICY_CAUSES,
     enabled,
     follows_nothing,
+    missing_inputs,
     others,
-    unready,
 )
 
 
@@ -73,9 +73,9 @@ class _Stages(Tick):
         if self.obstacles or self.others:
             # this hold ends with the next command and must not hide an obstacle
             silence = "stale_command"
-            besides = (silence,) if self.cause == silence else ()
+            ignored = (silence,) if self.cause == silence else ()
             by_policy = self.chunk is not None and self.chunk.source != OPERATOR
-            lasting = others(self.inputs, *besides, *(() if by_policy else OF_THE_POLICY))
+            lasting = others(self.inputs, *ignored, *(() if by_policy else POLICY_CAUSES))
             for cause in [*self.obstacles, *lasting]:
                 self.hold(cause, only_active=self.cause != silence)
         if self.chunk is not None and self.not_enabled(self.chunk):
@@ -133,7 +133,7 @@ class _Stages(Tick):
         if inputs.arm is False and self.mode is not Mode.FAULT:
             self.drop_chunk()
             self.enter(Mode.DISARMED, "")
-        ready = self.track.valid and not self.standing and not unready(inputs)
+        ready = self.track.valid and not self.standing and not missing_inputs(inputs)
         suppressed = self.suppress_setpoint and self.arm is not None
         if suppressed and (
             self.recovering
@@ -232,7 +232,7 @@ class _Stages(Tick):
         elif chunk.seq <= seq:
             self.event("dropped", "out_of_order", chunk)
         # a number this large, once stored, would put all later ones out of order
-        elif seq >= 0 and chunk.seq - seq > MAX_LEAP:
+        elif seq >= 0 and chunk.seq - seq > MAX_SEQ_GAP:
             self.refuse("seq", chunk)
         else:
             self.sessions[chunk.source] = (session, chunk.seq)
@@ -297,7 +297,7 @@ class _Stages(Tick):
             # the other arms hear of it, whatever already holds this one
             self.held_now = self.held_now or HANDING_BACK
             return HANDING_BACK
-        waits = others(self.inputs, *OF_THE_POLICY) if chunk.source == OPERATOR else self.others
+        waits = others(self.inputs, *POLICY_CAUSES) if chunk.source == OPERATOR else self.others
         return "" if self.mode is Mode.ACTIVE else self.misaligned() or "".join(waits[:1])
 
     def commands(self, source: str) -> bool:
@@ -348,7 +348,7 @@ class _Stages(Tick):
         )
 
     def not_by_policy(self) -> str:
-        """Return the cause in ``OF_THE_POLICY`` that this arm waits for, or an empty string."""
+        """Return the cause in ``POLICY_CAUSES`` that this arm waits for, or an empty string."""
         if not self.is_enabled():
             return "enable"
         moved = self.commander == OPERATOR and not self.trajectory.still
@@ -356,12 +356,12 @@ class _Stages(Tick):
 
     # S2, S7, S8, S12: motion
     def move(self) -> None:
-        wanted, window_end = self.wanted()
+        desired, window_end = self.desired_velocities()
         if self.trajectory.motions:
-            self.trajectory.move(wanted, self.now, window_end)
+            self.trajectory.move(desired, self.now, window_end)
 
-    def wanted(self) -> tuple[Coordinates, int]:
-        """Return the wanted velocities, and the end of the current action's window [ns]."""
+    def desired_velocities(self) -> tuple[Coordinates, int]:
+        """Return the desired velocities, and the end of the current action's window [ns]."""
         chunk, trajectory = self.chunk, self.trajectory
         if self.mode is not Mode.ACTIVE or chunk is None:
             return (trajectory.homing() if self.is_realigning() else trajectory.zeros()), 0
@@ -375,8 +375,8 @@ class _Stages(Tick):
         if index < 0 or index == count:
             return trajectory.zeros(), 0
         distance = self.inputs.distance
-        wanted = trajectory.play(chunk, index, self.arm, None if distance is None else distance[0])
-        return wanted, chunk.observation_stamp_ns + (index + 1) * dt_ns
+        desired = trajectory.play(chunk, index, self.arm, None if distance is None else distance[0])
+        return desired, chunk.observation_stamp_ns + (index + 1) * dt_ns
 
     def is_realigning(self) -> bool:
         """Return True while the set-point goes to the arm, or has arrived there.
@@ -389,7 +389,7 @@ class _Stages(Tick):
         may = (
             (self.mode is Mode.ARMED or (self.mode is Mode.HOLD and self.cause == "realigning"))
             and all(cause == "contact" for cause in self.obstacles)
-            and not others(self.inputs, "realigning", *OF_THE_POLICY)
+            and not others(self.inputs, "realigning", *POLICY_CAUSES)
         )
         if (
             not may

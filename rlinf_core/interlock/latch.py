@@ -63,13 +63,13 @@ class Latch:
         self.robot = place.removeprefix(ROBOT) if place.startswith(ROBOT) else ""
         self.path = Path(place) if place and not self.robot else None
         self.domain = shell_domain() if self.robot else -1
-        self.noted = ""
+        self.written_mode = ""
 
-    def why_latched(self) -> str:
+    def latch_reason(self) -> str:
         """Return the reason to start latched, with the file, or "" if the robot was disarmed."""
         if not self.robot:
             records = [_read(self.path)] if self.path and os.path.lexists(self.path) else []
-            return next(filter(None, map(_why, records)), "")
+            return next(filter(None, map(_reason, records)), "")
         try:
             records = list(self._records())
         except OSError as error:
@@ -82,11 +82,11 @@ class Latch:
         unreadable = [record for record in records if record.trouble]
         of_domain = [record for record in records if record.domain == self.domain]
         newest = [max(candidates, key=_order) for candidates in (of_domain, records) if candidates]
-        return next(filter(None, map(_why, [*unreadable, *newest])), "")
+        return next(filter(None, map(_reason, [*unreadable, *newest])), "")
 
-    def note(self, mode: str) -> str:
+    def write(self, mode: str) -> str:
         """Write durably that the robot is ARMED or DISARMED; return the error text, or ""."""
-        if not (self.robot or self.path) or mode == self.noted:
+        if not (self.robot or self.path) or mode == self.written_mode:
             return ""
         path = self.path
         try:
@@ -98,13 +98,13 @@ class Latch:
                 text = mode
             _write(path, text)
         except OSError as error:
-            why = error.strerror or str(error)
+            reason = error.strerror or str(error)
             where = f"{path} " if path else ""
             return (
-                f"latch_file {where}cannot be written: {why}. A stop would not survive a restart. "
-                f"Free disk space, or create the folder for all users: {MAKE}"
+                f"latch_file {where}cannot be written: {reason}. A stop would not survive a "
+                f"restart. Free disk space, or create the folder for all users: {MAKE}"
             )
-        self.noted = mode
+        self.written_mode = mode
         return ""
 
     @property
@@ -170,7 +170,7 @@ def _order(record: Record) -> tuple[int, bool]:
     return record.number, record.mode != DISARMED
 
 
-def _why(record: Record) -> str:
+def _reason(record: Record) -> str:
     if record.trouble:
         return (
             f"{record.path}: expected {DISARMED} or ARMED and a number, got {record.trouble}. It "
@@ -212,14 +212,14 @@ def _owner(path: Path) -> str:
 def _write(path: Path, text: str) -> None:
     """Replace a file atomically, in a folder that other users may also write to."""
     handle, name = tempfile.mkstemp(prefix=".rlinf-latch.", dir=path.parent)
-    aside = Path(name)
+    temporary = Path(name)
     try:
         with open(handle, "w") as file:
             os.fchmod(handle, 0o644)  # readable for every user, whatever the umask is
             file.write(text)
-        publish_file(aside, path)
+        publish_file(temporary, path)
     except OSError:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 
@@ -228,7 +228,7 @@ def lock_of(name: str) -> str:
     return f"interlock/{shell_domain()}/{name.strip('/') or 'station'}"
 
 
-def only_one(namespace: str, commands: Iterable[str] = ()) -> ExitStack:
+def exclusive_command(namespace: str, commands: Iterable[str] = ()) -> ExitStack:
     """Hold the right to command one arm until the result is closed.
 
     Args:

@@ -199,9 +199,9 @@ def resting(motions: Iterable[Motion]) -> bool:
 
 
 def advance(
-    group: Group, motion: Motion, wanted: Numbers, share: float = 1.0
+    group: Group, motion: Motion, desired: Numbers, share: float = 1.0
 ) -> tuple[Motion, frozenset[str]]:
-    """Advance one tick towards the wanted velocity.
+    """Advance one tick towards the desired velocity.
 
     Zero stops within the acceleration, along the path. If ``motion`` can stop inside the workspace,
     so can the result. A plan above its speed limit, which a tightened limit can cause, brakes along
@@ -210,28 +210,28 @@ def advance(
     Args:
         group: the coordinates and their limits.
         motion: the current state.
-        wanted: the velocity to approach.
+        desired: the velocity to approach.
         share: fraction of the speed limit that holds now.
 
     Returns:
-        The next state, and the names of the limits that changed the wanted velocity.
+        The next state, and the names of the limits that changed the desired velocity.
     """
-    if motion.still and not any(wanted):
+    if motion.still and not any(desired):
         return motion.one_tick_later(), _NONE
     active = _NONE
     fastest = group.speed * share
-    speed = group.norm(wanted)
+    speed = group.norm(desired)
     current = group.norm(motion.velocity)
     if speed > fastest:
         active |= {"speed"}
-        wanted = tuple([v * fastest / speed for v in wanted])
+        desired = tuple([v * fastest / speed for v in desired])
     walls = not group.far_from_walls(motion.position, current)
-    if current > fastest * (1.0 + _SAME_SPEED) and any(wanted):
+    if current > fastest * (1.0 + _SAME_SPEED) and any(desired):
         active |= {"speed"}
-        wanted = goal = tuple([v * fastest / current for v in motion.velocity])
+        desired = goal = tuple([v * fastest / current for v in motion.velocity])
     else:
-        goal = _towards_walls(group, motion.position, wanted) if walls else wanted
-    if goal != wanted:
+        goal = _towards_walls(group, motion.position, desired) if walls else desired
+    if goal != desired:
         active |= {group.name}
     velocity = _within_acceleration(group, motion.velocity, goal)
     if velocity is not goal:
@@ -266,43 +266,43 @@ def stopping_speed(distance: float, acceleration: float, tick: float) -> float:
     return min(math.sqrt(half * half + 2.0 * acceleration * distance) - half, distance / tick)
 
 
-def _towards_walls(group: Group, position: Numbers, wanted: Numbers) -> Numbers:
-    """Slow ``wanted`` down before the walls.
+def _towards_walls(group: Group, position: Numbers, desired: Numbers) -> Numbers:
+    """Slow ``desired`` down before the walls.
 
     The result slides along the walls, or slows down as a whole if the group moves together.
     """
     if group.together and group.low:
-        speed = group.norm(wanted)
+        speed = group.norm(desired)
         far = min(
             (
                 (hi - p if v > 0.0 else p - lo) * speed / abs(v)
-                for lo, p, hi, v in zip(group.low, position, group.high, wanted, strict=True)
+                for lo, p, hi, v in zip(group.low, position, group.high, desired, strict=True)
                 if v
             ),
             default=math.inf,
         )
         fastest = stopping_speed(far, group.acceleration, group.tick)
-        return wanted if speed <= fastest else tuple(v * fastest / speed for v in wanted)
+        return desired if speed <= fastest else tuple(v * fastest / speed for v in desired)
     if group.low:
-        braking, tick = group.acceleration / math.sqrt(len(wanted)), group.tick
-        wanted = tuple(
+        braking, tick = group.acceleration / math.sqrt(len(desired)), group.tick
+        desired = tuple(
             [
                 max(
                     -stopping_speed(p - lo, braking, tick),
                     min(v, stopping_speed(hi - p, braking, tick)),
                 )
-                for lo, p, hi, v in zip(group.low, position, group.high, wanted, strict=True)
+                for lo, p, hi, v in zip(group.low, position, group.high, desired, strict=True)
             ]
         )
     if any(position):
         away = math.hypot(*position)
-        outward = sum(map(mul, position, wanted)) / away
+        outward = sum(map(mul, position, desired)) / away
         fastest = stopping_speed(group.radius - away, 0.5 * group.acceleration, group.tick)
         if outward > fastest:
-            wanted = tuple(
-                v - (outward - fastest) * p / away for p, v in zip(position, wanted, strict=True)
+            desired = tuple(
+                v - (outward - fastest) * p / away for p, v in zip(position, desired, strict=True)
             )
-    return wanted
+    return desired
 
 
 def _within_acceleration(group: Group, velocity: Numbers, goal: Numbers) -> Numbers:

@@ -104,8 +104,8 @@ FAULT = Discriminated("kind", _fault, lambda: list(FAULTS))
 MAYBE_FAULT = Discriminated("kind", _fault, lambda: list(FAULTS), optional=True)
 
 
-class Say(Settings):
-    """An act of the people around the arm, or of the robot."""
+class StationInputs(Settings):
+    """Inputs that people, the robot or a second publisher change during the scenario."""
 
     estop: Literal["released", "press", "silent"] = Field(
         "released", description="state of the pendant's e-stop. `silent` means a cut cable"
@@ -139,7 +139,7 @@ class Scenario(Settings):
     inject: Annotated[Fault | None, MAYBE_FAULT] = Field(
         None, description="kind of change to the messages"
     )
-    say: Say | None = Field(None, description="action of people or of the robot")
+    inputs: StationInputs | None = Field(None, description="state of the station's other inputs")
     process: str = Field("", description="process that receives the signal")
     signal: Literal["KILL", "STOP"] | None = Field(None, description="name of the signal")
     seconds: Positive | None = Field(
@@ -176,9 +176,9 @@ class Scenario(Settings):
 
     @model_validator(mode="after")
     def _something_goes_wrong(self) -> Scenario:
-        if not (self.inject or self.say or self.process):
+        if not (self.inject or self.inputs or self.process):
             raise ValueError(
-                "expected a disturbance: 'inject', 'say' or 'process'; got none of them"
+                "expected a disturbance: 'inject', 'inputs' or 'process'; got none of them"
             )
         if bool(self.process) != bool(self.signal):
             raise ValueError("expected 'process' and 'signal' together, got one of them")

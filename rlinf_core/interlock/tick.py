@@ -1,6 +1,6 @@
 """The core's state from tick to tick, and the working copy of one tick.
 
-The stages of a tick are in ``core``. ``adopt`` takes the state over to tightened limits.
+The stages of a tick are in ``core``. ``adopt_limits`` takes the state over to tightened limits.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from rlinf_core.interlock.motion import Motion, resting
 from rlinf_core.interlock.trajectory import Trajectory
 from rlinf_core.interlock.types import NS, OPERATOR, Chunk, Events, Inputs, Mode, Window
 from rlinf_core.interlock.watch import (
-    OTHER,
+    ARM_PREFIX,
     RECOVERING,
     OperatorWatch,
+    active_faults,
     count_contacts,
     obstacles,
     others,
-    standing_faults,
 )
 
 NEVER_NS = -(1 << 63)
@@ -70,7 +70,7 @@ class State:
         return resting(self.motions)
 
 
-def unwatched(state: State) -> State:
+def after_unobserved_time(state: State) -> State:
     """Return the state after an unobserved time, disarmed.
 
     The arm may have been guided meanwhile, and a controller may follow the set-point again. The
@@ -81,7 +81,7 @@ def unwatched(state: State) -> State:
     )
 
 
-def adopt(limits: Limits, state: State, old: Limits) -> tuple[State, str]:
+def adopt_limits(limits: Limits, state: State, old: Limits) -> tuple[State, str]:
     """Take the state over to changed limits (S19).
 
     Args:
@@ -113,7 +113,7 @@ def adopt(limits: Limits, state: State, old: Limits) -> tuple[State, str]:
 LATE_TICKS = 1.0  # after a later tick, the robot side has stood at the last target
 STALLED_S = 0.1  # a later tick is a hold, and commands from the gap are dropped
 GRIPPER = "gripper/state"  # an input that may be silent
-HAND = "gripper"  # prefix of a robot fault that concerns its gripper
+GRIPPER_PREFIX = "gripper"  # prefix of a robot fault that concerns its gripper
 STOPPED = (Mode.DISARMED, Mode.FAULT)
 # faults that stand as long as the arm's place is unknown
 UNSEEN = ("stale_state", "state_frame", "state_units")
@@ -144,7 +144,7 @@ class Tick:
             count_contacts(limits, state.contacts, inputs.wrench),
             state.diverged_ticks,
         )
-        self.standing = standing_faults(limits, inputs, self.contacts)
+        self.standing = active_faults(limits, inputs, self.contacts)
         stalled = ["stalled"] if inputs.late_s > STALLED_S else []
         self.obstacles, self.others = (
             obstacles(limits, inputs, self.contacts) + stalled,
@@ -158,9 +158,14 @@ class Tick:
             self.trajectory.rest()
         self.sample = measured(limits, inputs)
         fresh = inputs.pose_age_ns <= limits.stale_state * NS
-        anew = self.mode in STOPPED
+        may_relocate = self.mode in STOPPED
         self.track = update_track(
-            limits, state.track, self.sample if fresh else None, inputs.pose_age_ns, now_ns, anew
+            limits,
+            state.track,
+            self.sample if fresh else None,
+            inputs.pose_age_ns,
+            now_ns,
+            may_relocate,
         )
         # an old sample may show the previous place
         self.placed = self.sample if inputs.restart and fresh else None
@@ -172,11 +177,11 @@ class Tick:
         has_gripper = limits.gripper_width > 0.0  # otherwise the last group is the arm's own
         lost = has_gripper and (
             GRIPPER in inputs.silent
-            or inputs.robot_fault.startswith(HAND)
+            or inputs.robot_fault.startswith(GRIPPER_PREFIX)
             # a person may be at the fingers
             or (state.gripper_silent and inputs.robot_fault == RECOVERING)
         )
-        back = has_gripper and anew and state.gripper_silent and not lost
+        back = has_gripper and may_relocate and state.gripper_silent and not lost
         self.gripper_silent = lost or (back and self.sample is None)  # until its place is known
         if back and self.sample is not None:
             # a controller that begins anew would go to the old set-point
@@ -222,13 +227,13 @@ class Tick:
             and self.trajectory.motions != ()
         )
 
-    def reseed(self, arm: Coordinates, why: str) -> None:
+    def reseed(self, arm: Coordinates, reason: str) -> None:
         """Move the set-point to the arm at once, while nothing follows it.
 
         A gripper goes on to hold its object.
         """
         self.trajectory.reset_to_arm(arm)
-        self.event("reseeded", why)
+        self.event("reseeded", reason)
 
     # Changes of the mode
     def drop_chunk(self) -> None:
@@ -249,7 +254,7 @@ class Tick:
         if self.mode is Mode.ACTIVE or (self.mode in (Mode.ARMED, Mode.HOLD) and not only_active):
             self.drop_chunk()
             self.enter(Mode.HOLD, cause)
-            self.held_now = self.held_now if cause.startswith(OTHER) else cause
+            self.held_now = self.held_now if cause.startswith(ARM_PREFIX) else cause
 
     def fault(self, cause: str) -> None:
         """Latch a fault. The first cause stays, because a reset must name it."""

@@ -178,19 +178,19 @@ class Trajectory:
 
     def homing(self) -> Coordinates:
         """Return the velocities towards the goal, from which each group can still stop there."""
-        wanted: list[Numbers] = []
+        desired: list[Numbers] = []
         for index, motion in enumerate(self.motions):
             group = self.limits.groups[index]
             if self.goal is None or index >= len(self.goal):
-                wanted.append((0.0,) * len(motion.position))
+                desired.append((0.0,) * len(motion.position))
                 continue
             delta = tuple(map(sub, self.goal[index], motion.position))
             far = group.norm(delta)
             speed = min(group.speed, stopping_speed(far, 0.5 * group.acceleration, group.tick))
-            wanted.append(
+            desired.append(
                 tuple([v * speed / far for v in delta]) if far > ALIGNED else (0.0,) * len(delta)
             )
-        return tuple(wanted)
+        return tuple(desired)
 
     def arrived(self) -> bool:
         """Return True if the set-point rests at its goal."""
@@ -204,11 +204,11 @@ class Trajectory:
         )
 
     # One tick
-    def move(self, wanted: Coordinates, now_ns: int, window_end: int) -> None:
+    def move(self, desired: Coordinates, now_ns: int, window_end: int) -> None:
         """Advance every set-point.
 
         Args:
-            wanted: the wanted velocity of each group.
+            desired: the desired velocity of each group.
             now_ns: time of this tick.
             window_end: end of the current window [ns].
         """
@@ -218,7 +218,7 @@ class Trajectory:
             else self.limits.groups
         )
         motions, active = [], _NONE
-        for group, motion, velocity in zip(groups, self.motions, wanted, strict=True):
+        for group, motion, velocity in zip(groups, self.motions, desired, strict=True):
             moved_on, changed = advance(group, motion, velocity, self.share)
             motions.append(moved_on)
             active |= changed
@@ -238,21 +238,21 @@ class Trajectory:
             self.finish_window()
             self.window = Window(chunk, index, self.set_points())
         plan = tuple([motion.position for motion in self.motions])
-        wanted = velocities(self.limits, chunk, chunk.actions[index], plan)
-        return self._clamped_by_divergence(self._scaled_by_distance(wanted, distance_m), arm)
+        desired = velocities(self.limits, chunk, chunk.actions[index], plan)
+        return self._clamped_by_divergence(self._scaled_by_distance(desired, distance_m), arm)
 
-    def _scaled_by_distance(self, wanted: Coordinates, distance_m: float | None) -> Coordinates:
+    def _scaled_by_distance(self, desired: Coordinates, distance_m: float | None) -> Coordinates:
         """Slow down in proportion to the distance of an obstacle (S11): the velocity and
         its limit.
         """
         fraction = 1.0 if distance_m is None else distance_m / self.limits.slow_distance
         if fraction >= 1.0:
-            return wanted
+            return desired
         self.share = fraction
         self.limited_by({"distance"})
-        return tuple([tuple([value * fraction for value in velocity]) for velocity in wanted])
+        return tuple([tuple([value * fraction for value in velocity]) for velocity in desired])
 
-    def _clamped_by_divergence(self, wanted: Coordinates, arm: Coordinates | None) -> Coordinates:
+    def _clamped_by_divergence(self, desired: Coordinates, arm: Coordinates | None) -> Coordinates:
         """Keep a set-point that is too far from the arm from going further.
 
         Motion that does not lead away is kept, so that a tool can slide. Meanwhile the set-point is
@@ -260,8 +260,8 @@ class Trajectory:
         far would go further.
         """
         if arm is None:
-            return wanted
-        result = list(wanted)
+            return desired
+        result = list(desired)
         for index, (error, largest) in enumerate(
             zip(self.tracking_error(arm), self.divergences(), strict=True)
         ):
@@ -269,7 +269,7 @@ class Trajectory:
                 continue
             away = tuple(map(sub, self.motions[index].set_point, arm[index]))
             outward_speeds, together = (
-                map(mul, away, wanted[index]),
+                map(mul, away, desired[index]),
                 self.limits.groups[index].together,
             )
             outward = (
@@ -293,7 +293,7 @@ class Trajectory:
                     else tuple(
                         [
                             value - back * part
-                            for value, part in zip(wanted[index], away, strict=True)
+                            for value, part in zip(desired[index], away, strict=True)
                         ]
                     )
                 )

@@ -17,7 +17,10 @@ NS = 1_000_000_000
 COMMANDERS = ("policy", "operator")  # by authority, the operator last
 OPERATOR = COMMANDERS[-1]
 COMMAND_TOPICS = {"policy": "policy/action", OPERATOR: "teleop/action"}  # the topic of each
-MAX_SEQ, MAX_LEAP = 2**40, 100_000  # largest sequence number, and largest leap between two chunks
+MAX_SEQ, MAX_SEQ_GAP = (
+    2**40,
+    100_000,
+)  # largest sequence number, and largest leap between two chunks
 MAX_ACTIONS = 1024  # actions in one chunk
 
 
@@ -31,33 +34,33 @@ class Mode(IntEnum):
     FAULT = 4
 
 
-class Rows(NamedTuple):
-    """This arm's part of an action: ``first`` to before ``end`` of ``of`` numbers.
+class ActionSlice(NamedTuple):
+    """This arm's part of an action: ``first`` to before ``end`` of ``total`` numbers.
 
-    If ``of`` is 0, all numbers are this arm's.
+    If ``total`` is 0, all numbers are this arm's.
     """
 
     first: int = 0
     end: int = 0
-    of: int = 0
+    total: int = 0
 
     def part(self, actions: tuple[Numbers, ...]) -> tuple[Numbers, ...]:
         """Return this arm's part of all arms' actions.
 
         The part is NaN if any arm's number is not finite, because a chunk is refused as a whole.
         """
-        if not self.of:
+        if not self.total:
             return actions
         if not all(math.isfinite(value) for action in actions for value in action):
             return ((math.nan,) * (self.end - self.first),)
         return tuple([action[self.first : self.end] for action in actions])
 
-    def among(self, numbers: Numbers) -> Numbers:
+    def embed(self, numbers: Numbers) -> Numbers:
         """Return this arm's numbers at their place among all arms' numbers, the rest zero."""
-        return (0.0,) * self.first + numbers + (0.0,) * (self.of - self.end)
+        return (0.0,) * self.first + numbers + (0.0,) * (self.total - self.end)
 
 
-ALL = Rows()  # a station with one arm
+FULL_ACTION = ActionSlice()  # a station with one arm
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +116,7 @@ class EStop:
 
 
 @dataclass(frozen=True, slots=True)
-class Other:
+class ArmReport:
     """Another arm of the station (S27), and the reason why it could not move now, or ""."""
 
     name: str
@@ -177,7 +180,7 @@ class Inputs:
     silent: tuple[str, ...] = ()
     foreign: tuple[str, ...] = ()
     doubled: tuple[str, ...] = ()
-    others: tuple[Other, ...] = ()
+    others: tuple[ArmReport, ...] = ()
     clock_stepped: bool = False
     late_s: float = 0.0
 

@@ -87,7 +87,7 @@ class OperatorWatch:
 
 
 Contacts = tuple[int, int]
-OTHER = "arm:"  # prefix of the cause if another arm holds this one
+ARM_PREFIX = "arm:"  # prefix of the cause if another arm holds this one
 FAR_DISTANCE_M = 100.0  # a larger distance is in other units, such as millimetres
 NEVER_S = 1e8  # an enable this old was never heard
 RECOVERING = "recovering"  # a robot/fault: somebody recovers the robot
@@ -96,10 +96,10 @@ FOLLOWS = ("gripper", "silent", "frozen", "error")
 STOPPED = ("disarmed", "fault")  # reports of another arm that has stopped
 HANDING_BACK = "handing_back"  # an operator has moved the arm, and it does not rest yet (S16)
 # causes that stop the policy alone, not an operator
-OF_THE_POLICY = ("enable", HANDING_BACK, OPERATOR_SILENT)
+POLICY_CAUSES = ("enable", HANDING_BACK, OPERATOR_SILENT)
 
 
-def standing_faults(limits: Limits, inputs: Inputs, contacts: Contacts) -> list[str]:
+def active_faults(limits: Limits, inputs: Inputs, contacts: Contacts) -> list[str]:
     """Return the external causes that latch a fault now; while one stands, no fault can be
     cleared.
     """
@@ -137,7 +137,7 @@ def follows_nothing(robot_fault: str) -> bool:
     ) and not robot_fault.startswith(FOLLOWS)
 
 
-def unready(inputs: Inputs) -> list[str]:
+def missing_inputs(inputs: Inputs) -> list[str]:
     """Return the needed inputs that are missing or have two publishers, and a stepped clock.
 
     Until they are gone there is no arming and no motion (S22, S23).
@@ -162,11 +162,11 @@ def obstacles(limits: Limits, inputs: Inputs, contacts: Contacts) -> list[str]:
             causes.append("distance_units")
         elif distance <= 0.0:
             causes.append("obstacle")
-    return causes + outside_range(limits, inputs) + unready(inputs)
+    return causes + outside_range(limits, inputs) + missing_inputs(inputs)
 
 
-def others(inputs: Inputs, *besides: str) -> list[str]:
-    """Return the other arms that may not move, except for the causes ``besides`` (S27).
+def others(inputs: Inputs, *ignored: str) -> list[str]:
+    """Return the other arms that may not move, except for the causes ``ignored`` (S27).
 
     This arm then does not move either. After a simulator has moved all arms at once, earlier holds
     are void.
@@ -174,9 +174,9 @@ def others(inputs: Inputs, *besides: str) -> list[str]:
     if not inputs.others:
         return []
     return [
-        f"{OTHER}{arm.name}"
+        f"{ARM_PREFIX}{arm.name}"
         for arm in inputs.others
-        if arm.blocked not in ("", *besides) and (arm.blocked in STOPPED or not inputs.restart)
+        if arm.blocked not in ("", *ignored) and (arm.blocked in STOPPED or not inputs.restart)
     ]
 
 

@@ -15,7 +15,7 @@ from rlinf_core.core.machine import connect_address
 from rlinf_core.core.paths import expanded
 from rlinf_core.core.ros import MAX_DOMAIN
 from rlinf_core.data.takes import DemonstrationStats, takes_of
-from rlinf_core.deploy.bridge.fleet import NAME, Credentials, Fleet
+from rlinf_core.deploy.bridge.fleet import STATION_NAME, Credentials, Fleet
 from rlinf_core.launch.graph import (
     Process,
     composed,
@@ -178,7 +178,7 @@ def _names(texts: list[str], domain: int) -> list[str]:
         )
     if len(texts) == 1 and texts[0].isdecimal():
         return [f"station_{index}" for index in range(1, number + 1)]
-    if wrong := [name for name in texts if not NAME.fullmatch(name)]:
+    if wrong := [name for name in texts if not STATION_NAME.fullmatch(name)]:
         raise RecipeError(
             "--stations: expected a number, or names (a letter, then up to 63 letters, digits or "
             f"_), got '{wrong[0][:200]}'"
@@ -205,7 +205,7 @@ def _bridge(bridge: Bridge, station: str, run_dir: Path) -> Bridge:
             f"credentials/{station} for each station, then set bridge.credentials=credentials"
         )
     folder = expanded(bridge.credentials, "bridge.credentials").resolve() / station
-    if reason := Fleet(fleet).why_not(station, Credentials(folder, station).certificate):
+    if reason := Fleet(fleet).refusal_reason(station, Credentials(folder, station).certificate):
         raise BridgeError(f"station '{station}', with {folder}, at the fleet {fleet}: {reason}")
     return here.but(credentials=str(folder))
 

@@ -85,7 +85,7 @@ class Views:
 
 RESET = "after it ends, reset and arm"
 WAIT = "wait; it ends by itself"
-WHY = {  # cause of HOLD or FAULT: (reason, next step of a person)
+HOLD_CAUSES = {  # cause of HOLD or FAULT: (reason, next step of a person)
     "stale_command": (
         "The policy sends no command in time, so the arm rests.",
         "wait, or hold a key or a pad. If it lasts, rlinf status names the slow part.",
@@ -178,9 +178,9 @@ def next_step(cause: str) -> str:
 
 def _of(cause: str, part: int) -> str:
     kind, _, of = cause.partition(":")
-    if cause in WHY:
-        return WHY[cause][part].format("")
-    return WHY[kind][part].format(of) if kind in WHY else ""
+    if cause in HOLD_CAUSES:
+        return HOLD_CAUSES[cause][part].format("")
+    return HOLD_CAUSES[kind][part].format(of) if kind in HOLD_CAUSES else ""
 
 
 MAX_EPISODES, WINDOW_EPISODES = 300, 20

@@ -8,7 +8,7 @@ from pathlib import Path
 from rlinf_core.core.errors import RecipeError
 from rlinf_core.core.machine import is_loopback
 from rlinf_core.core.paths import expanded
-from rlinf_core.deploy.bridge.credentials import FILE, token_link
+from rlinf_core.deploy.bridge.credentials import TOKEN_FILE, token_link
 from rlinf_core.recipes.schema import Bridge
 
 
@@ -41,7 +41,7 @@ def token_of(bridge: Bridge, run_dir: Path) -> Path | None:
     """Return the file of a trainer's token; None if certificates or ``insecure`` replace it."""
     if bridge.fleet or not is_loopback(bridge.host):
         return None
-    return _token_file(bridge) or run_dir.resolve() / FILE
+    return _token_file(bridge) or run_dir.resolve() / TOKEN_FILE
 
 
 def tokens_of(bridge: Bridge, run_dir: Path) -> list[Path]:
@@ -51,8 +51,8 @@ def tokens_of(bridge: Bridge, run_dir: Path) -> list[Path]:
     if named := _token_file(bridge):
         return [named]
     with contextlib.suppress(RuntimeError):  # a user without a home
-        return [token_link(bridge.port), run_dir.resolve() / FILE]
-    return [run_dir.resolve() / FILE]
+        return [token_link(bridge.port), run_dir.resolve() / TOKEN_FILE]
+    return [run_dir.resolve() / TOKEN_FILE]
 
 
 def _token_file(bridge: Bridge) -> Path | None:

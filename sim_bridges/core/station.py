@@ -11,16 +11,16 @@ import numpy as np
 from rlinf_core.core.errors import RecipeError, SpecError
 from rlinf_core.interlock import (
     Applied,
+    ArmReport,
     Chunk,
     Inputs,
     Limits,
     Mode,
-    Other,
     State,
     load_limits,
     step,
 )
-from rlinf_core.interlock.types import ALL, NS, Rows
+from rlinf_core.interlock.types import FULL_ACTION, NS, ActionSlice
 from rlinf_core.recipes import Recipe, station_robot, station_task
 from rlinf_core.recipes.schema import Randomise
 from rlinf_core.specs.arrays import ActionSpec, Arrays, first_not_finite
@@ -40,7 +40,9 @@ class GuardedArm:
 
     def __init__(self, name: str, limits: Limits, action: ActionSpec) -> None:
         self.name, self.limits, self.slice = name, limits, action.rows(name)
-        self.rows = Rows(self.slice.start, self.slice.stop, action.dim) if name else ALL
+        self.rows = (
+            ActionSlice(self.slice.start, self.slice.stop, action.dim) if name else FULL_ACTION
+        )
         self.box = np.array(limits.box_low), np.array(limits.box_high)
         self.state, self.blocked = State(), Mode.DISARMED.name.lower()
         self.applied: tuple[Applied, ...] = ()
@@ -247,7 +249,9 @@ class SimulatedStation:
         Each core uses the other arms' output of the previous tick, so their order does not matter.
         """
         poses, gripper_widths = self.robot.tcp_poses(), self.robot.gripper_widths()
-        others = [Other(arm.name, arm.blocked) for arm in self._arms] if len(self._arms) > 1 else []
+        others = (
+            [ArmReport(arm.name, arm.blocked) for arm in self._arms] if len(self._arms) > 1 else []
+        )
         targets, widths = {}, {}
         for arm in self._arms:
             x, y, z, qx, qy, qz, qw = poses[arm.name].tolist()

@@ -9,7 +9,7 @@ import pytest
 
 from rlinf_core.core.atomic_io import make_folder, publish_file
 from rlinf_core.core.errors import BridgeError
-from rlinf_core.deploy.bridge.client import described, parts
+from rlinf_core.deploy.bridge.client import episode_offer, parts
 from rlinf_core.deploy.bridge.inbox import Inbox
 from rlinf_core.episodes import read_episode
 from rlinf_core.episodes.journal import Journal
@@ -51,7 +51,7 @@ def test_closing_an_episode(root, task, tmp_path, monkeypatch):
 
 def take(inbox, folder):
     """What the server does with an upload; returns whether it was here already."""
-    receiving = inbox.receive("a", described(folder))
+    receiving = inbox.receive("a", episode_offer(folder))
     if receiving is None:
         return True
     for part in list(parts(folder, receiving.episode, receiving.have()))[1:]:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlinf_core.interlock import Inputs, Mode, Other
-from rlinf_core.interlock.types import ALL, Rows
+from rlinf_core.interlock import ArmReport, Inputs, Mode
+from rlinf_core.interlock.types import FULL_ACTION, ActionSlice
 from rlinf_core.interlock.watch import others
 from tests.interlock.conftest import S9, TICK_NS, Rig, chunk, limits, release
 
@@ -36,7 +36,7 @@ class Two:
             rig.tick(
                 *chunks,
                 others=tuple(
-                    Other(other, blocked) for other, blocked in before.items() if other != name
+                    ArmReport(other, blocked) for other, blocked in before.items() if other != name
                 ),
                 **inputs.get(name, {}),
             )
@@ -65,7 +65,7 @@ class Two:
             for name, rig in self.rigs.items():
                 hears = {
                     "others": tuple(
-                        Other(other, before[other]) for other in before if other != name
+                        ArmReport(other, before[other]) for other in before if other != name
                     )
                 } | inputs.get(name, {})
                 speeds = {"policy": 0.02, "operator": 0.02 if name == "right" else 0.0}
@@ -85,7 +85,7 @@ class Two:
         """One tick, in which the operator lets go."""
         before, self.seq = dict(self.blocked), self.seq + 1
         for name, rig in self.rigs.items():
-            others = tuple(Other(other, before[other]) for other in before if other != name)
+            others = tuple(ArmReport(other, before[other]) for other in before if other != name)
             rig.tick(release(self.seq, self.now), others=others)
             self.blocked[name] = rig.output.blocked
         self.now += TICK_NS
@@ -121,7 +121,7 @@ def two(request):
     ],
 )
 def test_s27_what_another_arm_says_and_what_a_new_scene_makes_of_it(blocked, restart, held):
-    assert others(Inputs(others=(Other("right", blocked),), restart=restart)) == held
+    assert others(Inputs(others=(ArmReport("right", blocked),), restart=restart)) == held
 
 
 def test_s27_alone_it_says_nothing_and_waits_for_nobody(rig):
@@ -229,7 +229,7 @@ def test_s27_who_holds_and_goes_on_in_one_tick_holds_nobody(two):
     assert two.modes() == [(Mode.ACTIVE, "")] * 2
     for name, rig in two.rigs.items():
         hand = chunk(1, two.now, ((0.0, 0.01, 0.0),), source="operator", session="o")
-        rig.tick(hand, others=tuple(Other(other, "") for other in two.rigs if other != name))
+        rig.tick(hand, others=tuple(ArmReport(other, "") for other in two.rigs if other != name))
         two.blocked[name] = rig.output.blocked
     assert two.modes() == [(Mode.ACTIVE, "")] * 2 and set(two.blocked.values()) == {FREE}
 
@@ -348,24 +348,24 @@ def test_s27_what_only_the_policy_waits_for_hides_nothing_that_was_said_since_th
     other_arm = pytest.importorskip("rlinf_interlock.interlock_inputs").OtherArm("left")
     for stamp_ns, blocked in enumerate(reasons):
         other_arm.update(stamp_ns, blocked)
-    assert other_arm.now(None) == Other("left", counts)
+    assert other_arm.now(None) == ArmReport("left", counts)
 
 
 @pytest.mark.parametrize(
     "rows, share, among",
     [
-        (ALL, ((1.0, 2.0, 3.0, 4.0),), (5.0,)),
-        (Rows(0, 2, 4), ((1.0, 2.0),), (5.0, 6.0, 0.0, 0.0)),
-        (Rows(2, 4, 4), ((3.0, 4.0),), (0.0, 0.0, 5.0, 6.0)),
+        (FULL_ACTION, ((1.0, 2.0, 3.0, 4.0),), (5.0,)),
+        (ActionSlice(0, 2, 4), ((1.0, 2.0),), (5.0, 6.0, 0.0, 0.0)),
+        (ActionSlice(2, 4, 4), ((3.0, 4.0),), (0.0, 0.0, 5.0, 6.0)),
     ],
 )
-def test_an_arms_share_of_an_action_and_its_place_in_it(rows, share, among):
+def test_an_arms_share_of_an_action_and_its_place_in_it(rows, share, embed):
     assert (
         rows.part(((1.0, 2.0, 3.0, 4.0),)) == share
-        and rows.among((5.0, 6.0)[: max(1, rows.end - rows.first)]) == among
+        and rows.embed((5.0, 6.0)[: max(1, rows.end - rows.first)]) == embed
     )
 
 
 def test_s05_a_number_that_is_none_refuses_the_actions_of_all_arms():
-    ((value, *_),) = Rows(0, 2, 4).part(((1.0, 2.0, 3.0, math.inf),))
-    assert math.isnan(value) and Rows(0, 2, 4).part(()) == ()
+    ((value, *_),) = ActionSlice(0, 2, 4).part(((1.0, 2.0, 3.0, math.inf),))
+    assert math.isnan(value) and ActionSlice(0, 2, 4).part(()) == ()

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from rlinf_core.interlock import Mode, State, unwatched
-from rlinf_core.interlock.types import Other
+from rlinf_core.interlock import Mode, State, after_unobserved_time
+from rlinf_core.interlock.types import ArmReport
 from tests.interlock.conftest import (
     HOME,
     JOINTS,
@@ -74,11 +74,13 @@ def test_an_arm_that_nobody_watched_is_told_nothing_before_it_was_seen_to_rest_a
     """The interlock was deactivated, and the arm guided meanwhile."""
     rig = Rig(limits()).settle()
     rig.follow, rig.pose = False, (HOME[0] + by, *HOME[1:])
-    rig.state = unwatched(rig.state)
+    rig.state = after_unobserved_time(rig.state)
     outputs = ticks(rig, 12)
     assert [output.suppress_setpoint for output in outputs] == [True] * 9 + [False] * 3
     assert {output.target for output in outputs[9:]} == {rig.pose} and not rig.state.recovering
-    assert unwatched(State()) == State(), "before it has seen any there is none that is told"
+    assert after_unobserved_time(State()) == State(), (
+        "before it has seen any there is none that is told"
+    )
 
 
 def test_what_was_asked_before_it_was_armed_again_is_forgotten():
@@ -451,8 +453,8 @@ def test_s16_also_at_an_episodes_end_the_policy_follows_a_person_after_a_pause()
         ({"doubled": ("policy/action",)}, False),
         ({"clock_stepped": True}, False),
         ({"distance": (0.0, 0.0)}, False),
-        ({"others": (Other("left", "fault"),)}, False),
-        ({"others": (Other("left", "realigning"),)}, True),
+        ({"others": (ArmReport("left", "fault"),)}, False),
+        ({"others": (ArmReport("left", "realigning"),)}, True),
         ({"wrench": (25.0, 0.0)}, True),
         ({}, True),
     ],

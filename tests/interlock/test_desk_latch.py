@@ -147,14 +147,14 @@ def test_s14_an_arming_is_as_old_as_its_arrival_however_long_the_disk_takes(tmp_
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     interlock, front = Channel(ours), Front(Channel(theirs))
     front.latch = Latch(str(tmp_path / "memory"))
-    note, clock = front.latch.note, [100.0]
+    note, clock = front.latch.write, [100.0]
     monkeypatch.setattr("rlinf_interlock.interlock_desk.time.monotonic", lambda: clock[0])
 
     def slow(mode):
         clock[0] += 4.0
         return note(mode)
 
-    monkeypatch.setattr(front.latch, "note", slow)
+    monkeypatch.setattr(front.latch, "write", slow)
     interlock.send({"reply": 1, "reason": ""})
     front.arm(True)
     assert [request["asked"] for request in interlock.receive()] == [100.0] and clock[0] == 104.0

@@ -75,8 +75,8 @@ BROKEN = {
     ),
     "another arm's fault": (
         "watch",
-        'if arm.blocked not in ("", *besides)',
-        'if arm.blocked not in ("", "fault", *besides)',
+        'if arm.blocked not in ("", *ignored)',
+        'if arm.blocked not in ("", "fault", *ignored)',
     ),
     "a stall that motion goes on from": (
         "tick",

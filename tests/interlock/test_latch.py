@@ -22,7 +22,7 @@ AS_ANOTHER = (
     "latch.FOLDERS = tuple(map(Path, sys.argv[4].split(':')))\n"
     "os.setgroups([])\nos.setgid(int(sys.argv[1]))\nos.setuid(int(sys.argv[1]))\n"
     "one = latch.Latch(sys.argv[2])\n"
-    "print(one.note(sys.argv[3]) if sys.argv[3] else one.why_latched())"
+    "print(one.write(sys.argv[3]) if sys.argv[3] else one.latch_reason())"
 )
 root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may act as other users")
 
@@ -61,15 +61,15 @@ def record(folder, uid, name="arm", domain=7):
 
 
 def test_s14_nothing_is_latched_where_nobody_was_armed(shared):
-    assert robot().why_latched() == Latch("").why_latched() == ""
-    assert Latch("").note("ARMED") == "" and list(shared.iterdir()) == []
+    assert robot().latch_reason() == Latch("").latch_reason() == ""
+    assert Latch("").write("ARMED") == "" and list(shared.iterdir()) == []
 
 
 def test_s14_an_armed_robot_is_latched_until_it_was_disarmed(shared):
     for mode, latched in (("ARMED", True), ("DISARMED", False), ("ARMED", True)):
-        assert robot().note(mode) == "" and bool(robot().why_latched()) is latched
-    assert robot("other").why_latched() == ""
-    why = robot().why_latched()
+        assert robot().write(mode) == "" and bool(robot().latch_reason()) is latched
+    assert robot("other").latch_reason() == ""
+    why = robot().latch_reason()
     assert (
         str(record(shared, os.geteuid())) in why
         and "in ROS_DOMAIN_ID 7, was not disarmed at its end" in why
@@ -79,7 +79,7 @@ def test_s14_an_armed_robot_is_latched_until_it_was_disarmed(shared):
 def test_s14_a_record_is_readable_for_all_whatever_the_umask_is_and_writable_for_none(shared):
     before = os.umask(0o077)
     try:
-        robot().note("ARMED")
+        robot().write("ARMED")
     finally:
         os.umask(before)
     files = list(shared.iterdir())
@@ -93,7 +93,7 @@ def test_s14_another_user_meets_the_latch_and_ends_it(shared):
         BOB, shared
     )
     assert by(BOB, shared, "ARMED") == by(BOB, shared, "DISARMED") == ""
-    assert by(ALICE, shared) == by(BOB, shared) == robot().why_latched() == "", (
+    assert by(ALICE, shared) == by(BOB, shared) == robot().latch_reason() == "", (
         "the newest record counts"
     )
     assert by(ALICE, shared, "ARMED") == "" and f"of uid {ALICE}" in by(BOB, shared)
@@ -142,13 +142,13 @@ def test_s14_a_record_that_another_user_made_in_ones_name_refuses_the_arming(sha
 )
 def test_s14_an_unreadable_record_latches_and_is_named(shared, content):
     record(shared, ALICE).write_bytes(content)
-    why = robot().why_latched()
+    why = robot().latch_reason()
     assert f"{record(shared, ALICE)}: expected DISARMED or ARMED and a number, got" in why
     assert "It counts as armed" in why and "remove that file" in why
-    robot().note("DISARMED")
-    assert robot().why_latched() == why, "also once another record is newer"
+    robot().write("DISARMED")
+    assert robot().latch_reason() == why, "also once another record is newer"
     record(shared, ALICE).unlink()
-    assert robot().why_latched() == ""
+    assert robot().latch_reason() == ""
 
 
 @pytest.mark.parametrize("kind", ["link", "dangling", "folder", "pipe"])
@@ -159,9 +159,9 @@ def test_s14_no_link_is_followed_and_nothing_is_waited_for(shared, tmp_path, kin
     {"folder": path.mkdir, "pipe": lambda: os.mkfifo(path)}.get(
         kind, lambda: path.symlink_to(target)
     )()
-    assert str(path) in robot().why_latched()
+    assert str(path) in robot().latch_reason()
     os.rename(path, record_file := record(shared, os.geteuid()))
-    noted = robot().note("ARMED")
+    noted = robot().write("ARMED")
     assert ("cannot be written" in noted) is (kind == "folder")
     assert target.exists() is (kind == "link") and (
         kind != "link" or target.read_text() == "DISARMED 9"
@@ -172,44 +172,46 @@ def test_s14_no_link_is_followed_and_nothing_is_waited_for(shared, tmp_path, kin
 
 
 def test_s14_a_robot_that_is_restarted_in_another_domain_meets_its_latch(shared, monkeypatch):
-    assert robot(domain=7, monkeypatch=monkeypatch).note("ARMED") == ""
+    assert robot(domain=7, monkeypatch=monkeypatch).write("ARMED") == ""
     other = robot(domain=8, monkeypatch=monkeypatch)
-    assert "in ROS_DOMAIN_ID 7" in other.why_latched()
-    other.note("ARMED"), other.note("DISARMED")
-    assert robot(domain=8, monkeypatch=monkeypatch).why_latched() == ""
-    assert "in ROS_DOMAIN_ID 7" in robot(domain=7, monkeypatch=monkeypatch).why_latched()
+    assert "in ROS_DOMAIN_ID 7" in other.latch_reason()
+    other.write("ARMED"), other.write("DISARMED")
+    assert robot(domain=8, monkeypatch=monkeypatch).latch_reason() == ""
+    assert "in ROS_DOMAIN_ID 7" in robot(domain=7, monkeypatch=monkeypatch).latch_reason()
 
 
 def test_s14_a_robot_that_runs_in_another_domain_latches_none(shared, monkeypatch):
     """Its interlock lives, and is another robot's."""
-    robot("b/left", domain=7, monkeypatch=monkeypatch).note("ARMED")
+    robot("b/left", domain=7, monkeypatch=monkeypatch).write("ARMED")
     with take("interlock/7/b/left"):
-        assert robot("b/left", domain=8, monkeypatch=monkeypatch).why_latched() == ""
-        assert robot("b/left", domain=7, monkeypatch=monkeypatch).why_latched(), (
+        assert robot("b/left", domain=8, monkeypatch=monkeypatch).latch_reason() == ""
+        assert robot("b/left", domain=7, monkeypatch=monkeypatch).latch_reason(), (
             "its own lock says nothing"
         )
-    assert robot("b/left", domain=8, monkeypatch=monkeypatch).why_latched()
+    assert robot("b/left", domain=8, monkeypatch=monkeypatch).latch_reason()
 
 
 def test_s14_the_latch_of_an_earlier_version_is_met_once(shared):
     before = shared / "home/.ros/rlinf/station_a.left.interlock"
     before.parent.mkdir(parents=True)
     before.write_text("ARMED")
-    assert str(before) in robot("station_a/left").why_latched()
-    robot("station_a/left").note("DISARMED")
-    assert robot("station_a/left").why_latched() == ""
+    assert str(before) in robot("station_a/left").latch_reason()
+    robot("station_a/left").write("DISARMED")
+    assert robot("station_a/left").latch_reason() == ""
     before.write_bytes(b"\xff")
-    assert str(before) in robot("station_a/left").why_latched()
+    assert str(before) in robot("station_a/left").latch_reason()
 
 
 def test_s14_records_in_both_folders_count(shared, monkeypatch, tmp_path):
-    robot().note("ARMED")
+    robot().write("ARMED")
     first = tmp_path / "first"
     first.mkdir()
     monkeypatch.setattr(latching, "FOLDERS", (first, shared))
-    assert str(record(shared, os.geteuid())) in robot().why_latched()
-    robot().note("DISARMED")
-    assert record(first, os.geteuid()).read_text() == "DISARMED 2\n" and robot().why_latched() == ""
+    assert str(record(shared, os.geteuid())) in robot().latch_reason()
+    robot().write("DISARMED")
+    assert (
+        record(first, os.geteuid()).read_text() == "DISARMED 2\n" and robot().latch_reason() == ""
+    )
 
 
 @root
@@ -227,7 +229,7 @@ def test_s14_records_in_both_folders_count(shared, monkeypatch, tmp_path):
 def test_s14_a_folder_in_which_others_can_remove_a_latch_is_refused(shared, owner, mode, got):
     shared.chmod(mode)
     os.chown(shared, owner, owner)
-    why, refused = robot().why_latched(), robot().note("ARMED")
+    why, refused = robot().latch_reason(), robot().write("ARMED")
     if not got:
         assert why == refused == ""
         return
@@ -246,8 +248,8 @@ def test_s14_a_link_in_the_folders_place_is_followed_where_root_made_it(
     link.symlink_to(shared)
     os.chown(link, owner, owner, follow_symlinks=False)
     monkeypatch.setattr(latching, "FOLDERS", (link,))
-    assert ("got a link or a file of" in robot().why_latched()) is bool(owner)
-    assert ("got a link or a file of" in robot().note("ARMED")) is bool(owner)
+    assert ("got a link or a file of" in robot().latch_reason()) is bool(owner)
+    assert ("got a link or a file of" in robot().write("ARMED")) is bool(owner)
 
 
 @root
@@ -270,7 +272,7 @@ def test_s14_a_full_disk_refuses_and_leaves_nothing(shared, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(latching, "publish_file", full)
-    assert "cannot be written: No space left on device" in robot().note("ARMED")
+    assert "cannot be written: No space left on device" in robot().write("ARMED")
     assert list(shared.iterdir()) == []
 
 
@@ -279,8 +281,8 @@ def test_s14_a_full_disk_refuses_and_leaves_nothing(shared, monkeypatch):
 )
 def test_s14_a_file_of_ones_own_is_a_latch_too(tmp_path, content, latched):
     path = tmp_path / "memory/latch"
-    assert Latch(str(path)).why_latched() == ""
+    assert Latch(str(path)).latch_reason() == ""
     path.parent.mkdir()
     path.write_bytes(content)
-    assert (str(path) in Latch(str(path)).why_latched()) is latched
-    assert Latch(str(path)).note("ARMED") == "" and path.read_text() == "ARMED"
+    assert (str(path) in Latch(str(path)).latch_reason()) is latched
+    assert Latch(str(path)).write("ARMED") == "" and path.read_text() == "ARMED"

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from rlinf_core.interlock import Mode, State, adopt, with_values
+from rlinf_core.interlock import Mode, State, adopt_limits, with_values
 from tests.interlock.conftest import (
     HOME,
     JOINTS,
@@ -19,7 +19,7 @@ from tests.interlock.conftest import (
 
 
 def test_s19_limits_can_change_before_the_arm_was_ever_seen():
-    state, reason = adopt(with_values(limits(), {"speed": 0.1}), State(), limits())
+    state, reason = adopt_limits(with_values(limits(), {"speed": 0.1}), State(), limits())
     assert reason == "" and state == State()
 
 
@@ -28,9 +28,11 @@ def test_s19_acceleration_and_jerk_change_only_at_rest(changes):
     rig = Rig(limits(**S9)).arm()
     stream(rig, (0.02, 0.0, 0.0, 0.0, 0.0, 0.02), actions=4)
     new = with_values(rig.limits, changes)
-    assert "can only change while the set-point rests" in adopt(new, rig.state, rig.limits)[1]
+    assert (
+        "can only change while the set-point rests" in adopt_limits(new, rig.state, rig.limits)[1]
+    )
     until(rig, lambda: all(motion.settled for motion in rig.state.motions))
-    assert adopt(new, rig.state, rig.limits)[1] == ""
+    assert adopt_limits(new, rig.state, rig.limits)[1] == ""
 
 
 LAST_STEP = {
@@ -83,7 +85,7 @@ def test_s19_no_tightened_shape_holds_before_the_last_step_towards_rest_is_over(
         rig.tick()
         places.append(rig.state.motions[index].set_point)
         still_at = number if still_at is None and rig.state.still else still_at
-        state, reason = adopt(new, rig.state, old)
+        state, reason = adopt_limits(new, rig.state, old)
         if reason == "":
             rig.state, rig.limits, taken_at = state, new, number
             break
@@ -114,7 +116,7 @@ def test_s19_no_tightened_shape_holds_before_the_last_step_towards_rest_is_over(
 def test_s19_a_set_point_that_was_put_somewhere_takes_new_shapes_at_once():
     rig = Rig(limits(**S9)).settle()
     assert (
-        adopt(
+        adopt_limits(
             with_values(rig.limits, {"acceleration": 0.1, "rotation_jerk": 1.0}),
             rig.state,
             rig.limits,
@@ -127,16 +129,16 @@ def test_s19_a_gripper_neither_comes_nor_goes():
     rig = Rig(limits(gripper_width=0.08), gripper=0.04).arm()
     assert (
         "gripper_width: a gripper cannot be added"
-        in adopt(with_values(rig.limits, {"gripper_width": 0.0}), rig.state, rig.limits)[1]
+        in adopt_limits(with_values(rig.limits, {"gripper_width": 0.0}), rig.state, rig.limits)[1]
     )
 
 
 def test_s19_a_set_point_outside_may_get_limits_that_hold_it():
     rig = Rig(pose=(0.9, 0.0, 0.2, *HOME[3:])).settle()
     wider = with_values(rig.limits, {"box_high": [1.0, 0.25, 0.45]})
-    assert adopt(wider, rig.state, rig.limits)[1] == ""
+    assert adopt_limits(wider, rig.state, rig.limits)[1] == ""
     narrower = with_values(limits(), {"box_high": [0.45, 0.25, 0.45]})
-    assert "could not stop inside" in adopt(narrower, Rig().settle().state, limits())[1]
+    assert "could not stop inside" in adopt_limits(narrower, Rig().settle().state, limits())[1]
 
 
 @pytest.mark.parametrize("reduced", [0.9, 0.5, 0.1])
@@ -154,7 +156,7 @@ def test_s19_after_a_tightened_speed_the_set_point_is_below_the_documented_bound
     old, new = rig.limits, with_values(rig.limits, {"speed": rig.limits.speed * reduced})
     group = new.groups[0]
     assert group.norm(rig.state.motions[0].velocity) == pytest.approx(old.speed)
-    rig.state, reason = adopt(new, rig.state, old)
+    rig.state, reason = adopt_limits(new, rig.state, old)
     assert reason == ""
     rig.limits = new
     fastest, before, last = [old.speed] * group.points, rig.output.target[:3], 0

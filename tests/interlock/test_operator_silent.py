@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from rlinf_core.interlock import Inputs, Mode, Other
+from rlinf_core.interlock import ArmReport, Inputs, Mode
 from rlinf_core.interlock.types import NS
 from rlinf_core.interlock.watch import IDLE_S, RELEASE_S, Enabling, OperatorWatch
 from tests.interlock.conftest import TICK_NS, Rig, chunk, joint_limits, limits, release
@@ -450,7 +450,9 @@ def test_s27_both_arms_of_a_station_wait_for_the_person_and_hold_no_operator():
                     if tick % 10 == 0
                 ]
                 words += [release(seq, rig.now)] * (letting_go and tick == 0)
-                output = rig.tick(*words, others=(Other(other, before[other]),), **(IDLE | inputs))
+                output = rig.tick(
+                    *words, others=(ArmReport(other, before[other]),), **(IDLE | inputs)
+                )
                 blocked[name] = output.blocked
                 sources_of.add(output.source)
         return sources_of

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from rlinf_core.interlock import EStop, Mode, adopt
+from rlinf_core.interlock import EStop, Mode, adopt_limits
 from tests.interlock.conftest import HOME, JOINTS, Rig, chunk, joint_limits, limits
 from tests.interlock.envelope import TOLERANCE, WORST, Envelope, rotation_vector
 
@@ -311,7 +311,7 @@ class AnyInput(RuleBasedStateMachine):
             )
         }
         new = replace(old, **changes)
-        state, refused = adopt(new, self.rig.state, old)
+        state, refused = adopt_limits(new, self.rig.state, old)
         if not refused:
             self.limits, self.rig.limits, self.rig.state = new, new, state
             for envelope, group in zip(self.envelopes, new.groups, strict=True):

@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 
 from rlinf_core.core.errors import RecipeError
-from rlinf_core.interlock import EStop, Mode, State, adopt, load_limits, loosened, with_values
+from rlinf_core.interlock import (
+    EStop,
+    Mode,
+    State,
+    adopt_limits,
+    load_limits,
+    loosened,
+    with_values,
+)
 from rlinf_core.interlock.motion import Motion
 from tests.interlock.conftest import S9, Rig, chunk, limits, release, stream, until
 
@@ -308,13 +316,13 @@ def test_s19_limits_can_be_tightened_while_it_moves_and_not_loosened(rig, eviden
     )
     assert loosened(old, replace(old, tick=0.005)) == ["tick"], "some do not change at all"
     slower = with_values(old, {"speed": 0.05})
-    rig.state, reason = adopt(slower, rig.state, old)
+    rig.state, reason = adopt_limits(slower, rig.state, old)
     rig.limits = slower
     assert reason == ""
     stream(rig, (0.02, 0.0, 0.0), actions=4, seq=50)
     speed = math.hypot(*rig.state.motions[0].velocity)
     assert speed == pytest.approx(0.05)
-    _, reason = adopt(with_values(old, {"box_high": [0.5, 0.1, 0.3]}), rig.state, old)
+    _, reason = adopt_limits(with_values(old, {"box_high": [0.5, 0.1, 0.3]}), rig.state, old)
     assert "could not stop inside" in reason
     with pytest.raises(RecipeError, match="expected a number in"):
         with_values(old, {"speed": 100.0})
@@ -336,8 +344,8 @@ def test_s19_a_workspace_is_not_taken_that_the_path_just_left_was_outside_of():
     trail = tuple((0.5 + 0.01 * (0 < index < 9), 0.0, 0.2) for index in range(group.points))
     inside = Motion((0.5, 0.0, 0.2), (0.0, 0.0, 0.0), trail, (0.5, 0.0, 0.2), False)
     state = State(motions=(inside, Motion.at_rest(old.groups[1], (0.0, 0.0, 0.0))))
-    assert adopt(replace(old, box_high=(0.52, 0.25, 0.45)), state, old)[1] == ""
-    assert "position" in adopt(replace(old, box_high=(0.505, 0.25, 0.45)), state, old)[1]
+    assert adopt_limits(replace(old, box_high=(0.52, 0.25, 0.45)), state, old)[1] == ""
+    assert "position" in adopt_limits(replace(old, box_high=(0.505, 0.25, 0.45)), state, old)[1]
 
 
 def test_s20_an_event_says_what_was_asked_by_whom_and_when(rig, evidence):

@@ -20,8 +20,8 @@ GOOD = "{name: a, inject: {route: wrench, kind: drop}, expect: HOLD, within_ms: 
             "line 2: unknown key 'scenarios[1].withn_ms' (did you mean 'within_ms'?)",
         ),
         (
-            f"- {GOOD}, say: {{estop: pres}}}}",
-            "'scenarios[0].say.estop': expected one of released, press, silent",
+            f"- {GOOD}, inputs: {{estop: pres}}}}",
+            "'scenarios[0].inputs.estop': expected one of released, press, silent",
         ),
         (
             f"- {GOOD}, requirement: X3}}",

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from rlinf_core.interlock import Mode, State, adopt
+from rlinf_core.interlock import Mode, State, adopt_limits
 from rlinf_core.interlock.motion import Motion, stopping_speed
 from rlinf_core.interlock.trajectory import ADRIFT, Trajectory
 from tests.interlock.conftest import HOME, JOINTS, Rig, joint_limits, limits, stream
@@ -238,7 +238,7 @@ def moving():
 def test_s19_the_state_is_taken_over_as_it_is_but_for_its_goal():
     rig = moving()
     state = replace(rig.state, goal=ORIGIN)
-    taken, reason = adopt(replace(rig.limits, speed=0.1), state, rig.limits)
+    taken, reason = adopt_limits(replace(rig.limits, speed=0.1), state, rig.limits)
     assert (
         reason == "" and taken == replace(state, goal=None) and taken.motions == rig.state.motions
     )
@@ -251,12 +251,12 @@ def test_s19_the_state_is_taken_over_as_it_is_but_for_its_goal():
 def test_s19_shapes_change_at_rest_alone_and_then_begin_anew(changes):
     rig = moving()
     new = replace(rig.limits, **changes)
-    assert adopt(new, rig.state, rig.limits) == (
+    assert adopt_limits(new, rig.state, rig.limits) == (
         rig.state,
         "acceleration and jerk can only change while the set-point rests",
     )
     still = Rig(rig.limits).arm()
-    taken, reason = adopt(new, still.state, still.limits)
+    taken, reason = adopt_limits(new, still.state, still.limits)
     assert reason == "" and [len(motion.trail) for motion in taken.motions] == [
         group.points for group in new.groups
     ]
@@ -272,12 +272,12 @@ def test_s19_what_could_not_stop_inside_is_said_by_group():
         (replace(rig.limits, box_high=(x + 0.001, 0.25, 0.45)), "position"),
         (replace(rig.limits, cone=0.02), "rotation"),
     ):
-        assert adopt(new, rig.state, rig.limits) == (
+        assert adopt_limits(new, rig.state, rig.limits) == (
             rig.state,
             f"the set-point could not stop inside the new limits of its {name}",
         )
     trail = replace(rig.limits, box_low=(rig.state.motions[0].trail[0][0] + 1e-4, -0.25, 0.005))
-    assert "its position" in adopt(trail, rig.state, rig.limits)[1], (
+    assert "its position" in adopt_limits(trail, rig.state, rig.limits)[1], (
         "all of its trail must lie inside"
     )
 
@@ -286,9 +286,9 @@ def test_s19_what_rests_outside_may_stay_there_under_any_limits():
     rig = Rig(pose=(0.9, 0.0, 0.2, *HOME[3:])).settle()
     for box_high in ((0.6, 0.25, 0.45), (0.8, 0.25, 0.45)):
         new = replace(rig.limits, box_high=box_high)
-        assert adopt(new, rig.state, rig.limits) == (rig.state, "")
+        assert adopt_limits(new, rig.state, rig.limits) == (rig.state, "")
     inside = Rig().settle()
-    refused = adopt(
+    refused = adopt_limits(
         replace(inside.limits, box_high=(0.45, 0.25, 0.45)), inside.state, inside.limits
     )
     assert refused == (
@@ -300,15 +300,15 @@ def test_s19_what_rests_outside_may_stay_there_under_any_limits():
 def test_s19_the_gripper_stays_and_the_old_limits_are_those_of_the_state():
     rig = Rig(GRIP, gripper=0.04).arm()
     without = replace(GRIP, gripper_width=0.0)
-    assert adopt(without, rig.state, GRIP) == (
+    assert adopt_limits(without, rig.state, GRIP) == (
         rig.state,
         "gripper_width: a gripper cannot be added or removed while the interlock runs",
     )
-    assert adopt(without, State(), GRIP) == (
+    assert adopt_limits(without, State(), GRIP) == (
         State(),
         "gripper_width: a gripper cannot be added or removed while the interlock runs",
     )
     assert (
-        adopt(GRIP, rig.state, without)[1]
+        adopt_limits(GRIP, rig.state, without)[1]
         == "gripper_width: a gripper cannot be added or removed while the interlock runs"
     )

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from rlinf_core.interlock import EStop, Inputs, enabled, standing_faults, unready
+from rlinf_core.interlock import EStop, Inputs, active_faults, enabled, missing_inputs
 from rlinf_core.interlock.coordinates import Track, measured_at_rest, placed, update_track
 from rlinf_core.interlock.watch import count_contacts, obstacles
 from tests.interlock.conftest import HOME, JOINTS, joint_limits, limits
@@ -49,10 +49,10 @@ def test_s10_samples_are_counted_in_a_row(wrench, before, after):
 def test_s10_as_many_samples_as_the_limits_say(contacts, holds, latches):
     assert (
         obstacles(LIMITS, Inputs(), contacts) == holds
-        and standing_faults(LIMITS, Inputs(), contacts) == latches
+        and active_faults(LIMITS, Inputs(), contacts) == latches
     )
     assert obstacles(limits(contact_samples=3), Inputs(), (2, 2)) == []
-    assert standing_faults(limits(contact_samples=4), Inputs(), (9, 3)) == []
+    assert active_faults(limits(contact_samples=4), Inputs(), (9, 3)) == []
 
 
 # S13, S14, S17, S23
@@ -67,7 +67,7 @@ def test_s10_as_many_samples_as_the_limits_say(contacts, holds, latches):
     ],
 )
 def test_s14_pressed_or_silent(estop, causes):
-    assert standing_faults(LIMITS, Inputs(estops=(estop,)), QUIET) == causes
+    assert active_faults(LIMITS, Inputs(estops=(estop,)), QUIET) == causes
 
 
 def test_standing_faults_are_named_in_the_order_of_their_weight():
@@ -76,7 +76,7 @@ def test_standing_faults_are_named_in_the_order_of_their_weight():
         foreign=("x", "y"),
         robot_fault="reflex",
     )
-    assert standing_faults(LIMITS, inputs, (2, 2)) == [
+    assert active_faults(LIMITS, inputs, (2, 2)) == [
         "estop:b",
         "estop_silent:a",
         "foreign_publisher:x",
@@ -84,7 +84,7 @@ def test_standing_faults_are_named_in_the_order_of_their_weight():
         "robot:reflex",
         "contact",
     ]
-    assert standing_faults(LIMITS, Inputs(), QUIET) == []
+    assert active_faults(LIMITS, Inputs(), QUIET) == []
 
 
 # S22, S23, S4
@@ -93,7 +93,7 @@ def test_what_is_missing_is_named():
         silent=("wrench", "joints"), doubled=("enable",), clock_stepped=True, distance=(0.0, 0.0)
     )
     missing = ["silent:wrench", "silent:joints", "two_publishers:enable", "clock"]
-    assert unready(inputs) == missing and unready(Inputs()) == []
+    assert missing_inputs(inputs) == missing and missing_inputs(Inputs()) == []
     assert obstacles(LIMITS, inputs, (2, 0)) == ["contact", "obstacle", *missing]
 
 
@@ -201,8 +201,8 @@ def track_of(**changes):
     )
 
 
-def next_of(track, sample, age_ns=0, now_ns=NS + TICK_NS, anew=False, limits_=LIMITS):
-    return update_track(limits_, track, sample, age_ns, now_ns, anew)
+def next_of(track, sample, age_ns=0, now_ns=NS + TICK_NS, may_relocate=False, limits_=LIMITS):
+    return update_track(limits_, track, sample, age_ns, now_ns, may_relocate)
 
 
 @pytest.mark.parametrize(
@@ -308,11 +308,11 @@ def test_s21_a_tenth_of_a_second_has_at_least_three_ticks(tick, ticks):
 def test_s21_another_place_is_believed_only_anew_and_at_rest():
     far = at(0.2)
     waits = track_of(jumped=True, rest=far, rested=8, valid=False)
-    ninth = next_of(waits, far, anew=True)
+    ninth = next_of(waits, far, may_relocate=True)
     assert (ninth.valid, ninth.rested, ninth.at) == (False, 9, REST)
-    tenth = next_of(ninth, far, anew=True)
+    tenth = next_of(ninth, far, may_relocate=True)
     assert tenth == Track(far, NS + TICK_NS, False, far, 10, True)
-    assert not next_of(ninth, far, anew=False).valid
+    assert not next_of(ninth, far, may_relocate=False).valid
 
 
 def test_s21_a_believed_sample_ends_a_jump():

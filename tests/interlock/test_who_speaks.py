@@ -2,7 +2,7 @@
 
 import math
 
-from rlinf_core.interlock import Inputs, Mode, step, unready
+from rlinf_core.interlock import Inputs, Mode, missing_inputs, step
 from tests.interlock.conftest import HOME, Rig, chunk, release, stream
 
 
@@ -29,7 +29,7 @@ def test_s23_two_voices_on_one_input_hold_by_name(rig, evidence):
     assert (rig.state.mode, rig.state.cause) == (Mode.HOLD, "two_publishers:policy/action")
     rig.tick(chunk(5, rig.now))
     assert rig.state.mode is Mode.ACTIVE
-    assert unready(Inputs(doubled=("enable",), silent=("wrench",), clock_stepped=True)) == [
+    assert missing_inputs(Inputs(doubled=("enable",), silent=("wrench",), clock_stepped=True)) == [
         "silent:wrench",
         "two_publishers:enable",
         "clock",

@@ -14,7 +14,7 @@ from rlinf_core.launch.graph import check_operator, operator_process, station_pr
 from rlinf_core.page.access import Web, token_of
 from rlinf_core.page.controls import FRESH_S, MAX_PRESS_AGE_S, QUIET_S, Controls, MotionInput, read
 from rlinf_core.page.server import finite
-from rlinf_core.page.views import WHY, History, cause_meaning
+from rlinf_core.page.views import HOLD_CAUSES, History, cause_meaning
 from rlinf_core.recipes import load_recipe
 
 
@@ -226,7 +226,9 @@ def test_every_cause_of_the_interlock_has_a_sentence():
     causes |= {"distance_units", "outside_box"}
     assert {"estop", "stale_command", "silent", "robot", "divergence"} <= causes
     assert not {
-        cause for cause in causes if cause and cause not in WHY and not cause.startswith("mode")
+        cause
+        for cause in causes
+        if cause and cause not in HOLD_CAUSES and not cause.startswith("mode")
     }
     assert cause_meaning("estop:pendant") == "The e-stop 'pendant' is pressed."
     assert cause_meaning("robot:a{b}") == "The robot reports a fault: a{b}."

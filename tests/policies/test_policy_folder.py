@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from rlinf_core.deploy.bridge.client import begun, forget, last_fetched
+from rlinf_core.deploy.bridge.client import begun, forget, last_policy
 from rlinf_core.deploy.bridge.policies import NewestForAll, Policies
 from rlinf_core.deploy.serving.weights import Weights
 from rlinf_core.policies import make_policy, serialization
@@ -60,9 +60,9 @@ def test_a_copy_under_another_version_is_named_once_and_not_served(run, name, ca
         assert policy_files(folder) == [folder / policy_name(6), folder / policy_name(7)]
     assert caplog.text.count(f"{name}: expected") == 1 and "It is ignored" in caplog.text
     policies = Policies(folder, NewestForAll())
-    policies.look()
+    policies.refresh()
     assert policies.newest == 7
-    assert last_fetched(folder).version == 7
+    assert last_policy(folder).version == 7
     forget(folder, 0.0)
     assert (folder / name).exists(), "what a person keeps is not removed"
     assert Weights(folder / name).newest.number == 7, "a person may name it; its version is its own"
@@ -139,16 +139,16 @@ def test_a_clock_that_is_set_hides_no_policy(run, policy, step_s, monkeypatch):
         lambda folder: listed.append(1) or newest_version(folder),
     )
     policies, folder = Policies(run / "policies", NewestForAll()), run / "policies"
-    policies.look()
+    policies.refresh()
     wall[0] += step_s  # just after a change, in whose granule of time another may come
-    policies.look()
+    policies.refresh()
     stamp = folder.stat()
     save_policy(policy, folder / policy_name(8), version=8)
     os.utime(folder, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
-    policies.look()
+    policies.refresh()
     assert policies.newest == 8
     now[0] += 1.0
-    policies.look()
+    policies.refresh()
     before = len(listed)
-    policies.look()
+    policies.refresh()
     assert len(listed) == before, "a folder at rest is not listed again and again"

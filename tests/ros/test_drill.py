@@ -17,7 +17,7 @@ from rlinf_msgs.msg import ActionChunk, SafetyState
 from std_msgs.msg import Header, String
 
 import rlinf_tools.drill
-from rlinf_core.interlock.latch import only_one
+from rlinf_core.interlock.latch import exclusive_command
 from rlinf_core.interlock.scenarios import FAULTS, Drop
 from rlinf_core.launch.graph import RESPAWN, Process
 from rlinf_core.launch.supervisor import only_station
@@ -235,9 +235,9 @@ class FakeObserver:
     each look.
     """
 
-    _goes_on, _stays_stopped, _fresh, _stands, _how_it_stands = (
+    _goes_on, _stays_stopped, _fresh, _has_state, _state_text = (
         getattr(rlinf_tools.drill.Drill, name)
-        for name in ("_goes_on", "_stays_stopped", "_fresh", "_stands", "_how_it_stands")
+        for name in ("_goes_on", "_stays_stopped", "_fresh", "_has_state", "_state_text")
     )
 
     def __init__(self, states, places=((0.0, 0.0),) * 3):
@@ -437,7 +437,7 @@ def test_a_drill_beside_a_station_that_ros2_launch_has_started_says_so_and_reset
 ):
     monkeypatch.setattr(sys, "argv", ["drill", "--only", "NaN", "--out", str(tmp_path / "run")])
     monkeypatch.setenv("ROS_DOMAIN_ID", "39")
-    with only_one(namespace), pytest.raises(SystemExit):
+    with exclusive_command(namespace), pytest.raises(SystemExit):
         rlinf_tools.drill.main()
     assert (
         f"another interlock commands station '{namespace}' in ROS_DOMAIN" in capsys.readouterr().err

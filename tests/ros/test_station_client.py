@@ -215,9 +215,9 @@ def test_s23_a_file_in_tmp_is_neither_followed_nor_a_lock(monkeypatch, tmp_path)
     monkeypatch.setenv("ROS_DOMAIN_ID", "0")
     (tmp_path / "rlinf-0-station_a.interlock.lock").symlink_to(tmp_path / "of_somebody")
     held = "another interlock commands station '/station_a'.* process [0-9]+ of "
-    with latch.only_one("/station_a"), pytest.raises(RlinfError, match=held):
-        latch.only_one("/station_a")
-    latch.only_one("/station_a").close()
+    with latch.exclusive_command("/station_a"), pytest.raises(RlinfError, match=held):
+        latch.exclusive_command("/station_a")
+    latch.exclusive_command("/station_a").close()
     assert not (tmp_path / "of_somebody").exists()
 
 
@@ -237,13 +237,13 @@ def test_s23_two_stations_of_other_names_do_not_command_one_robot(
     station's name is.
     """
     monkeypatch.setenv("ROS_DOMAIN_ID", "0")
-    with latch.only_one("/a", first):
+    with latch.exclusive_command("/a", first):
         if refused:
             with pytest.raises(RlinfError, match=f"another interlock commands {refused}"):
-                latch.only_one("/b", second)
-            latch.only_one("/b").close()  # a refusal holds nothing
+                latch.exclusive_command("/b", second)
+            latch.exclusive_command("/b").close()  # a refusal holds nothing
         else:
-            latch.only_one("/b", second).close()
+            latch.exclusive_command("/b", second).close()
 
 
 def test_s23_where_no_socket_is_granted_the_interlock_is_refused(monkeypatch):
@@ -252,7 +252,7 @@ def test_s23_where_no_socket_is_granted_the_interlock_is_refused(monkeypatch):
 
     monkeypatch.setattr(latch, "take", none_left)
     with pytest.raises(RlinfError, match="cannot check whether .*Too many open files"):
-        latch.only_one("/station_a")
+        latch.exclusive_command("/station_a")
 
 
 def test_an_arm_of_which_nobody_says_that_it_was_taken_back_is_named(monkeypatch):

@@ -79,10 +79,13 @@ def test_an_enrolled_station_sends_what_can_go_sets_aside_what_cannot_and_tells_
     )
     assert server.stations["station_a"][1].playing == -1, "nothing is loaded yet"
     peer.spin(
-        lambda: not server.registered.why_not("station_a"), what="the station to say what it is"
+        lambda: not server.registered.refusal_reason("station_a"),
+        what="the station to say what it is",
     )
     entry = server.registered.entries["station_a"]
-    assert (entry.spec_hash, entry.why_not) == (task.spec.hash, "") and len(entry.limits_hash) == 12
+    assert (entry.spec_hash, entry.refusal_reason) == (task.spec.hash, "") and len(
+        entry.limits_hash
+    ) == 12
     loaded = peer.node.create_publisher(PolicyStatus, "policy/status", profile("policy/status"))
     loaded.publish(PolicyStatus(version=2, error="version 3 does not fit"))
     peer.spin(
@@ -99,13 +102,13 @@ def test_an_enrolled_station_sends_what_can_go_sets_aside_what_cannot_and_tells_
     peer.spin(lambda: updates[-1].version == 4, what="the one before it")
     assert (tmp_path / "policies_at_station" / policy_name(4)).read_bytes() == b"policy 4"
 
-    server.choice.why_waiting = lambda station: "drained"
+    server.choice.wait_reason = lambda station: "drained"
     peer.spin(lambda: statuses[-1].held, what="the order to begin nothing")
     assert not statuses[-1].accepting and statuses[-1].message == "drained"
-    server.choice.why_waiting = lambda station: ""
+    server.choice.wait_reason = lambda station: ""
     peer.spin(lambda: not statuses[-1].held, what="leave to begin again")
     assert not (spool.root / ".held").exists()
-    server.choice.why_waiting = lambda station: "drained"
+    server.choice.wait_reason = lambda station: "drained"
     peer.spin(lambda: statuses[-1].held, what="the order once more")
 
     assert "ends in 20 days, on" in (peer.supervisor.run_dir / "logs/uplink.log").read_text()

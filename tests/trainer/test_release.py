@@ -252,7 +252,7 @@ def test_a_restarted_trainer_goes_on_with_trial_pins_and_what_was_refused(tmp_pa
     fleet.record.pins, fleet.record.drained = {"b": 1}, ["b"]
     fleet.releases.changed()
     fleet.again()
-    assert fleet.look(3) == [2, 1] and fleet.releases.why_waiting("b").startswith("drained")
+    assert fleet.look(3) == [2, 1] and fleet.releases.wait_reason("b").startswith("drained")
     fleet.play(2, [0])
     fleet.again()
     assert fleet.record.trial is None and 2 in fleet.record.refused and fleet.record.current == 1

@@ -19,11 +19,16 @@ from typing import Any
 import grpc
 
 from rlinf_core.core.errors import RlinfError, escape_ascii
-from rlinf_core.deploy.bridge import INSTANCE, STATION, VERSION
+from rlinf_core.deploy.bridge import INSTANCE_KEY, STATION_KEY, VERSION
 from rlinf_core.deploy.bridge import bridge_pb2 as pb
-from rlinf_core.deploy.bridge.credentials import NAME as TOKEN
-from rlinf_core.deploy.bridge.credentials import common_name, make_token, parsed, same_token
-from rlinf_core.deploy.bridge.fleet import NAME, Fleet
+from rlinf_core.deploy.bridge.credentials import (
+    TOKEN_KEY,
+    common_name,
+    make_token,
+    parsed,
+    same_token,
+)
+from rlinf_core.deploy.bridge.fleet import STATION_NAME, Fleet
 from rlinf_core.specs.arrays import StationSpec
 
 LEASE_S = (
@@ -32,16 +37,16 @@ LEASE_S = (
 MAX_STATION_CALLS = (
     16  # concurrent calls over all connections of a station; our client opens at most 5
 )
-MOST = 1000  # station names without certificates
+MAX_STATIONS = 1000  # station names without certificates
 VERSIONS = re.compile(r"/rlinf\.bridge\.v(\d+)\.")
 
 
 class Refusal(Exception):
     """A refused call: its gRPC status and reason."""
 
-    def __init__(self, code: grpc.StatusCode, why: str) -> None:
-        super().__init__(why)
-        self.code, self.why = code, why
+    def __init__(self, code: grpc.StatusCode, reason: str) -> None:
+        super().__init__(reason)
+        self.code, self.reason = code, reason
 
 
 @dataclass
@@ -88,16 +93,16 @@ class Admission:
             for key, value in context.invocation_metadata() or ()
             if isinstance(value, str)
         }
-        station, instance = metadata.get(STATION, ""), metadata.get(INSTANCE, "")
-        for field, value in ((STATION, station), (INSTANCE, instance)):
-            if not NAME.fullmatch(value):
+        station, instance = metadata.get(STATION_KEY, ""), metadata.get(INSTANCE_KEY, "")
+        for field, value in ((STATION_KEY, station), (INSTANCE_KEY, instance)):
+            if not STATION_NAME.fullmatch(value):
                 raise Refusal(
                     grpc.StatusCode.INVALID_ARGUMENT,
                     f"{field}: expected a letter, then up to 63 letters, "
                     f"digits and _, in the call's metadata, got {value[:100]!r}",
                 )
         self.check_certificate(station, context)
-        self._check_token(station, metadata.get(TOKEN, ""))
+        self._check_token(station, metadata.get(TOKEN_KEY, ""))
         lease = self._lease(station, instance, peer)
         if lease.calls >= MAX_STATION_CALLS:
             raise Refusal(
@@ -106,7 +111,7 @@ class Admission:
                 f"{MAX_STATION_CALLS} calls at a time, got one more. Let a call end first",
             )
         lease.calls += 1
-        context.add_done_callback(lambda _: _end(lease))
+        context.add_done_callback(lambda _: _end_call(lease))
         return station
 
     def check_certificate(self, station: str, context: grpc.aio.ServicerContext) -> None:
@@ -123,20 +128,20 @@ class Admission:
             raise Refusal(
                 grpc.StatusCode.PERMISSION_DENIED,
                 f"station '{station}': its certificate belongs to '{name}'. Expected the same "
-                f"name in {STATION}. Set station.name={name}, or copy the right files to this "
+                f"name in {STATION_KEY}. Set station.name={name}, or copy the right files to this "
                 "station",
             )
-        if why := self.fleet.why_not(station, certificate):
-            raise Refusal(grpc.StatusCode.UNAUTHENTICATED, f"station '{station}': {why}")
+        if reason := self.fleet.refusal_reason(station, certificate):
+            raise Refusal(grpc.StatusCode.UNAUTHENTICATED, f"station '{station}': {reason}")
 
-    def _check_token(self, station: str, shown: str) -> None:
+    def _check_token(self, station: str, token: str) -> None:
         """Check the caller's token and name. Raises Refusal."""
-        if self._token and not same_token(self._token, shown):
+        if self._token and not same_token(self._token, token):
             raise Refusal(
                 grpc.StatusCode.UNAUTHENTICATED,
                 (
                     f"station '{station}': expected the token of this trainer from "
-                    f"{self.token_file}, got {'another' if shown else 'none'}. A station of the "
+                    f"{self.token_file}, got {'another' if token else 'none'}. A station of the "
                     "same user on this machine reads that file. Another station needs a copy of "
                     "the file and bridge.token_file=<copy> (docs/howto/fleet.md)"
                 ),
@@ -163,16 +168,16 @@ class Admission:
                 f"(a restarted station is accepted after {LEASE_S:.0f} s)",
             )
         self._leases = {name: other for name, other in self._leases.items() if other.alive}
-        if len(self._leases) >= MOST:
+        if len(self._leases) >= MAX_STATIONS:
             raise Refusal(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"station '{station}': expected at most {MOST} stations, got one more",
+                f"station '{station}': expected at most {MAX_STATIONS} stations, got one more",
             )
         self._leases[station] = Lease(instance, peer)
         return self._leases[station]
 
 
-def _end(lease: Lease) -> None:
+def _end_call(lease: Lease) -> None:
     lease.calls -= 1
     lease.last_call_at = time.monotonic()
 
@@ -198,7 +203,7 @@ class OtherVersions(grpc.GenericRpcHandler):
         return grpc.stream_stream_rpc_method_handler(refuse)
 
 
-LONGEST, MAX_REASON = 1 << 16, 2000  # characters: of specs, and of the reason of a refusal
+MAX_SPECS_CHARS, MAX_REASON = 1 << 16, 2000  # characters: of specs, and of the reason of a refusal
 
 
 @dataclass(frozen=True)
@@ -206,26 +211,26 @@ class Entry:
     """The registration of one station.
 
     Attributes:
-        why_not: reason why the station may not play; empty if it may.
+        refusal_reason: reason why the station may not play; empty if it may.
     """
 
     spec_hash: str
     limits_hash: str
     software: str
-    why_not: str
+    refusal_reason: str
 
 
-class Registered:
+class Registrations:
     """The registrations of all stations. It is used from one thread.
 
     Args:
         specs: specs that the trainer learns for; None allows any.
-        most: maximum number of stations. Beyond it the oldest registration is dropped, and that
+        limit: maximum number of stations. Beyond it the oldest registration is dropped, and that
             station registers again.
     """
 
-    def __init__(self, specs: StationSpec | None, most: int) -> None:
-        self.specs, self.most = specs, most
+    def __init__(self, specs: StationSpec | None, limit: int) -> None:
+        self.specs, self.limit = specs, limit
         self.entries: dict[str, Entry] = {}
 
     def register(self, station: str, registration: pb.Registration) -> str:
@@ -234,7 +239,7 @@ class Registered:
         """
         try:
             specs = _read(registration.specs)
-            spec_hash, why = specs.hash, self._difference(specs)
+            spec_hash, reason = specs.hash, self._difference(specs)
         except (
             ValueError,
             TypeError,
@@ -243,21 +248,22 @@ class Registered:
             RecursionError,
             RlinfError,
         ) as error:
-            spec_hash, why = (
+            spec_hash, reason = (
                 "",
                 (
-                    f"specs: expected JSON of a StationSpec, at most {LONGEST} characters, got "
+                    f"specs: expected JSON of a StationSpec, at most {MAX_SPECS_CHARS} "
+                    "characters, got "
                     f"{len(registration.specs)} with {type(error).__name__}: {error}"
                 ),
             )
-        why = escape_ascii(f"station '{station}': {why}")[:MAX_REASON] if why else ""
+        reason = escape_ascii(f"station '{station}': {reason}")[:MAX_REASON] if reason else ""
         self.entries.pop(station, None)
         self.entries[station] = Entry(
-            spec_hash, registration.limits_hash[:200], registration.software[:100], why
+            spec_hash, registration.limits_hash[:200], registration.software[:100], reason
         )
-        if len(self.entries) > self.most:
+        if len(self.entries) > self.limit:
             del self.entries[next(iter(self.entries))]
-        return why
+        return reason
 
     def _difference(self, specs: StationSpec) -> str:
         if self.specs is None or self.specs.member(specs.hash) is not None:
@@ -268,14 +274,14 @@ class Registered:
             "task, cameras and image size"
         )
 
-    def why_not(self, station: str) -> str:
+    def refusal_reason(self, station: str) -> str:
         """Return why a station may not play; empty if it may, or has not registered."""
         entry = self.entries.get(station)
-        return entry.why_not if entry else ""
+        return entry.refusal_reason if entry else ""
 
 
 def _read(text: str) -> StationSpec:
-    if len(text) > LONGEST:
+    if len(text) > MAX_SPECS_CHARS:
         raise ValueError("too long")
     return StationSpec.from_dict(json.loads(text))
 
@@ -284,12 +290,12 @@ class DownloadSlots:
     """Slots for downloads. A slow station occupies one slot at most, and only until its deadline.
 
     Args:
-        most: number of slots; further calls wait.
+        limit: number of slots; further calls wait.
         longest_s: deadline of a call [s], including its wait.
     """
 
-    def __init__(self, most: int, longest_s: float) -> None:
-        self.longest_s, self._free = longest_s, asyncio.Semaphore(most)
+    def __init__(self, limit: int, longest_s: float) -> None:
+        self.longest_s, self._free = longest_s, asyncio.Semaphore(limit)
         self._calls: dict[str, _Call] = {}
 
     @contextlib.asynccontextmanager
@@ -320,13 +326,13 @@ class _Call:
         self.context, self.task = context, asyncio.current_task()
         self.ending: asyncio.Task[Any] | None = None
 
-    def end(self, why: str) -> None:
-        """Free the slot now, and abort the call with ``why`` once its task has ended."""
+    def end(self, reason: str) -> None:
+        """Free the slot now, and abort the call with ``reason`` once its task has ended."""
         if self.ending is None:
-            self.ending = asyncio.ensure_future(self._answer(why))
+            self.ending = asyncio.ensure_future(self._answer(reason))
             if self.task is not None:
                 asyncio.get_running_loop().call_soon(self.task.cancel)
 
-    async def _answer(self, why: str) -> None:
+    async def _answer(self, reason: str) -> None:
         with contextlib.suppress(Exception):  # abort always raises
-            await self.context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, why)
+            await self.context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, reason)

@@ -59,27 +59,27 @@ class EpisodeReply(_message.Message):
     def __init__(self, stored: _Optional[bool] = ..., duplicate: _Optional[bool] = ..., error: _Optional[str] = ..., refused: _Optional[bool] = ..., have: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PolicyRequest(_message.Message):
-    __slots__ = ("have_version", "wait_s", "have_sha256", "have_file", "file", "may_link", "begun", "begun_version")
+    __slots__ = ("have_version", "wait_s", "have_sha256", "have_file", "file", "may_link", "partial_size", "partial_version")
     HAVE_VERSION_FIELD_NUMBER: _ClassVar[int]
     WAIT_S_FIELD_NUMBER: _ClassVar[int]
     HAVE_SHA256_FIELD_NUMBER: _ClassVar[int]
     HAVE_FILE_FIELD_NUMBER: _ClassVar[int]
     FILE_FIELD_NUMBER: _ClassVar[int]
     MAY_LINK_FIELD_NUMBER: _ClassVar[int]
-    BEGUN_FIELD_NUMBER: _ClassVar[int]
-    BEGUN_VERSION_FIELD_NUMBER: _ClassVar[int]
+    PARTIAL_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PARTIAL_VERSION_FIELD_NUMBER: _ClassVar[int]
     have_version: int
     wait_s: float
     have_sha256: str
     have_file: int
     file: str
     may_link: bool
-    begun: int
-    begun_version: int
-    def __init__(self, have_version: _Optional[int] = ..., wait_s: _Optional[float] = ..., have_sha256: _Optional[str] = ..., have_file: _Optional[int] = ..., file: _Optional[str] = ..., may_link: _Optional[bool] = ..., begun: _Optional[int] = ..., begun_version: _Optional[int] = ...) -> None: ...
+    partial_size: int
+    partial_version: int
+    def __init__(self, have_version: _Optional[int] = ..., wait_s: _Optional[float] = ..., have_sha256: _Optional[str] = ..., have_file: _Optional[int] = ..., file: _Optional[str] = ..., may_link: _Optional[bool] = ..., partial_size: _Optional[int] = ..., partial_version: _Optional[int] = ...) -> None: ...
 
 class PolicyPart(_message.Message):
-    __slots__ = ("version", "data", "sha256", "copy_offset", "copy_size", "needs", "path", "file_state", "begins")
+    __slots__ = ("version", "data", "sha256", "copy_offset", "copy_size", "needs", "path", "file_state", "first_offset")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     SHA256_FIELD_NUMBER: _ClassVar[int]
@@ -88,7 +88,7 @@ class PolicyPart(_message.Message):
     NEEDS_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
     FILE_STATE_FIELD_NUMBER: _ClassVar[int]
-    BEGINS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
     version: int
     data: bytes
     sha256: str
@@ -97,8 +97,8 @@ class PolicyPart(_message.Message):
     needs: str
     path: str
     file_state: str
-    begins: int
-    def __init__(self, version: _Optional[int] = ..., data: _Optional[bytes] = ..., sha256: _Optional[str] = ..., copy_offset: _Optional[int] = ..., copy_size: _Optional[int] = ..., needs: _Optional[str] = ..., path: _Optional[str] = ..., file_state: _Optional[str] = ..., begins: _Optional[int] = ...) -> None: ...
+    first_offset: int
+    def __init__(self, version: _Optional[int] = ..., data: _Optional[bytes] = ..., sha256: _Optional[str] = ..., copy_offset: _Optional[int] = ..., copy_size: _Optional[int] = ..., needs: _Optional[str] = ..., path: _Optional[str] = ..., file_state: _Optional[str] = ..., first_offset: _Optional[int] = ...) -> None: ...
 
 class Registration(_message.Message):
     __slots__ = ("specs", "limits_hash", "software")

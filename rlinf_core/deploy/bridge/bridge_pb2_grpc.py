@@ -65,48 +65,55 @@ class BridgeServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Offer(self, request, context):
-        """What of an episode does the trainer have? `stored` where it has all of it, else `have`, else why not.
+        """Offer an episode. The reply has `stored` if the trainer has all of it, otherwise `have`, or `error`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Upload(self, request_iterator, context):
-        """First the episode as it was offered, then its missing bytes: file by file, without a gap, in chunks of at most 512 KiB,
-        no more than 30 s apart. One upload at a time for each station. `stored` once it is flushed to the trainer's disk and
-        stands in its journal; at any time the trainer may end it with another reply, and the station offers it again.
+        """Upload the missing bytes of an episode. The first part repeats the offer. Chunks follow file by file, without a gap, each of
+        at most 512 KiB and at most 30 s after the previous one. A station has one upload at a time. The reply has `stored` once the
+        episode is flushed to the trainer's disk and in its journal. The trainer may end an upload at any time with another reply;
+        the station then offers the episode again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def NextPolicy(self, request, context):
-        """The policy that the station is meant to have, as soon as that is another one than it has: the newest, unless the
-        trainer rolls out in stages or a version is pinned. Ends empty after wait_s (30 at most) without one. To a station that
-        says which file it has, what that lacks is sent, and where in it the rest is. The station puts the parts together in
-        their order; where the whole has another hash than the last part says, it asks again without have_sha256. A station that
-        may_link and calls from the trainer's own machine is told where the file lies instead, and which file has the hash: a
-        station that linked that very file need not compute the hash again. Where it cannot link or copy the file
-        from there, or it has another hash, it asks again without may_link. A policy may stand on a second file, which no version
-        changes (weights that its adapters are for): the last part says its name in `needs`. A station without a file of that
-        name asks for it, with `file`, and begins with the policy once it has both. Of what was cut on the way a station may say
-        how much it has (`begun`): the first part says where the rest begins (`begins`), which is 0 where all of it comes again,
-        as where another version is meant for it by now.
+        """Wait for the station's policy, as soon as it differs from `have_version`. It is the newest policy, unless the trainer releases
+        in stages or pins a version. The stream ends empty after wait_s (at most 30) without such a policy.
+
+        Difference. If the station names a file with have_sha256, the trainer sends only the bytes that this file lacks, and the ranges
+        to copy from it. The station concatenates the parts in order. If the hash differs from that of the last part, the station
+        calls again without have_sha256.
+
+        Link. A station with may_link on the trainer's machine receives the path of the file and the state that the file had when it
+        was hashed. If the linked file has that state, the station need not hash it. If it cannot link or copy the file, or the hash
+        differs, the station calls again without may_link.
+
+        Base file. A policy of adapters also needs the file of its base weights, which all versions share. The last part names it in
+        `needs`. The station downloads it with `file`, and loads the policy once it has both.
+
+        Resume. After an interrupted download the station reports the size of its partial file (`partial_size`). The first part has
+        the offset at which the trainer continues (`first_offset`). It is 0 if the whole file is sent again, for example because the
+        station's version has changed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Register(self, request, context):
-        """What the station is, once, and again whenever a report's answer says that the trainer does not know it. Where its specs
-        are not those that the trainer learns for, the answer says what differs; it gets no policy, and begins no episode.
+        """Register the station's specs and limits: once, and again if a report's reply has `registered` false. If the specs differ from
+        the trainer's, the reply names the difference. The station then receives no policy and begins no episode.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Report(self, request, context):
-        """What a station tells and what the trainer answers, twice a second.
+        """Exchange reports, twice a second.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -31,18 +31,17 @@ from rlinf_core.core.errors import (
 )
 from rlinf_core.core.paths import VERSION as SOFTWARE_VERSION
 from rlinf_core.deploy.bridge import (
-    INSTANCE,
-    LONGEST_FILE_S,
+    INSTANCE_KEY,
+    MAX_DOWNLOAD_S,
     PART_BYTES,
-    SERVED_AS,
     SERVICE,
-    STATION,
+    STATION_KEY,
+    TRAINER_DNS_NAME,
     VERSION,
     bridge_pb2_grpc,
 )
 from rlinf_core.deploy.bridge import bridge_pb2 as pb
-from rlinf_core.deploy.bridge.credentials import NAME as TOKEN
-from rlinf_core.deploy.bridge.credentials import read_token
+from rlinf_core.deploy.bridge.credentials import TOKEN_KEY, read_token
 from rlinf_core.deploy.bridge.fleet import Credentials
 from rlinf_core.deploy.bridge.policy_parts import Bytes, decoded
 from rlinf_core.episodes.checksums import SUMS, file_sha256, file_state, is_plain, verify
@@ -52,7 +51,7 @@ from rlinf_core.policies.serialization import NAMED, policy_files, policy_name, 
 LOOPBACK = ("127.", "localhost:", "[::1]:")
 
 
-class Fetched(NamedTuple):
+class PolicyFile(NamedTuple):
     """A policy file that this station has, with its SHA-256."""
 
     version: int
@@ -60,7 +59,7 @@ class Fetched(NamedTuple):
     sha256: str
 
 
-class Got(NamedTuple):
+class Download(NamedTuple):
     """The result of one download request.
 
     Attributes:
@@ -76,24 +75,24 @@ class Got(NamedTuple):
     needs: str = ""
 
 
-def is_here(address: str) -> bool:
+def is_loopback_address(address: str) -> bool:
     """Return whether a trainer at this address may run on this machine (a loopback address)."""
     return address.startswith(LOOPBACK)
 
 
-def aside(folder: Path, file: str, version: int) -> Path:
+def partial_path(folder: Path, file: str, version: int) -> Path:
     """Return the temporary path of a download: of ``file``, or of policy ``version`` if ``file`` is
     empty. A partial download stays there and is resumed.
     """
     return folder / f".{file or policy_name(version)}.part"
 
 
-def begun(folder: Path, file: str) -> tuple[int, int]:
+def partial_download(folder: Path, file: str) -> tuple[int, int]:
     """Return version and size in bytes of a partial download: of ``file``, or of the newest policy
     if ``file`` is empty. (0, 0) if there is none.
     """
     if file:
-        left = [path] if (path := aside(folder, file, -1)).is_file() else []
+        left = [path] if (path := partial_path(folder, file, -1)).is_file() else []
     else:
         left = [path for path in folder.glob(".policy-*.part") if NAMED.fullmatch(path.name[1:-5])]
     newest = max(left, key=lambda path: (len(path.name), path.name), default=None)
@@ -102,9 +101,12 @@ def begun(folder: Path, file: str) -> tuple[int, int]:
     return -1 if file else policy_version(Path(newest.name[1:-5])), newest.stat().st_size
 
 
-def put_together(
-    parts: Iterable[tuple[pb.PolicyPart, Bytes]], base: Fetched | None, folder: Path, file: str = ""
-) -> Got:
+def assemble(
+    parts: Iterable[tuple[pb.PolicyPart, Bytes]],
+    base: PolicyFile | None,
+    folder: Path,
+    file: str = "",
+) -> Download:
     """Assemble a download in its temporary file.
 
     Each part holds bytes of the trainer, a range to copy from ``base``, or a path to link.
@@ -115,17 +117,19 @@ def put_together(
         folder: folder of the temporary file.
         file: name of the file; empty for a policy.
     """
-    got, sha = Got(), hashlib.sha256()
+    download, sha = Download(), hashlib.sha256()
     with contextlib.ExitStack() as files:
         out = None
         for part, sent in parts:
-            got = Got(part.version, part.sha256, "", part.needs)
+            download = Download(part.version, part.sha256, "", part.needs)
             if part.path:
-                return got._replace(written_sha256=_linked(part, aside(folder, file, part.version)))
+                return download._replace(
+                    written_sha256=_linked(part, partial_path(folder, file, part.version))
+                )
             if out is None:
-                aside(folder, file, part.version).touch()
-                out = files.enter_context(open(aside(folder, file, part.version), "r+b"))
-                _go_on(out, part.begins, sha)
+                partial_path(folder, file, part.version).touch()
+                out = files.enter_context(open(partial_path(folder, file, part.version), "r+b"))
+                _resume(out, part.first_offset, sha)
             copy = (
                 copied(base.path, part.copy_offset, part.copy_size)
                 if base and part.copy_size
@@ -134,16 +138,16 @@ def put_together(
             for data in (sent, *copy):
                 out.write(data)
                 sha.update(data)
-    return got._replace(written_sha256=sha.hexdigest())
+    return download._replace(written_sha256=sha.hexdigest())
 
 
-def _go_on(out: BinaryIO, begins: int, sha: Any) -> None:
-    """Continue a partial file: hash its first ``begins`` bytes into ``sha`` and cut off the
+def _resume(out: BinaryIO, first_offset: int, sha: Any) -> None:
+    """Continue a partial file: hash its first ``first_offset`` bytes into ``sha`` and cut off the
     rest.
     """
-    while begins and (data := out.read(min(begins, PART_BYTES))):
+    while first_offset and (data := out.read(min(first_offset, PART_BYTES))):
         sha.update(data)
-        begins -= len(data)
+        first_offset -= len(data)
     out.truncate()
 
 
@@ -177,7 +181,7 @@ def copied(path: Path, offset: int, size: int) -> Iterator[bytes]:
             size -= len(data)
 
 
-def forget(folder: Path, max_gb: float, *versions: int) -> None:
+def prune_policies(folder: Path, max_gb: float, *versions: int) -> None:
     """Remove the oldest policies until the folder holds at most ``max_gb`` (10^9 bytes).
 
     The first policy stays, because the report compares with it. ``versions`` stay, too.
@@ -191,11 +195,11 @@ def forget(folder: Path, max_gb: float, *versions: int) -> None:
         left -= sizes[path]
 
 
-def last_fetched(folder: Path) -> Fetched | None:
+def last_policy(folder: Path) -> PolicyFile | None:
     """Return the newest policy that an earlier run of this station downloaded, or None."""
     for newest in policy_files(folder)[-1:]:
         with contextlib.suppress(OSError):  # the next policy is then sent in full
-            return Fetched(policy_version(newest), newest, file_sha256(newest))
+            return PolicyFile(policy_version(newest), newest, file_sha256(newest))
     return None
 
 
@@ -205,10 +209,10 @@ OPTIONS = [
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.ssl_target_name_override", SERVED_AS),
+    ("grpc.ssl_target_name_override", TRAINER_DNS_NAME),
 ]
-NO_TLS = ("andshake", "Socket closed")  # in gRPC's details if TLS fails; gRPC names no reason
-THIS_PROCESS = f"i{uuid.uuid4().hex}"
+TLS_FAILURES = ("andshake", "Socket closed")  # in gRPC's details if TLS fails; gRPC names no reason
+PROCESS_INSTANCE = f"i{uuid.uuid4().hex}"
 
 
 class BridgeClient:
@@ -229,11 +233,15 @@ class BridgeClient:
         address: str,
         station: str,
         credentials: Path | None = None,
-        instance: str = THIS_PROCESS,
+        instance: str = PROCESS_INSTANCE,
         links: bool = True,
         tokens: Sequence[Path] = (),
     ) -> None:
-        self.address, self.station, self.links = address, station, links and is_here(address)
+        self.address, self.station, self.links = (
+            address,
+            station,
+            links and is_loopback_address(address),
+        )
         self.credentials = Credentials(credentials, station) if credentials else None
         self._channel = (
             grpc.secure_channel(address, self.credentials.channel_credentials(), options=OPTIONS)
@@ -245,12 +253,11 @@ class BridgeClient:
         self._next_policy = self._channel.unary_stream(
             next_policy, pb.PolicyRequest.SerializeToString, decoded
         )
-        self._name = ((STATION, station), (INSTANCE, instance))
+        self._name = ((STATION_KEY, station), (INSTANCE_KEY, instance))
         self._tokens = () if credentials else tuple(tokens)
-        self._offered: tuple[tuple[Any, ...], pb.Episode] | None = (
-            None  # offer without an answer yet
-        )
-        self._had = dict[str, int]()  # bytes of each episode at the trainer at its last offer
+        self._offered: tuple[tuple[Any, ...], pb.Episode] | None = None  # offer without an answer
+        # bytes of each episode at the trainer at its last offer
+        self._received_bytes: dict[str, int] = {}
 
     def upload(self, folder: Path, timeout_s: float = 60.0) -> bool:
         """Send a closed episode and wait until it is durable at the trainer.
@@ -268,77 +275,82 @@ class BridgeClient:
             UnreachableError: no trainer answers, or the connection broke after progress.
             BridgeError: any other failure. A retry continues the upload.
         """
-        looks, before = _looks(folder), self._offered
-        again = (
-            before is not None and before[0] == looks != ()
-        )  # do not hash the files at each retry
-        episode = before[1] if before is not None and again else described(folder)
-        self._offered = looks, episode
-        reply = self._answer(
-            self._call(self._stub.Offer, episode, timeout_s, away=UnreachableError), episode
+        fingerprint, before = _fingerprint(folder), self._offered
+        # a retry does not hash the files again
+        is_retry = before is not None and before[0] == fingerprint != ()
+        episode = before[1] if before is not None and is_retry else episode_offer(folder)
+        self._offered = fingerprint, episode
+        reply = self._checked_reply(
+            self._call(self._stub.Offer, episode, timeout_s, unreachable=UnreachableError), episode
         )
         self._offered = None
-        if not reply.stored and again:
-            episode = described(folder)
+        if not reply.stored and is_retry:
+            episode = episode_offer(folder)
         if not reply.stored:
             have = sum(reply.have)
             left = sum(file.size for file in episode.files) - have
-            cut = (
-                UnreachableError if have > self._had.get(episode.id, -1) else BridgeError
-            )  # a bad connection that still makes progress
-            self._had[episode.id] = have
+            # a bad connection that still makes progress is not the episode's fault
+            has_progressed = have > self._received_bytes.get(episode.id, -1)
+            cut = UnreachableError if has_progressed else BridgeError
+            self._received_bytes[episode.id] = have
             missing = parts(folder, episode, list(reply.have))
             upload = self._call(
                 self._stub.Upload,
                 missing,
                 timeout_s + left / SLOWEST_BYTES_PER_S,
-                away=cut,
-                late=cut,
+                unreachable=cut,
+                too_late=cut,
             )
-            reply = self._answer(upload, episode)
-        self._had.pop(episode.id, None)
+            reply = self._checked_reply(upload, episode)
+        self._received_bytes.pop(episode.id, None)
         return reply.duplicate
 
     def next_policy(
-        self, have_version: int, folder: Path, wait_s: float = 10.0, base: Fetched | None = None
-    ) -> Fetched | None:
+        self, have_version: int, folder: Path, wait_s: float = 10.0, base: PolicyFile | None = None
+    ) -> PolicyFile | None:
         """Wait for a policy other than ``have_version`` and store it in ``folder``.
 
         The trainer sends only bytes that neither ``base`` nor a partial download holds. If the
         result has a wrong hash, the whole file is sent. A trainer on this machine sends nothing:
-            the
-        file is linked. The base file of an adapter is stored before the policy.
+        the file is linked. The base file of an adapter is stored before the policy.
 
         Returns:
             The policy, or None if no other policy came within ``wait_s`` seconds.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        got = self._file(pb.PolicyRequest(have_version=have_version, wait_s=wait_s), folder, base)
-        if got.version < 0:
+        download = self._download(
+            pb.PolicyRequest(have_version=have_version, wait_s=wait_s), folder, base
+        )
+        if download.version < 0:
             return None
-        self._get_needed(got, folder)
+        self._download_base(download, folder)
         # No fsync: after a power cut the hash differs, and the file is downloaded again.
-        os.replace(aside(folder, "", got.version), path := folder / policy_name(got.version))
+        os.replace(
+            partial_path(folder, "", download.version),
+            path := folder / policy_name(download.version),
+        )
         for older in folder.glob(".policy*.part"):  # partial downloads of older policies
             older.unlink(missing_ok=True)
-        return Fetched(got.version, path, got.sha256)
+        return PolicyFile(download.version, path, download.sha256)
 
-    def _get_needed(self, policy: Got, folder: Path) -> None:
+    def _download_base(self, policy: Download, folder: Path) -> None:
         """Download the base file of an adapter, unless it is there. All versions share it."""
         name = policy.needs
         if not name or (is_plain(name) and (folder / name).exists()):
             return
-        if not is_plain(name) or not self._file(pb.PolicyRequest(file=name), folder).sha256:
+        if not is_plain(name) or not self._download(pb.PolicyRequest(file=name), folder).sha256:
             raise BridgeError(
                 f"policy {policy.version} from {self.address}: expected its base file, "
                 f"'{name[:200]}', in the trainer's policies/, got none. The station requests it "
                 "again"
             )
         publish_file(
-            aside(folder, name, -1), folder / name
+            partial_path(folder, name, -1), folder / name
         )  # with fsync: later only its name is checked
 
-    def _file(self, request: pb.PolicyRequest, folder: Path, base: Fetched | None = None) -> Got:
+    def _download(
+        self, request: pb.PolicyRequest, folder: Path, base: PolicyFile | None = None
+    ) -> Download:
         """Download a file to its temporary path: as a link, else as a patch of ``base``, else in
         full.
         """
@@ -349,20 +361,27 @@ class BridgeClient:
             request.have_sha256, request.have_file = (
                 (source.sha256, source.version) if source else ("", 0)
             )
-            request.begun_version, request.begun = begun(folder, request.file)
-            got = self._once(request, source, folder)
-            if got.sha256 == got.written_sha256 or not got.sha256 and got.version < 0:
-                return got
-            aside(folder, request.file, got.version).unlink(missing_ok=True)
+            request.partial_version, request.partial_size = partial_download(folder, request.file)
+            download = self._download_once(request, source, folder)
+            if (
+                download.sha256 == download.written_sha256
+                or not download.sha256
+                and download.version < 0
+            ):
+                return download
+            partial_path(folder, request.file, download.version).unlink(missing_ok=True)
         raise BridgeError(
-            f"policy {got.version} from {self.address} arrived incomplete; the station fetches it "
+            f"policy {download.version} from {self.address} arrived incomplete; the station "
+            "fetches it "
             "again"
         )
 
-    def _once(self, request: pb.PolicyRequest, base: Fetched | None, folder: Path) -> Got:
+    def _download_once(
+        self, request: pb.PolicyRequest, base: PolicyFile | None, folder: Path
+    ) -> Download:
         try:  # keepalive ends a dead connection before this deadline
-            parts = self._call(self._next_policy, request, request.wait_s + LONGEST_FILE_S)
-            return put_together(parts, base, folder, request.file)
+            parts = self._call(self._next_policy, request, request.wait_s + MAX_DOWNLOAD_S)
+            return assemble(parts, base, folder, request.file)
         except grpc.RpcError as error:
             raise self._error(error) from error
 
@@ -389,10 +408,10 @@ class BridgeClient:
         return self._call(self._stub.Report, request, timeout_s)
 
     @property
-    def _who(self) -> tuple[tuple[str, str], ...]:
+    def _metadata(self) -> tuple[tuple[str, str], ...]:
         """Return the metadata of a call."""
         token = read_token(self._tokens)
-        return (*self._name, (TOKEN, token)) if token else self._name
+        return (*self._name, (TOKEN_KEY, token)) if token else self._name
 
     def close(self) -> None:
         """Close the connection."""
@@ -403,15 +422,15 @@ class BridgeClient:
         method: Callable[..., Any],
         request: Any,
         timeout_s: float,
-        away: type[BridgeError] = BridgeError,
-        late: type[BridgeError] = BridgeError,
+        unreachable: type[BridgeError] = BridgeError,
+        too_late: type[BridgeError] = BridgeError,
     ) -> Any:
         try:
-            return method(request, timeout=timeout_s, metadata=self._who)
+            return method(request, timeout=timeout_s, metadata=self._metadata)
         except grpc.RpcError as error:
-            raise self._error(error, away, late) from error
+            raise self._error(error, unreachable, too_late) from error
 
-    def _answer(self, reply: pb.EpisodeReply, episode: pb.Episode) -> pb.EpisodeReply:
+    def _checked_reply(self, reply: pb.EpisodeReply, episode: pb.Episode) -> pb.EpisodeReply:
         """Return the reply, or raise its error: RefusedError if the refusal is final, else
         BridgeError.
         """
@@ -423,15 +442,15 @@ class BridgeClient:
     def _error(
         self,
         error: grpc.RpcError,
-        away: type[BridgeError] = BridgeError,
-        late: type[BridgeError] = BridgeError,
+        unreachable: type[BridgeError] = BridgeError,
+        too_late: type[BridgeError] = BridgeError,
     ) -> BridgeError:
         """Return the error for a failed call, with advice.
 
         Args:
             error: error of gRPC.
-            away: class of the result if the trainer is unreachable.
-            late: class of the result if the deadline passed.
+            unreachable: class of the result if the trainer is unreachable.
+            too_late: class of the result if the deadline passed.
         """
         code, details = error.code(), error.details() or ""
         if code == grpc.StatusCode.UNIMPLEMENTED:
@@ -440,7 +459,7 @@ class BridgeClient:
                 f"trainer without it ({details}). Install the same version of rlinf on trainer and "
                 "stations"
             )
-        if code == grpc.StatusCode.UNAVAILABLE and any(sign in details for sign in NO_TLS):
+        if code == grpc.StatusCode.UNAVAILABLE and any(sign in details for sign in TLS_FAILURES):
             details += "; " + (
                 self.credentials.advice()
                 if self.credentials
@@ -454,13 +473,14 @@ class BridgeClient:
                 f". This station searched {', '.join(map(str, self._tokens))}, and "
                 f"{'found another' if read_token(self._tokens) else 'found none'}"
             )
-        kind = {grpc.StatusCode.UNAVAILABLE: away, grpc.StatusCode.DEADLINE_EXCEEDED: late}.get(
-            code, BridgeError
-        )
+        kind = {
+            grpc.StatusCode.UNAVAILABLE: unreachable,
+            grpc.StatusCode.DEADLINE_EXCEEDED: too_late,
+        }.get(code, BridgeError)
         return kind(f"trainer at {self.address}: {code.name.lower()}: {details}")
 
 
-def _looks(folder: Path) -> tuple[Any, ...]:
+def _fingerprint(folder: Path) -> tuple[Any, ...]:
     """Return names, sizes and times of a folder's files, to notice a change without reading them.
 
     Empty if the folder cannot be listed; reading it will report the error.
@@ -473,7 +493,7 @@ def _looks(folder: Path) -> tuple[Any, ...]:
         return ()
 
 
-def described(folder: Path) -> pb.Episode:
+def episode_offer(folder: Path) -> pb.Episode:
     """Return the offer of a closed episode. Raises EpisodeError if its files changed since then."""
     sums = verify(folder) | {SUMS: file_sha256(folder / SUMS)}
     return pb.Episode(
@@ -511,7 +531,7 @@ class Sender:
     Args:
         spool: spool of the station.
         client: client of the trainer.
-        say: receives a line of text for each episode that is quarantined.
+        log: receives a line of text for each episode that is quarantined.
         may_send: whether the next episode may be uploaded.
     """
 
@@ -519,10 +539,10 @@ class Sender:
         self,
         spool: Spool,
         client: BridgeClient,
-        say: Callable[[str], None],
+        log: Callable[[str], None],
         may_send: Callable[[], bool] = lambda: True,
     ) -> None:
-        self.spool, self.client, self.say, self.may_send = spool, client, say, may_send
+        self.spool, self.client, self.log, self.may_send = spool, client, log, may_send
         self._failures: Counter[str] = Counter()
 
     def send_all(self) -> str:
@@ -556,6 +576,6 @@ class Sender:
             self.client.upload(folder)
         except (RefusedError, EpisodeError) as error:
             refused_folder = self.spool.refuse(folder.name, str(error))
-            self.say(escape_ascii(f"moved to {refused_folder}: {error}"))
+            self.log(escape_ascii(f"moved to {refused_folder}: {error}"))
         else:
             self.spool.mark_sent(folder.name)

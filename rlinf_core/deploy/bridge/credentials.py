@@ -28,8 +28,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from rlinf_core.core.atomic_io import publish_file
 from rlinf_core.core.errors import BridgeError
 
-FILE = "bridge.token"  # in the run folder
-NAME = "rlinf-token"  # key of the call's metadata
+TOKEN_FILE = "bridge.token"  # in the run folder
+TOKEN_KEY = "rlinf-token"  # key of the call's metadata
 TOKEN = re.compile(r"[A-Za-z0-9_-]{32,256}", re.ASCII)
 MAX_BYTES = 1024  # read limit of a token file
 
@@ -77,22 +77,22 @@ def make_token(path: Path) -> str:
 
 def _create(path: Path) -> None:
     """Write a new token. The file gets its final name only when it is complete."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-        with open(os.open(aside, flags, 0o600), "w") as file:
+        with open(os.open(temporary, flags, 0o600), "w") as file:
             os.fchmod(file.fileno(), 0o600)  # whatever the umask
             file.write(secrets.token_urlsafe(32) + "\n")
             file.flush()
             os.fsync(file.fileno())
         try:
-            os.link(aside, path)  # unlike a rename, it keeps the token of another trainer
+            os.link(temporary, path)  # unlike a rename, it keeps the token of another trainer
         except FileExistsError:
             pass
         except OSError:  # a file system without hard links
-            os.replace(aside, path)
+            os.replace(temporary, path)
     finally:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def link_token(path: Path, port: int) -> None:
@@ -103,10 +103,10 @@ def link_token(path: Path, port: int) -> None:
     with contextlib.suppress(OSError, RuntimeError):
         link = token_link(port)
         link.parent.mkdir(parents=True, exist_ok=True)
-        aside = link.with_name(f".{link.name}.{os.getpid()}")
-        aside.unlink(missing_ok=True)
-        aside.symlink_to(path.resolve())
-        os.replace(aside, link)
+        temporary = link.with_name(f".{link.name}.{os.getpid()}")
+        temporary.unlink(missing_ok=True)
+        temporary.symlink_to(path.resolve())
+        os.replace(temporary, link)
 
 
 def unlink_token(path: Path, port: int) -> None:
@@ -253,7 +253,7 @@ def pem(certificate: x509.Certificate) -> bytes:
 
 def write(path: Path, data: bytes, mode: int = 0o644) -> None:
     """Write a file atomically, with ``mode`` from the start."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as out:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as out:
         out.write(data)
-    publish_file(aside, path)
+    publish_file(temporary, path)

@@ -20,7 +20,7 @@ from cryptography.x509 import Certificate
 
 from rlinf_core.core.atomic_io import free_name, make_folder, move
 from rlinf_core.core.errors import BridgeError
-from rlinf_core.deploy.bridge import SERVED_AS
+from rlinf_core.deploy.bridge import TRAINER_DNS_NAME
 from rlinf_core.deploy.bridge.credentials import (
     authority,
     common_name,
@@ -34,7 +34,7 @@ from rlinf_core.deploy.bridge.credentials import (
     write,
 )
 
-NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}", re.ASCII)
+STATION_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}", re.ASCII)
 AUTHORITY_DAYS, TRAINER_DAYS = 3650.0, 825.0
 WARN_DAYS = 30.0  # before a certificate ends
 CA, CERTIFICATE, KEY = "ca.crt", "station.crt", "station.key"
@@ -42,7 +42,7 @@ RENEW = (
     "Renew it on the trainer's machine (rlinf fleet enroll {} --renew --out FOLDER), and copy its "
     "new files to the station"
 )
-AGAIN = (
+ENROLL = (
     "Enroll it on the trainer's machine (rlinf fleet enroll), and copy its new files to the station"
 )
 
@@ -78,7 +78,7 @@ class Fleet:
             BridgeError: the name is invalid, the station is enrolled already (or, with ``renew``,
                 is not), or ``out`` holds such files.
         """
-        if not NAME.fullmatch(station):
+        if not STATION_NAME.fullmatch(station):
             raise BridgeError(
                 f"station: expected a letter, then up to 63 letters, digits and _, got "
                 f"'{station[:200]}'"
@@ -168,18 +168,20 @@ class Fleet:
             if (text := warning(f"the certificate of station '{common_name(one)}'", one))
         ]
 
-    def why_not(self, station: str, shown: Certificate) -> str:
+    def refusal_reason(self, station: str, certificate: Certificate) -> str:
         """Return why a caller with this name and certificate is refused; empty if it is
         accepted.
         """
         enrolled = self._enrolled(station)
         if not enrolled.exists():
             revoked = any((self.folder / "revoked").glob(f"{station}.crt*"))
-            return f"{'its certificate was revoked' if revoked else 'it is not enrolled'}. {AGAIN}"
-        if shown not in map(read_certificate, (enrolled, *self._renewed(station))):
-            return f"its certificate was revoked and replaced by another. {AGAIN}"
+            return f"{'its certificate was revoked' if revoked else 'it is not enrolled'}. {ENROLL}"
+        if certificate not in map(read_certificate, (enrolled, *self._renewed(station))):
+            return f"its certificate was revoked and replaced by another. {ENROLL}"
         return (
-            "" if days_left(shown) > 0 else f"its certificate expired on {expiry(shown)}. {AGAIN}"
+            ""
+            if days_left(certificate) > 0
+            else f"its certificate expired on {expiry(certificate)}. {ENROLL}"
         )
 
     def server_credentials(self) -> grpc.ServerCredentials:
@@ -189,7 +191,7 @@ class Fleet:
         """
         self.check()
         (ca, ca_key), key = self._authority(), make_key()
-        certificate = signed(SERVED_AS, key, TRAINER_DAYS, ca, ca_key, server=True)
+        certificate = signed(TRAINER_DNS_NAME, key, TRAINER_DAYS, ca, ca_key, server=True)
         return grpc.ssl_server_credentials(
             [(key_pem(key), pem(certificate))], pem(ca), require_client_auth=True
         )
@@ -227,13 +229,13 @@ def expiry(certificate: Certificate) -> str:
     return f"{certificate.not_valid_after_utc:%Y-%m-%d}"
 
 
-def warning(what: str, certificate: Certificate) -> str:
+def warning(subject: str, certificate: Certificate) -> str:
     """Return a warning with its remedy if a certificate expires within WARN_DAYS; else empty."""
     left = days_left(certificate)
     if left > WARN_DAYS:
         return ""
     ends = f"ends in {left:.0f} days, on" if left > 0 else "expired on"
-    return f"{what} {ends} {expiry(certificate)}. {RENEW.format(common_name(certificate))}"
+    return f"{subject} {ends} {expiry(certificate)}. {RENEW.format(common_name(certificate))}"
 
 
 class Credentials:
@@ -270,7 +272,7 @@ class Credentials:
         ):
             raise BridgeError(
                 f"bridge.credentials: {folder}: expected {CERTIFICATE}, {KEY} and {CA} of one "
-                f"enrollment, got files of different ones. {AGAIN}"
+                f"enrollment, got files of different ones. {ENROLL}"
             )
 
     def warning(self) -> str:
@@ -291,10 +293,10 @@ class Credentials:
         """Return possible causes of a refused connection: TLS tells neither side."""
         if days_left(self.certificate) <= 0:
             return (
-                f"the certificate in {self.folder} expired on {expiry(self.certificate)}. {AGAIN}"
+                f"the certificate in {self.folder} expired on {expiry(self.certificate)}. {ENROLL}"
             )
         return (
             f"expected a trainer of the fleet of {self.folder / CA} that accepts this certificate. "
             "Check that the trainer uses bridge.fleet and that this fleet enrolled this station. "
-            f"If so: {AGAIN}"
+            f"If so: {ENROLL}"
         )

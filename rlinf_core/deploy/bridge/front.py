@@ -39,18 +39,18 @@ def _loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
-def run(work: Coroutine[Any, Any, T]) -> T:
+def run_in_bridge_loop(work: Coroutine[Any, Any, T]) -> T:
     """Run ``work`` in the bridge's event loop and wait for its result, from another thread."""
     return asyncio.run_coroutine_threadsafe(work, _loop()).result()
 
 
-async def to_its_end(call: Callable[..., T], *arguments: Any) -> T:
+async def run_to_completion(call: Callable[..., T], *arguments: Any) -> T:
     """Run ``call`` in a worker thread to its end, even if the caller is cancelled meanwhile.
 
     The cancellation takes effect after the end of the call.
     """
     running = asyncio.ensure_future(asyncio.to_thread(call, *arguments))
-    running.add_done_callback(_looked_at)
+    running.add_done_callback(_retrieve_exception)
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
@@ -60,7 +60,7 @@ async def to_its_end(call: Callable[..., T], *arguments: Any) -> T:
         raise
 
 
-def _looked_at(task: asyncio.Task[Any]) -> None:
+def _retrieve_exception(task: asyncio.Task[Any]) -> None:
     """Retrieve the exception of a task without a caller, so that asyncio does not log it."""
     if not task.cancelled():
         task.exception()
@@ -70,7 +70,7 @@ MAX_PENDING, MAX_PENDING_PER_PEER = 256, 192
 PENDING_S = 10.0  # timeout of TLS and the first call
 MAX_PER_STATION = 16  # connections of an admitted station; an uplink opens 2
 SWEEP_S = 0.5
-FILES = 8192  # file descriptors: each connection takes three
+MAX_DESCRIPTORS = 8192  # file descriptors: each connection takes three
 UNIX = "unix-abstract:"
 
 
@@ -113,7 +113,7 @@ class Inner(End):
 
     def connection_lost(self, error: Exception | None) -> None:
         """Make the outer connection pending, so that the sweep closes a peer that does not read."""
-        self.outer.front.is_pending(self.outer)
+        self.outer.front.mark_pending(self.outer)
         super().connection_lost(error)
 
 
@@ -142,7 +142,7 @@ class Outer(End):
 
     def connection_lost(self, error: Exception | None) -> None:
         """Remove this connection from the front."""
-        self.front.forget(self)
+        self.front.remove(self)
         super().connection_lost(error)
 
 
@@ -245,12 +245,12 @@ class Front:
         if len(others) > MAX_PER_STATION:
             others[0].transport.abort()
 
-    def is_pending(self, outer: Outer) -> None:
+    def mark_pending(self, outer: Outer) -> None:
         """Make a connection pending again: it is closed within PENDING_S."""
         if connection := self.connections.open.get(outer.transport):
             connection.restart()
 
-    def forget(self, outer: Outer) -> None:
+    def remove(self, outer: Outer) -> None:
         """Remove a closed connection."""
         self.connections.open.pop(outer.transport, None)
         self._by_name.pop(UNIX + outer.name, None)
@@ -279,7 +279,7 @@ class Front:
 
 def _raise_file_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
+    limit = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(MAX_DESCRIPTORS, hard)
+    if soft != resource.RLIM_INFINITY and soft < limit:
         with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))

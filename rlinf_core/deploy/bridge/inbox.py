@@ -1,6 +1,6 @@
 """The trainer's inbox: it stores each episode once and acknowledges it only when it is durable.
 
-``Receiving`` is an upload in progress. It writes chunks to files within the offered sizes, and
+``PartialUpload`` is an upload in progress. It writes chunks to files within the offered sizes, and
 compares the complete files with the episode's list of hashes.
 """
 
@@ -19,7 +19,7 @@ from typing import BinaryIO
 from rlinf_core.core.atomic_io import flush_folder, make_folder, move
 from rlinf_core.core.errors import BridgeError, EpisodeError, RefusedError
 from rlinf_core.deploy.bridge import bridge_pb2 as pb
-from rlinf_core.deploy.bridge.fleet import NAME
+from rlinf_core.deploy.bridge.fleet import STATION_NAME
 from rlinf_core.episodes.checksums import (
     MAX_BYTES,
     MAX_FILES,
@@ -41,43 +41,45 @@ def check_offer(station: str, episode: pb.Episode) -> None:
     Raises:
         RefusedError: a name, size or hash is invalid; the text names station, field and bound.
     """
-    what, files = f"station '{station}': offered episode {episode.id[:200]!r}", episode.files
+    subject, files = f"station '{station}': offered episode {episode.id[:200]!r}", episode.files
     for field, name in (
         ("id", episode.id),
         *((f"files[{n}].name", file.name) for n, file in enumerate(files)),
     ):
         if not is_plain(name):
             raise RefusedError(
-                f"{what}: {field}: expected a plain name (up to 128 of A-Z a-z 0-9 _ . + = -, no "
+                f"{subject}: {field}: expected a plain name (up to 128 of A-Z a-z 0-9 _ . + = -, "
+                "no "
                 f"dot "
                 f"first), got {name[:200]!r}"
             )
     size, names = sum(file.size for file in files), {file.name for file in files}
     owner = episode.id.partition("-")[0] if "-" in episode.id else ""
-    if NAME.fullmatch(owner) and owner != station:
+    if STATION_NAME.fullmatch(owner) and owner != station:
         raise RefusedError(
-            f"{what}: id: expected one that begins with '{station}-', got an id of station "
+            f"{subject}: id: expected one that begins with '{station}-', got an id of station "
             f"'{owner}'. If "
             f"this station was renamed, send its old episodes with station.name={owner}"
         )
     if len(files) > MAX_FILES or size > MAX_BYTES:
         raise RefusedError(
-            f"{what}: files: expected at most {MAX_FILES} files of {MAX_BYTES >> 20} MiB in total, "
+            f"{subject}: files: expected at most {MAX_FILES} files of {MAX_BYTES >> 20} MiB in "
+            "total, "
             f"got {len(files)} of {size >> 20} MiB. Record smaller images, or shorter episodes"
         )
     if len(names) < len(files) or not all(SHA256.fullmatch(file.sha256) for file in files):
         raise RefusedError(
-            f"{what}: files: expected each once and with its SHA-256 in hex, got "
+            f"{subject}: files: expected each once and with its SHA-256 in hex, got "
             f"{', '.join(f'{file.name} {file.sha256[:70]}' for file in files)}"
         )
     if not any(file.name == SUMS and file.size <= MAX_SUMS_BYTES for file in files):
         raise RefusedError(
-            f"{what}: files: expected {SUMS} among the files, got "
+            f"{subject}: files: expected {SUMS} among the files, got "
             f"{', '.join(sorted(names)) or 'none'}. The trainer accepts only closed episodes"
         )
 
 
-class Receiving:
+class PartialUpload:
     """An upload in progress: it writes the chunks of an offered episode to a folder of its own.
 
     It continues a partial upload. Its methods raise RefusedError if the upload can never succeed,
@@ -89,7 +91,7 @@ class Receiving:
 
     def __init__(self, folder: Path, station: str, episode: pb.Episode) -> None:
         self.folder, self.station, self.episode = folder, station, episode
-        self._what = f"station '{station}': upload of {episode.id}"
+        self._subject = f"station '{station}': upload of {episode.id}"
         self._at, self.byte_at = -1, time.monotonic()
         self._out: BinaryIO | None = None
 
@@ -111,13 +113,13 @@ class Receiving:
         """Append a chunk to its file."""
         if not self._at <= chunk.file < len(self.episode.files):
             raise RefusedError(
-                f"{self._what}: chunk.file: expected file by file, from {max(self._at, 0)} to "
+                f"{self._subject}: chunk.file: expected file by file, from {max(self._at, 0)} to "
                 f"{len(self.episode.files) - 1}, got {chunk.file}"
             )
         name = self.episode.files[chunk.file].name
         if zlib.crc32(chunk.data) != chunk.crc32:
             raise BridgeError(
-                f"{self._what}: '{name}' was damaged in transit at byte {chunk.offset}: "
+                f"{self._subject}: '{name}' was damaged in transit at byte {chunk.offset}: "
                 f"chunk.crc32: expected {zlib.crc32(chunk.data)}, got {chunk.crc32}; the station "
                 "sends it again from there"
             )
@@ -127,7 +129,7 @@ class Receiving:
             or chunk.offset + len(chunk.data) > self.episode.files[chunk.file].size
         ):
             raise BridgeError(
-                f"{self._what}: '{name}': chunk.offset: expected {out.tell()}, and at most "
+                f"{self._subject}: '{name}': chunk.offset: expected {out.tell()}, and at most "
                 f"{self.episode.files[chunk.file].size} bytes in total, got {len(chunk.data)} from "
                 f"{chunk.offset} on; the station offers it again"
             )
@@ -144,7 +146,8 @@ class Receiving:
             path.touch()  # an empty file has no chunk
             if have < file.size:
                 raise BridgeError(
-                    f"{self._what}: expected {file.size} bytes of '{file.name}', got {have}; the "
+                    f"{self._subject}: expected {file.size} bytes of '{file.name}', got {have}; "
+                    "the "
                     "station sends the rest again"
                 )
         flush_folder(self.folder)
@@ -153,12 +156,12 @@ class Receiving:
             if file_sha256(path) != file.sha256:
                 path.unlink()
                 raise BridgeError(
-                    f"{self._what}: '{file.name}' was damaged in transit; the station sends it "
+                    f"{self._subject}: '{file.name}' was damaged in transit; the station sends it "
                     "again"
                 )
         sums = self.sums
         del sums[SUMS]
-        check_listing(self._what, sums, read_sums(self.folder / SUMS))
+        check_listing(self._subject, sums, read_sums(self.folder / SUMS))
 
     def close(self) -> None:
         """Close the open file; its bytes stay."""
@@ -174,8 +177,8 @@ class Receiving:
         return self._out
 
 
-PART = ".part-"  # prefix of folders of partial uploads; no episode's name begins with a dot
-PARTS = 4  # partial uploads kept for each station
+PART_PREFIX = ".part-"  # prefix of folders of partial uploads; no episode's name begins with a dot
+MAX_PARTS = 4  # partial uploads kept for each station
 # a partial upload without a byte for so long is removed; counts while the trainer runs
 PART_S = 86_400.0
 MIN_FREE_MB = 200.0
@@ -201,9 +204,9 @@ class Inbox:
     ) -> None:
         self.folder, self.journal, self.on_episode = make_folder(folder), journal, on_episode
         self.min_free_mb, self._storing = min_free_mb, threading.Lock()
-        self._began = time.monotonic()  # not the system's clock, whose steps must remove nothing
-        parts = sorted(folder.glob(f"{PART}*"), key=lambda path: path.stat().st_mtime)
-        self._parts: dict[Path, Receiving | None] = dict.fromkeys(
+        self._start_s = time.monotonic()  # not the system's clock, whose steps must remove nothing
+        parts = sorted(folder.glob(f"{PART_PREFIX}*"), key=lambda path: path.stat().st_mtime)
+        self._parts: dict[Path, PartialUpload | None] = dict.fromkeys(
             parts
         )  # None: from an earlier run
         self._removing = threading.Lock()
@@ -216,15 +219,15 @@ class Inbox:
             BridgeError: the disk has too little space.
         """
         check_offer(station, episode)
-        receiving = self._receiving(station, episode)
-        if self._has_arrived(receiving):
+        upload = self._partial_upload(station, episode)
+        if self._has_arrived(upload):
             return pb.EpisodeReply(stored=True, duplicate=True)
-        self._forget_parts(receiving)
-        have = receiving.have()
+        self._remove_old_parts(upload)
+        have = upload.have()
         free_mb = shutil.disk_usage(self.folder).free / 1e6
         needed_mb = self.min_free_mb + (sum(file.size for file in episode.files) - sum(have)) / 1e6
         if free_mb < needed_mb:
-            self._forget_parts(receiving, is_disk_short=True)
+            self._remove_old_parts(upload, is_disk_short=True)
             free_mb = shutil.disk_usage(self.folder).free / 1e6
         if free_mb < needed_mb:
             raise BridgeError(
@@ -234,7 +237,7 @@ class Inbox:
             )
         return pb.EpisodeReply(have=have)
 
-    def _forget_parts(self, offered: Receiving, is_disk_short: bool = False) -> None:
+    def _remove_old_parts(self, offered: PartialUpload, is_disk_short: bool = False) -> None:
         """Remove partial uploads without a byte for PART_S. Their stations still have the episodes.
 
         Args:
@@ -243,8 +246,8 @@ class Inbox:
         """
         now = time.monotonic()
         with self._removing:
-            for path, receiving in list(self._parts.items()):
-                is_old = now - self._byte_at(path) > PART_S or (is_disk_short and receiving is None)
+            for path, upload in list(self._parts.items()):
+                is_old = now - self._byte_at(path) > PART_S or (is_disk_short and upload is None)
                 if is_old and path != offered.folder:
                     self._remove(path)
 
@@ -252,66 +255,68 @@ class Inbox:
         """Return the monotonic time [s] of the last byte; for one of an earlier run, of
         this start.
         """
-        receiving = self._parts.get(part)
-        return self._began if receiving is None else receiving.byte_at
+        upload = self._parts.get(part)
+        return self._start_s if upload is None else upload.byte_at
 
     def _remove(self, part: Path) -> None:
         shutil.rmtree(part, ignore_errors=True)
         self._parts.pop(part, None)
 
-    def receive(self, station: str, episode: pb.Episode) -> Receiving | None:
+    def receive(self, station: str, episode: pb.Episode) -> PartialUpload | None:
         """Start or continue an upload; None if the episode is stored already."""
         if self.offer(station, episode).stored:
             return None
-        receiving = self._receiving(station, episode)
+        upload = self._partial_upload(station, episode)
         with self._removing:
-            self._parts[receiving.folder] = receiving
-            receiving.folder.mkdir(exist_ok=True)
+            self._parts[upload.folder] = upload
+            upload.folder.mkdir(exist_ok=True)
             others = [
                 path
                 for path in self._parts
-                if path != receiving.folder and path.name.startswith(f"{PART}{station}-")
+                if path != upload.folder and path.name.startswith(f"{PART_PREFIX}{station}-")
             ]
-            for path in sorted(others, key=self._byte_at)[: -(PARTS - 1)]:
+            for path in sorted(others, key=self._byte_at)[: -(MAX_PARTS - 1)]:
                 self._remove(path)
-        return receiving
+        return upload
 
-    def store(self, receiving: Receiving) -> bool:
+    def store(self, upload: PartialUpload) -> bool:
         """Store a complete upload: flush, check, rename, journal.
 
         Returns:
             Whether the episode was stored already.
         """
         try:
-            receiving.finish()
+            upload.finish()
         except (RefusedError, EpisodeError):
-            self._remove(receiving.folder)
+            self._remove(upload.folder)
             raise
-        episode_id, folder = receiving.episode.id, self.folder / receiving.episode.id
+        episode_id, folder = upload.episode.id, self.folder / upload.episode.id
         with self._storing:
-            if self._has_arrived(receiving):
-                self._remove(receiving.folder)
+            if self._has_arrived(upload):
+                self._remove(upload.folder)
                 return True
             shutil.rmtree(folder, ignore_errors=True)  # a crash between rename and journal left it
-            move(receiving.folder, folder)
-            self._parts.pop(receiving.folder, None)
-            self.journal.arrived(episode_id, receiving.station, digest(receiving.sums))
+            move(upload.folder, folder)
+            self._parts.pop(upload.folder, None)
+            self.journal.arrived(episode_id, upload.station, digest(upload.sums))
         self.on_episode(folder)
         return False
 
-    def _receiving(self, station: str, episode: pb.Episode) -> Receiving:
+    def _partial_upload(self, station: str, episode: pb.Episode) -> PartialUpload:
         """Return the upload.
 
         Its folder is named by content, so that two episodes of one id do not mix.
         """
         content = digest({file.name: file.sha256 for file in episode.files})
-        return Receiving(self.folder / f"{PART}{station}-{content[:32]}", station, episode)
+        return PartialUpload(
+            self.folder / f"{PART_PREFIX}{station}-{content[:32]}", station, episode
+        )
 
-    def _has_arrived(self, receiving: Receiving) -> bool:
-        content = self.journal.content(receiving.episode.id)
-        if content not in (None, digest(receiving.sums)):
+    def _has_arrived(self, upload: PartialUpload) -> bool:
+        content = self.journal.content(upload.episode.id)
+        if content not in (None, digest(upload.sums)):
             raise RefusedError(
-                f"episode {receiving.episode.id} from {receiving.station}: another recording with "
+                f"episode {upload.episode.id} from {upload.station}: another recording with "
                 f"this id "
                 "has already arrived. Give every station its own name"
             )

@@ -20,7 +20,14 @@ import numpy as np
 
 from rlinf_core.deploy.bridge import PART_BYTES
 from rlinf_core.deploy.bridge import bridge_pb2 as pb
-from rlinf_core.deploy.bridge.policy_parts import Bytes, Tensor, base_of, encoded, ranges, tensors
+from rlinf_core.deploy.bridge.policy_parts import (
+    Bytes,
+    Tensor,
+    base_of,
+    encode,
+    ranges,
+    tensor_spans,
+)
 from rlinf_core.episodes.checksums import file_state, unchanged_sha256
 from rlinf_core.policies.adapters import base_name
 from rlinf_core.policies.serialization import newest_version, policy_name, policy_version
@@ -31,8 +38,8 @@ SETTLED_S = (
 )
 FILE_BYTES = 4 << 20  # per read of a base file, which may be larger than the memory
 HASHED_BYTES = 1 << 18  # a processor's cache still has them when they are hashed
-NEEDED = re.compile(r"base-[0-9a-f]{16}\.safetensors")
-IN_MEMORY = 2  # cached policies: the one for all stations, and one for a single station
+BASE_NAME = re.compile(r"base-[0-9a-f]{16}\.safetensors")
+CACHED_POLICIES = 2  # cached policies: the one for all stations, and one for a single station
 OFFSETS_CACHE_SIZE = 20  # policies with cached tensor offsets, without their data
 K = TypeVar("K")
 V = TypeVar("V")
@@ -51,7 +58,7 @@ class PolicySelector(Protocol):
         """Return the version for a station; -1 for none."""
         ...
 
-    def why_waiting(self, station: str) -> str:
+    def wait_reason(self, station: str) -> str:
         """Return why the station must not begin another episode; empty if it may."""
         ...
 
@@ -64,7 +71,7 @@ class NewestForAll(PolicySelector):
     def version_for(self, station: str, newest: int) -> int:
         return newest
 
-    def why_waiting(self, station: str) -> str:
+    def wait_reason(self, station: str) -> str:
         return ""
 
 
@@ -87,11 +94,11 @@ class Policy:
     @cached_property
     def tensors(self) -> list[Tensor]:
         """The tensors of the file. A worker thread computes them once."""
-        return tensors(self.data)
+        return tensor_spans(self.data)
 
     def link(self) -> bytes:
         """Return the message for a station on this machine: the path to link."""
-        return encoded(
+        return encode(
             pb.PolicyPart(
                 version=self.version,
                 sha256=self.sha256,
@@ -101,38 +108,40 @@ class Policy:
             )
         )
 
-    def parts(self, base: Mapping[bytes, int], begun: int = 0) -> Iterator[bytes]:
+    def parts(self, base: Mapping[bytes, int], partial_size: int = 0) -> Iterator[bytes]:
         """Yield the messages for a station elsewhere.
 
         Args:
             base: offset in the station's base file by the digest of each tensor that it has.
-            begun: number of bytes of this policy that the station has from an earlier try.
+            partial_size: number of bytes of this policy that the station has from an earlier try.
         """
         size = len(self.data)
-        begins = begun if begun <= size else 0
-        if begins and begins == size:
-            yield self._part(size, begins=begins)
+        first_offset = partial_size if partial_size <= size else 0
+        if first_offset and first_offset == size:
+            yield self._part(size, first_offset=first_offset)
         for start, end, copy in ranges(size, self.tensors if base else [], base):
-            at = max(start, begins)
+            at = max(start, first_offset)
             if copy is not None and at < end:
                 yield self._part(
                     end,
                     copy_offset=copy + at - start,
                     copy_size=end - at,
-                    begins=_first(at, begins),
+                    first_offset=_first(at, first_offset),
                 )
                 continue
             for begin in range(at, end, PART_BYTES):
                 until = min(begin + PART_BYTES, end)
                 yield self._part(
-                    until, memoryview(self.data)[begin:until], begins=_first(begin, begins)
+                    until,
+                    memoryview(self.data)[begin:until],
+                    first_offset=_first(begin, first_offset),
                 )
 
-    def _part(self, end: int, data: Bytes = b"", **what: Any) -> bytes:
+    def _part(self, end: int, data: Bytes = b"", **fields: Any) -> bytes:
         last: dict[str, Any] = (
             {"sha256": self.sha256, "needs": self.needs} if end == len(self.data) else {}
         )
-        return encoded(pb.PolicyPart(version=self.version, **what, **last), data)
+        return encode(pb.PolicyPart(version=self.version, **fields, **last), data)
 
 
 class Policies:
@@ -140,11 +149,11 @@ class Policies:
 
     Args:
         folder: folder of the files ``policy-<version>.safetensors``.
-        choice: selector of the version for each station.
+        selector: selector of the version for each station.
     """
 
-    def __init__(self, folder: Path, choice: PolicySelector) -> None:
-        self.folder, self.choice, self.newest = folder, choice, -1
+    def __init__(self, folder: Path, selector: PolicySelector) -> None:
+        self.folder, self.selector, self.newest = folder, selector, -1
         self._revision, self._reading, self._changed = 0, asyncio.Lock(), asyncio.Event()
         self._read: dict[int, Policy] = {}
         self._tensor_offsets: dict[str, dict[bytes, int]] = {}  # by SHA-256
@@ -155,12 +164,12 @@ class Policies:
         """Poll the folder for ever. Errors of the disk or of open files are retried."""
         while True:
             with contextlib.suppress(OSError):
-                self.look()
+                self.refresh()
             await asyncio.sleep(POLL_S)
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Wake waiting requests if there is a newer file or another choice."""
-        newest, revision = self._newest(), self.choice.revision
+        newest, revision = self._newest(), self.selector.revision
         if newest > self.newest or revision != self._revision:
             self.newest, self._revision = max(newest, self.newest), revision
             self._changed.set()
@@ -178,16 +187,18 @@ class Policies:
         self._settled = now - self._stamped_at > SETTLED_S
         return newest
 
-    async def meant_for(
+    async def wait_for_policy(
         self, station: str, request: pb.PolicyRequest, wait_s: float
     ) -> Policy | None:
         """Wait until the station's version differs from the one it has; None at the timeout."""
-        self.look()
+        self.refresh()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_s
         while True:
             changed = self._changed
-            policy = await self._other_than(request, self.choice.version_for(station, self.newest))
+            policy = await self._unless_current(
+                request, self.selector.version_for(station, self.newest)
+            )
             if policy is not None:
                 return policy
             try:
@@ -195,7 +206,7 @@ class Policies:
             except asyncio.TimeoutError:
                 return None
 
-    async def _other_than(self, request: pb.PolicyRequest, version: int) -> Policy | None:
+    async def _unless_current(self, request: pb.PolicyRequest, version: int) -> Policy | None:
         """Return policy ``version``, or None if the station has it."""
         if version < 0 or (version == request.have_version and not request.have_sha256):
             return None
@@ -214,56 +225,57 @@ class Policies:
         sha = request.have_sha256
         async with self._reading:
             if sha and sha not in self._tensor_offsets:
-                mine = next(
+                cached = next(
                     (candidate for candidate in self._read.values() if candidate.sha256 == sha),
                     None,
                 )
-                await self._note(mine or await self._from_disk(request.have_file))
+                await self._cache_offsets(cached or await self._from_disk(request.have_file))
             if offsets := self._tensor_offsets.get(sha, {}):
-                await self._note(policy)
+                await self._cache_offsets(policy)
             return offsets
 
-    async def _note(self, policy: Policy | None) -> None:
+    async def _cache_offsets(self, policy: Policy | None) -> None:
         """Cache the tensor offsets of a policy."""
         if policy is not None and policy.sha256 not in self._tensor_offsets:
             tensors = await asyncio.to_thread(lambda: policy.tensors)
-            _keep(
+            _insert_newest(
                 self._tensor_offsets,
                 policy.sha256,
                 {tensor.digest: tensor.start for tensor in tensors},
                 OFFSETS_CACHE_SIZE,
             )
 
-    async def file(self, name: str, link: bool, begun: int = 0) -> AsyncIterator[bytes]:
-        """Yield a base file after its first ``begun`` bytes; nothing if there is no such file."""
+    async def file(self, name: str, link: bool, partial_size: int = 0) -> AsyncIterator[bytes]:
+        """Yield a base file after its first ``partial_size`` bytes; nothing if there is no such "
+        "file."""
         path = self.folder / name
-        if not NEEDED.fullmatch(name) or not path.is_file():
+        if not BASE_NAME.fullmatch(name) or not path.is_file():
             return
         if path not in self._hashes:
             self._hashes[path] = await asyncio.to_thread(unchanged_sha256, path)
         sha256, state = self._hashes[path]
         if link:
-            yield encoded(
+            yield encode(
                 pb.PolicyPart(version=-1, sha256=sha256, path=str(path.resolve()), file_state=state)
             )
             return
-        begins = begun if begun <= path.stat().st_size else 0
-        yield encoded(pb.PolicyPart(version=-1, begins=begins))
+        first_offset = partial_size if partial_size <= path.stat().st_size else 0
+        yield encode(pb.PolicyPart(version=-1, first_offset=first_offset))
         with open(path, "rb") as source:
-            source.seek(begins)
+            source.seek(first_offset)
             while data := await asyncio.to_thread(source.read, FILE_BYTES):
                 for begin in range(0, len(data), PART_BYTES):
-                    yield encoded(
+                    yield encode(
                         pb.PolicyPart(version=-1), memoryview(data)[begin : begin + PART_BYTES]
                     )
-        yield encoded(pb.PolicyPart(version=-1, sha256=sha256))
+        yield encode(pb.PolicyPart(version=-1, sha256=sha256))
 
     async def _policy(self, version: int) -> Policy | None:
         """Return a policy from memory or disk; None if the folder has no such version."""
         async with self._reading:
             policy = self._read.pop(version, None) or await self._from_disk(version)
             if policy is not None:
-                _keep(self._read, version, policy, IN_MEMORY)
+                _insert_newest(self._read, version, policy, CACHED_POLICIES)
             return policy
 
     async def _from_disk(self, version: int) -> Policy | None:
@@ -273,16 +285,16 @@ class Policies:
             return None
 
 
-def _first(at: int, begins: int) -> int:
+def _first(at: int, first_offset: int) -> int:
     """Return the start offset for the first part; later parts carry 0."""
-    return begins if at == begins else 0
+    return first_offset if at == first_offset else 0
 
 
-def _keep(cache: dict[K, V], key: K, value: V, most: int) -> None:
-    """Insert as the newest entry, and drop the oldest beyond ``most`` entries."""
+def _insert_newest(cache: dict[K, V], key: K, value: V, limit: int) -> None:
+    """Insert as the newest entry, and drop the oldest beyond ``limit`` entries."""
     cache.pop(key, None)
     cache[key] = value
-    if len(cache) > most:
+    if len(cache) > limit:
         del cache[next(iter(cache))]
 
 

@@ -25,13 +25,13 @@ DATA = (
 )  # its tag: bytes, of a length that follows
 
 
-def encoded(part: pb.PolicyPart, data: Bytes = b"") -> bytes:
+def encode(part: pb.PolicyPart, data: Bytes = b"") -> bytes:
     """Return the message of ``part`` with ``data`` appended."""
     head = part.SerializeToString()
     return b"".join((head, bytes([DATA]), _varint(len(data)), data)) if data else head
 
 
-def decoded(message: bytes) -> tuple[pb.PolicyPart, Bytes]:
+def decode(message: bytes) -> tuple[pb.PolicyPart, Bytes]:
     """Return the part without its data, and the data as a view of the message.
 
     Raises:
@@ -90,7 +90,7 @@ def _varint(value: int) -> bytes:
     return bytes([*out, value])
 
 
-SMALLEST = 256  # bytes: a reference to a shorter range costs about as much as the range
+MIN_RANGE_BYTES = 256  # bytes: a reference to a shorter range costs about as much as the range
 
 
 class Tensor(NamedTuple):
@@ -109,7 +109,7 @@ class Range(NamedTuple):
     copy: int | None = None
 
 
-def tensors(data: Bytes) -> list[Tensor]:
+def tensor_spans(data: Bytes) -> list[Tensor]:
     """Return the tensors of a safetensors file, with the header first.
 
     Empty for any other file, which is then sent in full.
@@ -153,15 +153,15 @@ def ranges(size: int, new: list[Tensor], base: Mapping[bytes, int]) -> Iterator[
         base: offset in the base file by digest of its tensors.
     """
     at = 0
-    for run in _runs(new, base):
-        if run.end - run.start >= SMALLEST and run.start >= at:
+    for run in _shared_ranges(new, base):
+        if run.end - run.start >= MIN_RANGE_BYTES and run.start >= at:
             yield from [Range(at, run.start)] if run.start > at else []
             yield run
             at = run.end
     yield from [Range(at, size)] if size > at else []
 
 
-def _runs(new: list[Tensor], base: Mapping[bytes, int]) -> Iterator[Range]:
+def _shared_ranges(new: list[Tensor], base: Mapping[bytes, int]) -> Iterator[Range]:
     """Yield the ranges that the base file holds, joined where they are contiguous in both files."""
     run: Range | None = None
     for tensor in new:

@@ -22,30 +22,34 @@ from rlinf_core.core.atomic_io import make_folder
 from rlinf_core.core.connections import LimitedLog
 from rlinf_core.core.errors import BridgeError, EpisodeError, RefusedError
 from rlinf_core.core.metrics import Durations, family
-from rlinf_core.deploy.bridge import LONGEST_FILE_S, MAX_MESSAGE_BYTES, SERVICE, bridge_pb2_grpc
+from rlinf_core.deploy.bridge import MAX_DOWNLOAD_S, MAX_MESSAGE_BYTES, SERVICE, bridge_pb2_grpc
 from rlinf_core.deploy.bridge import bridge_pb2 as pb
 from rlinf_core.deploy.bridge.admission import (
-    MOST,
+    MAX_STATIONS,
     Admission,
     DownloadSlots,
     OtherVersions,
     Refusal,
-    Registered,
+    Registrations,
 )
 from rlinf_core.deploy.bridge.credentials import link_token, unlink_token
 from rlinf_core.deploy.bridge.fleet import Fleet
-from rlinf_core.deploy.bridge.front import Front, run, to_its_end
-from rlinf_core.deploy.bridge.inbox import MIN_FREE_MB, Inbox, Receiving
+from rlinf_core.deploy.bridge.front import Front, run_in_bridge_loop, run_to_completion
+from rlinf_core.deploy.bridge.inbox import MIN_FREE_MB, Inbox, PartialUpload
 from rlinf_core.deploy.bridge.policies import NewestForAll, Policies, PolicySelector
 from rlinf_core.episodes.journal import Journal
 from rlinf_core.specs.arrays import StationSpec
 
-UPLOADS = 64  # concurrent uploads, one for each station; others wait
-FETCHES = 16  # concurrent downloads of policies
+MAX_UPLOADS = 64  # concurrent uploads, one for each station; others wait
+MAX_DOWNLOADS = 16  # concurrent downloads of policies
 WAIT_S = 30.0  # timeout for a slot, for a part of an upload, for a newer policy
 SLOWEST_BYTES_PER_S = 20e3  # a slower upload is cut; the station resumes it later
-CALLS = 2000
-HERE = ("ipv4:127.", "ipv6:[::1]:", "ipv6:%5B::1%5D:")  # gRPC's names of callers on this machine
+MAX_CALLS = 2000
+LOOPBACK_PEERS = (
+    "ipv4:127.",
+    "ipv6:[::1]:",
+    "ipv6:%5B::1%5D:",
+)  # gRPC's names of callers on this machine
 OPTIONS = [
     ("grpc.so_reuseport", 0),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -107,23 +111,23 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
         self.choice = choice or NewestForAll()
         self._admission = Admission(self.fleet, token_file, stations)
         self._policies = Policies(policies, self.choice)
-        self.registered = Registered(specs, MOST)
+        self.registered = Registrations(specs, MAX_STATIONS)
         self._sending: set[str] = set()
         self.answers: Counter[str] = (
             Counter()
         )  # replies by outcome: stored, duplicate, refused, later
         self.uploads_s = Durations()
-        self._uploads, self._fetches = (
-            asyncio.Semaphore(UPLOADS),
-            DownloadSlots(FETCHES, LONGEST_FILE_S),
+        self._uploads, self._downloads = (
+            asyncio.Semaphore(MAX_UPLOADS),
+            DownloadSlots(MAX_DOWNLOADS, MAX_DOWNLOAD_S),
         )
-        self.port = run(self._start(address))
+        self.port = run_in_bridge_loop(self._start(address))
         self.token_file = token_file
         if token_file:
             link_token(token_file, self.port)
 
     async def _start(self, address: str) -> int:
-        self._server = grpc.aio.server(options=OPTIONS, maximum_concurrent_rpcs=CALLS)
+        self._server = grpc.aio.server(options=OPTIONS, maximum_concurrent_rpcs=MAX_CALLS)
         bridge_pb2_grpc.add_BridgeServicer_to_server(self, self._server)
         in_bytes = grpc.unary_stream_rpc_method_handler(
             self.NextPolicy, pb.PolicyRequest.FromString
@@ -157,7 +161,7 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
     def stop(self) -> None:
         """Stop serving. Uploads in progress are cut; stations resume them with the next trainer."""
         self._watching.get_loop().call_soon_threadsafe(self._watching.cancel)
-        run(self._end())
+        run_in_bridge_loop(self._end())
         if self.token_file:
             unlink_token(self.token_file, self.port)
 
@@ -178,17 +182,17 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
             self._front.admitted(context.peer(), station)
             return station
         except Refusal as refusal:
-            await context.abort(refusal.code, refusal.why)
+            await context.abort(refusal.code, refusal.reason)
         except BridgeError as error:  # the fleet's files are unreadable
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
         raise AssertionError("abort raises")
 
-    async def _still(self, context: grpc.aio.ServicerContext, station: str) -> None:
+    async def _recheck_certificate(self, context: grpc.aio.ServicerContext, station: str) -> None:
         """Abort the call if the station's certificate was revoked while it waited or sent."""
         try:
             self._admission.check_certificate(station, context)
         except Refusal as refusal:
-            await context.abort(refusal.code, refusal.why)
+            await context.abort(refusal.code, refusal.reason)
         except BridgeError as error:  # of the fleet's own files
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
 
@@ -197,17 +201,17 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
         self, request: pb.Episode, context: grpc.aio.ServicerContext
     ) -> pb.EpisodeReply:  # noqa: N802
         station = await self._admit(context)
-        return self._counted(await _replied(to_its_end(self.inbox.offer, station, request)))
+        return self._counted(await _replied(run_to_completion(self.inbox.offer, station, request)))
 
     async def Upload(
         self,
         parts: AsyncIterator[pb.UploadPart],
         context: grpc.aio.ServicerContext,  # noqa: N802
     ) -> pb.EpisodeReply:
-        station, began = await self._admit(context), time.monotonic()
+        station, start_s = await self._admit(context), time.monotonic()
         reply = self._counted(await _replied(self._upload(station, parts, context)))
         if reply.stored:
-            self.uploads_s.note(time.monotonic() - began)
+            self.uploads_s.note(time.monotonic() - start_s)
         return reply
 
     def _counted(self, reply: pb.EpisodeReply) -> pb.EpisodeReply:
@@ -255,17 +259,17 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
                 f"part, "
                 f"got {first.WhichOneof('part') or 'nothing'}"
             )
-        receiving = await to_its_end(self.inbox.receive, station, first.episode)
-        if receiving is None:
+        upload = await run_to_completion(self.inbox.receive, station, first.episode)
+        if upload is None:
             return pb.EpisodeReply(stored=True, duplicate=True)
         try:
-            await _take_all(receiving, parts)
-            await self._still(context, station)
+            await _receive_chunks(upload, parts)
+            await self._recheck_certificate(context, station)
             return pb.EpisodeReply(
-                stored=True, duplicate=await to_its_end(self.inbox.store, receiving)
+                stored=True, duplicate=await run_to_completion(self.inbox.store, upload)
             )
         finally:
-            receiving.close()
+            upload.close()
 
     # Policies down
     async def NextPolicy(
@@ -274,26 +278,28 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
         context: grpc.aio.ServicerContext,  # noqa: N802
     ) -> AsyncIterator[bytes]:
         station = await self._admit(context)
-        link = request.may_link and self._front.peer(context.peer()).startswith(HERE)
+        link = request.may_link and self._front.peer(context.peer()).startswith(LOOPBACK_PEERS)
         if request.file:
-            async with self._fetches.acquire(station, context):
-                await self._still(context, station)
-                async for part in self._policies.file(request.file, link, request.begun):
+            async with self._downloads.acquire(station, context):
+                await self._recheck_certificate(context, station)
+                async for part in self._policies.file(request.file, link, request.partial_size):
                     yield part
             return
         wait_s = min(max(0.0, request.wait_s), WAIT_S)
-        if self.registered.why_not(station):
+        if self.registered.refusal_reason(station):
             await asyncio.sleep(wait_s)
             return
         policy = await self._policies.meant_for(station, request, wait_s)
-        await self._still(context, station)
+        await self._recheck_certificate(context, station)
         if policy is not None and link:
             yield policy.link()
         elif policy is not None:
-            async with self._fetches.acquire(station, context):
-                await self._still(context, station)
-                begun = request.begun if request.begun_version == policy.version else 0
-                for part in policy.parts(await self._policies.base(request, policy), begun):
+            async with self._downloads.acquire(station, context):
+                await self._recheck_certificate(context, station)
+                partial_size = (
+                    request.partial_size if request.partial_version == policy.version else 0
+                )
+                for part in policy.parts(await self._policies.base(request, policy), partial_size):
                     yield part
 
     # Status
@@ -311,7 +317,7 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
     ) -> pb.TrainerReport:  # noqa: N802
         station = await self._admit(context)
         self.stations[station] = time.monotonic(), request
-        if len(self.stations) > MOST:  # drop the one with the oldest report
+        if len(self.stations) > MAX_STATIONS:  # drop the one with the oldest report
             del self.stations[min(self.stations, key=lambda name: self.stations[name][0])]
         report = self.report()
         metrics = {
@@ -320,28 +326,30 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
             if "/" not in name or name.startswith(f"{station}/")
         }  # a station gets no metrics of others
         fields = {name: value for name, value in report.items() if name != "waiting"}
-        return pb.TrainerReport(**fields | {"metrics": metrics} | self._for(station, report))
+        return pb.TrainerReport(
+            **fields | {"metrics": metrics} | self._station_fields(station, report)
+        )
 
-    def _for(self, station: str, report: dict[str, Any]) -> dict[str, Any]:
+    def _station_fields(self, station: str, report: dict[str, Any]) -> dict[str, Any]:
         """Return the fields of the report that depend on the station."""
-        held = self.registered.why_not(station) or self.choice.why_waiting(station)
-        why = held or report.get("waiting", {}).get(station, "")
+        held = self.registered.refusal_reason(station) or self.choice.wait_reason(station)
+        reason = held or report.get("waiting", {}).get(station, "")
         station_fields = {
             "policy_version": self.choice.version_for(station, report.get("policy_version", 0)),
             "registered": station in self.registered.entries,
             "held": bool(held),
         }
-        return station_fields | ({"accepting": False, "message": why} if why else {})
+        return station_fields | ({"accepting": False, "message": reason} if reason else {})
 
 
-async def _take_all(receiving: Receiving, parts: AsyncIterator[pb.UploadPart]) -> None:
+async def _receive_chunks(upload: PartialUpload, parts: AsyncIterator[pb.UploadPart]) -> None:
     """Receive every chunk, with a timeout for each and a deadline for all."""
-    left = sum(file.size for file in receiving.episode.files) - sum(receiving.have())
+    left = sum(file.size for file in upload.episode.files) - sum(upload.have())
     deadline = time.monotonic() + 2 * WAIT_S + left / SLOWEST_BYTES_PER_S
     with contextlib.suppress(StopAsyncIteration):
         while True:
             part = await asyncio.wait_for(anext(parts), min(WAIT_S, deadline - time.monotonic()))
-            await to_its_end(receiving.take, part.chunk)
+            await run_to_completion(upload.take, part.chunk)
 
 
 async def _replied(work: Awaitable[pb.EpisodeReply]) -> pb.EpisodeReply:
@@ -367,7 +375,7 @@ REPORT_FIELDS = {  # fields of a StationReport
     "set_aside": "episodes that the trainer refused",
     "spool_full": "used fraction of its spool",
 }
-TRAINING = {  # fields of a TrainerReport
+TRAINER_FIELDS = {  # fields of a TrainerReport
     "policy_version": "newest policy version",
     "updates": "number of updates of the learner",
     "episodes": "number of ingested episodes",
@@ -401,11 +409,11 @@ def families(server: BridgeServer) -> Iterator[Metric]:
         f"1 if the station has called in the last {AWAY_S:.0f} s",
         [({"station": name}, age < AWAY_S) for name, (age, _) in stations.items()],
     )
-    for field, what in REPORT_FIELDS.items():
+    for field, meaning in REPORT_FIELDS.items():
         yield family(
             f"rlinf_station_{field}",
             "gauge",
-            what,
+            meaning,
             [
                 ({"station": name}, getattr(station_report, field))
                 for name, (_, station_report) in stations.items()
@@ -421,5 +429,5 @@ def families(server: BridgeServer) -> Iterator[Metric]:
         ],
     )
     report = server.report()
-    for field, what in TRAINING.items():
-        yield family(f"rlinf_trainer_{field}", "gauge", what, float(report.get(field, 0.0)))
+    for field, meaning in TRAINER_FIELDS.items():
+        yield family(f"rlinf_trainer_{field}", "gauge", meaning, float(report.get(field, 0.0)))

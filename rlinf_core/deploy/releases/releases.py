@@ -73,7 +73,7 @@ class ReleaseController(PolicySelector):
             return trial.version
         return newest if record.current < 0 else record.current
 
-    def why_waiting(self, station: str) -> str:
+    def wait_reason(self, station: str) -> str:
         """See ``PolicySelector``."""
         return (
             "drained: the station begins no further episode until rlinf fleet drain --off at the "

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from rlinf_core.deploy.bridge import bridge_pb2 as pb
-from rlinf_core.deploy.bridge.client import BridgeClient, described
+from rlinf_core.deploy.bridge.client import BridgeClient, episode_offer
 from rlinf_core.deploy.bridge.server import BridgeServer
 from rlinf_core.episodes.spool import Spool
 
@@ -31,10 +31,10 @@ class Stalled:
 
     def __init__(self, client, folder):
         self.hold = threading.Event()
-        self.call = client._stub.Upload.future(self._parts(folder), metadata=client._who)
+        self.call = client._stub.Upload.future(self._parts(folder), metadata=client._metadata)
 
     def _parts(self, folder):
-        yield pb.UploadPart(episode=described(folder))
+        yield pb.UploadPart(episode=episode_offer(folder))
         self.hold.wait(60)
 
     def go_on(self):

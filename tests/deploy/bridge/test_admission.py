@@ -8,9 +8,9 @@ import pytest
 
 from rlinf_core.cli.main import main
 from rlinf_core.core.errors import BridgeError
-from rlinf_core.deploy.bridge import INSTANCE, STATION, admission, bridge_pb2_grpc
+from rlinf_core.deploy.bridge import INSTANCE_KEY, STATION_KEY, admission, bridge_pb2_grpc
 from rlinf_core.deploy.bridge import bridge_pb2 as pb
-from rlinf_core.deploy.bridge.client import BridgeClient, described
+from rlinf_core.deploy.bridge.client import BridgeClient, episode_offer
 from rlinf_core.deploy.bridge.credentials import read_certificate
 from rlinf_core.deploy.bridge.fleet import Credentials, Fleet
 from rlinf_core.deploy.bridge.server import BridgeServer
@@ -75,7 +75,7 @@ def gets_nothing(client, episode, tmp_path, error):
         lambda: client.upload(episode, timeout_s=10.0),
         lambda: client.next_policy(-1, tmp_path / "policies", wait_s=0.0),
         lambda: client._call(
-            client._stub.Upload, iter([pb.UploadPart(episode=described(episode))]), 10.0
+            client._stub.Upload, iter([pb.UploadPart(episode=episode_offer(episode))]), 10.0
         ),
     ):
         with pytest.raises(BridgeError, match=error):
@@ -132,7 +132,7 @@ def test_an_expired_certificate_gets_nothing_and_the_station_says_when_it_did(
         r"a expired on \d{4}-\d\d-\d\d. Enroll it",
     )
     assert fleet.stations()[0][1] == "expired"
-    assert "its certificate expired on" in fleet.why_not(
+    assert "its certificate expired on" in fleet.refusal_reason(
         "a", read_certificate(fleet.folder / "stations/a.crt")
     )
 
@@ -209,7 +209,7 @@ def test_a_station_must_be_whom_its_certificate_names(fleet, serve, call, episod
     ):
         call(serve(fleet), "b", tmp_path / "a")
     client = call(serve(fleet, "two"), "a", tmp_path / "a")
-    client._name = ((STATION, "b"), (INSTANCE, "i"))
+    client._name = ((STATION_KEY, "b"), (INSTANCE_KEY, "i"))
     gets_nothing(
         client, episode, tmp_path, "permission_denied: station 'b': its certificate belongs to 'a'"
     )
@@ -297,10 +297,10 @@ def test_a_trainer_of_another_version_is_told_from_one_that_is_away(call, tmp_pa
     "who, error",
     [
         ((), "rlinf-station: expected a letter"),
-        (((STATION, "a"),), "rlinf-instance: expected a letter.*got ''"),
-        (((STATION, "a/b"), (INSTANCE, "i")), "got 'a/b'"),
-        (((STATION, "a" * 65), (INSTANCE, "i")), "rlinf-station"),
-        (((STATION, "a"), (INSTANCE, "i" * 65)), "rlinf-instance"),
+        (((STATION_KEY, "a"),), "rlinf-instance: expected a letter.*got ''"),
+        (((STATION_KEY, "a/b"), (INSTANCE_KEY, "i")), "got 'a/b'"),
+        (((STATION_KEY, "a" * 65), (INSTANCE_KEY, "i")), "rlinf-station"),
+        (((STATION_KEY, "a"), (INSTANCE_KEY, "i" * 65)), "rlinf-instance"),
     ],
 )
 def test_who_does_not_say_who_it_is_gets_nothing(serve, call, episode, tmp_path, who, error):
@@ -317,7 +317,7 @@ def test_the_second_station_of_one_name_is_refused_while_the_first_is_alive(
     first, second = call(server, instance="first"), call(server, instance="second")
     gets_everything(first, episode, tmp_path)
     waits = first._stub.NextPolicy(
-        pb.PolicyRequest(have_version=1, wait_s=30.0), metadata=first._who
+        pb.PolicyRequest(have_version=1, wait_s=30.0), metadata=first._metadata
     )
     time.sleep(1.0)  # silent for longer than a lease, but a call is open
     (tmp_path / "policies/policy-00000001.safetensors").unlink()
@@ -342,7 +342,7 @@ def test_the_second_station_of_one_name_is_refused_while_the_first_is_alive(
 
 
 def test_names_cost_the_trainer_a_bounded_amount(serve, call, monkeypatch):
-    monkeypatch.setattr(admission, "MOST", 3)
+    monkeypatch.setattr(admission, "MAX_STATIONS", 3)
     server = serve()
     for name in "abc":
         call(server, name).report(0, 0)
@@ -351,7 +351,7 @@ def test_names_cost_the_trainer_a_bounded_amount(serve, call, monkeypatch):
     ):
         call(server, "d").report(0, 0)
     call(server, "a").report(0, 0)
-    monkeypatch.setattr("rlinf_core.deploy.bridge.server.MOST", 2)
+    monkeypatch.setattr("rlinf_core.deploy.bridge.server.MAX_STATIONS", 2)
     call(server, "c").report(0, 0)
     assert list(server.stations) == ["a", "c"], "of whom nothing was heard for longest is forgotten"
 

@@ -49,7 +49,7 @@ def test_bytes_that_change_on_the_trainers_disk_are_not_acknowledged(trainer, cl
         assert changed.wait(60)
         yield chunk(2, contents[2])
 
-    call = client._stub.Upload.future(parts(), metadata=client._who)
+    call = client._stub.Upload.future(parts(), metadata=client._metadata)
     assert written.wait(60)
     path = until(lambda: next(trainer.inbox.folder.glob(".part-*/x"), None))
     until(lambda: path.stat().st_size == 1000)
@@ -72,7 +72,7 @@ def test_bytes_that_change_on_the_trainers_disk_are_not_acknowledged(trainer, cl
 def test_a_wait_for_a_policy_is_capped(client, monkeypatch, wait_s):
     monkeypatch.setattr(server, "WAIT_S", 0.3)
     request = pb.PolicyRequest(have_version=-1, wait_s=wait_s)
-    assert list(client._next_policy(request, timeout=60, metadata=client._who)) == [], (
+    assert list(client._next_policy(request, timeout=60, metadata=client._metadata)) == [], (
         "it ends before its deadline"
     )
 
@@ -80,7 +80,7 @@ def test_a_wait_for_a_policy_is_capped(client, monkeypatch, wait_s):
 @pytest.mark.parametrize("wait_s", [-1e9, float("nan"), float("-inf")])
 def test_a_wait_of_less_than_nothing_ends_at_once(client, wait_s):
     request = pb.PolicyRequest(have_version=-1, wait_s=wait_s)
-    assert list(client._next_policy(request, timeout=20, metadata=client._who)) == []
+    assert list(client._next_policy(request, timeout=20, metadata=client._metadata)) == []
 
 
 def test_one_station_with_many_waits_locks_nobody_out(trainer, client):
@@ -90,7 +90,7 @@ def test_one_station_with_many_waits_locks_nobody_out(trainer, client):
     ]
     request = pb.PolicyRequest(have_version=-1, wait_s=30.0).SerializeToString()
     calls = [
-        channel.unary_stream(f"/{server.SERVICE}/NextPolicy")(request, metadata=client._who)
+        channel.unary_stream(f"/{server.SERVICE}/NextPolicy")(request, metadata=client._metadata)
         for channel in channels
         for _ in range(12)
     ]

@@ -10,7 +10,7 @@ import pytest
 
 from rlinf_core.core.atomic_io import publish_file
 from rlinf_core.core.errors import BridgeError, EpisodeError, UnreachableError
-from rlinf_core.deploy.bridge.client import BridgeClient, _looks, described
+from rlinf_core.deploy.bridge.client import BridgeClient, _fingerprint, episode_offer
 from rlinf_core.deploy.bridge.server import BridgeServer
 from rlinf_core.episodes import read_episode
 from rlinf_core.episodes.checksums import seal, verify
@@ -52,7 +52,7 @@ def test_what_is_on_its_way_lies_hidden_in_the_inbox(spool, task, trainer, arriv
     """On the disk of the inbox, where it can be renamed, and under a name that nobody takes for an
     episode.
     """
-    episode = described(record(spool, task.spec).close())
+    episode = episode_offer(record(spool, task.spec).close())
     receiving = trainer.inbox.receive("a", episode)
     (part_folder,) = trainer.inbox.folder.iterdir()
     assert (
@@ -169,7 +169,10 @@ def test_an_episode_is_read_once_while_no_trainer_is_there_and_before_it_is_sent
     )
     client = BridgeClient(f"127.0.0.1:{server.port}", "a")
     try:
-        client._offered = _looks(folder), described(folder)  # as a trainer that was away leaves it
+        client._offered = (
+            _fingerprint(folder),
+            episode_offer(folder),
+        )  # as a trainer that was away leaves it
         reads.clear()
         assert not client.upload(folder) and reads == [folder], "what is sent is what was closed"
     finally:

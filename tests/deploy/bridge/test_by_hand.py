@@ -4,7 +4,7 @@ import pytest
 from google.protobuf.message import DecodeError
 
 from rlinf_core.deploy.bridge import bridge_pb2 as pb
-from rlinf_core.deploy.bridge.policy_parts import decoded, encoded
+from rlinf_core.deploy.bridge.policy_parts import decode, encode
 
 PARTS = [
     pb.PolicyPart(
@@ -37,22 +37,20 @@ def test_what_is_put_together_by_hand_is_what_protobuf_reads_and_the_other_way_r
     full_part = pb.PolicyPart()
     full_part.CopyFrom(part)
     full_part.data = data
-    assert pb.PolicyPart.FromString(encoded(part, memoryview(data))) == full_part
-    for message in (encoded(part, data), full_part.SerializeToString()):
-        got, came = decoded(message)
+    assert pb.PolicyPart.FromString(encode(part, memoryview(data))) == full_part
+    for message in (encode(part, data), full_part.SerializeToString()):
+        got, came = decode(message)
         assert got == part and bytes(came) == data
 
 
 def test_whoever_says_the_data_twice_or_says_what_nobody_knows_is_read_as_protobuf_does():
-    twice = encoded(pb.PolicyPart(version=1), b"first") + encoded(
-        pb.PolicyPart(sha256="c"), b"last"
-    )
-    got, came = decoded(twice)
+    twice = encode(pb.PolicyPart(version=1), b"first") + encode(pb.PolicyPart(sha256="c"), b"last")
+    got, came = decode(twice)
     assert (got.version, got.sha256, bytes(came)) == (1, "c", b"last")
     unknown = (
-        b"\x7a\x03abc" + b"\x7d\x00\x00\x00\x00" + encoded(pb.PolicyPart(version=3), b"data")
+        b"\x7a\x03abc" + b"\x7d\x00\x00\x00\x00" + encode(pb.PolicyPart(version=3), b"data")
     )  # bytes, and a fixed32
-    got, came = decoded(unknown)
+    got, came = decode(unknown)
     assert (got.version, bytes(came)) == (3, b"data")
 
 
@@ -67,9 +65,9 @@ def read(how, message):
 
 
 def test_a_message_that_is_cut_anywhere_is_what_protobuf_makes_of_it():
-    message = encoded(PARTS[-1], b"x" * 300)
+    message = encode(PARTS[-1], b"x" * 300)
     for end in range(len(message)):
-        assert read(decoded, message[:end]) == read(pb.PolicyPart.FromString, message[:end])
+        assert read(decode, message[:end]) == read(pb.PolicyPart.FromString, message[:end])
 
 
 def test_noise_is_an_error_of_decoding_or_what_protobuf_makes_of_it(random):
@@ -77,10 +75,9 @@ def test_noise_is_an_error_of_decoding_or_what_protobuf_makes_of_it(random):
     read_by_both = [
         message
         for message in messages
-        if read(decoded, message) and read(pb.PolicyPart.FromString, message)
+        if read(decode, message) and read(pb.PolicyPart.FromString, message)
     ]
     assert all(
-        read(decoded, message) == read(pb.PolicyPart.FromString, message)
-        for message in read_by_both
+        read(decode, message) == read(pb.PolicyPart.FromString, message) for message in read_by_both
     )
     assert len(read_by_both) > 10

@@ -104,7 +104,7 @@ server = BridgeServer("127.0.0.1:0", root / "inbox", root / "policies", lambda f
 (root / "port").write_text(f"{server.port}\n")
 signal.pause()
 """
-STATION = r"""
+STATION_KEY = r"""
 import sys, time
 from pathlib import Path
 from rlinf_core.deploy.bridge.client import BridgeClient, Sender
@@ -183,7 +183,7 @@ def test_a_clock_that_is_set_by_an_hour_loses_and_doubles_no_episode(shifted, tm
     port = until(lambda: text(run / "port"), "the trainer")
     for name, spool in spools.items():
         (spool / "closed").mkdir(parents=True)
-        shifted(STATION, spool, port, name)
+        shifted(STATION_KEY, spool, port, name)
     expected: list[str] = []
     for number, seconds in enumerate((0, 3600, 0, -3600)):
         for name, spool in spools.items():

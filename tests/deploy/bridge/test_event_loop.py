@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from rlinf_core.deploy.bridge.front import to_its_end
+from rlinf_core.deploy.bridge.front import run_to_completion
 
 pytestmark = pytest.mark.timed
 
@@ -25,7 +25,7 @@ def test_who_is_cancelled_is_so_once_the_work_is_through_and_no_log_hears_of_it(
             raise OSError("the disk is full")
 
     async def cancelled():
-        waiting = asyncio.ensure_future(to_its_end(work))
+        waiting = asyncio.ensure_future(run_to_completion(work))
         for _ in range(times):
             await asyncio.sleep(0.02)
             waiting.cancel()
@@ -42,7 +42,7 @@ def test_who_is_cancelled_is_so_once_the_work_is_through_and_no_log_hears_of_it(
 
 def test_what_it_raises_is_raised():
     async def raises():
-        await to_its_end(int, "x")
+        await run_to_completion(int, "x")
 
     with pytest.raises(ValueError, match="invalid literal"):
         asyncio.run(raises())

@@ -13,7 +13,7 @@ import pytest
 
 from rlinf_core.deploy.bridge import front
 from rlinf_core.deploy.bridge.client import BridgeClient
-from rlinf_core.deploy.bridge.credentials import FILE
+from rlinf_core.deploy.bridge.credentials import TOKEN_FILE
 from rlinf_core.deploy.bridge.fleet import Fleet
 from rlinf_core.deploy.bridge.server import BridgeServer
 from tests.deploy.bridge.conftest import until
@@ -35,7 +35,7 @@ class Server:
             print,
             dict,
             fleet=folder / "fleet" if tls else None,
-            token_file=None if tls else folder / FILE,
+            token_file=None if tls else folder / TOKEN_FILE,
         )
         self.port = self.server.port
 
@@ -46,7 +46,7 @@ class Server:
             f"127.0.0.1:{self.port}",
             name,
             self.folder / "a" if self.tls else None,
-            tokens=[self.folder / FILE],
+            tokens=[self.folder / TOKEN_FILE],
         )
         client.report(0, 0, timeout_s=20.0)
         client.close()
@@ -147,7 +147,7 @@ def test_a_pending_connection_is_closed_in_time_and_an_admitted_one_stays(
         f"127.0.0.1:{trainer.port}",
         name,
         trainer.folder / "a" if trainer.tls else None,
-        tokens=[trainer.folder / FILE],
+        tokens=[trainer.folder / TOKEN_FILE],
     )
     client.report(0, 0)
     admitted = list(trainer.server._front._by_station["a"])
@@ -166,7 +166,7 @@ def test_a_pending_connection_is_closed_in_time_and_an_admitted_one_stays(
 @pytest.mark.parametrize("trainer", [False], indirect=True)
 def test_a_station_has_so_many_connections_and_its_oldest_gives_way(trainer):
     clients = [
-        BridgeClient(f"127.0.0.1:{trainer.port}", "a", tokens=[trainer.folder / FILE])
+        BridgeClient(f"127.0.0.1:{trainer.port}", "a", tokens=[trainer.folder / TOKEN_FILE])
         for _ in range(30)
     ]
     for client in clients:
@@ -182,7 +182,7 @@ def test_a_station_has_so_many_connections_and_its_oldest_gives_way(trainer):
 
 @pytest.mark.parametrize("trainer", [False], indirect=True)
 def test_the_trainer_names_the_address_of_a_peer_and_not_its_own_socket(trainer):
-    client = BridgeClient(f"127.0.0.1:{trainer.port}", "a", tokens=[trainer.folder / FILE])
+    client = BridgeClient(f"127.0.0.1:{trainer.port}", "a", tokens=[trainer.folder / TOKEN_FILE])
     client.report(0, 0)
     peers = [lease.peer for lease in trainer.server._admission._leases.values()]
     assert len(peers) == 1 and peers[0].startswith("ipv4:127.0.0.1:")

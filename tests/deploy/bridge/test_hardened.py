@@ -58,11 +58,11 @@ def parts_of(files, **how):
 
 
 def send(client, parts):
-    return client._stub.Upload(iter(parts), metadata=client._who)
+    return client._stub.Upload(iter(parts), metadata=client._metadata)
 
 
 def offer(client, episode):
-    return client._stub.Offer(episode, metadata=client._who)
+    return client._stub.Offer(episode, metadata=client._metadata)
 
 
 def left(trainer):

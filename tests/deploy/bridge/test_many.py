@@ -50,7 +50,7 @@ def fetched(client):
         size := sum(
             len(part.data)
             for part in client._stub.NextPolicy(
-                pb.PolicyRequest(have_version=0, wait_s=30.0), metadata=client._who
+                pb.PolicyRequest(have_version=0, wait_s=30.0), metadata=client._metadata
             )
         )
     ):

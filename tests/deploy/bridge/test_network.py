@@ -18,7 +18,7 @@ from tests.deploy.bridge.conftest import until
 pytestmark = pytest.mark.timed
 
 MIB = 1 << 20
-PORT, TRAINER, STATION = 50551, "10.199.17.1", "10.199.17.2"
+PORT, TRAINER, STATION_KEY = 50551, "10.199.17.1", "10.199.17.2"
 SERVE = """
 import signal, sys
 from pathlib import Path
@@ -78,7 +78,7 @@ def machines():
             "netns",
             names[1],
         )
-        for name, address in zip(names, (TRAINER, STATION), strict=True):
+        for name, address in zip(names, (TRAINER, STATION_KEY), strict=True):
             run("ip", "-n", name, "address", "add", f"{address}/24", "dev", "cable")
             run("ip", "-n", name, "link", "set", "cable", "up")
         yield names

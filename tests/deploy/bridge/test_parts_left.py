@@ -9,8 +9,8 @@ import pytest
 from rlinf_core.core.errors import BridgeError
 from rlinf_core.deploy.bridge import bridge_pb2 as pb
 from rlinf_core.deploy.bridge import inbox
-from rlinf_core.deploy.bridge.client import described
-from rlinf_core.deploy.bridge.inbox import PART_S, PARTS, Inbox
+from rlinf_core.deploy.bridge.client import episode_offer
+from rlinf_core.deploy.bridge.inbox import MAX_PARTS, PART_S, Inbox
 from rlinf_core.episodes.checksums import seal
 from rlinf_core.episodes.journal import Journal
 
@@ -32,7 +32,7 @@ def episode(tmp_path, name):
     (folder / "x.mcap").write_bytes(name.encode())
     (folder / "metadata.yaml").write_bytes(b"meta")
     seal(folder)
-    return described(folder)
+    return episode_offer(folder)
 
 
 def left(tmp_path):
@@ -47,7 +47,7 @@ def test_a_step_of_the_clock_removes_nothing_and_a_day_of_running_does(tmp_path,
     again = new_inbox(tmp_path)
     assert left(tmp_path) == {old.name, used.name}
     now[0] += PART_S / 2
-    again.receive("a", described(tmp_path / "spool/used"))
+    again.receive("a", episode_offer(tmp_path / "spool/used"))
     now[0] += PART_S
     again.receive("b", episode(tmp_path, "b"))
     assert old.name not in left(tmp_path) and used.name in left(tmp_path)
@@ -55,11 +55,11 @@ def test_a_step_of_the_clock_removes_nothing_and_a_day_of_running_does(tmp_path,
 
 def test_of_a_station_the_ones_stay_that_came_last_whatever_their_stamps_say(tmp_path, now):
     box, folders = new_inbox(tmp_path), []
-    for number in range(PARTS + 2):
+    for number in range(MAX_PARTS + 2):
         now[0] += 1.0
         folders.append(box.receive("a", episode(tmp_path, f"e{number}")).folder)
         os.utime(folders[-1], (1e9 - number, 1e9 - number))  # a clock that goes backwards
-    assert left(tmp_path) == {folder.name for folder in folders[-PARTS:]}
+    assert left(tmp_path) == {folder.name for folder in folders[-MAX_PARTS:]}
 
 
 def test_a_part_of_a_station_that_has_gone_is_removed_after_a_day_and_one_that_grows_is_not(
@@ -88,7 +88,7 @@ def test_a_short_disk_takes_the_parts_of_earlier_starts_before_an_episode_waits(
     here = again.receive("b", episode(tmp_path, "b")).folder
     usage = namedtuple("usage", "free")
     monkeypatch.setattr(inbox.shutil, "disk_usage", lambda _: usage(0 if old.exists() else 1 << 40))
-    assert not again.offer("a", described(tmp_path / "spool/mine")).stored
+    assert not again.offer("a", episode_offer(tmp_path / "spool/mine")).stored
     assert left(tmp_path) == {mine.name, here.name}
 
 
@@ -101,5 +101,5 @@ def test_old_parts_are_removed_although_the_disk_is_too_full_for_an_episode(tmp_
     assert gone.exists()
     now[0] += PART_S + 1
     with pytest.raises(BridgeError, match="Free the trainer's disk"):
-        box.offer("a", described(tmp_path / "spool/now"))
+        box.offer("a", episode_offer(tmp_path / "spool/now"))
     assert not gone.exists()

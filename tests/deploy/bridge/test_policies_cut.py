@@ -9,7 +9,7 @@ import pytest
 from rlinf_core.core.errors import BridgeError
 from rlinf_core.deploy.bridge import PART_BYTES
 from rlinf_core.deploy.bridge import bridge_pb2 as pb
-from rlinf_core.deploy.bridge.client import BridgeClient, aside, begun
+from rlinf_core.deploy.bridge.client import BridgeClient, partial_download, partial_path
 from rlinf_core.deploy.bridge.policies import _read
 from rlinf_core.policies.adapters import base_name
 from rlinf_core.policies.serialization import policy_files, policy_name
@@ -69,7 +69,7 @@ def test_the_rest_alone_is_sent_also_to_a_station_that_was_started_again(
     size, folder = policy_file.stat().st_size, tmp_path / "station"
     first = cut(line, folder, 2_000_000)
     came = first.sent
-    assert 2_000_000 <= came < 2_000_000 + PART_BYTES and begun(folder, "") == (3, came)
+    assert 2_000_000 <= came < 2_000_000 + PART_BYTES and partial_download(folder, "") == (3, came)
     station = line() if again else first
     fetched = station.client.next_policy(-1, folder)
     assert (
@@ -107,14 +107,14 @@ def test_it_goes_on_from_any_byte(trainer, tmp_path, random, at):
             bytearray(policy.data[:at]),
             [pb.PolicyPart.FromString(message) for message in policy.parts(base, at)],
         )
-        assert [part.begins for part in parts] == [at] + [0] * (len(parts) - 1) and parts[
+        assert [part.first_offset for part in parts] == [at] + [0] * (len(parts) - 1) and parts[
             -1
         ].sha256 == policy.sha256
         for part in parts:
             got += part.data or first.data[part.copy_offset : part.copy_offset + part.copy_size]
         assert got == policy.data
     assert [
-        pb.PolicyPart.FromString(message).begins
+        pb.PolicyPart.FromString(message).first_offset
         for message in policy.parts({}, len(policy.data) + 1)
     ][:1] == [0]
 
@@ -125,7 +125,7 @@ def test_what_came_of_another_policy_or_is_damaged_is_fetched_again(
 ):
     policy_file, folder = publish(trainer, 3, weights(random)), tmp_path / "station"
     cut(line, folder, 1_000_000)
-    left = aside(folder, "", 3)
+    left = partial_path(folder, "", 3)
     if harm == "a bit":
         left.write_bytes(left.read_bytes()[:-1] + b"?")
     elif harm == "longer":
@@ -152,7 +152,7 @@ def test_what_a_policy_stands_on_goes_on_too(trainer, line, tmp_path, random):
     stands_on(trainer, random)
     base, folder = trainer.policies / base_name(BASE), tmp_path / "station"
     came = cut(line, folder, 1_500_000).sent
-    offset = begun(folder, base_name(BASE))[1]
+    offset = partial_download(folder, base_name(BASE))[1]
     assert 1_000_000 < offset <= came
     station = line()
     fetched = station.client.next_policy(-1, folder)
@@ -170,7 +170,7 @@ def test_a_trainer_of_before_sends_all_of_it(trainer, line, tmp_path, random):
     ask = station.ask
 
     def before(request, **how):
-        request.ClearField("begun")
+        request.ClearField("partial_size")
         return ask(request, **how)
 
     station.ask = before

@@ -12,9 +12,15 @@ from safetensors.numpy import load_file, save, save_file
 
 from rlinf_core.core.atomic_io import publish_file
 from rlinf_core.deploy.bridge import bridge_pb2 as pb
-from rlinf_core.deploy.bridge.client import BridgeClient, Fetched, forget, last_fetched
-from rlinf_core.deploy.bridge.policies import IN_MEMORY, NewestForAll, Policies, Policy
-from rlinf_core.deploy.bridge.policy_parts import SMALLEST, Range, encoded, ranges, tensors
+from rlinf_core.deploy.bridge.client import BridgeClient, PolicyFile, last_policy, prune_policies
+from rlinf_core.deploy.bridge.policies import CACHED_POLICIES, NewestForAll, Policies, Policy
+from rlinf_core.deploy.bridge.policy_parts import (
+    MIN_RANGE_BYTES,
+    Range,
+    encode,
+    ranges,
+    tensor_spans,
+)
 from rlinf_core.episodes.checksums import file_sha256
 from rlinf_core.policies.serialization import policy_name
 from tests.deploy.bridge.conftest import serve
@@ -35,7 +41,7 @@ class ByHand(NewestForAll):
     def version_for(self, station, newest):
         return self.versions.get(station, newest)
 
-    def why_waiting(self, station):
+    def wait_reason(self, station):
         return self.why.get(station, "")
 
 
@@ -73,7 +79,7 @@ def sent(client, have):
     are copied.
     """
     request = pb.PolicyRequest(have_version=-1, have_sha256=have.sha256, have_file=have.version)
-    parts = list(client._stub.NextPolicy(request, metadata=client._who))
+    parts = list(client._stub.NextPolicy(request, metadata=client._metadata))
     return sum(part.ByteSize() for part in parts), [
         part.copy_size for part in parts if part.copy_size
     ]
@@ -131,14 +137,14 @@ def test_nothing_is_sent_again_to_a_station_that_was_started_again(
 ):
     publish(trainer, 7, weights(random))
     client.next_policy(-1, tmp_path / "station")
-    left = last_fetched(tmp_path / "station")
+    left = last_policy(tmp_path / "station")
     assert left.version == 7 and sent(client, left)[0] < 200
     assert client.next_policy(-1, tmp_path / "station", base=left) == left, (
         "and it hears which one to play"
     )
-    assert last_fetched(tmp_path / "nowhere") is None
+    assert last_policy(tmp_path / "nowhere") is None
     shutil.copy(left.path, left.path.with_name("policy-00000009_best.safetensors"))
-    assert last_fetched(tmp_path / "station") == left, (
+    assert last_policy(tmp_path / "station") == left, (
         "what a person keeps there under another name is none"
     )
 
@@ -152,13 +158,13 @@ def test_older_policies_make_room_but_not_the_first_the_newest_or_the_one_that_p
         have = client.next_policy(have, folder).version
     (folder / "base-0123456789abcdef.safetensors").write_bytes(bytes(100))
     size = (folder / policy_name(0)).stat().st_size
-    forget(folder, 6 * size / 1e9, 5, 2)
+    prune_policies(folder, 6 * size / 1e9, 5, 2)
     assert len([*folder.glob("policy-*")]) == 6
-    forget(folder, 5 * size / 1e9, 5, 2)
+    prune_policies(folder, 5 * size / 1e9, 5, 2)
     assert [path.name for path in sorted(folder.glob("policy-*"))] == [
         policy_name(version) for version in (0, 2, 3, 4, 5)
     ]
-    forget(folder, 1e-9, 5, 2)
+    prune_policies(folder, 1e-9, 5, 2)
     assert [path.name for path in sorted(folder.iterdir())][1:] == [
         policy_name(version) for version in (0, 2, 5)
     ]
@@ -166,7 +172,7 @@ def test_older_policies_make_room_but_not_the_first_the_newest_or_the_one_that_p
     assert client.next_policy(5, folder).path.name == policy_name(3), (
         "one that was removed is sent again"
     )
-    forget(tmp_path / "nowhere", 1.0)
+    prune_policies(tmp_path / "nowhere", 1.0)
 
 
 @pytest.mark.parametrize(
@@ -248,9 +254,9 @@ def test_each_station_gets_what_it_is_meant_to_have_also_an_older_one(tmp_path, 
     trainer = serve(tmp_path, choice=choice)
     a, b = (BridgeClient(f"127.0.0.1:{trainer.port}", name) for name in "ab")
     try:
-        for version in range(1, IN_MEMORY + 4):
+        for version in range(1, CACHED_POLICIES + 4):
             publish(trainer, version, weights(random, 1))
-        newest = IN_MEMORY + 3
+        newest = CACHED_POLICIES + 3
         assert a.next_policy(-1, tmp_path / "a").version == newest
         choice.mean(a=2)
         back = a.next_policy(newest, tmp_path / "a")
@@ -282,7 +288,7 @@ def test_each_station_gets_what_it_is_meant_to_have_also_an_older_one(tmp_path, 
 def test_another_file_of_the_same_version_is_another_policy(trainer, client, tmp_path, random):
     """As after a run that was begun anew."""
     publish(trainer, 1, weights(random, 1))
-    other = Fetched(1, tmp_path / "other", 64 * "1")
+    other = PolicyFile(1, tmp_path / "other", 64 * "1")
     fetched = client.next_policy(1, tmp_path / "station", base=other)
     assert (
         fetched.version == 1
@@ -290,8 +296,8 @@ def test_another_file_of_the_same_version_is_another_policy(trainer, client, tmp
     )
 
 
-def put_together(data, new, base_data):
-    base = {tensor.digest: tensor.start for tensor in tensors(base_data)}
+def reassembled(data, new, base_data):
+    base = {tensor.digest: tensor.start for tensor in tensor_spans(base_data)}
     parts = list(ranges(len(data), new, base))
     assert [part.start for part in parts] == [0, *(part.end for part in parts[:-1])] and parts[
         -1
@@ -321,13 +327,13 @@ def test_ranges_make_the_file_again_whatever_changed(tmp_path, random):
         base, changed = some(), some()
         changed |= {name: base[name] for name in base if random.random() < 0.6}
         base_data, data = file("base", base), file("new", changed)
-        assert put_together(data, tensors(data), base_data) == data
+        assert reassembled(data, tensor_spans(data), base_data) == data
         assert all(
-            part.copy is None or part.end - part.start >= SMALLEST
+            part.copy is None or part.end - part.start >= MIN_RANGE_BYTES
             for part in ranges(
                 len(data),
-                tensors(data),
-                {tensor.digest: tensor.start for tensor in tensors(base_data)},
+                tensor_spans(data),
+                {tensor.digest: tensor.start for tensor in tensor_spans(base_data)},
             )
         )
 
@@ -347,7 +353,7 @@ def test_ranges_make_the_file_again_whatever_changed(tmp_path, random):
     ],
 )
 def test_what_is_no_safetensors_file_goes_whole(data):
-    assert tensors(data) == [] and list(ranges(len(data), [], {})) == (
+    assert tensor_spans(data) == [] and list(ranges(len(data), [], {})) == (
         [Range(0, len(data))] if data else []
     )
 
@@ -357,7 +363,7 @@ def test_on_the_trainers_machine_a_policy_is_linked_and_nothing_is_sent(
 ):
     path = publish(trainer, 1, weights(random))
     (part,) = near._stub.NextPolicy(
-        pb.PolicyRequest(have_version=-1, may_link=True), metadata=near._who
+        pb.PolicyRequest(have_version=-1, may_link=True), metadata=near._metadata
     )
     assert part.path == str(path) and not part.data and part.ByteSize() < 300
     first = near.next_policy(-1, tmp_path / "station")
@@ -422,7 +428,7 @@ def test_what_cannot_be_linked_is_copied_or_sent(trainer, near, tmp_path, random
     elif how == "no such file":  # another machine, of which an SSH tunnel makes this one
         monkeypatch.setattr(
             "rlinf_core.deploy.bridge.policies.Policy.link",
-            lambda self: encoded(
+            lambda self: encode(
                 pb.PolicyPart(version=1, sha256=self.sha256, path="/nowhere/policy")
             ),
         )
@@ -430,7 +436,7 @@ def test_what_cannot_be_linked_is_copied_or_sent(trainer, near, tmp_path, random
         (other := tmp_path / "other").write_bytes(b"not it")
         monkeypatch.setattr(
             "rlinf_core.deploy.bridge.policies.Policy.link",
-            lambda self: encoded(pb.PolicyPart(version=1, sha256=self.sha256, path=str(other))),
+            lambda self: encode(pb.PolicyPart(version=1, sha256=self.sha256, path=str(other))),
         )
     fetched = near.next_policy(-1, tmp_path / "station")
     assert fetched.path.read_bytes() == path.read_bytes() and not fetched.path.samefile(path)
@@ -444,5 +450,5 @@ def test_versions_that_come_within_one_tick_of_the_disks_clock_are_all_seen(tmp_
     trainer_policies = Policies(tmp_path, NewestForAll())
     for version in range(1, 40):
         publish(Trainer, version, weights(random, 0))
-        trainer_policies.look()
+        trainer_policies.refresh()
         assert trainer_policies.newest == version

@@ -25,9 +25,9 @@ def test_what_adapters_are_for_comes_with_the_first_version_alone(trainer, tmp_p
     stands_on(trainer, random)
     station = BridgeClient(f"127.0.0.1:{trainer.port}", "a", links=links)
     requests = []
-    station._file, once = (
+    station._download, once = (
         (lambda request, *more: requests.append(request.file) or once(request, *more)),
-        station._file,
+        station._download,
     )
     first = station.next_policy(-1, tmp_path / "station")
     mine, its = tmp_path / "station" / base_name(BASE), trainer.policies / base_name(BASE)
@@ -78,6 +78,6 @@ def test_no_other_file_of_the_trainer_can_be_had(trainer, client, tmp_path, name
     for link in (False, True):
         assert not list(
             client._stub.NextPolicy(
-                pb.PolicyRequest(file=name, may_link=link), metadata=client._who
+                pb.PolicyRequest(file=name, may_link=link), metadata=client._metadata
             )
         )

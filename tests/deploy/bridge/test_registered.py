@@ -36,7 +36,7 @@ def test_a_station_is_asked_who_it_is_until_it_has_said_so_and_the_trainer_keeps
     assert station.register(specs_json(task.spec), "beef") == ""
     assert station.report(0, -1).registered
     entry = spec_trainer.registered.entries["a"]
-    assert (entry.spec_hash, entry.limits_hash, entry.why_not) == (
+    assert (entry.spec_hash, entry.limits_hash, entry.refusal_reason) == (
         task.spec.hash,
         "beef",
         "",
@@ -81,7 +81,7 @@ def test_specs_that_cannot_be_read_are_refused_by_name_and_bounded(spec_trainer,
 
 
 def test_stations_cost_a_bounded_amount(task):
-    registry = admission.Registered(task.spec, most=3)
+    registry = admission.Registrations(task.spec, limit=3)
     for number in range(9):
         registry.register(f"s{number}", admission.pb.Registration(specs=specs_json(task.spec)))
     assert list(registry.entries) == ["s6", "s7", "s8"]

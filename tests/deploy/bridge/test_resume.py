@@ -17,7 +17,7 @@ import pytest
 from rlinf_core.core.errors import BridgeError
 from rlinf_core.deploy.bridge import PART_BYTES, server
 from rlinf_core.deploy.bridge import bridge_pb2 as pb
-from rlinf_core.deploy.bridge.client import BridgeClient, Sender, described, parts
+from rlinf_core.deploy.bridge.client import BridgeClient, Sender, episode_offer, parts
 from rlinf_core.episodes.checksums import seal
 from rlinf_core.episodes.journal import Journal
 from rlinf_core.episodes.spool import Spool
@@ -107,7 +107,7 @@ def test_an_upload_that_the_network_cuts_goes_on_where_it_was(trainer, tmp_path,
     client = BridgeClient(f"127.0.0.1:{relay.port}", "a")
     with pytest.raises(BridgeError, match="unavailable"):
         client.upload(folder)
-    episode = described(folder)
+    episode = episode_offer(folder)
     until(lambda: not trainer._sending, "what the trainer has still to write")
     have = list(trainer.inbox.offer("a", episode).have)
     assert 4 * PART_BYTES <= max(have) < 8 * PART_BYTES, (
@@ -150,12 +150,12 @@ import signal, sys
 from pathlib import Path
 from rlinf_core.deploy.bridge import inbox
 from rlinf_core.deploy.bridge.server import BridgeServer
-taken, take = [], inbox.Receiving.take
+taken, take = [], inbox.PartialUpload.take
 def slowly(self, chunk):  # until it is killed
     if len(taken) == 7 and len(sys.argv) > 3: signal.pause()
     taken.append(take(self, chunk))
     self._out.flush()
-inbox.Receiving.take = slowly
+inbox.PartialUpload.take = slowly
 root = Path(sys.argv[1])
 BridgeServer(f"127.0.0.1:{sys.argv[2]}", root / "inbox", root / "policies", lambda folder: None, dict)
 signal.pause()
@@ -212,7 +212,7 @@ def cut(client, folder):
 def test_a_chunk_that_is_damaged_on_the_way_is_sent_again_and_nothing_before_it(
     trainer, client, folder
 ):
-    episode = described(folder)
+    episode = episode_offer(folder)
 
     def damaged():
         for number, part in enumerate(parts(folder, episode, [0] * 4)):
@@ -230,7 +230,7 @@ def test_a_chunk_that_is_damaged_on_the_way_is_sent_again_and_nothing_before_it(
 
 
 def test_what_was_damaged_on_the_trainers_disk_meanwhile_is_sent_again(trainer, client, folder):
-    episode = described(folder)
+    episode = episode_offer(folder)
     first = itertools.islice(parts(folder, episode, [0] * 4), 6)
     assert not client._call(client._stub.Upload, first, 20.0).stored
     (part,) = trainer.inbox.folder.glob(".part-*/x.mcap")
@@ -246,7 +246,7 @@ def test_what_was_damaged_on_the_trainers_disk_meanwhile_is_sent_again(trainer, 
 def test_what_is_longer_on_the_trainers_disk_than_it_was_offered_is_begun_anew(
     trainer, client, folder
 ):
-    receiving = trainer.inbox.receive("a", described(folder))
+    receiving = trainer.inbox.receive("a", episode_offer(folder))
     (receiving.folder / "x.mcap").write_bytes(bytes(CHUNKS * PART_BYTES + 6))
     assert client.upload(folder) is False
 
@@ -269,7 +269,7 @@ def test_of_an_upload_there_is_one_at_a_time_for_each_station(trainer, client, f
 
 
 def test_uploads_beyond_the_most_wait_for_their_turn(tmp_path, folder, monkeypatch):
-    monkeypatch.setattr(server, "UPLOADS", 2)
+    monkeypatch.setattr(server, "MAX_UPLOADS", 2)
     trainer, done = serve(tmp_path), []
     clients = [BridgeClient(f"127.0.0.1:{trainer.port}", name) for name in "abc"]
     stalled = [Stalled(client, folder) for client in clients[:2]]
@@ -292,7 +292,7 @@ def test_an_upload_that_stalls_ends_by_itself_and_goes_on_later(
     trainer, client, folder, monkeypatch
 ):
     monkeypatch.setattr(server, "WAIT_S", 0.3)
-    episode, hold = described(folder), threading.Event()
+    episode, hold = episode_offer(folder), threading.Event()
 
     def stalls():
         for number, part in enumerate(parts(folder, episode, [0] * 4)):
@@ -312,7 +312,7 @@ def test_an_upload_that_stalls_ends_by_itself_and_goes_on_later(
 def test_an_upload_that_drips_ends_by_itself(trainer, client, folder, monkeypatch):
     monkeypatch.setattr(server, "WAIT_S", 0.5)
     monkeypatch.setattr(server, "SLOWEST_BYTES_PER_S", 1e9)
-    episode, given = described(folder), []
+    episode, given = episode_offer(folder), []
 
     def drips():
         yield pb.UploadPart(episode=episode)
@@ -330,7 +330,7 @@ def test_a_station_that_goes_away_in_the_middle_makes_room(trainer, client, fold
     until(lambda: trainer._sending, "an upload")
     stalled.cancel()
     until(lambda: not trainer._sending, "its end")
-    assert trainer._uploads._value == server.UPLOADS
+    assert trainer._uploads._value == server.MAX_UPLOADS
 
 
 def test_a_message_that_is_too_large_is_refused_and_the_connection_lives(trainer, client, folder):

@@ -9,8 +9,8 @@ import pytest
 from rlinf_core.core.errors import BridgeError
 from rlinf_core.deploy.bridge.client import BridgeClient
 from rlinf_core.deploy.bridge.credentials import (
-    FILE,
     TOKEN,
+    TOKEN_FILE,
     link_token,
     make_token,
     read_token,
@@ -42,7 +42,7 @@ def trainer(tmp_path, home):
         tmp_path / "run/policies",
         print,
         lambda: {"phase": "online"},
-        token_file=tmp_path / "run" / FILE,
+        token_file=tmp_path / "run" / TOKEN_FILE,
     )
     (tmp_path / "run/policies/policy-00000001.safetensors").write_bytes(b"secret")
     yield server
@@ -68,7 +68,7 @@ def episode(tmp_path, task):
 
 
 def test_a_stranger_gets_nothing_and_learns_where_the_token_lies(call, episode, tmp_path):
-    path = re.escape(str(tmp_path / "run" / FILE))
+    path = re.escape(str(tmp_path / "run" / TOKEN_FILE))
     gets_nothing(
         call("stranger"),
         episode,
@@ -87,7 +87,7 @@ def test_a_stranger_gets_nothing_and_learns_where_the_token_lies(call, episode, 
 
 
 def test_a_station_that_shows_the_token_gets_everything(call, episode, tmp_path):
-    client = call("a", tmp_path / "run" / FILE)
+    client = call("a", tmp_path / "run" / TOKEN_FILE)
     assert client.report(0, 0).phase == "online" and not client.upload(episode)
     assert client.next_policy(-1, tmp_path / "policies")[1].read_bytes() == b"secret"
     assert client.register("{}", "")  # refused by its specs, after it was let in
@@ -100,7 +100,7 @@ def test_a_refused_caller_holds_no_name(call, tmp_path):
     stranger._name = (stranger._name[0], ("rlinf-instance", "another"))
     with pytest.raises(BridgeError, match="got none"):
         stranger.report(0, 0)
-    assert call("a", tmp_path / "run" / FILE).report(0, 0).phase == "online"
+    assert call("a", tmp_path / "run" / TOKEN_FILE).report(0, 0).phase == "online"
 
 
 @pytest.mark.parametrize("shown", ["", "x", "é" * 40, "a" * 43, "0" * 4000])
@@ -113,14 +113,14 @@ def test_every_other_token_is_refused(trainer, shown):
 
 
 def test_the_file_is_made_once_for_its_user_alone(tmp_path):
-    path, mask = tmp_path / "new/run" / FILE, os.umask(0)
+    path, mask = tmp_path / "new/run" / TOKEN_FILE, os.umask(0)
     try:
         token = make_token(path)
     finally:
         os.umask(mask)
     assert TOKEN.fullmatch(token) and make_token(path) == token == read_token([path])
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert [file.name for file in path.parent.iterdir()] == [FILE]
+    assert [file.name for file in path.parent.iterdir()] == [TOKEN_FILE]
     assert make_token(tmp_path / "another") != token
 
 
@@ -137,7 +137,7 @@ def test_the_file_is_made_once_for_its_user_alone(tmp_path):
     ],
 )
 def test_a_file_that_is_no_token_is_refused_before_anybody_is_let_in(tmp_path, mode, text, message):
-    path = tmp_path / FILE
+    path = tmp_path / TOKEN_FILE
     path.write_text(text)
     path.chmod(mode)
     with pytest.raises(BridgeError, match=message):
@@ -159,12 +159,12 @@ def test_a_station_of_the_same_user_finds_the_token_by_the_port(trainer, tmp_pat
     files = tokens_of(recipe.bridge, tmp_path / "station")
     client = BridgeClient(recipe.bridge.address, "a", tokens=files)
     assert client.report(0, 0).phase == "online"
-    assert files == [token_link(trainer.port), tmp_path / "station" / FILE]
-    assert files[0].resolve() == tmp_path / "run" / FILE
+    assert files == [token_link(trainer.port), tmp_path / "station" / TOKEN_FILE]
+    assert files[0].resolve() == tmp_path / "run" / TOKEN_FILE
     files[0].unlink()
     with pytest.raises(BridgeError, match="found none"):
         client.report(0, 0)
-    link_token(tmp_path / "run" / FILE, trainer.port)  # read anew in each call
+    link_token(tmp_path / "run" / TOKEN_FILE, trainer.port)  # read anew in each call
     assert client.report(0, 0).phase == "online"
     client.close()
 
@@ -177,7 +177,7 @@ def test_a_trainer_that_ends_takes_its_own_link_along(tmp_path, home):
             tmp_path / f"{name}/policies",
             print,
             dict,
-            token_file=tmp_path / name / FILE,
+            token_file=tmp_path / name / TOKEN_FILE,
         )
         for name in "ab"
     ]
@@ -197,7 +197,7 @@ def test_a_home_that_cannot_be_written_keeps_no_trainer_from_its_stations(tmp_pa
         tmp_path / "run/policies",
         print,
         dict,
-        token_file=tmp_path / "run" / FILE,
+        token_file=tmp_path / "run" / TOKEN_FILE,
     )
     files = tokens_of(load_recipe("demo", [f"bridge.port={server.port}"]).bridge, tmp_path / "run")
     client = BridgeClient(f"127.0.0.1:{server.port}", "a", tokens=files)
@@ -212,7 +212,7 @@ def test_certificates_and_a_network_of_ones_own_take_the_place_of_the_token(tmp_
         return token_of(bridge, tmp_path), tokens_of(bridge, tmp_path)
 
     link = home / ".ros/rlinf/bridge_50551.token"
-    assert of() == (tmp_path / FILE, [link, tmp_path / FILE])
+    assert of() == (tmp_path / TOKEN_FILE, [link, tmp_path / TOKEN_FILE])
     assert of("bridge.host=localhost") == of("bridge.host='[::1]'") == of()
     assert of("bridge.token_file='~/t'") == (home / "t", [home / "t"])
     assert of("bridge.host=0.0.0.0", "bridge.insecure=true") == (None, [])
@@ -226,11 +226,12 @@ def test_a_name_that_the_recipe_does_not_list_is_refused(tmp_path, home):
         tmp_path / "policies",
         print,
         dict,
-        token_file=tmp_path / FILE,
+        token_file=tmp_path / TOKEN_FILE,
         stations=("a", "b"),
     )
     listed, unlisted = (
-        BridgeClient(f"127.0.0.1:{server.port}", name, tokens=[tmp_path / FILE]) for name in "ac"
+        BridgeClient(f"127.0.0.1:{server.port}", name, tokens=[tmp_path / TOKEN_FILE])
+        for name in "ac"
     )
     assert listed.report(0, 0) is not None
     with pytest.raises(
@@ -243,16 +244,16 @@ def test_a_name_that_the_recipe_does_not_list_is_refused(tmp_path, home):
 
 
 def test_a_token_is_in_no_plan_and_no_argument(tmp_path, home):
-    token = make_token(tmp_path / FILE)
-    link_token(tmp_path / FILE, 50551)
+    token = make_token(tmp_path / TOKEN_FILE)
+    link_token(tmp_path / TOKEN_FILE, 50551)
     processes = station_processes(load_recipe("demo", []), tmp_path)
     uplink = next(planned for planned in processes if planned.name == "uplink")
-    assert uplink.parameters["tokens"] == [str(token_link(50551)), str(tmp_path / FILE)]
+    assert uplink.parameters["tokens"] == [str(token_link(50551)), str(tmp_path / TOKEN_FILE)]
     assert token not in repr(processes)
     _, fleet = members("demo", [], ["1"], tmp_path)
-    assert fleet[0].recipe.bridge.token_file == str(tmp_path / FILE)
+    assert fleet[0].recipe.bridge.token_file == str(tmp_path / TOKEN_FILE)
     for process in fleet[0].prepare():
         assert token not in repr(process)
     for path in tmp_path.rglob("*"):
-        if path.is_file() and path.resolve().name != FILE:
+        if path.is_file() and path.resolve().name != TOKEN_FILE:
             assert token not in path.read_text(errors="replace"), path

@@ -11,7 +11,7 @@ import pytest
 from rlinf_core.core.errors import BridgeError
 from rlinf_core.deploy.bridge import bridge_pb2 as pb
 from rlinf_core.deploy.bridge.admission import DownloadSlots
-from rlinf_core.deploy.bridge.client import BridgeClient, described, parts
+from rlinf_core.deploy.bridge.client import BridgeClient, episode_offer, parts
 from rlinf_core.deploy.bridge.fleet import Fleet
 from rlinf_core.deploy.bridge.server import BridgeServer
 from rlinf_core.episodes.spool import Spool
@@ -24,7 +24,7 @@ BASE = f"base-{'0' * 16}.safetensors"
 
 def ask(client, have=-1, wait_s=5.0):
     return client._next_policy(
-        pb.PolicyRequest(have_version=have, wait_s=wait_s), timeout=120, metadata=client._who
+        pb.PolicyRequest(have_version=have, wait_s=wait_s), timeout=120, metadata=client._metadata
     )
 
 
@@ -118,7 +118,7 @@ def test_who_is_withdrawn_while_they_wait_for_their_turn_get_none(withdrawn, tmp
     other = BridgeClient(f"127.0.0.1:{server.port}", "b", tmp_path / "of_b", links=False)
     stuck = ask(other)
     next(stuck)
-    waits = client._next_policy(pb.PolicyRequest(**what), timeout=60, metadata=client._who)
+    waits = client._next_policy(pb.PolicyRequest(**what), timeout=60, metadata=client._metadata)
     until(lambda: "a" in server._fetches._calls)
     fleet.revoke("a")
     other.close()
@@ -131,11 +131,11 @@ def test_who_is_withdrawn_while_they_send_an_episode_leave_none(withdrawn, tmp_p
     folder = record(Spool(tmp_path / "spool"), task.spec, "one").close()
 
     def revoked_in_transit():
-        sent = parts(folder, described(folder), [0] * len(described(folder).files))
+        sent = parts(folder, episode_offer(folder), [0] * len(episode_offer(folder).files))
         yield next(sent)
         fleet.revoke("a")
         yield from sent
 
     with pytest.raises(grpc.RpcError, match="its certificate was revoked"):
-        client._stub.Upload(revoked_in_transit(), metadata=client._who)
+        client._stub.Upload(revoked_in_transit(), metadata=client._metadata)
     assert server.journal.ids() == [] and not (tmp_path / "run/inbox/one").exists()

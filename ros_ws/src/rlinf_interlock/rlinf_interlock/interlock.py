@@ -36,22 +36,22 @@ from rlinf_core.interlock import (
     Mode,
     Output,
     State,
-    adopt,
+    active_faults,
+    adopt_limits,
+    after_unobserved_time,
     enabled,
     load_with_loosest,
     loosened,
-    standing_faults,
+    missing_inputs,
     step,
-    unready,
-    unwatched,
     with_values,
 )
 from rlinf_core.interlock.coordinates import in_other_units, measured, measured_at_rest
-from rlinf_core.interlock.latch import Latch, only_one
+from rlinf_core.interlock.latch import Latch, exclusive_command
 from rlinf_core.interlock.limits import SETTLE_S
 from rlinf_core.interlock.tick import UNSEEN
 from rlinf_core.interlock.trajectory import Trajectory
-from rlinf_core.interlock.types import NS, Rows
+from rlinf_core.interlock.types import NS, ActionSlice
 from rlinf_interlock import safety_messages as messages
 from rlinf_interlock.interlock_clock import Lockstep, RealTime
 from rlinf_interlock.interlock_desk import ROBOT_FAULT_PREFIX, TAKEN_S, Desk
@@ -207,7 +207,7 @@ class Requests:
     def _arm(self, value: bool) -> str:
         node = self.node
         if node.state.mode is Mode.FAULT:
-            latch_remark = f" ({node.why_latched})" if node.state.cause == "restarted" else ""
+            latch_remark = f" ({node.latch_reason})" if node.state.cause == "restarted" else ""
             return (
                 f"FAULT '{node.state.cause}' is active{latch_remark}. Clear it with "
                 "interlock/reset_fault first"
@@ -245,7 +245,7 @@ class Requests:
         ):
             return NO_ESTOP
         inputs = self._inputs()
-        faults = standing_faults(node.limits, inputs, node.state.contacts)
+        faults = active_faults(node.limits, inputs, node.state.contacts)
         if faults:
             return f"this stands: {', '.join(map(self._describe, faults))}"
         if node.output.suppress_setpoint and node.state.recovering:
@@ -265,7 +265,7 @@ class Requests:
                     "the arm moves far from its last position. It must be measured at rest for "
                     f"{SETTLE_S} s. Try again"
                 )
-        missing = unready(inputs)
+        missing = missing_inputs(inputs)
         if missing:
             return f"missing: {', '.join(map(self._describe, missing))}"
         return self._why_unknown(inputs)
@@ -337,7 +337,7 @@ class Requests:
         if not node.active:
             return INACTIVE
         inputs = self._inputs()
-        reasons = standing_faults(node.limits, inputs, node.state.contacts)
+        reasons = active_faults(node.limits, inputs, node.state.contacts)
         if not enabled(node.limits, inputs):
             reasons.append("the enable is not held")
         named = (
@@ -386,7 +386,7 @@ class Requests:
             limits = with_values(node.limits, values, "limits", node.loosest)
         except RecipeError as error:
             return str(error)
-        state, reason = adopt(limits, node.state, node.limits)
+        state, reason = adopt_limits(limits, node.state, node.limits)
         if not reason:
             node.limits = node.inputs.limits = limits
             for topic in (
@@ -494,7 +494,7 @@ class Interlock(StationNode):
             )
         self.limits, self.loosest = load_with_loosest(self.settings["limits_file"])
         target = "target_joints" if self.limits.control_mode == "joint_delta" else "target_pose"
-        self.lock = only_one(
+        self.lock = exclusive_command(
             self.get_namespace(),
             map(self.resolve_topic_name, filter(None, [target, self.settings["follows"]])),
         )
@@ -507,7 +507,7 @@ class Interlock(StationNode):
         self.reaction_ms: deque[float] = deque(maxlen=1000)
         self.output = Output(None, (), None, self.state.mode, "", self.state.cause)
         self.published_state: tuple[Any, ...] = ()
-        self.rows = Rows(*self.settings["rows"])
+        self.rows = ActionSlice(*self.settings["rows"])
         self.others = [name for name in self.settings["others"] if name]
         endpoints = EndpointReport(self) if self.settings["lockstep"] else None
         self.desk = Desk(self.settings, self.limits)
@@ -516,8 +516,8 @@ class Interlock(StationNode):
             f"limits {self.limits.hash}, read once at start from "
             f"{os.path.realpath(self.settings['limits_file'])}",
         )
-        if self.why_latched:
-            self.desk.log("warning", f"the interlock starts latched: {self.why_latched}")
+        if self.latch_reason:
+            self.desk.log("warning", f"the interlock starts latched: {self.latch_reason}")
         self.inputs = Inputs(
             self,
             self.limits,
@@ -572,8 +572,8 @@ class Interlock(StationNode):
     # S14: a stop survives a restart
     def _remember(self) -> State:
         """Return DISARMED, or FAULT if the previous interlock did not end disarmed."""
-        self.why_latched = Latch(self.settings["latch_file"]).why_latched()
-        return State(Mode.FAULT, "restarted") if self.why_latched else State()
+        self.latch_reason = Latch(self.settings["latch_file"]).latch_reason()
+        return State(Mode.FAULT, "restarted") if self.latch_reason else State()
 
     # Life cycle
     def activate(self) -> None:
@@ -595,7 +595,7 @@ class Interlock(StationNode):
         else:
             self.clock, self.state = (
                 RealTime(self, self.inputs, period, self._tick),
-                unwatched(self.state),
+                after_unobserved_time(self.state),
             )
         self.active = True
 

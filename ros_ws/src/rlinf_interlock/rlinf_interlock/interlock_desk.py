@@ -320,7 +320,7 @@ class Front:
         """Write the latch, however slow the disk is; return the reason for a failure, or ""."""
         self.writing = True
         try:
-            return self.latch.note(mode.name)
+            return self.latch.write(mode.name)
         finally:
             self.writing, self.listened_s = False, time.monotonic()
 
@@ -349,7 +349,7 @@ class Front:
         if not value:
             return self.request("arm", value=False)
         # a slow disk does not make the request younger
-        arrival_s, before = time.monotonic(), self.latch.noted
+        arrival_s, before = time.monotonic(), self.latch.written_mode
         reason = self._write(Mode.ARMED)
         if reason:
             return reason

@@ -19,9 +19,9 @@ from rlinf_msgs.msg import ActionChunk, EpisodeEvent
 from sensor_msgs.msg import JointState
 from std_msgs.msg import String
 
-from rlinf_core.interlock import Chunk, EStop, Limits, Other, Pose
-from rlinf_core.interlock.types import ALL, COMMAND_TOPICS, NS, Rows
-from rlinf_core.interlock.watch import OF_THE_POLICY
+from rlinf_core.interlock import ArmReport, Chunk, EStop, Limits, Pose
+from rlinf_core.interlock.types import COMMAND_TOPICS, FULL_ACTION, NS, ActionSlice
+from rlinf_core.interlock.watch import POLICY_CAUSES
 from rlinf_core.specs.topics import topic as topic_of
 from rlinf_interlock import safety_messages as messages
 from rlinf_ros.conversions import angles_of
@@ -79,7 +79,7 @@ class OtherArm:
         """Take the report of one of its ticks."""
         self.blocked_at[stamp_ns] = self.newest = blocked
         # holds of the policy hide none that also holds an operator
-        if blocked and self.held in ("", *OF_THE_POLICY):
+        if blocked and self.held in ("", *POLICY_CAUSES):
             self.held = blocked
         while len(self.blocked_at) > FEW_TICKS:
             del self.blocked_at[next(iter(self.blocked_at))]
@@ -88,16 +88,16 @@ class OtherArm:
         """Forget a hold that was handed over; the newest report still counts."""
         self.held = ""
 
-    def now(self, before_ns: int | None) -> Other:
+    def now(self, before_ns: int | None) -> ArmReport:
         """Return the report that counts in this tick.
 
         It is a hold since the last tick, else the newest report. In lockstep it is the report of
         the last tick: all arms share their ticks, so it does not matter which one ticks first.
         """
         if before_ns is None:
-            return Other(self.name, self.held or self.newest)
+            return ArmReport(self.name, self.held or self.newest)
         earlier = [stamp for stamp in self.blocked_at if stamp < before_ns]
-        return Other(self.name, self.blocked_at[max(earlier)] if earlier else NOT_RECEIVED)
+        return ArmReport(self.name, self.blocked_at[max(earlier)] if earlier else NOT_RECEIVED)
 
     def up_to(self) -> int:
         """Return the time of its newest tick [ns]; 0 before any."""
@@ -144,7 +144,7 @@ class Inputs:
         distance: bool,
         lockstep: bool,
         others: Sequence[str] = (),
-        rows: Rows = ALL,
+        rows: ActionSlice = FULL_ACTION,
         driver: bool = False,
     ) -> None:
         self.owner = owner

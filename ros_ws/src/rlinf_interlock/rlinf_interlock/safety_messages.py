@@ -12,13 +12,13 @@ from geometry_msgs.msg import Wrench
 from rlinf_msgs.msg import ActionChunk, Applied, SafetyEvent, SafetyState
 
 from rlinf_core import interlock as core
-from rlinf_core.interlock.types import ALL, Rows
+from rlinf_core.interlock.types import FULL_ACTION, ActionSlice
 from rlinf_ros.conversions import set_stamp, to_ns, to_stamp
 
 LEVELS = {core.Mode.FAULT: DiagnosticStatus.ERROR, core.Mode.HOLD: DiagnosticStatus.WARN}
 
 
-def to_chunk(message: ActionChunk, role: str, rows: Rows = ALL) -> core.Chunk:
+def to_chunk(message: ActionChunk, role: str, rows: ActionSlice = FULL_ACTION) -> core.Chunk:
     """Return the core's chunk, with the authority of its topic.
 
     The message's own source is only a label.
@@ -27,7 +27,7 @@ def to_chunk(message: ActionChunk, role: str, rows: Rows = ALL) -> core.Chunk:
     operator's chunk that announces no action and executes none is a release.
     """
     data, dim = message.data.tolist(), message.dim
-    fits = dim > 0 and len(data) == dim * message.horizon and dim == (rows.of or dim)
+    fits = dim > 0 and len(data) == dim * message.horizon and dim == (rows.total or dim)
     actions = tuple([tuple(data[i : i + dim]) for i in range(0, len(data), dim)]) if fits else ()
     return core.Chunk(
         role,
@@ -41,7 +41,7 @@ def to_chunk(message: ActionChunk, role: str, rows: Rows = ALL) -> core.Chunk:
         message.execute,
         message.header.frame_id,
         tuple(message.joint_names),
-        actions if rows.of else (),
+        actions if rows.total else (),
         is_release=role == core.OPERATOR
         and not (data or dim or message.horizon or message.execute),
     )
@@ -70,7 +70,7 @@ def norms(wrench: Wrench) -> tuple[float, float]:
     return math.hypot(f.x, f.y, f.z), math.hypot(t.x, t.y, t.z)
 
 
-def applied(record: core.Applied, limits_hash: str, rows: Rows = ALL) -> Applied:
+def applied(record: core.Applied, limits_hash: str, rows: ActionSlice = FULL_ACTION) -> Applied:
     """Return one action's outcome as a message; the parts of other arms are zero."""
     message = Applied(
         source=record.source,
@@ -80,7 +80,7 @@ def applied(record: core.Applied, limits_hash: str, rows: Rows = ALL) -> Applied
         policy_version=record.policy_version,
         observation_stamp=to_stamp(record.observation_stamp_ns),
         requested=list(record.requested),
-        executed=list(rows.among(record.executed)),
+        executed=list(rows.embed(record.executed)),
         limits=list(record.limits),
         limits_hash=limits_hash,
     )

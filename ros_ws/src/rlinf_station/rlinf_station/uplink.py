@@ -13,7 +13,7 @@ from pathlib import Path
 from rlinf_msgs.msg import PolicyStatus, PolicyUpdate, TrainerStatus
 
 from rlinf_core.core.errors import BridgeError
-from rlinf_core.deploy.bridge.client import BridgeClient, Sender, forget, last_fetched
+from rlinf_core.deploy.bridge.client import BridgeClient, Sender, last_policy, prune_policies
 from rlinf_core.episodes.spool import MAX_GB, Spool
 from rlinf_ros.managed import Managed
 from rlinf_ros.qos import publisher, subscription
@@ -99,7 +99,7 @@ class Uplink(Managed, StationNode):
             self._note("up", trouble)
 
     def _fetch(self) -> None:
-        base = last_fetched(self.policies)
+        base = last_policy(self.policies)
         while not self.stopping.is_set():
             if not self.active:
                 self.stopping.wait(LOOK_S)
@@ -107,7 +107,9 @@ class Uplink(Managed, StationNode):
             try:
                 fetched = self.reporter.next_policy(self.version, self.policies, base=base)
                 if fetched is not None:
-                    forget(self.policies, self.policies_gb, fetched.version, self.policy.version)
+                    prune_policies(
+                        self.policies, self.policies_gb, fetched.version, self.policy.version
+                    )
             except Exception as error:  # as above
                 self._note(
                     "down",

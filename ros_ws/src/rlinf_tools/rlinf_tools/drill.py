@@ -33,7 +33,7 @@ from rlinf_core.config.yaml_source import load_plain
 from rlinf_core.core.errors import RecipeError, RlinfError, nearest
 from rlinf_core.core.paths import shared
 from rlinf_core.interlock import Mode, Pose
-from rlinf_core.interlock.latch import only_one
+from rlinf_core.interlock.latch import exclusive_command
 from rlinf_core.interlock.scenarios import Scenario, load
 from rlinf_core.interlock.watch import OPERATOR_SILENT
 from rlinf_core.launch.graph import Process
@@ -91,19 +91,19 @@ class Drill(DrilledStation):
         self.ready(
             scenario.real or bool(scenario.process) and not scenario.process.startswith("interlock")
         )
-        self.began.append((time.time(), scenario.name))
-        dropped, began = self.state(), self._go_wrong(scenario)
+        self.scenario_starts.append((time.time(), scenario.name))
+        dropped, start_s = self.state(), self._go_wrong(scenario)
         expect, within = scenario.expect, scenario.within_ms
         if within is None:
-            held, measured, bound = self._goes_on(scenario, dropped, began)
+            held, measured, bound = self._goes_on(scenario, dropped, start_s)
         elif expect == "still":
-            held, measured, bound = self._arm_stops(began, within)
+            held, measured, bound = self._arm_stops(start_s, within)
         else:
-            held, measured, bound = self._reaches(scenario, began)
+            held, measured, bound = self._reaches(scenario, start_s)
         if held and expect.startswith(STAYS) or scenario.then.startswith(STAYS):
             stays, words = self._stays_stopped(scenario)
             held, measured = held and stays, f"{measured}; {words}"
-        others, words = self._others(scenario, began)
+        others, words = self._others(scenario, start_s)
         self._mend(scenario)
         self.add(
             Row(
@@ -116,13 +116,13 @@ class Drill(DrilledStation):
             )
         )
 
-    def _others(self, scenario: Scenario, began: float) -> tuple[bool, str]:
+    def _others(self, scenario: Scenario, start_s: float) -> tuple[bool, str]:
         """Return whether other arms stopped as required, and a text about it."""
         return True, ""
 
     def _go_wrong(self, scenario: Scenario) -> float:
         """Provoke the fault; return its time."""
-        began = self._signal(scenario) if scenario.process else time.time()
+        start_s = self._signal(scenario) if scenario.process else time.time()
         if scenario.inject:
             route = scenario.inject.route
             self.injected.pop(route, None)
@@ -131,24 +131,26 @@ class Drill(DrilledStation):
                 raise SystemExit(
                     f"the fault injector did not touch '{route}'; logs in {self.run_dir / 'logs'}"
                 )
-            began = self.injected[route]
-        words = (
-            scenario.say.model_dump(exclude_unset=True, exclude_none=True) if scenario.say else {}
+            start_s = self.injected[route]
+        changes = (
+            scenario.inputs.model_dump(exclude_unset=True, exclude_none=True)
+            if scenario.inputs
+            else {}
         )
-        if words.pop("end_episode", False):
+        if changes.pop("end_episode", False):
             self.do(streaming=False)
             # the last chunk travels on another topic, and must not arrive after the end
             self.spin_for(0.02)
-            began = time.time()
+            start_s = time.time()
             self.episodes.publish(EpisodeEvent(kind=EpisodeEvent.ENDED, episode_id="drill"))
-        return self.do(**words) if words else began
+        return self.do(**changes) if changes else start_s
 
     def _signal(self, scenario: Scenario) -> float:
         """Kill or stop a process and return the time.
 
         A process stopped for some seconds resumes by itself, whatever happens to the drill.
         """
-        process, began = self.supervisor.children[scenario.process].popen, time.time()
+        process, start_s = self.supervisor.children[scenario.process].popen, time.time()
         if scenario.process.startswith("interlock"):
             self.deaths.append(
                 (time.time_ns(), time.time_ns() + round((scenario.seconds or 10.0) * 1e9))
@@ -156,9 +158,9 @@ class Drill(DrilledStation):
         os.kill(process.pid, getattr(signal, f"SIG{scenario.signal}"))
         if scenario.seconds:
             subprocess.Popen(["sh", "-c", f"sleep {scenario.seconds}; kill -CONT {process.pid}"])
-        return began
+        return start_s
 
-    def _reaches(self, scenario: Scenario, began: float) -> tuple[bool, str, str]:
+    def _reaches(self, scenario: Scenario, start_s: float) -> tuple[bool, str, str]:
         held = True
         measured: list[str] = []
         bounds: list[str] = []
@@ -168,8 +170,8 @@ class Drill(DrilledStation):
         ):
             if within is None:
                 continue
-            first_match = self.first_state(expect, began, within / 1e3 + 1.0)
-            took = 1e3 * (first_match - began)
+            first_match = self.first_state(expect, start_s, within / 1e3 + 1.0)
+            took = 1e3 * (first_match - start_s)
             held &= took <= within
             measured.append(
                 f"{expect} after {took:.0f} ms" if math.isfinite(took) else f"never {expect}"
@@ -178,20 +180,20 @@ class Drill(DrilledStation):
         return held, "; ".join(measured), "; ".join(bounds)
 
     def _goes_on(
-        self, scenario: Scenario, before: SafetyState, began: float
+        self, scenario: Scenario, before: SafetyState, start_s: float
     ) -> tuple[bool, str, str]:
         """Check a disturbance that must not stop the arm, but be counted."""
         self.spin_for(1.5)
         stopped = [
             m
             for at, m in self.states[-200:]
-            if at > began and m.state in (SafetyState.HOLD, SafetyState.FAULT)
+            if at > start_s and m.state in (SafetyState.HOLD, SafetyState.FAULT)
         ]
         # an episode may just have ended, and its recorder must still close it
         patience_s = 20.0 if scenario.process else 1.0
-        now = self.spin(lambda: self._stands(scenario.expect), patience_s)
+        now = self.spin(lambda: self._has_state(scenario.expect), patience_s)
         words, name = (
-            f"stopped: {stopped[0].cause}" if stopped else "" if now else self._how_it_stands(),
+            f"stopped: {stopped[0].cause}" if stopped else "" if now else self._state_text(),
             scenario.counts,
         )
         if not name:
@@ -206,28 +208,28 @@ class Drill(DrilledStation):
     def _fresh(self) -> bool:
         return bool(self.states) and time.time() - self.states[-1][0] < FRESH_S
 
-    def _stands(self, expect: str) -> bool:
+    def _has_state(self, expect: str) -> bool:
         return self._fresh() and reached(self.state(), expect)
 
-    def _how_it_stands(self) -> str:
+    def _state_text(self) -> str:
         return (
             f"stands at {Mode(self.state().state).name}"
             if self._fresh()
             else "no message from the interlock any more"
         )
 
-    def _arm_stops(self, began: float, within: float) -> tuple[bool, str, str]:
+    def _arm_stops(self, start_s: float, within: float) -> tuple[bool, str, str]:
         """Check that the robot side's own timeout stops the arm without an interlock.
 
         The measured pose shows it.
         """
         last, quiet_since = self.pose, time.time()
-        while time.time() - began < within / 1e3 + 2.0 and time.time() - quiet_since < 0.3:
+        while time.time() - start_s < within / 1e3 + 2.0 and time.time() - quiet_since < 0.3:
             self.spin_for(0.02)
             if math.dist(self.pose[:3], last[:3]) > 2e-4:
                 quiet_since = time.time()
             last = self.pose
-        took = 1e3 * (quiet_since - began)
+        took = 1e3 * (quiet_since - start_s)
         return took <= within, f"the arm rests after {took:.0f} ms", f"within {within:g} ms"
 
     def _stays_stopped(self, scenario: Scenario) -> tuple[bool, str]:
@@ -338,17 +340,17 @@ def perform(options: argparse.Namespace) -> int:
     domain_id = int(os.environ.get("ROS_DOMAIN_ID") or DOMAIN)
     # a real robot's station, whose faults a drill would reset
     for interlock in ("/station_a", "/station_a/left", "/station_a/right"):
-        only_one(interlock).close()
+        exclusive_command(interlock).close()
     with only_station("station_a", domain_id), kind(_new(run_dir), domain_id) as drill:
         for scenario in scenarios:
             drill.run(scenario)
         if not options.only:
             for check in () if options.two_arms else CHECKS:
-                drill.began.append((time.time(), check.__name__))
+                drill.scenario_starts.append((time.time(), check.__name__))
                 check(drill)
         result = drill.result()
         evidence = {
-            "scenarios": drill.began,
+            "scenarios": drill.scenario_starts,
             "targets": drill.targets,
             "reseeds": drill.reseeds,
             "stops": drill.deaths,
@@ -429,7 +431,7 @@ class TwoArmDrill(Drill):
             (f"{self.other}/target_pose", self._on_their_target),
         ):
             subscription(self.node, topic, take, quality=lossless_profile(topic))
-        self.theirs = self._clients(self.other)
+        self.other_clients = self._clients(self.other)
 
     def _on_their_safety(self, m: SafetyState) -> None:
         self.others.append((to_ns(m.header.stamp) / 1e9, m))
@@ -450,7 +452,7 @@ class TwoArmDrill(Drill):
 
     def _arm(self) -> Any:
         """Arm both arms."""
-        arming, resetting = self.theirs
+        arming, resetting = self.other_clients
         if self.others and self.others[-1][1].state == SafetyState.FAULT:
             self.ask(resetting, ResetFault.Request(cause=self.others[-1][1].cause))
         if self.others and self.others[-1][1].state != SafetyState.DISARMED:
@@ -463,7 +465,7 @@ class TwoArmDrill(Drill):
             answer = self.ask(arming, SetBool.Request(data=True))
         return answer
 
-    def _others(self, scenario: Scenario, began: float) -> tuple[bool, str]:
+    def _others(self, scenario: Scenario, start_s: float) -> tuple[bool, str]:
         """Check that the right arm stops within the left one's bound and two ticks, and rests."""
         expect, within = (
             scenario.others,
@@ -474,10 +476,10 @@ class TwoArmDrill(Drill):
         self.spin_for(0.6)  # the arm brakes
         took = 1e3 * (
             next(
-                (at for at, safety in self.others if at >= began and reached(safety, expect)),
+                (at for at, safety in self.others if at >= start_s and reached(safety, expect)),
                 math.inf,
             )
-            - began
+            - start_s
         )
         at = self.their_targets[-1][2]
         self.spin_for(0.3)

@@ -86,13 +86,13 @@ def configuration(drill: DrilledStation) -> None:
 def turning(drill: DrilledStation) -> None:
     """Turn one way for four seconds and check that the rotation stays inside its cone."""
     drill.ready()
-    began = drill.do(turn=0.4)
+    start_s = drill.do(turn=0.4)
     drill.spin_for(4.0)
     nominal = drill.limits.nominal
     worst = max(
         angle(product(inverse(nominal), target[3:]))
         for at, _, target in drill.targets
-        if at > began
+        if at > start_s
     )
     drill.add(
         Row(
@@ -122,8 +122,8 @@ def aligned(drill: DrilledStation) -> None:
         drill.spin_for(0.2)
         drill.do(streaming=True)
         drill.spin(lambda: drill.state().state == SafetyState.ACTIVE, 2.0)
-        gap = math.dist(drill.targets[-1][2][:3], drill.pose[:3])
-        drill.add(Row("S13", trap, name, "10 mm", f"{1e3 * gap:.1f} mm", gap <= 0.01))
+        gap_m = math.dist(drill.targets[-1][2][:3], drill.pose[:3])
+        drill.add(Row("S13", trap, name, "10 mm", f"{1e3 * gap_m:.1f} mm", gap_m <= 0.01))
 
 
 def commanders(drill: DrilledStation) -> None:
@@ -265,12 +265,12 @@ def heavy_messages(drill: DrilledStation) -> None:
     for _ in range(3):
         heavy.publish(names)
         heavy.publish(numbers)
-    began = drill.do(estop="press")
-    first_match = drill.first_state("FAULT estop:pendant", began, 2.0)
+    start_s = drill.do(estop="press")
+    first_match = drill.first_state("FAULT estop:pendant", start_s, 2.0)
     drill.node.destroy_publisher(heavy)
-    took = 1e3 * (first_match - began)
+    took = 1e3 * (first_match - start_s)
     causes = ", ".join(
-        dict.fromkeys(m.cause for at, m in drill.states[-100:] if at > began - 1.0 and m.cause)
+        dict.fromkeys(m.cause for at, m in drill.states[-100:] if at > start_s - 1.0 and m.cause)
     )
     drill.add(
         Row(
@@ -425,25 +425,25 @@ def silence(drill: DrilledStation) -> None:
     """Check S12: no silence while armed. Stalls of the whole machine count separately."""
     # S1's worst case without a real-time kernel, after a tick
     limit = 25.0 + 1e3 * drill.limits.tick
-    longest_s = 0.0
-    raw = 0.0
+    longest_ms = 0.0
+    longest_raw_ms = 0.0
     when_ns = 0
     for (_, before_ns, _), (_, at_ns, _) in zip(drill.targets, drill.targets[1:], strict=False):
         if drill.none_due(before_ns, at_ns):
             continue
-        gap = (at_ns - before_ns) / 1e6
-        stood = (
+        gap_ms = (at_ns - before_ns) / 1e6
+        suspended_ms = (
             sum(max(0, min(end, at_ns) - max(start, before_ns)) for start, end in drill.stalls)
             / 1e6
         )
-        raw = max(raw, gap)
-        if gap - stood > longest_s:
-            longest_s, when_ns = gap - stood, before_ns
+        longest_raw_ms = max(longest_raw_ms, gap_ms)
+        if gap_ms - suspended_ms > longest_ms:
+            longest_ms, when_ns = gap_ms - suspended_ms, before_ns
     stalls = [(end - start) / 1e6 for start, end in drill.stalls]
-    drill.longest_silence_ms = longest_s
+    drill.longest_silence_ms = longest_ms
     during = [
         f"{when_ns / 1e9 - at:.2f} s into '{name}'"
-        for at, name in drill.began
+        for at, name in drill.scenario_starts
         if at < when_ns / 1e9
     ][-1:]
     drill.add(
@@ -452,10 +452,10 @@ def silence(drill: DrilledStation) -> None:
             19,
             "longest time between two targets",
             f"{limit:.0f} ms",
-            f"{longest_s:.1f} ms ({raw:.1f} ms including stalls of the whole machine: "
+            f"{longest_ms:.1f} ms ({longest_raw_ms:.1f} ms including stalls of the whole machine: "
             f"{len(stalls)} times, {max(stalls, default=0.0):.1f} ms at most), "
             f"{''.join(during) or 'at the start'}",
-            longest_s <= limit,
+            longest_ms <= limit,
         )
     )
 
@@ -549,8 +549,10 @@ def evidence(drill: DrilledStation) -> None:
 
 def set_limit(drill: DrilledStation, name: str, value: float) -> Any:
     """Set one limit live; return the answer."""
-    wanted = ParameterValue(type=ParameterType.PARAMETER_DOUBLE, double_value=value)
-    request = SetParameters.Request(parameters=[Parameter(name=f"limits.{name}", value=wanted)])
+    parameter_value = ParameterValue(type=ParameterType.PARAMETER_DOUBLE, double_value=value)
+    request = SetParameters.Request(
+        parameters=[Parameter(name=f"limits.{name}", value=parameter_value)]
+    )
     return drill.ask(drill.setting, request).results[0]
 
 

@@ -74,7 +74,7 @@ class People(Node):
         self.arms = arms_of(self)  # the robot's own faults are the first arm's
         self.rogue: Publisher | None = None
         self.fault = arm_topic(self.arms[0] if self.arms else "", "robot/fault")
-        self.say = {
+        self.publishers = {
             topic: publisher(self, topic)
             for topic in (
                 "policy/action",
@@ -114,7 +114,7 @@ class People(Node):
             self._stream()
         elif before.taking_over:
             self._let_go()
-        self.say[self.fault].publish(String(data=self.doing.fault))
+        self.publishers[self.fault].publish(String(data=self.doing.fault))
         self.injected.publish(Header(stamp=now, frame_id=f"do:{self.doing.number}"))
 
     def _stream(self) -> None:
@@ -154,7 +154,7 @@ class People(Node):
             execute=1,
         )
         chunk.header.stamp = chunk.observation_stamp = self.get_clock().now().to_msg()
-        self.say[topic].publish(chunk)
+        self.publishers[topic].publish(chunk)
 
     def _let_go(self) -> None:
         """Publish the operator's release."""
@@ -167,13 +167,13 @@ class People(Node):
             control_mode="tcp_delta",
         )
         chunk.header.stamp = chunk.observation_stamp = self.get_clock().now().to_msg()
-        self.say["teleop/action"].publish(chunk)
+        self.publishers["teleop/action"].publish(chunk)
 
     def _keep_alive(self) -> None:
-        self.say["enable"].publish(Bool(data=self.doing.enabled))
+        self.publishers["enable"].publish(Bool(data=self.doing.enabled))
         if self.doing.estop != "silent":
-            self.say["estop/pendant"].publish(Bool(data=self.doing.estop == "press"))
-        self.say["distance"].publish(Range(range=1.0))
+            self.publishers["estop/pendant"].publish(Bool(data=self.doing.estop == "press"))
+        self.publishers["distance"].publish(Range(range=1.0))
         if self.rogue is not None:
             self.rogue.publish(self._impersonate())
 

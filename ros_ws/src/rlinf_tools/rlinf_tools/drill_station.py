@@ -97,7 +97,9 @@ class DrilledStation:
         self.stalls: list[tuple[int, int]] = []  # start and end of each stall of the whole machine
         self.events = 0
         self.rows: list[Row] = []  # the drill's table
-        self.began: list[tuple[float, str]] = []  # start [s, epoch] and name of each scenario
+        self.scenario_starts: list[
+            tuple[float, str]
+        ] = []  # start [s, epoch] and name of each scenario
         self.longest_silence_ms = math.nan
         self.pose: tuple[float, ...] = ()
         self.moved_at = 0.0
@@ -246,9 +248,9 @@ class DrilledStation:
                 self.reaction = {value.key: value.value for value in status.values}
 
     # Acts of the people around the arm
-    def do(self, **what: Any) -> float:
+    def do(self, **changes: Any) -> float:
         """Make the people act; return the time of their first act."""
-        self.doing = replace(self.doing, **what, number=self.doing.number + 1)
+        self.doing = replace(self.doing, **changes, number=self.doing.number + 1)
         key = f"do:{self.doing.number}"
         for _ in range(60):  # discovery of a new process may take long on a busy machine
             self.people.publish(String(data=json.dumps(asdict(self.doing))))
@@ -279,8 +281,8 @@ class DrilledStation:
     def state(self) -> SafetyState:
         return self.states[-1][1] if self.states else SafetyState()
 
-    def first_state(self, expect: str, began: float, seconds: float) -> float:
-        """Return the time of the expected state's first message since ``began``.
+    def first_state(self, expect: str, start_s: float, seconds: float) -> float:
+        """Return the time of the expected state's first message since ``start_s`` [s, epoch].
 
         It is infinity if none comes within ``seconds``.
         """
@@ -288,14 +290,14 @@ class DrilledStation:
             (
                 index
                 for index in range(len(self.states) - 1, -1, -1)
-                if self.states[index][0] < began
+                if self.states[index][0] < start_s
             ),
             0,
         )
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             for at, safety in self.states[looked_at:]:
-                if at >= began and reached(safety, expect):
+                if at >= start_s and reached(safety, expect):
                     return at
             looked_at = len(self.states)
             self.spin(lambda: len(self.states) > looked_at, end - time.monotonic())  # noqa: B023
