@@ -7,7 +7,7 @@ in how much memory.
 
 Random weights; time does not depend on what they are. ``act_*``: from pictures (224 x 224, uint8)
 and state on the host to actions on the host, one observation at a time, medians; eager in float32
-and bfloat16, recorded as CUDA graphs, compiled and recorded (``rlinf_core.policies.acting``). pi0:
+and bfloat16, recorded as CUDA graphs, compiled and recorded (``rlinf_core.policies.inference``). pi0:
 10 steps to a chunk of 50, a sentence of 20 tokens. Beside it in the same process transformers' own
 ``sample_actions`` of the same network in bfloat16, on inputs that are on the device already, and
 the floor: weights once over the measured bandwidth of a copy where that is what takes longest,
@@ -41,7 +41,7 @@ from rlinf_core.algorithms import algorithm  # noqa: E402
 from rlinf_core.algorithms.common.computing import compute  # noqa: E402
 from rlinf_core.algorithms.common.rollout import Rollout  # noqa: E402
 from rlinf_core.algorithms.common.settings import Computing  # noqa: E402
-from rlinf_core.policies import acting, make_policy, policy_kind  # noqa: E402
+from rlinf_core.policies import inference, make_policy, policy_kind  # noqa: E402
 from rlinf_core.policies.base import Observation  # noqa: E402
 from rlinf_core.policies.pretrained.openpi import VARIANTS, VISION  # noqa: E402
 from rlinf_core.policies.torch_device import AUTO, device_of  # noqa: E402
@@ -167,7 +167,7 @@ def floor_of_pi0(policy: Any, views: int, ceilings: tuple[float, float]) -> floa
 
     def numbers(module: torch.nn.Module) -> int:
         return sum(
-            weight.numel() for layer in acting.layers(module) for weight in layer.parameters()
+            weight.numel() for layer in inference.layers(module) for weight in layer.parameters()
         )
 
     model, config = policy.network.model, policy.network.config
@@ -228,7 +228,7 @@ def act_pi0(sizes: Sizes, views: list[int], chosen: list[str]) -> Iterator[dict[
             sizes.fresh()
             policy = sizes.policy("pi0", count, horizon=50)
             floor = 1e3 * floor_of_pi0(policy, count, ceilings)
-            acting.prepare(policy, precision, execution)
+            inference.prepare(policy, precision, execution)
             flat, actions = timed(sizes, f"pi0_{count}_views_{variant}", policy)
             plain = actions if plain is None else plain
             yield flat | {
@@ -280,7 +280,7 @@ def act_openvla(sizes: Sizes, views: list[int], chosen: list[str]) -> Iterator[d
         ):
             sizes.fresh()
             policy = sizes.policy("openvla", 1, **config)
-            acting.prepare(policy, precision, execution)
+            inference.prepare(policy, precision, execution)
             sizes.fresh()
             yield timed(sizes, f"{name}_{variant}", policy)[0]
             del policy

@@ -187,7 +187,7 @@ class Station:
 
     def ask(self, now: int, observation: Any) -> tuple[np.ndarray, bool]:
         from rlinf_core.policies.base import Observation
-        from rlinf_core.policies.continuation import Continuation
+        from rlinf_core.policies.real_time_chunking import Continuation
 
         batch, left = Observation.of_arrays(self.spec, observation), self.chunking.left(now)
         if self.guided and len(left):

@@ -1042,7 +1042,7 @@ def compare(case: str, folder: Path) -> dict:
     data set's units]."""
     import torch
 
-    from rlinf_core.policies import peft_folder, policy_kind
+    from rlinf_core.policies import lora_files, policy_kind
     from rlinf_core.policies.base import Observation
     from rlinf_core.policies.pretrained import lerobot, openpi
     from rlinf_core.specs.arrays import ActionSpec, ArraySpec, StationSpec
@@ -1136,7 +1136,7 @@ def compare(case: str, folder: Path) -> dict:
         for name, parameter in ours.named_parameters():
             if ".lora_B" in name:
                 parameter.normal_(0.0, 0.2, generator=torch.Generator().manual_seed(len(name)))
-    peft_folder.save(ours.network, ours.config.lora, ours.factory, str(folder), folder / "ours")
+    lora_files.save(ours.network, ours.config.lora, ours.factory, str(folder), folder / "ours")
     written = loss_of(ours) if judged == "loss" else act(ours)
     np.savez(folder / "written.npz", **{judged: written})
     read = {

@@ -74,9 +74,9 @@ NODE_TESTS = (
     "director",
     "first_motion_judged",
     "given",
-    "page_asks",
-    "person",
-    "phase",
+    "page_requests",
+    "human_operator",
+    "timer_phase",
     "phase_timers",
     "policy_tracker",
 )
@@ -85,10 +85,10 @@ NODE_TESTS = (
 # and wait for DDS, seconds for each mutant. The interlock's nodes fork and end processes of their
 # own, in the middle of mutmut's.
 NODE_MODULES = {
-    "rlinf_ros": ("conversions", "phase", "station_state"),
+    "rlinf_ros": ("conversions", "station_state", "timer_phase"),
     "rlinf_drivers": ("device",),
     "rlinf_station": ("director", "director_status", "episodes"),
-    "rlinf_operator": ("page_asks", "person"),
+    "rlinf_operator": ("page_requests", "human_operator"),
     "rlinf_tools": ("arming", "first_motion"),
 }
 ROOMS = {

@@ -75,7 +75,10 @@ def test_a_sentence_in_other_letters_is_no_mutant_and_anything_else_is():
 
 
 def test_nodes_lie_in_the_box_where_they_are_imported_from():
-    assert mutants.boxed("ros_ws/src/rlinf_ros/rlinf_ros/phase.py") == "src/rlinf_ros/phase.py"
+    assert (
+        mutants.boxed("ros_ws/src/rlinf_ros/rlinf_ros/timer_phase.py")
+        == "src/rlinf_ros/timer_phase.py"
+    )
     assert mutants.boxed("rlinf_core/core/atomic_io.py") == "rlinf_core/core/atomic_io.py"
 
 

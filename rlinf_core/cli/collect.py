@@ -16,7 +16,7 @@ from rlinf_core.cli.terminal import Display, clock, terminal_as_before
 from rlinf_core.config.overrides import quoted
 from rlinf_core.core.errors import RecipeError, escape_ascii
 from rlinf_core.core.extras import how_to_get, missing
-from rlinf_core.data.takes import DemonstrationStats, takes_of
+from rlinf_core.data.demonstrations import DemonstrationStats, takes_of
 from rlinf_core.launch.graph import collecting, collecting_processes
 from rlinf_core.launch.preflight import why_taken
 from rlinf_core.launch.supervisor import Supervisor, only_station

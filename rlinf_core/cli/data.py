@@ -21,8 +21,8 @@ from rlinf_core.core.atomic_io import write_atomically
 from rlinf_core.core.errors import EpisodeError, RlinfError, escape_ascii, escape_control
 from rlinf_core.data.episodes import intact_episodes
 from rlinf_core.episodes import read_episode
+from rlinf_core.episodes.arm_response import Response, identify
 from rlinf_core.episodes.messages import NS
-from rlinf_core.episodes.response import Response, identify
 from rlinf_core.reports.conversations import (
     conversation_files,
     in_words,

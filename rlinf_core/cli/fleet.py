@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from rlinf_core.cli.data import WIDTH
 from rlinf_core.core.errors import BridgeError, escape_ascii
 from rlinf_core.deploy.bridge.fleet import Fleet
-from rlinf_core.deploy.releases.orders import ReleaseCommand, give
+from rlinf_core.deploy.releases.commands import ReleaseCommand, give
 from rlinf_core.deploy.releases.overview import read
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from rlinf_core.config.yaml_source import load_plain
 from rlinf_core.core.errors import RecipeError
 from rlinf_core.core.paths import expanded
 from rlinf_core.core.ros import of_every_process
-from rlinf_core.data.takes import DemonstrationStats
+from rlinf_core.data.demonstrations import DemonstrationStats
 from rlinf_core.launch.graph import (
     REAL_TIME,
     Process,

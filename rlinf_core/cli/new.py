@@ -14,7 +14,7 @@ import yaml
 
 from rlinf_core.core.errors import RecipeError, RlinfError
 from rlinf_core.robots.config import load_robot
-from rlinf_core.robots.contract import read_contract
+from rlinf_core.robots.rosetta_contract import read_contract
 from rlinf_core.tasks.task import load_task
 
 LIMITS = """# Limits of the interlock, for {name} in simulation. Every key: docs/reference/limits.md.

@@ -41,7 +41,7 @@ def serve(
     from rlinf_core.deploy.serving import access, lerobot
     from rlinf_core.deploy.serving.server import PolicyServer, serve_until_cancelled
     from rlinf_core.deploy.serving.weights import Weights
-    from rlinf_core.policies import acting
+    from rlinf_core.policies import inference
     from rlinf_core.policies.torch_device import device_of
 
     if (tls_cert is None) != (tls_key is None):
@@ -56,12 +56,12 @@ def serve(
         )
     tls = access.server_context(tls_cert, tls_key) if tls_cert and tls_key else None
     access.check_exposure(host, tls is not None, key, plaintext)
-    sizes = {1, max_batch} if execution == "eager" else acting.rows(max_batch)
+    sizes = {1, max_batch} if execution == "eager" else inference.rows(max_batch)
     weights = Weights(
         policy,
         device_of(device),
         sorted(sizes),
-        partial(acting.prepare, precision=precision, execution=execution, key="--"),
+        partial(inference.prepare, precision=precision, execution=execution, key="--"),
     )
     server = PolicyServer(weights, max_batch, 1e-3 * max_wait_ms, _print_line, key, tls)
     newest = weights.newest
@@ -106,7 +106,7 @@ def _print_line(line: str) -> None:
 def adapters(policy: Path, folder: Path) -> None:
     """Write the adapters of a policy file, and print their usage."""
     from rlinf_core.core.errors import SpecError
-    from rlinf_core.policies import peft_folder
+    from rlinf_core.policies import lora_files
     from rlinf_core.policies.action_tokens import ActionTokens
     from rlinf_core.policies.flow_matching import FlowMatching
     from rlinf_core.policies.serialization import load_policy, newest_policy
@@ -117,7 +117,7 @@ def adapters(policy: Path, folder: Path) -> None:
             f"vla adapters: expected the policy of a published model, got a {loaded.config.kind}"
         )
     base = loaded.config.checkpoint
-    peft_folder.save(loaded.network, loaded.config.lora, loaded.factory, base, folder)
+    lora_files.save(loaded.network, loaded.config.lora, loaded.factory, base, folder)
     print(
         f"{folder}: LoRA of rank {loaded.config.lora.rank} on {base or 'a network from scratch'}. "
         f"Use it with PeftModel.from_pretrained(model, {str(folder)!r}), or by policy.adapters "

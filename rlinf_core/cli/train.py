@@ -16,7 +16,7 @@ from rlinf_core.core import progress
 from rlinf_core.core.signals import defer_signals
 from rlinf_core.launch.preflight import check_trainer
 from rlinf_core.recipes import Recipe, check_recipe, load_recipe
-from rlinf_core.recipes.exposure import token_of
+from rlinf_core.recipes.bridge_security import token_of
 from rlinf_core.recipes.sources import SIMULATORS, STATIONS, source_of
 from rlinf_core.reports.report import TRAINING_REPORT_STEPS, write_training_report
 

@@ -6,6 +6,7 @@ This is not a functional-safety certified device.
 from rlinf_core.interlock.core import step
 from rlinf_core.interlock.limits import Limits, loosened
 from rlinf_core.interlock.limits_file import load_limits, load_with_loosest, loosest, with_values
+from rlinf_core.interlock.safety_checks import active_faults, enabled, missing_inputs
 from rlinf_core.interlock.tick import State, adopt_limits, after_unobserved_time
 from rlinf_core.interlock.types import (
     OPERATOR,
@@ -19,7 +20,6 @@ from rlinf_core.interlock.types import (
     Output,
     Pose,
 )
-from rlinf_core.interlock.watch import active_faults, enabled, missing_inputs
 
 __all__ = [
     "OPERATOR",

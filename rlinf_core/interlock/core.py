@@ -13,6 +13,15 @@ from rlinf_core.interlock.coordinates import (
     recheck_due,
 )
 from rlinf_core.interlock.limits import Limits
+from rlinf_core.interlock.safety_checks import (
+    HANDING_BACK,
+    OPERATOR_SILENT,
+    POLICY_CAUSES,
+    enabled,
+    follows_nothing,
+    missing_inputs,
+    others,
+)
 from rlinf_core.interlock.tick import STOPPED, UNSEEN, State, Tick
 from rlinf_core.interlock.types import (
     COMMAND_TOPICS,
@@ -24,15 +33,6 @@ from rlinf_core.interlock.types import (
     Inputs,
     Mode,
     Output,
-)
-from rlinf_core.interlock.watch import (
-    HANDING_BACK,
-    OPERATOR_SILENT,
-    POLICY_CAUSES,
-    enabled,
-    follows_nothing,
-    missing_inputs,
-    others,
 )
 
 

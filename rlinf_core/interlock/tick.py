@@ -17,9 +17,7 @@ from rlinf_core.interlock.coordinates import (
 )
 from rlinf_core.interlock.limits import Limits
 from rlinf_core.interlock.motion import Motion, resting
-from rlinf_core.interlock.trajectory import Trajectory
-from rlinf_core.interlock.types import NS, OPERATOR, Chunk, Events, Inputs, Mode, Window
-from rlinf_core.interlock.watch import (
+from rlinf_core.interlock.safety_checks import (
     ARM_PREFIX,
     RECOVERING,
     OperatorWatch,
@@ -28,6 +26,8 @@ from rlinf_core.interlock.watch import (
     obstacles,
     others,
 )
+from rlinf_core.interlock.trajectory import Trajectory
+from rlinf_core.interlock.types import NS, OPERATOR, Chunk, Events, Inputs, Mode, Window
 
 NEVER_NS = -(1 << 63)
 

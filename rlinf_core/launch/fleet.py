@@ -14,7 +14,7 @@ from rlinf_core.core.errors import BridgeError, RecipeError
 from rlinf_core.core.machine import connect_address
 from rlinf_core.core.paths import expanded
 from rlinf_core.core.ros import MAX_DOMAIN
-from rlinf_core.data.takes import DemonstrationStats, takes_of
+from rlinf_core.data.demonstrations import DemonstrationStats, takes_of
 from rlinf_core.deploy.bridge.fleet import STATION_NAME, Credentials, Fleet
 from rlinf_core.launch.graph import (
     Process,
@@ -25,7 +25,7 @@ from rlinf_core.launch.graph import (
 )
 from rlinf_core.launch.preflight import check_policy_device, check_trainer
 from rlinf_core.recipes import Recipe, check_recipe, load_recipe, station_robot
-from rlinf_core.recipes.exposure import fleet_of, token_of
+from rlinf_core.recipes.bridge_security import fleet_of, token_of
 from rlinf_core.recipes.schema import Bridge
 from rlinf_core.recipes.sources import STATIONS, source_of
 from rlinf_core.recipes.station import robots_of

@@ -18,14 +18,14 @@ from typing import Any
 from rlinf_core.config.base import Settings
 from rlinf_core.core.errors import RecipeError
 from rlinf_core.core.paths import expanded
-from rlinf_core.data.takes import DemonstrationStats, takes_of
+from rlinf_core.data.demonstrations import DemonstrationStats, takes_of
 from rlinf_core.deploy.bridge.fleet import Credentials
 from rlinf_core.interlock import load_limits
 from rlinf_core.interlock.latch import ROBOT
 from rlinf_core.page.access import token_of
 from rlinf_core.policies import custom_kinds
 from rlinf_core.recipes import load_recipe
-from rlinf_core.recipes.exposure import credentials_of, tokens_of
+from rlinf_core.recipes.bridge_security import credentials_of, tokens_of
 from rlinf_core.recipes.schema import Recipe
 from rlinf_core.recipes.station import orientations, station_robot, station_task, task_file
 from rlinf_core.robots.calibration.camera_alignment import place as reference

@@ -17,7 +17,7 @@ from rlinf_core.page.access import Web
 from rlinf_core.policies.serialization import newest_policy
 from rlinf_core.policies.torch_device import check_device, gpus
 from rlinf_core.recipes import Recipe
-from rlinf_core.recipes.exposure import fleet_of, token_of
+from rlinf_core.recipes.bridge_security import fleet_of, token_of
 from rlinf_core.recipes.placement import check_placement, check_shards
 from rlinf_core.recipes.schema import Bridge
 from rlinf_core.recipes.sources import STATIONS, begun_from, source_of

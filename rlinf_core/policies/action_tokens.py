@@ -19,9 +19,9 @@ from torch.nn import functional as F
 
 from rlinf_core.core.errors import SpecError
 from rlinf_core.policies import sharding
-from rlinf_core.policies.adapters import inject, of_base
 from rlinf_core.policies.base import ActionChunk, Batch, Observation, OnPolicyActor
 from rlinf_core.policies.huggingface import Tokenizer, sentence_of, tokenizer_of
+from rlinf_core.policies.lora import inject, of_base
 from rlinf_core.policies.networks import NetworkFactory, Published
 from rlinf_core.policies.settings import TokenSettings
 from rlinf_core.specs.arrays import StationSpec

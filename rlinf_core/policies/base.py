@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from rlinf_core.core.errors import SpecError
-from rlinf_core.policies.continuation import Continuation
+from rlinf_core.policies.real_time_chunking import Continuation
 from rlinf_core.policies.settings import PolicySettings
 from rlinf_core.specs import arrays as instructions
 from rlinf_core.specs.arrays import Arrays, StationSpec

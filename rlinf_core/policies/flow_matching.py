@@ -22,13 +22,13 @@ from torch.nn import functional as F
 from rlinf_core.core.errors import SpecError
 from rlinf_core.policies import sharding
 from rlinf_core.policies.action_expert import Prefix
-from rlinf_core.policies.adapters import inject, of_base
 from rlinf_core.policies.base import ActionChunk, Batch, Observation, OnPolicyActor
-from rlinf_core.policies.continuation import Continuation, guided
 from rlinf_core.policies.encoder import Head, mlp
 from rlinf_core.policies.huggingface import Tokenizer, sentence_of, tokenizer_of
+from rlinf_core.policies.lora import inject, of_base
 from rlinf_core.policies.networks import NetworkFactory, Published
 from rlinf_core.policies.normalization import BOUND, Normalisation
+from rlinf_core.policies.real_time_chunking import Continuation, guided
 from rlinf_core.policies.settings import FlowSettings
 from rlinf_core.policies.statistics import Given, Kind, Units, take
 from rlinf_core.specs.arrays import StationSpec

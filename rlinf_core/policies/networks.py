@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rlinf_core.core.errors import PolicyFileError
 from rlinf_core.core.extras import require
-from rlinf_core.policies import peft_folder
+from rlinf_core.policies import lora_files
 from rlinf_core.policies.huggingface import (
     Tokenizer,
     check_horizon,
@@ -163,7 +163,7 @@ class NetworkFactory(ABC):
         network, published = self.from_checkpoint(Path(config.checkpoint), horizon)
         published.check_settings(config)
         if config.adapters:
-            peft_folder.merge(Path(config.adapters), network, self)
+            lora_files.merge(Path(config.adapters), network, self)
         return network, published
 
     def from_checkpoint(self, folder: Path, horizon: int = 0) -> tuple[Any, Published]:

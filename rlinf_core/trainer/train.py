@@ -19,7 +19,7 @@ from rlinf_core.core.signals import defer_signals, on_signal
 from rlinf_core.plan.choose import with_layout
 from rlinf_core.plan.conductor import Conductor
 from rlinf_core.recipes import Recipe
-from rlinf_core.recipes.exposure import fleet_of, token_of
+from rlinf_core.recipes.bridge_security import fleet_of, token_of
 from rlinf_core.recipes.placement import check_placement
 from rlinf_core.recipes.sources import (
     CONVERSATIONS,

@@ -16,7 +16,7 @@ from rlinf_core.algorithms.common.tensors import (
     to_tensors,
     update_moments,
 )
-from rlinf_core.policies import adapters
+from rlinf_core.policies import lora
 from tests.algorithms.by_hand import batches
 from tests.algorithms.learning import buffer_of, make
 from tests.algorithms.point import expert, misled
@@ -304,7 +304,7 @@ def test_adapters_weigh_twice_their_rank_and_are_drawn_by_their_seed(rank):
             change, 2.0 * layer.lora_B["default"].weight @ layer.lora_A["default"].weight, atol=1e-6
         )
     unsaid, zero, other = (
-        dict(adapters.adapted(make(), rank, *seed).named_parameters()) for seed in ((), (0,), (4,))
+        dict(lora.adapted(make(), rank, *seed).named_parameters()) for seed in ((), (0,), (4,))
     )
     drawn = [name for name in zero if "lora_A" in name]
     assert drawn and all(torch.equal(unsaid[name], zero[name]) for name in drawn)
@@ -316,7 +316,7 @@ def test_adapting_draws_nothing_from_others_random_numbers():
     expected = torch.rand(1)
     policy = make()
     torch.manual_seed(5)
-    adapters.adapted(policy, 2)
+    lora.adapted(policy, 2)
     assert torch.equal(torch.rand(1), expected)
 
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlinf_core.interlock import ArmReport, Inputs, Mode
+from rlinf_core.interlock.safety_checks import others
 from rlinf_core.interlock.types import FULL_ACTION, ActionSlice
-from rlinf_core.interlock.watch import others
 from tests.interlock.conftest import S9, TICK_NS, Rig, chunk, limits, release
 
 FREE, STOPPED = "", ("disarmed", "fault")

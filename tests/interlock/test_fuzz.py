@@ -44,12 +44,12 @@ BROKEN = {
         "if shaped and not motion.still:",
     ),
     "an e-stop that is not heard": (
-        "watch",
+        "safety_checks",
         "for e in inputs.estops if e.pressed]",
         "for e in inputs.estops[1:] if e.pressed]",
     ),
     "a silent e-stop": (
-        "watch",
+        "safety_checks",
         "and not e.age_s <= limits.estop_silence\n",
         "and not e.age_s <= 100.0\n",
     ),
@@ -74,7 +74,7 @@ BROKEN = {
         "if not error > 100.0 * largest:",
     ),
     "another arm's fault": (
-        "watch",
+        "safety_checks",
         'if arm.blocked not in ("", *ignored)',
         'if arm.blocked not in ("", "fault", *ignored)',
     ),
@@ -110,12 +110,12 @@ BROKEN = {
         "if False:",
     ),
     "a contact that counts for nothing": (
-        "watch",
+        "safety_checks",
         'causes = ["contact"] if contacts[0] >=',
         'causes = ["contact"] if -contacts[0] >=',
     ),
     "an enable that is never old": (
-        "watch",
+        "safety_checks",
         "inputs.enable and inputs.enable_age_s <= limits.enable_lease",
         "inputs.enable",
     ),

@@ -178,7 +178,7 @@ def test_s25_a_defect_of_the_core_stops_the_arm_for_good_and_is_said(monkeypatch
     rig, logged, breaks = Rig().arm(), [], [True]
     node = interlock.Interlock.__new__(interlock.Interlock)
     node.limits, node.state = rig.limits, rig.state
-    node.desk = SimpleNamespace(log=lambda *event: logged.append(event))
+    node.service_process = SimpleNamespace(log=lambda *event: logged.append(event))
 
     def once(*given):
         if breaks.pop() if breaks else False:

@@ -11,9 +11,9 @@ import pytest
 pytest.importorskip("rclpy")
 
 from rlinf_core.interlock import Inputs, Mode
-from rlinf_interlock import interlock, interlock_desk
+from rlinf_interlock import interlock, interlock_services
 from rlinf_interlock.interlock import INACTIVE, Requests
-from rlinf_interlock.interlock_desk import ROBOT_FAULT_PREFIX
+from rlinf_interlock.interlock_services import ROBOT_FAULT_PREFIX
 from tests.interlock.conftest import Rig, stream
 
 CAUSE = "robot:reflex"
@@ -33,7 +33,7 @@ class Node:
             [],
         )
         self.active, self.settings = True, {"lockstep": False}
-        self.desk = SimpleNamespace(
+        self.service_process = SimpleNamespace(
             requests=self.take,
             reply=lambda number, reason: self.replies.append((number, reason)),
             log=lambda *_: None,
@@ -279,7 +279,7 @@ def test_an_arming_that_may_have_waited_behind_resets_is_refused_and_a_disarming
     turns, requested_at, done, monkeypatch
 ):
     now, armings = [0.0], []
-    monkeypatch.setattr(interlock_desk, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(interlock_services, "time", SimpleNamespace(monotonic=lambda: now[0]))
     front = SimpleNamespace(arm=lambda value, *_: armings.append(value) or "")
     services = SimpleNamespace(
         busy_since=0.0,
@@ -288,12 +288,12 @@ def test_an_arming_that_may_have_waited_behind_resets_is_refused_and_a_disarming
         front=front,
         count_clients=lambda service: 1,
     )
-    services._waited = lambda: interlock_desk.Services._waited(services)
+    services._waited = lambda: interlock_services.Services._waited(services)
     for began, now[0] in turns:
-        interlock_desk.Services.turned(services, began)
+        interlock_services.Services.turned(services, began)
     now[0] = requested_at
     for value in (True, False):
-        answer = interlock_desk.Services._on_arm(
+        answer = interlock_services.Services._on_arm(
             services, SimpleNamespace(data=value), SimpleNamespace()
         )
         assert (
@@ -315,7 +315,7 @@ def test_an_arming_whose_asker_has_gone_before_the_answer_is_taken_back(clients,
         count_clients={"interlock/arm": clients}.get,
         get_logger=lambda: SimpleNamespace(warning=logged.append),
     )
-    answer = interlock_desk.Services._on_arm(
+    answer = interlock_services.Services._on_arm(
         services, SimpleNamespace(data=True), SimpleNamespace()
     )
     assert (
@@ -324,7 +324,7 @@ def test_an_arming_whose_asker_has_gone_before_the_answer_is_taken_back(clients,
         and len(logged) == len(done) - 1
     )
     armings.clear()
-    interlock_desk.Services._on_arm(services, SimpleNamespace(data=False), answer)
+    interlock_services.Services._on_arm(services, SimpleNamespace(data=False), answer)
     assert armings == [False], "a disarming needs nobody who waits for it"
 
 

@@ -275,7 +275,7 @@ def test_s26_an_arming_whose_answer_is_lost_with_the_desk_is_taken_back(
         active=True,
         queued_requests={},
         clock=None,
-        desk=SimpleNamespace(log=lambda *words: logged.append(words)),
+        service_process=SimpleNamespace(log=lambda *words: logged.append(words)),
     )
     requests = Requests(node)
     requests.on_new_desk()

@@ -23,7 +23,7 @@ ABSENT = "torch,ray,mujoco,gym_hil,gymnasium,transformers,peft,tensorboard,matpl
 NODES = [
     f"rlinf_{package}.{name}"
     for package, names in {
-        "interlock": ("interlock", "interlock_desk"),
+        "interlock": ("interlock", "interlock_services"),
         "station": ("environment", "recorder", "uplink", "director", "policy"),
         "operator": ("operator",),
         "tools": ("fault_injector", "drill", "station_client", "node_client"),

@@ -13,8 +13,8 @@ pytest.importorskip("transformers", reason="the extra vla: transformers has none
 from safetensors.numpy import save_file
 
 from rlinf_core.core.errors import PolicyFileError, SpecError
-from rlinf_core.policies.continuation import Continuation
 from rlinf_core.policies.pretrained.pi05.policy import QUANTILE
+from rlinf_core.policies.real_time_chunking import Continuation
 from rlinf_core.policies.serialization import load_policy, save_policy
 from tests.policies import test_pi0
 from tests.policies.test_pi0 import SPEC, observation, pi0

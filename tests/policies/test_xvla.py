@@ -27,11 +27,11 @@ from rlinf_core.algorithms.sft import Learner
 from rlinf_core.core.errors import PolicyFileError, SpecError
 from rlinf_core.policies import tiny
 from rlinf_core.policies.base import Observation
-from rlinf_core.policies.continuation import Continuation
 from rlinf_core.policies.huggingface import tokenizer_of
 from rlinf_core.policies.pretrained import lerobot
 from rlinf_core.policies.pretrained.xvla import Config, network
 from rlinf_core.policies.pretrained.xvla.policy import XVLA
+from rlinf_core.policies.real_time_chunking import Continuation
 from rlinf_core.policies.serialization import load_policy, save_policy
 from rlinf_core.specs.arrays import ActionSpec, ArraySpec, StationSpec
 from tests.policies.bandit import paid_before_and_after

@@ -13,7 +13,7 @@ from rlinf_core.core.paths import expanded
 from rlinf_core.launch.graph import station_processes
 from rlinf_core.page.access import token_of
 from rlinf_core.recipes import check_recipe, load_recipe
-from rlinf_core.recipes.exposure import credentials_of, fleet_of
+from rlinf_core.recipes.bridge_security import credentials_of, fleet_of
 from rlinf_core.recipes.sources import begun_from
 from rlinf_core.tasks.task import load_task
 

@@ -147,8 +147,8 @@ def bring_a_desk():
             socket.send_fds(line, [json.dumps(command).encode()], pass_fds)
         return started(command, pid)
 
-    desk = importlib.import_module("rlinf_interlock.interlock_desk")
-    desk.subprocess = SimpleNamespace(Popen=start, DEVNULL=subprocess.DEVNULL)
+    service_process = importlib.import_module("rlinf_interlock.interlock_services")
+    service_process.subprocess = SimpleNamespace(Popen=start, DEVNULL=subprocess.DEVNULL)
 
 
 def ask_by_fork():
@@ -215,7 +215,7 @@ if __name__ == "__main__":
     if "sim_bridges.core.ros_bridge" in sys.argv:
         read_meshes()
     if "rlinf_interlock.interlock" in sys.argv:
-        importlib.import_module("rlinf_interlock.interlock_desk")  # which its desk imports
+        importlib.import_module("rlinf_interlock.interlock_services")  # which its desk imports
     for name in sys.argv[2:]:
         importlib.import_module(name)
         del sys.modules[name]

@@ -17,7 +17,7 @@ from std_srvs.srv import SetBool
 
 from rlinf_core.interlock import Mode, State
 from rlinf_interlock.interlock import OVERRULED, Requests
-from rlinf_interlock.interlock_desk import Services
+from rlinf_interlock.interlock_services import Services
 from rlinf_ros import arms
 from rlinf_ros.arms import ArmRequests
 from rlinf_ros.qos import publisher
@@ -96,7 +96,9 @@ def test_an_arming_that_was_asked_for_before_a_disarming_is_refused():
         clock=None,
         inputs=SimpleNamespace(disarm=True),
         settings={"lockstep": False},
-        desk=SimpleNamespace(reply=lambda number, reason: replies.append(reason), log=print),
+        service_process=SimpleNamespace(
+            reply=lambda number, reason: replies.append(reason), log=print
+        ),
     )
     requests = Requests(node)
     assert (
@@ -115,7 +117,9 @@ def test_an_arming_that_was_asked_for_before_a_disarming_is_refused():
 @pytest.mark.parametrize("stood_s, waited", [(0.5, False), (3.5, True)])
 def test_an_arming_that_a_stopped_desk_finds_as_it_goes_on_is_refused(monkeypatch, stood_s, waited):
     services = SimpleNamespace(turn_began=100.0, busy_since=0.0, busy_until=0.0)
-    monkeypatch.setattr("rlinf_interlock.interlock_desk.time.monotonic", lambda: 100.0 + stood_s)
+    monkeypatch.setattr(
+        "rlinf_interlock.interlock_services.time.monotonic", lambda: 100.0 + stood_s
+    )
     assert Services._waited(services) is waited
 
 

@@ -7,7 +7,7 @@ from geometry_msgs.msg import PoseStamped, TwistStamped, WrenchStamped
 from sensor_msgs.msg import Image
 
 from rlinf_core.core.errors import SpecError
-from rlinf_ros.latest import Latest
+from rlinf_ros.latest_messages import Latest
 from rlinf_ros.qos import publisher
 
 pytestmark = [pytest.mark.ros, pytest.mark.domain(9)]

@@ -18,7 +18,7 @@ from std_msgs.msg import Header, String
 
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.tasks.task import StepResult
-from rlinf_ros.latest import Latest
+from rlinf_ros.latest_messages import Latest
 from rlinf_ros.qos import profile
 from rlinf_ros.station_state import RequestStop
 from rlinf_station.environment import Environment, Watch

@@ -21,7 +21,7 @@ from rlinf_msgs.msg import ActionChunk, EpisodeEvent, SafetyState, TimeStep
 from std_msgs.msg import String
 from std_srvs.srv import SetBool
 
-from rlinf_core.data.takes import takes_of
+from rlinf_core.data.demonstrations import takes_of
 from rlinf_core.launch.graph import station_processes
 from rlinf_core.recipes import load_recipe, station_task
 from rlinf_ros.conversions import action_chunk

@@ -205,10 +205,10 @@ def test_s25_a_log_that_nobody_reads_and_a_desk_that_dies_stop_nothing(peer):
         ]
         assert desks
         for (
-            desk
+            service_process
         ) in desks:  # one that waits for its log counts as hung, and another may be on its way
             with contextlib.suppress(ProcessLookupError):
-                os.kill(desk, signal.SIGKILL)
+                os.kill(service_process, signal.SIGKILL)
         end = time.monotonic() + 90.0
         arm.targets.clear()
         answers = []

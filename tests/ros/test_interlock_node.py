@@ -20,7 +20,7 @@ from std_srvs.srv import SetBool
 
 from rlinf_core.launch.graph import station_processes
 from rlinf_core.recipes import load_recipe
-from rlinf_interlock.interlock_desk import log_line
+from rlinf_interlock.interlock_services import log_line
 from rlinf_ros.qos import profile
 from tests.ros.stand import Arm, listen, start
 

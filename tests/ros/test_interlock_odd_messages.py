@@ -144,9 +144,9 @@ def test_s26_an_arming_whose_asker_or_whose_answer_is_lost_is_taken_back(peer):
     arm.arm(False)
     arm.reach(DISARMED)
     arm.arm()
-    for desk in desks(peer.supervisor.children["interlock"].popen.pid):
+    for service_process in desks(peer.supervisor.children["interlock"].popen.pid):
         with contextlib.suppress(ProcessLookupError):
-            os.kill(desk, signal.SIGKILL)
+            os.kill(service_process, signal.SIGKILL)
     arm.reach(DISARMED)
     assert interlock is not False
     log = peer.supervisor.run_dir / "logs/interlock.log"

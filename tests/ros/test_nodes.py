@@ -38,7 +38,7 @@ from rlinf_core.robots.operators.device import axes
 from rlinf_core.robots.operators.keyboard import Keyboard
 from rlinf_core.specs.arrays import ActionSpec
 from rlinf_core.tasks.task import load_task
-from rlinf_operator.person import Person
+from rlinf_operator.human_operator import Person
 from rlinf_ros.conversions import fill_observation, to_ns
 from rlinf_ros.qos import profile
 from tests.ros.stand import listen, start

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rlinf_ros.phase import SAMPLES, SOONEST, PhaseLockedTimer, patience
+from rlinf_ros.timer_phase import SAMPLES, SOONEST, PhaseLockedTimer, patience
 
 
 class Clock:
@@ -11,7 +11,7 @@ class Clock:
 
     def __init__(self, monkeypatch):
         self.now, self.period_ns, self.due = 0.0, 0, 0.0
-        monkeypatch.setattr("rlinf_ros.phase.time.monotonic", lambda: self.now)
+        monkeypatch.setattr("rlinf_ros.timer_phase.time.monotonic", lambda: self.now)
 
     def create_timer(self, period_s, callback):
         self.period_ns, self.callback = round(period_s * 1e9), callback

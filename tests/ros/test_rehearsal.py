@@ -11,7 +11,7 @@ rclpy = pytest.importorskip("rclpy")
 from rlinf_msgs.msg import TimeStep  # noqa: E402
 
 from rlinf_core.core.errors import SpecError  # noqa: E402
-from rlinf_ros.phase import BEFORE_S, SELDOM_S, WarmUp  # noqa: E402
+from rlinf_ros.timer_phase import BEFORE_S, SELDOM_S, WarmUp  # noqa: E402
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
 

@@ -8,7 +8,7 @@ import rclpy
 
 from rlinf_core.interlock import Mode
 from rlinf_interlock.interlock_clock import Lockstep
-from rlinf_ros.phase import PhaseLockedTimer
+from rlinf_ros.timer_phase import PhaseLockedTimer
 from rlinf_ros.workarounds import single_threaded
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300), pytest.mark.domain(99)]

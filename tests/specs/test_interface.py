@@ -161,7 +161,7 @@ def test_a_topic_is_as_the_table_says_by_whichever_name_the_node_knows_it_and_no
 
 @pytest.mark.ros
 def test_what_has_a_channel_is_read_as_one_and_what_cannot_be_is_not_asked_for():
-    from rlinf_ros.latest import CHANNELS, Latest
+    from rlinf_ros.latest_messages import CHANNELS, Latest
     from rlinf_ros.qos import kind
 
     assert all(kind(row.name) in CHANNELS for row in TOPICS if row.channel is not None)
@@ -193,7 +193,7 @@ def test_an_image_that_is_none_is_refused_in_words(harm):
 def test_joints_are_read_by_name_and_what_others_say_on_their_topic_is_not_theirs():
     from sensor_msgs.msg import JointState
 
-    from rlinf_ros.latest import Latest
+    from rlinf_ros.latest_messages import Latest
 
     latest = Latest.__new__(Latest)
     latest.channels, latest.messages, latest.stamps_ns, latest.taken_at = {}, {}, {}, {}

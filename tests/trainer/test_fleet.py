@@ -15,7 +15,7 @@ from rlinf_core.cli.main import main
 from rlinf_core.core.errors import BridgeError
 from rlinf_core.deploy.bridge.client import BridgeClient
 from rlinf_core.deploy.releases import Release, overview
-from rlinf_core.deploy.releases.orders import ReleaseCommand, give
+from rlinf_core.deploy.releases.commands import ReleaseCommand, give
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.policies.serialization import policy_name
 from rlinf_core.trainer.sources.recordings import Intake
@@ -309,7 +309,7 @@ def test_an_order_that_nobody_takes_is_withdrawn_and_what_was_left_is_not_obeyed
         raise KeyboardInterrupt
 
     with monkeypatch.context() as person:
-        person.setattr("rlinf_core.deploy.releases.orders.time.sleep", ctrl_c)
+        person.setattr("rlinf_core.deploy.releases.commands.time.sleep", ctrl_c)
         with pytest.raises(KeyboardInterrupt):
             give(tmp_path / "run", ReleaseCommand(action="rollback"))
     assert list((tmp_path / "run/orders").iterdir()) == []

@@ -14,7 +14,7 @@ from rich.console import Console
 from rlinf_core.cli.fleet import table
 from rlinf_core.core.errors import BridgeError, RlinfError
 from rlinf_core.deploy.releases import Release
-from rlinf_core.deploy.releases.orders import Orders, ReleaseCommand, give
+from rlinf_core.deploy.releases.commands import Orders, ReleaseCommand, give
 from rlinf_core.deploy.releases.overview import overview
 from rlinf_core.deploy.releases.record import Evidence, Outcome
 from tests.trainer.test_release import Fleet
@@ -267,7 +267,7 @@ def test_commands_are_obeyed_in_the_order_in_which_they_were_given_whatever_the_
         path.write_text("{}")
         os.utime(path, (1e9 - number, 1e9 - number))
     monkeypatch.setattr(
-        "rlinf_core.deploy.releases.orders.time.sleep",
+        "rlinf_core.deploy.releases.commands.time.sleep",
         lambda _: waiting.extend(
             path.name.partition("-")[0] for path in orders.folder.glob("1?-*.json")
         ),

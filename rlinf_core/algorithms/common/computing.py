@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from rlinf_core.algorithms.common.learner import Checkpointed
 from rlinf_core.algorithms.common.settings import Computing
 from rlinf_core.core.errors import RlinfError
-from rlinf_core.policies.acting import layers
+from rlinf_core.policies.inference import layers
 from rlinf_core.policies.settings import PretrainedSettings
 from rlinf_core.policies.torch_device import check_bfloat16, check_compiles
 

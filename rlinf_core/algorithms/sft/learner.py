@@ -11,7 +11,7 @@ import torch
 from rlinf_core.algorithms.common.learner import Checkpointed, adam, anneal, optimizer_step
 from rlinf_core.algorithms.common.tensors import shift_images, to_tensors
 from rlinf_core.algorithms.sft import Config
-from rlinf_core.policies import adapters
+from rlinf_core.policies import lora
 from rlinf_core.policies.base import Batch, NetworkPolicy, Policy
 from rlinf_core.policies.sharding import noise
 
@@ -31,9 +31,7 @@ class Learner(Checkpointed):
 
     def __init__(self, actor: NetworkPolicy, config: Config, seed: int = 0) -> None:
         self.actor, self.config, self.updates = actor, config, 0
-        self.trained = (
-            adapters.adapted(actor, config.lora_rank, seed) if config.lora_rank else actor
-        )
+        self.trained = lora.adapted(actor, config.lora_rank, seed) if config.lora_rank else actor
         self.modules = {"actor": actor, **({"adapted": self.trained} if config.lora_rank else {})}
         self.place(actor.device, seed)
         parameters = [
@@ -47,7 +45,7 @@ class Learner(Checkpointed):
             to_tensors(batch, self.device), self.config.image_shift, self.generator
         )
         if self.config.lora_rank:
-            adapters.follow_normalisation(self.trained, self.actor)
+            lora.follow_normalisation(self.trained, self.actor)
         if self.config.anneal_steps:
             anneal(
                 self.optimisers["actor"],
@@ -57,6 +55,6 @@ class Learner(Checkpointed):
         value = loss(self.trained, tensors, self.config.min_std, self.generator)
         optimizer_step(self.optimisers["actor"], value)
         if self.config.lora_rank:
-            adapters.merge(self.trained, self.actor)
+            lora.merge(self.trained, self.actor)
         self.updates += 1
         return {"sft_loss": value.item()}

@@ -34,8 +34,8 @@ from rlinf_core.deploy.bridge.admission import (
 )
 from rlinf_core.deploy.bridge.credentials import link_token, unlink_token
 from rlinf_core.deploy.bridge.fleet import Fleet
-from rlinf_core.deploy.bridge.front import Front, run_in_bridge_loop, run_to_completion
 from rlinf_core.deploy.bridge.inbox import MIN_FREE_MB, Inbox, PartialUpload
+from rlinf_core.deploy.bridge.listener import Listener, run_in_bridge_loop, run_to_completion
 from rlinf_core.deploy.bridge.policies import NewestForAll, Policies, PolicySelector
 from rlinf_core.episodes.journal import Journal
 from rlinf_core.specs.arrays import StationSpec
@@ -136,19 +136,19 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
             SERVICE, {"NextPolicy": in_bytes}
         )  # replaces the generated handler
         self._server.add_generic_rpc_handlers((OtherVersions(),))
-        self._front = Front(LimitedLog(print, "the bridge"))
+        self._listener = Listener(LimitedLog(print, "the bridge"))
         try:
             if self.fleet:
                 self._server.add_secure_port(
-                    self._front.inner_address, self.fleet.server_credentials()
+                    self._listener.inner_address, self.fleet.server_credentials()
                 )
             else:
-                self._server.add_insecure_port(self._front.inner_address)
+                self._server.add_insecure_port(self._listener.inner_address)
             await self._server.start()
-            port = await self._front.start(address)
+            port = await self._listener.start(address)
         except OSError as error:
             await self._server.stop(0)
-            self._front.close()
+            self._listener.close()
             raise BridgeError(
                 f"bridge: cannot listen on {address}: the port is in use. Stop the other trainer, "
                 f"or choose "
@@ -166,9 +166,9 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
             unlink_token(self.token_file, self.port)
 
     async def _end(self) -> None:
-        self._front.stop_listening()
+        self._listener.stop_listening()
         await self._server.stop(grace=0.5)
-        self._front.close()
+        self._listener.close()
 
     @property
     def newest(self) -> int:
@@ -178,8 +178,8 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
     async def _admit(self, context: grpc.aio.ServicerContext) -> str:
         """Return the name of the calling station, or abort the call with the reason."""
         try:
-            station = self._admission.admit(context, self._front.peer(context.peer()))
-            self._front.admitted(context.peer(), station)
+            station = self._admission.admit(context, self._listener.peer(context.peer()))
+            self._listener.admitted(context.peer(), station)
             return station
         except Refusal as refusal:
             await context.abort(refusal.code, refusal.reason)
@@ -278,7 +278,7 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
         context: grpc.aio.ServicerContext,  # noqa: N802
     ) -> AsyncIterator[bytes]:
         station = await self._admit(context)
-        link = request.may_link and self._front.peer(context.peer()).startswith(LOOPBACK_PEERS)
+        link = request.may_link and self._listener.peer(context.peer()).startswith(LOOPBACK_PEERS)
         if request.file:
             async with self._downloads.acquire(station, context):
                 await self._recheck_certificate(context, station)

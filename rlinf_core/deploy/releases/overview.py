@@ -14,7 +14,7 @@ from prometheus_client.metrics_core import Metric
 from rlinf_core.core.atomic_io import replace_text
 from rlinf_core.core.errors import BridgeError
 from rlinf_core.core.metrics import family
-from rlinf_core.deploy.releases.orders import Orders
+from rlinf_core.deploy.releases.commands import Orders
 from rlinf_core.deploy.releases.record import ALL
 from rlinf_core.deploy.releases.releases import ReleaseController, StationReports
 

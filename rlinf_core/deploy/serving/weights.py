@@ -18,7 +18,7 @@ from rlinf_core.core.errors import PolicyFileError, RlinfError, SpecError
 from rlinf_core.deploy.serving import protocol
 from rlinf_core.deploy.serving.protocol import Request
 from rlinf_core.policies.base import ActionChunk, Continuing, NetworkPolicy, Observation, Policy
-from rlinf_core.policies.continuation import Continuation
+from rlinf_core.policies.real_time_chunking import Continuation
 from rlinf_core.policies.serialization import load_policy, newest_policy, version_of
 from rlinf_core.specs.embodiment import JointSpec
 

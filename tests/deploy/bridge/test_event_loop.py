@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from rlinf_core.deploy.bridge.front import run_to_completion
+from rlinf_core.deploy.bridge.listener import run_to_completion
 
 pytestmark = pytest.mark.timed
 

@@ -21,7 +21,7 @@ from rlinf_core.episodes.spool import Spool
 from rlinf_core.launch.fleet import members
 from rlinf_core.launch.graph import station_processes
 from rlinf_core.recipes import load_recipe
-from rlinf_core.recipes.exposure import token_of, tokens_of
+from rlinf_core.recipes.bridge_security import token_of, tokens_of
 from tests.deploy.bridge.test_admission import gets_nothing
 from tests.messages import record
 

@@ -15,8 +15,8 @@ from torch.utils.checkpoint import checkpoint
 
 from rlinf_core.core.errors import PolicyFileError, RecipeError, SpecError
 from rlinf_core.core.extras import require
-from rlinf_core.policies.adapters import inject, of_base
 from rlinf_core.policies.base import ActionChunk, Batch, Observation, OnPolicyActor
+from rlinf_core.policies.lora import inject, of_base
 from rlinf_core.policies.pretrained.language import Config
 from rlinf_core.policies.pretrained.language.tokenizer import ChatTokenizer
 from rlinf_core.specs.arrays import StationSpec

@@ -20,12 +20,12 @@ from rlinf_core.core.errors import SpecError
 from rlinf_core.policies import sharding
 from rlinf_core.policies.action_expert import Prefix
 from rlinf_core.policies.base import Batch
-from rlinf_core.policies.continuation import Continuation
 from rlinf_core.policies.flow_matching import FlowMatching
 from rlinf_core.policies.huggingface import Tokenizer
 from rlinf_core.policies.networks import NetworkFactory
 from rlinf_core.policies.pretrained.xvla import Config
 from rlinf_core.policies.pretrained.xvla.network import FACTORY, FLORENCE
+from rlinf_core.policies.real_time_chunking import Continuation
 from rlinf_core.specs import arrays
 from rlinf_core.specs.arrays import StationSpec
 

@@ -18,8 +18,8 @@ from torch.nn import functional as F
 
 from rlinf_core.policies import sharding
 from rlinf_core.policies.base import ActionChunk, Batch, NetworkPolicy, Observation
-from rlinf_core.policies.continuation import Continuation, guided
 from rlinf_core.policies.encoder import Encoder, Head, mlp
+from rlinf_core.policies.real_time_chunking import Continuation, guided
 from rlinf_core.policies.small.flow import Config
 from rlinf_core.specs.arrays import StationSpec
 

@@ -15,7 +15,7 @@ from rclpy.subscription import Subscription
 from rclpy.task import Future
 from std_msgs.msg import String
 
-from rlinf_ros.managed import Managed
+from rlinf_ros.lifecycle_node import Managed
 from rlinf_ros.qos import LAZY_PROFILE, publisher, subscription
 from rlinf_ros.scene import either
 from rlinf_ros.spinning import ControlNode, is_active

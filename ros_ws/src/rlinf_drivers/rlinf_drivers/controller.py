@@ -31,7 +31,7 @@ from rlinf_core.core.rotation import inverse, product, to_vector
 from rlinf_core.interlock import load_with_loosest, with_values
 from rlinf_core.interlock.coordinates import NOISE_M
 from rlinf_ros.conversions import NS, to_ns
-from rlinf_ros.managed import Managed
+from rlinf_ros.lifecycle_node import Managed
 from rlinf_ros.parameters import finite
 from rlinf_ros.qos import LAZY_PROFILE, received, subscription
 from rlinf_ros.spinning import OK, WARN, ControlNode, Diagnostics, Health, run

@@ -11,7 +11,7 @@ import threading
 from typing import Any, Protocol
 
 from rlinf_core.core.errors import DeviceError, RlinfError
-from rlinf_ros.managed import Managed
+from rlinf_ros.lifecycle_node import Managed
 from rlinf_ros.spinning import ControlNode
 
 AGAIN_S = 1.0

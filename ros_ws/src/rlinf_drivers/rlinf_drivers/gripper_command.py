@@ -20,7 +20,7 @@ from sensor_msgs.msg import JointState
 
 from rlinf_core.robots.grippers.gripper_command import Gripper
 from rlinf_ros.action_clients import STATE, Orders
-from rlinf_ros.managed import Managed
+from rlinf_ros.lifecycle_node import Managed
 from rlinf_ros.qos import lazy_profile, publisher, subscription
 from rlinf_ros.spinning import ERROR, OK, ControlNode, Diagnostics, Health, is_active, run
 

@@ -3,8 +3,8 @@
 It is not a functional-safety certified device: the robot's own safety controller and a hardware
 e-stop remain necessary. The process imports no torch, no ray and no network library, and spins one
 single-threaded executor. It waits for no disk, log or request. Services, parameters, life cycle and
-log are in its desk (``interlock_desk``), a separate process. ``Requests`` answers people's requests
-through the desk, in words; no request can end the process (S25).
+log are in a second process (``interlock_services``). ``Requests`` answers people's requests through
+it, with a reason in words; no request can end the interlock (S25).
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ from rlinf_core.interlock.trajectory import Trajectory
 from rlinf_core.interlock.types import NS, ActionSlice
 from rlinf_interlock import safety_messages as messages
 from rlinf_interlock.interlock_clock import Lockstep, RealTime
-from rlinf_interlock.interlock_desk import ROBOT_FAULT_PREFIX, TAKEN_S, Desk
 from rlinf_interlock.interlock_inputs import NO_ESTOP, OVER, ROLES, TO_OTHERS, Inputs, needs
+from rlinf_interlock.interlock_services import ROBOT_FAULT_PREFIX, TAKEN_S, ServiceProcess
 from rlinf_ros import memory_bus
 from rlinf_ros.conversions import set_stamp
 from rlinf_ros.endpoints import EndpointReport
@@ -73,7 +73,7 @@ SILENT = {
     "or publishes without transient-local durability",
 }
 
-# after an arming, its desk may have ended before the answer; a hang is noticed in 1 s
+# after an arming, its service process may have ended before the answer; a hang is noticed in 1 s
 UNANSWERED_S = 2.0
 LAST_TICKS = 10  # ticks at rest before the end, so that the last target is published repeatedly
 OVERRULED = "a disarming came in between. Arm again"
@@ -97,14 +97,16 @@ class Granted(NamedTuple):
 
 
 class Requests:
-    """Answers the desk's requests.
+    """Answers the service process's requests.
 
     A refusal returns its reason. An empty string means that it is done or under way.
     """
 
     def __init__(self, node: Interlock) -> None:
         self.node = node
-        self.armings = 0  # requests so far, granted or not; the desk must not write an older state
+        self.armings = (
+            0  # requests so far, granted or not; the service process must not write an older state
+        )
         self.granted: list[Granted] = []
         self.ending: int | None = None
         self.rested = 0
@@ -114,17 +116,17 @@ class Requests:
     def answer(self) -> None:
         """Answer all requests since the last tick."""
         self._confirm()
-        for request in self.node.desk.requests():
+        for request in self.node.service_process.requests():
             deadline = request.get("asked", time.monotonic()) + TAKEN_S
             self._take(request["id"], request.get("do", ""), request.get("with", {}), deadline)
         if self.ending is not None:
             self.rested = self.rested + 1 if self.node.state.still else 0
             if self.rested == LAST_TICKS:
-                self.node.desk.reply(self.ending, "")
+                self.node.service_process.reply(self.ending, "")
                 self.node.over()
 
     def listen(self) -> None:
-        """Take the topic ``disarm`` and the desk's requests while no tick is due."""
+        """Take the topic ``disarm`` and the service process's requests while no tick is due."""
         node = self.node
         if not node.active or node.settings["lockstep"]:
             node.inputs.take_disarm()
@@ -133,7 +135,9 @@ class Requests:
         self.answer()
 
     def take_disarm(self) -> bool:
-        """Disarm if the topic ``disarm`` requests it, without any desk; return whether it did."""
+        """Disarm if the topic ``disarm`` requests it, without any service process; return whether
+        it did.
+        """
         is_requested, self.node.inputs.disarm = self.node.inputs.disarm, False
         if is_requested:
             self.disarmed_s = time.monotonic()
@@ -156,12 +160,12 @@ class Requests:
             reason = reason or getattr(self, f"_{do}")(**arguments)
         # a request may hold anything; it must not end the process that holds the arm
         except Exception as error:
-            node.desk.log("error", traceback.format_exc())
+            node.service_process.log("error", traceback.format_exc())
             reason = f"not understood: {type(error).__name__}: {error}"
         if do == "reset" and reason == "" and node.state.mode is Mode.FAULT:
             self.granted.append(Granted(number, arguments, ticks, deadline))
         elif reason is not None:
-            node.desk.reply(number, reason)
+            node.service_process.reply(number, reason)
 
     def _too_late(self, deadline: float) -> str:
         """Return why a request is too old; empty if it is not.
@@ -192,10 +196,10 @@ class Requests:
         self.granted = [request for request in waiting if request not in due]
         for request in due:
             if cleared:
-                node.desk.reply(request.number, "")
+                node.service_process.reply(request.number, "")
             elif now > request.until:
                 node.queued_requests.pop("reset_fault", None)  # its sender no longer waits
-                node.desk.reply(
+                node.service_process.reply(
                     request.number,
                     f"refused: no tick of the interlock cleared it for {TAKEN_S:g} s. Is the "
                     "robot side running?",
@@ -219,15 +223,17 @@ class Requests:
         return reason
 
     def on_new_desk(self) -> None:
-        """Withdraw a recent arming after a change of desk: its sender may get no answer."""
-        self.granted.clear()  # the new desk counts its requests from one
+        """Withdraw a recent arming after a change of the service process: its sender may get no
+        answer.
+        """
+        self.granted.clear()  # the new service process counts its requests from one
         if (
             time.monotonic() - self.armed_s < UNANSWERED_S
             and self.node.active
             and self.node.state.mode is not Mode.FAULT
         ):
             self._queue_request(arm=False)
-            self.node.desk.log(
+            self.node.service_process.log(
                 "error",
                 "the arming is cancelled: the process of the services ended before its answer",
             )
@@ -394,8 +400,8 @@ class Requests:
             ):
                 node.inputs.subscribe(topic)  # silent until its first message
             node.state = state
-            node.desk.limits_are(limits)
-            node.desk.log("info", f"limits are now {limits.hash}: {', '.join(values)}")
+            node.service_process.limits_are(limits)
+            node.service_process.log("info", f"limits are now {limits.hash}: {', '.join(values)}")
         return reason
 
     # Life cycle
@@ -510,14 +516,16 @@ class Interlock(StationNode):
         self.rows = ActionSlice(*self.settings["rows"])
         self.others = [name for name in self.settings["others"] if name]
         endpoints = EndpointReport(self) if self.settings["lockstep"] else None
-        self.desk = Desk(self.settings, self.limits)
-        self.desk.log(
+        self.service_process = ServiceProcess(self.settings, self.limits)
+        self.service_process.log(
             "info",
             f"limits {self.limits.hash}, read once at start from "
             f"{os.path.realpath(self.settings['limits_file'])}",
         )
         if self.latch_reason:
-            self.desk.log("warning", f"the interlock starts latched: {self.latch_reason}")
+            self.service_process.log(
+                "warning", f"the interlock starts latched: {self.latch_reason}"
+            )
         self.inputs = Inputs(
             self,
             self.limits,
@@ -621,8 +629,8 @@ class Interlock(StationNode):
                 self.clock.on_request()
             return False
         if self.state.mode is Mode.DISARMED:
-            self.desk.report_disarmed(self.requests.armings)
-        self.desk.close()
+            self.service_process.report_disarmed(self.requests.armings)
+        self.service_process.close()
         return True
 
     # One tick
@@ -667,7 +675,7 @@ class Interlock(StationNode):
         if self.state.mode is Mode.DISARMED:
             clock.clock_stepped = False
             if before.mode is Mode.DISARMED and self.state.still:
-                self.desk.report_disarmed(self.requests.armings)
+                self.service_process.report_disarmed(self.requests.armings)
         if (
             self.output.mode,
             self.output.cause,
@@ -683,7 +691,7 @@ class Interlock(StationNode):
         try:
             return step(self.limits, self.state, inputs, now_ns)
         except Exception:
-            self.desk.log(
+            self.service_process.log(
                 "fatal",
                 f"a defect in the interlock's core; the arm is stopped:\n{traceback.format_exc()}",
             )
@@ -725,7 +733,9 @@ class Interlock(StationNode):
         for index, event in enumerate(events):
             self.counts["holds" if event.cause.startswith("HOLD") else event.kind] += 1
             if event.kind in ("refused", "mode", "reseeded"):
-                self.desk.log("info", f"{event.kind}: {event.cause}{self._owner_of(event.cause)}")
+                self.service_process.log(
+                    "info", f"{event.kind}: {event.cause}{self._owner_of(event.cause)}"
+                )
             if index < MAX_EVENTS:
                 self.events.publish(
                     messages.safety_event(
@@ -764,7 +774,7 @@ class Interlock(StationNode):
         self.diagnostics.publish(message)
 
     def _keep_desk(self) -> None:
-        if self.desk.keep(self.requests.armings, self.active):
+        if self.service_process.keep(self.requests.armings, self.active):
             self.requests.on_new_desk()
 
 

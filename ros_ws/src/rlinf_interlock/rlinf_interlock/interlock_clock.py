@@ -21,8 +21,8 @@ from rlinf_core.interlock.types import OPERATOR
 from rlinf_interlock.interlock_inputs import OVER, ROLES, Inputs
 from rlinf_ros.conversions import NS, to_ns
 from rlinf_ros.memory_bus import Envelope
-from rlinf_ros.phase import PhaseLockedTimer
 from rlinf_ros.qos import received, subscription
+from rlinf_ros.timer_phase import PhaseLockedTimer
 
 Tick = Callable[[int, int, float], None]  # now_ns, age of the pose [ns], lateness of the tick [s]
 CLOCK_STEP_NS = 20_000_000  # between two ticks; slower drift is followed

@@ -20,8 +20,8 @@ from sensor_msgs.msg import JointState
 from std_msgs.msg import String
 
 from rlinf_core.interlock import ArmReport, Chunk, EStop, Limits, Pose
+from rlinf_core.interlock.safety_checks import POLICY_CAUSES
 from rlinf_core.interlock.types import COMMAND_TOPICS, FULL_ACTION, NS, ActionSlice
-from rlinf_core.interlock.watch import POLICY_CAUSES
 from rlinf_core.specs.topics import topic as topic_of
 from rlinf_interlock import safety_messages as messages
 from rlinf_ros.conversions import angles_of

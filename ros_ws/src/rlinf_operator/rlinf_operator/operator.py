@@ -38,14 +38,14 @@ from rlinf_core.robots.operators import KEYBOARD, REPLAY, SCRIPTED, make_device,
 from rlinf_core.robots.operators.homing import Homes, next_action
 from rlinf_core.specs.arrays import StationSpec
 from rlinf_core.tasks.task import load_task
-from rlinf_operator.person import Person
+from rlinf_operator.human_operator import Person
 from rlinf_operator.replay_operator import CONTINUES, ReplayOperator
 from rlinf_operator.scripted_operator import ScriptedOperator
 from rlinf_ros.arms import arm_topic, arms_of, subscribe_safety
 from rlinf_ros.conversions import NS, action_chunk, angles_of, release_chunk, to_ns, to_stamp
 from rlinf_ros.endpoints import EndpointReport
-from rlinf_ros.latest import Latest
-from rlinf_ros.managed import Managed
+from rlinf_ros.latest_messages import Latest
+from rlinf_ros.lifecycle_node import Managed
 from rlinf_ros.qos import publisher, subscription
 from rlinf_ros.spinning import Diagnostics, StationNode, is_active, run
 from rlinf_ros.station_state import Discovery, is_directed, publisher_ids

@@ -1,7 +1,7 @@
 """The operator's page at a station: its display.
 
-``rlinf_operator.page_asks`` forwards its requests. The page commands nothing. Motion, enable and
-labels go to the operator node like those of any device (topic ``page``). Its stop is an e-stop,
+``rlinf_operator.page_requests`` forwards its requests. The page commands nothing. Motion, enable
+and labels go to the operator node like those of any device (topic ``page``). Its stop is an e-stop,
 ``estop/page``. Arming and resets use the interlock's services.
 """
 
@@ -30,10 +30,10 @@ from rlinf_core.policies.monitor import PERSON_NEEDED
 from rlinf_core.robots.operators.device import LABELS, axes
 from rlinf_core.specs.topics import of_arms
 from rlinf_core.tasks.task import load_task
-from rlinf_operator.page_asks import PageRequests
+from rlinf_operator.page_requests import PageRequests
 from rlinf_ros.arms import arm_topic, arms_of, subscribe_arms, subscribe_safety
 from rlinf_ros.conversions import from_image
-from rlinf_ros.latest import Latest
+from rlinf_ros.latest_messages import Latest
 from rlinf_ros.qos import LAZY_PROFILE, received, subscription
 from rlinf_ros.spinning import OK, WARN, Diagnostics, Health, StationNode, run
 from rlinf_ros.station_state import AT_REST, GOES_ON, publisher_ids

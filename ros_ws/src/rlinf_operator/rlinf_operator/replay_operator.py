@@ -20,7 +20,7 @@ from rlinf_msgs.msg import TimeStep
 from rlinf_core.core.errors import RlinfError
 from rlinf_core.episodes.actions import SentChunk, read_actions
 from rlinf_operator.scripted_operator import FirstArming
-from rlinf_ros.latest import Latest
+from rlinf_ros.latest_messages import Latest
 
 FAR_M, FAR_RAD = 0.01, 0.05  # from the recording's start; the interlock realigns within that, too
 CONTINUES = SentChunk((), -1, 0)  # the chunk of an earlier time step still plays

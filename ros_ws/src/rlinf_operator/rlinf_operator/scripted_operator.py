@@ -22,12 +22,12 @@ from rlinf_msgs.srv import ResetFault
 from std_msgs.msg import Bool
 
 from rlinf_core.core.errors import RlinfError
-from rlinf_core.interlock.watch import OPERATOR_SILENT
+from rlinf_core.interlock.safety_checks import OPERATOR_SILENT
 from rlinf_core.specs.topics import of_arms
 from rlinf_core.tasks.scripts import make_script
 from rlinf_core.tasks.task import Task
 from rlinf_ros.arms import ArmRequests, arm_topic, subscribe_safety
-from rlinf_ros.latest import Latest
+from rlinf_ros.latest_messages import Latest
 from rlinf_ros.memory_bus import action_node
 from rlinf_ros.qos import lossless_profile, subscription
 from rlinf_ros.spinning import OK, WARN, Health, StationNode, is_active

@@ -16,7 +16,7 @@ from rlinf_msgs.msg import SafetyState
 from std_msgs.msg import Empty
 from std_srvs.srv import SetBool
 
-from rlinf_core.interlock.watch import OTHER
+from rlinf_core.interlock.safety_checks import OTHER
 from rlinf_core.specs.topics import of_arms
 from rlinf_ros.qos import publisher, subscription
 

@@ -377,7 +377,7 @@ class Hosting(Protocol):
 
 @runtime_checkable
 class Alive(Protocol):
-    """A managed node (``rlinf_ros.managed``)."""
+    """A managed node (``rlinf_ros.lifecycle_node``)."""
 
     def begin_life(self) -> None:
         """Configure and activate the node, unless a manager does."""

@@ -28,9 +28,8 @@ from rlinf_core.tasks.task import StepResult, load_task, observe, step_result
 from rlinf_ros.arms import arms_of, subscribe_arms, subscribe_safety
 from rlinf_ros.conversions import NS, fill_observation, set_stamp, to_ns, to_stamp
 from rlinf_ros.endpoints import EndpointReport, Endpoints
-from rlinf_ros.latest import Latest
-from rlinf_ros.managed import Managed
-from rlinf_ros.phase import PhaseLockedTimer, WarmUp, patience
+from rlinf_ros.latest_messages import Latest
+from rlinf_ros.lifecycle_node import Managed
 from rlinf_ros.qos import lossless_profile, publisher, subscription
 from rlinf_ros.scene import NO_SERVER, HomeMotion, Scene, sleep
 from rlinf_ros.spinning import (
@@ -51,6 +50,7 @@ from rlinf_ros.station_state import (
     publisher_ids,
     resume_instruction,
 )
+from rlinf_ros.timer_phase import PhaseLockedTimer, WarmUp, patience
 from rlinf_ros.workarounds import Until, run_routine
 from rlinf_station.episodes import (
     RECORDER_INACTIVE,

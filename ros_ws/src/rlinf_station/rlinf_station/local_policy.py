@@ -22,7 +22,7 @@ from rlinf_core.policies.serialization import load_policy
 from rlinf_core.policies.torch_device import device_of
 from rlinf_core.policies.update_record import MAX_TEXT, Update, UpdateRecord, file_is, is_permanent
 from rlinf_ros.conversions import NS, action_chunk, fill_drawn, observation_of
-from rlinf_ros.phase import WarmUp
+from rlinf_ros.timer_phase import WarmUp
 from rlinf_station.episodes import request_of
 from rlinf_station.policy_node import PolicyNode
 

@@ -22,7 +22,7 @@ from rlinf_core.tasks.task import load_task
 from rlinf_ros.arms import arms_of, subscribe_safety
 from rlinf_ros.conversions import NS, to_ns
 from rlinf_ros.endpoints import EndpointReport
-from rlinf_ros.managed import Managed
+from rlinf_ros.lifecycle_node import Managed
 from rlinf_ros.qos import publisher, subscription
 from rlinf_ros.spinning import ERROR, OK, WARN, ControlNode, Diagnostics, Health
 

@@ -42,7 +42,7 @@ from rlinf_core.specs.topics import BLACK_BOX, EPISODE, TOPICS, arm_of, of_arms
 from rlinf_ros.arms import arms_of
 from rlinf_ros.conversions import NS, to_ns
 from rlinf_ros.endpoints import EndpointReport
-from rlinf_ros.managed import Managed
+from rlinf_ros.lifecycle_node import Managed
 from rlinf_ros.memory_bus import Envelope, PulledNode, take
 from rlinf_ros.qos import (
     LAZY_PROFILE,

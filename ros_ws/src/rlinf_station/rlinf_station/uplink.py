@@ -15,7 +15,7 @@ from rlinf_msgs.msg import PolicyStatus, PolicyUpdate, TrainerStatus
 from rlinf_core.core.errors import BridgeError
 from rlinf_core.deploy.bridge.client import BridgeClient, Sender, last_policy, prune_policies
 from rlinf_core.episodes.spool import MAX_GB, Spool
-from rlinf_ros.managed import Managed
+from rlinf_ros.lifecycle_node import Managed
 from rlinf_ros.qos import publisher, subscription
 from rlinf_ros.spinning import (
     BACKGROUND,

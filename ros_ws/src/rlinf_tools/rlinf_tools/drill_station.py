@@ -38,7 +38,7 @@ from rlinf_ros.arms import arm_topic
 from rlinf_ros.conversions import to_ns
 from rlinf_ros.qos import lossless_profile, publisher, subscription
 from rlinf_ros.workarounds import single_threaded
-from rlinf_tools.drill_people import ROGUE, Doing
+from rlinf_tools.drill_operator import ROGUE, Doing
 
 
 @dataclass
@@ -189,8 +189,8 @@ class DrilledStation:
             Process(
                 "people",
                 "rlinf_tools",
-                "drill_people",
-                "rlinf_tools.drill_people",
+                "drill_operator",
+                "rlinf_tools.drill_operator",
                 namespace,
                 {"arms": list(self.robot.arms) or [""]},
             ),

@@ -5,7 +5,7 @@ test_phase_timers).
 import numpy as np
 import pytest
 
-from rlinf_ros.phase import MIN_WAIT_S, SAMPLES, SLACK_S, SOONEST, PhaseLock, better
+from rlinf_ros.timer_phase import MIN_WAIT_S, SAMPLES, SLACK_S, SOONEST, PhaseLock, better
 
 
 def settle(period, jitter, hurry, start, seed=0):

@@ -9,13 +9,13 @@ import pytest
 
 from rlinf_core.interlock import load_limits
 from rlinf_core.interlock.latch import Latch
-from rlinf_interlock.interlock_desk import (
+from rlinf_interlock.interlock_services import (
     NO_ANSWER,
     REQUESTS_CLOSED,
     Channel,
-    Desk,
     Front,
     LimitsFileWatch,
+    ServiceProcess,
     _listed,
 )
 from tests.interlock.conftest import limits
@@ -57,7 +57,7 @@ def test_s14_armings_are_counted_alike_at_both_ends_whatever_became_of_them(
     """The interlock counts what it has dealt with, granted or not: one that it comes to late is one
     of them.
     """
-    monkeypatch.setattr("rlinf_interlock.interlock_desk.ANSWER_S", 0.1)
+    monkeypatch.setattr("rlinf_interlock.interlock_services.ANSWER_S", 0.1)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     interlock, front = Channel(ours), Front(Channel(theirs))
     front.latch = Latch(str(tmp_path / "memory"))
@@ -123,21 +123,21 @@ def test_s25_where_no_process_can_be_had_the_interlock_goes_on_and_tries_again(m
         processes.append(Process())
         return processes[-1]
 
-    monkeypatch.setattr("rlinf_interlock.interlock_desk.subprocess.Popen", none_left)
-    desk = Desk({"latch_file": "", "autostart": True}, limits())
-    assert not desk.keep(0, True)
-    desk.limits_are(limits(speed=0.1))
+    monkeypatch.setattr("rlinf_interlock.interlock_services.subprocess.Popen", none_left)
+    service_process = ServiceProcess({"latch_file": "", "autostart": True}, limits())
+    assert not service_process.keep(0, True)
+    service_process.limits_are(limits(speed=0.1))
     processes[0].code = -9
     for expected in (1, 2, 3, 4):
-        desk.opened, desk.beat_s = time.monotonic() - 3.0, time.monotonic()
-        assert desk.keep(3, False) is (expected < 4), "once it is there, it stays"
-        desk.log("info", "nobody hears it")
-        assert desk.requests() == []
-    assert len(processes) == 4 and desk.process is processes[-1]
-    assert desk._hello["limits"] == _listed(asdict(limits(speed=0.1))), (
+        service_process.opened, service_process.beat_s = time.monotonic() - 3.0, time.monotonic()
+        assert service_process.keep(3, False) is (expected < 4), "once it is there, it stays"
+        service_process.log("info", "nobody hears it")
+        assert service_process.requests() == []
+    assert len(processes) == 4 and service_process.process is processes[-1]
+    assert service_process._hello["limits"] == _listed(asdict(limits(speed=0.1))), (
         "those of now, not those of its start"
     )
-    desk.close()
+    service_process.close()
 
 
 def test_s14_an_arming_is_as_old_as_its_arrival_however_long_the_disk_takes(tmp_path, monkeypatch):
@@ -148,7 +148,7 @@ def test_s14_an_arming_is_as_old_as_its_arrival_however_long_the_disk_takes(tmp_
     interlock, front = Channel(ours), Front(Channel(theirs))
     front.latch = Latch(str(tmp_path / "memory"))
     note, clock = front.latch.write, [100.0]
-    monkeypatch.setattr("rlinf_interlock.interlock_desk.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("rlinf_interlock.interlock_services.time.monotonic", lambda: clock[0])
 
     def slow(mode):
         clock[0] += 4.0
@@ -190,7 +190,7 @@ def test_s25_a_desk_beats_unless_its_main_loop_hangs_and_a_slow_disk_is_no_hang(
         looks.append(None)
         line.open = line.open and len(looks) < 3
 
-    monkeypatch.setattr("rlinf_interlock.interlock_desk.time.sleep", sleep)
+    monkeypatch.setattr("rlinf_interlock.interlock_services.time.sleep", sleep)
     front.beat()
     assert line.sent == [{"beat": True}] * (3 if beats else 0)
 
@@ -214,45 +214,48 @@ def test_s25_a_desk_that_hangs_is_killed_and_replaced(
     processes, killed = [], []
     Process.pid, Process.kill = 1, lambda self: killed.append(self)
     monkeypatch.setattr(
-        "rlinf_interlock.interlock_desk.subprocess.Popen",
+        "rlinf_interlock.interlock_services.subprocess.Popen",
         lambda *_, **__: processes.append(Process()) or processes[-1],
     )
-    monkeypatch.setattr("rlinf_interlock.interlock_desk._starved", lambda _: starved)
-    desk = Desk({"latch_file": "", "autostart": True}, limits())
+    monkeypatch.setattr("rlinf_interlock.interlock_services._starved", lambda _: starved)
+    service_process = ServiceProcess({"latch_file": "", "autostart": True}, limits())
     now = time.monotonic()
-    desk.beat_s, desk.checked_s = now - silent_s, now - check_gap_s
-    assert desk.keep(0, True) is replaced
+    service_process.beat_s, service_process.checked_s = now - silent_s, now - check_gap_s
+    assert service_process.keep(0, True) is replaced
     assert killed == processes[:1] * replaced and len(processes) == 1 + replaced
-    desk.close()
+    service_process.close()
 
 
 def test_s25_a_desk_that_never_begins_is_replaced_too(monkeypatch):
     processes = []
     Process.kill = lambda self: None
     monkeypatch.setattr(
-        "rlinf_interlock.interlock_desk.subprocess.Popen",
+        "rlinf_interlock.interlock_services.subprocess.Popen",
         lambda *_, **__: processes.append(Process()) or processes[-1],
     )
-    desk = Desk({"latch_file": "", "autostart": True}, limits())
-    assert not desk.keep(0, True)
-    desk.opened -= 61.0
-    assert desk.keep(0, True) and len(processes) == 2
-    desk.close()
+    service_process = ServiceProcess({"latch_file": "", "autostart": True}, limits())
+    assert not service_process.keep(0, True)
+    service_process.opened -= 61.0
+    assert service_process.keep(0, True) and len(processes) == 2
+    service_process.close()
 
 
 def test_s25_beats_are_no_requests(monkeypatch):
     monkeypatch.setattr(
-        "rlinf_interlock.interlock_desk.subprocess.Popen", lambda *_, **__: Process()
+        "rlinf_interlock.interlock_services.subprocess.Popen", lambda *_, **__: Process()
     )
-    desk = Desk({"latch_file": "", "autostart": True}, limits())
+    service_process = ServiceProcess({"latch_file": "", "autostart": True}, limits())
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    desk.channel.close()
-    desk.channel, other = Channel(ours), Channel(theirs)
+    service_process.channel.close()
+    service_process.channel, other = Channel(ours), Channel(theirs)
     for message in ({"beat": True}, {"id": 1, "do": "arm"}, {"beat": True}):
         other.send(message)
-    assert desk.requests() == [{"id": 1, "do": "arm"}] and time.monotonic() - desk.beat_s < 60.0
-    assert desk.requests() == []
-    desk.close()
+    assert (
+        service_process.requests() == [{"id": 1, "do": "arm"}]
+        and time.monotonic() - service_process.beat_s < 60.0
+    )
+    assert service_process.requests() == []
+    service_process.close()
 
 
 LIMITS = """box_low: [0.3, -0.25, 0.005]
@@ -299,6 +302,9 @@ def test_s19_the_desk_is_told_the_hash_of_the_file_also_after_limits_were_set(mo
     monkeypatch.setattr(
         "subprocess.Popen", lambda *_, **__: SimpleNamespace(poll=lambda: None, kill=lambda: None)
     )
-    desk = Desk({"latch_file": "", "autostart": True}, limits())
-    desk.limits_are(limits(speed=0.1))
-    assert desk._hello["file_hash"] == limits().hash and desk._hello["limits"]["speed"] == 0.1
+    service_process = ServiceProcess({"latch_file": "", "autostart": True}, limits())
+    service_process.limits_are(limits(speed=0.1))
+    assert (
+        service_process._hello["file_hash"] == limits().hash
+        and service_process._hello["limits"]["speed"] == 0.1
+    )

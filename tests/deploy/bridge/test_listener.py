@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from rlinf_core.deploy.bridge import front
+from rlinf_core.deploy.bridge import listener
 from rlinf_core.deploy.bridge.client import BridgeClient
 from rlinf_core.deploy.bridge.credentials import TOKEN_FILE
 from rlinf_core.deploy.bridge.fleet import Fleet
@@ -59,7 +59,7 @@ def trainer(tmp_path, monkeypatch, request):
     server = Server(tmp_path, request.param)
     yield server
     server.server.stop()
-    assert not server.server._front.folder.exists()
+    assert not server.server._listener.folder.exists()
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def flood():
 def pending(server):
     return [
         connection
-        for connection in list(server._front.connections.open.values())
+        for connection in list(server._listener.connections.open.values())
         if not connection.busy
     ]
 
@@ -92,7 +92,7 @@ BOTH = pytest.mark.parametrize("trainer", [False, True], indirect=True, ids=["to
 def test_a_thousand_connections_that_say_nothing_keep_no_station_out(trainer, flood):
     flood(trainer.port, 1000)
     assert trainer.report_s() < 2.0
-    assert len(pending(trainer.server)) <= front.MAX_PENDING_PER_PEER
+    assert len(pending(trainer.server)) <= listener.MAX_PENDING_PER_PEER
     assert len(os.listdir("/proc/self/fd")) < 3000
 
 
@@ -102,7 +102,7 @@ def test_a_thousand_connections_that_speak_slowly_keep_no_station_out(trainer, f
     flood(trainer.port, 1000, first)
     assert trainer.report_s() < 2.0
     until(
-        lambda: len(trainer.server._front._by_name) <= front.MAX_PENDING_PER_PEER + 8,
+        lambda: len(trainer.server._listener._by_name) <= listener.MAX_PENDING_PER_PEER + 8,
         "the oldest to go",
     )
 
@@ -141,7 +141,7 @@ def test_handshakes_without_a_certificate_keep_no_station_out(trainer):
 def test_a_pending_connection_is_closed_in_time_and_an_admitted_one_stays(
     trainer, flood, monkeypatch
 ):
-    monkeypatch.setattr(trainer.server._front.connections, "request_s", 0.5)
+    monkeypatch.setattr(trainer.server._listener.connections, "request_s", 0.5)
     name = "a"
     client = BridgeClient(
         f"127.0.0.1:{trainer.port}",
@@ -150,15 +150,15 @@ def test_a_pending_connection_is_closed_in_time_and_an_admitted_one_stays(
         tokens=[trainer.folder / TOKEN_FILE],
     )
     client.report(0, 0)
-    admitted = list(trainer.server._front._by_station["a"])
+    admitted = list(trainer.server._listener._by_station["a"])
     flood(trainer.port, 5)
     until(lambda: not pending(trainer.server), "the idle ones to be closed")
     time.sleep(1.0)
     client.report(0, 0)
-    assert trainer.server._front._by_station["a"] == admitted
+    assert trainer.server._listener._by_station["a"] == admitted
     client.close()
     until(
-        lambda: not trainer.server._front._by_station and not trainer.server._front._by_name,
+        lambda: not trainer.server._listener._by_station and not trainer.server._listener._by_name,
         "it to be forgotten",
     )
 
@@ -172,7 +172,7 @@ def test_a_station_has_so_many_connections_and_its_oldest_gives_way(trainer):
     for client in clients:
         client.report(0, 0)
     until(
-        lambda: len(trainer.server._front._by_station["a"]) <= front.MAX_PER_STATION,
+        lambda: len(trainer.server._listener._by_station["a"]) <= listener.MAX_PER_STATION,
         "the oldest to go",
     )
     clients[-1].report(0, 0)

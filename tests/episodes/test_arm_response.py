@@ -9,7 +9,7 @@ import pytest
 
 from rlinf_core.cli.main import main
 from rlinf_core.core.errors import EpisodeError
-from rlinf_core.episodes.response import identify
+from rlinf_core.episodes.arm_response import identify
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.episodes.types import Episode
 from rlinf_core.recipes import load_recipe

@@ -19,7 +19,7 @@ from rlinf_core.cli.collect import (
 )
 from rlinf_core.cli.main import main
 from rlinf_core.core.errors import EpisodeError
-from rlinf_core.data.takes import DemonstrationStats, takes_of
+from rlinf_core.data.demonstrations import DemonstrationStats, takes_of
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.launch.fleet import Member
 from rlinf_core.launch.graph import collecting, collecting_processes

@@ -113,15 +113,15 @@ class Inner(End):
 
     def connection_lost(self, error: Exception | None) -> None:
         """Make the outer connection pending, so that the sweep closes a peer that does not read."""
-        self.outer.front.mark_pending(self.outer)
+        self.outer.listener.mark_pending(self.outer)
         super().connection_lost(error)
 
 
 class Outer(End):
     """The connection to the peer. Its first bytes open the connection to gRPC's server."""
 
-    def __init__(self, front: Front) -> None:
-        self.front, self.station, self.name = front, "", ""
+    def __init__(self, listener: Listener) -> None:
+        self.listener, self.station, self.name = listener, "", ""
         self.first, self.connecting = b"", False
 
     def connection_made(self, transport: Any) -> None:
@@ -138,15 +138,15 @@ class Outer(End):
         elif not self.connecting:
             self.first, self.connecting = data, True
             self.transport.pause_reading()
-            self.front.start_task(self.front.connect(self))
+            self.listener.start_task(self.listener.connect(self))
 
     def connection_lost(self, error: Exception | None) -> None:
         """Remove this connection from the front."""
-        self.front.remove(self)
+        self.listener.remove(self)
         super().connection_lost(error)
 
 
-class Front:
+class Listener:
     """The bridge's listening socket. All methods run in the bridge's event loop.
 
     Args:

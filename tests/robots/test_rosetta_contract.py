@@ -7,7 +7,7 @@ from rlinf_core.cli.main import main
 from rlinf_core.core.errors import RecipeError, RlinfError
 from rlinf_core.interlock import load_limits
 from rlinf_core.robots.config import load_robot
-from rlinf_core.robots.contract import read_contract
+from rlinf_core.robots.rosetta_contract import read_contract
 from rlinf_core.tasks.task import load_task
 
 QOS = {"reliability": "best_effort", "history": "keep_last", "depth": 10}

@@ -1,4 +1,4 @@
-"""watch.py and tracking.py at each of their edges: what latches, what holds, and which place of the
+"""safety_checks.py and coordinates.py at each of their edges: what latches, what holds, and which place of the
 arm is valid.
 """
 
@@ -8,7 +8,7 @@ import pytest
 
 from rlinf_core.interlock import EStop, Inputs, active_faults, enabled, missing_inputs
 from rlinf_core.interlock.coordinates import Track, measured_at_rest, placed, update_track
-from rlinf_core.interlock.watch import count_contacts, obstacles
+from rlinf_core.interlock.safety_checks import count_contacts, obstacles
 from tests.interlock.conftest import HOME, JOINTS, joint_limits, limits
 
 NAN, INF = math.nan, math.inf

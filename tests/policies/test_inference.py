@@ -15,8 +15,8 @@ pytest.importorskip("transformers", reason="the extra vla: transformers has none
 from rlinf_core.cli.main import main
 from rlinf_core.core.errors import RlinfError
 from rlinf_core.deploy.serving.weights import Weights
-from rlinf_core.policies import acting, make_policy, policy_kind
-from rlinf_core.policies.continuation import Continuation
+from rlinf_core.policies import inference, make_policy, policy_kind
+from rlinf_core.policies.real_time_chunking import Continuation
 from rlinf_core.policies.serialization import save_policy
 from tests.policies.test_pi0 import SPEC, observation
 
@@ -105,9 +105,9 @@ def acted(policy, *sentences):
 @pytest.mark.parametrize("name", KINDS)
 def test_bfloat16_does_nearly_what_float32_does(name):
     policy, reduced = policy_of(name), policy_of(name)
-    acting.prepare(reduced, precision="bfloat16")
+    inference.prepare(reduced, precision="bfloat16")
     assert {
-        parameter.dtype for layer in acting.layers(reduced) for parameter in layer.parameters()
+        parameter.dtype for layer in inference.layers(reduced) for parameter in layer.parameters()
     } == {torch.bfloat16}
     with torch.no_grad():
         plain, other = (
@@ -132,9 +132,9 @@ def test_bfloat16_does_nearly_what_float32_does(name):
 )
 def test_compiled_does_what_eager_does(name, monkeypatch):
     """By the compiler's tracer alone: its code for a CPU takes minutes."""
-    monkeypatch.setattr(acting, "BACKEND", "eager")
+    monkeypatch.setattr(inference, "BACKEND", "eager")
     policy, compiled = policy_of(name), policy_of(name)
-    acting.prepare(compiled, execution="compiled")
+    inference.prepare(compiled, execution="compiled")
     assert compiled.multiple == policy.config.tokens
     for sentences in (("go left",), ("go left", "to the other side")):
         torch.testing.assert_close(
@@ -151,10 +151,10 @@ def test_a_chunk_that_goes_on_where_the_last_one_is_waits_for_no_compiler(name, 
     """
     graphs = []
     monkeypatch.setattr(
-        acting, "BACKEND", lambda graph, examples: graphs.append(graph) or graph.forward
+        inference, "BACKEND", lambda graph, examples: graphs.append(graph) or graph.forward
     )
     policy, compiled = policy_of(name), policy_of(name)
-    acting.prepare(compiled, execution="compiled")
+    inference.prepare(compiled, execution="compiled")
     acted(compiled, "go left")
     before = len(graphs)
     assert before > 1, "more than what was tried"
@@ -171,12 +171,12 @@ def test_a_chunk_that_goes_on_where_the_last_one_is_waits_for_no_compiler(name, 
 @pytest.mark.parametrize("name", ["pi05", "openvla", "openvla_oft"])
 def test_sentences_that_are_filled_up_say_the_same(name):
     policy, filled = policy_of(name), policy_of(name)
-    filled.multiple = acting.WORDS
+    filled.multiple = inference.WORDS
     lengths = [
         reader.inputs(reader.to_batch(observation("go left")))["ids"].shape[1]
         for reader in (policy, filled)
     ]
-    assert lengths[0] % acting.WORDS and lengths[1] % acting.WORDS == 0
+    assert lengths[0] % inference.WORDS and lengths[1] % inference.WORDS == 0
     torch.testing.assert_close(
         acted(filled, "go left"), acted(policy, "go left"), rtol=1e-4, atol=1e-5
     )
@@ -190,7 +190,7 @@ def test_sentences_that_are_filled_up_say_the_same(name):
 )
 def test_what_is_recorded_is_what_is_computed(name, execution):
     policy, recorded = policy_of(name).cuda(), policy_of(name).cuda()
-    acting.prepare(recorded, execution=execution)
+    inference.prepare(recorded, execution=execution)
     for seed, sentences in enumerate(
         [("go left",), ("go right", "go left", "go there"), ("go left",)]
     ):
@@ -217,13 +217,13 @@ def test_what_is_recorded_is_what_is_computed(name, execution):
 )
 def test_what_a_small_policy_has_not_is_refused(settings, named):
     with pytest.raises(RlinfError, match=f"^--{next(iter(settings))}: {named}"):
-        acting.prepare(
+        inference.prepare(
             make_policy(SPEC, policy_kind("tanh_gaussian").Config()), **settings, key="--"
         )
 
 
 def test_few_numbers_of_rows_are_recorded():
-    assert acting.rows(1) == {1} and acting.rows(5) == acting.rows(8) == {1, 2, 4, 8}
+    assert inference.rows(1) == {1} and inference.rows(5) == inference.rows(8) == {1, 2, 4, 8}
 
 
 def test_what_is_served_is_prepared_and_warmed_up(tmp_path):
@@ -232,12 +232,12 @@ def test_what_is_served_is_prepared_and_warmed_up(tmp_path):
     weights = Weights(
         tmp_path / "policy.safetensors",
         prepare=lambda policy: (
-            prepared.append(policy) or acting.prepare(policy, precision="bfloat16")
+            prepared.append(policy) or inference.prepare(policy, precision="bfloat16")
         ),
     )
     assert prepared == [weights.newest.policy]
     assert {
-        value.dtype for layer in acting.layers(prepared[0]) for value in layer.parameters()
+        value.dtype for layer in inference.layers(prepared[0]) for value in layer.parameters()
     } == {torch.bfloat16}
 
 
@@ -246,10 +246,10 @@ def test_graphs_without_a_cuda_device_are_refused():
         RlinfError,
         match=r"^--execution: expected a CUDA device for graphs, got cpu. Leave it eager",
     ):
-        acting.prepare(policy_of("pi0"), execution="graphs", key="--")
+        inference.prepare(policy_of("pi0"), execution="graphs", key="--")
 
 
-class Again(acting.Recorded):
+class Again(inference.Recorded):
     """Instead of a graph: computes again where a graph would."""
 
     def __init__(self, function):
@@ -270,7 +270,7 @@ class Again(acting.Recorded):
 def test_each_shape_is_recorded_once_and_the_one_that_was_not_played_for_longest_is_forgotten(
     monkeypatch,
 ):
-    monkeypatch.setattr(acting, "GRAPHS", 2)
+    monkeypatch.setattr(inference, "GRAPHS", 2)
     twice = Again(lambda x, named: 2.0 * x + named["y"])
 
     def play(rows, width=2, start=0.0):

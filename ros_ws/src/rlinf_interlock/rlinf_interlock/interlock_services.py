@@ -1,9 +1,9 @@
-"""The interlock's desk: its services, parameters, life cycle, log and persisted latch.
+"""The interlock's service process: services, parameters, life cycle, log and persisted latch.
 
-The desk is a separate process and may be slow: requests of any size, a disk that syncs, a blocked
-terminal. The interlock answers the desk's requests at its next tick. If the desk hangs or dies, the
-interlock goes on and starts another. ``Channel`` connects the two with JSON objects of bounded
-size; neither end ever waits to send one.
+This process may be slow: requests of any size, a disk that syncs,
+a blocked terminal. The interlock answers the service process's requests at its next tick. If the
+service process hangs or dies, the interlock goes on and starts another. ``Channel`` connects the
+two with JSON objects of bounded size; neither end ever waits to send one.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from rlinf_core.core.errors import RlinfError
 from rlinf_core.interlock import Limits, Mode, load_limits
 from rlinf_core.interlock.latch import Latch
 from rlinf_core.interlock.limits import FIXED, TABLE
-from rlinf_ros.managed import FAILURE, SUCCESS, SafeTransitions
+from rlinf_ros.lifecycle_node import FAILURE, SUCCESS, SafeTransitions
 from rlinf_ros.parameters import descriptor as described
 from rlinf_ros.parameters import finite
 from rlinf_ros.spinning import escape_logs
 from rlinf_ros.workarounds import end_soon
 
 MAX_BYTES = 60_000
-TAKEN_S = 3.0  # a request older than this is refused; the desk waits longer
+TAKEN_S = 3.0  # a request older than this is refused; the service process waits longer
 # prefix of the answer to a reset that only the robot's own fault forbids
 ROBOT_FAULT_PREFIX = "robot's own; "
 Message = dict[str, Any]
@@ -125,16 +125,16 @@ REQUESTS_CLOSED = "the interlock accepts no requests now. Try again"
 MAX_PARAMETERS = 64  # in one request
 BEAT_S, HANGS_S = 0.1, 0.7
 LOOK_S = 5.0  # between two checks of the limits file
-# limits on a busy machine: for a desk that waits for the CPU; until its first beat
+# limits on a busy machine: for a service process that waits for the CPU; until its first beat
 STARVED_S, STARTS_S = 10.0, 60.0
 # not the interlock's scheduling
 START = (
     "import os; os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0)); os.nice(5); "
-    "from rlinf_interlock.interlock_desk import main; main()"
+    "from rlinf_interlock.interlock_services import main; main()"
 )
 
 
-class Desk:
+class ServiceProcess:
     """The interlock's side: the process and its messages. It never waits."""
 
     def __init__(self, settings: dict[str, Any], limits: Limits) -> None:
@@ -150,7 +150,9 @@ class Desk:
     def _open(self, armings: int, active: bool) -> None:
         socket_here, child_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         remaps = [
-            item for name in REPLACED for item in ("-r", f"interlock_desk/{name}:=interlock/{name}")
+            item
+            for name in REPLACED
+            for item in ("-r", f"interlock_services/{name}:=interlock/{name}")
         ]
         remaps += ["-r", "~/transition_event:=interlock/transition_event"]
         arguments = self._arguments
@@ -162,7 +164,7 @@ class Desk:
             str(child_socket.fileno()),
             *arguments[:place],
             "-r",
-            "__node:=interlock_desk",
+            "__node:=interlock_services",
             *remaps,
             *arguments[place:],
         ]
@@ -185,13 +187,13 @@ class Desk:
         self.channel.send({"hello": self._hello | {"armings": armings, "active": active}})
 
     def keep(self, armings: int, active: bool) -> bool:
-        """Replace a desk that has died or hangs, also while the arm moves.
+        """Replace a service process that has died or hangs, also while the arm moves.
 
         Call it several times a second.
 
         Args:
-            armings: number of arming requests so far, from which the new desk continues to count.
-            active: life cycle of the interlock, which the new desk reports.
+            armings: number of arming requests so far; the new process continues to count from it.
+            active: life cycle of the interlock, which the new process reports.
 
         Returns:
             Whether it was replaced.
@@ -239,11 +241,13 @@ class Desk:
         self.channel.send({"reply": number, "reason": reason})
 
     def log(self, level: str, text: str) -> None:
-        """Log one line through the desk; it is lost if the desk does not read."""
+        """Log one line through the service process; it is lost if the service process does not
+        read.
+        """
         self.channel.send({"log": level, "text": text[:4000]})
 
     def limits_are(self, limits: Limits) -> None:
-        """Store the limits that a replacement of a dead desk will report."""
+        """Store the limits that a replacement of a dead service process will report."""
         self._hello["limits"] = _listed(asdict(limits))
 
     def report_disarmed(self, armings: int) -> None:
@@ -255,7 +259,7 @@ class Desk:
             self._disarmed = armings if self.channel.send({"disarmed": armings}) else -1
 
     def close(self) -> None:
-        """Close the connection; the desk finishes its writing and ends."""
+        """Close the connection; the service process finishes its writing and ends."""
         self.channel.close()
 
 
@@ -281,7 +285,7 @@ def _listed(values: dict[str, Any]) -> dict[str, Any]:
 
 
 class Front:
-    """The desk's side of the channel: requests with answers, and other messages."""
+    """The service process's side of the channel: requests with answers, and other messages."""
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
@@ -406,7 +410,7 @@ class LimitsFileWatch:
 
 
 def main() -> None:
-    """Run the desk's process; the interlock starts it with the connection's file descriptor."""
+    """Run the service process; the interlock starts it with the connection's file descriptor."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # it ends when the interlock closes the connection
     front = Front(Channel(socket.socket(fileno=int(sys.argv[1]))))
@@ -446,7 +450,7 @@ class Services(SafeTransitions, LifecycleNode):
 
     def __init__(self, front: Front) -> None:
         super().__init__(
-            "interlock_desk",
+            "interlock_services",
             parameter_overrides=[Parameter("start_type_description_service", value=False)],
         )
         escape_logs(self)

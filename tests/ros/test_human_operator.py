@@ -13,7 +13,7 @@ from rlinf_core.robots.operators.device import AXES, FIRST_MESSAGE_S, FORGET_S, 
 from rlinf_core.robots.operators.gamepad import Joy
 from rlinf_core.robots.operators.page import BUTTONS, Page
 from rlinf_core.tasks.task import load_task
-from rlinf_operator.person import Person
+from rlinf_operator.human_operator import Person
 
 
 class Knob(Device):

@@ -15,11 +15,11 @@ from rlinf_core.core.errors import RlinfError
 from rlinf_core.page.controls import MotionInput, Request
 from rlinf_core.robots.operators.device import AXES
 from rlinf_core.robots.operators.page import BUTTONS
-from rlinf_operator import page_asks
-from rlinf_operator.page_asks import PageRequests
+from rlinf_operator import page_requests
+from rlinf_operator.page_requests import PageRequests
 
 
-class Desk:
+class ServiceProcess:
     """Of an interlock; one that hangs answers nothing."""
 
     def __init__(self, name, hangs=False):
@@ -47,8 +47,8 @@ class Thread:
 
 @pytest.fixture
 def asks(monkeypatch):
-    monkeypatch.setattr(page_asks, "ActionClient", MagicMock())
-    monkeypatch.setattr(page_asks, "ANSWER_S", 3.0)
+    monkeypatch.setattr(page_requests, "ActionClient", MagicMock())
+    monkeypatch.setattr(page_requests, "ANSWER_S", 3.0)
     asks = PageRequests(MagicMock(executor=Thread()), ["left", "right"], [0, 10, 20])
     asks.published = []
     asks.safety_by_arm = {arm: SafetyState(state=SafetyState.ARMED) for arm in ("left", "right")}
@@ -71,7 +71,7 @@ def test_a_button_says_nothing_again_of_what_was_held(asks):
     asks.hand(
         MotionInput(kind="motion", seq=1, shown_at=0.0, held=True, active=True, axes={"x": 1.0})
     )
-    asks.arming = [Desk("left/interlock/arm"), Desk("right/interlock/arm")]
+    asks.arming = [ServiceProcess("left/interlock/arm"), ServiceProcess("right/interlock/arm")]
     assert ask(asks, "arm") == "armed"
     for shown_at in (time.monotonic(), time.monotonic() - 9.0):
         with pytest.raises(RlinfError, match="success"):
@@ -86,7 +86,10 @@ def test_a_button_says_nothing_again_of_what_was_held(asks):
 
 
 def test_where_one_arm_does_not_answer_in_time_all_are_asked_to_disarm(asks):
-    asks.arming = [Desk("left/interlock/arm"), Desk("right/interlock/arm", hangs=True)]
+    asks.arming = [
+        ServiceProcess("left/interlock/arm"),
+        ServiceProcess("right/interlock/arm", hangs=True),
+    ]
     with pytest.raises(RlinfError, match="arm: no answer"):
         ask(asks, "arm")
     assert [client.requests for client in asks.arming] == [[True, False], [True, False]]
@@ -136,7 +139,7 @@ def test_an_action_that_cannot_be_asked_is_said_to_the_page_and_ends_nothing_els
 
 
 def test_an_episode_whose_start_was_not_answered_in_time_is_taken_back(asks, monkeypatch):
-    monkeypatch.setattr(page_asks, "ANSWER_S", 0.4)
+    monkeypatch.setattr(page_requests, "ANSWER_S", 0.4)
     threads, given = [], []
     asks.runner.send_goal_async.side_effect = lambda goal, goal_uuid: (
         given.append(goal_uuid) or Future()
@@ -153,7 +156,7 @@ def test_an_episode_whose_start_was_not_answered_in_time_is_taken_back(asks, mon
 
 
 def test_a_word_of_the_episode_before_judges_none_that_has_begun_since(asks, monkeypatch):
-    monkeypatch.setattr(page_asks, "PASSED_ON_S", 0.1)
+    monkeypatch.setattr(page_requests, "PASSED_ON_S", 0.1)
     shown_at = time.monotonic()
     asks.on_episode_begin(EpisodeEvent(mode="train", seed=1))
     for word in ("success", "failure", "discard", "rerecord"):

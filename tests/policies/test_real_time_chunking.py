@@ -8,7 +8,7 @@ import torch
 
 from rlinf_core.policies import make_policy
 from rlinf_core.policies.base import Continuing, Observation
-from rlinf_core.policies.continuation import Continuation, guided
+from rlinf_core.policies.real_time_chunking import Continuation, guided
 from rlinf_core.policies.small import flow
 from rlinf_core.specs.arrays import ActionSpec, ArraySpec, StationSpec
 
