@@ -33,8 +33,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 from benchmarks.figures import write  # noqa: E402
 from rlinf_core.algorithms import algorithm  # noqa: E402
-from rlinf_core.algorithms.common.computing import compute  # noqa: E402
 from rlinf_core.algorithms.common.learner import Checkpointed  # noqa: E402
+from rlinf_core.algorithms.common.mixed_precision import compute  # noqa: E402
 from rlinf_core.algorithms.common.settings import Computing, offline  # noqa: E402
 from rlinf_core.core.errors import RlinfError  # noqa: E402
 from rlinf_core.data.replay import ReplayBuffer, mix  # noqa: E402

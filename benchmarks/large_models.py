@@ -38,7 +38,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 from benchmarks.figures import write  # noqa: E402
 from rlinf_core.algorithms import algorithm  # noqa: E402
-from rlinf_core.algorithms.common.computing import compute  # noqa: E402
+from rlinf_core.algorithms.common.mixed_precision import compute  # noqa: E402
 from rlinf_core.algorithms.common.rollout import Rollout  # noqa: E402
 from rlinf_core.algorithms.common.settings import Computing  # noqa: E402
 from rlinf_core.policies import inference, make_policy, policy_kind  # noqa: E402

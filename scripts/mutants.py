@@ -58,7 +58,7 @@ class Room:
 
 LEARNING = (
     "--ignore=tests/algorithms/test_learning.py",
-    "--ignore=tests/algorithms/test_computing.py",
+    "--ignore=tests/algorithms/test_mixed_precision.py",
     "--ignore=tests/algorithms/test_learning_under_interlock.py",
     "--deselect=tests/algorithms/test_rlpd.py::test_random_fails_cloning_helps_and_rlpd_succeeds",
     "--deselect=tests/policies/test_images.py::test_it_learns_where_the_square_is_and_stays_so_in_its_file",

@@ -19,11 +19,11 @@ import torch
 from rlinf_core.core.errors import RlinfError, escape_ascii
 from rlinf_core.data.episodes import intact_episodes
 from rlinf_core.policies.base import NetworkPolicy, Observation
+from rlinf_core.policies.dataset_statistics import FixedNormalisation
 from rlinf_core.policies.flow_matching import FlowMatching
 from rlinf_core.policies.huggingface import read_json
 from rlinf_core.policies.normalization import BOUND
 from rlinf_core.policies.pretrained.visuomotor import Visuomotor
-from rlinf_core.policies.statistics import Given
 from rlinf_core.specs.arrays import FAR, StationSpec, other_units
 
 EPISODES, CHUNKS = 20, 5  # episodes that are read, and chunks that are timed
@@ -254,7 +254,9 @@ def _finite(samples: Samples) -> Row:
 def _state_statistics(policy: NetworkPolicy, samples: Samples) -> Row:
     """Check the distance of the data's states from a checkpoint's own statistics."""
     given = getattr(policy, "normalisation", None)
-    if not isinstance(given, Given) or not isinstance(policy, FlowMatching | Visuomotor):
+    if not isinstance(given, FixedNormalisation) or not isinstance(
+        policy, FlowMatching | Visuomotor
+    ):
         return Row("state statistics", True, "learned from the data")
     numbers = (
         given.normalised(torch.from_numpy(samples.states.astype(np.float32))).numpy(force=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlinf_core.interlock.types import takeover
+from rlinf_core.interlock.takeover import takeover
 
 
 @dataclass(frozen=True)
@@ -109,6 +109,6 @@ class Episode:
     @property
     def takeovers(self) -> np.ndarray:
         """The takeover state in each transition (T,), as numbers of
-        ``interlock.types.Takeover``.
+        ``interlock.takeover.Takeover``.
         """
         return np.array([takeover(source) for source in self.sources], int)

@@ -15,13 +15,13 @@ from rlinf_core.interlock.coordinates import (
 from rlinf_core.interlock.limits import Limits
 from rlinf_core.interlock.safety_checks import (
     HANDING_BACK,
-    OPERATOR_SILENT,
     POLICY_CAUSES,
     enabled,
     follows_nothing,
     missing_inputs,
     others,
 )
+from rlinf_core.interlock.takeover import OPERATOR_SILENT
 from rlinf_core.interlock.tick import STOPPED, UNSEEN, State, Tick
 from rlinf_core.interlock.types import (
     COMMAND_TOPICS,

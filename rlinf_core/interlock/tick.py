@@ -20,12 +20,12 @@ from rlinf_core.interlock.motion import Motion, resting
 from rlinf_core.interlock.safety_checks import (
     ARM_PREFIX,
     RECOVERING,
-    OperatorWatch,
     active_faults,
     count_contacts,
     obstacles,
     others,
 )
+from rlinf_core.interlock.takeover import OperatorWatch
 from rlinf_core.interlock.trajectory import Trajectory
 from rlinf_core.interlock.types import NS, OPERATOR, Chunk, Events, Inputs, Mode, Window
 

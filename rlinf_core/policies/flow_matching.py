@@ -22,7 +22,9 @@ from torch.nn import functional as F
 from rlinf_core.core.errors import SpecError
 from rlinf_core.policies import sharding
 from rlinf_core.policies.action_expert import Prefix
+from rlinf_core.policies.action_units import ActionUnits
 from rlinf_core.policies.base import ActionChunk, Batch, Observation, OnPolicyActor
+from rlinf_core.policies.dataset_statistics import FixedNormalisation, Kind, load_statistics
 from rlinf_core.policies.encoder import Head, mlp
 from rlinf_core.policies.huggingface import Tokenizer, sentence_of, tokenizer_of
 from rlinf_core.policies.lora import inject, of_base
@@ -30,7 +32,6 @@ from rlinf_core.policies.networks import NetworkFactory, Published
 from rlinf_core.policies.normalization import BOUND, Normalisation
 from rlinf_core.policies.real_time_chunking import Continuation, guided
 from rlinf_core.policies.settings import FlowSettings
-from rlinf_core.policies.statistics import Given, Kind, Units, take
 from rlinf_core.specs.arrays import StationSpec
 
 _WIDTHS = (64, 64)
@@ -99,14 +100,14 @@ class FlowMatching(OnPolicyActor):
             network, published = self.factory.begin(config, config.horizon)
         self.network, self.tokenizer = network, published.tokenizer
         self.normalisation, self.units = (
-            (Given if given else Normalisation)(spec),
-            Units(spec.action, given),
+            (FixedNormalisation if given else Normalisation)(spec),
+            ActionUnits(spec.action, given),
         )
         self.measure()
         self._fits()
         if begins and given:
             kinds = published.state or self.measured_by, published.action or self.measured_by
-            take(
+            load_statistics(
                 Path(config.statistics),
                 kinds,
                 spec,

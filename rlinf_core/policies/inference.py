@@ -1,8 +1,8 @@
 """Settings for inference: bfloat16 layers, compiled functions, and CUDA graphs.
 
-Learners have separate settings (``rlinf_core.algorithms.common.computing``). For one observation,
-starting a kernel takes longer than running it. A graph starts all kernels at once (for pi0:
-realtime-vla, arXiv 2510.26742).
+Learners have separate settings (``rlinf_core.algorithms.common.mixed_precision``). For one
+observation, starting a kernel takes longer than running it. A graph starts all kernels at once (for
+pi0: realtime-vla, arXiv 2510.26742).
 """
 
 from __future__ import annotations

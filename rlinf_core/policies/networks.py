@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from rlinf_core.core.errors import PolicyFileError
 from rlinf_core.core.extras import require
 from rlinf_core.policies import lora_files
+from rlinf_core.policies.dataset_statistics import Kind
 from rlinf_core.policies.huggingface import (
     Tokenizer,
     check_horizon,
@@ -19,7 +20,6 @@ from rlinf_core.policies.huggingface import (
     over,
     tokenizer_of,
 )
-from rlinf_core.policies.statistics import Kind
 
 if TYPE_CHECKING:
     from torch import Tensor

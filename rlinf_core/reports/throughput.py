@@ -15,7 +15,7 @@ import numpy as np
 
 from rlinf_core.episodes.messages import NS
 from rlinf_core.episodes.types import Episode
-from rlinf_core.interlock.types import CORRECTING
+from rlinf_core.interlock.takeover import CORRECTING
 
 Z = 1.96  # quantile of a 95 % interval
 RESAMPLES = 2000  # resamples of a bootstrap

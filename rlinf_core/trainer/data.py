@@ -16,6 +16,7 @@ import torch
 
 from rlinf_core.algorithms.common.learner import Learner
 from rlinf_core.algorithms.common.rollout import Rollout
+from rlinf_core.algorithms.common.running_statistics import RunningMoments
 from rlinf_core.algorithms.common.settings import (
     EXPERT,
     REPLAY,
@@ -26,7 +27,6 @@ from rlinf_core.algorithms.common.settings import (
     OnPolicySettings,
     RolloutLength,
 )
-from rlinf_core.algorithms.common.tensors import RunningMoments
 from rlinf_core.core.errors import RecipeError
 from rlinf_core.data.replay import ORIGINS, ReplayBuffer, mix
 from rlinf_core.policies.base import NetworkPolicy

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 
 from rlinf_core.algorithms import algorithm
-from rlinf_core.algorithms.common.computing import compute
 from rlinf_core.algorithms.common.learner import Checkpointed, Learner
+from rlinf_core.algorithms.common.mixed_precision import compute
 from rlinf_core.algorithms.common.offload import Offload
 from rlinf_core.algorithms.common.settings import (
     ROLLOUTS,

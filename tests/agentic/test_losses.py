@@ -14,7 +14,7 @@ import torch
 from pydantic import ValidationError
 
 from rlinf_core.algorithms import algorithm
-from rlinf_core.algorithms.common import rollout as advantages
+from rlinf_core.algorithms.common import advantages
 from rlinf_core.algorithms.common.rollout import Rollout
 from rlinf_core.policies.base import OnPolicyActor
 from rlinf_core.policies.settings import PolicySettings

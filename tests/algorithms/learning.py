@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from rlinf_core.algorithms import algorithm, dagger, dsrl, iql, recap, residual, rlpd, sft
-from rlinf_core.algorithms.common.computing import compute
+from rlinf_core.algorithms.common.mixed_precision import compute
 from rlinf_core.algorithms.common.settings import PLAIN
 from rlinf_core.data.replay import ReplayBuffer, mix
 from rlinf_core.policies import make_policy, policy_kind

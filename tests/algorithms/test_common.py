@@ -5,17 +5,17 @@ import pytest
 import torch
 
 from rlinf_core.algorithms import algorithm, crossq, iql, sft
-from rlinf_core.algorithms.common import rollout as advantages
-from rlinf_core.algorithms.common.learner import Checkpointed, Scalar, adam, optimizer_step, skipped
-from rlinf_core.algorithms.common.on_policy import masked_mean, policy_loss
-from rlinf_core.algorithms.common.tensors import (
+from rlinf_core.algorithms.common import advantages
+from rlinf_core.algorithms.common.image_augmentation import shift_images
+from rlinf_core.algorithms.common.learner import Checkpointed, Scalar
+from rlinf_core.algorithms.common.optimizer import adam, optimizer_step, skipped
+from rlinf_core.algorithms.common.policy_losses import masked_mean, policy_loss
+from rlinf_core.algorithms.common.running_statistics import (
     RunningMoments,
     RunningReturn,
-    next_observations,
-    shift_images,
-    to_tensors,
     update_moments,
 )
+from rlinf_core.algorithms.common.tensors import next_observations, to_tensors
 from rlinf_core.policies import lora
 from tests.algorithms.by_hand import batches
 from tests.algorithms.learning import buffer_of, make

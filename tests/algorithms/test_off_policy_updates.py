@@ -8,8 +8,9 @@ import torch
 from torch.nn import functional as F
 
 from rlinf_core.algorithms import algorithm, crossq, dsrl, rlpd, sac, sac_flow
-from rlinf_core.algorithms.common.learner import polyak_update
-from rlinf_core.algorithms.common.tensors import shift_images, to_tensors
+from rlinf_core.algorithms.common.image_augmentation import shift_images
+from rlinf_core.algorithms.common.optimizer import polyak_update
+from rlinf_core.algorithms.common.tensors import to_tensors
 from tests.algorithms.by_hand import (
     SMALL,
     Adam,

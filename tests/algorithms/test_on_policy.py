@@ -8,15 +8,11 @@ import torch
 
 from rlinf_core.algorithms import algorithm
 from rlinf_core.algorithms.async_ppo import decoupled_loss, interpolated
-from rlinf_core.algorithms.common.on_policy import log_probs_of, policy_loss, to_level, value_loss
-from rlinf_core.algorithms.common.rollout import (
-    combined,
-    gae,
-    group_advantages,
-    normalised,
-    rewards_to_go,
-)
-from rlinf_core.algorithms.common.tensors import RunningReturn, update_moments
+from rlinf_core.algorithms.common.advantages import gae, group_advantages, normalised, rewards_to_go
+from rlinf_core.algorithms.common.on_policy import log_probs_of
+from rlinf_core.algorithms.common.policy_losses import policy_loss, to_level, value_loss
+from rlinf_core.algorithms.common.rollout import combined
+from rlinf_core.algorithms.common.running_statistics import RunningReturn, update_moments
 from rlinf_core.algorithms.dapo import has_gradient_signal, length_penalty
 from rlinf_core.algorithms.grpo import k3
 from rlinf_core.core.errors import RecipeError

@@ -7,7 +7,8 @@ from pydantic import ValidationError
 
 from rlinf_core.algorithms import rlpd, sft
 from rlinf_core.algorithms.common import actor_critic
-from rlinf_core.algorithms.common.tensors import shift_images, to_tensors
+from rlinf_core.algorithms.common.image_augmentation import shift_images
+from rlinf_core.algorithms.common.tensors import to_tensors
 from rlinf_core.data.replay import ReplayBuffer
 from rlinf_core.policies.small import tanh_gaussian
 from rlinf_core.policies.small.tanh_gaussian.policy import Actor, imitation

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from rlinf_core.interlock import ArmReport, Inputs, Mode
-from rlinf_core.interlock.safety_checks import IDLE_S, RELEASE_S, Enabling, OperatorWatch
+from rlinf_core.interlock.takeover import IDLE_S, RELEASE_S, Enabling, OperatorWatch
 from rlinf_core.interlock.types import NS
 from tests.interlock.conftest import TICK_NS, Rig, chunk, joint_limits, limits, release
 

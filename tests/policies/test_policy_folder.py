@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from rlinf_core.deploy.bridge.client import begun, forget, last_policy
+from rlinf_core.deploy.bridge.client import last_policy, partial_download, prune_policies
 from rlinf_core.deploy.bridge.policies import NewestForAll, Policies
 from rlinf_core.deploy.serving.weights import Weights
 from rlinf_core.policies import make_policy, serialization
@@ -63,7 +63,7 @@ def test_a_copy_under_another_version_is_named_once_and_not_served(run, name, ca
     policies.refresh()
     assert policies.newest == 7
     assert last_policy(folder).version == 7
-    forget(folder, 0.0)
+    prune_policies(folder, 0.0)
     assert (folder / name).exists(), "what a person keeps is not removed"
     assert Weights(folder / name).newest.number == 7, "a person may name it; its version is its own"
 
@@ -122,7 +122,7 @@ def test_what_was_cut_on_the_way_is_the_newest_by_number(tmp_path):
     for version, size in ((99_999_999, 5), (100_000_000, 7)):
         (tmp_path / f".{policy_name(version)}.part").write_bytes(bytes(size))
     (tmp_path / f".policy-{'9' * 20}.safetensors.part").write_bytes(bytes(9))
-    assert begun(tmp_path, "") == (100_000_000, 7)
+    assert partial_download(tmp_path, "") == (100_000_000, 7)
 
 
 @pytest.mark.parametrize("step_s", [-3600.0, 3600.0, 86_400.0 * 400])

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rlinf_core.algorithms import ppo
-from rlinf_core.algorithms.common.rollout import gae
+from rlinf_core.algorithms.common.advantages import gae
 from rlinf_core.core.errors import EpisodeError
 from rlinf_core.episodes import read_episode
 from rlinf_core.episodes.spool import Spool

@@ -16,7 +16,7 @@ from geometry_msgs.msg import PoseStamped
 from rlinf_msgs.msg import ActionChunk, EpisodeEvent, SafetyState, TimeStep
 from std_msgs.msg import Bool
 
-from rlinf_core.interlock.safety_checks import OPERATOR_SILENT
+from rlinf_core.interlock.takeover import OPERATOR_SILENT
 from rlinf_core.recipes import load_recipe, station_task
 from rlinf_ros.conversions import action_chunk
 from rlinf_ros.qos import profile

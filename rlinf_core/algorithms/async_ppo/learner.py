@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from rlinf_core.algorithms.async_ppo import Config
-from rlinf_core.algorithms.common.on_policy import log_probs_of, policy_loss
+from rlinf_core.algorithms.common.on_policy import log_probs_of
+from rlinf_core.algorithms.common.policy_losses import policy_loss
 from rlinf_core.algorithms.common.rollout import Rollout
 from rlinf_core.algorithms.ppo.learner import Learner as PPO
 from rlinf_core.policies.encoder import Batch

@@ -17,21 +17,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rlinf_core.algorithms.common.learner import (
-    AVERAGED,
-    Checkpointed,
-    Scalar,
-    adam,
-    optimizer_step,
-    polyak_update,
-)
+from rlinf_core.algorithms.common.image_augmentation import shift_images
+from rlinf_core.algorithms.common.learner import AVERAGED, Checkpointed, Scalar
+from rlinf_core.algorithms.common.optimizer import adam, optimizer_step, polyak_update
+from rlinf_core.algorithms.common.running_statistics import RunningScale
 from rlinf_core.algorithms.common.settings import ActorCriticSettings, TargetNetworkSettings
-from rlinf_core.algorithms.common.tensors import (
-    RunningScale,
-    next_observations,
-    shift_images,
-    to_tensors,
-)
+from rlinf_core.algorithms.common.tensors import next_observations, to_tensors
 from rlinf_core.policies.base import Batch
 from rlinf_core.policies.encoder import Encoder, unreduced
 from rlinf_core.policies.small.flow.policy import FlowActor

@@ -194,7 +194,7 @@ def _check(optimiser: torch.optim.Optimizer, *_: Any) -> None:
     if not _backward[optimiser]:
         raise RlinfError(
             "learner group: an optimiser stepped with the gradient of one process only. Let the "
-            "algorithm step by rlinf_core.algorithms.common.learner.optimizer_step, or learn in "
+            "algorithm step by rlinf_core.algorithms.common.optimizer.optimizer_step, or learn in "
             "one process"
         )
 

@@ -1,24 +1,19 @@
-"""The checkpoint of every learner, and one safe gradient step."""
+"""The interface of learners, and their state in a checkpoint."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial, wraps
+from collections.abc import Callable, Iterator, Mapping
+from functools import wraps
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rlinf_core.algorithms.common.data_parallel import (
-    gather_full,
-    match_sharding,
-    skip_step,
-    synchronised,
-)
+from rlinf_core.algorithms.common.data_parallel import gather_full, match_sharding
+from rlinf_core.algorithms.common.optimizer import skipped
 from rlinf_core.core.errors import RecipeError
 from rlinf_core.policies.base import NetworkPolicy
 from rlinf_core.policies.normalization import Normalisation
@@ -28,8 +23,6 @@ if TYPE_CHECKING:
     from rlinf_core.algorithms.common.rollout import Rollout
 
 AVERAGED = "averaged"  # the module of the actor's moving average
-# one pass over all of a parameter, in a third of the time
-adam = partial(torch.optim.Adam, fused=True)
 
 
 class Learner(Protocol):
@@ -230,16 +223,6 @@ class Scalar(nn.Module):
         return self.log.exp()
 
 
-def anneal(optimiser: torch.optim.Optimizer, rate: float, done: float) -> None:
-    """Set the learning rate on a cosine from ``rate`` to 0, after the fraction ``done``."""
-    for group in optimiser.param_groups:
-        group["lr"] = rate * 0.5 * (1.0 + np.cos(np.pi * min(done, 1.0)))
-
-
-# number of skipped steps
-skipped: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
-
-
 def _reports_skipped(update: Callable[..., dict[str, float]]) -> Callable[..., dict[str, float]]:
     """Wrap ``update`` to report the gradient steps skipped since the start, if any."""
 
@@ -250,42 +233,6 @@ def _reports_skipped(update: Callable[..., dict[str, float]]) -> Callable[..., d
         return metrics | {"skipped_steps": float(count)} if count else metrics
 
     return reported
-
-
-def optimizer_step(optimiser: torch.optim.Optimizer, loss: Tensor, clip: float = np.inf) -> float:
-    """Make one step down ``loss`` with a clipped gradient; return the gradient's norm.
-
-    The norm is that of this optimiser's parameters alone. In a learner group loss, gradient and
-    norm are those of the full batch. A step with a gradient that is not finite is skipped and
-    counted, because it would make every weight NaN. Weights and moments stay.
-    """
-    trained = [p for group in optimiser.param_groups for p in group["params"]]
-    for p in trained:
-        p.grad = None  # like zero_grad, in a tenth of its time
-    synchronised(optimiser, loss).backward()
-    parameters = [p for p in trained if p.grad is not None]
-    norm = nn.utils.get_total_norm([p.grad for p in parameters])
-    of_all = gather_full(norm)
-    if not of_all.isfinite():
-        skipped[optimiser] = skipped.get(optimiser, 0) + 1
-        skip_step(optimiser)
-        return float(of_all)
-    if not np.isfinite(clip):
-        optimiser.step()
-        return 0.0
-    if norm.device.type != "cpu" or not of_all <= clip:  # other devices would have to be waited for
-        nn.utils.clip_grads_with_norm_(parameters, clip, norm)
-    optimiser.step()
-    return float(of_all)
-
-
-def polyak_update(target: Iterable[Tensor], online: Iterable[Tensor], rate: float) -> None:
-    """Move target parameters towards the online ones: t + rate (o - t).
-
-    An online parameter may be sharded (FSDP2); then all processes call this together.
-    """
-    with torch.no_grad():
-        torch._foreach_lerp_(list(target), [gather_full(value) for value in online], rate)
 
 
 def _moments(optimiser: torch.optim.Optimizer) -> dict[str, Any]:

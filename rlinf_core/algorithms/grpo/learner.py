@@ -11,15 +11,15 @@ import copy
 import torch
 from torch import Tensor
 
-from rlinf_core.algorithms.common.on_policy import (
-    OnPolicy,
+from rlinf_core.algorithms.common.advantages import EPSILON, group_advantages
+from rlinf_core.algorithms.common.on_policy import OnPolicy, log_probs_of
+from rlinf_core.algorithms.common.policy_losses import (
     bounded_exp,
     importance,
-    log_probs_of,
     policy_loss,
     truncated_loss,
 )
-from rlinf_core.algorithms.common.rollout import EPSILON, Rollout, group_advantages
+from rlinf_core.algorithms.common.rollout import Rollout
 from rlinf_core.algorithms.grpo import Config
 from rlinf_core.policies.encoder import Batch
 from rlinf_core.policies.sharding import all_sum, world_size

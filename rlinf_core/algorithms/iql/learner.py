@@ -12,14 +12,10 @@ import torch
 from torch import Tensor
 
 from rlinf_core.algorithms.common.actor_critic import Critics, critic_loss, gammas
-from rlinf_core.algorithms.common.learner import (
-    Checkpointed,
-    adam,
-    anneal,
-    optimizer_step,
-    polyak_update,
-)
-from rlinf_core.algorithms.common.tensors import next_observations, shift_images, to_tensors
+from rlinf_core.algorithms.common.image_augmentation import shift_images
+from rlinf_core.algorithms.common.learner import Checkpointed
+from rlinf_core.algorithms.common.optimizer import adam, anneal, optimizer_step, polyak_update
+from rlinf_core.algorithms.common.tensors import next_observations, to_tensors
 from rlinf_core.algorithms.iql import Config
 from rlinf_core.policies.encoder import Encoder
 from rlinf_core.policies.small.gaussian.policy import Value

@@ -9,9 +9,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rlinf_core.algorithms.common.on_policy import OnPolicy, masked_mean, value_loss
-from rlinf_core.algorithms.common.rollout import Rollout, gae, normalised, token_advantages
-from rlinf_core.algorithms.common.tensors import RunningReturn
+from rlinf_core.algorithms.common.advantages import gae, normalised, token_advantages
+from rlinf_core.algorithms.common.on_policy import OnPolicy
+from rlinf_core.algorithms.common.policy_losses import masked_mean, value_loss
+from rlinf_core.algorithms.common.rollout import Rollout
+from rlinf_core.algorithms.common.running_statistics import RunningReturn
 from rlinf_core.algorithms.ppo import Config
 from rlinf_core.policies.encoder import Batch
 from rlinf_core.policies.sharding import mean

@@ -16,13 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rlinf_core.algorithms.common.actor_critic import gammas
-from rlinf_core.algorithms.common.learner import (
-    Checkpointed,
-    adam,
-    anneal,
-    optimizer_step,
-    polyak_update,
-)
+from rlinf_core.algorithms.common.learner import Checkpointed
+from rlinf_core.algorithms.common.optimizer import adam, anneal, optimizer_step, polyak_update
 from rlinf_core.algorithms.common.tensors import next_observations, to_tensors
 from rlinf_core.algorithms.recap import Config
 from rlinf_core.policies.base import Batch

@@ -9,13 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from rlinf_core.algorithms.common.advantages import group_advantages, normalised, rewards_to_go
 from rlinf_core.algorithms.common.on_policy import log_probs_of
-from rlinf_core.algorithms.common.rollout import (
-    Rollout,
-    group_advantages,
-    normalised,
-    rewards_to_go,
-)
+from rlinf_core.algorithms.common.rollout import Rollout
 from rlinf_core.algorithms.grpo.learner import Learner as GRPO
 from rlinf_core.algorithms.reinforce import Config
 from rlinf_core.policies.encoder import Batch

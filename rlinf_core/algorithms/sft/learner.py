@@ -8,8 +8,10 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from rlinf_core.algorithms.common.learner import Checkpointed, adam, anneal, optimizer_step
-from rlinf_core.algorithms.common.tensors import shift_images, to_tensors
+from rlinf_core.algorithms.common.image_augmentation import shift_images
+from rlinf_core.algorithms.common.learner import Checkpointed
+from rlinf_core.algorithms.common.optimizer import adam, anneal, optimizer_step
+from rlinf_core.algorithms.common.tensors import to_tensors
 from rlinf_core.algorithms.sft import Config
 from rlinf_core.policies import lora
 from rlinf_core.policies.base import Batch, NetworkPolicy, Policy

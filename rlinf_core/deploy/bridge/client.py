@@ -43,7 +43,7 @@ from rlinf_core.deploy.bridge import (
 from rlinf_core.deploy.bridge import bridge_pb2 as pb
 from rlinf_core.deploy.bridge.credentials import TOKEN_KEY, read_token
 from rlinf_core.deploy.bridge.fleet import Credentials
-from rlinf_core.deploy.bridge.policy_parts import Bytes, decoded
+from rlinf_core.deploy.bridge.policy_parts import Bytes, decode
 from rlinf_core.episodes.checksums import SUMS, file_sha256, file_state, is_plain, verify
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.policies.serialization import NAMED, policy_files, policy_name, policy_version
@@ -251,7 +251,7 @@ class BridgeClient:
         self._stub = bridge_pb2_grpc.BridgeStub(self._channel)
         next_policy = f"/{SERVICE}/NextPolicy"
         self._next_policy = self._channel.unary_stream(
-            next_policy, pb.PolicyRequest.SerializeToString, decoded
+            next_policy, pb.PolicyRequest.SerializeToString, decode
         )
         self._name = ((STATION_KEY, station), (INSTANCE_KEY, instance))
         self._tokens = () if credentials else tuple(tokens)

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlinf_core.core.errors import PolicyFileError, escape_ascii
+from rlinf_core.policies.dataset_statistics import Kind
 from rlinf_core.policies.huggingface import read_json
-from rlinf_core.policies.statistics import Kind
 
 if TYPE_CHECKING:
     from torch import Tensor

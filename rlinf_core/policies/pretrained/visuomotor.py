@@ -16,7 +16,14 @@ import torch
 from torch import Tensor, nn
 
 from rlinf_core.core.errors import PolicyFileError, SpecError, escape_ascii
+from rlinf_core.policies.action_units import ActionUnits
 from rlinf_core.policies.base import ActionChunk, Batch, NetworkPolicy, Observation
+from rlinf_core.policies.dataset_statistics import (
+    FixedNormalisation,
+    Kind,
+    load_statistics,
+    picture_ranges,
+)
 from rlinf_core.policies.encoder import MEAN, STD
 from rlinf_core.policies.huggingface import check_horizon, filled, load_weights, over, tokenizer_of
 from rlinf_core.policies.networks import Published
@@ -24,7 +31,6 @@ from rlinf_core.policies.normalization import Normalisation
 from rlinf_core.policies.pretrained import lerobot
 from rlinf_core.policies.pretrained.resnet import LAYERS
 from rlinf_core.policies.settings import VisuomotorSettings
-from rlinf_core.policies.statistics import Given, Kind, Units, picture_ranges, take
 from rlinf_core.specs.arrays import StationSpec
 
 STATE, ENVIRONMENT, ACTION, PICTURES = (
@@ -137,8 +143,8 @@ class Visuomotor(NetworkPolicy):
         kinds: tuple[Kind, Kind, Kind] = self.measured_by, self.measured_by, "deviations"
         names = tuple(image.name for image in spec.images)
         self.normalisation, self.units = (
-            (Given if given else Normalisation)(spec),
-            Units(spec.action, given),
+            (FixedNormalisation if given else Normalisation)(spec),
+            ActionUnits(spec.action, given),
         )
         if begins and config.checkpoint:
             network, kinds, names = self._published(Path(config.checkpoint))
@@ -149,7 +155,7 @@ class Visuomotor(NetworkPolicy):
         self.network, self.pictures = network.eval(), Pictures(names)
         if begins and given:
             path = Path(config.statistics)
-            take(
+            load_statistics(
                 path,
                 kinds[:2],
                 spec,

@@ -21,9 +21,9 @@ import torch
 from torch import distributed as dist
 
 from rlinf_core.algorithms import algorithm
-from rlinf_core.algorithms.common.computing import compute
 from rlinf_core.algorithms.common.data_parallel import Strategy, parallelise, update_weights
 from rlinf_core.algorithms.common.learner import AVERAGED
+from rlinf_core.algorithms.common.mixed_precision import compute
 from rlinf_core.algorithms.common.offload import Offload
 from rlinf_core.algorithms.common.rollout import Rollout
 from rlinf_core.algorithms.common.settings import PLAIN, AlgorithmSettings, Computing

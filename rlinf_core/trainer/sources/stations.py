@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlinf_core.algorithms.common.settings import RolloutLength
 from rlinf_core.deploy.bridge import server
-from rlinf_core.deploy.bridge.client import forget
+from rlinf_core.deploy.bridge.client import prune_policies
 from rlinf_core.deploy.bridge.server import BridgeServer
 from rlinf_core.deploy.releases import Release
 from rlinf_core.deploy.releases import overview as release_metrics
@@ -112,7 +112,7 @@ class Stations(Source):
         self.watch.turn(self.server.newest, dict(self.server.stations))
         if self.last_version != self.server.newest:
             self.last_version = self.server.newest
-            forget(
+            prune_policies(
                 self.server.policies, self.policies_gb, self.last_version, *self.releases.needed()
             )
         return Experience()

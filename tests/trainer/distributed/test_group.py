@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from rlinf_core.algorithms import algorithm, sft
-from rlinf_core.algorithms.common.computing import compute
 from rlinf_core.algorithms.common.data_parallel import parallelise
+from rlinf_core.algorithms.common.mixed_precision import compute
 from rlinf_core.algorithms.common.rollout import Rollout
 from rlinf_core.algorithms.common.settings import PLAIN, Computing
 from rlinf_core.core.errors import RecipeError, RlinfError

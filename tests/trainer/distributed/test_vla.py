@@ -16,8 +16,8 @@ from torch.multiprocessing import start_processes
 pytest.importorskip("transformers", reason="the extra vla: transformers has none for Python 3.10")
 
 from rlinf_core.algorithms import sft
-from rlinf_core.algorithms.common.computing import compute
 from rlinf_core.algorithms.common.data_parallel import parallelise, update_weights
+from rlinf_core.algorithms.common.mixed_precision import compute
 from rlinf_core.algorithms.common.settings import Computing
 from rlinf_core.policies import make_policy, policy_kind, tiny
 from rlinf_core.policies.base import Observation

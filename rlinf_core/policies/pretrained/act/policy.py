@@ -21,6 +21,7 @@ from rlinf_core.core.errors import PolicyFileError
 from rlinf_core.policies import sharding
 from rlinf_core.policies.base import Batch
 from rlinf_core.policies.chunking import DECAY
+from rlinf_core.policies.dataset_statistics import Kind
 from rlinf_core.policies.pretrained.act import Config
 from rlinf_core.policies.pretrained.resnet import FEATURES, FrozenBatchNorm, ResNet
 from rlinf_core.policies.pretrained.visuomotor import (
@@ -31,7 +32,6 @@ from rlinf_core.policies.pretrained.visuomotor import (
     picture_shapes,
     size_of,
 )
-from rlinf_core.policies.statistics import Kind
 from rlinf_core.specs.arrays import StationSpec
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu}

@@ -13,6 +13,7 @@ import torch
 from torch.nn import functional as F
 
 from rlinf_core.policies.base import Batch
+from rlinf_core.policies.dataset_statistics import FixedNormalisation
 from rlinf_core.policies.encoder import in_the_middle
 from rlinf_core.policies.flow_matching import WithExpert
 from rlinf_core.policies.huggingface import Tokenizer, padded, sentence_of
@@ -20,7 +21,6 @@ from rlinf_core.policies.networks import NetworkFactory
 from rlinf_core.policies.pretrained.openpi import MAKER
 from rlinf_core.policies.pretrained.pi05 import Config
 from rlinf_core.policies.pretrained.pi05.network import FACTORY
-from rlinf_core.policies.statistics import Given
 from rlinf_core.specs import arrays
 from rlinf_core.specs.arrays import StationSpec
 
@@ -68,7 +68,7 @@ class Pi05(WithExpert):
         state = self.normalisation.normalised(batch["vectors"]) / QUANTILE
         if self.config.pad_state:
             state = F.pad(state, (0, self.room[0] - state.shape[-1]))
-        least = -1 if isinstance(self.normalisation, Given) else 0
+        least = -1 if isinstance(self.normalisation, FixedNormalisation) else 0
         bins = (torch.bucketize(state, edges, right=True) - 1).clamp(min=least).tolist()
         rows = [bytes(row) for row in batch[arrays.NAME].numpy(force=True)]
         sentences = [

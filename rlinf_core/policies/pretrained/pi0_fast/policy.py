@@ -17,14 +17,15 @@ from torch.nn import functional as F
 from rlinf_core.core.errors import SpecError
 from rlinf_core.policies import sharding
 from rlinf_core.policies.action_tokens import ActionTokens, Prompt
+from rlinf_core.policies.action_units import ActionUnits
 from rlinf_core.policies.base import ActionChunk, Batch, Observation
+from rlinf_core.policies.dataset_statistics import FixedNormalisation, load_statistics
 from rlinf_core.policies.encoder import in_the_middle
 from rlinf_core.policies.huggingface import Tokenizer, padded, sentence_of
 from rlinf_core.policies.networks import NetworkFactory
 from rlinf_core.policies.normalization import Normalisation
 from rlinf_core.policies.pretrained.pi0_fast import Config
 from rlinf_core.policies.pretrained.pi0_fast.network import FACTORY
-from rlinf_core.policies.statistics import Given, Units, take
 from rlinf_core.specs import arrays
 from rlinf_core.specs.arrays import StationSpec
 
@@ -58,8 +59,8 @@ class Pi0Fast(ActionTokens):
         super().__init__(spec, config, network, tokenizer)
         given = bool(config.statistics)
         self.normalisation, self.units = (
-            (Given if given else Normalisation)(spec),
-            Units(spec.action, given),
+            (FixedNormalisation if given else Normalisation)(spec),
+            ActionUnits(spec.action, given),
         )
         self.actions = self.network.action_tokenizer
         if network is not None:
@@ -70,7 +71,7 @@ class Pi0Fast(ActionTokens):
                 (published.state if published else None) or "deviations",
                 (published.action if published else None) or "deviations",
             )
-            take(
+            load_statistics(
                 Path(config.statistics),
                 kinds,
                 spec,

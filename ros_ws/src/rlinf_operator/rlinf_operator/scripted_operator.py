@@ -22,7 +22,7 @@ from rlinf_msgs.srv import ResetFault
 from std_msgs.msg import Bool
 
 from rlinf_core.core.errors import RlinfError
-from rlinf_core.interlock.safety_checks import OPERATOR_SILENT
+from rlinf_core.interlock.takeover import OPERATOR_SILENT
 from rlinf_core.specs.topics import of_arms
 from rlinf_core.tasks.scripts import make_script
 from rlinf_core.tasks.task import Task

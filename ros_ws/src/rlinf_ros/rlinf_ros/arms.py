@@ -16,7 +16,7 @@ from rlinf_msgs.msg import SafetyState
 from std_msgs.msg import Empty
 from std_srvs.srv import SetBool
 
-from rlinf_core.interlock.safety_checks import OTHER
+from rlinf_core.interlock.safety_checks import ARM_PREFIX
 from rlinf_core.specs.topics import of_arms
 from rlinf_ros.qos import publisher, subscription
 
@@ -95,7 +95,7 @@ def together(states: Iterable[SafetyState]) -> SafetyState:
         states,
         key=lambda state: (
             SEVEREST.index(state.state),
-            state.cause.startswith(OTHER),
+            state.cause.startswith(ARM_PREFIX),
             state.source != "operator",
         ),
     )

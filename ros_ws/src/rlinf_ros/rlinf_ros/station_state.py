@@ -25,7 +25,7 @@ from rlinf_msgs.msg import PolicyStatus, SafetyState, TrainerStatus
 from rlinf_core.core.errors import RlinfError
 from rlinf_core.core.ros import MULTICAST, network_trouble, shell_domain
 from rlinf_core.interlock import Mode
-from rlinf_core.interlock.safety_checks import OPERATOR_SILENT
+from rlinf_core.interlock.takeover import OPERATOR_SILENT
 from rlinf_core.recipes.schema import Station
 from rlinf_ros.arms import subscribe_safety
 

@@ -15,7 +15,8 @@ from rlinf_msgs.msg import Applied, EpisodeEvent, PolicyStatus, SafetyState, Tra
 from std_msgs.msg import String
 
 from rlinf_core.core.atomic_io import append_line, replace_text
-from rlinf_core.interlock.types import OPERATOR, Mode, takeover
+from rlinf_core.interlock.takeover import takeover
+from rlinf_core.interlock.types import OPERATOR, Mode
 from rlinf_ros.arms import subscribe_arms
 from rlinf_ros.qos import subscription
 

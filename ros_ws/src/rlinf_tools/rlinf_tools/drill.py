@@ -34,8 +34,8 @@ from rlinf_core.core.errors import RecipeError, RlinfError, nearest
 from rlinf_core.core.paths import shared
 from rlinf_core.interlock import Mode, Pose
 from rlinf_core.interlock.latch import exclusive_command
-from rlinf_core.interlock.safety_checks import OPERATOR_SILENT
 from rlinf_core.interlock.scenarios import Scenario, load
+from rlinf_core.interlock.takeover import OPERATOR_SILENT
 from rlinf_core.launch.graph import Process
 from rlinf_core.launch.supervisor import only_station
 from rlinf_interlock.safety_messages import to_pose

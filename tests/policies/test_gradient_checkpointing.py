@@ -11,7 +11,7 @@ import torch
 pytest.importorskip("transformers", reason="the extra vla: transformers has none for Python 3.10")
 
 from rlinf_core.algorithms import algorithm
-from rlinf_core.algorithms.common.computing import compute
+from rlinf_core.algorithms.common.mixed_precision import compute
 from rlinf_core.algorithms.common.settings import Computing
 from rlinf_core.algorithms.sft import Config as SFTConfig
 from rlinf_core.algorithms.sft import Learner as SFT

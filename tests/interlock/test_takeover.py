@@ -5,7 +5,7 @@ from random import Random
 import numpy as np
 
 from rlinf_core.interlock import Mode
-from rlinf_core.interlock.types import AUTONOMOUS, CORRECTING, PAUSED, TABLE, takeover
+from rlinf_core.interlock.takeover import AUTONOMOUS, CORRECTING, PAUSED, TRANSITIONS, takeover
 from tests.interlock.conftest import HOME, S9, Rig, chunk, limits, release
 
 HANDOVERS, TICKS = 1000, 10  # each way; ticks of an action
@@ -63,7 +63,7 @@ def test_s16_at_a_thousand_handovers_each_way_the_command_keeps_to_its_accelerat
     assert (
         {(AUTONOMOUS, CORRECTING), (CORRECTING, PAUSED), (PAUSED, AUTONOMOUS)}
         <= changes_of_hands
-        <= TABLE.keys()
+        <= TRANSITIONS.keys()
     )
     tick = hands.rig.limits.tick
     velocity = np.diff(hands.targets, axis=0) / tick
@@ -96,7 +96,7 @@ def test_s16_a_person_who_rests_is_followed_through_a_pause_too(rig):
 
 
 def test_the_table_has_no_way_from_a_person_to_the_policy_but_through_a_pause():
-    assert (CORRECTING, AUTONOMOUS) not in TABLE
+    assert (CORRECTING, AUTONOMOUS) not in TRANSITIONS
     assert [takeover(source) for source in ("policy", "operator", "")] == [
         AUTONOMOUS,
         CORRECTING,

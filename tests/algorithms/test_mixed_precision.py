@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from rlinf_core.algorithms import algorithms
-from rlinf_core.algorithms.common import computing
-from rlinf_core.algorithms.common.computing import compute, networks
+from rlinf_core.algorithms.common import mixed_precision
+from rlinf_core.algorithms.common.mixed_precision import compute, networks
 from rlinf_core.algorithms.common.settings import Computing
 from rlinf_core.core.errors import RlinfError
 from rlinf_core.policies.base import Observation
@@ -137,7 +137,7 @@ def test_it_learns_in_bfloat16(run, settings):
 )
 def test_traced_losses_are_those_of_eager_ones(name, monkeypatch, dynamo):
     """By torch.compile's tracing alone, without a compiler behind it."""
-    monkeypatch.setattr(computing, "BACKEND", "aot_eager")
+    monkeypatch.setattr(mixed_precision, "BACKEND", "aot_eager")
     assert_compiled(name, COMPILED, 1e-5)
 
 
@@ -149,7 +149,7 @@ def test_traced_losses_are_those_of_eager_ones(name, monkeypatch, dynamo):
 )
 def test_so_are_compiled_ones(name, how, tolerance, dynamo):
     try:
-        check_compiles(torch.device("cpu"), computing.BACKEND)
+        check_compiles(torch.device("cpu"), mixed_precision.BACKEND)
     except RlinfError as error:
         pytest.skip(str(error))
     assert_compiled(name, how, tolerance)
@@ -258,7 +258,7 @@ def test_a_machine_that_cannot_compile_is_refused_in_words(monkeypatch, dynamo):
             RlinfError, match=r"learner.compile: .* needs a C\+\+ compiler \(g\+\+\) for cpu; got"
         ):
             compute(alone("sft"), COMPILED)
-    monkeypatch.setattr(computing, "BACKEND", "no_such_backend")
+    monkeypatch.setattr(mixed_precision, "BACKEND", "no_such_backend")
     with pytest.raises(
         RlinfError, match="learner.compile: .*no_such_backend.* set learner.compile to false"
     ):
@@ -269,8 +269,8 @@ def test_a_network_that_cannot_be_compiled_says_so(monkeypatch, dynamo):
     def broken(graph, inputs):
         raise ValueError("no")
 
-    monkeypatch.setattr(computing, "BACKEND", broken)
-    monkeypatch.setattr(computing, "check_compiles", lambda *_: None)
+    monkeypatch.setattr(mixed_precision, "BACKEND", broken)
+    monkeypatch.setattr(mixed_precision, "check_compiles", lambda *_: None)
     learner = alone("sft")
     compute(learner, COMPILED)
     with pytest.raises(

@@ -1,91 +1,25 @@
-"""A learner's computing: in bfloat16, compiled, or with gradient checkpointing.
+"""A learner's updates in bfloat16, compiled by torch.compile, or with gradient checkpointing.
 
-The first two end at a network's output, which is float32. All that algorithms compute from it
-(log-probabilities, advantages, targets, losses) is therefore float32 too. All three end with the
-update: inference uses the plain network. Gradient checkpointing (Chen et al. 2016, arXiv
-1604.06174) is torch's own: layers are recomputed in the backward pass. A layer writes into a cache
-of keys and values, such as the prefix of an action expert, the first time alone.
+bfloat16 and compilation end at a network's output, which is float32. Log-probabilities, advantages,
+targets and losses are therefore float32 too. All three apply only during an update: inference uses
+the plain network.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
+from torch import nn
 
+from rlinf_core.algorithms.common.gradient_checkpointing import Forward, recomputing
 from rlinf_core.algorithms.common.learner import Checkpointed
 from rlinf_core.algorithms.common.settings import Computing
 from rlinf_core.core.errors import RlinfError
 from rlinf_core.policies.inference import layers
 from rlinf_core.policies.settings import PretrainedSettings
 from rlinf_core.policies.torch_device import check_bfloat16, check_compiles
-
-CACHE = "past_key_values"  # transformers' name
-Forward = Callable[..., Any]
-
-
-def recomputing(forward: Forward) -> Forward:
-    """Wrap ``forward`` to keep only its inputs for the backward pass."""
-
-    def called(*inputs: Any, **named: Any) -> Any:
-        if not torch.is_grad_enabled():
-            return forward(*inputs, **named)
-        if named.get(CACHE) is not None:
-            named[CACHE] = WrittenOnce(named[CACHE])
-            return checkpoint(
-                _again, forward, named.pop(CACHE), *inputs, use_reentrant=False, **named
-            )
-        return checkpoint(forward, *inputs, use_reentrant=False, **named)
-
-    return called
-
-
-def _again(forward: Forward, cache: WrittenOnce, *inputs: Any, **named: Any) -> Any:
-    cache.begin()
-    return forward(*inputs, **named, **{CACHE: cache})
-
-
-class WrittenOnce:
-    """A cache for one layer that keeps only the first addition.
-
-    Later additions are joined to the earlier content without being stored.
-    """
-
-    def __init__(self, cache: Any) -> None:
-        self._cache, self._times = cache, 0
-        self._before: dict[int, tuple[Tensor, Tensor] | None] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._cache, name)
-
-    def begin(self) -> None:
-        """Begin the layer's computation, or its recomputation."""
-        self._times += 1
-
-    def update(
-        self, keys: Tensor, values: Tensor, layer: int, *more: Any, **named: Any
-    ) -> tuple[Tensor, Tensor]:
-        """Return all keys and values of a layer, the new ones last, like transformers'
-        ``Cache``.
-        """
-        if self._times == 1:
-            self._before[layer] = self._cached(layer)
-            joined: tuple[Tensor, Tensor] = self._cache.update(keys, values, layer, *more, **named)
-            return joined
-        before = self._before[layer]
-        if before is None:
-            return keys, values
-        return torch.cat([before[0], keys], dim=-2), torch.cat([before[1], values], dim=-2)
-
-    def _cached(self, layer: int) -> tuple[Tensor, Tensor] | None:
-        if layer >= len(self._cache.layers) or not self._cache.get_seq_length(layer):
-            return None
-        layer_cache = self._cache.layers[layer]
-        return layer_cache.keys, layer_cache.values
-
 
 BACKEND = "inductor"  # backend of torch.compile
 

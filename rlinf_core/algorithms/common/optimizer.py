@@ -1,0 +1,62 @@
+"""Adam, the gradient step with gradient clipping, learning-rate annealing and Polyak averages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rlinf_core.algorithms.common.data_parallel import gather_full, skip_step, synchronised
+
+# one pass over all of a parameter, in a third of the time
+adam = partial(torch.optim.Adam, fused=True)
+
+
+def anneal(optimiser: torch.optim.Optimizer, rate: float, done: float) -> None:
+    """Set the learning rate on a cosine from ``rate`` to 0, after the fraction ``done``."""
+    for group in optimiser.param_groups:
+        group["lr"] = rate * 0.5 * (1.0 + np.cos(np.pi * min(done, 1.0)))
+
+
+# steps that were skipped because their gradient was not finite
+skipped: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
+
+
+def optimizer_step(optimiser: torch.optim.Optimizer, loss: Tensor, clip: float = np.inf) -> float:
+    """Make one step down ``loss`` with a clipped gradient; return the gradient's norm.
+
+    The norm is that of this optimiser's parameters alone. In a learner group loss, gradient and
+    norm are those of the full batch. A step with a gradient that is not finite is skipped and
+    counted, because it would make every weight NaN. Weights and moments stay.
+    """
+    trained = [p for group in optimiser.param_groups for p in group["params"]]
+    for p in trained:
+        p.grad = None  # like zero_grad, in a tenth of its time
+    synchronised(optimiser, loss).backward()
+    parameters = [p for p in trained if p.grad is not None]
+    norm = nn.utils.get_total_norm([p.grad for p in parameters])
+    of_all = gather_full(norm)
+    if not of_all.isfinite():
+        skipped[optimiser] = skipped.get(optimiser, 0) + 1
+        skip_step(optimiser)
+        return float(of_all)
+    if not np.isfinite(clip):
+        optimiser.step()
+        return 0.0
+    if norm.device.type != "cpu" or not of_all <= clip:  # other devices would have to be waited for
+        nn.utils.clip_grads_with_norm_(parameters, clip, norm)
+    optimiser.step()
+    return float(of_all)
+
+
+def polyak_update(target: Iterable[Tensor], online: Iterable[Tensor], rate: float) -> None:
+    """Move target parameters towards the online ones: t + rate (o - t).
+
+    An online parameter may be sharded (FSDP2); then all processes call this together.
+    """
+    with torch.no_grad():
+        torch._foreach_lerp_(list(target), [gather_full(value) for value in online], rate)
