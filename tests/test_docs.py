@@ -1,5 +1,6 @@
 """The documentation says what the code says."""
 
+import ast
 import json
 import re
 import subprocess
@@ -369,6 +370,29 @@ def test_pages_of_the_design_name_modules_that_exist():
         ):
             is_copy = path.startswith("robots/mine/")  # the reader's copy of a robot's folder
             assert is_copy or (ROOT / path).exists(), f"{page.name}: {path}"
+
+
+WHERE = re.findall(
+    r"^\| (.+?) \| `(.+?)` \| `(.+?)` \|$", (ROOT / "docs/contribute/where.md").read_text(), re.M
+)
+
+
+@pytest.mark.parametrize("question, file, name", WHERE)
+def test_where_is_what_names_a_file_and_a_definition_in_it(question, file, name):
+    tree = ast.parse((ROOT / file).read_text())
+    defined = {getattr(node, "name", "") for node in tree.body}
+    defined |= {
+        target.id
+        for node in tree.body
+        if isinstance(node, ast.Assign | ast.AnnAssign)
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if isinstance(target, ast.Name)
+    }
+    assert name in defined
+
+
+def test_where_is_what_answers_every_question_once():
+    assert len(WHERE) == len({question for question, _, _ in WHERE}) > 35
 
 
 def test_the_safety_page_has_every_requirement_and_trap_and_names_tests_that_exist():

@@ -21,7 +21,7 @@ from rlinf_core.core.errors import SpecError
 from rlinf_core.policies import sharding
 from rlinf_core.policies.base import ActionChunk, Batch, Observation, OnPolicyActor
 from rlinf_core.policies.huggingface import Tokenizer, sentence_of, tokenizer_of
-from rlinf_core.policies.lora import inject, of_base
+from rlinf_core.policies.lora import inject, is_base_weight
 from rlinf_core.policies.networks import NetworkFactory, Published
 from rlinf_core.policies.settings import TokenSettings
 from rlinf_core.specs.arrays import StationSpec
@@ -110,7 +110,7 @@ class ActionTokens(OnPolicyActor):
 
     def is_frozen(self, name: str) -> bool:
         """See ``NetworkPolicy``: the weights under adapters."""
-        return bool(self.config.lora.rank) and of_base(name)
+        return bool(self.config.lora.rank) and is_base_weight(name)
 
     @property
     @abstractmethod

@@ -27,7 +27,7 @@ from rlinf_core.policies.base import ActionChunk, Batch, Observation, OnPolicyAc
 from rlinf_core.policies.dataset_statistics import FixedNormalisation, Kind, load_statistics
 from rlinf_core.policies.encoder import Head, mlp
 from rlinf_core.policies.huggingface import Tokenizer, sentence_of, tokenizer_of
-from rlinf_core.policies.lora import inject, of_base
+from rlinf_core.policies.lora import inject, is_base_weight
 from rlinf_core.policies.networks import NetworkFactory, Published
 from rlinf_core.policies.normalization import BOUND, Normalisation
 from rlinf_core.policies.real_time_chunking import Continuation, guided
@@ -150,7 +150,7 @@ class FlowMatching(OnPolicyActor):
 
     def is_frozen(self, name: str) -> bool:
         """See ``NetworkPolicy``: the weights under adapters, and a frozen vision-language model."""
-        return name in self._frozen or (bool(self.config.lora.rank) and of_base(name))
+        return name in self._frozen or (bool(self.config.lora.rank) and is_base_weight(name))
 
     @abstractmethod
     def measure(self) -> None:

@@ -4,7 +4,7 @@ They are for published networks and for a small policy's linear layers. A file w
 no other weights of the network. Those are in ``base-<hash>.safetensors`` beside it, written once.
 Each later version is therefore small. The same holds for a policy that chooses the noise of a
 frozen network. LoRA is W + (alpha / rank) B A (Hu et al. 2021, arXiv 2106.09685): W is frozen, B
-(out, rank) begins at zero, A (rank, in) at random. A small policy's adapters (``adapted``) are
+(out, rank) begins at zero, A (rank, in) at random. A small policy's adapters (``with_adapters``) are
 merged into a plain policy, and that one is played and saved.
 """
 
@@ -53,12 +53,12 @@ def inject(network: Any, lora: Lora, seed: int = 0) -> None:
         )
 
 
-def of_base(name: str) -> bool:
+def is_base_weight(name: str) -> bool:
     """Return True if adapters freeze the weight of this name, in a policy with adapters."""
     return name.startswith(NETWORK) and ADAPTER not in name
 
 
-def keep_base(frozen: Weights, metadata: dict[str, str], folder: Path) -> str:
+def save_base(frozen: Weights, metadata: dict[str, str], folder: Path) -> str:
     """Write frozen weights and their metadata, unless the file exists, and return their hash."""
     from safetensors.torch import save_file
 
@@ -69,7 +69,7 @@ def keep_base(frozen: Weights, metadata: dict[str, str], folder: Path) -> str:
     return digest
 
 
-def base(policy: Path, digest: str) -> tuple[Weights, dict[str, str]]:
+def load_base(policy: Path, digest: str) -> tuple[Weights, dict[str, str]]:
     """Load the weights with this hash, and their metadata, from beside the policy's file.
 
     Raises:
@@ -126,7 +126,7 @@ def _digest(weights: Weights, metadata: dict[str, str]) -> str:
 P = TypeVar("P", bound="nn.Module")
 
 
-def adapted(policy: P, rank: int, seed: int = 0) -> P:
+def with_adapters(policy: P, rank: int, seed: int = 0) -> P:
     """Return a copy of the policy with trainable adapters on every linear layer.
 
     Their alpha is twice the rank. All other weights are frozen.

@@ -167,7 +167,7 @@ def save_policy(
             for key in [*metadata]
             if key not in PER_FILE_KEYS and len(metadata[key]) > LONG
         }
-        metadata["base"] = lora.keep_base(frozen, base_metadata, path.parent)
+        metadata["base"] = lora.save_base(frozen, base_metadata, path.parent)
     return write_atomically(
         path, lambda temporary: save_file(weights, temporary, metadata), durable
     )
@@ -223,7 +223,7 @@ def _load(path: str | Path, station: StationSpec | None) -> NetworkPolicy:
             f"policy {path}: expected format {FORMAT}, got {metadata.get('format')!r}"
         )
     if "base" in metadata:
-        frozen, base_metadata = lora.base(Path(path), metadata["base"])
+        frozen, base_metadata = lora.load_base(Path(path), metadata["base"])
         weights, metadata = weights | frozen, metadata | base_metadata
     described, spec = _described(path, metadata)
     with encoder.rebuilt(), kinds_from_file():

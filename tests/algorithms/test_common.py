@@ -304,7 +304,8 @@ def test_adapters_weigh_twice_their_rank_and_are_drawn_by_their_seed(rank):
             change, 2.0 * layer.lora_B["default"].weight @ layer.lora_A["default"].weight, atol=1e-6
         )
     unsaid, zero, other = (
-        dict(lora.adapted(make(), rank, *seed).named_parameters()) for seed in ((), (0,), (4,))
+        dict(lora.with_adapters(make(), rank, *seed).named_parameters())
+        for seed in ((), (0,), (4,))
     )
     drawn = [name for name in zero if "lora_A" in name]
     assert drawn and all(torch.equal(unsaid[name], zero[name]) for name in drawn)
@@ -316,7 +317,7 @@ def test_adapting_draws_nothing_from_others_random_numbers():
     expected = torch.rand(1)
     policy = make()
     torch.manual_seed(5)
-    lora.adapted(policy, 2)
+    lora.with_adapters(policy, 2)
     assert torch.equal(torch.rand(1), expected)
 
 

@@ -52,7 +52,7 @@ def test_the_merged_policy_is_w_plus_scaled_b_a(kind, data):
 def test_it_begins_as_the_policy_and_ends_as_its_adapters(data):
     actor, random = make(), np.random.default_rng(0)
     batch = to_tensors(data.sample(8, random))
-    assert torch.equal(lora.adapted(actor, 4)(batch)[0], actor(batch)[0])
+    assert torch.equal(lora.with_adapters(actor, 4)(batch)[0], actor(batch)[0])
     learner = sft.Learner(actor, CONFIG)
     actor.encoder.fit_normalisation(np.random.default_rng(1).normal(3.0, 2.0, (50, 2)))
     for _ in range(5):

@@ -57,10 +57,10 @@ class Critics(nn.Module):
             x = torch.baddbmm(bias, x, weight)
             x = F.relu(F.layer_norm(x, x.shape[-1:]), inplace=True)
         with unreduced(x):
-            return weighed(x, *last)
+            return ensemble_layer(x, *last)
 
 
-def weighed(x: Tensor, weights: Tensor, biases: Tensor) -> Tensor:
+def ensemble_layer(x: Tensor, weights: Tensor, biases: Tensor) -> Tensor:
     """Return the last layer of E critics, (E, B, H) to (E, B).
 
     A matrix product would take longer, because one factor has one column.

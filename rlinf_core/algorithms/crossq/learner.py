@@ -80,7 +80,7 @@ class Critics(actor_critic.Critics):
         for norm, weight, bias in before:
             x = F.relu(torch.baddbmm(bias, norm(x), weight))
         with unreduced(x):
-            return actor_critic.weighed(last(x), weights, biases)
+            return actor_critic.ensemble_layer(last(x), weights, biases)
 
 
 class Learner(actor_critic.ActorCritic):

@@ -33,7 +33,9 @@ class Learner(Checkpointed):
 
     def __init__(self, actor: NetworkPolicy, config: Config, seed: int = 0) -> None:
         self.actor, self.config, self.updates = actor, config, 0
-        self.trained = lora.adapted(actor, config.lora_rank, seed) if config.lora_rank else actor
+        self.trained = (
+            lora.with_adapters(actor, config.lora_rank, seed) if config.lora_rank else actor
+        )
         self.modules = {"actor": actor, **({"adapted": self.trained} if config.lora_rank else {})}
         self.place(actor.device, seed)
         parameters = [

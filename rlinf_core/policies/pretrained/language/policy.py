@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from rlinf_core.core.errors import PolicyFileError, RecipeError, SpecError
 from rlinf_core.core.extras import require
 from rlinf_core.policies.base import ActionChunk, Batch, Observation, OnPolicyActor
-from rlinf_core.policies.lora import inject, of_base
+from rlinf_core.policies.lora import inject, is_base_weight
 from rlinf_core.policies.pretrained.language import Config
 from rlinf_core.policies.pretrained.language.tokenizer import ChatTokenizer
 from rlinf_core.specs.arrays import StationSpec
@@ -118,7 +118,7 @@ class LanguagePolicy(OnPolicyActor):
 
     def is_frozen(self, name: str) -> bool:
         """See ``NetworkPolicy``: the weights under adapters."""
-        return bool(self.config.lora.rank) and of_base(name)
+        return bool(self.config.lora.rank) and is_base_weight(name)
 
     def encoder_state(self) -> dict[str, Tensor]:
         """See ``OnPolicyActor``: empty."""
