@@ -4,8 +4,8 @@ They are for published networks and for a small policy's linear layers. A file w
 no other weights of the network. Those are in ``base-<hash>.safetensors`` beside it, written once.
 Each later version is therefore small. The same holds for a policy that chooses the noise of a
 frozen network. LoRA is W + (alpha / rank) B A (Hu et al. 2021, arXiv 2106.09685): W is frozen, B
-(out, rank) begins at zero, A (rank, in) at random. A small policy's adapters (``with_adapters``) are
-merged into a plain policy, and that one is played and saved.
+(out, rank) begins at zero, A (rank, in) at random. A small policy's adapters (``with_adapters``)
+are merged into a plain policy, and that one is played and saved.
 """
 
 from __future__ import annotations
