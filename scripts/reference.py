@@ -14,6 +14,7 @@ import json
 import os
 import re
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -469,9 +470,32 @@ policy = rlinf_core.make_policy(spec, recipe.policy)
 path = rlinf_core.save_policy(policy, "policy.safetensors")
 
 policy = rlinf_core.load_policy(path, spec)
-seen = rlinf_core.Observation.of_arrays(spec, {"vectors": zeros((1, spec.vector_size))})
-chunk = policy.act(seen, explore=False)      # chunk.actions: (1, horizon, dimensions), in [-1, 1]
+observation = rlinf_core.Observation.of_arrays(spec, {"vectors": zeros((1, spec.vector_size))})
+chunk = policy.act(observation, explore=False)  # actions (1, horizon, dimensions) in [-1, 1]
 ```"""
+
+
+SETUP = """>>> from pathlib import Path
+>>> import numpy as np
+>>> from rlinf_core import *
+>>> folder = Path("runs/examples")
+>>> recipe = load_recipe("sim_sac")
+>>> spec = station_task(recipe).spec
+>>> policy = make_policy(spec, recipe.policy)
+>>> observation = Observation.of_arrays(spec, {"vectors": np.zeros((2, spec.vector_size))})"""
+
+
+def _example(name: str) -> list[str]:
+    """Return the example in the docstring of a public name."""
+    _, _, example = (inspect.getdoc(getattr(rlinf_core, name)) or "").partition("Example:\n")
+    return [
+        f"## `{name}`",
+        "",
+        "```pycon",
+        *textwrap.dedent(example).strip().splitlines(),
+        "```",
+        "",
+    ]
 
 
 def _python() -> list[str]:
@@ -496,6 +520,13 @@ def _python() -> list[str]:
         "",
         *PYTHON.splitlines(),
         "",
+        "Each name has an example. Run them in the root of the repository, after these lines:",
+        "",
+        "```pycon",
+        *SETUP.splitlines(),
+        "```",
+        "",
+        *(line for name in rlinf_core.PUBLIC for line in _example(name)),
     ]
 
 

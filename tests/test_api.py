@@ -1,6 +1,8 @@
 """What `rlinf_core` exports: lazily, completely, and with types."""
 
 import ast
+import doctest
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -75,6 +77,30 @@ def test_an_unknown_name_is_an_attribute_error_and_modules_are_modules():
 )
 def test_the_packages_say_that_they_are_typed(package):
     assert (ROOT / package / "py.typed").is_file()
+
+
+def examples() -> dict[str, str]:
+    """The setup of the page, and the example of each public name."""
+    page = (ROOT / "docs/reference/api.md").read_text()
+    setup, *blocks = (part.split("```")[0] for part in page.split("```pycon\n")[1:])
+    headings = re.findall(r"^## `(\w+)`$", page, re.M)
+    return {"setup": setup} | dict(zip(headings, blocks, strict=True))
+
+
+def test_every_public_name_has_an_example():
+    assert [*examples()] == ["setup", *rlinf_core.PUBLIC]
+
+
+@pytest.mark.parametrize("name", rlinf_core.PUBLIC)
+def test_the_example_of_a_name_runs(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    text = examples()["setup"].replace('Path("runs/examples")', f"Path({str(tmp_path)!r})")
+    example = doctest.DocTestParser().get_doctest(text + examples()[name], {}, name, None, 0)
+    assert len(example.examples) > text.count(">>>") and name in examples()[name]
+    report = []
+    runner = doctest.DocTestRunner(verbose=False)
+    runner.run(example, out=report.append)
+    assert runner.failures == 0, "".join(report)
 
 
 def test_the_python_of_the_reference_runs(tmp_path, monkeypatch):

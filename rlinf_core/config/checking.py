@@ -265,8 +265,10 @@ def rows(model: type[Settings], prefix: str = "") -> Iterator[tuple[str, str, st
 
 
 def schema(model: type[Settings], title: str = "") -> dict[str, Any]:
-    """The JSON schema of a model, for editors."""
+    """Return the JSON schema of a model, for editors; without the examples of its docstring."""
     data = model.model_json_schema(mode="validation")
+    if "description" in data:
+        data["description"] = data["description"].partition("\n\nExample:")[0]
     return (
         data
         | {"$schema": "https://json-schema.org/draft/2020-12/schema"}

@@ -21,6 +21,13 @@ class RlinfError(Exception):
     Args:
         args: the message.
         code: its stable code; by default error_codes.yaml decides it by class and module.
+
+    Example:
+        >>> try:
+        ...     load_recipe("sim_sax")
+        ... except RlinfError as error:
+        ...     print(error.code)
+        RL-E104
     """
 
     _code = ""

@@ -207,6 +207,11 @@ def read_episode(folder: str | Path, sealed: bool = False) -> Episode:
         EpisodeError: the recording is damaged or invalid. The message names the folder, the fault
             and the remedy.
         OSError, MemoryError: the machine lacks something now.
+
+    Example:
+        >>> episode = read_episode("tests/previous_version/station_a-1")
+        >>> len(episode), episode.success
+        (5, True)
     """
     folder = Path(folder)
     try:

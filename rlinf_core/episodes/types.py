@@ -74,6 +74,11 @@ class Episode:
         arms: their names, sorted, if the station has several.
         chunks: the policy's chunks with their draws; None without recorded draws, like in
             demonstrations and old recordings.
+
+    Example:
+        >>> episode = read_episode("tests/previous_version/station_a-1")
+        >>> isinstance(episode, Episode), episode.executed.shape
+        (True, (5, 3))
     """
 
     id: str

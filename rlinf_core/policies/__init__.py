@@ -102,7 +102,17 @@ def shipped_kind(config: PolicySettings) -> str:
 
 
 def make_policy(spec: StationSpec, config: PolicySettings) -> NetworkPolicy:
-    """Return a fresh policy of the config's kind, sized for a station."""
+    """Return a fresh policy of the config's kind, sized for a station.
+
+    Args:
+        spec: specs of the station: its observations and actions.
+        config: kind and sizes, e.g. ``recipe.policy``.
+
+    Example:
+        >>> recipe = load_recipe("sim_sac", ["policy.hidden=[64,64]"])
+        >>> make_policy(station_task(recipe).spec, recipe.policy).config.hidden
+        (64, 64)
+    """
     return policy_kind(config.kind).Policy(spec, config)
 
 

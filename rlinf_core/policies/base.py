@@ -32,6 +32,12 @@ class Observation:
         vectors: (B, V) float32, in the order and units of the specs.
         images: camera's name to (B, H, W, 3) uint8.
         instruction: B sentences.
+
+    Example:
+        >>> vectors = np.zeros((2, spec.vector_size), np.float32)
+        >>> observation = Observation.of_arrays(spec, {"vectors": vectors})
+        >>> len(observation), observation.instruction[0]
+        (2, 'reach the socket')
     """
 
     vectors: Tensor
@@ -130,6 +136,11 @@ class ActionChunk:
             policy).
         log_probs: (B, H) or (B,) of the draw, if the policy has a density.
         values: (B,) of the observations, if the policy estimates them.
+
+    Example:
+        >>> chunk = policy.act(observation, explore=False)  # of 2 stations, see Observation
+        >>> isinstance(chunk, ActionChunk), tuple(chunk.actions.shape)
+        (True, (2, 1, 3))
     """
 
     actions: Tensor
@@ -145,7 +156,7 @@ class ActionChunk:
 
 @runtime_checkable
 class Policy(Protocol):
-    """The protocol of every kind of policy (``rlinf_core.policies.kinds``).
+    """The protocol of every kind of policy (``rlinf_core.policies.policy_kind``).
 
     Each policy owns its weights and its normalisation.
 
@@ -159,6 +170,11 @@ class Policy(Protocol):
         reads_instructions: True if learners must give it instructions, too.
         needs_instruction: True if it cannot act without a sentence; a server refuses an observation
             without one.
+
+    Example:
+        >>> policy = make_policy(spec, load_recipe("sim_sac").policy)
+        >>> isinstance(policy, Policy), policy.spec == spec
+        (True, True)
     """
 
     spec: StationSpec

@@ -153,6 +153,10 @@ def save_policy(
 
     Raises:
         OSError: the file cannot be written; no file is left.
+
+    Example:
+        >>> save_policy(policy, folder / "policy-00000007.safetensors", version=7).name
+        'policy-00000007.safetensors'
     """
     from safetensors.torch import save_file
 
@@ -183,6 +187,11 @@ def load_policy(path: str | Path, station: StationSpec | None = None) -> Network
     Raises:
         PolicyFileError: the file is invalid; the message names the fault and the remedy.
         SpecError: its specs differ from the station's; the message lists the differences.
+
+    Example:
+        >>> path = save_policy(policy, folder / "policy.safetensors")
+        >>> load_policy(path, spec).config == policy.config
+        True
     """
     try:
         return _load(path, station)

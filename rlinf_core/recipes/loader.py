@@ -40,6 +40,10 @@ def load_recipe(name: str | Path, overrides: list[str] | tuple[str, ...] = ()) -
     Raises:
         RecipeError: any fault: its place, the expected and the actual value, and the nearest known
             name.
+
+    Example:
+        >>> load_recipe("sim_sac", ["seed=3", "algorithm.discount=0.9"]).algorithm.discount
+        0.9
     """
     document = _document_of(_path(name))
     named = [text for text in overrides if text.lstrip("+").startswith("algorithm.name=")]

@@ -461,7 +461,13 @@ SPREAD = 2_654_435_761
 
 
 class Recipe(Settings):
-    """Everything about a run."""
+    """All settings of a run. Values are checked, and immutable; ``but`` returns a changed copy.
+
+    Example:
+        >>> recipe = load_recipe("sim_sac")
+        >>> isinstance(recipe, Recipe), recipe.algorithm.name, recipe.but(seed=4).seed
+        (True, 'sac', 4)
+    """
 
     name: str = Field(min_length=1, description="name of the recipe")
     seed: int = Field(

@@ -130,6 +130,11 @@ def station_task(recipe: Recipe) -> Task:
 
     Raises:
         RecipeError: the robot lacks a camera, or does not fit the task.
+
+    Example:
+        >>> task = station_task(load_recipe("sim_sac"))
+        >>> [array.name for array in task.spec.observation]
+        ['tcp_position', 'tcp_velocity', 'socket_offset']
     """
     robot, station = station_robot(recipe), recipe.station
     for camera in station.observe_cameras:

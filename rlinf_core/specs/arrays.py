@@ -160,7 +160,21 @@ class ActionSpec:
 
 @dataclass(frozen=True)
 class StationSpec:
-    """All properties in which a policy and a station must agree."""
+    """All properties in which a policy and a station must agree.
+
+    Attributes:
+        observation: the observed arrays; vectors and images.
+        action: the action of one time step.
+        control_hz: time steps per second [1/s].
+        instruction: sentence of the task; empty without one.
+
+    Example:
+        >>> from rlinf_core.specs.arrays import ActionSpec, ArraySpec
+        >>> action = ActionSpec("tcp_delta", ("x", "y", "z"), (0.02, 0.02, 0.02), ("m", "m", "m"))
+        >>> spec = StationSpec((ArraySpec("tcp_position", (3,), unit="m"),), action, 10.0)
+        >>> spec.vector_size, spec.action.dim
+        (3, 3)
+    """
 
     observation: tuple[ArraySpec, ...]
     action: ActionSpec

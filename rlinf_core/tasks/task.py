@@ -47,6 +47,11 @@ class Task:
         success_steps: number of time steps in a row that must look done.
         script: the scripted operator of the task (``rlinf_core.tasks.scripts``) and its parameters;
             None if there is none.
+
+    Example:
+        >>> task = load_task("configs/tasks/reach.yaml")
+        >>> isinstance(task, Task), task.max_steps, task.spec.control_hz
+        (True, 30, 10.0)
     """
 
     spec: StationSpec
@@ -352,6 +357,10 @@ def load_task(path: str | Path) -> Task:
     Raises:
         RecipeError: an invalid key; the message names file, line, key, and the expected and actual
             values.
+
+    Example:
+        >>> load_task("configs/tasks/reach.yaml").spec.instruction
+        'reach the socket'
     """
     file = checked(TaskFile, _document_of(Path(path)))
     observation = tuple(

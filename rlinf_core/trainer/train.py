@@ -81,6 +81,13 @@ def train(
         RlinfError: another trainer uses the folder, or training failed. The last checkpoint is
             valid.
         RestartLimitError: processes died too often, or found no room. The same command resumes.
+
+    Example:
+        >>> short = ["env_steps=8", "start_steps=4", "evaluate_every=8", "evaluate_episodes=1"]
+        >>> recipe = load_recipe("sim_sac", [f"simulation.{setting}" for setting in short])
+        >>> figures = train(recipe, folder / "run")
+        >>> figures["env_steps"], figures["episodes"]
+        (8, 1)
     """
     check_source(recipe)
     torch.set_num_threads(1)
