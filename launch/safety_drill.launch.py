@@ -44,11 +44,11 @@ def _start(context: LaunchContext) -> list:
 
     python = find_rlinf()
     from rlinf_core.cli.launched import file
-    from rlinf_core.core.ros import of_every_process
+    from rlinf_core.core.ros import process_environment
     from rlinf_core.launch.graph import Process
 
     domain = environment_in(
-        of_every_process(int(os.environ.get("ROS_DOMAIN_ID") or 42))
+        process_environment(int(os.environ.get("ROS_DOMAIN_ID") or 42))
         | {"ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
     )
     only, rows = (LaunchConfiguration(name).perform(context) for name in ("only", "json"))

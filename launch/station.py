@@ -426,7 +426,7 @@ def rviz(recipe: Recipe, run_dir: Path) -> Node:
     """Return RViz with the layout of a recipe's station; closing it does not end the station."""
     from rlinf_core.launch import layouts
 
-    shown, file = layouts.of_recipe(recipe), run_dir / "station.rviz"
+    shown, file = layouts.content_of_recipe(recipe), run_dir / "station.rviz"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(layouts.rviz(shown))
     command = layouts.rviz_command(str(file), shown)

@@ -14,7 +14,7 @@ import yaml
 
 from rlinf_core.cli.main import main
 from rlinf_core.episodes.messages import typestore
-from rlinf_core.launch.layouts import Shown, foxglove, rviz, rviz_command
+from rlinf_core.launch.layouts import LayoutContent, foxglove, rviz, rviz_command
 from rlinf_core.specs.topics import DERIVED, EPISODE, topic
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -67,9 +67,9 @@ def field(kind, path):
 
 
 LAYOUTS = {
-    "station_a": Shown("station_a", ("wrist", "front")),
-    "lab_2": Shown("lab_2", ("top",), ("left", "right"), "left_base_link", clock=True),
-    "bare": Shown("bare", (), base="base", tool="tcp"),
+    "station_a": LayoutContent("station_a", ("wrist", "front")),
+    "lab_2": LayoutContent("lab_2", ("top",), ("left", "right"), "left_base_link", clock=True),
+    "bare": LayoutContent("bare", (), base="base", tool="tcp"),
 }
 
 
@@ -131,7 +131,7 @@ def test_every_display_of_rviz_shows_a_topic_of_the_interface_of_its_type(statio
 
 
 def test_topics_that_a_driver_names_otherwise_are_shown_by_its_names():
-    shown = Shown(
+    shown = LayoutContent(
         "cell",
         ("wrist",),
         topics=(

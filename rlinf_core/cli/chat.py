@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from rlinf_core.core.errors import PolicyFileError, RlinfError, escape_control
 from rlinf_core.recipes import load_recipe
-from rlinf_core.reports.conversations import in_words
+from rlinf_core.reports.conversations import describe_conversation
 
 if TYPE_CHECKING:
     from rlinf_core.agentic.environment import Message, Scene, TextStep, Tool
 
 
-class Person:
+class HumanReplies:
     """An environment in which a person writes the messages, until an empty line or the end of
     input.
 
@@ -78,14 +78,14 @@ def chat_command(folder: Path, scene: int | None, temperature: float) -> int:
     limits = Limits(recipe.text.max_new_tokens, recipe.text.max_tokens, 0, temperature)
     if scene is None:
         print("write a message; an empty line ends the conversation", flush=True)
-        task = Person(
+        task = HumanReplies(
             _line, lambda text: print(escape_control(text), flush=True), tuple(task.reset(0).tools)
         )
     conversation = Conversation(task, policy.tokenizer, limits, scene or 0, scene or 0)
     engine = InProcessEngine(policy)
     while not conversation.finished:
         conversation.take(engine.generate([conversation.request()])[0])
-    for line in in_words(conversation.record()):
+    for line in describe_conversation(conversation.record()):
         print(escape_control(line))
     return 0
 

@@ -21,11 +21,11 @@ from rlinf_core.core.atomic_io import write_atomically
 from rlinf_core.core.errors import EpisodeError, RlinfError, escape_ascii, escape_control
 from rlinf_core.data.episodes import intact_episodes
 from rlinf_core.episodes import read_episode
-from rlinf_core.episodes.arm_response import Response, identify
+from rlinf_core.episodes.arm_response import ArmResponse, identify
 from rlinf_core.episodes.messages import NS
 from rlinf_core.reports.conversations import (
     conversation_files,
-    in_words,
+    describe_conversation,
     read_conversations,
     summary,
 )
@@ -89,7 +89,7 @@ def _show_conversations(files: list[Path], only_list: bool) -> int:
         records = read_conversations(file)
         print(f"{file}: {summary(records)}")
     if not only_list:
-        for line in (line for record in records for line in in_words(record)):
+        for line in (line for record in records for line in describe_conversation(record)):
             print(escape_control(line))
     return 0
 
@@ -198,7 +198,7 @@ def identify_command(
         )
 
 
-def report(together: Response, single: list[Response], episodes: int) -> str:
+def report(together: ArmResponse, single: list[ArmResponse], episodes: int) -> str:
     """Return the result of ``identify_command`` in words."""
     lines = [
         f"{episodes} episodes; the model accounts for {together.explained:.0%} of the tool's motion"

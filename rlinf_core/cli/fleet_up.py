@@ -264,7 +264,7 @@ def _play(trainer: Supervisor, display: FleetDisplay, drain_timeout_s: float) ->
         if time.monotonic() - since > WAITS_S:
             since = time.monotonic()
             if any(
-                station.member.lacks for station in all_lost
+                station.member.lacks_demonstrations for station in all_lost
             ):  # else the trainer still reads arrived ones
                 names = ", ".join(station.member.name for station in all_lost)
                 raise RlinfError(

@@ -20,7 +20,7 @@ from rlinf_core.config.overrides import quoted, split
 from rlinf_core.config.yaml_source import load_plain
 from rlinf_core.core.errors import RecipeError
 from rlinf_core.core.paths import expanded
-from rlinf_core.core.ros import of_every_process
+from rlinf_core.core.ros import process_environment
 from rlinf_core.data.demonstrations import DemonstrationStats
 from rlinf_core.launch.graph import (
     REAL_TIME,
@@ -247,6 +247,6 @@ def launched_environment(recipe: Recipe) -> dict[str, str]:
     is_isolated = (
         station_robot(recipe).without_hardware and "ROS_AUTOMATIC_DISCOVERY_RANGE" not in os.environ
     )
-    return of_every_process(recipe.station.domain) | (
+    return process_environment(recipe.station.domain) | (
         {"ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"} if is_isolated else {}
     )

@@ -8,8 +8,15 @@ import shutil
 from pathlib import Path
 
 from rlinf_core.core.errors import RecipeError
-from rlinf_core.core.ros import of_every_process
-from rlinf_core.launch.layouts import Shown, foxglove, of_recipe, of_recording, rviz, rviz_command
+from rlinf_core.core.ros import process_environment
+from rlinf_core.launch.layouts import (
+    LayoutContent,
+    content_of_recipe,
+    content_of_recording,
+    foxglove,
+    rviz,
+    rviz_command,
+)
 from rlinf_core.recipes import load_recipe
 
 
@@ -36,15 +43,15 @@ def view(name: str, overrides: list[str], run_dir: Path, show: bool) -> int:
             "/opt/ros/$ROS_DISTRO/setup.bash, or apt-get install ros-$ROS_DISTRO-rviz2"
         )
     if domain is not None:
-        os.environ.update(of_every_process(domain))
+        os.environ.update(process_environment(domain))
     os.execvp(command[0], command)
 
 
-def _shown(name: str, overrides: list[str]) -> tuple[Shown, int | None]:
+def _shown(name: str, overrides: list[str]) -> tuple[LayoutContent, int | None]:
     folder = Path(name)
     if (folder / "metadata.yaml").is_file():
         if overrides:
             raise RecipeError(f"--set: expected none with a recording, got {' '.join(overrides)}")
-        return of_recording(folder), None
+        return content_of_recording(folder), None
     recipe = load_recipe(name, overrides)
-    return of_recipe(recipe), recipe.station.domain
+    return content_of_recipe(recipe), recipe.station.domain

@@ -66,7 +66,7 @@ def ros_environment(domain_id: int) -> dict[str, str]:
     return (
         environment
         | replacements()
-        | of_every_process(domain_id)
+        | process_environment(domain_id)
         | {
             "ROS_AUTOMATIC_DISCOVERY_RANGE": environment.get(
                 "ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST"
@@ -98,7 +98,7 @@ def network_trouble(address: str = "127.0.0.1") -> str:
     return ""
 
 
-def of_every_process(domain_id: int) -> dict[str, str]:
+def process_environment(domain_id: int) -> dict[str, str]:
     """Return the environment variables of all processes of a station.
 
     They set DDS's profile, and one thread for matrices. OpenBLAS's other threads spin while they

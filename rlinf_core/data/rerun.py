@@ -68,13 +68,13 @@ def export(paths: list[Path], out: Path, recipe: str | None = None) -> int:
                     f"{escape_ascii(episode.id)}"
                 )
             (root / f"{episode.id}.rrd").write_bytes(
-                Shown(episode, spec_of(episode, folder, recipe)).of(folder)
+                RerunEpisode(episode, spec_of(episode, folder, recipe)).of(folder)
             )
             count += 1
     return count
 
 
-class Shown:
+class RerunEpisode:
     """One episode in Rerun's form."""
 
     def __init__(self, episode: Episode, spec: StationSpec) -> None:

@@ -23,7 +23,7 @@ LAGS_S = (0.002, 1.0)
 
 
 @dataclass(frozen=True)
-class Response:
+class ArmResponse:
     """The parameters that fit the recordings best.
 
     Attributes:
@@ -39,7 +39,7 @@ class Response:
     explained: float
 
 
-def identify(episodes: Sequence[Episode], velocity: str = "tcp_velocity") -> Response:
+def identify(episodes: Sequence[Episode], velocity: str = "tcp_velocity") -> ArmResponse:
     """Fit one response to all episodes, over the three axes of translation.
 
     Args:
@@ -63,7 +63,7 @@ def identify(episodes: Sequence[Episode], velocity: str = "tcp_velocity") -> Res
     error, delay, lag, gain = _search(
         tracks, np.clip(best[1] + np.arange(-6, 7) * step / FINE, 0.0, None)
     )
-    return Response(float(delay), float(lag), float(gain), 1.0 - error / motion)
+    return ArmResponse(float(delay), float(lag), float(gain), 1.0 - error / motion)
 
 
 def _track(episode: Episode, velocity: str) -> tuple[np.ndarray, np.ndarray, float]:

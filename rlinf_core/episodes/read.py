@@ -174,7 +174,7 @@ MAX_CHUNK_BYTES = 72 << 20  # a chunk ends once it is over 1 MiB, and a message 
 ARM = re.compile("[A-Za-z][A-Za-z0-9_]*")
 
 
-class Raw(NamedTuple):
+class RawMessage(NamedTuple):
     """A recorded message.
 
     Attributes:
@@ -234,7 +234,7 @@ def read_episode(folder: str | Path, sealed: bool = False) -> Episode:
         ) from error
 
 
-def recorded(folder: Path) -> Iterator[Raw]:
+def recorded(folder: Path) -> Iterator[RawMessage]:
     """Yield each message of a recording of our own recorders, in their order.
 
     Raises:
@@ -249,7 +249,7 @@ def recorded(folder: Path) -> Iterator[Raw]:
         ) from error
 
 
-def message(raw: Raw) -> Any:
+def message(raw: RawMessage) -> Any:
     """A recorded message, by the definition in its file."""
     return _store(raw.kind, raw.definition).deserialize_cdr(raw.data, raw.kind)
 
@@ -289,7 +289,7 @@ def _episode(folder: Path, messages: Messages) -> Episode:
     return _assemble(steps, messages, ended[-1], f"episode {folder}")
 
 
-def _read_raw(folder: Path) -> Iterator[Raw]:
+def _read_raw(folder: Path) -> Iterator[RawMessage]:
     """Read a recorder's MCAP file from beginning to end, and compare the checksum of every chunk.
 
     No index is followed and nothing is decompressed. Either could turn little data into any amount.
@@ -318,7 +318,7 @@ def _read_raw(folder: Path) -> Iterator[Raw]:
                 elif isinstance(record, Message):
                     channel = channels[record.channel_id]
                     schema = schemas[channel.schema_id]
-                    yield Raw(
+                    yield RawMessage(
                         channel.topic,
                         schema.name,
                         schema.data.decode(),
@@ -372,7 +372,7 @@ def _is_sealed(folder: Path) -> bool:
         return LIBRARY.encode() in file.read(HEADER_BYTES)
 
 
-def _rosbag_messages(folder: Path) -> Iterator[Raw]:
+def _rosbag_messages(folder: Path) -> Iterator[RawMessage]:
     """Yield the messages of any rosbag2 recording."""
     from rosbags.rosbag2 import Reader
 
@@ -381,7 +381,9 @@ def _rosbag_messages(folder: Path) -> Iterator[Raw]:
         return
     with Reader(folder) as reader:
         for connection, at_ns, raw in reader.messages():
-            yield Raw(connection.topic, connection.msgtype, connection.msgdef.data, raw, at_ns)
+            yield RawMessage(
+                connection.topic, connection.msgtype, connection.msgdef.data, raw, at_ns
+            )
 
 
 def _lacks_storage(folder: Path) -> bool:
@@ -400,7 +402,7 @@ def _lacks_storage(folder: Path) -> bool:
     return False
 
 
-def _mcap_files(folder: Path) -> Iterator[Raw]:
+def _mcap_files(folder: Path) -> Iterator[RawMessage]:
     """Yield the messages of all MCAP files of a recording, and ignore its metadata.yaml."""
     from mcap.reader import make_reader
 
@@ -408,7 +410,7 @@ def _mcap_files(folder: Path) -> Iterator[Raw]:
         with path.open("rb") as file:
             for schema, channel, message in make_reader(file).iter_messages(log_time_order=False):
                 if schema is not None:
-                    yield Raw(
+                    yield RawMessage(
                         channel.topic,
                         schema.name,
                         schema.data.decode(),
@@ -434,7 +436,7 @@ def _store(kind: str, definition: str) -> Any:
         ) from error
 
 
-def _read(raws: Iterator[Raw]) -> Messages:
+def _read(raws: Iterator[RawMessage]) -> Messages:
     """Read the topics of an episode, each message once."""
     messages: Messages = {topic: [] for topic in TYPES}
     # by topic and beginning, because hashing a whole image takes long

@@ -344,10 +344,10 @@ class _Stages(Tick):
         return (
             arm_reason
             if arm_reason or self.mode is Mode.ACTIVE
-            else later or self.hold_reason() or self.not_by_policy()
+            else later or self.hold_reason() or self.policy_hold_cause()
         )
 
-    def not_by_policy(self) -> str:
+    def policy_hold_cause(self) -> str:
         """Return the cause in ``POLICY_CAUSES`` that this arm waits for, or an empty string."""
         if not self.is_enabled():
             return "enable"

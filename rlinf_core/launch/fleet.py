@@ -61,7 +61,7 @@ class Member:
         )
 
     @property
-    def lacks(self) -> bool:
+    def lacks_demonstrations(self) -> bool:
         """Whether demonstrations are missing."""
         return self._demonstrations().succeeded < self.recipe.collect.episodes
 

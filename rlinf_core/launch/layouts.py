@@ -26,7 +26,7 @@ SHIPPED = "station_a"
 
 
 @dataclass(frozen=True)
-class Shown:
+class LayoutContent:
     """The content of a layout.
 
     Attributes:
@@ -48,12 +48,12 @@ class Shown:
     topics: tuple[tuple[str, str], ...] = ()
 
 
-def of_recipe(recipe: Recipe) -> Shown:
+def content_of_recipe(recipe: Recipe) -> LayoutContent:
     """Return the content for a recipe's station."""
     robot = station_robot(recipe)
     cameras = recipe.station.observe_cameras if robot.without_hardware else robot.cameras
     base = load_limits(next(iter(robot.interlocks.values()))).frame
-    return Shown(
+    return LayoutContent(
         recipe.station.name,
         tuple(cameras),
         tuple(robot.arms),
@@ -64,7 +64,7 @@ def of_recipe(recipe: Recipe) -> Shown:
     )
 
 
-def of_recording(folder: Path) -> Shown:
+def content_of_recording(folder: Path) -> LayoutContent:
     """Return the content for a recorded episode.
 
     Raises RecipeError if its version recorded no tf.
@@ -86,7 +86,9 @@ def of_recording(folder: Path) -> Shown:
     ]
     cameras = sorted({name.split("/")[1] for name in relative if name.startswith("camera/")})
     arms = sorted({arm for name in relative if (arm := _arm(name))})
-    return Shown(stations[0], tuple(cameras), tuple(arms), _base(folder, f"/{stations[0]}/markers"))
+    return LayoutContent(
+        stations[0], tuple(cameras), tuple(arms), _base(folder, f"/{stations[0]}/markers")
+    )
 
 
 def _arm(name: str) -> str:
@@ -112,7 +114,7 @@ def _base(folder: Path, name: str) -> str:
     return "base_link"
 
 
-def rviz(shown: Shown) -> str:
+def rviz(shown: LayoutContent) -> str:
     """Return the RViz configuration."""
     document = yaml.safe_load((shared() / "configs/station.rviz").read_text())
     manager = document["Visualization Manager"]
@@ -132,7 +134,7 @@ def rviz(shown: Shown) -> str:
     return yaml.safe_dump(renamed(document, shown), sort_keys=False)
 
 
-def _axes(display: dict[str, Any], shown: Shown) -> list[dict[str, Any]]:
+def _axes(display: dict[str, Any], shown: LayoutContent) -> list[dict[str, Any]]:
     frame = display["Reference Frame"].rpartition("/")[2]
     frame = shown.tool if frame == TOOL else frame
     return [
@@ -146,7 +148,7 @@ def _axes(display: dict[str, Any], shown: Shown) -> list[dict[str, Any]]:
     ]
 
 
-def foxglove(shown: Shown) -> str:
+def foxglove(shown: LayoutContent) -> str:
     """Return the Foxglove layout (menu Layouts, Import)."""
     document = json.loads((shared() / "configs/foxglove.json").read_text())
     panels: dict[str, Any] = document["configById"]
@@ -198,7 +200,7 @@ def _by_arm(part: Any, arms: Sequence[str]) -> Any:
     return lines
 
 
-def renamed(part: Any, shown: Shown) -> Any:
+def renamed(part: Any, shown: LayoutContent) -> Any:
     """Return a part of the layout with the station's name and its driver's topic names."""
     if isinstance(part, dict):
         return {renamed(key, shown): renamed(value, shown) for key, value in part.items()}
@@ -212,7 +214,7 @@ def renamed(part: Any, shown: Shown) -> Any:
     return shown.station if part == SHIPPED else part.replace(f"{SHIPPED}/", f"{shown.station}/")
 
 
-def rviz_command(file: str, shown: Shown) -> list[str]:
+def rviz_command(file: str, shown: LayoutContent) -> list[str]:
     """Return the command that opens an RViz configuration."""
     remapped = [
         f"/{name}:=/{shown.station}/{name}"

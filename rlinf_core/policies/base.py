@@ -1,7 +1,7 @@
 """The interface of policies: a batch of observations in, a batch of action chunks out.
 
-Both are on the policy's device. ``OneRobot`` adapts a policy of several robots to one robot's
-station.
+Both are on the policy's device. ``SingleRobotPolicy`` adapts a policy of several robots to the
+station of one robot.
 """
 
 from __future__ import annotations
@@ -364,7 +364,7 @@ class OnPolicyActor(NetworkPolicy):
         raise NotImplementedError
 
 
-class OneRobot(NetworkPolicy):
+class SingleRobotPolicy(NetworkPolicy):
     """A policy of several robots with one robot's observations and actions.
 
     Args:

@@ -181,7 +181,7 @@ class ResNet10(nn.Module):
         )
         self.stages = nn.Sequential(
             *(
-                Block(inputs, width, 1 if inputs == width else 2)
+                ResidualBlock(inputs, width, 1 if inputs == width else 2)
                 for inputs, width in zip((WIDTHS[0], *WIDTHS), WIDTHS, strict=False)
             )
         )
@@ -226,7 +226,7 @@ class ResNet10(nn.Module):
             ) from error
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """Two convolutions and a skip connection."""
 
     def __init__(self, inputs: int, width: int, stride: int) -> None:
@@ -256,7 +256,7 @@ def _features(inputs: int, size: int) -> tuple[nn.Module, ...]:
     return nn.Linear(inputs, size), nn.LayerNorm(size), nn.Tanh()
 
 
-def in_the_middle(images: Tensor, size: int, antialias: bool = True) -> Tensor:
+def letterboxed(images: Tensor, size: int, antialias: bool = True) -> Tensor:
     """Fit images (B, H, W, 3) uint8 into a black square (B, 3, S, S) in [-1, 1].
 
     Their shape is kept, and they are centred. openpi shrinks with Pillow's bilinear filter, which

@@ -214,7 +214,7 @@ def _load(path: str | Path, station: StationSpec | None) -> NetworkPolicy:
     from safetensors import SafetensorError, safe_open
 
     from rlinf_core.policies import encoder, kinds_from_file, policy_kind
-    from rlinf_core.policies.base import OneRobot
+    from rlinf_core.policies.base import SingleRobotPolicy
 
     try:
         with safe_open(path, framework="pt") as file:
@@ -264,7 +264,7 @@ def _load(path: str | Path, station: StationSpec | None) -> NetworkPolicy:
             f"policy {path} does not fit this station:\n{difference}\n"
             "Train it with this station's task, or start the station with the policy's task"
         )
-    return OneRobot(actor, station).eval()
+    return SingleRobotPolicy(actor, station).eval()
 
 
 def _described(path: str | Path, metadata: dict[str, str]) -> tuple[dict[str, Any], StationSpec]:

@@ -30,7 +30,7 @@ def read_conversations(path: Path) -> list[dict[str, Any]]:
     for number, line in enumerate(path.read_text().splitlines(), 1):
         try:
             record = json.loads(line)
-            in_words(record)
+            describe_conversation(record)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RlinfError(
                 f"{path}, line {number}: expected a conversation of rlinf train, got {error!r}. "
@@ -40,7 +40,7 @@ def read_conversations(path: Path) -> list[dict[str, Any]]:
     return records
 
 
-def in_words(record: Record) -> list[str]:
+def describe_conversation(record: Record) -> list[str]:
     """Describe a conversation: a headline, and a line for each message."""
     kinds = [kind for row in record["rows"] for kind in row["kinds"]]
     versions = [version for row in record["rows"] for version in row["versions"] if version >= 0]

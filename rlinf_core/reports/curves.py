@@ -17,7 +17,7 @@ SHOWN = 60  # maximum length of a name in a picture
 LEVEL = 0.95  # of the interval of a mean
 
 
-class Point(NamedTuple):
+class CurvePoint(NamedTuple):
     """A point of a learning curve: a value at a time step, and its 95 % interval (NaN: unknown)."""
 
     env_steps: float
@@ -55,7 +55,7 @@ def measure_of(curves: Iterable[list[dict[str, Any]]]) -> str:
     )
 
 
-def curve_of(runs: Sequence[Sequence[dict[str, Any]]], measure: str) -> list[Point]:
+def curve_of(runs: Sequence[Sequence[dict[str, Any]]], measure: str) -> list[CurvePoint]:
     """Return a learning curve: that of one run, or the mean of several.
 
     One run has Wilson's interval over its episodes for ``success``, and none for another measure.
@@ -69,7 +69,7 @@ def curve_of(runs: Sequence[Sequence[dict[str, Any]]], measure: str) -> list[Poi
     """
     if len(runs) == 1:
         return [
-            Point(entry["env_steps"], entry[measure], *_interval(entry, measure))
+            CurvePoint(entry["env_steps"], entry[measure], *_interval(entry, measure))
             for entry in runs[0]
         ]
     from scipy.special import stdtrit
@@ -83,7 +83,7 @@ def curve_of(runs: Sequence[Sequence[dict[str, Any]]], measure: str) -> list[Poi
     low, high = mean - half, mean + half
     if measure == "success":
         low, high = low.clip(0, 1), high.clip(0, 1)
-    return [Point(*map(float, point)) for point in zip(steps, mean, low, high, strict=True)]
+    return [CurvePoint(*map(float, point)) for point in zip(steps, mean, low, high, strict=True)]
 
 
 def _interval(entry: dict[str, Any], measure: str) -> tuple[float, float]:

@@ -19,7 +19,7 @@ from rlinf_core.core.atomic_io import REASON
 from rlinf_core.core.errors import EpisodeError, RlinfError, escape_ascii
 from rlinf_core.episodes.checksums import SUMS, verify
 from rlinf_core.episodes.messages import NS, PACKAGE, store_for
-from rlinf_core.episodes.read import Raw, read_episode, recorded
+from rlinf_core.episodes.read import RawMessage, read_episode, recorded
 from rlinf_core.episodes.record import MISSED
 from rlinf_core.episodes.storage import kind_of
 from rlinf_core.episodes.types import Episode
@@ -255,7 +255,7 @@ def event_lines(folder: Path) -> Iterator[str]:
                 yield f"{at}  {source or raw.topic}: {words}"
 
 
-def _words(raw: Raw) -> list[tuple[str, str]]:
+def _words(raw: RawMessage) -> list[tuple[str, str]]:
     """Return the content of a message, and its publisher where the topic does not imply it."""
     kind = raw.kind.rpartition("/")[2]
     try:

@@ -13,7 +13,7 @@ import yaml
 
 from rlinf_core.config.yaml_source import load_plain
 from rlinf_core.core.renames import with_current_keys
-from rlinf_core.reports.curves import Point, curve_of, read_evaluations
+from rlinf_core.reports.curves import CurvePoint, curve_of, read_evaluations
 
 COLUMNS = ("curve", "run", "seed", "runs", "env_steps", "updates", "seconds", "robot_minutes")
 MEASURES = ("success", "return")
@@ -114,7 +114,7 @@ def write_csv(curves: dict[str, list[Run]], file: Path) -> None:
                     writer.writerow(row | {"env_steps": measures[0].env_steps} | _cells(measures))
 
 
-def _cells(points: Sequence[Point]) -> dict[str, float | str]:
+def _cells(points: Sequence[CurvePoint]) -> dict[str, float | str]:
     return {
         f"{measure}{end}": "" if np.isnan(value) else value
         for measure, point in zip(MEASURES, points, strict=True)

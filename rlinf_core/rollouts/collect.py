@@ -25,7 +25,7 @@ from rlinf_core.specs.arrays import Arrays
 
 
 @dataclass
-class PlayUsage:
+class RolloutUsage:
     """Time usage of a rollout.
 
     Attributes:
@@ -67,7 +67,7 @@ class Rollouts(ABC):
         self.observation: Arrays | None = None
         self.simulate_s, self.simulate_busy_s, self.version = 0.0, 0.0, 0
 
-    def play_measured(self, amount: RolloutLength) -> tuple[Experience, PlayUsage]:
+    def play_measured(self, amount: RolloutLength) -> tuple[Experience, RolloutUsage]:
         """Play a rollout of length ``amount`` and measure its usage."""
         before, busy_before = self.simulate_s, self.simulate_busy_s
         with measured() as usage:
@@ -77,7 +77,7 @@ class Rollouts(ABC):
         off_core = max(usage.wall_s - usage.busy_s, 1e-9)  # asleep, or waiting for a core
         stepping = usage.idle_s * min(1.0, max(0.0, simulate - busy) / off_core)
         acting = max(0.0, usage.busy_s - busy), usage.idle_s - stepping
-        return experience, PlayUsage(usage, simulate, (busy, stepping), acting)
+        return experience, RolloutUsage(usage, simulate, (busy, stepping), acting)
 
     @abstractmethod
     def play(self, *_: Any, **amount: Any) -> Experience:
@@ -365,7 +365,7 @@ class Stages(Rollouts):
     def play(self, **amount: Any) -> Experience:
         return self.play_measured(cast(RolloutLength, amount))[0]
 
-    def play_measured(self, amount: RolloutLength) -> tuple[Experience, PlayUsage]:
+    def play_measured(self, amount: RolloutLength) -> tuple[Experience, RolloutUsage]:
         for part in self.parts:
             part.version = self.version
         with measured() as usage:
@@ -382,7 +382,7 @@ class Stages(Rollouts):
             (sum(one[0] for one in pairs), sum(one[1] for one in pairs))
             for pairs in ([one.environment for one in usages], [one.policy for one in usages])
         )
-        return experience, PlayUsage(usage, simulate, environment, policy)
+        return experience, RolloutUsage(usage, simulate, environment, policy)
 
     def continue_noise(self, former: Rollouts) -> None:
         if isinstance(former, Stages):

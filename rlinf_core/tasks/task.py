@@ -26,7 +26,7 @@ from rlinf_core.core.paths import expanded, shared
 from rlinf_core.core.rotation import same_hemisphere, to_vector, to_vector_around, unit
 from rlinf_core.specs.arrays import ActionSpec, ArraySpec, StationSpec, encoded
 from rlinf_core.specs.topics import arm_of, of_arms, topic
-from rlinf_core.tasks.rewards import REWARD, Remembering, Shaped, Success, make_success
+from rlinf_core.tasks.rewards import REWARD, Shaped, Stateful, Success, make_success
 from rlinf_core.tasks.rewards.arms import per_arm
 from rlinf_core.tasks.scripts import SCRIPT
 
@@ -229,7 +229,7 @@ SIZES = {
 }
 
 
-class Observed(Settings):
+class ObservationEntry(Settings):
     """One array of the observation."""
 
     source: str = Field(description="channel, which is a topic of the robot side")
@@ -252,7 +252,7 @@ class Observed(Settings):
     )
 
     @model_validator(mode="after")
-    def _fits(self) -> Observed:
+    def _fits(self) -> ObservationEntry:
         try:
             channel = topic(self.source).channel
         except RlinfError as error:
@@ -275,27 +275,27 @@ class Observed(Settings):
         return self
 
 
-class Dimension(Settings):
+class ActionDimension(Settings):
     """One dimension of the action."""
 
     scale: float = Field(gt=0, description="largest step, which is an action of 1 [SI unit]")
     unit: str = Field(description="SI unit of the step")
 
 
-class Acting(Settings):
+class ActionSettings(Settings):
     """The action space of a policy."""
 
     control_mode: Literal["tcp_delta", "joint_delta"] = Field(
         description="actions move the tool (tcp_delta) or the joints (joint_delta)"
     )
-    dimensions: dict[str, Dimension] = Field(
+    dimensions: dict[str, ActionDimension] = Field(
         min_length=1,
         description="dimensions by name, in the order of the action's numbers. With several "
         "arms each name begins with the arm's: left/dx",
     )
 
     @model_validator(mode="after")
-    def _of_one_arm_after_the_other(self) -> Acting:
+    def _of_one_arm_after_the_other(self) -> ActionSettings:
         arms = [name.partition("/")[0] if "/" in name else "" for name in self.dimensions]
         runs = [arm for index, arm in enumerate(arms) if index == 0 or arm != arms[index - 1]]
         if len(runs) != len(set(runs)) or (len(runs) > 1 and "" in runs):
@@ -312,10 +312,10 @@ class TaskFile(Settings):
     instruction: str = Field("", description="instruction in words")
     control_hz: float = Field(gt=0, le=1000, description="time steps per second [1/s]")
     max_steps: int = Field(gt=0, description="largest length of an episode [time steps]")
-    observation: dict[str, Observed] = Field(
+    observation: dict[str, ObservationEntry] = Field(
         min_length=1, description="what the policy observes, by name"
     )
-    action: Acting
+    action: ActionSettings
     reward: Annotated[Settings, REWARD] = Field(description="test of success, with its parameters")
     success_steps: int = Field(
         1,
@@ -506,7 +506,7 @@ def step_result(
     learned reward.
     """
     for term in (task.success, task.failure) if before is None else ():
-        if isinstance(term, Remembering):
+        if isinstance(term, Stateful):
             term.begin()
     with _name_missing_channel(channels):
         now = (

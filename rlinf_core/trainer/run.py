@@ -162,7 +162,7 @@ def first_policy(recipe: Recipe, spec: StationSpec, before: Path | None) -> Netw
     policy = (
         load_policy(newest_policy(before), spec) if before else make_policy(spec, recipe.policy)
     )
-    if isinstance(recipe.policy, LatentNoise) and policy.config == recipe.policy.of_flow:
+    if isinstance(recipe.policy, LatentNoise) and policy.config == recipe.policy.flow_settings:
         policy = policy_kind(recipe.policy.kind).Policy.around(recipe.policy, policy)
     if policy.config != recipe.policy:
         raise RecipeError(

@@ -239,16 +239,16 @@ def test_s14_an_estop_of_another_type_is_named():
     )
     inputs._name = lambda topic: f"/a/{topic}"
     assert (
-        inputs.of_other_type("estop/a")
+        inputs.unexpected_types("estop/a")
         == "published as std_msgs/msg/Int8; expected std_msgs/msg/Bool"
     )
     inputs.owner.get_publishers_info_by_topic = lambda name: [
         SimpleNamespace(topic_type="std_msgs/msg/Bool")
     ]
-    assert inputs.of_other_type("estop/a") == ""
+    assert inputs.unexpected_types("estop/a") == ""
     requests = Requests.__new__(Requests)
     requests.node = SimpleNamespace(
-        inputs=SimpleNamespace(others={}, of_other_type={"estop/a": "published as x"}.get)
+        inputs=SimpleNamespace(others={}, unexpected_types={"estop/a": "published as x"}.get)
     )
     assert requests._describe("estop_silent:a") == "estop_silent:a (published as x)"
     assert requests._describe("estop_silent:b") == "estop_silent:b"

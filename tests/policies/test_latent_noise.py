@@ -168,9 +168,9 @@ def test_a_model_that_has_learned_is_taken_as_it_is(tmp_path):
     overrides = ["policy={kind: latent_noise, horizon: 4, flow: {kind: pi0}}"]
     recipe = recipe_of(*overrides)
     recipe = recipe.but(policy=recipe.policy.but(flow=recipe.policy.flow.but(network=network)))
-    assert recipe.policy.of_flow.horizon == 4
+    assert recipe.policy.flow_settings.horizon == 4
     torch.manual_seed(0)
-    flow = test_pi0.Pi0(test_pi0.SPEC, recipe.policy.of_flow)
+    flow = test_pi0.Pi0(test_pi0.SPEC, recipe.policy.flow_settings)
     file = save_policy(flow, tmp_path / policy_name(3))
     policy = first_policy(recipe, test_pi0.SPEC, file)
     assert policy.config == recipe.policy and isinstance(policy.noise_policy, Actor)

@@ -14,7 +14,7 @@ from rlinf_msgs.msg import SafetyState
 from std_msgs.msg import Header
 
 from rlinf_operator import operator
-from rlinf_operator.operator import BetweenEpisodes
+from rlinf_operator.operator import IdleTeleop
 
 pytestmark = pytest.mark.ros
 
@@ -33,7 +33,7 @@ def test_while_episodes_are_wanted_a_device_answers_their_time_steps_alone_and_h
     monkeypatch,
 ):
     monkeypatch.setattr(operator, "REST_S", 0.0)
-    between, stamps, busy = BetweenEpisodes.__new__(BetweenEpisodes), [], [False]  # without ROS
+    between, stamps, busy = IdleTeleop.__new__(IdleTeleop), [], [False]  # without ROS
     between.request_active = between.directed = between.rested = False
     between.rests_since, between.safety, between.received_at, between.servers = (
         math.inf,
@@ -103,7 +103,7 @@ def test_while_episodes_are_wanted_a_device_answers_their_time_steps_alone_and_h
 def test_the_pause_before_a_held_key_is_repeated_is_not_letting_go(monkeypatch):
     now, stamps, held = [100.0], [], [None]
     monkeypatch.setattr(operator.time, "monotonic", lambda: now[0])
-    between = BetweenEpisodes.__new__(BetweenEpisodes)  # without ROS
+    between = IdleTeleop.__new__(IdleTeleop)  # without ROS
     between.request_active = between.directed = between.rested = False
     between.rests_since, between.safety, between.received_at = (
         math.inf,

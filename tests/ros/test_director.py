@@ -15,7 +15,7 @@ from rlinf_msgs.msg import Applied, EpisodeEvent, PolicyStatus, SafetyState, Tra
 from rlinf_core.cli.compare import compare
 from rlinf_core.cli.sweep import table
 from rlinf_core.reports.curves import draw, read_evaluations
-from rlinf_ros.station_state import GOES_ON_S, Settled, caught_up, refused
+from rlinf_ros.station_state import GOES_ON_S, SettledCount, caught_up, refused
 from rlinf_station import director as director_module
 from rlinf_station.director import Director
 from rlinf_station.director_status import Lines, Recent, RunStopped, ending, write_status
@@ -290,7 +290,7 @@ def test_the_learner_is_caught_up_with_once_it_has_all_owes_nothing_and_its_poli
 
 def test_what_is_on_its_way_has_come_once_its_number_has_been_the_same_for_a_while(monkeypatch):
     now, number = [0.0], [0]
-    settled = Settled(lambda: number[0])
+    settled = SettledCount(lambda: number[0])
     monkeypatch.setattr("rlinf_ros.station_state.time", MagicMock(monotonic=lambda: now[0]))
     results = [
         settled()

@@ -13,7 +13,7 @@ from rlinf_core.robots.operators.device import AXES, FIRST_MESSAGE_S, FORGET_S, 
 from rlinf_core.robots.operators.gamepad import Joy
 from rlinf_core.robots.operators.page import BUTTONS, Page
 from rlinf_core.tasks.task import load_task
-from rlinf_operator.human_operator import Person
+from rlinf_operator.human_operator import HumanOperator
 
 
 class Knob(Device):
@@ -43,7 +43,7 @@ def people(monkeypatch):
         node, enables, labels, device.rest_s = MagicMock(), [], [], 0.0
         node.get_clock.return_value.now.return_value.to_msg.return_value = Time()
         client = MagicMock()
-        subject = Person(
+        subject = HumanOperator(
             node,
             [client],
             load_task("configs/tasks/reach.yaml").spec,

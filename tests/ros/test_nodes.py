@@ -38,7 +38,7 @@ from rlinf_core.robots.operators.device import axes
 from rlinf_core.robots.operators.keyboard import Keyboard
 from rlinf_core.specs.arrays import ActionSpec
 from rlinf_core.tasks.task import load_task
-from rlinf_operator.human_operator import Person
+from rlinf_operator.human_operator import HumanOperator
 from rlinf_ros.conversions import fill_observation, to_ns
 from rlinf_ros.qos import profile
 from tests.ros.stand import listen, start
@@ -296,7 +296,7 @@ def at_the_keyboard(spec):
     node, log_lines, keyboard = MagicMock(), [], Keyboard()
     node.get_logger.return_value.info = log_lines.append
     node.get_clock.return_value.now.return_value.to_msg.return_value = Time()
-    person = Person(node, [], spec, {"keyboard": keyboard})
+    person = HumanOperator(node, [], spec, {"keyboard": keyboard})
     person.look()
     return person, keyboard, log_lines
 
@@ -388,7 +388,7 @@ def test_in_joint_space_the_gripper_is_the_last_number_and_a_device_is_asked_onc
     device.motion.return_value = {"j1": 0.5, "j2": -1.0, "j3": 1.0, "grip": -0.25}
     node = MagicMock()
     node.get_clock.return_value.now.return_value.to_msg.return_value = Time()
-    person = Person(node, [], spec, {"leader": device})
+    person = HumanOperator(node, [], spec, {"leader": device})
     person.look()
     moves = person.device_motions()
     assert person.answer("train", moves).tolist() == [0.5, -1.0, -0.25]

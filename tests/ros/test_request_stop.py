@@ -8,7 +8,7 @@ import pytest
 from rlinf_msgs.msg import SafetyState
 
 from rlinf_ros.station_state import GOES_ON, STOPPED, RequestStop, resume_instruction
-from rlinf_station.environment import Environment, ScenesByHand
+from rlinf_station.environment import Environment, SceneRequests
 
 pytestmark = pytest.mark.ros
 DISARMED, ARMED, ACTIVE, HOLD, FAULT = (
@@ -98,7 +98,7 @@ def test_which_episodes_begin_by_a_persons_word_alone(person, external, answers,
     """Those need no end of the request: nothing moves before the word."""
     scene = SimpleNamespace(client=SimpleNamespace(server_is_ready=lambda: answers))
     environment = SimpleNamespace(person=person, external=external, scene=scene)
-    assert ScenesByHand(environment, homes=False).begin_by_word(mode) is by_word
+    assert SceneRequests(environment, homes=False).begin_by_word(mode) is by_word
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from rlinf_msgs.action import ResetScene
 from rlinf_ros.conversions import to_stamp
 from rlinf_ros.scene import Scene
 from rlinf_ros.workarounds import run_routine
-from rlinf_station.environment import ScenesByHand
+from rlinf_station.environment import SceneRequests
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300), pytest.mark.domain(98)]
 
@@ -226,5 +226,5 @@ def test_where_a_reset_teleports_the_arm_in_real_time_the_word_comes_first(
         scene=SimpleNamespace(reset=reset, client=SimpleNamespace(server_is_ready=lambda: True)),
         get_clock=lambda: SimpleNamespace(now=lambda: SimpleNamespace(nanoseconds=7 * 10**9)),
     )
-    stamp, trouble = asyncio.run(ScenesByHand(environment, False).reset(5))
+    stamp, trouble = asyncio.run(SceneRequests(environment, False).reset(5))
     assert calls == order and not trouble and stamp is not None

@@ -25,7 +25,13 @@ from rlinf_core.episodes.ring import Message
 from rlinf_core.episodes.view import View
 from rlinf_core.interlock import load_limits
 from rlinf_core.launch.graph import station_processes
-from rlinf_core.launch.layouts import Shown, foxglove, of_recipe, of_recording, rviz
+from rlinf_core.launch.layouts import (
+    LayoutContent,
+    content_of_recipe,
+    content_of_recording,
+    foxglove,
+    rviz,
+)
 from rlinf_core.recipes import load_recipe, station_task
 from rlinf_core.specs.topics import topic
 from rlinf_ros.qos import kind, profile
@@ -64,7 +70,7 @@ def played(tmp_path_factory):
         ],
     )
     with peer_in(folder, 117, STATION) as peer:
-        live = watch(peer.node, of_recipe(recipe))
+        live = watch(peer.node, content_of_recipe(recipe))
         for process in station_processes(recipe, folder, without=("policy", "uplink")):
             peer.supervisor.start(process)
         runner = ActionClient(peer.node, RunEpisodes, "run_episodes")
@@ -293,8 +299,8 @@ def test_recorded_the_robot_its_tool_and_the_workspace_are_there_too(recorded, e
         "with each episode, once"
     )
     assert_markers(recorded[f"/{STATION}/markers"])
-    assert of_recording(episode) == Shown(STATION, ("wrist",), base=FRAME)
-    missing = shown_topics(of_recording(episode)) - recorded.keys()
+    assert content_of_recording(episode) == LayoutContent(STATION, ("wrist",), base=FRAME)
+    missing = shown_topics(content_of_recording(episode)) - recorded.keys()
     assert missing == {f"/{STATION}/goal_pose"} & missing, (
         "a recording holds all that both layouts show"
     )

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from rlinf_core.tasks.rewards import Fallible, Remembering
+from rlinf_core.tasks.rewards import CanAbstain, Stateful
 from rlinf_core.tasks.rewards.arms import per_arm
 
 
@@ -30,11 +30,11 @@ def test_each_arm_has_a_memory_of_its_own_and_another_episode_begins_it_anew():
         }
 
     both = per_arm(Touched(), ("left", "right"), all)
-    assert isinstance(both, Remembering) and not both(channels_of(0.0, 1.0)), (
+    assert isinstance(both, Stateful) and not both(channels_of(0.0, 1.0)), (
         "what one has done is not the other's"
     )
     assert both(channels_of(1.0, 0.0)) and both(channels_of(1.0, 1.0))
     both.begin()
     assert not both(channels_of(0.0, 1.0))
     both.terms["right"].trouble = "dark"
-    assert isinstance(both, Fallible) and both.trouble == "arm right: dark"
+    assert isinstance(both, CanAbstain) and both.trouble == "arm right: dark"

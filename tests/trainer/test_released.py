@@ -14,7 +14,7 @@ from rich.console import Console
 from rlinf_core.cli.fleet import table
 from rlinf_core.core.errors import BridgeError, RlinfError
 from rlinf_core.deploy.releases import Release
-from rlinf_core.deploy.releases.commands import Orders, ReleaseCommand, give
+from rlinf_core.deploy.releases.commands import CommandQueue, ReleaseCommand, give
 from rlinf_core.deploy.releases.overview import overview
 from rlinf_core.deploy.releases.record import Evidence, Outcome
 from tests.trainer.test_release import Fleet
@@ -241,7 +241,7 @@ def test_a_pin_and_a_drain_of_a_station_that_is_no_more_can_be_taken_off_and_not
 ):
     fleet = Fleet(tmp_path)
     fleet.record.pins, fleet.record.drained = {"gone": 1}, ["gone"]
-    orders = Orders(fleet.releases, tmp_path)
+    orders = CommandQueue(fleet.releases, tmp_path)
     for action in ("unpin", "undrain"):
         assert orders._obey(
             ReleaseCommand(action=action, stations=["gone"]), fleet.last_reports
@@ -256,7 +256,7 @@ def test_a_pin_and_a_drain_of_a_station_that_is_no_more_can_be_taken_off_and_not
 def test_commands_are_obeyed_in_the_order_in_which_they_were_given_whatever_the_clock_says(
     tmp_path, monkeypatch
 ):
-    orders, obeyed, waiting = Orders(SimpleNamespace(), tmp_path), [], []
+    orders, obeyed, waiting = CommandQueue(SimpleNamespace(), tmp_path), [], []
     monkeypatch.setattr(
         orders, "_answer", lambda path, _: obeyed.append(path.stem) or {"text": "", "error": ""}
     )
@@ -293,7 +293,7 @@ def test_a_command_whose_sender_waits_is_kept_by_a_new_trainer_and_any_other_is_
         (folder / name).write_text("{}")
     with (folder / "2-waits.waits").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        Orders(SimpleNamespace(), tmp_path)
+        CommandQueue(SimpleNamespace(), tmp_path)
         assert sorted(path.name for path in folder.iterdir()) == ["2-waits.json", "2-waits.waits"]
-    Orders(SimpleNamespace(), tmp_path)
+    CommandQueue(SimpleNamespace(), tmp_path)
     assert list(folder.iterdir()) == []

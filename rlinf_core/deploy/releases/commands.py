@@ -118,7 +118,7 @@ def _end(path: Path) -> str:
     )
 
 
-class Orders:
+class CommandQueue:
     """The trainer's end: it removes commands without a sender at its start, and executes new ones.
 
     Args:

@@ -14,7 +14,7 @@ from prometheus_client.metrics_core import Metric
 from rlinf_core.core.atomic_io import replace_text
 from rlinf_core.core.errors import BridgeError
 from rlinf_core.core.metrics import family
-from rlinf_core.deploy.releases.commands import Orders
+from rlinf_core.deploy.releases.commands import CommandQueue
 from rlinf_core.deploy.releases.record import ALL
 from rlinf_core.deploy.releases.releases import ReleaseController, StationReports
 
@@ -32,7 +32,11 @@ class Watch:
     """
 
     def __init__(self, releases: ReleaseController, run_dir: Path) -> None:
-        self.releases, self.orders, self.path = releases, Orders(releases, run_dir), run_dir / FILE
+        self.releases, self.orders, self.path = (
+            releases,
+            CommandQueue(releases, run_dir),
+            run_dir / FILE,
+        )
         self._next = 0.0
 
     def turn(self, newest: int, reports: StationReports) -> None:

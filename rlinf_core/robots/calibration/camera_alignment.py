@@ -15,7 +15,7 @@ STILL_PIXELS, STILL_RAD = 1.0, 0.005
 
 
 @dataclass(frozen=True)
-class Moved:
+class PictureMotion:
     """The motion from the reference to the present picture.
 
     Attributes:
@@ -110,7 +110,7 @@ def save_picture(path: Path, picture: np.ndarray) -> None:
         ) from error
 
 
-def moved(reference: np.ndarray, now: np.ndarray) -> Moved:
+def moved(reference: np.ndarray, now: np.ndarray) -> PictureMotion:
     """Return the motion of a picture from its reference, both (H, W, 3) uint8.
 
     Raises:
@@ -137,10 +137,10 @@ def moved(reference: np.ndarray, now: np.ndarray) -> Moved:
             grey[0], grey[1], start, cv2.MOTION_EUCLIDEAN, criteria
         )
     except cv2.error:  # no transform between the two pictures
-        return Moved(float(right), float(down), 0.0, 0.0)
+        return PictureMotion(float(right), float(down), 0.0, 0.0)
     centre = np.array([reference.shape[1] / 2, reference.shape[0] / 2])
     shift = transform[:, :2] @ centre + transform[:, 2] - centre
-    return Moved(
+    return PictureMotion(
         float(shift[0]),
         float(shift[1]),
         float(np.arctan2(transform[1, 0], transform[0, 0])),

@@ -59,7 +59,7 @@ def _lock(path: Path) -> str:
     return f"twin/{path.absolute()}"
 
 
-class Pipe:
+class DevicePipe:
     """A device file: each write is one report, like at hidraw.
 
     Unplugging it ends its reader's file.
@@ -149,7 +149,7 @@ class SpaceMouse(Twin):
     """
 
     def __init__(self, path: str | Path, one_report: bool = False) -> None:
-        self.pipe = Pipe(path)
+        self.pipe = DevicePipe(path)
         self.one = one_report
         self.buttons = 0
         self.mute = False
@@ -216,7 +216,7 @@ class Events(Twin):
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.pipe = Pipe(path)
+        self.pipe = DevicePipe(path)
         self.path = self.pipe.path
 
     def send(self, kind: int, code: int, value: int) -> None:

@@ -47,7 +47,7 @@ class Shaped(Success, Protocol):
 
 
 @runtime_checkable
-class Remembering(Success, Protocol):
+class Stateful(Success, Protocol):
     """A test that uses more than the present time step."""
 
     def begin(self) -> None:
@@ -55,7 +55,7 @@ class Remembering(Success, Protocol):
 
 
 @runtime_checkable
-class Fallible(Success, Protocol):
+class CanAbstain(Success, Protocol):
     """A test that may be unable to judge.
 
     Attributes:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rlinf_core.specs.topics import arm_of, of_arms, topic
-from rlinf_core.tasks.rewards import Fallible, Remembering, Shaped, Success
+from rlinf_core.tasks.rewards import CanAbstain, Shaped, Stateful, Success
 
 Channels = dict[str, np.ndarray]
 
@@ -45,7 +45,7 @@ class PerArmReward:
     def __init__(
         self, term: Success, arms: Sequence[str], together: Callable[[Iterable[bool]], bool]
     ) -> None:
-        remembers = isinstance(term, Remembering)  # each arm's term then needs a separate memory
+        remembers = isinstance(term, Stateful)  # each arm's term then needs a separate memory
         self.terms: dict[str, Any] = {arm: deepcopy(term) if remembers else term for arm in arms}
         self.together, self.channels = together, needed(term.channels, arms)
 
@@ -61,7 +61,7 @@ class PerArmReward:
             (
                 f"arm {arm}: {term.trouble}"
                 for arm, term in self.terms.items()
-                if isinstance(term, Fallible) and term.trouble
+                if isinstance(term, CanAbstain) and term.trouble
             ),
             "",
         )
@@ -69,7 +69,7 @@ class PerArmReward:
     def begin(self) -> None:
         """Begin an episode, for terms that remember."""
         for term in self.terms.values():
-            if isinstance(term, Remembering):
+            if isinstance(term, Stateful):
                 term.begin()
 
 

@@ -18,7 +18,7 @@ from rlinf_core.policies import encoder, make_policy
 from rlinf_core.policies.base import NetworkPolicy
 from rlinf_core.policies.torch_device import device_of
 from rlinf_core.recipes import Recipe
-from rlinf_core.rollouts.collect import PlayUsage, Rollouts
+from rlinf_core.rollouts.collect import Rollouts, RolloutUsage
 from rlinf_core.rollouts.types import Experience, Trajectory
 from rlinf_core.trainer.distributed.ray_cluster import (
     START_S,
@@ -51,7 +51,7 @@ class RolloutRequest:
     environments: int
 
 
-NOTHING = PlayUsage(Usage(), 0.0, (0.0, 0.0), (0.0, 0.0))
+NOTHING = RolloutUsage(Usage(), 0.0, (0.0, 0.0), (0.0, 0.0))
 
 
 class Worker:
@@ -92,7 +92,7 @@ class Worker:
         """Return the unfinished episodes, truncated here. The next request starts new ones."""
         return self.rollouts.cut() if self.rollouts is not None else []
 
-    def play(self, order: RolloutRequest, update: WeightUpdate) -> tuple[Experience, PlayUsage]:
+    def play(self, order: RolloutRequest, update: WeightUpdate) -> tuple[Experience, RolloutUsage]:
         """Apply a weight update and play a request. Returns the experience and its usage."""
         rollouts = self._make_rollouts(order.environments)
         offload = self.recipe.placement.offload and self.device.type == "cuda"
@@ -129,14 +129,14 @@ class OnRay:
         placement = recipe.placement
         self.ray, self.recipe, self.policy, self.died = connect(placement.ray), recipe, policy, 0
         self.resumes, self.spawned, self.sent_bytes = 0, spawned, 0
-        self.usages: list[PlayUsage] = []
+        self.usages: list[RolloutUsage] = []
         self.resources = {"num_cpus": cpus_for(placement), "num_gpus": placement.worker_gpus}
         self.worker_arguments = (recipe, make, kind)
         self.sender = WeightSender(policy.is_frozen)
         self.workers = [self._worker() for _ in range(placement.workers)]
         self.editions = [0] * placement.workers  # edition of each worker's weights
         self.pending: list[Any] = []
-        self.early_answers: list[tuple[Experience, PlayUsage]] = []
+        self.early_answers: list[tuple[Experience, RolloutUsage]] = []
         self.placed = False
 
     def _worker(self) -> Any:
@@ -243,7 +243,7 @@ class OnRay:
         self.editions[index] = self.sender.edition
         return self.workers[index].play.remote(self.order, update)
 
-    def _answers(self) -> list[tuple[Experience, PlayUsage]]:
+    def _answers(self) -> list[tuple[Experience, RolloutUsage]]:
         answers = [self._answer(index) for index in range(len(self.pending))]
         self.pending = []
         return answers
@@ -267,7 +267,7 @@ class OnRay:
             "workers_infer": total - simulated,
         }
 
-    def _answer(self, index: int) -> tuple[Experience, PlayUsage]:
+    def _answer(self, index: int) -> tuple[Experience, RolloutUsage]:
         while True:
             try:
                 return self.ray.get(self.pending[index])

@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 
 from rlinf_core.algorithms.common.settings import EXPERT, REPLAY, ROLLOUTS, RolloutLength
-from rlinf_core.policies.base import NetworkPolicy, OneRobot
+from rlinf_core.policies.base import NetworkPolicy, SingleRobotPolicy
 from rlinf_core.recipes import Recipe
 from rlinf_core.recipes.station import robots_of
 from rlinf_core.rollouts.array_env import ArrayEnv, TensorRollouts
@@ -23,8 +23,8 @@ from rlinf_core.rollouts.collect import (
     ChunkRollouts,
     EpisodeRollouts,
     ExpertRollouts,
-    PlayUsage,
     Rollouts,
+    RolloutUsage,
     demonstrate,
 )
 from rlinf_core.rollouts.envs import VectorEnv
@@ -91,7 +91,7 @@ class Simulators(Source):
         }
 
     @property
-    def usages(self) -> list[PlayUsage]:
+    def usages(self) -> list[RolloutUsage]:
         """Usage of each worker in the last rollout."""
         return self.players.usages if self.players else []
 
@@ -210,7 +210,7 @@ class InProcess:
 
     def __init__(self, rollouts: Rollouts) -> None:
         self.rollouts, self.sent_bytes = rollouts, 0
-        self.usages: list[PlayUsage] = []
+        self.usages: list[RolloutUsage] = []
 
     def start(self, version: int, amount: RolloutLength) -> None:
         """Request a rollout of length ``amount`` by policy ``version``, also from an engine."""
@@ -279,7 +279,7 @@ class Robots(Source):
         self.spec, self.envs, self.held_out, robots = policy.spec, envs, held_out, robots_of(recipe)
         self.report: dict[str, Any] = {}  # unused
         self.sources = {
-            name: Simulators(robots[name], env, OneRobot(policy, env.spec), make, clock)
+            name: Simulators(robots[name], env, SingleRobotPolicy(policy, env.spec), make, clock)
             for name, env in envs.items()
         }
         self.success: dict[str, float] = {}
@@ -324,7 +324,7 @@ class Robots(Source):
     def evaluate(self, policy: NetworkPolicy, scenes: Sequence[int]) -> list[EpisodeResult]:
         """Play one episode of every scene with each robot."""
         results_by_robot = {
-            name: evaluate(env, OneRobot(policy, env.spec), scenes)
+            name: evaluate(env, SingleRobotPolicy(policy, env.spec), scenes)
             for name, env in self.held_out.items()
         }
         self.success = {

@@ -7,7 +7,7 @@ import pytest
 from rlinf_core.cli.main import main
 from rlinf_core.core.errors import DeviceError
 from rlinf_core.robots.operators.spacemouse import SpaceMouse
-from rlinf_core.robots.operators.twins import Pipe
+from rlinf_core.robots.operators.twins import DevicePipe
 
 KINDS = pytest.mark.parametrize("kind", ["spacemouse", "gamepad", "pedal", "leader", "robotiq"])
 
@@ -62,9 +62,9 @@ def test_a_pipe_of_another_user_moves_no_arm_and_is_no_place_for_a_twin(tmp_path
     ):
         SpaceMouse(device=str(path)).open()
     with pytest.raises(DeviceError, match="expected an unused path for a twin"):
-        Pipe(path)
+        DevicePipe(path)
     os.chown(path, 0, 0)
-    twin, mouse = Pipe(path), SpaceMouse(device=str(path))
+    twin, mouse = DevicePipe(path), SpaceMouse(device=str(path))
     mouse.open()
     mouse.close()
     twin.unplug()

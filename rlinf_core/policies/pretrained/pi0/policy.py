@@ -16,7 +16,7 @@ from torch import Tensor
 from rlinf_core.core.errors import SpecError
 from rlinf_core.policies.action_expert import Prefix
 from rlinf_core.policies.base import Batch
-from rlinf_core.policies.encoder import in_the_middle
+from rlinf_core.policies.encoder import letterboxed
 from rlinf_core.policies.flow_matching import FlowMatching
 from rlinf_core.policies.huggingface import Tokenizer, padded
 from rlinf_core.policies.networks import NetworkFactory
@@ -73,7 +73,7 @@ class Pi0(FlowMatching):
         size = self.network.config.vlm_config.vision_config.image_size
         pixels = torch.stack(
             [
-                in_the_middle(batch[image.name], size, not self._of_lerobot)
+                letterboxed(batch[image.name], size, not self._of_lerobot)
                 for image in self.spec.images
             ],
             dim=1,

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from rlinf_core.policies.base import Batch
 from rlinf_core.policies.dataset_statistics import FixedNormalisation
-from rlinf_core.policies.encoder import in_the_middle
+from rlinf_core.policies.encoder import letterboxed
 from rlinf_core.policies.flow_matching import WithExpert
 from rlinf_core.policies.huggingface import Tokenizer, padded, sentence_of
 from rlinf_core.policies.networks import NetworkFactory
@@ -52,7 +52,7 @@ class Pi05(WithExpert):
         size = self.network.image_size
         antialias = self.network.config.get(MAKER) != "lerobot"
         pixels = torch.stack(
-            [in_the_middle(batch[image.name], size, antialias) for image in self.spec.images], dim=1
+            [letterboxed(batch[image.name], size, antialias) for image in self.spec.images], dim=1
         )
         ids, mask = padded(self.prompts(batch), pixels.device, multiple=self.multiple)
         return {"pixels": pixels, "ids": ids, "mask": mask}

@@ -20,7 +20,7 @@ from rlinf_core.policies.action_tokens import ActionTokens, Prompt
 from rlinf_core.policies.action_units import ActionUnits
 from rlinf_core.policies.base import ActionChunk, Batch, Observation
 from rlinf_core.policies.dataset_statistics import FixedNormalisation, load_statistics
-from rlinf_core.policies.encoder import in_the_middle
+from rlinf_core.policies.encoder import letterboxed
 from rlinf_core.policies.huggingface import Tokenizer, padded, sentence_of
 from rlinf_core.policies.networks import NetworkFactory
 from rlinf_core.policies.normalization import Normalisation
@@ -104,7 +104,7 @@ class Pi0Fast(ActionTokens):
         """Pictures, tokens, and where there are some."""
         size = self.network.image_size
         pixels = torch.stack(
-            [in_the_middle(batch[image.name], size, False) for image in self.spec.images], dim=1
+            [letterboxed(batch[image.name], size, False) for image in self.spec.images], dim=1
         )
         ids, mask = padded(self.sentences(batch), pixels.device, multiple=self.multiple)
         return {"pixels": pixels, "ids": ids, "mask": mask}

@@ -69,14 +69,14 @@ class Config(Flow):
         return self
 
     @property
-    def of_flow(self) -> PolicySettings:
+    def flow_settings(self) -> PolicySettings:
         """Settings of the flow."""
         if self.flow is not None:
             return self.flow.but(horizon=self.horizon, n_action_steps=self.n_action_steps)
         return Flow(**{name: getattr(self, name) for name in Flow.model_fields if name != "kind"})
 
     @property
-    def of_noise_policy(self) -> TanhGaussian:
+    def noise_policy_settings(self) -> TanhGaussian:
         """Settings of the policy that chooses the noise."""
         shared = {
             name: getattr(self, name) for name in PolicySettings.model_fields if name != "kind"

@@ -36,8 +36,10 @@ class LatentNoiseActor(NetworkPolicy):
         flow: FlowActor | FlowMatching | None = None,
     ) -> None:
         super().__init__(spec, config or Config())
-        self.flow = cast(FlowActor | FlowMatching, flow or make_policy(spec, self.config.of_flow))
-        self.noise_policy = Actor(spec, self.config.of_noise_policy)
+        self.flow = cast(
+            FlowActor | FlowMatching, flow or make_policy(spec, self.config.flow_settings)
+        )
+        self.noise_policy = Actor(spec, self.config.noise_policy_settings)
         # every number of the noise matters for every action
         self.latent_size = self.noise_policy.action_size
         if self.flow.reads_instructions:
@@ -57,8 +59,12 @@ class LatentNoiseActor(NetworkPolicy):
         cls, spec: StationSpec, config: Any, described: Mapping[str, Any]
     ) -> LatentNoiseActor:
         """See ``NetworkPolicy``."""
-        of_flow = config.of_flow
-        return cls(spec, config, policy_kind(of_flow.kind).Policy.rebuilt(spec, of_flow, described))
+        flow_settings = config.flow_settings
+        return cls(
+            spec,
+            config,
+            policy_kind(flow_settings.kind).Policy.rebuilt(spec, flow_settings, described),
+        )
 
     def describe(self) -> dict[str, Any]:
         """Return the description with that of its flow."""

@@ -19,7 +19,7 @@ from rlinf_ros.lifecycle_node import Managed
 from rlinf_ros.qos import LAZY_PROFILE, publisher, subscription
 from rlinf_ros.scene import either
 from rlinf_ros.spinning import ControlNode, is_active
-from rlinf_ros.workarounds import Until, run_routine
+from rlinf_ros.workarounds import AwaitFuture, run_routine
 
 STEP_S, BACK_S = 4.0, 1.0  # timeouts: of an answer; of the robot's own report that it is back
 
@@ -48,7 +48,7 @@ class Steps:
 
     async def answer(self, future: Future) -> Any:
         """Await an answer; None if none came in time."""
-        return await Until(future) if await either(self.node, future, STEP_S) else None
+        return await AwaitFuture(future) if await either(self.node, future, STEP_S) else None
 
 
 RECOVERING = "recovering"

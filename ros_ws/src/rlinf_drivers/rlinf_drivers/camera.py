@@ -26,7 +26,7 @@ STALE_S = 0.2  # value of S3
 SLOW = 0.9  # of the requested rate
 
 
-class Tally:
+class ImageCounts:
     """Counts of images, for /diagnostics.
 
     Args:
@@ -104,7 +104,7 @@ class Camera(DeviceNode):
         self.frame = f"{station}/{self.camera}_optical_frame"
         self.images, self.infos = self._publisher("image"), self._publisher("camera_info")
         self.jpegs = self._publisher("image/compressed") if self.settings.jpeg else None
-        self.device_name, self.tally = f"camera '{self.camera}'", Tally(self.settings.fps)
+        self.device_name, self.tally = f"camera '{self.camera}'", ImageCounts(self.settings.fps)
         self.diagnostics = Diagnostics(self, self._health)
         self.begin()
 

@@ -18,7 +18,7 @@ AGAIN_S = 1.0
 LOOK_S = 0.1  # interval of the check for the node's end, while it is not configured
 
 
-class Closes(Protocol):
+class Closeable(Protocol):
     """An open resource."""
 
     def close(self) -> None:
@@ -68,7 +68,7 @@ class DeviceNode(Managed, ControlNode):
         return not self.reading.is_alive()
 
     # In the thread
-    def open(self) -> Closes:
+    def open(self) -> Closeable:
         """Open the device.
 
         Raises:
@@ -89,7 +89,7 @@ class DeviceNode(Managed, ControlNode):
         while not self.over.is_set():
             if not self.configured.wait(LOOK_S):
                 continue
-            device: Closes | None = None
+            device: Closeable | None = None
             try:
                 device = self.open()
                 while self.configured.is_set() and not self.over.is_set():

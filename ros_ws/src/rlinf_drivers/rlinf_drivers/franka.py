@@ -28,7 +28,7 @@ from rlinf_core.core.rotation import product, turned
 from rlinf_core.robots.drivers.franka import Driver
 from rlinf_drivers.arm_driver import BACK_S, RECOVERING, STEP_S, ArmDriver, Steps, newest
 from rlinf_drivers.partial_reader import PartialReader
-from rlinf_ros.action_clients import NEAR_M, STATE, Orders
+from rlinf_ros.action_clients import NEAR_M, STATE, GripperCommands
 from rlinf_ros.conversions import NS, to_ns
 from rlinf_ros.qos import publisher
 from rlinf_ros.scene import sleep
@@ -39,7 +39,7 @@ AGAIN_S = 1.0  # between two tries
 ANY = GraspEpsilon(inner=WIDEST_M, outer=WIDEST_M)  # an object of any width is held
 
 
-class Hand(Orders):
+class Hand(GripperCommands):
     """``gripper/command`` as Move to open and Grasp to close; joint_states to ``gripper/state``.
 
     Fingers that fail to open, as those of a hand without homing, are commanded again until that is

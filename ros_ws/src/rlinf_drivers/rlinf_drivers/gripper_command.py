@@ -19,7 +19,7 @@ from rlinf_msgs.msg import GripperWidth, SafetyState
 from sensor_msgs.msg import JointState
 
 from rlinf_core.robots.grippers.gripper_command import Gripper
-from rlinf_ros.action_clients import STATE, Orders
+from rlinf_ros.action_clients import STATE, GripperCommands
 from rlinf_ros.lifecycle_node import Managed
 from rlinf_ros.qos import lazy_profile, publisher, subscription
 from rlinf_ros.spinning import ERROR, OK, ControlNode, Diagnostics, Health, is_active, run
@@ -31,7 +31,7 @@ MAY_MOVE = (SafetyState.ARMED, SafetyState.ACTIVE, SafetyState.HOLD)
 WAITING = 10  # messages of other joints on the same topic
 
 
-class Commands(Orders):
+class Commands(GripperCommands):
     """Commands to one action."""
 
     def __init__(self, node: Node, settings: Gripper) -> None:

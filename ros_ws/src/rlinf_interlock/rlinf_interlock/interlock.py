@@ -283,7 +283,9 @@ class Requests:
                 f"{cause} (the interlock of arm {self.node.inputs.others[topic].name}: is it "
                 f"running?)"
             )
-        if kind == "estop_silent" and (other := self.node.inputs.of_other_type(f"estop/{topic}")):
+        if kind == "estop_silent" and (
+            other := self.node.inputs.unexpected_types(f"estop/{topic}")
+        ):
             return f"{cause} ({other})"
         if kind in ("foreign_publisher", "two_publishers"):
             return (

@@ -265,7 +265,7 @@ class Inputs:
         except Exception:  # a broken message may raise anything in the middleware; it is dropped
             self.counts["unreadable"] += 1
         if topic in ROLES:
-            self.chunks.append(messages.no_chunk(ROLES[topic], self.limits.control_mode))
+            self.chunks.append(messages.refused_chunk(ROLES[topic], self.limits.control_mode))
         elif topic == FAULT_TOPIC:  # an unreadable report is no all-clear
             self.robot_fault = "unreadable"
         return None
@@ -383,7 +383,7 @@ class Inputs:
         matched = self.listeners[topic].subscription.get_publisher_count()
         return max(self.owner.count_publishers(self._name(topic)), matched)
 
-    def of_other_type(self, topic: str) -> str:
+    def unexpected_types(self, topic: str) -> str:
         """Return, as text, the unexpected types in which a topic is published; empty if none."""
         infos, expected = (
             self.owner.get_publishers_info_by_topic(self._name(topic)),

@@ -47,7 +47,7 @@ def to_chunk(message: ActionChunk, role: str, rows: ActionSlice = FULL_ACTION) -
     )
 
 
-def no_chunk(role: str, control_mode: str) -> core.Chunk:
+def refused_chunk(role: str, control_mode: str) -> core.Chunk:
     """Return an unreadable command as a chunk that the core refuses by its size."""
     return core.Chunk(role, "", 0, -1, 0, 0.1, control_mode, ())
 

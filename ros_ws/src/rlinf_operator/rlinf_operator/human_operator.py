@@ -26,7 +26,7 @@ LOOK_S, SAY_S = 0.02, 1.0
 CHOOSE = " The keys move arm {}; choose by number: {}. The other arms rest. Arming is for all."
 
 
-class Person:
+class HumanOperator:
     """Devices that act together.
 
     Each renews the enable, their motions add up, and the trouble of one stops all.

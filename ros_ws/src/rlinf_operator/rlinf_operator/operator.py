@@ -38,7 +38,7 @@ from rlinf_core.robots.operators import KEYBOARD, REPLAY, SCRIPTED, make_device,
 from rlinf_core.robots.operators.homing import Homes, next_action
 from rlinf_core.specs.arrays import StationSpec
 from rlinf_core.tasks.task import load_task
-from rlinf_operator.human_operator import Person
+from rlinf_operator.human_operator import HumanOperator
 from rlinf_operator.replay_operator import CONTINUES, ReplayOperator
 from rlinf_operator.scripted_operator import ScriptedOperator
 from rlinf_ros.arms import arm_topic, arms_of, subscribe_safety
@@ -60,7 +60,7 @@ MAY_MOVE = (SafetyState.ARMED, SafetyState.ACTIVE, SafetyState.HOLD)
 HELD_LOOK_S, REST_S = 1.0, 1.0  # a held key may repeat first after 0.7 s
 
 
-class BetweenEpisodes:
+class IdleTeleop:
     """Device motion between episodes, to try a station or to show a camera its board.
 
     A device that was already held must be let go before it commands.
@@ -76,7 +76,7 @@ class BetweenEpisodes:
     def __init__(
         self,
         node: Node,
-        person: Person,
+        person: HumanOperator,
         spec: StationSpec,
         busy: Callable[[], bool],
         publish: Callable[[np.ndarray, Time], None],
@@ -405,13 +405,15 @@ class Operator(Managed, StationNode):
         }
         at_terminal = self.replay is not None and sys.stdin.isatty()  # its keyboard arms and stops
         self.person = (
-            Person(self, arming, self.spec, devices, enables) if devices or at_terminal else None
+            HumanOperator(self, arming, self.spec, devices, enables)
+            if devices or at_terminal
+            else None
         )
         self.homing = self._homing(self.declare_structure("home"))
         if not self.lockstep:  # in lockstep a command lasts as long as the simulator waits
             self.create_timer(LOOK_S, self._poll)
         if self.person and not self.lockstep:
-            self.between = BetweenEpisodes(
+            self.between = IdleTeleop(
                 self, self.person, self.spec, self._busy, self._publish_action
             )
         if self.script and self.person:

@@ -54,7 +54,7 @@ NEAR_M = 0.004  # a width this near to the last command is no new command
 STATE = ("gripper_opening",)  # the joint's name in gripper/state
 
 
-class Orders:
+class GripperCommands:
     """``gripper/command`` as goals of an action; a missing answer is a fault.
 
     Args:

@@ -12,7 +12,7 @@ from rlinf_msgs.action import Home, ResetScene
 
 from rlinf_ros.action_clients import GoalHandle
 from rlinf_ros.memory_bus import action_node
-from rlinf_ros.workarounds import Until
+from rlinf_ros.workarounds import AwaitFuture
 
 NO_SERVER = "'reset_scene' is not available. Is the robot side running?"
 NO_OPERATOR = "'home' is not available. Is an operator with a device running (rlinf teleop)?"
@@ -28,7 +28,7 @@ async def either(node: Node, future: Future, seconds: float) -> bool:
     woken = Future(executor=node.executor)
     future.add_done_callback(lambda _: woken.done() or woken.set_result(None))
     timer = node.create_timer(seconds, lambda: woken.done() or woken.set_result(None))
-    await Until(woken)
+    await AwaitFuture(woken)
     node.destroy_timer(timer)
     return bool(future.done())
 

@@ -42,7 +42,13 @@ from rlinf_ros import memory_bus
 from rlinf_ros.parameters import described_field, expected
 from rlinf_ros.parameters import descriptor as described
 from rlinf_ros.qos import to_override
-from rlinf_ros.workarounds import LOOK_UP_S, DiscoveryWatchdog, OfLaunch, end_soon, single_threaded
+from rlinf_ros.workarounds import (
+    LOOK_UP_S,
+    DiscoveryWatchdog,
+    LaunchFileLoader,
+    end_soon,
+    single_threaded,
+)
 
 if TYPE_CHECKING:
     from rlinf_core.config.base import Settings
@@ -369,7 +375,7 @@ class Ending(Protocol):
 
 
 @runtime_checkable
-class Hosting(Protocol):
+class HostNode(Protocol):
     """A node with other nodes in its process, which spin and end with it."""
 
     guests: list[Node]
@@ -384,7 +390,7 @@ class Alive(Protocol):
 
 
 @runtime_checkable
-class GivingUp(Protocol):
+class CanGiveUp(Protocol):
     """A node that may have to give up."""
 
     def check(self) -> None:
@@ -476,7 +482,7 @@ def _spin(node: Node, subscribes: bool, stop_requested: Callable[[], bool]) -> N
     for member in _of_process(node):
         executor.add_node(member)
     watchdog = DiscoveryWatchdog(node, override_of("arms") or ()) if subscribes else None
-    giving_up = node if isinstance(node, GivingUp) else None
+    giving_up = node if isinstance(node, CanGiveUp) else None
     gc.freeze()  # the node's own objects stay; collections look only at later ones
     with contextlib.suppress(ExternalShutdownException):
         while not stop_requested():
@@ -497,7 +503,7 @@ def _spin(node: Node, subscribes: bool, stop_requested: Callable[[], bool]) -> N
 
 
 def _of_process(node: Node) -> list[Node]:
-    return [node, *(node.guests if isinstance(node, Hosting) else [])]
+    return [node, *(node.guests if isinstance(node, HostNode) else [])]
 
 
 def destroy(node: Node) -> None:
@@ -523,7 +529,7 @@ def override_of(name: str) -> Any:
     nodes = [
         section
         for file in files
-        for section in _parameters(yaml.load(Path(file).read_text(), OfLaunch))
+        for section in _parameters(yaml.load(Path(file).read_text(), LaunchFileLoader))
     ]
     matches = [section[name] for section in nodes if name in section]
     return matches[0] if matches else None

@@ -275,7 +275,7 @@ def taken(trainer: TrainerStatus, station: str) -> int:
     return _counted(trainer, f"{station}/episodes")
 
 
-class Settled:
+class SettledCount:
     """Returns whether a count has been constant for SETTLED_S, so that nothing is in transit."""
 
     def __init__(self, count: Callable[[], int]) -> None:

@@ -132,17 +132,17 @@ class _SigEvent(ctypes.Structure):
     )
 
 
-class OfLaunch(yaml.SafeLoader):
+class LaunchFileLoader(yaml.SafeLoader):
     """Reads launch_ros's files, which mark lists as Python's tuples (since ros2/launch_ros#33)."""
 
     def of_marked(self, node: yaml.SequenceNode) -> list[Any]:
         return self.construct_sequence(node, deep=True)
 
 
-OfLaunch.add_constructor("tag:yaml.org,2002:python/tuple", OfLaunch.of_marked)
+LaunchFileLoader.add_constructor("tag:yaml.org,2002:python/tuple", LaunchFileLoader.of_marked)
 
 
-class Until:
+class AwaitFuture:
     """``await Until(future)`` in a routine gives the future's result.
 
     rclpy polls its own tasks, which costs a whole core on the events executor (ros2/rclpy#1405;
@@ -158,7 +158,7 @@ class Until:
 
 
 def run_routine(routine: Coroutine[Future, None, Any], finished: Callable[[Any], None]) -> None:
-    """Run a routine to its end, one ``Until`` after the other; ``finished`` gets its result."""
+    """Run a routine to its end; ``finished`` receives the result. It may await ``AwaitFuture``."""
     try:
         future = routine.send(None)
     except StopIteration as end:

@@ -21,7 +21,7 @@ SHARE = 0.5  # of a period: a slower answer keeps the environment from its input
 EVERY_S = 10.0
 
 
-class Guest(LocalPolicyNode):
+class ColocatedPolicy(LocalPolicyNode):
     """The policy's node in the environment's process."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Composed(Environment):
     def __init__(self) -> None:
         super().__init__()
         self.declare_parameter("composed", True)
-        self.policy = Guest()
+        self.policy = ColocatedPolicy()
         self.warned_at = float("-inf")  # time.monotonic() of the last warning about slowness
         self.guests: list[Node] = [self.policy]
 

@@ -29,7 +29,7 @@ from rlinf_ros.station_state import (
     GOES_ON,
     GOES_ON_S,
     Discovery,
-    Settled,
+    SettledCount,
     caught_up,
     holds_back,
     refused,
@@ -314,7 +314,7 @@ class Director(StationNode):
         self.recent.ended.clear()
         if online["synchronous"]:  # the preceding evaluation does not answer a slice
             self._within(
-                online["drain_timeout_s"], Settled(lambda: taken(self.trainer, self.station))
+                online["drain_timeout_s"], SettledCount(lambda: taken(self.trainer, self.station))
             )
         while not (ended := ending(self.recent, self.env_steps, online, deadline)):
             before = taken(self.trainer, self.station)

@@ -1,6 +1,6 @@
 """Environment node: owns the control timer, builds time steps, and runs episodes on request.
 
-``ScenesByHand`` asks a person for a scene that no robot side resets. ``Watch`` aborts an episode
+``SceneRequests`` asks a person for a scene that no robot side resets. ``Watch`` aborts an episode
 without messages, and reports the environment's wait on /diagnostics.
 """
 
@@ -23,7 +23,7 @@ from rlinf_core.core.errors import SpecError
 from rlinf_core.episodes.record import HELD
 from rlinf_core.interlock.types import Mode
 from rlinf_core.specs.topics import of_arms
-from rlinf_core.tasks.rewards import Fallible
+from rlinf_core.tasks.rewards import CanAbstain
 from rlinf_core.tasks.task import StepResult, load_task, observe, step_result
 from rlinf_ros.arms import arms_of, subscribe_arms, subscribe_safety
 from rlinf_ros.conversions import NS, fill_observation, set_stamp, to_ns, to_stamp
@@ -51,7 +51,7 @@ from rlinf_ros.station_state import (
     resume_instruction,
 )
 from rlinf_ros.timer_phase import PhaseLockedTimer, WarmUp, patience
-from rlinf_ros.workarounds import Until, run_routine
+from rlinf_ros.workarounds import AwaitFuture, run_routine
 from rlinf_station.episodes import (
     RECORDER_INACTIVE,
     InstructionParameter,
@@ -71,7 +71,7 @@ STAND_CLEAR = (
 GOING_HOME = "the arm moves home"
 
 
-class ScenesByHand:
+class SceneRequests:
     """Requests of an environment to a person before an episode.
 
     Args:
@@ -256,7 +256,7 @@ class Watch:
         success = self.environment.task.success
         return (
             f"the reward has no usable image: {success.trouble}"
-            if isinstance(success, Fallible) and success.trouble
+            if isinstance(success, CanAbstain) and success.trouble
             else ""
         )
 
@@ -364,7 +364,7 @@ class Environment(Managed, ControlNode):
             Scene(self, self.patience_s),
             Labels(self, self.abandon, self.playing),
         )
-        self.scenes = ScenesByHand(self, self.homes)
+        self.scenes = SceneRequests(self, self.homes)
         self.server = ActionServer(
             self,
             RunEpisodes,
@@ -574,7 +574,7 @@ class Environment(Managed, ControlNode):
         self.watch.start()
         self._publish_event(EpisodeEvent.STARTED)
         self._begin(stamp)
-        return await Until(self.done) or await Until(self.closed[self.episode_id])
+        return await AwaitFuture(self.done) or await AwaitFuture(self.closed[self.episode_id])
 
     def _must_wait(self) -> bool:
         """Return whether the next episode must wait.

@@ -15,7 +15,7 @@ from std_msgs.msg import String
 from rlinf_core.robots.operators.device import LABELS
 from rlinf_core.tasks.task import StepResult
 from rlinf_ros.qos import publisher, subscription
-from rlinf_ros.workarounds import Until
+from rlinf_ros.workarounds import AwaitFuture
 
 AGAIN, DISCARDED = "the operator requested another take", "the operator discarded it"
 CANCELLED, REMARK_S = "cancelled", 5.0
@@ -97,7 +97,7 @@ class Labels:
             return False
         self.may_begin, self.word = may_begin, Future(executor=self.node.executor)
         self.prompt(question)
-        ready = await Until(self.word)
+        ready = await AwaitFuture(self.word)
         self.prompt("")
         return bool(ready)
 

@@ -19,7 +19,7 @@ from std_srvs.srv import SetBool, Trigger
 from rlinf_ros.scene import either, sleep
 from rlinf_ros.spinning import ERROR, OK, WARN, Diagnostics, Health, StationNode, run
 from rlinf_ros.station_state import publisher_ids
-from rlinf_ros.workarounds import Until, run_routine
+from rlinf_ros.workarounds import AwaitFuture, run_routine
 
 LOOK_S = 1.0
 ANSWER_S = 5.0  # an interlock may brake before it answers
@@ -109,7 +109,7 @@ class Member:
         if not client.service_is_ready():
             return None
         future = client.call_async(request)
-        return await Until(future) if await either(self.node, future, ANSWER_S) else None
+        return await AwaitFuture(future) if await either(self.node, future, ANSWER_S) else None
 
 
 class LifecycleManager(StationNode):

@@ -28,9 +28,9 @@ from rlinf_ros.memory_bus import Bus, CallbackError, check_middleware, start
 from rlinf_ros.spinning import (
     ARRIVES_S,
     FINISH_S,
+    CanGiveUp,
     Ending,
-    GivingUp,
-    Hosting,
+    HostNode,
     override_of,
     stop_on_signal,
 )
@@ -72,7 +72,7 @@ class Host:
         for node in [*self.names, *bus.guests]:
             bus.executor.add_node(node)
         gc.freeze()
-        checked = [node for node in bus.nodes if isinstance(node, GivingUp)]
+        checked = [node for node in bus.nodes if isinstance(node, CanGiveUp)]
         looked_at = time.monotonic()
         with contextlib.suppress(ExternalShutdownException):
             while not stop_requested():
@@ -146,7 +146,7 @@ class Host:
 
 def _members(node: Node) -> Iterator[Node]:
     yield node
-    yield from node.guests if isinstance(node, Hosting) else ()
+    yield from node.guests if isinstance(node, HostNode) else ()
 
 
 def main() -> None:

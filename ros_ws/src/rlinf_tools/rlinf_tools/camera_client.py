@@ -42,7 +42,7 @@ FILE = "hand_eye.yaml"
 LEAST_PIXELS = 15  # smallest square of the board; corners are refined within 11 pixels
 
 
-class Looker:
+class CameraSubscriber:
     """Subscribes to a camera and the arm's pose."""
 
     def __init__(self, recipe: Recipe, camera: str, arm: str) -> None:
@@ -170,7 +170,7 @@ class Looker:
                 yield ""
 
 
-def locate(looker: Looker, options: argparse.Namespace) -> None:
+def locate(looker: CameraSubscriber, options: argparse.Namespace) -> None:
     """Collect views until a person is done; then report the camera's place."""
     columns, rows = (int(number) for number in options.board.split("x"))
     looker.meet(pose=True)
@@ -215,7 +215,9 @@ def locate(looker: Looker, options: argparse.Namespace) -> None:
     print(f"written: {path}")
 
 
-def _take(looker: Looker, views: list[View], columns: int, rows: int, square_m: float) -> str:
+def _take(
+    looker: CameraSubscriber, views: list[View], columns: int, rows: int, square_m: float
+) -> str:
     """Take one view; return a report, or the reason why there is none."""
     if silent := looker.silent():
         return f"no view: expected a new {silent} within {SILENT_S:g} s, got none. Check its driver"
@@ -236,7 +238,7 @@ def _take(looker: Looker, views: list[View], columns: int, rows: int, square_m: 
     return f"{len(views)} views; the board is {away:.3f} m away"
 
 
-def _larger(looker: Looker) -> str:
+def _larger(looker: CameraSubscriber) -> str:
     """Return advice for a larger image than the published one, if it is scaled down."""
     device = looker.robot.devices.get(looker.camera)
     size = getattr(device, "published", None)
@@ -248,7 +250,7 @@ def _larger(looker: Looker) -> str:
     )
 
 
-def align(looker: Looker, options: argparse.Namespace) -> None:
+def align(looker: CameraSubscriber, options: argparse.Namespace) -> None:
     """Report the picture's displacement from its reference until a person is done.
 
     With ``--write``, save the picture as the reference.
@@ -300,7 +302,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
     with command_context():
-        looker = Looker(
+        looker = CameraSubscriber(
             load_recipe(arguments.recipe, arguments.overrides), arguments.camera, arguments.arm
         )
         (locate if arguments.what == "locate" else align)(looker, arguments)

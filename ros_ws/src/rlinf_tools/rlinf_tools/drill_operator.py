@@ -1,7 +1,7 @@
 """The people around the arm of a safety drill: policy, operator, enable, e-stop and impersonators.
 
 It has its own process, so that the drill's work delays nobody. It follows ``drill/do`` (JSON, as
-``Doing``), announces its first act on ``injected``, and stalls of the whole machine on
+``DrillActivity``), announces its first act on ``injected``, and stalls of the whole machine on
 ``drill/stalls``.
 """
 
@@ -36,7 +36,7 @@ HANGS_AFTER_S = 0.2
 
 
 @dataclass
-class Doing:
+class DrillActivity:
     """An act of the people in the drill.
 
     Attributes:
@@ -63,12 +63,12 @@ class Doing:
     number: int = 0
 
 
-class People(Node):
+class DrillOperator(Node):
     """Publishes for every part that the drill does not run as a node of its own."""
 
     def __init__(self) -> None:
         super().__init__("people", start_parameter_services=False)
-        self.doing = Doing()
+        self.doing = DrillActivity()
         self.seq = 0
         self.hangs_at = 0.0
         self.arms = arms_of(self)  # the robot's own faults are the first arm's
@@ -96,8 +96,12 @@ class People(Node):
     def _on_do(self, message: String) -> None:
         """Act at once: a release or a press must not wait for the next period."""
         request, before = json.loads(message.data), self.doing
-        self.doing = Doing(
-            **{field.name: request[field.name] for field in fields(Doing) if field.name in request}
+        self.doing = DrillActivity(
+            **{
+                field.name: request[field.name]
+                for field in fields(DrillActivity)
+                if field.name in request
+            }
         )
         if self.rogue is not None:
             self.destroy_publisher(self.rogue)
@@ -219,7 +223,7 @@ class People(Node):
 def main() -> None:
     """Entry point."""
     wait_for_nobody()
-    run(People, priority=25, listens=False)
+    run(DrillOperator, priority=25, listens=False)
 
 
 if __name__ == "__main__":

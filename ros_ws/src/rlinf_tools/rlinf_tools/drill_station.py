@@ -38,7 +38,7 @@ from rlinf_ros.arms import arm_topic
 from rlinf_ros.conversions import to_ns
 from rlinf_ros.qos import lossless_profile, publisher, subscription
 from rlinf_ros.workarounds import single_threaded
-from rlinf_tools.drill_operator import ROGUE, Doing
+from rlinf_tools.drill_operator import ROGUE, DrillActivity
 
 
 @dataclass
@@ -105,7 +105,7 @@ class DrilledStation:
         self.moved_at = 0.0
         self.injected: dict[str, float] = {}
         self.reaction: dict[str, str] = {}
-        self.doing = Doing()
+        self.doing = DrillActivity()
         self.goal: Any = None  # the goal sent to the environment
         self.episode_id = ""
         self._interfaces()
@@ -342,7 +342,13 @@ class DrilledStation:
 
     def _make_ready(self, real: bool) -> str:
         """Return the reason why the arm does not move, or an empty string."""
-        self.do(**{field.name: field.default for field in fields(Doing) if field.name != "number"})
+        self.do(
+            **{
+                field.name: field.default
+                for field in fields(DrillActivity)
+                if field.name != "number"
+            }
+        )
         for route in (*self.routes, CAMERA):
             self.inject.publish(String(data=yaml.safe_dump({"route": route, "kind": "none"})))
         self._end_episodes()
