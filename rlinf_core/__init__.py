@@ -2,8 +2,8 @@
 
 Never imports rclpy.
 
-What stands here is public, and imported when it is asked for: ``rlinf_core.load_recipe`` needs no
-torch.
+The names in ``PUBLIC`` are imported at their first use, so ``rlinf_core.load_recipe`` needs no
+torch. docs/reference/api.md has an example of each.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlinf_core.core.paths import VERSION
 
-if TYPE_CHECKING:  # the same once more, for type checkers
+if TYPE_CHECKING:  # the names of PUBLIC for type checkers
     from rlinf_core.core.errors import RlinfError as RlinfError
     from rlinf_core.episodes.read import read_episode as read_episode
     from rlinf_core.episodes.types import Episode as Episode

@@ -77,7 +77,7 @@ def simulated_steps(recipe: Recipe, run_dir: Path, episodes: int, seed: int) -> 
 
 
 def recorded_steps(recipe: Recipe, run_dir: Path) -> list[Steps]:
-    """The recordings of a run that its policy played alone."""
+    """Return the recordings of a run in which only its policy commanded."""
     from rlinf_core.data.episodes import intact_episodes
     from rlinf_core.rollouts.from_episode import trajectory_of
     from rlinf_core.rollouts.types import DEMONSTRATION

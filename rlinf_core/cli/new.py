@@ -131,7 +131,7 @@ def _name_of(model: Path) -> str:
 
 
 def real_path(model: Path) -> Path:
-    """The model's path without links.
+    """Resolve the links in the model's path.
 
     A link to a file of another kind is kept, as a cache of blobs has it: the meshes lie beside the
         link.
@@ -194,7 +194,7 @@ def robot_files(name: str, model: Path, folder: Path, plan: Any) -> dict[str, st
 
 
 def _yaml(document: dict[str, Any]) -> str:
-    """A block for each mapping, a line for each list, and a comment for what has a unit."""
+    """Write YAML: a block for each mapping, a line for each list, and units as comments."""
     text = yaml.safe_dump(
         document, sort_keys=False, default_flow_style=None, width=math.inf, allow_unicode=True
     )

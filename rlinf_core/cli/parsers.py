@@ -304,7 +304,7 @@ def reward_commands(commands: Commands) -> None:
 
 
 def monitor_commands(commands: Commands) -> None:
-    """A monitor of failures."""
+    """Add the commands for a failure monitor."""
     subparsers = commands.add_parser(
         "monitor",
         help="fit a monitor that finds failing episodes while they are played, "

@@ -80,7 +80,7 @@ def trace_command(run_dir: Path, out: Path) -> int:
 
 
 def graph_lines(graph: Graph, name: str, machine: Machine) -> list[str]:
-    """The graph as text, a node and an edge a line."""
+    """Return the graph as text, one line for each node and edge."""
     lines = [f"{name} on {machine.cpus:g} CPUs and {machine.gpus} GPUs", "", "nodes"]
     lines += [
         f"  {node.name:13}{node.process:12}{node.work}{' (fixed rate)' * node.fixed_rate}"
@@ -95,7 +95,7 @@ def graph_lines(graph: Graph, name: str, machine: Machine) -> list[str]:
 
 
 def draw(graph: Graph, choice: Choice, recipe: Recipe, path: Path) -> None:
-    """A picture of the graph: a box a node, its colour the process, an arrow an edge."""
+    """Draw the graph: nodes as boxes with the colour of their process, edges as arrows."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(2.4 * len(graph.nodes) + 1, 4.2))

@@ -52,7 +52,7 @@ def replay(
 
 
 def _recipe_of(recording: Path) -> Path:
-    """The recipe of the run in which an episode lies."""
+    """Return the recipe of the run that recorded an episode."""
     above = (parent / "recipe.yaml" for parent in recording.resolve().parents)
     recipe_file = next(filter(Path.is_file, above), None)
     if recipe_file is None:
@@ -99,7 +99,7 @@ def check(actions: RecordedActions, recording: Path, recipe: Recipe, name: str) 
 
 
 def _robot_of(recording: Path) -> str:
-    """Name of the robot in the recipe that the recorder attached; empty if it attached none."""
+    """Return the robot's name in the recording's attached recipe; empty without one."""
     import yaml
 
     document = yaml.safe_load(attachment(recording, "recipe.yaml") or b"") or {}
@@ -107,7 +107,7 @@ def _robot_of(recording: Path) -> str:
 
 
 def _limits_difference(recording: Path, limits_file: Path) -> str:
-    """The keys of the attached limits file that differ, in words."""
+    """Return the differences of the attached limits file from the station's, as text."""
     import yaml
 
     try:

@@ -93,7 +93,7 @@ def _train(recipe: Recipe, run_dir: Path, report: bool, endless: bool, beginning
 
 
 def _demonstrates(recipe: Recipe) -> bool:
-    """Whether the run begins with the script's demonstrations in simulation."""
+    """Return True if the run begins with the script's demonstrations in simulation."""
     return (
         source_of(recipe) == SIMULATORS
         and recipe.algorithm.needs_demonstrations
@@ -108,7 +108,7 @@ def _simulated_words(run: Run) -> str:
 
 
 def _who_feeds(recipe: Recipe, run_dir: Path) -> str:
-    """Whom a run waits for that stations or editors feed; recordings are no end of it."""
+    """Return the missing source of a run that stations or editors feed, as text."""
     if recipe.learns_from_feedback:
         served = recipe.text.feedback
         return (
@@ -138,7 +138,7 @@ def _line(steps: int, entry: dict[str, float]) -> str:
 
 
 def _helped(run: Run, station: str) -> str:
-    """A station's intervention rate, in words; nothing before its first training episode."""
+    """Return a station's intervention rate as text; empty before its first training episode."""
     rate = run.data.intervention_rate(station)
     return "" if rate is None else f", taken over in {rate:.0%} of the last time steps"
 

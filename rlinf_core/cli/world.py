@@ -86,14 +86,14 @@ def rank(
 
 
 def _policies(place: Path) -> list[Path]:
-    """A policy file, or those of a run."""
+    """Return a policy file, or those of a run."""
     from rlinf_core.policies.serialization import policy_files
 
     return [place] if place.is_file() else policy_files(place / "policies") or [place]
 
 
 def _recipe(run_dir: Path, overrides: list[str]) -> Recipe:
-    """The recipe of a run's folder, or of the folder in which a world's file lies."""
+    """Return the recipe of a run's folder, or of the run that holds a world's file."""
     folder = run_dir if run_dir.is_dir() else run_dir.parent
     if not (folder / "recipe.yaml").is_file():
         raise RlinfError(f"{folder}: expected the folder of a run, with recipe.yaml, got none")
@@ -141,7 +141,7 @@ def _report(world: WorldModel, json_file: Path | None) -> None:
 
 
 def draw(world: WorldModel, path: Path) -> None:
-    """The error by time step beside that of persistence."""
+    """Draw the error by time step, and that of persistence."""
     import matplotlib
 
     matplotlib.use("Agg")

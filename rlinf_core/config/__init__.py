@@ -1,3 +1,1 @@
-"""The common part of all YAML files: strict models, reading with lines, overrides, and parts by
-name.
-"""
+"""Shared parts of all YAML files: strict models, a reader with line numbers, overrides."""

@@ -1,10 +1,10 @@
-"""Strict settings: every field has a type, a range, a default and a meaning; nothing is coerced,
-nothing unknown taken.
+"""Strict settings: every field has a type, a range, a default and a meaning. Nothing is coerced,
+and unknown keys are errors.
 
-``parameters`` makes settings from a signature: the arguments of a reward, a script or a simulator
-are its parameters. A type, ``Annotated[float, Field(gt=0)]`` for a range, ``Literal`` for choices;
-the meaning stands in the docstring's ``Args`` or ``Attributes``. A constructor with ``**kwargs``
-has the arguments of the class that it extends too.
+``parameters`` makes settings from a signature, because the arguments of a reward, a script or a
+simulator are its parameters. An argument needs a type: ``Annotated[float, Field(gt=0)]`` sets a
+range, ``Literal`` the choices. Its meaning comes from the docstring's ``Args`` or ``Attributes``. A
+constructor with ``**kwargs`` also has the arguments of its base class.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ def _at_home(place: str) -> str:
         ) from error
 
 
-Place = Annotated[str, AfterValidator(_at_home)]  # of a file or folder, where ~ is the user's home
-FROM_FOLDER = "from folder"  # of an option: a path from the folder of the YAML that names it
+Place = Annotated[str, AfterValidator(_at_home)]  # path in which ~ is the user's home
+FROM_FOLDER = "from folder"  # marks an option: its path is relative to the folder of the YAML
 FileFromFolder = Annotated[str, Field(min_length=1), AfterValidator(_at_home), FROM_FOLDER]
 
 
 class Settings(BaseModel):
-    """Base of every config: frozen; unknown keys, wrong types and numbers that are not finite are
-    errors.
+    """Base of every config. It is frozen. Unknown keys, wrong types and numbers that are not finite
+    are errors.
     """
 
     model_config = ConfigDict(
@@ -66,30 +66,30 @@ class Settings(BaseModel):
 
     @classmethod
     def from_document(cls: type[Self], document: Mapping[str, Any]) -> Self:
-        """Settings of JSON's types, which have no tuples and where 1 may be a float."""
+        """Build settings from JSON's types, which have no tuples, and in which 1 may be a float."""
         return cls.model_validate_json(json.dumps(document))
 
     def but(self: Self, **changes: Any) -> Self:
-        """A copy with some values changed, checked again."""
+        """Return a copy with some values changed. It is checked again."""
         return type(self)(**(dict(self) | changes))
 
 
 def with_default(parent: type[Settings], name: str, default: Any) -> Any:
-    """The field of that name in the parent, range and meaning included, with another default."""
+    """Return the parent's field of that name, with its range and meaning, and another default."""
     field = copy(parent.model_fields[name])
     field.default = default
     return field
 
 
 class Discriminated:
-    """Annotation of a field whose model is named by one of the field's own keys.
+    """Annotation of a field whose model is selected by one of the field's own keys.
 
     Args:
-        key: which one, e.g. ``name``.
-        model: from that name to the model; RecipeError if there is none.
-        names: every name there is, for the reference and the JSON schema.
-        default: the name where none is said; none means that it must be.
-        optional: whether the whole field may be left empty.
+        key: name of the selecting key, e.g. ``name``.
+        model: returns the model of a name; raises RecipeError for an unknown one.
+        names: returns every name, for the reference and the JSON schema.
+        default: name if the key is missing; None makes the key required.
+        optional: True if the field may be empty.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Discriminated:
         )
 
     def of(self, data: Mapping[str, Any]) -> type[Settings]:
-        """The model of what a file says."""
+        """Return the model that the mapping of a file selects."""
         name = data.get(self.key, self.default)
         if not isinstance(name, str):
             allowed = ", ".join(self.names())
@@ -125,13 +125,13 @@ class Discriminated:
         try:
             return self.model(name)
         except RecipeError as error:
-            text = str(error).partition(": ")[2]  # where it is, the key says
+            text = str(error).partition(": ")[2]  # the key already names the place
             raise PydanticCustomError(
                 "discriminated", "{text}", {"text": text, "key": self.key}
             ) from error
 
     def validated(self, value: Any, info: ValidationInfo | None = None) -> Settings | None:
-        """The model's instance; one that is there already stays."""
+        """Return an instance of the model. An existing instance is returned unchanged."""
         if isinstance(value, Settings) or (value is None and self.optional):
             return value
         if not isinstance(value, Mapping):
@@ -150,7 +150,7 @@ class Discriminated:
     def __get_pydantic_json_schema__(
         self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        """One variant for each name."""
+        """Return a schema with one variant for each name."""
         variants = []
         for name in self.names():
             model = _without_references(self.model(name).model_json_schema())
@@ -167,8 +167,8 @@ class Discriminated:
 
 
 def _without_references(schema: dict[str, Any]) -> dict[str, Any]:
-    """A JSON schema with what it refers to in its place: it becomes a part of one that knows other
-    definitions.
+    """Return a JSON schema with each reference replaced by its definition, to embed it in another
+    schema.
     """
     definitions = schema.pop("$defs", {})
 
@@ -187,23 +187,23 @@ def _without_references(schema: dict[str, Any]) -> dict[str, Any]:
     return placed(schema)
 
 
-_ANNOTATED: Any = Annotated  # with what only the running program knows
+_ANNOTATED: Any = Annotated  # untyped, because its arguments are known only at run time
 
 
 class Parameters(Settings):
-    """Base of what is made here; what is no plain value is taken as it is."""
+    """Base of the models that ``parameters`` creates. Values of other types are not checked."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
 
 @cache
 def parameters(part: type, without: tuple[str, ...] = (), key: str = "") -> type[Settings]:
-    """The settings of a class.
+    """Return the settings model of a class, with a field for each argument of its constructor.
 
     Args:
         part: the class.
         without: arguments that do not come from a file.
-        key: a key beside them that names the part.
+        key: an additional key that names the part; empty for none.
     """
     meanings = dict(_meanings(part))
     fields: dict[str, Any] = (
@@ -222,7 +222,7 @@ def parameters(part: type, without: tuple[str, ...] = (), key: str = "") -> type
 
 
 def values(settings: Settings, key: str = "") -> dict[str, Any]:
-    """The keyword arguments that settings made by ``parameters`` hold."""
+    """Return the keyword arguments that settings of ``parameters`` hold."""
     return {name: value for name, value in settings if name != key}
 
 
@@ -253,7 +253,7 @@ def _arguments(part: type) -> Iterator[tuple[str, Any, Any]]:
 
 
 def _meanings(part: type) -> Iterator[tuple[str, str]]:
-    """Argument to text, of the docstrings of a class and of those it extends."""
+    """Yield argument and text, from the docstrings of a class and of its base classes."""
     for base in reversed(part.__mro__[:-1]):
         for text in (base.__doc__, getattr(vars(base).get("__init__"), "__doc__", "")):
             section = re.search(

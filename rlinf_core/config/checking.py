@@ -1,5 +1,5 @@
-"""Check a document against a model, and describe models: errors with place and key, tables, JSON
-schemas for editors.
+"""Check a document against a model, with errors that name place and key. Describe models as tables
+and as JSON schemas for editors.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ Model = TypeVar("Model", bound=Settings)
 
 
 def checked(model: type[Model], document: Document) -> Model:
-    """The model's instance.
+    """Return an instance of the model from a document.
 
     Raises:
-        RecipeError: all that is wrong, a line each.
+        RecipeError: every fault, one line each.
     """
     try:
         return model.model_validate(document.data)
@@ -36,10 +36,10 @@ def checked(model: type[Model], document: Document) -> Model:
 
 
 def checked_parameters(model: type[Model], values: Mapping[str, Any], where: str) -> Model:
-    """The model's instance of a node's parameters, which have JSON's types.
+    """Return an instance of the model from a node's parameters, which have JSON's types.
 
     Raises:
-        RecipeError: all that is wrong, a line each, after ``where``.
+        RecipeError: every fault, one line each, after ``where``.
     """
     try:
         return model.from_document(values)
@@ -57,7 +57,7 @@ def checked_parameters(model: type[Model], values: Mapping[str, Any], where: str
 def _line(model: type[Settings], document: Document, problem: Any) -> str:
     key: Key = tuple(
         part for part in problem["loc"] if part != "[key]"
-    )  # of a mapping's key: where its value stands
+    )  # the fault of a mapping's key has the place of its value
     kind, actual, context = problem["type"], problem["input"], problem.get("ctx", {})
     if kind == "discriminated":
         chosen = (*key, context["key"])
@@ -69,7 +69,7 @@ def _line(model: type[Settings], document: Document, problem: Any) -> str:
         if isinstance(actual, dict)
         else None
     )
-    if key_and_reason:  # by a check of several values, which says which of them it means
+    if key_and_reason:  # a check of several values names the one that it means
         key = (*key, *key_and_reason.group(1).split("."))
         return (
             f"{document.place(key)}: '{dotted((*document.prefix, *key))}': "
@@ -111,7 +111,7 @@ def _line(model: type[Settings], document: Document, problem: Any) -> str:
 
 
 def dotted(key: Key) -> str:
-    """``station.observe_cameras[0]``."""
+    """Return a key in dotted form, such as ``station.observe_cameras[0]``."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in key).lstrip(".")
 
 
@@ -195,7 +195,7 @@ def _shown(value: Any) -> str:
 
 
 def _fields_at(model: Any, data: Any, key: Key) -> dict[str, FieldInfo]:
-    """The fields of the mapping at ``key``, by name."""
+    """Return the fields of the mapping at ``key``, by name."""
     for part in key:
         annotation, metadata = _field(model, part)
         held: Any = data if isinstance(data, dict | tuple) else {part: None}
@@ -235,7 +235,7 @@ WORDS = {"integer": "int", "number": "number", "string": "text", "boolean": "boo
 
 
 def rows(model: type[Settings], prefix: str = "") -> Iterator[tuple[str, str, str, str, str]]:
-    """Key, type, range, default and meaning of every value, those of nested settings included."""
+    """Yield key, type, range, default and meaning of every value, nested settings included."""
     properties = schema(model)["properties"]
     for name, item in model.model_fields.items():
         chosen = next(
@@ -277,7 +277,7 @@ def schema(model: type[Settings], title: str = "") -> dict[str, Any]:
 
 
 def _nested(annotation: Any) -> type[Settings] | None:
-    """The settings that a field holds, or a mapping of them."""
+    """Return the settings class that a field holds, also as values of a mapping, or None."""
     inner = typing.get_args(annotation)[1] if typing.get_origin(annotation) is dict else annotation
     if typing.get_origin(inner) in (typing.Union, UnionType):  # or none
         inner = next(argument for argument in typing.get_args(inner) if argument is not type(None))
@@ -285,7 +285,7 @@ def _nested(annotation: Any) -> type[Settings] | None:
 
 
 def kind(item: dict[str, Any]) -> str:
-    """The type that a property's schema names."""
+    """Return the type of a property in a JSON schema, as text."""
     if "enum" in item or "const" in item:
         return "text"
     if "anyOf" in item:
@@ -306,7 +306,7 @@ def kind(item: dict[str, Any]) -> str:
 
 
 def span(item: dict[str, Any]) -> str:
-    """The range or the choices that a property's schema names."""
+    """Return the range or the choices of a property in a JSON schema, as text."""
     if "enum" in item:
         return f"one of {', '.join(map(str, item['enum']))}"
     if item.get("type") == "array":

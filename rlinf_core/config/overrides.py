@@ -1,8 +1,8 @@
 """Overrides from the command line in Hydra's grammar, by Hydra's own parser.
 
-``key.sub=value`` sets, ``+key=value`` adds what is not there yet, ``++key=value`` does either,
-``~key`` takes out what the file says, ``~key=value`` only where it says that; ``[1,2]``,
-``{a: 1}``, ``'quoted, text'``. For sweeps: ``key=a,b``, ``key=choice(a,b)``, ``key=range(0,3)``.
+``key.sub=value`` changes a key, ``+key=value`` adds a missing one, ``++key=value`` does either.
+``~key`` removes a key, ``~key=value`` only if it has this value. Values may be ``[1,2]``,
+``{a: 1}`` or ``'quoted, text'``. Sweeps use ``key=a,b``, ``key=choice(a,b)``, ``key=range(0,3)``.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from rlinf_core.config.yaml_source import Document, Key
 from rlinf_core.core.errors import RecipeError
 from rlinf_core.core.renames import current_key
 
-MOST = 10_000  # values that one override of a sweep lists
-SHOWN = 200  # characters of one that cannot be read
-PLAIN = re.compile(  # a name or path that Hydra takes as it is
+MOST = 10_000  # largest number of values of one override
+SHOWN = 200  # characters of an unreadable override in its error
+PLAIN = re.compile(  # a name or path that Hydra reads without quotes
     r"(?!(true|false|null|nan|inf)$)[a-z_][a-z0-9_]*|[a-z_.]*/[a-z0-9_./-]*",
     re.IGNORECASE | re.ASCII,
 )
@@ -31,8 +31,8 @@ def override(document: Document, text: str) -> None:
     """Apply one override.
 
     Raises:
-        RecipeError: it is not Hydra's grammar, sweeps over several values, adds what is there or
-            takes out what is not.
+        RecipeError: the text is not in Hydra's grammar, has several values, adds an existing key or
+            removes a missing one.
     """
     parsed = _parsed(text)
     if parsed.is_sweep_override():
@@ -72,8 +72,10 @@ def override(document: Document, text: str) -> None:
 
 
 def combinations(texts: list[str]) -> list[tuple[str, ...]]:
-    """Every combination of the values that overrides list; RecipeError if one is not Hydra's
-    grammar, or lists none.
+    """Return every combination of the values that the overrides list.
+
+    Raises:
+        RecipeError: an override is not in Hydra's grammar, or lists no value.
     """
     choices = []
     for text in texts:
@@ -87,7 +89,7 @@ def combinations(texts: list[str]) -> list[tuple[str, ...]]:
 
 
 def _listed(text: str, parsed: Override) -> list[str]:
-    """The values of one that lists several."""
+    """Return the values of an override that lists several."""
     from hydra.errors import HydraException
 
     try:
@@ -104,7 +106,7 @@ def _listed(text: str, parsed: Override) -> list[str]:
 
 
 def _written(value: Any) -> str:
-    """A value of a sweep as an override that means the same: a quoted text stays a text."""
+    """Return a value of a sweep as the text of an override. A quoted text stays a text."""
     from hydra.core.override_parser.types import QuotedString, Transformer
 
     if isinstance(value, QuotedString):
@@ -115,7 +117,7 @@ def _written(value: Any) -> str:
 
 
 def quoted(path: Path | str) -> str:
-    """A path or name as the value of an override, whatever signs it has; without any as it is."""
+    """Return a path or name as the value of an override, quoted if it has special characters."""
     from hydra.core.override_parser.types import Quote, QuotedString
 
     text = str(path)
@@ -123,8 +125,8 @@ def quoted(path: Path | str) -> str:
 
 
 def split(text: str) -> list[str]:
-    """Overrides that stand in one text, as of ROS's ``set:=``: apart at spaces, but for those in
-    brackets and quotes.
+    """Split the text of several overrides, such as ROS's ``set:=``, at spaces outside of brackets
+    and quotes.
     """
     parts, quote, depth = [""], "", 0
     for before, sign in zip(" " + text, text, strict=False):

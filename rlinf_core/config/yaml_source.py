@@ -1,6 +1,4 @@
-"""YAML with the place of every value: which file, which line; a key that stands twice is an
-error.
-"""
+"""YAML with the file and line of every value. A repeated key is an error."""
 
 from __future__ import annotations
 
@@ -16,8 +14,8 @@ from rlinf_core.core.errors import RecipeError
 from rlinf_core.core.paths import expanded
 
 Key = tuple[str | int, ...]
-BITS = 1024  # of a whole number, as many as a float's largest has
-MAX_BYTES = 4 << 20  # of a YAML text
+BITS = 1024  # size of a whole number, that of the largest float
+MAX_BYTES = 4 << 20  # characters of a YAML text
 MAX_DEPTH = 64
 MAX_NODES = 100_000  # aliases expanded
 TOO_MANY = (
@@ -25,17 +23,17 @@ TOO_MANY = (
     "value that contains itself (&name and *name)"
 )
 OCTAL = re.compile("[-+]?0[0-7_]*[1-7][0-7_]*")
-SHOWN = 100  # characters of a value that cannot be
+SHOWN = 100  # characters of an invalid value in its error
 
 
 @dataclass
 class Document:
-    """A mapping as it was said, and where.
+    """A mapping from YAML and overrides, and the place of each value.
 
     Attributes:
         data: plain values; lists are tuples.
-        places: by path of keys and indices, the file and line; of an override, itself.
-        prefix: of every key, for errors.
+        places: file and line by path of keys and indices; for an override, its text.
+        prefix: prefix of every key, for errors.
     """
 
     data: dict[str, Any]
@@ -49,7 +47,7 @@ class Document:
         return self.places.get(key, "")
 
     def below(self, key: Key) -> Document:
-        """The mapping at ``key`` alone, its values under the names that they have in the whole."""
+        """Return the mapping at ``key`` as a document. Errors still name the full keys."""
         data: Any = self.data
         for part in key:
             data = data.get(part, {})
@@ -59,7 +57,7 @@ class Document:
         return Document(data, {(): self.place(key)} | places, (*self.prefix, *key))
 
     def set(self, key: Key, value: Any, place: str) -> None:
-        """Put a value in, mappings on the way included."""
+        """Set a value, and create the mappings on its path."""
         data: dict[Any, Any] = self.data
         for part in key[:-1]:
             if not isinstance(data.get(part, {}), dict):
@@ -70,24 +68,25 @@ class Document:
         self.places[key] = place
 
     def over(self, under: Document) -> Document:
-        """This one's values, and those of another where this one says nothing."""
+        """Return this document's values over those of another one."""
         return Document(_merged(under.data, self.data), under.places | self.places)
 
     def forget(self, key: Key) -> None:
-        """Drop the places of a value and of all that it holds."""
+        """Drop the places of a value and of its parts."""
         self.places = {at: place for at, place in self.places.items() if at[: len(key)] != key}
 
 
 def read(path: str | Path, document_kind: str, inside: str = "") -> Document:
-    """A YAML file that holds a mapping.
+    """Read a YAML file that holds a mapping.
 
     Args:
-        path: the file.
-        document_kind: what it is, for errors: "recipe", "task".
-        inside: a key, where what it holds, whatever that is, is the value of that.
+        path: path of the file.
+        document_kind: kind of the file, for errors: "recipe", "task".
+        inside: a key under which the file's content, of any type, becomes the document; empty for a
+            mapping.
 
     Raises:
-        RecipeError: it cannot be read, is no mapping, or says a key twice.
+        RecipeError: the file cannot be read, is no mapping, or repeats a key.
     """
     try:
         text = Path(path).read_text()
@@ -99,7 +98,7 @@ def read(path: str | Path, document_kind: str, inside: str = "") -> Document:
 
 
 def parse(text: str, where: str, inside: str = "") -> Document:
-    """The same of a text; ``where`` it comes from, for errors."""
+    """Parse a YAML text like ``read``; ``where`` names its source in errors."""
     try:
         _check_size(text)
         node = yaml.compose(text, Loader=_Loader)
@@ -126,10 +125,12 @@ def parse(text: str, where: str, inside: str = "") -> Document:
 
 
 def load_plain(text: str) -> Any:
-    """A YAML text as plain values, within the bounds of all others; yaml.YAMLError where it is
-    none.
+    """Load a YAML text as plain values, within the same bounds.
 
-    For files that hold no settings, e.g. a recording's metadata.
+    It is for files without settings, such as a recording's metadata.
+
+    Raises:
+        yaml.YAMLError: the text is no YAML, or too large.
     """
     _check_size(text)
     return yaml.load(text, Loader=_Plain)  # noqa: S506 - a SafeLoader
@@ -141,11 +142,11 @@ def _check_size(text: str) -> None:
 
 
 def _expanded(node: yaml.Node, sizes: dict[int, int]) -> int:
-    """Nodes below and with this one if every alias is written out; its recursion is bounded by
-    ``MAX_DEPTH``.
+    """Return the number of nodes from this one down, with every alias expanded. ``MAX_DEPTH``
+    bounds the recursion.
     """
     if id(node) not in sizes:
-        sizes[id(node)] = MAX_NODES + 1  # one that holds itself
+        sizes[id(node)] = MAX_NODES + 1  # a node that contains itself
         items = (
             node.value
             if isinstance(node, yaml.SequenceNode)
@@ -185,7 +186,7 @@ def _value(node: yaml.Node, key: Key, where: str, places: dict[Key, str]) -> Any
         LookupError,
         TypeError,
         ValueError,
-    ) as error:  # of its tag
+    ) as error:  # raised by the constructor of the tag
         actual = error if isinstance(error, yaml.YAMLError | ValueError) else _scalar_text(node)
         raise RecipeError(f"{line}: expected a plain value, got: {actual}") from error
     if isinstance(value, list | dict | set) or (
@@ -201,7 +202,9 @@ def _value(node: yaml.Node, key: Key, where: str, places: dict[Key, str]) -> Any
 
 
 def _ambiguous(text: str, value: Any) -> str:
-    """How to write a scalar that YAML 1.1 reads as a number or date of another kind; else empty."""
+    """Return advice for a scalar that YAML 1.1 reads as another number or as a date; empty if it is
+    unambiguous.
+    """
     if isinstance(value, date):
         return f"'{text}' in quotes for a text"
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -215,7 +218,7 @@ def _ambiguous(text: str, value: Any) -> str:
 
 
 def _scalar_text(node: yaml.Node) -> str:
-    """A scalar as the file has it, with its tag."""
+    """Return the text of a scalar as in the file, with its tag."""
     return f"{node.tag.rpartition(':')[2]} {node.value[:SHOWN]!r}"
 
 
@@ -248,7 +251,7 @@ class _Loader(yaml.SafeLoader):
     depth = nodes = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """A node, in at most ``MAX_DEPTH`` others."""
+        """Compose a node with at most ``MAX_DEPTH`` parents."""
         self.depth, self.nodes = self.depth + 1, self.nodes + 1
         try:
             if self.depth > MAX_DEPTH:
@@ -262,7 +265,7 @@ class _Loader(yaml.SafeLoader):
             self.depth -= 1
 
     def get_single_node(self) -> Any:
-        """The document, its values with every alias expanded at most ``MAX_NODES``."""
+        """Return the root. It has at most ``MAX_NODES`` nodes with every alias expanded."""
         node = super().get_single_node()
         if node is not None and _expanded(node, {}) > MAX_NODES:
             raise yaml.YAMLError(TOO_MANY)
@@ -270,7 +273,7 @@ class _Loader(yaml.SafeLoader):
 
     @classmethod
     def make(cls, node: yaml.Node) -> Any:
-        """The value of a scalar."""
+        """Return the value of a scalar node."""
         loader = cls("")
         try:
             return loader.construct_object(node)
@@ -286,7 +289,7 @@ _Loader.add_implicit_resolver(
 
 
 class _Plain(_Loader):
-    """YAML 1.1's own numbers, as the files' writers mean them."""
+    """Reads numbers like YAML 1.1, as the writers of these files do."""
 
     yaml_implicit_resolvers = yaml.SafeLoader.yaml_implicit_resolvers
 
@@ -297,8 +300,8 @@ def resolve_file_reference(document: Document, key: Key, folder: Path, prefix: s
 
     Args:
         document: the config.
-        key: the path of the value.
-        folder: of the config, or the working directory for an override.
+        key: path of the value.
+        folder: folder of the config, or the working directory for an override.
         prefix: text before the path, such as ``text:``.
     """
     *parents, last = key

@@ -1,4 +1,5 @@
-"""A process in a Python of its own, for packages that do not fit ours, behind a socket.
+"""A process with a separate Python, for packages that conflict with ours. It is called through a
+socket.
 
 ``make genesis`` (libero, calvin, lerobot) makes such a Python in ``.venvs/``.
 ``RLINF_PYTHON_<NAME>`` names another one.
@@ -21,24 +22,23 @@ from rlinf_core.core.paths import SOURCE, bundled_packages
 
 
 def python_of(name: str) -> str | None:
-    """The Python of a part that has one of its own: of the environment variable, or in
-    ``.venvs``."""
+    """Return the Python for a part's packages, from its environment variable or ``.venvs``."""
     configured = os.environ.get(f"RLINF_PYTHON_{name.upper().replace('.', '_')}")
     default_python = SOURCE / ".venvs" / name / "bin" / "python"
     return configured or (str(default_python) if default_python.exists() else None)
 
 
 class IsolatedProcess:
-    """A process that ends with ``close``, or when this process ends.
+    """A process that ends with ``close``, or together with this process.
 
     Attributes:
-        connection: the socket to it.
+        connection: socket of the process.
 
     Args:
-        python: the interpreter.
-        arguments: of the interpreter. The number of its socket's descriptor follows them.
-        name: for messages.
-        timeout_s: of the socket.
+        python: path of the interpreter.
+        arguments: arguments of the interpreter. The descriptor of its socket follows them.
+        name: name of the process, for messages.
+        timeout_s: timeout of the socket [s].
 
     Raises:
         RlinfError: the interpreter cannot be started.
@@ -66,7 +66,7 @@ class IsolatedProcess:
         self.connection = socket_here
 
     def close(self) -> None:
-        """End it, with all that it has started."""
+        """End the process and everything that it has started."""
         if self.process.returncode is None:  # else its number may be another's by now
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
@@ -74,7 +74,7 @@ class IsolatedProcess:
         self.connection.close()
 
     def ended(self) -> RlinfError:
-        """The error that names the exit code of a process that closed its socket."""
+        """Return the error for a process that closed its socket, with its exit code."""
         self.process.wait()
         return RlinfError(
             f"{self.name}: its process in {self.python} ended with code {self.process.returncode}. "

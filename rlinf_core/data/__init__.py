@@ -1,5 +1,5 @@
 """Recordings as data: check, repair, merge, split, count, and convert to other formats.
 
-Each verb has one file, each format one folder. Nothing here changes its input: results go to a new
-folder.
+Each operation has one file, each format one folder. No function changes its input: results go to a
+new folder.
 """

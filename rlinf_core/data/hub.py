@@ -39,14 +39,14 @@ RUN_FILES = (
 
 @dataclass(frozen=True)
 class Upload:
-    """What a push sends.
+    """The files of one push.
 
     Attributes:
         kind: DATASET or MODEL.
-        files: on this machine, by the path in the repository.
-        card: the README.md of the repository.
-        tag: of the commit; empty for none.
-        summary: for a person.
+        files: local files, by path in the repository.
+        card: text of the repository's README.md.
+        tag: tag of the commit; empty for none.
+        summary: text for a person.
     """
 
     kind: str
@@ -57,7 +57,7 @@ class Upload:
 
 
 def dataset(paths: list[Path]) -> Upload:
-    """The upload of recordings or of one LeRobot data set.
+    """Return the upload of recordings or of one LeRobot data set.
 
     Raises:
         EpisodeError: a recording is damaged, or there is none.
@@ -87,8 +87,7 @@ def dataset(paths: list[Path]) -> Upload:
 
 
 def policy(path: Path) -> Upload:
-    """The upload of a policy file, of the newest policy of a run, or of a folder that LeRobot's
-    class loads.
+    """Return the upload of a policy file, of a run's newest policy, or of a LeRobot policy folder.
 
     Raises:
         PolicyFileError: there is none.
@@ -201,7 +200,7 @@ def _card(layout: str, summary: str, command: str) -> str:
 
 @contextmanager
 def _hub() -> Iterator[Any]:
-    """The client; its errors become errors with a remedy, without a token in them."""
+    """Yield the client. Its errors become errors with a remedy, and without a token."""
     require("hub", "the Hugging Face Hub")
     from huggingface_hub import HfApi, constants
     from huggingface_hub.errors import (
@@ -230,7 +229,7 @@ def _hub() -> Iterator[Any]:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """An error and all behind it, the first one last."""
+    """Yield an error and its causes, the first cause last."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
@@ -276,5 +275,5 @@ def _unreachable(endpoint: str, error: Exception) -> str:
 
 
 def without_token(text: str) -> str:
-    """The text without anything that looks like a token."""
+    """Return the text with everything that looks like a token removed."""
     return TOKEN.sub("<token>", text)

@@ -41,13 +41,13 @@ class SentChunk:
 
 @dataclass(frozen=True)
 class RecordedActions:
-    """What a replay sends.
+    """The actions that a replay sends.
 
     Attributes:
         episode: the recording.
-        chunks: by the time step that each answers. Chunks that moved no arm are left out.
-        pose: (7,) position [m] and quaternion of the tool at the first time step; empty where
-            nothing recorded it.
+        chunks: chunks by the time step that each answers, without those that moved no arm.
+        pose: (7,) position [m] and quaternion of the tool at the first time step; empty if it is
+            not recorded.
         joints: angles [rad] by name at the first time step.
     """
 
@@ -58,7 +58,7 @@ class RecordedActions:
 
 
 def read_actions(folder: str | Path) -> RecordedActions:
-    """The actions of a sealed episode of one arm.
+    """Read the actions of a sealed episode of one arm.
 
     Raises:
         EpisodeError: it is no such episode, or nobody moved the arm in it.
@@ -112,8 +112,8 @@ def _values(pose: Any) -> tuple[float, ...]:
 
 
 def motion_difference(before: Episode, after: Episode) -> float:
-    """Largest difference between two episodes in what the interlock let through and in what the
-    time steps observed, images left out; infinite where they do not have the same time steps.
+    """Return the largest difference between two episodes, of executed actions and observed vectors.
+    Infinite if their time steps differ.
     """
     names = [name for name, values in before.observations.items() if values.dtype.kind == "f"]
     pairs = [

@@ -250,7 +250,7 @@ def recorded(folder: Path) -> Iterator[RawMessage]:
 
 
 def message(raw: RawMessage) -> Any:
-    """A recorded message, by the definition in its file."""
+    """Decode a recorded message by the definition in its file."""
     return _store(raw.kind, raw.definition).deserialize_cdr(raw.data, raw.kind)
 
 

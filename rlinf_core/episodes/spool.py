@@ -7,7 +7,7 @@
     refused/<id>/  refused by the trainer, or no episode; the reason is in refused/<id>.reason.txt
 
 The spool is bounded. Episodes in sent/ are removed first, oldest first, because the trainer has
-them. Nothing else is ever removed. A spool that is full of other episodes opens no further one, and
+them. No other file is removed. A spool that is full of other episodes opens no further one, and
 its station plays none.
 """
 

@@ -329,8 +329,8 @@ MANAGED = (
 
 
 def managed(recipe: Recipe, processes: list[Process]) -> list[Process]:
-    """The processes of a station whose managed nodes wait for a lifecycle manager, which is the
-    first of them.
+    """Return the processes of a station whose managed nodes wait for a lifecycle manager. The
+    manager is the first.
 
     A driver that is no part of rlinf may have no life cycle; it is left alone.
     """
@@ -403,8 +403,8 @@ def check_operator(recipe: Recipe) -> None:
 
 
 def _waits_for_person(recipe: Recipe) -> bool:
-    """Whether a person says that the scene is ready: not where a script or a replay is the operator
-    in simulation.
+    """Return True if a person confirms that the scene is ready. A script or a replay in simulation
+    needs none.
     """
     kind = recipe.station.operator.kind
     return kind != SCRIPTED and not (kind == REPLAY and station_robot(recipe).without_hardware)

@@ -50,7 +50,7 @@ class Views:
 
         Returns:
             ``words``, ``aligned``, and if they can be computed ``alike``, ``right`` and ``down``
-            [pixels], ``turned`` [rad] (``rlinf_core.robots.calibration.camera_alignment.PictureMotion``).
+            [pixels], ``turned`` [rad]; see ``calibration.camera_alignment.PictureMotion``.
         """
         async with self.looking:  # one at a time, as it is expensive
             at, result = self.alignments.get(camera, (-CACHE_S, {}))

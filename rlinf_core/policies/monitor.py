@@ -87,7 +87,7 @@ class Monitor:
         )
 
     def alarm(self, episode: Steps) -> int:
-        """The first time step above the threshold; -1 if there is none."""
+        """Return the first time step above the threshold; -1 if there is none."""
         scores = self.scores(episode)
         above = np.flatnonzero(scores > self.limits(len(scores)))
         return int(above[0]) if len(above) else -1
@@ -144,7 +144,7 @@ class Watch:
         self._left: list[float] = []
 
     def score(self, vector: np.ndarray, action: np.ndarray) -> float:
-        """The score of the next time step."""
+        """Return the score of the next time step."""
         monitor = self.monitor
         features = (self.features(vector, action) - monitor.scale[0]) / monitor.scale[1]
         return float(features @ monitor.weights[:-1] + monitor.weights[-1])
@@ -173,7 +173,7 @@ class Watch:
         return np.array([*self._average, stall, float(self.step)])
 
     def alarmed(self, vector: np.ndarray, action: np.ndarray) -> bool:
-        """Whether the next time step's score is above its threshold."""
+        """Return True if the next time step's score is above its threshold."""
         limit = self.monitor.threshold[min(self.step, len(self.monitor.threshold) - 1)]
         return self.score(vector, action) > limit
 

@@ -1,1 +1,3 @@
-"""Reports: curves, films and pages of a run, and contents of recordings. Nothing here prints."""
+"""Reports: curves, films and pages of a run, and contents of recordings. This package prints
+nothing.
+"""

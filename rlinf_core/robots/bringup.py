@@ -53,7 +53,7 @@ class Bringup(Settings):
         )
 
     def added(self, words: Sequence[str]) -> Bringup:
-        """With more arguments of the vendor's launch file, each as ``name:=value``.
+        """Return a copy with more arguments of the vendor's launch file, each as ``name:=value``.
 
         RecipeError for another form.
         """

@@ -68,7 +68,7 @@ class Description:
         ]
 
     def pose(self, link: str, positions: Mapping[str, float]) -> tuple[Vector, Quaternion]:
-        """Position [m] and orientation (x, y, z, w) of a link in the root.
+        """Return position [m] and orientation (x, y, z, w) of a link in the root frame.
 
         Args:
             link: of the robot.

@@ -283,8 +283,8 @@ class ChunkRollouts(Rollouts):
         return _rollout(chunks)
 
     def episodes(self, group: int) -> Rollout:
-        """One whole episode of every environment, ``group`` side by side in the same scene (the
-        GRPO family).
+        """Play one episode in every environment. ``group`` neighbours have the same scene (the GRPO
+        family).
         """
         observation = self.env.reset(
             [scene for scene in self.scenes(self.env.size // group) for _ in range(group)]
@@ -298,10 +298,10 @@ class ChunkRollouts(Rollouts):
         return _rollout(chunks)
 
     def _decide(self, observation: Arrays, alive: np.ndarray) -> tuple[dict[str, Any], Arrays]:
-        """One chunk of each, a rollout's arrays by name without their first axis; and what is
-        observed after it.
+        """Play one chunk in every environment. Return its arrays by name, (N, ...), and the next
+        observation.
 
-        Whose chunk is cut short waits until the others have played theirs.
+        An environment whose chunk ends early waits for the others.
         """
         policy_input = Observation.of_arrays(self.env.spec, observation, self.device)
         observations = {

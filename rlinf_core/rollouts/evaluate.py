@@ -96,10 +96,9 @@ def play(
 
 
 def record(env: VectorEnv, policy: Policy, episodes: int, first_scene: int) -> list[Trajectory]:
-    """Episodes of a policy that does not explore, with what was observed; each environment plays as
-    many.
+    """Play episodes without exploration, and return them with their observations.
 
-    The scenes count on from ``first_scene`` as the environments draw them.
+    Each environment plays the same number of episodes. Scenes are numbered from ``first_scene``.
     """
     generator = torch.Generator(policy.device).manual_seed(first_scene)
     chunks = Chunks(

@@ -77,7 +77,7 @@ class ArraySpec:
         return np.dtype(self.dtype)
 
     def _checked(self, array: np.ndarray) -> np.ndarray:
-        """The array, of this shape and finite; SpecError if it is not."""
+        """Return the array if it is finite and has this shape; else raise SpecError."""
         if array.shape != self.shape:
             raise SpecError(f"'{self.name}': expected shape {self.shape}, got {array.shape}")
         if self.dtype != "uint8" and not np.isfinite(array).all():

@@ -1,8 +1,8 @@
 """Move a learner's weights and moments off its device while rollouts need the memory.
 
 Each tensor is copied to host memory (pinned for CUDA), and its memory on the device is freed.
-Nothing is on the device twice. On a CPU the same happens between two places of host memory: results
-can be tested there, but no memory is gained.
+No tensor is on the device twice. On a CPU, tensors move between two places of host memory: this
+tests the results, and frees nothing.
 """
 
 from __future__ import annotations

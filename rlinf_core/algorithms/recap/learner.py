@@ -71,13 +71,13 @@ class Learner(Checkpointed):
         }
 
     def fit_normalisation(self, vectors: np.ndarray) -> None:
-        """As of every learner; the label stays as it is."""
+        """Normalise as every learner does, but keep the label."""
         super().fit_normalisation(vectors)
         for encoder in self._encoders():
             encoder.mean[-1], encoder.std[-1] = 0.0, 1.0
 
     def update(self, batch: dict[str, np.ndarray]) -> dict[str, float]:
-        """One step of the value and, after ``value_steps``, one of the actor."""
+        """Make one step of the value and, after ``value_steps``, one of the actor."""
         config, tensors = self.config, to_tensors(batch, self.device)
         with torch.no_grad():
             bootstrap = self.target.mean(next_observations(tensors))

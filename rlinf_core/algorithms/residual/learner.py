@@ -27,7 +27,7 @@ class Learner(RLPD):
     actor: ResidualActor
 
     def update(self, batch: dict[str, Any]) -> dict[str, float]:
-        """One step of RLPD; the played share of the correction follows the batch's."""
+        """Make one step of RLPD; the played share of the correction follows the batch's."""
         share = batch.get("share")
         metrics = super().update(
             {name: values for name, values in batch.items() if name != "share"}
@@ -50,7 +50,7 @@ class Learner(RLPD):
 
     @torch.no_grad()
     def may_be_better(self, batch: Batch, mean: Tensor) -> Tensor:
-        """As of RLPD; the batch's ``action`` is a correction."""
+        """See RLPD; the batch's ``action`` is a correction."""
         features = self.encoder(batch)
         done, would_do = (
             self.critics(features, self.executed(batch, self.actor.corrected(batch, correction)))

@@ -276,14 +276,14 @@ class Credentials:
             )
 
     def warning(self) -> str:
-        """What must be done about it soon; empty where nothing must."""
+        """Return a warning with its remedy if the certificate expires soon; else empty."""
         return warning(
             f"the certificate of station '{common_name(self.certificate)}' in {self.folder}",
             self.certificate,
         )
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
-        """To show to a trainer of the same fleet."""
+        """Return the credentials for a channel to a trainer of the same fleet."""
         ca, certificate, key = (
             (self.folder / name).read_bytes() for name in (CA, CERTIFICATE, KEY)
         )

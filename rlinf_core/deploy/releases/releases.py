@@ -247,9 +247,10 @@ class ReleaseController(PolicySelector):
         )
 
     def promote(self, version: int, reason: str) -> str:
-        """A version for all.
+        """Release a version to all stations.
 
-        Its episodes on trial are compared with no other: they count because they were good.
+        Its episodes on trial become no reference for the next version, because the test selected
+        them for being good.
         """
         self.record.use(self.record.trial, self.record.watched)
         if version != self.record.current:
@@ -278,10 +279,11 @@ class ReleaseController(PolicySelector):
         )
 
     def roll_back(self, reason: str) -> str:
-        """The policy on trial is given up; without one, that of all, for the one before it.
+        """Reject the version on trial; without a trial, replace the current version by the previous
+        one.
 
-        What it was compared with is used no more: where that was luck, every policy to come would
-            be found worse.
+        The reference episodes are dropped, too. If they were good by chance, every later policy
+        would be rejected.
         """
         record, trial = self.record, self.record.trial
         record.use(trial or record.watched)

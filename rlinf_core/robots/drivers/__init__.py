@@ -44,8 +44,8 @@ class DriverSettings(Settings):
         return False
 
     def findings(self) -> list[tuple[str, str, str]]:
-        """Rows of `rlinf doctor station` about its hardware: name, state, and the remedy; no remedy
-        where all is well.
+        """Return rows of `rlinf doctor station` about the hardware: name, state and remedy. The
+        remedy is empty without a fault.
         """
         return []
 

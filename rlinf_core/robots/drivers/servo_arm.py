@@ -32,7 +32,7 @@ class Jaw(Servo):
         return self
 
     def goal(self, width: float) -> int:
-        """A width [m] as ticks."""
+        """Convert a width [m] to ticks."""
         share = min(max(width / self.width, 0.0), 1.0)
         return round(self.closed_at + share * (self.open_at - self.closed_at))
 
@@ -93,7 +93,7 @@ class Driver(DriverSettings):
         return [servo.id for servo in servos]
 
     def findings(self) -> list[tuple[str, str, str]]:
-        """The port and the calibration."""
+        """Return the rows of the port and of the calibration."""
         port = Path(self.device)
         rows = [
             (
@@ -129,7 +129,7 @@ class Driver(DriverSettings):
         return self
 
     def description(self) -> Description:
-        """The URDF. RecipeError if it lacks a joint or the tool."""
+        """Return the URDF. Raises RecipeError if it lacks a joint or the tool."""
         try:
             description = read(Path(self.urdf).read_text())
         except OSError as error:

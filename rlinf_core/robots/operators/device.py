@@ -27,8 +27,8 @@ FIRST_MESSAGE_S = 1.0  # time in which a silent device is tolerated after openin
 
 
 def axes(action: ActionSpec) -> dict[str, int]:
-    """Those of a device's axes that one arm's actions have, in their order: where each stands in
-    them.
+    """Return the index of each device axis in an action of one arm. Axes that the action lacks are
+    left out.
     """
     if action.control_mode != "tcp_delta":
         return {"x": 0, "y": 1, "z": 2} | ({"grip": action.dim - 1} if grips(action) else {})
@@ -37,7 +37,7 @@ def axes(action: ActionSpec) -> dict[str, int]:
 
 
 def grips(action: ActionSpec) -> bool:
-    """Whether the last number of an arm's joint action is its gripper's, as its name says."""
+    """Return True if the last number of an arm's joint action is its gripper's, by its name."""
     return "grip" in action.names[-1]
 
 

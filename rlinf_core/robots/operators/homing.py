@@ -78,7 +78,7 @@ class Homes:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Homes:
-        """The homes that ``asdict`` has turned into a document."""
+        """Rebuild homes from the result of ``asdict``."""
         goals = {
             arm: Goal(tuple(goal["pose"]), goal.get("joints"))
             for arm, goal in document["goals"].items()

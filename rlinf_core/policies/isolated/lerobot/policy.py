@@ -154,7 +154,7 @@ class LeRobotPolicy(NetworkPolicy):
         return _exchanged(process, tensors, {"device": str(self.device), **texts})
 
     def _started(self) -> IsolatedProcess:
-        """The process, started and asked what it plays."""
+        """Start the process, and request its metadata."""
         if self._process is None:
             if not torch.equal(self.digest.cpu(), digest_of(self.folder)):
                 raise PolicyFileError(
@@ -180,14 +180,14 @@ class LeRobotPolicy(NetworkPolicy):
             self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy starts a process of its own."""
+        """Return the state without the process, so that a copy starts another one."""
         return self.__dict__ | {"_process": None}
 
 
 def _exchanged(
     process: IsolatedProcess, tensors: dict[str, Tensor], texts: dict[str, str]
 ) -> dict[str, Tensor]:
-    """The answer to a request.
+    """Send a request and return the answer.
 
     Raises:
         EngineError: LeRobot's class raised, or the process has ended or does not answer.
@@ -242,7 +242,7 @@ def features_of(
     spec: StationSpec,
     configured: dict[str, tuple[str, ...]],
 ) -> dict[str, tuple[str, ...]]:
-    """The task's names of each feature of a folder, checked in number and size.
+    """Return the task's names of each feature of a folder, checked in number and size.
 
     Args:
         folder: for messages.

@@ -133,7 +133,7 @@ def _read(connection: socket.socket, size: int) -> bytes | None:
 
 
 def metadata_of(data: bytes) -> dict[str, str]:
-    """The texts of a message in safetensors."""
+    """Return the metadata texts of a message in safetensors."""
     size = struct.unpack("<Q", data[:8])[0]
     texts: dict[str, str] = json.loads(data[8 : 8 + size]).get("__metadata__", {})
     return texts

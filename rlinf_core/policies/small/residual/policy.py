@@ -88,7 +88,7 @@ class ResidualActor(NetworkPolicy):
         )
 
     def describe(self) -> dict[str, Any]:
-        """With the description of a base from a file."""
+        """Describe the policy, and a base from a file."""
         base = {"base_policy": self.base.describe()} if isinstance(self.base, NetworkPolicy) else {}
         return super().describe() | base
 
@@ -216,7 +216,7 @@ class ResidualActor(NetworkPolicy):
 
 
 def base_of(spec: StationSpec, config: Config) -> NetworkPolicy | Served:
-    """The base that a recipe names.
+    """Return the base policy of a recipe.
 
     Raises:
         RecipeError: it names none.

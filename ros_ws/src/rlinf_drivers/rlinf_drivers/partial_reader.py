@@ -194,5 +194,5 @@ def _getter(places: list[int]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two numbers are equal, or neither is one."""
+    """Return True if two numbers are equal, or both are NaN."""
     return bool(one == other or (one != one and other != other))

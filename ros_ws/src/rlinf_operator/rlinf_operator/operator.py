@@ -507,7 +507,9 @@ class Operator(Managed, StationNode):
             self._release(self.takeover[1])
 
     def _is_at_rest(self) -> bool:
-        """Whether a takeover ends because no device commands; a failing device is no release."""
+        """Return True if a takeover ends because no device commands; a failing device is no
+        release.
+        """
         return self.person is None or (self.person.believed and not self.person.moves)
 
     def _busy(self) -> bool:

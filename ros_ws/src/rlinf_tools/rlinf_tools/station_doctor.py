@@ -435,7 +435,7 @@ def _listeners(node: Node, recipe: Recipe, every: dict[str, Limits]) -> Iterator
 
 
 def _listener(node: Node, name: str, full: str, kind: str) -> Finding:
-    """Whether somebody follows a topic of commands, with messages of its type."""
+    """Return True if a subscriber of a command topic exists, with messages of its type."""
     infos = [
         info
         for info in node.get_subscriptions_info_by_topic(full)
