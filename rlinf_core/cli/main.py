@@ -572,7 +572,7 @@ def _parser() -> argparse.ArgumentParser:
     contract = command(
         commands,
         "import-contract",
-        "cli.new:import_contract",
+        "cli.imports:import_contract",
         "make a robot and a task from a contract of Rosetta",
         "Reads a YAML from ROS topics to features (iblnkn/rosetta). It has no "
         "limits: a person fills them in, and the interlock does not start before.",

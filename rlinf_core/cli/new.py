@@ -1,6 +1,4 @@
-"""``rlinf new robot``: from an arm's MJCF or URDF to a robot, its limits, a first task and a
-recipe. ``rlinf import-contract``: from a contract of Rosetta to a robot and a task.
-"""
+"""``rlinf new robot``: from an arm's MJCF or URDF to a robot, limits, a first task and a recipe."""
 
 from __future__ import annotations
 
@@ -12,10 +10,7 @@ from typing import Any
 
 import yaml
 
-from rlinf_core.core.errors import RecipeError, RlinfError
-from rlinf_core.robots.config import load_robot
-from rlinf_core.robots.rosetta_contract import read_contract
-from rlinf_core.tasks.task import load_task
+from rlinf_core.core.errors import RlinfError
 
 LIMITS = """# Limits of the interlock, for {name} in simulation. Every key: docs/reference/limits.md.
 # A real arm needs its maker's values, a shorter enable_lease and limits of contact.
@@ -239,27 +234,3 @@ def _report(plan: Any, folder: Path) -> None:
 def _place(folder: Path) -> str:
     """Return the folder as a path; a bare word would be the name of a robot."""
     return str(folder) if "/" in str(folder) else f"./{folder}"
-
-
-CONTRACT_HEAD = (
-    "# Of a contract of Rosetta (iblnkn/rosetta), by rlinf import-contract. "
-    "docs/robots/interface.md\n"
-)
-
-
-def import_contract(file: Path, out: Path | None) -> int:
-    """Write robot.yaml, limits.yaml and task.yaml, and print the remaining steps."""
-    contract = read_contract(file.read_text())
-    folder = out or Path(contract.name)
-    if folder.exists() and any(folder.iterdir()):
-        raise RecipeError(f"--out: expected a new or an empty folder, got {folder}")
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, content in (("robot.yaml", contract.robot), ("task.yaml", contract.task)):
-        (folder / name).write_text(CONTRACT_HEAD + yaml.safe_dump(content, sort_keys=False))
-    (folder / "limits.yaml").write_text(contract.limits)
-    load_robot(str(folder.resolve()))
-    load_task(folder / "task.yaml")
-    print(f"{folder}: robot.yaml, limits.yaml, task.yaml")
-    for note in contract.notes:
-        print(f"  {note}")
-    return 0
