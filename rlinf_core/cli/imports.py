@@ -1,5 +1,5 @@
-"""``rlinf import rlinf``: a recipe from a YAML of RLinf. ``rlinf import-contract``: a robot and a task
-from a contract of Rosetta.
+"""``rlinf import rlinf``: a recipe from a YAML of RLinf. ``rlinf import-contract``: a robot and a
+task from a contract of Rosetta.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def import_contract(file: Path, out: Path | None) -> int:
     contract = read_contract(file.read_text())
     folder = out or Path(contract.name)
     if folder.exists() and any(folder.iterdir()):
-        raise RecipeError(f"--out: expected a new or an empty folder, got {folder}")
+        raise RecipeError(f"--out: expected a new or an empty folder, got {folder}", code="RL-E207")
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in (("robot.yaml", contract.robot), ("task.yaml", contract.task)):
         (folder / name).write_text(CONTRACT_HEAD + yaml.safe_dump(content, sort_keys=False))
