@@ -215,7 +215,7 @@ def _hub() -> Iterator[Any]:
     except Exception as error:
         answers = [cause for cause in _causes(error) if isinstance(cause, HfHubHTTPError)]
         if isinstance(error, LocalTokenNotFoundError):
-            raise RlinfError(_no_right(endpoint)) from error
+            raise RlinfError(_access_error(endpoint)) from error
         if answers:
             raise RlinfError(
                 _refusal(answers[0], endpoint)
@@ -238,7 +238,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 def _refusal(error: Any, endpoint: str) -> str:
     status = getattr(error.response, "status_code", 0)
     if status in (401, 403):
-        return _no_right(endpoint)
+        return _access_error(endpoint)
     if status == 404:
         return (
             f"expected a repository or revision that you can see at {endpoint}, got none of that "
@@ -251,7 +251,7 @@ def _refusal(error: Any, endpoint: str) -> str:
     )
 
 
-def _no_right(endpoint: str) -> str:
+def _access_error(endpoint: str) -> str:
     return (
         f"expected a token that {endpoint} accepts for this repository, got none or one without "
         "this permission. Create one with write access at <endpoint>/settings/tokens, then run "

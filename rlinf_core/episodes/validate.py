@@ -28,11 +28,11 @@ def check_episode(episode: Episode, spec: StationSpec, longest: int) -> None:
     """
     member_spec = spec.member(episode.spec_hash) or spec
     faults = list(_episode_faults(episode, spec, longest)) or [
-        *_of_observations(episode, member_spec),
-        *_of_instructions(episode),
-        *_of_actions(episode, member_spec),
-        *_of_rewards(episode),
-        *_of_chunks(episode),
+        *_observation_faults(episode, member_spec),
+        *_instruction_faults(episode),
+        *_action_faults(episode, member_spec),
+        *_reward_faults(episode),
+        *_chunk_faults(episode),
     ]
     if faults:
         raise EpisodeError(
@@ -57,7 +57,7 @@ def _episode_faults(episode: Episode, spec: StationSpec, longest: int) -> Iterat
         yield f"expected 1 to {longest} transitions (replay.capacity), got {len(episode)}"
 
 
-def _of_observations(episode: Episode, spec: StationSpec) -> Iterator[str]:
+def _observation_faults(episode: Episode, spec: StationSpec) -> Iterator[str]:
     names = {item.name for item in spec.observation}
     if episode.observations.keys() != names:
         yield f"observations: expected {sorted(names)}, got {sorted(episode.observations)}"
@@ -71,12 +71,12 @@ def _of_observations(episode: Episode, spec: StationSpec) -> Iterator[str]:
                 f"{values.dtype}{list(values.shape)}"
             )
         elif not item.is_image:
-            yield from _of_values(f"'{item.name}'", values)
+            yield from _value_faults(f"'{item.name}'", values)
     if not (np.diff(episode.stamps_ns) > 0).all():
         yield "time steps: expected increasing stamps, got stamps out of order"
 
 
-def _of_instructions(episode: Episode) -> Iterator[str]:
+def _instruction_faults(episode: Episode) -> Iterator[str]:
     if len(episode.instructions) != len(episode) + 1:
         yield (
             f"instructions: expected {len(episode) + 1}, one of each observation, got "
@@ -88,7 +88,7 @@ def _of_instructions(episode: Episode) -> Iterator[str]:
         yield str(error)
 
 
-def _of_actions(episode: Episode, spec: StationSpec) -> Iterator[str]:
+def _action_faults(episode: Episode, spec: StationSpec) -> Iterator[str]:
     if not any(episode.sources):
         yield (
             "expected actions that the interlock applied, got none: the arm had no commander or "
@@ -102,11 +102,11 @@ def _of_actions(episode: Episode, spec: StationSpec) -> Iterator[str]:
                 f"{values.shape}"
             )
         else:
-            yield from _of_values(f"{name} actions", values)
+            yield from _value_faults(f"{name} actions", values)
 
 
-def _of_rewards(episode: Episode) -> Iterator[str]:
-    yield from _of_values("rewards", episode.rewards)
+def _reward_faults(episode: Episode) -> Iterator[str]:
+    yield from _value_faults("rewards", episode.rewards)
     if episode.success + episode.failure + episode.truncated != 1:
         yield (
             f"expected one end of success, failure and time limit, got success={episode.success}, "
@@ -121,13 +121,13 @@ def _of_rewards(episode: Episode) -> Iterator[str]:
         yield "discounts: expected values from 0 to 1, got others"
 
 
-def _of_chunks(episode: Episode) -> Iterator[str]:
+def _chunk_faults(episode: Episode) -> Iterator[str]:
     chunks = episode.chunks
     if chunks is None:
         return
-    yield from _of_values("samples of the policy", chunks.drawn)
+    yield from _value_faults("samples of the policy", chunks.drawn)
     if chunks.log_probs is not None:
-        yield from _of_values("log-probabilities", chunks.log_probs)
+        yield from _value_faults("log-probabilities", chunks.log_probs)
     others = set(chunks.versions.tolist()) - {episode.policy_version}
     if others:
         yield (
@@ -136,7 +136,7 @@ def _of_chunks(episode: Episode) -> Iterator[str]:
         )
 
 
-def _of_values(name: str, values: np.ndarray) -> Iterator[str]:
+def _value_faults(name: str, values: np.ndarray) -> Iterator[str]:
     bad = ~(np.abs(values) <= LARGEST)  # so that NaN is bad too
     if bad.any():
         yield (

@@ -175,7 +175,7 @@ class Scenario(Settings):
     )
 
     @model_validator(mode="after")
-    def _something_goes_wrong(self) -> Scenario:
+    def _check_disturbance(self) -> Scenario:
         if not (self.inject or self.inputs or self.process):
             raise ValueError(
                 "expected a disturbance: 'inject', 'inputs' or 'process'; got none of them"
@@ -190,7 +190,7 @@ class Scenario(Settings):
         return self
 
     @model_validator(mode="after")
-    def _something_is_expected(self) -> Scenario:
+    def _check_expectation(self) -> Scenario:
         if self.within_ms is None and self.expect != "ACTIVE":
             raise ValueError(
                 "expect: expected ACTIVE without 'within_ms', since the arm then continues, got "

@@ -130,7 +130,7 @@ def ends_last(process: Process) -> bool:
     return process.restart == SHUTDOWN
 
 
-def in_order(processes: Iterable[Process]) -> list[list[str]]:
+def shutdown_groups(processes: Iterable[Process]) -> list[list[str]]:
     """Return the names of the processes in two groups, in the order in which they end."""
     every = list(processes)
     return [

@@ -33,7 +33,7 @@ from rlinf_core.core.paths import ROS_LOG_DIR, replacements
 from rlinf_core.core.ros import ros_environment
 from rlinf_core.core.signals import defer_signals, end_with_parent
 from rlinf_core.launch.graph import ONCE, Process
-from rlinf_core.launch.restart import History, ending, ends_last, in_order, refusal_in
+from rlinf_core.launch.restart import History, ending, ends_last, refusal_in, shutdown_groups
 
 FOLDER = Path("/dev/shm")
 LOCK = re.compile(r"(fastrtps_(?:[0-9a-z]{16}|port[0-9]{1,5}))_[es]l")
@@ -158,7 +158,7 @@ class Supervisor:
 
     def stop(self) -> None:
         """End the nodes that command and record, then interlock and robot side."""
-        for names in in_order(child.process for child in self.children.values()):
+        for names in shutdown_groups(child.process for child in self.children.values()):
             _end([self.children[name] for name in names])
         free_segments()
 

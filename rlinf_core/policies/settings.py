@@ -254,7 +254,7 @@ class FlowSettings(PretrainedSettings):
 
     @field_validator("learned_noise")
     @classmethod
-    def _two(cls, bounds: tuple[float, ...]) -> tuple[float, ...]:
+    def _check_learned_noise(cls, bounds: tuple[float, ...]) -> tuple[float, ...]:
         if len(bounds) not in (0, 2):
             raise ValueError(f"expected two deviations, or none, got {len(bounds)}")
         return bounds

@@ -204,7 +204,7 @@ class Station(Settings):
 
     @field_validator("qos_overrides")
     @classmethod
-    def _of_topics_that_may(cls, overrides: Overrides) -> Overrides:
+    def _check_qos_topics(cls, overrides: Overrides) -> Overrides:
         try:
             check_all(overrides)
         except RlinfError as error:

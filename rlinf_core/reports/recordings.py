@@ -102,7 +102,7 @@ def look(folder: Path, root: Path | None = None) -> Line:
             raise EpisodeError("no metadata.yaml: the recording is in progress or was interrupted")
         note = f"set aside: {escape_ascii(reason.read_text())[:-2]}" if reason.is_file() else ""
         if kind != EPISODE:
-            return _of_no_episode(
+            return _session_row(
                 Line(name, mode=kind, outcome="", MB=megabytes(folder), seal=seal, note=note),
                 folder,
             )
@@ -130,7 +130,7 @@ def look(folder: Path, root: Path | None = None) -> Line:
     )
 
 
-def _of_no_episode(line: Line, folder: Path) -> Line:
+def _session_row(line: Line, folder: Path) -> Line:
     """Add station and duration of a session or a fault.
 
     Raises EpisodeError if it cannot be read.

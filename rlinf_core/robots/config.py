@@ -42,7 +42,7 @@ class Home(Settings):
     )
 
     @model_validator(mode="after")
-    def _somewhere(self) -> Home:
+    def _check_position_or_joints(self) -> Home:
         if self.position is None and not self.joints:
             raise ValueError("expected 'position' (of the tool) or 'joints', got neither")
         if self.orientation and abs(sum(value * value for value in self.orientation) - 1.0) > 0.02:
@@ -105,7 +105,7 @@ class Twin(Settings):
     options: dict[str, Any] = Field({}, description="options of the twin's simulator")
 
     @model_validator(mode="after")
-    def _options_of_something(self) -> Twin:
+    def _check_options(self) -> Twin:
         if self.options and not self.simulator:
             raise ValueError(
                 "options: expected 'simulator' with them, got none. Name the twin's simulator, "
@@ -286,7 +286,7 @@ class Robot(Settings):
         return self
 
     @model_validator(mode="after")
-    def _axes_of_what_has_some(self) -> Robot:
+    def _check_tool_axes(self) -> Robot:
         allowed = [channel for name in VECTORS for channel in of_arms(name, list(self.arms))]
         if others := [name for name in self.tool_axes if name not in allowed]:
             raise ValueError(
@@ -296,7 +296,7 @@ class Robot(Settings):
         return self
 
     @model_validator(mode="after")
-    def _one_gripper_an_arm(self) -> Robot:
+    def _check_gripper_of_arms(self) -> Robot:
         if self.arms and self.gripper:
             raise ValueError("gripper: expected arms.<name>.gripper for a robot with several arms")
         if self.driver == SIMULATOR and self.grippers:
@@ -307,7 +307,7 @@ class Robot(Settings):
         return self
 
     @model_validator(mode="after")
-    def _of_an_external_driver(self) -> Robot:
+    def _check_simulator_driver(self) -> Robot:
         if self.driver == SIMULATOR and (self.topics or self.controller):
             raise ValueError(
                 "driver: simulator has neither 'topics' nor 'controller', since it publishes the "

@@ -147,7 +147,7 @@ def _joint(element: ElementTree.Element) -> Joint:
     return Joint(
         name,
         kind,
-        Frame(ends[0], ends[1], place, _of_rpy(*turn)),
+        Frame(ends[0], ends[1], place, _quaternion_from_rpy(*turn)),
         (x / length, y / length, z / length),
         follows,
     )
@@ -208,7 +208,7 @@ def _rotated(turn: Quaternion, vector: Vector) -> Vector:
     return rx, ry, rz
 
 
-def _of_rpy(roll: float, pitch: float, yaw: float) -> Quaternion:
+def _quaternion_from_rpy(roll: float, pitch: float, yaw: float) -> Quaternion:
     """Return the quaternion of rotations about the fixed axes x, y, z, URDF's convention."""
     cr, sr, cp, sp, cy, sy = (
         f(angle / 2) for angle in (roll, pitch, yaw) for f in (math.cos, math.sin)

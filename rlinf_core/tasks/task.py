@@ -295,7 +295,7 @@ class ActionSettings(Settings):
     )
 
     @model_validator(mode="after")
-    def _of_one_arm_after_the_other(self) -> ActionSettings:
+    def _check_arm_order(self) -> ActionSettings:
         arms = [name.partition("/")[0] if "/" in name else "" for name in self.dimensions]
         runs = [arm for index, arm in enumerate(arms) if index == 0 or arm != arms[index - 1]]
         if len(runs) != len(set(runs)) or (len(runs) > 1 and "" in runs):

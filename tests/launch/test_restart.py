@@ -12,8 +12,8 @@ from rlinf_core.launch.restart import (
     MAX_RESTARTS,
     RESTART_WINDOW_S,
     History,
-    in_order,
     refusal_in,
+    shutdown_groups,
 )
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -78,7 +78,7 @@ def test_six_ends_for_one_reason_end_the_station_whatever_time_they_take():
 
 def test_what_commands_ends_before_interlock_and_robot_side_the_last_started_first():
     names = {"sim_bridge": SHUTDOWN, "interlock": SHUTDOWN, "policy": RESPAWN, "director": ONCE}
-    assert in_order(
+    assert shutdown_groups(
         Process(name, "", "", "", "", restart=restart) for name, restart in names.items()
     ) == [["director", "policy"], ["interlock", "sim_bridge"]]
 

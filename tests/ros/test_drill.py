@@ -258,7 +258,7 @@ class FakeObserver:
     def state(self):
         return self.states[-1][1]
 
-    def _mend(self, scenario):
+    def _restore(self, scenario):
         pass
 
 

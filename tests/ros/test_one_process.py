@@ -266,7 +266,7 @@ def test_a_failure_is_that_of_the_node_whose_callback_it_was(capfd, monkeypatch)
         Part(node).look()
     except ValueError as error:
         failure = error
-    assert host._blame(failure.__traceback__) == 1
+    assert host._failing_node(failure.__traceback__) == 1
     for index, error, code, line in (
         (1, failure, NODE_FAILED + 1, "environment: ValueError: broken"),
         (0, RlinfError("no mesh"), NODE_FAILED, "sim_bridge: no mesh"),

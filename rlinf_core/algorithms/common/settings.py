@@ -39,7 +39,7 @@ class Computing(Settings):
     )
 
     @model_validator(mode="after")
-    def _either(self) -> Computing:
+    def _check_compile_and_checkpointing(self) -> Computing:
         if self.gradient_checkpointing and self.compile:
             raise ValueError(
                 "gradient_checkpointing: expected false with compile, which plans the memory "
@@ -233,7 +233,7 @@ class OnPolicySettings(AlgorithmSettings):
 
     @field_validator("dual_clip")
     @classmethod
-    def _above_one(cls, value: float) -> float:
+    def _check_dual_clip(cls, value: float) -> float:
         if 0.0 < value <= 1.0:
             raise ValueError("expected 0 or a number above 1")
         return value

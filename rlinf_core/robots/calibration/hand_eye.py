@@ -46,7 +46,7 @@ class Mount(Settings):
     )
 
     @model_validator(mode="after")
-    def _turned(self) -> Mount:
+    def _check_quaternion(self) -> Mount:
         if abs(sum(value * value for value in self.orientation) - 1.0) > 0.02:
             raise ValueError(
                 f"orientation: expected a quaternion of length 1, got {list(self.orientation)}"

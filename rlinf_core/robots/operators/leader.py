@@ -295,7 +295,7 @@ class Leader(Device):
         step = self._steps(
             np.subtract(now, given)[:size] * self.scale, np.array(self.action.scale[:size])
         )
-        given[:size] = _owed(
+        given[:size] = _limited_target(
             np.array(now[:size]), step, np.array(self.action.scale[:size]), self.scale
         )
         return {f"j{place + 1}": float(value) for place, value in enumerate(np.clip(step, -1, 1))}
@@ -330,7 +330,9 @@ class Leader(Device):
         return {"grip": 1.0 if share > 0.5 else -1.0}
 
 
-def _owed(now: np.ndarray, step: np.ndarray, largest: np.ndarray, scale: float) -> list[float]:
+def _limited_target(
+    now: np.ndarray, step: np.ndarray, largest: np.ndarray, scale: float
+) -> list[float]:
     """Return the target after the steps that fit; the rest of the way to ``now`` stays owed."""
     return (now - (step - np.clip(step, -1, 1)) * largest / scale).tolist()
 

@@ -23,7 +23,7 @@ def main() -> None:
     try:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:
-        sys.exit(_lacks(name, error))
+        sys.exit(_install_remedy(name, error))
     if not callable(getattr(module, "main", None)):
         sys.exit(
             f"driver: {name}: expected a module with main(), which runs a node; it has none. "
@@ -32,7 +32,7 @@ def main() -> None:
     module.main()
 
 
-def _lacks(name: str, error: ModuleNotFoundError) -> str:
+def _install_remedy(name: str, error: ModuleNotFoundError) -> str:
     """Return the remedy for a module that is not installed."""
     package = (error.name or "").partition(".")[0]
     remedy = (

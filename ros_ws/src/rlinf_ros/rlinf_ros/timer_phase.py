@@ -94,7 +94,7 @@ class PhaseLock:
             self._inputs.append(at)
             self._new += 1
         if self._to_go_s == 0.0 and self._new >= SAMPLES:
-            self._to_go_s = self._worth(
+            self._to_go_s = self._worthwhile_shift(
                 *better(
                     [(self.due_s - at) % self.period_s for at in self._inputs],
                     self.period_s,
@@ -103,7 +103,7 @@ class PhaseLock:
             )
             self._new = 0
 
-    def _worth(self, gain_s: float, to_go_s: float) -> float:
+    def _worthwhile_shift(self, gain_s: float, to_go_s: float) -> float:
         """Return the change of phase, or 0 while it costs more than staying has cost so far."""
         if gain_s <= (SLACK_S if self.hurry else AROUND * self.period_s):
             self._in_vain_s = 0.0

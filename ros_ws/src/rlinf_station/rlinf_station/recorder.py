@@ -328,7 +328,7 @@ class Recorder(Managed, StationNode):
             self._on_session,
         )
         self.diagnostics = Diagnostics(self, self._health)
-        self.worker = Worker(self._handle, self._poll, self._complain)
+        self.worker = Worker(self._handle, self._poll, self._log_fault)
         self.description: Message | None = None  # published once, recorded with each episode
         self.view = self._view(arms)
         self.transforms = Transforms(
@@ -576,7 +576,7 @@ class Recorder(Managed, StationNode):
             throttle_duration_sec=60.0,
         )
 
-    def _complain(self, error: Exception) -> None:
+    def _log_fault(self, error: Exception) -> None:
         self.get_logger().error(f"a message could not be recorded: {type(error).__name__}: {error}")
 
 

@@ -216,7 +216,7 @@ class RemotePolicyNode(PolicyNode):
                 )
                 message[EXTENSION_KEY] = {"episode": request_id, "explore": step.mode == "train"}
                 if client.metadata[EXTENSION_KEY].get("continues"):
-                    message[EXTENSION_KEY] |= self._in_play(step)
+                    message[EXTENSION_KEY] |= self._running_chunk(step)
             answer = client.infer(message)
             actions = read_actions(self.spec, answer)
             extension = read_extension(answer)
@@ -228,7 +228,7 @@ class RemotePolicyNode(PolicyNode):
         finally:
             self.busy = False
 
-    def _in_play(self, step: TimeStep) -> dict[str, Any]:
+    def _running_chunk(self, step: TimeStep) -> dict[str, Any]:
         """Return the rest of the last chunk [SI], and the part usually begun by the answer."""
         with self.lock:
             left = (

@@ -110,7 +110,7 @@ class Host:
         except CallbackError as error:
             self.fail(self.names.get(error.node), error.__cause__ or error)
         except Exception as error:
-            self.fail(self._blame(error.__traceback__), error)
+            self.fail(self._failing_node(error.__traceback__), error)
 
     def _call(self, node: Node, function: Callable[[], None]) -> None:
         try:
@@ -118,7 +118,7 @@ class Host:
         except Exception as error:
             self.fail(self.names[node], error)
 
-    def _blame(self, trace: TracebackType | None) -> int | None:
+    def _failing_node(self, trace: TracebackType | None) -> int | None:
         """Return the node whose callback, or whose part's, raised an exception; None if unknown."""
         for frame, _ in traceback.walk_tb(trace):
             owner = frame.f_locals.get("self")

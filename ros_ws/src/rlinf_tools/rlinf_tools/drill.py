@@ -92,7 +92,7 @@ class Drill(DrilledStation):
             scenario.real or bool(scenario.process) and not scenario.process.startswith("interlock")
         )
         self.scenario_starts.append((time.time(), scenario.name))
-        dropped, start_s = self.state(), self._go_wrong(scenario)
+        dropped, start_s = self.state(), self._provoke(scenario)
         expect, within = scenario.expect, scenario.within_ms
         if within is None:
             held, measured, bound = self._goes_on(scenario, dropped, start_s)
@@ -104,7 +104,7 @@ class Drill(DrilledStation):
             stays, words = self._stays_stopped(scenario)
             held, measured = held and stays, f"{measured}; {words}"
         others, words = self._others(scenario, start_s)
-        self._mend(scenario)
+        self._restore(scenario)
         self.add(
             Row(
                 scenario.requirement,
@@ -120,7 +120,7 @@ class Drill(DrilledStation):
         """Return whether other arms stopped as required, and a text about it."""
         return True, ""
 
-    def _go_wrong(self, scenario: Scenario) -> float:
+    def _provoke(self, scenario: Scenario) -> float:
         """Provoke the fault; return its time."""
         start_s = self._signal(scenario) if scenario.process else time.time()
         if scenario.inject:
@@ -237,7 +237,7 @@ class Drill(DrilledStation):
 
         Only a person may end such a stop.
         """
-        self._mend(scenario)
+        self._restore(scenario)
         # a process that hung has resumed and caught up
         self.spin_for(0.7 + (scenario.seconds or 0.0))
         at, rests = self.targets[-1][2], False
@@ -256,7 +256,7 @@ class Drill(DrilledStation):
             f"then {1e3 * (arm_moved if is_stopped else max(moved, arm_moved)):.0f} mm by itself",
         )
 
-    def _mend(self, scenario: Scenario) -> None:
+    def _restore(self, scenario: Scenario) -> None:
         if scenario.signal == "STOP" and not scenario.seconds:
             os.kill(self.supervisor.children[scenario.process].popen.pid, signal.SIGKILL)
         if scenario.inject:
@@ -277,10 +277,12 @@ class Drill(DrilledStation):
         held = [
             name
             for name in self.requirements
-            if _all_held(row for row in self.rows if row.requirement == name)
+            if _all_rows_held(row for row in self.rows if row.requirement == name)
         ]
         traps = [
-            number for number in TRAPS if _all_held(row for row in self.rows if row.trap == number)
+            number
+            for number in TRAPS
+            if _all_rows_held(row for row in self.rows if row.trap == number)
         ]
         return {
             "requirements_held": len(held),
@@ -291,7 +293,7 @@ class Drill(DrilledStation):
         }
 
 
-def _all_held(rows: Iterable[Row]) -> bool:
+def _all_rows_held(rows: Iterable[Row]) -> bool:
     rows = list(rows)
     return bool(rows) and all(row.held for row in rows)
 
