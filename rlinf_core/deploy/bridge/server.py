@@ -289,7 +289,7 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
         if self.registered.refusal_reason(station):
             await asyncio.sleep(wait_s)
             return
-        policy = await self._policies.meant_for(station, request, wait_s)
+        policy = await self._policies.wait_for_policy(station, request, wait_s)
         await self._recheck_certificate(context, station)
         if policy is not None and link:
             yield policy.link()

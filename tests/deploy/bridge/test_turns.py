@@ -40,20 +40,20 @@ def clients(trainer):
 def test_a_station_that_does_not_read_is_cut_off_and_the_next_has_its_turn(
     trainer, clients, tmp_path
 ):
-    trainer._fetches = DownloadSlots(1, 2.0)
+    trainer._downloads = DownloadSlots(1, 2.0)
     stuck = ask(clients["a"])
     next(stuck)
-    trainer._fetches.longest_s = 60.0
+    trainer._downloads.longest_s = 60.0
     assert clients["b"].next_policy(-1, tmp_path / "b").path.stat().st_size == BYTES
     with pytest.raises(grpc.RpcError) as ended:
         list(stuck)
     assert ended.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
     assert ended.value.details() == "station 'a': expected the station to read a policy within 2 s"
-    assert clients["a"].next_policy(-1, tmp_path / "a").version == 1 and not trainer._fetches._calls
+    assert clients["a"].next_policy(-1, tmp_path / "a").version == 1 and not trainer._downloads._calls
 
 
 def test_a_station_has_one_call_for_a_policy_at_a_time_the_newest(trainer, clients, tmp_path):
-    trainer._fetches = DownloadSlots(2, 60.0)
+    trainer._downloads = DownloadSlots(2, 60.0)
     stuck = []
     for _ in range(4):
         stuck.append(ask(clients["a"]))
@@ -112,14 +112,14 @@ def test_who_is_withdrawn_while_they_wait_for_a_policy_get_none(withdrawn, tmp_p
 def test_who_is_withdrawn_while_they_wait_for_their_turn_get_none(withdrawn, tmp_path, what):
     server, fleet, client = withdrawn
     fleet.enroll("b", tmp_path / "of_b")
-    server._fetches = DownloadSlots(1, 60.0)
+    server._downloads = DownloadSlots(1, 60.0)
     for name in (policy_name(1), BASE):
         (server.policies / name).write_bytes(bytes(BYTES))
     other = BridgeClient(f"127.0.0.1:{server.port}", "b", tmp_path / "of_b", links=False)
     stuck = ask(other)
     next(stuck)
     waits = client._next_policy(pb.PolicyRequest(**what), timeout=60, metadata=client._metadata)
-    until(lambda: "a" in server._fetches._calls)
+    until(lambda: "a" in server._downloads._calls)
     fleet.revoke("a")
     other.close()
     with pytest.raises(grpc.RpcError, match="its certificate was revoked"):
