@@ -167,10 +167,8 @@ def find_rlinf() -> str:
     """
     # no workspace is sourced: these launch files belong to a clone or a wheel
     if not find_spec("rlinf_ros"):
-        here, version = (
-            Path(__file__).resolve().parent,
-            f"python{sys.version_info.major}.{sys.version_info.minor}",
-        )
+        here = Path(__file__).resolve().parent
+        version = f"python{sys.version_info.major}.{sys.version_info.minor}"
         sys.path += [
             str(here.parent / "ros_ws/src/rlinf_ros"),
             str(here.parents[2] / f"lib/{version}/site-packages"),
@@ -209,7 +207,9 @@ def _station(context: LaunchContext) -> list:
     value = {name: LaunchConfiguration(name).perform(context) for name in ARGUMENTS}
     options = ros_options(value)
     invocation = launched(value)
-    recipe, run_dir, wanted = invocation.recipe, invocation.run_dir, invocation.episode_count
+    recipe = invocation.recipe
+    run_dir = invocation.run_dir
+    wanted = invocation.episode_count
     if not invocation.processes:
         return [
             LogInfo(
@@ -274,7 +274,9 @@ class StationNode(Node):
 
     def __init__(self, process: Process, *, before: list[StationNode], **settings: Any) -> None:
         super().__init__(**settings)
-        self.process, self.before, self.waits = process, before, False
+        self.process = process
+        self.before = before
+        self.waits = False
 
     @property
     def runs(self) -> bool:
@@ -314,13 +316,11 @@ def nodes_of(
     from rlinf_core.launch.restart import RESPAWN_DELAY_S, ends_last
     from rlinf_core.launch.supervisor import parameters_file
 
-    python, folder, nodes, managers, commanders = (
-        find_rlinf(),
-        run_dir / f"params/launch-{os.getpid()}",
-        [],
-        [],
-        [],
-    )
+    python = find_rlinf()
+    folder = run_dir / f"params/launch-{os.getpid()}"
+    nodes = []
+    managers = []
+    commanders = []
     extra = more.pop("parameters", [])
     for process in processes:
         before = commanders if ends_last(process) else [] if process.name == MANAGER else managers

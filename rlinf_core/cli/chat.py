@@ -32,7 +32,9 @@ class HumanReplies:
         write: Callable[[str], None],
         tools: tuple[Tool, ...] = (),
     ) -> None:
-        self.read, self.write, self.tools = read, write, tools
+        self.read = read
+        self.write = write
+        self.tools = tools
 
     def reset(self, seed: int) -> Scene:
         """Return the first message."""

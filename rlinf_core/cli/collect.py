@@ -37,11 +37,9 @@ WORDS = {
     "arm": "arm",
     "disarm": "disarm",
 }
-BEFORE, PLAYING, STILL = (
-    ("ready", "disarm"),
-    ("success", "failure", "rerecord", "discard", "disarm"),
-    ("arm",),
-)
+BEFORE = ("ready", "disarm")
+PLAYING = ("success", "failure", "rerecord", "discard", "disarm")
+STILL = ("arm",)
 
 
 def collect(
@@ -156,7 +154,9 @@ class CollectDisplay(Display):
         self, recipe: Recipe, run_dir: Path, quiet: bool, before: DemonstrationStats, pictured: bool
     ) -> None:
         super().__init__(recipe, run_dir, quiet)
-        self.run_dir, self.before, self.roles = run_dir, before, roles_of(recipe, pictured)
+        self.run_dir = run_dir
+        self.before = before
+        self.roles = roles_of(recipe, pictured)
         self.moves = moves_of(recipe, pictured)
 
     def _changes(self, status: dict[str, Any]) -> Any:
@@ -183,14 +183,10 @@ class CollectDisplay(Display):
         return [*rows, *([("now", keys)] if (keys := self._keys(status)) else [])]
 
     def _disk(self) -> str:
-        free, closed = (
-            shutil.disk_usage(self.run_dir).free,
-            list((self.run_dir / "spool/closed").glob("*/*")),
-        )
-        size, demonstrations = (
-            sum(file.stat().st_size for file in closed),
-            len({file.parent for file in closed}),
-        )
+        free = shutil.disk_usage(self.run_dir).free
+        closed = list((self.run_dir / "spool/closed").glob("*/*"))
+        size = sum(file.stat().st_size for file in closed)
+        demonstrations = len({file.parent for file in closed})
         return f"{free / 1e9:.1f} GB free" + (
             f", about {free * demonstrations // size:,} takes" if size else ""
         )

@@ -360,10 +360,8 @@ def _home() -> Finding:
 
 def _latches() -> Finding:
     """Check the folder that stores a latched fault for all users of this machine."""
-    subject, folder = (
-        "latches of robots",
-        next((candidate for candidate in FOLDERS if candidate.is_dir()), None),
-    )
+    subject = "latches of robots"
+    folder = next((candidate for candidate in FOLDERS if candidate.is_dir()), None)
     if folder is None:
         return Finding(subject, "no folder", MAKE, needed=False)
     try:

@@ -44,7 +44,10 @@ def evaluate_command(
     for varied in recipes.values():
         check_recipe(varied)
     for variation, varied in recipes.items():
-        name, won, returns, failed = " ".join(variation), [], [], 0
+        name = " ".join(variation)
+        won = []
+        returns = []
+        failed = 0
         played = rollout(varied, policy, seeds, frames)
         for episode, images in track(
             played, total=len(seeds), description=escape(name) or "evaluating"

@@ -183,7 +183,9 @@ def _row(rows: Table, name: str, station: dict[str, Any]) -> None:
 
 def lines(document: dict[str, Any]) -> list[str]:
     """Return the state of the release in words."""
-    silent, trial, result = time.time() - document["time"], document["trial"], []
+    silent = time.time() - document["time"]
+    trial = document["trial"]
+    result = []
     if silent > GONE_S:
         result.append(f"The trainer has been silent for {silent:.0f} s. This is its last state.")
     if not document["stations"]:

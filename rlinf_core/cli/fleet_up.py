@@ -26,7 +26,9 @@ from rlinf_core.recipes import Recipe
 from rlinf_core.reports.curves import read_events
 from rlinf_core.trainer.folder import keep_recipe
 
-PLAYING, FINISHED, LOST = "playing", "through", "gone"
+PLAYING = "playing"
+FINISHED = "through"
+LOST = "gone"
 WINDOW_S = 600.0  # window of MAX_RESTARTS restarts of a station
 WAITS_S = 30.0  # timeout for missing demonstrations
 SHOWN = 200  # maximum length of a station's last error
@@ -71,8 +73,13 @@ class Station:
     """
 
     def __init__(self, member: Member, respawn: bool, note: Callable[[str], None]) -> None:
-        self.member, self.respawn, self.note = member, respawn, note
-        self.state, self.reason, self.deaths, self.event_count = PLAYING, "", list[float](), 0
+        self.member = member
+        self.respawn = respawn
+        self.note = note
+        self.state = PLAYING
+        self.reason = ""
+        self.deaths = list[float]()
+        self.event_count = 0
         self._prepare()
 
     def _prepare(self) -> None:
@@ -240,7 +247,9 @@ def _play(trainer: Supervisor, display: FleetDisplay, drain_timeout_s: float) ->
     """Wait until no station plays, and all closed episodes of finished stations are sent."""
     for station in display.stations:
         station.start()
-    ended, since, accepted_episodes = float("inf"), float("inf"), set[float | None]()
+    ended = float("inf")
+    since = float("inf")
+    accepted_episodes = set[float | None]()
     while (left := time.monotonic() - ended) < drain_timeout_s:
         for event in trainer.poll():
             display.note(event)

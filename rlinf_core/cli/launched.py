@@ -73,11 +73,9 @@ def launched(arguments: Mapping[str, str]) -> Launched:
         RlinfError: an argument is invalid; nothing is written then.
     """
     name, overrides = arguments["recipe"], overrides_of(arguments)
-    run_dir, episode_count, before = (
-        folder("run_dir", arguments["run_dir"]),
-        number("episodes", arguments["episodes"]),
-        DemonstrationStats(),
-    )
+    run_dir = folder("run_dir", arguments["run_dir"])
+    episode_count = number("episodes", arguments["episodes"])
+    before = DemonstrationStats()
     recipe = load_recipe(name, overrides)
     by_person = arguments["operator"] == PERSON or not (
         arguments["operator"] or station_robot(recipe).without_hardware
@@ -113,11 +111,9 @@ def launched(arguments: Mapping[str, str]) -> Launched:
 
 def overrides_of(arguments: Mapping[str, str]) -> list[str]:
     """Return the recipe overrides for launch arguments."""
-    robot, trainer, policy = (
-        ROBOTS.get(arguments["robot"], arguments["robot"]),
-        arguments["trainer"],
-        arguments["policy"],
-    )
+    robot = ROBOTS.get(arguments["robot"], arguments["robot"])
+    trainer = arguments["trainer"]
+    policy = arguments["policy"]
     values = {
         "station.robot": str(folder("robot", robot)) if "/" in robot else robot,
         "station.name": arguments["namespace"],

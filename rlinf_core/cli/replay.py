@@ -68,7 +68,9 @@ def check(actions: RecordedActions, recording: Path, recipe: Recipe, name: str) 
     """EpisodeError where the recording is of another robot, of other limits, units or another rate
     than the station.
     """
-    episode, robot, spec = actions.episode, station_robot(recipe), station_task(recipe).spec
+    episode = actions.episode
+    robot = station_robot(recipe)
+    spec = station_task(recipe).spec
     recorded = spec_of(episode, recording, None)
     period_s = float(episode.stamps_ns[-1] - episode.stamps_ns[0]) / 1e9 / len(episode)
     if abs(period_s * spec.control_hz - 1.0) > PERIOD:
@@ -111,10 +113,8 @@ def _limits_difference(recording: Path, limits_file: Path) -> str:
     import yaml
 
     try:
-        recorded_limits, station_limits = (
-            yaml.safe_load(attachment(recording, "limits.yaml") or b""),
-            yaml.safe_load(limits_file.read_text()),
-        )
+        recorded_limits = yaml.safe_load(attachment(recording, "limits.yaml") or b"")
+        station_limits = yaml.safe_load(limits_file.read_text())
     except (OSError, yaml.YAMLError):
         return ""
     if not isinstance(recorded_limits, dict) or not isinstance(station_limits, dict):

@@ -149,11 +149,9 @@ class Display:
     """
 
     def __init__(self, recipe: Recipe, run_dir: Path, quiet: bool) -> None:
-        self.recipe, self.path, self.plain = (
-            recipe,
-            run_dir / "status.json",
-            quiet or not sys.stdout.isatty(),
-        )
+        self.recipe = recipe
+        self.path = run_dir / "status.json"
+        self.plain = quiet or not sys.stdout.isatty()
         self.notes: list[str] = []
         self.started, self.printed_at = time.monotonic(), 0.0
         self.changes: Any = None

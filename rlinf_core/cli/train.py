@@ -60,7 +60,9 @@ def _train(recipe: Recipe, run_dir: Path, report: bool, endless: bool, beginning
     stopped = False
     text = TextColumn("{task.description}", markup=False)
     with Progress(text, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()) as bar:
-        task, reported_at, shown_text = bar.add_task("time steps", total=None), time.monotonic(), ""
+        task = bar.add_task("time steps", total=None)
+        reported_at = time.monotonic()
+        shown_text = ""
 
         def on_progress(run: Run, entry: dict[str, float] | None) -> None:
             nonlocal reported_at, shown_text, stopped

@@ -100,13 +100,11 @@ class Discriminated:
         default: str | None = None,
         optional: bool = False,
     ) -> None:
-        self.key, self.model, self.names, self.default, self.optional = (
-            key,
-            model,
-            names,
-            default,
-            optional,
-        )
+        self.key = key
+        self.model = model
+        self.names = names
+        self.default = default
+        self.optional = optional
 
     def of(self, data: Mapping[str, Any]) -> type[Settings]:
         """Return the model that the mapping of a file selects."""

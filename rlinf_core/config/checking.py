@@ -58,7 +58,9 @@ def _line(model: type[Settings], document: Document, problem: Any) -> str:
     key: Key = tuple(
         part for part in problem["loc"] if part != "[key]"
     )  # the fault of a mapping's key has the place of its value
-    kind, actual, context = problem["type"], problem["input"], problem.get("ctx", {})
+    kind = problem["type"]
+    actual = problem["input"]
+    context = problem.get("ctx", {})
     if kind == "discriminated":
         chosen = (*key, context["key"])
         return (

@@ -128,7 +128,9 @@ def split(text: str) -> list[str]:
     """Split the text of several overrides, such as ROS's ``set:=``, at spaces outside of brackets
     and quotes.
     """
-    parts, quote, depth = [""], "", 0
+    parts = [""]
+    quote = ""
+    depth = 0
     for before, sign in zip(" " + text, text, strict=False):
         if quote or sign in "'\"":
             quote = "" if sign == quote and before != "\\" else quote or sign

@@ -35,7 +35,10 @@ class LimitedLog(logging.Handler):
 
     def __init__(self, log: Callable[[str], object], name: str) -> None:
         super().__init__(logging.WARNING)
-        self.log, self.name, self.window_at, self.lines = log, name, -math.inf, 0
+        self.log = log
+        self.name = name
+        self.window_at = -math.inf
+        self.lines = 0
 
     def __call__(self, line: str) -> None:
         now = time.monotonic()
@@ -57,8 +60,12 @@ class Connection(asyncio.Protocol):
     """An accepted connection; the HTTP protocol takes it over if it is admitted."""
 
     def __init__(self, connections: Connections) -> None:
-        self.connections, self.transport, self.peer = connections, None, ""
-        self.since, self.limit_s, self.busy = time.monotonic(), connections.idle_s, False
+        self.connections = connections
+        self.transport = None
+        self.peer = ""
+        self.since = time.monotonic()
+        self.limit_s = connections.idle_s
+        self.busy = False
 
     transport: asyncio.Transport | None
 

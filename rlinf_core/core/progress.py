@@ -26,7 +26,9 @@ class Progress:
 
     def __init__(self, total: int, log: Callable[[str], object] = to_stderr) -> None:
         self.total, self.log = total, log
-        self._number, self._step_name, self._started_at = 0, "", 0.0
+        self._number = 0
+        self._step_name = ""
+        self._started_at = 0.0
         self._finished, self._lock = threading.Event(), threading.Lock()
 
     def step(self, step_name: str) -> None:

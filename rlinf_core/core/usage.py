@@ -34,7 +34,9 @@ def measured() -> Iterator[Usage]:
     (``schedstat``).
     """
     usage = Usage(began=time.time())
-    wall, busy, queued = time.perf_counter(), time.thread_time(), _queued_s()
+    wall = time.perf_counter()
+    busy = time.thread_time()
+    queued = _queued_s()
     try:
         yield usage
     finally:

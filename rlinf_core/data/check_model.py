@@ -121,13 +121,11 @@ def read(folder: Path, spec: StationSpec) -> Samples:
     Raises:
         EpisodeError: no episode is whole.
     """
-    states, actions, first, sentences, chunk = (
-        [],
-        [],
-        [],
-        set[str](),
-        np.zeros((0, spec.action.dim)),
-    )
+    states = []
+    actions = []
+    first = []
+    sentences = set[str]()
+    chunk = np.zeros((0, spec.action.dim))
     hz = spec.control_hz
     for number, (_, episode) in enumerate(intact_episodes([folder])):
         if number >= EPISODES:
@@ -226,10 +224,8 @@ def _camera_order(spec: StationSpec, folder: Path) -> Row:
 
 
 def _sizes(spec: StationSpec, samples: Samples) -> Row:
-    actual, expected = (
-        (samples.states.shape[1], samples.actions.shape[1]),
-        (spec.vector_size, spec.action.dim),
-    )
+    actual = (samples.states.shape[1], samples.actions.shape[1])
+    expected = (spec.vector_size, spec.action.dim)
     return Row(
         "sizes",
         actual == expected,

@@ -74,7 +74,9 @@ def dataset(paths: list[Path]) -> Upload:
         return Upload(
             DATASET, files, _card("LeRobot", summary, "rlinf data import lerobot"), version, summary
         )
-    files, episodes, successes = {}, 0, 0
+    files = {}
+    episodes = 0
+    successes = 0
     for folder, episode in intact_episodes(paths):
         episodes, successes = episodes + 1, successes + episode.success
         files |= {

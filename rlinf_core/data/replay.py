@@ -129,7 +129,9 @@ class ReplayBuffer:
                 else {}
             ),
         }
-        self._next, self.inserted, self.episodes = 0, 0, 0
+        self._next = 0
+        self.inserted = 0
+        self.episodes = 0
         self.sampled = np.zeros(256, np.int64)  # sampled transitions, by origin
         # inserted transitions that may be sampled, by origin
         self.inserted_of = np.zeros(256, np.int64)
@@ -365,15 +367,11 @@ class ReplayBuffer:
         parts = []
         for begin, end in zip([first, *(int(end) + 1 for end in ends[:-1])], ends, strict=True):
             slots = oldest[begin : end + 1]
-            rewards, discounts = (
-                self._arrays["reward"][slots[:-1]],
-                self._arrays["discount"][slots[:-1]],
-            )
+            rewards = self._arrays["reward"][slots[:-1]]
+            discounts = self._arrays["discount"][slots[:-1]]
             success = bool(discounts[-1] == 0.0 and rewards[-1] > 0.0)
-            observations, actions = (
-                self._arrays["vectors"][slots],
-                self._arrays["action"][slots[:-1]],
-            )
+            observations = self._arrays["vectors"][slots]
+            actions = self._arrays["action"][slots[:-1]]
             parts.append(
                 Trajectory({"vectors": observations}, actions, rewards, discounts, success, mode)
             )

@@ -128,7 +128,9 @@ def arm_of(record: Any) -> str:
 def _sizes(where: str, chunks: list[Any]) -> tuple[int, int, int]:
     """Return a chunk's numbers drawn, its log-probabilities, and its actions to be played."""
     for chunk in chunks:
-        drawn, log_prob_size, horizon = len(chunk.drawn), len(chunk.log_probs), chunk.horizon
+        drawn = len(chunk.drawn)
+        log_prob_size = len(chunk.log_probs)
+        horizon = chunk.horizon
         wrong = ""
         if drawn not in (chunk.drawn_dim, horizon * chunk.drawn_dim) or not 0 < drawn <= MAX_DRAWN:
             wrong = (
@@ -488,10 +490,8 @@ def _check_arms(stations: set[str], appliers: set[str]) -> None:
 def _assemble(steps: list[Any], messages: Messages, ended: Any, where: str) -> Episode:
     applied = messages["applied"]
     stamps = np.array([to_ns(step.header.stamp) for step in steps])
-    dim, firsts = (
-        len(applied[0].requested) if applied else 0,
-        {arm_of(record): record for record in reversed(applied)},
-    )
+    dim = len(applied[0].requested) if applied else 0
+    firsts = {arm_of(record): record for record in reversed(applied)}
     count = len(steps) - 1
     requested, executed = np.zeros((count, dim)), np.zeros((count, dim))
     sources, limits = [""] * count, [()] * count

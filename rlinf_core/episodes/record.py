@@ -29,7 +29,9 @@ from rlinf_core.specs.topics import SESSION
 STARTED, ENDED, CLOSED, ABORTED = range(4)  # EpisodeEvent.kind
 GRACE_S = 0.5
 # motion before a scene is ready, such as homing, belongs to no episode
-EARLY, EARLY_BYTES, EARLY_S = 64, 64 << 20, 1.0
+EARLY = 64
+EARLY_BYTES = 64 << 20
+EARLY_S = 1.0
 WAITING_BYTES = 256 << 20
 NAMED = 512  # leading bytes of a TimeStep that contain its episode id
 LOOK_S = 0.05
@@ -61,12 +63,10 @@ class Recording:
         observed: Sequence[str] = (),
         sampled: Sequence[str] = (),
     ) -> None:
-        self.spool, self.publish_event, self.arms, self.cameras = (
-            spool,
-            publish_event,
-            arms,
-            cameras,
-        )
+        self.spool = spool
+        self.publish_event = publish_event
+        self.arms = arms
+        self.cameras = cameras
         self.observed, self.sampled = observed, sampled
         # True while somebody holds the last time step back for later; the grace period then waits
         self.held = False
@@ -242,7 +242,10 @@ class Worker:
         trouble: Callable[[Exception], None],
         max_bytes: int = WAITING_BYTES,
     ) -> None:
-        self._handle, self._poll, self._trouble, self.max_bytes = handle, look, trouble, max_bytes
+        self._handle = handle
+        self._poll = look
+        self._trouble = trouble
+        self.max_bytes = max_bytes
         self._queue: queue.SimpleQueue[tuple[Any, int]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._waiting = self._bytes = 0
@@ -322,13 +325,11 @@ class Session:
         attachments: Callable[[], dict[str, bytes]],
         trouble: Callable[[Exception], None],
     ) -> None:
-        self.root, self.station, self.max_gb, self.attachments, self.trouble = (
-            root,
-            station,
-            max_gb,
-            attachments,
-            trouble,
-        )
+        self.root = root
+        self.station = station
+        self.max_gb = max_gb
+        self.attachments = attachments
+        self.trouble = trouble
         self.part_bytes = min(PART_BYTES, int(max_gb * 1e9 / 4))
         self.parts, self.over = 0, max_gb <= 0
         # time.monotonic() at the end of this part, or of the pause before the next

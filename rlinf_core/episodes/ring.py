@@ -53,7 +53,9 @@ class Ring:
     def __init__(
         self, max_bytes: int, max_messages: int | None = None, seconds: float = float("inf")
     ) -> None:
-        self.max_bytes, self.max_messages, self.seconds = max_bytes, max_messages, seconds
+        self.max_bytes = max_bytes
+        self.max_messages = max_messages
+        self.seconds = seconds
         self.bytes = 0
         self._messages: deque[Message] = deque()
 

@@ -54,12 +54,10 @@ class Spool:
         max_gb: float = MAX_GB,
         kind: str = EPISODE,
     ) -> None:
-        self.root, self.min_free_mb, self.keep_sent, self.max_gb = (
-            Path(root),
-            min_free_mb,
-            keep_sent,
-            max_gb,
-        )
+        self.root = Path(root)
+        self.min_free_mb = min_free_mb
+        self.keep_sent = keep_sent
+        self.max_gb = max_gb
         self.kind = kind
         # returns the attachments of each new episode, by name
         self.attachments: Callable[[], dict[str, bytes]] = dict
@@ -197,7 +195,9 @@ class EpisodeWriter:
     def __init__(self, spool: Spool, episode_id: str) -> None:
         from rlinf_core.episodes.storage import CheckedWriter
 
-        self.spool, self.episode_id, self.bytes = spool, episode_id, 0
+        self.spool = spool
+        self.episode_id = episode_id
+        self.bytes = 0
         self._connections: dict[str, Any] = {}
         self._bag = CheckedWriter(spool.root / "open" / episode_id, spool.kind)
         with _disk_errors(spool.root):

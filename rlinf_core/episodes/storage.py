@@ -234,7 +234,9 @@ def _messages(episode: Episode) -> Iterator[StampedMessage]:
 
 
 def _step(episode: Episode, k: int) -> Any:
-    last, stamp, types = k == len(episode), int(episode.stamps_ns[k]), typestore().types
+    last = k == len(episode)
+    stamp = int(episode.stamps_ns[k])
+    types = typestore().types
     vectors, images = [], []
     for name, values in episode.observations.items():
         value = values[k]

@@ -46,7 +46,9 @@ class View:
         mounts: Mapping[str, Any],
         boxes: Mapping[str, Box] | None = None,
     ) -> None:
-        self.station, self.bases, self.tool = station, bases, tool
+        self.station = station
+        self.bases = bases
+        self.tool = tool
         self.mounts = [
             Frame(mount["frame"], child, tuple(mount["position"]), tuple(mount["orientation"]))
             for child, mount in mounts.items()

@@ -19,7 +19,9 @@ MODES = ("tcp_delta", "joint_delta")
 SETTLE_S = 0.1  # an arm counts as resting after this long at one place
 # A measured number further outside the limits than this is in other units: millimetres, degrees,
 # per cent.
-FAR_M, FAR_RAD, WIDE_M = 10.0, 2.0 * math.pi, 0.5
+FAR_M = 10.0
+FAR_RAD = 2.0 * math.pi
+WIDE_M = 0.5
 LOWER = "lower"
 HIGHER = "higher"
 FIXED = "fixed"  # a different value is neither tighter nor looser

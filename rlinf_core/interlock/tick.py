@@ -123,33 +123,31 @@ class Tick:
     """One working copy of the state, and the effect of each stage on it."""
 
     def __init__(self, limits: Limits, state: State, inputs: Inputs, now_ns: int) -> None:
-        self.limits, self.inputs, self.now = limits, inputs, now_ns
-        self.mode, self.cause, self.chunk, self.commander = (
-            state.mode,
-            state.cause,
-            state.chunk,
-            state.commander,
-        )
+        self.limits = limits
+        self.inputs = inputs
+        self.now = now_ns
+        self.mode = state.mode
+        self.cause = state.cause
+        self.chunk = state.chunk
+        self.commander = state.commander
         self.sessions = {source: (session, seq) for source, session, seq in state.sessions}
         self.refusals = (
             tuple([t for t in state.refusals_ns if 0 <= now_ns - t < NS])
             if state.refusals_ns
             else ()
         )
-        self.event, self.held_now, self.refused_now = Events(now_ns), "", False
+        self.event = Events(now_ns)
+        self.held_now = ""
+        self.refused_now = False
         # S16: pauses the policy for this tick
         self.pauses_now = state.chunk is not None and state.chunk.source == OPERATOR
         self.was_suppressed = state.suppress_setpoint
-        self.contacts, self.diverged_ticks = (
-            count_contacts(limits, state.contacts, inputs.wrench),
-            state.diverged_ticks,
-        )
+        self.contacts = count_contacts(limits, state.contacts, inputs.wrench)
+        self.diverged_ticks = state.diverged_ticks
         self.standing = active_faults(limits, inputs, self.contacts)
         stalled = ["stalled"] if inputs.late_s > STALLED_S else []
-        self.obstacles, self.others = (
-            obstacles(limits, inputs, self.contacts) + stalled,
-            others(inputs),
-        )
+        self.obstacles = obstacles(limits, inputs, self.contacts) + stalled
+        self.others = others(inputs)
         self.trajectory = Trajectory(limits, state.motions, state.window, state.goal, self.event)
         self.recovering, self.operator = state.recovering, state.operator
         # after a clock was set back

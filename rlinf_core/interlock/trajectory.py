@@ -268,10 +268,8 @@ class Trajectory:
             if not error > largest:
                 continue
             away = tuple(map(sub, self.motions[index].set_point, arm[index]))
-            outward_speeds, together = (
-                map(mul, away, desired[index]),
-                self.limits.groups[index].together,
-            )
+            outward_speeds = map(mul, away, desired[index])
+            together = self.limits.groups[index].together
             outward = (
                 max(
                     (

@@ -196,7 +196,9 @@ def progress(lines: Iterable[str], doing: str, silence_s: float = SILENCE_S) -> 
     """Yield the lines; print each tenth of the build, and a line after ``silence_s`` without
     output.
     """
-    last_percent, started_at, waiting = 0, time.monotonic(), _arriving(lines)
+    last_percent = 0
+    started_at = time.monotonic()
+    waiting = _arriving(lines)
     while True:
         try:
             line = waiting.get(timeout=silence_s)

@@ -118,10 +118,8 @@ def members(
         )
     result = []
     for number, station_name in enumerate(names):
-        kind, member_count = (
-            kinds[number % len(kinds)],
-            len(range(number % len(kinds), len(names), len(kinds))),
-        )
+        kind = kinds[number % len(kinds)]
+        member_count = len(range(number % len(kinds), len(names), len(kinds)))
         share = math.ceil(recipe.collect.episodes / member_count)
         station = kind.station.but(name=station_name, domain_id=recipe.station.domain + number)
         station_recipe = kind.but(

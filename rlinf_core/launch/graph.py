@@ -120,18 +120,14 @@ def station_processes(
     check_operator(recipe)
     if credentials := credentials_of(recipe.bridge):
         Credentials(credentials, recipe.station.name)
-    station, robot, spec, web = (
-        recipe.station,
-        _with_stop(recipe),
-        station_task(recipe).spec,
-        recipe.station.web,
-    )
+    station = recipe.station
+    robot = _with_stop(recipe)
+    spec = station_task(recipe).spec
+    web = recipe.station.web
     token_of(web)
-    task, spool, policies = (
-        str(task_file(recipe)),
-        str(run_dir / "spool"),
-        str(run_dir / "policies_at_station"),
-    )
+    task = str(task_file(recipe))
+    spool = str(run_dir / "spool")
+    policies = str(run_dir / "policies_at_station")
     cameras: dict[str, Any] = {
         "cameras": list(station.observe_cameras) or [""],
         "image_size": list(station.image_size),
@@ -367,10 +363,8 @@ def _in_one_process(recipe: Recipe) -> bool:
         RecipeError: the recipe asks for one process, and the robot side is no simulator in
             lockstep.
     """
-    setting, is_lockstep = (
-        recipe.station.processes,
-        station_robot(recipe).driver == SIMULATOR and recipe.station.lockstep,
-    )
+    setting = recipe.station.processes
+    is_lockstep = station_robot(recipe).driver == SIMULATOR and recipe.station.lockstep
     if setting == "one" and not is_lockstep:
         raise RecipeError(
             "station.processes: expected several or auto for a station in real time, since its "

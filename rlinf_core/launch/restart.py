@@ -73,7 +73,9 @@ class History:
             now: current time [s, monotonic].
             refusal: last error that the process printed.
         """
-        name, restart, ending_text = self.process.name, self.process.restart, ending(code)
+        name = self.process.name
+        restart = self.process.restart
+        ending_text = ending(code)
         if 0 <= (index := code - NODE_FAILED) < len(self.process.nodes):
             node = self.process.nodes[index]
             name, restart, ending_text = (

@@ -294,10 +294,8 @@ def _end(children: list[Child]) -> None:
     """End process groups with SIGINT, then SIGTERM, then SIGKILL, each ``stop_s`` after the
     other.
     """
-    started_at, signals_sent = (
-        time.monotonic(),
-        dict.fromkeys((child.popen.pid for child in children), 0),
-    )
+    started_at = time.monotonic()
+    signals_sent = dict.fromkeys((child.popen.pid for child in children), 0)
     end = started_at + len(ENDING) * max((child.process.stop_s for child in children), default=0.0)
     while (
         alive := [child for child in children if child.popen.poll() is None]

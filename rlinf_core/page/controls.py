@@ -96,14 +96,19 @@ class Controls:
     """
 
     def __init__(self) -> None:
-        self.holder, self.holding, self.seq = 0, False, -1
+        self.holder = 0
+        self.holding = False
+        self.seq = -1
         self.late_s, self._quiet_until = 0.0, -math.inf
 
     def take(self, page: int, now: float) -> None:
         """Give the controls to a page. A motion of another page ends first."""
         if self.holding and page != self.holder:
             self._quiet_until = now + QUIET_S
-        self.holder, self.holding, self.seq, self.late_s = page, False, -1, 0.0
+        self.holder = page
+        self.holding = False
+        self.seq = -1
+        self.late_s = 0.0
 
     def leave(self, page: int) -> None:
         """Release the controls of a page that gives them up or has closed."""

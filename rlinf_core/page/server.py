@@ -82,7 +82,9 @@ class Stop:
 
 STATIC = Path(__file__).with_name("static")
 NAME = "the operator's page"
-HEARTBEAT_S, RETRY_S, SWEEP_S = 0.05, 2.0, 0.5
+HEARTBEAT_S = 0.05
+RETRY_S = 2.0
+SWEEP_S = 0.5
 PING_S, VIEWER_PING_S = 20.0, 1.0  # a browser that answers no ping for half as long has gone
 MAX_UNACKNOWLEDGED = 2  # frames that a page has not drawn yet
 MAX_PAGES = 16
@@ -121,7 +123,9 @@ class Page:
     """An open page. Only the newest message of each kind is sent, so no backlog builds up."""
 
     def __init__(self, number: int, socket: web.WebSocketResponse) -> None:
-        self.number, self.socket, self.news = number, socket, asyncio.Event()
+        self.number = number
+        self.socket = socket
+        self.news = asyncio.Event()
         self.texts: dict[str, str] = {}
         self.frames: dict[int, bytes] = {}
         self.unacknowledged = 0
@@ -185,9 +189,14 @@ class Server:
         needs_viewer: bool = False,
     ) -> None:
         self.needs_viewer = needs_viewer
-        self.station, self.views, self.access, self.address = station, views, access, (host, port)
+        self.station = station
+        self.views = views
+        self.access = access
+        self.address = (host, port)
         self.always_log, self.log = log, LimitedLog(log, NAME)
-        self.controls, self.pages, self.numbers = Controls(), dict[int, Page](), count(1)
+        self.controls = Controls()
+        self.pages = dict[int, Page]()
+        self.numbers = count(1)
         self.stop, self.last_texts = Stop(stop, self.log), dict[str, str]()
         self.loop = asyncio.new_event_loop()
         self.application = web.Application(

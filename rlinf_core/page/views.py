@@ -66,10 +66,8 @@ class Views:
 
     def _poll(self, camera: int) -> dict[str, Any]:
         try:
-            reference, now = (
-                read(self._file(camera), "rlinf camera align, with --write"),
-                self.newest(camera),
-            )
+            reference = read(self._file(camera), "rlinf camera align, with --write")
+            now = self.newest(camera)
             if now is None:
                 raise RlinfError("no picture has arrived yet")
             alignment = moved(reference, np.ascontiguousarray(now))

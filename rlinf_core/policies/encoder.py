@@ -73,7 +73,9 @@ class Modulation(nn.Module):
 
 # of ImageNet, the data of pretrained weights
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-WIDTHS, EMBEDDINGS, GROUPS = (64, 128, 256, 512), 8, 4
+WIDTHS = (64, 128, 256, 512)
+EMBEDDINGS = 8
+GROUPS = 4
 _REBUILT = ContextVar("rebuilt", default=False)
 
 
@@ -231,14 +233,10 @@ class ResidualBlock(nn.Module):
 
     def __init__(self, inputs: int, width: int, stride: int) -> None:
         super().__init__()
-        self.first, self.first_norm = (
-            nn.Conv2d(inputs, width, 3, stride, 1, bias=False),
-            nn.GroupNorm(GROUPS, width),
-        )
-        self.second, self.second_norm = (
-            nn.Conv2d(width, width, 3, 1, 1, bias=False),
-            nn.GroupNorm(GROUPS, width),
-        )
+        self.first = nn.Conv2d(inputs, width, 3, stride, 1, bias=False)
+        self.first_norm = nn.GroupNorm(GROUPS, width)
+        self.second = nn.Conv2d(width, width, 3, 1, 1, bias=False)
+        self.second_norm = nn.GroupNorm(GROUPS, width)
         self.around = (
             nn.Identity()
             if inputs == width

@@ -99,10 +99,8 @@ class FlowMatching(OnPolicyActor):
         if begins:
             network, published = self.factory.begin(config, config.horizon)
         self.network, self.tokenizer = network, published.tokenizer
-        self.normalisation, self.units = (
-            (FixedNormalisation if given else Normalisation)(spec),
-            ActionUnits(spec.action, given),
-        )
+        self.normalisation = (FixedNormalisation if given else Normalisation)(spec)
+        self.units = ActionUnits(spec.action, given)
         self.measure()
         self._fits()
         if begins and given:

@@ -48,11 +48,9 @@ class Normalisation(nn.Module):
         """Set mean and standard deviation from (N, V) vectors, with a floor for constants."""
         if self.dimension_mask is None:
             return self.normalise(*_moments(vectors))
-        mean, std, robots = (
-            np.zeros(vectors.shape[1]),
-            np.ones(vectors.shape[1]),
-            len(self.dimension_mask),
-        )
+        mean = np.zeros(vectors.shape[1])
+        std = np.ones(vectors.shape[1])
+        robots = len(self.dimension_mask)
         for number, columns in enumerate(self.dimension_mask.numpy(force=True) > 0):
             columns[:robots] = False
             if (robot_vectors := vectors[vectors[:, number] > 0][:, columns]).size:

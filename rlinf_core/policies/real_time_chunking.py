@@ -46,10 +46,8 @@ class Continuation:
             device: device of the tensors.
         """
         left = left[:horizon]
-        actions, weights = (
-            np.zeros((1, horizon, left.shape[1]), np.float32),
-            np.zeros((1, horizon), np.float32),
-        )
+        actions = np.zeros((1, horizon, left.shape[1]), np.float32)
+        weights = np.zeros((1, horizon), np.float32)
         actions[0, : len(left)], weights[0, : len(left)] = (
             left,
             continuation_weights(len(left), frozen),

@@ -22,7 +22,9 @@ from rlinf_core.policies import shipped_kind
 from rlinf_core.recipes.schema import Online, Randomise, Recipe
 from sim_bridges.core.interface import batched
 
-SIMULATORS, STATIONS, RECORDINGS = "simulators", "stations", "recordings"
+SIMULATORS = "simulators"
+STATIONS = "stations"
+RECORDINGS = "recordings"
 CONVERSATIONS = "conversations"
 
 
@@ -77,7 +79,9 @@ def check_source(recipe: Recipe) -> None:
     Raises:
         RecipeError: they do not; the message names both sides.
     """
-    algorithm, policy, simulation = recipe.algorithm, recipe.policy, recipe.simulation
+    algorithm = recipe.algorithm
+    policy = recipe.policy
+    simulation = recipe.simulation
     if not {policy.kind, shipped_kind(policy)} & set(algorithm.policies):
         raise RecipeError(
             f"policy.kind: {algorithm.name} trains {' or '.join(algorithm.policies)}, got "
@@ -250,7 +254,9 @@ def _check_simulators(recipe: Recipe) -> None:
 
 def _check_world(recipe: Recipe) -> None:
     """Check a learned world, which predicts one station's numbers, for policies without cameras."""
-    world, algorithm, simulation = recipe.world, recipe.algorithm, recipe.simulation
+    world = recipe.world
+    algorithm = recipe.algorithm
+    simulation = recipe.simulation
     name = "world.run" if world.run else "world.share"
     if not (world.share or world.run):
         return
@@ -294,7 +300,9 @@ def _check_no_replay(recipe: Recipe) -> None:
     The learner takes each rollout once, so per-station draws do not apply, and it has a separate
     limit of staleness.
     """
-    online, usual, name = recipe.online, Online(), recipe.algorithm.name
+    online = recipe.online
+    usual = Online()
+    name = recipe.algorithm.name
     for key in (
         "max_samples_per_insert",
         "min_samples_per_insert",
@@ -356,7 +364,9 @@ def _check_text(recipe: Recipe) -> None:
 
     Data older than the newest weights need a correction.
     """
-    algorithm, placement, size = recipe.algorithm, recipe.placement, recipe.simulation.environments
+    algorithm = recipe.algorithm
+    placement = recipe.placement
+    size = recipe.simulation.environments
     group = algorithm.rollout.get("group", 1)
     if algorithm.learns_from != ROLLOUTS:
         raise RecipeError(

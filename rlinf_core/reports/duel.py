@@ -16,7 +16,10 @@ from statistics import NormalDist
 
 from rlinf_core.reports.throughput import EpisodeTime, Rate, Throughput, throughput, wilson
 
-A_BETTER, B_BETTER, ALIKE, OPEN = "A is better", "B is better", "alike", ""
+A_BETTER = "A is better"
+B_BETTER = "B is better"
+ALIKE = "alike"
+OPEN = ""
 MEASURES = ("success", "time", "return")
 FASTER = 0.05  # fraction of the longer time from which two successes differ in time
 

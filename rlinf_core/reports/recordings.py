@@ -25,7 +25,9 @@ from rlinf_core.episodes.storage import kind_of
 from rlinf_core.episodes.types import Episode
 from rlinf_core.specs.topics import EPISODE
 
-SEALED, UNSEALED, DAMAGED = "sealed", "no seal", "DAMAGED"
+SEALED = "sealed"
+UNSEALED = "no seal"
+DAMAGED = "DAMAGED"
 ENDINGS = ("*.mcap", "*.db3")
 
 
@@ -92,7 +94,9 @@ def look(folder: Path, root: Path | None = None) -> Line:
         if root and folder != root and folder.is_relative_to(root)
         else folder
     )
-    seal, reason, kind = UNSEALED, folder.with_name(folder.name[:200] + REASON), kind_of(folder)
+    seal = UNSEALED
+    reason = folder.with_name(folder.name[:200] + REASON)
+    kind = kind_of(folder)
     try:
         if (folder / SUMS).exists():
             seal = DAMAGED

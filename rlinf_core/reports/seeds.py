@@ -35,7 +35,9 @@ class Run(NamedTuple):
 
 def read_run(name: str, folder: Path) -> Run:
     """Return a run. Raises RlinfError if the folder holds no evaluations."""
-    evaluations, recipe, settings = read_evaluations(folder), folder / "recipe.yaml", None
+    evaluations = read_evaluations(folder)
+    recipe = folder / "recipe.yaml"
+    settings = None
     with suppress(yaml.YAMLError, UnicodeDecodeError):  # the curve needs no recipe
         settings = load_plain(recipe.read_text()) if recipe.is_file() else None
     if not isinstance(settings, dict):

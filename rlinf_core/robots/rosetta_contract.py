@@ -16,11 +16,9 @@ import yaml
 
 from rlinf_core.core.errors import RecipeError
 
-JOINT_STATE, IMAGE, COMPRESSED = (
-    "sensor_msgs/msg/JointState",
-    "sensor_msgs/msg/Image",
-    "sensor_msgs/msg/CompressedImage",
-)
+JOINT_STATE = "sensor_msgs/msg/JointState"
+IMAGE = "sensor_msgs/msg/Image"
+COMPRESSED = "sensor_msgs/msg/CompressedImage"
 CONTROLLERS = {
     "trajectory_msgs/msg/JointTrajectory": "joint_trajectory",
     "std_msgs/msg/Float64MultiArray": "forward_position",
@@ -95,11 +93,9 @@ def read_contract(text: str) -> Contract:
             f"contract: robot_interface: expected ros2, got '{document['robot_interface']}'"
         )
     notes: list[str] = [f"'{key}' is not read" for key in NOT_READ if key in document]
-    topics, cameras, observation = (
-        dict[str, str](),
-        dict[str, list[int]](),
-        dict[str, dict[str, Any]](),
-    )
+    topics = dict[str, str]()
+    cameras = dict[str, list[int]]()
+    observation = dict[str, dict[str, Any]]()
     commanded, action = _action(document["actions"], notes)
     names = [name.partition(".")[2] for name in commanded["select"]]
     topics["target_joints"] = commanded["channel"]["topic"]

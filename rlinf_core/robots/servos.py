@@ -183,7 +183,9 @@ class Bus:
 
     def __init__(self, kind: Kind, device: str, ids: Iterable[int], baud: int = 0) -> None:
         extras.require("servo", f"{kind} servos")
-        self.table, self.device, self.ids = TABLES[kind], device, list(ids)
+        self.table = TABLES[kind]
+        self.device = device
+        self.ids = list(ids)
         self.lock: socket.socket | None = None
         self._claim()
         sdk: Any = importlib.import_module(self.table.module)

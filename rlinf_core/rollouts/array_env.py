@@ -73,13 +73,11 @@ class ArrayEnv(BatchedEnv):
     """
 
     def __init__(self, tensors: TensorEnv, name: str) -> None:
-        self.tensors, self.name, self.spec, self.size, self.resets = (
-            tensors,
-            name,
-            tensors.spec,
-            tensors.size,
-            0,
-        )
+        self.tensors = tensors
+        self.name = name
+        self.spec = tensors.spec
+        self.size = tensors.size
+        self.resets = 0
         self.played = np.zeros(self.size, int)  # time steps of each episode
 
     def reset(self, seeds: Sequence[int]) -> Arrays:

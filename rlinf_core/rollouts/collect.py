@@ -59,13 +59,15 @@ class Rollouts(ABC):
     """
 
     def __init__(self, env: VectorEnv, policy: Policy, seed: int = 0, first_scene: int = 0) -> None:
-        self.env, self.policy, self.scene = env, policy, first_scene
-        self.random, self.generator = (
-            np.random.default_rng(seed),
-            torch.Generator(policy.device).manual_seed(seed),
-        )
+        self.env = env
+        self.policy = policy
+        self.scene = first_scene
+        self.random = np.random.default_rng(seed)
+        self.generator = torch.Generator(policy.device).manual_seed(seed)
         self.observation: Arrays | None = None
-        self.simulate_s, self.simulate_busy_s, self.version = 0.0, 0.0, 0
+        self.simulate_s = 0.0
+        self.simulate_busy_s = 0.0
+        self.version = 0
 
     def play_measured(self, amount: RolloutLength) -> tuple[Experience, RolloutUsage]:
         """Play a rollout of length ``amount`` and measure its usage."""
@@ -87,7 +89,9 @@ class Rollouts(ABC):
         """Continue the random state and scenes of another rollout, for a new number of
         environments.
         """
-        self.random, self.generator, self.scene = former.random, former.generator, former.scene
+        self.random = former.random
+        self.generator = former.generator
+        self.scene = former.scene
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for an exact resume, without the environments if they have no state."""
@@ -314,8 +318,12 @@ class ChunkRollouts(Rollouts):
                 "rollouts: expected log-probabilities of the sampled actions, got none. Train a "
                 "policy with a density (policy.kind)"
             )
-        played, size, execute = chunk.actions.numpy(force=True), self.env.size, chunk.execute
-        rewards, terminated, done = np.zeros((size, execute)), np.zeros(size), np.zeros(size)
+        played = chunk.actions.numpy(force=True)
+        size = self.env.size
+        execute = chunk.execute
+        rewards = np.zeros((size, execute))
+        terminated = np.zeros(size)
+        done = np.zeros(size)
         steps, next_observations = np.zeros(size), dict(observations)
         still = alive > 0  # environments that still execute their chunk, as in ``ChunkSchedule``
         for index in range(execute):
@@ -406,10 +414,8 @@ def demonstrate(env: VectorEnv, episodes: int, first_scene: int) -> list[Traject
 
     Raises RlinfError if too few succeed.
     """
-    observation, gather = (
-        env.reset(range(first_scene, first_scene + env.size)),
-        EpisodeAccumulator(env.size),
-    )
+    observation = env.reset(range(first_scene, first_scene + env.size))
+    gather = EpisodeAccumulator(env.size)
     solved: list[Trajectory] = []
     tried = 0
     while len(solved) < episodes:

@@ -167,7 +167,9 @@ class Chunks:
     def __init__(
         self, env: VectorEnv, decide: Decide, execute: int, device: torch.device | str = "cpu"
     ) -> None:
-        self.env, self.decide, self.device = env, decide, device
+        self.env = env
+        self.decide = decide
+        self.device = device
         self.schedule = ChunkSchedule(env.size, execute)
         self.actions = self.drawn = np.zeros(0)
 
@@ -182,10 +184,8 @@ class Chunks:
         if len(due):
             due_observation = {name: values[due] for name, values in observation.items()}
             chunk = self.decide(Observation.of_arrays(self.env.spec, due_observation, self.device))
-            actions, drawn = (
-                chunk.actions.numpy(force=True),
-                chunk.drawn.flatten(1).numpy(force=True),
-            )
+            actions = chunk.actions.numpy(force=True)
+            drawn = chunk.drawn.flatten(1).numpy(force=True)
             if not self.actions.size:
                 self.actions = np.zeros((self.env.size, *actions.shape[1:]), np.float32)
                 self.drawn = np.zeros((self.env.size, *drawn.shape[1:]), np.float32)

@@ -44,7 +44,9 @@ def rollout_of(episode: Episode, spec: StationSpec, config: PolicySettings) -> R
     from rlinf_core.algorithms.common.rollout import Rollout
 
     chunks, log_probs = _fitting(episode, spec, config)
-    starts, played, length = chunks.starts, chunks.played, len(episode)
+    starts = chunks.starts
+    played = chunks.played
+    length = len(episode)
     after, execute = starts + played, config.executed
     steps = starts[:, None] + np.arange(execute)
     rewards = np.where(
@@ -174,7 +176,9 @@ def trajectory_of(
     observations["vectors"], actions = spec.with_others(
         member_spec, observations["vectors"], actions
     )
-    chunks, length, rollout = episode.chunks, len(episode), None
+    chunks = episode.chunks
+    length = len(episode)
+    rollout = None
     if rollouts_of and episode.mode == TRAIN and "policy" in episode.sources:
         rollout = rollout_of(episode, spec, rollouts_of)
     return Trajectory(

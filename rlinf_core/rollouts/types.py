@@ -14,7 +14,10 @@ from rlinf_core.algorithms.common.settings import RolloutLength
 if TYPE_CHECKING:
     from rlinf_core.algorithms.common.rollout import Rollout
 
-DEMONSTRATION, TRAIN, EVALUATE, IMAGINED = "demonstration", "train", "evaluate", "imagined"
+DEMONSTRATION = "demonstration"
+TRAIN = "train"
+EVALUATE = "evaluate"
+IMAGINED = "imagined"
 
 
 @dataclass(frozen=True)

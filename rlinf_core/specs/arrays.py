@@ -285,10 +285,8 @@ class StationSpec:
     def difference(self, other: StationSpec) -> str:
         """Describe each difference from ``other`` in one line; empty when they agree."""
         lines = []
-        items, other_items = (
-            {s.name: s for s in self.observation},
-            {s.name: s for s in other.observation},
-        )
+        items = {s.name: s for s in self.observation}
+        other_items = {s.name: s for s in other.observation}
         for name in sorted(items.keys() | other_items.keys()):
             if items.get(name) != other_items.get(name):
                 lines.append(

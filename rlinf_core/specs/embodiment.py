@@ -81,10 +81,8 @@ class JointSpec(StationSpec):
     def dimension_masks(self) -> tuple[np.ndarray, np.ndarray]:
         """Masks of the numbers (N, V) and actions (N, A) of each of the N robots, as 0 and 1."""
         count = len(self.robots)
-        numbers, actions = (
-            np.zeros((count, self.vector_size), np.float32),
-            np.zeros((count, self.action.dim), np.float32),
-        )
+        numbers = np.zeros((count, self.vector_size), np.float32)
+        actions = np.zeros((count, self.action.dim), np.float32)
         numbers[:, :count] = 1.0
         for spec in self.robots.values():
             number, vectors, rows = self.place(spec)
@@ -98,7 +96,9 @@ class JointSpec(StationSpec):
         number, place, rows = self.place(member)
         numbers = np.zeros((*vectors.shape[:-1], self.vector_size), np.float32)
         among = np.zeros((*actions.shape[:-1], self.action.dim), actions.dtype)
-        numbers[..., number], numbers[..., place], among[..., rows] = 1.0, vectors, actions
+        numbers[..., number] = 1.0
+        numbers[..., place] = vectors
+        among[..., rows] = actions
         return numbers, among
 
 

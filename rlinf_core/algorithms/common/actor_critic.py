@@ -107,7 +107,9 @@ class ActorCritic(Checkpointed):
 
     def __init__(self, actor: Sampled, config: ActorCriticSettings, seed: int = 0) -> None:
         torch.manual_seed(seed)
-        self.actor, self.config, self.updates = actor, config, 0
+        self.actor = actor
+        self.config = config
+        self.updates = 0
         self.encoder = Encoder(actor.input_spec, actor.config)
         self.encoder.load_state_dict(actor.encoder.state_dict())
         self.critics = self.make_critics(self.encoder.size + actor.executed_size)

@@ -49,7 +49,9 @@ class OnPolicy(Checkpointed):
 
     def __init__(self, policy: OnPolicyActor, config: OnPolicySettings, seed: int = 0) -> None:
         torch.manual_seed(seed)
-        self.policy, self.config, self.updates = policy, config, 0
+        self.policy = policy
+        self.config = config
+        self.updates = 0
         policy.differentiates_entropy = config.entropy > 0.0
         self.modules = {"policy": policy} | self.more_modules()
         self.place(policy.device, seed)

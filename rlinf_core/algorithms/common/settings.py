@@ -10,7 +10,10 @@ from pydantic import Field, field_validator, model_validator
 
 from rlinf_core.config.base import Settings, Widths
 
-ROLLOUTS, REPLAY, DEMONSTRATIONS, EXPERT = "rollouts", "replay", "demonstrations", "an expert"
+ROLLOUTS = "rollouts"
+REPLAY = "replay"
+DEMONSTRATIONS = "demonstrations"
+EXPERT = "an expert"
 
 
 class Computing(Settings):

@@ -98,11 +98,9 @@ class Learner(OnPolicy):
         return self.level(batch["proximal"], batch) if "proximal" in batch else then
 
     def objective(self, now: Tensor, then: Tensor, batch: Batch) -> Tensor:
-        config, advantages, about = (
-            self.config,
-            self.advantages(batch),
-            self.clipped_about(now, then, batch),
-        )
+        config = self.config
+        advantages = self.advantages(batch)
+        about = self.clipped_about(now, then, batch)
         weights = batch["correction"][:, : now.shape[-1]] if "correction" in batch else None
         if config.objective == "cispo":
             return truncated_loss(now, about, advantages, config.clip_high, weights)

@@ -37,7 +37,9 @@ class Learner(Checkpointed):
 
     def __init__(self, actor: Actor, config: Config, seed: int = 0) -> None:
         torch.manual_seed(seed)
-        self.actor, self.config, self.updates = actor, config, 0
+        self.actor = actor
+        self.config = config
+        self.updates = 0
         self.encoder = Encoder(actor.spec, actor.config)
         self.encoder.load_state_dict(actor.encoder.state_dict())
         self.critics = Critics(self.encoder.size + actor.executed_size, config.critic_hidden, 2)

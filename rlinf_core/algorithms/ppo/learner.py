@@ -51,10 +51,8 @@ class Learner(OnPolicy):
         gammas, rewards = config.discount**rollout.steps, rollout.discounted(config.discount)
         if config.scale_rewards:
             rewards = self.returns.scaled(rewards, rollout.done, rollout.steps, rollout.mask)
-        values, next_values = (
-            self.value(_flat(rollout.observations)),
-            self.value(_flat(rollout.next_observations)),
-        )
+        values = self.value(_flat(rollout.observations))
+        next_values = self.value(_flat(rollout.next_observations))
         values, next_values = values.view(rewards.shape), next_values.view(rewards.shape)
         stops = {
             "truncation": rollout.terminated,

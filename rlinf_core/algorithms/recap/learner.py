@@ -59,7 +59,9 @@ class Learner(Checkpointed):
 
     def __init__(self, actor: ConditionedActor, config: Config, seed: int = 0) -> None:
         torch.manual_seed(seed)
-        self.actor, self.config, self.updates = actor, config, 0
+        self.actor = actor
+        self.config = config
+        self.updates = 0
         self.value = Value(actor, config.value_hidden, config.bins)
         self.value.encoder.load_state_dict(actor.encoder.state_dict())
         self.target = copy.deepcopy(self.value).requires_grad_(False)

@@ -30,7 +30,9 @@ class Learner(GRPO):
         return self.config.beta > 0.0 or super().needs_reference
 
     def judge(self, rollout: Rollout) -> Batch:
-        config, mask, drift = self.config, rollout.mask, torch.zeros_like(rollout.log_probs)
+        config = self.config
+        mask = rollout.mask
+        drift = torch.zeros_like(rollout.log_probs)
         if config.beta:
             reference = log_probs_of(self.reference, rollout, mask)
             drift = (rollout.log_probs - reference).mul(rollout.executed)

@@ -56,7 +56,10 @@ class Share:
     """
 
     def __init__(self, config: Config) -> None:
-        self.config, self.value, self.episodes, self.base_successes = config, 0.0, 0, 0
+        self.config = config
+        self.value = 0.0
+        self.episodes = 0
+        self.base_successes = 0
         self.recent: deque[bool] = deque(maxlen=config.window)
 
     @property

@@ -32,7 +32,9 @@ class Learner(Checkpointed):
     """Behaviour cloning of one actor."""
 
     def __init__(self, actor: NetworkPolicy, config: Config, seed: int = 0) -> None:
-        self.actor, self.config, self.updates = actor, config, 0
+        self.actor = actor
+        self.config = config
+        self.updates = 0
         self.trained = (
             lora.with_adapters(actor, config.lora_rank, seed) if config.lora_rank else actor
         )

@@ -153,10 +153,14 @@ class Video:
 
     def __init__(self, path: Path, fps: int, shape: tuple[int, ...], threads: int) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self.path, self.frames, self._planes = path, 0, cast(Any, None)
+        self.path = path
+        self.frames = 0
+        self._planes = cast(Any, None)
         self._file = cast(Any, av.open(str(path), "w"))
         self._stream = self._file.add_stream(CODEC, rate=fps, options=OPTIONS)
-        self._stream.height, self._stream.width, self._stream.pix_fmt = shape[0], shape[1], PIXELS
+        self._stream.height = shape[0]
+        self._stream.width = shape[1]
+        self._stream.pix_fmt = PIXELS
         self._stream.codec_context.thread_count = threads
         self._stream.codec_context.time_base = Fraction(1, fps)
 

@@ -72,16 +72,16 @@ class Dataset:
     """A data set being written."""
 
     def __init__(self, root: Path, spec: StationSpec, executed: bool) -> None:
-        self.root, self.spec, self.executed = root, spec, executed
+        self.root = root
+        self.spec = spec
+        self.executed = executed
         self.fps, self.frames = _fps(spec), 0
         self.rows: list[dict[str, Any]] = []
         self.tasks: dict[str, int] = {}
         self.extras: list[dict[str, Any]] = []
         self.columns: dict[str, list[np.ndarray]] = {}
-        self.pixels, self.sampled = (
-            {_key(image.name): np.zeros((3, 256), int) for image in spec.images},
-            0,
-        )
+        self.pixels = {_key(image.name): np.zeros((3, 256), int) for image in spec.images}
+        self.sampled = 0
         self.videos: dict[str, list[Video]] = {key: [] for key in self.pixels}
         self.pool = ThreadPoolExecutor(max(1, len(self.pixels)))
         self.jobs: list[Future[None]] = []

@@ -192,7 +192,9 @@ def _episode(
     columns |= {
         name: np.ascontiguousarray(columns[name][:, order]) for name, order in orders.items()
     }
-    state, start, observations = columns.get("observation.state"), 0, dict[str, np.ndarray]()
+    state = columns.get("observation.state")
+    start = 0
+    observations = dict[str, np.ndarray]()
     for item in spec.vectors:
         assert state is not None  # its shape was compared
         values = np.asarray(state[:, start : start + item.size], np.float32)

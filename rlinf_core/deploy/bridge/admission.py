@@ -78,7 +78,9 @@ class Admission:
     def __init__(
         self, fleet: Fleet | None, token_file: Path | None = None, stations: Collection[str] = ()
     ) -> None:
-        self.fleet, self.token_file, self.stations = fleet, token_file, stations
+        self.fleet = fleet
+        self.token_file = token_file
+        self.stations = stations
         self._token = make_token(token_file) if token_file else ""
         self._leases: dict[str, Lease] = {}
 
@@ -248,13 +250,11 @@ class Registrations:
             RecursionError,
             RlinfError,
         ) as error:
-            spec_hash, reason = (
-                "",
-                (
-                    f"specs: expected JSON of a StationSpec, at most {MAX_SPECS_CHARS} "
-                    "characters, got "
-                    f"{len(registration.specs)} with {type(error).__name__}: {error}"
-                ),
+            spec_hash = ""
+            reason = (
+                f"specs: expected JSON of a StationSpec, at most {MAX_SPECS_CHARS} "
+                "characters, got "
+                f"{len(registration.specs)} with {type(error).__name__}: {error}"
             )
         reason = escape_ascii(f"station '{station}': {reason}")[:MAX_REASON] if reason else ""
         self.entries.pop(station, None)

@@ -237,11 +237,9 @@ class BridgeClient:
         links: bool = True,
         tokens: Sequence[Path] = (),
     ) -> None:
-        self.address, self.station, self.links = (
-            address,
-            station,
-            links and is_loopback_address(address),
-        )
+        self.address = address
+        self.station = station
+        self.links = links and is_loopback_address(address)
         self.credentials = Credentials(credentials, station) if credentials else None
         self._channel = (
             grpc.secure_channel(address, self.credentials.channel_credentials(), options=OPTIONS)
@@ -542,7 +540,10 @@ class Sender:
         log: Callable[[str], None],
         may_send: Callable[[], bool] = lambda: True,
     ) -> None:
-        self.spool, self.client, self.log, self.may_send = spool, client, log, may_send
+        self.spool = spool
+        self.client = client
+        self.log = log
+        self.may_send = may_send
         self._failures: Counter[str] = Counter()
 
     def send_all(self) -> str:

@@ -37,7 +37,9 @@ from rlinf_core.deploy.bridge.credentials import (
 STATION_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}", re.ASCII)
 AUTHORITY_DAYS, TRAINER_DAYS = 3650.0, 825.0
 WARN_DAYS = 30.0  # before a certificate ends
-CA, CERTIFICATE, KEY = "ca.crt", "station.crt", "station.key"
+CA = "ca.crt"
+CERTIFICATE = "station.crt"
+KEY = "station.key"
 RENEW = (
     "Renew it on the trainer's machine (rlinf fleet enroll {} --renew --out FOLDER), and copy its "
     "new files to the station"

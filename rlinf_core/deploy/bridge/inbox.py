@@ -90,7 +90,9 @@ class PartialUpload:
     """
 
     def __init__(self, folder: Path, station: str, episode: pb.Episode) -> None:
-        self.folder, self.station, self.episode = folder, station, episode
+        self.folder = folder
+        self.station = station
+        self.episode = episode
         self._subject = f"station '{station}': upload of {episode.id}"
         self._at, self.byte_at = -1, time.monotonic()
         self._out: BinaryIO | None = None
@@ -202,7 +204,9 @@ class Inbox:
         on_episode: Callable[[Path], None],
         min_free_mb: float = MIN_FREE_MB,
     ) -> None:
-        self.folder, self.journal, self.on_episode = make_folder(folder), journal, on_episode
+        self.folder = make_folder(folder)
+        self.journal = journal
+        self.on_episode = on_episode
         self.min_free_mb, self._storing = min_free_mb, threading.Lock()
         self._start_s = time.monotonic()  # not the system's clock, whose steps must remove nothing
         parts = sorted(folder.glob(f"{PART_PREFIX}*"), key=lambda path: path.stat().st_mtime)

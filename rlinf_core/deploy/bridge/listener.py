@@ -121,7 +121,9 @@ class Outer(End):
     """The connection to the peer. Its first bytes open the connection to gRPC's server."""
 
     def __init__(self, listener: Listener) -> None:
-        self.listener, self.station, self.name = listener, "", ""
+        self.listener = listener
+        self.station = ""
+        self.name = ""
         self.first, self.connecting = b"", False
 
     def connection_made(self, transport: Any) -> None:

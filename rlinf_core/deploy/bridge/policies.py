@@ -153,12 +153,18 @@ class Policies:
     """
 
     def __init__(self, folder: Path, selector: PolicySelector) -> None:
-        self.folder, self.selector, self.newest = folder, selector, -1
-        self._revision, self._reading, self._changed = 0, asyncio.Lock(), asyncio.Event()
+        self.folder = folder
+        self.selector = selector
+        self.newest = -1
+        self._revision = 0
+        self._reading = asyncio.Lock()
+        self._changed = asyncio.Event()
         self._read: dict[int, Policy] = {}
         self._tensor_offsets: dict[str, dict[bytes, int]] = {}  # by SHA-256
         self._hashes: dict[Path, tuple[str, str]] = {}  # SHA-256 and state of base files
-        self._stamp, self._stamped_at, self._settled = -1, 0.0, False
+        self._stamp = -1
+        self._stamped_at = 0.0
+        self._settled = False
 
     async def watch(self) -> None:
         """Poll the folder for ever. Errors of the disk or of open files are retried."""
@@ -182,7 +188,9 @@ class Policies:
             return self.newest
         now = time.monotonic()
         if stamp != self._stamp:
-            self._stamp, self._stamped_at, self._settled = stamp, now, False
+            self._stamp = stamp
+            self._stamped_at = now
+            self._settled = False
         newest = newest_version(self.folder)
         self._settled = now - self._stamped_at > SETTLED_S
         return newest

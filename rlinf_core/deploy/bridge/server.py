@@ -117,10 +117,8 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
             Counter()
         )  # replies by outcome: stored, duplicate, refused, later
         self.uploads_s = Durations()
-        self._uploads, self._downloads = (
-            asyncio.Semaphore(MAX_UPLOADS),
-            DownloadSlots(MAX_DOWNLOADS, MAX_DOWNLOAD_S),
-        )
+        self._uploads = asyncio.Semaphore(MAX_UPLOADS)
+        self._downloads = DownloadSlots(MAX_DOWNLOADS, MAX_DOWNLOAD_S)
         self.port = run_in_bridge_loop(self._start(address))
         self.token_file = token_file
         if token_file:

@@ -32,11 +32,9 @@ class Watch:
     """
 
     def __init__(self, releases: ReleaseController, run_dir: Path) -> None:
-        self.releases, self.orders, self.path = (
-            releases,
-            CommandQueue(releases, run_dir),
-            run_dir / FILE,
-        )
+        self.releases = releases
+        self.orders = CommandQueue(releases, run_dir)
+        self.path = run_dir / FILE
         self._next = 0.0
 
     def turn(self, newest: int, reports: StationReports) -> None:

@@ -37,7 +37,9 @@ from rlinf_core.core.errors import RlinfError
 if TYPE_CHECKING:
     from rlinf_core.rollouts.types import Trajectory
 
-WORSE, NOT_WORSE, OPEN = "worse", "not worse", ""
+WORSE = "worse"
+NOT_WORSE = "not worse"
+OPEN = ""
 
 
 def judged(pairs: Iterable[float], odds: float, alpha: float, beta: float) -> str:

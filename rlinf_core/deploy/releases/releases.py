@@ -47,10 +47,16 @@ class ReleaseController(PolicySelector):
     """
 
     def __init__(self, settings: Release, run_dir: Path) -> None:
-        self.settings, self.path, self.policies = settings, run_dir / FILE, run_dir / "policies"
-        self.record, self.revision, self.newest = read(self.path), 0, -1
+        self.settings = settings
+        self.path = run_dir / FILE
+        self.policies = run_dir / "policies"
+        self.record = read(self.path)
+        self.revision = 0
+        self.newest = -1
         if not settings.staged:
-            self.record.trial, self.record.watched, self.record.current = None, None, -1
+            self.record.trial = None
+            self.record.watched = None
+            self.record.current = -1
         self.measures = [name for name in MEASURES if settings.interlock or name != "interlock"]
         self.last: dict[str, deque[Outcome]] = defaultdict(
             lambda: deque(maxlen=LAST)
@@ -58,7 +64,9 @@ class ReleaseController(PolicySelector):
         self.recent: dict[str, deque[Outcome]] = defaultdict(  # of current
             lambda: deque(maxlen=settings.episodes + settings.watch)
         )
-        self._unwritten, self._next_write, self._written_version = False, 0.0, self.record.current
+        self._unwritten = False
+        self._next_write = 0.0
+        self._written_version = self.record.current
 
     # Queries of the bridge
     def version_for(self, station: str, newest: int) -> int:
@@ -155,7 +163,9 @@ class ReleaseController(PolicySelector):
         """Return the station for a trial: the present one if it is free, else one with enough old
         episodes.
         """
-        record, station, now = self.record, self.settings.canary, time.monotonic()
+        record = self.record
+        station = self.settings.canary
+        now = time.monotonic()
         free = [
             name
             for name, (reported_at, _) in reports.items()

@@ -59,10 +59,8 @@ class Guided:
         """
         if not self.path:
             raise RlinfError("no pose was received yet. Guide the arm first")
-        low, high = (
-            np.ceil((self.extent[0] + margin) * 1e3 - 1e-6) / 1e3,
-            np.floor((self.extent[1] - margin) * 1e3 + 1e-6) / 1e3,
-        )
+        low = np.ceil((self.extent[0] + margin) * 1e3 - 1e-6) / 1e3
+        high = np.floor((self.extent[1] - margin) * 1e3 + 1e-6) / 1e3
         for axis, first, last in zip(AXES, low, high, strict=True):
             if last - first < LEAST_M:
                 raise RlinfError(

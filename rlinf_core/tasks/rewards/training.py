@@ -17,10 +17,17 @@ from rlinf_core.episodes import Episode
 from rlinf_core.episodes.messages import NS
 from rlinf_core.tasks.rewards.classifier import STRIDE, Layer, Network
 
-CHANNELS, KERNEL, HIDDEN, SMALLEST = (16, 32, 32), 3, 32, 16
+CHANNELS = (16, 32, 32)
+KERNEL = 3
+HIDDEN = 32
+SMALLEST = 16
 # frames, and time, before a success that may show it already, because the label comes later
 DOUBTFUL, LATE_S = 3, 0.3
-BATCH, RATE, DECAY, SHIFT, SHADE = 64, 1e-3, 1e-3, 3, 0.1
+BATCH = 64
+RATE = 1e-3
+DECAY = 1e-3
+SHIFT = 3
+SHADE = 0.1
 
 
 @dataclass(frozen=True)
@@ -79,7 +86,9 @@ def frames_of(
     Raises:
         EpisodeError: a camera is missing, or the images are too small or of several sizes.
     """
-    images, success, numbers = [], [], []
+    images = []
+    success = []
+    numbers = []
     for number, episode in enumerate(episodes):
         available = [name for name, values in episode.observations.items() if values.ndim == 4]
         cameras = cameras or available
@@ -126,7 +135,10 @@ def progress_of(
     The second half of a failed episode has progress 0, so that a policy gains nothing there. Its
     first half is left out, because it may look like a successful one.
     """
-    images, success, numbers, labels = [], [], [], []
+    images = []
+    success = []
+    numbers = []
+    labels = []
     for number, episode in enumerate(episodes):
         available = [name for name, values in episode.observations.items() if values.ndim == 4]
         cameras = cameras or available
@@ -170,7 +182,9 @@ class ProgressScores:
 
 def judge_progress(network: Network, frames: Frames) -> ProgressScores:
     """Return how well progress follows time, and how often a failure looks like progress."""
-    predicted, orders, fooled = judge(network, frames)[1], [], []
+    predicted = judge(network, frames)[1]
+    orders = []
+    fooled = []
     for number in np.unique(frames.episodes):
         mask = frames.episodes == number
         if frames.success[mask].any():

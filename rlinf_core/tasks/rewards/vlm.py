@@ -75,13 +75,14 @@ class VLM:
                 "reward.url: expected https://, since each request contains a key, got "
                 f"'{escape_ascii(url)}'"
             )
-        self.question, self.name, self.url, self.cameras = (
-            question,
-            name,
-            url.rstrip("/"),
-            tuple(cameras),
-        )
-        self.stride, self.in_a_row, self.waits, self.timeout_s = stride, in_a_row, waits, timeout_s
+        self.question = question
+        self.name = name
+        self.url = url.rstrip("/")
+        self.cameras = tuple(cameras)
+        self.stride = stride
+        self.in_a_row = in_a_row
+        self.waits = waits
+        self.timeout_s = timeout_s
         self.key_variable, self.near = key_variable, parts.hostname in LOOPBACK
         self.channels = tuple(f"camera/{camera}/image" for camera in cameras)
         self.history: deque[list[np.ndarray]] = deque(maxlen=(frames - 1) * stride + 1)

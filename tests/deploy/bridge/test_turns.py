@@ -49,7 +49,9 @@ def test_a_station_that_does_not_read_is_cut_off_and_the_next_has_its_turn(
         list(stuck)
     assert ended.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
     assert ended.value.details() == "station 'a': expected the station to read a policy within 2 s"
-    assert clients["a"].next_policy(-1, tmp_path / "a").version == 1 and not trainer._downloads._calls
+    assert (
+        clients["a"].next_policy(-1, tmp_path / "a").version == 1 and not trainer._downloads._calls
+    )
 
 
 def test_a_station_has_one_call_for_a_policy_at_a_time_the_newest(trainer, clients, tmp_path):

@@ -37,7 +37,9 @@ from rlinf_core.specs.arrays import StationSpec, other_units
 
 TIMEOUT_S = 600.0  # of an answer; the first one loads the model
 STATES = ("observation.state", "observation.environment_state")
-PICTURES, ACTION, EMPTY = "observation.image", "action", "empty_camera"
+PICTURES = "observation.image"
+ACTION = "action"
+EMPTY = "empty_camera"
 WITHOUT_SENTENCES = (
     "act",
     "diffusion",
@@ -286,20 +288,14 @@ def features_of(
                 f"shapes, got '{escape_ascii(name)[:80]}': {escape_ascii(feature)[:80]}"
             )
         if name == ACTION:
-            names, sizes = (
-                configured.get(name, spec.action.names),
-                dict.fromkeys(spec.action.names, 1),
-            )
+            names = configured.get(name, spec.action.names)
+            sizes = dict.fromkeys(spec.action.names, 1)
         elif size == 1:
-            names, sizes = (
-                configured.get(name, tuple(vectors)),
-                {key: item.size for key, item in vectors.items()},
-            )
+            names = configured.get(name, tuple(vectors))
+            sizes = {key: item.size for key, item in vectors.items()}
         else:
-            names, sizes = (
-                configured.get(name, (name.rpartition(".")[2],)),
-                dict.fromkeys(images, 1),
-            )
+            names = configured.get(name, (name.rpartition(".")[2],))
+            sizes = dict.fromkeys(images, 1)
         if unknown := [item for item in names if item not in sizes]:
             raise SpecError(
                 f"{where}: {name}: expected {', '.join(sizes) or 'nothing'} of the task, got "

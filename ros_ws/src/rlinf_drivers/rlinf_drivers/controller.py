@@ -163,10 +163,8 @@ class Controller(Managed, ControlNode):
         if self.kind == "forward_position":
             self.output.publish(Float64MultiArray(data=target.position))
             return
-        since_s, end = (
-            (to_ns(target.header.stamp) - to_ns(self.before.header.stamp)) / NS,
-            list(target.position),
-        )
+        since_s = (to_ns(target.header.stamp) - to_ns(self.before.header.stamp)) / NS
+        end = list(target.position)
         is_continuation = (
             self.before.name == target.name
             and len(self.segment[0]) == len(end)
@@ -357,12 +355,10 @@ def twist_towards(
 
     They are proportional to the remaining error.
     """
-    p, q, a, b = (
-        pose.pose.position,
-        pose.pose.orientation,
-        target.pose.position,
-        target.pose.orientation,
-    )
+    p = pose.pose.position
+    q = pose.pose.orientation
+    a = target.pose.position
+    b = target.pose.orientation
     delta = np.array([a.x - p.x, a.y - p.y, a.z - p.z])
     turn = np.array(to_vector(product((b.x, b.y, b.z, b.w), inverse((q.x, q.y, q.z, q.w)))))
     return tuple((gain * delta).tolist()), tuple((gain * turn).tolist())

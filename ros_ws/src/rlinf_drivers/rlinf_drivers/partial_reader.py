@@ -72,7 +72,9 @@ class PartialReader(Generic[M]):
     """
 
     def __init__(self, kind: type[M], fields: Sequence[str]) -> None:
-        self.kind, self.fields, self.converted = kind, tuple(fields), 0
+        self.kind = kind
+        self.fields = tuple(fields)
+        self.converted = 0
         self.message: M = kind()
         self._differs = False
         self._struct: struct.Struct | None = None
@@ -137,7 +139,9 @@ class Layout:
     """Offsets of the lengths, and of the fields that are read, in one message."""
 
     def __init__(self, fields: Sequence[str]) -> None:
-        self.fields, self.at, self.items = fields, 0, list[Item]()
+        self.fields = fields
+        self.at = 0
+        self.items = list[Item]()
 
     def message(self, message: Any, path: str) -> None:
         """Go through a message, and those in it."""

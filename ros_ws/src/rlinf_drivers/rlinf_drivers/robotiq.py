@@ -47,10 +47,8 @@ class RobotiqNode(DeviceNode):
     def __init__(self) -> None:
         super().__init__("gripper")
         self.settings = self.declare_settings("settings", Gripper)
-        self.device_name, self.activation = (
-            f"Robotiq gripper at {self.settings.device}",
-            threading.Event(),
-        )
+        self.device_name = f"Robotiq gripper at {self.settings.device}"
+        self.activation = threading.Event()
         self.status: Status | None = None
         self.target: int | None = None
         self.well_at = time.monotonic()

@@ -24,7 +24,9 @@ from rlinf_ros.action_clients import STATE
 from rlinf_ros.qos import publisher, subscription
 from rlinf_ros.spinning import ERROR, OK, WARN, Diagnostics, Health, run
 
-PERIOD_S, REPEAT_S, FAULT_CHECK_S = 0.015, 0.1, 0.5
+PERIOD_S = 0.015
+REPEAT_S = 0.1
+FAULT_CHECK_S = 0.5
 FRESH_S = 0.2  # an older target is not followed
 SAFETY_S = 0.5  # no target is followed if the interlock's state, sent every ten ticks, is older
 ARMED = (SafetyState.ARMED, SafetyState.ACTIVE, SafetyState.HOLD)
@@ -52,7 +54,10 @@ class ServoArm(DeviceNode):
         self.target: tuple[float, list[float]] = (-math.inf, [])  # time of arrival, angles [rad]
         self.width: float | None = None
         self.safety: tuple[float, int] = (-math.inf, SafetyState.DISARMED)
-        self.fault, self.reset, self.torque, self.ignored = STARTING, False, False, ""
+        self.fault = STARTING
+        self.reset = False
+        self.torque = False
+        self.ignored = ""
         self.answered_at = self.checked_at = -math.inf
         subscription(self, "target_joints", self._on_target)
         subscription(self, "gripper/command", self._on_width)

@@ -361,10 +361,8 @@ class Inputs:
                 info.qos_profile.durability
                 for info in self.owner.get_publishers_info_by_topic(name)
             ]
-            self.fault_speakers, self.unmatched = (
-                publisher_ids,
-                DurabilityPolicy.VOLATILE in offered,
-            )
+            self.fault_speakers = publisher_ids
+            self.unmatched = DurabilityPolicy.VOLATILE in offered
 
     def _add_second_publishers(self, topics: Sequence[str]) -> None:
         """Note the topics that have two matched publishers and have just brought messages (S23).
@@ -385,10 +383,8 @@ class Inputs:
 
     def unexpected_types(self, topic: str) -> str:
         """Return, as text, the unexpected types in which a topic is published; empty if none."""
-        infos, expected = (
-            self.owner.get_publishers_info_by_topic(self._name(topic)),
-            topic_of(topic).type,
-        )
+        infos = self.owner.get_publishers_info_by_topic(self._name(topic))
+        expected = topic_of(topic).type
         types = ", ".join(sorted({info.topic_type for info in infos} - {expected}))
         return f"published as {types}; expected {expected}" if types else ""
 
@@ -411,10 +407,8 @@ class Inputs:
     def silent(self) -> tuple[str, ...]:
         """Return the inputs that a limit needs and that are silent now (S22)."""
         oldest = 10**17 if self.lockstep else self.limits.stale_input * NS
-        needed, missing = (
-            {*needs(self.limits), *self.others},
-            {name for name in self.others if not self.others[name].blocked_at},
-        )
+        needed = {*needs(self.limits), *self.others}
+        missing = {name for name in self.others if not self.others[name].blocked_at}
         missing |= (
             {FAULT_TOPIC}
             if self.unmatched or self.driver and self.age_ns(FAULT_TOPIC) > DRIVER_S * NS

@@ -378,7 +378,9 @@ class LimitsFileWatch:
     """
 
     def __init__(self, path: str, loaded: str) -> None:
-        self.path, self.loaded, self.last = path, loaded, loaded
+        self.path = path
+        self.loaded = loaded
+        self.last = loaded
 
     def look(self) -> str:
         """Return a warning if the file has changed since the last call; else an empty string."""
@@ -508,10 +510,8 @@ class Services(SafeTransitions, LifecycleNode):
             reason = REQUESTER_LOST
             self.get_logger().warning(f"the arming is cancelled: {REQUESTER_LOST}")
         word = "arm" if request.data else "disarm"
-        response.success, response.message = (
-            not reason,
-            f"cannot {word}: {reason}" if reason else f"{word}ing",
-        )
+        response.success = not reason
+        response.message = f"cannot {word}: {reason}" if reason else f"{word}ing"
         return response
 
     def _on_reset(

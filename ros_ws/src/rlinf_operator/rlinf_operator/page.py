@@ -357,10 +357,8 @@ class Page(StationNode):
         return all_received and all(self.count_publishers(arm_topic(arm, "safety")) for arm in arms)
 
     def _arm(self, place: int, arm: str, topic: str) -> dict[str, Any]:
-        safety, pose = (
-            self.requests.safety_by_arm.get(arm, SafetyState()),
-            self.latest.channels.get(topic),
-        )
+        safety = self.requests.safety_by_arm.get(arm, SafetyState())
+        pose = self.latest.channels.get(topic)
         return {
             "name": arm,
             "state": Mode(safety.state).name,

@@ -96,10 +96,8 @@ def camera_info(image: Image, lens: Sequence[float] = ()) -> CameraInfo:
     if lens:
         (fx, fy, cx, cy), distortion = lens[:4], [float(value) for value in lens[4:]]
         info.d = distortion + [0.0] * (5 - len(distortion))
-        info.k, info.r = (
-            [fx, 0.0, cx, 0.0, fy, cy, 0.0, 0.0, 1.0],
-            [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0],
-        )
+        info.k = [fx, 0.0, cx, 0.0, fy, cy, 0.0, 0.0, 1.0]
+        info.r = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0]
         info.p = [fx, 0.0, cx, 0.0, 0.0, fy, cy, 0.0, 0.0, 0.0, 1.0, 0.0]
     return info
 

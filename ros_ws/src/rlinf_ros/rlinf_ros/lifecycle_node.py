@@ -18,11 +18,9 @@ from rclpy.lifecycle import (
     TransitionCallbackReturn,
 )
 
-SUCCESS, FAILURE, ERROR = (
-    TransitionCallbackReturn.SUCCESS,
-    TransitionCallbackReturn.FAILURE,
-    TransitionCallbackReturn.ERROR,
-)
+SUCCESS = TransitionCallbackReturn.SUCCESS
+FAILURE = TransitionCallbackReturn.FAILURE
+ERROR = TransitionCallbackReturn.ERROR
 
 
 class SafeTransitions(LifecycleNodeMixin):

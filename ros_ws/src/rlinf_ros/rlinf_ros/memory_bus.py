@@ -245,11 +245,9 @@ class Bus:
     ) -> Subscription:
         """Make a subscription of rclpy's receive from memory, too."""
         subscription.__class__ = MemorySubscription
-        subscription.bus, subscription.name, subscription.owner = (
-            self,
-            subscription.topic_name,
-            node,
-        )
+        subscription.bus = self
+        subscription.name = subscription.topic_name
+        subscription.owner = node
         subscription.lazy, subscription.alive = lazy, True
         pulled = isinstance(node, PulledNode)
         subscription.inbox = (

@@ -127,7 +127,9 @@ class Rates:
     """Messages a second of each topic that a node publishes, since the last call [Hz]."""
 
     def __init__(self, node: Node) -> None:
-        self.node, self.before, self.at = node, dict[str, int](), time.monotonic()
+        self.node = node
+        self.before = dict[str, int]()
+        self.at = time.monotonic()
 
     def __call__(self) -> dict[str, float]:
         """Rates by name of the topic, relative to the node's namespace."""
@@ -150,7 +152,9 @@ class Diagnostics:
     """Publishes the result of ``look``, and the rate of each topic of the node."""
 
     def __init__(self, node: Node, look: Callable[[], Health]) -> None:
-        self.node, self.look, self.rates = node, look, Rates(node)
+        self.node = node
+        self.look = look
+        self.rates = Rates(node)
         self.publisher = node.create_publisher(DiagnosticArray, "/diagnostics", 10)
         node.create_timer(EVERY_S, self.publish)
 

@@ -36,7 +36,9 @@ class Transforms:
     """
 
     def __init__(self, node: StationNode, arms: Sequence[str], view: View, urdf: str) -> None:
-        self.node, self.view, self.arms = node, view, arms
+        self.node = node
+        self.view = view
+        self.arms = arms
         self.moving, self.static, self.markers = (
             self._publisher(name) for name in ("tf", "tf_static", "markers")
         )

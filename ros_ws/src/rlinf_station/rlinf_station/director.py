@@ -150,10 +150,8 @@ class Director(StationNode):
             self.recent.begin()
         elif event.kind == EpisodeEvent.CLOSED and event.episode_id not in self._closed_ids:
             self._closed_ids.add(event.episode_id)
-            commanded, names = (
-                self.recent.close(event),
-                ("mode", "seed", "steps", "success", "failure", "policy_version"),
-            )
+            commanded = self.recent.close(event)
+            names = ("mode", "seed", "steps", "success", "failure", "policy_version")
             is_policy_success = event.success and not (
                 commanded and event.mode == "evaluate"
             )  # a person's is not the policy's

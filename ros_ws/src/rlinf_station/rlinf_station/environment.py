@@ -112,10 +112,8 @@ class SceneRequests:
             return None, CANCELLED
         if not await env.labels.ready(PROMPT, env.may_move):
             return None, CANCELLED
-        simulated_ns, now_ns = (
-            max(env.clock_ns, to_ns(stamp or Time())),
-            env.get_clock().now().nanoseconds,
-        )
+        simulated_ns = max(env.clock_ns, to_ns(stamp or Time()))
+        now_ns = env.get_clock().now().nanoseconds
         return to_stamp(simulated_ns if env.lockstep else now_ns), ""
 
     def cancel(self) -> None:
@@ -504,7 +502,9 @@ class Environment(Managed, ControlNode):
                             result.INTERLOCK_STOPPED if self.stop.reason else result.NODE_INACTIVE,
                         )
                     )
-                    result.success, result.message, result.error_code = False, reason, code
+                    result.success = False
+                    result.message = reason
+                    result.error_code = code
                     break
                 trouble = await self._one_episode(
                     handle, goal.first_seed + result.episodes + discarded

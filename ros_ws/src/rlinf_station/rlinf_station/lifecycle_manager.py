@@ -25,11 +25,9 @@ LOOK_S = 1.0
 ANSWER_S = 5.0  # an interlock may brake before it answers
 DOWN_S = 3.5  # of FINISH_S of rlinf_ros.spinning: for all nodes together, at the end
 UNKNOWN, UNCONFIGURED = State.PRIMARY_STATE_UNKNOWN, State.PRIMARY_STATE_UNCONFIGURED
-INACTIVE, ACTIVE, FINALIZED = (
-    State.PRIMARY_STATE_INACTIVE,
-    State.PRIMARY_STATE_ACTIVE,
-    State.PRIMARY_STATE_FINALIZED,
-)
+INACTIVE = State.PRIMARY_STATE_INACTIVE
+ACTIVE = State.PRIMARY_STATE_ACTIVE
+FINALIZED = State.PRIMARY_STATE_FINALIZED
 LABELS = {
     UNKNOWN: "absent",
     UNCONFIGURED: "unconfigured",

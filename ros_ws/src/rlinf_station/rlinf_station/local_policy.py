@@ -161,10 +161,8 @@ class LocalPolicyNode(PolicyNode):
 
     def _set_needs_person(self, needs_person: bool) -> None:
         if needs_person != self.needs_person:
-            self.needs_person, self.status.error = (
-                needs_person,
-                PERSON_NEEDED if needs_person else "",
-            )
+            self.needs_person = needs_person
+            self.status.error = PERSON_NEEDED if needs_person else ""
             self._publish_status()
 
     def _decide(self, step: TimeStep) -> None:

@@ -150,10 +150,8 @@ class Uplink(Managed, StationNode):
 
     def _report(self) -> None:
         try:
-            backlog, room = (
-                len(self.spool.closed()),
-                {"set_aside": self.spool.set_aside(), "spool_full": self.spool.full()},
-            )
+            backlog = len(self.spool.closed())
+            room = {"set_aside": self.spool.set_aside(), "spool_full": self.spool.full()}
         except OSError as error:
             trouble = f"spool {self.spool.root}: {error.strerror or error}. Check the disk"
             self.health, status = (

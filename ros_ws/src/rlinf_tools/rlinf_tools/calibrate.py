@@ -59,10 +59,8 @@ class Listener:
     """
 
     def __init__(self, recipe: Recipe, arm: str) -> None:
-        self.robot, self.limits = (
-            station_robot(recipe),
-            load_limits(_limits_of(station_robot(recipe), arm)),
-        )
+        self.robot = station_robot(recipe)
+        self.limits = load_limits(_limits_of(station_robot(recipe), arm))
         self.guided = Guided()
         self.pose = np.zeros(7)
         self.joints = dict[str, float]()

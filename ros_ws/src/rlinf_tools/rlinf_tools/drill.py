@@ -192,10 +192,8 @@ class Drill(DrilledStation):
         # an episode may just have ended, and its recorder must still close it
         patience_s = 20.0 if scenario.process else 1.0
         now = self.spin(lambda: self._has_state(scenario.expect), patience_s)
-        words, name = (
-            f"stopped: {stopped[0].cause}" if stopped else "" if now else self._state_text(),
-            scenario.counts,
-        )
+        words = f"stopped: {stopped[0].cause}" if stopped else "" if now else self._state_text()
+        name = scenario.counts
         if not name:
             return not words, words or "went on", "the arm continues"
         counted = getattr(self.state(), name) - getattr(before, name)
@@ -469,10 +467,8 @@ class TwoArmDrill(Drill):
 
     def _others(self, scenario: Scenario, start_s: float) -> tuple[bool, str]:
         """Check that the right arm stops within the left one's bound and two ticks, and rests."""
-        expect, within = (
-            scenario.others,
-            scenario.others_within_ms or (scenario.within_ms or 0.0) + 20.0,
-        )
+        expect = scenario.others
+        within = scenario.others_within_ms or (scenario.within_ms or 0.0) + 20.0
         if not expect:
             return True, ""
         self.spin_for(0.6)  # the arm brakes

@@ -104,10 +104,8 @@ def _moves(watcher: Watcher, speed: float) -> Row:
     _moving(watcher)
     started_at = watcher.started_at
     watcher.spin(lambda: watcher.rests, PATIENCE_S, "the arm to rest again")
-    poses, targets = (
-        watcher.since(watcher.measured, started_at),
-        watcher.since(watcher.targets, started_at),
-    )
+    poses = watcher.since(watcher.measured, started_at)
+    targets = watcher.since(watcher.targets, started_at)
     if not targets:
         raise RlinfError("expected commands of the interlock while the arm moved, got none")
     far, per_s = (
