@@ -55,9 +55,8 @@ OF_THE_STATION = (
     "endpoints",
 )  # without arm prefix
 TO_OTHERS = "safety/to_others"
-ROBOT_SIDE = (
-    "rlinf_drivers"  # the ROS package that contains the executable of the bridge to simulators
-)
+# the ROS package that contains the executable of the bridge to simulators
+ROBOT_SIDE = "rlinf_drivers"
 HOSTED = (
     "sim_bridge",
     "interlock",

@@ -14,9 +14,8 @@ from rlinf_core.robots.operators.device import LABELS
 from rlinf_core.robots.operators.sticks import Axis
 
 FRESH_S = 0.4  # maximum age of the shown state for a motion
-MAX_PRESS_AGE_S = (
-    1.0  # maximum age for a button that starts something: the person may have moved since
-)
+# maximum age for a button that starts something: the person may have moved since
+MAX_PRESS_AGE_S = 1.0
 MODES = ("demonstration", "train", "evaluate")
 QUIET_S = 0.6  # pause after a page in motion was replaced, so that the motion ends
 REQUESTS = ("take", "leave", "arm", "disarm", "reset", "release", "start", "cancel")

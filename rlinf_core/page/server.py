@@ -89,9 +89,8 @@ PING_S, VIEWER_PING_S = 20.0, 1.0  # a browser that answers no ping for half as 
 MAX_UNACKNOWLEDGED = 2  # frames that a page has not drawn yet
 MAX_PAGES = 16
 MAX_MESSAGE_BYTES = 2048  # per message
-MAX_MESSAGES_PER_S = (
-    200  # per page, without acknowledgements; a page sends 20 motions and some buttons
-)
+# per page, without acknowledgements; a page sends 20 motions and some buttons
+MAX_MESSAGES_PER_S = 200
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src "
     "'self' blob:; connect-src "

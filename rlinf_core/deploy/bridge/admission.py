@@ -31,12 +31,10 @@ from rlinf_core.deploy.bridge.credentials import (
 from rlinf_core.deploy.bridge.fleet import STATION_NAME, Fleet
 from rlinf_core.specs.arrays import StationSpec
 
-LEASE_S = (
-    5.0  # silence without an open call after which another process may take the station's name
-)
-MAX_STATION_CALLS = (
-    16  # concurrent calls over all connections of a station; our client opens at most 5
-)
+# silence without an open call after which another process may take the station's name
+LEASE_S = 5.0
+# concurrent calls over all connections of a station; our client opens at most 5
+MAX_STATION_CALLS = 16
 MAX_STATIONS = 1000  # station names without certificates
 VERSIONS = re.compile(r"/rlinf\.bridge\.v(\d+)\.")
 

@@ -33,9 +33,8 @@ from rlinf_core.policies.lora import base_name
 from rlinf_core.policies.serialization import newest_version, policy_name, policy_version
 
 POLL_S = 0.02
-SETTLED_S = (
-    0.2  # age of the folder's mtime (monotonic clock) after which every later change alters it
-)
+# age of the folder's mtime (monotonic clock) after which every later change alters it
+SETTLED_S = 0.2
 FILE_BYTES = 4 << 20  # per read of a base file, which may be larger than the memory
 HASHED_BYTES = 1 << 18  # a processor's cache still has them when they are hashed
 BASE_NAME = re.compile(r"base-[0-9a-f]{16}\.safetensors")

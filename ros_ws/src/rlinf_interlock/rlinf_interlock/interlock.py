@@ -104,9 +104,8 @@ class Requests:
 
     def __init__(self, node: Interlock) -> None:
         self.node = node
-        self.armings = (
-            0  # requests so far, granted or not; the service process must not write an older state
-        )
+        # requests so far, granted or not; the service process must not write an older state
+        self.armings = 0
         self.granted: list[Granted] = []
         self.ending: int | None = None
         self.rested = 0

@@ -49,9 +49,8 @@ class LocalPolicyNode(PolicyNode):
         file = self.declare_parameter("monitor", "").value
         self.monitor = Monitor.load(Path(file), self.spec.hash) if file else None
         self.watch: Watch | None = None
-        self.needs_person = (
-            False  # for a person: nothing is sent until one takes over, or the episode ends
-        )
+        # for a person: nothing is sent until one takes over, or the episode ends
+        self.needs_person = False
         path = self.declare_parameter("policy_file", "").value
         if path:
             self._on_update(PolicyUpdate(version=0, path=path))
