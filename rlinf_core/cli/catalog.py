@@ -33,9 +33,8 @@ def config_command(name: str, overrides: list[str], check: bool) -> None:
     if check:
         check_recipe(recipe)
         if not recipe.env:
-            by_a_run = Path(name).is_file() and is_resolved(
-                Path(name)
-            )  # which writes every default
+            # which writes every default
+            by_a_run = Path(name).is_file() and is_resolved(Path(name))
             in_lockstep = (
                 recipe.station.lockstep
                 and "lockstep" in recipe.station.model_fields_set

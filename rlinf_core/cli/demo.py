@@ -62,9 +62,8 @@ def next_steps(
         [shlex.quote(name), *(["--set", *map(shlex.quote, arguments)] if arguments else [])]
     )
     learns = not recipe.collect.no_training
-    absent = (
-        station.operator.kind != SCRIPTED and not station.web.port
-    )  # two operators would cause HOLD
+    # two operators would cause HOLD
+    absent = station.operator.kind != SCRIPTED and not station.web.port
     steps = [(f"rlinf teleop {same}", "the operator: arms, moves the arm, stops")] * absent
     steps += [(f"rlinf train {same}", "the trainer, if none runs yet")] * learns
     phases = "the phases: collect" + ", wait for the trainer, evaluate, improve" * learns
@@ -179,9 +178,8 @@ def _print_result(
         return 130
     if recipe.collect.no_training:
         recordings = [path.parent for path in run_dir.glob("**/metadata.yaml")]
-        recorded = {
-            folder.name for folder in recordings if kind_of(folder) == EPISODE
-        }  # spool and inbox may hold the same ones
+        # spool and inbox may hold the same ones
+        recorded = {folder.name for folder in recordings if kind_of(folder) == EPISODE}
         print(
             f"{len(recorded)} episodes recorded in {run_dir}: rlinf show {run_dir}, rlinf "
             f"find-dynamics {run_dir}",

@@ -272,9 +272,8 @@ def _play(trainer: Supervisor, display: FleetDisplay, drain_timeout_s: float) ->
         since = min(since, time.monotonic()) if waits else float("inf")
         if time.monotonic() - since > WAITS_S:
             since = time.monotonic()
-            if any(
-                station.member.lacks_demonstrations for station in all_lost
-            ):  # else the trainer still reads arrived ones
+            # else the trainer still reads arrived ones
+            if any(station.member.lacks_demonstrations for station in all_lost):
                 names = ", ".join(station.member.name for station in all_lost)
                 raise RlinfError(
                     f"the trainer waits for demonstrations of {names}, which ended. The same "

@@ -155,9 +155,8 @@ def run(argv: list[str] | None = None, refused: int = 0) -> int:
             return refused or FAILED
         raise
     except KeyboardInterrupt:
-        atexit.register(
-            signal.signal, signal.SIGINT, signal.SIG_IGN
-        )  # ros2 launch may signal twice
+        # ros2 launch may signal twice
+        atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
         return 130
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -300,9 +300,8 @@ def open_streams() -> None:
             os.set_inheritable(stream.fileno(), True)
             setattr(sys, name, stream)
     if isinstance(sys.stdout, io.TextIOWrapper):  # a test may replace it
-        sys.stdout.reconfigure(
-            errors="backslashreplace"
-        )  # like stderr: file names may not be UTF-8
+        # like stderr: file names may not be UTF-8
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def unread() -> bool:

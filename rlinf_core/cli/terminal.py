@@ -52,9 +52,8 @@ def foreground(command: list[str], environment: Mapping[str, str], starts: str =
 
     with terminal_as_before(), on_signal(on_interrupt):
         reader, writer = os.pipe()
-        passed = (
-            {STARTED_FD: str(writer)} if starts else {}
-        )  # the program must not pass it to its children
+        # the program must not pass it to its children
+        passed = {STARTED_FD: str(writer)} if starts else {}
         child = subprocess.Popen(
             command,
             env={**environment, **passed},
@@ -66,9 +65,8 @@ def foreground(command: list[str], environment: Mapping[str, str], starts: str =
             _report_start(reader, child, starts)
             return child.wait()
         except KeyboardInterrupt:
-            if (
-                signals != [signal.SIGINT] or not _has_terminal()
-            ):  # the terminal's Ctrl-C reaches the child itself
+            # the terminal's Ctrl-C reaches the child itself
+            if signals != [signal.SIGINT] or not _has_terminal():
                 child.send_signal(signal.SIGINT)
             _await(child)
             raise

@@ -124,9 +124,8 @@ def _who_feeds(recipe: Recipe, run_dir: Path) -> str:
 
 
 def _line(steps: int, entry: dict[str, float]) -> str:
-    total = entry["seconds"] + entry.get(
-        "seconds_warm_start", 0.0
-    )  # it is before the run's clock begins
+    # it is before the run's clock begins
+    total = entry["seconds"] + entry.get("seconds_warm_start", 0.0)
     spent = ", ".join(
         f"{name.removeprefix('seconds_')} {value / total:.0%}"
         for name, value in entry.items()

@@ -33,9 +33,8 @@ from pydantic_core import PydanticCustomError, core_schema
 from rlinf_core.core.errors import RecipeError
 
 Self = TypeVar("Self", bound="Settings")
-Name = Annotated[
-    str, Field(pattern="^[A-Za-z][A-Za-z0-9_]*$", max_length=64)
-]  # three of them fit into a topic
+# three of them fit into a topic
+Name = Annotated[str, Field(pattern="^[A-Za-z][A-Za-z0-9_]*$", max_length=64)]
 Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(gt=0)]
 Widths = Annotated[tuple[Count, ...], Field(min_length=1)]

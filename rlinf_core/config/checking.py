@@ -55,9 +55,8 @@ def checked_parameters(model: type[Model], values: Mapping[str, Any], where: str
 
 
 def _line(model: type[Settings], document: Document, problem: Any) -> str:
-    key: Key = tuple(
-        part for part in problem["loc"] if part != "[key]"
-    )  # the fault of a mapping's key has the place of its value
+    # the fault of a mapping's key has the place of its value
+    key: Key = tuple(part for part in problem["loc"] if part != "[key]")
     kind = problem["type"]
     actual = problem["input"]
     context = problem.get("ctx", {})

@@ -29,12 +29,8 @@ from rlinf_core.policies.serialization import newest_policy
 DATASET, MODEL = "dataset", "model"
 REPOSITORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
 TOKEN = re.compile(r"hf_[A-Za-z0-9]{8,}|(?i:bearer) +\S+")
-RUN_FILES = (
-    "recipe.yaml",
-    "report.json",
-    "report.md",
-    "learning_curve.png",
-)  # of a run, beside its policy
+# of a run, beside its policy
+RUN_FILES = ("recipe.yaml", "report.json", "report.md", "learning_curve.png")
 
 
 @dataclass(frozen=True)
@@ -175,9 +171,8 @@ def pull(kind: str, repository: str, out: Path, revision: str = "") -> Path:
             api.snapshot_download(
                 repository, repo_type=kind, revision=revision or None, local_dir=str(folder)
             )
-        shutil.rmtree(
-            folder / ".cache", ignore_errors=True
-        )  # the library's own record of the download
+        # the library's own record of the download
+        shutil.rmtree(folder / ".cache", ignore_errors=True)
         for sums in sorted(folder.rglob(SUMS)):
             verify(sums.parent)
     return out

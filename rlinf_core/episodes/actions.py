@@ -16,10 +16,11 @@ from rlinf_core.episodes.messages import to_ns
 from rlinf_core.episodes.read import message, read_episode, recorded
 from rlinf_core.episodes.types import Episode
 
+# the later one wins: an operator commands before a policy
 CHUNKS = (
     "policy/action",
     "teleop/action",
-)  # the later one wins: an operator commands before a policy
+)
 STATE = ("current_pose", "joint_states")
 OPERATOR = "operator"
 

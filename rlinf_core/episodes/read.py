@@ -456,9 +456,8 @@ def _read(raws: Iterator[RawMessage]) -> Messages:
                 f"'{name}' of type {kind}, not '{min(stations or appliers)}/{topic}' of "
                 f"{TYPES[topic]}"
             )
-        equal_messages = raw_by_beginning.setdefault(
-            (name, bytes(raw[:BEGINNING])), []
-        )  # costs no memory: a message's arrays are views of it
+        # costs no memory: a message's arrays are views of it
+        equal_messages = raw_by_beginning.setdefault((name, bytes(raw[:BEGINNING])), [])
         if raw not in equal_messages:
             equal_messages.append(raw)
             messages[topic].append(_store(kind, definition).deserialize_cdr(raw, kind))

@@ -336,9 +336,8 @@ class Session:
         self.until = 0.0
         self._spool: Spool | None = None
         self._writer: EpisodeWriter | None = None
-        self._last_statements: dict[
-            tuple[str, str], tuple[Any, int]
-        ] = {}  # by topic and publisher: content, and time when it was recorded [ns]
+        # by topic and publisher: content, and time when it was recorded [ns]
+        self._last_statements: dict[tuple[str, str], tuple[Any, int]] = {}
         self._latched: dict[str, Message] = {}
 
     def take(self, name: str, message: Message) -> None:

@@ -43,14 +43,11 @@ class State:
     goal: Coordinates | None = None  # the set-point's own target or resting place, at the arm
     chunk: Chunk | None = None  # the chunk in command
     window: Window | None = None  # the window of its current action
-    sessions: tuple[
-        tuple[str, str, int], ...
-    ] = ()  # (source, session, last seq), one per commander
+    # (source, session, last seq), one per commander
+    sessions: tuple[tuple[str, str, int], ...] = ()
     refusals_ns: tuple[int, ...] = ()  # times of recent refusals
-    contacts: tuple[int, int] = (
-        0,
-        0,
-    )  # consecutive samples beyond the holding and the latching wrench
+    # consecutive samples beyond the holding and the latching wrench
+    contacts: tuple[int, int] = (0, 0)
     commander: str = ""  # source of the last action played
     track: Track = field(default_factory=Track)
     lost: int = 0  # consecutive ticks without a valid state

@@ -9,18 +9,15 @@ from typing import NamedTuple
 
 from rlinf_core.interlock.motion import Numbers
 
-Pose = tuple[
-    float, float, float, float, float, float, float
-]  # x y z [m], quaternion x y z w, base frame
+# x y z [m], quaternion x y z w, base frame
+Pose = tuple[float, float, float, float, float, float, float]
 
 NS = 1_000_000_000
 COMMANDERS = ("policy", "operator")  # by authority, the operator last
 OPERATOR = COMMANDERS[-1]
 COMMAND_TOPICS = {"policy": "policy/action", OPERATOR: "teleop/action"}  # the topic of each
-MAX_SEQ, MAX_SEQ_GAP = (
-    2**40,
-    100_000,
-)  # largest sequence number, and largest leap between two chunks
+MAX_SEQ = 2**40  # largest sequence number
+MAX_SEQ_GAP = 100_000  # largest difference of sequence numbers between two chunks
 MAX_ACTIONS = 1024  # actions in one chunk
 
 

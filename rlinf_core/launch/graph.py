@@ -46,6 +46,7 @@ SHUTDOWN = "shutdown"  # its end ends the station
 ONCE = "once"  # it is never restarted
 STOP_S, TRAINER_STOP_S = 5.0, 30.0
 CONTROLLER = 25  # real-time priority of the twin of a robot's controller
+# without arm prefix
 OF_THE_STATION = (
     "enable",
     "policy/action",
@@ -53,10 +54,11 @@ OF_THE_STATION = (
     "timestep",
     "episode",
     "endpoints",
-)  # without arm prefix
+)
 TO_OTHERS = "safety/to_others"
 # the ROS package that contains the executable of the bridge to simulators
 ROBOT_SIDE = "rlinf_drivers"
+# share one process in lockstep
 HOSTED = (
     "sim_bridge",
     "interlock",
@@ -64,7 +66,7 @@ HOSTED = (
     "policy",
     "operator",
     "recorder",
-)  # share one process in lockstep
+)
 FAST_DDS = "rmw_fastrtps_cpp"
 MANAGER = "lifecycle_manager"
 
@@ -743,9 +745,8 @@ def _node(
     robot, station = station_robot(recipe), f"/{recipe.station.name}"
     if robot.arms:
         parameters["arms"] = list(robot.arms)
-    parameters = {
-        key: value for key, value in parameters.items() if value != {}
-    }  # ROS has no empty structure
+    # ROS has no empty structure
+    parameters = {key: value for key, value in parameters.items() if value != {}}
     parameters |= qos_parameters(recipe.station.qos_overrides, station, robot.topics)
     renamed = tuple(
         (f"{station}/{topic}", vendor_topic) for topic, vendor_topic in robot.topics.items()

@@ -19,6 +19,7 @@ MAX_PRESS_AGE_S = 1.0
 MODES = ("demonstration", "train", "evaluate")
 QUIET_S = 0.6  # pause after a page in motion was replaced, so that the motion ends
 REQUESTS = ("take", "leave", "arm", "disarm", "reset", "release", "start", "cancel")
+# refused if late; others count however late
 BEGIN = (
     "take",
     "arm",
@@ -26,7 +27,7 @@ BEGIN = (
     "release",
     "start",
     "ready",
-)  # refused if late; others count however late
+)
 OPEN_REQUESTS = ("take", "disarm")  # also allowed for a page without the controls
 Number = Annotated[int, Field(ge=0, le=2**53)]
 

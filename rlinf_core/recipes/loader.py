@@ -51,9 +51,8 @@ def load_recipe(name: str | Path, overrides: list[str] | tuple[str, ...] = ()) -
         before = _algorithm(document)
         override(document, text)
         if _algorithm(document) != before:
-            document.data["algorithm"] = {
-                "name": document.data["algorithm"]["name"]
-            }  # another algorithm has other hyper-parameters
+            # another algorithm has other hyper-parameters
+            document.data["algorithm"] = {"name": document.data["algorithm"]["name"]}
     for text in overrides:
         if text not in named:
             override(document, text)

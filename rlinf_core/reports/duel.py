@@ -77,9 +77,8 @@ class Duel:
     alpha: float = 0.05
     beta: float = 0.05
     pairs: list[int] = field(default_factory=list)
-    _evidence: list[float] = field(
-        default_factory=lambda: [0.0, 0.0]
-    )  # log-likelihood ratios: A, B better
+    # log-likelihood ratios: A, B better
+    _evidence: list[float] = field(default_factory=lambda: [0.0, 0.0])
     _excluded: list[bool] = field(default_factory=lambda: [False, False])
     _winner: int | None = None
 

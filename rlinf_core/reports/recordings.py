@@ -230,6 +230,7 @@ def draw(episode: Episode, file: Path) -> None:
 STATES = ("DISARMED", "ARMED", "ACTIVE", "HOLD", "FAULT")  # SafetyState.state
 EVENTS = ("began", "ended", "closed", "aborted")  # EpisodeEvent.kind
 LEVELS = ("OK", "WARN", "ERROR", "STALE")  # DiagnosticStatus.level
+# fields of ParameterValue by type
 VALUES = (
     "",
     "bool_value",
@@ -241,7 +242,7 @@ VALUES = (
     "integer_array_value",
     "double_array_value",
     "string_array_value",
-)  # fields of ParameterValue by type
+)
 LONGEST = 300  # maximum length of a parameter's value
 
 

@@ -88,9 +88,8 @@ def _fitting(
             "Stations record them for a policy with a density (policy.kind) that explores (mode "
             "train)"
         )
-    if isinstance(
-        config, FlowSettings
-    ):  # a path of points; the network sets the numbers per action
+    # a path of points; the network sets the numbers per action
+    if isinstance(config, FlowSettings):
         points, size = config.horizon * (config.flow_steps + 1), chunks.drawn.shape[1]
         drawn = (
             size

@@ -34,9 +34,8 @@ class Learner(OnPolicy):
         if of_tokens is not None:
             self.value = of_tokens
             return {"value": self.value, "returns": self.returns}
-        has_instructions = (
-            self.policy.reads_instructions and not config.sentence_features
-        )  # like a vision-language-action model
+        # like a vision-language-action model
+        has_instructions = self.policy.reads_instructions and not config.sentence_features
         self.value = Value(
             self.policy.spec,
             config.but(sentence_features=SENTENCE_FEATURES) if has_instructions else config,

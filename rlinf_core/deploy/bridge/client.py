@@ -342,9 +342,8 @@ class BridgeClient:
                 f"'{name[:200]}', in the trainer's policies/, got none. The station requests it "
                 "again"
             )
-        publish_file(
-            partial_path(folder, name, -1), folder / name
-        )  # with fsync: later only its name is checked
+        # with fsync: later only its name is checked
+        publish_file(partial_path(folder, name, -1), folder / name)
 
     def _download(
         self, request: pb.PolicyRequest, folder: Path, base: PolicyFile | None = None
@@ -510,9 +509,8 @@ def parts(folder: Path, episode: pb.Episode, have: list[int]) -> Iterator[pb.Upl
         with open(folder / file.name, "rb") as source:
             source.seek(offset)
             while data := source.read(PART_BYTES):
-                part = (
-                    pb.UploadPart()
-                )  # filled in place, as protobuf copies a message that is assigned
+                # filled in place, as protobuf copies a message that is assigned
+                part = pb.UploadPart()
                 part.chunk.file, part.chunk.offset, part.chunk.crc32 = (
                     number,
                     offset,

@@ -122,9 +122,8 @@ class Fleet:
 
     def revoke(self, station: str) -> Path:
         """Revoke a station, from its next call on. Returns the new path of its certificate."""
-        enrolled = sorted(
-            path.stem for path in (self.folder / "stations").glob("[!.]*.crt")
-        )  # unreadable certificates included
+        # unreadable certificates included
+        enrolled = sorted(path.stem for path in (self.folder / "stations").glob("[!.]*.crt"))
         if station not in enrolled:
             raise BridgeError(
                 f"station '{station[:200]}': expected a station enrolled in {self.folder}: "
@@ -146,9 +145,8 @@ class Fleet:
             ("renewed", "renewed"),
             ("revoked", "revoked"),
         ):
-            for path in sorted(
-                (self.folder / folder).glob("[!.]*.crt*")
-            ):  # without temporary files of a full disk
+            # without temporary files of a full disk
+            for path in sorted((self.folder / folder).glob("[!.]*.crt*")):
                 certificate = read_certificate(path)
                 expired = state != "revoked" and days_left(certificate) <= 0
                 rows.append(

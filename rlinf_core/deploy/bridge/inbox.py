@@ -210,9 +210,8 @@ class Inbox:
         self.min_free_mb, self._storing = min_free_mb, threading.Lock()
         self._start_s = time.monotonic()  # not the system's clock, whose steps must remove nothing
         parts = sorted(folder.glob(f"{PART_PREFIX}*"), key=lambda path: path.stat().st_mtime)
-        self._parts: dict[Path, PartialUpload | None] = dict.fromkeys(
-            parts
-        )  # None: from an earlier run
+        # None: from an earlier run
+        self._parts: dict[Path, PartialUpload | None] = dict.fromkeys(parts)
         self._removing = threading.Lock()
 
     def offer(self, station: str, episode: pb.Episode) -> pb.EpisodeReply:

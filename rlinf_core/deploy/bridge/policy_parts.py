@@ -20,9 +20,8 @@ from google.protobuf.message import DecodeError
 from rlinf_core.deploy.bridge import bridge_pb2 as pb
 
 Bytes: TypeAlias = "bytes | memoryview"
-DATA = (
-    pb.PolicyPart.DESCRIPTOR.fields_by_name["data"].number << 3 | 2
-)  # its tag: bytes, of a length that follows
+# its tag: bytes, of a length that follows
+DATA = pb.PolicyPart.DESCRIPTOR.fields_by_name["data"].number << 3 | 2
 
 
 def encode(part: pb.PolicyPart, data: Bytes = b"") -> bytes:

@@ -45,11 +45,12 @@ MAX_DOWNLOADS = 16  # concurrent downloads of policies
 WAIT_S = 30.0  # timeout for a slot, for a part of an upload, for a newer policy
 SLOWEST_BYTES_PER_S = 20e3  # a slower upload is cut; the station resumes it later
 MAX_CALLS = 2000
+# gRPC's names of callers on this machine
 LOOPBACK_PEERS = (
     "ipv4:127.",
     "ipv6:[::1]:",
     "ipv6:%5B::1%5D:",
-)  # gRPC's names of callers on this machine
+)
 OPTIONS = [
     ("grpc.so_reuseport", 0),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -104,18 +105,16 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
         self.journal = journal or Journal(inbox.with_name("journal.jsonl"))
         self.inbox = Inbox(inbox, self.journal, on_episode, min_free_mb)
         self.policies, self.report = make_folder(policies), report
-        self.stations: dict[
-            str, tuple[float, pb.StationReport]
-        ] = {}  # time and content of each one's last report
+        # time and content of each one's last report
+        self.stations: dict[str, tuple[float, pb.StationReport]] = {}
         self.fleet = Fleet(fleet) if fleet else None
         self.choice = choice or NewestForAll()
         self._admission = Admission(self.fleet, token_file, stations)
         self._policies = Policies(policies, self.choice)
         self.registered = Registrations(specs, MAX_STATIONS)
         self._sending: set[str] = set()
-        self.answers: Counter[str] = (
-            Counter()
-        )  # replies by outcome: stored, duplicate, refused, later
+        # replies by outcome: stored, duplicate, refused, later
+        self.answers: Counter[str] = Counter()
         self.uploads_s = Durations()
         self._uploads = asyncio.Semaphore(MAX_UPLOADS)
         self._downloads = DownloadSlots(MAX_DOWNLOADS, MAX_DOWNLOAD_S)
@@ -130,9 +129,8 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
         in_bytes = grpc.unary_stream_rpc_method_handler(
             self.NextPolicy, pb.PolicyRequest.FromString
         )
-        self._server.add_registered_method_handlers(
-            SERVICE, {"NextPolicy": in_bytes}
-        )  # replaces the generated handler
+        # replaces the generated handler
+        self._server.add_registered_method_handlers(SERVICE, {"NextPolicy": in_bytes})
         self._server.add_generic_rpc_handlers((OtherVersions(),))
         self._listener = Listener(LimitedLog(print, "the bridge"))
         try:
@@ -318,11 +316,12 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
         if len(self.stations) > MAX_STATIONS:  # drop the one with the oldest report
             del self.stations[min(self.stations, key=lambda name: self.stations[name][0])]
         report = self.report()
+        # a station gets no metrics of others
         metrics = {
             name: value
             for name, value in report.get("metrics", {}).items()
             if "/" not in name or name.startswith(f"{station}/")
-        }  # a station gets no metrics of others
+        }
         fields = {name: value for name, value in report.items() if name != "waiting"}
         return pb.TrainerReport(
             **fields | {"metrics": metrics} | self._station_fields(station, report)

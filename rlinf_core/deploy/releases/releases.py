@@ -58,9 +58,8 @@ class ReleaseController(PolicySelector):
             self.record.watched = None
             self.record.current = -1
         self.measures = [name for name in MEASURES if settings.interlock or name != "interlock"]
-        self.last: dict[str, deque[Outcome]] = defaultdict(
-            lambda: deque(maxlen=LAST)
-        )  # of each station
+        # of each station
+        self.last: dict[str, deque[Outcome]] = defaultdict(lambda: deque(maxlen=LAST))
         self.recent: dict[str, deque[Outcome]] = defaultdict(  # of current
             lambda: deque(maxlen=settings.episodes + settings.watch)
         )

@@ -17,12 +17,8 @@ from rlinf_core.robots.operators.sticks import Curve, Scale, Sticks
 HELD = "held"
 ACTIVE = "active"
 REQUESTED = "asked"
-BUTTONS = (
-    HELD,
-    ACTIVE,
-    REQUESTED,
-    *LABELS,
-)  # its messages' buttons, in their order; REQUESTED: the held input is unknown; axes are AXES
+# its messages' buttons, in their order; REQUESTED: the held input is unknown; axes are AXES
+BUTTONS = (HELD, ACTIVE, REQUESTED, *LABELS)
 Silence = Annotated[float, Field(ge=0.1, le=1)]
 
 

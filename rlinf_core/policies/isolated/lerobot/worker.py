@@ -151,9 +151,8 @@ def main() -> None:
     """Serve the folder and the descriptor of the command line."""
     folder, descriptor = sys.argv[1], int(sys.argv[2])
     here = str(Path(__file__).parent)
-    sys.path[:] = [
-        path for path in sys.path if path != here
-    ]  # the folder of this file holds modules named as ours
+    # the folder of this file holds modules named as ours
+    sys.path[:] = [path for path in sys.path if path != here]
     threading.Thread(target=end_with, args=(descriptor,), daemon=True).start()
     with socket.socket(fileno=descriptor) as connection:
         serve(connection, folder)

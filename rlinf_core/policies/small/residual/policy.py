@@ -29,9 +29,8 @@ from rlinf_core.policies.small.tanh_gaussian.policy import Actor, imitation, squ
 from rlinf_core.specs.arrays import Arrays, ArraySpec, StationSpec
 
 BASE = "base_action"
-SERVED = {
-    "openpi": "rlinf_core.deploy.serving.served_base:ServedBase"
-}  # protocols of bases elsewhere
+# protocols of bases elsewhere
+SERVED = {"openpi": "rlinf_core.deploy.serving.served_base:ServedBase"}
 ROWS = 256  # observations that a base from a file answers together
 
 

@@ -96,11 +96,12 @@ class Controller(Managed, ControlNode):
             # the interlock's limits, and whether they equal those here
             self.interlock_hash, self.agrees = "", True
         else:
+            # of the previous message: from, to, duration
             self.segment: tuple[list[float], list[float], float] = (
                 [],
                 [],
                 0.0,
-            )  # of the previous message: from, to, duration
+            )
             self.speed = 1.0
             subscription(self, "target_joints", self._on_joints)
             subscription(self, "safety", self._on_state)
@@ -234,6 +235,7 @@ class Controller(Managed, ControlNode):
             values = dict(
                 zip(names, map(parameter_value_to_python, future.result().values), strict=True)
             )
+            # whatever node answered
             self.limits = with_values(
                 self.limits,
                 {
@@ -242,7 +244,7 @@ class Controller(Managed, ControlNode):
                     if value != getattr(self.limits, name)
                 },
                 loosest_allowed=self.loosest,
-            )  # whatever node answered
+            )
         except (RlinfError, ValueError) as error:
             self.get_logger().error(
                 f"no motion: the interlock's limits cannot be read: {error}", once=True

@@ -30,12 +30,13 @@ from rlinf_ros.spinning import ERROR, INACTIVE, OK, Diagnostics, Health, run
 
 PERIOD_S = 0.02
 SETTLED_S = 0.5  # commands from before the interlock has heard the gripper's width are ignored
+# gOBJ
 OBJECTS = (
     "moving",
     "stopped at an object while opening",
     "holds something",
     "at the commanded position",
-)  # gOBJ
+)
 
 
 class RobotiqNode(DeviceNode):

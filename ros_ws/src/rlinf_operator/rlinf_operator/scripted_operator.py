@@ -134,9 +134,8 @@ class FirstArming:
         disarmed = self.has_armed and safety.state == SafetyState.DISARMED
         is_arming = self.arming_now > 0 or time.monotonic() - self.requested_at < ASK_AGAIN_S
         if disarmed and before.state != SafetyState.DISARMED and is_arming:
-            self._request_arming(
-                False
-            )  # somebody disarmed during our arming, and that takes precedence
+            # somebody disarmed during our arming, and that takes precedence
+            self._request_arming(False)
         still = (
             resume_instruction(safety, self.node.get_namespace())
             if disarmed or safety.state == SafetyState.FAULT

@@ -17,6 +17,5 @@ if "--ros-args" in sys.argv:
     faulthandler.enable()
     for _number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(_number, lambda *_: os._exit(0))
-    signal.pthread_sigmask(
-        signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM)
-    )  # blocked by the supervisor until here
+    # blocked by the supervisor until here
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))

@@ -333,6 +333,7 @@ class PulledNode(Node):
     """
 
     def __init__(self, owner: Node, suffix: str = "_inputs") -> None:
+        # those name the owner
         super().__init__(
             f"{owner.get_name()}{suffix}",
             namespace=owner.get_namespace(),
@@ -340,7 +341,7 @@ class PulledNode(Node):
             enable_rosout=False,
             start_parameter_services=False,
             use_global_arguments=False,
-        )  # those name the owner
+        )
 
     def create_subscription(self, *kwargs: Any, lazy: bool = False, **more: Any) -> Subscription:
         """Create a subscription as rclpy does."""

@@ -12,13 +12,14 @@ from typing import Any
 from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor
 
 LARGEST = 2**63 - 1
+# may change while the node runs
 LIVE = (
     "instruction",
     "min_free_mb",
     "policies_gb",
     "real_time_factor",
     "retries",
-)  # may change while the node runs
+)
 MEANINGS: dict[str, str] = {
     "address": "host:port of the trainer's bridge",
     "arms": "names of the arms; empty for a single arm",

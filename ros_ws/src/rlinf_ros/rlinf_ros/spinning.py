@@ -249,9 +249,10 @@ class StationNode(Node):
         Raises:
             RlinfError: a parameter is wrong; the message names it.
         """
+        # an interlock has no use for pydantic
         from rlinf_core.config.checking import (
             checked_parameters,
-        )  # an interlock has no use for pydantic
+        )
 
         settings = checked_parameters(
             model, from_parameters(self._below(name)), f"{self.get_name()}: {name}"

@@ -152,9 +152,8 @@ class Director(StationNode):
             self._closed_ids.add(event.episode_id)
             commanded = self.recent.close(event)
             names = ("mode", "seed", "steps", "success", "failure", "policy_version")
-            is_policy_success = event.success and not (
-                commanded and event.mode == "evaluate"
-            )  # a person's is not the policy's
+            # a person's is not the policy's
+            is_policy_success = event.success and not (commanded and event.mode == "evaluate")
             if event.mode == self.mode:  # of another: asked for by somebody else, or given up
                 self._safe.append(event)
                 self.done, self.successes = self.done + 1, self.successes + is_policy_success

@@ -146,9 +146,8 @@ class CameraSubscriber:
         """
         poses = np.array([pose for _, pose in self.poses])
         units = poses[:, 3:] / np.linalg.norm(poses[:, 3:], axis=1, keepdims=True)
-        turned = 2.0 * np.arccos(
-            np.minimum(np.abs(units @ units[-1]), 1.0)
-        )  # q and -q are one rotation
+        # q and -q are one rotation
+        turned = 2.0 * np.arccos(np.minimum(np.abs(units @ units[-1]), 1.0))
         return bool(
             self.poses[-1][0] - self.poses[0][0] > STILL_S / 2.0
             and np.ptp(poses[:, :3], axis=0).max() < STILL_M

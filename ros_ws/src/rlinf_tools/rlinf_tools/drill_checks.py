@@ -128,6 +128,7 @@ def aligned(drill: DrilledStation) -> None:
 
 def commanders(drill: DrilledStation) -> None:
     """Check that only the interlock publishes targets."""
+    # includes publishers of killed processes
     publishers = sorted(
         {
             info.node_name
@@ -135,7 +136,7 @@ def commanders(drill: DrilledStation) -> None:
                 f"/{drill.recipe.station.name}/target_pose"
             )
         }
-    )  # includes publishers of killed processes
+    )
     drill.add(
         Row(
             "",

@@ -97,9 +97,8 @@ class DrilledStation:
         self.stalls: list[tuple[int, int]] = []  # start and end of each stall of the whole machine
         self.events = 0
         self.rows: list[Row] = []  # the drill's table
-        self.scenario_starts: list[
-            tuple[float, str]
-        ] = []  # start [s, epoch] and name of each scenario
+        # start [s, epoch] and name of each scenario
+        self.scenario_starts: list[tuple[float, str]] = []
         self.longest_silence_ms = math.nan
         self.pose: tuple[float, ...] = ()
         self.moved_at = 0.0
