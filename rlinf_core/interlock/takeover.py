@@ -17,20 +17,14 @@ class Takeover(IntEnum):
 
 
 PAUSED, AUTONOMOUS, CORRECTING = Takeover
+# Allowed transitions between commanders. The policy never follows a person without a pause.
 TRANSITIONS = {
-    (
-        AUTONOMOUS,
-        CORRECTING,
-    ): "the operator commands motion or rest: in that tick, from the commanded velocity",
+    (AUTONOMOUS, CORRECTING): "the operator commands: in that tick, from the commanded velocity",
     (AUTONOMOUS, PAUSED): "the policy sends nothing new, or something holds the arm: it brakes",
     (CORRECTING, PAUSED): "the operator lets go, or something holds the arm: it brakes",
     (PAUSED, CORRECTING): "the operator commands motion or rest: from the arm's position",
-    (
-        PAUSED,
-        AUTONOMOUS,
-    ): "the policy's next chunk, when the arm is at rest at its set-point",
+    (PAUSED, AUTONOMOUS): "the policy's next chunk, when the arm rests at its set-point",
 }
-"""Allowed transitions between commanders. The policy never follows a person without a pause."""
 
 
 def takeover(source: str, mode: Mode = Mode.ACTIVE) -> Takeover:
