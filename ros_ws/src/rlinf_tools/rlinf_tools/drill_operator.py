@@ -74,7 +74,7 @@ class DrillOperator(Node):
         self.arms = arms_of(self)  # the robot's own faults are the first arm's
         self.rogue: Publisher | None = None
         self.fault = arm_topic(self.arms[0] if self.arms else "", "robot/fault")
-        self.publishers = {
+        self.command_publishers = {
             topic: publisher(self, topic)
             for topic in (
                 "policy/action",
@@ -118,7 +118,7 @@ class DrillOperator(Node):
             self._stream()
         elif before.taking_over:
             self._let_go()
-        self.publishers[self.fault].publish(String(data=self.doing.fault))
+        self.command_publishers[self.fault].publish(String(data=self.doing.fault))
         self.injected.publish(Header(stamp=now, frame_id=f"do:{self.doing.number}"))
 
     def _stream(self) -> None:
@@ -158,7 +158,7 @@ class DrillOperator(Node):
             execute=1,
         )
         chunk.header.stamp = chunk.observation_stamp = self.get_clock().now().to_msg()
-        self.publishers[topic].publish(chunk)
+        self.command_publishers[topic].publish(chunk)
 
     def _let_go(self) -> None:
         """Publish the operator's release."""
@@ -171,13 +171,13 @@ class DrillOperator(Node):
             control_mode="tcp_delta",
         )
         chunk.header.stamp = chunk.observation_stamp = self.get_clock().now().to_msg()
-        self.publishers["teleop/action"].publish(chunk)
+        self.command_publishers["teleop/action"].publish(chunk)
 
     def _keep_alive(self) -> None:
-        self.publishers["enable"].publish(Bool(data=self.doing.enabled))
+        self.command_publishers["enable"].publish(Bool(data=self.doing.enabled))
         if self.doing.estop != "silent":
-            self.publishers["estop/pendant"].publish(Bool(data=self.doing.estop == "press"))
-        self.publishers["distance"].publish(Range(range=1.0))
+            self.command_publishers["estop/pendant"].publish(Bool(data=self.doing.estop == "press"))
+        self.command_publishers["distance"].publish(Range(range=1.0))
         if self.rogue is not None:
             self.rogue.publish(self._impersonate())
 
