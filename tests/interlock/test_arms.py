@@ -352,7 +352,7 @@ def test_s27_what_only_the_policy_waits_for_hides_nothing_that_was_said_since_th
 
 
 @pytest.mark.parametrize(
-    "rows, share, among",
+    "rows, share, embed",
     [
         (FULL_ACTION, ((1.0, 2.0, 3.0, 4.0),), (5.0,)),
         (ActionSlice(0, 2, 4), ((1.0, 2.0),), (5.0, 6.0, 0.0, 0.0)),
