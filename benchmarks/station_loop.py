@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -82,10 +83,9 @@ def write_task(folder: Path, hz: int, seconds: float) -> Path:
 def write_robot(folder: Path, tick_s: float) -> Path:
     """The demo's robot with another period of its interlock."""
     at = ROOT / "sim_bridges/simulators/franka_mujoco/franka_sim"
-    robot = folder / "robot"
-    robot.mkdir(exist_ok=True)
-    for name, other in (("robot.yaml", {}), ("limits.yaml", {"tick": tick_s})):
-        (robot / name).write_text(yaml.safe_dump(yaml.safe_load((at / name).read_text()) | other))
+    robot = Path(shutil.copytree(at, folder / "robot", dirs_exist_ok=True))
+    limits = yaml.safe_load((at / "limits.yaml").read_text())
+    (robot / "limits.yaml").write_text(yaml.safe_dump(limits | {"tick": tick_s}))
     return robot
 
 

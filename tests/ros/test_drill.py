@@ -396,6 +396,8 @@ def test_a_drill_that_cannot_be_says_so_before_anything_starts(
 ):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["drill", *options])
+    # tests beside this one may hold the lock of a station in the domain of all tests
+    monkeypatch.setenv("ROS_DOMAIN_ID", "39")
     with pytest.raises(SystemExit):
         rlinf_tools.drill.main()
     output = capsys.readouterr().err
@@ -409,6 +411,16 @@ def test_a_drill_beside_another_one_says_so(tmp_path, monkeypatch, capsys):
         rlinf_tools.drill.main()
     assert "rlinf: station 'station_a' is already running" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+def test_a_drill_into_a_folder_that_exists_names_the_folder_beside_another_drill_too(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(sys, "argv", ["drill", "--only", "NaN", "--out", str(tmp_path)])
+    monkeypatch.setenv("ROS_DOMAIN_ID", "39")
+    with only_station("station_a", 39), pytest.raises(SystemExit):
+        rlinf_tools.drill.main()
+    assert f"--out {tmp_path}: expected a new folder" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("shell", [None, ""])

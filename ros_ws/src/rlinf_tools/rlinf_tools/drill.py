@@ -337,6 +337,8 @@ def perform(options: argparse.Namespace) -> int:
             f"has. Scenarios: {'; '.join(scenario.name for scenario in all_scenarios)}"
         )
     run_dir = (options.out or Path("runs") / time.strftime("drill-%Y%m%d-%H%M%S")).resolve()
+    if run_dir.exists():
+        _new(run_dir)  # refuses it, whoever holds the station
     domain_id = int(os.environ.get("ROS_DOMAIN_ID") or DOMAIN)
     # a real robot's station, whose faults a drill would reset
     for interlock in ("/station_a", "/station_a/left", "/station_a/right"):
