@@ -87,7 +87,7 @@ class Child:
 
     def __exit__(self, *_: object) -> None:
         self.pipe.close()
-        self.process.join(10)
+        self.process.join(1.0)  # one that waits for bytes never ends
         self.process.kill()
 
 

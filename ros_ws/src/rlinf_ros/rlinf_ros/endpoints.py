@@ -16,10 +16,12 @@ from typing import Any
 from rclpy.node import Node
 from std_msgs.msg import String
 
+from rlinf_ros.memory_bus import bus
 from rlinf_ros.qos import lossless_profile, publisher, subscription
 
 TOPIC = "endpoints"
 POLL_S, REFRESH_POLLS = 0.05, 20
+SETTLED_POLLS = 100  # in one process, once a report is out: only others' nodes can change it
 # not part of a time step
 ELSEWHERE = ("/rosout", "/parameter_events", "/diagnostics", "/tf", "/tf_static")
 # by topic: the node's "own" endpoints, and those of "others"
@@ -46,8 +48,10 @@ class EndpointReport:
         node.create_timer(POLL_S, self._poll)
 
     def _poll(self) -> None:
-        counts = self._matched()
         self._polls += 1
+        if self._published and bus() is not None and self._polls % SETTLED_POLLS:
+            return
+        counts = self._matched()
         if counts == self._counts and self._polls % REFRESH_POLLS:
             return
         report = self._report(counts)

@@ -143,7 +143,7 @@ class MemoryPublisher(Publisher):
         for subscription in self.listeners:
             subscription.accept(envelope)
         if outside:
-            super().publish(envelope.message)
+            super().publish(envelope.raw)  # serialised once, for a recorder too
 
     def get_subscription_count(self) -> int:
         """Return the number of matched subscriptions, here and outside."""
