@@ -16,6 +16,7 @@ from rlinf_core.interlock.limits import Limits
 from rlinf_core.interlock.safety_checks import (
     HANDING_BACK,
     POLICY_CAUSES,
+    UNTIL_A_PERSON,
     enabled,
     follows_nothing,
     missing_inputs,
@@ -112,8 +113,7 @@ class _Stages(Tick):
         if inputs.end_episode:
             self.ended_ns = self.now
             self.drop_chunk()
-            # that hold waits for a person
-            if self.mode in (Mode.ACTIVE, Mode.HOLD) and self.cause != OPERATOR_SILENT:
+            if self.mode in (Mode.ACTIVE, Mode.HOLD) and self.cause not in UNTIL_A_PERSON:
                 self.enter(Mode.ARMED, "")
         if self.placed is not None and self.mode in (Mode.DISARMED, Mode.ARMED, Mode.HOLD):
             self.trajectory.rest_at(self.placed)

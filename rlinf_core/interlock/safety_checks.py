@@ -23,6 +23,8 @@ RECOVERING = "recovering"  # a robot/fault: somebody recovers the robot
 FOLLOWS = ("gripper", "silent", "frozen", "error")
 STOPPED = ("disarmed", "fault")  # reports of another arm that has stopped
 HANDING_BACK = "handing_back"  # an operator has moved the arm, and it does not rest yet (S16)
+# holds that the end of an episode does not end
+UNTIL_A_PERSON = (OPERATOR_SILENT, "new_session", "clock")
 # causes that stop the policy alone, not an operator
 POLICY_CAUSES = ("enable", HANDING_BACK, OPERATOR_SILENT)
 

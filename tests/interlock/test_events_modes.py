@@ -90,6 +90,19 @@ def test_the_end_of_an_episode_leaves_it_armed_and_says_what_was_played():
     assert tick(rig, end_episode=True) == [] and rig.state.mode is Mode.DISARMED
 
 
+def test_the_end_of_an_episode_does_not_end_a_hold_that_waits_for_a_person():
+    rig = active()
+    tick(rig, chunk(2, rig.now, session="b"))
+    assert tick(rig, end_episode=True) == [] and rig.output.cause == "new_session"
+    assert tick(rig, arm=True) == [mode("ARMED")]
+    rig = active()
+    tick(rig, clock_stepped=True)
+    assert tick(rig, end_episode=True, clock_stepped=True) == [] and rig.output.cause == "clock"
+    assert tick(rig, arm=True, clock_stepped=True) == []
+    assert tick(rig, arm=False, clock_stepped=True) == [mode("DISARMED")]
+    assert tick(rig, arm=True) == [mode("ARMED")]
+
+
 # Restart
 def test_a_scene_that_was_reset_puts_the_set_point_where_the_arm_is():
     for rig in (Rig().settle(), Rig().arm(), held()):
