@@ -1,19 +1,23 @@
-"""Language models that learn in conversations: success of each task, and TRL beside it from the
-same warm start.
+"""Language models that learn in conversations: success of each task before and after
+reinforcement learning, and TRL beside it from the same warm start.
 
     python benchmarks/agentic.py --json results.json --trl .venvs/trl/bin/python
+    python benchmarks/agentic.py --json results.json --only search --seeds 0 1 2
 
-Sums: five seeds, a network of 362k parameters, 102,400 completions after a warm start of 35 to 45
-%, 500 held-out sums. Seconds are those of one torch thread, for learning and drawing alone; TRL's
-are those of its train(). ``--trl`` names the Python of an environment with TRL
-(scripts/trl_losses.py); without it the comparison is left out. It does not cover search, programs,
-sub-agents and the planner, engines behind a server, and models larger than this one.
+Sums: five seeds of configs/text_arithmetic.yaml from a warm start of 35 to 45 %, 500 held-out sums.
+Seconds are those of one torch thread, for learning and drawing alone; TRL's are those of its
+train(). ``--trl`` names the Python of an environment with TRL (scripts/trl_arithmetic.py); without
+it the comparison is left out. Search, programs and planner run their recipes. Wide compares lead
+agents with sub-agents and one agent. Coder has a simulated user behind the completion server.
+``--json`` keeps the figures of other parts that the file has. It does not cover engines behind a
+server and models larger than these.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -27,7 +31,7 @@ sys.path[:0] = [str(ROOT)]
 from benchmarks.figures import write  # noqa: E402
 from rlinf_core.recipes import load_recipe  # noqa: E402
 
-CORRECTIONS = ("none", "token_truncate", "token_mask")
+CORRECTIONS = ("none", "token_truncate", "token_mask")  # token_mask: IcePop's bounds
 
 
 def main() -> None:
@@ -44,37 +48,53 @@ def main() -> None:
     )
     parser.add_argument("--json", type=Path, help="write one flat object there")
     options = parser.parse_args()
+    seeds, short = options.seeds, options.short
     parts = {
-        "arithmetic": partial(arithmetic, options.seeds, options.trl, options.short),
-        "staleness": partial(staleness, options.seeds[:1], options.short),
+        "arithmetic": partial(arithmetic, seeds, options.trl, short),
+        "search": partial(search, seeds, short),
+        "programs": partial(task, "programs", seeds, short),
+        "planner": partial(task, "planner", seeds, short),
+        "wide": partial(wide, seeds[:1], short),
+        "coder": partial(coder, seeds, short),
+        "staleness": partial(staleness, seeds[:1], short),
         "log-probabilities": log_probabilities,
+        "jail": jail,
     }
     chosen = {name: part for name, part in parts.items() if options.only in name}
     if not chosen:
         parser.error(f"--only: expected a part of one of {', '.join(parts)}, got '{options.only}'")
     result: dict[str, float] = {}
+    if options.json and options.json.is_file():
+        result = json.loads(options.json.read_text())
     for part in chosen.values():
         result |= part()
-    if options.json:
-        write(options.json, result)
+        result |= summary(result)
+        if options.json:
+            write(options.json, result)
 
 
-def played(seed: int, short: bool, *overrides: str, before: Path | None = None) -> dict[str, float]:
-    """Success before and after a run, its seconds and those of CPU; the warm start's policy is kept
-    in ``before``.
+def played(
+    name: str, seed: int, short: bool, *overrides: str, before: Path | None = None
+) -> dict[str, Any]:
+    """Success before and after a run of the recipe ``text_NAME``, its seconds and those of CPU, and
+    the run; the warm start's policy is kept in ``before``.
     """
     from rlinf_core.trainer.train import train
 
     fewer = [
-        "simulation.env_steps=512",
-        "simulation.evaluate_episodes=40",
-        "simulation.evaluate_every=512",
+        "simulation.environments=32",
+        "simulation.env_steps=64",
+        "simulation.evaluate_episodes=8",
+        "simulation.evaluate_every=64",
         "text.warm_start.steps=20",
     ]
-    recipe = load_recipe("text_arithmetic", [f"seed={seed}", *(fewer if short else []), *overrides])
-    marks: dict[str, Any] = {"seconds": 0.0}
+    recipe = load_recipe(f"text_{name}", [f"seed={seed}", *overrides, *(fewer if short else [])])
+    marks: dict[str, Any] = {}
 
     def on_progress(run: Any, entry: dict[str, float] | None) -> None:
+        marks["run"] = run
+        if entry:
+            print(f"  {run.steps} conversations: {entry['success']:.1%}", flush=True)
         if "before" not in marks and entry:
             marks["before"], marks["recipe"] = entry["success"], recipe
             if before:
@@ -84,50 +104,147 @@ def played(seed: int, short: bool, *overrides: str, before: Path | None = None) 
 
     with tempfile.TemporaryDirectory() as folder:
         last = train(recipe, Path(folder) / "run", on_progress=on_progress)
-    spent = last["seconds"] - last["seconds_evaluate"]
     marks |= {
         "after": last["success"],
-        "seconds": spent,
+        "return": last["return"],
+        "seconds": last["seconds"] - last["seconds_evaluate"],
+        "warm_seconds": last.get("seconds_warm_start", 0.0),
         "cpu_seconds": time.process_time() - marks["cpu"],
     }
+    print(
+        f"{name}, seed {seed}: {marks['before']:.1%} -> {marks['after']:.1%} in "
+        f"{marks['seconds']:.0f} s ({marks['cpu_seconds']:.0f} CPU s with evaluations)",
+        flush=True,
+    )
     return marks
 
 
 def arithmetic(seeds: list[int], trl: Path | None, short: bool) -> dict[str, float]:
     """The recipe, and TRL from the same weights with as many completions."""
-    ours, theirs = [], []
+    result: dict[str, float] = {}
     for seed in seeds:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            ours.append(played(seed, short, before=folder))
-            print(
-                f"sums, seed {seed}: {ours[-1]['before']:.1%} -> {ours[-1]['after']:.1%} in "
-                f"{ours[-1]['seconds']:.0f} s "
-                f"({ours[-1]['cpu_seconds']:.0f} CPU s)",
-                flush=True,
-            )
+            run = played("arithmetic", seed, short, before=folder)
+            result |= figures("arithmetic", seed, run)
             if trl:
-                theirs.append(by_trl(trl, folder, ours[-1], seed))
+                theirs = by_trl(trl, folder, run, seed)
+                result |= figures("trl", seed, theirs)
                 print(
-                    f"  TRL: {theirs[-1]['before']:.1%} -> {theirs[-1]['after']:.1%} in "
-                    f"{theirs[-1]['seconds']:.0f} s "
-                    f"({theirs[-1]['cpu_seconds']:.0f} CPU s)",
+                    f"  TRL: {theirs['before']:.1%} -> {theirs['after']:.1%} in "
+                    f"{theirs['seconds']:.0f} s ({theirs['cpu_seconds']:.0f} CPU s)",
                     flush=True,
                 )
-    result = {
-        "arithmetic_min": min(run["after"] for run in ours),
-        "arithmetic_seeds": len(seeds),
-        "arithmetic_before_min": min(run["before"] for run in ours),
-        "arithmetic_before_max": max(run["before"] for run in ours),
-        "arithmetic_seconds_max": max(run["seconds"] for run in ours),
-    }
-    if theirs:
-        result |= {
-            "arithmetic_min_trl": min(run["after"] for run in theirs),
-            "arithmetic_seconds_ratio_trl": sum(run["seconds"] for run in ours)
-            / sum(run["seconds"] for run in theirs),
-        }
     return result
+
+
+def figures(name: str, seed: int, run: dict[str, Any]) -> dict[str, float]:
+    """Success before and after, and seconds, of a seed."""
+    keys = ("before", "after", "seconds", "cpu_seconds")
+    return {f"{name}_seed_{seed}_{key}": run[key] for key in keys}
+
+
+def summary(result: dict[str, float]) -> dict[str, float]:
+    """The worst figures over the seeds in ``result``."""
+    rows: dict[str, float] = {}
+    for name in ("arithmetic", "trl", "search", "programs", "planner"):
+        values = {
+            key: [value for full, value in result.items() if re.fullmatch(pattern, full)]
+            for key in ("before", "after", "cpu_seconds")
+            if (pattern := rf"{name}_seed_\d+_{key}")
+        }
+        if values["after"]:
+            rows |= {
+                f"{name}_min": min(values["after"]),
+                f"{name}_seeds": len(values["after"]),
+                f"{name}_before_min": min(values["before"]),
+                f"{name}_before_max": max(values["before"]),
+                f"{name}_cpu_seconds_max": max(values["cpu_seconds"]),
+            }
+    both = [
+        seed
+        for full in result
+        if (seed := full.removeprefix("trl_seed_").removesuffix("_cpu_seconds")).isdecimal()
+    ]
+    if both:
+        ours, theirs = (
+            sum(result[f"{name}_seed_{seed}_cpu_seconds"] for seed in both)
+            for name in ("arithmetic", "trl")
+        )
+        rows["arithmetic_seconds_ratio_trl"] = ours / theirs
+    return rows
+
+
+def task(name: str, seeds: list[int], short: bool) -> dict[str, float]:
+    """The recipe of a task."""
+    result: dict[str, float] = {}
+    for seed in seeds:
+        result |= figures(name, seed, played(name, seed, short))
+    return result
+
+
+def search(seeds: list[int], short: bool) -> dict[str, float]:
+    """The recipe, and its last policies with a tool that finds nothing."""
+    from rlinf_core.agentic.environment import Scene
+    from rlinf_core.agentic.source import Conversations
+    from rlinf_core.agentic.tasks.search import Search
+    from rlinf_core.agentic.tools import SearchIndex
+
+    class Blind(Search):
+        def begin(self, seed: int) -> Scene:
+            return Scene(
+                super().begin(seed).messages, [SearchIndex(["no document"]).tool().brief()]
+            )
+
+    result: dict[str, float] = {}
+    for seed in seeds:
+        run = played("search", seed, short)
+        recipe, policy = run["recipe"], run["run"].policy
+        make = partial(Blind, **recipe.text.options)
+        conversations = Conversations(recipe.text, make, policy, 8, 0)
+        first, count = recipe.evaluate.first_seed, recipe.simulation.evaluate_episodes
+        results = conversations.evaluate(policy, range(first, first + count))
+        blind = sum(episode.success for episode in results) / count
+        print(f"  without the tool: {blind:.1%}", flush=True)
+        result |= figures("search", seed, run) | {f"search_seed_{seed}_without_tool": blind}
+    return result
+
+
+def wide(seeds: list[int], short: bool) -> dict[str, float]:
+    """Item F1 with 1, 2, 4 and 8 sub-agents, and with one agent alone, whose rows have the same
+    limit of tokens; the gain is that of two sub-agents.
+    """
+    result: dict[str, float] = {}
+    for sub_agents in (0, 1, 2, 4, 8):
+        runs = [
+            played("wide", seed, short, f"text.options.sub_agents={sub_agents}") for seed in seeds
+        ]
+        result[f"wide_f1_{sub_agents}"] = min(run["return"] for run in runs)
+        print(f"  {sub_agents} sub-agents: item F1 {result[f'wide_f1_{sub_agents}']:.3f}")
+    return result | {"wide_gain": result["wide_f1_2"] - result["wide_f1_0"]}
+
+
+def coder(seeds: list[int], short: bool) -> dict[str, float]:
+    """Acceptance by a simulated user, who has a hidden rule, over HTTP."""
+    from tests.agentic.test_online import acceptance
+
+    first, last = [], []
+    for seed in seeds:
+        with tempfile.TemporaryDirectory() as folder:
+            rates = acceptance(Path(folder), seed, 2 if short else 60)
+        print(f"coder, seed {seed}: {rates[0]:.1%} -> {rates[1]:.1%}", flush=True)
+        first.append(rates[0])
+        last.append(rates[1])
+    return {"coder_before_max": max(first), "coder_min": min(last)}
+
+
+def jail() -> dict[str, float]:
+    """Escapes that are tried, and those that succeed."""
+    from rlinf_core.agentic.jail_drill import ESCAPES, attempt
+
+    succeeded = [escape.name for escape in ESCAPES if attempt(escape)[0]]
+    print(f"jail: {len(ESCAPES)} escapes tried, {len(succeeded)} succeed", flush=True)
+    return {"jail_tried": len(ESCAPES), "jail_escapes": len(succeeded)}
 
 
 def by_trl(python: Path, folder: Path, run: dict[str, Any], seed: int) -> dict[str, float]:
@@ -152,6 +269,7 @@ def by_trl(python: Path, folder: Path, run: dict[str, Any], seed: int) -> dict[s
                 "steps": recipe.simulation.env_steps // size,
                 "learning_rate": recipe.algorithm.learning_rate,
                 "clip_high": recipe.algorithm.clip_high,
+                "temperature": recipe.policy.temperature,
                 "max_new_tokens": recipe.text.max_new_tokens,
             }
         )
@@ -169,10 +287,16 @@ def staleness(seeds: list[int], short: bool) -> dict[str, float]:
     """
     result: dict[str, float] = {}
     for steps in (0, 1, 4):
-        for correction in CORRECTIONS:
+        for correction in CORRECTIONS if steps else CORRECTIONS[:1]:
+            bounds = ["algorithm.correction_low=0.5", "algorithm.correction_high=5"]
             after = [
                 played(
-                    seed, short, f"text.max_staleness={steps}", f"algorithm.correction={correction}"
+                    "arithmetic",
+                    seed,
+                    short,
+                    f"text.max_staleness={steps}",
+                    f"algorithm.correction={correction}",
+                    *(bounds if correction == "token_mask" else []),
                 )["after"]
                 for seed in seeds
             ]

@@ -27,6 +27,12 @@ class WarmStart(Settings):
         "warm start ends. It is measured every "
         "five steps",
     )
+    scenes: int = Field(
+        200,
+        ge=4,
+        description="training scenes that measure this success. The first quarter alone is played "
+        "while it is far from enough",
+    )
 
 
 class FeedbackServer(Settings):

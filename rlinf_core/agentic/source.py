@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlinf_core.agentic.conversation import FOLDER, Conversation, Limits, rollout_of
-from rlinf_core.agentic.engines.base import Engine
-from rlinf_core.agentic.environment import TextEnvironment
+from rlinf_core.agentic.conversation import FOLDER, POLICY, Conversation, Limits, rollout_of
+from rlinf_core.agentic.engines.base import Engine, Generation
+from rlinf_core.agentic.environment import Message, TextEnvironment
 from rlinf_core.agentic.settings import Text, WarmStart
 from rlinf_core.agentic.warm_start import Example, clone_examples
 from rlinf_core.algorithms.common.settings import RolloutLength
@@ -21,7 +22,6 @@ from rlinf_core.rollouts.types import Experience, Source
 if TYPE_CHECKING:
     from rlinf_core.policies.pretrained.language.policy import LanguagePolicy
 
-WARM_SCENES = 200  # scenes that measure the success of a warm start
 EXAMPLES = 8192  # largest number of a warm start's examples, each drawn many times
 
 
@@ -129,23 +129,38 @@ class Conversations(Source):
 
     def warm_start(self, warm: WarmStart, seed: int) -> None:
         """Clone the task's examples into the policy, until it succeeds often enough."""
-        if not hasattr(self.make(), "example"):
-            raise RecipeError(
-                "text.warm_start.steps: expected 0 for a task whose Environment has no "
-                f"example(), got {warm.steps}"
-            )
         environment: Any = self.make()
-        first, count = self.first_scene + WARM_SCENES, min(warm.steps * warm.batch_size, EXAMPLES)
-        examples = [self._example(environment, first + index) for index in range(count)]
-        clone_examples(self.policy, examples, warm, seed, self._success_of_warm_start)
+        if not hasattr(environment, "example") and not hasattr(environment, "expert"):
+            raise RecipeError(
+                "text.warm_start.steps: expected 0 for a task whose Environment has neither "
+                f"example() nor expert(), got {warm.steps}"
+            )
+        first, count = self.first_scene + warm.scenes, min(warm.steps * warm.batch_size, EXAMPLES)
+        examples: list[Example] = []
+        for scene in range(first, first + count):
+            if len(examples) >= count:
+                break
+            examples += (
+                [self._example(environment, scene)]
+                if hasattr(environment, "example")
+                else self._expert_rows(scene)
+            )
 
-    def _success_of_warm_start(self) -> float:
+        def success() -> float:
+            """Measure on a quarter of the scenes, and on all of them if it may be enough."""
+            rate = self._success(range(self.first_scene, self.first_scene + warm.scenes // 4))
+            if rate < 0.7 * warm.until:
+                return rate
+            return self._success(range(self.first_scene, self.first_scene + warm.scenes))
+
+        clone_examples(self.policy, examples, warm, seed, success)
+
+    def _success(self, scenes: range) -> float:
         """Return the success rate on scenes of training; none of them is recorded."""
         run_dir, self.run_dir = self.run_dir, None
-        scenes = range(self.first_scene, self.first_scene + WARM_SCENES)
         results = self.evaluate(self.policy, scenes)
         self.run_dir = run_dir
-        return sum(result.success for result in results) / WARM_SCENES
+        return sum(result.success for result in results) / len(scenes)
 
     def _example(self, environment: Any, scene: int) -> Example:
         """Return the tokens of an example, and 1 for those that the policy must write."""
@@ -154,19 +169,39 @@ class Conversations(Source):
         tokens = tokenizer.prompt(start.messages, tools)
         marks, history = [0.0] * len(tokens), list(start.messages)
         for message in environment.example():
-            ids = tokenizer.encode(
-                tokenizer.render([*history, message], tools, message["role"] != "assistant")
-            )
-            end = len(ids)
-            if message["role"] == "assistant":  # tokens after the stop token belong to the template
-                end = max(
-                    index + 1 for index, token in enumerate(ids) if token in tokenizer.stop_ids
-                )
-            new = ids[len(tokens) : end]
+            new = self._new_tokens(history, message, tools, len(tokens))
             tokens += new
             marks += [float(message["role"] == "assistant")] * len(new)
             history.append(message)
         return tokens, marks
+
+    def _expert_rows(self, scene: int) -> list[Example]:
+        """Return the rows of all agents in an episode that the task's expert plays."""
+        environment: Any = self.make()
+        limits = replace(self.limits, max_tokens=sys.maxsize, max_new_tokens=sys.maxsize)
+        conversation = Conversation(environment, self.policy.tokenizer, limits, scene, 0)
+        while not conversation.finished:
+            state = conversation.agents[conversation.agent]
+            new = self._new_tokens(
+                state.messages, environment.expert(), state.tools, len(state.row.tokens)
+            )
+            conversation.take(Generation(new, [0.0] * len(new), "stop", 0))
+        return [
+            (row.tokens, [float(kind == POLICY) for kind in row.kinds]) for row in conversation.rows
+        ]
+
+    def _new_tokens(
+        self, history: Sequence[Message], message: Message, tools: Any, start: int
+    ) -> list[int]:
+        """Return the tokens of a message, after ``start`` tokens of the messages before it."""
+        tokenizer = self.policy.tokenizer
+        ids = tokenizer.encode(
+            tokenizer.render([*history, message], tools, message["role"] != "assistant")
+        )
+        end = len(ids)
+        if message["role"] == "assistant":  # tokens after the stop token belong to the template
+            end = max(index + 1 for index, token in enumerate(ids) if token in tokenizer.stop_ids)
+        return ids[start:end]
 
     def counts(self) -> dict[str, float]:
         """Return counts over all conversations so far."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 Example = tuple[list[int], list[float]]  # tokens, and 1 for those that the policy must write
 CHECK_EVERY = 5  # gradient steps between two measurements of success
+# examples with a smaller likelihood, as a fraction of the success to reach, are not yet measured
+LIKELY = 0.1
 
 
 def clone_examples(
@@ -30,7 +33,8 @@ def clone_examples(
     Args:
         policy: learns.
         examples: are drawn with replacement.
-        settings: steps, batch size, learning rate and the success at which it ends.
+        settings: steps, batch size, learning rate and the success at which it ends. Near it, the
+            learning rate is a quarter.
         seed: of the draws.
         success: measures the policy, 0 to 1; without it all steps are taken.
     """
@@ -54,11 +58,15 @@ def clone_examples(
         loss.backward()
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         optimiser.step()
-        is_measured = (
-            success is not None and settings.until < 1.0 and step % CHECK_EVERY == CHECK_EVERY - 1
-        )
-        if is_measured and success is not None and success() >= settings.until:
+        if success is None or settings.until == 1.0 or step % CHECK_EVERY < CHECK_EVERY - 1:
+            continue
+        written = mask[batch].sum().item() / len(batch)  # tokens of an example
+        if math.exp(-loss.item() * written) < LIKELY * settings.until:
+            continue
+        if success() >= settings.until:
             return
+        for group in optimiser.param_groups:  # success may rise fast: do not overshoot
+            group["lr"] = settings.learning_rate / 4.0
 
 
 def read_examples(path: Path, codec: TextCodec) -> list[Example]:

@@ -141,6 +141,39 @@ def test_a_draw_depends_on_seed_and_place_alone(policy):
     assert len({tuple(generation.tokens) for generation in generations}) == 3
 
 
+def test_a_warm_start_fits_the_policy_at_temperature_one():
+    """Draws at a lower temperature are then closer to the likeliest tokens."""
+    tokens = torch.tensor(rows_of(tiny(), [9, 9]))
+    counted = torch.ones(2, 9)
+    losses = [
+        tiny(temperature=temperature)
+        .imitation_loss({"executed": counted}, tokens.unsqueeze(-1))
+        .item()
+        for temperature in (1.0, 0.5)
+    ]
+    assert losses[0] == losses[1]
+
+
+def test_equal_prompts_share_their_computation_and_not_their_draws(policy):
+    """The first pass of the network has each prompt once."""
+    prompts, sizes = rows_of(policy, [4, 11]), []
+    requests = [
+        GenerationRequest(prompts[row], 5, 1.0, (), seed)
+        for seed, row in enumerate((0, 1, 0, 1, 1))
+    ]
+    handle = policy.network.register_forward_pre_hook(
+        lambda _, arguments, named: sizes.append(tuple(named["input_ids"].shape)), with_kwargs=True
+    )
+    generations = InProcessEngine(policy).generate(requests)
+    handle.remove()
+    assert sizes == [(2, 11)] + [(5, 1)] * 4
+    for request, generation in zip(requests, generations, strict=True):
+        alone = InProcessEngine(policy).generate([request])[0]
+        assert alone.tokens == generation.tokens
+        np.testing.assert_allclose(alone.log_probs, generation.log_probs, atol=1e-5)
+    assert len({tuple(generation.tokens) for generation in generations}) == 5
+
+
 def test_draws_have_the_policys_distribution(policy):
     count = 4000
     drawn = InProcessEngine(policy).generate(

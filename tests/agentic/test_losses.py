@@ -220,3 +220,35 @@ def test_settings_that_do_not_go_together_are_refused():
         config(weighting="constant")
     with pytest.raises(ValidationError, match="correction: expected sequence_truncate"):
         config(level="mean", correction="token_mask")
+
+
+def test_a_group_without_a_difference_is_not_computed(recorded):
+    """Its gradient is zero: loss and gradient of the others do not change."""
+    recorded["rewards"][:4] = 1.0
+    calls, results = [], []
+    for is_complete in (False, True):
+        part = algorithm("grpo")
+        learner = part.Learner(Table(recorded["old"]), part.Config(group=4))
+        played = rollout(recorded["rewards"], recorded["mask"], recorded["old"])
+        batch = learner.prepare(played) | {
+            "actions": played.actions,
+            "log_probs": played.log_probs,
+            "executed": played.executed,
+        }
+        learner.policy.values.data.copy_(recorded["now"])
+        log_probs = learner.policy.log_probs
+        learner.policy.log_probs = lambda batch, actions, log_probs=log_probs: (
+            calls.append(len(actions)),
+            log_probs(batch, actions),
+        )[1]
+        if is_complete:
+            learner.evaluate = lambda batch, learner=learner: learner.policy.log_probs(
+                batch, batch["actions"]
+            )
+        loss, _ = learner.loss({key: values.flatten(0, 1) for key, values in batch.items()})
+        loss.backward()
+        results.append((loss.detach(), learner.policy.values.grad))
+    rows = len(recorded["rewards"])
+    assert calls == [rows - 3, rows], "one row stays, so that each process has a gradient"
+    torch.testing.assert_close(results[0], results[1], rtol=0, atol=1e-12)
+    assert results[0][1][4:].abs().sum() > 0 and not results[0][1][:4].any()

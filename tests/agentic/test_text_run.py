@@ -169,6 +169,39 @@ def test_no_staleness_is_synchronous_to_the_bit():
     assert [rollout.versions.unique().tolist() for rollout in rollouts[0]] == [[0.0], [1.0]]
 
 
+@pytest.mark.parametrize(
+    "name, options, rows",
+    [
+        ("search", {"hops": 2, "brief": True}, [3]),
+        ("wide", {"cells": 2, "sub_agents": 2, "brief": True}, [2, 2, 2]),
+        ("wide", {"cells": 2, "sub_agents": 0, "brief": True}, [2]),
+    ],
+)
+def test_a_warm_start_clones_the_experts_rows_of_every_agent(name, options, rows):
+    """The marked tokens are its messages, and played again they earn the complete reward."""
+    policy = tiny()
+    conversations = Conversations(Text(), text_task(name, options), policy, 8, 0)
+    examples = conversations._expert_rows(3)
+    stop = policy.tokenizer.stop_ids[0]
+    assert [
+        sum(mark == 1.0 and token == stop for token, mark in zip(*example, strict=True))
+        for example in examples
+    ] == rows
+    environment = text_task(name, options)()
+    scene = environment.reset(3)
+    first = policy.tokenizer.prompt(scene.messages, [tool.schema() for tool in scene.tools])
+    tokens, marks = examples[0]
+    assert tokens[: len(first)] == first and not any(marks[: len(first)]) and marks[len(first)] == 1
+    answer = tokens[-(marks[::-1].index(0.0)) :]
+    written = policy.tokenizer.message(answer)["content"]
+    expected = (
+        environment.answer
+        if name == "search"
+        else "\n".join(f"{key}: {value}" for key, value in environment.truth.items())
+    )
+    assert written == expected
+
+
 def test_staleness_is_bounded_and_each_conversation_enters_once():
     policy, stale = tiny(), set()
     policy.tokenizer.stop_ids = tuple(

@@ -48,14 +48,12 @@ class InProcessEngine(Engine):
 
         network = self.policy.network
         device = next(network.parameters()).device
-        longest = max(len(request.tokens) for request in requests)
-        padding = [longest - len(request.tokens) for request in requests]
+        rows: dict[tuple[int, ...], int] = {}
+        row_of = [rows.setdefault(tuple(request.tokens), len(rows)) for request in requests]
+        longest = max(map(len, rows))
+        padding = [longest - len(row) for row in rows]
         ids = torch.tensor(
-            [
-                [*[0] * more, *request.tokens]
-                for more, request in zip(padding, requests, strict=True)
-            ],
-            device=device,
+            [[*[0] * more, *row] for more, row in zip(padding, rows, strict=True)], device=device
         )
         starts = torch.tensor(padding, device=device)[:, None]
         mask = (torch.arange(longest, device=device) >= starts).long()
@@ -78,8 +76,13 @@ class InProcessEngine(Engine):
                     use_cache=True,
                     logits_to_keep=1,
                 )
+                logits = answer.logits[:, -1]
+                if len(logits) < len(active):  # each request continues from its prompt's state
+                    index = torch.tensor(row_of, device=device)
+                    logits, starts, mask = logits[index], starts[index], mask[index]
+                    cache.batch_select_indices(index)
                 drawn, values = _draw(
-                    answer.logits[:, -1],
+                    logits,
                     [requests[row] for row in active],
                     [len(requests[row].tokens) + len(tokens[row]) for row in active],
                 )

@@ -9,13 +9,15 @@ import inspect
 import json
 import os
 import random
-import weakref
+import threading
+from collections import OrderedDict
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
 from rlinf_core.agentic.environment import Message, Scene, TextStep, Tool, run_tool_calls
 from rlinf_core.agentic.tasks.arithmetic import EVALUATION
-from rlinf_core.agentic.tasks.search import call_message, example_of
+from rlinf_core.agentic.tasks.search import call_message
 from rlinf_core.core import plugins
 from rlinf_core.core.errors import RecipeError
 
@@ -24,20 +26,32 @@ ROBOTS = {
     "stand_in": "rlinf_core.agentic.tasks.planner:StandIn",
 }
 # A sentence and the order of its visits; a and b are the two places, in either order.
-SENTENCES: tuple[tuple[str, str], ...] = (
-    ("Go to the {a} mark.", "a"),
-    ("First the {a} one, then the {b} one.", "ab"),
-    ("The {a} one, and after it the {b} one.", "ab"),
-    ("The {b} one, but before it the {a} one.", "ab"),
-    ("Visit both, {b} last.", "ab"),
-    ("Visit both, {a} first.", "ab"),
-    ("From {a} to {b} and back.", "aba"),
-    ("Go to {a}, to {b}, and to {a} again.", "aba"),
-    ("Begin and end at {a}, with {b} between.", "aba"),
+FORMS: tuple[tuple[str, str], ...] = (
+    ("Go to the {a} {noun}.", "a"),
+    ("First the {a} {noun}, then the {b} {noun}.", "ab"),
+    ("The {a} {noun}, and after it the {b} {noun}.", "ab"),
+    ("The {b} {noun}, but before it the {a} {noun}.", "ab"),
+    ("Visit both {noun}s, {b} last.", "ab"),
+    ("Visit both {noun}s, {a} first.", "ab"),
+    ("From the {a} {noun} to the {b} {noun} and back.", "aba"),
+    ("Go to the {a} {noun}, the {b} {noun}, and the {a} {noun} again.", "aba"),
+    ("Begin and end at the {a} {noun}, with the {b} {noun} between.", "aba"),
 )
-HELD_OUT = (3, 4, 8)  # sentences absent from training; their plans occur there
-# robots whose environment is gone, for reuse by the next one
-_POOLS: dict[tuple[str, str], list[Any]] = {}
+OPENINGS = ("", "Robot: ", "Please: ", "Next task: ")
+NOUNS = ("mark", "spot", "place", "target")
+SENTENCES = tuple(
+    (opening + form.replace("{noun}", noun), order)
+    for form, order in FORMS
+    for opening in OPENINGS
+    for noun in NOUNS
+)
+# A quarter is absent from training. Each form, opening and noun occurs there in other combinations.
+HELD_OUT = frozenset(
+    index
+    for index in range(len(SENTENCES))
+    if (index + index // len(NOUNS) + index // (len(NOUNS) * len(OPENINGS))) % 4 == 0
+)
+RESULTS = 4096  # remembered results of instructions
 
 
 class Robot(Protocol):
@@ -81,6 +95,49 @@ class StandIn:
         }
 
 
+class SharedRobot:
+    """One robot for all conversations of a process. Each conversation has its own scene.
+
+    A simulated robot is deterministic: the same instructions in the same scene have the same
+    results. They are played once for a group of conversations. After another scene, the robot
+    repeats the earlier instructions.
+
+    Args:
+        robot: plays the scenes, one at a time.
+    """
+
+    def __init__(self, robot: Robot) -> None:
+        self.robot, self.places, self._lock = robot, robot.places, threading.Lock()
+        self._scene: tuple[int, tuple[str, ...]] | None = None  # seed and instructions so far
+        self._results: OrderedDict[tuple[int, tuple[str, ...]], dict[str, Any]] = OrderedDict()
+
+    def carry_out(self, seed: int, instructions: tuple[str, ...]) -> dict[str, Any]:
+        """Return the result of the last instruction, after the earlier ones in the same scene."""
+        with self._lock:
+            key = seed, instructions
+            if key not in self._results:
+                earlier, last = instructions[:-1], instructions[-1]
+                scene, self._scene = self._scene, None  # after an error the scene is unknown
+                if scene != (seed, earlier):
+                    self.robot.reset(seed)
+                    for instruction in earlier:
+                        self.robot.carry_out(instruction)
+                self._results[key] = self.robot.carry_out(last)
+                self._scene = key
+                if len(self._results) > RESULTS:
+                    self._results.popitem(last=False)
+            return dict(self._results[key])
+
+
+@cache
+def _shared_robot(name: str, policy: str) -> SharedRobot:
+    """Return the process's robot of this name, with this policy."""
+    part = plugins.find("robots_instructed", name, ROBOTS, "text.options.robot")
+    if policy and "policy" not in inspect.signature(part).parameters:
+        raise RecipeError(f"text.options.policy: expected none for the robot {name}")
+    return SharedRobot(part(**({"policy": policy} if policy else {})))
+
+
 class Planner:
     """Instruct a robot to fulfil a sentence, and then report the end.
 
@@ -106,13 +163,7 @@ class Planner:
             trace_folder: folder for each episode's plan, calls and path
             brief: the prompt names tools and does not describe them, for small networks
         """
-        part = plugins.find("robots_instructed", robot, ROBOTS, "text.options.robot")
-        options = {"policy": policy} if policy else {}
-        if policy and "policy" not in inspect.signature(part).parameters:
-            raise RecipeError(f"text.options.policy: expected none for the robot {robot}")
-        pool = _POOLS.setdefault((robot, policy), [])
-        self.robot: Robot = pool.pop() if pool else part(**options)
-        weakref.finalize(self, pool.append, self.robot)
+        self.robot = _shared_robot(robot, policy)
         self.max_turns, self.trace_folder, self.brief = max_turns, trace_folder, brief
 
     def reset(self, seed: int) -> Scene:
@@ -125,17 +176,13 @@ class Planner:
         names = dict(zip("ab", draw.sample(self.robot.places, 2), strict=True))
         self.sentence = sentence.format(**names)
         self.plan = [names[letter] for letter in order]
-        self.robot.reset(seed)
         self.seed, self.turns = seed, 0
         self.visited: list[str] = []
         self.trace: list[dict[str, Any]] = []
         return Scene([{"role": "user", "content": self.sentence}], self._tools())
 
     def _tools(self) -> list[Tool]:
-        """Return new tools.
-
-        Stored tools would form a cycle that keeps the robot from the next environment.
-        """
+        """Return the tools of the agent."""
         tool = Tool.of(self.instruct)
         return [tool.brief() if self.brief else tool]
 
@@ -147,7 +194,8 @@ class Planner:
         """
         if len(self.trace) >= self.max_turns:
             return "not done: too many instructions"
-        result = self.robot.carry_out(instruction[:128])
+        earlier = tuple(played["instruction"][:128] for played in self.trace)
+        result = self.robot.carry_out(self.seed, (*earlier, instruction[:128]))
         if result["success"] and result["place"]:
             self.visited.append(result["place"])
         self.trace.append({"instruction": instruction, **result})
@@ -201,8 +249,15 @@ class Planner:
         return {"role": "assistant", "content": "done"}
 
     def example(self) -> list[Message]:
-        """Return the messages of a correct episode, for a warm start."""
-        return example_of(self, self.expert)
+        """Return the messages of a correct episode, for a warm start. The robot does not move."""
+        messages: list[Message] = []
+        while self.turns < len(self.plan):
+            call = self.expert()
+            self.turns += 1
+            result: Message = {"role": "tool", "name": "instruct", "content": "done"}
+            result["tool_call_id"] = call["tool_calls"][0]["id"]
+            messages += [call, result]
+        return [*messages, self.expert()]
 
 
 Environment = Planner

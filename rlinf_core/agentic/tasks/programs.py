@@ -7,6 +7,7 @@ import random
 import re
 import warnings
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Literal
 
 from rlinf_core.agentic.environment import Message, Scene, Tool, ToolEnvironment
@@ -54,6 +55,19 @@ def program_text(answer: str) -> str:
     blocks = re.findall(r"```(?:python|py)?[ \t]*\n(.*?)```", answer, re.S)
     text = (blocks[-1] if blocks else answer).strip()
     return text if re.search(r"^(def|f\s*=)", text, re.M) else f"def f(x):\n    return ({text}\n)"
+
+
+@lru_cache(maxsize=4096)
+def _values(program: str, inputs: str, limits: Limits) -> tuple[str, ...]:
+    """Return the values of f for inputs (JSON). Equal programs of a group run once.
+
+    Raises:
+        TimeoutError: the program took too long. Such a result is not cached.
+    """
+    outcome = run_program(program, "f", json.loads(inputs), limits)
+    if outcome.end == "wall_time":
+        raise TimeoutError
+    return outcome.values
 
 
 class Programs(ToolEnvironment):
@@ -143,8 +157,11 @@ class Programs(ToolEnvironment):
                 compile(program, "program.py", "exec")
         except (SyntaxError, ValueError, MemoryError, RecursionError, OverflowError):
             return 0.0  # a program that does not compile needs no jail
-        outcome = run_program(program, "f", [[value] for value in self.inputs], self.limits)
-        return float(list(outcome.values) == self.expected)
+        try:
+            values = _values(program, json.dumps([[value] for value in self.inputs]), self.limits)
+        except TimeoutError:
+            return 0.0
+        return float(list(values) == self.expected)
 
     def expert(self) -> Message:
         """Return the message of a scripted solver."""

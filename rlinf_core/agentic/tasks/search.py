@@ -5,14 +5,11 @@ from __future__ import annotations
 import itertools
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from rlinf_core.agentic.environment import (
-    LEAD,
     Message,
     Scene,
-    TextEnvironment,
-    TextStep,
     ToolEnvironment,
 )
 from rlinf_core.agentic.tasks.arithmetic import EVALUATION
@@ -82,20 +79,6 @@ def names_of(seed: int) -> Sequence[str]:
     return HELD_OUT if seed in EVALUATION else TRAINED
 
 
-def example_of(
-    environment: TextEnvironment, expert: Callable[[], Message], agent: str = LEAD
-) -> list[Message]:
-    """Return one agent's messages, and the answers to them, in an episode played by an expert."""
-    messages: list[Message] = []
-    step = TextStep(agent=agent)
-    while not step.done:
-        message = expert()
-        messages += [message] if step.agent == agent else []
-        step = environment.step(message)
-        messages += step.messages if step.agent == agent and not step.done else []
-    return messages
-
-
 class Search(ToolEnvironment):
     """Find the code of a name. Codes are drawn anew, so only the tool knows them."""
 
@@ -153,10 +136,6 @@ class Search(ToolEnvironment):
         if self.turns < self.hops:
             return call_message("search", f'{{"query": "{self.path[self.turns]}"}}', self.turns)
         return {"role": "assistant", "content": self.answer}
-
-    def example(self) -> list[Message]:
-        """Return the messages of a correct episode, for a warm start."""
-        return example_of(self, self.expert)
 
 
 Environment = Search

@@ -19,7 +19,7 @@ from rlinf_core.agentic.environment import (
     ToolError,
     run_tool_calls,
 )
-from rlinf_core.agentic.tasks.search import HELD_OUT, call_message, example_of, names_of
+from rlinf_core.agentic.tasks.search import HELD_OUT, call_message, names_of
 from rlinf_core.agentic.tools import SearchIndex
 from rlinf_core.core.errors import RecipeError
 
@@ -194,10 +194,6 @@ class Wide:
             "role": "assistant",
             "content": "\n".join(f"{name}: {code}" for name, code in self.truth.items()),
         }
-
-    def example(self) -> list[Message]:
-        """Return the lead's messages of a correct episode, for a warm start."""
-        return example_of(self, self.expert)
 
 
 Environment = Wide

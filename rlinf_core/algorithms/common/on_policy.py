@@ -114,7 +114,7 @@ class OnPolicy(Checkpointed):
     def loss(self, batch: Batch) -> tuple[Tensor, dict[str, float]]:
         """Return the clipped objective, less the entropy bonus, over the played actions."""
         config, executed = self.config, batch["executed"]
-        log_probs, entropy = self.policy.log_probs(batch, batch["actions"])
+        log_probs, entropy = self.evaluate(batch)
         now, then = self.level(log_probs, batch), self.level(batch["log_probs"], batch)
         objective = self.objective(now, then, batch)
         weights = batch["weights"].unsqueeze(-1) * (executed if config.level == "action" else 1.0)
@@ -136,6 +136,10 @@ class OnPolicy(Checkpointed):
                 "clipped": (clipped * counted).sum().item(),
             }
         return loss, metrics | penalty_metrics
+
+    def evaluate(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return log-probabilities and entropies (B, E) of the played actions."""
+        return self.policy.log_probs(batch, batch["actions"])
 
     def element_shares(self, weights: Tensor) -> Tensor:
         """Return the share of each element (B, E or 1) in the loss, from its weight."""

@@ -23,6 +23,7 @@ from rlinf_core.algorithms.common.rollout import Rollout
 from rlinf_core.algorithms.grpo import Config
 from rlinf_core.policies.encoder import Batch
 from rlinf_core.policies.sharding import all_sum, world_size
+from rlinf_core.specs.arrays import TextSpec
 
 
 class Learner(OnPolicy):
@@ -83,6 +84,33 @@ class Learner(OnPolicy):
         counted = rollout.mask * (rollout.steps if self.config.level == "action" else 1.0)
         per_row = rollout.per_row(rollout.per_episode(counted.sum(dim=0)))
         return rollout.mask / per_row.unsqueeze(0).clamp(min=1.0)
+
+    def evaluate(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return log-probabilities and entropies (B, E); see ``OnPolicy``.
+
+        A conversation without an advantage has no gradient. Without a bonus or a penalty it is not
+        computed: it keeps the engine's log-probabilities, and the mean entropy of the others.
+        """
+        is_needed = self.advantages(batch).ne(0).any(dim=1)
+        if (
+            not isinstance(self.policy.spec, TextSpec)
+            or self.config.entropy
+            or self.config.reference_kl
+            or is_needed.all()
+        ):
+            return super().evaluate(batch)
+        is_needed[0] = True  # every process of a group takes part in the gradient
+        rows = is_needed.nonzero().squeeze(-1)
+        part = {name: values[rows] for name, values in batch.items()}
+        log_probs, entropy = super().evaluate(part)
+        drawn = part["executed"] > 0
+        return (
+            batch["log_probs"].index_copy(0, rows, log_probs),
+            entropy[drawn]
+            .mean()
+            .expand(len(is_needed), entropy.shape[1])
+            .index_copy(0, rows, entropy),
+        )
 
     def element_shares(self, weights: Tensor) -> Tensor:
         """Return the weight of an element in the loss.

@@ -155,6 +155,12 @@ class LanguagePolicy(OnPolicyActor):
             batch: ``executed`` (B, L) is 1 for those tokens.
             actions: ids (B, L, 1); the first of a row follows nothing and has no log-probability.
         """
+        return self._log_probs(batch, actions, self.config.temperature)
+
+    def _log_probs(
+        self, batch: Batch, actions: Tensor, temperature: float
+    ) -> tuple[Tensor, Tensor]:
+        """See ``log_probs``; ``temperature`` divides the logits."""
         tokens, counted = actions[..., 0].long(), batch["executed"] > 0
         counted = counted.clone()
         counted[:, 0] = False
@@ -169,7 +175,8 @@ class LanguagePolicy(OnPolicyActor):
             index = torch.tensor(rows, device=tokens.device)
             part = counted[index, 1:longest]
             place = part.nonzero()
-            inputs = (tokens[index, :longest], part, tuple(lengths[row] for row in rows))
+            sizes = tuple(lengths[row] for row in rows)
+            inputs = (tokens[index, :longest], part, sizes, temperature)
             value, spread = _maybe_again(self._of_group, len(groups) > 1, *inputs)
             places.append((index[place[:, 0]], place[:, 1] + 1))
             values.append(value)
@@ -180,7 +187,7 @@ class LanguagePolicy(OnPolicyActor):
         )
 
     def _of_group(
-        self, tokens: Tensor, counted: Tensor, lengths: tuple[int, ...]
+        self, tokens: Tensor, counted: Tensor, lengths: tuple[int, ...], temperature: float
     ) -> tuple[Tensor, Tensor]:
         """Return log-probabilities and entropies (M,) of the M tokens that count in rows (R, L).
 
@@ -190,6 +197,7 @@ class LanguagePolicy(OnPolicyActor):
             tokens: ids (R, L), padded behind each row's length.
             counted: mask of the tokens after the first of each row, (R, L - 1).
             lengths: lengths of the R rows.
+            temperature: divisor of the logits.
         """
         targets = tokens[:, 1:][counted]
         if self.config.packed and len(lengths) > 1:
@@ -206,24 +214,28 @@ class LanguagePolicy(OnPolicyActor):
             inputs, before = {"input_ids": tokens}, nn.functional.pad(counted, [0, 1]).flatten()
         if self._scaled:
             logits = self.network(**inputs, use_cache=False).logits.flatten(0, 1)[before]
-            return self._of_logits(logits, targets)
+            return self._of_logits(logits, targets, temperature)
         hidden = self.network.base_model(**inputs, use_cache=False).last_hidden_state.flatten(0, 1)[
             before
         ]
         pieces = max(1, -(-len(hidden) * self.vocabulary // LOGITS))
         parts = [
-            _maybe_again(self._of_hidden, pieces > 1, piece, ids)
+            _maybe_again(self._of_hidden, pieces > 1, piece, ids, temperature)
             for piece, ids in zip(hidden.chunk(pieces), targets.chunk(pieces), strict=True)
         ]
         log_probs, entropies = zip(*parts, strict=True)
         return torch.cat(log_probs), torch.cat(entropies)
 
-    def _of_hidden(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        return self._of_logits(self._head(hidden), targets)
+    def _of_hidden(
+        self, hidden: Tensor, targets: Tensor, temperature: float
+    ) -> tuple[Tensor, Tensor]:
+        return self._of_logits(self._head(hidden), targets, temperature)
 
-    def _of_logits(self, logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    def _of_logits(
+        self, logits: Tensor, targets: Tensor, temperature: float
+    ) -> tuple[Tensor, Tensor]:
         """Return log-probabilities and entropies (M,) of ids (M,) under logits (M, V)."""
-        logits = logits.float() / self.config.temperature
+        logits = logits.float() / temperature
         log_total = logits.logsumexp(dim=-1)
         log_probs = logits.gather(-1, targets[:, None]).squeeze(-1) - log_total
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.differentiates_entropy):
@@ -249,8 +261,12 @@ class LanguagePolicy(OnPolicyActor):
     def imitation_loss(
         self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Return the mean cross-entropy of the tokens (B, L, 1) that count (``executed``)."""
-        log_probs, _ = self.log_probs(batch, actions)
+        """Return the mean cross-entropy of the tokens (B, L, 1) that count (``executed``).
+
+        Its temperature is 1, as in supervised fine-tuning elsewhere. Draws at a lower temperature
+        are then closer to the likeliest tokens.
+        """
+        log_probs, _ = self._log_probs(batch, actions, 1.0)
         return -(log_probs * batch["executed"]).sum() / batch["executed"].sum().clamp(min=1.0)
 
 

@@ -15,7 +15,9 @@ ROLES = ("system", "user", "assistant", "tool")
 PROMPTS = 4096  # size of the cache of prompts
 END, CALL = "<|end|>", "<|call|>"  # tokens of networks from scratch
 OF_BYTES = (
-    "{% if tools %}<|system|>{{ tools | tojson }}<|end|>{% endif %}"
+    "{% if tools %}<|system|>{% if tools | selectattr('function.description') | list %}"
+    "{{ tools | tojson }}{% else %}{{ tools | map(attribute='function.name') | join(',') }}"
+    "{% endif %}<|end|>{% endif %}"
     "{% for message in messages %}<|{{ message.role }}|>{{ message.content or '' }}"
     "{% for call in message.tool_calls or [] %}<|call|>{{ call.function.name }}"
     "{{ call.function.arguments }}{% endfor %}<|end|>{% endfor %}"
