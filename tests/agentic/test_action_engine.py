@@ -32,7 +32,6 @@ from rlinf_core.trainer.sources.simulators import InProcess, player_of
 from tests.agentic.openai_server import Server
 
 VLLM = Path(os.environ.get("RLINF_VLLM_VENV", ".venvs/vllm")).resolve() / "bin/python"
-ROLLOUTS = 40  # of GRPO through vLLM
 TORCHVISION = os.environ.get("RLINF_VLLM_TORCHVISION", "")
 SIZES = {
     "tie_word_embeddings": False,
@@ -376,11 +375,6 @@ def test_vllm_itself_gives_the_trainers_log_probabilities(tmp_path):
             learn(policy, 0.05)
             actor.synchronise(version)
             assert actor.check() < 1e-5
-        shares, player = rewarded(
-            policy_of(folder, horizon=1), "http://127.0.0.1:18437/v1", ROLLOUTS
-        )
-        assert player.engine.version == ROLLOUTS - 1 and player.difference < 1e-4
-        assert shares[0] < 0.7 and np.mean(shares[-4:]) > 0.85, shares
     finally:
         process.terminate()
         process.wait(60)
