@@ -43,11 +43,11 @@ ARGUMENTS = {
 
 
 def generate_launch_description() -> LaunchDescription:
-    declared = [
+    arguments = [
         DeclareLaunchArgument(name, default_value=default, description=text)
         for name, (default, text) in ARGUMENTS.items()
     ]
-    return LaunchDescription([*declared, OpaqueFunction(function=_start)])
+    return LaunchDescription([*arguments, OpaqueFunction(function=_start)])
 
 
 def _start(context: LaunchContext) -> list:
@@ -67,38 +67,38 @@ def _start(context: LaunchContext) -> list:
         value["recipe"], split(value["set"]), value["stations"].split(), run_dir
     )
     keep_recipe(recipe, run_dir)
-    prepared = [(member, member.prepare()) for member in station_members]
-    trains = trainer_process(run_dir)
+    prepared_stations = [(member, member.prepare()) for member in station_members]
+    process = trainer_process(run_dir)
     trainer = ExecuteProcess(
-        cmd=[python, *trains.parameters["command"][1:]],
-        name=trains.name,
+        cmd=[python, *process.parameters["command"][1:]],
+        name=process.name,
         respawn=True,
         respawn_delay=1.0,
         output="screen",
-        sigterm_timeout=str(trains.stop_s),
+        sigterm_timeout=str(process.stop_s),
     )
-    why = "the trainer cannot continue; its output above has the reason"
-    refused = [LogInfo(msg=why), EmitEvent(event=Shutdown(reason=why))]
-    ends = RegisterEventHandler(
+    reason = "the trainer cannot continue; its output above has the reason"
+    refusal_actions = [LogInfo(msg=reason), EmitEvent(event=Shutdown(reason=reason))]
+    on_trainer_exit = RegisterEventHandler(
         OnProcessExit(  # within the delay, so that it is not started again
             target_action=trainer,
-            on_exit=lambda event, context: refused if event.returncode == REFUSED else None,
+            on_exit=lambda event, context: refusal_actions if event.returncode == REFUSED else None,
         )
     )
-    playing = {member.name for member in station_members}
+    playing_stations = {member.name for member in station_members}
     return [
-        ends,
+        on_trainer_exit,
         trainer,
         *(
             action
-            for member, processes in prepared
-            for action in _station(member, processes, playing)
+            for member, processes in prepared_stations
+            for action in _station(member, processes, playing_stations)
         ),
         LogInfo(msg=f"their state: rlinf fleet status {run_dir}"),
     ]
 
 
-def _station(member, processes: list, playing: set) -> list:
+def _station(member, processes: list, playing_stations: set) -> list:
     """Return a station's nodes; the end of the director or of a vital node ends the station."""
     from station import environment_in, nodes_of, watched
 
@@ -109,20 +109,24 @@ def _station(member, processes: list, playing: set) -> list:
     nodes = nodes_of(processes, member.folder, f"{member.name}.", additional_env=variables)
 
     def end(outcome: str) -> list:
-        if member.name not in playing:  # it is already ending
+        if member.name not in playing_stations:  # it is already ending
             return []
-        playing.discard(member.name)
+        playing_stations.discard(member.name)
         others = [EmitEvent(event=ShutdownProcess(process_matcher=lambda action: action in nodes))]
         return [
             LogInfo(msg=f"station '{member.name}' {outcome}"),
             *others,
-            *([] if playing else [EmitEvent(event=Shutdown(reason="no station is playing"))]),
+            *(
+                []
+                if playing_stations
+                else [EmitEvent(event=Shutdown(reason="no station is playing"))]
+            ),
         ]
 
-    def dies(text: str, _exit_code: int) -> list:
+    def on_death(text: str, _exit_code: int) -> list:
         return end(f"died: {text}")
 
-    def through(event, context: LaunchContext) -> list:
+    def on_director_exit(event, context: LaunchContext) -> list:
         if context.is_shutdown:
             return []
         return end(
@@ -131,13 +135,13 @@ def _station(member, processes: list, playing: set) -> list:
             else f"died: director ended, exit code {event.returncode}"
         )
 
-    ends = [
+    handlers = [
         handler
         for process, node in zip(processes, nodes, strict=True)
         for handler in (
-            [RegisterEventHandler(OnProcessExit(target_action=node, on_exit=through))]
+            [RegisterEventHandler(OnProcessExit(target_action=node, on_exit=on_director_exit))]
             if process.restart == ONCE
-            else watched(process, node, dies)
+            else watched(process, node, on_death)
         )
     ]
-    return [*ends, *nodes]
+    return [*handlers, *nodes]

@@ -152,7 +152,7 @@ class EpisodeRollouts(Rollouts):
     def __init__(self, env: VectorEnv, policy: Policy, seed: int = 0, first_scene: int = 0) -> None:
         super().__init__(env, policy, seed, first_scene)
         self.gather = EpisodeAccumulator(env.size)
-        self.chunks = Chunks(env, self._decide, policy.config.executed, policy.device)
+        self.chunks = Chunks(env, self._act, policy.config.executed, policy.device)
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {
@@ -203,7 +203,7 @@ class EpisodeRollouts(Rollouts):
             self.observation = observation = result.observation
         return Experience(finished, steps=steps * self.env.size)
 
-    def _decide(self, observation: Observation) -> ActionChunk:
+    def _act(self, observation: Observation) -> ActionChunk:
         if not self.random_warmup:
             return self.policy.act(observation, explore=True, generator=self.generator)
         config = self.policy.config
@@ -281,7 +281,7 @@ class ChunkRollouts(Rollouts):
         observation = self.begin() if self.observation is None else self.observation
         chunks = []
         for _ in range(count):
-            chunk, observation = self._decide(observation, np.ones(self.env.size))
+            chunk, observation = self._play_chunk(observation, np.ones(self.env.size))
             chunks.append(chunk)
         self.observation = observation
         return _rollout(chunks)
@@ -295,13 +295,13 @@ class ChunkRollouts(Rollouts):
         )
         alive, chunks = np.ones(self.env.size), []
         while alive.any():
-            chunk, observation = self._decide(observation, alive)
+            chunk, observation = self._play_chunk(observation, alive)
             chunks.append(chunk)
             alive = alive * (1.0 - chunk["done"])
         self.observation = None
         return _rollout(chunks)
 
-    def _decide(self, observation: Arrays, alive: np.ndarray) -> tuple[dict[str, Any], Arrays]:
+    def _play_chunk(self, observation: Arrays, alive: np.ndarray) -> tuple[dict[str, Any], Arrays]:
         """Play one chunk in every environment. Return its arrays by name, (N, ...), and the next
         observation.
 

@@ -197,7 +197,7 @@ def test_an_answer_to_before_a_takeover_is_not_played_after_it(before, after, se
     set_stamp(step.header.stamp, 10**9)
     for safety in before:
         node._on_safety(safety)
-    node._decide(step)
+    node._answer_step(step)
     assert node.requests.get_nowait()[0] is step
     for safety in after:
         node._on_safety(safety)
@@ -238,7 +238,7 @@ def test_the_length_of_a_server_that_does_not_say_is_that_of_its_first_answer_wh
     assert node.pending and node.chunking.execute == node.schedule.execute == 50
     node.schedule.advance()
     assert node.schedule.due[0], "with the next time step"
-    node._decide(step)
+    node._answer_step(step)
     assert len(sent) == 1
 
 

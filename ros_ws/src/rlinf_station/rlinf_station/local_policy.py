@@ -164,7 +164,7 @@ class LocalPolicyNode(PolicyNode):
             self.status.error = PERSON_NEEDED if needs_person else ""
             self._publish_status()
 
-    def _decide(self, step: TimeStep) -> None:
+    def _answer_step(self, step: TimeStep) -> None:
         if self.needs_person:
             return
         started = time.perf_counter()

@@ -98,14 +98,14 @@ class PolicyNode(Managed, ControlNode):
         else:
             self.schedule.advance(steps=max(1, round((self.stamp_ns - before_ns) / self.period_ns)))
         if self.schedule.due[0] and not self.idle and step.mode != "demonstration":
-            self._decide(step)
+            self._answer_step(step)
 
     @abstractmethod
     def _on_update(self, update: PolicyUpdate) -> None:
         """Take newer weights, which are on this station's disk."""
 
     @abstractmethod
-    def _decide(self, step: TimeStep) -> None:
+    def _answer_step(self, step: TimeStep) -> None:
         """Answer this time step with a chunk, which is due."""
 
     def _now(self, step: TimeStep) -> Time:

@@ -113,7 +113,7 @@ class RemotePolicyNode(PolicyNode):
             self.newest_id = step.episode_id
             super()._on_timestep(step)
 
-    def _decide(self, step: TimeStep) -> None:
+    def _answer_step(self, step: TimeStep) -> None:
         if self.pending is not None and self.pending[0] == step.episode_id:
             _, actions, extension = self.pending
             self.pending = None
