@@ -74,6 +74,34 @@ def test_many_random_changes_arrive_and_a_newcomer_gets_everything():
     assert alike(net, newcomer)
 
 
+def test_weights_without_a_counted_change_are_not_compared_once_the_counts_are_trusted():
+    net, worker, sender = Net(), Net(), WeightSender(never)
+    compared, compare = [], sender._compare
+    sender._compare = lambda name, *others: compared.append(name) or compare(name, *others)
+    for _ in range(5):
+        compared.clear()
+        with torch.no_grad():
+            net.small.weight += 1.0
+        receive(worker, sender.changes(net.state_dict()))
+        assert alike(net, worker)
+    assert compared == ["small.weight"]
+
+
+@pytest.mark.parametrize("request_number", [1, 10])
+def test_a_write_that_torch_does_not_count_arrives_and_ends_the_trust(request_number):
+    """As of ``tensor.data`` or of a CUDA graph: at once, or after twenty requests at the latest."""
+    net, worker, sender = Net(), Net(), WeightSender(never)
+    arrived = []
+    for number in range(45):
+        if number in (request_number, 30):
+            net.large.weight.data[0, 0] += 1.0
+            assert alike(net, worker) is False
+        receive(worker, sender.changes(net.state_dict()))
+        arrived.append(alike(net, worker))
+    assert all(arrived[:request_number]) and all(arrived[20:]) and not sender.trusts_counters
+    assert arrived[1] or request_number != 1
+
+
 def test_frozen_weights_are_not_compared_until_torch_counts_a_change():
     net, sender = Net(), WeightSender(lambda name: name.startswith("large"))
     sender.changes(net.state_dict())
