@@ -1,19 +1,22 @@
 """Placement: predictions, choices, changes while a run goes on, weights to workers, and separate
 simulators.
 
-    python benchmarks/placement.py --json results.json
-    python benchmarks/placement.py --parts choice apart
+    python benchmarks/placement.py --json results.json     # about 35 minutes on two quiet cores
+    python benchmarks/placement.py --only weights apart    # some rows
 
-The workloads are runs of small networks in simulators that sleep (``SleepingPoints``), and are
-named so: a busy machine then matters less. Layouts of a workload are visited in turn within one
-run, several rounds, and medians of their turns are compared. Figures: the worst relative error of a
-prediction; the worst ratio of the chosen layout's seconds to those of the best one that was
-visited; the largest difference of a weight after learners changed from 1 to 2 to 1; the worst ratio
-over two phases of the best static layout's seconds to those of a run that follows its load; seconds
-of a change of 1 % of 80 MB of weights over those of all; time steps a second of eight slow
-environments in processes of their own over the best of the other layouts. Clusters are simulated
-from published costs, and marked so. It does not cover GPUs, several machines, real simulators, or
-how well a policy learns.
+The workloads of ``choice`` are runs of small networks in simulators that sleep
+(``SleepingPoints``), and are named so: a busy machine then matters less. Every layout of a workload
+is visited in turn within one run, several rounds, and medians of their turns are compared. The
+first two layouts give the costs; the other ones are predicted. ``predict`` does the same with two
+shipped recipes and their own simulators, which were not used to design the cost model. Figures: the
+worst relative error of a prediction; the worst ratio of the chosen layout's seconds to those of the
+best one; the largest difference of a weight after learners changed from 1 to 2 to 1; the worst
+ratio over two phases of the best static layout's seconds to those of a run that follows its load;
+changes of the layout under a constant load, and its rate over that of the layout by hand where
+nothing is to gain; seconds of a change of 1 % of 80 MB of weights over those of all; time steps a
+second of eight slow environments in processes of their own over the best of the other layouts.
+Clusters are simulated from published costs, and marked so. The end lists every row with its bar. It
+does not cover GPUs, several machines, or how well a policy learns.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ import argparse
 import sys
 import time
 from collections import defaultdict
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -34,12 +39,14 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 from benchmarks.figures import write  # noqa: E402
 from rlinf_core.plan.choose import Stage, choose, split, turn_seconds  # noqa: E402
-from rlinf_core.plan.conductor import Conductor, Turn  # noqa: E402
+from rlinf_core.plan.conductor import LEAST_S, Conductor, Turn  # noqa: E402
 from rlinf_core.plan.cost import Layout, expected  # noqa: E402
 from rlinf_core.recipes import load_recipe  # noqa: E402
+from rlinf_core.reports.curves import read_events  # noqa: E402
 from rlinf_core.rollouts.envs import VectorEnv  # noqa: E402
 from rlinf_core.specs.arrays import ActionSpec, ArraySpec, StationSpec  # noqa: E402
 from rlinf_core.trainer import train as training  # noqa: E402
+from sim_bridges.core.environments import stations  # noqa: E402
 from tests.algorithms.point import Points  # noqa: E402
 
 SLOW_S, FAST_S = 8e-3, 0.5e-3  # of one environment's time step
@@ -49,47 +56,55 @@ PICTURES = StationSpec(
     10.0,
     "push",
 )
+SMALL_PPO = ["algorithm.name=async_ppo", "algorithm.epochs=2", "algorithm.chunks=10"]
 NETWORKS = {
     "mlp": (
         "sim_sac",
         ["policy.hidden=[32, 32]", "algorithm.critic_hidden=[32, 32]", "algorithm.batch_size=64"],
     ),
-    "wide": (
-        "sim_sac",
-        [
-            "policy.hidden=[512, 512]",
-            "algorithm.critic_hidden=[512, 512]",
-            "algorithm.batch_size=256",
-        ],
-    ),
+    "cnn": ("sim_ppo", ["policy.hidden=[32, 32]", *SMALL_PPO]),
     "flow": (
         "sim_sac_flow",
         ["policy.hidden=[32, 32]", "algorithm.critic_hidden=[32, 32]", "algorithm.batch_size=64"],
     ),
-    "ppo": (
-        "sim_ppo",
-        [
-            "policy.hidden=[32, 32]",
-            "algorithm.name=async_ppo",
-            "algorithm.chunks=25",
-            "algorithm.epochs=4",
-        ],
+    "vla": ("sim_ppo", ["policy={{kind: smolvla, horizon: 2, checkpoint: {}}}", *SMALL_PPO]),
+    "language": ("sim_ppo", ["policy={{kind: qwen_vl, horizon: 1, checkpoint: {}}}", *SMALL_PPO]),
+}
+WITH_PICTURES = {"cnn": "", "vla": "smolvla", "language": "qwen_vl"}  # and their tiny checkpoint
+LAYOUTS = [  # all of four environments on two cores; in this order few processes start anew
+    Layout(workers, learners, pipelined)
+    for learners in (0, 2)
+    for workers, pipelined in (
+        (1, False),
+        (2, False),
+        (2, True),
+        (4, True),
+        (4, False),
+        (1, True),
+        (0, False),
+    )
+]
+UNSEEN = {  # two shipped recipes with their own simulators
+    "crossq": ("sim_crossq", ["simulation.environments=4", "simulation.start_steps=50"]),
+    "reach": (
+        "sim_async_ppo",
+        ["simulation.environments=8", "algorithm.chunks=32", "placement={auto: true}"],
     ),
 }
-LAYOUTS = [  # in this order few processes start anew
-    Layout(1),
-    Layout(2),
-    Layout(2, pipelined=True),
-    Layout(4, pipelined=True),
-    Layout(4),
-    Layout(1, pipelined=True),
-    Layout(0),
-]
 PUBLISHED = {
     "rollout": 59.9,
     "inference": 30.8,
     "actor": 95.7,
 }  # s: RLinf, toolkits/auto_placement/profiler.yaml
+
+
+ENDING = ExitStack()  # of the benchmark
+ENDLESS = [
+    "simulation.env_steps=1000000",
+    "simulation.evaluate_every=1000000000",
+    "simulation.evaluate_episodes=1",
+    "checkpoint.every_minutes=60.0",
+]
 
 
 class SleepingPoints(Points):
@@ -123,11 +138,11 @@ def pictures(recipe: Any, size: int) -> VectorEnv:
 class Sleeping:
     """Makes them; picklable for workers."""
 
-    def __init__(self, step_s: float) -> None:
-        self.step_s = step_s
+    def __init__(self, step_s: float, kind: type[SleepingPoints] = SleepingPoints) -> None:
+        self.step_s, self.kind = step_s, kind
 
     def __call__(self, recipe: Any, size: int) -> VectorEnv:
-        return SleepingPoints(size, self.step_s)
+        return self.kind(size, self.step_s)
 
 
 class Turning(Sleeping):
@@ -148,19 +163,29 @@ class Turning(Sleeping):
         return Env(size, self.before)
 
 
+@cache
+def tiny_checkpoint(kind: str) -> Path:
+    """A tiny checkpoint of a family, with random weights, until the benchmark ends."""
+    from rlinf_core.policies import tiny
+
+    folder = ENDING.enter_context(TemporaryDirectory())
+    return Path(tiny.write(kind, Path(folder) / "tiny", horizon=2 if kind == "smolvla" else 0))
+
+
 def recipe_of(network: str, *more: str) -> Any:
+    if network in UNSEEN:
+        name, keys = UNSEEN[network]
+        return load_recipe(name, [*ENDLESS, "placement={auto: true}", *keys, *more])
     name, keys = NETWORKS[network]
+    if kind := WITH_PICTURES.get(network):
+        keys = [key.format(tiny_checkpoint(kind)) if "{}" in key else key for key in keys]
     short = [
         "simulation.environments=4",
         "simulation.start_steps=50",
-        "simulation.env_steps=1000000",
-        "simulation.evaluate_every=1000000000",
-        "simulation.evaluate_episodes=1",
-        "checkpoint.every_minutes=60.0",
         "simulation.updates_per_step=0.2",
-        "placement=auto",
+        "placement={auto: true}",
     ]
-    return load_recipe(name, [*short, *keys, *more])
+    return load_recipe(name, [*ENDLESS, *short, *keys, *more])
 
 
 class Tour(Conductor):
@@ -194,6 +219,11 @@ class Tour(Conductor):
         if self.skip:
             self.skip -= 1
             return None
+        if not self.layout.workers:  # its turns are short
+            self.short = turn = self.short.joined(turn)
+            if turn.seconds < LEAST_S:
+                return None
+        self.short = Turn()
         self._measure(turn)
         self.seconds[self.layout].append(turn.seconds / turn.steps)
         self.counted += 1
@@ -209,15 +239,17 @@ class Tour(Conductor):
 
 
 def tour(network: str, step_s: float, layouts: list[Layout], rounds: int) -> Tour:
-    """Visit layouts in one run."""
+    """Visit layouts in one run; ``step_s`` 0 takes the recipe's own simulator."""
     Tour.layouts, Tour.rounds = layouts, rounds
+    kind = SleepingPictures if network in WITH_PICTURES else SleepingPoints
+    make = Sleeping(step_s, kind) if step_s else stations
     before, training.Conductor = training.Conductor, Tour
     try:
         with TemporaryDirectory() as folder:
             training.train(
                 recipe_of(network),
                 Path(folder),
-                Sleeping(step_s),
+                make,
                 on_progress=lambda run, entry: setattr(
                     run, "stopping", run.stopping or Tour.newest.done
                 ),
@@ -227,46 +259,88 @@ def tour(network: str, step_s: float, layouts: list[Layout], rounds: int) -> Tou
     return Tour.newest
 
 
-def choices(workloads: list[tuple[str, float]], rounds: int) -> dict[str, float]:
-    """Predictions and choices on workloads, against visits of every layout."""
-    worst_error = worst_ratio = 0.0
-    figures = {}
-    for network, step_s in workloads:
-        visited = tour(network, step_s, LAYOUTS, rounds)
-        rates = {layout: median(values) for layout, values in visited.seconds.items()}
-        costs, machine = visited.two_sizes, visited.machine
-        origin = LAYOUTS[0]
-        scale = rates[origin] / expected(costs, origin, machine).seconds  # one layout sets the unit
-        errors = {
-            layout: abs(scale * expected(costs, layout, machine).seconds / rate - 1)
-            for layout, rate in rates.items()
-        }
-        allowed = [layout for layout in rates]
-        chosen = choose(visited.recipe, costs, machine).layout
-        if (
-            chosen not in rates
-        ):  # one that was not visited: the nearest that was, by its expectation
-            chosen = min(allowed, key=lambda layout: expected(costs, layout, machine).seconds)
-        ratio = rates[chosen] / min(rates.values())
-        name = f"{network}_{'slow' if step_s == SLOW_S else 'fast'}"
-        figures |= {
-            f"{name}_prediction_error": max(errors.values()),
-            f"{name}_choice_ratio": ratio,
-            f"{name}_change_s": median(visited.changes),
-        }
+def judged(name: str, visited: Tour) -> dict[str, float]:
+    """Predictions and the choice of a workload, against visits of every layout."""
+    rates = {layout: median(values) for layout, values in visited.seconds.items()}
+    costs, machine = visited.two_sizes, visited.machine
+    origin = visited.layouts[0]
+    scale = rates[origin] / expected(costs, origin, machine).seconds  # one layout sets the unit
+    predicted = {layout: scale * expected(costs, layout, machine).seconds for layout in rates}
+    errors = {layout: abs(predicted[layout] / rate - 1) for layout, rate in rates.items()}
+    chosen = choose(visited.recipe, costs, machine).layout
+    if chosen not in rates:  # one that was not visited: the nearest that was, by its expectation
+        chosen = min(rates, key=lambda layout: predicted[layout])
+    ratio = rates[chosen] / min(rates.values())
+    worst = max(errors.values())
+    print(f"{name}: error {worst:.2f}, chosen {chosen}, ratio {ratio:.3f}", flush=True)
+    for layout, rate in sorted(rates.items(), key=lambda pair: pair[1]):
         print(
-            f"{name}: error {max(errors.values()):.2f}, chosen {chosen}, ratio {ratio:.3f}",
+            f"    {1e3 * rate:7.3f} ms a step, expected {1e3 * predicted[layout]:7.3f}  {layout}",
             flush=True,
         )
-        for layout, rate in sorted(rates.items(), key=lambda pair: pair[1]):
-            print(
-                f"    {1e3 * rate:7.3f} ms a step, expected "
-                f"{1e3 * scale * expected(costs, layout, machine).seconds:7.3f}"
-                f"  {layout}",
-                flush=True,
-            )
-        worst_error, worst_ratio = max(worst_error, max(errors.values())), max(worst_ratio, ratio)
-    return {"worst_prediction_error": worst_error, "worst_choice_ratio": worst_ratio, **figures}
+    return {
+        f"{name}_prediction_error": worst,
+        f"{name}_choice_ratio": ratio,
+        f"{name}_change_s": median(visited.changes),
+    }
+
+
+def worst(figures: dict[str, float], ending: str) -> float:
+    return max(value for name, value in figures.items() if name.endswith(ending))
+
+
+def choices(workloads: list[tuple[str, float]], rounds: int) -> dict[str, float]:
+    """The chosen layout of each workload over the best of an exhaustive search."""
+    figures: dict[str, float] = {}
+    for network, step_s in workloads:
+        name = f"{network}_{'slow' if step_s == SLOW_S else 'fast'}"
+        figures |= judged(name, tour(network, step_s, LAYOUTS, rounds))
+    return {
+        "worst_choice_ratio": worst(figures, "_choice_ratio"),
+        "worst_workload_prediction_error": worst(figures, "_prediction_error"),
+        **figures,
+    }
+
+
+def predictions(rounds: int) -> dict[str, float]:
+    """Two shipped recipes with their own simulators."""
+    figures: dict[str, float] = {}
+    for name in UNSEEN:
+        figures |= judged(name, tour(name, 0.0, LAYOUTS[:7], rounds))
+    return {"worst_prediction_error": worst(figures, "_prediction_error"), **figures}
+
+
+def rate_of(seconds: float, placement: str) -> tuple[float, int]:
+    """Time steps a second of a run in the second half of its time, and the changes of layout."""
+    steps: list[tuple[float, int]] = []
+
+    def on_progress(run: Any, entry: Any) -> None:
+        if run.updates:
+            steps.append((time.monotonic(), run.data.steps))
+            run.stopping = run.stopping or steps[-1][0] > steps[0][0] + seconds
+
+    with TemporaryDirectory() as folder:
+        recipe = recipe_of("mlp", f"placement={placement}")
+        training.train(recipe, Path(folder), Sleeping(FAST_S / 10), on_progress)
+        changes = sum(event.get("decision") == "change" for event in read_events(Path(folder)))
+    late = [row for row in steps if row[0] > steps[0][0] + seconds / 2]
+    return (late[-1][1] - late[0][1]) / (late[-1][0] - late[0][0]), changes
+
+
+def constant(seconds: float, rounds: int) -> dict[str, float]:
+    """A quick simulator and a small network: the layout by hand is one process."""
+    by_hand, chosen, changes = [], [], []
+    for _ in range(rounds):
+        by_hand.append(
+            rate_of(seconds, "{auto: true, fixed: [workers, learners, mode], workers: 0}")[0]
+        )
+        rate, count = rate_of(seconds, "{auto: true}")
+        chosen.append(rate)
+        changes.append(count)
+    return {
+        "constant_load_changes": max(changes),
+        "constant_load_ratio": median(chosen) / median(by_hand),
+    }
 
 
 def resized() -> dict[str, float]:
@@ -332,7 +406,12 @@ def turning(seconds: float, rounds: int) -> dict[str, float]:
         inside = [row for row in steps if begin <= row[0] <= begin + seconds]
         rate = (inside[-1][1] - inside[0][1]) / (inside[-1][0] - inside[0][0])
         ratios.append(best[step_s] * rate)
+    static = min(
+        median(phases[FAST_S][layout]) + median(phases[SLOW_S][layout]) for layout in layouts
+    )  # seconds of a time step of each phase
+    followed = sum(best[step_s] / ratio for step_s, ratio in zip(phases, ratios, strict=True))
     return {
+        "turning_over_static": static / followed,
         "turning_load_ratio": min(ratios),
         "turning_first_phase": ratios[0],
         "turning_second_phase": ratios[1],
@@ -498,15 +577,40 @@ def clusters() -> dict[str, float]:
     return figures
 
 
+ROWS = (  # figure, bar, whether the bar is a least one
+    ("worst_prediction_error", 0.1, False),
+    ("worst_choice_ratio", 1.05, False),
+    ("resize_weight_error", 1e-5, False),
+    ("turning_load_ratio", 0.95, True),
+    ("turning_over_static", 1.0, True),
+    ("constant_load_changes", 1, False),
+    ("constant_load_ratio", 0.98, True),
+    ("sync_seconds_ratio", 0.2, False),
+    ("apart_speedup", 1.5, True),
+    ("simulated_1024_over_collocated", 1.07, True),
+    ("simulated_1024_over_disaggregated", 1.07, True),
+    ("simulated_128_plan_s", 0.2, False),
+)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parts = ("clusters", "weights", "resize", "apart", "choice", "turning")
-    parser.add_argument("--parts", nargs="+", choices=parts, default=parts)
+    parts = (
+        "clusters",
+        "weights",
+        "resize",
+        "apart",
+        "constant",
+        "turning",
+        "predict",
+        "choice",
+    )
+    parser.add_argument("--only", nargs="+", choices=parts, default=parts)
     parser.add_argument("--rounds", type=int, default=2, help="visits of each layout")
     parser.add_argument(
-        "--phase", type=float, default=60.0, help="seconds of each half of the load that turns"
+        "--phase", type=float, default=120.0, help="seconds of each half of the load that turns"
     )
     parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS))
     parser.add_argument("--json", type=Path, help="write one flat object there")
@@ -518,16 +622,29 @@ def main() -> None:
         "weights": lambda: weights(3 * options.rounds + 1),
         "resize": resized,
         "apart": lambda: separate(options.rounds, 20),
-        "choice": lambda: choices(workloads, options.rounds),
+        "constant": lambda: constant(options.phase / 3, options.rounds),
         "turning": lambda: turning(options.phase, options.rounds),
+        "predict": lambda: predictions(options.rounds),
+        "choice": lambda: choices(workloads, options.rounds),
     }
     figures: dict[str, Any] = {}
-    for part in options.parts:
-        figures |= todo[part]()
-        if options.json:
-            write(options.json, figures)
+    with ENDING:
+        for part in options.only:
+            started_at = time.monotonic()
+            figures |= todo[part]()
+            print(f"{part}: {time.monotonic() - started_at:.0f} s", flush=True)
+            if options.json:
+                write(options.json, figures)
     for name, value in figures.items():
         print(f"{name:40}{value:10.4f}")
+    print()
+    for name, bar, least in ROWS:
+        if name not in figures:
+            print(f"{name:40}{'':10}  bar {bar:g}: not measured")
+            continue
+        met = figures[name] >= bar if least else figures[name] <= bar
+        print(f"{name:40}{figures[name]:10.4f}  bar {bar:g}: {'met' if met else 'NOT met'}")
+    print("collocated pi0 on a GPU: not measured; it needs one (tests/trainer/test_placed.py)")
 
 
 if __name__ == "__main__":
