@@ -23,6 +23,7 @@ from rlinf_core.core.renames import with_current_keys
 from rlinf_core.core.signals import end_with_parent
 from rlinf_core.launch.preflight import check_trainer
 from rlinf_core.recipes import Recipe, check_recipe, load_recipe, resolved
+from rlinf_core.recipes.placement import Placement
 from rlinf_core.recipes.sources import RECORDINGS, STATIONS, source_of
 from rlinf_core.recipes.station import simulated
 from rlinf_core.reports.curves import read_evaluations
@@ -55,11 +56,15 @@ def sweep_command(name: str, overrides: list[str], run_dir: Path, jobs: int) -> 
     runs = {
         run_dir / name_of(number, chosen, varied): chosen for number, chosen in enumerate(every)
     }
+    trained: dict[Path, tuple[str, ...]] = {}
     for run, chosen in runs.items():  # report all errors before the first run
-        _check(load_recipe(name, list(chosen)), run)
+        _check(recipe := load_recipe(name, list(chosen)), run)
+        # compared runs must have one layout, whatever the machine does meanwhile
+        is_free = recipe.placement == Placement()
+        trained[run] = (*chosen, "placement.auto=false") if is_free else chosen
     print(f"{len(runs)} runs in {run_dir}, {jobs} at a time")
     failed = []
-    with Progress(transient=True) as bar, closing(_trained(name, runs, jobs)) as ended:
+    with Progress(transient=True) as bar, closing(_trained(name, trained, jobs)) as ended:
         task = bar.add_task("runs", total=len(runs))
         for run, code in ended:
             if code:

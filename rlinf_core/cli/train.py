@@ -57,7 +57,7 @@ def _train(recipe: Recipe, run_dir: Path, report: bool, endless: bool, beginning
         from rlinf_core.trainer.train import train
 
     print(f"run: {run_dir}{_who_feeds(recipe, run_dir) if endless else ''}", flush=True)
-    stopped = False
+    stopped, advice = False, ""
     text = TextColumn("{task.description}", markup=False)
     with Progress(text, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()) as bar:
         task = bar.add_task("time steps", total=None)
@@ -65,9 +65,11 @@ def _train(recipe: Recipe, run_dir: Path, report: bool, endless: bool, beginning
         shown_text = ""
 
         def on_progress(run: Run, entry: dict[str, float] | None) -> None:
-            nonlocal reported_at, shown_text, stopped
+            nonlocal reported_at, shown_text, stopped, advice
             beginning.close()
             stopped = run.stopping
+            if entry and run.conductor:
+                advice = run.conductor.advice()
             if entry:
                 bar.console.print(_line(run.steps, entry), soft_wrap=True)
             words = _words(run) if endless else _simulated_words(run)
@@ -83,13 +85,15 @@ def _train(recipe: Recipe, run_dir: Path, report: bool, endless: bool, beginning
                 reported_at, shown_text = time.monotonic(), words
 
         steps.step("starting" + ", with demonstrations of the script" * _demonstrates(recipe))
-        last = train(recipe, run_dir, on_progress=on_progress)
+        last = train(recipe, run_dir, on_progress=on_progress, adapts=True)
     if stopped and not endless:
         print(f"stopped before its end; the same command with --out {run_dir} continues")
         return 130
     if last and report:
         with progress.Progress(TRAINING_REPORT_STEPS) as steps:
             print(write_training_report(recipe, run_dir, steps))
+    if advice:
+        print(advice)
     print(f"policies: {run_dir / 'policies'}{how_to_judge(recipe, run_dir)}")
     return 0
 

@@ -1,7 +1,8 @@
-"""Seconds of computing of this process, and of waiting for something else than a core."""
+"""Seconds of computing of this process, of waiting for something else than a core, and memory."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -18,12 +19,14 @@ class Usage:
         busy_s: on a core.
         idle_s: neither on a core nor in the queue for one: asleep, or waiting for a device or
             another process.
+        resident_bytes: host memory of the process at its end.
     """
 
     began: float = 0.0
     wall_s: float = 0.0
     busy_s: float = 0.0
     idle_s: float = 0.0
+    resident_bytes: float = 0.0
 
 
 @contextmanager
@@ -48,4 +51,21 @@ def _queued_s() -> float:
     """Return the seconds that this thread has waited for a core; 0 if they are not counted."""
     with suppress(OSError, ValueError, IndexError), open("/proc/thread-self/schedstat") as file:
         return int(file.read().split()[1]) * 1e-9
+    return 0.0
+
+
+def resident_bytes() -> float:
+    """Return the host memory of this process without shared pages [bytes]; 0 if unknown."""
+    with suppress(OSError, ValueError, IndexError), open("/proc/self/statm") as file:
+        _, resident, shared, *_ = (int(pages) for pages in file.read().split())
+        return float((resident - shared) * os.sysconf("SC_PAGE_SIZE"))
+    return 0.0
+
+
+def free_bytes() -> float:
+    """Return the host memory that new processes may use [bytes]; 0 if unknown."""
+    with suppress(OSError, ValueError, IndexError), open("/proc/meminfo") as file:
+        for line in file:
+            if line.startswith("MemAvailable:"):
+                return float(line.split()[1]) * 1024
     return 0.0

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations, product
 
 import numpy as np
@@ -30,6 +31,7 @@ class Choice:
         refused: reasons, with the layouts that they exclude.
         considered: number of layouts.
         from_measurements: whether every cost was measured.
+        one_process: expectation of the layout with all work in the trainer's process.
     """
 
     layout: Layout
@@ -39,6 +41,7 @@ class Choice:
     refused: dict[str, list[str]] = field(default_factory=dict)
     considered: int = 0
     from_measurements: bool = False
+    one_process: Expectation = Expectation(0.0)
 
     def lines(self) -> list[str]:
         """Return the choice as lines of text."""
@@ -55,6 +58,7 @@ class Choice:
             f"layout: {self.layout}",
             f"expected: {expectation.rate:.0f} time steps/s, {1e3 * expectation.seconds:.3g} ms "
             f"a turn ({parts}); {expectation.limit} bounds it",
+            f"why: {self.reason}",
             f"basis: {basis}; {self.considered} layouts compared",
         ]
         if self.runner_up and self.runner_up_expectation:
@@ -69,6 +73,22 @@ class Choice:
             for reason, layouts in self.refused.items()
         ]
         return lines
+
+    @property
+    def reason(self) -> str:
+        """What the layout gains over one process, and in which part of a turn."""
+        before, after = self.one_process, self.expectation
+        ratio = after.seconds / max(before.seconds, 1e-12)
+        if self.layout == replace(self.layout, workers=0, learners=0, pipelined=False):
+            return "further processes would cost more time than they save"
+        names = {"rollout": "rollouts", "learner": "updates"}
+        changes = [
+            f"{name} {1e3 * before.parts.get(part, 0.0):.3g} -> {1e3 * after.parts[part]:.3g} ms"
+            for part, name in names.items()
+        ]
+        if self.layout.pipelined:
+            changes.append("both at the same time")
+        return f"{ratio:.0%} of the seconds of one process: {', '.join(changes)}"
 
 
 def layout_of(recipe: Recipe) -> Layout:
@@ -141,6 +161,11 @@ def why_not_layout(recipe: Recipe, layout: Layout, machine: Machine, costs: Cost
         return f"{machine.cpus:g} CPUs carry at most {PER_CPU * machine.cpus:.0f} processes"
     if gpus > machine.gpus:
         return f"the machine has {machine.gpus} GPUs"
+    if processes * costs.resident_bytes > (machine.free_bytes or math.inf):
+        return (
+            f"{machine.free_bytes / 2**30:.1f} GiB of memory are free, less than the processes "
+            f"need with {costs.resident_bytes / 2**30:.1f} each"
+        )
     demands = ((LEARNER, layout.learner_gpus), (POLICY, layout.worker_gpus))
     for name, share_of_gpu in demands:
         need, room = (
@@ -248,6 +273,7 @@ def choose(
         refused,
         considered,
         costs.nodes.keys() <= costs.measured,
+        expected(costs, Layout(simulators=recipe.placement.simulators), machine),
     )
 
 

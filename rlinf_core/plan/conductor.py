@@ -6,22 +6,30 @@ import os
 import platform
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from rlinf_core.plan.choose import choose, layout_of
+from rlinf_core.core.usage import free_bytes
+from rlinf_core.plan.choose import Choice, choose, layout_of
 from rlinf_core.plan.cost import CPU, GPU, Layout, Machine, expected
-from rlinf_core.plan.graph import ENVIRONMENT, LEARNER, POLICY, WEIGHTS
+from rlinf_core.plan.graph import DATA, ENVIRONMENT, LEARNER, POLICY, WEIGHTS
 from rlinf_core.plan.measured import Measurements, Sample
 from rlinf_core.recipes import Recipe
+from rlinf_core.recipes.sources import may_choose, why_not_auto
 
-WINDOW = 3  # turns in a comparison, and consecutive turns that must favour a change
+WINDOW = 3  # turns in a comparison
+LEAST_S = 0.2  # shorter turns in the trainer's process are joined
 GAIN = 0.05  # relative reduction of a turn's seconds that a change must promise
+# sum of these reductions over consecutive turns, at least two, before a change
+EVIDENCE = 0.6
 KEEP = 0.02  # relative reduction that a change must achieve, or it is undone
 COST = 2.0  # seconds that a change must save in the rest of the run, per second of its own duration
-SHIFT = 1.4  # factor by which a turn's work must grow or shrink to count as another load
+SHIFT = 1.4  # factor by which the work of two turns must grow or shrink to count as another load
+# A run whose recipe sets no placement changes only for more than this.
+UNASKED_GAIN, UNASKED_S, UNASKED_TURNS = 0.3, 60.0, 20
+ADVISED_GAIN = 0.2  # relative reduction that is worth a line at the end of a run
 
 
 def this_machine() -> Machine:
@@ -30,12 +38,16 @@ def this_machine() -> Machine:
 
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     sizes = (torch.cuda.get_device_properties(index).total_memory for index in range(gpus))
-    return Machine(float(len(os.sched_getaffinity(0))), gpus, float(min(sizes, default=0)))
+    gpu_bytes = float(min(sizes, default=0))
+    return Machine(float(len(os.sched_getaffinity(0))), gpus, gpu_bytes, free_bytes())
 
 
 def machine_words(machine: Machine) -> str:
     """Return the machine as text, the key for reusing measurements."""
     return f"{platform.machine()}, {machine.cpus:g} CPUs, {machine.gpus} GPUs"
+
+
+Parts = list[tuple[float, float]]  # (busy, idle) seconds of each process
 
 
 @dataclass
@@ -47,9 +59,11 @@ class Turn:
         seconds: its duration, without evaluations.
         environment, policy: (busy, idle) core seconds of each player.
         learner: (busy, idle) core seconds of each learner process.
+        data: (busy, idle) core seconds of the trainer's process between rollouts and updates.
         call_s: seconds of calls to learners in other processes.
-        send_s, sent_bytes: of weights to workers.
+        send_s, sent_bytes: of weights and calls to workers.
         peak_bytes: largest GPU memory of the learner.
+        resident_bytes: largest host memory of a process.
     """
 
     steps: float = 0.0
@@ -57,10 +71,31 @@ class Turn:
     environment: list[tuple[float, float]] = field(default_factory=list)
     policy: list[tuple[float, float]] = field(default_factory=list)
     learner: list[tuple[float, float]] = field(default_factory=list)
+    data: list[tuple[float, float]] = field(default_factory=list)
     call_s: float = 0.0
     send_s: float = 0.0
     sent_bytes: float = 0.0
     peak_bytes: float = 0.0
+    resident_bytes: float = 0.0
+
+    def joined(self, other: Turn) -> Turn:
+        """Return two consecutive turns of the same layout as one."""
+        parts: dict[str, Any] = {
+            name: added(getattr(self, name), getattr(other, name))
+            for name in ("environment", "policy", "learner", "data")
+        }
+        sums = {
+            name: getattr(self, name) + getattr(other, name)
+            for name in ("steps", "seconds", "call_s", "send_s", "sent_bytes")
+        }
+        return replace(other, **parts, **sums)
+
+
+def added(before: Parts, parts: Parts) -> Parts:
+    """Return the sum of two measurements, process by process; either may be empty."""
+    longer, shorter = (before, parts) if len(before) > len(parts) else (parts, before)
+    filled = shorter + [(0.0, 0.0)] * (len(longer) - len(shorter))
+    return [(one[0] + two[0], one[1] + two[1]) for one, two in zip(longer, filled, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -71,18 +106,26 @@ class Trial:
     seconds: float
 
 
+def chosen_freely(recipe: Recipe, fixed: tuple[str, ...] = ()) -> Recipe:
+    """Return a recipe whose run may choose its layout, but for the keys that are ``fixed``."""
+    return recipe.but(placement=recipe.placement.but(auto=True, fixed=fixed))
+
+
 class Conductor:
     """Measures every turn and decides when the run changes its layout.
 
-    A change needs the same better layout in three consecutive turns, a gain of 5 %, and enough of
-    the run left to pay for itself twice. It is undone unless three turns are faster by 2 %, and is
-    not tried again under that load.
+    A change needs a better layout in at least two consecutive turns, whose gains sum up to 60 %,
+    and enough of the run left to pay for itself twice. It is undone unless three turns are faster
+    by 2 %, and is not tried again under that load. A run that ``adapts`` although its recipe sets
+    no placement begins in one process, and changes only for a gain of 30 % that saves a minute.
 
     Args:
-        recipe: the run's. Without ``placement.auto`` turns are measured, and nothing is changed.
+        recipe: the run's. With ``placement.auto`` false turns are measured, and nothing is
+            changed.
         folder: the run's folder, whose measurements are reused.
         note: receives every decision, for progress.jsonl.
         machine: this one by default.
+        adapts: whether a run whose recipe sets no placement may move to workers.
     """
 
     def __init__(
@@ -91,9 +134,13 @@ class Conductor:
         folder: Path,
         note: Callable[[dict[str, Any]], None],
         machine: Machine | None = None,
+        adapts: bool = False,
     ) -> None:
-        self.recipe, self.folder, self.note = recipe, folder, note
+        self.folder, self.note = folder, note
         self.machine = machine or this_machine()
+        on_cpu = not self.machine.gpus or recipe.device == "cpu"
+        self.is_unasked = adapts and on_cpu and may_choose(recipe)
+        self.recipe = chosen_freely(recipe, ("learners",)) if self.is_unasked else recipe
         self.measurements = Measurements(recipe, machine_words(self.machine))
         self.reused = self.measurements.load(folder)
         self.layout = layout_of(recipe)
@@ -102,14 +149,15 @@ class Conductor:
         # seconds and work per time step
         self.turns: deque[tuple[float, float]] = deque(maxlen=WINDOW)
         self.work = 0.0  # work per step at the last check of the load
-        self.favoured, self.streak, self.skip = self.layout, 0, 1
+        self.evidence, self.streak, self.skip = 0.0, 0, 1
+        self.counted, self.spent_s, self.short = 0, 0.0, Turn()
 
     def first(self) -> Layout:
         """Return the first layout."""
-        if not self.recipe.placement.auto:
+        if self.is_unasked or not self.recipe.placement.auto:
             return self.layout
         choice = choose(self.recipe, self.measurements.costs(), self.machine)
-        self.layout = self.favoured = choice.layout
+        self.layout = choice.layout
         reason = "measurements of this folder" if self.reused else "a first guess"
         runner_up = str(choice.runner_up) if choice.runner_up else ""
         self._note("chosen", reason, choice.expectation.rate, runner_up=runner_up)
@@ -127,6 +175,12 @@ class Conductor:
         if self.skip:  # the first turn after a change starts environments and compiles
             self.skip -= 1
             return None
+        if not self.layout.workers:
+            self.short = turn = self.short.joined(turn)
+            if turn.seconds < LEAST_S:
+                return None
+        self.short = Turn()
+        self.counted, self.spent_s = self.counted + 1, self.spent_s + turn.seconds
         work = self._measure(turn)
         if not self.recipe.placement.auto:
             return None
@@ -136,9 +190,30 @@ class Conductor:
         seconds = median(value for value, _ in self.turns)
         if self.trial is not None:
             return self._judge(self.trial, seconds)
-        if self._load_has_changed():
+        self._check_load()
+        if self.is_unasked and self.counted < UNASKED_TURNS:
             return None
         return self._better(seconds, steps_left)
+
+    def advice(self) -> str:
+        """Return a line about a layout that would have saved a minute; empty if there is none.
+
+        Only a run that measured its turns and could not choose itself gets advice.
+        """
+        if self.recipe.placement.auto and not self.is_unasked:
+            return ""
+        # how long several learners wait for each other is not measured
+        recipe = chosen_freely(self.recipe, ("learners",))
+        if not self.measurements.samples or why_not_auto(recipe):
+            return ""
+        choice = self._choice(recipe)
+        gain = self._gain(choice)
+        if choice.layout == self.layout or gain < ADVISED_GAIN or gain * self.spent_s < UNASKED_S:
+            return ""
+        return (
+            f"placement: {choice.layout}: expected {1 - gain:.0%} of the seconds of this run's "
+            "layout. --set placement=auto begins with it"
+        )
 
     def changed(self, layout: Layout, seconds: float) -> None:
         """Record a completed change of layout and its duration."""
@@ -148,9 +223,10 @@ class Conductor:
             if getattr(layout, name) != getattr(self.layout, name)
         ]
         self.measurements.add_switch("+".join(kinds) or "mode", seconds)
-        self.layout = self.favoured = layout
+        self.layout = layout
         self.turns.clear()
-        self.streak, self.skip = 0, 1
+        self.short = Turn()
+        self.evidence, self.streak, self.skip = 0.0, 0, 1
 
     def refuse(self, layout: Layout, reason: str) -> None:
         """Record that the run could not change to a layout; it is not tried again."""
@@ -170,11 +246,12 @@ class Conductor:
             (ENVIRONMENT, turn.environment),
             (POLICY, turn.policy),
             (LEARNER, turn.learner),
+            (DATA, turn.data),
         ):
             if not parts:
                 continue
             gpus = self.layout.learner_gpus if name == LEARNER else self.layout.worker_gpus
-            device = GPU if gpus and name != ENVIRONMENT else CPU
+            device = GPU if gpus and name in (POLICY, LEARNER) else CPU
             busy = sum(part[0] for part in parts) / turn.steps
             idle = sum(part[1] for part in parts) / len(parts) / turn.steps
             call = turn.call_s if name == LEARNER and self.layout.learners else -1.0
@@ -182,9 +259,11 @@ class Conductor:
             size = len(parts)
             if name == ENVIRONMENT and self.layout.simulators:
                 size = self.layout.simulators
-            self.measurements.add(name, size, device, Sample(busy, idle, call, 0.0, peak))
+            resident = turn.resident_bytes if name == ENVIRONMENT else 0.0
+            sample = Sample(busy, idle, call, 0.0, peak, resident)
+            self.measurements.add(name, size, device, sample)
             work += busy + idle * (1 if name == LEARNER else size)
-        if self.layout.workers:
+        if self.layout.workers and not self.layout.pipelined:  # else calls overlap with updates
             sample = Sample(0.0, 0.0, turn.send_s, turn.sent_bytes)
             self.measurements.add(WEIGHTS, self.layout.workers, CPU, sample)
         self.measurements.steps = turn.steps
@@ -210,48 +289,57 @@ class Conductor:
     def _work(self) -> float:
         return median(work for _, work in self.turns)
 
-    def _load_has_changed(self) -> bool:
-        works = [work for _, work in self.turns]
+    def _check_load(self) -> None:
+        """Discard old measurements if the newest two turns belong to another load."""
+        works = [work for _, work in self.turns][-2:]
         if not self.work:
             self.work = self._work()
-        if all(work > SHIFT * self.work for work in works) or all(
-            work * SHIFT < self.work for work in works
-        ):
-            ratio = self._work() / self.work
-            self.work, self.streak = self._work(), 0
-            layout = self.layout
-            sizes = {
-                ENVIRONMENT: max(layout.workers, 1),
-                POLICY: max(layout.workers, 1),
-                LEARNER: max(layout.learners, 1),
-                WEIGHTS: layout.workers,
-            }
-            self.measurements.forget(sizes)
-            self.refused.clear()
-            self._note("load changed", f"{ratio:.2f} times the work of a time step", 0.0)
-            return True
-        return False
+        if min(works) <= SHIFT * self.work and max(works) * SHIFT >= self.work:
+            return
+        ratio = works[-1] / self.work
+        self.work = works[-1]
+        layout = self.layout
+        sizes = {
+            ENVIRONMENT: max(layout.workers, 1),
+            POLICY: max(layout.workers, 1),
+            LEARNER: max(layout.learners, 1),
+            DATA: 1,
+            WEIGHTS: layout.workers,
+        }
+        self.measurements.forget(sizes)
+        self.refused.clear()
+        self.evidence, self.streak = 0.0, 0
+        self.turns.popleft()
+        self._note("load changed", f"{ratio:.2f} times the work of a time step", 0.0)
+
+    def _choice(self, recipe: Recipe) -> Choice:
+        return choose(recipe, self.measurements.costs(), self.machine, tuple(self.refused))
+
+    def _gain(self, choice: Choice) -> float:
+        """Return the expected relative reduction of a turn's seconds."""
+        present = expected(self.measurements.costs(), self.layout, self.machine)
+        return 1.0 - choice.expectation.seconds / present.seconds
 
     def _better(self, seconds: float, steps_left: float) -> Layout | None:
-        """Return a layout that has promised enough in three consecutive turns, or None."""
-        costs = self.measurements.costs()
-        choice = choose(self.recipe, costs, self.machine, tuple(self.refused))
-        present = expected(costs, self.layout, self.machine)
-        gain = 1.0 - choice.expectation.seconds / present.seconds
+        """Return a layout once consecutive turns are enough evidence for it, or None."""
+        choice = self._choice(self.recipe)
+        gain = self._gain(choice)
         saved = gain * seconds * steps_left
         worth = gain > GAIN and saved > COST * self.measurements.switch_s()
+        if self.is_unasked:
+            worth = worth and gain > UNASKED_GAIN and saved > UNASKED_S
         if choice.layout == self.layout or not worth:
-            self.streak = 0
+            self.evidence, self.streak = 0.0, 0
             return None
-        self.streak = self.streak + 1 if choice.layout == self.favoured else 1
-        self.favoured = choice.layout
-        if self.streak < WINDOW:
+        self.evidence, self.streak = self.evidence + gain, self.streak + 1
+        if self.streak < 2 or self.evidence < EVIDENCE:
             return None
         self.trial = Trial(self.layout, seconds)
         self._note(
             "change",
-            f"{gain:.0%} less seconds a turn are expected, {saved:.0f} s in what is left",
-            present.seconds / choice.expectation.seconds / seconds,
+            f"{gain:.0%} less seconds a turn are expected, {saved:.0f} s in what is left"
+            + (". placement.auto=false keeps one process" if self.is_unasked else ""),
+            1.0 / (1.0 - gain) / seconds,
             1 / seconds,
             to=str(choice.layout),
         )

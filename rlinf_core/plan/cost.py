@@ -3,7 +3,8 @@
 All processes of a machine share the work on its cores. Waiting (a sleeping or remote simulator) is
 not shared: the number of processes divides it. So two numbers per node say how it scales. A third
 one, ``fixed_s``, does not divide at all: a policy takes nearly as long for four observations as for
-eight.
+eight. Pipelined processes share the cores in equal parts, as Linux schedules them: a process that
+sleeps a part of the time leaves the rest of its part to the others.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rlinf_core.plan.graph import ENVIRONMENT, LEARNER, POLICY, WEIGHTS
+from rlinf_core.plan.graph import DATA, ENVIRONMENT, LEARNER, POLICY, WEIGHTS
 
 GPU, CPU = "gpu", "cpu"
+CONTENDED = 0.02  # relative loss to shared cores above which they bound a turn
 
 
 @dataclass(frozen=True)
@@ -24,11 +26,13 @@ class Machine:
         cpus: cores.
         gpus: devices.
         gpu_bytes: memory of each device [bytes]; 0 if unknown.
+        free_bytes: host memory for new processes [bytes]; 0 if unknown.
     """
 
     cpus: float
     gpus: int = 0
     gpu_bytes: float = 0.0
+    free_bytes: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -114,6 +118,7 @@ class Costs:
         steps: time steps of a turn, over all environments.
         measured: names of measured nodes; the others are guesses.
         switch_s: seconds for one GPU to change hands between rollout and learner, there and back.
+        resident_bytes: host memory of the largest process [bytes]; 0 if unknown.
         stages: groups of environments that alternate, if simulators are separate processes.
     """
 
@@ -121,6 +126,7 @@ class Costs:
     steps: float = 1.0
     measured: frozenset[str] = frozenset()
     switch_s: float = 0.0
+    resident_bytes: float = 0.0
     stages: int = 2
 
     def node(self, name: str) -> NodeCost:
@@ -134,7 +140,7 @@ class Expectation:
 
     Attributes:
         seconds: duration of the turn.
-        parts: seconds of rollout, learner, weights and switching, by name.
+        parts: seconds of rollout, learner, data, weights and switching, by name.
         limit: the bottleneck of the turn, in words.
         rate: time steps per second.
     """
@@ -145,6 +151,38 @@ class Expectation:
     rate: float = 0.0
 
 
+def overlapped(
+    players: int, play: tuple[float, float], learners: int, learn: tuple[float, float], cores: float
+) -> float:
+    """Return the seconds until rollout and updates, which begin together, have both ended.
+
+    Cores are shared in equal parts. What a process does not need of its part goes to the others
+    (max-min fairness). When one side has ended, the other one continues alone.
+
+    Args:
+        players, learners: processes of each side.
+        play, learn: (busy, idle) seconds of each of their processes.
+        cores: of the machine.
+    """
+    sides = ((players, *play), (learners, *learn))
+    separate = [max(busy + idle, count * busy / cores) for count, busy, idle in sides]
+    needs = [busy / max(busy + idle, 1e-12) for _, busy, idle in sides]
+    small = needs.index(min(needs))
+    share = (cores - sides[small][0] * needs[small]) / sides[1 - small][0]
+    if share < needs[small]:
+        share = cores / (players + learners)
+    together = [
+        busy / share if share < need else busy + idle
+        for (_, busy, idle), need in zip(sides, needs, strict=True)
+    ]
+    first = min(together)
+    rests = [
+        (1.0 - first / max(seconds, 1e-12)) * after
+        for seconds, after in zip(together, separate, strict=True)
+    ]
+    return first + max(rests)
+
+
 def expected(costs: Costs, layout: Layout, machine: Machine) -> Expectation:
     """Return the expected seconds of one turn in a layout."""
     workers, learners = max(layout.workers, 1), max(layout.learners, 1)
@@ -152,20 +190,23 @@ def expected(costs: Costs, layout: Layout, machine: Machine) -> Expectation:
     learner, weights = costs.node(LEARNER), costs.node(WEIGHTS)
     acts_on_gpu, learns_on_gpu = layout.worker_gpus > 0, layout.learner_gpus > 0
     acting = policy.seconds(workers, acts_on_gpu)
+    players = max(workers, layout.simulators)
+    rollout_load = environment.load_s(players) + policy.load_s(workers, acts_on_gpu)
     if layout.simulators:
         stepping = environment.seconds(layout.simulators)
-        rollout_load = environment.load_s(layout.simulators) + policy.load_s(workers, acts_on_gpu)
         longest = max(stepping, acting)
         rollout = (
             longest + (stepping + acting - longest) / costs.stages
         )  # the first stage fills the pipeline
     else:
-        rollout_load = environment.load_s(workers) + policy.load_s(workers, acts_on_gpu)
         rollout = environment.seconds(workers) + acting
+    busy = rollout_load / players
+    play = busy, max(0.0, rollout - busy)
     rollout = max(rollout, rollout_load / machine.cpus)
-    learn_load = learner.load_s(learners, learns_on_gpu)
-    learn = max(learner.seconds(learners, learns_on_gpu), learn_load / machine.cpus)
+    load = learner.load_s(learners, learns_on_gpu)
+    learn = max(learner.seconds(learners, learns_on_gpu), load / machine.cpus)
     learn += learner.call_s if layout.learners else 0.0
+    data = costs.node(DATA).seconds(1)
     send = weights.fixed_s + weights.busy_s * workers if layout.workers else 0.0
     shares = (
         layout.worker_gpus * layout.workers + layout.learner_gpus * layout.learners
@@ -173,12 +214,27 @@ def expected(costs: Costs, layout: Layout, machine: Machine) -> Expectation:
         > 0
     )
     switch = costs.switch_s if shares else 0.0
-    parts = {"rollout": rollout, "learner": learn, "weights": send, "switch": switch}
+    parts = {
+        "rollout": rollout,
+        "learner": learn,
+        "data": data,
+        "weights": send,
+        "switch": switch,
+    }
     if layout.pipelined:
-        cores = (rollout_load + learn_load) / machine.cpus
-        longest = max(rollout, learn, cores)
-        limit = {rollout: "the rollout", learn: "the learner", cores: "the cores"}[longest]
-        total = longest + send
+        update = load / learners + costs.node(DATA).load_s(1)
+        rest = max(0.0, learner.seconds(learners, learns_on_gpu) - load / learners)
+        rest += data - costs.node(DATA).load_s(1) + (learner.call_s if layout.learners else 0.0)
+        both = overlapped(players, play, learners, (update, rest), machine.cpus)
+        separate = max(rollout, learn + data)
+        limit = (
+            "the cores"
+            if both > separate * (1 + CONTENDED)
+            else "the rollout"
+            if rollout >= learn + data
+            else "the learner"
+        )
+        total = both + send
     else:
-        total, limit = rollout + learn + send + switch, "the sum of rollout and learner"
+        total, limit = rollout + learn + data + send + switch, "the sum of rollout and learner"
     return Expectation(total, parts, limit, costs.steps / total if total > 0 else 0.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cached_property
 
 from rlinf_core.algorithms.common.settings import DEMONSTRATIONS, ROLLOUTS
 from rlinf_core.recipes import Recipe
@@ -41,6 +42,8 @@ class Edge:
         carries: description of the data.
         capacity: items that may wait; infinite without a limit.
         staleness: updates by which the policy behind an item may be older than the newest.
+        inner: whether items pass within a rollout, at each time step or conversation. The nodes at
+            both ends then run as one unit.
     """
 
     source: str
@@ -48,6 +51,7 @@ class Edge:
     carries: str
     capacity: float
     staleness: float = math.inf
+    inner: bool = False
 
 
 @dataclass(frozen=True)
@@ -61,89 +65,111 @@ class Graph:
         """Return the edges that end in a node."""
         return tuple(edge for edge in self.edges if edge.target == name)
 
+    @cached_property
+    def units(self) -> tuple[tuple[str, ...], ...]:
+        """Names of the nodes that run as one unit, since inner edges join them."""
+        joined = {node.name: {node.name} for node in self.nodes}
+        for edge in self.edges:
+            if edge.inner:
+                unit = joined[edge.source] | joined[edge.target]
+                joined |= dict.fromkeys(unit, unit)
+        names = [node.name for node in self.nodes]
+        return tuple(dict.fromkeys(tuple(sorted(joined[name], key=names.index)) for name in names))
+
+    @cached_property
+    def _needs(self) -> dict[str, frozenset[tuple[str, str]]]:
+        """(source, target) of the inputs of each unit from other units, by its first node."""
+        ends = {
+            unit: {
+                (edge.source, edge.target)
+                for name in unit
+                for edge in self.inputs(name)
+                if not edge.inner
+            }
+            for unit in self.units
+        }
+        return {unit[0]: frozenset(edges) for unit, edges in ends.items()}
+
     def ready(self, filled: Collection[tuple[str, str]]) -> list[str]:
-        """Return the names of nodes whose inputs are all filled.
+        """Return the units that can run, by their first node, consumers before their producers.
+
+        A unit can run if every input from another unit holds an item. One without inputs never
+        can: recordings are read before the first turn.
 
         Args:
             filled: (source, target) of the edges that hold an item.
         """
         return [
-            node.name
-            for node in self.nodes
-            if all((edge.source, edge.target) in filled for edge in self.inputs(node.name))
+            name
+            for name, edges in reversed(self._needs.items())
+            if edges and edges.issubset(filled)
         ]
 
 
 def graph_of(recipe: Recipe) -> Graph:
     """Return the graph of a recipe's run."""
     kind, placement, algorithm = source_of(recipe), recipe.placement, recipe.algorithm
+    on_policy = algorithm.learns_from == ROLLOUTS
+    stale = algorithm.staleness if on_policy else math.inf
+    turns = 2.0 if placement.mode == "pipelined" else 1.0
+    room = turns if on_policy else float(recipe.replay.capacity)
+    data = Node(
+        DATA,
+        "keeps rollouts until the learner uses them"
+        if on_policy
+        else "keeps the replay and draws batches",
+        "shards" if placement.replay_shards else "trainer",
+    )
     learner = Node(
         LEARNER,
         f"{algorithm.name} updates the weights",
         "learners" if placement.learners else "trainer",
     )
     weights = Node(WEIGHTS, "sends changed weights to the acting policies", "trainer")
-    data = Node(
-        DATA,
-        "keeps rollouts until the learner uses them"
-        if algorithm.learns_from == ROLLOUTS
-        else "keeps the replay and draws batches",
-        "shards" if placement.replay_shards else "trainer",
+    evaluation = Node(
+        EVALUATION, f"plays {recipe.simulation.evaluate_episodes} held-out episodes", "trainer"
     )
-    stale = algorithm.staleness if algorithm.learns_from == ROLLOUTS else math.inf
-    turns = 2.0 if placement.mode == "pipelined" else 1.0
-    experience = turns if algorithm.learns_from == ROLLOUTS else float(recipe.replay.capacity)
-    edges = [Edge(DATA, LEARNER, "batches", 1, stale)]
+    learning = [data, learner]
+    edges = [Edge(DATA, LEARNER, "batches", 1, stale), Edge(LEARNER, WEIGHTS, "weights", 1)]
+    judged = [Edge(LEARNER, EVALUATION, "policy", 1, 0)]
     if kind == RECORDINGS or (kind == SIMULATORS and algorithm.learns_from == DEMONSTRATIONS):
-        nodes = [data, learner]
-    elif kind == STATIONS:
-        nodes = [
-            Node(
-                STATION,
-                "plays at its control rate and records episodes",
-                "station",
-                fixed_rate=True,
-            ),
-            data,
-            learner,
-            weights,
-        ]
-        edges += [
-            Edge(STATION, DATA, "episodes", experience, float(recipe.online.max_staleness)),
-            Edge(LEARNER, WEIGHTS, "weights", 1),
-            Edge(WEIGHTS, STATION, "policy files", math.inf, math.inf),
-        ]
-    else:
-        process = "workers" if placement.workers else "trainer"
-        away = "simulators" if placement.simulators else process
-        nodes = [
-            Node(ENVIRONMENT, f"steps {recipe.simulation.environments} environments", away),
-            Node(POLICY, "acts on observations", process),
-            data,
-            learner,
-            weights,
-        ]
-        edges += [
-            Edge(ENVIRONMENT, POLICY, "observations", 1, 0),
-            Edge(POLICY, ENVIRONMENT, "actions", 1, 0),
-            Edge(ENVIRONMENT, DATA, "experience", experience, turns - 1 if turns > 1 else stale),
-            Edge(LEARNER, WEIGHTS, "weights", 1),
-            Edge(WEIGHTS, POLICY, "changed weights", 1, turns - 1),
-        ]
-        if kind == CONVERSATIONS:
-            nodes.insert(2, Node(REWARD, "scores conversations", "trainer"))
-            edges = [edge for edge in edges if (edge.source, edge.target) != (ENVIRONMENT, DATA)]
-            edges += [
-                Edge(ENVIRONMENT, REWARD, "conversations", 1),
-                Edge(REWARD, DATA, "experience", experience, stale),
-            ]
-    if kind in (SIMULATORS, CONVERSATIONS) or (kind == RECORDINGS and simulated(recipe)):
-        nodes.append(
-            Node(
-                EVALUATION,
-                f"plays {recipe.simulation.evaluate_episodes} held-out episodes",
-                "trainer",
-            )
+        if kind == SIMULATORS or simulated(recipe):
+            return Graph((*learning, evaluation), (edges[0], *judged))
+        return Graph((*learning, weights), tuple(edges))
+    if kind == STATIONS or recipe.learns_from_feedback:
+        station = Node(
+            STATION,
+            "plays at its control rate and records episodes"
+            if kind == STATIONS
+            else "serves completions to clients and stores their feedback",
+            "station" if kind == STATIONS else "trainer",
+            fixed_rate=True,
         )
-        edges.append(Edge(LEARNER, EVALUATION, "policy", 1, 0))
-    return Graph(tuple(nodes), tuple(edges))
+        edges += [
+            Edge(STATION, DATA, "episodes", room, float(recipe.online.max_staleness)),
+            Edge(WEIGHTS, STATION, "policy files", math.inf),
+        ]
+        if kind == STATIONS:
+            return Graph((station, *learning, weights), tuple(edges))
+        return Graph((station, *learning, weights, evaluation), (*edges, *judged))
+    process = "workers" if placement.workers else "trainer"
+    acting = [
+        Node(
+            ENVIRONMENT,
+            f"steps {recipe.simulation.environments} environments",
+            "simulators" if placement.simulators else process,
+        ),
+        Node(POLICY, "acts on observations", process),
+    ]
+    edges += [
+        Edge(ENVIRONMENT, POLICY, "observations", 1, 0, inner=True),
+        Edge(POLICY, ENVIRONMENT, "actions", 1, 0, inner=True),
+        Edge(WEIGHTS, POLICY, "changed weights", 1, turns - 1),
+    ]
+    maker = ENVIRONMENT
+    if kind == CONVERSATIONS:
+        maker = REWARD
+        acting.append(Node(REWARD, "scores conversations", "trainer"))
+        edges.append(Edge(ENVIRONMENT, REWARD, "conversations", 1, inner=True))
+    edges.append(Edge(maker, DATA, "experience", room, turns - 1 if turns > 1 else stale))
+    return Graph((*acting, *learning, weights, evaluation), (*edges, *judged))

@@ -15,7 +15,7 @@ import numpy as np
 from rlinf_core.algorithms.common.settings import ROLLOUTS
 from rlinf_core.core.atomic_io import write_atomically
 from rlinf_core.plan.cost import CPU, GPU, Costs, NodeCost
-from rlinf_core.plan.graph import ENVIRONMENT, LEARNER, POLICY, WEIGHTS
+from rlinf_core.plan.graph import DATA, ENVIRONMENT, LEARNER, POLICY, WEIGHTS
 from rlinf_core.recipes import Recipe
 
 FILE = "measured.json"
@@ -25,14 +25,16 @@ FIXED = {
     ENVIRONMENT: 0.0,
     POLICY: 0.6,
     LEARNER: 0.0,
+    DATA: 0.0,
 }  # part that does not divide, while one size alone was measured
-UPDATE_S = 2e-3  # extra seconds per gradient step of several learners, until measured
+UPDATE_S = 6e-3  # extra seconds per gradient step of several learners, until measured
 # seconds of a call to another process, for an update or a turn's weights, until measured
 CALL_S = 2e-3
 GUESS_S = {
     ENVIRONMENT: 1.0e-3,
     POLICY: 0.3e-3,
     LEARNER: 0.7e-3,
+    DATA: 0.05e-3,
 }  # a time step, of a small network and simulator
 LARGE = 30.0  # factor on the guesses for policy and learner if the network is large
 GPU_SPEED = 8.0  # speed-up of policy and learner over one core, until measured
@@ -47,7 +49,8 @@ class Sample:
         idle_s: mean waiting seconds of a process per time step.
         call_s: seconds per turn of calls into other processes; negative without any.
         sent_bytes: bytes that left the node in the turn.
-        peak_bytes: largest memory of a process.
+        peak_bytes: largest GPU memory of a process.
+        resident_bytes: largest host memory of a process.
     """
 
     busy_s: float
@@ -55,6 +58,7 @@ class Sample:
     call_s: float = 0.0
     sent_bytes: float = 0.0
     peak_bytes: float = 0.0
+    resident_bytes: float = 0.0
 
 
 Key = tuple[str, int, str]
@@ -108,17 +112,33 @@ class Measurements:
 
     def costs(self) -> Costs:
         """Return the costs of a turn."""
-        nodes = {name: self._node(name) for name in (ENVIRONMENT, POLICY, LEARNER)}
-        sent = [
-            sample
-            for (name, _, _), samples in self.samples.items()
-            if name == WEIGHTS
-            for sample in samples
-        ]
-        seconds = median(sample.call_s for sample in sent) if sent else CALL_S
-        nodes[WEIGHTS] = NodeCost(fixed_s=seconds)
+        nodes = {name: self._node(name) for name in (ENVIRONMENT, POLICY, LEARNER, DATA)}
+        nodes[WEIGHTS] = self._sending()
         names = {name for name, _, _ in self.samples}
-        return Costs(nodes, self.steps, frozenset(names | {WEIGHTS}))
+        resident = max(
+            (sample.resident_bytes for samples in self.samples.values() for sample in samples),
+            default=0.0,
+        )
+        return Costs(
+            nodes, self.steps, frozenset(names | {WEIGHTS}), resident_bytes=float(resident)
+        )
+
+    def _sending(self) -> NodeCost:
+        """Return the cost of calls to rollout workers: a part for all, and one for each."""
+        by_size = {
+            size: median(sample.call_s for sample in samples)
+            for (name, size, _), samples in self.samples.items()
+            if name == WEIGHTS
+        }
+        if not by_size:
+            return NodeCost(fixed_s=CALL_S)
+        sizes = np.array(sorted(by_size), float)
+        seconds = np.array([by_size[int(size)] for size in sizes])
+        if len(sizes) > 1:
+            slope, fixed = np.polyfit(sizes, seconds, 1)
+            if slope >= 0 and fixed >= 0:
+                return NodeCost(busy_s=float(slope), fixed_s=float(fixed))
+        return NodeCost(fixed_s=float(seconds.mean()))
 
     def _node(self, name: str) -> NodeCost:
         by_size = {
@@ -159,7 +179,7 @@ class Measurements:
                 if (sizes > 1).any()
                 else self._steps() * UPDATE_S / self.steps
             )
-        speed = GPU_SPEED if name != ENVIRONMENT else 0.0
+        speed = GPU_SPEED if name in (POLICY, LEARNER) else 0.0
         if on_gpu and not by_size:
             total, fixed, wait = wait * speed, 0.0, 0.0  # the process waits for its device
         scale = self.steps
@@ -191,10 +211,9 @@ class Measurements:
         return 1.0 if self.recipe.algorithm.learns_from == ROLLOUTS else self._steps()
 
     def _guess(self, name: str) -> NodeCost:
-        seconds = (
-            self.steps * GUESS_S[name] * (1.0 if self._is_small or name == ENVIRONMENT else LARGE)
-        )
-        speed = 0.0 if name == ENVIRONMENT else GPU_SPEED
+        is_large = not self._is_small and name in (POLICY, LEARNER)
+        seconds = self.steps * GUESS_S[name] * (LARGE if is_large else 1.0)
+        speed = GPU_SPEED if name in (POLICY, LEARNER) else 0.0
         fixed = FIXED[name] * seconds
         return NodeCost(
             seconds - fixed,

@@ -23,10 +23,12 @@ class Placement(Settings):
     ``placement: auto`` is short for ``placement: {auto: true}``.
     """
 
-    auto: bool = Field(
-        False,
-        description="choose workers, learners and mode from measurements, and change them "
-        "during the run. Values that the recipe sets stay",
+    auto: bool | None = Field(
+        None,
+        description="`true` chooses workers, learners and mode from measurements and changes them "
+        "during the run; values that the recipe sets stay. `false` keeps the layout. Empty keeps "
+        "it too, but a run in simulators without any key of placement moves to workers if that "
+        "saves 30 % of a turn and a minute of the run",
     )
     fixed: tuple[Literal["workers", "learners", "mode"], ...] = Field(
         (),

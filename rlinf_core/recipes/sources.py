@@ -5,6 +5,7 @@ All checks run without torch, before anything is made.
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 from rlinf_core.agentic.tasks import text_task
@@ -19,6 +20,7 @@ from rlinf_core.algorithms.common.settings import (
 from rlinf_core.core.errors import RecipeError, nearest
 from rlinf_core.core.paths import expanded
 from rlinf_core.policies import shipped_kind
+from rlinf_core.recipes.placement import Placement
 from rlinf_core.recipes.schema import Online, Randomise, Recipe
 from sim_bridges.core.interface import batched
 
@@ -147,8 +149,8 @@ def check_source(recipe: Recipe) -> None:
             f"rollouts, got "
             f"{workers}"
         )
-    if recipe.placement.auto:
-        _check_auto(recipe, source)
+    if recipe.placement.auto and (reason := why_not_auto(recipe)):
+        raise RecipeError(f"placement.auto: {reason}")
     if recipe.placement.simulators and source != SIMULATORS:
         raise RecipeError(
             f"placement.simulators: expected 0 on {source}, which steps no environments, got "
@@ -208,24 +210,36 @@ def check_source(recipe: Recipe) -> None:
         )
 
 
-def _check_auto(recipe: Recipe, source: str) -> None:
-    """Check ``placement.auto``: only simulators of one robot have measured turns and layouts."""
+def why_not_auto(recipe: Recipe) -> str:
+    """Return the reason why a run cannot choose its layout, or "".
+
+    Only simulators of one robot have measured turns and several layouts.
+    """
     unfit = {
         "embodiments": recipe.embodiments,
         "world.run": recipe.world.run,
         "world.share": recipe.world.share,
     }
     if conflict := next((key for key, value in unfit.items() if value), ""):
-        raise RecipeError(
-            f"placement.auto: expected false with {conflict}, which runs in the trainer's process, "
-            f"got true"
-        )
+        return f"expected false with {conflict}, which runs in the trainer's process, got true"
+    source = source_of(recipe)
     if source != SIMULATORS or recipe.algorithm.learns_from == DEMONSTRATIONS:
-        raise RecipeError(
-            f"placement.auto: expected false for {recipe.algorithm.name} on {source}, where "
-            "alternating rollouts and updates are not measured, got true. Set placement.learners "
-            "yourself"
+        return (
+            f"expected false for {recipe.algorithm.name} on {source}, where alternating rollouts "
+            "and updates are not measured, got true. Set placement.learners yourself"
         )
+    return ""
+
+
+def may_choose(recipe: Recipe) -> bool:
+    """Return whether a run whose recipe sets no placement may change its layout by itself.
+
+    An engine or environments that exist once in a process cannot be divided among workers.
+    """
+    divisible = not getattr(recipe.policy, "engine", "")
+    divisible = divisible and recipe.env.partition(":")[0] not in batched()
+    installed = find_spec("ray") is not None
+    return recipe.placement == Placement() and installed and divisible and not why_not_auto(recipe)
 
 
 def _check_simulators(recipe: Recipe) -> None:

@@ -1,5 +1,5 @@
-"""A training run: a source brings experience, a learner updates the policy, and one loop schedules
-both.
+"""A training run: a source brings experience, a learner updates the policy, and one loop runs the
+nodes of the run's graph whose inputs are filled.
 
 The run folder holds recipe.yaml, progress.jsonl (one line for each evaluation), tensorboard/,
 policies/ and checkpoints/. Runs with recorded episodes also have inbox/, refused/ and
@@ -29,11 +29,21 @@ from rlinf_core.algorithms.common.settings import (
     DemonstrationSettings,
     offline,
 )
-from rlinf_core.core.errors import RecipeError
-from rlinf_core.core.usage import Usage, measured
+from rlinf_core.core.errors import RecipeError, RlinfError
+from rlinf_core.core.usage import Usage, measured, resident_bytes
 from rlinf_core.plan.choose import with_layout
-from rlinf_core.plan.conductor import Conductor, Turn
+from rlinf_core.plan.conductor import Conductor, Parts, Turn, added
 from rlinf_core.plan.cost import Layout
+from rlinf_core.plan.graph import (
+    DATA,
+    ENVIRONMENT,
+    EVALUATION,
+    LEARNER,
+    POLICY,
+    STATION,
+    WEIGHTS,
+    graph_of,
+)
 from rlinf_core.policies import make_policy, policy_kind
 from rlinf_core.policies.base import NetworkPolicy
 from rlinf_core.policies.normalization import Normalisation
@@ -52,12 +62,12 @@ from rlinf_core.recipes.sources import begun_from
 from rlinf_core.recipes.station import longest_episode
 from rlinf_core.reports.evaluations import Outcome, evaluation
 from rlinf_core.rollouts.evaluate import EpisodeResult
-from rlinf_core.rollouts.types import Source, Trajectory
+from rlinf_core.rollouts.types import Experience, Source, Trajectory
 from rlinf_core.specs.arrays import StationSpec, TextSpec
 from rlinf_core.trainer import checkpoint
 from rlinf_core.trainer.data import data_for
 from rlinf_core.trainer.distributed.group import LearnerGroup
-from rlinf_core.trainer.distributed.ray_cluster import NoRoomError, cpus_for
+from rlinf_core.trainer.distributed.ray_cluster import NoRoomError, connect, cpus_for
 from rlinf_core.trainer.governor import governor_for
 from rlinf_core.trainer.policy_flush import PolicyFlush
 from rlinf_core.trainer.prefetch import prefetch_for
@@ -65,14 +75,6 @@ from rlinf_core.trainer.progress import WRITE_S, Clock, Disk, Progress
 from rlinf_core.trainer.sources.recordings import Intake, check_shown, read_recordings
 from rlinf_core.trainer.sources.simulators import Simulators
 from rlinf_core.trainer.trace import write_spans
-
-Parts = list[tuple[float, float]]  # (busy, idle) seconds of each process
-
-
-def added(before: Parts, parts: Parts) -> Parts:
-    """Return the sum of two measurements, process by process."""
-    pairs = zip(before or [(0.0, 0.0)] * len(parts), parts, strict=True)
-    return [(one[0] + two[0], one[1] + two[1]) for one, two in pairs]
 
 
 def usage_of(learner: Learner, usage: Usage) -> tuple[Parts, float]:
@@ -235,7 +237,19 @@ class Run:
         )  # seconds: of earlier starts of the run
         self.evaluator: Evaluator | None = None
         self.conductor: Conductor | None = None
-        self.turn, self.turn_began = Turn(), 0.0
+        self.turn, self.turn_began, self.first_bytes = Turn(), 0.0, 0.0
+        self.graph = graph_of(recipe)
+        self.work: dict[str, Callable[[], None]] = {
+            STATION: self._play,
+            ENVIRONMENT: self._play,
+            DATA: self._insert,
+            LEARNER: lambda: self._learn(self.due),
+            WEIGHTS: self._send,
+            EVALUATION: self._evaluate,
+        }
+        self.due, self.is_done, self.experience = 0, False, Experience()
+        # edges with weights or experience on their way to the next node; no checkpoint meanwhile
+        self.in_flight: set[tuple[str, str]] = set()
 
     # Status
     @property
@@ -324,33 +338,53 @@ class Run:
 
     # Loop
     def loop(self) -> dict[str, float]:
-        """Run until the end or until ``stopping`` is set, then save a checkpoint.
+        """Run until no node is ready or ``stopping`` is set, then save a checkpoint.
 
         Returns:
             The figures of the last evaluation.
         """
-        while not self.stopping:
-            due = self._due()
-            if self.last_stage and self._fit() and (self.offline or not due):
-                done = self._done(due)
-                judged = (
-                    self.progress.last.get("env_steps") == self.steps
-                )  # a resumed run that had ended
-                if self.evaluator and (self.steps >= self.next_evaluation or (done and not judged)):
-                    self._evaluate(self.evaluator)
-                elif (
-                    done and self.published_at < self.updates
-                ):  # no evaluator: learning from a robot's recordings
-                    self.publish()
-                if done:
-                    break
-            worked = self._learn(due) if due else False
-            if self.source.asynchronous or not due:
-                self._take()
-            self._look_around(worked)
+        while self.in_flight or not self.stopping:
+            if not self.advance():
+                break
         self.save()
         self.disk.keep("curves", self._write)
         return self.progress.last
+
+    def advance(self) -> list[str]:
+        """Run the nodes that are ready, and the periodic work unless items are in flight.
+
+        Returns:
+            The nodes that ran; none at the end of the run.
+        """
+        ready = self.graph.ready(self._filled())
+        for node in ready:
+            self.work[node]()
+        if ready and not self.in_flight:
+            self._look_around(LEARNER in ready or DATA in ready)
+        return ready
+
+    def _filled(self) -> set[tuple[str, str]]:
+        """Return the edges of the graph that hold an item, as (source, target).
+
+        Without items in flight, an evaluation comes first, then updates, then the next rollout.
+        Stations play all the time.
+        """
+        if self.in_flight:
+            return self.in_flight
+        asynchronous = self.source.asynchronous
+        filled = {(WEIGHTS, STATION)} if asynchronous else set()
+        self.due = self._due()
+        settled = self.last_stage and self._fit() and bool(self.offline or not self.due)
+        self.is_done = done = settled and self._done(self.due)
+        if settled and self._is_evaluation_due(done):
+            filled.add((LEARNER, EVALUATION))
+        elif self.due:
+            filled.add((DATA, LEARNER))
+        elif not asynchronous and (self._is_unpublished() if done else self.graph.inputs(POLICY)):
+            filled.add((LEARNER, WEIGHTS))
+        if asynchronous and self._is_publication_due():
+            filled.add((LEARNER, WEIGHTS))
+        return filled
 
     def _due(self) -> int:
         """Return the number of updates that are due now."""
@@ -380,7 +414,32 @@ class Run:
         through = not due if self.offline else self.data.steps >= self.recipe.simulation.env_steps
         return through and not self.source.asynchronous
 
-    def _learn(self, due: int) -> bool:
+    def _is_evaluation_due(self, done: bool) -> bool:
+        """Return whether the policy is to be evaluated; a run that is ``done`` ends with it."""
+        if self.evaluator is None:
+            return False
+        judged = self.progress.last.get("env_steps") == self.steps  # by a run that had ended
+        return self.steps >= self.next_evaluation or (done and not judged)
+
+    def _is_unpublished(self) -> bool:
+        """Return whether no evaluation publishes the last policy, as after a robot's recordings."""
+        return self.evaluator is None and self.published_at < self.updates
+
+    def _is_publication_due(self) -> bool:
+        """Return whether stations are due a policy: the first usable one, then one every
+        ``publish_every_updates`` updates.
+        """
+        every = 1 if self.config.rollout else self.recipe.online.publish_every_updates
+        if (
+            not self.last_stage
+            or not self._ready()
+            or (self.offline and (self.due or not self.fitted))
+        ):
+            return False
+        return self.published_at < 0 or self.updates // every > self.published_at // every
+
+    # Work of the nodes
+    def _learn(self, due: int) -> None:
         """Take up to ``due`` updates, at most GROUP."""
         if not self.fitted:
             self._fit_now()
@@ -391,36 +450,62 @@ class Run:
         )
         warm = None if self.last_stage else self.offline
         draw = partial(self.data.demonstrated, warm.batch_size) if warm else self.data.batch
-        with self.clock("learn"):
+        with self.clock("learn"), measured() as total:
             for batch in self.prefetch.batches(draw, max(1, min(due, GROUP, left))):
-                with measured() as usage:
+                with measured() as update:
                     metrics = self.learner.update(batch)
-                self._count(usage)
+                self._count(update)
                 self.progress.note(metrics, self.learner.updates)
                 self.data.learned(self.learner)
-        return True
+        self._count_data(total)
 
     def _count(self, usage: Usage) -> None:
         """Add the usage of an update to the current turn."""
         parts, call_s = usage_of(self.learner, usage)
         self.turn.call_s += call_s
         self.turn.learner = added(self.turn.learner, parts)
+        self._count_data(usage, -1.0)  # within the usage of ``_learn``
 
-    def _take(self) -> None:
-        if not self.source.asynchronous:
+    def _count_data(self, usage: Usage, sign: float = 1.0) -> None:
+        """Add this process's own work between rollouts and updates to the current turn."""
+        self.turn.data = added(self.turn.data, [(sign * usage.busy_s, sign * usage.idle_s)])
+
+    def _send(self) -> None:
+        """Bring the newest weights to the policies that act: publish them, or copy them for the
+        next rollout.
+        """
+        if self.source.asynchronous:
+            self.disk.keep("a policy", self.publish)
+        elif self.is_done:
+            self.publish()
+        else:
             self._end_turn()
             self.learner.sync()
+            self.in_flight = {(WEIGHTS, POLICY)}
+
+    def _play(self) -> None:
+        """Take experience from the source."""
         with self._off_device():
-            experience = self.source.take(self.learner.updates, self.data.order())
-        with self.clock("transfer"):
-            self.data.put(experience, self.version)
-        self.turn.steps += experience.steps
+            self.experience = self.source.take(self.learner.updates, self.data.order())
         if isinstance(self.source, Simulators):
             usages = self.source.usages
             self.turn.environment = added(
                 self.turn.environment, [usage.environment for usage in usages]
             )
             self.turn.policy = added(self.turn.policy, [usage.policy for usage in usages])
+        taken = self.experience
+        if taken.trajectories or taken.rollouts or taken.steps:
+            self.in_flight = {(edge.source, DATA) for edge in self.graph.inputs(DATA)}
+        else:
+            self.in_flight = set()
+
+    def _insert(self) -> None:
+        """Insert the taken experience into the training data."""
+        with self.clock("transfer"), measured() as usage:
+            self.data.put(self.experience, self.version)
+        self._count_data(usage)
+        self.turn.steps += self.experience.steps
+        self.experience, self.in_flight = Experience(), set()
 
     @contextmanager
     def _off_device(self) -> Iterator[None]:
@@ -450,6 +535,9 @@ class Run:
         now = sum(self.clock.seconds[part] for part in TURN)
         turn.seconds, self.turn_began = now - self.turn_began, now
         turn.send_s, turn.sent_bytes = source.send_s, source.sent_bytes
+        self.first_bytes = self.first_bytes or resident_bytes()  # before the replay grows
+        of_workers = max((usage.total.resident_bytes for usage in source.usages), default=0.0)
+        turn.resident_bytes = of_workers or self.first_bytes
         if self.policy.device.type == "cuda":
             turn.peak_bytes = float(torch.cuda.max_memory_allocated(self.policy.device))
         self.turn = Turn()
@@ -466,7 +554,13 @@ class Run:
         assert conductor is not None and isinstance(source, Simulators)
         before, started = self.recipe, time.perf_counter()
         self.turn = Turn()
-        recipe = with_layout(self.recipe, layout)
+        recipe = with_layout(conductor.recipe, layout)
+        try:
+            if recipe.placement.on_ray:  # maybe the first processes on Ray
+                connect(recipe.placement.ray)
+        except (RlinfError, OSError, RuntimeError, ValueError) as error:
+            conductor.refuse(layout, f"Ray does not start: {error}")
+            return
         try:
             with self.clock("place"):
                 source.place(recipe)
@@ -490,18 +584,19 @@ class Run:
             learner.load_state_dict(state)
             self.learner.close()
             self.learner = learner
-        self.recipe = recipe
+        self.recipe, self.graph = recipe, graph_of(recipe)
         self.prefetch = prefetch_for(recipe, self.policy.device)
 
     def _look_around(self, worked: bool) -> None:
-        """Do the periodic work: next stage, policy for the stations, checkpoint, report, curves."""
+        """Do the periodic work: next stage, report to the stations, checkpoint, curves."""
         if not self.last_stage and self._ready() and self._fit() and not self._due():
             self.learner.sync()
             self.learner.close()
             self._enter(self.stage + 1)
             self.next_evaluation, self.saved_at = self.steps, -math.inf
+            if self.source.asynchronous:
+                return  # stations get the policy first, so that the checkpoint knows its version
         if self.source.asynchronous:
-            self.disk.keep("a policy", self._publish_if_due)
             if time.monotonic() - self.reported_at > REPORT_S:
                 self.source.report, self.reported_at = self.report(), time.monotonic()
             if not worked:
@@ -513,18 +608,6 @@ class Run:
         self.on_progress(self, None)
 
     # Output
-    def _publish_if_due(self) -> None:
-        """Publish the first usable policy, then one every ``publish_every_updates`` updates."""
-        every = 1 if self.config.rollout else self.recipe.online.publish_every_updates
-        if (
-            not self.last_stage
-            or not self._ready()
-            or (self.offline and (self._due() or not self.fitted))
-        ):
-            return
-        if self.published_at < 0 or self.updates // every > self.published_at // every:
-            self.publish()
-
     def publish(self) -> None:
         """Write the policy as the next version."""
         self.learner.sync()
@@ -546,8 +629,9 @@ class Run:
             self.flush.begin(version)
         self.version, self.published_at, self.data.versions[version] = version, updates, updates
 
-    def _evaluate(self, evaluator: Evaluator) -> None:
+    def _evaluate(self) -> None:
         """Evaluate on held-out scenes, publish the evaluated policy and save a checkpoint."""
+        assert self.evaluator is not None
         every = self.recipe.simulation.evaluate_every  # a turn may take more steps
         self.next_evaluation += every * (1 + (self.steps - self.next_evaluation) // every)
         self.learner.sync()
@@ -556,7 +640,7 @@ class Run:
         with self.clock("evaluate"):
             outcomes = [
                 Outcome(result.success, result.failure, result.value, result.steps / hz)
-                for result in evaluator()
+                for result in self.evaluator()
             ]
         seconds = time.perf_counter() - self.started
         self.publish()

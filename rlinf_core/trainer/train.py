@@ -63,6 +63,7 @@ def train(
     run_dir: Path,
     make: Make = stations,
     on_progress: OnProgress = lambda run, entry: None,
+    adapts: bool = False,
 ) -> dict[str, float]:
     """Train a recipe in ``run_dir``, and resume from a checkpoint there.
 
@@ -72,6 +73,8 @@ def train(
         run_dir: folder of the run.
         make: builds a number of simulated environments.
         on_progress: called after every turn, and with the figures of each evaluation.
+        adapts: whether a run whose recipe sets no placement may move to workers (``Conductor``).
+            Such a run may not repeat to the last bit.
 
     Returns:
         The figures of the last evaluation.
@@ -95,13 +98,18 @@ def train(
         ending.enter_context(only_trainer(run_dir))
         check_same(recipe, run_dir, is_locked=True)
         with defer_signals():
-            run = _start_run(recipe, run_dir, make, on_progress, ending)
+            run = _start_run(recipe, run_dir, make, on_progress, ending, adapts)
         with on_signal(lambda _: setattr(run, "stopping", True)):  # finish with a checkpoint
             return run.loop()
 
 
 def _start_run(
-    recipe: Recipe, run_dir: Path, make: Make, on_progress: OnProgress, ending: ExitStack
+    recipe: Recipe,
+    run_dir: Path,
+    make: Make,
+    on_progress: OnProgress,
+    ending: ExitStack,
+    adapts: bool,
 ) -> Run:
     """Return a started run with its source and evaluations. ``ending`` closes them."""
     source_kind, simulation = source_of(recipe), recipe.simulation
@@ -110,10 +118,10 @@ def _start_run(
     if source_kind == SIMULATORS and not (
         recipe.embodiments or recipe.world.share or recipe.world.run
     ):
-        conductor = Conductor(recipe, run_dir, decisions.append)
+        conductor = Conductor(recipe, run_dir, decisions.append, adapts=adapts)
         recipe = with_layout(recipe, conductor.first()) if recipe.placement.auto else recipe
-    if (recipe.placement.on_ray or recipe.placement.auto) and not connected():
-        ending.callback(disconnect)  # keep a cluster that the caller had connected
+    if not connected():  # keep a cluster that the caller had connected
+        ending.callback(lambda: disconnect() if connected() else None)
     if recipe.placement.on_ray:
         connect(recipe.placement.ray)
         check_placement(recipe.placement, resources(), gpus_of_machines())

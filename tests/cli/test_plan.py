@@ -22,6 +22,7 @@ def test_a_plan_is_printed_and_drawn(capsys, tmp_path, picture):
         "environment -> data: experience",
         "layout: 2 workers",
         "expected: ",
+        "why: ",
         "runner-up: ",
         "a first guess",
         "refused: ",
@@ -38,6 +39,15 @@ def test_todays_keys_are_planned_as_they_stand_and_a_better_layout_is_named(caps
         "placement.auto=true would choose: 2 workers, updates in the trainer's process, pipelined"
         in text
     )
+
+
+def test_a_recipe_without_a_placement_says_when_its_run_moves(capsys):
+    assert main(["plan", "sim_sac", "--cpus", "4"]) == 0
+    text = capsys.readouterr().out
+    assert "layout: rollouts in the trainer's process" in text
+    assert "moves to workers if its measurements promise 30% less seconds a turn and 60 s" in text
+    assert main(["plan", "sim_sac", "--cpus", "4", "--set", "placement.auto=false"]) == 0
+    assert "moves to workers" not in capsys.readouterr().out
 
 
 def test_stations_set_their_own_rate(capsys):

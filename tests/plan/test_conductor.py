@@ -4,9 +4,12 @@ alone.
 A run is played by the cost model: the seconds of each turn are those of the layout under a load.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from rlinf_core.plan.choose import choose
 from rlinf_core.plan.conductor import Conductor, Turn
 from rlinf_core.plan.cost import Costs, Layout, Machine, NodeCost, expected
 from rlinf_core.plan.measured import FILE
@@ -19,6 +22,7 @@ PLAY, LEARN = (
         "environment": NodeCost(wait_s=wait),
         "policy": NodeCost(fixed_s=0.02),
         "learner": NodeCost(busy_s=busy, join_s=0.05),
+        "data": NodeCost(busy_s=0.004),
         "weights": NodeCost(fixed_s=0.003),
     }
     for wait, busy in ((0.8, 0.05), (0.1, 0.4))
@@ -49,6 +53,7 @@ def turn_of(load, layout, noise=1.0):
         [(environment.busy_s / workers, environment.wait_s / workers)] * workers,
         [(policy.fixed_s, 0.0)] * workers,
         [(learner.busy_s / learners, learner.join_s * (learners > 1))] * learners,
+        [(load["data"].busy_s, 0.0)],
         learner.call_s,
         load["weights"].fixed_s,
     )
@@ -60,7 +65,7 @@ class Played:
     def __init__(self, folder, loads, recipe=None, noise=0.0, turns=60):
         self.notes = []
         self.conductor = conductor = Conductor(
-            recipe or recipe_of(), folder, self.notes.append, TWO
+            recipe or recipe_of(), folder, self.notes.append, TWO, adapts=True
         )
         layout, random = conductor.first(), np.random.default_rng(0)
         self.seconds, self.layouts = [], [layout]
@@ -119,12 +124,28 @@ def test_a_load_that_turns_is_followed_and_beats_every_static_layout(tmp_path):
     assert "load changed" in [note["decision"] for note in played.notes]
 
 
+def test_a_large_gain_is_taken_after_three_turns_of_another_load(tmp_path):
+    conductor = Conductor(recipe_of(), tmp_path, [].append, TWO)
+    layout = conductor.first()
+    conductor.measurements.add_switch("workers", 0.5)
+    for load, turns in ((LEARN, 40), (PLAY, 10)):
+        taken = []
+        for number in range(turns):
+            change = conductor.turn(turn_of(load, layout), 1e6)
+            if change is not None:
+                conductor.changed(change, 0.5)
+                layout = change
+                taken.append(number + 1)
+    table = best(PLAY)
+    assert taken == [3] and table[layout] <= 1.05 * min(table.values())
+
+
 def test_a_change_that_does_not_pay_is_taken_back_and_not_tried_again(tmp_path):
     conductor = Conductor(recipe_of(), tmp_path, (notes := []).append, TWO)
     start = layout = conductor.first()
     conductor.measurements.add_switch("workers", 0.5)
     layouts = [layout]
-    for _ in range(60):  # whatever it changes to takes twice as long as the cost model says
+    for _ in range(150):  # whatever it changes to takes twice as long as the cost model says
         turn = turn_of(PLAY, layout, 1.0 if layout == start else 4.0)
         change = conductor.turn(turn, 1e6)
         if change is not None:
@@ -137,25 +158,81 @@ def test_a_change_that_does_not_pay_is_taken_back_and_not_tried_again(tmp_path):
     assert [note["decision"] for note in notes].count("taken back") == len(tried)
 
 
-def test_a_run_without_auto_is_measured_and_never_changed(tmp_path):
-    played = Played(
-        tmp_path,
-        [PLAY, LEARN],
-        load_recipe(
-            "sim_sac",
-            [
-                "simulation.environments=8",
-                "algorithm.batch_size=32",
-                "simulation.updates_per_step=0.1",
-            ],
-        ),
+def unasked(*more):
+    """A recipe without any key of placement."""
+    return load_recipe(
+        "sim_sac",
+        [
+            "simulation.environments=8",
+            "algorithm.batch_size=32",
+            "simulation.updates_per_step=0.1",
+            *more,
+        ],
     )
+
+
+@pytest.mark.parametrize("keys", ["{auto: false}", "{workers: 0, strategy: fsdp}", "{workers: 8}"])
+def test_a_run_whose_recipe_sets_a_placement_is_measured_and_never_changed(tmp_path, keys):
+    played = Played(tmp_path, [PLAY, LEARN], unasked(f"placement={keys}"))
     assert len(played.layouts) == 1 and not played.notes
     played.conductor.save()
     again = Conductor(recipe_of(), tmp_path, [].append, TWO)
     assert again.reused and again.measurements.costs().node("environment").wait_s == pytest.approx(
         0.1, rel=0.01
     )
+
+
+def test_a_run_without_a_placement_begins_in_one_process_and_moves_if_it_saves_a_minute(tmp_path):
+    played = Played(tmp_path, [PLAY], unasked())
+    assert played.layouts[0] == Layout() and len(played.layouts) == 2
+    table = best(PLAY)
+    assert table[played.layouts[-1]] <= 1.05 * min(table.values())
+    assert [note["decision"] for note in played.notes] == ["change", "kept"]
+    assert "placement.auto=false keeps one process" in played.notes[0]["reason"]
+    assert not played.conductor.advice()
+
+
+def test_a_run_without_a_placement_stays_where_little_is_to_gain_or_left(tmp_path):
+    quick = PLAY | {"environment": NodeCost(busy_s=0.02), "learner": NodeCost(busy_s=0.6)}
+    assert len(Played(tmp_path / "quick", [quick], unasked()).layouts) == 1
+    conductor = Conductor(unasked(), tmp_path, (notes := []).append, TWO, adapts=True)
+    layout = conductor.first()
+    for _ in range(60):  # what is left saves less than a minute
+        assert conductor.turn(turn_of(PLAY, layout), 60 * STEPS) is None
+        assert not conductor.advice(), "nor has the run so far lost one"
+    for _ in range(60):
+        conductor.turn(turn_of(PLAY, layout), STEPS)
+    assert not notes
+    assert "--set placement=auto begins with it" in conductor.advice()
+    assert "8 workers" in conductor.advice()
+
+
+def test_short_turns_of_one_process_are_joined(tmp_path):
+    """A replay of one environment takes a time step a turn: a choice after each would cost more."""
+    conductor = Conductor(unasked(), tmp_path, [].append, TWO, adapts=True)
+    tenth = {name: replace(cost, busy_s=cost.busy_s / 100) for name, cost in LEARN.items()}
+    tenth |= {"environment": NodeCost(wait_s=1e-3), "policy": NodeCost(fixed_s=1e-4)}
+    one = turn_of(tenth, Layout())
+    for _ in range(1 + 10 * int(0.2 / one.seconds + 1)):
+        conductor.turn(one, 1e6)
+    assert conductor.counted == 10
+    costs = conductor.measurements.costs()
+    assert costs.node("environment").wait_s / costs.steps == pytest.approx(1e-3 / STEPS)
+
+
+def test_a_layout_without_memory_for_its_processes_is_not_chosen(tmp_path):
+    small = Machine(cpus=2, free_bytes=3 * 2**30)
+    conductor = Conductor(unasked(), tmp_path, [].append, small, adapts=True)
+    layout, changed = conductor.first(), []
+    for _ in range(60):
+        turn = turn_of(PLAY, layout)
+        turn.resident_bytes = 2**30
+        if (change := conductor.turn(turn, 1e6)) is not None:
+            conductor.changed(change, 0.5)
+            changed.append(layout := change)
+    assert changed and changed[-1].workers == 2, "3 GiB are enough for two workers of 1 GiB"
+    choice = choose(conductor.recipe, conductor.measurements.costs(), small)
+    assert any("3.0 GiB of memory are free" in reason for reason in choice.refused)
 
 
 def test_what_was_measured_is_reused_by_the_same_recipe_on_the_same_machine_alone(tmp_path):

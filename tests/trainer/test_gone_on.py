@@ -14,7 +14,8 @@ from tests.trainer.test_stations import scalars
 
 def judged(run, steps):
     run.data.steps = steps
-    run._evaluate(lambda: [EpisodeResult(1, True, False, 1.0, 5)])
+    run.evaluator = lambda: [EpisodeResult(1, True, False, 1.0, 5)]
+    run._evaluate()
 
 
 def test_the_next_evaluation_is_ahead_however_much_a_turn_plays_and_none_is_forgotten(

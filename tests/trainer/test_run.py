@@ -11,6 +11,7 @@ import torch
 
 from rlinf_core.core.errors import RlinfError
 from rlinf_core.episodes.spool import Spool
+from rlinf_core.plan.graph import LEARNER, WEIGHTS
 from rlinf_core.policies.serialization import load_policy, policy_name, read_info
 from rlinf_core.recipes import load_recipe
 from rlinf_core.rollouts.evaluate import EpisodeResult
@@ -70,8 +71,9 @@ def turn(run, times=1):
     """So many turns of the loop, without its pauses."""
     run.reported_at = float("inf")
     for _ in range(times):
-        due = run._due()
-        run._look_around(bool(due) and run._learn(due))
+        run.advance()
+        if (LEARNER, WEIGHTS) in run._filled():
+            run._send()
 
 
 def shown(run, spool, name, **how):
@@ -97,7 +99,8 @@ def test_the_rate_of_a_resumed_run_counts_its_own_steps_alone(task, tmp_path):
     run, entries = run_of(task, tmp_path / "run"), []
     run.on_progress = lambda run, entry: entries.append(entry)
     run.first_step, run.data.steps, run.started = 1000, 1600, time.perf_counter() - 3.0
-    run._evaluate(lambda: [EpisodeResult(1, True, False, 1.0, 5)])
+    run.evaluator = lambda: [EpisodeResult(1, True, False, 1.0, 5)]
+    run._evaluate()
     (entry,) = entries
     assert (entry["success"], entry["failure"], entry["return"], entry["episodes"]) == (
         1.0,

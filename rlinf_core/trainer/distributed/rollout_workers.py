@@ -13,7 +13,7 @@ import torch
 from rlinf_core.algorithms.common.rollout import Rollout
 from rlinf_core.algorithms.common.settings import RolloutLength
 from rlinf_core.core.errors import RecipeError, RestartLimitError, RlinfError
-from rlinf_core.core.usage import Usage
+from rlinf_core.core.usage import Usage, resident_bytes
 from rlinf_core.policies import encoder, make_policy
 from rlinf_core.policies.base import NetworkPolicy
 from rlinf_core.policies.torch_device import device_of
@@ -99,6 +99,7 @@ class Worker:
         receive(self.policy.to(self.device), update)
         rollouts.version = order.version
         experience, usage = rollouts.play_measured(order.amount)
+        usage.total.resident_bytes = resident_bytes()
         if offload:
             self.policy.cpu()
             torch.cuda.empty_cache()
@@ -116,6 +117,7 @@ class OnRay:
         spawned: number of workers started so far; each has its own seed and scenes.
         sent_bytes: bytes of the last weight update.
         usages: usage of each worker in the last rollout.
+        call_s: seconds of the last ``take`` beyond the slowest worker's rollout.
     """
 
     def __init__(
@@ -130,6 +132,7 @@ class OnRay:
         self.ray, self.recipe, self.policy, self.died = connect(placement.ray), recipe, policy, 0
         self.resumes, self.spawned, self.sent_bytes = 0, spawned, 0
         self.usages: list[RolloutUsage] = []
+        self.call_s = 0.0
         self.resources = {"num_cpus": cpus_for(placement), "num_gpus": placement.worker_gpus}
         self.worker_arguments = (recipe, make, kind)
         self.sender = WeightSender(policy.is_frozen)
@@ -255,6 +258,8 @@ class OnRay:
         self.usages = [usage for _, usage in answers]
         answers, self.early_answers = self.early_answers + answers, []
         waited = time.perf_counter() - started
+        slowest = max((usage.total.wall_s for usage in self.usages), default=0.0)
+        self.call_s = max(0.0, waited - slowest)
         for experience, _ in answers:
             experience.rollouts = [
                 _convert(rollout, tensors=True) for rollout in experience.rollouts

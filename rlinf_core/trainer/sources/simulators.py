@@ -163,6 +163,8 @@ class Simulators(Source):
         self.is_pending = False
         if self.recipe.placement.mode == "pipelined":
             self._request_rollouts(self.players, updates, amount)
+        else:  # else the rollout began before it was waited for
+            self.send_s += self.players.call_s
         return Experience(
             [trajectory for experience in played for trajectory in experience.trajectories],
             [rollout for experience in played for rollout in experience.rollouts],
@@ -209,7 +211,7 @@ class InProcess:
     """Plays rollouts in this process."""
 
     def __init__(self, rollouts: Rollouts) -> None:
-        self.rollouts, self.sent_bytes = rollouts, 0
+        self.rollouts, self.sent_bytes, self.call_s = rollouts, 0, 0.0
         self.usages: list[RolloutUsage] = []
 
     def start(self, version: int, amount: RolloutLength) -> None:

@@ -4,12 +4,14 @@ undisturbed run.
 
 import os
 import signal
+import time
 
 import numpy as np
 import pytest
 import torch
 
 from rlinf_core.core.errors import RecipeError, RestartLimitError
+from rlinf_core.plan import conductor
 from rlinf_core.plan.cost import Layout
 from rlinf_core.policies import make_policy
 from rlinf_core.recipes import load_recipe
@@ -120,6 +122,42 @@ def test_workers_change_in_number_and_no_time_step_is_lost(cluster):
     players.close()
 
 
+def test_workers_that_are_killed_around_a_change_are_replaced_and_requests_are_repeated(
+    cluster, capfd
+):
+    recipe = load_recipe(
+        "sim_sac",
+        [
+            "policy.hidden=[16]",
+            "simulation.environments=4",
+            "placement={auto: true, workers: 2}",
+            "simulation.start_steps=0",
+        ],
+    )
+    players = OnRay(recipe, points, EpisodeRollouts, make_policy(SPEC, recipe.policy))
+
+    def pid(index):
+        return cluster.get(players.workers[index].pid.remote())
+
+    def steps():
+        return sum(experience.steps for experience in players.take()[0])
+
+    players.start(0, {"steps": 20})
+    assert steps() == 80
+    victim = pid(0)
+    players.start(1, {"steps": 2000})
+    os.kill(victim, signal.SIGKILL)  # with its request on the way
+    players.resize(1)
+    players.start(2, {"steps": 20})
+    assert steps() == 8000 + 80 and players.died == 1, "its request was repeated"
+    os.kill(pid(0), signal.SIGKILL)  # the only one, between two requests
+    players.resize(2)
+    os.kill(pid(1), signal.SIGKILL)  # a new one, before its first request
+    players.start(3, {"steps": 20})
+    assert steps() == 80 and players.died == 3
+    players.close()
+
+
 @pytest.mark.slow
 def test_a_run_whose_layout_changes_learns_what_an_undisturbed_one_learns(cluster, tmp_path):
     auto = "placement={auto: true, fixed: [workers, learners, mode]}"
@@ -162,6 +200,54 @@ def test_a_run_chooses_its_layout_and_goes_on_from_a_checkpoint_of_another(clust
     assert last["env_steps"] >= 900
     events = [event for event in read_events(tmp_path) if event.get("decision") == "chosen"]
     assert len(events) == 2 and "measurements" in events[1]["reason"]
+
+
+class Slow(Points):
+    """A simulator that sleeps as long as others compute."""
+
+    def step(self, actions, active=None):
+        time.sleep(4e-3 * self.size)
+        return super().step(actions, active)
+
+
+def slow_points(recipe, size):
+    return Slow(size)
+
+
+def test_a_run_without_a_placement_moves_to_workers_on_ray_and_says_so(
+    cluster, tmp_path, monkeypatch, capfd
+):
+    """As `rlinf train` does it; here a second is enough instead of a minute."""
+    monkeypatch.setattr(conductor, "UNASKED_S", 1.0)
+    monkeypatch.setattr(conductor, "UNASKED_TURNS", 3)
+    keys = (
+        "policy.hidden=[16]",
+        "algorithm.critic_hidden=[16]",
+        "algorithm.batch_size=16",
+        "simulation.environments=4",
+        "simulation.start_steps=20",
+        "simulation.updates_per_step=0.05",
+        "simulation.env_steps=4000000",
+        "simulation.evaluate_every=100000000",
+        "simulation.evaluate_episodes=1",
+    )
+    workers = []
+
+    def on_progress(run, entry):
+        workers.append(run.recipe.placement.workers)
+        run.stopping = workers[-1] > 0 and workers.count(workers[-1]) > 8
+
+    recipe = load_recipe("sim_sac", keys)
+    train(recipe, tmp_path, slow_points, on_progress, adapts=True)
+    assert workers[0] == 0 and workers[-1] in (2, 4)
+    decisions = [event for event in read_events(tmp_path) if event["event"] == "placement"]
+    assert decisions[0]["decision"] == "change"
+    assert "placement.auto=false keeps one process" in decisions[0]["reason"]
+    assert f"layout: {workers[-1]} workers" in capfd.readouterr().out
+    settled = len(decisions)
+    train(recipe, tmp_path, slow_points, lambda run, entry: setattr(run, "stopping", True))
+    events = [event for event in read_events(tmp_path) if event["event"] == "placement"]
+    assert len(events) == settled, "the run of train() itself goes on in one process"
 
 
 @pytest.mark.slow
