@@ -210,7 +210,7 @@ def test_curves_go_on_after_a_restart_and_a_line_that_was_cut_is_left_out(tmp_pa
 
 def test_every_cause_of_the_interlock_has_a_sentence():
     sources = "".join(
-        Path(f"rlinf_core/interlock/{name}.py").read_text() for name in ("core", "watch")
+        Path(f"rlinf_core/interlock/{name}.py").read_text() for name in ("core", "safety_checks")
     )
     matches = re.findall(r'(?:hold|fault|enter)\((?:Mode\.\w+, )?"(\w+)"|f?"(\w+):\{', sources)
     causes = {cause for pair in matches for cause in pair}
