@@ -19,7 +19,7 @@ from rlinf_core.algorithms.sft import Learner
 from rlinf_core.core.errors import PolicyFileError, SpecError
 from rlinf_core.policies import tiny
 from rlinf_core.policies.pretrained.groot import Config
-from rlinf_core.policies.pretrained.groot.network import EAGLE, FACTORY
+from rlinf_core.policies.pretrained.groot.network import EAGLE, FACTORY, known_keys
 from rlinf_core.policies.pretrained.groot.policy import Groot
 from rlinf_core.policies.serialization import load_policy, save_policy
 from rlinf_core.specs.arrays import ArraySpec, StationSpec
@@ -338,6 +338,37 @@ def test_a_folder_that_is_not_whole_is_refused_by_name(folder, change, error):
     change(folder)
     with pytest.raises(PolicyFileError, match=error):
         Groot(SPEC, Config(horizon=3, stochastic_eval=False, checkpoint=str(folder), embodiment=1))
+
+
+# Arguments of LeRobot 0.4.4's EagleBackbone, FlowmatchingActionHeadConfig, DiT and
+# SelfAttentionTransformer
+TRANSFORMER = """num_attention_heads attention_head_dim output_dim num_layers dropout attention_bias activation_fn
+    num_embeds_ada_norm upcast_attention max_num_positional_embeddings compute_dtype final_dropout
+    positional_embeddings interleave_self_attention"""
+KEYS = {
+    "backbone_cfg": """tune_llm tune_visual select_layer reproject_vision use_flash_attention load_bf16 eagle_path
+        tokenizer_assets_repo project_to_dim""",
+    "action_head_cfg": """add_pos_embed model_dtype diffusion_model_cfg input_embedding_dim backbone_embedding_dim
+        hidden_size max_seq_len action_dim action_horizon noise_beta_alpha noise_beta_beta noise_s num_timestep_buckets
+        num_inference_timesteps max_num_embodiments tune_projector tune_diffusion_model
+        load_pretrained_det_decode_layer_path detection_coeff freeze_decode_layer expand_batch use_vlln
+        vl_self_attention_cfg num_target_vision_tokens""",
+    "diffusion_model_cfg": TRANSFORMER
+    + " norm_type norm_elementwise_affine norm_eps cross_attention_dim",
+    "vl_self_attention_cfg": TRANSFORMER,
+}
+
+
+def test_every_key_of_its_config_is_read_or_has_no_effect_or_is_refused(folder):
+    for section, keys in KEYS.items():
+        assert set(keys.split()) <= known_keys(section), section
+    for section in ("backbone_cfg", "action_head_cfg"):
+        document = json.loads((folder / "config.json").read_text())
+        changes = {section: document[section] | {"a_key_of_tomorrow": 3}}
+        written("config.json", **changes)(folder)
+        with pytest.raises(PolicyFileError, match=f"got '{section}.a_key_of_tomorrow: 3', whose"):
+            FACTORY.read(folder)
+        (folder / "config.json").write_text(json.dumps(document))
 
 
 def test_what_does_not_fit_is_named():

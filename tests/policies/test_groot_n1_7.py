@@ -236,6 +236,10 @@ def processor(**keys):
             written("config.json", diffusion_model_cfg={"num_layers": 2}),
             "diffusion_model_cfg.positional_embeddings of None, expected None",
         ),
+        (
+            written("config.json", vl_self_attention_cfg={"num_layers": 0, "a_key": 3}),
+            "got 'vl_self_attention_cfg.a_key: 3', whose effect is not known here",
+        ),
         (processor(use_mean_std=True), "processor_config.json: expected use_mean_std of False"),
         (lambda folder: (folder / "cosmos/config.json").unlink(), "hf download nvidia/Cosmos-Rea"),
         (written("cosmos/config.json", model_type="qwen2_5_vl"), "model_type of qwen3_vl, got 'qw"),

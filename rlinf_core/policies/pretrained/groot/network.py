@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rlinf_core.core.errors import PolicyFileError
+from rlinf_core.core.errors import PolicyFileError, escape_ascii
 from rlinf_core.policies.action_expert import Prefix
 from rlinf_core.policies.huggingface import BEGIN, Tokenizer, checked_tokenizer, read_text
 from rlinf_core.policies.networks import NetworkFactory, Published
@@ -30,7 +30,7 @@ _TOWER, _WORDS = (
 )
 SUPPORTED: dict[str, dict[str, Any]] = {  # keys with one supported value
     EAGLE: {"use_pixel_shuffle": False, "mlp_connector_layers": 1, "select_layer": -1},
-    "backbone_cfg": {"project_to_dim": None},
+    "backbone_cfg": {"project_to_dim": None, "reproject_vision": False},
     "action_head_cfg": {"use_vlln": True, "add_pos_embed": True, "noise_beta_beta": 1.0},
     "diffusion_model_cfg": {
         "norm_type": "ada_norm",
@@ -38,6 +38,7 @@ SUPPORTED: dict[str, dict[str, Any]] = {  # keys with one supported value
         "activation_fn": "gelu-approximate",
         "attention_bias": True,
         "norm_elementwise_affine": False,
+        "norm_eps": 1e-5,
     },
     "vl_self_attention_cfg": {
         "positional_embeddings": None,
@@ -53,6 +54,24 @@ DEFAULTS = {
     "noise_beta_alpha": 1.5,
     "noise_s": 0.999,
 }  # defaults of action_head_cfg
+# Keys of training and of the machine. None changes an action.
+_TRANSFORMER = (
+    *("dropout", "final_dropout", "upcast_attention", "compute_dtype", "num_embeds_ada_norm"),
+    "max_num_positional_embeddings",
+)
+WITHOUT_EFFECT: dict[str, tuple[str, ...]] = {
+    "backbone_cfg": (
+        *("tune_llm", "tune_visual", "use_flash_attention", "load_bf16", "eagle_path"),
+        "tokenizer_assets_repo",
+    ),
+    "action_head_cfg": (
+        *("model_dtype", "tune_projector", "tune_diffusion_model", "action_horizon"),
+        *("max_action_dim", "load_pretrained_det_decode_layer_path", "detection_coeff"),
+        *("freeze_decode_layer", "expand_batch"),
+    ),
+    "diffusion_model_cfg": _TRANSFORMER,
+    "vl_self_attention_cfg": (*_TRANSFORMER, "output_dim", "interleave_self_attention"),
+}
 SMALLEST: dict[str, Any] = {
     "model_type": KIND,
     "architectures": ["GR00T_N1_5"],
@@ -214,6 +233,9 @@ class GrootFactory(NetworkFactory):
             _config(folder / "eagle/config.json", "eagle_2_5_vl"),
         )
         head = {**DEFAULTS, **config.get("action_head_cfg", {})}
+        for name, section in {**config, **head}.items():
+            if name in WITHOUT_EFFECT:
+                refuse_unknown(folder, name, section)
         tokenizer = checked_tokenizer(_tokenizer(folder / "eagle"), folder / "eagle/tokenizer.json")
         steps = (
             {
@@ -250,6 +272,24 @@ class GrootFactory(NetworkFactory):
             "eagle/config.json": json.dumps(network.config[EAGLE]),
             "eagle/tokenizer.json": tokenizer.text,
         }
+
+
+def known_keys(name: str) -> set[str]:
+    """Return the keys of a section of config.json that are read, have no effect or are refused."""
+    parts = {**SMALLEST, **SMALLEST["action_head_cfg"]}
+    read = ("num_inference_timesteps",) if name == "action_head_cfg" else ()
+    return {*parts[name], *SUPPORTED[name], *WITHOUT_EFFECT[name], *read}
+
+
+def refuse_unknown(folder: Path, name: str, section: Any) -> None:
+    """Raise PolicyFileError if a section of config.json has a key with an unknown effect."""
+    for key, value in section.items() if isinstance(section, Mapping) else ():
+        if value and key not in known_keys(name):
+            raise PolicyFileError(
+                f"policy.checkpoint {folder}: expected keys of GR00T in config.json, got "
+                f"'{name}.{escape_ascii(key)}: {escape_ascii(value)[:60]}', whose effect is not "
+                "known here. Where it has none, take the line out"
+            )
 
 
 def _check(config: Mapping[str, Any]) -> None:

@@ -20,6 +20,7 @@ from rlinf_core.policies.action_expert import Prefix
 from rlinf_core.policies.huggingface import BEGIN, Tokenizer, read_json, read_tokenizer
 from rlinf_core.policies.networks import NetworkFactory, Published
 from rlinf_core.policies.pretrained.groot.head import ActionHead
+from rlinf_core.policies.pretrained.groot.network import refuse_unknown
 
 KIND, COSMOS, PROCESSOR = "Gr00tN1d7", "cosmos_config", "processor"
 ASSETS = "nvidia/Cosmos-Reason2-2B"  # the published place of the backbone's files
@@ -75,6 +76,7 @@ SUPPORTED_PARTS: dict[str, dict[str, Any]] = {
         "activation_fn": "gelu-approximate",
         "attention_bias": True,
         "norm_elementwise_affine": False,
+        "norm_eps": 1e-5,
     },
     "vl_self_attention_cfg": {
         "positional_embeddings": None,
@@ -328,6 +330,8 @@ def _document(folder: Path) -> dict[str, Any]:
                 f"{escape_ascii(value)[:60]}', whose effect is not known here. Where it has none, "
                 "take the line out"
             )
+    for name in SUPPORTED_PARTS:
+        refuse_unknown(folder, name, document.get(name))
     return document
 
 
