@@ -100,8 +100,8 @@ def main() -> None:
         choices=[*SIMULATORS, *KINDS],
         help="simulators and kinds of policy",
     )
-    parser.add_argument("--demonstrations", type=int, default=50)
-    parser.add_argument("--sft-steps", type=int, default=800)
+    parser.add_argument("--demonstrations", type=int, default=100)
+    parser.add_argument("--sft-steps", type=int, default=3_000)
     parser.add_argument("--env-steps", type=int, default=30_000)
     parser.add_argument("--scenes", type=int, default=50, help="held out, of each success")
     parser.add_argument("--json", type=Path, help="write one flat object there")

@@ -819,7 +819,8 @@ def visuomotor(kind: str, folder: Path) -> dict:
             return SCALE * policy.act(observed, explore=False).actions.numpy()[:, :HORIZON]
 
     expected, exported = np.load(folder / "answers.npz")["chunk"], folder / "exported"
-    result = {"family": kind, "difference": float(np.abs(act() - expected).max()), "unread": []}
+    difference = float(np.abs(act() - expected).max())
+    result = {"family": kind, "difference": difference, "unread": []}  # else it is refused
     if not exported.exists():
         policy.save_folder(exported)
     result["exported"] = float(np.abs(chunk_of_lerobot(exported) - act()).max())

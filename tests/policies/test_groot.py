@@ -19,7 +19,7 @@ from rlinf_core.algorithms.sft import Learner
 from rlinf_core.core.errors import PolicyFileError, SpecError
 from rlinf_core.policies import tiny
 from rlinf_core.policies.pretrained.groot import Config
-from rlinf_core.policies.pretrained.groot.network import EAGLE, FACTORY, known_keys
+from rlinf_core.policies.pretrained.groot.network import EAGLE, FACTORY, supported_keys
 from rlinf_core.policies.pretrained.groot.policy import Groot
 from rlinf_core.policies.serialization import load_policy, save_policy
 from rlinf_core.specs.arrays import ArraySpec, StationSpec
@@ -361,7 +361,7 @@ KEYS = {
 
 def test_every_key_of_its_config_is_read_or_has_no_effect_or_is_refused(folder):
     for section, keys in KEYS.items():
-        assert set(keys.split()) <= known_keys(section), section
+        assert set(keys.split()) <= supported_keys(section), section
     for section in ("backbone_cfg", "action_head_cfg"):
         document = json.loads((folder / "config.json").read_text())
         changes = {section: document[section] | {"a_key_of_tomorrow": 3}}

@@ -274,7 +274,7 @@ class GrootFactory(NetworkFactory):
         }
 
 
-def known_keys(name: str) -> set[str]:
+def supported_keys(name: str) -> set[str]:
     """Return the keys of a section of config.json that are read, have no effect or are refused."""
     parts = {**SMALLEST, **SMALLEST["action_head_cfg"]}
     read = ("num_inference_timesteps",) if name == "action_head_cfg" else ()
@@ -284,7 +284,7 @@ def known_keys(name: str) -> set[str]:
 def refuse_unknown(folder: Path, name: str, section: Any) -> None:
     """Raise PolicyFileError if a section of config.json has a key with an unknown effect."""
     for key, value in section.items() if isinstance(section, Mapping) else ():
-        if value and key not in known_keys(name):
+        if value and key not in supported_keys(name):
             raise PolicyFileError(
                 f"policy.checkpoint {folder}: expected keys of GR00T in config.json, got "
                 f"'{name}.{escape_ascii(key)}: {escape_ascii(value)[:60]}', whose effect is not "
