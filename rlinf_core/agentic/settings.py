@@ -24,8 +24,7 @@ class WarmStart(Settings):
         gt=0,
         le=1,
         description="success on training scenes at which the "
-        "warm start ends. It is measured every "
-        "five steps",
+        "warm start ends. It is measured every five steps, and every step from half of it on",
     )
     scenes: int = Field(
         200,

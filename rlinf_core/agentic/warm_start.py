@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from rlinf_core.policies.pretrained.language.policy import LanguagePolicy
 
 Example = tuple[list[int], list[float]]  # tokens, and 1 for those that the policy must write
-CHECK_EVERY = 5  # gradient steps between two measurements of success
+CHECK_EVERY = 5  # gradient steps between two measurements of success, while it is far
 # examples with a smaller likelihood, as a fraction of the success to reach, are not yet measured
-LIKELY = 0.1
+LIKELY = 0.01
 
 
 def clone_examples(
@@ -33,8 +33,8 @@ def clone_examples(
     Args:
         policy: learns.
         examples: are drawn with replacement.
-        settings: steps, batch size, learning rate and the success at which it ends. Near it, the
-            learning rate is a quarter.
+        settings: steps, batch size, learning rate and the success at which it ends. Every step
+            is measured from half of it on.
         seed: of the draws.
         success: measures the policy, 0 to 1; without it all steps are taken.
     """
@@ -50,7 +50,7 @@ def clone_examples(
     mask = torch.tensor(
         [[*marks, *[0.0] * (longest - len(marks))] for _, marks in examples], device=policy.device
     )
-    generator = torch.Generator().manual_seed(seed)
+    generator, check_every = torch.Generator().manual_seed(seed), CHECK_EVERY
     for step in range(settings.steps):
         batch = torch.randint(len(examples), (settings.batch_size,), generator=generator)
         optimiser.zero_grad()
@@ -58,15 +58,16 @@ def clone_examples(
         loss.backward()
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         optimiser.step()
-        if success is None or settings.until == 1.0 or step % CHECK_EVERY < CHECK_EVERY - 1:
+        if success is None or settings.until == 1.0 or (step + 1) % check_every:
             continue
         written = mask[batch].sum().item() / len(batch)  # tokens of an example
         if math.exp(-loss.item() * written) < LIKELY * settings.until:
             continue
-        if success() >= settings.until:
+        rate = success()
+        if rate >= settings.until:
             return
-        for group in optimiser.param_groups:  # success may rise fast: do not overshoot
-            group["lr"] = settings.learning_rate / 4.0
+        if rate >= settings.until / 2.0:  # success rises fast: do not overshoot
+            check_every = 1
 
 
 def read_examples(path: Path, codec: TextCodec) -> list[Example]:
