@@ -1184,7 +1184,7 @@ CELLS: dict[str, dict[str, str]] = {  # the reason of a cell that this command d
     "act": VISUOMOTOR,
     "diffusion": VISUOMOTOR,
 }
-MOVES, ADAPTERS = "moves the weights", "1e-4 of merged ones (`test_peft_adapters.py`)"
+MOVES, ADAPTERS = "moves the weights", "1e-4 of merged ones (`test_lora_files.py`)"
 OTHERS: dict[str, dict[str, str]] = {  # bars of tests of families that this command does not run
     "GR00T N1.5": {
         "loads": "yes",
