@@ -67,7 +67,10 @@ NETWORKS = {
         "sim_sac_flow",
         ["policy.hidden=[32, 32]", "algorithm.critic_hidden=[32, 32]", "algorithm.batch_size=64"],
     ),
-    "vla": ("sim_ppo", ["policy={{kind: smolvla, horizon: 2, checkpoint: {}}}", *SMALL_PPO]),
+    "vla": (
+        "sim_ppo",
+        ["policy={{kind: smolvla, horizon: 2, sde_noise: 0.3, checkpoint: {}}}", *SMALL_PPO],
+    ),
     "language": ("sim_ppo", ["policy={{kind: qwen_vl, horizon: 1, checkpoint: {}}}", *SMALL_PPO]),
 }
 WITH_PICTURES = {"cnn": "", "vla": "smolvla", "language": "qwen_vl"}  # and their tiny checkpoint
