@@ -88,7 +88,14 @@ LAYOUTS = [  # all of four environments on two cores; in this order few processe
     )
 ]
 UNSEEN = {  # two shipped recipes with their own simulators
-    "crossq": ("sim_crossq", ["simulation.environments=4", "simulation.start_steps=50"]),
+    "crossq": (
+        "sim_crossq",
+        [
+            "simulation.environments=4",
+            "simulation.start_steps=50",
+            "simulation.updates_per_step=0.2",
+        ],
+    ),
     "reach": (
         "sim_async_ppo",
         ["simulation.environments=8", "algorithm.chunks=32", "placement={auto: true}"],
