@@ -28,15 +28,16 @@ def test_a_station_waits_for_a_person_after_its_clock_was_set_and_loses_no_episo
 
     def asks(value, states_wanted):
         peer.spin(arming.service_is_ready, BACK_S, "the interlock's services")
-        asked = [0.0]
+        asked, answers = [0.0], []
 
         def done():
             if time.monotonic() - asked[0] > 2.0:
                 asked[0] = time.monotonic()
-                arming.call_async(SetBool.Request(data=value))
+                answer = arming.call_async(SetBool.Request(data=value))
+                answer.add_done_callback(lambda done: answers.append(done.result().message))
             return states[-1].state in states_wanted
 
-        peer.spin(done, BACK_S, f"{states_wanted}")
+        peer.spin(done, BACK_S, lambda: f"arm {value}: {answers[-3:]}, {states[-1]}")
 
     with Run(
         tmp_path / "run",
@@ -47,6 +48,7 @@ def test_a_station_waits_for_a_person_after_its_clock_was_set_and_loses_no_episo
         domain=202,
     ) as run:
         run.wait(lambda: len(online(run)) >= 2, 200, "the online phase")
+        peer.spin(lambda: states, what="the interlock's state")
         for seconds in (3600, 0, -3600, 0):
             clock.step(seconds)
             began = time.monotonic()
