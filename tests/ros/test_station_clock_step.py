@@ -26,13 +26,13 @@ def test_a_station_waits_for_a_person_after_its_clock_was_set_and_loses_no_episo
     peer.node.create_subscription(SafetyState, "safety", states.append, profile("safety"))
     arming = peer.node.create_client(SetBool, "interlock/arm")
 
-    def asks(value, states_wanted):
+    def request(value, states_wanted):
         peer.spin(arming.service_is_ready, BACK_S, "the interlock's services")
-        asked, answers = [0.0], []
+        sent_at, answers = [float("-inf")], []
 
         def done():
-            if time.monotonic() - asked[0] > 2.0:
-                asked[0] = time.monotonic()
+            if time.monotonic() - sent_at[0] > 2.0:
+                sent_at[0] = time.monotonic()
                 answer = arming.call_async(SetBool.Request(data=value))
                 answer.add_done_callback(lambda done: answers.append(done.result().message))
             return states[-1].state in states_wanted
@@ -61,8 +61,8 @@ def test_a_station_waits_for_a_person_after_its_clock_was_set_and_loses_no_episo
             peer.for_s(5.0)
             assert states[-1].cause == "clock", "nothing but a person ends it"
             assert len(online(run)) <= before + 1, "no episode begins meanwhile"
-            asks(False, {SafetyState.DISARMED})
-            asks(True, {SafetyState.ARMED, SafetyState.ACTIVE, SafetyState.HOLD})
+            request(False, {SafetyState.DISARMED})
+            request(True, {SafetyState.ARMED, SafetyState.ACTIVE, SafetyState.HOLD})
             before, began = len(online(run)), time.monotonic()
             run.wait(lambda n=before: len(online(run)) >= n + 2, BACK_S, f"episodes at {seconds}")
             print(

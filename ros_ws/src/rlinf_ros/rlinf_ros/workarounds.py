@@ -8,8 +8,10 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import threading
 import time
 import traceback
+import weakref
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import Any
 
@@ -32,6 +34,7 @@ except ImportError:  # rclpy before 7.1.4
 LOOK_UP_S = 0.5  # EventsExecutor.spin() without a timeout may spin on its clock; with one it sleeps
 DEAF_S = 8.0  # discovery takes 1 s, on an overloaded machine 3 s
 SIGEV_THREAD = 2
+CLOCK_LOOK_S, CLOCK_STEP_S = 0.1, 0.01
 ENDS_S = 3.0  # largest time of the middleware's own end
 
 
@@ -40,7 +43,34 @@ def single_threaded(context: Context | None = None) -> Executor:
 
     A message reaches its callback in a third of the wait set's time.
     """
-    return EventsExecutor(context=context)
+    executor = EventsExecutor(context=context)
+    watch = threading.Thread(target=_wake_after_clock_steps, args=[weakref.ref(executor)])
+    watch.daemon = True
+    watch.start()
+    return executor
+
+
+def _wake_after_clock_steps(executor: Callable[[], Executor | None]) -> None:
+    """Wake an executor and its timers when this machine's clock is set, until it is gone.
+
+    rclpy from wheels waits by the time of day. After the clock is set back by an hour, it would
+    wait for an hour. A reset of one timer makes the executor look at all timers.
+    """
+    offset_s = time.time() - time.monotonic()
+    while (awake := executor()) is not None:
+        before_s, offset_s = offset_s, time.time() - time.monotonic()
+        if abs(offset_s - before_s) > CLOCK_STEP_S:
+            _wake(awake)
+        del awake  # or it would live as long as this thread
+        time.sleep(CLOCK_LOOK_S)
+
+
+def _wake(executor: Executor) -> None:
+    timers = [timer for node in executor.get_nodes() for timer in node.timers]
+    running = [timer for timer in timers if not timer.is_canceled()]
+    for timer in sorted(running, key=lambda timer: timer.timer_period_ns)[:1]:
+        timer.reset()
+    executor.wake()
 
 
 class DiscoveryWatchdog:
