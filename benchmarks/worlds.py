@@ -1,7 +1,8 @@
 """Learned worlds on the demo's peg: their error, how they rank policies, what they save, and where
-they can be fooled.
+they can be fooled; a simulator fitted to another one; a tiny video model; splats.
 
     python benchmarks/worlds.py --json FILE                    # an hour of one core
+    python benchmarks/worlds.py --json FILE --quick            # minutes: without the training of RL
     python benchmarks/worlds.py --json FILE --only error exploit
 
 Parts that ran before keep their figures in the file. Imagined figures come from the world alone,
@@ -12,9 +13,11 @@ It does not cover cameras, other tasks than the demo's, and a real robot.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import tempfile
+import time
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -22,18 +25,41 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import torch
 
+from rlinf_core.episodes.types import Episode
 from rlinf_core.policies.serialization import load_policy, newest_policy
-from rlinf_core.recipes import load_recipe, station_task
+from rlinf_core.recipes import Recipe, load_recipe, station_task
+from rlinf_core.rollouts.evaluate import evaluate
 from rlinf_core.rollouts.types import DEMONSTRATION, TRAIN, Trajectory
 from rlinf_core.trainer.train import train
 from rlinf_core.trainer.worlds import FILE, predict, run_episodes
+from rlinf_core.worlds import tiny_video
 from rlinf_core.worlds.episodes import Episodes
 from rlinf_core.worlds.model import WorldModel, rank_correlation
 from rlinf_core.worlds.settings import WorldSettings
+from sim_bridges.core import real_to_sim
+from sim_bridges.core import splats as gaussians
 from sim_bridges.core.environments import stations
+from sim_bridges.core.station import simulated_station
 
 NOISES = (0.0, 0.1, 0.2, 0.3, 0.5)  # of the script's actions, one after the other
-PARTS = ("error", "exploit", "rank", "second_source", "alone")
+PARTS = (
+    "error",
+    "exploit",
+    "splats",
+    "video",
+    "identify",
+    "rank",
+    "second_source",
+    "alone",
+    "transfer",
+)
+QUICK = ("error", "exploit", "splats", "video", "identify")
+HIDDEN = (  # the "real" arm: another simulator, whose values the fit does not know
+    "simulation.dynamics={delay_s: 0.2, gain: 0.8}",
+    "station.options.friction=0.8",
+    "station.options.front_camera=[0.02,-0.015,0.02,0.03,-0.03,0.02]",
+)
+CAMERA = ("station.observe_cameras=[front]", "station.image_size=[64,64]")
 CLONED = (1, 3, 8, 20, 60)  # demonstrations that are cloned
 SCENES, FIT_S = 50, 30.0
 
@@ -288,6 +314,157 @@ def alone() -> dict[str, float]:
     }
 
 
+def recorded(recipe: Recipe, seed: int, steps: int = 70) -> Episode:
+    """An episode of a station without ROS: the tool moves to and fro, then presses on the socket's
+    rim and slides.
+    """
+    station = simulated_station(recipe)
+    spec, random = station.task.spec, np.random.default_rng(seed)
+    observation = station.reset(seed)
+    kept: dict[str, list[np.ndarray]] = {name: [value] for name, value in observation.items()}
+    executed = []
+    action = np.zeros(3)
+    for step in range(steps):
+        if step < steps // 3:
+            action = random.uniform(-0.7, 0.7, 3) if step % 5 == 0 else action
+        else:
+            aim = observation["socket_offset"] + [0.0205, 0.01 * np.sin(0.6 * step), 0.012]
+            action = np.clip(aim / 0.06, -0.8, 0.8)  # slow, because the arm may answer late
+            action[2] = -0.25 if step > steps * 3 // 4 else action[2]
+        observation = station.step(action)[0]
+        executed.append(spec.action.to_si(station.executed))
+        for name, value in observation.items():
+            kept[name].append(value)
+    observations = {name: np.array(values) for name, values in kept.items()}
+    actions, names = np.array(executed), ("",) * (steps + 1)
+    rewards, stamps = np.zeros(steps), np.arange(steps + 1) * 10**8
+    outcome = {"success": False, "failure": False, "truncated": True, "policy_version": 0}
+    return Episode(
+        id=f"a-{seed}",
+        station="a",
+        mode="train",
+        seed=seed,
+        spec_hash=spec.hash,
+        limits_hash="",
+        instructions=names,
+        observations=observations,
+        requested=actions,
+        executed=actions,
+        sources=("policy",) * steps,
+        limits=((),) * steps,
+        rewards=rewards,
+        discounts=np.ones(steps),
+        stamps_ns=stamps,
+        **outcome,
+    )
+
+
+def found() -> tuple[real_to_sim.Fit, float]:
+    """The demo's simulator fitted to eight episodes of the hidden one; and the seconds it took."""
+    straight = "simulation.interlock=false"
+    hidden = load_recipe("sim_rlpd", [straight, *HIDDEN, *CAMERA])
+    episodes = [recorded(hidden, seed) for seed in range(100, 108)]
+    begin = time.perf_counter()
+    result = real_to_sim.fit(load_recipe("sim_rlpd", [straight, *CAMERA]), episodes, print)
+    return result, time.perf_counter() - begin
+
+
+def identify() -> dict[str, float]:
+    """Hidden delay, gain, friction and camera pose: relative errors of the fit."""
+    result, seconds = found()
+    truth = load_recipe("sim_rlpd", [*HIDDEN, *CAMERA])
+    dynamics, options = truth.simulation.dynamics, truth.station.options
+    camera = np.array(options["front_camera"])
+    moved = np.linalg.norm(np.array(result.options["front_camera"]) - camera)
+    return {
+        "identify_delay_error": abs(result.dynamics.delay_s / dynamics.delay_s - 1.0),
+        "identify_gain_error": abs(result.dynamics.gain / dynamics.gain - 1.0),
+        "identify_lag_s": result.dynamics.lag_s,
+        "identify_friction_error": abs(result.options["friction"] / options["friction"] - 1.0),
+        "identify_camera_error": float(moved / np.linalg.norm(camera)),
+        "replay_before_mm": result.before_mm,
+        "replay_after_mm": result.after_mm,
+        "identify_s": seconds,
+    }
+
+
+def transfer() -> dict[str, float]:
+    """Success on the hidden simulator of a policy trained in today's, and in the fitted one."""
+    result, _ = found()
+    fitted_values = result.dynamics.model_dump()
+    friction = f"station.options.friction={result.options['friction']}"
+    fitted_ones = (
+        f"simulation.dynamics={{delay_s: {fitted_values['delay_s']}, "
+        f"lag_s: {fitted_values['lag_s']}, gain: {fitted_values['gain']}}}",
+        friction,
+    )
+    hidden = stations(load_recipe("sim_rlpd", list(HIDDEN[:2])), 1)
+    figures = {}
+    with tempfile.TemporaryDirectory() as name:
+        for kind, overrides in (("today", ()), ("fitted", fitted_ones)):
+            reinforced(Path(name) / kind, *overrides)
+            policy = load_policy(newest_policy(Path(name) / kind)).eval()
+            results = evaluate(hidden, policy, range(1_000_000, 1_000_000 + SCENES))
+            figures[f"transfer_{kind}"] = float(np.mean([one.success for one in results]))
+            print(f"  trained in {kind}: {figures[f'transfer_{kind}']:.2f}", flush=True)
+    ratio = figures["transfer_fitted"] / max(figures["transfer_today"], 0.5 / SCENES)
+    return figures | {"transfer_ratio": ratio}
+
+
+def video(episodes: int = 40) -> dict[str, float]:
+    """A tiny video model of the demo's front camera at 32 x 32, fitted to its script's episodes."""
+    camera = ["station.observe_cameras=[front]", "station.image_size=[32,32]"]
+    env = stations(load_recipe("sim_rlpd", [*camera, "simulation.interlock=false"]), 1)
+    env.auto_reset, random, seen = False, np.random.default_rng(0), []
+    for number in range(episodes):
+        observation, frames, actions = env.reset([30_000 + number]), [], []
+        frames.append(observation["front"][0])
+        noise = NOISES[number % len(NOISES)]
+        for _ in range(30):
+            action = np.clip(env.expert()[0] + noise * random.standard_normal(3), -1, 1)
+            steps = env.step(action[None])
+            actions.append(action.astype(np.float32))
+            frames.append(steps.next_observations["front"][0])
+            if steps.done[0]:
+                break
+        seen.append((np.array(frames), np.array(actions)))
+    env.close()
+    begin = time.perf_counter()
+    _, check = tiny_video.fit(seen, updates=1500)
+    last = len(check.errors) - 1
+    return {
+        "video_error_1": check.errors[0],
+        "video_still_1": check.persistence[0],
+        f"video_error_{last + 1}": check.errors[last],
+        f"video_still_{last + 1}": check.persistence[last],
+        "video_moving_1": check.moving[0],
+        "video_moving_still_1": check.moving_persistence[0],
+        f"video_moving_{last + 1}": check.moving[last],
+        f"video_moving_still_{last + 1}": check.moving_persistence[last],
+        "video_fit_s": time.perf_counter() - begin,
+    }
+
+
+def splats() -> dict[str, float]:
+    """Seconds of 2,000 Gaussians at 128 x 128 on one core, forward, and with gradients."""
+    random = torch.Generator().manual_seed(0)
+    cloud = gaussians.scattered(2000, np.full(3, -1.0), np.ones(3))
+    cloud = dataclasses.replace(cloud, colours=torch.randn(2000, 3, generator=random))
+    view = gaussians.View(np.array([0.0, 0.0, 3.0]), np.eye(3), float(np.deg2rad(45)))
+    forward, both = [], []
+    for _ in range(5):
+        begin = time.perf_counter()
+        with torch.no_grad():
+            gaussians.render(cloud, view, 128, 128)
+        forward.append(time.perf_counter() - begin)
+        begin = time.perf_counter()
+        positions = cloud.positions.clone().requires_grad_()
+        moved = dataclasses.replace(cloud, positions=positions)
+        gaussians.render(moved, view, 128, 128)[0].sum().backward()
+        both.append(time.perf_counter() - begin)
+    return {"splats_s": float(np.median(forward)), "splats_gradient_s": float(np.median(both))}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -296,10 +473,13 @@ def main() -> None:
     parser.add_argument(
         "--only", nargs="+", choices=PARTS, default=PARTS, help="of the figures (default: all)"
     )
+    parser.add_argument(
+        "--quick", action="store_true", help=f"only {', '.join(QUICK)}, without the training of RL"
+    )
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     figures = json.loads(arguments.json.read_text()) if arguments.json.exists() else {}
-    for part in arguments.only:
+    for part in QUICK if arguments.quick else arguments.only:
         print(part, flush=True)
         part_figures = {name: round(float(value), 4) for name, value in globals()[part]().items()}
         print(json.dumps(part_figures, indent=1), flush=True)

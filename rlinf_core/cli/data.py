@@ -18,7 +18,13 @@ import numpy as np
 
 from rlinf_core.config.overrides import quoted
 from rlinf_core.core.atomic_io import write_atomically
-from rlinf_core.core.errors import EpisodeError, RlinfError, escape_ascii, escape_control
+from rlinf_core.core.errors import (
+    EpisodeError,
+    RecipeError,
+    RlinfError,
+    escape_ascii,
+    escape_control,
+)
 from rlinf_core.data.episodes import intact_episodes
 from rlinf_core.episodes import read_episode
 from rlinf_core.episodes.arm_response import ArmResponse, identify
@@ -173,11 +179,27 @@ MOST = 50  # maximum number of episodes with a fit of their own
 
 
 def identify_command(
-    recordings: list[Path], velocity: str, episodes: int, json_file: Path | None
+    recordings: list[Path],
+    velocity: str,
+    episodes: int,
+    json_file: Path | None,
+    out: Path | None = None,
+    recipe: str | None = None,
+    overrides: list[str] | None = None,
 ) -> None:
     """Print the arm's response over all recordings, its spread over single ones, and ranges to
-    randomise.
+    randomise; with ``out`` fit a simulator instead, and write its recipe.
     """
+    if out:
+        from rlinf_core.cli.real_to_sim import fit_simulator
+
+        fit_simulator(recordings, recipe, overrides or [], episodes, out, json_file)
+        return
+    if recipe or overrides:
+        raise RecipeError(
+            "rlinf find-dynamics: expected --out FILE.yaml with --recipe and --set, got none. "
+            "They name the simulator that --out fits"
+        )
     from rich.progress import track
 
     episode_paths = islice(intact_episodes(recordings), episodes)

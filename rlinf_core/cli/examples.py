@@ -52,7 +52,8 @@ EXAMPLES: dict[str, str] = {
         rlinf fake-device pedal --path pedal.dev""",
     "replay": """
         rlinf replay runs/x/recordings/EPISODE             # at the simulated station that recorded it
-        rlinf replay EPISODE --recipe my/recipe.yaml       # at another station of the same robot""",
+        rlinf replay EPISODE --recipe my/recipe.yaml       # at another station of the same robot
+        rlinf replay EPISODE --in-sim --recipe demo        # error of a simulator by time step""",
     "completion": """
         eval "$(rlinf completion bash)"                    # in ~/.bashrc
         eval "$(rlinf completion zsh)"                     # in ~/.zshrc""",
@@ -129,6 +130,8 @@ EXAMPLES: dict[str, str] = {
         rlinf data import lerobot lerobot_x --out runs/imported --recipe demo_vision --camera front=laptop""",
     "reward train": "rlinf reward train runs/x --out success.safetensors --cameras wrist",
     "world fit": "rlinf world fit runs/x --seconds 60",
+    "world fit-video": "rlinf world fit-video runs/x --film imagined.mp4",
+    "world splats": "rlinf world splats pictures/transforms.json --out background.ply",
     "world check": "rlinf world check runs/x --steps 10 --out world.png",
     "world rank": """
         rlinf world rank runs/x                            # every policy of the run
@@ -150,7 +153,9 @@ EXAMPLES: dict[str, str] = {
     "vla adapters": "rlinf vla adapters runs/x --out adapters",
     "vla lerobot": "rlinf vla lerobot runs/x --out lerobot_policy",
     "vla policy": "rlinf vla policy sim_vla --set policy.checkpoint=models/pi0 --out policies",
-    "find-dynamics": "rlinf find-dynamics runs/x --json dynamics.json",
+    "find-dynamics": """
+        rlinf find-dynamics runs/x --json dynamics.json    # delay, lag and gain of the arm
+        rlinf find-dynamics runs/x --recipe demo --out fitted.yaml  # a simulator like the arm""",
     "drill": """
         rlinf drill                                        # all scenarios, in a few minutes
         rlinf drill --only 'commands stop' --json drill.json""",

@@ -553,7 +553,13 @@ def _parser() -> argparse.ArgumentParser:
         default="",
         help="run folder (default: runs/<time>)",
     )
-    replay.add_argument("--json", **JSON, help="write same and difference")
+    replay.add_argument(
+        "--in-sim",
+        action="store_true",
+        help="play it in the recipe's simulator without a station, and print the error by time "
+        "step (docs/howto/real_to_sim.md)",
+    )
+    replay.add_argument("--json", **JSON, help="write same and difference, or the errors")
     shell = command(
         commands,
         "completion",
@@ -925,6 +931,18 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="largest number of episodes (default: 200)",
     )
+    find_dynamics.add_argument(
+        "--out",
+        type=written(".yaml"),
+        help="fit the recipe's simulator to the recordings too (response, friction, camera "
+        "poses), and write a recipe with the fitted values",
+    )
+    find_dynamics.add_argument(
+        "--recipe",
+        help="with --out: recipe with the simulator (default: that of the run that holds the "
+        "recordings)",
+    )
+    find_dynamics.add_argument("--set", **SET, help="with --out: override of that recipe")
     find_dynamics.add_argument("--json", **JSON, help="write the result as one flat object")
     drill = command(
         commands,

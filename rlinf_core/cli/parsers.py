@@ -683,6 +683,31 @@ def world_commands(commands: Commands) -> None:
         help="duration of the fit (default: world.first_updates steps)",
     )
     fit.add_argument("--json", **JSON, help="write the errors as one flat object")
+    fit_video = command(
+        worlds,
+        "fit-video",
+        "cli.world:fit_video",
+        "fit a tiny video model to the camera of a run's recordings",
+        (
+            "The recipe observes one camera. Writes video.safetensors into the run's folder, for "
+            "world.video.model=tiny. Every fifth episode is held out for the printed errors."
+        ),
+    )
+    fit_video.add_argument("run_dir", type=Path, metavar="RUN", help="folder of a run")
+    fit_video.add_argument("--set", **SET, help="override of its recipe")
+    fit_video.add_argument(
+        "--updates",
+        type=at_least(1, int),
+        default=1500,
+        metavar="N",
+        help="gradient steps (default: 1500)",
+    )
+    fit_video.add_argument(
+        "--film",
+        type=written(".mp4", ".mkv", ".mov"),
+        help="film of the last episode, recorded beside imagined",
+    )
+    fit_video.add_argument("--json", **JSON, help="write the errors as one flat object")
     check = command(
         worlds,
         "check",
@@ -733,3 +758,44 @@ def world_commands(commands: Commands) -> None:
         help="imagined episodes of each policy (default: 50)",
     )
     rank.add_argument("--json", **JSON, help="write the success of each as one flat object")
+    splats = command(
+        worlds,
+        "splats",
+        "cli.world:fit_splats",
+        "fit Gaussian splats to pictures, as the background of a simulator",
+        (
+            "Reads transforms.json of nerfstudio (pictures with camera poses, in the robot's base "
+            "frame) and writes a PLY file of 3DGS for station.options.background. It is small and "
+            "slow: for a real scene use a trainer on a GPU, which writes the same file."
+        ),
+    )
+    splats.add_argument("transforms", type=Path, help="transforms.json with the pictures' poses")
+    splats.add_argument(
+        "--out", type=written(".ply"), required=True, help="file of the splats to write"
+    )
+    splats.add_argument(
+        "--gaussians",
+        type=at_least(1, int, 200_000),
+        default=2000,
+        metavar="N",
+        help="their number",
+    )
+    splats.add_argument(
+        "--updates", type=at_least(1, int), default=300, metavar="N", help="gradient steps"
+    )
+    splats.add_argument(
+        "--size",
+        type=at_least(16, int, 1024),
+        default=128,
+        metavar="PIXELS",
+        help="height of the pictures in the fit (default: 128)",
+    )
+    splats.add_argument(
+        "--box",
+        nargs=6,
+        type=float,
+        default=[-1.5, -1.5, -1.0, 2.5, 1.5, 1.5],
+        metavar="METRES",
+        help="box with the first Gaussians: low x y z, then high x y z",
+    )
+    splats.add_argument("--json", **JSON, help="write the error of the pictures")

@@ -27,6 +27,7 @@ from rlinf_core.launch.graph import (
     write_plan,
 )
 from rlinf_core.recipes import Recipe, load_recipe, station_robot, station_task
+from rlinf_core.reports.recordings import run_recipe
 from rlinf_core.robots.drivers import SIMULATOR
 from rlinf_core.robots.operators import REPLAY
 
@@ -34,34 +35,31 @@ PERIOD = 0.2  # by so much of a time step the recorded rate may differ
 
 
 def replay(
-    recording: Path, recipe: str | None, overrides: list[str], run_dir: Path, json_file: Path | None
+    recording: Path,
+    recipe: str | None,
+    overrides: list[str],
+    run_dir: Path,
+    json_file: Path | None,
+    in_sim: bool = False,
 ) -> int:
     """Play a recording on the station of its recipe, or of another; returns an exit code.
 
     In simulation the station is armed by itself. On a real arm a person arms at this terminal.
+    With ``in_sim`` it plays in the recipe's simulator, without a station.
     """
+    if in_sim:
+        from rlinf_core.cli.real_to_sim import replay_in_sim
+
+        return replay_in_sim(recording, recipe, overrides, json_file)
     actions = read_actions(recording)
     operator = f"station.operator={{kind: {REPLAY}, recording: {quoted(recording.resolve())}}}"
-    name = recipe or str(_recipe_of(recording))
+    name = recipe or str(run_recipe(recording))
     loaded = load_recipe(
         name, [*overrides, operator, "collect.episodes=1", "collect.no_training=true"]
     )
     check(actions, recording, loaded, name)
     code = _play(loaded, actions, run_dir)
     return code or _compare(actions, loaded, run_dir, json_file)
-
-
-def _recipe_of(recording: Path) -> Path:
-    """Return the recipe of the run that recorded an episode."""
-    above = (parent / "recipe.yaml" for parent in recording.resolve().parents)
-    recipe_file = next(filter(Path.is_file, above), None)
-    if recipe_file is None:
-        raise RecipeError(
-            f"rlinf replay: expected a recording in the folder of its run, with recipe.yaml, got "
-            f"{recording}. "
-            "Name the recipe: --recipe RECIPE"
-        )
-    return recipe_file
 
 
 def check(actions: RecordedActions, recording: Path, recipe: Recipe, name: str) -> None:

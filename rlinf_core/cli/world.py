@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from rlinf_core.worlds.model import WorldModel
 
 
+VIDEO = "video.safetensors"
+
+
 def fit(run_dir: Path, overrides: list[str], seconds: float | None, json_file: Path | None) -> None:
     """Fit a world to what a run has recorded, and write it beside."""
     import torch
@@ -35,6 +38,47 @@ def fit(run_dir: Path, overrides: list[str], seconds: float | None, json_file: P
     world.fit(episodes, seconds=seconds)
     print(f"written: {world.save(run_dir / FILE, episodes)}")
     _report(world, json_file)
+
+
+def fit_video(
+    run_dir: Path, overrides: list[str], updates: int, film: Path | None, json_file: Path | None
+) -> None:
+    """Fit the tiny video model to the camera of a run's recordings, and write it beside."""
+    import torch
+
+    from rlinf_core.reports.report import write_video
+    from rlinf_core.trainer.worlds import run_episodes
+    from rlinf_core.worlds import tiny_video
+    from rlinf_core.worlds.imagined_video import spec_camera
+
+    torch.set_num_threads(1)
+    recipe = _recipe(run_dir, overrides)
+    spec = station_task(recipe).spec
+    camera = spec_camera(spec)
+    episodes = [(one.observations[camera], one.actions) for one in run_episodes(run_dir, spec)]
+    print(f"{len(episodes)} episodes of camera {camera}; every fifth is held out", flush=True)
+    network, result = tiny_video.fit(episodes, updates, recipe.seed)
+    path = tiny_video.save(network, result, run_dir / VIDEO)
+    print("mean error of the pictures by time step [of 255]; in brackets if nothing changed;")
+    print("then the same over the pixels that moved")
+    for step in range(len(result.errors)):
+        print(
+            f"  {step + 1:3d}  {result.errors[step]:6.2f}  ({result.persistence[step]:.2f})   "
+            f"{result.moving[step]:6.1f}  ({result.moving_persistence[step]:.1f})"
+        )
+    print(f"written: {path}")
+    if film:
+        seen, played = episodes[-1]
+        frames = tiny_video.imagined(network, seen, played)
+        write_video(film, list(frames.repeat(8, axis=1).repeat(8, axis=2)))
+        print(f"film, recorded left and imagined right: {film}")
+    if json_file:
+        json_file.write_text(
+            json.dumps(
+                {f"error_{step + 1}": error for step, error in enumerate(result.errors)}
+                | {f"still_{step + 1}": error for step, error in enumerate(result.persistence)}
+            )
+        )
 
 
 def check(
@@ -166,3 +210,30 @@ def draw(world: WorldModel, path: Path) -> None:
     figure.tight_layout()
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
+
+
+def fit_splats(
+    transforms: Path,
+    out: Path,
+    gaussians: int,
+    updates: int,
+    size: int,
+    box: list[float],
+    json_file: Path | None,
+) -> None:
+    """Fit Gaussian splats to pictures with camera poses, and write them."""
+    import torch
+
+    from sim_bridges.core import splats
+
+    torch.set_num_threads(1)
+    views, pictures = splats.read_transforms(transforms, size)
+    print(f"{len(views)} pictures of {pictures.shape[2]} x {size}", flush=True)
+    start = splats.scattered(gaussians, box[:3], box[3:])
+    before = splats.picture_error(start, views, pictures)
+    fitted = splats.fit(start, views, pictures, updates)
+    after = splats.picture_error(fitted, views, pictures)
+    print(f"mean error of the pictures [of 255]: {before:.1f} before, {after:.1f} after")
+    print(f"written: {splats.save(fitted, out)}; use it with station.options.background={out}")
+    if json_file:
+        json_file.write_text(json.dumps({"before": before, "after": after}))

@@ -416,6 +416,19 @@ class Randomise(Settings):
     )
 
 
+class Dynamics(Settings):
+    """Constant response of the simulated arm, beside the simulator's own.
+
+    ``rlinf find-dynamics --out`` fits it to recordings.
+    """
+
+    delay_s: float = Field(0.0, ge=0, le=2, description="delay of commands [s]")
+    lag_s: float = Field(0.0, ge=0, le=5, description="time constant of the arm's translation [s]")
+    gain: float = Field(
+        1.0, gt=0, le=2, description="executed fraction of the commanded translation"
+    )
+
+
 class Simulation(Settings):
     """Training in vectorised simulators, without stations."""
 
@@ -441,6 +454,7 @@ class Simulation(Settings):
         "folder also brings the learner's state. Empty starts anew",
     )
     randomise: Randomise = Randomise()
+    dynamics: Dynamics = Dynamics()
     env_steps: int = Field(50_000, ge=0, description="time steps of the run, over all environments")
     updates_per_step: float = Field(
         1.0, ge=0, description="gradient updates for each time step, of learners with a replay"

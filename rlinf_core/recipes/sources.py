@@ -21,7 +21,7 @@ from rlinf_core.core.errors import RecipeError, nearest
 from rlinf_core.core.paths import expanded
 from rlinf_core.policies import shipped_kind
 from rlinf_core.recipes.placement import Placement
-from rlinf_core.recipes.schema import Online, Randomise, Recipe
+from rlinf_core.recipes.schema import Dynamics, Online, Randomise, Recipe
 from sim_bridges.core.interface import batched
 
 SIMULATORS = "simulators"
@@ -267,7 +267,7 @@ def _check_simulators(recipe: Recipe) -> None:
 
 
 def _check_world(recipe: Recipe) -> None:
-    """Check a learned world, which predicts one station's numbers, for policies without cameras."""
+    """Check a learned world, which predicts one station's numbers, or a video model's frames."""
     world = recipe.world
     algorithm = recipe.algorithm
     simulation = recipe.simulation
@@ -277,7 +277,7 @@ def _check_world(recipe: Recipe) -> None:
     unfit = {
         "env": recipe.env,
         "embodiments": recipe.embodiments,
-        "station.observe_cameras": recipe.station.observe_cameras,
+        "station.observe_cameras": recipe.station.observe_cameras and not world.video.model,
     }
     if conflict := next((key for key, value in unfit.items() if value), ""):
         raise RecipeError(
@@ -450,6 +450,7 @@ def _check_env(recipe: Recipe) -> None:
     for key, is_set in (
         ("shaping", simulation.shaping),
         ("randomise", simulation.randomise != Randomise()),
+        ("dynamics", simulation.dynamics != Dynamics()),
     ):
         if is_set:
             raise RecipeError(

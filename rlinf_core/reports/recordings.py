@@ -16,7 +16,7 @@ import numpy as np
 
 from rlinf_core.config.yaml_source import load_plain
 from rlinf_core.core.atomic_io import REASON
-from rlinf_core.core.errors import EpisodeError, RlinfError, escape_ascii
+from rlinf_core.core.errors import EpisodeError, RecipeError, RlinfError, escape_ascii
 from rlinf_core.episodes.checksums import SUMS, verify
 from rlinf_core.episodes.messages import NS, PACKAGE, store_for
 from rlinf_core.episodes.read import RawMessage, read_episode, recorded
@@ -326,3 +326,19 @@ _DESCRIBERS: dict[str, Callable[[Any], list[tuple[str, str]]]] = {
         (status.name, f"{LEVELS[status.level]} {status.message}") for status in message.status
     ],
 }
+
+
+def run_recipe(recording: Path) -> Path:
+    """Return the recipe of the run that a recording lies in, or of a run folder.
+
+    Raises:
+        RecipeError: no folder above the recording has a recipe.yaml.
+    """
+    folders = (recording.resolve(), *recording.resolve().parents)
+    recipe = next(filter(Path.is_file, (folder / "recipe.yaml" for folder in folders)), None)
+    if recipe is None:
+        raise RecipeError(
+            f"a replay: expected a recording in the folder of its run, with recipe.yaml, got "
+            f"{recording}. Name the recipe: --recipe RECIPE"
+        )
+    return recipe

@@ -21,7 +21,9 @@ from rlinf_core.specs.arrays import StationSpec
 from rlinf_core.trainer import checkpoint
 from rlinf_core.worlds.episodes import Episodes
 from rlinf_core.worlds.imagined import Imagined
+from rlinf_core.worlds.imagined_video import VideoWorld, spec_camera
 from rlinf_core.worlds.model import WorldModel, load_world
+from rlinf_core.worlds.video import RemoteVideo
 
 FILE = "world.safetensors"
 AT_ONCE = 64  # imagined episodes in parallel
@@ -71,25 +73,39 @@ def _replayed(state: dict, spec: StationSpec, mode: str) -> list[Trajectory]:
     if state["inserted"] + state["episodes"] < capacity or not capacity:
         return []
     buffer = ReplayBuffer(spec, capacity)
-    names = ("vectors", "action", "reward", "discount", "starts", "final", "origin")
+    images = [image.name for image in spec.images]
+    if any(name not in arrays for name in images):
+        return []
+    names = ("vectors", *images, "action", "reward", "discount", "starts", "final", "origin")
     buffer.load_state_dict(
         state | {"arrays": {name: arrays[name] for name in names}, "next": state["next"] % capacity}
     )
     return buffer.trajectories(mode)
 
 
-def imagined_envs(recipe: Recipe) -> Imagined:
+def imagined_envs(recipe: Recipe) -> Imagined | VideoWorld:
     """Return the environments of a recipe that trains in a world model alone.
 
     Raises:
         RlinfError: the model is worse than persistence and therefore off.
     """
+    if recipe.world.video.model:
+        return video_envs(recipe, recipe.simulation.environments)
     world, episodes = load_world(
         world_file(Path(recipe.world.run)), station_task(recipe), recipe.seed
     )
     env = Imagined(world, episodes, recipe.simulation.environments, recipe.world.horizon)
     env.length  # noqa: B018 (refuses a world that is off)
     return env
+
+
+def video_envs(recipe: Recipe, size: int) -> VideoWorld:
+    """Return branches of the recipe's video model, which runs in a process of its own."""
+    task, world = station_task(recipe), recipe.world
+    spec_camera(task.spec)
+    played = run_episodes(Path(world.run), task.spec)
+    model = RemoteVideo(world.video.model, world.video.options)
+    return VideoWorld(model, task, played, size, world.horizon)
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pydantic import Field, model_validator
 
 from rlinf_core.config.base import Place, Settings, Widths
+
+
+class VideoSettings(Settings):
+    """A video model that predicts the frames of one camera, in a process of its own."""
+
+    model: str = Field(
+        "",
+        description="tiny, replay, an entry point of rlinf.video_models, module:Class or "
+        "file.py:Class. Empty predicts numbers instead of frames",
+    )
+    options: dict[str, Any] = Field(
+        {}, description="arguments of the model's class, such as {file: runs/x/video.safetensors}"
+    )
 
 
 class WorldSettings(Settings):
@@ -58,6 +73,8 @@ class WorldSettings(Settings):
         "time steps",
     )
 
+    video: VideoSettings = VideoSettings()
+
     @model_validator(mode="after")
     def _check_share(self) -> WorldSettings:
         if self.share and self.run:
@@ -65,5 +82,10 @@ class WorldSettings(Settings):
                 f"share: expected 0 with world.run, which trains in the world alone, got "
                 f"{self.share:g}. "
                 "Leave one of both out"
+            )
+        if self.video.model and not self.run:
+            raise ValueError(
+                "video.model: expected world.run with the recorded episodes that branches begin "
+                "from, got none. Name a run folder"
             )
         return self

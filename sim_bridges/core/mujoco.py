@@ -47,6 +47,7 @@ class Scene:
         self.tool, self.cameras, self.hidden = model.site(tool).id, cameras or {}, hidden
         self.place(origin, yaw)
         self._renderers: dict[tuple[int, int], Any] = {}
+        self.background: Any = None  # a sim_bridges.core.splats.Background
 
     def place(self, origin: tuple[float, ...], yaw: float = 0.0) -> None:
         """Set position [m] and yaw [rad] of the base in the world."""
@@ -124,7 +125,22 @@ class Scene:
         if camera != "video" or height < FILM_HEIGHT:
             renderer.scene.flags[self._mujoco.mjtRndFlag.mjRND_SHADOW] = 0
             renderer.scene.flags[self._mujoco.mjtRndFlag.mjRND_REFLECTION] = 0
-        return renderer.render().copy()
+        picture = renderer.render().copy()
+        if self.background is None or camera == "video":
+            return picture
+        return self._with_background(renderer, picture, camera)
+
+    def _with_background(self, renderer: Any, picture: np.ndarray, camera: str) -> np.ndarray:
+        """Return the picture with the background where no geometry is."""
+        from sim_bridges.core.splats import View
+
+        renderer.enable_segmentation_rendering()
+        empty = renderer.render()[..., 0] < 0
+        renderer.disable_segmentation_rendering()
+        number = self.model.cam(self.cameras[camera]).id
+        rotation = self.data.cam_xmat[number].reshape(3, 3).copy()
+        view = View(self.data.cam_xpos[number].copy(), rotation, self.vertical_fov(camera))
+        return self.background.behind(picture, empty, view)
 
     def vertical_fov(self, camera: str) -> float:
         """Return a camera's vertical field of view by our name [rad]."""

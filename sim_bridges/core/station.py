@@ -22,7 +22,7 @@ from rlinf_core.interlock import (
 )
 from rlinf_core.interlock.types import FULL_ACTION, NS, ActionSlice
 from rlinf_core.recipes import Recipe, station_robot, station_task
-from rlinf_core.recipes.schema import Randomise
+from rlinf_core.recipes.schema import Dynamics, Randomise
 from rlinf_core.specs.arrays import ActionSpec, Arrays, first_not_finite
 from rlinf_core.tasks.scripts import make_script
 from rlinf_core.tasks.task import StepResult, Task, observe, shaped, step_result
@@ -119,12 +119,19 @@ class SimulatedStation:
         self.held = False
         self._judged_by = sorted(name for name in task.channels if not name.startswith("camera/"))
 
-    def reset(self, seed: int) -> Arrays:
+    def reset(self, seed: int, recorded: Arrays | None = None) -> Arrays:
         """Lay out scene ``seed`` and return its first observation.
 
         A fault of the last episode is reset by its name, as a station's scripted operator does.
+
+        Args:
+            seed: number of the scene.
+            recorded: channels of a recording; the simulator's ``arrange`` puts tool and object
+                where they were.
         """
         self.simulator.reset(seed)
+        if recorded is not None:
+            self.simulator.arrange(recorded)
         if any(arm.state.mode is Mode.FAULT for arm in self._arms):
             self._tick(
                 {
@@ -338,13 +345,15 @@ def simulated_station(recipe: Recipe) -> SimulatedStation:
     if recipe.simulation.shaping:
         task = shaped(task, recipe.simulation.shaping)
     simulator: Any = make(robot.simulator, **robot.options)
-    if recipe.simulation.randomise != Randomise():
+    ranges, dynamics = recipe.simulation.randomise, recipe.simulation.dynamics
+    if ranges != Randomise() or dynamics != Dynamics():
         if robot.arms:
+            name = "randomise" if ranges != Randomise() else "dynamics"
             raise RecipeError(
-                f"simulation.randomise: expected nothing for robot '{recipe.station.robot}', since "
+                f"simulation.{name}: expected nothing for robot '{recipe.station.robot}', since "
                 "several arms are not supported here. Leave it out"
             )
-        simulator = Randomised(simulator, recipe.simulation.randomise)
+        simulator = Randomised(simulator, ranges, dynamics)
     limits = {arm: load_limits(path) for arm, path in robot.interlocks.items()}
     return SimulatedStation(
         simulator, task, limits if robot.arms else limits[""], recipe.simulation.interlock

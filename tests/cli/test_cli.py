@@ -46,6 +46,8 @@ COMMANDS = [
     "recipes",
     "chat a",
     "world fit a",
+    "world fit-video a",
+    "world splats a --out b.ply",
     "world check a",
     "world rank a b",
     "completion bash",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import xml.etree.ElementTree as xml
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,6 +21,7 @@ from sim_bridges.simulators.franka_mujoco.tabletop import PEG_HALF_WIDTH_M, OneA
 Metres = Annotated[float, Field(ge=0, lt=1)]
 Clearance = Annotated[float, Field(ge=1e-4, le=0.01)]
 Turn = Annotated[float, Field(ge=0, le=0.7)]
+Friction = Annotated[float, Field(ge=0.01, le=5)]
 PACKAGE, INSTALL = "mujoco", "make setup"
 
 WALL_M = 0.012
@@ -37,6 +39,11 @@ class Simulator(OneArm):
         socket_turn_rad: largest turn of the socket about the vertical [rad]
         start_range_m: half the side of the square in which the tool starts [m]
         start_height_m: smallest and largest height of the start above the table [m]
+        friction: coefficient of sliding friction of the peg, the socket and the table
+        front_camera: shift [m] of the front camera in the base frame, and its turn about its own
+            axes as a rotation vector [rad]
+        background: PLY file of Gaussian splats in the base frame, behind the scene in the pictures;
+            empty shows the sky
     """
 
     def __init__(
@@ -48,8 +55,22 @@ class Simulator(OneArm):
         socket_turn_rad: Turn = 0.0,
         start_range_m: Metres = 0.04,
         start_height_m: tuple[Metres, Metres] = (0.12, 0.17),
+        friction: Friction = 0.4,
+        front_camera: tuple[float, float, float, float, float, float] = (0.0,) * 6,
+        background: str = "",
     ) -> None:
         super().__init__(compiled(_scene(clearance_m)))
+        self.set_friction(friction)
+        self._front = self.model.camera("front").id
+        self._front_pose = (
+            self.model.cam_pos[self._front].copy(),
+            (self.model.cam_quat[self._front].copy()),
+        )
+        self.aim_camera("front", front_camera)
+        if background:
+            from sim_bridges.core.splats import Background, load
+
+            self.scene.background = Background(load(Path(background)))
         self.pose_noise_m, self.turn_noise_rad = pose_noise_m, turn_noise_rad
         self.socket_range_m, self.socket_turn_rad = socket_range_m, socket_turn_rad
         self.start_range_m, self.start_height_m = start_range_m, start_height_m
@@ -75,6 +96,33 @@ class Simulator(OneArm):
         self._object = np.concatenate([socket + [*noise, RIM_M], reported])
         self.arm.place(start)
         self._begin()
+
+    def arrange(self, channels: Mapping[str, np.ndarray]) -> None:
+        """Put the tool at ``current_pose``, at rest, and the socket at ``object_pose``."""
+        self._clear()
+        if (reported := channels.get("object_pose")) is not None:
+            self._object = np.array(reported, dtype=float)
+            self.data.mocap_pos[self._socket] = self._object[:3] - [0.0, 0.0, RIM_M]
+            self.data.mocap_quat[self._socket] = self._object[[6, 3, 4, 5]]
+        self.arm.place(np.asarray(channels["current_pose"], dtype=float)[:3])
+        self._begin()
+
+    def set_friction(self, friction: float) -> None:
+        """Set the coefficient of sliding friction of the peg, the socket and the table."""
+        self.model.geom_friction[self.model.geom_contype > 0, 0] = friction
+
+    def aim_camera(self, camera: str, offset: Sequence[float]) -> None:
+        """Move a camera from its designed pose by ``offset``; see the option ``front_camera``."""
+        if camera != "front":
+            raise RlinfError(f"expected the camera front, got {camera}. The others are fixed")
+        position, quaternion = self._front_pose
+        turn, turned, angle = np.array(offset[3:], dtype=float), np.empty(4), np.zeros(4)
+        size = float(np.linalg.norm(turn))
+        self._mujoco.mju_axisAngle2Quat(angle, turn / max(size, 1e-12), size)
+        self._mujoco.mju_mulQuat(turned, quaternion, angle)
+        self.model.cam_pos[self._front] = position + np.array(offset[:3])
+        self.model.cam_quat[self._front] = turned
+        self._mujoco.mj_camlight(self.model, self.data)
 
     def channels(self) -> dict[str, np.ndarray]:
         return self.arm.channels() | {

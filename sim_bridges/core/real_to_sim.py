@@ -1,0 +1,413 @@
+"""Recorded episodes played again in a simulator, and the simulator's parameters fitted to them.
+
+The fit needs no gradient: it searches the parameters whose replay is nearest to the recording.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from rlinf_core.core.errors import EpisodeError, RecipeError
+from rlinf_core.episodes.response import identify
+from rlinf_core.episodes.types import Episode
+from rlinf_core.recipes import Recipe
+from rlinf_core.recipes.schema import Dynamics
+from rlinf_core.recipes.station import station_task
+from rlinf_core.specs.arrays import StationSpec
+from rlinf_core.worlds.coordinates import Coordinates
+from sim_bridges.core.interface import options_of
+from sim_bridges.core.station import SimulatedStation, simulated_station
+
+CONTACT_N = 2.0  # force above which a time step counts as contact
+FRICTIONS = np.geomspace(0.05, 2.0, 8)
+PRESSED = 2  # largest number of episodes in the fit of the friction
+EPISODES = 4  # largest number of episodes in a fit
+FREE_STEPS, FREE_LEAST = 30, 10  # of an episode's beginning in the fit of the response
+FRAMES = 8  # pictures in the fit of a camera
+BLURS = (4.0, 2.0, 1.0)  # standard deviations of the blur, one after the other [pixels]
+NUDGE = 6e-3  # of a camera's numerical derivative [m, rad]; about half a pixel
+ROUNDS = 25  # largest number of a camera's steps for each blur
+FIRST = (0.08, 0.08, 0.1)  # first steps of the search, of delay [s], lag [s] and gain
+# of delay, lag and gain; a longer delay with a shorter lag looks almost the same
+DIRECTIONS = ((1, 0, 0), (0, 1, 0), (0, 0, 1), (1, -1, 0), (1, -0.5, 0))
+FINEST_S = 0.004
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A recorded episode of T transitions beside its replay in a simulator.
+
+    Attributes:
+        tool_mm: (T + 1,) distance of the tool from the recorded one [mm].
+        force_n: (T + 1,) difference of the measured force [N]; empty if it was not recorded.
+        contact: (T + 1,) mask of the time steps with recorded contact.
+        arranged: False if the simulator cannot put tool and object where they were; then
+            displacements are compared.
+        speeds: (T + 1, 3) of the tool in the replay [m/s]; empty without a measurement.
+    """
+
+    tool_mm: np.ndarray
+    force_n: np.ndarray
+    contact: np.ndarray
+    arranged: bool
+    speeds: np.ndarray
+
+
+def replay(station: SimulatedStation, episode: Episode) -> Replay:
+    """Play a recorded episode's executed actions in a simulated station without interlock.
+
+    Raises:
+        EpisodeError: the recording has other observations or actions than the station, or not the
+            tool's position.
+    """
+    spec = station.task.spec
+    channels = recorded_channels(spec, episode)
+    if "current_pose" not in channels[0] or episode.executed.shape[1] != spec.action.dim:
+        raise EpisodeError(
+            f"episode {episode.id}: expected the tool's position among the observations and "
+            f"actions of {spec.action.dim} dimensions, got {', '.join(episode.observations)} and "
+            f"{episode.executed.shape[1]}. Name the recipe of this recording: --recipe"
+        )
+    arranged = hasattr(station.simulator, "arrange") and _can_arrange(station)
+    station.reset(episode.seed, channels[0] if arranged else None)
+    played = [station.channels]
+    for executed in episode.executed:
+        station.step(spec.action.from_si(executed))
+        played.append(station.channels)
+    there = np.array([one["current_pose"][:3] for one in channels])
+    here = np.array([one["current_pose"][:3] for one in played])
+    shift = np.zeros(3) if arranged else there[0] - here[0]
+    force = np.zeros(0)
+    contact = np.zeros(len(there), bool)
+    if any(item.source == "wrench" for item in spec.vectors):
+        recorded_force = np.array([one["wrench"][:3] for one in channels])
+        force = np.linalg.norm(
+            np.array([one["wrench"][:3] for one in played]) - recorded_force, axis=1
+        )
+        contact = np.linalg.norm(recorded_force, axis=1) > CONTACT_N
+    distance = np.linalg.norm(here + shift - there, axis=1) * 1000.0
+    twists = [one["current_twist"][:3] for one in played if "current_twist" in one]
+    return Replay(distance, force, contact, arranged, np.array(twists))
+
+
+def _can_arrange(station: SimulatedStation) -> bool:
+    inner = getattr(station.simulator, "_simulator", station.simulator)
+    return hasattr(inner, "arrange")
+
+
+def recorded_channels(spec: StationSpec, episode: Episode) -> list[dict[str, np.ndarray]]:
+    """Return the channels of each time step, as far as the observed numbers contain them."""
+    missing = [item.name for item in spec.vectors if item.name not in episode.observations]
+    if missing:
+        raise EpisodeError(
+            f"episode {episode.id}: expected the observations of the recipe's task, got none "
+            f"called {', '.join(missing)}. Name the recipe of this recording: --recipe"
+        )
+    coordinates = Coordinates(spec)
+    observed = {item.source for item in spec.vectors}
+    rows = []
+    for step in range(len(episode) + 1):
+        values = {item.name: episode.observations[item.name][step] for item in spec.vectors}
+        channels = coordinates.channels(
+            np.concatenate([np.ravel(values[item.name]) for item in spec.vectors])
+        )
+        rows.append({name: value for name, value in channels.items() if name in observed})
+    return rows
+
+
+def adapted(recipe: Recipe, dynamics: Dynamics, options: dict[str, Any]) -> Recipe:
+    """Return the recipe with another response of the arm and further options of its simulator."""
+    station = recipe.station.model_copy(update={"options": {**recipe.station.options, **options}})
+    simulation = recipe.simulation.model_copy(update={"dynamics": dynamics, "interlock": False})
+    return recipe.model_copy(update={"station": station, "simulation": simulation})
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A simulator fitted to recordings.
+
+    Attributes:
+        dynamics: the arm's response beside the simulator's own.
+        options: options of the simulator: friction and camera poses, as far as it has them.
+        before_mm: mean distance of the tool in a replay with the recipe's values [mm].
+        after_mm: the same with the fitted values.
+        picture_errors: by camera, mean difference of the pictures before and after (of 255).
+    """
+
+    dynamics: Dynamics
+    options: dict[str, Any]
+    before_mm: float
+    after_mm: float
+    picture_errors: dict[str, tuple[float, float]]
+
+
+def fit(recipe: Recipe, episodes: Sequence[Episode], log: Callable[[str], None]) -> Fit:
+    """Fit delay, lag, gain, friction and camera poses of a recipe's simulator to recordings.
+
+    Args:
+        recipe: its simulator, robot and task; its values are the beginning of the search.
+        episodes: recordings of the same task; the longest motions and the most contact are used.
+        log: receives a line about each part.
+    """
+    moved = sorted(episodes, key=lambda one: -float(np.abs(one.executed[:, :3]).sum()))[:EPISODES]
+    if not moved:
+        raise EpisodeError("a fit of the simulator: expected recorded episodes, got none")
+    start, spec = recipe.simulation.dynamics, station_task(recipe).spec
+    options: dict[str, Any] = {}
+    player = Player(recipe)
+    before = player.tool_error(start, moved)
+    free = [_beginning(spec, episode) for episode in moved]
+    dynamics = _fit_response(player, free, _first_guess(player, free, spec, start))
+    log(f"delay {dynamics.delay_s:.3f} s, lag {dynamics.lag_s:.3f} s, gain {dynamics.gain:.3f}")
+    available = options_of(_simulator_name(recipe)).model_fields
+    if "friction" in available:
+        friction = fit_friction(player, spec, dynamics, episodes)
+        if friction is None:
+            log("friction: no recorded contact, so it stays. Record the tool sliding on the table")
+        else:
+            options["friction"] = friction
+            log(f"friction {friction:.3f}")
+            player.station.simulator.set_friction(friction)
+    pictures: dict[str, tuple[float, float]] = {}
+    for camera, name in _cameras(recipe):
+        if f"{camera}_camera" in available:
+            offset, errors = fit_camera(recipe, camera, name, episodes)
+            options[f"{camera}_camera"] = tuple(round(float(value), 5) for value in offset)
+            pictures[camera] = errors
+            moved_by = ", ".join(f"{value:.4f}" for value in offset)
+            log(
+                f"camera {camera}: moved by {moved_by} [m, rad]; mean difference of the pictures "
+                f"{errors[0]:.1f} before, {errors[1]:.1f} after (of 255)"
+            )
+    after = player.tool_error(dynamics, moved)
+    return Fit(dynamics, options, before, after, pictures)
+
+
+def object_range(
+    recipe: Recipe, episodes: Sequence[Episode]
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Return the smallest and largest recorded position of each object and goal [m]."""
+    spec = station_task(recipe).spec
+    first = [recorded_channels(spec, episode)[0] for episode in episodes]
+    names = [name for name in ("object_pose", "goal_pose") if all(name in one for one in first)]
+    places = {name: np.array([one[name][:3] for one in first]) for name in names if first}
+    return {name: (place.min(0), place.max(0)) for name, place in places.items()}
+
+
+def _simulator_name(recipe: Recipe) -> str:
+    from rlinf_core.recipes.station import station_robot
+
+    robot = station_robot(recipe)
+    if robot.driver != "simulator":
+        raise RecipeError(
+            f"a replay in simulation: expected a recipe with a simulated robot, got "
+            f"'{recipe.station.robot}'. Name one: --recipe RECIPE --set station.robot=ROBOT"
+        )
+    return str(robot.simulator)
+
+
+def _cameras(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    """Yield each observed camera with the name of its pictures in an episode."""
+    for image in station_task(recipe).spec.images:
+        yield image.source.split("/")[1], image.name
+
+
+class Player:
+    """Plays recordings in a recipe's simulator, with one response of the arm after another.
+
+    Args:
+        recipe: its simulator and task; cameras are left out.
+        options: further options of the simulator.
+    """
+
+    def __init__(self, recipe: Recipe, options: dict[str, Any] | None = None) -> None:
+        blind = recipe.station.model_copy(update={"observe_cameras": ()})
+        recipe = recipe.model_copy(update={"station": blind})
+        # any response but the simulator's own, so that the station has a changeable one
+        self.station = simulated_station(adapted(recipe, Dynamics(gain=2.0), options or {}))
+
+    def replays(self, dynamics: Dynamics, episodes: Sequence[Episode]) -> list[Replay]:
+        """Return the replay of each episode."""
+        self.station.simulator.dynamics = dynamics
+        return [replay(self.station, episode) for episode in episodes]
+
+    def tool_error(self, dynamics: Dynamics, episodes: Sequence[Episode]) -> float:
+        """Return the mean distance of the tool [mm]."""
+        replays = self.replays(dynamics, episodes)
+        return float(np.concatenate([one.tool_mm for one in replays]).mean())
+
+
+def _beginning(spec: StationSpec, episode: Episode) -> Episode:
+    """Return an episode's time steps before its first contact, at most ``FREE_STEPS``."""
+    names = [item.name for item in spec.vectors if item.source == "wrench"]
+    end = min(len(episode), FREE_STEPS)
+    if names and names[0] in episode.observations:
+        force = np.linalg.norm(episode.observations[names[0]][:, :3], axis=1)
+        touching = np.flatnonzero(force > CONTACT_N)
+        if len(touching) and touching[0] >= FREE_LEAST:
+            end = min(end, int(touching[0]))
+    observations = {name: values[: end + 1] for name, values in episode.observations.items()}
+    return replace(
+        episode,
+        observations=observations,
+        executed=episode.executed[:end],
+        rewards=episode.rewards[:end],
+        stamps_ns=episode.stamps_ns[: end + 1],
+    )
+
+
+def _first_guess(
+    player: Player, episodes: Sequence[Episode], spec: StationSpec, start: Dynamics
+) -> Dynamics:
+    """Return the difference of the responses of arm and simulator, each fitted to its speeds."""
+    name = next((item.name for item in spec.vectors if item.take == "linear"), "")
+    replays = player.replays(start, episodes)
+    if not name or not all(len(one.speeds) for one in replays):
+        return start
+    simulated = [
+        replace(episode, observations=episode.observations | {name: one.speeds})
+        for episode, one in zip(episodes, replays, strict=True)
+    ]
+    there, here = identify(episodes, name), identify(simulated, name)
+    return Dynamics(
+        delay_s=min(max(start.delay_s + there.delay_s - here.delay_s, 0.0), 2.0),
+        lag_s=min(max(start.lag_s + there.lag_s - here.lag_s, 0.0), 5.0),
+        gain=float(np.clip(start.gain * there.gain / max(here.gain, 1e-3), 0.05, 2.0)),
+    )
+
+
+def _fit_response(player: Player, episodes: Sequence[Episode], first: Dynamics) -> Dynamics:
+    """Search delay, lag and gain along ``DIRECTIONS``, with ever smaller steps."""
+    values = np.array([first.delay_s, first.lag_s, first.gain])
+    directions, scale = np.array(DIRECTIONS), 0.5
+
+    def response(values: np.ndarray) -> Dynamics:
+        delay_s, lag_s, gain = (round(float(value), 4) for value in values)
+        return Dynamics(delay_s=delay_s, lag_s=lag_s, gain=gain)
+
+    best = player.tool_error(first, episodes)
+    while scale * FIRST[0] > FINEST_S:
+        better = False
+        for direction in directions:
+            for signed in (direction, -direction):
+                candidate = np.maximum(values + scale * signed * FIRST, (0.0, 0.0, 0.05))
+                candidate = np.minimum(candidate, (2.0, 5.0, 2.0))
+                if (candidate == values).all():
+                    continue
+                if (now := player.tool_error(response(candidate), episodes)) < best:
+                    values, best, better = candidate, now, True
+                    break
+        scale = scale if better else scale / 2
+    return response(values)
+
+
+def fit_friction(
+    player: Player, spec: StationSpec, dynamics: Dynamics, episodes: Sequence[Episode]
+) -> float | None:
+    """Search the coefficient whose forces in contact are nearest to the recorded ones.
+
+    Returns:
+        The coefficient; None without recorded contact.
+    """
+    forces = [item.name for item in spec.vectors if item.source == "wrench"]
+
+    def touching(episode: Episode) -> int:
+        values = [episode.observations[name] for name in forces if name in episode.observations]
+        sizes = [np.linalg.norm(value[:, :3], axis=1) > CONTACT_N for value in values]
+        return int(sizes[0].sum()) if sizes else 0
+
+    chosen = sorted(filter(touching, episodes), key=lambda one: -touching(one))[:PRESSED]
+    if not chosen:
+        return None
+
+    def error(friction: float) -> float:
+        player.station.simulator.set_friction(friction)
+        replays = player.replays(dynamics, chosen)
+        return float(np.concatenate([one.force_n[one.contact] for one in replays]).mean())
+
+    grid = FRICTIONS
+    for _ in range(4):
+        best = int(np.argmin([error(float(friction)) for friction in grid]))
+        low, high = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
+        grid = np.geomspace(low, high, 5)
+    return round(float(np.sqrt(low * high)), 4)
+
+
+def fit_camera(
+    recipe: Recipe, camera: str, name: str, episodes: Sequence[Episode]
+) -> tuple[np.ndarray, tuple[float, float]]:
+    """Fit a camera's shift and turn (6,) [m, rad] to recorded pictures, by Gauss and Newton.
+
+    The simulator is put where the recording was, and its pictures are compared. The scene must look
+    like the recorded one; a real camera is located with ``rlinf camera locate``.
+
+    Returns:
+        The offset, and the mean difference of the pictures before and after (of 255).
+    """
+    from scipy.ndimage import gaussian_filter
+
+    spec = station_task(recipe).spec
+    frames = []
+    for episode in episodes:
+        if name not in episode.observations:
+            continue
+        channels = recorded_channels(spec, episode)
+        frames += [
+            (channels[step], episode.observations[name][step]) for step in range(len(episode))
+        ]
+    if not frames:
+        raise EpisodeError(
+            f"camera {camera}: expected recorded pictures called {name}, got none. Record with "
+            f"station.observe_cameras=[{camera}]"
+        )
+    chosen = [frames[index] for index in np.linspace(0, len(frames) - 1, FRAMES).astype(int)]
+    station = simulated_station(adapted(recipe, Dynamics(), {}))
+    simulator: Any = station.simulator
+    height, width = chosen[0][1].shape[:2]
+
+    def pictures(offsets: Sequence[np.ndarray]) -> np.ndarray:
+        """Return (offsets, frames, H, W, 3)."""
+        rows = []
+        for channels, _ in chosen:
+            simulator.arrange(channels)
+            row = []
+            for offset in offsets:
+                simulator.aim_camera(camera, offset)
+                row.append(simulator.render(camera, height, width).astype(float))
+            rows.append(row)
+        return np.array(rows).swapaxes(0, 1)
+
+    def blurred(images: np.ndarray, blur: float) -> np.ndarray:
+        return gaussian_filter(images, [0] * (images.ndim - 3) + [blur, blur, 0])
+
+    recorded = np.array([picture for _, picture in chosen], float)
+    offset, scale = np.zeros(6), min(height, width) / 64.0
+    before = float(np.abs(pictures([offset])[0] - recorded).mean())
+    for blur in BLURS:
+        target, damping = blurred(recorded, blur * scale), 1e-3
+        for _ in range(ROUNDS):
+            nudges = [
+                offset,
+                *(offset + side * NUDGE * row for side in (1, -1) for row in np.eye(6)),
+            ]
+            images = blurred(pictures(nudges), blur * scale)
+            residual = (target - images[0]).ravel()
+            slopes = ((images[1:7] - images[7:]) / (2 * NUDGE)).reshape(6, -1)
+            gram, pull = slopes @ slopes.T, slopes @ residual
+            better = False
+            for _ in range(4):
+                change = np.linalg.solve(gram + damping * np.diag(np.diag(gram)), pull)
+                change *= min(1.0, 0.03 / max(float(np.abs(change).max()), 1e-12))
+                now = (target - blurred(pictures([offset + change])[0], blur * scale)).ravel()
+                if now @ now < residual @ residual:
+                    offset, damping, better = offset + change, damping / 5, True
+                    break
+                damping *= 8
+            if not better or np.abs(change).max() < 1e-4:
+                break
+    after = float(np.abs(pictures([offset])[0] - recorded).mean())
+    return offset, (before, after)

@@ -1,0 +1,188 @@
+"""Video models in a process of their own, and branches in them."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from rlinf_core.cli.main import main
+from rlinf_core.core.errors import RecipeError, RlinfError
+from rlinf_core.recipes import check_recipe, load_recipe, station_task
+from rlinf_core.recipes.loader import resolved
+from rlinf_core.rollouts.types import DEMONSTRATION, TRAIN, Trajectory
+from rlinf_core.worlds import tiny_video
+from rlinf_core.worlds.imagined_video import VideoWorld
+from rlinf_core.worlds.video import RemoteVideo
+
+SEEN = ["station.observe_cameras=[front]", "station.image_size=[16,16]"]
+RECIPE = load_recipe("sim_rlpd", SEEN)
+TASK = station_task(RECIPE)
+
+
+def moving(episodes=10, steps=20, seed=0):
+    """A white square on grey that moves by the actions, and numbers of the demo's task."""
+    random, played = np.random.default_rng(seed), []
+    for number in range(episodes):
+        place, frames, actions, vectors = random.uniform(5, 11, 2), [], [], []
+        tool = np.array([0.5, 0.0, 0.1])
+        for _ in range(steps + 1):
+            frame = np.full((16, 16, 3), 90, np.uint8)
+            row, column = np.round(place).astype(int)
+            frame[max(row - 2, 0) : row + 2, max(column - 2, 0) : column + 2] = 230
+            frames.append(frame)
+            offset = [0.45, 0.0, 0.05] - tool
+            vectors.append(np.concatenate([tool, np.zeros(6), offset]))
+            actions.append(random.uniform(-1, 1, 3))
+            place = np.clip(place + 2.0 * actions[-1][:2], 3, 13)
+            tool = tool + 0.02 * actions[-1]
+        played.append(
+            Trajectory(
+                {"vectors": np.array(vectors, np.float32), "front": np.array(frames)},
+                np.array(actions[:-1], np.float32),
+                np.zeros(steps, np.float32),
+                np.ones(steps, np.float32),
+                number % 3 == 0,
+                DEMONSTRATION if number % 3 == 0 else TRAIN,
+            )
+        )
+    return played
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    torch.set_num_threads(1)
+    episodes = [(one.observations["front"], one.actions) for one in moving(20)]
+    network, result = tiny_video.fit(episodes, updates=150, width=8)
+    path = tiny_video.save(network, result, tmp_path_factory.mktemp("video") / "v.safetensors")
+    return path, result
+
+
+def test_the_tiny_model_sees_what_moves(fitted):
+    _, result = fitted
+    assert result.errors[0] < result.persistence[0]
+    assert result.moving[0] < 0.6 * result.moving_persistence[0]
+
+
+def test_a_replay_comes_back_across_the_process_boundary(tmp_path):
+    episode = moving(1)[0]
+    np.savez(tmp_path / "frames.npz", frames=episode.observations["front"])
+    model = RemoteVideo("replay", {"file": str(tmp_path / "frames.npz")})
+    world = VideoWorld(model, TASK, [episode], 2, horizon=6)
+    try:
+        observation = world.reset([1, 2])
+        shown = episode.observations["front"]
+        for row in range(2):
+            first = int(
+                np.abs(shown.astype(int) - observation["front"][row]).sum((1, 2, 3)).argmin()
+            )
+            place = observation["vectors"][row, :3].copy()
+            steps = world.step(np.full((2, 3), 0.5))
+            expected = shown[min(first + 1, len(shown) - 1)]
+            np.testing.assert_array_equal(steps.next_observations["front"][row], expected)
+            moved = steps.next_observations["vectors"][row]
+            if row == 0:
+                np.testing.assert_allclose(moved[:3], place + 0.01, atol=1e-6)
+                np.testing.assert_allclose(moved[3:6], 0.1, atol=1e-6)
+            world.reset([1, 2])
+    finally:
+        world.close()
+
+
+def test_the_tiny_model_is_the_same_in_its_process(fitted):
+    path, _ = fitted
+    here, there = tiny_video.TinyVideo(str(path)), RemoteVideo("tiny", {"file": str(path)})
+    try:
+        episode = moving(1, seed=5)[0]
+        frames = episode.observations["front"][None, :2]
+        for model in (here, there):
+            model.begin([7], frames, episode.actions[None, :1])
+        for step in range(3):
+            actions = episode.actions[None, None, step + 1]
+            np.testing.assert_array_equal(here.step([7], actions), there.step([7], actions))
+    finally:
+        there.close()
+
+
+def test_a_chunk_of_actions_brings_its_frames_at_its_end():
+    class Chunked:
+        condition, chunk = 1, 3
+
+        def begin(self, rows, frames, actions):
+            self.shape = frames.shape[2:]
+
+        def step(self, rows, actions):
+            assert actions.shape == (len(rows), 3, 3)
+            return np.full((len(rows), 3, *self.shape), 7, np.uint8)
+
+    world = VideoWorld(Chunked(), TASK, moving(2), 2, horizon=6)
+    world.reset([0, 1])
+    frames = [world.step(np.zeros((2, 3))).next_observations["front"].mean() for _ in range(6)]
+    assert frames[0] > 80 and frames[1] > 80 and frames[2] == 7 == frames[5]
+
+
+def test_branches_end_at_the_horizon_and_begin_in_recorded_frames(fitted):
+    path, _ = fitted
+    played = moving(6)
+    world = VideoWorld(tiny_video.TinyVideo(str(path)), TASK, played, 3, horizon=4)
+    recorded = np.concatenate([one.observations["front"] for one in played])
+    first = world.reset([4, 5, 6])
+    again = VideoWorld(tiny_video.TinyVideo(str(path)), TASK, played, 3, horizon=4).reset([4, 5, 6])
+    np.testing.assert_array_equal(first["front"], again["front"])
+    for _ in range(4):
+        steps = world.step(np.zeros((3, 3)))
+    assert steps.truncated.all() and world.branch_count == 6
+    for frame in steps.observation["front"]:
+        assert (recorded == frame).all((1, 2, 3)).any()
+
+
+def test_errors_of_the_model_reach_this_process(tmp_path):
+    bad = tmp_path / "bad.py"
+    bad.write_text(
+        "class Bad:\n"
+        "    condition, chunk = 1, 1\n"
+        "    def begin(self, rows, frames, actions): raise ValueError('no weights')\n"
+        "    def step(self, rows, actions):\n"
+        "        import numpy\n"
+        "        return numpy.zeros((len(rows), 2, 4, 4, 3), numpy.uint8)\n"
+    )
+    model = RemoteVideo(f"{bad}:Bad", {})
+    try:
+        with pytest.raises(RlinfError, match="ValueError: no weights"):
+            model.begin([0], np.zeros((1, 1, 4, 4, 3), np.uint8), np.zeros((1, 0, 3)))
+        with pytest.raises(RlinfError, match="expected frames of shape"):
+            model.step([0], np.zeros((1, 1, 3)))
+    finally:
+        model.close()
+    with pytest.raises(RlinfError, match="expected options of its class"):
+        RemoteVideo("replay", {"films": "x"})
+    with pytest.raises(RlinfError, match="fit-video"):
+        RemoteVideo("tiny", {"file": str(bad)})
+
+
+def test_a_task_that_no_frame_judges_is_refused():
+    vision = station_task(load_recipe("sim_rlpd", [*SEEN, "station.task=peg_insertion_vision"]))
+    played = moving(2)
+    cut = [replace(one, observations=dict(one.observations)) for one in played]
+    with pytest.raises(RecipeError, match="rlinf reward train"):
+        VideoWorld(object(), vision, cut, 1, 4)
+    with pytest.raises(RecipeError, match="one camera"):
+        VideoWorld(object(), station_task(load_recipe("sim_rlpd")), played, 1, 4)
+
+
+def test_the_recipe_needs_a_run():
+    with pytest.raises(RecipeError, match="world.run"):
+        load_recipe("sim_rlpd", [*SEEN, "world.video.model=tiny"])
+    check_recipe(load_recipe("sim_rlpd", [*SEEN, "world.video.model=tiny", "world.run=x"]))
+
+
+def test_the_command_fits_and_films(tmp_path, monkeypatch, capsys):
+    (tmp_path / "recipe.yaml").write_text(resolved(RECIPE))
+    monkeypatch.setattr("rlinf_core.trainer.worlds.run_episodes", lambda run, spec: moving(6))
+    film, figures = tmp_path / "film.mp4", tmp_path / "v.json"
+    command = ["world", "fit-video", str(tmp_path), "--updates", "20"]
+    assert main([*command, "--film", str(film), "--json", str(figures)]) == 0
+    assert film.stat().st_size > 500 and "error_1" in json.loads(figures.read_text())
+    assert (tmp_path / "video.safetensors").is_file()
+    assert "held out" in capsys.readouterr().out
