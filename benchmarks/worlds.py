@@ -321,7 +321,7 @@ def recorded(recipe: Recipe, seed: int, steps: int = 70) -> Episode:
     station = simulated_station(recipe)
     spec, random = station.task.spec, np.random.default_rng(seed)
     observation = station.reset(seed)
-    kept: dict[str, list[np.ndarray]] = {name: [value] for name, value in observation.items()}
+    observed: dict[str, list[np.ndarray]] = {name: [value] for name, value in observation.items()}
     executed = []
     action = np.zeros(3)
     for step in range(steps):
@@ -334,8 +334,8 @@ def recorded(recipe: Recipe, seed: int, steps: int = 70) -> Episode:
         observation = station.step(action)[0]
         executed.append(spec.action.to_si(station.executed))
         for name, value in observation.items():
-            kept[name].append(value)
-    observations = {name: np.array(values) for name, values in kept.items()}
+            observed[name].append(value)
+    observations = {name: np.array(values) for name, values in observed.items()}
     actions, names = np.array(executed), ("",) * (steps + 1)
     rewards, stamps = np.zeros(steps), np.arange(steps + 1) * 10**8
     outcome = {"success": False, "failure": False, "truncated": True, "policy_version": 0}
@@ -359,7 +359,7 @@ def recorded(recipe: Recipe, seed: int, steps: int = 70) -> Episode:
     )
 
 
-def found() -> tuple[real_to_sim.Fit, float]:
+def fit_hidden() -> tuple[real_to_sim.Fit, float]:
     """The demo's simulator fitted to eight episodes of the hidden one; and the seconds it took."""
     straight = "simulation.interlock=false"
     hidden = load_recipe("sim_rlpd", [straight, *HIDDEN, *CAMERA])
@@ -371,7 +371,7 @@ def found() -> tuple[real_to_sim.Fit, float]:
 
 def identify() -> dict[str, float]:
     """Hidden delay, gain, friction and camera pose: relative errors of the fit."""
-    result, seconds = found()
+    result, seconds = fit_hidden()
     truth = load_recipe("sim_rlpd", [*HIDDEN, *CAMERA])
     dynamics, options = truth.simulation.dynamics, truth.station.options
     camera = np.array(options["front_camera"])
@@ -390,7 +390,7 @@ def identify() -> dict[str, float]:
 
 def transfer() -> dict[str, float]:
     """Success on the hidden simulator of a policy trained in today's, and in the fitted one."""
-    result, _ = found()
+    result, _ = fit_hidden()
     fitted_values = result.dynamics.model_dump()
     friction = f"station.options.friction={result.options['friction']}"
     fitted_ones = (
@@ -415,7 +415,7 @@ def video(episodes: int = 40) -> dict[str, float]:
     """A tiny video model of the demo's front camera at 32 x 32, fitted to its script's episodes."""
     camera = ["station.observe_cameras=[front]", "station.image_size=[32,32]"]
     env = stations(load_recipe("sim_rlpd", [*camera, "simulation.interlock=false"]), 1)
-    env.auto_reset, random, seen = False, np.random.default_rng(0), []
+    env.auto_reset, random, films = False, np.random.default_rng(0), []
     for number in range(episodes):
         observation, frames, actions = env.reset([30_000 + number]), [], []
         frames.append(observation["front"][0])
@@ -427,10 +427,10 @@ def video(episodes: int = 40) -> dict[str, float]:
             frames.append(steps.next_observations["front"][0])
             if steps.done[0]:
                 break
-        seen.append((np.array(frames), np.array(actions)))
+        films.append((np.array(frames), np.array(actions)))
     env.close()
     begin = time.perf_counter()
-    _, check = tiny_video.fit(seen, updates=1500)
+    _, check = tiny_video.fit(films, updates=1500)
     last = len(check.errors) - 1
     return {
         "video_error_1": check.errors[0],

@@ -71,7 +71,24 @@ def names_used(adapter: str) -> set[str]:
     return {name for name in used - defined if not hasattr("", name) and name not in PYTHON}
 
 
-PYTHON = {  # of NumPy arrays, tensors, dicts, paths, Gymnasium and pictures
+# of NumPy arrays, tensors, dicts, paths, Gymnasium, pictures, MuJoCo's models, and of our scenes
+PYTHON = {
+    "castshadow",
+    "fovy",
+    "xyaxes",
+    "opt",
+    "timestep",
+    "qposadr",
+    "fromkeys",
+    "is_dir",
+    "strict",
+    "remove",
+    "cameras",
+    "pose",
+    "solve",
+    "to_world",
+    "tool_pose",
+    "tool_twist",
     "as_tensor",
     "float32",
     "frozen",

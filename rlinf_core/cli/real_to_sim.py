@@ -71,8 +71,8 @@ def fit_simulator(
         f"mean error of the tool in a replay: {result.before_mm:.2f} mm before, "
         f"{result.after_mm:.2f} mm after"
     )
-    seen = object_range(loaded, read)
-    for source, (low, high) in seen.items():
+    ranges = object_range(loaded, read)
+    for source, (low, high) in ranges.items():
         print(f"{source} at the first time step: {_numbers(low)} to {_numbers(high)} m")
     path = Path(name)
     document = {
@@ -90,7 +90,7 @@ def fit_simulator(
         f"# Simulator fitted to {len(read)} recorded episodes by rlinf find-dynamics.",
         *(
             f"# {key}: from {_numbers(low)} to {_numbers(high)} m"
-            for key, (low, high) in seen.items()
+            for key, (low, high) in ranges.items()
         ),
         yaml.safe_dump(document, sort_keys=False),
     ]

@@ -29,7 +29,8 @@ class Imagined:
         horizon: time steps of a branch; 0 for the world's useful horizon.
         gated: True to limit a branch to the useful horizon, and to end it (like a time limit) if
             the members disagree beyond the world's threshold.
-        full_episodes: True if branches begin at the beginning of episodes.
+        full_episodes: True if branches begin at the beginning of episodes. They follow the mean of
+            all members.
 
     Attributes:
         branch_count: number of branches so far.
@@ -98,6 +99,8 @@ class Imagined:
         members = torch.tensor(
             [int(self._random[row].integers(self.world.settings.members)) for row in rows]
         )
+        if self.full_episodes:  # the mean errs less over many time steps than one member
+            members = torch.full_like(members, -1)
         return self.world.begin(windows, members)
 
     def _drawn(self, random: np.random.Generator) -> int:

@@ -160,9 +160,9 @@ def _batch(
     """Return frames (B, C + U, 3, H, W) and actions (B, C - 1 + U, A) of random windows."""
     frames, actions = [], []
     for _ in range(BATCH):
-        seen, played = episodes[int(random.integers(len(episodes)))]
+        shots, played = episodes[int(random.integers(len(episodes)))]
         start = int(random.integers(len(played) - CONDITION - UNROLL + 2))
-        frames.append(seen[start : start + CONDITION + UNROLL])
+        frames.append(shots[start : start + CONDITION + UNROLL])
         actions.append(played[start : start + CONDITION - 1 + UNROLL])
     return _as_input(np.stack(frames)), torch.from_numpy(np.stack(actions)).float()
 
@@ -179,18 +179,18 @@ def check(
     """Return the errors of open-loop predictions, from evenly spaced time steps."""
     steps = min(steps, *(len(played) - CONDITION + 1 for _, played in episodes))
     rows: list[np.ndarray] = []
-    for seen, played in episodes:
+    for shots, played in episodes:
         last = len(played) - steps
         for start in np.unique(np.linspace(CONDITION - 1, last, 8).astype(int)):
-            shown = _as_input(seen[start - CONDITION + 1 : start + 1])[None]
-            first = seen[start].astype(float)
+            shown = _as_input(shots[start - CONDITION + 1 : start + 1])[None]
+            first = shots[start].astype(float)
             row = []
             for step in range(steps):
                 index = start + step
                 actions = torch.from_numpy(played[index - CONDITION + 1 : index + 1]).float()
                 after = network(shown, actions[None])
                 picture = np.moveaxis(after[0].numpy(), 0, -1) * 255.0
-                truth = seen[index + 1].astype(float)
+                truth = shots[index + 1].astype(float)
                 wrong, still = np.abs(picture - truth), np.abs(first - truth)
                 moved = still.max(-1) > MOVED
                 share = max(int(moved.sum()), 1)

@@ -97,8 +97,8 @@ class RemoteVideo:
         self.name = name
         python = isolated.python_of(name.partition(":")[0].rpartition("/")[2].partition(".")[0])
         arguments = ["-m", "rlinf_core.worlds.video", plugins.absolute(name), json.dumps(options)]
-        what = f"video model '{name}'"
-        self._isolated = IsolatedProcess(python or sys.executable, arguments, what, GIVE_UP_S)
+        label = f"video model '{name}'"
+        self._isolated = IsolatedProcess(python or sys.executable, arguments, label, GIVE_UP_S)
         self._file = self._isolated.connection.makefile("rwb")
         sizes = self._answer()[0]
         self.condition, self.chunk = int(sizes["condition"]), int(sizes["chunk"])

@@ -78,18 +78,18 @@ def replay(station: SimulatedStation, episode: Episode) -> Replay:
     for executed in episode.executed:
         station.step(spec.action.from_si(executed))
         played.append(station.channels)
-    there = np.array([one["current_pose"][:3] for one in channels])
-    here = np.array([one["current_pose"][:3] for one in played])
-    shift = np.zeros(3) if arranged else there[0] - here[0]
+    recorded_tool = np.array([one["current_pose"][:3] for one in channels])
+    played_tool = np.array([one["current_pose"][:3] for one in played])
+    shift = np.zeros(3) if arranged else recorded_tool[0] - played_tool[0]
     force = np.zeros(0)
-    contact = np.zeros(len(there), bool)
+    contact = np.zeros(len(recorded_tool), bool)
     if any(item.source == "wrench" for item in spec.vectors):
         recorded_force = np.array([one["wrench"][:3] for one in channels])
         force = np.linalg.norm(
             np.array([one["wrench"][:3] for one in played]) - recorded_force, axis=1
         )
         contact = np.linalg.norm(recorded_force, axis=1) > CONTACT_N
-    distance = np.linalg.norm(here + shift - there, axis=1) * 1000.0
+    distance = np.linalg.norm(played_tool + shift - recorded_tool, axis=1) * 1000.0
     twists = [one["current_twist"][:3] for one in played if "current_twist" in one]
     return Replay(distance, force, contact, arranged, np.array(twists))
 
@@ -272,11 +272,11 @@ def _first_guess(
         replace(episode, observations=episode.observations | {name: one.speeds})
         for episode, one in zip(episodes, replays, strict=True)
     ]
-    there, here = identify(episodes, name), identify(simulated, name)
+    arm, simulator = identify(episodes, name), identify(simulated, name)
     return Dynamics(
-        delay_s=min(max(start.delay_s + there.delay_s - here.delay_s, 0.0), 2.0),
-        lag_s=min(max(start.lag_s + there.lag_s - here.lag_s, 0.0), 5.0),
-        gain=float(np.clip(start.gain * there.gain / max(here.gain, 1e-3), 0.05, 2.0)),
+        delay_s=min(max(start.delay_s + arm.delay_s - simulator.delay_s, 0.0), 2.0),
+        lag_s=min(max(start.lag_s + arm.lag_s - simulator.lag_s, 0.0), 5.0),
+        gain=float(np.clip(start.gain * arm.gain / max(simulator.gain, 1e-3), 0.05, 2.0)),
     )
 
 

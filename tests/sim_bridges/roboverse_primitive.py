@@ -7,6 +7,7 @@ PYTHON has mujoco, dm_control and RoboVerse's other dependencies. MJCF is writte
 """
 
 import json
+import re
 import sys
 import time
 import xml.etree.ElementTree as xml
@@ -17,7 +18,9 @@ import numpy as np
 
 def panda_mjcf(assets: Path, out: Path) -> Path:
     """Write Menagerie's arm with RoboVerse's names and two sliding fingers."""
-    root = xml.parse(assets / "panda.xml").getroot()
+    # dm_control allows no slash in the name of a class
+    text = re.sub(r'(class="\w+)/', r"\1_", (assets / "panda.xml").read_text())
+    root = xml.fromstring(text)
     root.set("model", "franka")
     for tag in ("contact", "tendon", "equality", "sensor", "keyframe"):
         for element in root.findall(tag):
@@ -56,8 +59,8 @@ def panda_mjcf(assets: Path, out: Path) -> Path:
         )
     for joint in [*joints, *(f"panda_finger_joint{number}" for number in (1, 2))]:
         name = joint if isinstance(joint, str) else joint.get("name")
-        strong = 300 if isinstance(joint, str) else 4500
-        damping = 20 if isinstance(joint, str) else 450
+        strong = 300 if isinstance(joint, str) else 800
+        damping = 20 if isinstance(joint, str) else 60
         actuators.append(
             xml.fromstring(f'<position name="{name}" joint="{name}" kp="{strong}" kv="{damping}"/>')
         )

@@ -17,7 +17,14 @@ sys.path.remove(str(ROOT / "scripts"))
 
 
 def test_every_adapter_that_is_tried_against_a_stand_in_has_a_manifest():
-    assert {*adapters.manifests()} == {"behavior", "isaaclab", "robocasa", "robotwin"}
+    assert {*adapters.manifests()} == {
+        "behavior",
+        "gsenv",
+        "isaaclab",
+        "robocasa",
+        "roboverse",
+        "robotwin",
+    }
 
 
 @pytest.mark.parametrize("adapter", adapters.manifests())

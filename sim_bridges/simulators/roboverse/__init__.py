@@ -26,9 +26,9 @@ from sim_bridges.simulators.mujoco_arm.control import Joints
 PACKAGE = "metasim"
 INSTALL = (
     "git clone https://github.com/RoboVerseOrg/RoboVerse, and in a Python environment of its own "
-    "pip install mujoco==3.8.1 dm_control==1.0.41 torch gymnasium loguru huggingface_hub rootutils "
-    "numpy pydantic pyyaml opencv-python-headless; then export ROBOVERSE_ROOT=<the clone> and "
-    "RLINF_PYTHON_ROBOVERSE=<its python>"
+    "pip install mujoco==3.8.1 dm_control==1.0.41 torch gymnasium loguru huggingface_hub rich tqdm "
+    "imageio rootutils numpy pydantic pyyaml opencv-python-headless; then export "
+    "ROBOVERSE_ROOT=<the clone> and RLINF_PYTHON_ROBOVERSE=<its python>"
 )
 GOAL_M = 0.15  # height of the goal above the object's start; the checker counts 0.1
 TOOL_SITE = "rlinf_tool"
