@@ -145,9 +145,11 @@ class VideoWorld:
             terminated[row] = float(result.terminated)
         truncated[rows] = (self.age[rows] >= self.horizon) & (terminated[rows] == 0.0)
         after = self._observed()
-        done = np.flatnonzero(np.maximum(terminated, truncated)) if self.auto_reset else []
+        done = np.flatnonzero(np.maximum(terminated, truncated))
+        if not self.auto_reset:
+            done = done[:0]
         if len(done):
-            self._begin(np.asarray(done))
+            self._begin(done)
         observation = self._observed() if len(done) else after
         return Steps(after, reward, terminated, truncated, success, observation)
 

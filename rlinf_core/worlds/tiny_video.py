@@ -51,8 +51,8 @@ class Network(nn.Module):
             ]
         )
         self.out = nn.Conv2d(2 * width, 3, 3, padding=1)
-        nn.init.zeros_(self.out.weight)
-        nn.init.zeros_(self.out.bias)
+        for parameter in self.out.parameters():  # at first nothing changes
+            nn.init.zeros_(parameter)
 
     def forward(self, frames: Tensor, actions: Tensor) -> Tensor:
         """Return the next frames (B, 3, H, W) in [0, 1].
