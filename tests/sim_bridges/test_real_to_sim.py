@@ -24,7 +24,7 @@ def recorded(*overrides, seed=100, steps=24, press=False):
     station = simulated_station(load_recipe("sim_rlpd", ["simulation.interlock=false", *overrides]))
     spec, random = station.task.spec, np.random.default_rng(seed)
     observation = station.reset(seed)
-    kept, executed = {name: [value] for name, value in observation.items()}, []
+    observed, executed = {name: [value] for name, value in observation.items()}, []
     for step in range(steps):
         if press:
             aim = observation["socket_offset"] + [0.0205, 0.01 * np.sin(0.6 * step), 0.012]
@@ -36,7 +36,7 @@ def recorded(*overrides, seed=100, steps=24, press=False):
         observation = station.step(action)[0]
         executed.append(spec.action.to_si(station.executed))
         for name, value in observation.items():
-            kept[name].append(value)
+            observed[name].append(value)
     count = len(executed)
     return Episode(
         f"a-{seed}",
@@ -50,7 +50,7 @@ def recorded(*overrides, seed=100, steps=24, press=False):
         spec.hash,
         "",
         ("",) * (count + 1),
-        {name: np.array(values) for name, values in kept.items()},
+        {name: np.array(values) for name, values in observed.items()},
         np.array(executed),
         np.array(executed),
         ("policy",) * count,

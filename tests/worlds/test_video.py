@@ -16,8 +16,8 @@ from rlinf_core.worlds import tiny_video
 from rlinf_core.worlds.imagined_video import VideoWorld
 from rlinf_core.worlds.video import RemoteVideo
 
-SEEN = ["station.observe_cameras=[front]", "station.image_size=[16,16]"]
-RECIPE = load_recipe("sim_rlpd", SEEN)
+CAMERA = ["station.observe_cameras=[front]", "station.image_size=[16,16]"]
+RECIPE = load_recipe("sim_rlpd", CAMERA)
 TASK = station_task(RECIPE)
 
 
@@ -91,17 +91,17 @@ def test_a_replay_comes_back_across_the_process_boundary(tmp_path):
 
 def test_the_tiny_model_is_the_same_in_its_process(fitted):
     path, _ = fitted
-    here, there = tiny_video.TinyVideo(str(path)), RemoteVideo("tiny", {"file": str(path)})
+    local, remote = tiny_video.TinyVideo(str(path)), RemoteVideo("tiny", {"file": str(path)})
     try:
         episode = moving(1, seed=5)[0]
         frames = episode.observations["front"][None, :2]
-        for model in (here, there):
+        for model in (local, remote):
             model.begin([7], frames, episode.actions[None, :1])
         for step in range(3):
             actions = episode.actions[None, None, step + 1]
-            np.testing.assert_array_equal(here.step([7], actions), there.step([7], actions))
+            np.testing.assert_array_equal(local.step([7], actions), remote.step([7], actions))
     finally:
-        there.close()
+        remote.close()
 
 
 def test_a_chunk_of_actions_brings_its_frames_at_its_end():
@@ -161,7 +161,7 @@ def test_errors_of_the_model_reach_this_process(tmp_path):
 
 
 def test_a_task_that_no_frame_judges_is_refused():
-    vision = station_task(load_recipe("sim_rlpd", [*SEEN, "station.task=peg_insertion_vision"]))
+    vision = station_task(load_recipe("sim_rlpd", [*CAMERA, "station.task=peg_insertion_vision"]))
     played = moving(2)
     cut = [replace(one, observations=dict(one.observations)) for one in played]
     with pytest.raises(RecipeError, match="rlinf reward train"):
@@ -172,8 +172,8 @@ def test_a_task_that_no_frame_judges_is_refused():
 
 def test_the_recipe_needs_a_run():
     with pytest.raises(RecipeError, match="world.run"):
-        load_recipe("sim_rlpd", [*SEEN, "world.video.model=tiny"])
-    check_recipe(load_recipe("sim_rlpd", [*SEEN, "world.video.model=tiny", "world.run=x"]))
+        load_recipe("sim_rlpd", [*CAMERA, "world.video.model=tiny"])
+    check_recipe(load_recipe("sim_rlpd", [*CAMERA, "world.video.model=tiny", "world.run=x"]))
 
 
 def test_the_command_fits_and_films(tmp_path, monkeypatch, capsys):
