@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rlinf_core.core.errors import EpisodeError, RecipeError
-from rlinf_core.episodes.response import identify
+from rlinf_core.episodes.arm_response import identify
 from rlinf_core.episodes.types import Episode
 from rlinf_core.recipes import Recipe
 from rlinf_core.recipes.schema import Dynamics
