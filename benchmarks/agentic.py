@@ -270,6 +270,7 @@ def by_trl(python: Path, folder: Path, run: dict[str, Any], seed: int) -> dict[s
                 "learning_rate": recipe.algorithm.learning_rate,
                 "clip_high": recipe.algorithm.clip_high,
                 "temperature": recipe.policy.temperature,
+                "schedule": "linear" if recipe.algorithm.anneal_updates else "constant",
                 "max_new_tokens": recipe.text.max_new_tokens,
             }
         )
