@@ -7,8 +7,7 @@ import itertools
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
 
 REASON = ".reason.txt"
@@ -21,14 +20,6 @@ def fsync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def fsync_all(paths: Iterable[Path]) -> None:
-    """Flush files and folders at the same time, so that they share the disk's journal commits."""
-    paths = list(paths)
-    with ThreadPoolExecutor(max(1, len(paths))) as pool:
-        for _ in pool.map(fsync, paths):
-            pass
 
 
 def make_folder(path: Path) -> Path:
@@ -116,14 +107,16 @@ def append_line(path: Path, line: str) -> None:
 
 
 def flush_folder(folder: Path) -> None:
-    """Flush the files of a folder and the folder, which stores their names."""
-    fsync_all([*folder.iterdir(), folder])
+    """Flush the files of a folder, then the folder, which stores their names."""
+    for path in (*folder.iterdir(), folder):
+        fsync(path)
 
 
 def move(path: Path, target: Path) -> Path:
     """Rename durably; the caller has flushed the content before."""
     os.rename(path, target)
-    fsync_all({target.parent, path.parent})
+    for folder in {target.parent, path.parent}:
+        fsync(folder)
     return target
 
 
