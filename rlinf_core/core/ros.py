@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import socket
 import sys
@@ -19,6 +20,8 @@ from rlinf_core.core.paths import (
 )
 
 MAX_DOMAIN = 232
+DDS_PROFILE, PROFILE_VARIABLE = "fastdds.xml", "FASTDDS_DEFAULT_PROFILES_FILE"
+OLDER_PROFILE_VARIABLE = "FASTRTPS_DEFAULT_PROFILES_FILE"  # before Kilted, which warns of it
 MULTICAST, DISCOVERY_PORT = "239.255.0.1", 7400  # DDS's
 
 
@@ -104,15 +107,37 @@ def process_environment(domain_id: int) -> dict[str, str]:
     They set DDS's profile, and one thread for matrices. OpenBLAS's other threads spin while they
     wait; at a node's real-time priority they would occupy a core.
     """
-    profile = str(shared() / "configs/fastdds.xml")
-    return {
-        "FASTDDS_DEFAULT_PROFILES_FILE": profile,
-        "FASTRTPS_DEFAULT_PROFILES_FILE": profile,
+    is_newer = has_fast_dds_3()
+    folder = shared() / ("configs/fastdds_3" if is_newer else "configs")
+    profile = str(folder / DDS_PROFILE)
+    return ({} if is_newer else {OLDER_PROFILE_VARIABLE: profile}) | {
+        PROFILE_VARIABLE: profile,
         "ROS_DOMAIN_ID": str(domain_id),
         "OMP_NUM_THREADS": "1",
         "PYTHONUNBUFFERED": "1",
         "HF_HUB_OFFLINE": "1",
     }
+
+
+def has_fast_dds_3() -> bool:
+    """Return True if ROS has Fast DDS 3, as Kilted: it renames elements of its XML profiles."""
+    if ros_is_sourced():
+        return os.environ["ROS_DISTRO"] not in ("humble", "iron", "jazzy")
+    return any(importlib.metadata.distributions(name="ros-fastdds"))  # ros-fastrtps before
+
+
+def use_dds_profile(name: str) -> bool:
+    """Give this process another DDS profile of the same folder, before ROS starts.
+
+    Returns:
+        Whether it had the profile of a station's processes. A user's own stays.
+    """
+    profile = Path(os.environ.get(PROFILE_VARIABLE, ""))
+    if profile.name != DDS_PROFILE or shared() / "configs" not in profile.parents:
+        return False
+    for variable in {PROFILE_VARIABLE, OLDER_PROFILE_VARIABLE} & os.environ.keys():
+        os.environ[variable] = str(profile.with_name(name))
+    return True
 
 
 def ros_is_sourced() -> bool:

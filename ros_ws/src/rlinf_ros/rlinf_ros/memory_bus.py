@@ -33,6 +33,7 @@ from rclpy.subscription import Subscription
 from std_msgs.msg import Empty
 
 from rlinf_core.core.errors import RlinfError, harmless_lines
+from rlinf_core.core.ros import use_dds_profile
 
 SLICE_S = 0.002  # for messages in memory; then the executor checks timers and outside messages
 ARRAYS = (array.array, np.ndarray, bytearray)
@@ -407,9 +408,6 @@ def bus() -> Bus | None:
 def start() -> Bus:
     """Give this process a bus, before ROS starts and before any node is made."""
     global _bus
-    profile = os.environ.get("FASTDDS_DEFAULT_PROFILES_FILE", "")
-    if profile.endswith("configs/fastdds.xml"):
-        for name in ("FASTDDS_DEFAULT_PROFILES_FILE", "FASTRTPS_DEFAULT_PROFILES_FILE"):
-            os.environ[name] = profile.replace("fastdds.xml", PROFILE)
+    use_dds_profile(PROFILE)
     _bus = Bus()
     return _bus

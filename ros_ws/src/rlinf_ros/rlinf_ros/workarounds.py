@@ -23,6 +23,7 @@ from rclpy.task import Future
 from rlinf_msgs.msg import SafetyState
 
 from rlinf_core.core.errors import RlinfError
+from rlinf_core.core.ros import use_dds_profile
 from rlinf_core.specs.topics import of_arms
 from rlinf_ros.qos import subscription
 
@@ -119,16 +120,11 @@ def wait_for_nobody() -> None:
     Call it before ROS starts. A process that opens a shared-memory port may wait 0.33 s for a
     healthy one, and every publisher with it (eProsima/Fast-DDS#6535).
     """
-    profile = os.environ.get("FASTDDS_DEFAULT_PROFILES_FILE", "")
-    if (
-        not profile.endswith("configs/fastdds.xml")
-        or os.environ.get("ROS_AUTOMATIC_DISCOVERY_RANGE") != "LOCALHOST"
-    ):
-        return  # a user's own profile, or a station over several machines, stays unchanged
-    # otherwise ROS adds shared memory to the profile
-    os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "SYSTEM_DEFAULT"
-    for name in ("FASTDDS_DEFAULT_PROFILES_FILE", "FASTRTPS_DEFAULT_PROFILES_FILE"):
-        os.environ[name] = profile.replace("fastdds.xml", "fastdds_control.xml")
+    if os.environ.get("ROS_AUTOMATIC_DISCOVERY_RANGE") != "LOCALHOST":
+        return  # a station over several machines stays unchanged, as does a user's own profile
+    if use_dds_profile("fastdds_control.xml"):
+        # otherwise ROS adds shared memory to the profile
+        os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "SYSTEM_DEFAULT"
 
 
 def end_soon(code: int, seconds: float = ENDS_S) -> None:
