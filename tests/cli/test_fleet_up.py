@@ -446,7 +446,7 @@ def test_where_a_station_has_died_and_nobody_shows_its_share_it_ends_and_says_so
             {"phase": phase, "trainer": {"phase": trainer, "backlog": backlog, "episodes": 3}}
         )
     )
-    monkeypatch.setattr(Scripted, "lacks", lacks, raising=False)
+    monkeypatch.setattr(Scripted, "lacks_demonstrations", lacks, raising=False)
     display.stations = others
     monkeypatch.setattr(Station, "start", lambda station: None)
     monkeypatch.setattr(Station, "look", lambda station: None)

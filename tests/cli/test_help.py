@@ -33,6 +33,7 @@ UNITS = {
     "N",
     "SECONDS",
     "METRES",
+    "PIXELS",
     "MS",
     "SEED",
     "PORT",

@@ -30,7 +30,7 @@ from rlinf_core.recipes.schema import Station
 from rlinf_ros.arms import subscribe_safety
 
 SAY_AFTER_S, SAY_AGAIN_S = 5.0, 30.0
-HELPERS = ("_inputs", "_desk", "_client")  # second nodes of one process
+HELPERS = ("_inputs", "_services", "_client")  # second nodes of one process
 
 
 def publisher_ids(node: Node, topic: str, others: bool = False) -> set[tuple[int, ...]]:
