@@ -35,7 +35,9 @@ except ImportError:  # rclpy before 7.1.4
 LOOK_UP_S = 0.5  # EventsExecutor.spin() without a timeout may spin on its clock; with one it sleeps
 DEAF_S = 8.0  # discovery takes 1 s, on an overloaded machine 3 s
 SIGEV_THREAD = 2
-CLOCK_LOOK_S, CLOCK_STEP_S = 0.1, 0.01
+CLOCK_LOOK_S = 0.1
+CLOCK_STEP_S = 0.05
+READ_S = 0.001  # longest time of reading two clocks
 ENDS_S = 3.0  # largest time of the middleware's own end
 
 
@@ -57,13 +59,23 @@ def _wake_after_clock_steps(executor: Callable[[], Executor | None]) -> None:
     rclpy from wheels waits by the time of day. After the clock is set back by an hour, it would
     wait for an hour. A reset of one timer makes the executor look at all timers.
     """
-    offset_s = time.time() - time.monotonic()
+    offset_s = _clock_offset_s()
     while (awake := executor()) is not None:
-        before_s, offset_s = offset_s, time.time() - time.monotonic()
+        before_s, offset_s = offset_s, _clock_offset_s()
         if abs(offset_s - before_s) > CLOCK_STEP_S:
             _wake(awake)
         del awake  # or it would live as long as this thread
         time.sleep(CLOCK_LOOK_S)
+
+
+def _clock_offset_s() -> float:
+    """Return how far the time of day is ahead of the steady clock [s]."""
+    while True:
+        before = time.monotonic()
+        offset_s = time.time() - before
+        # else this thread was interrupted between the two, and the offset is no clock's
+        if time.monotonic() - before < READ_S:
+            return offset_s
 
 
 def _wake(executor: Executor) -> None:
