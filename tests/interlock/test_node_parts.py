@@ -264,6 +264,22 @@ def test_s04_a_clock_that_is_set_is_noticed_and_one_that_drifts_is_followed(cloc
     assert real.clock_stepped
 
 
+def test_s04_an_interruption_between_the_two_readings_is_no_step_of_the_clock(clock, monkeypatch):
+    real, after = clock
+    watch, calendar = interlock_clock.time.monotonic_ns, interlock_clock.time.time_ns
+    delay_ns = [0]
+
+    def interrupted():
+        delay_ns[0] += 30_000_000
+        return calendar() + delay_ns[0]
+
+    monkeypatch.setattr(interlock_clock.time, "monotonic_ns", lambda: watch() + delay_ns[0])
+    monkeypatch.setattr(interlock_clock.time, "time_ns", interrupted)
+    for _ in range(3):
+        after(0.01)
+    assert not real.clock_stepped
+
+
 @pytest.mark.parametrize(
     "written, mode",
     [

@@ -190,9 +190,9 @@ def nodes(endpoints):
     """Words of the table for the nodes of a topic's endpoints; hidden nodes belong to the one that
     they are named after.
     """
-    names = {re.sub("_(inputs|poses|services)$", "", endpoint.node_name) for endpoint in endpoints} - {
-        "peer"
-    }
+    names = {
+        re.sub("_(inputs|poses|services)$", "", endpoint.node_name) for endpoint in endpoints
+    } - {"peer"}
     return {"robot side" if name == "sim_bridge" else name for name in names}
 
 

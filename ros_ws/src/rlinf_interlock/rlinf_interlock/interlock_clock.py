@@ -25,6 +25,7 @@ from rlinf_ros.qos import received, subscription
 from rlinf_ros.timer_phase import PhaseLockedTimer
 
 Tick = Callable[[int, int, float], None]  # now_ns, age of the pose [ns], lateness of the tick [s]
+READ_NS = 1_000_000  # longest time of reading two clocks
 CLOCK_STEP_NS = 20_000_000  # between two ticks; slower drift is followed
 LOOK_NS = 7_500_000  # interval of the search for other publishers, if ticks are more frequent
 
@@ -49,7 +50,7 @@ class RealTime:
         now = time.monotonic_ns()
         late, self.last_ns = now - self.last_ns - self.period_ns, now
         self.late_ms.append(late / 1e6)
-        self._follow_clock(now)
+        self._follow_clock()
         self.stamp_ns = max(self.stamp_ns + self.period_ns, now)
         self.inputs.pull()
         for at in [at for topic in ROLES for at in self.inputs.listeners[topic].arrived]:
@@ -63,12 +64,15 @@ class RealTime:
             self.looked_ns = now
             self.inputs.look_around()  # for the next tick, so that the command does not wait for it
 
-    def _follow_clock(self, now: int) -> None:
+    def _follow_clock(self) -> None:
         """Follow this machine's clock, which stamps the messages.
 
         A step of the clock causes no motion: the interlock holds until it is armed anew (S4).
         """
-        offset_ns = time.time_ns() - now
+        before_ns = time.monotonic_ns()
+        offset_ns = time.time_ns() - before_ns
+        if time.monotonic_ns() - before_ns > READ_NS:
+            return  # interrupted between the two readings: the next tick looks again
         if abs(offset_ns - self.offset_ns) > CLOCK_STEP_NS:
             self.clock_stepped = True
         self.offset_ns = offset_ns
