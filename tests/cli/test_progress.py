@@ -99,7 +99,7 @@ def test_a_training_run_says_its_phase_from_the_first_seconds_on(tmp_path, monke
         stopping=False, steps=7, total=100, phase="sft", learner=SimpleNamespace(updates=12)
     )
 
-    def train(recipe, run_dir, on_progress):
+    def train(recipe, run_dir, on_progress, adapts):
         time.sleep(0.05)
         on_progress(run, None)
 
