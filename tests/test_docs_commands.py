@@ -172,7 +172,8 @@ def test_blocks_of_pages_are_shell_settings_or_python(page):
                 if re.match(rf"{START}(?:rlinf|python|make|scripts/)", line):
                     check_line(line)
         else:
-            assert language in {"inline", "text", "mermaid", "json", "xml", "ini"}, (
+            # tests/test_api.py runs pycon
+            assert language in {"inline", "text", "mermaid", "json", "xml", "ini", "pycon"}, (
                 page,
                 block[:80],
             )
