@@ -172,17 +172,33 @@ class Fleet:
         """Return why a caller with this name and certificate is refused; empty if it is
         accepted.
         """
-        enrolled = self._enrolled(station)
-        if not enrolled.exists():
+        certificates = self._certificates(station)
+        if not certificates:
             revoked = any((self.folder / "revoked").glob(f"{station}.crt*"))
             return f"{'its certificate was revoked' if revoked else 'it is not enrolled'}. {ENROLL}"
-        if certificate not in map(read_certificate, (enrolled, *self._renewed(station))):
+        if certificate not in certificates:
             return f"its certificate was revoked and replaced by another. {ENROLL}"
         return (
             ""
             if days_left(certificate) > 0
             else f"its certificate expired on {expiry(certificate)}. {ENROLL}"
         )
+
+    def _certificates(self, station: str) -> list[Certificate]:
+        """Return the certificates of an enrolled station; none if it is not, or no longer.
+
+        Raises:
+            BridgeError: a file is no certificate.
+        """
+        while (enrolled := self._enrolled(station)).exists():
+            paths = (enrolled, *self._renewed(station))
+            try:
+                return [read_certificate(path) for path in paths]
+            except BridgeError:
+                if all(path.exists() for path in paths):
+                    raise
+                # revoked or renewed between the look and the reading: look again
+        return []
 
     def server_credentials(self) -> grpc.ServerCredentials:
         """Return server credentials that accept only certificates of this fleet.

@@ -137,6 +137,26 @@ def test_an_expired_certificate_gets_nothing_and_the_station_says_when_it_did(
     )
 
 
+def test_a_certificate_that_is_revoked_while_it_is_read_was_revoked(fleet, tmp_path, monkeypatch):
+    fleet.enroll("a", tmp_path / "a")
+    certificate = read_certificate(fleet.folder / "stations/a.crt")
+
+    def revokes(path):
+        fleet.revoke("a")
+        return read_certificate(path)
+
+    monkeypatch.setattr("rlinf_core.deploy.bridge.fleet.read_certificate", revokes)
+    assert "its certificate was revoked. " in fleet.refusal_reason("a", certificate)
+
+
+def test_an_enrolled_file_that_is_no_certificate_is_named(fleet, tmp_path):
+    fleet.enroll("a", tmp_path / "a")
+    certificate = read_certificate(fleet.folder / "stations/a.crt")
+    (fleet.folder / "stations/a.crt").write_text("cut")
+    with pytest.raises(BridgeError, match=r"a\.crt: expected a certificate of rlinf fleet enroll"):
+        fleet.refusal_reason("a", certificate)
+
+
 def test_a_certificate_of_another_fleet_gets_nothing(fleet, serve, call, episode, tmp_path):
     fleet.enroll("a", tmp_path / "a")
     other = Fleet(tmp_path / "other")
