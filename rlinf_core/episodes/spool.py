@@ -132,13 +132,8 @@ class Spool:
         return sorted((self.root / "closed").iterdir(), key=order_of)
 
     def mark_sent(self, episode_id: str) -> None:
-        """Note that the trainer has acknowledged an episode.
-
-        Nothing is flushed: after a power cut the episode may be in ``closed/`` again. It is then
-        offered again, and the trainer answers that it has it.
-        """
-        closed = self.root / "closed" / episode_id
-        closed.rename(free_name(self.root / "sent" / episode_id))
+        """Note that the trainer has acknowledged an episode."""
+        self._move("closed", "sent", episode_id)
         self.forget("sent", keep=self.keep_sent)
 
     def forget(self, *folders: str, keep: int = 1 << 62, needed: int = 0) -> None:

@@ -4,6 +4,7 @@ are equal.
 
 import json
 import time
+from types import SimpleNamespace
 
 import pytest
 from rclpy.action import ActionClient
@@ -15,7 +16,7 @@ from std_msgs.msg import String
 from benchmarks.lockstep_starts import NODES, STATION, differences, started, write_policy
 from rlinf_core.episodes.read import recorded
 from rlinf_ros.conversions import to_ns
-from rlinf_ros.endpoints import _unmatched
+from rlinf_ros.endpoints import EndpointReport, _unmatched
 from rlinf_ros.qos import lossless_profile, profile
 from tests.ros.stand import listen, start
 
@@ -106,3 +107,28 @@ def test_a_report_that_lacks_an_endpoint_names_both_nodes(theirs, expected):
     }
     assert list(_unmatched(reports)) == expected
     assert list(_unmatched(dict(reversed(reports.items())))) == expected
+
+
+@pytest.mark.parametrize("in_one_process, looks", [(True, (22, 1)), (False, (100, 100))])
+def test_one_process_looks_at_its_endpoints_rarely_once_they_agree(
+    monkeypatch, in_one_process, looks
+):
+    report = EndpointReport.__new__(EndpointReport)
+    report.node = SimpleNamespace(get_fully_qualified_name=lambda: "/a/b")
+    report._reports, published = SimpleNamespace(publish=lambda _: published.append(1)), []
+    report._published, report._polls, report._changed_poll, report._counts = "", 0, 0, {}
+    counts, seen = {("t", "in"): [0]}, []
+    report._matched = lambda: seen.append(1) or {key: list(own) for key, own in counts.items()}
+    report._report = lambda counts: {"t": counts[("t", "in")]}
+    monkeypatch.setattr("rlinf_ros.endpoints.bus", lambda: object() if in_one_process else None)
+
+    def looks_in_100_polls():
+        before = len(seen)
+        for _ in range(100):
+            report._poll()
+        return len(seen) - before
+
+    assert (looks_in_100_polls(), looks_in_100_polls()) == looks
+    counts["t", "in"] = [1]
+    looks_in_100_polls()
+    assert len(published) == 2, "a change is reported within five seconds"

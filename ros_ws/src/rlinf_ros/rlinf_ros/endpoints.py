@@ -21,7 +21,8 @@ from rlinf_ros.qos import lossless_profile, publisher, subscription
 
 TOPIC = "endpoints"
 POLL_S, REFRESH_POLLS = 0.05, 20
-SETTLED_POLLS = 100  # in one process, once a report is out: only others' nodes can change it
+# in one process, after REFRESH_POLLS without a change: only nodes elsewhere can change a report
+SETTLED_POLLS = 100
 # not part of a time step
 ELSEWHERE = ("/rosout", "/parameter_events", "/diagnostics", "/tf", "/tf_static")
 # by topic: the node's "own" endpoints, and those of "others"
@@ -45,20 +46,24 @@ class EndpointReport:
         self._reports = publisher(node, TOPIC)
         self._counts: Counts = {}
         self._published, self._polls = "", 0
+        self._changed_poll = 0  # poll of the last change, or of the last try without a report
         node.create_timer(POLL_S, self._poll)
 
     def _poll(self) -> None:
         self._polls += 1
-        if self._published and bus() is not None and self._polls % SETTLED_POLLS:
+        is_settled = bus() is not None and self._polls - self._changed_poll > REFRESH_POLLS
+        if is_settled and self._polls % SETTLED_POLLS:
             return
         counts = self._matched()
         if counts == self._counts and self._polls % REFRESH_POLLS:
             return
         report = self._report(counts)
         if report is None:
+            self._changed_poll = self._polls
             return  # discovery is still at work: retry at the next poll
         self._counts, document = counts, json.dumps([self.node.get_fully_qualified_name(), report])
         if document != self._published:
+            self._changed_poll = self._polls
             self._published = document
             self._reports.publish(String(data=document))
 
