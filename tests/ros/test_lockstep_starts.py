@@ -117,16 +117,16 @@ def test_one_process_looks_at_its_endpoints_rarely_once_they_agree(
     report.node = SimpleNamespace(get_fully_qualified_name=lambda: "/a/b")
     report._reports, published = SimpleNamespace(publish=lambda _: published.append(1)), []
     report._published, report._polls, report._changed_poll, report._counts = "", 0, 0, {}
-    counts, seen = {("t", "in"): [0]}, []
-    report._matched = lambda: seen.append(1) or {key: list(own) for key, own in counts.items()}
+    counts, looked = {("t", "in"): [0]}, []
+    report._matched = lambda: looked.append(1) or {key: [*number] for key, number in counts.items()}
     report._report = lambda counts: {"t": counts[("t", "in")]}
     monkeypatch.setattr("rlinf_ros.endpoints.bus", lambda: object() if in_one_process else None)
 
     def looks_in_100_polls():
-        before = len(seen)
+        before = len(looked)
         for _ in range(100):
             report._poll()
-        return len(seen) - before
+        return len(looked) - before
 
     assert (looks_in_100_polls(), looks_in_100_polls()) == looks
     counts["t", "in"] = [1]
