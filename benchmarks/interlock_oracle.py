@@ -260,6 +260,7 @@ class Oracle:
         self.problems: list[str] = []
         self.counts = dict.fromkeys(("disarmed", "armed", "active", "hold", "fault", "anew"), 0)
         self.mode, self.cause, self.suppress_setpoint, self.source = DISARMED, "", False, ""
+        self.has_new_session = False  # also while another cause covers it
         self.quaternion: tuple[float, ...] = ()
         self.contacts = [0, 0]
         self.refused_ns: list[int] = []
@@ -547,6 +548,20 @@ class Oracle:
             problems.append("no target is told while armed")
         if mode in (HOLD, FAULT) and not output.cause:
             problems.append("a hold or fault without a cause")
+        self.check_new_session(inputs, output, mode)
+
+    def check_new_session(self, inputs: Any, output: Any, mode: int) -> None:
+        """S6: only an arming ends the hold of a commander that was restarted.
+
+        The other holds that wait for a person end by inputs: ``clock_stepped`` stays until a
+        disarming, and ``Handovers`` checks an operator who fell silent.
+        """
+        if mode in STOPPED or inputs.arm:
+            self.has_new_session = False
+        if self.has_new_session and mode != HOLD:
+            self.problems.append("the hold 'new_session' ended without an arming")
+            self.has_new_session = False
+        self.has_new_session |= mode == HOLD and output.cause == "new_session"
 
     def check_commands(self, inputs: Any, output: Any, mode: int, sample: Any, now_ns: int) -> None:
         """S2, S5, S6, S7, S15, S16, S27 and trap 9: what may command."""

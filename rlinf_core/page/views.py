@@ -132,7 +132,10 @@ HOLD_CAUSES = {  # cause of HOLD or FAULT: (reason, next step of a person)
         "A joint is outside its range.",
         "move it back by hand, reset, then arm.",
     ),
-    "clock": ("The clock has jumped.", "let the clock settle, reset, then arm."),
+    "clock": (
+        "The clock of the interlock's machine was set.",
+        "disarm, then arm again.",
+    ),
     "stalled": (
         "The interlock was delayed.",
         "reduce other load on this machine, reset, then arm.",

@@ -104,6 +104,21 @@ def test_s06_another_session_of_who_commands_holds_until_armed_anew():
     assert tick(armed, other) == [about("dropped", "new_session", other), mode("HOLD:new_session")]
 
 
+def test_s06_no_other_hold_covers_one_that_waits_for_an_arming():
+    rig = active(ticks=2)
+    tick(rig, chunk(2, rig.now, session="b"))
+    far = chunk(3, rig.now, ((9.0, 0.0, 0.0),))
+    assert tick(rig, far) == [about("refused", "jump", far)]
+    assert (rig.state.mode, rig.output.cause) == (Mode.HOLD, "new_session")
+    tick(rig, late_s=0.2)
+    tick(rig, end_episode=True)
+    tick(rig, chunk(4, rig.now))
+    assert (rig.state.mode, rig.output.cause) == (Mode.HOLD, "new_session")
+    tick(rig, arm=True)
+    tick(rig, chunk(5, rig.now))
+    assert rig.state.mode is Mode.ACTIVE
+
+
 @pytest.mark.parametrize("commands, other", [("policy", "operator"), ("operator", "policy")])
 def test_s06_another_session_of_who_does_not_command_is_dropped_alone(commands, other):
     rig = Rig().arm()

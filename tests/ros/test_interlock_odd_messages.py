@@ -40,6 +40,7 @@ def test_s14_an_estop_of_another_type_or_twice_by_one_name_stops_the_arm_and_is_
     launch(peer)
     peer.spin(lambda: arm.targets, what="targets")
     arm.estop_publishes = False
+    peer.for_s(1.0)  # silent for longer than estop_silence: no arming succeeds from here on
     neighbour = request.getfixturevalue("neighbour")
     other = neighbour.create_publisher(Int8, "estop/pendant", 10)
     timer = peer.node.create_timer(0.05, lambda: other.publish(Int8(data=0)))
