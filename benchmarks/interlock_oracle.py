@@ -179,7 +179,7 @@ class Handovers:
     ENDED_S = 0.5  # after so long an arming may already be the one that gives the enable back
 
     def __init__(self) -> None:
-        self.taken, self.silent, self.ends_ns, self.was = False, False, 0, ""
+        self.taken, self.silent, self.ends_ns = False, False, 0
         self.newest, self.newest_ends_ns = -1, 0
 
     def replace(self, commands: list[tuple[int, int]], source: str) -> None:
@@ -201,11 +201,12 @@ class Handovers:
         ends_ns: int,
         commands: list[tuple[int, int]],
         now_ns: int,
+        was: str,
     ) -> str:
         """What a tick broke.
 
         ``ends_ns`` is when all commands of the operator have ended; ``commands`` are those of this
-        tick, each with its number and its end.
+        tick, each with its number and its end. ``was`` is the cause of the hold before it.
         """
         released = TOPICS["operator"] not in inputs.doubled and any(
             chunk.is_release and chunk.source == "operator" for chunk in inputs.chunks
@@ -219,6 +220,7 @@ class Handovers:
             mode in STOPPED
             or inputs.restart
             or (inputs.arm and (silence_s > 0.0 or ended_s > self.ENDED_S))
+            or (inputs.arm and was == "operator_silent")  # also after the clock was set back
         ):
             self.taken = False
         if inputs.arm:
@@ -643,7 +645,9 @@ class Oracle:
         if mode == ACTIVE and source == "operator":
             self.operator_moved = True
         ends_ns = self.valid_until.get("operator", 0)
-        if problem := self.handovers.check(inputs, mode, source, ends_ns, commands, now_ns):
+        if problem := self.handovers.check(
+            inputs, mode, source, ends_ns, commands, now_ns, self.cause
+        ):
             problems.append(problem)
         for record in output.applied:
             key = record.source, record.session

@@ -1,6 +1,7 @@
 """LeRobot data sets of recordings that the spool has written."""
 
 import json
+import time
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from tests.messages import record
 
 pq, av = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("av")
 from rlinf_core.data.episodes import spec_of  # noqa: E402
+from rlinf_core.data.lerobot.columns import Video  # noqa: E402
 
 
 @pytest.fixture
@@ -123,11 +125,21 @@ def test_what_was_let_through_can_be_the_action(spool, tmp_path):
     assert np.array(table["action"])[:, 0] == pytest.approx(0.01)
 
 
-def test_a_damaged_episode_leaves_no_half_a_data_set(spool, tmp_path, capsys):
+def test_a_damaged_episode_leaves_no_half_a_data_set(spool, tmp_path, capsys, monkeypatch):
+    encode, begun, ended = Video.add, [], []
+
+    def add(video, pictures):
+        begun.append(video)
+        time.sleep(0.5)  # on a busy machine the first episode is still encoded then
+        encode(video, pictures)
+        ended.append(video)
+
+    monkeypatch.setattr(Video, "add", add)
     file = spool.root / "closed/a-2/a-2.mcap"
     file.write_bytes(file.read_bytes()[:-1])
     assert main(["data", "export", "lerobot", str(spool.root), "--out", str(tmp_path / "set")]) == 1
     assert "a-2" in capsys.readouterr().err and not list(tmp_path.glob("set*"))
+    assert begun == ended, "no thread writes after the folder was removed"
 
 
 def test_a_recipe_names_the_actions_and_another_is_refused(task, tmp_path, capsys):

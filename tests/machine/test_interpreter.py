@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -65,7 +66,9 @@ def test_the_environment_that_is_named_active_or_above_the_workspace_runs_the_no
 
 
 def test_a_python_that_has_the_distribution_stays(run):
-    stayed = run(PYTHONPATH=f"{ROOT}:{ROOT}/ros_ws/src/rlinf_ros", VIRTUAL_ENV="/nowhere")
+    libraries = sysconfig.get_path("purelib")  # what the distribution needs, as yaml
+    path = f"{ROOT}:{ROOT}/ros_ws/src/rlinf_ros:{libraries}"
+    stayed = run(PYTHONPATH=path, VIRTUAL_ENV="/nowhere")
     assert stayed.stdout.split()[:1] == [BASE], stayed.stderr
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -57,11 +58,13 @@ def export(
     Raises:
         EpisodeError: the specs differ, or do not fit a data set; the message names both sides.
     """
-    with new_folder(out) as root:
+    with new_folder(out) as root, ExitStack() as encoders:
         dataset: Dataset | None = None
         for folder, episode in intact_episodes(paths):
             if dataset is None:
                 dataset = Dataset(root, spec_of(episode, folder, recipe), executed)
+                # before the folder of a failed export is removed, no thread writes to it any more
+                encoders.callback(dataset.pool.shutdown, cancel_futures=True)
             dataset.add(episode)
         assert dataset is not None  # intact_episodes raises if there is no episode
         dataset.close()
@@ -131,7 +134,6 @@ class Dataset:
         for videos in self.videos.values():
             for video in videos[-1:]:
                 video.close()
-        self.pool.shutdown()
         columns = {name: np.concatenate(values) for name, values in self.columns.items()}
         stats = {name: described(values) for name, values in columns.items()}
         stats |= {key: _of_pixels(counts, self.sampled) for key, counts in self.pixels.items()}

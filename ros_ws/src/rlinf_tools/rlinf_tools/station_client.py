@@ -49,6 +49,7 @@ from rlinf_tools.arming import ANSWER_S, disarm
 # topic, and the node that publishes it
 LATCHED = {"policy/status": "policy", "trainer/status": "uplink", "prompt": "environment"}
 AT_LEAST_S = 1.5  # discovery takes one second; meanwhile a playing station publishes a time step
+MISSING_S = 3.0  # a node that is not discovered after so long is reported as missing
 LATE = "tick_late_"  # in the interlock's diagnostics
 
 
@@ -186,6 +187,7 @@ class StationClient:
 def status(station: StationClient, expected: list[str], recipe: str) -> None:
     """Print the station's state, one line per part."""
     safety = station.meet()
+    station.within(MISSING_S, lambda: set(expected) <= set(station.nodes()))
     rows = [
         ("station", f"{station.name}, ROS_DOMAIN_ID {os.environ.get('ROS_DOMAIN_ID', '0')}"),
         ("interlock", state_text(safety)),
