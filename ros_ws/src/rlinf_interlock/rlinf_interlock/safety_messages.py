@@ -142,8 +142,8 @@ def diagnostics(
     times_ms: dict[str, Iterable[float]],
     limits_hash: str,
 ) -> DiagnosticArray:
-    """Return the message for /diagnostics: counts, rates, and p50, p99 and maximum of each time
-    series.
+    """Return the message for /diagnostics: counts, rates, and p50, p99, maximum and number of
+    samples of each time series.
     """
     values: dict[str, float] = dict(counts)
     for series, times in times_ms.items():
@@ -153,6 +153,7 @@ def diagnostics(
                 f"{series}_p50_ms": ranked[len(ranked) // 2],
                 f"{series}_p99_ms": ranked[int(0.99 * len(ranked))],
                 f"{series}_worst_ms": ranked[-1],
+                f"{series}_samples": len(ranked),
             }
     return DiagnosticArray(
         status=[

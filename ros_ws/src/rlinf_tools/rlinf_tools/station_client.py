@@ -231,7 +231,7 @@ def _ticks(values: dict[str, str], arm: str) -> list[tuple[str, str]]:
     late = {
         key[len(LATE) :].removesuffix("_ms"): float(value)
         for key, value in values.items()
-        if key.startswith(LATE)
+        if key.startswith(LATE) and key.endswith("_ms")
     }
     lateness = ", ".join(f"{value:.2f} ms ({name})" for name, value in late.items())
     return [(f"ticks {arm}".strip(), f"late by {lateness}")] if late else []
