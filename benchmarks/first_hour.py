@@ -105,12 +105,12 @@ def keyboard_steps(browser) -> list[str]:
 
 
 @contextlib.contextmanager
-def busy(processes: int, own_session: bool) -> Iterator[None]:
+def busy(processes: int, new_session: bool) -> Iterator[None]:
     """So many processes that compute meanwhile, in a session of their own or in this one."""
     parent = subprocess.Popen(
         [sys.executable, "-c", BUSY, str(processes)],
-        process_group=None if own_session else 0,
-        start_new_session=own_session,
+        process_group=None if new_session else 0,
+        start_new_session=new_session,
     )
     try:
         yield
@@ -119,13 +119,13 @@ def busy(processes: int, own_session: bool) -> Iterator[None]:
         parent.wait()
 
 
-def slowest_stop_s(browser, load: int, presses: int, own_session: bool) -> float:
+def slowest_stop_s(browser, load: int, presses: int, new_session: bool) -> float:
     """The longest of several presses of the space bar, until the station's e-stop is published."""
     from tests.page.rendered import Rendered
 
     page, slowest = Rendered(browser), 0.0
     station = page.server.station_double
-    with busy(load, own_session):
+    with busy(load, new_session):
         time.sleep(3.0)
         for _ in range(presses):
             page.server.stop.release()

@@ -30,6 +30,7 @@ RECIPE_KEYS = {
     "policy.flow.sampled": "policy.flow.stochastic_eval",
     "policy.flow.execute": "policy.flow.n_action_steps",
 }
+SCENARIO_KEYS = {"scenarios.say": "scenarios.inputs"}  # of the safety drill
 COMMANDS = {
     "direct": "run",
     "identify": "find-dynamics",
@@ -40,10 +41,16 @@ COMMANDS = {
 
 
 def current_key(key: Sequence[str | int]) -> tuple[str | int, ...]:
-    """Return today's path of a recipe's value, e.g. of ``("station", "beside", "kind")``."""
+    """Return today's path of a value in a recipe or in a list of scenarios.
+
+    Args:
+        key: the path in the file, such as ``("station", "beside", "kind")``. Indices of lists have
+            no effect on names.
+    """
     path = list(key)
     for end in range(1, len(key) + 1):
-        new = RECIPE_KEYS.get(".".join(map(str, key[:end])))
+        old = ".".join(part for part in key[:end] if isinstance(part, str))
+        new = (RECIPE_KEYS | SCENARIO_KEYS).get(old)
         if new is not None:
             path[end - 1] = new.rpartition(".")[2]
     return tuple(path)

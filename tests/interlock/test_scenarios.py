@@ -20,6 +20,10 @@ GOOD = "{name: a, inject: {route: wrench, kind: drop}, expect: HOLD, within_ms: 
             "line 2: unknown key 'scenarios[1].withn_ms' (did you mean 'within_ms'?)",
         ),
         (
+            f"- {GOOD}}}\n- {{name: a, say: {{estop: press}}, expect: FAULT, within_ms: 135}}",
+            "line 2: 'scenarios[1].say' has a new name. Write scenarios[1].inputs instead",
+        ),
+        (
             f"- {GOOD}, inputs: {{estop: pres}}}}",
             "'scenarios[0].inputs.estop': expected one of released, press, silent",
         ),

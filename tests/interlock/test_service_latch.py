@@ -1,4 +1,4 @@
-"""What the interlock's desk writes down for the one that comes after it (S14)."""
+"""What the interlock's service process stores for its successor (S14)."""
 
 import socket
 import time
@@ -84,7 +84,7 @@ def test_s14_what_could_not_be_asked_is_not_counted(tmp_path):
     assert front.arm(True) == REQUESTS_CLOSED and front.armings == 0
 
 
-def test_s14_a_new_desk_goes_on_counting_armings_and_believes_no_older_word(tmp_path):
+def test_s14_a_new_service_process_goes_on_counting_armings_and_believes_no_older_word(tmp_path):
     """Else the disk would say DISARMED of an arm that was armed in the meantime, or never again."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     interlock, front = Channel(ours), Front(Channel(theirs))
@@ -104,7 +104,7 @@ def test_s14_a_new_desk_goes_on_counting_armings_and_believes_no_older_word(tmp_
 
 
 class Process:
-    """A desk's, that is alive until a test says otherwise."""
+    """A service process that is alive until a test says otherwise."""
 
     def __init__(self, *_, **__):
         self.code = None
@@ -178,7 +178,7 @@ class Line:
 @pytest.mark.parametrize(
     "writing, silent_s, beats", [(False, 0.0, True), (False, 1.0, False), (True, 9.0, True)]
 )
-def test_s25_a_desk_beats_unless_its_main_loop_hangs_and_a_slow_disk_is_no_hang(
+def test_s25_a_service_process_beats_unless_its_main_loop_hangs_and_a_slow_disk_is_no_hang(
     monkeypatch, writing, silent_s, beats
 ):
     line = Line()
@@ -205,7 +205,7 @@ def test_s25_a_desk_beats_unless_its_main_loop_hangs_and_a_slow_disk_is_no_hang(
         (11.0, False, 1.0, False),
     ],
 )
-def test_s25_a_desk_that_hangs_is_killed_and_replaced(
+def test_s25_a_service_process_that_hangs_is_killed_and_replaced(
     monkeypatch, silent_s, starved, check_gap_s, replaced
 ):
     """One that waits for a CPU does not hang; and an interlock that stood still itself cannot tell
@@ -226,7 +226,7 @@ def test_s25_a_desk_that_hangs_is_killed_and_replaced(
     service_process.close()
 
 
-def test_s25_a_desk_that_never_begins_is_replaced_too(monkeypatch):
+def test_s25_a_service_process_that_never_begins_is_replaced_too(monkeypatch):
     processes = []
     Process.kill = lambda self: None
     monkeypatch.setattr(
@@ -298,7 +298,9 @@ def test_s19_a_limits_file_that_is_swapped_behind_its_link_is_noticed_once_and_l
     assert "unreadable" in watch.look(), "what it depends on counts too"
 
 
-def test_s19_the_desk_is_told_the_hash_of_the_file_also_after_limits_were_set(monkeypatch):
+def test_s19_the_service_process_is_told_the_hash_of_the_file_also_after_limits_were_set(
+    monkeypatch,
+):
     monkeypatch.setattr(
         "subprocess.Popen", lambda *_, **__: SimpleNamespace(poll=lambda: None, kill=lambda: None)
     )

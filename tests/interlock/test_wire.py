@@ -264,7 +264,7 @@ def test_s14_an_estop_of_another_type_is_named():
         (0.0, Mode.FAULT, False),
     ],
 )
-def test_s26_an_arming_whose_answer_is_lost_with_the_desk_is_taken_back(
+def test_s26_an_arming_whose_answer_is_lost_with_the_service_process_is_taken_back(
     monkeypatch, since_s, mode, taken_back
 ):
     now = [time.monotonic()]
@@ -278,13 +278,13 @@ def test_s26_an_arming_whose_answer_is_lost_with_the_desk_is_taken_back(
         service_process=SimpleNamespace(log=lambda *words: logged.append(words)),
     )
     requests = Requests(node)
-    requests.on_new_desk()
+    requests.on_new_service_process()
     assert not node.queued_requests, "nobody has armed yet"
     requests._why_not_armed = lambda: ""
     if mode is not Mode.FAULT:
         assert requests._arm(True) == "" and node.queued_requests.pop("arm") is True
     requests.granted, now[0] = [1], now[0] + since_s
-    requests.on_new_desk()
+    requests.on_new_service_process()
     assert node.queued_requests == ({"arm": False} if taken_back else {}) and not requests.granted
     assert bool(logged) is taken_back
 
@@ -296,7 +296,7 @@ def test_s26_an_arming_that_was_refused_is_not_taken_back():
     requests = Requests(node)
     requests._why_not_armed = lambda: "this stands"
     assert requests._arm(True) == "this stands"
-    requests.on_new_desk()
+    requests.on_new_service_process()
     assert node.queued_requests == {}
 
 

@@ -110,7 +110,7 @@ def become(wanted):
     random.seed()
     importlib.import_module("numpy").random.seed()
     if wanted["argv"][0] == "rlinf_interlock.interlock":
-        bring_a_desk()
+        fork_service_process()
     if wanted["argv"][0] == "rlinf_core.cli.main":
         ask_by_fork()
     sys.argv = wanted["argv"]
@@ -120,9 +120,10 @@ def become(wanted):
         )  # it looks at the command line, and takes signals
 
 
-def bring_a_desk():
-    """The first desk that an interlock starts is a fork, too, which waits for that; another one is
-    as it would be.
+def fork_service_process():
+    """Fork the first service process of the interlock, which waits until the interlock starts it.
+
+    The interlock starts later ones with Popen.
     """
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     pid = forked()
@@ -147,8 +148,8 @@ def bring_a_desk():
             socket.send_fds(line, [json.dumps(command).encode()], pass_fds)
         return started(command, pid)
 
-    service_process = importlib.import_module("rlinf_interlock.interlock_services")
-    service_process.subprocess = SimpleNamespace(Popen=start, DEVNULL=subprocess.DEVNULL)
+    services = importlib.import_module("rlinf_interlock.interlock_services")
+    services.subprocess = SimpleNamespace(Popen=start, DEVNULL=subprocess.DEVNULL)
 
 
 def ask_by_fork():
@@ -215,7 +216,8 @@ if __name__ == "__main__":
     if "sim_bridges.core.ros_bridge" in sys.argv:
         read_meshes()
     if "rlinf_interlock.interlock" in sys.argv:
-        importlib.import_module("rlinf_interlock.interlock_services")  # which its desk imports
+        # imported by the interlock's service process
+        importlib.import_module("rlinf_interlock.interlock_services")
     for name in sys.argv[2:]:
         importlib.import_module(name)
         del sys.modules[name]

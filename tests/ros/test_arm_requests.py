@@ -115,7 +115,9 @@ def test_an_arming_that_was_asked_for_before_a_disarming_is_refused():
 
 
 @pytest.mark.parametrize("stood_s, waited", [(0.5, False), (3.5, True)])
-def test_an_arming_that_a_stopped_desk_finds_as_it_goes_on_is_refused(monkeypatch, stood_s, waited):
+def test_an_arming_that_a_stopped_service_process_finds_as_it_goes_on_is_refused(
+    monkeypatch, stood_s, waited
+):
     services = SimpleNamespace(turn_began=100.0, busy_since=0.0, busy_until=0.0)
     monkeypatch.setattr(
         "rlinf_interlock.interlock_services.time.monotonic", lambda: 100.0 + stood_s
@@ -123,7 +125,7 @@ def test_an_arming_that_a_stopped_desk_finds_as_it_goes_on_is_refused(monkeypatc
     assert Services._waited(services) is waited
 
 
-def desks(pid):
+def service_processes(pid):
     """The processes that the interlock has started."""
     pids = []
     for task in Path(f"/proc/{pid}/task").iterdir():
@@ -135,7 +137,7 @@ def desks(pid):
 @pytest.mark.timeout(300)
 @pytest.mark.domain(147)
 @pytest.mark.parametrize("lockstep", [False, True])
-def test_s25_a_stopped_desk_keeps_nobody_from_disarming_and_is_replaced(peer, lockstep):
+def test_s25_a_stopped_service_process_keeps_nobody_from_disarming_and_is_replaced(peer, lockstep):
     arm = Arm(peer)
     overrides = [] if lockstep else ["station.robot=franka_fr3"]
     start(peer, "interlock", *overrides, estops=["pendant"], latch_file="")
@@ -143,14 +145,16 @@ def test_s25_a_stopped_desk_keeps_nobody_from_disarming_and_is_replaced(peer, lo
     peer.spin(disarm.get_subscription_count, what="the interlock")
     arm.arm()
     peer.spin(lambda: arm.states[-1].state in (SafetyState.ARMED, SafetyState.ACTIVE), what="armed")
-    before = desks(peer.supervisor.children["interlock"].popen.pid)
+    before = service_processes(peer.supervisor.children["interlock"].popen.pid)
     assert len(before) == 1
     os.kill(before[0], signal.SIGSTOP)
     disarm.publish(Empty())
     arm.reach(SafetyState.DISARMED)
     peer.spin(
-        lambda: desks(peer.supervisor.children["interlock"].popen.pid) not in (before, []),
-        what="another desk",
+        lambda: (
+            service_processes(peer.supervisor.children["interlock"].popen.pid) not in (before, [])
+        ),
+        what="another service process",
     )
     answers, requested_s = [], [0.0]
 
@@ -166,13 +170,17 @@ def test_s25_a_stopped_desk_keeps_nobody_from_disarming_and_is_replaced(peer, lo
 @pytest.mark.ros
 @pytest.mark.timeout(300)
 @pytest.mark.domain(147)
-def test_the_desk_that_replaces_a_killed_one_reports_the_life_cycle_of_the_interlock(peer):
+def test_the_service_process_that_replaces_a_killed_one_reports_the_life_cycle_of_the_interlock(
+    peer,
+):
     start(peer, "interlock", estops=["pendant"], latch_file="")
     interlock = peer.supervisor.children["interlock"].popen.pid
     assert Lives(peer).change("interlock", "deactivate")
-    before = desks(interlock)
+    before = service_processes(interlock)
     os.kill(before[0], signal.SIGKILL)
-    peer.spin(lambda: desks(interlock) not in (before, []), what="another desk")
+    peer.spin(
+        lambda: service_processes(interlock) not in (before, []), what="another service process"
+    )
     client, answers = peer.node.create_client(GetState, "interlock/get_state"), []
 
     def answered():  # a request to the dead one is lost, until its successor is discovered
@@ -181,5 +189,5 @@ def test_the_desk_that_replaces_a_killed_one_reports_the_life_cycle_of_the_inter
         peer.for_s(0.5)
         return answers
 
-    peer.spin(answered, what="the state of the new desk")
+    peer.spin(answered, what="the state of the new service process")
     assert answers[0].result().current_state.id == LifecycleState.PRIMARY_STATE_INACTIVE

@@ -166,7 +166,7 @@ def test_s25_shutdown_in_motion_brakes_and_then_ends(peer):
 
 
 @pytest.mark.domain(83)
-def test_s25_a_log_that_nobody_reads_and_a_desk_that_dies_stop_nothing(peer):
+def test_s25_a_log_that_nobody_reads_and_a_service_process_that_dies_stop_nothing(peer):
     arm = Arm(peer, streams=True)
     processes = station_processes(
         load_recipe("demo", ["station.robot=franka_fr3", "station.operator.kind=keyboard"]),
@@ -200,25 +200,23 @@ def test_s25_a_log_that_nobody_reads_and_a_desk_that_dies_stop_nothing(peer):
         arm.reach(FAULT, "invalid_command")
         arm.peer.for_s(1.0)
         assert longest_gap_s(arm.targets) < 0.5, "the control thread has not waited for its log"
-        desks = [
+        service_processes = [
             int(pid) for pid in os.listdir("/proc") if pid.isdigit() and _parent(pid) == child.pid
         ]
-        assert desks
-        for (
-            service_process
-        ) in desks:  # one that waits for its log counts as hung, and another may be on its way
+        assert service_processes
+        # one that waits for its log counts as hung, and another may be on its way
+        for service_process in service_processes:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(service_process, signal.SIGKILL)
         end = time.monotonic() + 90.0
         arm.targets.clear()
         answers = []
-        while not any(
-            answer.done() for answer in answers
-        ):  # what is asked while there is no desk is asked again
+        # a request without a service process is repeated
+        while not any(answer.done() for answer in answers):
             answers.append(arm.clearing.call_async(ResetFault.Request(cause="invalid_command")))
             with contextlib.suppress(AssertionError):
                 arm.peer.spin(lambda: _drain(read) or any(answer.done() for answer in answers), 4.0)
-            assert time.monotonic() < end, "the next desk"
+            assert time.monotonic() < end, "the next service process"
         answer = next(answer.result() for answer in answers if answer.done())
         assert answer.success, answer.message
         assert longest_gap_s(arm.targets) < 0.5 and child.poll() is None

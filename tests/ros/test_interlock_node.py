@@ -378,7 +378,7 @@ def test_in_lockstep_a_state_said_again_is_answered_again_and_nothing_moves_twic
 
 
 def test_s25_a_defect_is_said_after_what_is_of_no_matter_too(capfd):
-    logger = get_logger("desk")
+    logger = get_logger("interlock_services")
     for level in ("info", "fatal", "error", "info"):
         log_line(logger, level, f"of {level}")
     output = capfd.readouterr().err

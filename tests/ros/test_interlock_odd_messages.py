@@ -14,7 +14,7 @@ from std_msgs.msg import Bool, Int8
 from std_srvs.srv import SetBool
 
 from tests.ros.stand import Arm, listen
-from tests.ros.test_arm_requests import desks
+from tests.ros.test_arm_requests import service_processes
 from tests.ros.test_interlock_attacked import launch
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
@@ -145,7 +145,7 @@ def test_s26_an_arming_whose_asker_or_whose_answer_is_lost_is_taken_back(peer):
     arm.arm(False)
     arm.reach(DISARMED)
     arm.arm()
-    for service_process in desks(peer.supervisor.children["interlock"].popen.pid):
+    for service_process in service_processes(peer.supervisor.children["interlock"].popen.pid):
         with contextlib.suppress(ProcessLookupError):
             os.kill(service_process, signal.SIGKILL)
     arm.reach(DISARMED)

@@ -221,7 +221,7 @@ class Requests:
             self.armed_s = time.monotonic() if value else self.armed_s
         return reason
 
-    def on_new_desk(self) -> None:
+    def on_new_service_process(self) -> None:
         """Withdraw a recent arming after a change of the service process: its sender may get no
         answer.
         """
@@ -545,7 +545,7 @@ class Interlock(StationNode):
         if self.settings["autostart"]:
             self.activate()
         self.create_timer(1.0, self._once_a_second)
-        self.create_timer(0.1, self._keep_desk)
+        self.create_timer(0.1, self._keep_service_process)
         # needed while inactive and in lockstep
         self.listening = self.create_timer(0.02, self.requests.listen)
         self._publish_safety(0 if self.settings["lockstep"] else self.get_clock().now().nanoseconds)
@@ -774,9 +774,9 @@ class Interlock(StationNode):
         message.header.stamp = self.get_clock().now().to_msg()
         self.diagnostics.publish(message)
 
-    def _keep_desk(self) -> None:
+    def _keep_service_process(self) -> None:
         if self.service_process.keep(self.requests.armings, self.active):
-            self.requests.on_new_desk()
+            self.requests.on_new_service_process()
 
 
 def _stay_in_memory() -> None:
