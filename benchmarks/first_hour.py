@@ -16,8 +16,8 @@ are on held-out scenes. Nothing is written by hand.
 ``stop_s_at_load`` is the longest time from the press of the space bar to the station's e-stop, of
 ``--presses``, beside busy processes of another session, as another terminal or a training run.
 ``stop_s_at_load_same_session`` is the same beside busy processes of the browser's own session:
-Linux shares its cores out among sessions first. Neither covers installation, ROS, or what the
-interlock and a driver take after that.
+Linux shares its cores out among sessions first. The benchmark does not cover installation, ROS, or
+the time of interlock and driver after that.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import textwrap
+from collections import Counter
 from pathlib import Path
 
 import jsonschema
@@ -66,6 +67,52 @@ def test_the_support_matrix_is_what_its_data_say():
     assert written.stdout == (ROOT / "docs/support_matrix.md").read_text(), (
         "run python scripts/support_matrix.py"
     )
+
+
+@pytest.mark.parametrize(
+    "page, rows",
+    [
+        (
+            "README.md",
+            ("simulators", "algorithms", "vision-language-action models", "language models"),
+        ),
+        ("README.zh.md", ("仿真器", "算法", "视觉-语言-动作模型", "语言模型")),
+    ],
+)
+def test_the_front_page_counts_simulators_algorithms_models_and_recipes(page, rows):
+    """Its counts are those of the support matrix, the table of VLA models and configs/."""
+    from rlinf_core.algorithms import algorithms
+
+    groups = yaml.safe_load((ROOT / "docs/support_matrix.yaml").read_text())
+    (simulators,) = (group["rows"] for group in groups if group.get("kind") == "simulators")
+    ran = Counter(row["ran"] for row in simulators)
+    absent = (ran["stand-in"], ran[False])
+    expected = {
+        rows[0]: [len(simulators), len(simulators) - sum(absent), *absent],
+        rows[1]: [len(algorithms())],
+        rows[2]: [len(vla_families())],
+        rows[3]: [len([*ROOT.glob("configs/text_*.yaml")]), 1],
+    }
+    text = (ROOT / page).read_text()
+    counts = {
+        name: sorted(int(number) for number in re.findall(r"\d+", row)[: len(expected[name])])
+        for name in rows
+        for row in re.findall(rf"^\| {name} \| (.*) \|$", text, re.M)
+    }
+    assert counts == {name: sorted(numbers) for name, numbers in expected.items()}
+
+
+def vla_families():
+    """The kinds in the first table of the page of VLA models."""
+    page = (ROOT / "docs/howto/vla.md").read_text().split("\n## ")[0]
+    return re.findall(r"^\| `(\w+)` \|", page, re.M)
+
+
+def test_the_page_of_vla_models_has_every_family_and_counts_them():
+    folders = {path.parent.name for path in ROOT.glob("rlinf_core/policies/pretrained/*/policy.py")}
+    assert sorted(vla_families()) == sorted(folders - {"act", "diffusion", "language"})
+    page = (ROOT / "docs/howto/vla.md").read_text()
+    assert f"all {len(vla_families())} families ran with random weights" in page
 
 
 def test_the_gallery_and_its_curves_are_what_their_data_say():
