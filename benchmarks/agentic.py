@@ -6,12 +6,12 @@ reinforcement learning, and TRL beside it from the same warm start.
 
 Measured up to 2026-11-30 (benchmarks/results/agentic.md): the sums of seed 0 (44.0 to 93.2 %), TRL
 from the same start (94.2 %), log-probabilities (at most 1.9e-6 nats apart) and the jail (0 of 24
-escapes). Settings of the sums that missed 90 % are in the same table. Without a figure: seeds 1 to
-4 of the sums, search, programs, planner, wide, coder and staleness, which ran with --short alone.
+escapes). That page also has the settings of the sums that missed 90 %. Search, programs, planner,
+wide, coder and staleness ran with --short alone and have no figure. Seeds 1 to 4 of the sums have
+not run.
 
 Sums: by default five seeds of configs/text_arithmetic.yaml, 500 held-out sums. The warm start ends
-at 38 % of the training scenes, by the recipe.
-Seconds are those of one torch thread, for learning and drawing alone; TRL's are those of its
+at 38 % of the training scenes, by the recipe. Seconds are those of one torch thread, for learning and drawing alone; TRL's are those of its
 train(). ``--trl`` names the Python of an environment with TRL (scripts/trl_arithmetic.py); without
 it the comparison is left out. Search, programs and planner run their recipes. Wide compares lead
 agents with sub-agents and one agent. Coder has a simulated user behind the completion server.
