@@ -181,6 +181,7 @@ class Handovers:
     def __init__(self) -> None:
         self.taken, self.silent, self.ends_ns = False, False, 0
         self.newest, self.newest_ends_ns = -1, 0
+        self.last_ns = 0  # time of the tick before
 
     def replace(self, commands: list[tuple[int, int]], source: str) -> None:
         """Note when the operator's newest command ends, at the earliest.
@@ -201,16 +202,19 @@ class Handovers:
         ends_ns: int,
         commands: list[tuple[int, int]],
         now_ns: int,
-        was: str,
     ) -> str:
         """What a tick broke.
 
         ``ends_ns`` is when all commands of the operator have ended; ``commands`` are those of this
-        tick, each with its number and its end. ``was`` is the cause of the hold before it.
+        tick, each with its number and its end.
         """
         released = TOPICS["operator"] not in inputs.doubled and any(
             chunk.is_release and chunk.source == "operator" for chunk in inputs.chunks
         )
+        set_back_ns = min(0, now_ns - self.last_ns)  # of a clock; the silence lasts on
+        self.last_ns = now_ns
+        self.ends_ns += set_back_ns
+        self.newest_ends_ns += set_back_ns
         has_operator = any(chunk.source == "operator" for chunk in inputs.chunks)
         silence_s = 0.0 if has_operator else (now_ns - self.ends_ns) * 1e-9
         if inputs.arm or inputs.restart or mode in STOPPED:
@@ -220,7 +224,6 @@ class Handovers:
             mode in STOPPED
             or inputs.restart
             or (inputs.arm and (silence_s > 0.0 or ended_s > self.ENDED_S))
-            or (inputs.arm and was == "operator_silent")  # also after the clock was set back
         ):
             self.taken = False
         if inputs.arm:
@@ -645,9 +648,7 @@ class Oracle:
         if mode == ACTIVE and source == "operator":
             self.operator_moved = True
         ends_ns = self.valid_until.get("operator", 0)
-        if problem := self.handovers.check(
-            inputs, mode, source, ends_ns, commands, now_ns, self.cause
-        ):
+        if problem := self.handovers.check(inputs, mode, source, ends_ns, commands, now_ns):
             problems.append(problem)
         for record in output.applied:
             key = record.source, record.session
