@@ -166,7 +166,7 @@ def test_where_nobody_resets_the_scene_a_persons_word_begins_the_episode_and_dis
     at.say("ready")
     peer.spin(
         lambda: at.prompts[-1].data.startswith("ready: the interlock does not let the arm move"),
-        5,
+        30,
         "the answer",
     )
     assert not at.started and "reset the scene" in at.prompts[-1].data, (
@@ -191,7 +191,7 @@ def test_where_nobody_resets_the_scene_a_persons_word_begins_the_episode_and_dis
     handle = at.ask(count=1, mode="train", first_seed=1)
     ended = handle.get_result_async()
     handle.cancel_goal_async()
-    peer.spin(ended.done, 10, "its end without a word")
+    peer.spin(ended.done, 30, "its end without a word")
     assert ended.result().result.message == "cancelled" and len(at.started) == 4
 
 

@@ -172,9 +172,9 @@ def test_a_spacemouse_moves_the_arm_through_the_interlock_and_silence_stops_it(m
     manned.arm()
     done = manned.begin()
     manned.moves_left()
-    manned.peer.spin(lambda: manned.states[-1].source == "operator", 5, "the operator in command")
+    manned.peer.spin(lambda: manned.states[-1].source == "operator", 30, "the operator in command")
     manned.mouse.silent()
-    manned.peer.spin(lambda: "spacemouse: silent" in manned.health[-1].message, 5, "the diagnosis")
+    manned.peer.spin(lambda: "spacemouse: silent" in manned.health[-1].message, 30, "the diagnosis")
     assert manned.health[-1].level == b"\x02" and manned.enables[-1].data is False
     manned.stops("operator_silent")
     assert "spacemouse: silent: expected reports while it is deflected" in log_of(manned)
@@ -186,19 +186,19 @@ def test_a_spacemouse_moves_the_arm_through_the_interlock_and_silence_stops_it(m
         "a pedal that is well is no reason to go on"
     )
     manned.mouse.rest()
-    manned.peer.spin(lambda: well(manned), 5, "it to be well again")
+    manned.peer.spin(lambda: well(manned), 30, "it to be well again")
     manned.moves_left()
     manned.mouse.unplug()
-    manned.peer.spin(lambda: "unplugged" in manned.health[-1].message, 5, "the diagnosis")
+    manned.peer.spin(lambda: "unplugged" in manned.health[-1].message, 30, "the diagnosis")
     manned.stops("operator_silent")
     manned.mouse = SpaceMouse(manned.mouse.path)
-    manned.peer.spin(lambda: well(manned), 5, "it to be plugged in again")
+    manned.peer.spin(lambda: well(manned), 30, "it to be plugged in again")
     manned.moves_left()
     manned.mouse.write(b"\x01\x02\x03")
-    manned.peer.spin(lambda: "garbage" in manned.health[-1].message, 5, "the diagnosis")
+    manned.peer.spin(lambda: "garbage" in manned.health[-1].message, 30, "the diagnosis")
     manned.stops("operator_silent")
     manned.mouse.rest()
-    manned.peer.spin(lambda: well(manned), 5, "it to be well again")
+    manned.peer.spin(lambda: well(manned), 30, "it to be well again")
     manned.peer.for_s(
         0.5
     )  # the operator lets go of the takeover first: an enable before that gives nothing back
@@ -208,7 +208,7 @@ def test_a_spacemouse_moves_the_arm_through_the_interlock_and_silence_stops_it(m
     assert done.result().result.successes == 1, "the pedal said so"
     manned.peer.spin(
         lambda: manned.states[-1].cause != "operator_silent",
-        5,
+        30,
         "the enable, given back by the pedal",
     )
 
@@ -244,11 +244,11 @@ def test_an_episode_that_is_aborted_ends_the_takeover_though_the_device_is_held(
     """Else the operator would count as silent, and the next episode would wait for an enable."""
     done = manned.begin()
     manned.moves_left()
-    manned.peer.spin(lambda: manned.states[-1].source == "operator", 5, "the operator in command")
+    manned.peer.spin(lambda: manned.states[-1].source == "operator", 30, "the operator in command")
     state_count, releases = len(manned.states), len(manned.releases)
     manned.pedal.press("b", True)
     manned.pedal.press("b", False)
-    manned.peer.spin(lambda: len(manned.releases) > releases, 10, "the release")
+    manned.peer.spin(lambda: len(manned.releases) > releases, 30, "the release")
     manned.mouse.rest()
     manned.peer.for_s(2.0)
     assert "operator_silent" not in {state.cause for state in manned.states[state_count:]}
@@ -263,7 +263,7 @@ def test_another_word_is_no_label(manned):
     say.publish(String(data="sucess"))
     log = manned.peer.supervisor.run_dir / "logs/environment.log"
     message = "label: expected one of ready, success, failure, rerecord, discard, got 'sucess'"
-    manned.peer.spin(lambda: message in log.read_text(), 5, "its word")
+    manned.peer.spin(lambda: message in log.read_text(), 30, "its word")
     manned.peer.node.destroy_publisher(say)
 
 

@@ -203,7 +203,7 @@ def test_the_arm_goes_home_at_a_persons_word_and_stops_at_any_sign_of_theirs(per
     person.leaves()
     ended = handle.get_result_async()
     handle.cancel_goal_async()
-    peer.spin(ended.done, 10, "the end of the request")
+    peer.spin(ended.done, 30, "the end of the request")
     result = ended.result().result
     assert (result.message, result.error_code) == (
         "cancelled",
@@ -221,7 +221,7 @@ def test_the_arm_goes_home_at_a_persons_word_and_stops_at_any_sign_of_theirs(per
     person.press("r3")
     peer.spin(lambda: person.started, what="the episode")
     refused = person.home.send_goal_async(Home.Goal())
-    peer.spin(refused.done, 10, "the answer")
+    peer.spin(refused.done, 30, "the answer")
     assert not refused.result().accepted, "not within an episode"
     person.press("y")
     ended = handle.get_result_async()

@@ -79,7 +79,7 @@ def test_a_held_takeover_that_falls_silent_holds_the_arm_though_the_policy_goes_
     assert station.enables[-1].data is False
     station.peer.spin(
         lambda: "silent: a takeover is held" in page.messages["state"]["operator"],
-        10,
+        30,
         "the page to say so",
     )
     page.silent, page.held = False, True
@@ -99,7 +99,7 @@ def test_whatever_ends_the_connection_of_a_takeover_holds_the_arm_and_disarms_no
     station.peer.spin(lambda: "state" in other.messages, what="the other page")
     if how == "garbage":
         page.send("\x00garbage")
-        station.peer.spin(lambda: page.closed == 1008, 10, "the end of the connection")
+        station.peer.spin(lambda: page.closed == 1008, 30, "the end of the connection")
     elif how == "the socket closes":
         page.close()
     else:
@@ -160,7 +160,7 @@ def test_disarm_stop_release_reset_and_arm_do_what_they_say_and_name_what_stands
     station.peer.for_s(0.3)
     assert page.ask(station.peer, "reset", cause="estop:page")["well"]
     station.reach(SafetyState.DISARMED)
-    station.peer.spin(lambda: page.messages["state"]["why"] == "", 10, "the page to say so")
+    station.peer.spin(lambda: page.messages["state"]["why"] == "", 30, "the page to say so")
 
 
 def test_a_disarm_goes_before_an_arm_that_was_asked_for_earlier_and_is_still_on_its_way(
@@ -203,10 +203,10 @@ def test_a_label_ends_the_episode_as_it_says(station, page, label):
         )
         station.peer.spin(
             lambda: page.messages["state"]["episode"]["last"]["id"] == ended.episode_id,
-            10,
+            30,
             "it on the page",
         )
-        station.peer.spin(lambda: page.messages["history"]["success"], 10, "and in its curve")
+        station.peer.spin(lambda: page.messages["history"]["success"], 30, "and in its curve")
 
 
 def test_what_comes_late_arms_nothing_and_renews_no_enable_though_a_disarm_and_a_label_count(
@@ -256,7 +256,7 @@ def test_a_late_label_of_one_who_let_go_is_passed_on_and_renews_no_enable(statio
     assert page.ask(station.peer, "success")["text"] == "labelled: success"
     station.peer.spin(
         lambda: any(enable.data for enable in station.enables[before:]),
-        10,
+        30,
         "the enable, by who is there",
     )
 
@@ -280,7 +280,7 @@ def test_a_demonstration_waits_for_its_word_on_the_page_and_may_be_given_up(stat
     assert page.ask(station.peer, "discard")["well"]
     station.peer.spin(lambda: page.messages["state"]["prompt"], what="the question of the next one")
     assert page.ask(station.peer, "cancel")["well"]
-    station.peer.spin(lambda: not page.messages["state"]["prompt"], 10, "its end")
+    station.peer.spin(lambda: not page.messages["state"]["prompt"], 30, "its end")
 
 
 def test_cameras_come_while_somebody_looks(station, page):
