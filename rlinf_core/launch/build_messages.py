@@ -193,26 +193,31 @@ def _run(name: str, command: list[str], doing: str) -> None:
 
 
 def progress(lines: Iterable[str], doing: str, silence_s: float = SILENCE_S) -> Iterator[str]:
-    """Yield the lines; print each tenth of the build, and a line after ``silence_s`` without
-    output.
+    """Yield the lines; print each tenth of the build, and a line after ``silence_s`` without one.
+
+    A compiler's own lines are not printed, so they do not count.
     """
-    last_percent = 0
-    started_at = time.monotonic()
+    percent = 0
+    started_at = printed_at = time.monotonic()
     waiting = _arriving(lines)
     while True:
         try:
-            line = waiting.get(timeout=silence_s)
+            line = waiting.get(timeout=max(0.0, printed_at + silence_s - time.monotonic()))
         except queue.Empty:
-            print(f"  still {doing}, {time.monotonic() - started_at:.0f} s so far", flush=True)
-            continue
+            line = ""
         if line is None:
             return
+        now, before = time.monotonic(), percent
         if match := STEP.match(line):
-            done = int(match[1]) * 100 // int(match[2] or 100)
-            if done // 10 > last_percent // 10:
-                print(f"  {done} % compiled", flush=True)
-            last_percent = max(last_percent, done)
-        yield line
+            percent = max(percent, int(match[1]) * 100 // int(match[2] or 100))
+        if percent // 10 > before // 10:
+            print(f"  {percent} % compiled", flush=True)
+            printed_at = now
+        elif now - printed_at >= silence_s:
+            print(f"  still {doing}, {now - started_at:.0f} s so far", flush=True)
+            printed_at = now
+        if line:
+            yield line
 
 
 def _arriving(lines: Iterable[str]) -> queue.SimpleQueue[str | None]:

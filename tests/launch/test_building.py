@@ -30,6 +30,23 @@ def test_a_build_that_takes_its_time_says_that_it_goes_on(monkeypatch):
     assert all(line.startswith("  still generating, ") for line in lines[:-1])
 
 
+def test_lines_of_the_compiler_that_nobody_sees_are_no_sign_of_life(monkeypatch):
+    printed = []
+    monkeypatch.setattr(
+        build_messages, "print", lambda line, flush: printed.append(line), raising=False
+    )
+
+    def steps():
+        for _ in range(2000):
+            yield "[1/100] a part\n"
+            if len(printed) > 1:
+                return
+            time.sleep(0.005)
+
+    list(progress(steps(), "compiling", silence_s=0.02))
+    assert [line.partition(",")[0] for line in printed[:2]] == ["  still compiling"] * 2
+
+
 def test_messages_that_the_ros_has_by_now_leave_nothing_that_hides_its_own(tmp_path, monkeypatch):
     built, theirs = tmp_path / "built", tmp_path / "theirs"
     (theirs / "share/franka_msgs").mkdir(parents=True)
