@@ -273,10 +273,11 @@ def repair(paths: list[Path], out: Path) -> int:
 
     Returns 1 if something was lost.
     """
-    from rlinf_core.data.folders import new_folder
+    from rlinf_core.data.folders import check_unused, new_folder
     from rlinf_core.data.repair import fault
     from rlinf_core.data.repair import repair as repaired
 
+    check_unused(out)
     broken = [folder for folder in recordings(paths) if fault(folder)]
     if not broken:
         print("all are intact; nothing was written")

@@ -10,6 +10,7 @@ import yaml
 
 from rlinf_core.core.atomic_io import replace_text
 from rlinf_core.core.errors import RecipeError
+from rlinf_core.core.outputs import empty_folder, new_file
 from rlinf_core.recipes import check_recipe, load_recipe
 from rlinf_core.recipes.from_rlinf import convert, text
 from rlinf_core.robots.config import load_robot
@@ -22,9 +23,7 @@ def import_rlinf(config: Path, out: Path | None, robot: str, task: str) -> int:
     if bool(robot) != bool(task):
         raise RecipeError("expected --robot and --task together, got one of them")
     recipe, unmapped = convert(config, {"robot": robot, "task": task} if robot else None)
-    file = out or Path(f"{config.stem}.yaml")
-    if file.exists():
-        raise RecipeError(f"--out: expected a new file, got {file}. Name another one: --out FILE")
+    file = new_file(out or Path(f"{config.stem}.yaml"))
     content = text(recipe, unmapped, config)
     replace_text(file, content)
     try:
@@ -48,8 +47,7 @@ def import_contract(file: Path, out: Path | None) -> int:
     """Write robot.yaml, limits.yaml and task.yaml, and print the remaining steps."""
     contract = read_contract(file.read_text())
     folder = out or Path(contract.name)
-    if folder.exists() and any(folder.iterdir()):
-        raise RecipeError(f"--out: expected a new or an empty folder, got {folder}", code="RL-E207")
+    empty_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in (("robot.yaml", contract.robot), ("task.yaml", contract.task)):
         (folder / name).write_text(CONTRACT_HEAD + yaml.safe_dump(content, sort_keys=False))

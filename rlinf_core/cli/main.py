@@ -336,9 +336,8 @@ def _trace(commands: Commands) -> None:
     trace.add_argument(
         "--out",
         type=written(".json"),
-        default=Path("trace.json"),
         metavar="FILE",
-        help="the trace (default: trace.json)",
+        help="a new file for the trace (default: trace.json, which is replaced)",
     )
 
 
@@ -433,8 +432,7 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument(
         "--out",
         type=written(*PICTURES),
-        default=Path("compare.png"),
-        help="the picture (default: compare.png)",
+        help="a new file for the picture (default: compare.png, which is replaced)",
     )
     collect = recipe_command(
         commands,
@@ -550,8 +548,7 @@ def _parser() -> argparse.ArgumentParser:
         dest="run_dir",
         metavar="OUT",
         type=run_folder,
-        default="",
-        help="run folder (default: runs/<time>)",
+        help="a new folder of the run (default: runs/<time>); not with --in-sim",
     )
     replay.add_argument(
         "--in-sim",
@@ -878,7 +875,11 @@ def _parser() -> argparse.ArgumentParser:
         "policy", type=Path, help="a policy-*.safetensors trained with policy.lora, or a run folder"
     )
     adapters.add_argument(
-        "--out", dest="folder", type=Path, required=True, help="folder to write to"
+        "--out",
+        dest="folder",
+        type=Path,
+        required=True,
+        help="a new folder; nothing is overwritten",
     )
     lerobot = command(
         vla,
@@ -935,7 +936,7 @@ def _parser() -> argparse.ArgumentParser:
         "--out",
         type=written(".yaml"),
         help="fit the recipe's simulator to the recordings too (response, friction, camera "
-        "poses), and write a recipe with the fitted values",
+        "poses), and write a recipe with the fitted values to this new file",
     )
     find_dynamics.add_argument(
         "--recipe",
@@ -1005,9 +1006,8 @@ def _parser() -> argparse.ArgumentParser:
     calibrate.add_argument(
         "--out",
         type=written(".png", ".jpg"),
-        default=Path("calibration.png"),
         metavar="PNG",
-        help="the picture (default: calibration.png)",
+        help="a new file for the picture (default: calibration.png, which is replaced)",
     )
     calibrate.add_argument(
         "--write", action="store_true", help="write the lines into the robot's own files"
@@ -1084,9 +1084,8 @@ def _parser() -> argparse.ArgumentParser:
     camera.add_argument(
         "--out",
         type=written(".png", ".jpg"),
-        default=Path("alignment.png"),
         metavar="PNG",
-        help="align: the picture (default: alignment.png)",
+        help="align: a new file for the picture (default: alignment.png, which is replaced)",
     )
     camera.add_argument("--write", action="store_true", help="write the file, or the reference")
     check = command(

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from rlinf_core.core.errors import RlinfError
+from rlinf_core.core.outputs import new_file
 from rlinf_core.policies.monitor import Monitor, Steps
 from rlinf_core.policies.monitor import fit as fit_monitor
 from rlinf_core.recipes import Recipe, check_recipe, load_recipe
@@ -20,6 +21,8 @@ def fit(
     run_dir: Path, out: Path | None, alpha: float, episodes: int, seed: int, json_file: Path | None
 ) -> None:
     """Fit a monitor, print what it finds in episodes held out, and write a fit to all."""
+    if out:
+        new_file(out)
     recipe = load_recipe(run_dir / "recipe.yaml")
     played = (
         simulated_steps(recipe, run_dir, episodes, seed)

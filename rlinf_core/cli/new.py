@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from rlinf_core.core.errors import RlinfError
+from rlinf_core.core.outputs import empty_folder
 
 LIMITS = """# Limits of the interlock, for {name} in simulation. Every key: docs/reference/limits.md.
 # A real arm needs its maker's values, a shorter enable_lease and limits of contact.
@@ -97,12 +97,7 @@ def new_robot(
 
     name = re.sub(r"\W+", "_", name or _name_of(model)).strip("_").lower()
     name = name if re.match("[a-z]", name) else f"arm_{name}"
-    folder = out or Path(name)
-    if folder.exists() and any(folder.iterdir() if folder.is_dir() else [folder]):
-        raise RlinfError(
-            f"{folder}: expected a new folder, got one with files. Name another with --out, or "
-            f"remove it"
-        )
+    folder = empty_folder(out or Path(name))
     print(
         f"{model}: looking for arm, tool, gripper and workspace (seconds to a minute)", flush=True
     )

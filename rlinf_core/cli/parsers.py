@@ -727,7 +727,7 @@ def world_commands(commands: Commands) -> None:
         "--out",
         dest="picture",
         type=written(*PICTURES),
-        help="the picture (default: world.png beside it)",
+        help="a new file for the picture (default: world.png beside the world, which is replaced)",
     )
     check.add_argument("--json", **JSON, help="write the errors as one flat object")
     rank = command(
@@ -771,7 +771,7 @@ def world_commands(commands: Commands) -> None:
     )
     splats.add_argument("transforms", type=Path, help="transforms.json with the pictures' poses")
     splats.add_argument(
-        "--out", type=written(".ply"), required=True, help="file of the splats to write"
+        "--out", type=written(".ply"), required=True, help="a new file for the splats"
     )
     splats.add_argument(
         "--gaussians",

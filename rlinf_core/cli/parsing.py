@@ -171,7 +171,22 @@ def written(*endings: str) -> Callable[[str], Path]:
 
 SEVERAL: dict[str, Any] = {"action": "extend", "default": []}  # a repeated option extends the list
 SET: dict[str, Any] = {"dest": "overrides", "nargs": "*", "metavar": "KEY=VALUE", **SEVERAL}
-JSON: dict[str, Any] = {"dest": "json_file", "metavar": "JSON", "type": written()}
+
+
+def written_json(text: str) -> Path:
+    """Return a path for JSON; an existing file is replaced only if it is JSON too."""
+    path, content = written()(text), b""
+    if path.is_file():
+        with contextlib.suppress(OSError), path.open("rb") as file:
+            content = file.read(64).lstrip()
+    if content and content[:1] not in (b"{", b"["):
+        raise argparse.ArgumentTypeError(
+            f"expected a new file or one with JSON, got {text}, which has other content"
+        )
+    return path
+
+
+JSON: dict[str, Any] = {"dest": "json_file", "metavar": "JSON", "type": written_json}
 
 
 def command(
@@ -238,7 +253,10 @@ def teach(parser: argparse.ArgumentParser) -> None:
 
 def run_folder(text: str) -> Path:
     """Return the run folder; the caller makes it once the recipe is checked."""
-    return Path(text or time.strftime("runs/%Y%m%d-%H%M%S")).resolve()
+    path = Path(text or time.strftime("runs/%Y%m%d-%H%M%S")).resolve()
+    if path.is_file():
+        raise argparse.ArgumentTypeError(f"expected a folder, got the file {text}")
+    return path
 
 
 def show_command(commands: Commands) -> None:

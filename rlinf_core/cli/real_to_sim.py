@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import yaml
 
+from rlinf_core.core.atomic_io import replace_text
+from rlinf_core.core.outputs import new_file
 from rlinf_core.data.episodes import intact_episodes
 from rlinf_core.recipes import load_recipe
 from rlinf_core.reports.recordings import run_recipe
@@ -63,6 +65,7 @@ def fit_simulator(
     """Fit the recipe's simulator to recordings, and write a recipe with the fitted values."""
     from sim_bridges.core.real_to_sim import fit, object_range
 
+    new_file(out)
     name = recipe or str(run_recipe(recordings[0]))
     loaded = load_recipe(name, overrides)
     read = [episode for _, episode in islice(intact_episodes(recordings), episodes)]
@@ -94,7 +97,7 @@ def fit_simulator(
         ),
         yaml.safe_dump(document, sort_keys=False),
     ]
-    out.write_text("\n".join(lines))
+    replace_text(out, "\n".join(lines))
     print(f"written: {out}")
     if json_file:
         json_file.write_text(

@@ -11,9 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from rlinf_core.cli.demo import direct_to_its_end, exclusive_run, print_page_address
+from rlinf_core.cli.parsing import run_folder
 from rlinf_core.cli.terminal import Display, terminal_as_before
 from rlinf_core.config.overrides import quoted
-from rlinf_core.core.errors import EpisodeError, RecipeError, escape_ascii
+from rlinf_core.core.errors import EpisodeError, RecipeError, RlinfError, escape_ascii
+from rlinf_core.core.outputs import empty_folder
 from rlinf_core.data.episodes import attachment, spec_of
 from rlinf_core.episodes.actions import RecordedActions, motion_difference, read_actions
 from rlinf_core.episodes.read import read_episode
@@ -38,7 +40,7 @@ def replay(
     recording: Path,
     recipe: str | None,
     overrides: list[str],
-    run_dir: Path,
+    run_dir: Path | None,
     json_file: Path | None,
     in_sim: bool = False,
 ) -> int:
@@ -47,6 +49,13 @@ def replay(
     In simulation the station is armed by itself. On a real arm a person arms at this terminal.
     With ``in_sim`` it plays in the recipe's simulator, without a station.
     """
+    if in_sim and run_dir:
+        raise RlinfError(
+            f"--out {run_dir}: expected no --out with --in-sim, which writes no run folder. Use "
+            "--json FILE for its figures",
+            code="RL-E207",
+        )
+    run_dir = empty_folder(run_dir or run_folder(""))
     if in_sim:
         from rlinf_core.cli.real_to_sim import replay_in_sim
 

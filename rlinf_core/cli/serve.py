@@ -13,6 +13,7 @@ from pathlib import Path
 
 from rlinf_core.core import extras
 from rlinf_core.core.machine import is_loopback
+from rlinf_core.core.outputs import any_folder, empty_folder
 from rlinf_core.recipes import load_recipe
 
 
@@ -111,6 +112,7 @@ def adapters(policy: Path, folder: Path) -> None:
     from rlinf_core.policies.flow_matching import FlowMatching
     from rlinf_core.policies.serialization import load_policy, newest_policy
 
+    empty_folder(folder)
     loaded = load_policy(newest_policy(policy))
     if not isinstance(loaded, FlowMatching | ActionTokens):
         raise SpecError(
@@ -131,6 +133,7 @@ def lerobot(policy: Path, folder: Path) -> None:
     from rlinf_core.policies.pretrained.visuomotor import Visuomotor
     from rlinf_core.policies.serialization import load_policy, newest_policy
 
+    empty_folder(folder)
     loaded = load_policy(newest_policy(policy))
     if not isinstance(loaded, Visuomotor):
         raise SpecError(
@@ -157,6 +160,7 @@ def policy_file(recipe: str, overrides: list[str], folder: Path) -> None:
     )
     from rlinf_core.recipes import station_task
 
+    any_folder(folder)
     loaded = load_recipe(recipe, overrides)
     checkpoint = getattr(loaded.policy, "checkpoint", "")
     if not checkpoint:

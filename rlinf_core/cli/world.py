@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlinf_core.core.errors import RlinfError
+from rlinf_core.core.outputs import new_file
 from rlinf_core.recipes import Recipe, load_recipe, station_task
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def fit(run_dir: Path, overrides: list[str], seconds: float | None, json_file: P
     from rlinf_core.worlds.model import WorldModel
 
     torch.set_num_threads(1)
-    recipe = _recipe(run_dir, overrides)
+    recipe = _recipe(_run_folder(run_dir), overrides)
     task = station_task(recipe)
     episodes = Episodes(run_episodes(run_dir, task.spec))
     print(
@@ -52,7 +53,7 @@ def fit_video(
     from rlinf_core.worlds.imagined_video import spec_camera
 
     torch.set_num_threads(1)
-    recipe = _recipe(run_dir, overrides)
+    recipe = _recipe(_run_folder(run_dir), overrides)
     spec = station_task(recipe).spec
     camera = spec_camera(spec)
     episodes = [(one.observations[camera], one.actions) for one in run_episodes(run_dir, spec)]
@@ -90,6 +91,8 @@ def check(
     from rlinf_core.trainer.worlds import world_file
     from rlinf_core.worlds.model import load_world
 
+    if picture:
+        new_file(picture)
     path = world_file(run_dir)
     world, episodes = load_world(path, station_task(_recipe(run_dir, overrides)))
     world.check = world.checked(episodes, steps)
@@ -113,9 +116,10 @@ def rank(
     task = station_task(_recipe(world, overrides))
     model, recorded = load_world(world_file(world), task)
     files = [file for place in policies or [world] for file in _policies(place)]
+    # all of them first, so that a damaged one is refused before the imagination
+    loaded = {file: load_policy(newest_policy(file), task.spec).eval() for file in files}
     predictions = {
-        file: predict(model, recorded, load_policy(newest_policy(file), task.spec).eval(), episodes)
-        for file in files
+        file: predict(model, recorded, policy, episodes) for file, policy in loaded.items()
     }
     for file, one in sorted(predictions.items(), key=lambda item: -item[1].success):
         print(
@@ -134,6 +138,20 @@ def _policies(place: Path) -> list[Path]:
     from rlinf_core.policies.serialization import policy_files
 
     return [place] if place.is_file() else policy_files(place / "policies") or [place]
+
+
+def _run_folder(run_dir: Path) -> Path:
+    """Return the folder of a run, into which a fit writes.
+
+    Raises:
+        RlinfError: it is a file.
+    """
+    if run_dir.is_file():
+        raise RlinfError(
+            f"{run_dir}: expected the folder of a run, got a file. Name its folder, such as "
+            f"{run_dir.parent}"
+        )
+    return run_dir
 
 
 def _recipe(run_dir: Path, overrides: list[str]) -> Recipe:
@@ -226,6 +244,7 @@ def fit_splats(
 
     from sim_bridges.core import splats
 
+    new_file(out)
     torch.set_num_threads(1)
     views, pictures = splats.read_transforms(transforms, size)
     print(f"{len(views)} pictures of {pictures.shape[2]} x {size}", flush=True)

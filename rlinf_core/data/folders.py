@@ -22,6 +22,28 @@ from rlinf_core.reports.recordings import outcome
 PARTIAL = ".partial"
 
 
+def check_unused(out: Path) -> Path:
+    """Return the folder that ``new_folder`` will make, as an absolute path.
+
+    A command calls it before a long computation.
+
+    Raises:
+        RlinfError: ``out`` or its partial folder exists.
+    """
+    out = out.resolve()
+    for path in (out, _partial(out)):
+        if path.exists():
+            raise RlinfError(
+                f"--out {path}: expected an unused path, got an existing one. Nothing is "
+                "overwritten. Choose another path, or remove it"
+            )
+    return out
+
+
+def _partial(out: Path) -> Path:
+    return out.with_name(out.name + PARTIAL)
+
+
 @contextmanager
 def new_folder(out: Path) -> Iterator[Path]:
     """Yield a folder to write to; it becomes ``out`` on success, and is removed on failure.
@@ -30,14 +52,8 @@ def new_folder(out: Path) -> Iterator[Path]:
         RlinfError: ``out`` exists, or the disk refused. The message names the source if reading it
             failed.
     """
-    out = out.resolve()
-    partial = out.with_name(out.name + PARTIAL)
-    for path in (out, partial):
-        if path.exists():
-            raise RlinfError(
-                f"--out {path}: expected an unused path, got an existing one. Nothing is "
-                "overwritten. Choose another path, or remove it"
-            )
+    out = check_unused(out)
+    partial = _partial(out)
     try:
         make_folder(partial)
         yield partial
@@ -89,6 +105,7 @@ def split(
             there is one for each outcome.
         seed: seed of that draw; the draw does not depend on the episodes' folders.
     """
+    check_unused(out)
     episodes = {
         source: outcome(episode).replace(" ", "_") for source, episode in intact_episodes(paths)
     }

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlinf_core.core.errors import SpecError
+from rlinf_core.core.errors import RlinfError, SpecError
 from rlinf_core.rollouts.types import DEMONSTRATION, EVALUATE, IMAGINED, TRAIN, Trajectory
+from rlinf_core.worlds.frames import check_actions
 
 HELD_OUT_EVERY = 10  # one episode in this many is held out
 
@@ -57,6 +58,7 @@ class Episodes:
 
         Raises:
             SpecError: one was imagined, or played to judge a policy.
+            RlinfError: one has damaged numbers; the message names it.
         """
         new = list(trajectories)
         for trajectory in new:
@@ -67,6 +69,11 @@ class Episodes:
         new = [trajectory for trajectory in new if len(trajectory)]
         if not new:
             return
+        known = len(self.vectors) > 0
+        first = self if known else new[0]
+        numbers = (self.vectors if known else new[0].observations["vectors"]).shape[1:]
+        for number, trajectory in enumerate(new):
+            _check(trajectory, number, numbers, first.actions.shape[1:])
         vectors = [trajectory.observations["vectors"].astype(np.float32) for trajectory in new]
         actions = [
             np.concatenate([trajectory.actions, np.zeros_like(trajectory.actions[:1])]).astype(
@@ -148,3 +155,24 @@ class Episodes:
     def _first(self, index: np.ndarray) -> np.ndarray:
         """Return the beginning of each observation's episode, (N,)."""
         return self.bounds[np.searchsorted(self.bounds, index, side="right") - 1]
+
+
+def _check(
+    trajectory: Trajectory, number: int, vectors: tuple[int, ...], actions: tuple[int, ...]
+) -> None:
+    """Raise RlinfError if an episode's numbers are not finite or not of these sizes (V,), (A,)."""
+    name = f"a learned world: episode {trajectory.id or number}"
+    remedy = "Leave this episode out, or record it again"
+    check_actions(trajectory.actions, (len(trajectory), *actions), name, remedy)
+    observed = trajectory.observations["vectors"]
+    if observed.shape != (len(trajectory) + 1, *vectors):
+        raise RlinfError(
+            f"{name}: expected observations of shape {(len(trajectory) + 1, *vectors)}, got "
+            f"{observed.shape}. {remedy}"
+        )
+    if not np.isfinite(observed).all():
+        row = int(np.flatnonzero(~np.isfinite(observed).all(1))[0])
+        raise RlinfError(
+            f"{name}: expected finite observations, got {observed[row].tolist()} at time step "
+            f"{row}. {remedy}"
+        )

@@ -14,6 +14,7 @@ from rlinf_core.rollouts.envs import Steps
 from rlinf_core.rollouts.types import Trajectory
 from rlinf_core.specs.arrays import Arrays
 from rlinf_core.worlds.episodes import Episodes, Windows
+from rlinf_core.worlds.frames import check_actions
 from rlinf_core.worlds.model import WorldModel, WorldState
 
 SUCCEEDED = 0.5  # share of branches that begin in a successful episode, if there is one
@@ -111,10 +112,10 @@ class Imagined:
     def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> Steps:
         rows = np.arange(self.size) if active is None else np.flatnonzero(active)
         terminated, truncated, success, reward = (np.zeros(self.size) for _ in range(4))
+        played, size = np.asarray(actions)[rows], (len(rows), self.spec.action.dim)
+        check_actions(played, size, "the policy in a learned world", "Correct the policy")
         before = self._part(rows)
-        after, reward[rows], terminated[rows], disagreement = self.world.step(
-            before, np.asarray(actions)[rows]
-        )
+        after, reward[rows], terminated[rows], disagreement = self.world.step(before, played)
         self.age[rows] += 1
         unsure = disagreement > self.world.check.threshold
         self.flagged += int((unsure & (self.peak[rows] <= self.world.check.threshold)).sum())

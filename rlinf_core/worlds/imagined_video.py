@@ -16,7 +16,8 @@ from rlinf_core.specs.arrays import Arrays, StationSpec
 from rlinf_core.specs.topics import arm_of
 from rlinf_core.tasks.task import StepResult, Task, step_result
 from rlinf_core.worlds.coordinates import Coordinates, tool_of
-from rlinf_core.worlds.video import VideoModel
+from rlinf_core.worlds.frames import check_actions, check_frames
+from rlinf_core.worlds.video import VideoModel, check_count
 
 KEYFRAMES = 0.5  # share of branches that begin in a successful episode, if there is one
 
@@ -38,6 +39,7 @@ class VideoWorld:
 
     Raises:
         RecipeError: not exactly one camera, or no episode is long enough.
+        RlinfError: a recording has no frames of the camera, damaged ones, or damaged numbers.
     """
 
     auto_reset = True
@@ -60,7 +62,9 @@ class VideoWorld:
         self.coordinates = Coordinates(task.spec)
         self.camera = task.spec.images[0]
         self._check_judged()
-        shortest = max(model.condition, 1) + 1
+        for part in ("condition", "chunk"):
+            check_count(getattr(model, part, None), f"a video model: {part}")
+        shortest = model.condition + 1
         usable = [
             one
             for one in trajectories
@@ -71,6 +75,8 @@ class VideoWorld:
                 f"a video model: expected recorded episodes of at least {shortest} time steps with "
                 f"the camera {self.camera.name}, got none. Record some with rlinf collect"
             )
+        for number, one in enumerate(usable):
+            self._check_recorded(number, one)
         self.trajectories = usable
         self.successes = [one for one in usable if one.success]
         self.branch_count = 0
@@ -84,6 +90,26 @@ class VideoWorld:
                 f"a video model: the task's success needs {', '.join(missing)}, expected it in the "
                 f"observation ({', '.join(sorted(shown))}). Train a classifier of the camera "
                 "(rlinf reward train) and name it in the task's reward"
+            )
+
+    def _check_recorded(self, number: int, recorded: Trajectory) -> None:
+        """Raise RlinfError if a recording's frames, numbers or actions are damaged."""
+        name = f"a video model: recorded episode {recorded.id or number}"
+        remedy = "Leave this episode out, or record it again"
+        steps, camera = len(recorded), self.camera.name
+        if missing := [one for one in (camera, "vectors") if one not in recorded.observations]:
+            raise RlinfError(
+                f"{name}: expected observations called {camera} and vectors, got none called "
+                f"{', '.join(missing)}. {remedy}"
+            )
+        shown, numbers = recorded.observations[camera], recorded.observations["vectors"]
+        check_frames(shown, (steps + 1, *self.camera.shape), f"{name}, camera {camera}", remedy)
+        check_actions(recorded.actions, (steps, self.spec.action.dim), name, remedy)
+        if numbers.shape != (steps + 1, self.spec.vector_size) or not np.isfinite(numbers).all():
+            raise RlinfError(
+                f"{name}: expected finite observations of shape "
+                f"{(steps + 1, self.spec.vector_size)}, got shape {numbers.shape} and "
+                f"{int((~np.isfinite(numbers)).sum())} values that are not finite. {remedy}"
             )
 
     def reset(self, seeds: Sequence[int]) -> Arrays:
@@ -124,7 +150,10 @@ class VideoWorld:
     def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> Steps:
         rows = np.arange(self.size) if active is None else np.flatnonzero(active)
         reward, terminated, truncated, success = (np.zeros(self.size) for _ in range(4))
-        played = np.clip(np.asarray(actions, np.float32)[rows], -1.0, 1.0)
+        name, remedy = "the policy in a video model", "Correct the policy"
+        played = np.asarray(actions, np.float32)[rows]
+        check_actions(played, (len(rows), self.spec.action.dim), name, remedy)
+        played = np.clip(played, -1.0, 1.0)
         self.vectors[rows] = self._moved(self.vectors[rows], played)
         place = self.age[rows] % self.model.chunk
         self.pending[rows, place] = played
@@ -132,7 +161,12 @@ class VideoWorld:
         full = rows[place == self.model.chunk - 1]
         if len(full):
             frames = self.model.step(full.tolist(), self.pending[full])
-            self._check_size(frames)
+            check_frames(
+                frames,
+                (len(full), self.model.chunk, *self.camera.shape),
+                "a video model",
+                "Set station.image_size, or correct the model's method step",
+            )
         for index, row in enumerate(full):
             for frame in frames[index]:  # a success between two looks of the policy counts
                 self.frames[row] = frame
@@ -152,13 +186,6 @@ class VideoWorld:
             self._begin(done)
         observation = self._observed() if len(done) else after
         return Steps(after, reward, terminated, truncated, success, observation)
-
-    def _check_size(self, frames: np.ndarray) -> None:
-        if frames.shape[2:] != self.camera.shape:
-            raise RlinfError(
-                f"a video model: expected frames of shape {self.camera.shape}, got "
-                f"{frames.shape[2:]}. Set station.image_size, or resize in the model"
-            )
 
     def _moved(self, vectors: np.ndarray, actions: np.ndarray) -> np.ndarray:
         """Return the numbers after normalised actions (R, A), integrated from the commands."""

@@ -413,18 +413,51 @@ def load_world(path: Path, task: Task, seed: int = 0) -> tuple[WorldModel, Episo
             f"task:\n{difference}"
         )
     world = WorldModel(task, settings, seed)
-    world.ensemble.load_state_dict(
-        {
-            name.removeprefix("ensemble/"): tensor
-            for name, tensor in tensors.items()
-            if name.startswith("ensemble/")
-        }
-    )
-    world.check, world.fits = _check_of(json.loads(metadata["check"])), json.loads(metadata["fits"])
     episodes = Episodes()
-    for name in ARRAYS:
-        setattr(episodes, name, tensors[f"episodes/{name}"].numpy())
+    try:
+        bad = [
+            name
+            for name, tensor in tensors.items()
+            if tensor.is_floating_point() and not bool(tensor.isfinite().all())
+        ]
+        if bad:
+            raise ValueError(f"values that are not finite in {', '.join(bad)}")
+        world.ensemble.load_state_dict(
+            {
+                name.removeprefix("ensemble/"): tensor
+                for name, tensor in tensors.items()
+                if name.startswith("ensemble/")
+            }
+        )
+        world.check = _check_of(json.loads(metadata["check"]))
+        world.fits = json.loads(metadata["fits"])
+        for name in ARRAYS:
+            setattr(episodes, name, tensors[f"episodes/{name}"].numpy())
+        _check_stored(episodes, task.spec)
+    except (RuntimeError, ValueError, LookupError, TypeError) as error:
+        fault = " ".join(str(error).split())  # torch's messages have several lines
+        raise RlinfError(
+            f"{path}: expected a learned world, got a damaged file: {fault}. `rlinf world fit RUN` "
+            "writes it again"
+        ) from error
     return world, episodes
+
+
+def _check_stored(episodes: Episodes, spec: StationSpec) -> None:
+    """Raise ValueError if the arrays of stored episodes do not fit together."""
+    rows, bounds = len(episodes.vectors), episodes.bounds
+    expected = {
+        "vectors": (rows, spec.vector_size),
+        "actions": (rows, spec.action.dim),
+        "bounds": (len(episodes) + 1,),
+        "success": (len(episodes),),
+        "demonstrations": (len(episodes),),
+    }
+    for name, shape in expected.items():
+        if (actual := getattr(episodes, name).shape) != shape:
+            raise ValueError(f"episodes/{name} of shape {actual} instead of {shape}")
+    if bounds[0] != 0 or bounds[-1] != rows or (np.diff(bounds) < 2).any():
+        raise ValueError(f"episodes/bounds that do not divide {rows} rows into episodes")
 
 
 def _check_of(document: dict[str, Any]) -> WorldCheck:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from rlinf_core.core.atomic_io import write_atomically
 from rlinf_core.core.errors import RlinfError
+from rlinf_core.worlds.frames import CHANNELS, check_actions, check_frames
 
 FORMAT = "rlinf-video-1"
 CONDITION = 2  # frames
@@ -109,8 +110,10 @@ def fit(
     layer.
 
     Raises:
-        RlinfError: fewer than two episodes, episodes too short, or sides that 4 does not divide.
+        RlinfError: fewer than two episodes, episodes too short, sides that 4 does not divide, or
+            damaged frames or actions. The message names the episode by its number, from 0 on.
     """
+    _check_episodes(episodes)
     shortest = CONDITION + UNROLL
     usable = [one for one in episodes if len(one[1]) >= shortest]
     if len(usable) < 2:
@@ -148,6 +151,17 @@ def fit(
         optimiser.step()
         schedule.step()
     return network.eval(), check(network.eval(), held_out)
+
+
+def _check_episodes(episodes: Sequence[tuple[np.ndarray, np.ndarray]]) -> None:
+    """Raise RlinfError if an episode has damaged frames or actions, or others than the first."""
+    picture: tuple[int | None, ...] = (None, None, CHANNELS)
+    remedy = "Leave this episode out, or record it again"
+    for number, (frames, actions) in enumerate(episodes):
+        name = f"a video model: episode {number}"
+        check_frames(frames, (len(actions) + 1, *picture), name, remedy)
+        picture = frames.shape[1:]
+        check_actions(actions, (len(actions), *episodes[0][1].shape[1:]), name, remedy)
 
 
 def _is_held_out(number: int, count: int) -> bool:
@@ -234,6 +248,9 @@ class TinyVideo:
 
     Args:
         file: of ``rlinf world fit-video``.
+
+    Raises:
+        RlinfError: the file is damaged, or of another kind.
     """
 
     condition, chunk = CONDITION, 1
@@ -250,9 +267,15 @@ class TinyVideo:
             if metadata.get("format") != FORMAT:
                 raise RlinfError(f"{expected}, got another file. rlinf world fit-video makes one")
             width, played = len(tensors["down.0.bias"]), tensors["play.weight"].shape[1]
-            self.network = Network(played // CONDITION, width)
+            self.actions = played // CONDITION
+            self.network = Network(self.actions, width)
             self.network.load_state_dict(tensors)
-        except (SafetensorError, OSError, RuntimeError, KeyError) as error:
+            if bad := [name for name, one in tensors.items() if not bool(one.isfinite().all())]:
+                raise RlinfError(
+                    f"{expected} with finite weights, got others in {', '.join(bad)}. rlinf world "
+                    "fit-video makes one"
+                )
+        except (SafetensorError, OSError, RuntimeError, LookupError, TypeError) as error:
             raise RlinfError(
                 f"{expected}, got none or a damaged one: {error}. rlinf world fit-video makes one"
             ) from error
@@ -261,14 +284,32 @@ class TinyVideo:
         self._actions: dict[int, Tensor] = {}
 
     def begin(self, rows: Sequence[int], frames: np.ndarray, actions: np.ndarray) -> None:
-        """See ``VideoModel``."""
+        """See ``VideoModel``.
+
+        Raises:
+            RlinfError: frames or actions have another type or shape, or 4 does not divide a side.
+        """
+        name, remedy = "video model 'tiny'", "Use the camera and the robot that it was fitted to"
+        check_frames(frames, (len(rows), CONDITION, None, None, CHANNELS), name, remedy)
+        check_actions(actions, (len(rows), CONDITION - 1, self.actions), name, remedy)
+        if frames.shape[2] % 4 or frames.shape[3] % 4:
+            raise RlinfError(
+                f"{name}: expected pictures whose sides 4 divides, got {frames.shape[2]} x "
+                f"{frames.shape[3]}. Set station.image_size"
+            )
         shown, played = _as_input(frames), torch.from_numpy(np.array(actions, np.float32))
         for index, row in enumerate(rows):
             self._frames[row], self._actions[row] = shown[index], played[index]
 
     @torch.no_grad()
     def step(self, rows: Sequence[int], actions: np.ndarray) -> np.ndarray:
-        """See ``VideoModel``."""
+        """See ``VideoModel``.
+
+        Raises:
+            RlinfError: the actions have another shape, or are not finite.
+        """
+        shape, remedy = (len(rows), 1, self.actions), "Correct the policy"
+        check_actions(actions, shape, "video model 'tiny'", remedy)
         shown = torch.stack([self._frames[row] for row in rows])
         present = torch.from_numpy(np.array(actions, np.float32))
         played = torch.cat([torch.stack([self._actions[row] for row in rows]), present], 1)

@@ -15,12 +15,14 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any, Protocol
+from zipfile import BadZipFile
 
 import numpy as np
 
 from rlinf_core.core import errors, isolated, plugins
 from rlinf_core.core.errors import RlinfError
 from rlinf_core.core.isolated import IsolatedProcess, end_with
+from rlinf_core.worlds.frames import CHANNELS, check_frames
 
 GIVE_UP_S = 600.0  # without an answer; a large model loads for minutes
 BUILTIN = {
@@ -59,17 +61,33 @@ class ReplayVideo:
 
     Args:
         file: an .npz with ``frames`` (T, H, W, 3) uint8 of one episode.
+
+    Raises:
+        RlinfError: the file cannot be read, or its frames have another type or shape.
     """
 
     condition, chunk = 1, 1
 
     def __init__(self, file: str) -> None:
-        with np.load(file, allow_pickle=False) as arrays:
-            self.frames = arrays["frames"]
+        remedy = "Write it with numpy.savez(file, frames=frames)"
+        try:
+            with np.load(file, allow_pickle=False) as arrays:
+                frames = arrays["frames"]
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, BadZipFile) as error:
+            raise RlinfError(
+                f"{file}: expected an .npz with the array frames, got: {error}. {remedy}"
+            ) from error
+        self.frames = check_frames(frames, (None, None, None, CHANNELS), str(file), remedy)
         self._places: dict[int, int] = {}
 
     def begin(self, rows: Sequence[int], frames: np.ndarray, actions: np.ndarray) -> None:
         """Begin at the recorded frame that is nearest to the last one."""
+        check_frames(
+            frames,
+            (len(rows), None, *self.frames.shape[1:]),
+            "video model 'replay': the frames that a branch begins from",
+            "Use frames of the recording's size",
+        )
         for row, shown in zip(rows, frames[:, -1], strict=True):
             distance = np.abs(self.frames.astype(float) - shown).mean((1, 2, 3))
             self._places[row] = int(distance.argmin())
@@ -101,27 +119,40 @@ class RemoteVideo:
         self._isolated = IsolatedProcess(python or sys.executable, arguments, label, GIVE_UP_S)
         self._file = self._isolated.connection.makefile("rwb")
         sizes = self._answer()[0]
-        self.condition, self.chunk = int(sizes["condition"]), int(sizes["chunk"])
+        self.condition, self.chunk = (
+            check_count(sizes.get(part), f"video model '{name}': {part}")
+            for part in ("condition", "chunk")
+        )
+        self._picture: tuple[int | None, ...] = (None, None, CHANNELS)
 
     def begin(self, rows: Sequence[int], frames: np.ndarray, actions: np.ndarray) -> None:
-        """See ``VideoModel``."""
-        self._call("begin", rows, actions, np.ascontiguousarray(frames, np.uint8))
+        """See ``VideoModel``.
+
+        Raises:
+            RlinfError: the frames have another type or shape.
+        """
+        check_frames(
+            frames,
+            (len(rows), self.condition, None, None, CHANNELS),
+            f"video model '{self.name}': the frames that a branch begins from",
+            "Record pictures of a camera",
+        )
+        self._picture = frames.shape[2:]
+        self._call("begin", rows, actions, np.ascontiguousarray(frames))
 
     def step(self, rows: Sequence[int], actions: np.ndarray) -> np.ndarray:
         """See ``VideoModel``.
 
         Raises:
-            RlinfError: the frames have another shape.
+            RlinfError: the frames have another type or shape.
         """
         frames = self._call("step", rows, actions, None)
-        expected = (len(rows), self.chunk)
-        if frames is None or frames.shape[:2] != expected or frames.shape[4:] != (3,):
-            actual = None if frames is None else frames.shape
-            raise RlinfError(
-                f"video model '{self.name}': expected frames of shape {(*expected, 'H', 'W', 3)}, "
-                f"got {actual}. Correct its method step"
-            )
-        return frames
+        return check_frames(
+            frames,
+            (len(rows), self.chunk, *self._picture),
+            f"video model '{self.name}'",
+            "Correct its method step",
+        )
 
     def close(self) -> None:
         """End its process."""
@@ -165,19 +196,48 @@ class RemoteVideo:
             line = b""
         if not line:
             raise self._isolated.ended()
-        head = json.loads(line)
-        if "error" in head:
-            raise getattr(errors, head["error"], RlinfError)(head["text"])
         try:
+            head = json.loads(line)
+            if "error" in head:
+                raise _error(head)
             return head, _pictures(self._file, head["shape"])
         except EOFError:
             raise self._isolated.ended() from None
+        except (ValueError, LookupError, TypeError) as error:
+            self.close()  # the rest of the answer cannot be found
+            raise RlinfError(
+                f"video model '{self.name}': expected an answer in JSON with the shape of its "
+                f"frames, got {line[:80]!r}. Its process was ended. Use one version of "
+                "rlinf in both Pythons"
+            ) from error
+
+
+def _error(head: dict[str, Any]) -> RlinfError:
+    """Return the error that the other side reports, of its class if that is one of ours."""
+    kind = getattr(errors, str(head["error"]), RlinfError)
+    is_known = isinstance(kind, type) and issubclass(kind, RlinfError)
+    return (kind if is_known else RlinfError)(head["text"])
+
+
+def check_count(value: Any, name: str) -> int:
+    """Return a whole number from 1 on.
+
+    Raises:
+        RlinfError: it is something else.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise RlinfError(
+            f"{name}: expected a whole number from 1 on, got {value!r}. Correct its class"
+        )
+    return int(value)
 
 
 def _pictures(file: Any, shape: list[int] | None) -> np.ndarray | None:
     """Read an array of pictures of this shape; raises EOFError if the other side has gone."""
     if shape is None:
         return None
+    if not all(type(side) is int and side >= 0 for side in shape):
+        raise ValueError(f"expected whole numbers from 0 on, got {shape}")
     size = prod(shape)
     if not 0 <= size <= MAX_BYTES:
         raise RlinfError(
@@ -216,7 +276,11 @@ def serve(name: str, options: Mapping[str, Any], file: Any) -> None:
 
     try:
         model = build(name, options)
-        answer({"condition": model.condition, "chunk": model.chunk})
+        condition, chunk = (
+            check_count(getattr(model, part, None), f"video model '{name}': {part}")
+            for part in ("condition", "chunk")
+        )
+        answer({"condition": condition, "chunk": chunk})
     except Exception as error:  # noqa: BLE001 (the other side reports every error)
         failed(error)
         return
@@ -229,7 +293,14 @@ def serve(name: str, options: Mapping[str, Any], file: Any) -> None:
                 model.begin(head["rows"], frames, actions)  # type: ignore[arg-type]
                 result = None
             else:
-                result = np.ascontiguousarray(model.step(head["rows"], actions), np.uint8)
+                # a conversion would hide NaN and fractions
+                result = check_frames(
+                    model.step(head["rows"], actions),
+                    (len(head["rows"]), chunk, None, None, CHANNELS),
+                    f"video model '{name}'",
+                    "Correct its method step",
+                )
+                result = np.ascontiguousarray(result)
         except Exception as error:  # noqa: BLE001 (the other side reports every error)
             failed(error)
             continue

@@ -17,8 +17,10 @@ from rlinf_core.episodes.types import Episode
 from rlinf_core.recipes import Recipe
 from rlinf_core.recipes.schema import Dynamics
 from rlinf_core.recipes.station import station_task
-from rlinf_core.specs.arrays import StationSpec
+from rlinf_core.specs.arrays import ArraySpec, StationSpec
+from rlinf_core.specs.topics import topic
 from rlinf_core.worlds.coordinates import Coordinates
+from rlinf_core.worlds.frames import CHANNELS, check_frames
 from sim_bridges.core.interface import options_of
 from sim_bridges.core.station import SimulatedStation, simulated_station
 
@@ -35,6 +37,8 @@ FIRST = (0.08, 0.08, 0.1)  # first steps of the search, of delay [s], lag [s] an
 # of delay, lag and gain; a longer delay with a shorter lag looks almost the same
 DIRECTIONS = ((1, 0, 0), (0, 1, 0), (0, 0, 1), (1, -1, 0), (1, -0.5, 0))
 FINEST_S = 0.004
+QUATERNION_TOLERANCE = 0.01  # of its length; float32 and rounding stay far below
+REPAIR = "Leave this recording out, or record it again. `rlinf data check` looks for more"
 
 
 @dataclass(frozen=True)
@@ -61,8 +65,8 @@ def replay(station: SimulatedStation, episode: Episode) -> Replay:
     """Play a recorded episode's executed actions in a simulated station without interlock.
 
     Raises:
-        EpisodeError: the recording has other observations or actions than the station, or not the
-            tool's position.
+        EpisodeError: the recording has other observations or actions than the station, not the
+            tool's position, or damaged numbers.
     """
     spec = station.task.spec
     channels = recorded_channels(spec, episode)
@@ -71,6 +75,12 @@ def replay(station: SimulatedStation, episode: Episode) -> Replay:
             f"episode {episode.id}: expected the tool's position among the observations and "
             f"actions of {spec.action.dim} dimensions, got {', '.join(episode.observations)} and "
             f"{episode.executed.shape[1]}. Name the recipe of this recording: --recipe"
+        )
+    if not np.isfinite(episode.executed).all():
+        row = int(np.flatnonzero(~np.isfinite(episode.executed).all(1))[0])
+        raise EpisodeError(
+            f"episode {episode.id}: expected finite actions, got "
+            f"{episode.executed[row].tolist()} at time step {row}. {REPAIR}"
         )
     arranged = hasattr(station.simulator, "arrange") and _can_arrange(station)
     station.reset(episode.seed, channels[0] if arranged else None)
@@ -100,13 +110,20 @@ def _can_arrange(station: SimulatedStation) -> bool:
 
 
 def recorded_channels(spec: StationSpec, episode: Episode) -> list[dict[str, np.ndarray]]:
-    """Return the channels of each time step, as far as the observed numbers contain them."""
+    """Return the channels of each time step, as far as the observed numbers contain them.
+
+    Raises:
+        EpisodeError: an observation is missing, has another shape, is not finite, or its pose has
+            no rotation. The message names it and the time step.
+    """
     missing = [item.name for item in spec.vectors if item.name not in episode.observations]
     if missing:
         raise EpisodeError(
             f"episode {episode.id}: expected the observations of the recipe's task, got none "
             f"called {', '.join(missing)}. Name the recipe of this recording: --recipe"
         )
+    for item in spec.vectors:
+        _check_observed(item, episode)
     coordinates = Coordinates(spec)
     observed = {item.source for item in spec.vectors}
     rows = []
@@ -117,6 +134,32 @@ def recorded_channels(spec: StationSpec, episode: Episode) -> list[dict[str, np.
         )
         rows.append({name: value for name, value in channels.items() if name in observed})
     return rows
+
+
+def _check_observed(item: ArraySpec, episode: Episode) -> None:
+    """Raise EpisodeError if an observation's numbers cannot be a robot's."""
+    values, name = episode.observations[item.name], f"episode {episode.id}: '{item.name}'"
+    rows = np.reshape(values, (len(values), -1))
+    if rows.shape != (len(episode) + 1, item.size):
+        raise EpisodeError(
+            f"{name}: expected shape {(len(episode) + 1, item.size)}, got {values.shape}. Name "
+            "the recipe of this recording: --recipe"
+        )
+    bad = np.flatnonzero(~np.isfinite(rows).all(1))
+    if len(bad):
+        raise EpisodeError(
+            f"{name}: expected finite numbers, got {rows[bad[0]].tolist()} at time step {bad[0]}. "
+            f"{REPAIR}"
+        )
+    if item.take != "all" or topic(item.source).channel != (7,):
+        return
+    lengths = np.linalg.norm(rows[:, 3:7], axis=1)
+    bad = np.flatnonzero(np.abs(lengths - 1.0) > QUATERNION_TOLERANCE)
+    if len(bad):
+        raise EpisodeError(
+            f"{name}: expected a quaternion xyzw of length 1, got {rows[bad[0], 3:7].tolist()} of "
+            f"length {lengths[bad[0]]:.3g} at time step {bad[0]}. {REPAIR}"
+        )
 
 
 def adapted(recipe: Recipe, dynamics: Dynamics, options: dict[str, Any]) -> Recipe:
@@ -345,6 +388,10 @@ def fit_camera(
     The simulator is put where the recording was, and its pictures are compared. The scene must look
     like the recorded one; a real camera is located with ``rlinf camera locate``.
 
+    Raises:
+        EpisodeError: no episode has pictures of the camera.
+        RlinfError: pictures are not uint8 (H, W, 3), or have several sizes.
+
     Returns:
         The offset, and the mean difference of the pictures before and after (of 255).
     """
@@ -352,9 +399,17 @@ def fit_camera(
 
     spec = station_task(recipe).spec
     frames = []
+    picture: tuple[int | None, ...] = (None, None, CHANNELS)
     for episode in episodes:
         if name not in episode.observations:
             continue
+        check_frames(
+            episode.observations[name],
+            (len(episode) + 1, *picture),
+            f"episode {episode.id}: camera {name}",
+            REPAIR,
+        )
+        picture = episode.observations[name].shape[1:]
         channels = recorded_channels(spec, episode)
         frames += [
             (channels[step], episode.observations[name][step]) for step in range(len(episode))

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from rlinf_core.core.atomic_io import write_atomically
 from rlinf_core.core.errors import RlinfError
+from rlinf_core.worlds.frames import CHANNELS, check_frames
 
 TILE = 16  # pixels
 NEAR_M = 0.02
@@ -33,6 +34,9 @@ FIELDS = (
 )
 PLY_TYPES = {"float": "<f4", "float32": "<f4", "double": "<f8", "uchar": "u1", "uint8": "u1"}
 MAX_GAUSSIANS = 5_000_000
+MAX_LOG_SCALE = 20.0  # larger Gaussians overflow float32
+MIN_QUATERNION = 1e-6  # length below which a quaternion has no direction
+TURN_TOLERANCE = 1e-3  # of the entries of a rotation times its transpose
 
 
 @dataclass(frozen=True)
@@ -72,8 +76,63 @@ class View:
     vertical_fov: float
 
 
+def check_view(view: View, name: str) -> None:
+    """Check a camera's pose and field of view.
+
+    Args:
+        view: the camera.
+        name: the camera's name in the message, such as the number of its picture.
+
+    Raises:
+        RlinfError: a value is not finite, a shape is wrong, or the rotation is none.
+    """
+    position, rotation = (np.asarray(part, float) for part in (view.position, view.rotation))
+    remedy = "Export the camera poses again, or remove this picture"
+    if position.shape != (3,) or rotation.shape != (3, 3):
+        raise RlinfError(
+            f"{name}: expected a position of shape (3,) and a rotation of shape (3, 3), got "
+            f"{position.shape} and {rotation.shape}. {remedy}"
+        )
+    if not (np.isfinite(position).all() and np.isfinite(rotation).all()):
+        raise RlinfError(
+            f"{name}: expected a finite camera pose, got position {position.tolist()} and rotation "
+            f"{rotation.tolist()}. {remedy}"
+        )
+    deviation = float(np.abs(rotation @ rotation.T - np.eye(3)).max())
+    if deviation > TURN_TOLERANCE or np.linalg.det(rotation) < 0:
+        fault = (
+            f"one whose product with its transpose deviates from the identity by {deviation:.3g}"
+            if deviation > TURN_TOLERANCE
+            else "a mirror image, with determinant -1"
+        )
+        raise RlinfError(
+            f"{name}: expected a rotation matrix (orthonormal, determinant 1), got {fault}. "
+            f"{remedy}"
+        )
+    if not 0.0 < view.vertical_fov < np.pi:
+        raise RlinfError(
+            f"{name}: expected a vertical field of view between 0 and pi rad, got "
+            f"{view.vertical_fov}. Correct fl_y or camera_angle_x"
+        )
+
+
+def _check_pictures(views: Sequence[View], pictures: np.ndarray) -> None:
+    """Raise RlinfError if pictures are not (K, H, W, 3) uint8, one for each sound view."""
+    remedy = "Pass one picture for each view"
+    if not views:
+        raise RlinfError(f"pictures of splats: expected at least one view, got none. {remedy}")
+    check_frames(pictures, (len(views), None, None, CHANNELS), "pictures of splats", remedy)
+    for number, view in enumerate(views):
+        check_view(view, f"picture {number}")
+
+
 def render(splats: Splats, view: View, height: int, width: int) -> tuple[Tensor, Tensor]:
-    """Return the picture (H, W, 3) in [0, 1] over black, and its opacity (H, W)."""
+    """Return the picture (H, W, 3) in [0, 1] over black, and its opacity (H, W).
+
+    Raises:
+        RlinfError: the view is no camera pose; see ``check_view``.
+    """
+    check_view(view, "a view of splats")
     device, dtype = splats.positions.device, splats.positions.dtype
     centres, spread, depth, visible = _projected(splats, view, height, width)
     picture = torch.zeros(height, width, 3, device=device, dtype=dtype)
@@ -199,7 +258,11 @@ def fit(
         pictures: (K, H, W, 3) uint8.
         updates: gradient steps; each takes one picture.
         rate: learning rate of colours and opacities; positions and sizes take a tenth and a half.
+
+    Raises:
+        RlinfError: a view or the pictures are damaged, or the fit diverged.
     """
+    _check_pictures(views, pictures)
     names = [field.name for field in fields(Splats)]
     values = {name: getattr(splats, name).clone().requires_grad_() for name in names}
     rates = {"positions": 0.1, "scales": 0.5, "rotations": 0.5}
@@ -214,12 +277,23 @@ def fit(
         optimiser.zero_grad()
         (picture - targets[number]).abs().mean().backward()
         optimiser.step()
-    return Splats(**{name: value.detach() for name, value in values.items()})
+    fitted = Splats(**{name: value.detach() for name, value in values.items()})
+    if diverged := [name for name in names if not bool(torch.isfinite(values[name]).all())]:
+        raise RlinfError(
+            f"a fit of splats: expected finite {', '.join(diverged)}, got others after {updates} "
+            f"updates. Use a smaller rate than {rate}, or another box"
+        )
+    return fitted
 
 
 @torch.no_grad()
 def picture_error(splats: Splats, views: list[View], pictures: np.ndarray) -> float:
-    """Return the mean absolute difference from pictures (K, H, W, 3) uint8 (of 255)."""
+    """Return the mean absolute difference from pictures (K, H, W, 3) uint8 (of 255).
+
+    Raises:
+        RlinfError: a view or the pictures are damaged.
+    """
+    _check_pictures(views, pictures)
     height, width = pictures.shape[1:3]
     drawn = [255.0 * render(splats, view, height, width)[0].numpy() for view in views]
     return float(np.abs(np.stack(drawn) - pictures).mean())
@@ -236,46 +310,95 @@ def read_transforms(path: Path, height: int) -> tuple[list[View], np.ndarray]:
         K views, and pictures (K, H, W, 3) uint8.
 
     Raises:
-        RlinfError: the file or a picture cannot be read, or pictures have other proportions.
+        RlinfError: the file, a picture or a camera pose is damaged, or pictures have other
+            proportions. The message names the picture by its number in ``frames``, from 0 on.
     """
     import cv2
 
     expected = f"{path}: expected transforms.json with frames, poses and fl_y or camera_angle_x"
     try:
         document = json.loads(path.read_text())
-        frames = document["frames"]
-        poses = [np.array(frame["transform_matrix"], float) for frame in frames]
-        files = [path.parent / str(frame["file_path"]) for frame in frames]
+        frames = list(document["frames"])
+        entries = [(str(frame["file_path"]), frame["transform_matrix"]) for frame in frames]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RlinfError(f"{expected}, got: {error!r}. Write it with nerfstudio") from error
-    if not frames or any(pose.shape != (4, 4) for pose in poses):
-        raise RlinfError(f"{expected}, got no frames, or poses that are not 4 x 4")
+    if not frames:
+        raise RlinfError(f"{expected}, got no frames. Write it with nerfstudio")
+    names = [f"{path}: picture {number} ({file})" for number, (file, _) in enumerate(entries)]
+    poses = [_pose(matrix, name) for name, (_, matrix) in zip(names, entries, strict=True)]
     views, pictures = [], []
-    for pose, file in zip(poses, files, strict=True):
-        picture = cv2.imread(str(file))
+    for name, pose, (file, _) in zip(names, poses, entries, strict=True):
+        picture = cv2.imread(str(path.parent / file))
         if picture is None:
-            raise RlinfError(f"{file}: expected a picture, got none that can be read")
+            raise RlinfError(
+                f"{name}: expected a picture, got none that can be read. Correct file_path"
+            )
         full_height, full_width = picture.shape[:2]
         if "fl_y" in document:
-            fov = 2 * np.arctan(0.5 * float(document.get("h", full_height)) / document["fl_y"])
+            height_px = _number(document.get("h", full_height), f"{path}: h")
+            fov = 2 * np.arctan(0.5 * height_px / _number(document["fl_y"], f"{path}: fl_y"))
         elif "camera_angle_x" in document:
-            slope = np.tan(float(document["camera_angle_x"]) / 2) * full_height / full_width
-            fov = 2 * np.arctan(slope)
+            angle = _number(document["camera_angle_x"], f"{path}: camera_angle_x", np.pi)
+            fov = 2 * np.arctan(np.tan(angle / 2) * full_height / full_width)
         else:
-            raise RlinfError(f"{expected}, got neither of the last two")
+            raise RlinfError(f"{expected}, got neither of the last two. Write it with nerfstudio")
         width = round(full_width * height / full_height)
         resized = cv2.resize(picture, (width, height), interpolation=cv2.INTER_AREA)
         pictures.append(resized[..., ::-1])
         views.append(View(pose[:3, 3], pose[:3, :3], float(fov)))
-    if len({picture.shape for picture in pictures}) > 1:
-        raise RlinfError(f"{path}: expected pictures of one size, got several")
+        check_view(views[-1], name)
+        if resized.shape != pictures[0].shape:
+            raise RlinfError(
+                f"{name}: expected the proportions of picture 0, got {full_width} x {full_height} "
+                "pixels. Use pictures of one size"
+            )
     return views, np.stack(pictures)
+
+
+def _pose(matrix: object, name: str) -> np.ndarray:
+    """Return a camera pose (4, 4) from JSON, with its last row checked."""
+    remedy = "Export the camera poses again, or remove this picture"
+    try:
+        pose = np.array(matrix, float)
+    except (ValueError, TypeError) as error:
+        raise RlinfError(
+            f"{name}: expected a transform_matrix of 4 x 4 numbers, got {error}. {remedy}"
+        ) from error
+    if pose.shape != (4, 4):
+        raise RlinfError(
+            f"{name}: expected a transform_matrix of 4 x 4 numbers, got shape {pose.shape}. "
+            f"{remedy}"
+        )
+    if not np.allclose(pose[3], [0.0, 0.0, 0.0, 1.0], atol=1e-6):
+        raise RlinfError(
+            f"{name}: expected a transform_matrix whose last row is 0 0 0 1, got "
+            f"{pose[3].tolist()}. {remedy}"
+        )
+    return pose
+
+
+def _number(value: object, name: str, below: float = np.inf) -> float:
+    """Return a positive, finite number from JSON."""
+    bounds = "above 0" if np.isinf(below) else f"between 0 and {below:.4f}"
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 < value < below:
+        raise RlinfError(f"{name}: expected a number {bounds}, got {value!r}. Correct the file")
+    return float(value)
 
 
 def scattered(
     count: int, low: Sequence[float] | np.ndarray, high: Sequence[float] | np.ndarray, seed: int = 0
 ) -> Splats:
-    """Return grey Gaussians at random places in a box, to begin a fit."""
+    """Return grey Gaussians at random places in a box, to begin a fit.
+
+    Raises:
+        RlinfError: the box is not finite, or has no volume.
+    """
+    corners = np.array([low, high], float)
+    if not (np.isfinite(corners).all() and (corners[0] < corners[1]).all()):
+        raise RlinfError(
+            f"a box of splats: expected finite corners, the low one below the high one on each "
+            f"axis, got {corners[0].tolist()} and {corners[1].tolist()}. Correct --box"
+        )
     random = torch.Generator().manual_seed(seed)
     low_m, high_m = (torch.tensor(np.asarray(bound, float)).float() for bound in (low, high))
     size = float((high_m - low_m).max()) / count ** (1 / 3)
@@ -333,8 +456,16 @@ def load(path: Path) -> Splats:
         )
     rows = np.frombuffer(body, record, count)
     table = torch.from_numpy(np.stack([rows[name] for name in FIELDS], 1).astype(np.float32))
-    if not bool(torch.isfinite(table).all()):
-        raise RlinfError(f"{expected}, got values that are not finite. Export it again")
+    for fault, bad in (
+        ("values that are not finite", ~torch.isfinite(table).all(1)),
+        ("a quaternion of length 0", table[:, 10:14].norm(dim=1) < MIN_QUATERNION),
+        (f"a scale above exp({MAX_LOG_SCALE:g}) m", (table[:, 7:10] > MAX_LOG_SCALE).any(1)),
+    ):
+        if len(rows_at_fault := torch.nonzero(bad)[:, 0]):
+            raise RlinfError(
+                f"{expected}, got {fault} in Gaussian {int(rows_at_fault[0])} and "
+                f"{len(rows_at_fault) - 1} others. Export it again"
+            )
     return Splats(table[:, :3], table[:, 3:6], table[:, 6], table[:, 7:10], table[:, 10:14])
 
 

@@ -14,6 +14,7 @@ import pytest
 from rlinf_core.cli import compare, evaluate, main
 from rlinf_core.cli.compare import names_of
 from rlinf_core.cli.main import _parser
+from rlinf_core.cli.parsing import written_json
 from rlinf_core.core.atomic_io import append_line
 from rlinf_core.recipes import load_recipe
 from rlinf_core.reports.curves import read_evaluations, read_events
@@ -96,6 +97,67 @@ def test_what_cannot_be_written_is_told_before_the_work(command, message, tmp_pa
     with pytest.raises(SystemExit) as exit_:
         main.main(command.format(tmp_path).split())
     assert exit_.value.code == 2 and message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "compare {}/none --out {}/mine.png",
+        "trace {}/none --out {}/mine.json",
+        "calibrate demo --out {}/mine.png",
+        "camera align demo top --out {}/mine.png",
+        "world check {}/none --out {}/mine.png",
+        "world splats {}/none.json --out {}/mine.ply",
+        "find-dynamics {}/none --out {}/mine.yaml",
+        "monitor fit {}/none --out {}/mine.yaml",
+        "reward train {}/none --out {}/mine.yaml",
+        "replay {}/none --out {}",
+        "new robot {}/none.xml --out {}",
+        "vla adapters {}/none --out {}",
+        "vla lerobot {}/none --out {}",
+        "vla policy demo --out {}/mine.yaml",
+        "make-tiny-vla pi0 --out {}",
+        "fleet enroll a --fleet {}/fleet --out {}/mine.yaml",
+        "data merge {}/none --out {}",
+        "data split {}/none --out {}",
+        "data export rerun {}/none --out {}",
+        "data repair {}/none --out {}",
+        "data import lerobot {}/none --out {}",
+    ],
+)
+def test_an_existing_output_is_refused_before_the_work(command, tmp_path, capsys):
+    names = [f"mine.{ending}" for ending in ("png", "json", "ply", "yaml")]
+    for name in names:
+        (tmp_path / name).write_text("name: mine\n")
+    assert main.main(command.format(*[tmp_path] * 4).split()) == 1
+    error = capsys.readouterr().err
+    assert "[RL-E207]" in error and "overwritten" in error and error.count("\n") == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
+    assert all((tmp_path / name).read_text() == "name: mine\n" for name in names)
+
+
+def test_json_replaces_json_alone(tmp_path, capsys):
+    recipe, figures = tmp_path / "recipe.yaml", tmp_path / "figures.json"
+    recipe.write_text("name: mine\n")
+    figures.write_text('{"before": 1}\n')
+    (tmp_path / "empty.json").write_text("")
+    for path in (figures, tmp_path / "empty.json", tmp_path / "new.json", Path("/dev/null")):
+        assert written_json(str(path)) == path
+    for command in ("data check a", "world rank a", "eval a", "find-dynamics a"):
+        with pytest.raises(SystemExit) as exit_:
+            main.main([*command.split(), "--json", str(recipe)])
+        assert exit_.value.code == 2
+        assert "--json: expected a new file or one with JSON" in capsys.readouterr().err
+    assert recipe.read_text() == "name: mine\n"
+
+
+def test_a_file_is_no_run_folder(tmp_path, capsys):
+    (tmp_path / "recipe.yaml").write_text("name: mine\n")
+    for command in ("train sim_sac", "view demo", "collect demo", "sweep sim_sac --set seed=0,1"):
+        with pytest.raises(SystemExit) as exit_:
+            main.main([*command.split(), "--out", str(tmp_path / "recipe.yaml")])
+        assert exit_.value.code == 2
+        assert "--out: expected a folder, got the file" in capsys.readouterr().err
 
 
 def test_what_the_system_refuses_is_one_line(tmp_path, capsys, monkeypatch):

@@ -254,7 +254,7 @@ def test_a_folder_with_files_is_not_overwritten(tmp_path, capsys):
     (tmp_path / "robot.yaml").write_text("mine")
     assert main(["new", "robot", str(ARM6), "--out", str(tmp_path)]) == 1
     assert (
-        "expected a new folder" in capsys.readouterr().err
+        "expected a new or an empty folder" in capsys.readouterr().err
         and (tmp_path / "robot.yaml").read_text() == "mine"
     )
 

@@ -1,16 +1,18 @@
 """A simulator fitted to recordings of an arm with hidden delay, gain, friction and camera pose."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import yaml
 
 from rlinf_core.cli.main import main
-from rlinf_core.core.errors import EpisodeError, RecipeError
+from rlinf_core.core.errors import EpisodeError, RecipeError, RlinfError
 from rlinf_core.episodes.types import Episode
 from rlinf_core.recipes import load_recipe, station_task
 from rlinf_core.recipes.schema import Dynamics
+from rlinf_core.specs.arrays import ArraySpec
 from sim_bridges.core import real_to_sim
 from sim_bridges.core.station import simulated_station
 
@@ -100,6 +102,83 @@ def test_another_robots_recording_is_refused():
     del episode.observations["force"]
     with pytest.raises(EpisodeError, match="got none called force"):
         real_to_sim.replay(simulated_station(SIM), episode)
+
+
+def test_a_damaged_recording_is_refused_by_its_time_step():
+    station = simulated_station(SIM)
+    for name, value, message in (
+        ("force", np.nan, "'force': expected finite numbers, got .*nan.* at time step 2"),
+        ("tcp_position", np.inf, "'tcp_position': expected finite numbers, .* at time step 2"),
+    ):
+        episode = recorded(steps=3)
+        episode.observations[name][2, 0] = value
+        with pytest.raises(EpisodeError, match=message):
+            real_to_sim.replay(station, episode)
+    episode = recorded(steps=3)
+    episode.observations["force"] = episode.observations["force"][:-1]
+    with pytest.raises(EpisodeError, match="'force': expected shape"):
+        real_to_sim.replay(station, episode)
+    episode = recorded(steps=3)
+    episode.executed[1, 0] = np.nan
+    with pytest.raises(EpisodeError, match="expected finite actions, got .* at time step 1"):
+        real_to_sim.replay(station, episode)
+
+
+@pytest.mark.parametrize("length", [0.0, 0.5])
+def test_a_pose_without_a_rotation_is_refused_by_its_time_step(length):
+    pose = ArraySpec("tool", (7,), source="current_pose", take="all")
+    spec = replace(TASK.spec, observation=(pose,))
+    poses = np.tile([0.5, 0.0, 0.1, 0.0, 0.0, 0.0, 1.0], (4, 1))
+    episode = replace(recorded(steps=3), observations={"tool": poses})
+    assert real_to_sim.recorded_channels(spec, episode)[2]["current_pose"][6] == 1.0
+    poses[2, 3:] *= length
+    with pytest.raises(EpisodeError, match="'tool': .*quaternion xyzw of length 1.* time step 2"):
+        real_to_sim.recorded_channels(spec, episode)
+
+
+def test_damaged_pictures_are_refused_in_the_fit_of_a_camera():
+    recipe = load_recipe("sim_rlpd", CAMERA)
+    episode = recorded(*CAMERA, steps=3)
+    for pictures in (
+        np.full((4, 64, 64, 3), np.nan),
+        np.zeros((4, 64, 64, 4), np.uint8),
+        np.zeros((4, 64, 64), np.uint8),
+    ):
+        episode.observations["front"] = pictures
+        with pytest.raises(RlinfError, match=f"episode {episode.id}: camera front: expected frame"):
+            real_to_sim.fit_camera(recipe, "front", "front", [episode])
+    small = replace(episode, id="b-1", observations=dict(episode.observations))
+    episode.observations["front"] = np.zeros((4, 64, 64, 3), np.uint8)
+    small.observations["front"] = np.zeros((4, 32, 32, 3), np.uint8)
+    with pytest.raises(RlinfError, match="episode b-1: camera front: expected frames of shape"):
+        real_to_sim.fit_camera(recipe, "front", "front", [episode, small])
+
+
+def test_existing_files_are_refused_before_the_work(tmp_path, monkeypatch, capsys):
+    def never(*_):
+        raise AssertionError("the command read a recording")
+
+    monkeypatch.setattr("rlinf_core.episodes.read.read_episode", never)
+    monkeypatch.setattr("rlinf_core.cli.real_to_sim.intact_episodes", never)
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("defaults: sim_rlpd\n")
+    find = ["find-dynamics", str(tmp_path), "--recipe", "sim_rlpd", "--out"]
+    assert main([*find, str(recipe)]) == 1
+    assert f"--out {recipe}: expected a new file" in capsys.readouterr().err
+    replay = ["replay", str(tmp_path), "--in-sim", "--recipe", "sim_rlpd"]
+    assert main([*replay, "--out", str(tmp_path / "run")]) == 1
+    assert "expected no --out with --in-sim" in capsys.readouterr().err
+    assert main(["replay", str(tmp_path), "--out", str(tmp_path)]) == 1
+    assert "expected a new or an empty folder, got a folder with" in capsys.readouterr().err
+    for command in (
+        [*replay, "--out", str(recipe)],
+        [*replay, "--json", str(recipe)],
+        [*find, str(tmp_path / "a.yaml"), "--json", str(recipe)],
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(command)
+        assert ended.value.code == 2 and str(recipe) in capsys.readouterr().err
+    assert recipe.read_text() == "defaults: sim_rlpd\n" and len(list(tmp_path.iterdir())) == 1
 
 
 def test_a_simulator_that_cannot_be_arranged_compares_displacements(monkeypatch):

@@ -1,6 +1,7 @@
 """Gaussian splats: against a sum without tiles, their files, a fit, and a simulator's background."""
 
 import json
+import re
 import time
 from dataclasses import replace
 
@@ -107,6 +108,115 @@ def test_a_file_comes_back_and_others_are_refused(tmp_path):
         splats.load(tmp_path / "none.ply")
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("rotations", 0.0, "got a quaternion of length 0 in Gaussian 7"),
+        ("scales", 50.0, "got a scale above exp(20) m in Gaussian 7"),
+        ("opacities", float("inf"), "got values that are not finite in Gaussian 7"),
+    ],
+)
+def test_a_damaged_gaussian_is_refused_by_its_number(name, value, message, tmp_path):
+    one = cloud(20)
+    values = getattr(one, name).clone()
+    values[7] = value
+    path = splats.save(replace(one, **{name: values}), tmp_path / "a.ply")
+    with pytest.raises(RlinfError, match=re.escape(message)):
+        splats.load(path)
+
+
+def edited(change):
+    pose = np.eye(4)
+    change(pose)
+    return pose.tolist()
+
+
+POSES = {
+    "nan": (edited(lambda pose: pose.__setitem__((0, 3), np.nan)), "a finite camera pose"),
+    "infinite": (edited(lambda pose: pose.__setitem__((1, 1), np.inf)), "a finite camera pose"),
+    "scaled": (
+        edited(lambda pose: pose.__setitem__((slice(3), slice(3)), 2 * np.eye(3))),
+        "a rotation matrix (orthonormal, determinant 1), got one whose product with its transpose "
+        "deviates from the identity by 3",
+    ),
+    "zero": (
+        edited(lambda pose: pose.__setitem__((slice(3), slice(3)), 0.0)),
+        "a rotation matrix",
+    ),
+    "sheared": (edited(lambda pose: pose.__setitem__((0, 1), 0.01)), "a rotation matrix"),
+    "mirrored": (
+        edited(lambda pose: pose.__setitem__((0, 0), -1.0)),
+        "a rotation matrix (orthonormal, determinant 1), got a mirror image",
+    ),
+    "last row": (edited(lambda pose: pose.__setitem__((3, 0), 1.0)), "whose last row is 0 0 0 1"),
+    "3 x 4": (np.eye(4)[:3].tolist(), "of 4 x 4 numbers, got shape (3, 4)"),
+    "ragged": ([[1.0, 0.0], [1.0]], "of 4 x 4 numbers"),
+    "text": ("pose", "of 4 x 4 numbers"),
+}
+
+
+@pytest.mark.parametrize(("pose", "message"), POSES.values(), ids=POSES)
+def test_a_damaged_camera_pose_is_refused_by_its_picture(pose, message, tmp_path):
+    cv2.imwrite(str(tmp_path / "a.png"), np.full((32, 32, 3), 90, np.uint8))
+    frames = [{"file_path": "a.png", "transform_matrix": np.eye(4).tolist()} for _ in range(3)]
+    file = tmp_path / "transforms.json"
+    file.write_text(json.dumps({"camera_angle_x": 0.8, "frames": frames}))
+    assert len(splats.read_transforms(file, 32)[0]) == 3
+    frames[2]["transform_matrix"] = pose
+    file.write_text(json.dumps({"camera_angle_x": 0.8, "frames": frames}))
+    with pytest.raises(RlinfError, match=re.escape("picture 2 (a.png): expected ")) as refused:
+        splats.read_transforms(file, 32)
+    assert message in str(refused.value) and refused.value.code == "RL-E712"
+
+
+@pytest.mark.parametrize(
+    ("lens", "message"),
+    [
+        ({"fl_y": 0}, "fl_y: expected a number above 0, got 0"),
+        ({"fl_y": float("nan")}, "fl_y: expected a number above 0, got nan"),
+        ({"fl_y": "32"}, "fl_y: expected a number above 0, got '32'"),
+        ({"fl_y": 32.0, "h": -1}, "h: expected a number above 0, got -1"),
+        ({"camera_angle_x": 4.0}, "camera_angle_x: expected a number between 0 and 3.1416"),
+        ({}, "expected transforms.json with frames, poses and fl_y or camera_angle_x"),
+    ],
+)
+def test_a_damaged_lens_is_refused(lens, message, tmp_path):
+    cv2.imwrite(str(tmp_path / "a.png"), np.full((32, 32, 3), 90, np.uint8))
+    frame = {"file_path": "a.png", "transform_matrix": np.eye(4).tolist()}
+    file = tmp_path / "transforms.json"
+    file.write_text(json.dumps({**lens, "frames": [frame]}))
+    with pytest.raises(RlinfError, match=re.escape(message)):
+        splats.read_transforms(file, 32)
+
+
+def test_a_fit_and_a_picture_refuse_damaged_views_and_pictures():
+    one, pictures = cloud(5), np.zeros((2, 16, 16, 3), np.uint8)
+    damaged = replace(VIEW, position=np.array([np.nan, 0.0, 0.0]))
+    with pytest.raises(RlinfError, match="a view of splats: expected a finite camera pose"):
+        splats.render(one, damaged, 16, 16)
+    with pytest.raises(RlinfError, match="expected a vertical field of view"):
+        splats.render(one, replace(VIEW, vertical_fov=0.0), 16, 16)
+    with pytest.raises(RlinfError, match="a position of shape"):
+        splats.render(one, replace(VIEW, rotation=np.eye(4)), 16, 16)
+    for used in (splats.fit, splats.picture_error):
+        with pytest.raises(RlinfError, match="picture 1: expected a finite camera pose"):
+            used(one, [VIEW, damaged], pictures)
+        with pytest.raises(RlinfError, match="type uint8, got float64 .* 1 values that are not"):
+            used(
+                one,
+                [VIEW, VIEW],
+                np.where(np.arange(2 * 16 * 16 * 3) == 5, np.nan, 0.5).reshape(pictures.shape),
+            )
+        with pytest.raises(RlinfError, match=r"shape \(1, any, any, 3\)"):
+            used(one, [VIEW], pictures)
+        with pytest.raises(RlinfError, match="at least one view"):
+            used(one, [], pictures)
+    with pytest.raises(RlinfError, match="--box"):
+        splats.scattered(5, [0.0, 0.0, 1.0], [1.0, 1.0, 1.0])
+    with pytest.raises(RlinfError, match="--box"):
+        splats.scattered(5, [0.0, 0.0, np.nan], [1.0, 1.0, 1.0])
+
+
 def test_the_command_fits_pictures(tmp_path, capsys):
     truth, frames = cloud(40, seed=3, spread=0.6), []
     for number, angle in enumerate((-0.4, 0.0, 0.4)):
@@ -131,6 +241,11 @@ def test_the_command_fits_pictures(tmp_path, capsys):
     assert main([*command, *small, "--box", "-1", "-1", "-1", "1", "1", "1"]) == 0
     errors = json.loads(figures.read_text())
     assert errors["after"] < 0.8 * errors["before"] and len(splats.load(out)) == 100
+    content = out.read_bytes()
+    assert main([*command, *small]) == 1
+    assert "expected a new file, got an existing file" in capsys.readouterr().err
+    assert out.read_bytes() == content
+    out.unlink()
     file.write_text("{}")
     assert main([*command, *small]) == 1
     assert "expected transforms.json" in capsys.readouterr().err

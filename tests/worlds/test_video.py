@@ -1,5 +1,6 @@
 """Video models in a process of their own, and branches in them."""
 
+import io
 import json
 from dataclasses import replace
 
@@ -14,7 +15,7 @@ from rlinf_core.recipes.loader import resolved
 from rlinf_core.rollouts.types import DEMONSTRATION, TRAIN, Trajectory
 from rlinf_core.worlds import tiny_video
 from rlinf_core.worlds.imagined_video import VideoWorld
-from rlinf_core.worlds.video import RemoteVideo
+from rlinf_core.worlds.video import RemoteVideo, ReplayVideo
 
 CAMERA = ["station.observe_cameras=[front]", "station.image_size=[16,16]"]
 RECIPE = load_recipe("sim_rlpd", CAMERA)
@@ -160,6 +161,191 @@ def test_errors_of_the_model_reach_this_process(tmp_path):
         RemoteVideo("tiny", {"file": str(bad)})
 
 
+MODEL = """
+import numpy
+class Bad:
+    condition, chunk = {sizes}
+    def begin(self, rows, frames, actions): pass
+    def step(self, rows, actions):
+        return {frames}
+"""
+FRAMES = {
+    "floating": ("numpy.full((len(rows), 1, 4, 4, 3), 0.5)", "got float64"),
+    "nan": ("numpy.full((len(rows), 1, 4, 4, 3), numpy.nan)", "48 values that are not finite"),
+    "int64": ("numpy.zeros((len(rows), 1, 4, 4, 3), int)", "got int64"),
+    "grey": ("numpy.zeros((len(rows), 1, 4, 4, 1), numpy.uint8)", r"got uint8 .* 4, 4, 1\)"),
+    "rgba": ("numpy.zeros((len(rows), 1, 4, 4, 4), numpy.uint8)", r"got uint8 .* 4, 4, 4\)"),
+    "no frame": ("numpy.zeros((len(rows), 0, 4, 4, 3), numpy.uint8)", r"\(1, 1, any, any, 3\)"),
+    "flat": ("numpy.zeros((len(rows), 48), numpy.uint8)", "got uint8"),
+    "none": ("None", "got object"),
+    "another size": ("numpy.zeros((len(rows), 1, 8, 8, 3), numpy.uint8)", r"\(1, 1, 4, 4, 3\)"),
+}
+
+
+@pytest.mark.parametrize(("frames", "message"), FRAMES.values(), ids=FRAMES)
+def test_damaged_frames_of_the_other_process_are_refused_by_name(frames, message, tmp_path):
+    bad = tmp_path / "bad.py"
+    bad.write_text(MODEL.format(sizes="1, 1", frames=frames))
+    model = RemoteVideo(f"{bad}:Bad", {})
+    try:
+        model.begin([0], np.zeros((1, 1, 4, 4, 3), np.uint8), np.zeros((1, 0, 3)))
+        with pytest.raises(RlinfError, match=f"bad.py:Bad': expected frames of .*{message}"):
+            model.step([0], np.zeros((1, 1, 3)))
+    finally:
+        model.close()
+
+
+@pytest.mark.parametrize("sizes", ["0, 1", "1, 0", "1, 1.5", "None, 1"])
+def test_counts_of_frames_below_one_are_refused(sizes, tmp_path):
+    bad = tmp_path / "bad.py"
+    bad.write_text(MODEL.format(sizes=sizes, frames="None"))
+    with pytest.raises(RlinfError, match="expected a whole number from 1 on"):
+        RemoteVideo(f"{bad}:Bad", {})
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"a warning\n", b"[]\n", b"{}\n", b'{"shape": [-1, -3]}\n', b'{"shape": ["a"]}\n'],
+)
+def test_an_answer_of_another_protocol_is_refused_by_name(answer, tmp_path):
+    np.savez(tmp_path / "frames.npz", frames=np.zeros((3, 4, 4, 3), np.uint8))
+    model = RemoteVideo("replay", {"file": str(tmp_path / "frames.npz")})
+    model._file.close()
+    model._file = io.BytesIO(answer)
+    with pytest.raises(RlinfError, match="video model 'replay': expected an answer in JSON"):
+        model._answer()
+
+
+def test_damaged_frames_to_begin_from_are_refused(tmp_path, fitted):
+    np.savez(tmp_path / "frames.npz", frames=np.zeros((3, 16, 16, 3), np.uint8))
+    replayed = RemoteVideo("replay", {"file": str(tmp_path / "frames.npz")})
+    tiny = tiny_video.TinyVideo(str(fitted[0]))
+    try:
+        for model in (replayed, tiny):
+            count = model.condition
+            actions = np.zeros((1, count - 1, 3))
+            for frames in (
+                np.full((1, count, 16, 16, 3), np.nan),
+                np.zeros((1, count, 16, 16, 4), np.uint8),
+                np.zeros((1, count + 1, 16, 16, 3), np.uint8),
+                np.zeros((2, count, 16, 16, 3), np.uint8),
+            ):
+                with pytest.raises(RlinfError, match="video model '(replay|tiny)'.*expected frame"):
+                    model.begin([0], frames, actions)
+        with pytest.raises(RlinfError, match="'replay'.*expected frames of shape"):
+            replayed.begin([0], np.zeros((1, 1, 8, 8, 3), np.uint8), np.zeros((1, 0, 3)))
+        frames = np.zeros((1, 2, 16, 16, 3), np.uint8)
+        with pytest.raises(RlinfError, match="sides 4 divides"):
+            tiny.begin([0], frames[:, :, :15], np.zeros((1, 1, 3)))
+        with pytest.raises(RlinfError, match="expected actions of shape"):
+            tiny.begin([0], frames, np.zeros((1, 1, 7)))
+        tiny.begin([0], frames, np.zeros((1, 1, 3)))
+        with pytest.raises(RlinfError, match="expected finite actions, got .*nan.* in row 0"):
+            tiny.step([0], np.full((1, 1, 3), np.nan))
+    finally:
+        replayed.close()
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        np.zeros((3, 16, 16, 3)),
+        np.zeros((3, 16, 16), np.uint8),
+        np.zeros((3, 16, 16, 4), np.uint8),
+        np.zeros((0, 16, 16, 3), np.uint8),
+        np.array([{}], object),
+        None,
+    ],
+)
+def test_a_damaged_file_of_frames_is_refused_by_name(frames, tmp_path):
+    file = tmp_path / "frames.npz"
+    np.savez(file, **({} if frames is None else {"frames": frames}))
+    with pytest.raises(RlinfError, match=f"{file}: expected (frames of|an .npz)"):
+        ReplayVideo(str(file))
+    file.write_bytes(b"PK not")
+    with pytest.raises(RlinfError, match="expected an .npz"):
+        ReplayVideo(str(file))
+
+
+def test_damaged_weights_are_refused(fitted, tmp_path):
+    network, result = tiny_video.fit(
+        [(one.observations["front"], one.actions) for one in moving(4)], updates=1, width=8
+    )
+    network.state_dict()["out.bias"][0] = float("nan")
+    path = tiny_video.save(network, result, tmp_path / "nan.safetensors")
+    with pytest.raises(RlinfError, match="finite weights, got others in out.bias"):
+        tiny_video.TinyVideo(str(path))
+
+
+RECORDINGS = {
+    "floating": ("front", lambda shown: shown / 255.0, "got float64"),
+    "nan": ("front", lambda shown: np.where(shown > 200, np.nan, shown), "not finite"),
+    "rgba": ("front", lambda shown: np.concatenate([shown, shown[..., :1]], -1), "16, 16, 4"),
+    "larger": ("front", lambda shown: shown.repeat(2, axis=1), "32, 16, 3"),
+    "short": ("front", lambda shown: shown[:-1], r"got uint8 of shape \(20"),
+    "numbers": ("vectors", lambda numbers: numbers * np.nan, "252 values that are not finite"),
+    "fewer numbers": ("vectors", lambda numbers: numbers[:, 1:], r"got shape \(21, 11\)"),
+}
+
+
+@pytest.mark.parametrize(("name", "change", "message"), RECORDINGS.values(), ids=RECORDINGS)
+def test_damaged_recordings_are_refused_by_their_number(name, change, message, fitted):
+    played = moving(6)
+    observations = dict(played[4].observations)
+    observations[name] = change(observations[name])
+    played[4] = replace(played[4], observations=observations)
+    model = tiny_video.TinyVideo(str(fitted[0]))
+    with pytest.raises(RlinfError, match=f"recorded episode 4.*{message}"):
+        VideoWorld(model, TASK, played, 1, 4)
+    if name == "front":
+        episodes = [(one.observations["front"], one.actions) for one in played]
+        with pytest.raises(RlinfError, match="a video model: episode 4: expected frames"):
+            tiny_video.fit(episodes, updates=1)
+
+
+def test_damaged_actions_and_missing_cameras_are_refused(fitted):
+    model, played = tiny_video.TinyVideo(str(fitted[0])), moving(6)
+    damaged = replace(played[4], actions=played[4].actions * np.float32("nan"))
+    blind = replace(played[4], observations={"vectors": played[4].observations["vectors"]})
+    with pytest.raises(RlinfError, match="recorded episode 4: expected finite actions"):
+        VideoWorld(model, TASK, [*played[:4], damaged], 1, 4)
+    with pytest.raises(RlinfError, match="episode 4: .* got none called front"):
+        VideoWorld(model, TASK, [*played[:4], blind], 1, 4)
+    with pytest.raises(RlinfError, match="episode 4: expected finite actions"):
+        tiny_video.fit([(one.observations["front"], one.actions) for one in [*played[:4], damaged]])
+    world = VideoWorld(model, TASK, played, 2, 4)
+    world.reset([0, 1])
+    with pytest.raises(RlinfError, match="policy in a video model: expected finite .* in row 1"):
+        world.step(np.array([[0.0] * 3, [np.nan] * 3]))
+
+
+def test_damaged_frames_of_a_model_in_this_process_are_refused():
+    class Local:
+        condition, chunk, frames = 1, 1, np.zeros((2, 1, 16, 16, 3))
+
+        def begin(self, rows, frames, actions):
+            pass
+
+        def step(self, rows, actions):
+            return self.frames
+
+    model = Local()
+    world = VideoWorld(model, TASK, moving(2), 2, horizon=6)
+    world.reset([0, 1])
+    for frames in (
+        model.frames,
+        np.zeros((2, 1, 16, 16, 4), np.uint8),
+        np.zeros((2, 2, 16, 16, 3), np.uint8),
+        np.zeros((1, 1, 16, 16, 3), np.uint8),
+    ):
+        model.frames = frames
+        with pytest.raises(RlinfError, match="a video model: expected frames of shape"):
+            world.step(np.zeros((2, 3)))
+    model.chunk = 0
+    with pytest.raises(RlinfError, match="chunk: expected a whole number from 1 on"):
+        VideoWorld(model, TASK, moving(2), 2, 6)
+
+
 def test_a_task_that_no_frame_judges_is_refused():
     vision = station_task(load_recipe("sim_rlpd", [*CAMERA, "station.task=peg_insertion_vision"]))
     played = moving(2)
@@ -185,3 +371,8 @@ def test_the_command_fits_and_films(tmp_path, monkeypatch, capsys):
     assert film.stat().st_size > 500 and "error_1" in json.loads(figures.read_text())
     assert (tmp_path / "video.safetensors").is_file()
     assert "held out" in capsys.readouterr().out
+    (tmp_path / "video.safetensors").unlink()
+    for fit in ("fit", "fit-video"):
+        assert main(["world", fit, str(tmp_path / "recipe.yaml")]) == 1
+        assert "recipe.yaml: expected the folder of a run, got a file" in capsys.readouterr().err
+    assert not list(tmp_path.glob("*.safetensors"))

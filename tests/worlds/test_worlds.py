@@ -6,9 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 
+from rlinf_core.cli.main import main
 from rlinf_core.core.errors import RecipeError, RlinfError, SpecError
 from rlinf_core.data.replay import ReplayBuffer
+from rlinf_core.policies import make_policy
+from rlinf_core.policies.serialization import save_policy
 from rlinf_core.recipes import check_recipe, load_recipe, station_task
 from rlinf_core.rollouts.types import DEMONSTRATION, EVALUATE, IMAGINED, TRAIN, Trajectory
 from rlinf_core.tasks.task import observe
@@ -233,6 +238,83 @@ def test_a_file_holds_all_of_it(fitted, tmp_path):
         load_world(path, TASK)
     with pytest.raises(RlinfError, match="rlinf world fit"):
         load_world(tmp_path / "none", TASK)
+
+
+DAMAGE = {
+    "weights": ("ensemble/weights.0", lambda tensor: tensor * float("nan"), "not finite"),
+    "shape": ("ensemble/weights.0", lambda tensor: tensor[:, 1:], "size mismatch"),
+    "observations": ("episodes/vectors", lambda tensor: tensor * float("inf"), "not finite"),
+    "fewer actions": ("episodes/actions", lambda tensor: tensor[1:], "episodes/actions of shape"),
+    "bounds": ("episodes/bounds", lambda tensor: tensor * 2, "episodes/bounds that do not divide"),
+    "marks": ("episodes/success", lambda tensor: tensor[1:], "of shape"),
+    "missing": ("episodes/demonstrations", None, "episodes/demonstrations"),
+}
+
+
+@pytest.mark.parametrize(("name", "change", "message"), DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_part_of_a_file_is_refused(name, change, message, fitted, tmp_path):
+    path = fitted[0].save(tmp_path / FILE, fitted[1])
+    with safe_open(path, "pt") as file:
+        metadata = file.metadata()
+        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (no mapping)
+    tensor = tensors.pop(name)
+    if change:
+        tensors[name] = change(tensor).contiguous()
+    save_file(tensors, path, metadata)
+    with pytest.raises(RlinfError, match=f"damaged file: .*{message}"):
+        load_world(path, TASK)
+
+
+def test_damaged_episodes_are_refused_by_their_number(fitted):
+    played = lagging(4)
+    numbers = played[2].observations["vectors"].copy()
+    numbers[5, 1] = np.nan
+    for change, message in (
+        ({"observations": {"vectors": numbers}}, "finite observations, got .* at time step 5"),
+        ({"observations": {"vectors": numbers[:-1]}}, "observations of shape"),
+        ({"observations": {"vectors": numbers[:, 1:]}}, "observations of shape"),
+        ({"actions": played[2].actions[:, 1:]}, "actions of shape"),
+        ({"actions": np.full_like(played[2].actions, np.inf)}, "finite actions, .* in row 0"),
+    ):
+        damaged = replace(played[2], **change)
+        with pytest.raises(RlinfError, match=f"a learned world: episode 2: expected {message}"):
+            Episodes([*played[:2], damaged, played[3]])
+        episodes = Episodes(played)
+        with pytest.raises(RlinfError, match="episode mine: expected"):
+            episodes.extend([replace(damaged, id="mine")])
+    world, episodes = fitted
+    env = Imagined(world, episodes, 2)
+    env.reset([0, 1])
+    with pytest.raises(RlinfError, match="policy in a learned world: expected finite actions"):
+        env.step(np.array([[0.0] * 3, [np.nan] * 3]))
+
+
+def test_an_existing_picture_is_refused_before_the_check(tmp_path, capsys):
+    picture = tmp_path / "world.png"
+    picture.write_bytes(b"mine")
+    assert main(["world", "check", str(tmp_path / "none"), "--out", str(picture)]) == 1
+    assert "world.png: expected a new file" in capsys.readouterr().err
+    for command in ("fit", "check", "rank"):
+        (tmp_path / "recipe.yaml").write_text("defaults: sim_rlpd\n")
+        with pytest.raises(SystemExit) as ended:
+            main(["world", command, str(tmp_path), "--json", str(tmp_path / "recipe.yaml")])
+        assert ended.value.code == 2
+        assert "expected a new file or one with JSON" in capsys.readouterr().err
+    assert picture.read_bytes() == b"mine"
+
+
+def test_policies_are_loaded_before_the_first_is_ranked(fitted, tmp_path, monkeypatch, capsys):
+    def never(*_):
+        raise AssertionError("a policy was ranked before a damaged one was refused")
+
+    monkeypatch.setattr("rlinf_core.trainer.worlds.predict", never)
+    (tmp_path / "recipe.yaml").write_text("defaults: sim_rlpd\n")
+    fitted[0].save(tmp_path / FILE, fitted[1])
+    recipe = load_recipe("sim_rlpd")
+    good = save_policy(make_policy(TASK.spec, recipe.policy), tmp_path / "a.safetensors")
+    command = ["world", "rank", str(tmp_path), str(good), str(tmp_path / "recipe.yaml")]
+    assert main(command) == 1
+    assert "recipe.yaml" in capsys.readouterr().err
 
 
 def test_only_real_episodes_are_learned_from():

@@ -15,7 +15,7 @@ import numpy as np
 
 from rlinf_core.core.errors import EpisodeError, RlinfError, SpecError, escape_ascii
 from rlinf_core.data.episodes import check_values
-from rlinf_core.data.folders import new_folder
+from rlinf_core.data.folders import check_unused, new_folder
 from rlinf_core.data.lerobot.columns import reordering
 from rlinf_core.data.lerobot.reading import FINAL, DataSet
 from rlinf_core.episodes import Episode
@@ -72,6 +72,7 @@ def _import(
     cameras: dict[str, str],
     instruction: str,
 ) -> tuple[int, int, list[str]]:
+    check_unused(out)
     data = DataSet(root)
     data.instruction = instruction
     spec, station = _specs(data, recipe, overrides)

@@ -20,6 +20,7 @@ from cryptography.x509 import Certificate
 
 from rlinf_core.core.atomic_io import free_name, make_folder, move
 from rlinf_core.core.errors import BridgeError
+from rlinf_core.core.outputs import any_folder
 from rlinf_core.deploy.bridge import TRAINER_DNS_NAME
 from rlinf_core.deploy.bridge.credentials import (
     authority,
@@ -87,6 +88,7 @@ class Fleet:
             )
         if self._enrolled(station).exists() != renew:
             raise BridgeError(self._cannot_enroll(station, renew))
+        any_folder(out)
         carried = [out / name for name in (CA, CERTIFICATE, KEY)]
         if existing := [str(path) for path in carried if path.exists()]:
             raise BridgeError(
