@@ -15,9 +15,9 @@ def new_file(path: Path, option: str = "--out") -> Path:
         RlinfError: something exists there.
     """
     if os.path.lexists(path):
-        what = "a folder" if path.is_dir() else "an existing file"
+        actual = "a folder" if path.is_dir() else "an existing file"
         raise RlinfError(
-            f"{option} {path}: expected a new file, got {what}. Nothing is overwritten. Choose "
+            f"{option} {path}: expected a new file, got {actual}. Nothing is overwritten. Choose "
             "another path, or remove it"
         )
     return path
@@ -44,9 +44,9 @@ def empty_folder(path: Path, option: str = "--out") -> Path:
         RlinfError: a file is there, or a folder with contents.
     """
     if os.path.lexists(path) and not (path.is_dir() and not any(path.iterdir())):
-        what = "a folder with contents" if path.is_dir() else "a file"
+        actual = "a folder with contents" if path.is_dir() else "a file"
         raise RlinfError(
-            f"{option} {path}: expected a new or an empty folder, got {what}. Nothing is "
+            f"{option} {path}: expected a new or an empty folder, got {actual}. Nothing is "
             "overwritten. Choose another path, or remove it"
         )
     return path

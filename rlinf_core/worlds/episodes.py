@@ -69,11 +69,11 @@ class Episodes:
         new = [trajectory for trajectory in new if len(trajectory)]
         if not new:
             return
-        known = len(self.vectors) > 0
-        first = self if known else new[0]
-        numbers = (self.vectors if known else new[0].observations["vectors"]).shape[1:]
+        first = self if len(self.vectors) else new[0]
+        vectors_so_far = self.vectors if len(self.vectors) else new[0].observations["vectors"]
+        sizes = vectors_so_far.shape[1:], first.actions.shape[1:]
         for number, trajectory in enumerate(new):
-            _check(trajectory, number, numbers, first.actions.shape[1:])
+            _check(trajectory, number, *sizes)
         vectors = [trajectory.observations["vectors"].astype(np.float32) for trajectory in new]
         actions = [
             np.concatenate([trajectory.actions, np.zeros_like(trajectory.actions[:1])]).astype(

@@ -215,8 +215,9 @@ class RemoteVideo:
 def _error(head: dict[str, Any]) -> RlinfError:
     """Return the error that the other side reports, of its class if that is one of ours."""
     kind = getattr(errors, str(head["error"]), RlinfError)
-    is_known = isinstance(kind, type) and issubclass(kind, RlinfError)
-    return (kind if is_known else RlinfError)(head["text"])
+    if not (isinstance(kind, type) and issubclass(kind, RlinfError)):
+        kind = RlinfError
+    return kind(head["text"])
 
 
 def check_count(value: Any, name: str) -> int:
