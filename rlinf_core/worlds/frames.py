@@ -1,4 +1,4 @@
-"""Frames of cameras as video models take and return them: uint8, of a known shape."""
+"""Checks of the frames and actions that world models take and return."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from rlinf_core.core.errors import RlinfError
-
-CHANNELS = 3  # RGB
+from rlinf_core.specs.frames import frames_fault
 
 
 def check_frames(frames: Any, shape: Sequence[int | None], name: str, remedy: str) -> np.ndarray:
@@ -24,20 +23,9 @@ def check_frames(frames: Any, shape: Sequence[int | None], name: str, remedy: st
     Raises:
         RlinfError: they have another type or shape.
     """
-    frames = np.asarray(frames)
-    fits = len(frames.shape) == len(shape) and all(
-        actual >= 1 if expected is None else actual == expected
-        for actual, expected in zip(frames.shape, shape, strict=True)
-    )
-    if fits and frames.dtype == np.uint8:
-        return frames
-    sides = ", ".join("any" if side is None else str(side) for side in shape)
-    actual = f"{frames.dtype} of shape {frames.shape}"
-    if np.issubdtype(frames.dtype, np.floating) and not np.isfinite(frames).all():
-        actual += f" with {int((~np.isfinite(frames)).sum())} values that are not finite"
-    raise RlinfError(
-        f"{name}: expected frames of shape ({sides}) and type uint8, got {actual}. {remedy}"
-    )
+    if fault := frames_fault(frames, shape):
+        raise RlinfError(f"{name}: {fault}. {remedy}")
+    return np.asarray(frames)
 
 
 def check_actions(actions: Any, shape: Sequence[int], name: str, remedy: str) -> np.ndarray:

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from rlinf_core.core.atomic_io import write_atomically
 from rlinf_core.core.errors import RlinfError
-from rlinf_core.worlds.frames import CHANNELS, check_actions, check_frames
+from rlinf_core.specs.frames import CHANNELS
+from rlinf_core.worlds.frames import check_actions, check_frames
 
 FORMAT = "rlinf-video-1"
 CONDITION = 2  # frames

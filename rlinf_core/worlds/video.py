@@ -22,7 +22,8 @@ import numpy as np
 from rlinf_core.core import errors, isolated, plugins
 from rlinf_core.core.errors import RlinfError
 from rlinf_core.core.isolated import IsolatedProcess, end_with
-from rlinf_core.worlds.frames import CHANNELS, check_frames
+from rlinf_core.specs.frames import CHANNELS
+from rlinf_core.worlds.frames import check_frames
 
 GIVE_UP_S = 600.0  # without an answer; a large model loads for minutes
 BUILTIN = {

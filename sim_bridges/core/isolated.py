@@ -21,6 +21,7 @@ import numpy as np
 from rlinf_core.core import errors, isolated
 from rlinf_core.core.errors import RlinfError
 from rlinf_core.core.isolated import IsolatedProcess, end_with
+from rlinf_core.specs.frames import CHANNELS, frames_fault
 from sim_bridges.core.interface import Arms, Simulator, _tuples, build, options_of
 
 # without an answer; Genesis and Isaac Sim compile for minutes when they are first started
@@ -100,8 +101,15 @@ class IsolatedSimulator:
         return self._call("succeeded")
 
     def render(self, camera: str, height: int, width: int) -> np.ndarray:
-        self._call("render", camera, height, width)
-        size = 3 * height * width
+        expected = [height, width, CHANNELS]
+        if (shape := self._call("render", camera, height, width)) != expected:
+            self.close()  # the pixels have another number
+            raise RlinfError(
+                f"simulator '{self._name}', camera {camera}: expected a picture of shape "
+                f"{expected}, got {shape}. Its process was ended. Use one version of rlinf in both "
+                "Pythons"
+            )
+        size = CHANNELS * height * width
         pixels = self._file.read(size)
         if len(pixels) < size:
             self._died()
@@ -137,15 +145,29 @@ class IsolatedSimulator:
             line = b""
         if not line:
             self._died()
-        answer = json.loads(line)
-        if "error" in answer:
-            kind = getattr(errors, answer["error"], RlinfError)
-            raise kind(answer["text"])
-        self._state = answer.get("state", {})
-        return answer["value"]
+        try:
+            answer = json.loads(line)
+            if "error" in answer:
+                raise _error(answer)
+            self._state = answer.get("state", {})
+            return answer["value"]
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            self.close()  # the rest of the answer cannot be found
+            raise RlinfError(
+                f"simulator '{self._name}': expected an answer in JSON with a value, got "
+                f"{line[:80]!r}. Its process was ended. Use one version of rlinf in both Pythons"
+            ) from error
 
     def _died(self) -> None:
         raise self._isolated.ended() from None
+
+
+def _error(answer: dict[str, Any]) -> RlinfError:
+    """Return the error that the other side reports, of its class if that is one of ours."""
+    kind = getattr(errors, str(answer["error"]), RlinfError)
+    if not (isinstance(kind, type) and issubclass(kind, RlinfError)):
+        kind = RlinfError
+    return kind(answer["text"])
 
 
 def serve(make: Callable[[], Any], file: Any) -> None:
@@ -201,12 +223,20 @@ def serve(make: Callable[[], Any], file: Any) -> None:
             "faulting": hasattr(built, "provoke"),
         }
 
+    def result_of(call: str, arguments: list[Any]) -> Any:
+        value = getattr(simulator, call)(*arguments)
+        if call == "render":  # a conversion would hide NaN and fractions
+            camera, height, width = arguments
+            if fault := frames_fault(value, (height, width, CHANNELS)):
+                raise RlinfError(f"camera {camera}: {fault}. Correct the simulator's method render")
+        return value
+
     answer(begin)
     for line in file:
         call, *arguments = json.loads(line)
         if call == "advance" and arguments[0] is not None:
             arguments[0] = np.array(arguments[0])
-        answer(lambda: getattr(simulator, call)(*arguments))  # noqa: B023 (called at once)
+        answer(lambda: result_of(call, arguments))  # noqa: B023 (called at once)
 
 
 def main() -> None:

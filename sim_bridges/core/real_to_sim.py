@@ -18,9 +18,9 @@ from rlinf_core.recipes import Recipe
 from rlinf_core.recipes.schema import Dynamics
 from rlinf_core.recipes.station import station_task
 from rlinf_core.specs.arrays import ArraySpec, StationSpec
+from rlinf_core.specs.frames import CHANNELS, frames_fault
 from rlinf_core.specs.topics import topic
 from rlinf_core.worlds.coordinates import Coordinates
-from rlinf_core.worlds.frames import CHANNELS, check_frames
 from sim_bridges.core.interface import options_of
 from sim_bridges.core.station import SimulatedStation, simulated_station
 
@@ -389,8 +389,8 @@ def fit_camera(
     like the recorded one; a real camera is located with ``rlinf camera locate``.
 
     Raises:
-        EpisodeError: no episode has pictures of the camera.
-        RlinfError: pictures are not uint8 (H, W, 3), or have several sizes.
+        EpisodeError: no episode has pictures of the camera, or pictures are not uint8 (H, W, 3) of
+            one size.
 
     Returns:
         The offset, and the mean difference of the pictures before and after (of 255).
@@ -403,12 +403,8 @@ def fit_camera(
     for episode in episodes:
         if name not in episode.observations:
             continue
-        check_frames(
-            episode.observations[name],
-            (len(episode) + 1, *picture),
-            f"episode {episode.id}: camera {name}",
-            REPAIR,
-        )
+        if fault := frames_fault(episode.observations[name], (len(episode) + 1, *picture)):
+            raise EpisodeError(f"episode {episode.id}: camera {name}: {fault}. {REPAIR}")
         picture = episode.observations[name].shape[1:]
         channels = recorded_channels(spec, episode)
         frames += [

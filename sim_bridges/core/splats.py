@@ -18,7 +18,7 @@ from torch import Tensor
 
 from rlinf_core.core.atomic_io import write_atomically
 from rlinf_core.core.errors import RlinfError
-from rlinf_core.worlds.frames import CHANNELS, check_frames
+from rlinf_core.specs.frames import CHANNELS, frames_fault
 
 TILE = 16  # pixels
 NEAR_M = 0.02
@@ -121,7 +121,8 @@ def _check_pictures(views: Sequence[View], pictures: np.ndarray) -> None:
     remedy = "Pass one picture for each view"
     if not views:
         raise RlinfError(f"pictures of splats: expected at least one view, got none. {remedy}")
-    check_frames(pictures, (len(views), None, None, CHANNELS), "pictures of splats", remedy)
+    if fault := frames_fault(pictures, (len(views), None, None, CHANNELS)):
+        raise RlinfError(f"pictures of splats: {fault}. {remedy}")
     for number, view in enumerate(views):
         check_view(view, f"picture {number}")
 

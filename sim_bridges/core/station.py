@@ -24,6 +24,7 @@ from rlinf_core.interlock.types import FULL_ACTION, NS, ActionSlice
 from rlinf_core.recipes import Recipe, station_robot, station_task
 from rlinf_core.recipes.schema import Dynamics, Randomise
 from rlinf_core.specs.arrays import ActionSpec, Arrays, first_not_finite
+from rlinf_core.specs.frames import frames_fault
 from rlinf_core.tasks.scripts import make_script
 from rlinf_core.tasks.task import StepResult, Task, observe, shaped, step_result
 from sim_bridges.core.interface import Arms, Erring, Simulator, arms_of, instruction_of
@@ -293,7 +294,10 @@ class SimulatedStation:
         channels = self.simulator.channels()
         for image in self.task.spec.images:
             camera = image.source.split("/")[1]
-            channels[image.source] = self.simulator.render(camera, *image.shape[:2])
+            picture = self.simulator.render(camera, *image.shape[:2])
+            if fault := frames_fault(picture, image.shape):
+                raise SpecError(f"'{image.source}': {fault}. Correct the simulator's method render")
+            channels[image.source] = picture
         return channels
 
 

@@ -2,6 +2,7 @@
 it fails.
 """
 
+import io
 import subprocess
 import sys
 import time
@@ -88,6 +89,49 @@ def test_a_mistake_there_does_not_end_it(isolated):
         isolated.render("nowhere", 8, 8)
     isolated.reset(0)
     assert isolated.tcp_pose().shape == (7,)
+
+
+PICTURES = {
+    "floating": ("np.full((height, width, 3), 0.5)", "got float64"),
+    "nan": ("np.full((height, width, 3), np.nan)", "192 values that are not finite"),
+    "rgba": ("np.zeros((height, width, 4), np.uint8)", r"got uint8 of shape \(8, 8, 4\)"),
+    "turned": ("np.zeros((width // 2, height, 3), np.uint8)", r"got uint8 of shape \(4, 8, 3\)"),
+    "flat": ("np.zeros(3 * height * width, np.uint8)", "got uint8"),
+    "none": ("None", "got object"),
+}
+
+
+@pytest.mark.parametrize(("picture", "message"), PICTURES.values(), ids=PICTURES)
+def test_a_damaged_picture_is_refused_by_its_camera(picture, message, tmp_path):
+    """The next call gets its own answer."""
+    (tmp_path / "bad.py").write_text(
+        "import numpy as np\n\n\nclass Bad:\n    tick_s, cameras, joint_names = 0.01, (), ()\n\n"
+        "    def tcp_pose(self):\n        return np.zeros(7)\n\n    def gripper_width(self):\n"
+        "        return 0.5\n\n    def succeeded(self):\n        return True\n\n"
+        f"    def render(self, camera, height, width):\n        return {picture}\n"
+    )
+    simulator = IsolatedSimulator(sys.executable, f"{tmp_path}/bad.py:Bad", {})
+    try:
+        with pytest.raises(RlinfError, match=f"camera front: expected frames of .*{message}"):
+            simulator.render("front", 8, 8)
+        assert simulator.succeeded() is True and simulator.gripper_width() == 0.5
+    finally:
+        simulator.close()
+
+
+@pytest.mark.parametrize("answer", [b"a warning\n", b"[]\n", b"{}\n", b'{"value": [8, 8, 4]}\n'])
+def test_an_answer_of_another_protocol_is_refused_by_name(answer, isolated):
+    isolated._file.close()
+    isolated._file = Answers(answer)
+    with pytest.raises(RlinfError, match="simulator 'gymnasium_robotics'.* in both Pythons"):
+        isolated.render("front", 8, 8)
+
+
+class Answers(io.BytesIO):
+    """A connection whose other side has answered already."""
+
+    def write(self, call):
+        return len(call)
 
 
 def test_a_python_that_is_not_there(monkeypatch):

@@ -267,6 +267,26 @@ def test_a_simulator_is_named_with_the_time_step(channel, named, value, monkeypa
         env.step(np.zeros((1, env.spec.action.dim)))
 
 
+@pytest.mark.parametrize(
+    "picture",
+    [
+        np.full((16, 16, 3), np.nan),
+        np.full((16, 16, 3), 0.5),
+        np.zeros((16, 16, 4), np.uint8),
+        np.zeros((16, 32, 3), np.uint8),
+    ],
+)
+def test_a_simulators_damaged_picture_is_named_by_its_camera(picture, monkeypatch):
+    images = ["station.observe_cameras=[front]", "station.image_size=[16,16]"]
+    station = simulated_station(load_recipe("sim_rlpd", images))
+    monkeypatch.setattr(station.simulator, "render", lambda *_: picture, raising=False)
+    with pytest.raises(
+        SpecError, match="'camera/front/image': expected frames of shape"
+    ) as refused:
+        station.reset(0)
+    assert refused.value.code == "RL-E708"
+
+
 @pytest.mark.parametrize("vector", ["", "Vector"])
 def test_an_error_of_the_environments_own_code_names_its_line(vector):
     class Broken(Faulty):

@@ -201,12 +201,15 @@ def test_a_fit_and_a_picture_refuse_damaged_views_and_pictures():
     for used in (splats.fit, splats.picture_error):
         with pytest.raises(RlinfError, match="picture 1: expected a finite camera pose"):
             used(one, [VIEW, damaged], pictures)
-        with pytest.raises(RlinfError, match="type uint8, got float64 .* 1 values that are not"):
+        with pytest.raises(
+            RlinfError, match="type uint8, got float64 .* 1 values that are not"
+        ) as refused:
             used(
                 one,
                 [VIEW, VIEW],
                 np.where(np.arange(2 * 16 * 16 * 3) == 5, np.nan, 0.5).reshape(pictures.shape),
             )
+        assert refused.value.code == "RL-E712"
         with pytest.raises(RlinfError, match=r"shape \(1, any, any, 3\)"):
             used(one, [VIEW], pictures)
         with pytest.raises(RlinfError, match="at least one view"):
