@@ -425,7 +425,7 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument(
         "--csv",
         dest="csv_file",
-        type=written(),
+        type=written(".csv"),
         metavar="FILE",
         help="also write each evaluation, and each point of each mean, as a row of a table",
     )

@@ -213,12 +213,25 @@ class ReplayBuffer:
         return length
 
     def _check(self, arrays: Arrays, length: int) -> None:
-        """Check shapes before anything is written, so that an invalid episode changes nothing."""
+        """Check shapes, bytes and finite numbers before anything is written, so that an invalid
+        episode changes nothing.
+        """
         for name, values in arrays.items():
             if values is None or values.shape != (length, *self._arrays[name].shape[1:]):
                 raise SpecError(
                     f"episode: '{name}': expected shape {(length, *self._arrays[name].shape[1:])}, "
                     f"got {getattr(values, 'shape', None)}"
+                )
+            if self._arrays[name].dtype == np.uint8 and values.dtype != np.uint8:
+                raise SpecError(
+                    f"episode: '{name}': expected uint8, got {values.dtype}. A conversion would "
+                    "hide fractions and NaN. Correct its source"
+                )
+            if values.dtype.kind == "f" and not np.isfinite(values).all():
+                row = int(np.flatnonzero(~np.isfinite(values).reshape(length, -1).all(1))[0])
+                raise SpecError(
+                    f"episode: '{name}': expected finite values, got others at time step {row}. "
+                    "Correct its source"
                 )
 
     def sample(

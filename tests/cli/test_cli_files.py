@@ -69,6 +69,10 @@ def test_what_is_said_twice_is_said_together(command, option, expected):
             "compare a --out {}/c.txt",
             "--out: expected a file's name that ends in .png, .jpg, .pdf, .svg, got",
         ),
+        (
+            "compare a --csv {}/recipe.yaml",
+            "--csv: expected a file's name that ends in .csv, got",
+        ),
         ("compare a --out {}/c", "--out: expected a file's name that ends in .png"),
         ("show a --plot {}/gone/c.png", "--plot: expected a file in an existing"),
         ("eval a --video {}/gone/x.mp4", "--video: expected a file in an existing"),

@@ -114,6 +114,28 @@ def test_actions_rewards_and_discounts_of_another_length_change_nothing_either(s
     assert len(buffer) == 0 and not buffer._arrays["vectors"].any()
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("vectors", np.nan, "'vectors': expected finite values, got others at time step 2"),
+        ("action", np.inf, "'action': expected finite values, got others at time step 2"),
+        ("reward", np.nan, "'reward': expected finite values, got others at time step 2"),
+        ("front", np.nan, "'front': expected uint8, got float64"),
+        ("front", 0.5, "'front': expected uint8, got float64"),
+    ],
+)
+def test_damaged_numbers_and_images_change_nothing(spec, name, value, message):
+    buffer = ReplayBuffer(spec, 20)
+    observations, actions, discounts, rewards = episode(spec, 4, 0)
+    arrays = {**observations, "action": actions, "reward": rewards}
+    arrays[name] = arrays[name].astype(float)
+    arrays[name][2:] = value
+    observations = {key: arrays[key] for key in observations}
+    with pytest.raises(SpecError, match=message):
+        buffer.insert_episode(observations, arrays["action"], arrays["reward"], discounts)
+    assert not len(buffer) and not buffer.episodes
+
+
 def test_a_state_holds_what_is_filled_and_no_more(spec):
     buffer = ReplayBuffer(spec, 50)
     buffer.insert_episode(*episode(spec, 6, 0))
