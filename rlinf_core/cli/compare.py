@@ -5,21 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rlinf_core.core.outputs import new_file
 from rlinf_core.reports.curves import curve_of, draw, measure_of
 from rlinf_core.reports.seeds import Run, group_by_seed, read_run, write_csv
 
 
-def compare(runs: list[Path], out: Path | None, csv_file: Path | None = None) -> None:
+def compare(runs: list[Path], out: Path, csv_file: Path | None = None) -> None:
     """Draw the success of runs over time steps, and print when each first reached 50 and 90 %.
 
     Runs that differ only by their seed share one curve, their mean. Where no run has a success, the
-    picture shows returns.
-
-    Raises:
-        RlinfError: ``out`` exists. Without ``out`` an earlier compare.png is replaced.
+    picture shows returns. An earlier picture is replaced.
     """
-    out = new_file(out) if out else Path("compare.png")
     named = dict(zip(names_of(runs), runs, strict=True))
     curves = group_by_seed([read_run(name, run) for name, run in named.items()])
     measure = measure_of(run.evaluations for members in curves.values() for run in members)

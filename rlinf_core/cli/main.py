@@ -337,7 +337,8 @@ def _trace(commands: Commands) -> None:
         "--out",
         type=written(".json"),
         metavar="FILE",
-        help="a new file for the trace (default: trace.json, which is replaced)",
+        default=Path("trace.json"),
+        help="the trace (default: trace.json); an earlier one is replaced",
     )
 
 
@@ -432,7 +433,8 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument(
         "--out",
         type=written(*PICTURES),
-        help="a new file for the picture (default: compare.png, which is replaced)",
+        default=Path("compare.png"),
+        help="the picture (default: compare.png); an earlier one is replaced",
     )
     collect = recipe_command(
         commands,
@@ -1007,7 +1009,8 @@ def _parser() -> argparse.ArgumentParser:
         "--out",
         type=written(".png", ".jpg"),
         metavar="PNG",
-        help="a new file for the picture (default: calibration.png, which is replaced)",
+        default=Path("calibration.png"),
+        help="the picture (default: calibration.png); an earlier one is replaced",
     )
     calibrate.add_argument(
         "--write", action="store_true", help="write the lines into the robot's own files"
@@ -1085,7 +1088,8 @@ def _parser() -> argparse.ArgumentParser:
         "--out",
         type=written(".png", ".jpg"),
         metavar="PNG",
-        help="align: a new file for the picture (default: alignment.png, which is replaced)",
+        default=Path("alignment.png"),
+        help="align: the picture (default: alignment.png); an earlier one is replaced",
     )
     camera.add_argument("--write", action="store_true", help="write the file, or the reference")
     check = command(

@@ -727,7 +727,7 @@ def world_commands(commands: Commands) -> None:
         "--out",
         dest="picture",
         type=written(*PICTURES),
-        help="a new file for the picture (default: world.png beside the world, which is replaced)",
+        help="the picture (default: world.png beside the world); an earlier one is replaced",
     )
     check.add_argument("--json", **JSON, help="write the errors as one flat object")
     rank = command(

@@ -8,7 +8,6 @@ import json
 import math
 from pathlib import Path
 
-from rlinf_core.core.outputs import new_file
 from rlinf_core.plan.choose import Choice, choose, with_layout
 from rlinf_core.plan.conductor import (
     UNASKED_GAIN,
@@ -83,9 +82,8 @@ def plan_command(
     return 0
 
 
-def trace_command(run_dir: Path, out: Path | None) -> int:
+def trace_command(run_dir: Path, out: Path) -> int:
     """Write the trace of a run."""
-    out = new_file(out) if out else Path("trace.json")
     from rlinf_core.trainer.trace import trace_of
 
     trace = trace_of(run_dir)

@@ -13,7 +13,6 @@ from typing import Any
 
 from rlinf_core.cli.terminal import foreground
 from rlinf_core.core.errors import DeviceError, RecipeError
-from rlinf_core.core.outputs import new_file
 from rlinf_core.core.ros import ros_environment
 from rlinf_core.launch.graph import station_processes
 from rlinf_core.recipes import check_recipe, load_recipe, station_robot
@@ -96,13 +95,12 @@ def send_node_request(
 
 
 def calibrate(
-    name: str, overrides: list[str], arm: str, margin: float, out: Path | None, write: bool
+    name: str, overrides: list[str], arm: str, margin: float, out: Path, write: bool
 ) -> int:
     """Calibrate limits while a person guides the arm (``rlinf_tools.calibrate``).
 
     Returns an exit code.
     """
-    out = new_file(out) if out else Path("calibration.png")
     recipe = load_recipe(name, overrides)
     check_recipe(recipe)
     if station_robot(recipe).driver == SIMULATOR:
@@ -154,14 +152,13 @@ def camera(
     board: str,
     square: float,
     reference: Path | None,
-    out: Path | None,
+    out: Path,
     write: bool,
 ) -> int:
     """Use a camera of the recipe's station (``rlinf_tools.camera_client``).
 
     Returns an exit code.
     """
-    out = new_file(out) if out else Path("alignment.png")
     recipe = load_recipe(name, overrides)
     check_recipe(recipe)
     if not re.fullmatch(r"[1-9]\d?x[1-9]\d?", board) or min(map(int, board.split("x"))) < 3:

@@ -91,8 +91,6 @@ def check(
     from rlinf_core.trainer.worlds import world_file
     from rlinf_core.worlds.model import load_world
 
-    if picture:
-        new_file(picture)
     path = world_file(run_dir)
     world, episodes = load_world(path, station_task(_recipe(run_dir, overrides)))
     world.check = world.checked(episodes, steps)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rlinf_msgs.msg import EpisodeEvent
@@ -17,6 +18,7 @@ from rlinf_msgs.msg import EpisodeEvent
 from rlinf_core.launch.graph import station_processes
 from rlinf_core.launch.supervisor import Supervisor, command_line
 from rlinf_core.recipes import load_recipe
+from rlinf_station.recorder import Recorder
 from tests.ros.runs import Run, free_port
 from tests.ros.stand import listen
 
@@ -217,3 +219,19 @@ def test_ctrl_c_ends_a_whole_demo_in_order(tmp_path, number, group):
     )
     assert not list((tmp_path / "run/spool/open").iterdir())
     assert '"stopped"' in progress.read_text().splitlines()[-1]
+
+
+def test_a_recorder_that_has_finished_takes_no_message_of_nodes_that_end_later():
+    """In one process the interlock ends last. Its messages met a node that was being destroyed."""
+    items = []
+    recorder = SimpleNamespace(
+        recording=SimpleNamespace(writer=None),
+        worker=SimpleNamespace(idle=True, put=lambda *item, anyway=False: items.append(item)),
+        session=SimpleNamespace(over=True),
+        requested_s=1.0,
+        has_finished=False,
+    )
+    assert Recorder.finish(recorder)
+    Recorder._put(recorder, "safety", SimpleNamespace(raw=b"", at_ns=0))
+    Recorder._on_session_topic(recorder, "/diagnostics", b"")
+    assert not items and Recorder.finish(recorder)

@@ -320,6 +320,7 @@ class Recorder(Managed, StationNode):
         self.lost = 0
         self.trouble = ""
         self.requested_s = 0.0
+        self.has_finished = False  # other nodes of this process may still publish
         self.session = Session(
             self.spool.root.parent / "sessions",
             self.station,
@@ -369,7 +370,8 @@ class Recorder(Managed, StationNode):
             self.requested_s or time.monotonic(),
         )
         if self.session.over:
-            return closed
+            self.has_finished |= closed
+            return self.has_finished
         if closed or time.monotonic() - self.requested_s > PATIENCE_S:
             self.worker.put((OVER, None), 0, anyway=True)
         return False
@@ -444,6 +446,8 @@ class Recorder(Managed, StationNode):
             self.recording.held = False
 
     def _put(self, topic: str, message: Message) -> None:
+        if self.has_finished:
+            return
         if topic == "timestep":  # before it, because the last one may close the episode
             shown = list(self.sampled.at(message))
             if not self.worker.put((SAMPLED, shown), sum(len(item.raw) for _, item in shown)):
@@ -456,6 +460,8 @@ class Recorder(Managed, StationNode):
         self.losing = not taken
 
     def _on_session_topic(self, name: str, raw: bytes) -> None:
+        if self.has_finished:
+            return
         self.worker.put(
             (name, Message(name, OF_ROS[name], time.monotonic_ns(), bytes(raw), time.time_ns())),
             len(raw),
