@@ -108,6 +108,11 @@ def vla_families():
     return re.findall(r"^\| `(\w+)` \|", page, re.M)
 
 
+@pytest.mark.parametrize("page", ["README.md", "README.zh.md"])
+def test_the_front_page_stays_short(page):
+    assert len((ROOT / page).read_text().splitlines()) <= 80
+
+
 def test_the_page_of_vla_models_has_every_family_and_counts_them():
     folders = {path.parent.name for path in ROOT.glob("rlinf_core/policies/pretrained/*/policy.py")}
     assert sorted(vla_families()) == sorted(folders - {"act", "diffusion", "language"})
