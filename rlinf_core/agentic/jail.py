@@ -62,7 +62,8 @@ class Outcome:
 
     Attributes:
         end: "exit", "killed", "wall_time" or "output".
-        exit_code: the program's; negative: killed by that signal; None: it did not end.
+        exit_code: the program's; negative: killed by that signal; None: it did not end, or it
+            exceeded a limit.
         stdout: decoded, at most ``output_bytes``.
         stderr: the same.
         values: JSON text of each call's result, in the order of the inputs; shorter after an error.
@@ -187,7 +188,7 @@ def _outcome(end: str, outputs: Sequence[bytes], limits: Limits) -> Outcome:
             "Landlock. In Docker: --security-opt seccomp=unconfined --cap-add SYS_ADMIN"
         )
     codes = [int(line.split()[1]) for line in reports if line.startswith("exit ")]
-    code = codes[0] if codes else None
+    code = codes[0] if codes and end == "exit" else None  # it may end while it is being stopped
     if end == "exit" and (code is None or code < 0):
         end = "killed"
     values = []

@@ -76,6 +76,12 @@ def test_each_end_has_a_name(program, end):
     assert outcome.end in end.split("|") and outcome.exit_code != 0
 
 
+def test_a_program_that_ends_while_its_output_is_too_long_has_no_exit_code():
+    outputs = [b"x" * 200, b"", b"", b"ready\nexit 0\n"]
+    outcome = jail._outcome("output", outputs, Limits(output_bytes=100))
+    assert (outcome.end, outcome.exit_code) == ("output", None)
+
+
 def test_building_the_jail_takes_no_time_from_the_program():
     """A busy machine builds a jail slowly; the program's time begins when it is closed."""
     assert run_program("while True: pass", limits=Limits(wall_s=0.005)).end == "wall_time"

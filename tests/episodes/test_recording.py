@@ -352,7 +352,7 @@ def test_no_message_is_lost_while_a_slow_disk_takes_the_recording_of_a_fault(tmp
 
 def test_where_too_much_waits_what_is_left_out_is_told_and_the_end_of_an_episode_never_is():
     recorder, put, full = Recorder.__new__(Recorder), [], [True]  # without ROS
-    recorder.losing, recorder.refused = False, 0
+    recorder.losing, recorder.refused, recorder.has_finished = False, 0, False
 
     def take(item, size, anyway=False):
         put.append((item[0], anyway))

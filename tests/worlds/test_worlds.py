@@ -289,18 +289,13 @@ def test_damaged_episodes_are_refused_by_their_number(fitted):
         env.step(np.array([[0.0] * 3, [np.nan] * 3]))
 
 
-def test_an_existing_picture_is_refused_before_the_check(tmp_path, capsys):
-    picture = tmp_path / "world.png"
-    picture.write_bytes(b"mine")
-    assert main(["world", "check", str(tmp_path / "none"), "--out", str(picture)]) == 1
-    assert "world.png: expected a new file" in capsys.readouterr().err
+def test_figures_replace_no_recipe(tmp_path, capsys):
     for command in ("fit", "check", "rank"):
         (tmp_path / "recipe.yaml").write_text("defaults: sim_rlpd\n")
         with pytest.raises(SystemExit) as ended:
             main(["world", command, str(tmp_path), "--json", str(tmp_path / "recipe.yaml")])
         assert ended.value.code == 2
         assert "expected a new file or one with JSON" in capsys.readouterr().err
-    assert picture.read_bytes() == b"mine"
 
 
 def test_policies_are_loaded_before_the_first_is_ranked(fitted, tmp_path, monkeypatch, capsys):

@@ -211,7 +211,8 @@ OPTIONS = [
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.ssl_target_name_override", TRAINER_DNS_NAME),
 ]
-TLS_FAILURES = ("andshake", "Socket closed")  # in gRPC's details if TLS fails; gRPC names no reason
+# in gRPC's details if TLS fails; gRPC names no reason
+TLS_FAILURES = ("andshake", "Socket closed", "Connection reset")
 PROCESS_INSTANCE = f"i{uuid.uuid4().hex}"
 
 

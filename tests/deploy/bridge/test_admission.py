@@ -2,6 +2,7 @@
 
 import time
 from concurrent import futures
+from types import SimpleNamespace
 
 import grpc
 import pytest
@@ -119,6 +120,15 @@ def test_a_certificate_of_the_fleet_that_is_not_enrolled_gets_nothing(
         tmp_path,
         "station 'a': it is not enrolled. Enroll it",
     )
+
+
+@pytest.mark.parametrize("sign", ["Handshake failed", "Socket closed", "Connection reset by peer"])
+def test_however_tls_fails_the_station_names_its_certificate(fleet, call, sign, tmp_path):
+    """A trainer may close the connection before the station has read why."""
+    fleet.enroll("a", tmp_path / "a", days=-0.5)
+    error = SimpleNamespace(code=lambda: grpc.StatusCode.UNAVAILABLE, details=lambda: sign)
+    client = call(SimpleNamespace(port=1), "a", tmp_path / "a")
+    assert "expired on" in str(client._error(error))
 
 
 def test_an_expired_certificate_gets_nothing_and_the_station_says_when_it_did(
