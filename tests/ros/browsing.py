@@ -93,9 +93,11 @@ class Tab:
     def armed(self):
         """With the controls, in an episode that the policy plays."""
         self.takes()
-        if self.station.state.state == SafetyState.HOLD and "let go" in self.page.inner_text(
-            "#enable"
-        ):
+        waits = (  # for a person, after a takeover that ended without a release
+            "let go" in self.page.inner_text("#enable")
+            or self.station.state.cause == "operator_silent"
+        )
+        if self.station.state.state == SafetyState.HOLD and waits:
             self.click("#disarm")
             self.reach(SafetyState.DISARMED)
         while self.station.state.state in (SafetyState.FAULT, SafetyState.DISARMED):
