@@ -93,11 +93,29 @@ class Tab:
     def armed(self):
         """With the controls, in an episode that the policy plays."""
         self.takes()
-        waits = (  # for a person, after a takeover that ended without a release
-            "let go" in self.page.inner_text("#enable")
-            or self.station.state.cause == "operator_silent"
+        self._arm()
+        if "train, step" not in self.page.inner_text("#playing"):
+            self.page.select_option("#mode", "train")
+            self.click("#start")
+        self.sees("#playing", "train, step")
+
+        def plays():
+            if self._waits():  # a takeover before may fall silent only now
+                self._arm()
+            return self.station.state.source == "policy"
+
+        self.until(plays, "the policy in command")
+
+    def _waits(self):
+        """Whether a hold waits for a person, after a takeover that ended without a release."""
+        state = self.station.state
+        return state.state == SafetyState.HOLD and (
+            state.cause == "operator_silent" or "let go" in self.page.inner_text("#enable")
         )
-        if self.station.state.state == SafetyState.HOLD and waits:
+
+    def _arm(self):
+        """As a person does after whatever stopped the arm."""
+        if self._waits():
             self.click("#disarm")
             self.reach(SafetyState.DISARMED)
         while self.station.state.state in (SafetyState.FAULT, SafetyState.DISARMED):
@@ -111,11 +129,6 @@ class Tab:
             self.press_and_hold("#arm")
             self.page.wait_for_timeout(500)
             self.station.peer.for_s(0.3)
-        if "train, step" not in self.page.inner_text("#playing"):
-            self.page.select_option("#mode", "train")
-            self.click("#start")
-        self.sees("#playing", "train, step")
-        self.until(lambda: self.station.state.source == "policy", "the policy in command")
 
     def moves_left(self, press, let_go):
         """Held until it moves; a browser that is late on a busy machine loses what it held, and a
