@@ -14,13 +14,7 @@ def new_file(path: Path, option: str = "--out") -> Path:
     Raises:
         RlinfError: something exists there.
     """
-    if os.path.lexists(path):
-        actual = "a folder" if path.is_dir() else "an existing file"
-        raise RlinfError(
-            f"{option} {path}: expected a new file, got {actual}. Nothing is overwritten. Choose "
-            "another path, or remove it"
-        )
-    return path
+    return _free(path, option, "a new file", not os.path.lexists(path))
 
 
 def any_folder(path: Path, option: str = "--out") -> Path:
@@ -29,12 +23,7 @@ def any_folder(path: Path, option: str = "--out") -> Path:
     Raises:
         RlinfError: a file is there.
     """
-    if os.path.lexists(path) and not path.is_dir():
-        raise RlinfError(
-            f"{option} {path}: expected a folder, got a file. Nothing is overwritten. Choose "
-            "another path"
-        )
-    return path
+    return _free(path, option, "a folder", path.is_dir() or not os.path.lexists(path))
 
 
 def empty_folder(path: Path, option: str = "--out") -> Path:
@@ -43,10 +32,15 @@ def empty_folder(path: Path, option: str = "--out") -> Path:
     Raises:
         RlinfError: a file is there, or a folder with contents.
     """
-    if os.path.lexists(path) and not (path.is_dir() and not any(path.iterdir())):
-        actual = "a folder with contents" if path.is_dir() else "a file"
+    is_free = not any(path.iterdir()) if path.is_dir() else not os.path.lexists(path)
+    return _free(path, option, "a new or an empty folder", is_free)
+
+
+def _free(path: Path, option: str, expected: str, is_free: bool) -> Path:
+    if not is_free:
+        actual = "an existing folder" if path.is_dir() else "an existing file"
         raise RlinfError(
-            f"{option} {path}: expected a new or an empty folder, got {actual}. Nothing is "
-            "overwritten. Choose another path, or remove it"
+            f"{option} {path}: expected {expected}, got {actual}. Nothing is overwritten. Choose "
+            "another path, or remove it"
         )
     return path
