@@ -43,6 +43,11 @@ BROKEN = {
         "if shaped and not motion.settled:",
         "if shaped and not motion.still:",
     ),
+    "a hold that covers the one of a new session": (
+        "tick",
+        'if self.mode is not Mode.HOLD or self.cause != "new_session":',
+        "if True:",
+    ),
     "an e-stop that is not heard": (
         "safety_checks",
         "for e in inputs.estops if e.pressed]",

@@ -15,7 +15,7 @@ from rlinf_msgs.msg import ActionChunk, EpisodeEvent
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Bool
 
-from rlinf_core.interlock import Inputs, Mode
+from rlinf_core.interlock import Inputs, Mode, State
 from rlinf_core.interlock.coordinates import invalid
 from rlinf_interlock import interlock, safety_messages
 from rlinf_interlock.interlock import UNANSWERED_S, Requests
@@ -302,3 +302,9 @@ def test_s26_an_arming_that_was_refused_is_not_taken_back():
 
 def test_inputs_of_the_core_have_no_enable_of_their_own():
     assert not Inputs().enable_renewed
+
+
+def test_diagnostics_count_the_samples_of_each_time_series():
+    message = safety_messages.diagnostics("a/interlock", State(), {}, {"late": [3.0, 1.0]}, "")
+    values = {value.key: float(value.value) for value in message.status[0].values}
+    assert values["late_samples"] == 2 and values["late_worst_ms"] == 3.0

@@ -23,6 +23,7 @@ from rlinf_core.launch.graph import RESPAWN, Process
 from rlinf_core.launch.supervisor import only_station
 from rlinf_ros.conversions import to_ns
 from rlinf_ros.qos import profile
+from rlinf_tools import drill_checks
 from rlinf_tools.drill_checks import evidence
 from rlinf_tools.fault_injector import FaultInjector
 
@@ -487,3 +488,25 @@ def test_the_whole_drill_holds_for_two_arms(tmp_path):
     measured, result = drill(tmp_path, 135, "--two-arms")
     assert result.returncode == 0, result.stdout + result.stderr
     assert len(measured["rows"]) == 20 and not measured["not_held"]
+
+
+@pytest.mark.parametrize("most, held", [(500, True), (199, False)])
+def test_s1_waits_for_enough_answers_and_is_not_held_without_them(most, held, monkeypatch):
+    monkeypatch.setattr(drill_checks, "REACTIONS_TIMEOUT_S", 0.2)
+    rows, reaction = [], {"reaction_p99_ms": "3.0", "reaction_worst_ms": "9.0"}
+
+    def spin_for(seconds):
+        time.sleep(0.01)
+        answers = int(reaction.get("reaction_samples", 0)) + 60
+        reaction["reaction_samples"] = str(min(answers, most))
+
+    drill_checks.reaction(
+        SimpleNamespace(
+            ready=lambda: None,
+            spin_for=spin_for,
+            reaction=reaction,
+            limits=SimpleNamespace(tick=0.01),
+            add=rows.append,
+        )
+    )
+    assert rows[0].held == held and int(reaction["reaction_samples"]) == min(most, 240)

@@ -17,7 +17,7 @@ from rlinf_core.robots.config import load_robot
 from rlinf_ros.qos import profile
 from rlinf_ros.station_state import command
 from rlinf_tools import arming
-from rlinf_tools.station_client import _nodes, _release
+from rlinf_tools.station_client import _nodes, _release, _ticks, status
 from tests.ros.stand import Arm, start
 
 pytestmark = [pytest.mark.ros, pytest.mark.patient, pytest.mark.timeout(300)]
@@ -285,3 +285,32 @@ def test_a_station_that_collects_needs_neither_policy_nor_uplink():
     assert with_director.endswith(f"{note} (rlinf collect needs neither)")
     assert _nodes(["interlock"], expected, "demo").endswith(note)
     assert "collect" not in _nodes(["director"], expected, "demo")
+
+
+def test_a_node_that_is_discovered_late_is_not_missing(capsys):
+    looks = []
+
+    def nodes():
+        looks.append("")
+        return ["interlock", "policy"] if len(looks) > 2 else ["interlock"]
+
+    def within(seconds, ready):
+        while not ready() and len(looks) < 10:
+            pass
+
+    station = SimpleNamespace(
+        name="station_a",
+        arms=[""],
+        latest={},
+        safety_by_arm={},
+        meet=SafetyState,
+        within=within,
+        nodes=nodes,
+    )
+    status(station, ["interlock", "policy"], "demo")
+    assert "interlock, policy" in (output := capsys.readouterr().out) and "MISSING" not in output
+
+
+def test_the_number_of_samples_is_no_lateness():
+    values = {"tick_late_p50_ms": "0.1", "tick_late_samples": "1000"}
+    assert _ticks(values, "") == [("ticks", "late by 0.10 ms (p50)")]
