@@ -148,6 +148,14 @@ PASSING = (
 )
 
 
+def remote_error(kind: object, text: str) -> RlinfError:
+    """Return an error that another process reports, of its class if that is one of ours."""
+    error_class = globals().get(str(kind))
+    if not (isinstance(error_class, type) and issubclass(error_class, RlinfError)):
+        error_class = RlinfError
+    return error_class(text)
+
+
 def is_transient(error: BaseException) -> bool:
     """Return whether the error is a transient condition of the machine (memory, disk, descriptors).
 

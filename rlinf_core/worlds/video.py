@@ -19,8 +19,8 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from rlinf_core.core import errors, isolated, plugins
-from rlinf_core.core.errors import RlinfError
+from rlinf_core.core import isolated, plugins
+from rlinf_core.core.errors import RlinfError, remote_error
 from rlinf_core.core.isolated import IsolatedProcess, end_with
 from rlinf_core.specs.frames import CHANNELS
 from rlinf_core.worlds.frames import check_frames
@@ -200,7 +200,7 @@ class RemoteVideo:
         try:
             head = json.loads(line)
             if "error" in head:
-                raise _error(head)
+                raise remote_error(head["error"], head["text"])
             return head, _pictures(self._file, head["shape"])
         except EOFError:
             raise self._isolated.ended() from None
@@ -211,14 +211,6 @@ class RemoteVideo:
                 f"frames, got {line[:80]!r}. Its process was ended. Use one version of "
                 "rlinf in both Pythons"
             ) from error
-
-
-def _error(head: dict[str, Any]) -> RlinfError:
-    """Return the error that the other side reports, of its class if that is one of ours."""
-    kind = getattr(errors, str(head["error"]), RlinfError)
-    if not (isinstance(kind, type) and issubclass(kind, RlinfError)):
-        kind = RlinfError
-    return kind(head["text"])
 
 
 def check_count(value: Any, name: str) -> int:

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from rlinf_core.core import errors, isolated
-from rlinf_core.core.errors import RlinfError
+from rlinf_core.core import isolated
+from rlinf_core.core.errors import RlinfError, remote_error
 from rlinf_core.core.isolated import IsolatedProcess, end_with
 from rlinf_core.specs.frames import CHANNELS, frames_fault
 from sim_bridges.core.interface import Arms, Simulator, _tuples, build, options_of
@@ -148,7 +148,7 @@ class IsolatedSimulator:
         try:
             answer = json.loads(line)
             if "error" in answer:
-                raise _error(answer)
+                raise remote_error(answer["error"], answer["text"])
             self._state = answer.get("state", {})
             return answer["value"]
         except (ValueError, LookupError, TypeError, AttributeError) as error:
@@ -160,14 +160,6 @@ class IsolatedSimulator:
 
     def _died(self) -> None:
         raise self._isolated.ended() from None
-
-
-def _error(answer: dict[str, Any]) -> RlinfError:
-    """Return the error that the other side reports, of its class if that is one of ours."""
-    kind = getattr(errors, str(answer["error"]), RlinfError)
-    if not (isinstance(kind, type) and issubclass(kind, RlinfError)):
-        kind = RlinfError
-    return kind(answer["text"])
 
 
 def serve(make: Callable[[], Any], file: Any) -> None:
