@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +19,9 @@ from rlinf_msgs.msg import EpisodeEvent
 from rlinf_core.launch.graph import station_processes
 from rlinf_core.launch.supervisor import Supervisor, command_line
 from rlinf_core.recipes import load_recipe
+from rlinf_station import uplink
 from rlinf_station.recorder import Recorder
+from rlinf_station.remote_policy import RemotePolicyNode
 from tests.ros.runs import Run, free_port
 from tests.ros.stand import listen
 
@@ -219,6 +222,41 @@ def test_ctrl_c_ends_a_whole_demo_in_order(tmp_path, number, group):
     )
     assert not list((tmp_path / "run/spool/open").iterdir())
     assert '"stopped"' in progress.read_text().splitlines()[-1]
+
+
+def test_an_uplink_that_ends_publishes_no_policy_that_comes_meanwhile(monkeypatch):
+    """Its thread met a publisher that was being destroyed."""
+    monkeypatch.setattr(uplink, "last_policy", lambda folder: None)
+    monkeypatch.setattr(uplink, "prune_policies", lambda *_: None)
+    published, stopping = [], threading.Event()
+
+    def next_policy(version, folder, base):
+        stopping.set()
+        return SimpleNamespace(version=3, path="a", sha256="b")
+
+    node = SimpleNamespace(
+        active=True,
+        stopping=stopping,
+        lock=threading.Lock(),
+        version=-1,
+        policy=SimpleNamespace(version=-1),
+        policies="",
+        policies_gb=1.0,
+        reporter=SimpleNamespace(next_policy=next_policy),
+        updates=SimpleNamespace(publish=published.append),
+        _note=lambda *_: None,
+    )
+    uplink.Uplink._fetch(node)
+    assert not published
+
+
+def test_a_remote_policy_that_ends_publishes_no_answer_that_comes_meanwhile():
+    node = SimpleNamespace(lock=threading.RLock(), stopping=threading.Event(), times_ms=[])
+    node.stopping.set()
+    RemotePolicyNode._on_chunk(node, None, None, {}, 0.1)
+    node.status = SimpleNamespace(error="")
+    RemotePolicyNode._set_error(node, "no answer")
+    assert not node.times_ms and not node.status.error
 
 
 def test_a_recorder_that_has_finished_takes_no_message_of_nodes_that_end_later():

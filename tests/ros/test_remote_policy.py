@@ -5,7 +5,7 @@ once it is gone.
 import time
 from collections import deque
 from queue import Queue
-from threading import RLock
+from threading import Event, RLock
 from types import SimpleNamespace
 
 import numpy as np
@@ -107,6 +107,7 @@ def test_for_other_words_nothing_of_before_is_played_or_blended_in(instruction, 
     before, step = (step_of(spec, "evaluate", TimeStep.MID, "e") for _ in range(2))
     step.instruction = instruction
     node, actions, sent = without_ros(), np.zeros((8, 3)), []
+    node.stopping = Event()
     node.lock, node.idle, node.interrupted, node.instruction, node.newest_id = (
         RLock(),
         False,
@@ -136,6 +137,7 @@ def test_for_other_words_nothing_of_before_is_played_or_blended_in(instruction, 
 )
 def test_an_arm_that_is_held_for_its_own_waiting_has_not_interrupted_it(cause, interrupted):
     node = without_ros()
+    node.stopping = Event()
     node.lock, node.interrupted, node.outdated = RLock(), False, False
     node.chunking, node.schedule = Chunking("real_time", 4), ChunkSchedule(1, 4)
     node._on_safety(SafetyState(state=SafetyState.HOLD, cause=cause))
@@ -179,6 +181,7 @@ STARVED = SafetyState(state=SafetyState.HOLD, cause="stale_command")
 def test_an_answer_to_before_a_takeover_is_not_played_after_it(before, after, sent, monkeypatch):
     """Not even where both its beginning and its end lie between two time steps."""
     node, chunks = without_ros(), []
+    node.stopping = Event()
     node.lock, node.interrupted, node.outdated, node.idle = RLock(), False, False, False
     node.connected, node.busy, node.pending, node.requests, node.instruction = (
         True,
@@ -217,6 +220,7 @@ def test_the_length_of_a_server_that_does_not_say_is_that_of_its_first_answer_wh
     monkeypatch,
 ):
     node, step, sent = without_ros(), TimeStep(mode="evaluate", episode_id="e"), []
+    node.stopping = Event()
     node.lock, node.idle, node.outdated, node.instruction, node.newest_id = (
         RLock(),
         False,
@@ -246,6 +250,7 @@ def test_the_length_of_a_server_that_does_not_say_is_that_of_its_first_answer_wh
 def test_a_reconnect_forgets_nothing_of_what_the_arm_still_plays(mode):
     """Else an answer that comes late would be played whole, from its start, as if the arm stood."""
     node, step = without_ros(), TimeStep()
+    node.stopping = Event()
     node.lock, node.spec, node.status = (
         RLock(),
         station_task(load_recipe("demo")).spec,
@@ -330,6 +335,7 @@ def test_an_answer_that_cannot_be_is_reported_and_not_played(answer, monkeypatch
     """
     spec = station_task(load_recipe("demo")).spec
     node, step, played = without_ros(), step_of(spec, "evaluate", TimeStep.MID, "e"), []
+    node.stopping = Event()
     node.lock, node.spec, node.status, node.requests = RLock(), spec, PolicyStatus(), Queue(1)
     node.settings, node.execute, node.horizon, node.busy = {"keys": {}}, 4, 0, True
     logged = []

@@ -249,6 +249,8 @@ class RemotePolicyNode(PolicyNode):
         self, step: TimeStep, actions: np.ndarray, extension: dict[str, Any], took_s: float
     ) -> None:
         with self.lock:
+            if self.stopping.is_set():  # the publishers are there until then
+                return
             self.times_ms.append(1e3 * took_s)
             if self.status.error:
                 self._set_error("")
@@ -295,7 +297,9 @@ class RemotePolicyNode(PolicyNode):
 
     def _set_error(self, error: str) -> None:
         error = harmless_lines(error)
-        if error != self.status.error:
+        with self.lock:
+            if error == self.status.error or self.stopping.is_set():
+                return
             same = NUMBER.sub("", error) == NUMBER.sub("", self.status.error)
             self.status.error = error
             if same:  # errors that differ only in numbers must not fill the log
@@ -308,5 +312,6 @@ class RemotePolicyNode(PolicyNode):
 
     def destroy_node(self) -> None:
         """Stop the thread first."""
-        self.stopping.set()
+        with self.lock:
+            self.stopping.set()
         super().destroy_node()

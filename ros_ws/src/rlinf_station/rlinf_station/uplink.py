@@ -65,6 +65,7 @@ class Uplink(Managed, StationNode):
         self.specs = json.dumps(self.declare_structure("specs"))
         self.limits_hash = self.declare_parameter("limits_hash", "").value
         self.version, self.stopping = -1, threading.Event()
+        self.lock = threading.Lock()  # held to publish from a worker, and to begin the end
         self.troubles = {"up": "", "down": ""}  # of either worker
         # whether the trainer knows this station; the file that marks a hold
         self.is_registered, self.holding = False, self.spool.root / HELD
@@ -123,11 +124,12 @@ class Uplink(Managed, StationNode):
                 self.stopping.wait(PAUSE_S)
             else:
                 base, self.version = fetched, fetched.version
-                self.updates.publish(
-                    PolicyUpdate(
-                        version=self.version, path=str(fetched.path), sha256=fetched.sha256
-                    )
+                update = PolicyUpdate(
+                    version=self.version, path=str(fetched.path), sha256=fetched.sha256
                 )
+                with self.lock:
+                    if not self.stopping.is_set():  # the publisher is there until then
+                        self.updates.publish(update)
 
     def _look_at_certificate(self) -> None:
         if self.client.credentials and (warning := self.client.credentials.warning()):
@@ -249,7 +251,8 @@ class Uplink(Managed, StationNode):
 
     def destroy_node(self) -> None:
         """Stop the workers first."""
-        self.stopping.set()
+        with self.lock:
+            self.stopping.set()
         super().destroy_node()
 
 
