@@ -51,6 +51,8 @@ def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # openpi's client writes while its reading thread takes tickets, and OpenSSL loses requests
+    context.num_tickets = 0
     try:
         context.load_cert_chain(certificate, key)
     except (OSError, ssl.SSLError) as error:

@@ -107,6 +107,7 @@ INLINE_BYTES = (
 LOOK_S, SAY_S = 1.0, 10.0
 SILENT_S = 1.0  # a client that has asked for nothing for so long gives way where there are CLIENTS
 ASKING_S = 1.0  # who has asked for nothing for so long is not waited for
+CLOSE_S = 1.0  # for clients to answer that the connection closes
 
 
 class Client:
@@ -204,6 +205,7 @@ class PolicyServer:
             for task in tasks:
                 task.cancel()
             self.batcher.close()
+            await asyncio.wait([asyncio.create_task(server.wait_closed())], timeout=CLOSE_S)
 
     def _connection_count(self) -> int:
         since = time.monotonic() - ASKING_S

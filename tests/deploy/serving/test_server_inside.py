@@ -50,19 +50,19 @@ class Inside:
     """A server in a thread of this process."""
 
     def __init__(self, weights, max_batch=4, max_wait_s=0.0, lerobot_port=None, **access):
-        self.lines, self.loop, listening = [], asyncio.new_event_loop(), threading.Event()
+        self.lines, listening = [], threading.Event()
 
         def ready(port):
             self.port = port
             listening.set()
 
         async def run():
+            self.loop, self.task = asyncio.get_running_loop(), asyncio.current_task()
             self.server = PolicyServer(weights, max_batch, max_wait_s, self.lines.append, **access)
             other = None if lerobot_port is None else self._lerobot(lerobot_port)
             await serve_until_cancelled(self.server, "127.0.0.1", 0, ready, other)
 
-        self.task = self.loop.create_task(run())
-        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread = threading.Thread(target=asyncio.run, args=(run(),), daemon=True)
         self.thread.start()
         assert listening.wait(20)
         self.address = f"ws://127.0.0.1:{self.port}"
@@ -71,10 +71,6 @@ class Inside:
     async def _lerobot(self, port):
         async with lerobot.listening(self.server, port) as self.lerobot:
             yield
-
-    def _run(self):
-        with contextlib.suppress(asyncio.CancelledError):
-            self.loop.run_until_complete(self.task)
 
     def page(self, name):
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/{name}", timeout=10) as answer:
