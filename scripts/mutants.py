@@ -16,7 +16,6 @@ import argparse
 import ast
 import contextlib
 import json
-import os
 import random
 import re
 import shutil
@@ -494,7 +493,7 @@ def furnish(box: Path, room: Room) -> None:
 
 def environment(box: Path) -> dict[str, str]:
     """Of a station's processes, with the code of the box instead of ours."""
-    env = ros_environment(int(os.environ.get("ROS_DOMAIN_ID", "77")))
+    env = ros_environment(77)
     paths = [
         path.replace(str(ROOT), str(box / "mutants"), 1) if "/install/" not in path else path
         for path in env.get("PYTHONPATH", "").split(":")

@@ -12,6 +12,7 @@ from hypothesis import settings
 
 from rlinf_core.interlock import load_limits
 from rlinf_core.tasks.task import load_task
+from tests.domains import shell_domain
 from tests.stalls import AGAIN, WATCH
 
 if (
@@ -21,6 +22,9 @@ if (
 os.environ.setdefault(
     "GRPC_ENABLE_FORK_SUPPORT", "0"
 )  # its threads, restarted in a forked child, abort it before exec
+# never that of a user's shell: a station or a robot there would take a test's messages for its own
+os.environ["ROS_DOMAIN_ID"] = str(shell_domain(os.environ.get("PYTEST_XDIST_WORKER", "")))
+os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "LOCALHOST"
 EVIDENCE = pytest.StashKey[list]()
 SESSION = pytest.StashKey[pytest.Session]()
 settings.register_profile("untimed", deadline=None)  # a busy machine is no failure
@@ -40,6 +44,18 @@ def limits():
 @pytest.fixture
 def random():
     return np.random.default_rng(0)
+
+
+@pytest.fixture
+def default_port_free(monkeypatch):
+    """Of a trainer, also where a user's own has it."""
+    from rlinf_core.deploy.bridge import PORT
+    from rlinf_core.launch import preflight
+
+    why_taken = preflight.why_taken
+    monkeypatch.setattr(
+        preflight, "why_taken", lambda host, port: why_taken(host, 0 if port == PORT else port)
+    )
 
 
 def pytest_addoption(parser):

@@ -162,6 +162,7 @@ def test_numbers_of_options_have_ranges(command, message, capsys):
     assert exit_.value.code == 2 and message in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("default_port_free")
 @pytest.mark.parametrize(
     "argv, message",
     [
@@ -188,6 +189,7 @@ def test_mistakes_are_told_in_one_line_and_start_nothing(argv, message, capsys, 
     assert not (tmp_path / "run/logs").exists()
 
 
+@pytest.mark.usefixtures("default_port_free")
 @pytest.mark.parametrize("command", ["up", "demo"])
 def test_an_interlock_that_refuses_to_start_is_quoted(command, capsys, tmp_path, monkeypatch):
     """Its own words are the reason; what others said in the meantime is in their logs."""
@@ -203,7 +205,7 @@ def test_an_interlock_that_refuses_to_start_is_quoted(command, capsys, tmp_path,
         ],
     )
     assert (
-        main([command, "demo", "--out", str(tmp_path / "run"), "--set", "station.domain_id=57"])
+        main([command, "demo", "--out", str(tmp_path / "run"), "--set", "station.domain_id=44"])
         == 1
     )
     error = capsys.readouterr().err
@@ -485,7 +487,7 @@ def test_a_director_that_failed_is_told_by_its_own_error_not_by_that_of_the_last
         (),
         ONCE,
     )
-    with Supervisor(tmp_path, 57) as supervisor, pytest.raises(RlinfError, match=message):
+    with Supervisor(tmp_path, 90) as supervisor, pytest.raises(RlinfError, match=message):
         demo.direct_to_its_end(
             supervisor,
             director,

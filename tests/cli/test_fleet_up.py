@@ -22,13 +22,15 @@ from rlinf_core.deploy.bridge.fleet import Fleet
 from rlinf_core.episodes.journal import ARRIVED
 from rlinf_core.launch import fleet
 from rlinf_core.launch.graph import ONCE, RESPAWN, SHUTDOWN, Process
+from tests.ports import free_port
+
+pytestmark = pytest.mark.usefixtures("default_port_free")
+DOMAINS = 18, 19  # of the two stations of a whole fleet
 
 
 @pytest.fixture
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+def port():
+    return free_port()
 
 
 @pytest.mark.parametrize(
@@ -38,10 +40,10 @@ def free_port():
         (
             ["0"],
             [],
-            "--stations: expected 1 to 233, since each station needs its own ROS_DOMAIN_ID from "
-            "0 to 232, got 0",
+            "--stations: expected 1 to 227, since each station needs its own ROS_DOMAIN_ID from "
+            "6 to 232, got 0",
         ),
-        (["9" * 30], [], "--stations: expected 1 to 233"),
+        (["9" * 30], [], "--stations: expected 1 to 227"),
         (["3"], ["station.domain_id=231"], "--stations: expected 1 to 2, since each"),
         (
             ["lab/1"],
@@ -114,7 +116,7 @@ def test_what_cannot_work_is_refused_and_nothing_starts(
     for name in ("a", "gone"):
         enrolled.enroll(name, tmp_path / name)
     enrolled.revoke("gone")
-    monkeypatch.setenv("ROS_DOMAIN_ID", "0")
+    monkeypatch.setenv("ROS_DOMAIN_ID", "6")
     if stations == ["200"] or stations == ["1"]:
         monkeypatch.setattr(fleet, "free_mb", lambda: 2000.0)
     with socket.create_server(("127.0.0.1", 0)) as other:
@@ -143,14 +145,14 @@ def test_what_cannot_work_is_refused_and_nothing_starts(
 
 
 def test_each_station_has_its_own_name_domain_scenes_and_credentials_and_its_share_of_demonstrations(
-    tmp_path, free_port
+    tmp_path, port
 ):
     enrolled = Fleet(tmp_path / "fleet")
     for name in ("kitchen", "lab", "hall"):
         enrolled.enroll(name, tmp_path / name)
     overrides = [
         "bridge.host=0.0.0.0",
-        f"bridge.port={free_port}",
+        f"bridge.port={port}",
         f"bridge.fleet={tmp_path}/fleet",
         f"bridge.credentials={tmp_path}",
         "station.domain_id=40",
@@ -168,7 +170,7 @@ def test_each_station_has_its_own_name_domain_scenes_and_credentials_and_its_sha
     for member in members:
         by_name = {process.name: process for process in member.prepare()}
         uplink = by_name["uplink"].parameters
-        assert uplink["address"] == f"127.0.0.1:{free_port}" and uplink["credentials"] == str(
+        assert uplink["address"] == f"127.0.0.1:{port}" and uplink["credentials"] == str(
             tmp_path / member.name
         )
         assert uplink["spool"] == str(tmp_path / "run/stations" / member.name / "spool")
@@ -176,11 +178,9 @@ def test_each_station_has_its_own_name_domain_scenes_and_credentials_and_its_sha
     assert list(by_name)[-1] == "director" and by_name["director"].namespace == "/hall"
 
 
-def test_of_several_embodiments_stations_are_one_and_the_next_in_turn_and_no_fewer(
-    tmp_path, free_port
-):
+def test_of_several_embodiments_stations_are_one_and_the_next_in_turn_and_no_fewer(tmp_path, port):
     overrides = [
-        f"bridge.port={free_port}",
+        f"bridge.port={port}",
         "simulation.environments=0",
         "collect.episodes=21",
         "station.domain_id=40",
@@ -354,7 +354,7 @@ def command(run_dir, port):
         str(run_dir),
         "--set",
         f"bridge.port={port}",
-        "station.domain_id=203",
+        f"station.domain_id={DOMAINS[0]}",
     ]
 
 
@@ -371,6 +371,12 @@ def closed(run_dir, *folders):
     }
 
 
+def ended(running):
+    if running.poll() is None:
+        running.send_signal(signal.SIGINT)
+        running.wait(100)
+
+
 def pid_of(run_dir, process, station):
     output = subprocess.check_output(
         ["pgrep", "-f", f"{run_dir}/stations/{station}/params/{process}.yaml"], text=True
@@ -382,7 +388,7 @@ def pid_of(run_dir, process, station):
 @pytest.mark.ros
 @pytest.mark.timeout(500)
 def test_a_whole_fleet_one_station_dies_ctrl_c_stops_all_and_the_same_command_goes_on(
-    tmp_path, free_port
+    tmp_path, port, request
 ):
     run_dir = tmp_path / "run"
 
@@ -394,7 +400,9 @@ def test_a_whole_fleet_one_station_dies_ctrl_c_stops_all_and_the_same_command_go
 
     def start(log):
         with open(log, "w") as out:
-            return subprocess.Popen(command(run_dir, free_port), stdout=out, stderr=out)
+            running = subprocess.Popen(command(run_dir, port), stdout=out, stderr=out)
+        request.addfinalizer(lambda: ended(running))  # a failed test leaves no stations behind
+        return running
 
     first = tmp_path / "first.log"
     running = start(first)

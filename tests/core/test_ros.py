@@ -14,7 +14,7 @@ PROFILES = ("fastdds.xml", "fastdds_one_process.xml", "fastdds_control.xml")
 def test_each_ros_gets_the_profile_that_its_fast_dds_reads(monkeypatch, distro, folder):
     monkeypatch.setenv("ROS_DISTRO", distro)
     monkeypatch.setenv("AMENT_PREFIX_PATH", "/somewhere")
-    environment = ros.process_environment(3)
+    environment = ros.process_environment(90)
     assert environment["FASTDDS_DEFAULT_PROFILES_FILE"] == str(shared() / folder / "fastdds.xml")
     # Kilted warns of the older variable
     assert ("FASTRTPS_DEFAULT_PROFILES_FILE" in environment) == (distro == "jazzy")

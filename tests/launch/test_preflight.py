@@ -23,6 +23,7 @@ from rlinf_core.policies import torch_device
 from rlinf_core.recipes import load_recipe
 from tests.messages import record
 
+pytestmark = pytest.mark.usefixtures("default_port_free")
 NOWHERE = "/not/there"
 OF_THE_TRAINER = {
     "placement.learners=500": "500 learners are 500 processes; this machine has 2 CPUs, which are "
@@ -132,9 +133,9 @@ def test_the_page_of_another_station_is_not_shown_as_ones_own(command, tmp_path,
 def test_what_is_refused_beside_a_station_of_that_name_leaves_what_that_has_written(
     command, tmp_path, capsys
 ):
-    prepare(load_recipe("demo", ["station.domain_id=59"]), tmp_path)
+    prepare(load_recipe("demo", ["station.domain_id=104"]), tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    with only_station("station_a", 59):
+    with only_station("station_a", 104):
         assert (
             main(
                 [
@@ -143,14 +144,14 @@ def test_what_is_refused_beside_a_station_of_that_name_leaves_what_that_has_writ
                     "--out",
                     str(tmp_path),
                     "--set",
-                    "station.domain_id=59",
+                    "station.domain_id=104",
                     "bridge.host=127.0.0.9",
                     "collect.episodes=3",
                 ]
             )
             == 1
         )
-    assert "station 'station_a' is already running in ROS_DOMAIN_ID 59" in capsys.readouterr().err
+    assert "station 'station_a' is already running in ROS_DOMAIN_ID 104" in capsys.readouterr().err
     assert {
         path.name: path.read_bytes() for path in tmp_path.iterdir()
     } == before and "recipe.yaml" in before

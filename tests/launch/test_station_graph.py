@@ -387,13 +387,13 @@ def _state(pid):
 
 
 def test_one_machine_runs_a_station_once(tmp_path):
-    with only_station("twin", 7):
-        error = rf"is already running in ROS_DOMAIN_ID 7.* process {os.getpid()} of .*domain_id"
-        with pytest.raises(RlinfError, match=error), only_station("twin", 7):
+    with only_station("twin", 31):
+        error = rf"is already running in ROS_DOMAIN_ID 31.* process {os.getpid()} of .*domain_id"
+        with pytest.raises(RlinfError, match=error), only_station("twin", 31):
             pass
-        with only_station("twin", 8), only_station("other", 7):
+        with only_station("twin", 32), only_station("other", 31):
             pass
-    with only_station("twin", 7):
+    with only_station("twin", 31):
         pass
 
 
@@ -401,11 +401,11 @@ def test_no_file_of_another_user_keeps_a_station_from_starting_or_is_touched(tmp
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     target = tmp_path / "of_somebody"
     for name in (
-        "rlinf-9-twin.lock",
-        "rlinf-9-twin.interlock.lock",
+        "rlinf-33-twin.lock",
+        "rlinf-33-twin.interlock.lock",
     ):  # the names of versions before
         (tmp_path / name).symlink_to(target)
-    with only_station("twin", 9):
+    with only_station("twin", 33):
         pass
     assert not target.exists()
 
@@ -416,7 +416,7 @@ def test_a_station_whose_lock_the_machine_does_not_grant_is_refused(monkeypatch)
 
     monkeypatch.setattr("rlinf_core.launch.supervisor.take", none_left)
     error = "cannot check whether it is already running: .*Too many"
-    with pytest.raises(RlinfError, match=error), only_station("twin", 9):
+    with pytest.raises(RlinfError, match=error), only_station("twin", 33):
         pass
 
 

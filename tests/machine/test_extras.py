@@ -72,7 +72,7 @@ def without(*arguments, absent=ABSENT):
         cwd=ROOT,
         text=True,
         capture_output=True,
-        env=ros_environment(153),
+        env=ros_environment(170),
         timeout=120,
     )
 

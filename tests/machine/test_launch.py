@@ -21,6 +21,7 @@ from rlinf_core.launch.graph import station_processes
 from rlinf_core.recipes import load_recipe
 from tests.machine.ros2_there import SETUP, as_installed, needs_ros2
 from tests.machine.workspace import built
+from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 DOMAIN, MARK = 232, "RLINF_TEST_LAUNCH"
@@ -311,7 +312,7 @@ def test_a_trainer_that_says_why_it_cannot_go_on_ends_the_fleet_and_is_not_start
             "recipe:=demo_tiny",
             "stations:=1",
             f"run_dir:={tmp_path}/run",
-            "set:=station.domain_id=142 bridge.port=50781",
+            f"set:=station.domain_id=142 bridge.port={free_port()}",
         ],
         cwd=ROOT,
         env=ros.environment | {"ROS_DOMAIN_ID": "142"},

@@ -16,6 +16,7 @@ import pytest
 from rlinf_core.core.paths import built_messages, message_packages
 from tests.machine.ros2_there import SETUP, as_installed, needs_ros2
 from tests.machine.workspace import CLEAN, built
+from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 NODES = (
@@ -40,6 +41,7 @@ NODES = (
 pytestmark = [pytest.mark.ros, pytest.mark.slow, pytest.mark.timeout(600), needs_ros2]
 
 
+DOMAINS = 14, 15  # of the two stations of a fleet
 SHELL = {"cwd": ROOT, "text": True, "env": CLEAN | {"ROS_DOMAIN_ID": "153", "SETUP": SETUP}}
 
 
@@ -132,7 +134,7 @@ def test_of_a_fleet_in_domains_of_their_own_one_dies_and_the_other_is_through_in
 ):
     command = (
         "exec ros2 launch rlinf fleet.launch.py recipe:=demo_tiny 'stations:=kitchen lab' "
-        f"'set:=bridge.port=50773 station.domain_id=206' run_dir:={tmp_path}"
+        f"'set:=bridge.port={free_port()} station.domain_id={DOMAINS[0]}' run_dir:={tmp_path}"
     )
     launch = subprocess.Popen(
         ["bash", "-ec", workspace + command],

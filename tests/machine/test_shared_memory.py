@@ -74,7 +74,7 @@ def test_those_of_another_user_stay(tmp_path):
 def test_a_station_frees_them_when_it_starts_and_when_it_stops(tmp_path, monkeypatch):
     freed = []
     monkeypatch.setattr(supervisor, "free_segments", lambda: freed.append(time.monotonic()))
-    with supervisor.Supervisor(tmp_path, 7):
+    with supervisor.Supervisor(tmp_path, 90):
         assert len(freed) == 1
     assert len(freed) == 2
 
@@ -86,7 +86,7 @@ def test_the_segments_of_a_killed_node_go_and_those_of_a_living_one_stay(tmp_pat
         "import rclpy, time; rclpy.init(); node = rclpy.create_node('a'); print('there', "
         "flush=True); time.sleep(99)"
     )
-    environment = supervisor.ros_environment(198)
+    environment = supervisor.ros_environment(141)
     killed, alive = (
         subprocess.Popen(
             [sys.executable, "-c", code], env=environment, text=True, stdout=subprocess.PIPE

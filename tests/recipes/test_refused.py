@@ -18,6 +18,7 @@ from rlinf_core.policies import kinds, policy_kind
 from rlinf_core.recipes import check_recipe, load_recipe, resolved
 from rlinf_core.robots.config import load_robot
 from rlinf_core.tasks.task import load_task
+from tests.ports import free_port
 
 RECIPES = [
     (
@@ -465,7 +466,8 @@ def test_a_recipe_is_refused_before_anything_slow_is_imported(command, wrong, co
     program = textwrap.dedent(f"""
         import sys
         from rlinf_core.cli.main import main
-        code = main([*{command}, "--set", "{wrong}", "--out", "/nonexistent/run"])
+        overrides = ["--set", "bridge.port={free_port()}", "{wrong}"]
+        code = main([*{command}, *overrides, "--out", "/nonexistent/run"])
         print(code, [name for name in ("torch", "ray", "mujoco") if name in sys.modules])
     """)
     done = subprocess.run(

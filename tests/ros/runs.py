@@ -3,20 +3,14 @@
 import json
 import os
 import signal
-import socket
 import time
 
 from rlinf_core.cli.demo import prepare
 from rlinf_core.episodes import read_episode
 from rlinf_core.launch.graph import composed, director_process, station_processes, trainer_process
 from rlinf_core.recipes import load_recipe
+from tests.ports import free_port
 from tests.ros.nursery import Quick
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Run:

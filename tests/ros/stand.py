@@ -15,12 +15,13 @@ from rlinf_core.launch.graph import station_processes
 from rlinf_core.recipes import load_recipe, station_task
 from rlinf_ros.conversions import to_ns
 from rlinf_ros.qos import profile, publisher
+from tests.ports import NO_TRAINER
 
 STUCK = 100  # states of an interlock, ten a second
 
 
 def start(peer, name, *overrides, **parameters):
-    recipe = load_recipe("demo", ["station.operator.kind=keyboard", *overrides])
+    recipe = load_recipe("demo", ["station.operator.kind=keyboard", NO_TRAINER, *overrides])
     process = next(p for p in station_processes(recipe, peer.supervisor.run_dir) if p.name == name)
     defaults = {
         "environment": {"person": False},  # the test is the person, and does not wait to be asked

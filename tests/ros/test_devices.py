@@ -138,7 +138,7 @@ class Manned:
 @pytest.fixture(scope="module")
 def manned(tmp_path_factory):
     folder = tmp_path_factory.mktemp("manned")
-    with peer_in(folder, 182) as peer:
+    with peer_in(folder, 35) as peer:
         station = Manned(peer, folder)
         yield station
         station.mouse.unplug()

@@ -9,6 +9,7 @@ from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 
 from rlinf_core.launch.graph import director_process, managed, station_processes, write_plan
 from rlinf_core.recipes import load_recipe
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
 OK, WARN = DiagnosticStatus.OK, DiagnosticStatus.WARN
@@ -88,7 +89,7 @@ def test_operator_page_director_controller_gripper_and_twins_say_it_too(peer, tm
         load_recipe("ur5e_twin", ["station.name=station_a"]),
     )
     write_plan(recipe, folder)
-    paged = load_recipe("demo", ["station.lockstep=false", "station.web.port=8479"])
+    paged = load_recipe("demo", ["station.lockstep=false", f"station.web.port={free_port()}"])
     wanted = {
         "operator": (recipe, station_processes(recipe, folder)),
         "page": (paged, station_processes(paged, folder)),

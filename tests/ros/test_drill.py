@@ -30,7 +30,7 @@ from rlinf_tools.fault_injector import FaultInjector
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(900)]
 
 
-@pytest.mark.domain(77)
+@pytest.mark.domain(73)
 def test_the_fault_injector_does_what_each_kind_says(peer):
     got, announced = [], []
     peer.node.create_subscription(ActionChunk, "drill/action", got.append, profile("policy/action"))
@@ -172,7 +172,7 @@ def test_the_drill_prints_bound_measured_and_verdict_also_of_a_list_of_ones_own(
     mine.write_text(
         yaml.safe_dump([scenario | {"name": f"mine: {scenario['name']}"} for scenario in ours])
     )
-    measured, result = drill(tmp_path, 74, "--scenarios", str(mine), "--only", "NaN")
+    measured, result = drill(tmp_path, 105, "--scenarios", str(mine), "--only", "NaN")
     rows = measured["rows"]
     assert [row["name"] for row in rows] == [
         "mine: actions are NaN",
@@ -460,7 +460,7 @@ def test_a_drill_beside_a_station_that_ros2_launch_has_started_says_so_and_reset
 
 @pytest.mark.slow
 def test_the_whole_drill_holds(tmp_path):
-    measured, result = drill(tmp_path, 75)
+    measured, result = drill(tmp_path, 140)
     assert result.returncode == 0, result.stdout + result.stderr
     assert (measured["requirements_held"], measured["traps_held"]) == (26, 19)
 

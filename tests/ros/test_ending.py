@@ -22,7 +22,8 @@ from rlinf_core.recipes import load_recipe
 from rlinf_station import uplink
 from rlinf_station.recorder import Recorder
 from rlinf_station.remote_policy import RemotePolicyNode
-from tests.ros.runs import Run, free_port
+from tests.ports import free_port
+from tests.ros.runs import Run
 from tests.ros.stand import listen
 
 pytestmark = [pytest.mark.ros, pytest.mark.lockstep, pytest.mark.timeout(300)]

@@ -28,10 +28,10 @@ while True:
 """
 
 
-@pytest.mark.domain(204)
+@pytest.mark.domain(13)
 def test_timers_go_on_after_the_clock_was_set_by_an_hour(tmp_path):
     clock, count = SteppedClock(tmp_path), tmp_path / "count"
-    environment = os.environ | clock.environment | {"ROS_DOMAIN_ID": "204"}
+    environment = os.environ | clock.environment | {"ROS_DOMAIN_ID": "13"}
     process = subprocess.Popen([sys.executable, "-c", TICKS, str(count)], env=environment)
 
     def ticks():

@@ -250,7 +250,7 @@ def does_it_all(person):
     "person",
     [
         pytest.param(Person, marks=pytest.mark.domain(130)),
-        pytest.param(Silent, marks=[pytest.mark.domain(8), pytest.mark.slow]),
+        pytest.param(Silent, marks=[pytest.mark.domain(34), pytest.mark.slow]),
         pytest.param(Jointed, marks=[pytest.mark.domain(50), pytest.mark.slow]),
     ],
     indirect=True,

@@ -70,7 +70,7 @@ def test_how_far_a_station_is_heard_is_the_shells_word_too(monkeypatch, reach, i
     monkeypatch.delenv("ROS_AUTOMATIC_DISCOVERY_RANGE", raising=False)
     if reach:
         monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", reach)
-    assert ros_environment(3)["ROS_AUTOMATIC_DISCOVERY_RANGE"] == inside
+    assert ros_environment(90)["ROS_AUTOMATIC_DISCOVERY_RANGE"] == inside
 
 
 @pytest.mark.domain(112)

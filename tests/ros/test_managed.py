@@ -26,6 +26,7 @@ from rlinf_core.policies.serialization import save_policy
 from rlinf_core.policies.small import tanh_gaussian
 from rlinf_core.recipes import load_recipe, station_task
 from rlinf_ros.qos import lossless_profile
+from tests.ports import NO_TRAINER
 from tests.ros.conftest import peer_in
 from tests.ros.stand import Lives, listen
 
@@ -40,7 +41,9 @@ class Station(Lives):
 
     def __init__(self, peer, folder):
         super().__init__(peer)
-        recipe = load_recipe("demo", ["station.task=reach", "station.processes=several"])
+        recipe = load_recipe(
+            "demo", ["station.task=reach", "station.processes=several", NO_TRAINER]
+        )
         import torch
 
         torch.manual_seed(3)

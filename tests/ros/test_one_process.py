@@ -80,7 +80,9 @@ def test_one_process_plays_as_several_do_to_the_last_bit(tmp_path):
     part is played.
     """
     pairs = zip(
-        play(tmp_path / "one", 153, "one"), play(tmp_path / "several", 154, "several"), strict=True
+        play(tmp_path / "one", processes="one", domain=150),
+        play(tmp_path / "several", processes="several", domain=168),
+        strict=True,
     )
     for one, other in pairs:
         assert (one.success, one.failure, len(one)) == (other.success, other.failure, len(other))

@@ -212,8 +212,8 @@ def test_a_shell_that_says_no_domain_is_in_domain_0(monkeypatch):
 
 def test_s23_a_file_in_tmp_is_neither_followed_nor_a_lock(monkeypatch, tmp_path):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setenv("ROS_DOMAIN_ID", "0")
-    (tmp_path / "rlinf-0-station_a.interlock.lock").symlink_to(tmp_path / "of_somebody")
+    monkeypatch.setenv("ROS_DOMAIN_ID", "56")
+    (tmp_path / "rlinf-56-station_a.interlock.lock").symlink_to(tmp_path / "of_somebody")
     held = "another interlock commands station '/station_a'.* process [0-9]+ of "
     with latch.exclusive_command("/station_a"), pytest.raises(RlinfError, match=held):
         latch.exclusive_command("/station_a")
@@ -236,7 +236,7 @@ def test_s23_two_stations_of_other_names_do_not_command_one_robot(
     """A driver with names of its own, as ur_robot_driver's, is commanded on them whatever a
     station's name is.
     """
-    monkeypatch.setenv("ROS_DOMAIN_ID", "0")
+    monkeypatch.setenv("ROS_DOMAIN_ID", "56")
     with latch.exclusive_command("/a", first):
         if refused:
             with pytest.raises(RlinfError, match=f"another interlock commands {refused}"):

@@ -354,7 +354,7 @@ def test_the_recipe_that_was_given_is_not_written_over(tmp_path, capsys):
                 "--out",
                 str(tmp_path),
                 "--set",
-                "station.domain_id=58",
+                "station.domain_id=97",
             ]
         )
         == 2

@@ -22,7 +22,8 @@ from rlinf_core.trainer.governor import governor_for
 from rlinf_core.trainer.run import first_policy, learner_for
 from rlinf_core.trainer.sources.simulators import Robots
 from tests.messages import record
-from tests.trainer.test_stations import Station, free_port
+from tests.ports import free_port
+from tests.trainer.test_stations import Station
 
 pytestmark = pytest.mark.timed
 TASKS = {name: load_task(f"configs/tasks/{name}.yaml") for name in ("reach", "reach_both", "push")}

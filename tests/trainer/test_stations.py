@@ -3,7 +3,6 @@ from.
 """
 
 import json
-import socket
 import threading
 import time
 import urllib.request
@@ -25,6 +24,7 @@ from rlinf_core.trainer.sources.recordings import Intake
 from rlinf_core.trainer.sources.stations import Stations
 from rlinf_core.trainer.train import train
 from tests.messages import record
+from tests.ports import free_port
 
 pytestmark = pytest.mark.timed
 
@@ -104,12 +104,6 @@ class Station:
         if self.error:
             raise self.error
         return self
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.fixture

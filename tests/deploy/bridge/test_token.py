@@ -24,6 +24,7 @@ from rlinf_core.recipes import load_recipe
 from rlinf_core.recipes.bridge_security import token_of, tokens_of
 from tests.deploy.bridge.test_admission import gets_nothing
 from tests.messages import record
+from tests.ports import free_port
 
 pytestmark = pytest.mark.timed
 
@@ -245,12 +246,14 @@ def test_a_name_that_the_recipe_does_not_list_is_refused(tmp_path, home):
 
 def test_a_token_is_in_no_plan_and_no_argument(tmp_path, home):
     token = make_token(tmp_path / TOKEN_FILE)
-    link_token(tmp_path / TOKEN_FILE, 50551)
-    processes = station_processes(load_recipe("demo", []), tmp_path)
+    port = free_port()
+    link_token(tmp_path / TOKEN_FILE, port)
+    of_port = [f"bridge.port={port}"]
+    processes = station_processes(load_recipe("demo", of_port), tmp_path)
     uplink = next(planned for planned in processes if planned.name == "uplink")
-    assert uplink.parameters["tokens"] == [str(token_link(50551)), str(tmp_path / TOKEN_FILE)]
+    assert uplink.parameters["tokens"] == [str(token_link(port)), str(tmp_path / TOKEN_FILE)]
     assert token not in repr(processes)
-    _, fleet = members("demo", [], ["1"], tmp_path)
+    _, fleet = members("demo", of_port, ["1"], tmp_path)
     assert fleet[0].recipe.bridge.token_file == str(tmp_path / TOKEN_FILE)
     for process in fleet[0].prepare():
         assert token not in repr(process)

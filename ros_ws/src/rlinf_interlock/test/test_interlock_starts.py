@@ -1,5 +1,6 @@
 """The executable starts as a process, refuses what it cannot use in words, and ends at SIGINT."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ pytest.importorskip("rclpy")
 def test_a_missing_limits_file_is_named(words, message):
     ran = subprocess.run(
         [sys.executable, "-m", "rlinf_interlock.interlock", "--ros-args", *words],
+        env=os.environ | {"ROS_DOMAIN_ID": "20"},  # not this shell's, where a robot may be
         text=True,
         capture_output=True,
         timeout=60,
