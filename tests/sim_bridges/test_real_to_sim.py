@@ -169,7 +169,7 @@ def test_existing_files_are_refused_before_the_work(tmp_path, monkeypatch, capsy
     assert main([*replay, "--out", str(tmp_path / "run")]) == 1
     assert "expected no --out with --in-sim" in capsys.readouterr().err
     assert main(["replay", str(tmp_path), "--out", str(tmp_path)]) == 1
-    assert "expected a new or an empty folder, got a folder with" in capsys.readouterr().err
+    assert "expected a new or an empty folder, got an existing folder" in capsys.readouterr().err
     for command in (
         [*replay, "--out", str(recipe)],
         [*replay, "--json", str(recipe)],
