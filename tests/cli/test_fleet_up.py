@@ -355,6 +355,7 @@ def command(run_dir, port):
         "--set",
         f"bridge.port={port}",
         f"station.domain_id={DOMAINS[0]}",
+        "station.processes=several",  # one of them dies, and so its station
     ]
 
 
