@@ -49,24 +49,24 @@ def domains_in(text):
         for target in node.targets
         if isinstance(target, ast.Name)
     }
-    found = set()
+    domains = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            found.update(*(numbers(arg) for arg in _given(node, named)))
+            domains.update(*(numbers(arg) for arg in _given(node, named)))
         elif isinstance(node, ast.Assign):
             target, value = node.targets[0], node.value
             pairs = [(target, value)]
             if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
                 pairs = zip(target.elts, value.elts, strict=False)
-            found.update(
+            domains.update(
                 *(numbers(to) for name, to in pairs if "DOMAIN" in getattr(name, "id", ""))
             )
         elif isinstance(node, ast.Dict):
             pairs = zip(node.keys, node.values, strict=True)
-            found.update(*(numbers(to) for key, to in pairs if _is_variable(key)))
+            domains.update(*(numbers(to) for key, to in pairs if _is_variable(key)))
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            found.update(map(int, IN_TEXT.findall(node.value)))
-    return found
+            domains.update(map(int, IN_TEXT.findall(node.value)))
+    return domains
 
 
 def loses_domain(text):
