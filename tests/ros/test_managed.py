@@ -26,6 +26,7 @@ from rlinf_core.policies.serialization import save_policy
 from rlinf_core.policies.small import tanh_gaussian
 from rlinf_core.recipes import load_recipe, station_task
 from rlinf_ros.qos import lossless_profile
+from rlinf_ros.station_state import publisher_ids
 from tests.ports import NO_TRAINER
 from tests.ros.conftest import peer_in
 from tests.ros.stand import Lives, listen
@@ -64,24 +65,47 @@ class Station(Lives):
             topic: listen(peer, kind, topic, lossless_profile) for topic, kind in kinds.items()
         }
         self.folder = folder
+        self.handle = None  # of the request in play
         self.transitions = []  # the node, and the label of the state that it has come to
-        for name in MANAGED:
+        self.listeners = [
             peer.node.create_subscription(
                 TransitionEvent,
                 f"{name}/transition_event",
                 lambda event, name=name: self.transitions.append((name, event.goal_state.label)),
                 100,
             )
-        for process in managed(recipe, station_processes(recipe, folder)):
+            for name in MANAGED
+        ]
+        manager, *processes = managed(recipe, station_processes(recipe, folder))
+        for process in processes:
             if process.name == "policy":
                 process.parameters["policy_file"] = str(file)
             peer.supervisor.start(process)
+        self.states_before = self.meet_nodes()
+        peer.supervisor.start(manager)
         self.runner = ActionClient(peer.node, RunEpisodes, "run_episodes")
         peer.spin(
             lambda: self.received["policy/status"] and self.runner.server_is_ready(),
             what="the station",
         )
         self.until_all_are_active()
+
+    def meet_nodes(self):
+        """Wait until no transition can be missed; return the state of each node.
+
+        A node that answers has matched the client of its service. Discovery keeps the order of a
+        process's subscriptions, so the node has matched the earlier one to its transitions, too.
+        """
+        states = [self.state(name) for name in MANAGED]
+        self.peer.spin(
+            lambda: all(listener.get_publisher_count() for listener in self.listeners),
+            what="the publishers of transitions",
+        )
+        return states
+
+    def processes(self, name):
+        """The processes of a node, by the middleware's identifiers."""
+        return publisher_ids(self.peer.node, f"{name}/transition_event")
 
     def until_all_are_active(self):
         def active():
@@ -96,24 +120,67 @@ class Station(Lives):
 
     def play(self, mode, count=1000):
         """Ask for episodes; returns the goal's handle once one is in play."""
-        begun, sent = (
-            len(self.received["timestep"]),
-            self.runner.send_goal_async(
-                RunEpisodes.Goal(count=count, mode=mode, first_seed=1_000_000)
-            ),
+        begun = len(self.received["timestep"])
+        sent = self.runner.send_goal_async(
+            RunEpisodes.Goal(count=count, mode=mode, first_seed=1_000_000)
         )
         self.peer.spin(sent.done, what="an answer to the request")
         handle = sent.result()
         if handle.accepted:
-            self.peer.spin(
-                lambda: any(
-                    step.step_type == TimeStep.MID for step in self.received["timestep"][begun:]
-                ),
-                what="an episode in play",
-            )
+            self.handle = handle
+            self.until_an_episode_is_in_play(begun)
         return handle
 
+    def until_an_episode_is_in_play(self, begun):
+        """Wait for a time step in the middle of an episode, after the first ``begun`` ones."""
+        self.peer.spin(
+            lambda: any(
+                step.step_type == TimeStep.MID for step in self.received["timestep"][begun:]
+            ),
+            what=lambda: f"an episode in play: {self.situation()}",
+        )
+
+    def situation(self):
+        """The newest time step, event and safety state, and the status of the request."""
+        newest = {name: self.received[name][-1:] for name in ("timestep", "episode", "safety")}
+        return f"request {self.handle and self.handle.status}; {newest}"
+
+    def deactivate_in_play(self, node, mode, *causes):
+        """Ask for episodes, deactivate a node that commands them, and wait for such a hold.
+
+        An episode may end just then. Nothing commands the next one, so the arm stays ARMED in
+        place of HOLD. The node is then deactivated in an episode of a new request.
+        """
+        safety = self.received["safety"]
+
+        def holds():
+            return safety[-1].state == SafetyState.HOLD and safety[-1].cause in causes
+
+        self.play(mode)
+        while True:
+            assert self.change(node, "deactivate")
+            self.peer.for_s(0.2)  # a report from before it may be under way
+            self.peer.spin(
+                lambda: holds() or safety[-1].state == SafetyState.ARMED,
+                what=lambda: f"the hold: {safety[-1].state} {safety[-1].cause}",
+            )
+            if holds():
+                return self.handle
+            assert self.change(node, "activate")
+            self.cancel(self.handle)
+            self.play(mode)
+
+    def ends_faults(self):
+        """A request and inactive nodes, which a failed test leaves, must not fail the next."""
+        if self.handle is None:
+            return
+        for name in MANAGED:
+            if self.state(name) == State.PRIMARY_STATE_INACTIVE:
+                self.change(name, "activate")
+        self.cancel(self.handle)
+
     def result(self, handle):
+        self.handle = None
         answer = handle.get_result_async()
         self.peer.spin(answer.done, what="the end of the request")
         return answer.result().result
@@ -141,6 +208,9 @@ def station(tmp_path_factory):
 
 
 def test_the_manager_brings_all_nodes_up_in_order_and_an_impossible_transition_is_refused(station):
+    others = [State.PRIMARY_STATE_UNCONFIGURED] * (len(MANAGED) - 1)
+    # the interlock is configured once and for all
+    assert station.states_before == [State.PRIMARY_STATE_INACTIVE, *others]
     assert station.came_to("active") == MANAGED
     for node in MANAGED:
         assert not station.change(node, "configure") and station.state(node) == ACTIVE, node
@@ -165,14 +235,10 @@ def test_an_inactive_environment_aborts_its_episode_and_refuses_requests(station
 
 
 def test_an_inactive_policy_is_silent_and_the_arm_holds_until_it_is_active(station):
-    handle = station.play("evaluate")
-    assert station.change("policy", "deactivate")
-    chunks, safety = station.received["policy/action"], station.received["safety"]
+    handle = station.deactivate_in_play("policy", "evaluate", "stale_command")
+    chunks = station.received["policy/action"]
     begun = len(chunks)
-    station.peer.spin(
-        lambda: (safety[-1].state, safety[-1].cause) == (SafetyState.HOLD, "stale_command"),
-        what="the hold",
-    )
+    station.peer.for_s(1.0)
     assert len(chunks) == begun
     assert station.change("policy", "activate")
     closed = len(station.closed())
@@ -198,13 +264,9 @@ def test_an_inactive_recorder_finishes_its_recording_and_begins_none(station):
 
 
 def test_an_inactive_operator_lets_go_of_the_enable_and_commands_nothing(station):
-    handle = station.play("demonstration")
-    assert station.change("operator", "deactivate")
-    begun = len(station.received["teleop/action"])
-    safety, enables = station.received["safety"], station.received["enable"]
-    station.peer.spin(
-        lambda: not enables[-1].data and safety[-1].state == SafetyState.HOLD, what="the hold"
-    )
+    causes = "stale_command", "operator_silent"
+    handle = station.deactivate_in_play("operator", "demonstration", *causes)
+    begun, enables = len(station.received["teleop/action"]), station.received["enable"]
     station.peer.for_s(1.0)
     assert len(station.received["teleop/action"]) == begun and not enables[-1].data
     assert station.change("operator", "activate")
@@ -227,16 +289,18 @@ def test_an_inactive_uplink_asks_nothing_of_the_trainer(station):
 
 
 def test_a_node_whose_process_was_killed_comes_back_to_active(station):
-    for name in ("policy", "environment"):
+    before = {name: station.processes(name) for name in ("policy", "environment")}
+    for name in before:
         os.kill(station.peer.supervisor.children[name].popen.pid, signal.SIGKILL)
-    begun = len(station.transitions)
     station.peer.spin(
-        lambda: (
-            {"policy", "environment"}
-            <= {name for name, state in station.transitions[begun:] if state == "active"}
+        lambda: all(
+            (processes := station.processes(name)) and not processes & killed
+            for name, killed in before.items()
         ),
-        what="both nodes",
+        what="both new processes",
     )
+    for name in before:  # its own answer, as its transitions may precede the discovery
+        station.peer.spin(lambda name=name: station.state(name) == ACTIVE, what=name)
     station.until_all_are_active()
     station.peer.spin(station.runner.server_is_ready, what="the environment")
     assert station.result(station.play("evaluate", 1)).success
