@@ -147,7 +147,7 @@ class Discriminated:
     def __get_pydantic_json_schema__(
         self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        """Return a schema with one variant for each name."""
+        """Return a schema with one variant for each name, and null if the field may be empty."""
         variants = []
         for name in self.names():
             model = _without_references(self.model(name).model_json_schema())
@@ -160,7 +160,7 @@ class Discriminated:
                 if name == self.default
                 else model | {"required": [self.key, *model["required"]]}
             )
-        return {"anyOf": variants}
+        return {"anyOf": [*variants, *([{"type": "null"}] if self.optional else [])]}
 
 
 def _without_references(schema: dict[str, Any]) -> dict[str, Any]:
