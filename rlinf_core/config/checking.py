@@ -30,9 +30,7 @@ def checked(model: type[Model], document: Document) -> Model:
     try:
         return model.model_validate(document.data)
     except ValidationError as error:
-        problems = error.errors(include_url=False)
-        lines = dict.fromkeys(_line(model, document, problem) for problem in problems)
-        raise RecipeError("\n".join(lines)) from error
+        raise RecipeError(_lines(model, document, error)) from error
 
 
 def checked_parameters(model: type[Model], values: Mapping[str, Any], where: str) -> Model:
@@ -45,13 +43,19 @@ def checked_parameters(model: type[Model], values: Mapping[str, Any], where: str
         return model.from_document(values)
     except ValidationError as error:
         document = Document(dict(values), {(): where})
-        raise RecipeError(
-            "\n".join(
-                dict.fromkeys(
-                    _line(model, document, problem) for problem in error.errors(include_url=False)
-                )
-            )
-        ) from error
+        raise RecipeError(_lines(model, document, error)) from error
+
+
+def _lines(model: type[Settings], document: Document, error: ValidationError) -> str:
+    problems = error.errors(include_url=False)
+    parents = {problem["loc"][:-1] for problem in problems}
+    lines = [
+        _line(model, document, problem)
+        for problem in problems
+        # pydantic counts valid items: a list with a wrong item is not too short
+        if problem["type"] != "too_short" or problem["loc"] not in parents
+    ]
+    return "\n".join(dict.fromkeys(lines))
 
 
 def _line(model: type[Settings], document: Document, problem: Any) -> str:
