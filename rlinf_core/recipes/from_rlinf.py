@@ -165,8 +165,9 @@ def convert(path: Path, station: Document | None = None) -> tuple[dict[str, Any]
         used.add("actor.model.image_num")
         cameras = _integer(_at(source, "actor.model.image_num")) or 1
         recipe["station"]["observe_cameras"] = list(CAMERAS[:cameras])
-    keys = dict(EVERY)
+    fields = import_module(f"rlinf_core.algorithms.{name}").Config.model_fields
     for table, applies in (
+        (EVERY, True),
         (OFF_POLICY_KEYS, name in OFF_POLICY),
         (ON_POLICY_KEYS, name in ON_POLICY),
         (CRITIC_KEYS, name in ("ppo", "async_ppo")),
@@ -174,16 +175,12 @@ def convert(path: Path, station: Document | None = None) -> tuple[dict[str, Any]
         (CHUNK_KEYS, recipe["policy"]["kind"] in ("openvla", "pi0")),
         (TOKEN_KEYS, recipe["policy"]["kind"] == "openvla"),
     ):
-        keys |= table if applies else {}
-    fields = import_module(f"rlinf_core.algorithms.{name}").Config.model_fields
-    if name in ("grpo", "dapo", "reinforce"):  # a group has no critic, and no discount
-        del keys["algorithm.gamma"]
-    for key, (key_name, converted) in keys.items():
-        section, _, field = key_name.partition(".")
-        value = converted(_at(source, key))
-        if value is not None and (section != "algorithm" or field in fields):
-            used.add(key)
-            _put(recipe, key_name, value)
+        for key, (key_name, converted) in table.items() if applies else ():
+            section, _, field = key_name.partition(".")
+            value = converted(_at(source, key))
+            if value is not None and (section != "algorithm" or field in fields):
+                used.add(key)
+                _put(recipe, key_name, value)
     if not _environment(source).startswith("realworld"):  # or stations would be its source
         recipe.setdefault("simulation", {}).setdefault("environments", ENVS)
     _amounts(source, recipe, name, used)
@@ -282,7 +279,11 @@ def _environment(source: Document) -> str:
     """Return the name of their training environment: an entry of ``defaults``, or its task."""
     for entry in source.get("defaults") or []:
         if isinstance(entry, dict):  # - env/train: NAME
-            names = [str(value) for key, value in entry.items() if "env" in str(key)]
+            names = [
+                str(value)
+                for key, value in entry.items()
+                if "env" in str(key) and "eval" not in str(key)
+            ]
         else:
             file, _, place = str(entry).partition("@")
             names = [file.rpartition("/")[2]] if place == "env.train" else []
