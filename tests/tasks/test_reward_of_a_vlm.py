@@ -33,6 +33,7 @@ class Model(BaseHTTPRequestHandler):
         message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         *pictures, words = message["messages"][0]["content"]
         shades = [shade(picture["image_url"]["url"]) for picture in pictures]
+        server.messages.append((dict(self.headers), message))
         server.requests.append(
             (self.path, self.headers.get("Authorization"), message["model"], shades, words["text"])
         )
@@ -66,6 +67,7 @@ def shade(url):
 def server():
     server = ThreadingHTTPServer(("127.0.0.1", 0), Model)
     server.requests, server.says, server.go_on = [], None, threading.Event()
+    server.messages = []
     server.go_on.set()
     server.url = f"http://127.0.0.1:{server.server_address[1]}/v1"
     thread = threading.Thread(target=server.serve_forever, daemon=True)
@@ -192,6 +194,131 @@ def test_a_server_that_is_not_there_or_silent_and_a_key_that_is_missing_are_said
     ):
         with pytest.raises(EngineError, match=error):
             asks(server, **changes)(frame(200))
+
+
+def test_a_request_is_one_of_chat_completions(server, monkeypatch):
+    monkeypatch.setenv("KEY_OF_A_VLM", "secret")
+    vlm = asks(server, url=server.url + "/", key_variable="KEY_OF_A_VLM", cameras=("a", "b"))
+    red, blue = np.zeros((16, 24, 3), np.uint8), np.zeros((16, 24, 3), np.uint8)
+    red[:, :, 0], blue[:, :, 2] = 250, 250
+    vlm({"camera/a/image": red, "camera/b/image": blue})
+    headers, message = server.messages[0]
+    assert headers["Content-Type"] == "application/json"
+    assert headers["Authorization"] == "Bearer secret"
+    assert server.requests[0][0] == "/v1/chat/completions", "one slash"
+    (user,) = message.pop("messages")
+    assert message == {"model": "qwen", "temperature": 0.0} and user["role"] == "user"
+    *pictures, words = user["content"]
+    assert words["type"] == "text" and "now. Is the light on? Answer with" in words["text"]
+    assert [picture["type"] for picture in pictures] == ["image_url"] * 2
+    for picture, colour in zip(pictures, (2, 0), strict=True):  # OpenCV's order is blue first
+        data = base64.b64decode(picture["image_url"]["url"].partition(",")[2])
+        image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
+        assert image.shape == (16, 24, 3) and image[8, 12].argmax() == colour
+        assert image[8, 12].max() > 200
+
+
+def test_what_is_not_said_is_as_documented():
+    vlm = VLM(question="q", name="n")
+    assert (vlm.url, vlm.channels) == ("http://127.0.0.1:8000/v1", ("camera/front/image",))
+    assert (vlm.stride, vlm.in_a_row, vlm.waits, vlm.timeout_s) == (5, 2, False, 10.0)
+    assert (vlm.key_variable, vlm.trouble, vlm.yes, vlm.near) == ("", "", 0, True)
+    assert vlm.history.maxlen == 6 and vlm.answer is None and vlm.running is None
+    assert VLM(question="q", name="n", frames=3, stride=2).history.maxlen == 5
+    both = VLM(question="q", name="n", cameras=("a", "b"), url="https://far.example/v1/")
+    assert both.channels == ("camera/a/image", "camera/b/image") and both.cameras == ("a", "b")
+    assert (both.url, both.near) == ("https://far.example/v1", False)
+
+
+@pytest.mark.parametrize(
+    "url, key, error",
+    [
+        ("http://127.0.0.1:8000/v1", "KEY", ""),
+        ("http://localhost:8000/v1", "KEY", ""),
+        ("http://[::1]:8000/v1", "KEY", ""),
+        ("https://far.example/v1", "KEY", ""),
+        ("http://far.example/v1", "", ""),
+        ("http://far.example/v1", "KEY", "reward.url: expected https://, .*, got 'http://far.exam"),
+        ("ftp://far.example/v1", "", "reward.url: expected an address such as .*, got 'ftp://far"),
+        ("http:///v1", "", "reward.url: expected an address such as .*, got 'http:///v1'"),
+        ("far\n.example", "", r"expected an address .*, got 'far\\n.example'"),
+    ],
+)
+def test_a_key_goes_to_this_machine_or_through_tls_alone(url, key, error):
+    if not error:
+        assert VLM(question="q", name="n", url=url, key_variable=key).url == url
+        return
+    with pytest.raises(RecipeError, match=error):
+        VLM(question="q", name="n", url=url, key_variable=key)
+
+
+@pytest.mark.parametrize("key", ["", "sch\u00fcssel", "a\nb"])
+def test_a_key_that_no_header_can_hold_is_none(server, monkeypatch, key):
+    monkeypatch.setenv("KEY_OF_A_VLM", key)
+    vlm = asks(server, key_variable="KEY_OF_A_VLM")
+    with pytest.raises(
+        EngineError, match=r"^reward.key_variable: expected a key in \$KEY_OF_A_VLM"
+    ):
+        vlm(frame(200))
+    assert not server.requests
+
+
+@pytest.mark.parametrize(
+    "says, problem",
+    [
+        ((404, b"x" * 300), f"got status 404: '{'x' * 200}'"),
+        ((500, b"a\n\xff"), r"got status 500: 'a\n\ufffd'"),
+        ((200, b'{"choices": [{"message": {}}]}'), "got '{'choices': [{'message': {}}]}'"),
+        ((200, b'{"choices": [{"text": 1}]}'), "expected choices with a message, got '{'choices'"),
+        ((200, b"[1]"), "expected choices with a message, got '[1]'"),
+        ((200, b"x" * 300), "that answers in JSON within 10 s, got 'Expecting value: line 1 col"),
+        ((200, "perhaps " * 50), f"got '{('perhaps ' * 50)[:200]}'. Change the question"),
+        ((200, "a\nb"), r"got 'a\nb'"),
+    ],
+)
+def test_an_answer_of_another_kind_is_shown_in_part(server, says, problem):
+    server.says = says
+    with pytest.raises(EngineError) as error:
+        asks(server)(frame(200))
+    assert str(error.value).startswith(f"{server.url}: expected ") and problem in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "text, yes",
+    [
+        ("yes", True),
+        ("YES!", True),
+        (" **Yes**, it is", True),
+        ("No", False),
+        ("no yes", False),
+        ("<think>no</think>Yes", True),
+        ("<think>yes</think> no.", False),
+        ("a</think>b</think>yes", True),
+    ],
+)
+def test_the_first_word_after_the_thoughts_decides(server, text, yes):
+    server.says = (200, text)
+    assert asks(server, in_a_row=1)(frame(200)) is yes
+
+
+def test_another_defect_of_an_answer_names_the_server_too(server, monkeypatch):
+    vlm = asks(server)
+    with pytest.raises(EngineError, match=f"^{server.url}: .*expected|^{server.url}: "):
+        vlm({"camera/front/image": np.zeros((0, 0, 3), np.uint8)})
+    assert vlm.yes == 0 and vlm.trouble.startswith(f"{server.url}: ")
+
+
+def test_a_question_under_way_keeps_no_process_from_ending(server):
+    vlm = asks(server, waits=False)
+    server.go_on.clear()
+    before = set(threading.enumerate())
+    vlm(frame(200))
+    (asking,) = [
+        thread for thread in set(threading.enumerate()) - before if "_answer" in thread.name
+    ]
+    assert asking.daemon
+    server.go_on.set()
+    settle(vlm)
 
 
 def task_with(tmp_path, **terms):

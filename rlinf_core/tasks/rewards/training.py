@@ -90,23 +90,7 @@ def frames_of(
     success = []
     numbers = []
     for number, episode in enumerate(episodes):
-        available = [name for name, values in episode.observations.items() if values.ndim == 4]
-        cameras = cameras or available
-        if not cameras or set(cameras) - set(available):
-            raise EpisodeError(
-                f"episode {episode.id}: expected the cameras "
-                f"{', '.join(cameras) or '(at least one)'}, got "
-                f"{', '.join(available) or 'none'}. Record with station.observe_cameras"
-            )
-        sizes = {name: episode.observations[name].shape[1:3] for name in cameras}
-        if len(set(sizes.values())) > 1:
-            raise EpisodeError(
-                f"episode {episode.id}: expected images of one size, got {sizes}. Choose by "
-                f"--cameras"
-            )
-        stacked = np.concatenate(
-            [episode.observations[name] for name in cameras], axis=3
-        ).transpose(0, 3, 1, 2)
+        stacked, cameras = _images(episode, cameras)
         solved = episode.success and episode.id not in failed
         late = (episode.stamps_ns >= episode.stamps_ns[-1] - late_s * NS) & solved
         label_mask = (np.arange(len(stacked)) < len(stacked) - 1 - DOUBTFUL * solved) & ~late
@@ -116,15 +100,7 @@ def frames_of(
             (np.arange(len(stacked)) == (len(stacked) - 1 if solved else -1))[label_mask]
         )
         numbers.append(np.full(label_mask.sum(), number))
-    frames = Frames(
-        np.concatenate(images), np.concatenate(success), np.concatenate(numbers), tuple(cameras)
-    )
-    if min(frames.images.shape[2:]) < SMALLEST:
-        raise EpisodeError(
-            f"expected images of {SMALLEST} pixels or more, got {frames.images.shape[2:]}: "
-            "station.image_size"
-        )
-    return frames
+    return _frames(images, success, numbers, cameras)
 
 
 def progress_of(
@@ -134,33 +110,68 @@ def progress_of(
 
     The second half of a failed episode has progress 0, so that a policy gains nothing there. Its
     first half is left out, because it may look like a successful one.
+
+    Raises:
+        EpisodeError: as ``frames_of``.
     """
     images = []
     success = []
     numbers = []
     labels = []
     for number, episode in enumerate(episodes):
-        available = [name for name, values in episode.observations.items() if values.ndim == 4]
-        cameras = cameras or available
-        if not cameras or set(cameras) - set(available):
-            raise EpisodeError(
-                f"episode {episode.id}: expected the cameras "
-                f"{', '.join(cameras) or '(at least one)'}, "
-                f"got {', '.join(available) or 'none'}. Record with station.observe_cameras"
-            )
-        stacked = np.concatenate([episode.observations[name] for name in cameras], axis=3)
+        stacked, cameras = _images(episode, cameras)
         solved, length = episode.success and episode.id not in failed, len(stacked)
-        images.append(stacked[0 if solved else length // 2 :].transpose(0, 3, 1, 2))
+        images.append(stacked[0 if solved else length // 2 :])
         count = len(images[-1])
         success.append(np.arange(count) == (count - 1 if solved else -1))
         numbers.append(np.full(count, number))
         labels.append(np.linspace(0.0, 1.0, count) if solved else np.zeros(count))
+    return _frames(images, success, numbers, cameras, np.concatenate(labels))
+
+
+def _images(episode: Episode, cameras: Sequence[str]) -> tuple[np.ndarray, Sequence[str]]:
+    """Return an episode's images (N, 3 * cameras, H, W) and their cameras: by default all."""
+    available = [name for name, values in episode.observations.items() if values.ndim == 4]
+    cameras = cameras or available
+    if not cameras or set(cameras) - set(available):
+        raise EpisodeError(
+            f"episode {episode.id}: expected the cameras "
+            f"{', '.join(cameras) or '(at least one)'}, got "
+            f"{', '.join(available) or 'none'}. Record with station.observe_cameras"
+        )
+    sizes = {name: episode.observations[name].shape[1:3] for name in cameras}
+    if len(set(sizes.values())) > 1:
+        raise EpisodeError(
+            f"episode {episode.id}: expected images of one size, got {sizes}. Choose by --cameras"
+        )
+    stacked = np.concatenate([episode.observations[name] for name in cameras], axis=3)
+    return stacked.transpose(0, 3, 1, 2), cameras
+
+
+def _frames(
+    images: list[np.ndarray],
+    success: list[np.ndarray],
+    numbers: list[np.ndarray],
+    cameras: Sequence[str],
+    labels: np.ndarray | None = None,
+) -> Frames:
+    """Return the frames of several episodes together."""
+    sizes = sorted({stacked.shape[2:] for stacked in images})
+    if len(sizes) > 1:
+        raise EpisodeError(
+            f"expected images of one size in all episodes, got {' and '.join(map(str, sizes))}: "
+            "station.image_size"
+        )
+    if min(sizes[0]) < SMALLEST:
+        raise EpisodeError(
+            f"expected images of {SMALLEST} pixels or more, got {sizes[0]}: station.image_size"
+        )
     return Frames(
         np.concatenate(images),
         np.concatenate(success),
         np.concatenate(numbers),
         tuple(cameras),
-        np.concatenate(labels),
+        labels,
     )
 
 
@@ -188,12 +199,20 @@ def judge_progress(network: Network, frames: Frames) -> ProgressScores:
     for number in np.unique(frames.episodes):
         mask = frames.episodes == number
         if frames.success[mask].any():
-            ranks = predicted[mask].argsort().argsort()
-            orders.append(np.corrcoef(ranks, np.arange(mask.sum()))[0, 1])
+            orders.append(_rank_correlation(predicted[mask]))
         else:
             fooled.append(bool(predicted[mask].max() > 0.5))
     share = float(np.mean(fooled)) if fooled else 0.0
     return ProgressScores(len(orders), len(fooled), float(np.mean(orders)), share)
+
+
+def _rank_correlation(predicted: np.ndarray) -> float:
+    """Return Spearman's rank correlation with time; 0 if all values are equal."""
+    _, places, counts = np.unique(predicted, return_inverse=True, return_counts=True)
+    if len(counts) < 2:
+        return 0.0
+    ranks = (np.cumsum(counts) - counts / 2)[places]  # equal values share their mean rank
+    return float(np.corrcoef(ranks, np.arange(len(predicted)))[0, 1])
 
 
 def split(frames: Frames, held_out: float, seed: int) -> tuple[Frames, Frames]:
