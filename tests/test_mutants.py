@@ -64,6 +64,8 @@ def test_a_sentence_in_other_letters_is_no_mutant_and_anything_else_is():
     assert not differs("g('Two words')", "g('two words')") and not differs(
         "g('a b')", "g('XXa bXX')"
     )
+    for part in ("'XXworksXX'", "'WORKS'"):
+        assert not differs("g('This ' 'works')", f"g('This ' {part})")
     for old, new in (
         ("g('word')", "g('WORD')"),
         ("g('Two words', 1)", "g('Two words', 2)"),

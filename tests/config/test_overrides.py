@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlinf_core.config.overrides import MOST, combinations, override, quoted
+from rlinf_core.config.overrides import MOST, combinations, override, quoted, split
 from rlinf_core.config.yaml_source import Document
 from rlinf_core.core.errors import RecipeError
 
@@ -146,3 +146,123 @@ def test_each_value_of_a_sweep_is_that_of_a_run(text, expected):
         override(document, chosen)
         values.append(document.data["a"])
     assert values == expected and list(map(type, values)) == list(map(type, expected))
+
+
+@pytest.mark.parametrize(
+    "text, parts",
+    [
+        ("", []),
+        ("  ", []),
+        ("a=1", ["a=1"]),
+        (" a=1  b=2\tc=3\n", ["a=1", "b=2", "c=3"]),
+        ("a='x y' b=2", ["a='x y'", "b=2"]),
+        ('a="x \' y" b=2', ['a="x \' y"', "b=2"]),
+        (r"a='x\' y' b=2", [r"a='x\' y'", "b=2"]),
+        (
+            "a=[1, 2] b={c: 3, d: [4, 5]} e=choice(6, 7) f",
+            [
+                "a=[1, 2]",
+                "b={c: 3, d: [4, 5]}",
+                "e=choice(6, 7)",
+                "f",
+            ],
+        ),
+        ("a='[' b=2", ["a='['", "b=2"]),
+        ("a=] b=[1, 2]", ["a=]", "b=[1, 2]"]),
+        ("a=}) b={c: 1} d", ["a=})", "b={c: 1}", "d"]),
+        ("'a b", ["'a b"]),
+    ],
+)
+def test_several_overrides_are_split_at_spaces_outside_of_brackets_and_quotes(text, parts):
+    assert split(text) == parts
+
+
+@pytest.mark.parametrize(
+    "text, data",
+    [
+        ("seed=4", {"seed": 4, "station": {"name": "a", "image_size": (64, 48)}}),
+        ("++seed=4", {"seed": 4, "station": {"name": "a", "image_size": (64, 48)}}),
+        ("station.name=b", {"seed": 3, "station": {"name": "b", "image_size": (64, 48)}}),
+        (
+            "+x.y.z=[1,[2]]",
+            {
+                "seed": 3,
+                "station": {"name": "a", "image_size": (64, 48)},
+                "x": {"y": {"z": (1, (2,))}},
+            },
+        ),
+        (
+            "seed={a: {1: [2]}}",
+            {"seed": {"a": {"1": (2,)}}, "station": {"name": "a", "image_size": (64, 48)}},
+        ),
+        ("seed.a=1", {"seed": {"a": 1}, "station": {"name": "a", "image_size": (64, 48)}}),
+        ("~station.name", {"seed": 3, "station": {"image_size": (64, 48)}}),
+    ],
+)
+def test_an_override_changes_its_key_alone(text, data):
+    document = recipe_document()
+    override(document, text)
+    assert document.data == data
+
+
+def test_an_overridden_value_has_the_override_for_its_place():
+    document = Document(
+        {"a": {"b": 1, "c": 2}}, {("a",): "r, line 1", ("a", "b"): "r, line 2", ("a", "c"): "r, 3"}
+    )
+    override(document, "a.b=5")
+    assert document.place(("a", "b")) == "override 'a.b=5'"
+    assert document.place(("a", "c")) == "r, 3"
+    override(document, "~a.c")
+    assert document.place(("a", "c")) == "r, line 1", "the nearest that is left"
+    override(document, "a={b: 1}")
+    assert document.place(("a", "b")) == document.place(("a",)) == "override 'a={b: 1}'"
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        (
+            "+seed=4",
+            r"override '\+seed=4': expected a new key, got 'seed', which is 3. Leave out the \+ to",
+        ),
+        (
+            "~sede",
+            "override '~sede': expected a key that the recipe sets, got 'sede', which it does",
+        ),
+        ("~seed.a", "expected a key that the recipe sets, got 'seed.a'"),
+        ("seed=1,2", "override 'seed=1,2': expected one value, got several; `rlinf sweep`"),
+        ("seed@here=1", r"override 'seed@here=1': expected key=value, got a package \(@\), which"),
+        (
+            "~replay.fair",
+            "override '~replay.fair': 'replay.fair' has a new name. Write ~replay.balance_stations inst",
+        ),
+        ("seed", "override 'seed': expected key=value, key=a,b,c, .*~key, got: "),
+    ],
+)
+def test_an_override_that_cannot_be_is_refused_and_changes_nothing(text, message):
+    document = recipe_document()
+    with pytest.raises(RecipeError, match=f"^{message}" if message[0] == "o" else message):
+        override(document, text)
+    assert document.data == recipe_document().data
+
+
+def test_combinations_are_those_of_all_values_the_last_override_first():
+    assert combinations(["a=1,2", "b=x", "c.d=[3],[4]"]) == [
+        ("a=1", "b=x", "c.d=[3]"),
+        ("a=1", "b=x", "c.d=[4]"),
+        ("a=2", "b=x", "c.d=[3]"),
+        ("a=2", "b=x", "c.d=[4]"),
+    ]
+    assert combinations([]) == [()]
+    with pytest.raises(RecipeError, match="^override 'a=1,,2': expected key=value"):
+        combinations(["a=1,,2"])
+
+
+def test_a_long_override_is_cut_in_its_error():
+    text = f"a={'[' * 198}"
+    with pytest.raises(RecipeError) as error:
+        override(recipe_document(), text)
+    assert str(error.value).startswith(f"override '{text}': expected"), "200 characters stay"
+    with pytest.raises(RecipeError) as error:
+        override(recipe_document(), f"{text}[")
+    assert str(error.value).startswith(f"override '{text}...': expected")
