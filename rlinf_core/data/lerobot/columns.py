@@ -189,7 +189,7 @@ class Pictures:
     def _begin(self) -> None:
         try:
             self._file = cast(Any, av.open(str(self.path)))
-            self._frames = self._file.decode(video=0)
+            self._frames = self._file.decode(self._file.streams.video[0])
         except (OSError, av.FFmpegError, IndexError) as error:
             raise EpisodeError(f"{self.path}: expected a video, got: {error}") from error
         self._before, self._after = self._read(), self._read()

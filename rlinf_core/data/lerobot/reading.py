@@ -211,7 +211,7 @@ class DataSet:
                 )
         if order is None:
             raise self.error(
-                "expected a column 'frame_index' or 'index' in data/for the order of the frames, "
+                "expected a column 'frame_index' or 'index' in data/ for the order of the frames, "
                 f"got {', '.join(map(escape_ascii, table.column_names))}"
             )
         keys = [

@@ -95,7 +95,7 @@ class Metrics:
             ],
         )
         yield self.latencies.family(
-            "rlinf_serve_latency_seconds", "time time from a request to its answer"
+            "rlinf_serve_latency_seconds", "time from a request to its answer"
         )
 
 
