@@ -351,3 +351,327 @@ def test_memory_is_used_again_and_bounded():
     assert len({array.ctypes.data for array in held}) == len(held)
     assert len(memory._arrays) == MOST_ARRAYS
     assert len(memory.array((1,), dtype)) == 1 and len(memory._arrays) == MOST_ARRAYS
+
+
+def test_a_replay_keeps_each_array_in_its_shape_and_type(spec):
+    buffer = ReplayBuffer(spec, 30, latent=5, instructions=True, given=True)
+    assert (len(buffer), buffer.inserted, buffer.episodes, buffer.capacity) == (0, 0, 0, 30)
+    buffer.insert_episode(*episode(spec, 29, 0), latents=np.ones((29, 5)))
+    arrays = buffer.state_dict()["arrays"]
+    assert {name: (values.shape, str(values.dtype)) for name, values in arrays.items()} == {
+        "vectors": ((30, spec.vector_size), "float32"),
+        "action": ((30, 3), "float32"),
+        "reward": ((30,), "float32"),
+        "discount": ((30,), "float32"),
+        "starts": ((30,), "bool"),
+        "final": ((30,), "bool"),
+        "origin": ((30,), "uint8"),
+        "latent": ((30, 5), "float32"),
+        "played": ((30,), "int32"),
+        "given": ((30,), "float32"),
+        "front": ((30, 4, 4, 3), "uint8"),
+        "instruction": ((30, 128), "uint8"),
+        "asked": ((30,), "int32"),
+    }
+    assert arrays["asked"].tolist() == [*(30 - np.arange(29)), 30]
+    assert arrays["starts"].tolist() == [True] * 29 + [False]
+    assert arrays["final"].tolist() == [False] * 29 + [True]
+    assert not arrays["given"].any() and set(arrays["played"][:-1].tolist()) == {30}
+    plain = ReplayBuffer(spec, 30)
+    plain.insert_episode(*episode(spec, 2, 0))
+    assert plain.state_dict()["arrays"].keys() == {
+        *("vectors", "action", "reward", "discount", "starts", "final", "origin", "front")
+    }
+    for counts in (buffer.sampled, buffer.inserted_of):
+        assert counts.shape == (256,) and counts.dtype == np.int64
+
+
+def test_transitions_begin_where_they_may_and_are_counted_by_their_station(spec, random):
+    buffer = ReplayBuffer(spec, 100)
+    starts = np.array([True, False, True, False])
+    assert buffer.insert_episode(*episode(spec, 4, 0), counts=starts, origin=3) == 4
+    assert buffer.insert_episode(*episode(spec, 6, 100), origin=300) == 6
+    assert buffer.insert_episode(*episode(spec, 1, 200)) == 1
+    assert (buffer.inserted, buffer.episodes, len(buffer)) == (11, 3, 9)
+    counts = {0: 1, 3: 2, 255: 6}
+    expected = np.array([counts.get(origin, 0) for origin in range(256)])
+    assert np.array_equal(buffer.inserted_of, expected)
+    assert np.array_equal(buffer.present(), expected)
+    batch = buffer.sample(900, random)
+    drawn = batch["vectors"][:, 0]
+    assert set(drawn.tolist()) == {0.0, 2.0, *np.arange(100.0, 106.0), 200.0}
+    by_origin = [(drawn == 200).sum(), (drawn < 100).sum(), ((drawn >= 100) & (drawn < 200)).sum()]
+    assert buffer.sampled[[0, 3, 255]].tolist() == by_origin and buffer.sampled.sum() == 900
+    buffer.sample(100, random)
+    assert buffer.sampled.sum() == 1000
+    with pytest.raises(SpecError) as refused:
+        buffer.insert_episode(*episode(spec, 100, 0))
+    assert str(refused.value) == (
+        "episode of 100 transitions: expected 1 to 99 (the replay's capacity)"
+    )
+    with pytest.raises(SpecError, match="episode of 0 transitions: expected 1 to 99"):
+        buffer.insert_episode({}, *(np.zeros(0) for _ in range(3)))
+    assert buffer.insert_episode(*episode(spec, 99, 0)) == 99 and len(buffer) == 99
+    assert buffer.present()[0] == 99 and buffer.present().sum() == 99, "the others have left"
+
+
+def test_stations_are_drawn_by_their_weights_and_their_transitions_equally(spec, random):
+    buffer = ReplayBuffer(spec, 40)
+    buffer.insert_episode(*episode(spec, 2, 0), origin=0)
+    buffer.insert_episode(*episode(spec, 8, 100), origin=3)
+    buffer.insert_episode(*episode(spec, 2, 50), origin=0)
+    buffer.insert_episode(*episode(spec, 2, 200), origin=9)
+    weights = np.zeros(256)
+    weights[[0, 3, 7]] = 3.0, 1.0, 100.0  # nothing came from station 7
+    before = weights.copy()
+    batch = buffer.sample(8000, random, weights=weights)
+    assert np.array_equal(weights, before)
+    check(batch)
+    values, counts = np.unique(batch["vectors"][:, 0], return_counts=True)
+    assert values.tolist() == [0, 1, 50, 51, *range(100, 108)]
+    assert counts[:4] == pytest.approx([1500] * 4, rel=0.1)
+    assert counts[4:] == pytest.approx([250] * 8, rel=0.25)
+    assert buffer.sampled[[0, 3, 7, 9]].tolist() == [counts[:4].sum(), counts[4:].sum(), 0, 0]
+    again = [
+        buffer.sample(9, np.random.default_rng(4), weights=weights)["reward"] for _ in range(2)
+    ]
+    assert np.array_equal(*again)
+    buffer.insert_episode(*episode(spec, 30, 1000), origin=3)  # overwrites 0 to 105
+    drawn = buffer.sample(2000, random, weights=weights)["vectors"][:, 0]
+    assert set(drawn.tolist()) == {50, 51, 106, 107, *range(1000, 1030)}
+
+
+def of_robot(spec, robot, length, start, robots=2):
+    """An episode whose first numbers name its robot."""
+    observations, *rest = episode(spec, length, start)
+    observations["vectors"][:, :robots] = np.arange(robots) == robot
+    return observations, *rest
+
+
+def test_each_robot_is_drawn_as_often_as_it_should_be(spec, random):
+    buffer = ReplayBuffer(spec, 60)
+    for robot, origin, length in ((0, 0, 3), (0, 1, 9), (1, 2, 5), (1, 2, 4)):
+        buffer.insert_episode(*of_robot(spec, robot, length, 10 * origin), origin=origin)
+    weights = buffer.fair(2)
+    assert weights.shape == (256,) and weights[:4].tolist() == [0.5, 0.5, 1.0, 0.0]
+    assert not weights[3:].any()
+    assert buffer.fair(2, np.array([0.2, 0.6]))[:4].tolist() == pytest.approx([0.1, 0.1, 0.6, 0.0])
+    assert buffer.present_of(2).tolist() == [12, 9] and buffer.episodes_of(2).tolist() == [2, 2]
+    robots = buffer.sample(4000, random, weights=weights)["vectors"][:, 0]
+    assert robots.mean() == pytest.approx(0.5, abs=0.03)
+    buffer.insert_episode(*of_robot(spec, 1, 2, 0), origin=0)  # a station with both
+    assert buffer.fair(2)[:3].tolist() == [1.0, 0.5, 0.5]
+    alone = ReplayBuffer(spec, 60)
+    alone.insert_episode(*of_robot(spec, 1, 2, 0), origin=4)
+    assert alone.fair(2).sum() == alone.fair(2)[4] == 1.0, "a robot without transitions: nothing"
+    buffer.load_state_dict(alone.state_dict())
+    assert buffer.fair(2)[:5].tolist() == [0.0, 0.0, 0.0, 0.0, 1.0]
+
+
+def test_its_episodes_are_given_back_oldest_first_and_whole(spec):
+    buffer = ReplayBuffer(spec, 20)
+    assert buffer.trajectories("train") == []
+    for length, start, terminal in ((4, 0, True), (5, 100, False), (3, 200, True)):
+        buffer.insert_episode(*episode(spec, length, start, terminal))
+
+    def begins():
+        return [float(one.observations["vectors"][0, 0]) for one in buffer.trajectories("train")]
+
+    assert begins() == [0.0, 100.0, 200.0]
+    first, second, third = buffer.trajectories("demonstration")
+    assert first.observations.keys() == {"vectors"} and first.mode == "demonstration"
+    assert first.observations["vectors"][:, 0].tolist() == [0, 1, 2, 3, 4]
+    assert first.actions[:, 0].tolist() == first.rewards.tolist() == [0, 1, 2, 3]
+    assert second.observations["vectors"][:, 0].tolist() == [100, 101, 102, 103, 104, 105]
+    assert second.discounts.tolist() == [1.0] * 5 and third.discounts.tolist() == [1.0, 1.0, 0.0]
+    assert (first.success, second.success, third.success) == (True, False, True)
+    buffer.insert_episode(*episode(spec, 4, 300))  # fills all 20 slots
+    assert buffer.state_dict()["next"] == 0 and begins() == [0.0, 100.0, 200.0, 300.0]
+    buffer.insert_episode(*episode(spec, 1, 400))  # overwrites the beginning of the first
+    assert begins() == [100.0, 200.0, 300.0, 400.0]
+    observations, actions, rewards, discounts = episode(spec, 3, 500)
+    buffer.insert_episode(observations, actions, 0.0 * rewards, discounts)
+    assert begins() == [200.0, 300.0, 400.0, 500.0]
+    assert [one.success for one in buffer.trajectories("train")] == [True, True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("vectors", lambda v: v[:-1], "'vectors': expected shape (5, 12), got (4, 12)"),
+        ("action", lambda v: v[:, :2], "'action': expected shape (4, 3), got (4, 2)"),
+        ("latent", lambda v: None, "'latent': expected shape (4, 2), got None"),
+        ("given", lambda v: v[:, None], "'given': expected shape (4,), got (4, 1)"),
+        (
+            "front",
+            lambda v: v.astype(np.int64),
+            "'front': expected uint8, got int64. A conversion would hide fractions and NaN. Correct "
+            "its source",
+        ),
+        (
+            "latent",
+            lambda v: np.where(np.arange(8).reshape(4, 2) == 5, np.nan, v),
+            "'latent': expected finite values, got others at time step 2. Correct its source",
+        ),
+    ],
+)
+def test_an_episode_is_refused_with_the_array_that_does_not_fit(spec, name, change, message):
+    buffer = ReplayBuffer(spec, 20, latent=2, given=True)
+    observations, actions, rewards, discounts = episode(spec, 4, 0)
+    arrays = observations | {"action": actions, "latent": np.ones((4, 2)), "given": np.ones(4)}
+    arrays[name] = change(arrays[name])
+    with pytest.raises(SpecError) as refused:
+        buffer.insert_episode(
+            {key: arrays[key] for key in observations},
+            arrays["action"],
+            rewards,
+            discounts,
+            latents=arrays["latent"],
+            given=arrays["given"],
+        )
+    assert str(refused.value) == f"episode: {message}" and len(buffer) == 0
+
+
+def test_given_actions_and_noise_come_with_the_transition_that_they_belong_to(spec, random):
+    buffer = ReplayBuffer(spec, 50, latent=2, given=True)
+    numbers = np.arange(6)
+    buffer.insert_episode(
+        *episode(spec, 6, 0),
+        latents=np.stack([numbers, -numbers], axis=1),
+        given=10 + numbers,
+        played=np.array([3, 2, 1, 3, 2, 1]),
+    )
+    batch = buffer.sample(60, random, horizon=4, execute=4, gamma=0.5)
+    here = batch["vectors"][:, 0]
+    assert set(here.tolist()) == set(range(6))
+    assert np.array_equal(batch["given"], 10 + here) and batch["given"].dtype == np.float32
+    assert np.array_equal(batch["action"], np.stack([here, -here], axis=1))
+    assert np.array_equal(batch["steps"], 3 - here % 3) and batch["steps"].dtype == np.float32
+    assert batch["reward"].dtype == np.float32
+    single = buffer.sample(10, random)
+    assert "steps" not in single and np.array_equal(single["reward"], single["vectors"][:, 0])
+    assert np.array_equal(single["action"][:, 1], -single["vectors"][:, 0])
+
+
+def test_chunks_of_the_ring_s_end_go_on_at_its_beginning(spec, random):
+    buffer = ReplayBuffer(spec, 12)
+    buffer.insert_episode(*episode(spec, 8, 100))
+    buffer.insert_episode(*episode(spec, 6, 0, terminal=False))  # slots 9 to 11, then 0 to 3
+    batch = buffer.sample(300, random, horizon=3, execute=2, gamma=0.5)
+    for row in range(300):
+        here = int(batch["vectors"][row, 0])
+        end = 6 if here < 100 else 108
+        span = min(2, end - here)
+        assert batch["next/vectors"][row, 0] == here + span and batch["steps"][row] == span
+        assert batch["reward"][row] == sum(0.5**step * (here + step) for step in range(span))
+        assert batch["discount"][row] == (0.0 if here + span == 108 else 1.0)
+        chunk = batch["action"][row].reshape(3, -1)[:, 0].tolist()
+        assert chunk == [min(here + step, end - 1) for step in range(3)]
+    assert set(batch["vectors"][:, 0].astype(int).tolist()) == {*range(6), *range(104, 108)}
+
+
+def test_a_saved_state_has_all_counters_and_one_of_before_has_those_that_follow(spec, random):
+    one = ReplayBuffer(spec, 20, instructions=True, latent=1)
+    one.insert_episode(*episode(spec, 5, 0), origin=2, latents=np.ones((5, 1)))
+    one.sample(7, random)
+    state = one.state_dict()
+    assert state.keys() == {"arrays", "next", "inserted", "episodes", "sampled", "inserted_of"}
+    two = ReplayBuffer(spec, 20, instructions=True, latent=1)
+    two.load_state_dict(state)
+    assert (two.inserted, two.episodes, two.sampled[2], two.inserted_of[2]) == (5, 1, 7, 5)
+    assert two.state_dict()["next"] == 6 and len(two) == 5
+    two.sample(3, random)
+    assert one.sampled.sum() == 7, "they share no counter"
+    older = {key: value for key, value in state.items() if key != "inserted_of"}
+    older["arrays"] = {
+        name: values for name, values in state["arrays"].items() if name not in ("played", "asked")
+    } | {"side": np.zeros(6)}
+    three = ReplayBuffer(spec, 20, instructions=True, latent=1)
+    three.insert_episode(*episode(spec, 15, 100), latents=np.ones((15, 1)), played=np.ones(15))
+    three.load_state_dict(older)
+    assert three.inserted_of[2] == 5 and three.inserted_of.sum() == 5
+    arrays = three.state_dict()["arrays"]
+    assert "side" not in arrays and set(arrays["played"].tolist()) == {20}
+    assert set(arrays["asked"].tolist()) == {20}
+    full = ReplayBuffer(spec, 6, instructions=True, latent=1)
+    full.load_state_dict(state)  # exactly as many as it holds
+    assert len(full) == 5
+    for wrong in ({}, {"arrays": {}}):
+        with pytest.raises(
+            RlinfError,
+            match="expected a saved state of at most 6 time steps in one process, got another. Use "
+            "the run's first values of replay.capacity, placement.replay_shards and "
+            "algorithm.self_imitation, or choose another --out",
+        ):
+            full.load_state_dict(wrong)
+    with pytest.raises(RlinfError, match="of at most 5 time steps"):
+        ReplayBuffer(spec, 5, instructions=True, latent=1).load_state_dict(state)
+
+
+def test_a_full_ring_is_saved_in_full(spec):
+    buffer = ReplayBuffer(spec, 10)
+    buffer.insert_episode(*episode(spec, 4, 0))
+    buffer.insert_episode(*episode(spec, 3, 100))
+    assert len(buffer.state_dict()["arrays"]["reward"]) == 9
+    buffer.insert_episode(*episode(spec, 3, 200))
+    assert buffer.state_dict()["next"] == 3
+    assert buffer.state_dict()["arrays"]["vectors"][:, 0].tolist() == [
+        *(201, 202, 203, 3, 4),
+        *(100, 101, 102, 103, 200),
+    ]
+
+
+def address_of(array):
+    return array.ctypes.data
+
+
+def test_memory_of_about_the_size_is_taken_and_the_smallest_of_it():
+    memory, dtype = BatchMemory(), np.dtype(np.uint8)
+
+    def array(size):
+        return memory.array((size,), dtype)
+
+    held = [array(int(part * LARGE_BYTES)) for part in (4, 2, 1.5, 3)]
+    addresses = [address_of(one) for one in held]
+    del held
+    assert address_of(array(LARGE_BYTES)) == addresses[2]
+    assert address_of(array(2 * LARGE_BYTES)) == addresses[1], "exactly as large"
+    assert address_of(array(2 * LARGE_BYTES + 1)) == addresses[3]
+    only = BatchMemory()
+    first = address_of(only.array((2 * LARGE_BYTES,), dtype))
+    assert address_of(only.array((LARGE_BYTES,), dtype)) == first, "twice as large at most"
+    only = BatchMemory()
+    first = address_of(only.array((2 * LARGE_BYTES + 2,), dtype))
+    assert address_of(only.array((LARGE_BYTES,), dtype)) != first
+    words = only.array((2, LARGE_BYTES), np.dtype(np.float64))
+    assert words.shape == (2, LARGE_BYTES) and words.dtype == np.float64
+    small = BatchMemory()
+    small.array((LARGE_BYTES - 1,), dtype)
+    assert small._arrays == []
+
+
+def test_full_memory_gives_up_what_nobody_holds():
+    memory, dtype = BatchMemory(), np.dtype(np.uint8)
+    held = [memory.array((LARGE_BYTES,), dtype) for _ in range(MOST_ARRAYS)]
+    kept = {address_of(array) for number, array in enumerate(held) if number not in (5, 8)}
+    held[5] = held[8] = None
+    large = memory.array((5 * LARGE_BYTES,), dtype)
+    addresses = {address_of(array) for array in memory._arrays}
+    assert len(memory._arrays) == MOST_ARRAYS and kept < addresses
+    assert address_of(large) in addresses
+
+
+def test_batches_of_other_types_or_shapes_are_joined_as_numpy_does(random):
+    one, two = np.arange(6, dtype=np.float32).reshape(3, 2), np.arange(4.0).reshape(2, 2)
+    joined = mix({"a": one}, {"a": two}, {"a": one})["a"]
+    assert joined.dtype == np.float64 and np.array_equal(joined, np.concatenate([one, two, one]))
+    same = mix({"a": one, "b": two}, {"a": one[:1], "b": two[:0]})
+    assert same["a"].dtype == np.float32 and same["a"].tolist() == [[0, 1], [2, 3], [4, 5], [0, 1]]
+    assert same["b"].tolist() == two.tolist() and same.keys() == {"a", "b"}
+    with pytest.raises(ValueError, match="must match exactly"):
+        mix({"a": one}, {"a": np.zeros((1, 3), np.float32)})
+    large = random.integers(0, 255, (3, LARGE_BYTES), dtype=np.uint8)
+    index = np.array([2, 0, 2])
+    taken = BatchMemory().take(large, index)
+    assert taken.dtype == np.uint8 and np.array_equal(taken, large[index])
+    assert np.array_equal(BatchMemory().concatenate([taken, large]), [*taken, *large])

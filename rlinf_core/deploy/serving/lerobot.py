@@ -490,7 +490,8 @@ async def listening(server: PolicyServer, port: int) -> AsyncIterator[int]:
         ) from error
     await served.start()
     server.log_line(
-        f"grpc://127.0.0.1:{at} serves LeRobot's robot client with this policy, on this machine only"
+        f"grpc://127.0.0.1:{at} serves LeRobot's robot client with this policy, on this machine "
+        "only"
     )
     try:
         yield at
