@@ -69,12 +69,12 @@ class Simulators(Source):
         self.is_pending, self.spawned, self.send_s = False, 0, 0.0
         self.early: list[Experience] = []  # experience from before a change of the layout
         if self.kind:
-            self.players = self._players(self.kind)
+            self.players = self._players(self.kind, recipe, 0)
 
-    def _players(self, kind: type[Rollouts]) -> InProcess | OnRay:
-        recipe, env = self.recipe, self.env
+    def _players(self, kind: type[Rollouts], recipe: Recipe, spawned: int) -> InProcess | OnRay:
+        env = self.env
         if recipe.placement.workers:
-            return OnRay(recipe, self.make, kind, self.policy, self.spawned)
+            return OnRay(recipe, self.make, kind, self.policy, spawned)
         in_tensors = isinstance(env, ArrayEnv) and kind is ChunkRollouts
         kind = TensorRollouts if in_tensors else kind
         group = recipe.algorithm.rollout.get("group", 1)
@@ -117,11 +117,9 @@ class Simulators(Source):
             self.recipe = recipe
             return
         assert self.kind is not None
-        self.recipe, self.spawned = (
-            recipe,
-            max(self.spawned, 1),
-        )  # the trainer's process counts as one
-        replacing = self._players(self.kind)
+        spawned = max(self.spawned, 1)  # the trainer's process counts as one
+        replacing = self._players(self.kind, recipe, spawned)  # raises before anything changed
+        self.recipe, self.spawned = recipe, spawned
         if self.is_pending:
             experience, _ = players.take()
             self.early += experience

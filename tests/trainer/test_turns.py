@@ -1,0 +1,294 @@
+"""What a run measures of each turn, and how it changes its layout, with stand-ins for the workers
+on Ray.
+"""
+
+from contextlib import ExitStack
+
+import numpy as np
+import pytest
+import torch
+
+from rlinf_core.core.errors import RlinfError
+from rlinf_core.plan.conductor import Conductor
+from rlinf_core.plan.cost import Layout
+from rlinf_core.policies import make_policy
+from rlinf_core.policies.base import SingleRobotPolicy
+from rlinf_core.recipes import load_recipe
+from rlinf_core.reports.curves import read_evaluations, read_events
+from rlinf_core.rollouts.collect import EpisodeRollouts
+from rlinf_core.rollouts.types import DEMONSTRATION
+from rlinf_core.specs.embodiment import joined
+from rlinf_core.trainer import run as running
+from rlinf_core.trainer import train as training
+from rlinf_core.trainer.distributed.ray_cluster import NoRoomError
+from rlinf_core.trainer.progress import Clock
+from rlinf_core.trainer.run import learner_for
+from rlinf_core.trainer.sources.simulators import InProcess, Robots, Simulators, environments
+from rlinf_core.trainer.train import train
+from tests.algorithms.point import SPEC, Points, points
+
+SAC = (
+    "policy.hidden=[8]",
+    "algorithm={name: sac, critic_hidden: [8], batch_size: 8}",
+    "simulation.environments=4",
+    "simulation.start_steps=0",
+    "simulation.updates_per_step=0.5",
+    "simulation.env_steps=160",
+    "simulation.evaluate_every=80",
+    "simulation.evaluate_episodes=2",
+)
+TWO_WORKERS = Layout(2, 0, pipelined=True)
+
+
+def test_a_turn_is_measured_from_the_weights_to_the_updates(monkeypatch, tmp_path):
+    turns, left, runs = [], [], []
+
+    class Noted(Conductor):
+        def turn(self, turn, steps_left):
+            turns.append(turn)
+            left.append(steps_left)
+            return super().turn(turn, steps_left)
+
+    monkeypatch.setattr(training, "Conductor", Noted)
+    train(load_recipe("sim_sac", SAC), tmp_path, points, lambda run, entry: runs.append(run))
+    run = runs[-1]
+    assert all(turn.steps % 4 == 0 and turn.steps > 0 for turn in turns[1:])
+    assert left[-1] <= 4 and len(turns) >= 10
+    assert left[1:] == [before - turn.steps for before, turn in zip(left, turns[1:], strict=False)]
+    parts = sum(run.clock.seconds[part] for part in running.TURN)
+    assert 0.0 < sum(turn.seconds for turn in turns) <= parts
+    assert 0.9 * parts < sum(turn.seconds for turn in turns) + turns[-1].seconds * 5
+    for turn in turns[1:]:
+        assert len(turn.environment) == len(turn.policy) == len(turn.learner) == 1
+        assert turn.environment[0][0] > 0 and turn.policy[0][0] > 0 and turn.learner[0][0] > 0
+        assert min(turn.learner[0][1], turn.environment[0][1], turn.policy[0][1]) >= 0.0
+        assert turn.call_s == turn.peak_bytes == turn.sent_bytes == 0.0 <= turn.send_s < 0.1
+        assert turn.resident_bytes == run.first_bytes > 1e6
+        busy = turn.environment[0][0] + turn.policy[0][0] + turn.learner[0][0] + turn.data[0][0]
+        assert turn.data[0][0] > 0 and busy < turn.seconds * 1.5 + 0.05
+    assert (tmp_path / "measured.json").is_file()
+
+
+class Placed:
+    """Workers on Ray, of which this process plays the part."""
+
+    spawned, usages, sent_bytes, call_s = 3, [], 70, 0.5
+
+    def __init__(self, recipe, policy):
+        env = Points(recipe.simulation.environments)
+        self.rollouts = EpisodeRollouts(env, policy)
+        self.is_closed, self.requests = False, []
+
+    def start(self, version, amount):
+        self.requests.append((version, amount))
+
+    def take(self):
+        return [self.rollouts.play(steps=10)], {"wait": 0.25}
+
+    def close(self):
+        self.is_closed = True
+
+
+def source_of(*more):
+    recipe = load_recipe("sim_sac", [*SAC, "placement=auto", *more])
+    torch.manual_seed(0)
+    return Simulators(recipe, Points(4), make_policy(SPEC, recipe.policy), points, Clock())
+
+
+def placed(monkeypatch, source):
+    """Let the source make these stand-ins; the list of them."""
+    workers = []
+
+    def players(kind, recipe, spawned):
+        assert kind is EpisodeRollouts and spawned == 1
+        workers.append(Placed(recipe, source.policy))
+        return workers[-1]
+
+    monkeypatch.setattr(source, "_players", players)
+    return workers
+
+
+def steps_of(experience):
+    return sum(len(trajectory) for trajectory in experience.trajectories)
+
+
+@pytest.mark.parametrize("pending", [False, True])
+def test_a_change_of_the_layout_loses_no_time_step(pending, monkeypatch):
+    source = source_of()
+    workers = placed(monkeypatch, source)
+    before = source.take(0, {})
+    assert before.steps == 4 * 25, "25 time steps of each, as of a worker"
+    assert source.clock.seconds["simulate"] > 0 and source.clock.seconds["infer"] > 0
+    if pending:
+        source._request_rollouts(source.players, 0, {"steps": 25})
+    recipe = source.recipe.but(placement=source.recipe.placement.but(workers=2))
+    source.place(recipe)
+    assert source.recipe is recipe and source.players is workers[0] and not source.is_pending
+    after = source.take(1, {"random_warmup": False})
+    assert workers[0].requests == [(1, {"random_warmup": False, "steps": 25})]
+    assert after.steps == 4 * (10 + 25 * pending)
+    played = 4 * (25 + 10 + 25 * pending)
+    left = workers[0].rollouts.cut()
+    assert steps_of(before) + steps_of(after) + sum(map(len, left)) == played
+    assert source.clock.seconds["wait"] == 0.25 and source.spawned == 1
+    assert source.send_s > 0.5 and source.sent_bytes == 70, "of a call that was waited for"
+    again = source.take(2, {})
+    assert again.steps == 40, "what was played before comes once"
+
+
+def test_a_layout_with_as_many_workers_changes_nothing_but_the_recipe():
+    source = source_of()
+    players, recipe = source.players, source.recipe.but(seed=3)
+    source.place(recipe)
+    assert source.players is players and source.recipe is recipe
+    assert isinstance(players, InProcess) and source.usages == [] and source.sent_bytes == 0
+    source.close()
+    shown = load_recipe("sim_sac", [*SAC, "algorithm={name: sft, steps: 3}"])
+    only = Simulators(shown, Points(4), make_policy(SPEC, shown.policy), points, Clock())
+    assert only.players is None and only.take(0, {}).steps == 0 and only.state_dict() == {}
+    assert only.usages == [] and only.sent_bytes == 0
+    only.place(recipe)
+    assert only.recipe is recipe
+    only.close()
+
+
+def begun(monkeypatch, tmp_path):
+    """A run on simulators with a free placement, after some updates."""
+    runs = []
+
+    def on_progress(run, entry):
+        runs[:] = [run]
+        run.stopping = run.learner.updates > 0
+
+    auto = "placement={auto: true, fixed: [workers, learners, mode]}"
+    train(load_recipe("sim_sac", [*SAC, auto]), tmp_path, points, on_progress)
+    (run,) = runs
+    notes = []
+    run.conductor.note = notes.append
+    monkeypatch.setattr(running, "connect", lambda address: None)
+    return run, notes
+
+
+def test_a_run_goes_on_in_another_layout_with_its_state(monkeypatch, tmp_path, capsys):
+    run, notes = begun(monkeypatch, tmp_path)
+    workers, state = placed(monkeypatch, run.source), run.learner.state_dict()
+    closed, old = [], run.learner
+    monkeypatch.setattr(old, "close", lambda: closed.append(old))
+    made = []
+
+    def learner(recipe, config, policy):
+        made.append(recipe.placement.learners)
+        alone = recipe.but(placement=recipe.placement.but(learners=0))
+        return learner_for(alone, config, policy)
+
+    monkeypatch.setattr(running, "learner_for", learner)
+    run.turn.steps = 5
+    run.place(TWO_WORKERS)
+    assert run.source.players is workers[0] and run.conductor.layout == TWO_WORKERS
+    assert run.recipe.placement.workers == 2 and run.recipe.placement.mode == "pipelined"
+    assert run.learner is old and not made, "learners stay where they are"
+    assert run.turn.steps == 0 and run.clock.seconds["place"] > 0
+    assert "layout: 2 workers, updates in the trainer's process, pipelined, in 0." in (
+        capsys.readouterr().out
+    )
+    run.place(Layout(2, 1))
+    assert made == [1] and closed == [old] and run.learner is not old
+    assert run.learner.updates == state["updates"] > 0
+    for name, module in run.learner.state_dict()["modules"].items():
+        for key, value in module.items():
+            assert np.array_equal(value, state["modules"][name][key]), (name, key)
+    assert run.prefetch.device is None, "the processes of a group copy for themselves"
+    assert run.graph.nodes != () and run.recipe.placement.learners == 1 and not notes
+
+
+def test_a_layout_that_cannot_be_is_refused_and_the_run_goes_on(monkeypatch, tmp_path):
+    run, notes = begun(monkeypatch, tmp_path)
+    layout, players, before = run.conductor.layout, run.source.players, run.recipe
+
+    def refuses(error):
+        def raises(*_):
+            raise error
+
+        return raises
+
+    monkeypatch.setattr(running, "connect", refuses(RlinfError("no address")))
+    run.place(TWO_WORKERS)
+    monkeypatch.setattr(running, "connect", lambda address: None)
+    for error in (NoRoomError("no room for 2"), running.RecipeError("no divisor of 4")):
+        monkeypatch.setattr(run.source, "_players", refuses(error))
+        run.place(Layout(2, 0))
+    assert [(note["decision"], note["reason"], note["refused"]) for note in notes] == [
+        ("refused", "Ray does not start: no address", str(TWO_WORKERS)),
+        ("refused", "no room for 2", str(Layout(2, 0))),
+        ("refused", "no divisor of 4", str(Layout(2, 0))),
+    ]
+    assert run.conductor.layout == layout and run.conductor.refused == {TWO_WORKERS, Layout(2, 0)}
+    assert run.source.players is players and run.source.recipe is run.recipe is before
+
+
+ROBOTS = (
+    "policy.hidden=[8]",
+    "algorithm={name: rlpd, critic_hidden: [8], batch_size: 8, critic_warmup: 0}",
+    "sft={steps: 5, batch_size: 8}",
+    "collect.episodes=2",
+    "simulation={environments: 2, env_steps: 120, start_steps: 0, updates_per_step: 0.1, "
+    "evaluate_every: 1000, evaluate_episodes: 3}",
+)
+
+
+def robots_source(ending):
+    recipe = load_recipe("sim_embodiments", ROBOTS)
+    envs, held_out = (environments(recipe, points, ending, size) for size in (2, 4))
+    torch.manual_seed(0)
+    spec = joined({name: env.spec for name, env in envs.items()})
+    policy = make_policy(spec, recipe.policy)
+    return Robots(recipe, envs, held_out, policy, points, Clock()), policy
+
+
+def test_two_robots_play_demonstrate_and_are_judged_each_in_its_own_task():
+    with ExitStack() as ending:
+        source, policy = robots_source(ending)
+        assert {name: env.size for name, env in source.envs.items()} == {"one": 2, "two": 2}
+        shown = source.demonstrate().trajectories
+        assert [(one.station, one.mode, one.success) for one in shown] == [
+            (name, DEMONSTRATION, True) for name in ("one", "one", "two", "two")
+        ]
+        vectors = {one.station: one.observations["vectors"] for one in shown}
+        assert vectors["one"].shape[1] == vectors["two"].shape[1] == policy.spec.vector_size
+        assert vectors["one"][:, :2].tolist() == [[1, 0]] * len(vectors["one"])
+        assert vectors["two"][:, :2].tolist() == [[0, 1]] * len(vectors["two"])
+        results = source.evaluate(policy, [5, 6, 7])
+        assert [result.scene for result in results] == [5, 6, 7, 5, 6, 7]
+        rates = [
+            np.mean([result.success for result in part]) for part in (results[:3], results[3:])
+        ]
+        assert source.counts() == {"one/success": rates[0], "two/success": rates[1]}
+        played = [source.take(0, {}).trajectories for _ in range(30)]
+        names = [one.station for trajectories in played for one in trajectories]
+        assert set(names) == {"one", "two"} and names.count("one") >= 2
+        other, _ = robots_source(ending)
+        other.load_state_dict(source.state_dict())
+        for _ in range(30):
+            first, second = (one.take(0, {}).trajectories for one in (source, other))
+            assert [one.actions.tolist() for one in first] == [
+                one.actions.tolist() for one in second
+            ]
+        other.load_state_dict({})
+        source.close()
+
+
+def test_each_robot_is_played_by_its_part_of_the_policy():
+    with ExitStack() as ending:
+        source, policy = robots_source(ending)
+        for name, one in source.sources.items():
+            player = one.players.rollouts.policy
+            assert isinstance(player, SingleRobotPolicy)
+            assert player.spec == source.envs[name].spec
+
+
+def test_a_run_of_two_robots_is_judged_by_the_mean_of_both(tmp_path):
+    last = train(load_recipe("sim_embodiments", ROBOTS), tmp_path, points)
+    assert last["episodes"] == 6 and last["updates"] >= 10
+    assert last["success"] == pytest.approx((last["one/success"] + last["two/success"]) / 2)
+    assert [entry["env_steps"] for entry in read_evaluations(tmp_path)][0] == 0
+    assert not [event for event in read_events(tmp_path) if event["event"] == "placement"]
