@@ -69,7 +69,6 @@ def test_a_turn_is_measured_from_the_weights_to_the_updates(monkeypatch, tmp_pat
         for name in ("environment", "policy", "learner", "data")
     ]
     assert min(busy) > 0.0 and sum(busy) <= parts + 0.1
-    assert (tmp_path / "measured.json").is_file()
 
 
 class Placed:
