@@ -302,7 +302,8 @@ def _beyond(
     small part.
     """
     shares, spread = (np.abs(numbers) > room).mean(axis=0), numbers.std(axis=0)
-    if (worst := int(np.argmax(shares))) >= 0 and shares.size and shares[worst] > OUTSIDE:
+    if shares.max(initial=0.0) > OUTSIDE:  # a station may have no numbers of state
+        worst = int(shares.argmax())
         return Row(
             name,
             False,
