@@ -1,10 +1,12 @@
 """The small parts that learners share, at their edges; what a learner is made of and keeps."""
 
+from importlib.metadata import EntryPoint
+
 import numpy as np
 import pytest
 import torch
 
-from rlinf_core.algorithms import algorithm, crossq, iql, sft
+from rlinf_core.algorithms import algorithm, algorithms, crossq, iql, sft
 from rlinf_core.algorithms.common import advantages
 from rlinf_core.algorithms.common.image_augmentation import shift_images
 from rlinf_core.algorithms.common.learner import Checkpointed, Scalar
@@ -16,6 +18,8 @@ from rlinf_core.algorithms.common.running_statistics import (
     update_moments,
 )
 from rlinf_core.algorithms.common.tensors import next_observations, to_tensors
+from rlinf_core.core import plugins
+from rlinf_core.core.errors import RecipeError
 from rlinf_core.policies import lora
 from tests.algorithms.by_hand import batches
 from tests.algorithms.learning import buffer_of, make
@@ -46,6 +50,21 @@ KINDS = {
     "dapo": "gaussian",
     "reinforce": "gaussian",
 }
+
+
+def test_algorithms_are_those_of_the_folders_and_of_installed_packages(monkeypatch):
+    ours = algorithms()
+    assert set(CHECKPOINTED) | {"recap", "residual"} == set(ours) and ours == sorted(ours)
+    point = EntryPoint("mine", "tests.algorithms.toy", "rlinf.algorithms")
+    monkeypatch.setattr(
+        plugins, "entry_points", lambda group: [point] if group == "rlinf.algorithms" else []
+    )
+    assert algorithms() == sorted([*ours, "mine"])
+    assert algorithm("mine").__name__ == "tests.algorithms.toy"
+    with pytest.raises(
+        RecipeError, match="^algorithm: expected one of .*; got 'pppo' .did you mean 'ppo'"
+    ):
+        algorithm("pppo")
 
 
 @pytest.mark.parametrize("name", CHECKPOINTED)

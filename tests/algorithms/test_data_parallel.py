@@ -1,0 +1,166 @@
+"""A group of one process: the wrapped optimisers make the updates of a learner without a group.
+
+Groups of several processes are in tests/trainer/distributed.
+"""
+
+import numpy as np
+import pytest
+import torch
+from torch import distributed as dist
+from torch import nn
+
+from rlinf_core.algorithms.common.data_parallel import (
+    _large_layers,
+    gather_full,
+    match_sharding,
+    parallelise,
+    skip_step,
+    synchronised,
+    update_weights,
+)
+from rlinf_core.core.errors import RecipeError, RlinfError
+from tests.trainer.distributed.test_group import alone, batch_of, policy_in
+
+
+@pytest.fixture
+def group():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def weights(learner):
+    """All weights of a learner, complete, by name."""
+    return {
+        f"{name}.{key}": gather_full(value.detach()).clone()
+        for name, module in learner.modules.items()
+        for key, value in module.state_dict().items()
+    }
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+@pytest.mark.parametrize("name", ["sft", "ppo", "rlpd"])
+def test_updates_of_a_group_of_one_are_those_of_a_learner_alone(name, strategy, group):
+    plain, learner = alone(name), alone(name)
+    parallelise(learner, strategy, large=64)
+    random = np.random.default_rng(1)
+    for _ in range(3):
+        batch = batch_of(name, random)
+        with update_weights(learner):
+            metrics = learner.update(batch)
+        assert metrics == pytest.approx(plain.update(batch), rel=1e-4, abs=1e-5)
+    expected = weights(plain)
+    for key, value in weights(learner).items():
+        assert torch.allclose(value, expected[key], atol=1e-5), key
+    state = learner.state_dict()
+    again = alone(name)
+    again.load_state_dict(state)
+    batch = batch_of(name, random)
+    assert again.update(batch) == pytest.approx(plain.update(batch), rel=1e-4, abs=1e-5)
+    policy = policy_in(learner)
+    sharded = [hasattr(value, "full_tensor") for value in policy.parameters()]
+    assert all(sharded) if strategy == "fsdp" else not any(sharded)
+
+
+class Two:
+    """A learner of two layers with an optimiser for each of some parameters."""
+
+    def __init__(self, **trained):
+        torch.manual_seed(0)
+        self.modules = {"one": nn.Linear(4, 4), "two": nn.Linear(4, 4, bias=False)}
+        self.scale = nn.Parameter(torch.tensor(1.0))
+        everything = {
+            "one": [*self.modules["one"].parameters()],
+            "two": [*self.modules["two"].parameters()],
+            "part": [self.modules["one"].bias],
+            "scale": [self.scale],
+        }
+        self.optimisers = {
+            name: torch.optim.SGD([p for part in parts for p in everything[part]], lr=0.1)
+            for name, parts in trained.items()
+        }
+
+
+def test_fsdp_shards_whole_modules(group):
+    with pytest.raises(RecipeError) as refused:
+        parallelise(Two(first=["part", "two"]), "fsdp")
+    assert str(refused.value) == (
+        "placement.strategy: fsdp shards whole modules, and optimiser 'first' of the algorithm "
+        "trains parts of one and two. Set it to ddp"
+    )
+    parallelise(Two(first=["part", "two"]), "ddp")
+
+
+def test_a_scalar_is_replicated_and_both_strategies_step_what_they_train(group):
+    for strategy in ("ddp", "fsdp"):
+        learner = Two(both=["one", "two"], scale=["scale"])
+        before = weights(learner)
+        parallelise(learner, strategy)
+        x = torch.ones(2, 4)
+        for number, (name, optimiser) in enumerate(learner.optimisers.items()):
+            with update_weights(learner):
+                loss = (learner.modules["two"](learner.modules["one"](x)) * learner.scale).sum()
+                synchronised(optimiser, loss).backward()
+                optimiser.step()
+            with pytest.raises(RlinfError, match="an optimiser stepped with the gradient of one"):
+                optimiser.step()
+            moved = [key for key, value in weights(learner).items() if (value - before[key]).any()]
+            assert moved == ["one.weight", "one.bias", "two.weight"], name
+            assert (float(learner.scale.detach()) != 1.0) == (number == 1)
+        assert not hasattr(learner.scale, "full_tensor")
+        sharded = hasattr(learner.modules["one"].weight, "full_tensor")
+        assert sharded == (strategy == "fsdp")
+
+
+def test_an_optimiser_without_a_group_is_left_alone():
+    learner = Two(both=["one", "two"])
+    (optimiser,) = learner.optimisers.values()
+    loss = torch.tensor(3.0)
+    assert synchronised(optimiser, loss) is loss
+    skip_step(optimiser)
+    with update_weights(learner):
+        optimiser.step()
+
+
+def test_a_step_that_is_skipped_needs_another_backward_pass(group):
+    learner = Two(both=["one", "two"])
+    (optimiser,) = learner.optimisers.values()
+    parallelise(learner, "ddp")
+    loss = learner.modules["two"](learner.modules["one"](torch.ones(2, 4))).sum()
+    synchronised(optimiser, loss).backward()
+    skip_step(optimiser)
+    with pytest.raises(RlinfError, match="gradient of one process only"):
+        optimiser.step()
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(8, 4)
+        self.head = nn.Linear(4, 8, bias=False)
+        self.head.weight = self.embedding.weight
+        self.layer, self.small = nn.Linear(4, 8), nn.Linear(4, 7)
+        self.other = nn.modules.linear.NonDynamicallyQuantizableLinear(4, 8)
+
+
+def test_large_layers_are_those_that_nobody_else_uses():
+    module = Tied()
+    assert _large_layers(module, 32) == [module.layer]
+    assert _large_layers(module, 28) == [module.layer, module.small]
+    assert _large_layers(module, 33) == []
+
+
+def test_a_value_is_sharded_as_its_reference_is(group):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    mesh = init_device_mesh("cpu", (1,))
+    reference = distribute_tensor(torch.zeros(4, 2), mesh, [Shard(0)])
+    value = torch.arange(8.0).view(4, 2)
+    sharded = match_sharding(value, reference)
+    assert sharded.placements == reference.placements
+    assert torch.equal(gather_full(sharded), value) and gather_full(value) is value
+    for other in (None, torch.zeros(4, 2), distribute_tensor(torch.zeros(2), mesh, [Shard(0)])):
+        copy = match_sharding(value, other)
+        assert torch.equal(copy, value) and copy is not value and not hasattr(copy, "placements")
+    assert torch.equal(match_sharding([1, 2], None), torch.tensor([1, 2]))
