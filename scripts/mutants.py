@@ -76,6 +76,7 @@ NODES = re.compile(
     r"ros_ws/src/(rlinf_\w+)/\1\b"
 )  # mutmut wants a package where it is imported from: src/<package>
 NODE_TESTS = (
+    "arm_requests",
     "device",
     "director",
     "first_motion_judged",
@@ -83,6 +84,7 @@ NODE_TESTS = (
     "page_requests",
     "human_operator",
     "timer_phase",
+    "timers",
     "phase_timers",
     "policy_tracker",
 )
@@ -161,7 +163,18 @@ ROOMS = {
     "page": Room(("rlinf_core/page",), ("tests/page",)),
     "launching": Room(
         ("rlinf_core/launch",),
-        ("tests/launch", "tests/cli/test_fleet_up.py", "tests/cli/test_launched.py"),
+        (
+            "tests/launch",
+            "tests/cli/test_fleet_up.py",
+            "tests/cli/test_launched.py",
+            "tests/data/test_demonstrations.py",
+            "tests/machine/test_shared_memory.py",
+            "tests/page/test_controls.py",
+            "tests/robots/operators/test_home.py",
+            "tests/robots/test_several_arms.py",
+            "tests/test_views.py",
+        ),
+        ("-m=not slow and not ros",),
     ),
     "nodes": Room(
         tuple(
@@ -169,7 +182,11 @@ ROOMS = {
             for package, names in NODE_MODULES.items()
             for name in names
         ),
-        (*(f"tests/ros/test_{name}.py" for name in NODE_TESTS),),
+        (
+            *(f"tests/ros/test_{name}.py" for name in NODE_TESTS),
+            "tests/interlock/test_wire.py",
+            "tests/specs/test_interface.py",
+        ),
         ("-m=not slow and not ros",),
     ),
 }

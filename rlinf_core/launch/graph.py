@@ -818,7 +818,7 @@ def collecting_processes(
         recipe,
         run_dir,
         episodes=recipe.collect.episodes - before.succeeded,
-        only=False,
+        no_training=False,
         ends=True,
         person=person,
         **({} if before.next_seed is None else {"first_seed": before.next_seed}),

@@ -1,18 +1,21 @@
 """The process graph as data: the launchers only start it."""
 
 import importlib.util
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 
 from rlinf_core.core.errors import REFUSED, RecipeError, RlinfError
+from rlinf_core.data.demonstrations import DemonstrationStats
 from rlinf_core.deploy.bridge.fleet import Fleet
 from rlinf_core.launch import supervisor as supervising
 from rlinf_core.launch.graph import (
@@ -20,8 +23,16 @@ from rlinf_core.launch.graph import (
     RESPAWN,
     SHUTDOWN,
     Process,
+    collecting,
+    collecting_processes,
+    commanded_robot,
+    composed,
+    director_process,
+    faster_than_a_hand,
+    managed,
     station_processes,
     trainer_process,
+    write_plan,
 )
 from rlinf_core.launch.restart import MAX_RESTARTS
 from rlinf_core.launch.supervisor import Supervisor, only_station
@@ -484,3 +495,256 @@ def test_the_topic_by_which_a_controller_of_the_robots_own_is_told_is_watched(tm
         == processes["controller"].parameters["topic"]
         != ""
     )
+
+
+def hosted(tmp_path, *overrides, change=lambda process: process):
+    """Processes by name, as a station's launcher starts them, and what one process hosts."""
+    recipe = load_recipe("demo", overrides)
+    processes = composed(recipe, list(map(change, station_processes(recipe, tmp_path))))
+    return [process.name for process in processes], {
+        node.name for process in processes for node in process.nodes
+    }
+
+
+LOCKSTEP_NODES = {"sim_bridge", "interlock", "environment", "policy", "operator", "recorder"}
+
+
+def test_nodes_of_a_simulated_station_share_one_process(tmp_path, monkeypatch):
+    monkeypatch.delenv("RMW_IMPLEMENTATION", raising=False)
+    assert hosted(tmp_path, "station.name=lab") == (["station", "uplink"], LOCKSTEP_NODES)
+    recipe = load_recipe("demo", ["station.name=lab"])
+    processes = station_processes(recipe, tmp_path)
+    station = composed(recipe, processes)[0]
+    assert station == Process(
+        "station",
+        "rlinf_station",
+        "station",
+        "rlinf_station.station_process",
+        "/lab",
+        nodes=tuple(process for process in processes if process.name != "uplink"),
+    )
+    remote = "station.policy={backend: remote, address: 'ws://a:1'}"
+    assert hosted(tmp_path, remote) == (
+        ["station", "policy", "uplink"],
+        LOCKSTEP_NODES - {"policy"},
+    ), "an answer that takes its time stops no node"
+
+    def at_a_terminal(process):
+        return replace(process, terminal=process.name == "operator")
+
+    assert hosted(tmp_path, change=at_a_terminal) == (
+        ["station", "operator", "uplink"],
+        LOCKSTEP_NODES - {"operator"},
+    )
+    one = [process for process in processes if process.name == "interlock"]
+    assert composed(recipe, one) == one, "one node needs no host"
+    two = [process for process in processes if process.name in ("interlock", "recorder")]
+    assert [process.name for process in composed(recipe, two)] == ["station"]
+
+
+@pytest.mark.parametrize(
+    "overrides, middleware, shared",
+    [
+        ([], "", True),
+        ([], "rmw_fastrtps_cpp", True),
+        ([], "rmw_zenoh_cpp", False),
+        (["station.processes=one"], "rmw_zenoh_cpp", True),
+        (["station.processes=several"], "", False),
+        (["station.lockstep=false"], "", False),
+        (["station.robot=franka_twin"], "", False),
+    ],
+)
+def test_whether_a_station_is_one_process(tmp_path, monkeypatch, overrides, middleware, shared):
+    monkeypatch.setenv("RMW_IMPLEMENTATION", middleware)
+    names, nodes = hosted(tmp_path, *overrides)
+    assert ("station" in names, bool(nodes)) == (shared, shared)
+
+
+@pytest.mark.parametrize("overrides", [["station.lockstep=false"], ["station.robot=franka_twin"]])
+def test_a_station_in_real_time_is_never_one_process(tmp_path, overrides):
+    with pytest.raises(RecipeError, match="station.processes: expected several or auto .*got one"):
+        hosted(tmp_path, "station.processes=one", *overrides)
+
+
+def test_a_lifecycle_manager_brings_up_first_who_measures_and_last_who_commands(tmp_path):
+    overrides = ["station.robot=franka_twin_devices", KEYBOARD, "station.web.port=8080"]
+    recipe = load_recipe("demo", overrides)
+    processes = station_processes(recipe, tmp_path)
+    manager, *nodes = managed(recipe, processes)
+    assert (manager.name, manager.module, manager.package) == (
+        "lifecycle_manager",
+        "rlinf_station.lifecycle_manager",
+        "rlinf_station",
+    )
+    assert manager.parameters == {
+        "node_names": [
+            *("driver", "camera/wrist/camera", "interlock", "recorder", "uplink", "policy"),
+            *("environment", "operator"),
+        ]
+    }
+    waiting = {process.name for process in nodes if process.parameters.get("autostart") is False}
+    assert waiting == {process.name for process in processes} - {"twin", "page"}
+    assert [
+        replace(process, parameters=process.parameters | {"autostart": False})
+        if process.name in waiting
+        else process
+        for process in processes
+    ] == nodes, "nothing else is changed"
+
+
+def test_a_lifecycle_manager_knows_the_nodes_in_one_process_and_a_composed_policy(tmp_path):
+    recipe = load_recipe("demo", [COMPOSED, "station.name=lab"])
+    manager, station, uplink = managed(
+        recipe, composed(recipe, station_processes(recipe, tmp_path))
+    )
+    assert manager.parameters["node_names"] == [
+        *("interlock", "recorder", "uplink", "policy", "environment", "operator")
+    ]
+    assert {node.name for node in station.nodes if node.parameters.get("autostart") is False} == {
+        *("interlock", "environment", "operator", "recorder")
+    }
+    assert uplink.parameters["autostart"] is False and "autostart" not in station.parameters
+
+
+def test_a_driver_of_another_package_is_not_managed_and_each_arm_is_named(tmp_path):
+    recipe = load_recipe("demo", ["station.robot=two_franka_sim", "station.task=reach_both"])
+    names = managed(recipe, station_processes(recipe, tmp_path))[0].parameters["node_names"]
+    assert names[:2] == ["left/interlock", "right/interlock"]
+    other = Process(
+        "driver", "mine", "driver", "rlinf_drivers.driver", "/station_a", {"module": "a"}
+    )
+    manager, same = managed(recipe, [other])
+    assert manager.parameters["node_names"] == [] and same == other
+
+
+def test_director_and_trainer_of_a_run(tmp_path):
+    director = director_process(load_recipe("demo", ["station.name=lab"]), tmp_path)
+    assert director == Process(
+        "director",
+        "rlinf_station",
+        "director",
+        "rlinf_station.director",
+        "/lab",
+        {"plan_file": f"{tmp_path}/plan.json", "run_dir": str(tmp_path)},
+        (("/clock", "/lab/clock"),),
+        ONCE,
+    )
+    trainer = trainer_process(tmp_path)
+    assert (trainer.name, trainer.stop_s, trainer.restart) == ("trainer", 30.0, RESPAWN)
+    recipe = str(tmp_path / "recipe.yaml")
+    assert trainer.parameters == {
+        "command": [
+            *(sys.executable, "-m", "rlinf_core.cli.trainer", recipe, "--out", str(tmp_path))
+        ]
+    }
+
+
+def test_a_plan_holds_the_phases_of_the_recipe_with_the_scenes_of_its_seed(tmp_path):
+    overrides = ["collect.episodes=9", "collect.first_seed=1", "evaluate.first_seed=5"]
+    recipe = load_recipe("demo", [*overrides, "online.first_seed=2", "seed=3"])
+    write_plan(recipe, tmp_path / "a/b", episodes=4, share=9)
+    plan = json.loads((tmp_path / "a/b/plan.json").read_text())
+    collect, online, evaluate = (plan.pop(phase) for phase in ("collect", "online", "evaluate"))
+    assert plan == {} and (collect["episodes"], collect["share"]) == (4, 9)
+    assert online["first_seed"] - collect["first_seed"] == 1 and collect["first_seed"] > 1
+    assert (collect["first_seed"], online["first_seed"]) == (recipe.scene(1), recipe.scene(2))
+    assert evaluate["first_seed"] == 5, "every seed is evaluated on the same scenes"
+    assert evaluate["control_hz"] == 10.0 and online["request_episodes"] == 10
+    write_plan(recipe, tmp_path / "a/b")
+    assert json.loads((tmp_path / "a/b/plan.json").read_text())["collect"]["episodes"] == 9
+
+
+HAND, PAGE = KEYBOARD, "station.web.port=8080"
+
+
+@pytest.mark.parametrize(
+    "overrides, terminal, with_page, here, operator",
+    [
+        ([HAND], True, False, True, True),
+        ([HAND], False, False, False, False),
+        ([HAND, PAGE], True, False, False, True),
+        ([HAND, PAGE], True, True, True, True),
+        ([], True, True, False, True),
+    ],
+)
+def test_who_reads_the_devices_while_demonstrations_are_collected(
+    tmp_path, overrides, terminal, with_page, here, operator
+):
+    recipe = load_recipe("demo", [*overrides, "station.processes=several"])
+    processes = collecting_processes(
+        recipe, tmp_path, DemonstrationStats(), terminal, with_page=with_page
+    )
+    by_name = {process.name: process for process in processes}
+    assert list(by_name)[-1] == "director" and len(by_name) == len(processes)
+    assert not by_name.keys() & {"policy", "uplink"}
+    assert ("operator" in by_name) == operator
+    assert [name for name, process in by_name.items() if process.terminal] == ["operator"] * here
+
+
+@pytest.mark.parametrize("overrides, person", [([], False), ([HAND], True)])
+def test_a_plan_to_collect_ends_with_the_last_demonstration_that_succeeds(
+    tmp_path, overrides, person
+):
+    """Also if the recipe itself is of recordings alone, which counts attempts."""
+    recipe = load_recipe("demo", [*overrides, "collect.episodes=9", "collect.no_training=true"])
+    before = DemonstrationStats(succeeded=4, next_seed=17)
+    collecting_processes(recipe, tmp_path, before, terminal=False)
+    collect = json.loads((tmp_path / "plan.json").read_text())["collect"]
+    assert collect == {
+        "episodes": 5,
+        "first_seed": 17,
+        "no_training": False,
+        "recordings": [],
+        "ends": True,
+        "person": person,
+    }
+    collecting_processes(recipe, tmp_path, DemonstrationStats(), terminal=False)
+    collect = json.loads((tmp_path / "plan.json").read_text())["collect"]
+    assert (collect["episodes"], collect["first_seed"]) == (9, 10000)
+
+
+@pytest.mark.parametrize(
+    "overrides, faster",
+    [
+        ([HAND], True),
+        ([], False),
+        ([HAND, "station.real_time_factor=1.0"], False),
+        ([HAND, "station.real_time_factor=0.5"], False),
+        ([HAND, "station.real_time_factor=1.5"], True),
+        ([HAND, "station.lockstep=false"], False),
+        ([HAND, "station.robot=franka_fr3"], False),
+    ],
+)
+def test_a_person_operates_no_simulator_that_is_faster_than_a_hand(tmp_path, overrides, faster):
+    assert faster_than_a_hand(load_recipe("demo", overrides)) is faster
+    recipe, takes = collecting("demo", overrides, tmp_path)
+    assert not faster_than_a_hand(recipe) and takes == DemonstrationStats()
+    assert recipe.station.lockstep is (not faster and "station.lockstep=false" not in overrides), (
+        "with a person it runs in real time"
+    )
+    assert collecting("demo", overrides, tmp_path, 3)[0].collect.episodes == 3
+
+
+@pytest.mark.parametrize(
+    "robot, task, arm, name",
+    [
+        ("franka_fr3", "peg_insertion", "", "station_a"),
+        ("ur5e", "ur5e_reach", "", "scaled_joint_trajectory_controller/joint_trajectory"),
+        ("two_franka_sim", "reach_both", "left", "station_a/left"),
+        ("franka_fr3_example", "reach", "", None),
+    ],
+)
+def test_a_latch_has_the_name_of_the_topic_that_moves_the_arm(robot, task, arm, name):
+    overrides = [f"station.robot={robot}", f"station.task={task}", KEYBOARD]
+    recipe, robot = load_recipe("demo", overrides), load_robot(robot)
+    named = name or robot.topics["target_pose"].strip("/")
+    assert commanded_robot(recipe, robot, arm) == named
+
+
+def test_a_script_takes_over_before_its_episode_is_over(tmp_path):
+    script = "station.operator={{kind: scripted, takes_over: {}}}"
+    graph(tmp_path, script.format(49))
+    with pytest.raises(
+        RecipeError, match="expected less than the 50 time steps .*peg.*, got 50"
+    ):
+        graph(tmp_path, script.format(50))

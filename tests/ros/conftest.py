@@ -166,8 +166,12 @@ def pytest_sessionfinish(session, exitstatus):
 
 def pytest_unconfigure(config):
     """All is said: what a test has left of ROS is taken down by Fast DDS as this process exits,
-    which may wait for itself for ever (eProsima/Fast-DDS#6502)."""
-    if STATUS in config.stash and not hasattr(config, "workerinput"):
+    which may wait for itself for ever (eProsima/Fast-DDS#6502). A process of mutmut has more to do.
+    """
+    stays = hasattr(config, "workerinput") or config.pluginmanager.hasplugin(
+        "scripts.quickest_first"
+    )
+    if STATUS in config.stash and not stays:
         end_soon(config.stash[STATUS], EXITS_S)
 
 
