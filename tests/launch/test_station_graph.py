@@ -744,7 +744,5 @@ def test_a_latch_has_the_name_of_the_topic_that_moves_the_arm(robot, task, arm, 
 def test_a_script_takes_over_before_its_episode_is_over(tmp_path):
     script = "station.operator={{kind: scripted, takes_over: {}}}"
     graph(tmp_path, script.format(49))
-    with pytest.raises(
-        RecipeError, match="expected less than the 50 time steps .*peg.*, got 50"
-    ):
+    with pytest.raises(RecipeError, match="expected less than the 50 time steps .*peg.*, got 50"):
         graph(tmp_path, script.format(50))
