@@ -202,6 +202,7 @@ def _hub() -> Iterator[Any]:
     from huggingface_hub import HfApi, constants
     from huggingface_hub.errors import (
         HfHubHTTPError,
+        HFValidationError,
         LocalEntryNotFoundError,
         LocalTokenNotFoundError,
     )
@@ -210,6 +211,8 @@ def _hub() -> Iterator[Any]:
     try:
         yield HfApi(endpoint=endpoint, library_name="rlinf")
     except Exception as error:
+        if isinstance(error, HFValidationError):  # such as a name with '--'
+            raise RlinfError(f"repository: {error}", code="RL-E110") from None
         answers = [cause for cause in _causes(error) if isinstance(cause, HfHubHTTPError)]
         if isinstance(error, LocalTokenNotFoundError):
             raise RlinfError(_access_error(endpoint)) from error
