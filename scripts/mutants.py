@@ -77,6 +77,8 @@ NODES = re.compile(
 )  # mutmut wants a package where it is imported from: src/<package>
 NODE_TESTS = (
     "arm_requests",
+    "arming",
+    "conversions",
     "device",
     "director",
     "first_motion_judged",
@@ -87,6 +89,7 @@ NODE_TESTS = (
     "timers",
     "phase_timers",
     "policy_tracker",
+    "station_state",
 )
 # Left out: nodes that are little more than their publishers, subscriptions and timers (camera,
 # environment, franka, recorder, uplink, ...), the drill and the doctor. Their tests start processes

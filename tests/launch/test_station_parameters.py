@@ -322,13 +322,13 @@ def test_all_that_the_nodes_of_a_real_arm_with_cameras_are_told(tmp_path):
         "station.policy={backend: remote, address: 'ws://a:1'}",
     )
     limits = str(robot.limits)
-    told = sections(processes)
-    mounts = told["recorder"].pop("mounts")
-    assert told.keys() == {
+    tables = sections(processes)
+    mounts = tables["recorder"].pop("mounts")
+    assert tables.keys() == {
         *("twin", "driver", "camera_wrist", "interlock", "environment", "policy", "operator"),
         *("recorder", "uplink", "page"),
     }
-    assert told["twin"] == {
+    assert tables["twin"] == {
         "module": "sim_bridges.twins.franka",
         "lockstep": False,
         "priority": 25,
@@ -339,9 +339,9 @@ def test_all_that_the_nodes_of_a_real_arm_with_cameras_are_told(tmp_path):
         "cameras": ["front"],  # the other one is a device
         "image_size": [32, 48],
     }
-    assert told["driver"] == {"module": "rlinf_drivers.franka"}
+    assert tables["driver"] == {"module": "rlinf_drivers.franka"}
     assert processes["driver"].parameters["settings"] == _settings(robot.driver_node)
-    assert told["camera_wrist"] == {
+    assert tables["camera_wrist"] == {
         "camera": "wrist",
         "settings": _settings(robot.devices["wrist"]),
     }
@@ -352,7 +352,7 @@ def test_all_that_the_nodes_of_a_real_arm_with_cameras_are_told(tmp_path):
         "/station_a/camera/wrist",
         "respawn",
     )
-    assert told["environment"] == {
+    assert tables["environment"] == {
         "task_file": PEG,
         "station": "station_a",
         "lockstep": False,
@@ -368,17 +368,17 @@ def test_all_that_the_nodes_of_a_real_arm_with_cameras_are_told(tmp_path):
         "orientations": TOOL_DOWN,
         **IMAGES,
     }
-    assert told["operator"] == {
+    assert tables["operator"] == {
         "task_file": PEG,
         "kind": "keyboard",
         "lockstep": False,
         "settings": _settings(make_settings("pedal", device="/dev/x")),
         "page": {"kind": "page"},
     }, "the page has the keyboard's part"
-    assert told["policy"]["remote"]["address"] == "ws://a:1"
-    assert told["page"]["token_file"] == str(token) and told["page"]["views"] == [""]
-    assert told["page"]["script"] is False and told["page"]["lockstep"] is False
-    assert (told["interlock"]["driver"], told["interlock"]["lockstep"]) == (True, False)
+    assert tables["policy"]["remote"]["address"] == "ws://a:1"
+    assert tables["page"]["token_file"] == str(token) and tables["page"]["views"] == [""]
+    assert tables["page"]["script"] is False and tables["page"]["lockstep"] is False
+    assert (tables["interlock"]["driver"], tables["interlock"]["lockstep"]) == (True, False)
     assert mounts["base"] == {
         "frame": "base_link",
         "position": [0.0, 0.0, 0.0],
@@ -391,7 +391,7 @@ def test_all_that_the_nodes_of_a_real_arm_with_cameras_are_told(tmp_path):
         "orientation": list(file.orientation),
     }
     assert mounts["front_optical_frame"]["frame"] == "base_link"
-    assert told["recorder"]["limits"] == [limits]
+    assert tables["recorder"]["limits"] == [limits]
 
 
 def test_all_that_the_nodes_of_an_arm_with_a_controller_of_its_own_are_told(tmp_path):
@@ -404,8 +404,8 @@ def test_all_that_the_nodes_of_an_arm_with_a_controller_of_its_own_are_told(tmp_
     )
     limits = str(load_robot("ur5e").limits)
     topic = "/scaled_joint_trajectory_controller/joint_trajectory"
-    told = sections(processes)
-    assert told["controller"] == {
+    tables = sections(processes)
+    assert tables["controller"] == {
         "limits_file": limits,
         "kind": "joint_trajectory",
         "topic": topic,
@@ -420,7 +420,7 @@ def test_all_that_the_nodes_of_an_arm_with_a_controller_of_its_own_are_told(tmp_
         "/station_a",
         "shutdown",
     )
-    assert told["interlock"] == {
+    assert tables["interlock"] == {
         "limits_file": limits,
         "estops": ["page"],
         "no_estop_reason": "",
@@ -431,12 +431,12 @@ def test_all_that_the_nodes_of_an_arm_with_a_controller_of_its_own_are_told(tmp_
         "driver": True,
         "follows": topic,
     }
-    assert told["driver"] == {"module": "rlinf_drivers.universal_robots"}
-    assert (told["recorder"]["urdf"], told["recorder"]["tool_frame"]) == ("", "tcp")
-    assert "mounts" not in told["recorder"], "its frames have the limits' root"
-    assert told["page"]["cameras"] == ["wrist"], "which the station need not observe"
-    assert told["page"]["needs_viewer"] is True and told["page"]["script"] is False
-    assert told["environment"]["axes"]["wrench"] == {"frame": "base", "tool": True}
+    assert tables["driver"] == {"module": "rlinf_drivers.universal_robots"}
+    assert (tables["recorder"]["urdf"], tables["recorder"]["tool_frame"]) == ("", "tcp")
+    assert "mounts" not in tables["recorder"], "its frames have the limits' root"
+    assert tables["page"]["cameras"] == ["wrist"], "which the station need not observe"
+    assert tables["page"]["needs_viewer"] is True and tables["page"]["script"] is False
+    assert tables["environment"]["axes"]["wrench"] == {"frame": "base", "tool": True}
     assert processes["recorder"].remappings == (
         ("/clock", "/station_a/clock"),
         ("/station_a/joint_states", "/joint_states"),
