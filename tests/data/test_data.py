@@ -15,10 +15,10 @@ import pytest
 from mcap.reader import make_reader
 
 from rlinf_core.cli.main import main
-from rlinf_core.core.errors import RlinfError
+from rlinf_core.core.errors import EpisodeError, RlinfError
 from rlinf_core.data import episodes
-from rlinf_core.data.folders import fractions_of, new_folder
-from rlinf_core.data.stats import Statistics, described_histogram, histogram
+from rlinf_core.data.folders import check_unused, fractions_of, merge, new_folder, split
+from rlinf_core.data.stats import Statistics, described, described_histogram, histogram, sampled
 from rlinf_core.episodes import read_episode
 from rlinf_core.episodes.spool import Spool
 from tests.messages import record
@@ -429,3 +429,223 @@ def test_none_of_it_needs_torch_or_ray(spool):
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path.cwd()
     ).stdout
     assert output.splitlines()[-1] == "[]"
+
+
+def test_a_new_folder_is_there_in_full_or_not_at_all(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    out = Path("new")
+    assert check_unused(out) == tmp_path / "new"
+    with new_folder(out) as folder:
+        assert folder == tmp_path / "new.partial" and not out.exists()
+        with pytest.raises(RlinfError, match="--out .*/new.partial: expected an unused path"):
+            check_unused(out)
+        (folder / "a").write_text("1")
+    assert contents(out) == {"a": b"1"} and not folder.exists()
+    with pytest.raises(RlinfError) as refused:
+        check_unused(out)
+    assert str(refused.value) == (
+        f"--out {tmp_path}/new: expected an unused path, got an existing one. Nothing is "
+        "overwritten. Choose another path, or remove it"
+    )
+    with pytest.raises(ZeroDivisionError), new_folder(Path("other")) as folder:
+        (folder / "a").write_text("1")
+        _ = 1 / 0
+    assert {path.name for path in tmp_path.iterdir()} == {"new"}
+
+
+def os_error(*names):
+    return OSError(errno.EIO, os.strerror(errno.EIO), *names)
+
+
+@pytest.mark.parametrize(
+    "error, source",
+    [
+        (lambda at: os_error(), ""),
+        (lambda at: os_error(f"{at}/new.partial/a"), ""),
+        (lambda at: os_error(os.fsencode(f"{at}/new.partial")), ""),
+        (lambda at: os_error(str(at)), ""),
+        (lambda at: os_error(7), ""),
+        (lambda at: os_error(f"{at}/source/a", None, f"{at}/new.partial/a"), ""),
+        (lambda at: os_error("source/a\x1b"), "source/a\\x1b"),
+        (lambda at: os_error(os.fsencode(f"{at}/new/a")), "{at}/new/a"),
+        (lambda at: os_error(f"{at}/new.partial/../a"), "{at}/new.partial/../a"),
+        (lambda at: os_error(Path(f"{at}/new.partially")), "{at}/new.partially"),
+    ],
+)
+def test_a_failure_is_that_of_the_source_or_of_the_new_folder(tmp_path, monkeypatch, error, source):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RlinfError) as refused, new_folder(tmp_path / "new"):
+        raise error(tmp_path)
+    source = source.format(at=tmp_path)
+    assert str(refused.value) == (
+        f"{source}: cannot be read: Input/output error. --out {tmp_path}/new was removed again. "
+        "Correct the named path, or leave it out"
+        if source
+        else f"--out {tmp_path}/new: cannot be written: Input/output error. Nothing was left "
+        "there. Free disk space, or choose another folder"
+    )
+
+
+def test_an_error_without_a_number_is_told_in_its_own_words(tmp_path):
+    with (
+        pytest.raises(RlinfError, match="new: cannot be written: no room. Nothing was left"),
+        new_folder(tmp_path / "new"),
+    ):
+        raise OSError("no room")
+
+
+def test_a_copy_that_is_not_its_source_is_refused(spool, tmp_path, monkeypatch):
+    copy = shutil.copy2
+
+    def spoiled(source, target):
+        copy(source, target)
+        if str(target).endswith(".mcap"):
+            flip(Path(target), 2000)
+
+    monkeypatch.setattr(shutil, "copy2", spoiled)
+    with pytest.raises(EpisodeError, match="a-1.mcap does not fit SHA256SUMS"):
+        merge([spool.root], tmp_path / "new")
+    assert not list(tmp_path.glob("new*"))
+
+
+def test_a_merge_says_how_many_and_a_split_how_many_of_each(spool, task, tmp_path):
+    record(spool, task.spec, "a-3", success=False, failure=True).close()
+    assert merge([spool.root], tmp_path / "merged") == 3
+    assert split([spool.root], tmp_path / "split") == {"failure": 1, "success": 1, "time_limit": 1}
+    assert contents(tmp_path / "split/failure/a-3") == contents(spool.root / "closed/a-3")
+    fractions = {"train": 0.7, "val": 0.3, "none": 0.0}
+    counts = split([spool.root], tmp_path / "drawn", fractions, seed=3)
+    assert counts == {"train": 2, "val": 1, "none": 0} and list(counts) == ["train", "val", "none"]
+    moved = tmp_path / "moved"  # the draw knows the episodes by their names alone
+    for name in ("a-1", "a-2", "a-3"):
+        shutil.copytree(spool.root / f"closed/{name}", moved / f"{'cab'[int(name[2]) - 1]}/{name}")
+    split([moved], tmp_path / "again", fractions, seed=3)
+    assert contents(tmp_path / "again") == contents(tmp_path / "drawn")
+    split([moved], tmp_path / "default", fractions)
+    split([moved], tmp_path / "zero", fractions, seed=0)
+    assert contents(tmp_path / "default") == contents(tmp_path / "zero")
+    with pytest.raises(RlinfError, match="expected an unused path"):
+        split([tmp_path / "no recordings"], tmp_path / "drawn")
+
+
+def test_episodes_are_drawn_at_random_and_each_once():
+    from rlinf_core.data.folders import _drawn
+
+    sources = [Path(str(number)) for number in range(10)]
+    drawn = _drawn(sources, {"a": 0.25, "b": 0.5, "c": 0.25}, 5)
+    assert sorted(drawn) == sources
+    names = [drawn[source] for source in sources]
+    assert [names.count(name) for name in "abc"] == [2, 6, 2], "bounds at 2.5 and 7.5"
+    assert names != sorted(names)
+    several = [_drawn(sources, {"a": 0.5, "b": 0.5}, seed) for seed in range(200)]
+    for source in sources:
+        assert 70 < sum(one[source] == "a" for one in several) < 130
+
+
+@pytest.mark.parametrize(
+    "texts, expected",
+    [
+        (["train=0.9", "val=0.1"], {"train": 0.9, "val": 0.1}),
+        (["all=1"], {"all": 1.0}),
+        (["a=0.1"] * 0 + [f"p{n}=0.1" for n in range(10)], {f"p{n}": 0.1 for n in range(10)}),
+        (["a=0.5", "b=0.5000000001"], {"a": 0.5, "b": 0.5000000001}),
+    ],
+)
+def test_fractions_are_read_by_name(texts, expected):
+    assert fractions_of(texts) == expected
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [[], ["a=x", "b=1"], ["a=0.5", "b=0.50001"], ["a=1", "b=0"], ["a=1", "b"], ["a/b=1"], ["=1"]],
+)
+def test_fractions_that_are_none_are_told_as_they_were_given(texts):
+    with pytest.raises(RlinfError) as refused:
+        fractions_of(texts)
+    assert str(refused.value) == (
+        "--fractions: expected names with fractions that sum to 1, such as train=0.9 val=0.1, got "
+        + " ".join(texts)
+    )
+
+
+def test_numbers_are_described_by_column():
+    values = np.array([[0, 10], [1, 20], [2, 30], [3, 40], [4, 100]], np.float32)
+    statistics = described(values)
+    assert {name: numbers.tolist() for name, numbers in statistics.items()} == {
+        "count": [5],
+        "mean": [2.0, 40.0],
+        "std": [pytest.approx(2**0.5), pytest.approx(1000**0.5)],
+        "min": [0.0, 10.0],
+        "max": [4.0, 100.0],
+        "q01": [pytest.approx(0.04), pytest.approx(10.4)],
+        "q10": [pytest.approx(0.4), pytest.approx(14.0)],
+        "q50": [2.0, 30.0],
+        "q90": [pytest.approx(3.6), pytest.approx(76.0)],
+        "q99": [pytest.approx(3.96), pytest.approx(97.6)],
+    }
+    assert statistics["mean"].dtype == np.float64
+
+
+def test_pixels_are_described_by_channel():
+    counts = np.zeros((2, 256), int)
+    counts[0, [0, 51, 255]] = 2, 6, 2
+    counts[1, 102] = 7
+    statistics = described_histogram(counts)
+    assert {name: numbers.tolist() for name, numbers in statistics.items()} == {
+        "mean": pytest.approx([0.32, 0.4]),
+        "std": pytest.approx([0.3487, 0.0], abs=1e-4),
+        "min": [0.0, pytest.approx(0.4)],
+        "max": [1.0, pytest.approx(0.4)],
+        "q01": [0.0, pytest.approx(0.4)],
+        "q10": [0.0, pytest.approx(0.4)],
+        "q50": [pytest.approx(0.2), pytest.approx(0.4)],
+        "q90": [1.0, pytest.approx(0.4)],
+        "q99": [1.0, pytest.approx(0.4)],
+    }
+
+
+def test_a_hundred_pictures_of_an_episode_count_or_a_few_more_and_each_fourth_pixel(random):
+    for count, kept in ((1, 1), (99, 99), (100, 100), (199, 199), (200, 100), (250, 125)):
+        assert len(sampled(np.zeros((count, 1)))) == kept
+    assert sampled(np.arange(300))[:3].tolist() == [0, 3, 6]
+    images = random.integers(0, 256, (2, 9, 6, 3), dtype=np.uint8)
+    counts = histogram(images)
+    assert counts.shape == (3, 256) and counts.sum() == 2 * 3 * 2 * 3
+    for channel in range(3):
+        pixels = [images[n, y, x, channel] for n in (0, 1) for y in (0, 4, 8) for x in (0, 4)]
+        assert np.repeat(np.arange(256), counts[channel]).tolist() == sorted(pixels)
+
+
+def test_all_episodes_are_described_together(task, tmp_path):
+    spool = Spool(tmp_path / "spool", min_free_mb=0)
+    spec = task.with_images({"front": (8, 8), "above": (4, 4)}).spec
+    statistics = Statistics()
+    for name, how in (
+        ("a-1", {"steps": 5}),
+        ("a-2", {"steps": 3, "success": False, "start": 10.0}),
+    ):
+        statistics.add(read_episode(record(spool, spec, name, **how).close()))
+    low, high = (0.0945, 0.9055)
+    assert statistics.summary() == {
+        "episodes": 2,
+        "steps": 8,
+        "seconds": pytest.approx(0.8),
+        "success": 0.5,
+        "low": pytest.approx(low, abs=1e-4),
+        "high": pytest.approx(high, abs=1e-4),
+    }
+    keys = statistics.keys()
+    names = [item.name for item in spec.vectors]
+    assert list(keys) == [
+        *names,
+        *("action requested", "action executed", "return", "steps", "above", "front"),
+    ]
+    force = [*range(6), *range(10, 14)]
+    assert keys["force"]["mean"].tolist() == [np.mean(force)] * 3
+    assert keys["force"]["count"].tolist() == [10] and keys["steps"]["mean"].tolist() == [4.0]
+    assert keys["return"]["mean"].tolist() == [0.5] and keys["return"]["count"].tolist() == [2]
+    assert keys["action requested"]["mean"][0] == pytest.approx(0.02)
+    assert keys["action executed"]["mean"][0] == pytest.approx(0.01)
+    greys = np.array([*range(6), *range(4)]) / 255
+    assert keys["front"]["mean"] == pytest.approx([greys.mean()] * 3)
+    assert keys["above"]["max"] == pytest.approx([5 / 255] * 3) and "count" not in keys["above"]
