@@ -232,6 +232,8 @@ def _records(file: Path, kind: type[T], lost: list[str]) -> Iterator[T]:
                     )
             elif opcode == Opcode.FOOTER:
                 return
+        if head:
+            lost.append(f"the rest from byte {stream.tell() - len(head)}: truncated")
 
 
 def _summary(file: Path) -> tuple[dict[int, Schema], dict[int, Channel]]:
