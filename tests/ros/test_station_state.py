@@ -39,7 +39,7 @@ ARM = (
 
 @pytest.fixture(autouse=True)
 def default_domain(monkeypatch):
-    monkeypatch.setenv("ROS_DOMAIN_ID", "0")
+    monkeypatch.setattr(station_state, "shell_domain", lambda: 0)
     command.cache_clear()
     yield
     command.cache_clear()
@@ -121,9 +121,9 @@ def test_a_station_is_directed_by_the_director_of_its_own_namespace():
 )
 def test_of_a_silent_station_it_says_who_was_found(monkeypatch, others, remark):
     monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
-    monkeypatch.setenv("ROS_DOMAIN_ID", "4")
+    monkeypatch.setenv("ROS_DOMAIN_ID", "200")
     assert silence_message(Node(*others), "environment", 7.6) == (
-        "expected station 'station_a' in ROS_DOMAIN_ID 4 on this machine, received no environment "
+        "expected station 'station_a' in ROS_DOMAIN_ID 200 on this machine, received no environment "
         f"for 8 s; {remark}. Start it (rlinf up <recipe>), or give the recipe and overrides of "
         "the running one: <recipe> --set station.name=... station.domain_id=..."
     )
@@ -144,8 +144,8 @@ def test_of_a_silent_station_it_says_who_was_found(monkeypatch, others, remark):
     ],
 )
 def test_of_a_silent_station_it_says_where_it_looked(monkeypatch, reach, trouble, where, more):
-    monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", reach)
-    monkeypatch.setenv("ROS_DOMAIN_ID", "")
+    shell = {"ROS_AUTOMATIC_DISCOVERY_RANGE": reach}
+    monkeypatch.setattr(station_state, "os", SimpleNamespace(environ=shell))
     groups = []
     monkeypatch.setattr(
         station_state, "network_trouble", lambda address: groups.append(address) or trouble
@@ -259,21 +259,21 @@ def test_what_a_person_must_do_before_the_arm_moves(safety, words):
 
 
 @pytest.mark.parametrize(
-    "domain, arguments, words",
+    "shell, arguments, words",
     [
-        ("0", ("arm", "station_a"), "rlinf arm"),
-        ("3", ("arm", "station_a"), "rlinf arm --set station.domain_id=3"),
-        ("0", ("arm", "lab"), "rlinf arm --set station.name=lab"),
-        ("3", ("disarm", "lab"), "rlinf disarm --set station.name=lab station.domain_id=3"),
+        (0, ("arm", "station_a"), "rlinf arm"),
+        (206, ("arm", "station_a"), "rlinf arm --set station.domain_id=206"),
+        (0, ("arm", "lab"), "rlinf arm --set station.name=lab"),
+        (206, ("disarm", "lab"), "rlinf disarm --set station.name=lab station.domain_id=206"),
         (
-            "0",
+            0,
             ("fault reset", "lab", "robot: a b"),
             "rlinf fault reset --cause 'robot: a b' --set station.name=lab",
         ),
     ],
 )
-def test_a_command_is_one_for_this_station(monkeypatch, domain, arguments, words):
-    monkeypatch.setenv("ROS_DOMAIN_ID", domain)
+def test_a_command_is_one_for_this_station(monkeypatch, shell, arguments, words):
+    monkeypatch.setattr(station_state, "shell_domain", lambda: shell)
     assert command(*arguments) == words
 
 
