@@ -8,6 +8,7 @@ says nothing. The thresholds are wide on purpose: a check that speaks is worth a
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -121,7 +122,7 @@ class Evidence:
     metrics: dict[str, float] = field(default_factory=dict)
     demonstrations: Episodes = field(default_factory=Episodes)
     online: Episodes = field(default_factory=Episodes)
-    statuses: dict[str, int] = field(default_factory=dict)
+    statuses: Counter[str] = field(default_factory=Counter)
     updates: int = 0
     steps: int = 0
     no_episode: bool = False
@@ -164,7 +165,7 @@ def read_evidence(run_dir: Path) -> Evidence:
     evidence.demonstrations = Episodes.of_replay(data.get("demonstrations", {}))
     evidence.online = Episodes.of_replay(data.get("online", {}))
     evidence.no_episode = "arrays" in data.get("online", {}) and not len(evidence.online)
-    evidence.statuses = {name: int(count) for name, count in data.get("statuses", {}).items()}
+    evidence.statuses = Counter(data.get("statuses", {}))
     evidence.statuses["refused"] = sum(
         status.startswith("refused") for _, status in intake.get("ids", [])
     )
@@ -336,8 +337,8 @@ def _demonstrations_elsewhere(run: Evidence) -> Finding | None:
 
 
 def _demonstrations_fail(run: Evidence) -> Finding | None:
-    failed = run.statuses.get("failed demonstration", 0)
-    shown = run.statuses.get("demonstration", 0)
+    failed = run.statuses["failed demonstration"]
+    shown = run.statuses["demonstration"]
     if failed < 3 or failed <= 2 * shown:
         return None
     return Finding(
@@ -400,7 +401,7 @@ def _learner_behind(run: Evidence) -> Finding | None:
 
 
 def _episodes_stale(run: Evidence) -> Finding | None:
-    stale, all_of_them = run.statuses.get("stale", 0), sum(run.statuses.values())
+    stale, all_of_them = run.statuses["stale"], sum(run.statuses.values())
     if stale < max(5, 0.2 * all_of_them):
         return None
     return Finding(
@@ -412,7 +413,7 @@ def _episodes_stale(run: Evidence) -> Finding | None:
 
 
 def _episodes_refused(run: Evidence) -> Finding | None:
-    refused, all_of_them = run.statuses.get("refused", 0), sum(run.statuses.values())
+    refused, all_of_them = run.statuses["refused"], sum(run.statuses.values())
     if refused < max(3, 0.1 * all_of_them):
         return None
     return Finding(
@@ -468,7 +469,7 @@ def _nothing_learned_yet(run: Evidence) -> Finding | None:
 
 def _no_finished_episode(run: Evidence) -> Finding | None:
     played = run.steps - int(run.demonstrations.lengths.sum())
-    if not run.no_episode or played < PLAYED_STEPS or run.statuses.get("stale", 0):
+    if not run.no_episode or played < PLAYED_STEPS or run.statuses["stale"]:
         return None
     return Finding(
         "no_finished_episode",

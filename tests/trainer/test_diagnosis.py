@@ -4,6 +4,7 @@ speaks from its threshold on, with the figures, and not before.
 
 import json
 import os
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -314,10 +315,11 @@ def replay_of(*episodes):
 RLPD = load_recipe("sim_rlpd", ["algorithm.discount=0.9", "simulation.updates_per_step=2"])
 
 
-def evidence_of(online=(), demonstrations=(), success=0.2, recipe=RLPD, **figures):
+def evidence_of(online=(), demonstrations=(), success=0.2, recipe=RLPD, statuses=None, **figures):
     return Evidence(
         recipe,
         [{"success": success}],
+        statuses=Counter(statuses),
         demonstrations=replay_of(*demonstrations),
         online=replay_of(*online),
         **{"updates": 1} | figures,
