@@ -54,7 +54,7 @@ class Station:
         self.now, self.arms, self.latest = 0.0, [*arms] or [""], {}
         self.interlocks = {name: Interlock(self) for name in self.arms}
         self.teleports, self.state, self.directed = teleports, SafetyState.DISARMED, False
-        self.published, self.asked, self.awaited = [], [], []
+        self.published, self.queries, self.awaited = [], [], []
         self.node = MagicMock()
         self.node.create_client = self._client
         self.node.get_node_names_and_namespaces = lambda: (
@@ -101,7 +101,7 @@ class Station:
         return future.result()
 
     def parameter(self, node, name):
-        self.asked.append((node, name))
+        self.queries.append((node, name))
         return self.teleports
 
     def changed(self, state):
@@ -211,7 +211,7 @@ def test_arming_says_the_state_that_follows(monkeypatch, capsys, in_script):
     arm(station)
     assert station.values() == {"left": [True], "right": [True]} and not station.published
     assert capsys.readouterr().out == "arming: the interlock is ARMED\n"
-    assert station.asked == [(f"{name}/interlock", "teleports") for name in ("left", "right")]
+    assert station.queries == [(f"{name}/interlock", "teleports") for name in ("left", "right")]
 
 
 def test_a_run_that_moves_the_arm_at_once_is_announced(monkeypatch, capsys, at_terminal):
@@ -231,7 +231,7 @@ def test_a_real_arm_is_armed_by_a_person_at_a_terminal(monkeypatch, in_script):
 def test_at_a_terminal_a_real_arm_is_armed(monkeypatch, at_terminal):
     station = Station(monkeypatch, teleports=False)
     arm(station)
-    assert station.values() == {"": [True]} and not station.asked
+    assert station.values() == {"": [True]} and not station.queries
 
 
 @pytest.mark.parametrize("refusing", ["left", "middle", "right"])

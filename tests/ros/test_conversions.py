@@ -40,7 +40,7 @@ def test_stamps_are_nanoseconds():
 
 
 @pytest.mark.parametrize(
-    "low, high, found",
+    "low, high, is_between",
     [
         (0, 9, False),
         (0, 10, True),
@@ -50,8 +50,8 @@ def test_stamps_are_nanoseconds():
         (31, 99, False),
     ],
 )
-def test_a_time_lies_between_two_others(low, high, found):
-    assert any_between([10, 20, 30], low, high) is found
+def test_a_time_lies_between_two_others(low, high, is_between):
+    assert any_between([10, 20, 30], low, high) is is_between
 
 
 @pytest.mark.parametrize(
