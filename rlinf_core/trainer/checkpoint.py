@@ -144,8 +144,8 @@ def load_newest(
             damaged[folder] = str(error)
             continue
         if damaged:
-            print("\n".join(damaged.values()), flush=True)
-            print(f"checkpoint {folder}: the run continues from this intact checkpoint", flush=True)
+            goes_on = f"checkpoint {folder}: the run continues from this intact checkpoint"
+            print(*damaged.values(), goes_on, sep="\n", flush=True)
         break
     if damaged and state is None:
         raise RlinfError(
