@@ -19,13 +19,13 @@ from rlinf_core.cli.collect import (
 )
 from rlinf_core.cli.main import main
 from rlinf_core.core.errors import EpisodeError
-from rlinf_core.data.demonstrations import DemonstrationStats, takes_of
+from rlinf_core.data.demonstrations import DemonstrationStats, event_of, takes_of
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.launch.fleet import Member
 from rlinf_core.launch.graph import collecting, collecting_processes
-from rlinf_core.recipes import load_recipe, resolved
+from rlinf_core.recipes import load_recipe, resolved, station_task
 from rlinf_core.trainer.sources.recordings import recorded
-from tests.messages import record
+from tests.messages import raw_messages, record, write_raw
 
 BY_HAND = [
     "station.operator={kind: gamepad}",
@@ -250,3 +250,85 @@ def test_the_last_words_of_a_log_keep_their_quotation_marks(tmp_path):
         """[WARN] [1.0] [station_a.operator]: FAULT 'estop:page': "{cause: 'x'}" \x1b\n"""
     )
     assert log_tail(log) == """FAULT 'estop:page': "{cause: 'x'}" \\x1b"""
+
+
+NOTHING = "Nothing was changed. Choose another --out, or start with the earlier settings"
+
+
+def test_takes_are_counted_with_their_size_and_the_next_seed(run, task):
+    folders = [
+        path for part in ("closed", "sent") for path in sorted((run / "spool" / part).glob("*"))
+    ]
+    size = sum(file.stat().st_size for folder in folders for file in folder.iterdir())
+    assert takes_of(run, load_recipe("demo")) == DemonstrationStats(2, 1, size, 14)
+    assert takes_of(run, load_recipe("demo"), {"a-3"}).next_seed == 13
+    assert len(DemonstrationStats(2, 1)) == 3
+    only = takes_of(run, load_recipe("demo"), {"a-1", "a-2", "a-3"})
+    assert (only.succeeded, only.failed, only.next_seed) == (0, 0, None) and only.size > 0
+    for folder in folders:  # none of them was closed
+        (folder / "SHA256SUMS").unlink()
+    assert takes_of(run, load_recipe("demo")) == DemonstrationStats()
+
+
+def test_takes_of_other_specs_are_refused_in_full(run):
+    recipe = load_recipe("demo_vision")
+    expected, actual = (station_task(load_recipe(name)).spec for name in ("demo_vision", "demo"))
+    begin = f"--out {run}: expected demonstrations with "
+    middle = f"the specs {expected.hash} of recipe 'demo_vision', got {actual.hash} in a-2"
+
+    def refusal():
+        with pytest.raises(EpisodeError) as refused:
+            takes_of(run, recipe)
+        return str(refused.value)
+
+    assert refusal() == (
+        f"{begin}station.task '{recipe.station.task}', got some with 'peg_insertion'. {NOTHING}"
+    )
+    (run / "recipe.yaml").write_text(
+        resolved(load_recipe("demo", [f"station.task={recipe.station.task}"]))
+    )
+    difference = actual.difference(expected)
+    assert refusal().startswith(f"{begin}{middle} (") and refusal().endswith(f"). {NOTHING}")
+    for broken in ("kind: none", "station: {robot: none}\n"):
+        (run / "recipe.yaml").write_text(broken)  # of another version
+        assert refusal() == f"{begin}{middle}. {NOTHING}"
+    (run / "recipe.yaml").unlink()
+    assert refusal() == f"{begin}{middle}. {NOTHING}" and difference
+
+
+def test_takes_of_another_robot_are_refused_in_full(run):
+    recipe = load_recipe("demo", ["station.robot=panda_gym_hil"])
+    with pytest.raises(EpisodeError) as refused:
+        takes_of(run, recipe)
+    assert str(refused.value) == (
+        f"--out {run}: expected demonstrations with station.robot 'panda_gym_hil', got some with "
+        f"'franka_sim'. {NOTHING}"
+    )
+    (run / "recipe.yaml").write_text(resolved(recipe))
+    with pytest.raises(EpisodeError, match="station.robot 'franka_sim', got some with 'panda_gym"):
+        takes_of(run, load_recipe("demo"))
+
+
+def test_the_last_end_of_an_episode_counts(tmp_path, task):
+    spool = Spool(tmp_path, min_free_mb=0)
+    event = event_of(record(spool, task.spec, "a-1", steps=4, success=False).close())
+    assert (event.kind, event.steps, event.success, event.seed) == (1, 4, False, 3)
+    messages = raw_messages(task.spec, "a-2", steps=4)
+    more = raw_messages(task.spec, "a-2", steps=9, success=False)
+    topic, kind, _, raw = messages[0]  # begun again
+    folder = write_raw(spool, "a-2", [*messages, *more, (topic, kind, 10**10, raw)]).close()
+    assert event_of(folder).steps == 9, "the last end, and no beginning after it"
+    folder = record(spool, task.spec, "a-3", leave=("ended",)).close()
+    with pytest.raises(EpisodeError) as refused:
+        event_of(folder)
+    assert str(refused.value) == (
+        f"{folder}: expected an intact demonstration, got one without an end. Move it elsewhere to "
+        "continue"
+    )
+    (folder / "a-3.mcap").write_bytes(b"x")
+    with pytest.raises(EpisodeError) as refused:
+        event_of(folder)
+    begin = f"{folder}: expected an intact demonstration, got: "
+    end = ". `rlinf data check` lists all damaged ones. Move it elsewhere to continue"
+    assert str(refused.value).startswith(begin) and str(refused.value).endswith(end)
+    assert ": " in str(refused.value).removeprefix(begin)
