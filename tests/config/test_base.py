@@ -70,6 +70,9 @@ class Cell(Settings):
     spare: Annotated[
         Any | None, Discriminated("kind", model_of, lambda: list(MODELS), optional=True)
     ] = None
+    more: dict[
+        str, Annotated[Any, Discriminated("kind", model_of, lambda: list(MODELS), "gripper")]
+    ] = {}
 
 
 def error_of(text):
@@ -149,6 +152,12 @@ def test_the_key_selects_the_model(text, part, spare):
     assert checking.checked(Cell, parse(text, "cell.yaml")) == Cell(part=part, spare=spare)
 
 
+def test_parts_by_name_are_selected_each_by_its_own_key():
+    text = "more: {a: {name: x}, b: {kind: arm, speed: 2}}"
+    cell = checking.checked(Cell, parse(text, "cell.yaml"))
+    assert cell.more == {"a": Gripper(name="x"), "b": Arm(speed=2.0)}
+
+
 def test_json_selects_the_model_too_and_an_instance_stays():
     document = {"part": {"speed": 3, "joints": [5]}, "spare": {"kind": "gripper", "name": "b"}}
     cell = Cell.from_document(document)
@@ -167,6 +176,21 @@ def test_json_selects_the_model_too_and_an_instance_stays():
         ("part:", "'part': expected a mapping, got nothing"),
         ("part: {spede: 1}", "unknown key 'part.spede' (did you mean 'speed'?); known here: "),
         ("part: {spede: 1}", "known here: joints, kind, speed"),
+        (
+            "more: {a: {name: x, nam: 1}}",
+            "unknown key 'more.a.nam' (did you mean 'name'?); known here: fingers, kind, name, oth",
+        ),
+        ("more: {a: {kind: arm, nam: 1}}", "'more.a.nam'; known here: joints, kind, speed"),
+        ("more: {a: {kind: leg}}", "'more.a.kind': expected one of arm, gripper, got 'leg'"),
+        ("more: {a: {}}", "'more.a.name' is missing"),
+        (
+            "part: {kind: gripper, name: x, others: [{}, {widht: 1}]}",
+            "'part.others[1].widht' (did you mean 'width'?); known here: force, width",
+        ),
+        (
+            "spare: {kind: gripper, name: x, fingers: {widht: 1}}",
+            "'spare.fingers.widht' (did you mean 'width'?); known here: force, width",
+        ),
     ],
 )
 def test_an_unknown_selection_names_its_key_and_the_choices(text, message):

@@ -139,6 +139,16 @@ def test_an_alias_has_the_places_of_its_own_key(tmp_path):
     assert document.place(("c", "b")) == "r.yaml, line 2"
 
 
+def test_a_whole_number_has_at_most_the_size_of_the_largest_float():
+    for number in (2**1024 - 1, -(2**1024) + 1):
+        assert parse(f"a: {number}", "r").data == {"a": number}
+    for number in (2**1024, -(2**1024)):
+        with pytest.raises(
+            RecipeError, match=f"^r, line 1: expected a plain .* int '{number}"[:60]
+        ):
+            parse(f"a: {number}", "r")
+
+
 def test_a_file_is_read_with_its_kind_in_the_error(tmp_path):
     path = tmp_path / "task.yaml"
     path.write_text("a: 1\n")

@@ -393,6 +393,8 @@ def test_parts_that_do_not_go_together_are_refused_with_both(name, overrides, me
         ("sim_ppo", [WORLD]),
         ("sim_sac", [WORLD, "simulation.shaping=0.5"]),
         ("demo", ["world.share=0.5"]),
+        ("sim_ppo", ["policy={kind: openvla, token_log_probs: true}"]),
+        ("demo", ["algorithm={name: async_ppo}", "policy={kind: openvla}"]),
         ("text_arithmetic", []),
         ("text_arithmetic", ["text.max_new_tokens=39"]),
         ("text_arithmetic", ["text.max_staleness=2"]),
@@ -404,6 +406,21 @@ def test_parts_that_do_not_go_together_are_refused_with_both(name, overrides, me
 )
 def test_parts_that_go_together_pass(name, overrides):
     check_source(load_recipe(name, overrides))
+
+
+def test_conversations_are_rollouts(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from rlinf_core.algorithms.sac import Config as Base\n\n\n"
+        "class Config(Base):\n    policies = ('language',)\n"
+    )
+    recipe = load_recipe("text_arithmetic", [f"algorithm={{name: {path}}}"])
+    with pytest.raises(
+        RecipeError,
+        match="^algorithm.name: expected one that learns from rollouts with env 'text:arithmetic'",
+    ) as error:
+        check_source(recipe)
+    assert str(error.value).endswith(f"got {recipe.algorithm.name}")
 
 
 ENGINE = ["policy={kind: qwen_vl, engine: vllm}"]

@@ -56,6 +56,24 @@ def test_a_recipes_options_are_those_of_the_robots_simulator():
         station_robot(load_recipe("demo", ["station.options={pose_nois: 0.1}"]))
 
 
+def test_an_option_that_has_a_new_name_is_refused_with_it():
+    marks = "station.robot=sim_bridges/simulators/franka_marks/franka_marks_sim"
+    recipe = load_recipe("demo", [marks, "station.options={apart_m: [0.1, 0.2]}"])
+    with pytest.raises(
+        RecipeError, match="^station.options: 'apart_m' has a new name. Write separation_m instead$"
+    ):
+        station_robot(recipe)
+    recipe = load_recipe("demo", [marks, "station.options={separation_m: [0.1, 0.2]}"])
+    assert station_robot(recipe).options["separation_m"] == (0.1, 0.2)
+
+
+def test_a_real_arm_has_time_steps_of_any_length(tmp_path):
+    task = yaml.safe_load(Path("configs/tasks/ur5e_reach.yaml").read_text()) | {"control_hz": 33.0}
+    path = tmp_path / "task.yaml"
+    path.write_text(yaml.safe_dump(task))
+    check_recipe(load_recipe("ur5e_twin", [f"station.task={path}", "station.lockstep=true"]))
+
+
 def test_an_environment_has_no_robot():
     recipe = load_recipe("sim_sac", ["env=gym:Pendulum-v1"])
     with pytest.raises(RecipeError, match="^env: 'gym:Pendulum-v1' is not a station and has no r"):

@@ -1,5 +1,7 @@
 """Rewards by where things are: each bound is met from both sides."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
@@ -172,6 +174,21 @@ def test_rewards_are_found_by_their_kind():
     assert make_success(settings) == Push(radius=0.1, flat=True)
     assert isinstance(Push(), Shaped) and not isinstance(Stack(), Shaped)
     assert not isinstance(Push(), Stateful) and not isinstance(Push(), CanAbstain)
+
+
+def test_a_reward_that_is_installed_is_one_of_the_names(tmp_path, monkeypatch):
+    (tmp_path / "mine-1.0.dist-info").mkdir()
+    (tmp_path / "mine-1.0.dist-info/METADATA").write_text("Name: mine\nVersion: 1.0\n")
+    (tmp_path / "mine-1.0.dist-info/entry_points.txt").write_text(
+        "[rlinf.rewards]\nweighed = collections:Counter\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert "weighed" in rewards() and reward("weighed") is Counter
+
+
+def test_the_corners_of_a_box_have_the_same_number_of_axes():
+    with pytest.raises(ValueError, match="shorter|longer"):
+        Outside(low=(0.0, 0.0), high=(1.0, 1.0, 1.0))
 
 
 ARMS = ("left", "right")
