@@ -31,7 +31,7 @@ class Axle(Settings):
 
     @field_validator("kind")
     @classmethod
-    def _is_known(cls, kind: str) -> str:
+    def _is_a_or_b(cls, kind: str) -> str:
         if kind not in "ab":
             raise ValueError("expected a or b")
         return kind

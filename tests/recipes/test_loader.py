@@ -221,8 +221,12 @@ def test_scenes_of_runs_and_evaluations_do_not_meet():
     assert recipe.but(seed=2**31 - 1).scene(0) < 2_000_000 + 2**31
 
 
-@pytest.mark.parametrize("path, kept", [("a/b", "a/b"), ("./a", "{cwd}/a"), ("../a", "{above}/a")])
-def test_an_overrides_path_is_relative_to_the_working_folder(tmp_path, monkeypatch, path, kept):
+@pytest.mark.parametrize(
+    "path, resolved_path", [("a/b", "a/b"), ("./a", "{cwd}/a"), ("../a", "{above}/a")]
+)
+def test_an_overrides_path_is_relative_to_the_working_folder(
+    tmp_path, monkeypatch, path, resolved_path
+):
     monkeypatch.chdir(tmp_path)
     recipe = load_recipe("demo", [f"station.robot={path}"])
-    assert recipe.station.robot == kept.format(cwd=Path.cwd(), above=Path.cwd().parent)
+    assert recipe.station.robot == resolved_path.format(cwd=Path.cwd(), above=Path.cwd().parent)

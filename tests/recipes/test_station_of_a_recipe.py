@@ -354,14 +354,14 @@ def test_the_files_of_the_token(tmp_path, monkeypatch):
         bridge = load_recipe("demo", list(overrides)).bridge
         return token_of(bridge, Path("run")), tokens_of(bridge, Path("run"))
 
-    own = tmp_path / "run" / TOKEN_FILE
-    assert of() == (own, [tmp_path / ".ros/rlinf/bridge_50551.token", own])
-    assert of("bridge.port=7")[1] == [tmp_path / ".ros/rlinf/bridge_7.token", own]
+    token = tmp_path / "run" / TOKEN_FILE
+    assert of() == (token, [tmp_path / ".ros/rlinf/bridge_50551.token", token])
+    assert of("bridge.port=7")[1] == [tmp_path / ".ros/rlinf/bridge_7.token", token]
     assert of("bridge.token_file=t") == (tmp_path / "t", [tmp_path / "t"])
     assert of("bridge.token_file='~/u'") == (tmp_path / "u", [tmp_path / "u"])
     assert of("bridge.host=10.0.0.7") == (None, [])
     assert of("bridge.fleet=f") == (None, of()[1])
-    assert of("bridge.credentials=c") == (own, [])
+    assert of("bridge.credentials=c") == (token, [])
     with pytest.raises(RecipeError, match="^bridge.token_file: expected a path in which"):
         of("bridge.token_file='~nobody_x/t'")
 
@@ -369,4 +369,4 @@ def test_the_files_of_the_token(tmp_path, monkeypatch):
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.setattr(Path, "home", homeless)
-    assert of() == (own, [own]), "of a user without a home"
+    assert of() == (token, [token]), "of a user without a home"

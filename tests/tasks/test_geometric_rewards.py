@@ -229,5 +229,5 @@ def test_a_term_is_left_alone_where_there_is_one_arm_or_it_names_its_own():
     reach, external = Reach(), External()
     assert per_arm(reach, (), all) is reach
     assert per_arm(external, ARMS, any) is external, "its signal is no arm's"
-    own = Outside(low=(0, 0, 0), high=(1, 1, 1), what="left/current_pose")
-    assert per_arm(own, ARMS, any) is own
+    named = Outside(low=(0, 0, 0), high=(1, 1, 1), what="left/current_pose")
+    assert per_arm(named, ARMS, any) is named

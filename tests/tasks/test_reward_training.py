@@ -45,7 +45,7 @@ def test_a_success_is_its_last_frame_and_those_that_may_show_it_too_are_left_out
 
 
 @pytest.mark.parametrize(
-    "steps, hz, late_s, kept",
+    "steps, hz, late_s, expected",
     [
         (8, 10, 0.3, [0, 1, 2, 3, 7]),
         (8, 10, 0.35, [0, 1, 2, 3, 7]),
@@ -56,9 +56,11 @@ def test_a_success_is_its_last_frame_and_those_that_may_show_it_too_are_left_out
         (3, 10, 0.3, [2]),
     ],
 )
-def test_what_is_left_out_before_a_success_is_a_time_and_three_frames(steps, hz, late_s, kept):
+def test_what_is_left_out_before_a_success_is_a_time_and_three_frames(steps, hz, late_s, expected):
     frames = training.frames_of([episode(steps=steps, hz=hz)], (), late_s=late_s)
-    assert shades(frames) == kept and frames.success.tolist() == [False] * (len(kept) - 1) + [True]
+    assert shades(frames) == expected and frames.success.tolist() == [False] * (
+        len(expected) - 1
+    ) + [True]
 
 
 def test_a_success_that_a_person_takes_back_shows_none():
@@ -275,10 +277,10 @@ def separable(labels=None):
 
 def test_training_is_repeatable_and_learns():
     torch.set_num_threads(1)
-    seen = []
+    steps_done = []
     frames = separable()
-    network = training.train(frames, 30, 3, seen.append)
-    assert seen == list(range(30))
+    network = training.train(frames, 30, 3, steps_done.append)
+    assert steps_done == list(range(30))
     assert training.judge(network, frames)[0].accuracy == 1.0
     one, again, other = (training.train(frames, 3, seed) for seed in (3, 3, 4))
     assert np.array_equal(one.layers[0][0], again.layers[0][0])
