@@ -345,12 +345,13 @@ def test_a_robot_that_falls_silent_has_stopped_at_its_last_pose(monkeypatch, los
 
 
 def test_who_does_not_do_it_in_time_ends_the_drill(monkeypatch):
+    monkeypatch.setattr(first_motion, "PATIENCE_S", 5.0)
     person = Person(monkeypatch)
     person.speed = 0.0
-    with pytest.raises(RlinfError, match="waited 180 s for the arm to move by a person's hand"):
+    with pytest.raises(RlinfError, match="waited 5 s for the arm to move by a person's hand"):
         list(first_motion.drill(person, SPEEDS))
     person = Person(monkeypatch, disarm=999.0)
-    with pytest.raises(RlinfError, match="waited 180 s for while the arm moves, disarm it: q"):
+    with pytest.raises(RlinfError, match="waited 5 s for while the arm moves, disarm it: q"):
         list(first_motion.drill(person, SPEEDS))
 
 
