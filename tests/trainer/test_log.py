@@ -105,11 +105,11 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_said_to_be_taken(tm
     (newer / "state.json").write_text("{")
     with redirect_stdout(Log()) as log:
         assert checkpoint.load_newest(root, ("a",), damaged_root)["a"].tolist() == [0, 1, 2]
-        damaged, goes_on, kept = log.lines()
+        damaged, goes_on, quarantined = log.lines()
     assert damaged.startswith(f"checkpoint {newer}: expected arrays.safetensors and state.json")
     assert goes_on == f"checkpoint {older}: the run continues from this intact checkpoint"
     (moved,) = [path for path in damaged_root.iterdir() if path.is_dir()]
-    assert kept == f"checkpoint {newer}: kept as {moved}" and not newer.exists()
+    assert quarantined == f"checkpoint {newer}: kept as {moved}" and not newer.exists()
 
 
 def test_a_disk_that_refuses_is_named_once_in_a_while(tmp_path):

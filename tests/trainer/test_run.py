@@ -442,3 +442,89 @@ def test_checkpoints_appear_whole_and_old_ones_go(tmp_path):
         RlinfError, match="json, intact, got: arrays.safetensors does not fit SHA256SUMS"
     ):
         checkpoint.load(newest)
+
+
+def test_stations_are_told_phase_counts_and_who_may_play(spool, task, tmp_path):
+    run = run_of(task, tmp_path / "run", "collect.episodes=2")
+    reports = []
+    for name in ("d1", "d2"):
+        reports.append(run.report())
+        shown(run, spool, name, mode="demonstration")
+    reports.append(run.report())
+    assert [report["phase"] for report in reports] == ["waiting", "waiting", "sft"]
+    assert [report["metrics"]["sft_left"] for report in reports] == [4.0] * 3
+    assert [report["metrics"]["demonstrations"] for report in reports] == [0.0, 1.0, 2.0]
+    assert all(report["accepting"] is True and "waiting" not in report for report in reports)
+    turn(run)
+    shown(run, spool, "o1", steps=9)
+    run._learn(3)
+    report = run.report()
+    metrics = report.pop("metrics")
+    assert report == {
+        "phase": "online",
+        "policy_version": 1,
+        "updates": 3,
+        "transitions": 9,
+        "episodes": 3,
+        "update_ratio": 3 / 9,
+        "accepting": True,
+        "waiting": {},
+    }
+    assert metrics["sft_left"] == 0.0 and metrics["a/steps"] == 9.0
+    assert metrics["critic_loss"] == run.progress.metrics["critic_loss"] and "sft_loss" in metrics
+
+
+def test_reports_checkpoints_and_curves_come_at_their_intervals(spool, task, tmp_path, monkeypatch):
+    run, folder = begun(task, tmp_path / "run", spool, "checkpoint.every_minutes=2"), tmp_path
+    entries = []
+    run.on_progress = lambda run, entry: entries.append(entry)
+    now = time.monotonic()
+
+    def happened():
+        """Which of the three did, after a turn at this time."""
+        before = checkpoint.checkpoints(folder / "run/checkpoints")
+        run.source.report, run.progress.written_at = None, written_at
+        with monkeypatch.context() as patch:
+            patch.setattr(time, "monotonic", lambda: now)
+            run._look_around(True)
+        return (
+            run.source.report is not None,
+            checkpoint.checkpoints(folder / "run/checkpoints") != before,
+            run.progress.written_at == now,
+        )
+
+    run.reported_at, run.saved_at, written_at = now - 0.25, now - 120.0, now - 2.0
+    assert happened() == (False, False, False), "not before"
+    run.reported_at, run.saved_at, written_at = now - 0.26, now - 120.1, now - 2.01
+    assert happened() == (True, True, True)
+    assert (run.reported_at, run.saved_at) == (now, now) and entries == [None, None]
+    run.saved_at = now - 999.0
+    assert happened()[1] is False, "nothing has changed since"
+
+
+def test_a_policy_is_published_first_and_then_every_so_many_updates(spool, task, tmp_path):
+    run = run_of(task, tmp_path / "run", "online.publish_every_updates=4")
+    assert not run._is_publication_due(), "nothing is shown yet"
+    shown(run, spool, "d1", mode="demonstration")
+    assert not run._is_publication_due(), "it is not fine-tuned yet"
+    turn(run)
+    assert run.version == 1 and not run._is_publication_due()
+    shown(run, spool, "o1", steps=9)
+    due = []
+    for _ in range(9):
+        run._learn(1)
+        due.append(run._is_publication_due())
+        if due[-1]:
+            run.publish()
+    assert due == [False, False, False, True, False, False, False, True, False]
+    assert run.version == 3 and run.data.versions == {1: 0, 2: 4, 3: 8}
+
+
+def test_at_most_sixteen_updates_come_between_two_looks(spool, task, tmp_path):
+    run = begun(task, tmp_path / "run", spool)
+    run._learn(100)
+    assert run.updates == 16
+    run._learn(3)
+    assert run.updates == 19
+    run._learn(0)
+    assert run.updates == 20, "a call that is made takes one"

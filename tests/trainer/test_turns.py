@@ -176,10 +176,10 @@ def test_a_run_goes_on_in_another_layout_with_its_state(monkeypatch, tmp_path, c
     workers, state = placed(monkeypatch, run.source), run.learner.state_dict()
     closed, old = [], run.learner
     monkeypatch.setattr(old, "close", lambda: closed.append(old))
-    made = []
+    learner_counts = []
 
     def learner(recipe, config, policy):
-        made.append(recipe.placement.learners)
+        learner_counts.append(recipe.placement.learners)
         alone = recipe.but(placement=recipe.placement.but(learners=0))
         return learner_for(alone, config, policy)
 
@@ -188,13 +188,13 @@ def test_a_run_goes_on_in_another_layout_with_its_state(monkeypatch, tmp_path, c
     run.place(TWO_WORKERS)
     assert run.source.players is workers[0] and run.conductor.layout == TWO_WORKERS
     assert run.recipe.placement.workers == 2 and run.recipe.placement.mode == "pipelined"
-    assert run.learner is old and not made, "learners stay where they are"
+    assert run.learner is old and not learner_counts, "learners stay where they are"
     assert run.turn.steps == 0 and run.clock.seconds["place"] > 0
     assert "layout: 2 workers, updates in the trainer's process, pipelined, in 0." in (
         capsys.readouterr().out
     )
     run.place(Layout(2, 1))
-    assert made == [1] and closed == [old] and run.learner is not old
+    assert learner_counts == [1] and closed == [old] and run.learner is not old
     assert run.learner.updates == state["updates"] > 0
     for name, module in run.learner.state_dict()["modules"].items():
         for key, value in module.items():
@@ -294,3 +294,49 @@ def test_a_run_of_two_robots_is_judged_by_the_mean_of_both(tmp_path):
     assert last["success"] == pytest.approx((last["one/success"] + last["two/success"]) / 2)
     assert [entry["env_steps"] for entry in read_evaluations(tmp_path)][0] == 0
     assert not [event for event in read_events(tmp_path) if event["event"] == "placement"]
+
+
+class Closable(Points):
+    """Knows how often it was closed."""
+
+    closed = 0
+
+    def close(self):
+        self.closed += 1
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_each_environment_is_closed_once_however_the_run_ends(ends, tmp_path):
+    envs = []
+
+    def make(recipe, size):
+        envs.append(Closable(size))
+        return envs[-1]
+
+    def on_progress(run, entry):
+        if not ends and run.data.steps:
+            raise KeyError("a fault")
+
+    recipe = load_recipe("sim_sac", [*SAC, "simulation.environments=10"])
+    if ends:
+        train(recipe, tmp_path, make, on_progress)
+    else:
+        with pytest.raises(KeyError):
+            train(recipe, tmp_path, make, on_progress)
+    assert [(env.size, env.closed) for env in envs] == [(10, 1), (8, 1)], "8 are judged at once"
+
+
+def test_robots_have_environments_of_their_own_for_evaluations(tmp_path):
+    sizes = []
+
+    def make(recipe, size):
+        sizes.append((recipe.station.task, size))
+        return points(recipe, size)
+
+    many = [override.replace("environments: 2", "environments: 12") for override in ROBOTS]
+    train(load_recipe("sim_embodiments", many), tmp_path / "online", make)
+    assert sizes == [("reach", 12), ("reach_both", 12), ("reach", 8), ("reach_both", 8)]
+    sizes.clear()
+    only = "algorithm={name: sft, steps: 3, batch_size: 8}"
+    train(load_recipe("sim_embodiments", [*many, only]), tmp_path / "offline", make)
+    assert sizes == [("reach", 12), ("reach_both", 12)], "no training episode is interrupted"
