@@ -117,9 +117,7 @@ def parse(text: str, where: str, inside: str = "") -> Document:
     try:
         value: Any = _value(node, key, where, document.places) if node else None
     except RecursionError:
-        raise RecipeError(
-            f"{where}: expected values that do not contain themselves (&name and *name)"
-        ) from None
+        raise RecipeError(f"{where}: expected fewer levels of nested aliases (*name)") from None
     document.data = {inside: value} if inside else value
     return document
 

@@ -158,6 +158,22 @@ def test_parts_by_name_are_selected_each_by_its_own_key():
     assert cell.more == {"a": Gripper(name="x"), "b": Arm(speed=2.0)}
 
 
+@pytest.mark.parametrize("annotation, may_be_none", [(Any, False), (Any | None, True)])
+def test_a_field_may_be_empty_if_its_type_says_so(annotation, may_be_none):
+    class Holder(Settings):
+        part: Annotated[annotation, Discriminated("kind", model_of, lambda: list(MODELS), "arm")]
+
+    assert Holder(part={"speed": 2.0}).part == Arm(speed=2.0)
+    assert Holder.from_document({"part": {"speed": 2, "joints": [3]}}).part.joints == (3,)
+    for value in (None, 3, [1]):
+        if value is None and may_be_none:
+            assert Holder(part=None).part is None
+            continue
+        with pytest.raises(ValidationError, match="expected a mapping") as error:
+            Holder(part=value)
+        assert error.value.errors()[0]["type"] == "model_type", "as of any other settings"
+
+
 def test_json_selects_the_model_too_and_an_instance_stays():
     document = {"part": {"speed": 3, "joints": [5]}, "spare": {"kind": "gripper", "name": "b"}}
     cell = Cell.from_document(document)

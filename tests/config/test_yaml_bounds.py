@@ -46,3 +46,13 @@ def test_plain_aliases_and_depth_within_the_bounds_are_read():
     assert load_plain(text)["b"] == [1, 2] and load_plain(text)["d"] == 8
     assert load_plain("e: 1e-3")["e"] == "1e-3", "as YAML 1.1, in which others write"
     assert load_plain("") is None
+
+
+def test_a_chain_of_aliases_that_is_deeper_than_the_stack_is_refused():
+    chain = "a0: &a0 [1]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}]\n" for n in range(1, 430))
+
+    def read(frames):
+        return read(frames - 1) if frames else parse(chain, "a recipe")
+
+    with pytest.raises(RecipeError, match="^a recipe: expected fewer levels of nested aliases"):
+        read(250)
