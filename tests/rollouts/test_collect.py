@@ -302,3 +302,18 @@ def test_episodes_are_recorded_as_many_in_each_environment_and_as_many_as_were_w
     for one, other in zip(episodes, again, strict=True):
         assert one.actions.tolist() == other.actions.tolist()
     assert [len(one) for one in record(Numbered([2, 5]), gaussian(), 1, 20)] == [2]
+
+
+@pytest.mark.parametrize(
+    "kind, amount",
+    [
+        (EpisodeRollouts, {"steps": 6}),
+        (ExpertRollouts, {"steps": 6, "expert_fraction": 0.5}),
+        (ChunkRollouts, {"chunks": 6}),
+    ],
+)
+def test_a_rollout_without_a_seed_is_that_of_seed_0_from_scene_0(kind, amount):
+    envs = Numbered([5, 8]), Numbered([5, 8])
+    kind(envs[0], gaussian()).play(**amount)
+    kind(envs[1], gaussian(), 0, 0).play(**amount)
+    assert envs[0].played == envs[1].played and envs[0].seeds == envs[1].seeds == [[0, 1]]

@@ -81,6 +81,16 @@ def test_a_rollout_is_that_of_the_same_environments_in_arrays():
             assert value.shape == wanted.shape and torch.allclose(value, wanted, atol=1e-6), name
 
 
+def test_a_rollout_without_a_seed_is_that_of_seed_0_from_scene_0():
+    one, other = (
+        TensorRollouts(ArrayEnv(InTensors(2), "toy:points"), policy_of(), *more)
+        for more in ((), (0, 0))
+    )
+    first, second = (rollouts.play(chunks=3).rollouts[0] for rollouts in (one, other))
+    assert torch.equal(first.actions, second.actions)
+    assert torch.equal(first.observations["vectors"], second.observations["vectors"])
+
+
 def test_training_in_tensors_is_training_in_arrays(tmp_path):
     recipe = load_recipe("sim_ppo", SMALL)
     makers = {
