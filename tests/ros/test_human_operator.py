@@ -5,15 +5,19 @@ import time
 from types import SimpleNamespace
 from unittest.mock import MagicMock
 
+import numpy as np
 import pytest
 from builtin_interfaces.msg import Time
+from diagnostic_msgs.msg import DiagnosticStatus
 
 from rlinf_core.core.errors import DeviceError
 from rlinf_core.robots.operators.device import AXES, FIRST_MESSAGE_S, FORGET_S, Device
 from rlinf_core.robots.operators.gamepad import Joy
 from rlinf_core.robots.operators.page import BUTTONS, Page
 from rlinf_core.tasks.task import load_task
+from rlinf_operator import human_operator
 from rlinf_operator.human_operator import HumanOperator
+from rlinf_ros.spinning import INACTIVE
 
 
 class Knob(Device):
@@ -137,3 +141,221 @@ def test_s26_what_was_pressed_while_the_process_stood_still_arms_nothing_afterwa
     device.words = ("arm",)
     person.look()
     assert not person.trouble and client.call_async.call_args.args[0].data and enables[-1]
+
+
+class Stick(Knob):
+    """It moves along these axes while it is held."""
+
+    topics = ("joy",)
+
+    def __init__(self, **deflection):
+        super().__init__()
+        self.deflection, self.attached, self.messages = deflection, [], []
+
+    def attach(self, action, control_hz):
+        self.attached.append((list(action.arms), action.dim, control_hz))
+
+    def motion(self):
+        return dict(self.deflection) if self.deflection else None
+
+    def receive(self, message):
+        self.messages.append(message)
+
+    def help(self, axes):
+        return f"moves {','.join(axes)}"
+
+
+class Two:
+    """A person with two devices, and what their node publishes and logs."""
+
+    def __init__(self, monkeypatch, task, **devices):
+        self.logged, self.labels, self.enables, self.statuses = [], [], [], []
+        self.listeners, self.timers = {}, []
+        monkeypatch.setattr("sys.stdin", io.StringIO())
+        monkeypatch.setattr(
+            human_operator,
+            "subscription",
+            lambda node, topic, do: self.listeners.__setitem__(topic, do),
+        )
+        monkeypatch.setattr(
+            human_operator,
+            "publisher",
+            lambda node, topic: SimpleNamespace(
+                publish=lambda message: getattr(self, f"{topic}s").append(message.data)
+            ),
+        )
+        log = SimpleNamespace(
+            info=lambda text: self.logged.append(("info", text)),
+            error=lambda text: self.logged.append(("error", text)),
+        )
+        node = MagicMock(get_logger=lambda: log, get_namespace=lambda: "/lab", active=True)
+        node.create_timer = lambda seconds, do: self.timers.append((seconds, do))
+        node.create_publisher = lambda kind, topic, depth: SimpleNamespace(
+            publish=lambda message: self.statuses.append((topic, message))
+        )
+        node.get_clock.return_value.now.return_value.to_msg.return_value = Time(sec=7)
+        spec = load_task(f"configs/tasks/{task}.yaml").spec
+        self.node, self.client = node, MagicMock()
+        self.person = HumanOperator(node, [self.client], spec, devices)
+
+    def press(self, name, *words):
+        next(guard for guard in self.person.guards if guard.name == name).device.words = words
+        self.person.look()
+
+    def status(self):
+        topic, message = self.statuses[-1]
+        assert topic == "/diagnostics" and message.header.stamp == Time(sec=7)
+        return message.status[0]
+
+
+@pytest.fixture
+def two(monkeypatch):
+    return lambda task="reach", **devices: Two(monkeypatch, task, **devices)
+
+
+def test_motions_of_two_devices_add_up_within_the_largest_step(two):
+    pedal, stick = Stick(z=0.75), Stick(x=-0.5, z=0.5)
+    station = two(pedal=pedal, stick=stick)
+    person = station.person
+    assert person.device_motions() == [] and person.answer("demonstration", []) is None, (
+        "neither has been seen at rest"
+    )
+    person.look()
+    moves = person.device_motions()
+    assert moves == [{"z": 0.75}, {"x": -0.5, "z": 0.5}] and person.moves and person.believed
+    for mode in ("demonstration", "train", ""):
+        assert person.answer(mode, moves) == pytest.approx([-0.5, 0.0, 1.0])
+    assert person.between() == pytest.approx([-0.5, 0.0, 1.0])
+    assert np.array_equal(person.answer("demonstration", []), np.zeros(3)), "rest is an action"
+    assert person.answer("train", []) is None, "nobody takes over"
+    pedal.deflection, stick.deflection = {"z": 0.0}, {}
+    assert person.device_motions() == [{"z": 0.0}] and not person.moves
+    assert person.between() is None
+    pedal.trouble = "gone"
+    person.look()
+    assert person.answer("demonstration", [{"x": 1.0}]) is None, "one in trouble stops all"
+    pedal.trouble = ""
+    person.look()
+    person.doubt()
+    assert not person.believed and person.device_motions() == []
+
+
+def test_every_device_hears_its_topics_and_is_attached_once_to_the_action(two):
+    station = two(stick=(stick := Stick()), pedal=Stick())
+    assert stick.attached == [([], 3, 10.0)]
+    assert station.listeners.keys() == {"prompt", "joy"} and station.timers[0][0] == 0.02
+    assert station.timers[0][1] == station.person.look
+    station.listeners["joy"]("a message")
+    assert station.person.guards[1].device.messages == ["a message"]
+    assert station.logged == [("info", "stick: moves x,y,z; pedal: moves x,y,z")]
+    station.listeners["prompt"](SimpleNamespace(data="put the peg back"))
+    station.listeners["prompt"](SimpleNamespace(data=""))
+    assert station.logged[1:] == [("info", "put the peg back")]
+    assert station.person.places == {"x": 0, "y": 1, "z": 2}
+
+
+def test_the_devices_move_the_arm_that_a_person_has_chosen(two):
+    station = two("reach_both", stick=(stick := Stick(y=0.5)))
+    station.person.look()
+    person = station.person
+    assert station.logged[0][1] == (
+        "stick: moves x,y,z The keys move arm left; choose by number: 1 left, 2 right. The other "
+        "arms rest. Arming is for all."
+    )
+    chosen = []
+    for words in ((), ("2",), ("2",), ("next_arm",), ("next_arm",), ("next_arm",), ("3",)):
+        station.press("stick", *words)
+        action = person.answer("demonstration", person.device_motions())
+        assert action.shape == (6,) and np.count_nonzero(action) == 1
+        chosen.append((person.arm, int(np.flatnonzero(action)[0])))
+    left, right = ("left", 1), ("right", 4)
+    assert chosen == [left, right, right, left, right, left, left]
+    assert len(stick.attached) == 6 and stick.attached[-1][1:] == (3, 10.0)
+    assert "The keys move arm right;" in station.logged[1][1]
+
+
+def test_joints_are_moved_by_their_numbers(two):
+    station = two("ur5e_reach", stick=Stick(j1=0.5, j6=-1.0))
+    station.person.look()
+    action = station.person.answer("", station.person.device_motions())
+    assert action == pytest.approx([0.5, 0.0, 0.0, 0.0, 0.0, -1.0])
+
+
+def test_who_is_there_renews_the_enable_and_labels_are_sent(two):
+    station = two(stick=Stick())
+    station.person.look()
+    station.press("stick", "enable", "success", "arm")
+    assert station.enables == [True] * 3 and station.labels == ["success"]
+    assert ("info", "label sent: success") in station.logged
+    assert [call.args[0].data for call in station.client.call_async.call_args_list] == [True]
+    station.node.active = False
+    station.press("stick", "enable", "success", "arm", "disarm")
+    assert station.enables[3:] == [False] and station.labels == ["success"]
+    requests = [call.args[0].data for call in station.client.call_async.call_args_list]
+    assert requests == [True, False], "an inactive node disarms, and nothing else"
+
+
+def test_trouble_lets_go_of_the_enable_and_its_end_is_told(two):
+    station = two(stick=(stick := Stick()), pedal=Stick())
+    station.person.look()
+    stick.trouble = "silent for 3 s"
+    station.person.look()
+    station.person.look()
+    assert station.enables == [False] and station.logged[1:] == [
+        (
+            "error",
+            "stick: silent for 3 s. Until then the operator sends the interlock nothing, and the "
+            "interlock holds the arm",
+        )
+    ], "once"
+    status = station.status()
+    assert (status.name, status.level) == ("lab/operator", DiagnosticStatus.ERROR)
+    assert status.message == "stick: silent for 3 s"
+    assert [(value.key, value.value) for value in status.values] == [
+        ("stick", "stick: silent for 3 s"),
+        ("pedal", "ready"),
+    ]
+    station.press("pedal", "success", "enable")
+    assert station.labels == ["success"] and station.enables[1:] == [False], "a label still counts"
+    stick.trouble = ""
+    station.person.look()
+    assert station.logged[-1][1].startswith("all devices send again and are at rest. Any key")
+    assert station.status().message == "stick, pedal: ready"
+    assert station.status().level == DiagnosticStatus.OK
+
+
+def test_a_healthy_device_is_reported_every_second(two, monkeypatch):
+    now = [1000.0]
+    station = two(stick=Stick())
+    monkeypatch.setattr(human_operator, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    station.person.look()
+    assert len(station.statuses) == 1
+    now[0] += 0.9
+    station.person.look()
+    assert len(station.statuses) == 1
+    now[0] += 0.2
+    station.node.active = False
+    station.person.look()
+    assert len(station.statuses) == 2
+    assert (station.status().level, station.status().message) == (DiagnosticStatus.WARN, INACTIVE)
+    station.person.finish()
+    assert not station.person.guards[0]._opened
+
+
+def test_a_terminal_is_a_keyboard_more(two, monkeypatch):
+    opened = []
+    keyboard = type("Keys", (Stick,), {"open": lambda self: opened.append(self)})
+    monkeypatch.setattr(human_operator, "Keyboard", keyboard)
+    station = two(stick=Stick())
+    assert [guard.name for guard in station.person.guards] == ["stick"]
+
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setattr(io, "StringIO", Terminal)
+    station = two(stick=Stick())
+    assert [guard.name for guard in station.person.guards] == ["stick", "keyboard"]
+    assert len(opened) == 1
+    station = two(keyboard=(held := Stick()))
+    assert [guard.device for guard in station.person.guards] == [held]

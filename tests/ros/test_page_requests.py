@@ -255,3 +255,218 @@ def test_a_request_that_failed_before_its_episode_is_reported(asks):
         lines == ["No episode was played: no recorder. No further episode starts."]
         and asks.request is None
     )
+
+
+class Resets(ServiceProcess):
+    """Of an interlock's ``reset_fault`` or ``arm``; it may refuse, or be away."""
+
+    def __init__(self, name, refuses="", ready=True):
+        super().__init__(name)
+        self.refuses, self.ready = refuses, ready
+
+    def service_is_ready(self):
+        return self.ready
+
+    def call_async(self, request):
+        self.requests.append(getattr(request, "cause", None) or request.data)
+        answer = Future()
+        answer.set_result(
+            SimpleNamespace(success=not self.refuses, message=self.refuses or "disarmed")
+        )
+        return answer
+
+
+@pytest.fixture
+def interlocks(asks):
+    """Those of two arms, and the topics by which they disarm."""
+
+    def make(left=None, right=None):
+        arming = [
+            Resets(f"{arm}/arm", **fields or {})
+            for arm, fields in zip("lr", (left, right), strict=True)
+        ]
+        asks.arming, topics = arming, []
+        asks.disarms = [
+            SimpleNamespace(publish=lambda message, arm=arm: topics.append(arm)) for arm in "lr"
+        ]
+        return arming, topics
+
+    return make
+
+
+def test_a_disarming_asks_every_arm_by_both_ways(asks, interlocks):
+    arming, topics = interlocks()
+    assert ask(asks, "disarm") == "disarmed" and asks.disarmings == 1
+    assert [client.requests for client in arming] == [[False], [False]] and topics == ["l", "r"]
+
+
+@pytest.mark.parametrize(
+    "right, words",
+    [
+        ({"ready": False}, "1 disarmed; not available: r/arm. Is the interlock running?"),
+        ({"refuses": "its services hang"}, "its services hang"),
+    ],
+)
+def test_a_disarming_that_one_arm_does_not_confirm_is_said(asks, interlocks, right, words):
+    arming, topics = interlocks(right=right)
+    with pytest.raises(RlinfError) as error:
+        ask(asks, "disarm")
+    assert str(error.value) == words and topics == ["l", "r"]
+    assert arming[0].requests == [False] and arming[1].requests == [False] * ("refuses" in right)
+
+
+def test_where_one_arm_refuses_to_arm_all_are_disarmed(asks, interlocks):
+    arming, topics = interlocks(right={"refuses": "the e-stop is pressed"})
+    with pytest.raises(RlinfError, match="^the e-stop is pressed$"):
+        ask(asks, "arm")
+    assert [client.requests for client in arming] == [[True, False]] * 2 and topics == ["l", "r"]
+    asks.arming = arming[1:]
+    del topics[:], arming[1].requests[:]
+    with pytest.raises(RlinfError, match="^the e-stop is pressed$"):
+        ask(asks, "arm")
+    assert arming[1].requests == [True] and not topics, "the only one is not armed"
+
+
+def test_an_interlock_that_is_away_is_not_armed(asks, interlocks):
+    arming, _ = interlocks(left={"ready": False})
+    with pytest.raises(RlinfError, match="^'l/arm' is not available. Is the interlock running"):
+        ask(asks, "arm")
+    assert [client.requests for client in arming] == [[], []]
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_disarming_in_between_wins(asks, interlocks, at_once):
+    arming, topics = interlocks()
+    if at_once:  # while the enable is on its way
+        asks.hands = SimpleNamespace(
+            publish=lambda message: setattr(asks, "disarmings", asks.disarmings + 1)
+        )
+    else:  # while the interlocks answer
+        call = arming[1].call_async
+
+        def call_async(request):
+            asks.disarmings += request.data
+            return call(request)
+
+        arming[1].call_async = call_async
+    with pytest.raises(RlinfError, match="^a disarming came in between. Arm again$"):
+        ask(asks, "arm")
+    requests = [] if at_once else [True, False]
+    assert [client.requests for client in arming] == [requests] * 2
+    assert topics == ([] if at_once else ["l", "r"])
+
+
+def test_a_page_that_goes_disarms_once_by_both_ways(asks, interlocks):
+    arming, topics = interlocks(right={"ready": False})
+    assert asks.disarmed_once() and asks.disarmed_once() and asks.ending
+    assert [client.requests for client in arming] == [[False], []] and topics == ["l", "r"]
+    asks.ending = False
+    interlocks(left={"ready": False}, right={"ready": False})
+    assert not asks.disarmed_once()
+
+
+def test_a_reset_is_for_the_arms_with_that_fault(asks):
+    asks.resetting = {"left": Resets("left/reset_fault"), "right": Resets("right/reset_fault")}
+    fault = SafetyState(state=SafetyState.FAULT, cause="estop:page")
+    asks.safety_by_arm = {"left": SafetyState(cause="estop:page"), "right": fault}
+    cleared = ask(asks, "reset", cause="estop:page")
+    assert cleared == "FAULT 'estop:page' is cleared. Arm to move"
+    requests = [client.requests for client in asks.resetting.values()]
+    assert requests == [[], ["estop:page"]]
+    assert pressed(asks.published[-1]) == {"asked", "active"}
+    with pytest.raises(RlinfError, match="^fault 'contact' is not active$"):
+        ask(asks, "reset", cause="contact")
+    asks.resetting["right"].refuses = "it is still pressed"
+    with pytest.raises(RlinfError, match="^it is still pressed$"):
+        ask(asks, "reset", cause="estop:page")
+
+
+def test_a_label_that_the_operator_forwards_is_confirmed(asks):
+    asks.hands = SimpleNamespace(publish=lambda message: asks._on_label(None))
+    assert ask(asks, "success") == "labelled: success" and asks.labelled == 1
+
+
+def test_the_e_stop_of_the_page_is_published(asks):
+    stops = []
+    asks.stop = SimpleNamespace(publish=lambda message: stops.append(message.data))
+    asks.beat(True)
+    asks.beat(False)
+    assert stops == [True, False]
+
+
+def test_nothing_starts_beside_a_director_or_without_an_environment(asks):
+    asks.director = True
+    with pytest.raises(RlinfError, match="^a director is running and starts the episodes$"):
+        ask(asks, "start")
+    asks.director = False
+    asks.runner.server_is_ready.return_value = False
+    with pytest.raises(RlinfError, match="^'run_episodes' is not available. Is the environment"):
+        ask(asks, "start")
+    with pytest.raises(RlinfError, match="^no episode was started from this page$"):
+        ask(asks, "cancel")
+
+
+def test_a_start_that_is_refused_is_tried_again_and_given_up(asks, monkeypatch):
+    monkeypatch.setattr(page_requests, "TRIES", 2)
+    monkeypatch.setattr(page_requests, "ANSWER_S", 30.0)
+    goals, answers = [], [False, True]
+
+    def send(goal, goal_uuid):
+        goals.append((goal.count, goal.mode, goal.first_seed))
+        answer = Future()
+        answer.set_result(MagicMock(accepted=answers.pop(0)))
+        return answer
+
+    asks.runner.send_goal_async.side_effect = send
+    assert ask(asks, "start", mode="train") == "an episode begins: train"
+    assert goals == [(1, "train", 10)] * 2 and asks.seeds["train"] == 11
+    answers[:] = [False, False]
+    with pytest.raises(RlinfError, match="^another episode is in play, or the environment is inac"):
+        ask(asks, "start", mode="train")
+    assert len(goals) == 4 and asks.seeds["train"] == 11
+
+
+def test_an_interlock_that_stops_while_a_start_is_answered_takes_it_back(asks):
+    def send(goal, goal_uuid):
+        asks.safety_by_arm["left"] = SafetyState(state=SafetyState.FAULT)
+        return accepted()
+
+    asks.runner.send_goal_async.side_effect = send
+    cancelled = threading.Event()
+    asks.runner._cancel_goal_async.side_effect = lambda handle: cancelled.set() or accepted()
+    with pytest.raises(RlinfError, match="^start: the interlock stopped in between. Arm, then st"):
+        ask(asks, "start")
+    assert cancelled.wait(10) and asks.request is None
+
+
+def test_results_of_other_requests_and_episodes_of_other_modes_change_nothing(asks):
+    lines = []
+    asks.report = lines.append
+    asks.runner.send_goal_async.side_effect = lambda goal, goal_uuid: accepted()
+    ask(asks, "start")
+    request = asks.request
+    asks._on_result(object(), MagicMock(result=MagicMock(success=False)))
+    assert asks.request is request and not lines
+    assert not asks.aborted(EpisodeEvent(mode="", detail="no image")) and asks.request is request
+    asks._on_result(request, MagicMock(result=MagicMock(success=True)))
+    assert asks.request is None and not lines
+    asks.on_episode_begin(EpisodeEvent(mode="other", seed=500))
+    assert asks.seeds == {"demonstration": 0, "train": 10, "evaluate": 21}
+    asks.on_episode_begin(EpisodeEvent(mode="train", seed=3))
+    assert asks.seeds["train"] == 10, "a scene of before"
+
+
+def test_the_end_of_an_episode_that_was_started_here_is_its_requests(asks):
+    result, lines = Future(), []
+    asks.report = lines.append
+    handle = MagicMock(accepted=True, get_result_async=lambda: result)
+    answer = Future()
+    answer.set_result(handle)
+    asks.runner.send_goal_async.side_effect = lambda goal, goal_uuid: answer
+    ask(asks, "start")
+    assert asks.request is not None
+    deadline = time.monotonic() + 10
+    while not result._callbacks and time.monotonic() < deadline:
+        time.sleep(0.01)
+    result.set_result(MagicMock(result=MagicMock(success=False, message="no image")))
+    assert asks.request is None and lines[0].startswith("No episode was played: no image.")

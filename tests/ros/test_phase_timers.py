@@ -1,9 +1,13 @@
 """The timers that follow a phase lock, on a clock of the test's own."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
-from rlinf_ros.timer_phase import SAMPLES, SOONEST, PhaseLockedTimer, patience
+from rlinf_core.core.errors import RlinfError
+from rlinf_ros import timer_phase
+from rlinf_ros.timer_phase import SAMPLES, SOONEST, PhaseLockedTimer, WarmUp, patience
 
 
 class Clock:
@@ -293,3 +297,93 @@ def test_one_that_does_not_come_at_all_is_waited_for_once_and_the_ticks_go_on(mo
     )
     gaps = np.diff(ticks)
     assert len(ticks) >= 59 and gaps.max() < 0.05 * 1.1 and sum(gaps > 0.0525) <= 2
+
+
+class Timer:
+    """A node's timer that counts how often it was started and cancelled."""
+
+    def __init__(self):
+        self.timer_period_ns, self.running, self.starts = 0, True, 0
+
+    def reset(self):
+        self.running, self.starts = True, self.starts + 1
+
+    def cancel(self):
+        self.running = False
+
+
+@pytest.mark.parametrize("error", [None, RlinfError("stale"), KeyError("wrist"), ValueError("nan")])
+def test_a_message_is_made_once_shortly_before_it_is_due_and_discarded(monkeypatch, error):
+    timer, periods, serialised, count = Timer(), [], [], []
+    monkeypatch.setattr(timer_phase, "serialize_message", serialised.append)
+
+    def create_timer(seconds, callback):
+        periods.append((seconds, callback))
+        return timer
+
+    def make():
+        count.append(1)
+        if error:
+            raise error
+        return "message"
+
+    warm_up = WarmUp(SimpleNamespace(create_timer=create_timer), make)
+    [(seconds, due)] = periods
+    assert seconds == 1.0 and not timer.running, "it is scheduled by `before` alone"
+    warm_up.before(0.02)
+    assert not timer.running, "so frequent a call is in the caches"
+    warm_up.before(0.1)
+    assert timer.running and timer.timer_period_ns == 96_000_000
+    due()
+    assert not timer.running and len(count) == 1 and serialised == ["message"] * (error is None)
+    warm_up.before(0.05)
+    assert timer.starts == 2 and timer.timer_period_ns == 46_000_000
+
+
+def test_a_message_that_fails_in_another_way_is_a_defect():
+    node = SimpleNamespace(create_timer=lambda seconds, callback: Timer())
+
+    def make():
+        raise TypeError("not an array")
+
+    with pytest.raises(TypeError):
+        WarmUp(node, make)._rehearse()
+
+
+def test_a_timer_that_was_stopped_calls_no_more(monkeypatch):
+    now, calls, destroyed, timer = [10.0], [], [], Timer()
+    monkeypatch.setattr(timer_phase, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    node = SimpleNamespace(
+        create_timer=lambda seconds, callback: timer, destroy_timer=destroyed.append
+    )
+    phase = PhaseLockedTimer(node, 0.1, lambda: calls.append(now[0]), 0.0, 0.1)
+    assert phase.until_next() == pytest.approx(0.1)
+    now[0] = 10.05
+    phase._on_timer()
+    assert not calls and timer.timer_period_ns == 50_000_000, "it was set anew while it woke"
+    now[0] = 10.1
+    phase._on_timer()
+    assert calls == [10.1] and timer.timer_period_ns == pytest.approx(100_000_000, abs=1)
+    assert phase.until_next() == pytest.approx(0.1)
+    now[0] = 10.195
+    phase.arrived()
+    assert calls == [10.1, 10.195] and phase.until_next() == pytest.approx(0.105), "the one after"
+    phase.stop(node)
+    now[0] = 10.4
+    phase._on_timer()
+    assert len(calls) == 2 and destroyed == [timer]
+
+
+def test_a_timer_wakes_earlier_by_what_it_is_usually_late(monkeypatch):
+    now, calls, timer = [0.0], [], Timer()
+    monkeypatch.setattr(timer_phase, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    node = SimpleNamespace(create_timer=lambda seconds, callback: timer)
+    phase = PhaseLockedTimer(node, 0.1, lambda: calls.append(now[0]), 0.0, 0.0)
+    now[0] = 0.1
+    for _ in range(40):
+        now[0] += 0.001  # every wake-up is a millisecond late
+        phase._on_timer()
+        now[0] += timer.timer_period_ns / 1e9
+    late = [(at + 0.05) % 0.1 - 0.05 for at in calls]
+    assert late[0] == pytest.approx(0.001) and late[-1] == pytest.approx(0.0, abs=5e-5)
+    assert np.diff(calls[10:]).mean() == pytest.approx(0.1, abs=2e-5)

@@ -1,10 +1,20 @@
-"""Which policy plays an episode, message by message."""
+"""Which policy plays an episode, message by message, and by which instruction."""
+
+from types import SimpleNamespace
 
 import pytest
 from builtin_interfaces.msg import Time
 from rlinf_msgs.msg import Applied, PolicyStatus
 
-from rlinf_station.episodes import PolicyTracker, episode_name, new_request, request_of
+from rlinf_core.core.errors import SpecError
+from rlinf_station.episodes import (
+    InstructionParameter,
+    PolicyTracker,
+    episode_name,
+    fitting,
+    new_request,
+    request_of,
+)
 
 
 def applied(session, version, source="policy", at_s=10):
@@ -61,3 +71,73 @@ def test_episodes_of_one_request_are_known_by_their_names():
         len({*names}) == 4
         and [request_of(name) for name in names] == [f"arm-1-{one}"] * 2 + [f"arm-1-{other}"] * 2
     )
+
+
+def test_before_its_first_action_an_episode_is_of_the_newest_policy():
+    tracker = PolicyTracker()
+    assert (tracker.version, tracker.announced.version, tracker.mode) == (-1, -1, "")
+    tracker.begin("demonstration", 0)
+    assert not tracker.update(PolicyStatus(session="a", version=3)) and tracker.version == -1
+    tracker.begin("train", 0)
+    assert tracker.version == 3
+    assert not tracker.played(applied("o", -1, "operator")) and tracker.version == -1
+    assert not tracker.played(applied("a", 3)) and tracker.version == 3, "its first action"
+    assert not tracker.played(applied("a", 3)) and tracker.session == "a"
+
+
+def test_an_action_at_the_beginning_of_its_episode_counts(tracker):
+    assert not tracker.played(applied("a", 60)) and tracker.version == 60
+    tracker.begin("evaluate", 11 * 10**9)
+    assert tracker.session is None and tracker.version == 54
+
+
+def test_names_sort_by_time_and_number():
+    assert episode_name("lab", "20261122T040052-1f3a9c2b", 7) == "lab-20261122T040052-1f3a9c2b-007"
+    stamp, _, rest = new_request().partition("-")
+    assert len(rest) == 8 and int(rest, 16) >= 0 and "T" in stamp
+
+
+@pytest.mark.parametrize(
+    "words, fits", [("", ""), ("pick it", "pick it"), ("  pick it ", "pick it")]
+)
+def test_an_instruction_has_no_blanks_around_it(words, fits):
+    assert fitting(words) == fits
+
+
+@pytest.mark.parametrize(
+    "words, reason",
+    [
+        ("  ", "expected words, or '' for the instruction of scene or task; got blanks"),
+        ("a\nb", r"expected one line of words, got 'a\\nb'"),
+        ("ö" * 65, "expected at most 128 bytes of UTF-8 .* got 130"),
+    ],
+)
+def test_an_instruction_that_is_none_is_refused(words, reason):
+    with pytest.raises(SpecError, match=reason):
+        fitting(words)
+
+
+def test_a_nodes_instruction_changes_with_its_parameter():
+    hooks, declared, logged = {}, [], []
+    node = SimpleNamespace(
+        add_on_set_parameters_callback=lambda do: hooks.__setitem__("check", do),
+        add_post_set_parameters_callback=lambda do: hooks.__setitem__("set", do),
+        declare_parameter=lambda name, default: declared.append((name, default)),
+        get_logger=lambda: SimpleNamespace(info=logged.append),
+    )
+    instruction = InstructionParameter(node)
+    assert declared == [("instruction", "")] and instruction.words == ""
+
+    def parameters(words):
+        return [
+            SimpleNamespace(name="other", value="   "),
+            SimpleNamespace(name="instruction", value=words),
+        ]
+
+    for words, value in ((" stack ", "stack"), ("stack", "stack"), ("", "")):
+        assert hooks["check"](parameters(words)).successful
+        hooks["set"](parameters(words))
+        assert instruction.words == value
+    assert logged == ["asked for: stack", "asked for: the instruction of scene or task"]
+    refused = hooks["check"](parameters("   "))
+    assert not refused.successful and "got blanks" in refused.reason
