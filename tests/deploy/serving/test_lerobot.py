@@ -2,6 +2,7 @@
 sends.
 """
 
+import asyncio
 import enum
 import os
 import pickle
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import types
 from pathlib import Path
+from types import SimpleNamespace
 
 import grpc
 import numpy as np
@@ -16,8 +18,9 @@ import pytest
 import torch
 
 from rlinf_core.cli.main import main
-from rlinf_core.core.errors import SpecError
+from rlinf_core.core.errors import ServingError, SpecError
 from rlinf_core.deploy.serving import lerobot, lerobot_pb2
+from rlinf_core.deploy.serving.server import PolicyServer
 from rlinf_core.deploy.serving.weights import Weights
 from rlinf_core.policies.base import Observation
 from rlinf_core.policies.serialization import policy_name, save_policy
@@ -306,3 +309,412 @@ def test_lerobots_own_client_plays_the_policys_actions(served, spec, tmp_path):
         len(sent) >= 20
         and np.abs(sent[:, None] - chunk[None, :6]).max(axis=2).min(axis=1).max() < 1e-6
     )
+
+
+def spec_error(call, *arguments):
+    with pytest.raises(SpecError) as refused:
+        call(*arguments)
+    return str(refused.value)
+
+
+def unpickled_as(value, module, protocol=3):
+    """As a client with another version of NumPy pickles it."""
+    data = pickle.dumps(value, protocol).replace(b"numpy.core.", f"{module}.".encode())
+    return lerobot.unpickled(data.replace(b"numpy._core.", f"{module}.".encode()))
+
+
+@pytest.mark.parametrize("module", ["numpy.core", "numpy._core"])
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(6, dtype=np.float32).reshape(2, 3),
+        np.arange(6, dtype=np.int64).reshape(1, 2, 3),
+        np.array([True, False]),
+        np.zeros((0, 3), np.uint8),
+        np.array(2.5),
+        np.zeros((1,) * 8),
+    ],
+)
+def test_arrays_of_every_numpy_are_read(module, array):
+    read = unpickled_as(array, module)
+    assert read.array.dtype == array.dtype and read.array.shape == array.shape
+    assert np.array_equal(read.array, array)
+    assert np.array_equal(lerobot._plain(read), array) and lerobot._plain(3) == 3
+    assert unpickled_as(np.int16(-7), module) == -7
+    assert unpickled_as(np.float64(0.5), module) == 0.5
+
+
+def test_arrays_beside_their_pickle_are_read_in_their_order():
+    for array in (np.arange(6.0).reshape(2, 3), np.asfortranarray(np.arange(6.0).reshape(2, 3))):
+        read = lerobot.unpickled(pickle.dumps(array, 5))
+        assert np.array_equal(lerobot._plain(read), array)
+
+
+@pytest.mark.parametrize("name", ["f4", "f8", "i2", "u1", "b1", "i8"])
+def test_dtypes_of_numbers_are_taken(name):
+    assert lerobot._Dtype(name, False, True).dtype == np.dtype(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["O8", "f16", "f", "", "c8", "M8", "V4", 4, None, "x" * 60, "f4,f4"]
+)
+def test_other_dtypes_are_refused(name):
+    assert spec_error(lerobot._Dtype, name) == (
+        f"lerobot: expected a dtype of numbers, got {str(name)[:40]}"
+    )
+
+
+@pytest.mark.parametrize(
+    "data, dtype, shape, message",
+    [
+        ("abcd", lerobot._Dtype("u1"), (4,), "expected the bytes, dtype and shape of an array"),
+        (b"abcd", np.dtype("u1"), (4,), "expected the bytes, dtype and shape of an array"),
+        (b"a", lerobot._Dtype("u1"), (1,) * 9, "expected the bytes, dtype and shape of an array"),
+        (b"abcd", lerobot._Dtype("u1"), (5,), "expected 4 numbers of an array, got the shape (5,)"),
+        (b"abcd", lerobot._Dtype("u2"), (4,), "expected 2 numbers of an array, got the shape (4,)"),
+        (b"abcd", lerobot._Dtype("u1"), (-2, -2), "expected 4 numbers of an array, got the shape (-2, -2)"),
+        (b"abcd", lerobot._Dtype("u1"), (4.0,), "expected 4 numbers of an array, got the shape (4.0,)"),
+        (b"a", lerobot._Dtype("u1"), (True,), "expected 1 numbers of an array, got the shape (True,)"),
+        (b"abcd", lerobot._Dtype("u1"), ("x" * 90,), "expected 4 numbers of an array, got the shape ('" + "x" * 78),
+    ],
+)  # fmt: skip
+def test_arrays_that_contradict_themselves_are_refused(data, dtype, shape, message):
+    assert spec_error(lerobot._filled, data, dtype, shape) == f"lerobot: {message}"
+
+
+def test_arrays_are_filled_in_their_order():
+    data, dtype = bytes(range(6)), lerobot._Dtype("u1")
+    assert lerobot._filled(data, dtype, (2, 3)).tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert lerobot._filled(data, dtype, (2, 3), "F").tolist() == [[0, 2, 4], [1, 3, 5]]
+    assert lerobot._filled(bytearray(data), dtype, (2, 3), "C").tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert lerobot._filled(b"", dtype, (0, 3)).shape == (0, 3)
+
+
+def test_a_pickle_is_refused_in_full():
+    assert spec_error(lerobot.unpickled, b"abc").startswith(
+        "lerobot: expected a pickle of LeRobot's robot client, got 3 bytes: "
+    )
+    named = b"c" + b"m" * 90 + b"\n" + b"n" * 90 + b"\n."
+    assert spec_error(lerobot.unpickled, named) == (
+        f"lerobot: expected numbers, texts, arrays and LeRobot's records, got {'m' * 80}.{'n' * 80}. "
+        "It is not unpickled"
+    )
+    for module, name in (("numpy", "load"), ("lerobot.configs.types", "Other"), ("os", "ndarray")):
+        text = spec_error(lerobot.unpickled, f"c{module}\n{name}\n.".encode())
+        assert f"got {module}.{name}. It is not unpickled" in text
+    few = b"N0" * 4999 + b"N."  # 10000 operations
+    assert lerobot.unpickled(few) is None
+    assert spec_error(lerobot.unpickled, b"N0" * 5000 + b"N.") == (
+        "lerobot: expected a pickle of at most 10000 operations, got more"
+    )
+    assert lerobot.unpickled(b"clerobot.configs.types\nFeatureType\n(S'STATE'\ntR.") == "STATE"
+    changed = b"\x80\x02cnumpy\ndtype\nK\x01b."
+    assert spec_error(lerobot.unpickled, changed) == ("lerobot: expected no state of a function")
+
+
+def test_records_of_lerobot_are_their_fields():
+    for module, name in (
+        ("lerobot.async_inference.helpers", "RemotePolicyConfig"),
+        ("lerobot.async_inference.helpers", "TimedObservation"),
+        ("lerobot.configs.types", "PolicyFeature"),
+    ):
+        data = f"c{module}\n{name}\n)\x81}}S'a'\nI7\nsb.".encode("latin1")
+        record = lerobot.unpickled(data)
+        assert vars(record) == {"a": 7} and type(record).__name__ == name
+
+
+def test_actions_are_a_list_of_lerobots_records(pickled):
+    actions = np.array([[0.5, 1.0], [2.0, 3.0], [4.0, 5.0]])
+    read = pickle.loads(lerobot.pickled_actions(actions, 12.0, 7, 0.25))
+    helpers = sys.modules[HELPERS]
+    assert [type(one) for one in read] == [helpers.TimedAction] * 3
+    assert [(one.timestamp, one.timestep) for one in read] == [(12.0, 7), (12.25, 8), (12.5, 9)]
+    for one, action in zip(read, actions, strict=True):
+        assert one.action.dtype == torch.float32 and one.action.tolist() == action.tolist()
+        assert one.action.untyped_storage().nbytes() == 8, "of its own, not of all"
+
+
+def test_a_picture_is_resized_as_lerobot_does():
+    shape = (2, 2, 3)
+    rows = np.array([[0, 2, 100, 104], [4, 6, 108, 112], [7, 7, 7, 7], [7, 8, 8, 8]], np.uint8)
+    picture = np.repeat(rows[:, :, None], 3, axis=2)
+    picture[..., 2] = 255 - picture[..., 2]
+    small = lerobot.resized(picture, "front", shape)
+    assert small.dtype == np.uint8 and small.shape == shape
+    # the mean of each four; halves to the even number
+    assert small[..., 0].tolist() == [[3, 106], [7, 8]] == small[..., 1].tolist()
+    assert small[..., 2].tolist() == [[252, 149], [248, 248]]
+    assert lerobot.resized(small, "front", shape) is small
+    large = lerobot.resized(small, "front", (4, 2, 3))
+    assert large[..., 0].tolist() == [[3, 106], [4, 82], [6, 32], [7, 8]], "between them"
+
+
+@pytest.mark.parametrize(
+    "picture, shown",
+    [
+        (None, "NoneType"),
+        ([1], "list"),
+        (np.zeros((4, 4), np.uint8), "uint8[4, 4]"),
+        (np.zeros((4, 4, 4), np.uint8), "uint8[4, 4, 4]"),
+        (np.zeros((4, 4, 3)), "float64[4, 4, 3]"),
+        (np.zeros((0, 4, 3), np.uint8), "uint8[0, 4, 3]"),
+    ],
+)
+def test_what_is_no_picture_is_refused_by_its_camera(picture, shown):
+    assert spec_error(lerobot.resized, picture, "front", (2, 2, 3)) == (
+        "lerobot: expected a picture (height, width, 3) of uint8 from the camera front, got "
+        + shown
+    )
+
+
+@pytest.fixture
+def service(tmp_path, spec):
+    """Of a server that does not listen."""
+    save_policy(policy_of(spec, 0), tmp_path / policy_name(1))
+    lines = []
+    server = PolicyServer(Weights(tmp_path), 4, 0.0, lines.append)
+    service = lerobot.Service(server)
+    service.lines = lines
+    return service
+
+
+def test_a_client_s_features_are_those_of_the_policy(service, spec):
+    names, described = features(spec)
+
+    def read(**changes):
+        return service._features(SimpleNamespace(lerobot_features=described | changes))
+
+    assert read() == names and read(**{"observation.images.more": {}, "action": 3}) == names
+    assert spec_error(service._features, SimpleNamespace()) == (
+        "lerobot: expected lerobot_features in the client's instructions, got none"
+    )
+    vectors = ", ".join(item.name for item in spec.vectors)
+    begin = f"lerobot: expected {len(names)} names of observation.state ({vectors}), got "
+    for state, shown in (
+        ({"names": names[:-1]}, names[:-1]),
+        ({"names": [*names[:-1], 3]}, [*names[:-1], 3]),
+        ({"names": "x" * 300}, "x" * 300),
+        ({}, None),
+        (3, None),
+        (None, None),
+    ):
+        assert spec_error(lambda state=state: read(**{"observation.state": state})) == (
+            begin + str(shown)[:200]
+        )
+    cameras = [image.name for image in spec.images]
+    only = {"observation.state": described["observation.state"]}
+    for features_, shown in (
+        (only, "none"),
+        (only | {"observation.images.b": {}, "observation.images.a": {}}, "a, b"),
+    ):
+        config = SimpleNamespace(lerobot_features=features_)
+        assert spec_error(service._features, config) == (
+            f"lerobot: expected the cameras {', '.join(cameras)}, got {shown}. Give the robot's "
+            "cameras these names"
+        )
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, True, None, "x" * 60])
+def test_a_client_asks_for_a_number_of_actions(value):
+    assert lerobot._chunk(SimpleNamespace(actions_per_chunk=1)) == 1
+    assert spec_error(lerobot._chunk, SimpleNamespace(actions_per_chunk=value)) == (
+        f"lerobot: expected actions_per_chunk of 1 or more, got {str(value)[:40]}"
+    )
+    assert spec_error(lerobot._chunk, None).endswith("got None")
+
+
+def test_an_observation_becomes_a_request(service, spec):
+    names, _ = features(spec)
+    robot = lerobot.Robot(names, 3)
+    vectors, observation = given(spec)
+    wrapped = lerobot._Array()
+    wrapped.array = np.array(vectors[1])
+    request = service._request(robot, observation | {names[1]: wrapped, "task": "pull", "more": 1})
+    assert np.array_equal(request.vectors, vectors) and request.instruction == "pull"
+    for image in spec.images:
+        assert np.array_equal(request.images[image.name], observation[image.name])
+    for task in ("", 3):
+        without = service._request(robot, observation | {"task": task})
+        assert without.instruction == spec.instruction and without.explore is None
+    assert spec_error(service._request, lerobot.Robot(), observation) == (
+        "lerobot: expected policy instructions before the first observation"
+    )
+    assert spec_error(service._request, robot, [1]) == (
+        "lerobot: expected a map as an observation, got a list"
+    )
+    lacking = {name: value for name, value in observation.items() if name not in names[1:3]}
+    assert spec_error(service._request, robot, lacking) == (
+        f"lerobot: expected {names[1]}, {names[2]} in the observation, got nothing"
+    )
+    said = spec_error(service._request, robot, observation | {names[0]: "x"})
+    assert said == (
+        f"lerobot: expected numbers of {', '.join(names)}, got: could not convert string to float: "
+        "'x'"
+    )
+    camera = spec.images[0].name
+    said = spec_error(service._request, robot, observation | {camera: None})
+    assert said.endswith(f"from the camera {camera}, got NoneType")
+
+
+class Context:
+    """Of a call, as gRPC gives it."""
+
+    def __init__(self, name):
+        self.name, self.ended = name, []
+
+    def peer(self):
+        return self.name
+
+    async def abort(self, code, text):
+        self.ended.append((code.name, text))
+        raise ConnectionAbortedError
+
+
+def test_the_newest_64_clients_are_kept(service):
+    async def ask():
+        for number in range(65):
+            assert await service.ready(None, Context(f"client {number}")) == lerobot_pb2.Empty()
+        assert list(service.robots) == [f"client {number}" for number in range(1, 65)]
+        first = service.robots["client 7"]
+        await service.ready(None, Context("client 7"))
+        assert service.robots["client 7"] is not first
+        context = Context("stranger")
+        with pytest.raises(ConnectionAbortedError):
+            await service._robot(context)
+        assert context.ended == [("FAILED_PRECONDITION", "expected Ready first")]
+
+    asyncio.run(ask())
+
+
+def test_where_no_observation_comes_the_answer_is_empty(service, monkeypatch):
+    monkeypatch.setattr(lerobot, "WAIT_S", 0.01)
+
+    async def ask():
+        await service.ready(None, Context("a"))
+        return await service.get_actions(None, Context("a"))
+
+    assert asyncio.run(ask()) == lerobot_pb2.Actions()
+
+
+def test_an_observation_of_more_than_64_mib_is_refused(service, monkeypatch):
+    context = Context("a")
+
+    async def parts(sizes):
+        for size in sizes:
+            yield lerobot_pb2.Observation(data=bytes(size))
+
+    async def ask():
+        await service.ready(None, context)
+        with pytest.raises(ConnectionAbortedError):
+            await service.observation(parts([30, 34, 1]), context)
+        assert context.ended == [("RESOURCE_EXHAUSTED", "expected at most 0 MiB")]
+        with pytest.raises(ConnectionAbortedError):  # no pickle, and not too large
+            await service.observation(parts([30, 34]), context)
+        assert context.ended[1][0] == "INVALID_ARGUMENT"
+
+    monkeypatch.setattr(lerobot, "MAX_BYTES", 64)
+    asyncio.run(ask())
+
+
+def test_an_observation_is_kept_where_it_is_new_or_must_go(service, spec, pickled):
+    context = Context("a")
+    names, described = features(spec)
+    observation = given(spec)[1]
+
+    async def send(**fields):
+        data = pickled("TimedObservation", observation=observation, **fields)
+
+        async def parts():
+            yield lerobot_pb2.Observation(data=data[:100])
+            yield lerobot_pb2.Observation(data=data[100:])
+
+        return await service.observation(parts(), context)
+
+    async def ask():
+        await service.ready(None, context)
+        robot = service.robots["a"]
+        config = pickled("RemotePolicyConfig", lerobot_features=described, actions_per_chunk=6)
+        request = lerobot_pb2.PolicySetup(data=config)
+        assert await service.instructions(request, context) == lerobot_pb2.Empty()
+        assert (robot.names, robot.actions) == (names, 6)
+        assert await send(timestep=4, timestamp=2, must_go=False) == lerobot_pb2.Empty()
+        assert robot.waiting[1:] == (2.0, 4) and type(robot.waiting[1]) is float
+        assert robot.arrived.is_set()
+        robot.arrived.clear()
+        robot.answered.add(4)
+        await send(timestep=4, timestamp=3.0)
+        assert robot.waiting[1] == 2.0 and not robot.arrived.is_set()
+        await send(timestep=4, timestamp=3.0, must_go=1)
+        assert robot.waiting[1] == 2.0 and not robot.arrived.is_set()
+        await send(timestep=4, timestamp=3.0, must_go=True)
+        assert robot.waiting[1] == 3.0 and robot.arrived.is_set()
+        for wrong in ({"timestep": 4.0, "timestamp": 1.0}, {"timestep": 4, "timestamp": "1"}, {}):
+            with pytest.raises(ConnectionAbortedError):
+                await send(**wrong)
+        said = "lerobot: expected an observation with a timestep and a timestamp"
+        assert context.ended == [("INVALID_ARGUMENT", said)] * 3
+        assert service.server.metrics.refused == 3
+        assert service.lines == [f"serve: {said}"] * 3
+
+    asyncio.run(ask())
+
+
+def test_an_error_is_its_client_s_and_counted(service):
+    async def ask():
+        for error, said in (
+            (SpecError("of a client"), "of a client"),
+            (ZeroDivisionError("by 0\x1b"), "ZeroDivisionError: by 0\\x1b"),
+            (SpecError("x" * 1200), "x" * 1000),
+        ):
+            context = Context("a")
+            with lerobot.Refusal(service.server) as refusal:
+                raise error
+            with pytest.raises(ConnectionAbortedError):
+                await refusal.passed_on(context)
+            assert context.ended == [("INVALID_ARGUMENT", said)]
+        context = Context("a")
+        with lerobot.Refusal(service.server) as refusal:
+            pass
+        await refusal.passed_on(context)
+        assert not context.ended and service.server.metrics.refused == 3
+        with pytest.raises(KeyboardInterrupt), lerobot.Refusal(service.server):
+            raise KeyboardInterrupt
+        assert service.server.metrics.refused == 3
+
+    asyncio.run(ask())
+    assert service.lines[0] == "serve: of a client" and "ZeroDivisionError" in service.lines[1]
+
+
+def test_it_listens_on_this_machine_and_a_taken_port_is_told(service):
+    async def ask():
+        async with lerobot.listening(service.server, 0) as port:
+            assert service.lines == [
+                f"grpc://127.0.0.1:{port} serves LeRobot's robot client with this policy, on this "
+                "machine only"
+            ]
+            with pytest.raises(ServingError) as refused:
+                async with lerobot.listening(service.server, port):
+                    pass
+        assert str(refused.value) == (
+            f"serve: cannot listen on 127.0.0.1:{port} for LeRobot. Stop the program on that port, "
+            "or choose another with --lerobot-port"
+        )
+        assert refused.value.code == "RL-E205"
+
+    asyncio.run(ask())
+
+
+def test_answers_are_counted_and_their_time_steps_kept(served, spec, pickled):
+    (inside, peer), (_, observation) = served, given(spec)
+    peer.ready()
+    config = {"lerobot_features": features(spec)[1], "actions_per_chunk": 100}
+    peer.setup(pickled("RemotePolicyConfig", **config))
+    for timestep in (3, 5):
+        peer.observe(
+            pickled("TimedObservation", timestamp=1.0, timestep=timestep, observation=observation)
+        )
+        assert len(pickle.loads(peer.actions())) == 8, "a chunk has no more"
+    figures = inside.figures()
+    assert figures["rlinf_serve_requests_total",] == 2
+    assert figures["rlinf_serve_batches_total", ("size", "1")] == 2
+    assert 0.0 < figures["rlinf_serve_latency_seconds_sum",] < 20.0
