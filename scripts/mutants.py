@@ -140,7 +140,15 @@ ROOMS = {
         (OPTIMISER,),
     ),  # which start Ray, for half a minute
     "algorithms": Room(
-        ("rlinf_core/algorithms",), ("tests/algorithms",), LEARNING, (OPTIMISER, ADAPTERS)
+        ("rlinf_core/algorithms",),
+        (
+            "tests/algorithms",
+            "tests/policies/test_residual.py",
+            "tests/policies/test_gradient_checkpointing.py",
+            "tests/agentic/test_losses.py",
+        ),
+        LEARNING,
+        (OPTIMISER, ADAPTERS),
     ),
     "policies": Room(("rlinf_core/policies",), ("tests/policies",), LEARNING, (OPTIMISER,)),
     "data": Room(("rlinf_core/data",), ("tests/data",)),

@@ -1,5 +1,6 @@
 """The small parts that learners share, at their edges; what a learner is made of and keeps."""
 
+import dataclasses
 from importlib.metadata import EntryPoint
 
 import numpy as np
@@ -12,6 +13,7 @@ from rlinf_core.algorithms.common.image_augmentation import shift_images
 from rlinf_core.algorithms.common.learner import Checkpointed, Scalar
 from rlinf_core.algorithms.common.optimizer import adam, optimizer_step, skipped
 from rlinf_core.algorithms.common.policy_losses import masked_mean, policy_loss
+from rlinf_core.algorithms.common.rollout import Rollout
 from rlinf_core.algorithms.common.running_statistics import (
     RunningMoments,
     RunningReturn,
@@ -24,6 +26,7 @@ from rlinf_core.policies import lora
 from tests.algorithms.by_hand import batches
 from tests.algorithms.learning import buffer_of, make
 from tests.algorithms.point import expert, misled
+from tests.trainer.distributed import test_group as group_tests
 
 SLOW = {"actor", "encoder", "critics", "temperature", "target", "value_scale"}
 CHECKPOINTED = {
@@ -437,3 +440,61 @@ def test_advantages_of_one_chunk_or_none_are_zero(chunks):
     assert torch.equal(advantages.normalised(torch.ones(1, 1)), torch.zeros(1, 1))
     two = advantages.normalised(torch.tensor([[1.0, 3.0]]))
     assert torch.allclose(two, torch.tensor([[-1.0, 1.0]]) / 2**0.5)
+
+
+def test_advantages_of_tokens_are_over_those_that_the_policy_drew():
+    """The others, as those of a prompt, take no time. By hand, from the last token on."""
+    rewards = torch.tensor([[0.0, 0.0, 0.0, 1.0], [2.0, 5.0, 5.0, 5.0]])
+    values = torch.tensor([[9.0, 0.2, 9.0, 0.4], [0.5, 7.0, 7.0, 7.0]])
+    counted = torch.tensor([[0.0, 1.0, 0.0, 1.0], [1.0, 0.0, 0.0, 0.0]])
+    got = advantages.token_advantages(rewards, values, counted, gamma=0.5, lambda_=0.25)
+    last = 1.0 - 0.4
+    first = (0.5 * 0.4 - 0.2) + 0.5 * 0.25 * last
+    assert got.tolist() == [pytest.approx([0.0, first, 0.0, last]), [1.5, 0.0, 0.0, 0.0]]
+
+
+def test_a_rollout_is_the_same_of_its_state_in_tensors_or_arrays():
+    names = [item.name for item in dataclasses.fields(Rollout) if item.name != "episode"]
+    values = {name: torch.full((2, 3), float(index)) for index, name in enumerate(names)}
+    values |= {name: {"vectors": values[name][..., None]} for name in names if "observ" in name}
+    rollout = Rollout(**values)
+    state = rollout.state_dict()
+    assert set(state) == set(names), "what there is none of is left out"
+    arrays = {
+        name: {"vectors": value["vectors"].numpy()} if isinstance(value, dict) else value.numpy()
+        for name, value in state.items()
+    }
+    for saved in (state, arrays):
+        again = Rollout.of_state(saved)
+        assert again.episode is None
+        assert torch.equal(again.observations["vectors"], values["observations"]["vectors"])
+        for name in ("actions", "log_probs", "steps", "counted"):
+            assert torch.equal(getattr(again, name), values[name]), name
+
+
+def test_a_label_is_not_normalised_with_what_is_observed():
+    learner = group_tests.alone("recap")
+    random = np.random.default_rng(0)
+    learner.fit_normalisation(random.normal(5.0, 3.0, (200, learner.actor.input_spec.vector_size)))
+    encoders = [*learner._encoders()]
+    assert len(encoders) == 3, "of the actor, the value and its target"
+    for encoder in encoders:
+        assert (encoder.mean[-1].item(), encoder.std[-1].item()) == (0.0, 1.0)
+        assert (encoder.mean[:-1] > 4.0).all() and (encoder.std[:-1] > 2.0).all()
+
+
+def test_weights_that_no_update_changes_may_be_left_out_of_a_state():
+    learner = group_tests.alone("residual")
+    constant = learner.constant()
+    assert set(constant) == {"actor"} and constant["actor"]
+    before = {key: value.clone() for key, value in learner.actor.state_dict().items()}
+    for seed in range(3):
+        learner.update(group_tests.batch_of("residual", np.random.default_rng(seed)))
+    after = dict(learner.actor.named_parameters())
+    changed = {key for key, value in after.items() if not torch.equal(value, before[key])}
+    assert changed and not changed & constant["actor"]
+    assert changed | constant["actor"] == set(after)
+    complete, part = learner.state_dict(), learner.state_dict(constant)
+    assert set(complete["modules"]["actor"]) - set(part["modules"]["actor"]) == constant["actor"]
+    assert set(complete["modules"]["critics"]) == set(part["modules"]["critics"])
+    assert group_tests.alone("sac").constant() == {"actor": set()}
