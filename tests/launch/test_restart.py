@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rlinf_core.core.errors import REFUSED, WRONG_USAGE
+from rlinf_core.core.errors import NODE_FAILED, REFUSED, WRONG_USAGE
 from rlinf_core.launch.graph import ONCE, RESPAWN, SHUTDOWN, Process
 from rlinf_core.launch.restart import (
     LONG_S,
@@ -101,3 +101,96 @@ def test_systemd_starts_no_station_again_that_refuses_its_settings_or_that_a_per
     lines = unit.read_text().splitlines()
     assert f"RestartPreventExitStatus={WRONG_USAGE} {REFUSED}" in lines
     assert "Restart=on-failure" in lines
+
+
+def outcome_fields(outcome):
+    return outcome.restarts, outcome.text, outcome.refusal, outcome.exit_code
+
+
+def test_a_process_that_dies_is_started_again_with_its_reason():
+    one = history(RESPAWN)
+    assert outcome_fields(one.ended(-signal.SIGSEGV, 5.0, "no room")) == (
+        True,
+        "uplink ended (killed by SIGSEGV) and was restarted",
+        "",
+        1,
+    ), "a reason is that of an exit code 1 alone"
+    assert outcome_fields(one.ended(1, 6.0, "no room " + "x" * 400)) == (
+        True,
+        "uplink ended (exit code 1) and was restarted",
+        "no room " + "x" * 292,
+        1,
+    )
+    assert (one.started, one.restarts, one.equal_failures) == (6.0, [5.0, 6.0], 0)
+
+
+def test_who_ends_too_often_is_named_with_the_last_end():
+    one = history(RESPAWN)
+    for n in range(MAX_RESTARTS):
+        one.ended(2, float(n))
+    assert outcome_fields(one.ended(-9, 10.0)) == (
+        False,
+        "uplink ended 6 times within 60 s (last: killed by SIGKILL)",
+        "",
+        1,
+    )
+
+
+def test_a_minute_is_a_minute():
+    one = history(RESPAWN)
+    one.restarts = [0.0] * MAX_RESTARTS
+    assert not one.ended(2, 59.9).restarts
+    one.restarts = [0.0] * MAX_RESTARTS
+    assert one.ended(2, 60.0).restarts and one.restarts == [60.0]
+
+
+def test_an_equal_reason_counts_while_the_process_lives_less_than_an_hour():
+    one = history(RESPAWN)
+    for n in range(4):
+        one.ended(1, 100.0 * n, "no room")
+    assert one.equal_failures == 3
+    one.ended(1, 300.0 + LONG_S - 0.1, "no room")
+    assert one.equal_failures == 4
+    one.ended(1, 300.0 + 2 * LONG_S, "no room")
+    assert one.equal_failures == 0 and one.reason == "no room"
+
+
+def hosts(*restarts):
+    nodes = tuple(
+        Process(name, "", "", "", "", restart=restart)
+        for name, restart in zip(("recorder", "interlock", "operator"), restarts, strict=True)
+    )
+    return History(Process("station", "", "", "", "", nodes=nodes), 0.0)
+
+
+@pytest.mark.parametrize(
+    "index, restart, fields",
+    [
+        (0, RESPAWN, (True, "recorder ended (in the process 'station', with all its nodes) and")),
+        (
+            1,
+            SHUTDOWN,
+            (False, "interlock ended (in the process 'station', with all its nodes). Th"),
+        ),
+        (2, ONCE, (True, "operator ended (in the process 'station', with all its nodes)")),
+    ],
+)
+def test_of_several_nodes_in_one_process_the_one_that_failed_decides(index, restart, fields):
+    outcome = hosts(RESPAWN, SHUTDOWN, ONCE).ended(NODE_FAILED + index, 1.0)
+    assert (outcome.restarts, outcome.text[: len(fields[1])]) == fields
+    assert ("was restarted" in outcome.text) == (restart == RESPAWN)
+
+
+@pytest.mark.parametrize("code", [NODE_FAILED - 1, NODE_FAILED + 3, 1])
+def test_other_exit_codes_of_such_a_process_are_its_own(code):
+    outcome = hosts(SHUTDOWN, SHUTDOWN, SHUTDOWN).ended(code, 1.0)
+    assert outcome.text == f"station ended (exit code {code}) and was restarted"
+
+
+def test_a_process_that_runs_once_may_end():
+    assert outcome_fields(history(ONCE).ended(3, 1.0, "done")) == (
+        True,
+        "uplink ended (exit code 3)",
+        "",
+        1,
+    )

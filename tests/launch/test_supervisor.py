@@ -1,5 +1,6 @@
 """How a station's processes are ended by whoever is impatient, and why they ended the last time."""
 
+import json
 import os
 import signal
 import sys
@@ -9,10 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from rlinf_core.core.errors import RlinfError
-from rlinf_core.launch.graph import RESPAWN, SHUTDOWN, Process
-from rlinf_core.launch.supervisor import Supervisor, parameters_file
+from rlinf_core.launch import supervisor as supervising
+from rlinf_core.launch.graph import ONCE, RESPAWN, SHUTDOWN, Process
+from rlinf_core.launch.supervisor import Supervisor, command_line, only_station, parameters_file
 
 SLOW = """
 import signal, sys, time
@@ -132,3 +135,224 @@ def test_restarts_count_for_a_minute(tmp_path, age_s, ends):
                 supervisor.poll()
         else:
             assert len(supervisor.poll()) == 1 and len(child.history.restarts) == 1
+
+
+def ended(supervisor, name):
+    """Wait for a process's own end."""
+    supervisor.children[name].popen.wait(30)
+
+
+def program(code, **fields):
+    command = {"command": [sys.executable, "-c", code]}
+    return Process("uplink", "", "", "", "", command, **fields)
+
+
+def test_a_process_that_runs_has_no_namesake_and_one_that_ended_may_be_started_again(tmp_path):
+    with Supervisor(tmp_path, 90) as supervisor:
+        first = supervisor.start(program("import time; time.sleep(60)"))
+        with pytest.raises(RlinfError, match="^uplink is already running under this supervisor. E"):
+            supervisor.start(program(""))
+        first.popen.kill()
+        first.popen.wait(30)
+        assert supervisor.start(program("")) is supervisor.children["uplink"] is not first
+
+
+def test_any_command_runs_and_is_restarted_as_asked(tmp_path):
+    with Supervisor(tmp_path, 90) as supervisor:
+        for name, restart in (("once", ONCE), ("again", RESPAWN)):
+            child = supervisor.run(name, [sys.executable, "-c", f"print('{name}')"], restart)
+            assert child.process == Process(
+                name,
+                "",
+                "",
+                "",
+                "",
+                {"command": [sys.executable, "-c", f"print('{name}')"]},
+                (),
+                restart,
+            )
+            ended(supervisor, name)
+        assert supervisor.poll() == ["again ended (exit code 0) and was restarted"]
+        assert supervisor.poll() in ([], ["again ended (exit code 0) and was restarted"])
+    assert (tmp_path / "logs/once.log").read_text() == "once\n"
+    assert (tmp_path / "params").is_dir()
+
+
+def test_a_process_has_its_domain_no_input_and_a_session_of_its_own(tmp_path):
+    code = (
+        "import os, sys; print(os.environ['ROS_DOMAIN_ID'], os.getsid(0) == os.getpid(), "
+        "sys.stdin.read() == '', os.environ.get('ROS_LOG_DIR')); print('words', file=sys.stderr)"
+    )
+    with Supervisor(tmp_path, 90) as supervisor:
+        supervisor.start(program(code, restart=ONCE))
+        ended(supervisor, "uplink")
+    fields, words = (tmp_path / "logs/uplink.log").read_text().splitlines()
+    assert fields.split()[:3] == ["90", "True", "True"] and words == "words"
+
+
+def test_one_at_the_terminal_stays_in_its_session(tmp_path):
+    with Supervisor(tmp_path, 90) as supervisor:
+        code = "import os; print(os.getsid(0))"
+        supervisor.start(program(code, restart=ONCE, terminal=True))
+        ended(supervisor, "uplink")
+    assert (tmp_path / "logs/uplink.log").read_text() == f"{os.getsid(0)}\n"
+
+
+def test_logs_of_ros_lie_in_the_run_where_no_home_can_be_written(tmp_path, monkeypatch):
+    with Supervisor(tmp_path / "a", 90) as supervisor:
+        assert not (tmp_path / "a/ros_logs").exists()
+    monkeypatch.setattr(supervising, "replacements", lambda: {"ROS_LOG_DIR": "/elsewhere"})
+    with Supervisor(tmp_path / "b/c", 90) as supervisor:
+        assert supervisor.environment["ROS_LOG_DIR"] == str(tmp_path / "b/c/ros_logs")
+        assert (tmp_path / "b/c/ros_logs").is_dir()
+
+
+@pytest.mark.parametrize(
+    "code, words",
+    [
+        (
+            "print('[INFO] all well'); print('no latch'); print('[INFO] bye'); print(' ')",
+            "uplink ended (exit code 0). The station cannot continue without it: the robot side "
+            "stops by its own timeout. Its last line: 'no latch'. See {log}",
+        ),
+        (
+            "print('[INFO] all well'); print('[INFO] bye')",
+            "uplink ended (exit code 0). The station cannot continue without it: the robot side "
+            "stops by its own timeout. Its last line: '[INFO] bye'. See {log}",
+        ),
+        (
+            "",
+            "uplink ended (exit code 0). The station cannot continue without it: the robot side "
+            "stops by its own timeout. See {log}",
+        ),
+        (
+            "import sys; print('rlinf: no limits'); print('and more'); sys.exit(78)",
+            "uplink cannot continue: no limits\nand more\nIts log: {log}",
+        ),
+        (
+            "import sys; print('out of words'); sys.exit(78)",
+            "uplink cannot continue: Its last line: 'out of words'. See {log}\nIts log: {log}",
+        ),
+        (
+            "import sys; print('x' * 400); sys.exit(2)",
+            "uplink ended (exit code 2). The station cannot continue without it: the robot side "
+            f"stops by its own timeout. Its last line: '{'x' * 300}'. See {{log}}",
+        ),
+    ],
+)
+def test_the_end_of_a_station_is_told_with_the_last_words_of_who_ended_it(tmp_path, code, words):
+    with Supervisor(tmp_path, 90) as supervisor:
+        supervisor.start(program(code, restart=SHUTDOWN))
+        ended(supervisor, "uplink")
+        with pytest.raises(RlinfError) as error:
+            supervisor.poll()
+    assert str(error.value) == words.format(log=tmp_path / "logs/uplink.log")
+    assert supervisor.events == []
+
+
+def test_a_restart_is_told_with_its_reason(tmp_path):
+    with Supervisor(tmp_path, 90) as supervisor:
+        supervisor.start(program("import sys; sys.exit('rlinf: no trainer')"))
+        ended(supervisor, "uplink")
+        event = "uplink ended (exit code 1) and was restarted: no trainer"
+        assert supervisor.poll() == [event]
+        ended(supervisor, "uplink")
+        assert supervisor.poll() == [event] and supervisor.events == [event] * 2
+
+
+def test_a_node_is_started_by_its_module_with_its_parameters(tmp_path):
+    node = Process(
+        "interlock_left",
+        "rlinf_interlock",
+        "interlock",
+        "rlinf_interlock.interlock",
+        "/lab/left",
+        {"arms": ["left"]},
+        (("/clock", "/lab/clock"), ("enable", "/lab/enable")),
+        SHUTDOWN,
+    )
+    arguments = [
+        "--ros-args",
+        *("-r", "__ns:=/lab/left", "-r", "/clock:=/lab/clock", "-r", "enable:=/lab/enable"),
+        *("--params-file", str(tmp_path / "a/params/interlock_left.yaml")),
+    ]
+    folder = tmp_path / "a/params"
+    assert command_line(node, folder) == [sys.executable, "-m", node.module, *arguments]
+    text = (folder / "interlock_left.yaml").read_text()
+    assert yaml.safe_load(text) == {"/**": {"ros__parameters": {"arms": ["left"]}}}
+    recorder = Process("recorder", "", "recorder", "rlinf_station.recorder", "/lab")
+    host = Process("station", "", "", "s", "/lab", {"a": 1}, nodes=(node, recorder))
+    values = yaml.safe_load(parameters_file(host, folder).read_text())["/**"]["ros__parameters"]
+    nodes = json.loads(values.pop("nodes"))
+    assert values == {"a": 1} and nodes == [
+        {
+            "name": "interlock_left",
+            "module": "rlinf_interlock.interlock",
+            "arguments": arguments,
+            "ends_station": True,
+        },
+        {
+            "name": "recorder",
+            "module": "rlinf_station.recorder",
+            "arguments": [
+                *("--ros-args", "-r", "__ns:=/lab"),
+                *("--params-file", str(folder / "recorder.yaml")),
+            ],
+            "ends_station": False,
+        },
+    ]
+    assert (folder / "recorder.yaml").exists()
+
+
+def test_parameters_stay_in_the_order_of_the_process(tmp_path):
+    process = Process("one", "", "", "", "", {"z": 1, "a": "y", "m": {"b": 2, "a": 3}})
+    text = parameters_file(process, tmp_path).read_text()
+    assert text.index('"z"') < text.index('"a"') < text.index('"m"') < text.index('"b"')
+
+
+NODE = "import signal; print(*sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())))"
+
+
+@pytest.mark.parametrize("module, blocked", [("a.node", "2 15"), ("", "")])
+def test_a_node_hears_of_its_end_only_once_it_can_answer(tmp_path, module, blocked):
+    with Supervisor(tmp_path, 90) as supervisor:
+        supervisor.start(replace(program(NODE, restart=ONCE), module=module))
+        ended(supervisor, "uplink")
+    assert (tmp_path / "logs/uplink.log").read_text().strip() == blocked
+
+
+TELLS = """
+import signal, sys, time
+times, numbers = [], []
+def note(number, _):
+    numbers.append(number)
+    times.append(time.monotonic())
+signal.signal(signal.SIGINT, note)
+signal.signal(signal.SIGTERM, note)
+print("up", flush=True)
+while len(numbers) < 2:
+    time.sleep(0.005)
+print(*numbers, round(times[1] - times[0], 1), flush=True)
+"""
+
+
+def test_sigint_comes_first_and_sigterm_a_while_later(tmp_path):
+    with Supervisor(tmp_path, 90) as supervisor:
+        supervisor.start(program(TELLS, stop_s=0.5))
+        end = time.monotonic() + 30
+        while not (tmp_path / "logs/uplink.log").read_text():
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        started = time.monotonic()
+    assert time.monotonic() - started < 1.4
+    numbers = (tmp_path / "logs/uplink.log").read_text().split()[1:]
+    assert numbers[:2] == ["2", "15"] and 0.4 <= float(numbers[2]) <= 0.8
+
+
+def test_one_station_of_a_name_and_domain_says_whose_the_other_is():
+    with only_station("lab", 90), pytest.raises(RlinfError) as error, only_station("lab", 90):
+        pass
+    assert str(error.value).startswith(
+        "station 'lab' is already running in ROS_DOMAIN_ID 90 on this machine, as process "
+    )
+    assert error.value.code == "RL-E208"
