@@ -164,3 +164,79 @@ def test_exposure_is_accepted_on_loopback_with_both_or_by_a_person(files):
         and not access.is_allowed(KEY, None)
         and not access.is_allowed(KEY, f"Bearer {KEY}")
     )
+
+
+@pytest.mark.parametrize("key", ["!" * 16, "~" * 512, "  " + KEY + "\n\n"])
+def test_a_key_is_read_from_its_file(tmp_path, key):
+    path = tmp_path / "api.key"
+    path.write_text(key)
+    for mode in (0o600, 0o640, 0o770):
+        path.chmod(mode)
+        assert access.read_key(path) == key.strip()
+    for mode in (0o604, 0o602, 0o601):
+        path.chmod(mode)
+        with pytest.raises(ServingError) as refused:
+            access.read_key(path)
+        assert str(refused.value) == (
+            f"API key {path}: expected a file that other users cannot read, got mode {mode:04o}: "
+            f"chmod o-rwx {path}"
+        )
+
+
+@pytest.mark.parametrize("key", ["", "k" * 15, "k" * 513, "k" * 16 + " " + "k", KEY + "\x01"])
+def test_a_file_without_a_key_is_refused_with_its_length(tmp_path, key):
+    path = tmp_path / "api.key"
+    path.write_text(key)
+    path.chmod(0o600)
+    with pytest.raises(ServingError) as refused:
+        access.read_key(path)
+    assert str(refused.value) == (
+        f"API key {path}: expected a line of 16 to 512 characters without blanks, got {len(key)}. "
+        "Create one: openssl rand -hex 32"
+    )
+    path.write_text("é" * 20)
+    with pytest.raises(ServingError, match=f"API key {path}: expected a file with a key, got: "):
+        access.read_key(path)
+
+
+def test_a_header_is_the_key_s_or_it_is_not():
+    assert access.is_allowed(KEY, f"Api-Key {KEY}") and access.is_allowed("", "whatever")
+    for header in (None, "", KEY, f"Api-Key {KEY} ", f"api-key {KEY}", f"Api-Key {KEY}\udcff"):
+        assert not access.is_allowed(KEY, header)
+    assert access.is_allowed("?" * 16, f"Api-Key {'?' * 16}")
+
+
+def test_a_server_speaks_tls_of_1_2_at_least(files):
+    context = access.server_context(files / "cert.pem", files / "key.pem")
+    assert context.minimum_version == ssl.TLSVersion.TLSv1_2
+    assert context.protocol == ssl.PROTOCOL_TLS_SERVER
+    with pytest.raises(ServingError) as refused:
+        access.server_context(files / "key.pem", files / "none.pem")
+    assert str(refused.value).startswith(
+        f"--tls-cert {files}/key.pem, --tls-key {files}/none.pem: expected a certificate and its "
+        "key in PEM, got: "
+    )
+    context = access.client_context(str(files / "ca.pem"))
+    assert len(context.get_ca_certs()) == 1 and context.check_hostname
+    with pytest.raises(ServingError, match=f"station.policy.tls_ca {files}/key.pem: expected"):
+        access.client_context(str(files / "key.pem"))
+
+
+@pytest.mark.parametrize(
+    "encrypted, key, missing",
+    [
+        (False, "", "--tls-cert with --tls-key and --api-key-file"),
+        (True, "", "--api-key-file"),
+        (False, KEY, "--tls-cert with --tls-key"),
+    ],
+)
+def test_what_an_open_server_lacks_is_told(encrypted, key, missing):
+    with pytest.raises(ServingError) as refused:
+        access.check_exposure("10.0.0.7", encrypted, key, False)
+    assert str(refused.value) == (
+        f"--host 10.0.0.7: expected {missing}, since other machines reach this address. Anyone "
+        "there could query the policy and read the camera images in transit. Give these options, "
+        "tunnel to 127.0.0.1 (ssh -L), or accept the risk with --plaintext on a private network"
+    )
+    access.check_exposure("10.0.0.7", encrypted, key, True)
+    access.check_exposure("127.0.0.1", encrypted, key, False)

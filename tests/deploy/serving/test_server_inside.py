@@ -16,7 +16,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from websockets.exceptions import ConnectionClosedError, InvalidStatus
 from websockets.sync.client import connect
 
-from rlinf_core.core.errors import AnswerError, RefusedRequestError, ServingError, SpecError
+from rlinf_core.core.errors import (
+    AnswerError,
+    EngineError,
+    RefusedRequestError,
+    ServingError,
+    SpecError,
+)
 from rlinf_core.deploy.serving import lerobot
 from rlinf_core.deploy.serving import server as serving_server
 from rlinf_core.deploy.serving.batching import Batcher, Waiting
@@ -544,3 +550,290 @@ def test_a_packer_is_as_new_after_an_error_and_after_a_large_message():
     assert packed(small) == before
     packed({"large": np.zeros(1 << 18)})
     assert packed(small) == before
+
+
+def test_figures_have_their_names_types_and_units():
+    metrics = Metrics()
+    for size in (1, 2, 2, 2, 5):
+        metrics.answered(0.25, size)
+    families = {family.name: family for family in text_string_to_metric_families(metrics.text())}
+    types = {name: family.type for name, family in families.items()}
+    assert types == {
+        "rlinf_serve_requests": "counter",
+        "rlinf_serve_refused": "counter",
+        "rlinf_serve_swaps": "counter",
+        "rlinf_serve_clients": "gauge",
+        "rlinf_serve_version": "gauge",
+        "rlinf_serve_batches": "counter",
+        "rlinf_serve_latency_seconds": types["rlinf_serve_latency_seconds"],
+    }
+    assert all(family.documentation for family in families.values())
+    batches = families["rlinf_serve_batches"].samples
+    assert [(sample.labels["size"], sample.value) for sample in batches] == [
+        ("1", 1),
+        ("2", 1),  # of three requests so far: the second batch is not over
+        ("5", 0),
+    ]
+    assert 'rlinf_serve_batches_total{size="2"} 1.0' in metrics.text().splitlines()
+    assert metrics.batch == pytest.approx(5 / (1 + 1.5 + 0.2))
+
+
+def test_a_line_for_people_has_every_figure():
+    metrics = Metrics()
+    for latency_s in (0.010, 0.020, 0.030, 0.040):
+        metrics.answered(latency_s, 2)
+    metrics.version, metrics.clients, metrics.refused = 12, 3, 4
+    p50, p99 = 1e3 * metrics.latencies.quantiles()
+    assert metrics.line(8.0) == (
+        f"version 12: 3 clients, 0.5 requests/s, batches of 2.0, p50 {p50:.1f} ms, p99 {p99:.1f} "
+        "ms, 4 refused"
+    )
+    assert 19.0 < p50 < 31.0 <= p99 < 41.0 and metrics.line(8.0) == ""
+
+
+class Taken:
+    """A connection of one client, without a socket."""
+
+    def __init__(self, busy=False):
+        self.busy, self.sent, self.closed, self.dropped = busy, [], [], False
+
+    async def send(self, data):
+        self.sent.append(data)
+
+    async def close(self, code, reason):
+        self.closed.append((int(code), reason))
+
+    def drop(self):
+        self.dropped = True
+
+    def respond(self, status, text):
+        return int(status), text
+
+
+@pytest.fixture
+def quiet(tmp_path, spec):
+    """A server that does not listen."""
+    save_policy(policy_of(spec, 0), tmp_path / policy_name(3))
+    lines = []
+    server = PolicyServer(Weights(tmp_path), 4, 0.25, lines.append)
+    server.lines = lines
+    return server
+
+
+def client_of(server, **changes):
+    client = serving_server.Client(Taken(), server.weights.newest)
+    vars(client).update(changes)
+    return client
+
+
+def test_a_server_begins_with_nothing(quiet):
+    assert (quiet.clients, quiet.key, quiet.tls) == (set(), "", None)
+    assert (quiet.batcher.max_batch, quiet.batcher.max_wait_s) == (4, 0.25)
+    assert quiet.batcher.callers() == 0 and quiet.metrics.requests == 0
+    before = time.monotonic()
+    client = client_of(quiet)
+    assert client.version is quiet.weights.newest and before <= client.since <= time.monotonic()
+    assert (client.episode, client.requested_at, client.total_s) == ("", 0.0, 0.0)
+    quiet.log("a\x1b")
+    assert quiet.lines == ["a\\x1b"]
+
+
+def test_an_answer_says_how_long_it_took(quiet, spec, monkeypatch):
+    done = SimpleNamespace(request={"actions": 1}, took_s=0.25, started_at=11.0, since=10.5, size=3)
+    asked = []
+
+    async def submit(kind, request):
+        asked.append((kind, request))
+        return done
+
+    monkeypatch.setattr(quiet.batcher, "submit", submit)
+    client = client_of(quiet)
+    quiet.clients.add(client)
+    message = packed(observed(spec) | {EXTENSION_KEY: {"explore": True, "episode": "e"}})
+    started = time.monotonic() - 2.0
+
+    def answer():
+        return asyncio.run(quiet._infer(client, message, started))["server_timing"]
+
+    assert answer() == {"infer_ms": 250.0, "wait_ms": 500.0, "batch": 3}
+    assert client.requested_at == started and client.episode == "e"
+    (kind, request), version = asked[0], quiet.weights.newest
+    assert kind == (version, True, False) and request.instruction == "insert"
+    client.total_s = 0.5
+    assert answer()["prev_total_ms"] == 500.0
+    assert quiet.metrics.requests == 2 and quiet.metrics.batches == {3: 2}
+    assert figures(quiet.metrics.text())["rlinf_serve_latency_seconds_sum",] >= 4.0
+
+
+@pytest.mark.parametrize(
+    "clients, size, inline", [(1, 0, True), (2, 0, False), (1, 1 << 20, False)]
+)
+def test_a_message_is_unpacked_in_a_thread_where_others_wait(
+    quiet, spec, monkeypatch, clients, size, inline
+):
+    threads = []
+
+    def noted(data):
+        threads.append(threading.current_thread() is threading.main_thread())
+        return unpacked(data)
+
+    monkeypatch.setattr(serving_server, "unpacked", noted)
+    ours = [client_of(quiet) for _ in range(clients)]
+    quiet.clients.update(ours)
+    with pytest.raises(SpecError):
+        asyncio.run(quiet._infer(ours[0], packed({"a": b"x" * size}), 0.0))
+    assert threads == [inline]
+    with pytest.raises(ServingError, match="message: expected a map in msgpack, got a text"):
+        asyncio.run(quiet._infer(ours[0], "a text", 0.0))
+
+
+@pytest.mark.parametrize(
+    "error, said, closed, lines",
+    [
+        (ServingError("no msgpack"), "no msgpack", [(1003, "expected openpi's protocol")], []),
+        (SpecError("no image"), "no image", [], []),
+        (EngineError("no answer"), "no answer", [], []),
+        (
+            KeyError("a\x1b"),
+            "inference failed: KeyError: 'a\\\\x1b'",
+            [],
+            ["a request failed: KeyError: 'a\\\\x1b'"],
+        ),
+    ],
+)
+def test_each_error_is_answered_as_it_should_be(quiet, monkeypatch, error, said, closed, lines):
+    async def fails(*_):
+        raise error
+
+    monkeypatch.setattr(quiet, "_infer", fails)
+    client = client_of(quiet)
+    asyncio.run(quiet._answer(client, b""))
+    assert client.connection.sent == [said] and client.connection.closed == closed
+    assert quiet.lines == lines and quiet.metrics.refused == 1 and client.total_s == 0.0
+
+
+def test_a_client_s_time_is_that_of_its_last_answer(quiet, monkeypatch):
+    async def slow(*_):
+        await asyncio.sleep(0.05)
+        return {"a": 1}
+
+    monkeypatch.setattr(quiet, "_infer", slow)
+    client = client_of(quiet)
+    asyncio.run(quiet._answer(client, b""))
+    assert client.connection.sent == [packed({"a": 1})] and 0.05 <= client.total_s < 10.0
+    assert quiet.metrics.refused == 0
+
+
+def test_the_client_that_was_silent_for_longest_gives_way(quiet):
+    now = time.monotonic()
+    silent, longer, busy, asking = (
+        client_of(quiet, since=now - seconds) for seconds in (2.0, 3.0, 9.0, 0.1)
+    )
+    busy.connection.busy = True
+    assert not quiet._make_room()
+    quiet.clients = {busy, asking}
+    assert not quiet._make_room() and quiet.clients == {busy, asking}
+    quiet.clients = {silent, longer, busy, asking}
+    assert quiet._make_room() and quiet.clients == {silent, busy, asking}
+    assert longer.connection.dropped and not silent.connection.dropped
+    assert quiet._make_room() and not quiet._make_room()
+
+
+def page(server, path, **headers):
+    request = SimpleNamespace(path=path, headers=headers)
+    return server._http(Taken(), request)
+
+
+def test_pages_beside_the_socket(quiet):
+    assert page(quiet, "/healthz") == (200, "OK\n") and page(quiet, "/") is None
+    assert page(quiet, "/metrics") == (200, quiet.metrics.text())
+    quiet.key = "k" * 20
+    assert page(quiet, "/healthz") == (200, "OK\n")
+    for path in ("/", "/metrics"):
+        assert page(quiet, path, Authorization="Api-Key other") == (
+            401,
+            "expected 'Authorization: Api-Key <key>' with this server's API key, got another or "
+            "none\n",
+        )
+        assert page(quiet, path, Authorization="Api-Key " + quiet.key) in (
+            None,
+            (200, quiet.metrics.text()),
+        )
+    assert quiet.metrics.refused == 2
+    assert quiet.lines == ["serve: refused a client without the right API key"] * 2
+    quiet.key = ""
+    quiet.clients = {client_of(quiet) for _ in range(63)}
+    assert page(quiet, "/") is None
+    quiet.clients.add(client_of(quiet))
+    assert page(quiet, "/") == (503, "expected at most 64 clients\n")
+    assert page(quiet, "/metrics")[0] == 200
+    next(iter(quiet.clients)).since -= 2.0
+    assert page(quiet, "/") is None and len(quiet.clients) == 63
+
+
+def test_an_episode_begins_with_the_newest_version(quiet):
+    client, old, new = client_of(quiet), object(), object()
+    assert client.begin("a", old) is old and client.begin("a", new) is old
+    assert client.begin("b", new) is new and client.episode == "b"
+    assert client.begin("", old) is old and client.begin("", new) is new
+
+
+def test_a_request_that_comes_alone_is_answered_at_once_where_the_policy_is_quick():
+    threads = []
+
+    def infer(kind, requests):
+        threads.append(threading.current_thread().name)
+        return [(kind, request) for request in requests]
+
+    async def ask():
+        batcher = Batcher(infer, 3, 0.0, lambda: callers)
+        batcher.start()
+        for callers in (1, 0, 1, 2):  # noqa: B007
+            waiting = await batcher.submit("k", callers)
+            assert waiting.request == ("k", callers) and waiting.size == 1
+            assert waiting.since <= waiting.started_at and 0.0 <= waiting.took_s < 10.0
+        batcher.close()
+        return batcher
+
+    batcher = asyncio.run(ask())
+    main = threading.current_thread().name
+    assert threads == ["inference", main, main, "inference"]
+    assert batcher._expected == 2 and batcher.waiting == []
+
+
+def test_an_error_of_one_request_is_raised_to_it_alone():
+    def infer(kind, requests):
+        if "bad" in requests:
+            raise ValueError("bad one")
+        return requests
+
+    async def ask():
+        batcher = Batcher(infer, 3, 5.0, lambda: 3)
+        batcher.start()
+        names = [thread.name for thread in threading.enumerate() if thread.daemon]
+        assert "inference" in names
+        results = await asyncio.gather(
+            *(batcher.submit("k", one) for one in ("a", "bad", "c")), return_exceptions=True
+        )
+        batcher.close()
+        return results
+
+    first, second, third = asyncio.run(ask())
+    assert (first.request, third.request, first.size) == ("a", "c", 3)
+    assert isinstance(second, ValueError) and str(second) == "bad one"
+
+
+def test_who_has_gone_is_not_answered_and_the_others_are():
+    async def ask():
+        batcher = Batcher(lambda kind, requests: requests, 3, 0.0, lambda: 3)
+        gone = asyncio.create_task(batcher.submit("k", "gone"))
+        await asyncio.sleep(0)
+        gone.cancel()
+        stays = asyncio.create_task(batcher.submit("k", "stays"))
+        await asyncio.sleep(0)
+        batcher.start()
+        done = await asyncio.wait_for(stays, 20)
+        batcher.close()
+        return done.request, done.size
+
+    assert asyncio.run(ask()) == ("stays", 1)
