@@ -1,7 +1,6 @@
 """The stations of a fleet: their names, their memory, their bridge, and what each still shows."""
 
 import json
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -144,24 +143,24 @@ def test_stations_of_a_fleet_differ_in_name_domain_seed_and_bridge(tmp_path):
     port = free_port()
     overrides = [
         f"bridge.port={port}",
-        "bridge.token_file=token",
-        "station.domain_id=40",
+        f"bridge.token_file={tmp_path}/token",
+        "station.domain_id=216",
         "seed=2147483647",
         "collect.episodes=5",
     ]
     recipe, stations = members("demo", overrides, ["2"], tmp_path / "run")
     assert [member.name for member in stations] == ["station_1", "station_2"]
-    assert [member.recipe.station.domain for member in stations] == [40, 41]
+    assert [member.recipe.station.domain for member in stations] == [216, 217]
     assert [member.recipe.seed for member in stations] == [2147483647, 0], "a seed has 31 bits"
     assert [member.recipe.collect.episodes for member in stations] == [3, 3]
     assert [member.folder for member in stations] == [
         tmp_path / f"run/stations/station_{number}" for number in (1, 2)
     ]
-    assert recipe.collect.episodes == 5 and recipe.station.domain == 40
+    assert recipe.collect.episodes == 5 and recipe.station.domain == 216
     for member in stations:
         bridge = member.recipe.bridge
         assert (bridge.host, bridge.port) == ("127.0.0.1", port)
-        assert Path(bridge.token_file).is_absolute() and Path(bridge.token_file).name == "token"
+        assert bridge.token_file == str(tmp_path / "token")
 
 
 def test_a_station_calls_the_trainer_by_this_machine_with_its_own_credentials(tmp_path):
