@@ -157,6 +157,17 @@ def test_where_its_thread_may_not_leave_a_priority_it_answers_all_the_same(serve
     assert vlm.answer.result(20) is True
 
 
+def test_the_thread_that_asks_has_no_priority_over_others(server, monkeypatch):
+    priorities = []
+
+    def record(process, policy, parameters):
+        priorities.append((process, policy, parameters.sched_priority))
+
+    monkeypatch.setattr(os, "sched_setscheduler", record)
+    asks(server)(frame(200))
+    assert priorities == [(0, os.SCHED_OTHER, 0)]
+
+
 @pytest.mark.parametrize(
     "says, problem",
     [

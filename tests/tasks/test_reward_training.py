@@ -289,6 +289,23 @@ def test_training_is_repeatable_and_learns():
     assert network.inputs == () and network.flaw == ""
 
 
+@pytest.mark.parametrize("labelled", [False, True])
+def test_half_of_a_batch_are_successes_but_where_progress_is_learned(labelled, monkeypatch):
+    torch.set_num_threads(1)
+    batches = []
+    disturbed = training._disturbed
+    monkeypatch.setattr(
+        training,
+        "_disturbed",
+        lambda images, random: batches.append(images) or disturbed(images, random),
+    )
+    few = separable(np.zeros(40) if labelled else None).of(np.array([0]))  # one of five
+    training.train(few, 3, 0)
+    assert [len(images) for images in batches] == [64] * 3
+    bright = [int((images[:, 0, 0, 0] == 200).sum()) for images in batches]
+    assert all(2 <= count <= 25 for count in bright) if labelled else bright == [32] * 3
+
+
 def test_labels_are_learned_where_there_are_some():
     torch.set_num_threads(1)
     success = separable().success
