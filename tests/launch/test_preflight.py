@@ -13,7 +13,7 @@ import pytest
 
 from rlinf_core.cli.demo import next_steps, prepare
 from rlinf_core.cli.main import main
-from rlinf_core.core.errors import BridgeError, RecipeError
+from rlinf_core.core.errors import BridgeError, RecipeError, RlinfError
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.launch import preflight
 from rlinf_core.launch.preflight import check_page, check_policy_device, check_report, check_trainer
@@ -312,3 +312,103 @@ def test_no_second_operator_is_recommended_beside_a_page(overrides, recommended)
     steps = next_steps(load_recipe("demo", overrides), "demo", overrides, Path("runs/a station"))
     assert ("rlinf teleop" in steps) == recommended
     assert re.search(r"rlinf run demo .*--out 'runs/a station' ", steps), "one report of both"
+
+
+INSTALL = ".venv/bin/python scripts/install.py"
+
+
+@pytest.mark.parametrize(
+    "lacks, filmed, words",
+    [
+        (["matplotlib"], 3, f"matplotlib, {{}} Run: {INSTALL} report"),
+        (["matplotlib"], 0, f"matplotlib, {{}} Run: {INSTALL} report"),
+        (["imageio"], 3, f"imageio, {{}} Run: {INSTALL} report. {{film}}"),
+        (["torch"], 3, f"torch, {{}} Run: {INSTALL} report policy. {{film}}"),
+        (["matplotlib", "torch"], 3, f"matplotlib, torch, {{}} Run: {INSTALL} report policy"),
+        (["torch", "imageio"], 3, f"imageio, torch, {{}} Run: {INSTALL} report policy. {{film}}"),
+        (["torch", "imageio"], 0, None),
+        ([], 3, None),
+    ],
+)
+def test_each_package_that_a_report_lacks_is_named_with_its_extra(
+    lacks, filmed, words, monkeypatch
+):
+    for package in lacks:
+        monkeypatch.setitem(sys.modules, package, None)
+    recipe = load_recipe("demo", [f"evaluate.filmed_episodes={filmed}"])
+    if words is None:
+        return check_report(recipe, "rlinf run")
+    with pytest.raises(RlinfError) as error:
+        check_report(recipe, "rlinf run")
+    assert str(error.value) == "rlinf run: expected " + words.format(
+        "for the report at its end, not installed here.",
+        film="Or record no film: --set evaluate.filmed_episodes=0",
+    )
+
+
+def test_a_port_is_free_or_the_reason_is_that_of_the_machine():
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        assert preflight.why_taken("127.0.0.1", port) == "Address already in use"
+        with pytest.raises(RecipeError) as error:
+            check_page(Web(port=port))
+        assert error.value.code == "RL-E205" and f"got {port}: Address already in use" in str(
+            error.value
+        )
+    assert preflight.why_taken("127.0.0.1", port) == "" == preflight.why_taken("localhost", 0)
+    assert preflight.why_taken("192.0.2.1", 0) == "Cannot assign requested address"
+    assert preflight.why_taken("a..b", 1).startswith(
+        "expected a host's name or address, got 'a..b'"
+    )
+
+
+@pytest.mark.parametrize("host", ["[::1]", "127.0.0.1"])
+def test_a_trainer_may_listen_by_ip_of_either_version(host, tmp_path):
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        other = socket.create_server((host.strip("[]"), 0), family=family)
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    with other:
+        port = other.getsockname()[1]
+        recipe = load_recipe("demo", [f"bridge.host='{host}'", f"bridge.port={port}"])
+        with pytest.raises(BridgeError) as error:
+            check_trainer(recipe, tmp_path)
+        assert error.value.code == "RL-E205"
+        assert str(error.value).startswith(f"bridge: cannot listen on {host}:{port}: Address alr")
+    check_trainer(recipe, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "overrides, words",
+    [
+        (["sft.batch_size=255"], "sft.batch_size"),
+        (["algorithm.batch_size=258"], "algorithm.batch_size"),
+        (["algorithm.batch_size=257", "sft.batch_size=257", "placement.learners=0"], ""),
+        ([], ""),
+    ],
+)
+def test_a_batch_is_shared_by_all_learners(overrides, words, tmp_path):
+    recipe = load_recipe("demo", ["placement.learners=4", *overrides])
+    if not words:
+        return preflight._check_batches(recipe)
+    with pytest.raises(RecipeError, match=f"^{words}: expected a multiple of"):
+        preflight._check_batches(recipe)
+
+
+def test_a_policy_that_a_run_begins_from_replaces_the_warm_start(tmp_path):
+    recipe = load_recipe(
+        "demo",
+        [
+            *("placement.learners=4", "sft.batch_size=255"),
+            f"simulation.initial_policy={tmp_path}",
+        ],
+    )
+    preflight._check_batches(recipe)
+
+
+def test_a_trainer_makes_its_token_where_the_recipe_names_it(tmp_path):
+    file = tmp_path / "token"
+    check_trainer(load_recipe("demo", [f"bridge.token_file={file}"]), tmp_path / "run")
+    assert len(file.read_text().strip()) >= 32 and file.stat().st_mode & 0o777 == 0o600
+    assert not (tmp_path / "run").exists()
