@@ -356,3 +356,16 @@ def test_one_station_of_a_name_and_domain_says_whose_the_other_is():
         "station 'lab' is already running in ROS_DOMAIN_ID 90 on this machine, as process "
     )
     assert error.value.code == "RL-E208"
+
+
+def test_signals_of_a_node_wait_until_it_handles_them(monkeypatch):
+    """In this process, for once: what is done between fork and exec is seen by nobody."""
+    steps = []
+    monkeypatch.setattr(supervising, "end_with_parent", lambda: steps.append("parent"))
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    try:
+        supervising._node_begins()
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    assert steps == ["parent"] and blocked - before == {signal.SIGINT, signal.SIGTERM}

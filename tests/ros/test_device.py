@@ -151,3 +151,20 @@ def test_a_device_is_open_only_while_its_node_is_configured(monkeypatch):
     node.configure()
     node.reading.join(20)
     assert node.closed == 2 and node.over.is_set()
+
+
+def test_a_node_that_has_just_begun_has_no_device_yet(monkeypatch):
+    names = []
+    monkeypatch.setattr(device.Managed, "__init__", lambda node, name: names.append(name))
+    node = DeviceNode("camera")
+    assert names == ["camera"] and (node.device_name, node.trouble) == ("camera", "")
+    assert node.failed is None and not node.over.is_set() and not node.configured.is_set()
+    assert node.reading.daemon and not node.reading.is_alive()
+    node.check()
+    node.begin()
+    assert node.reading.is_alive() and not node.finish()
+    node.reading.join(20)
+    assert node.finish()
+    for method in (node.open, lambda: node.turn(None)):
+        with pytest.raises(NotImplementedError):
+            method()

@@ -257,6 +257,19 @@ def test_what_was_refused_before_is_not_recorded_anew_and_what_is_since_is(statu
     assert max(0, refused(director.trainer, "a") - max(director.refused, 0)) == refused_since
 
 
+def test_refusals_are_counted_from_the_first_report_on():
+    """Also after a report without counts, as a trainer that has only begun to listen sends it."""
+    director = Director.__new__(Director)  # without ROS
+    director.station, director.refused = "a", -1
+    director.counted, director._closed_ids = False, set()
+    for count in (3, None, 5):
+        names = [] if count is None else ["refused", "a/refused"]
+        values = [] if count is None else [9.0, float(count)]
+        director._on_trainer(TrainerStatus(connected=True, names=names, values=values))
+    assert (director.refused, director.counted) == (3, True)
+    assert refused(director.trainer, "a") - director.refused == 2
+
+
 def test_a_full_disk_keeps_its_lines_for_later_and_ends_nothing(tmp_path, monkeypatch):
     lines = Lines(tmp_path / "gone")
     lines.add({"event": "one"})
@@ -528,7 +541,8 @@ class World:
             "get_namespace": lambda node: "/lab",
             "get_name": lambda node: "director",
             "get_logger": lambda node: MagicMock(
-                error=lambda text, **_: self.errors.append(text), warning=self.errors.append
+                error=lambda text, **_: self.errors.append(text),
+                warning=lambda text, **_: self.errors.append(text),
             ),
             "get_node_names_and_namespaces": lambda node: [("interlock", "/lab")],
             "create_timer": lambda node, seconds, do: self.timers.append((seconds, do)),
@@ -999,8 +1013,11 @@ def test_the_status_says_what_a_run_waits_for(world):
     station.publish("safety", SafetyState(state=SafetyState.HOLD, cause="new_session"))
     assert "commander was restarted" in written()["waiting_for"]
     assert not written()["waiting_for"].endswith(GOES_ON)
-    station.director.lookout.warning = "no environment"
-    assert written()["waiting_for"] == "no environment"
+    station.ready = False
+    station.now += 6.0
+    for _, do in station.timers:
+        do()
+    assert "received no environment for " in written()["waiting_for"]
     station.director.lines.trouble, station.director.lines.write = "the disk is full", lambda: None
     written()
     assert station.errors[-1] == "the disk is full"
@@ -1063,3 +1080,53 @@ def test_the_status_holds_what_trainer_policy_and_interlock_report():
             "dropped": 4,
         },
     }
+
+
+@pytest.mark.parametrize(
+    "error, cancelled, code, logged",
+    [
+        (None, [], None, []),
+        (director_module.StopRequested(), [("stopped", {})], None, []),
+        (RunStopped("no trainer"), [("error", {"detail": "no trainer"})], 1, ["no trainer"]),
+        (ValueError("a bug"), [("error", {"detail": "ValueError: a bug"})], ValueError, []),
+    ],
+)
+def test_a_director_that_ends_withdraws_its_request_and_says_why(
+    monkeypatch, error, cancelled, code, logged
+):
+    calls, errors = [], []
+
+    class Played:
+        def run(self, executor, stop_requested):
+            assert executor.nodes == [self] and stop_requested == "stop"
+            if error:
+                raise error
+
+        def cancel(self, message="stopped", **fields):
+            calls.append((message, fields))
+
+        def get_logger(self):
+            return MagicMock(error=errors.append)
+
+        def _write_status(self):
+            calls.append("status")
+
+    class Executor:
+        def __init__(self):
+            self.nodes = []
+
+        def add_node(self, node):
+            self.nodes.append(node)
+
+        def shutdown(self):
+            calls.append("shutdown")
+
+    monkeypatch.setattr(director_module, "stop_on_signal", lambda: contextlib.nullcontext("stop"))
+    monkeypatch.setattr(director_module, "Director", Played)
+    monkeypatch.setattr(director_module, "SingleThreadedExecutor", Executor)
+    monkeypatch.setattr(director_module, "destroy", lambda node: calls.append(type(node)))
+    raised = pytest.raises(SystemExit if code == 1 else code) if code else contextlib.nullcontext()
+    with raised as ended:
+        director_module.main()
+    assert calls == [*cancelled, "status", "shutdown", Played] and errors == logged
+    assert code != 1 or ended.value.code == 1

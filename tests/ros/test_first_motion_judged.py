@@ -2,7 +2,9 @@
 test_first_motion.py).
 """
 
+import contextlib
 import json
+from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import MagicMock
 
@@ -435,3 +437,24 @@ def test_a_drill_that_is_ended_early_says_that_the_speeds_stay(
     line = "ended early: the speeds stay at a tenth until the interlock is restarted\n"
     assert capsys.readouterr().out == line * lowered
     assert json.loads((tmp_path / "rows.json").read_text()) == []
+
+
+@pytest.mark.parametrize(
+    "words, recipe, arm, file",
+    [
+        (["ur5e"], ("ur5e", []), "", None),
+        (["demo", "seed=3", "--arm", "left"], ("demo", ["seed=3"]), "left", None),
+        (["demo", "--json", "rows.json"], ("demo", []), "", Path("rows.json")),
+    ],
+)
+def test_the_command_drills_the_arm_of_its_recipe(monkeypatch, words, recipe, arm, file):
+    monkeypatch.setattr(first_motion, "command_context", contextlib.nullcontext)
+    monkeypatch.setattr(first_motion, "load_recipe", lambda *arguments: arguments)
+    monkeypatch.setattr(
+        first_motion, "first_motion", lambda *arguments: drilled.append(arguments) or 3
+    )
+    monkeypatch.setattr("sys.argv", ["first-motion", *words])
+    drilled = []
+    with pytest.raises(SystemExit) as ended:
+        first_motion.main()
+    assert ended.value.code == 3 and drilled == [(recipe, arm, file)]

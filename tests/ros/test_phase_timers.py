@@ -387,3 +387,13 @@ def test_a_timer_wakes_earlier_by_what_it_is_usually_late(monkeypatch):
     late = [(at + 0.05) % 0.1 - 0.05 for at in calls]
     assert late[0] == pytest.approx(0.001) and late[-1] == pytest.approx(0.0, abs=5e-5)
     assert np.diff(calls[10:]).mean() == pytest.approx(0.1, abs=2e-5)
+
+
+def test_a_slow_timer_is_set_to_the_nanosecond(monkeypatch):
+    now, timer = [8.0], Timer()
+    monkeypatch.setattr(timer_phase, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    node = SimpleNamespace(create_timer=lambda seconds, callback: timer)
+    phase = PhaseLockedTimer(node, 4.0, lambda: None, 0.0, 0.0)
+    now[0] = 12.0
+    phase._on_timer()
+    assert timer.timer_period_ns == 4_000_000_000

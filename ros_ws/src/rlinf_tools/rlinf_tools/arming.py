@@ -107,13 +107,13 @@ def disarm(station: Station) -> None:
         )
     if not any(pending.values()):
         station.meet()  # raises an error that names the nodes found
-    troubles = []
-    for arm in clients:
-        result = answer(arm)
-        if result is None or not result.success:
-            troubles.append(
-                f"{arm_prefix(arm)}{result.message if result else 'its interlock does not answer'}"
-            )
+    results = [(arm, answer(arm)) for arm in clients]
+    messages = [result.message for _, result in results if result and result.success]
+    troubles = [
+        f"{arm_prefix(arm)}{result.message if result else 'its interlock does not answer'}"
+        for arm, result in results
+        if not (result and result.success)
+    ]
     if troubles:
         others = "; the others are disarmed" if len(troubles) < len(clients) else ""
         raise RlinfError(f"not disarmed (stop it by its e-stop{others}): {'; '.join(troubles)}")
@@ -128,7 +128,7 @@ def disarm(station: Station) -> None:
         if "safety" in station.latest
         else ""
     )
-    print(f"{result.message if result else ''}{now}")
+    print(f"{messages[-1]}{now}")
 
 
 def _taken_back(
