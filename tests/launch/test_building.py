@@ -1,6 +1,7 @@
 """What a build of the messages runs, prints and leaves."""
 
 import os
+import re
 import shutil
 import sys
 import sysconfig
@@ -116,7 +117,7 @@ class Machine:
             "CMAKE_PREFIX": self.prefix,
             "CMAKE_NAME": name,
             "VIRTUAL_ENV": folder,
-            "PATH": self.base,
+            "PATH": f"{self.base}:{self.tools}:/nowhere",
         }.items():
             monkeypatch.setenv(key, str(value))
         for variable in ("ROS_DISTRO", "AMENT_PREFIX_PATH", "CMAKE_FAILS"):
@@ -164,7 +165,7 @@ def test_messages_are_configured_compiled_and_installed_once(machine, capsys):
     assert install == f"--install {folder}"
     assert Path(folder).name.startswith("my_msgs-") and not Path(folder).exists()
     assert here.environment() == {
-        "PATH": f"{here.tools}:{here.base}",
+        "PATH": f"{here.tools}:{here.base}:/nowhere",
         "AMENT_PREFIX_PATH": sys.prefix,
         "CMAKE_PREFIX_PATH": sys.prefix,
     }, "the wheels' own, and no VIRTUAL_ENV, which CMake would prefer"
@@ -176,7 +177,7 @@ def test_messages_are_configured_compiled_and_installed_once(machine, capsys):
         "  generating and compiling",
         "  installing",
     ]
-    assert printed[-1] == f"my_msgs: built in 0 s, into {here.prefix}"
+    assert re.fullmatch(rf"my_msgs: built in \d\d? s, into {here.prefix}", printed[-1])
     stamp = (here.prefix / "share/my_msgs/built_from").read_text()
     assert stamp.endswith(f" {python} {sys.prefix}\n")
     here.build()
@@ -211,7 +212,7 @@ def test_a_sourced_ros_builds_with_its_own_python(machine, monkeypatch):
     configure = here.commands()[0]
     assert configure.endswith(" -DBUILD_TESTING=OFF"), "neither Ninja nor a Python"
     assert here.environment() == {
-        "PATH": f"{here.base}:{here.tools}",
+        "PATH": f"{here.base}:/nowhere:{here.tools}",
         "AMENT_PREFIX_PATH": "/opt/ros/jazzy",
     }
     assert (here.prefix / "share/my_msgs/built_from").read_text().endswith(" jazzy\n")
@@ -317,3 +318,13 @@ def test_a_percentage_never_goes_back_and_is_told_by_tenths(capsys):
     lines = ["[1/3] a\n", "[ 20%] b\n", "noise [9/9]\n", "[2/3] c\n", "[3/3] d\n"]
     assert list(progress(iter(lines), "compiling")) == lines
     assert capsys.readouterr().out == "  33 % compiled\n  66 % compiled\n  100 % compiled\n"
+
+
+def test_a_silent_build_is_waited_for_without_computing():
+    def slow():
+        time.sleep(0.5)
+        yield "[1/1] done\n"
+
+    before = time.thread_time()
+    assert list(progress(slow(), "compiling", silence_s=60.0)) == ["[1/1] done\n"]
+    assert time.thread_time() - before < 0.05

@@ -52,6 +52,15 @@ def test_one_that_is_as_yet_unlocked_stays(tmp_path):
     assert free_segments(tmp_path) == []
 
 
+def test_a_lock_has_ten_seconds_to_be_taken(tmp_path, monkeypatch):
+    lock = left(tmp_path, SEGMENT)[1]
+    os.utime(lock, (1000, 1000))
+    monkeypatch.setattr(supervisor.time, "time", lambda: 1010.0)
+    assert free_segments(tmp_path) == []
+    monkeypatch.setattr(supervisor.time, "time", lambda: 1010.1)
+    assert free_segments(tmp_path) == [SEGMENT]
+
+
 def test_no_link_is_followed(tmp_path):
     target = tmp_path / "target"
     target.touch()
