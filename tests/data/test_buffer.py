@@ -653,11 +653,11 @@ def test_memory_of_about_the_size_is_taken_and_the_smallest_of_it():
 def test_full_memory_gives_up_what_nobody_holds():
     memory, dtype = BatchMemory(), np.dtype(np.uint8)
     held = [memory.array((LARGE_BYTES,), dtype) for _ in range(MOST_ARRAYS)]
-    kept = {address_of(array) for number, array in enumerate(held) if number not in (5, 8)}
+    still_held = {address_of(array) for number, array in enumerate(held) if number not in (5, 8)}
     held[5] = held[8] = None
     large = memory.array((5 * LARGE_BYTES,), dtype)
     addresses = {address_of(array) for array in memory._arrays}
-    assert len(memory._arrays) == MOST_ARRAYS and kept < addresses
+    assert len(memory._arrays) == MOST_ARRAYS and still_held < addresses
     assert address_of(large) in addresses
 
 

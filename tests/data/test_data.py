@@ -605,8 +605,8 @@ def test_pixels_are_described_by_channel():
 
 
 def test_a_hundred_pictures_of_an_episode_count_or_a_few_more_and_each_fourth_pixel(random):
-    for count, kept in ((1, 1), (99, 99), (100, 100), (199, 199), (200, 100), (250, 125)):
-        assert len(sampled(np.zeros((count, 1)))) == kept
+    for count, left in ((1, 1), (99, 99), (100, 100), (199, 199), (200, 100), (250, 125)):
+        assert len(sampled(np.zeros((count, 1)))) == left
     assert sampled(np.arange(300))[:3].tolist() == [0, 3, 6]
     images = random.integers(0, 256, (2, 9, 6, 3), dtype=np.uint8)
     counts = histogram(images)

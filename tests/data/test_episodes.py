@@ -109,12 +109,12 @@ def test_two_of_one_id_or_of_other_specs_are_refused_with_both(spool, task, tmp_
         f"expected unique ids, got 'a-1' with different content in {one} and in {other}. Leave one "
         "of them out"
     )
-    seen = task.with_images({"front": (4, 4)}).spec
-    other = record(Spool(tmp_path / "trees", min_free_mb=0), seen, "c-1").close()
+    with_camera = task.with_images({"front": (4, 4)}).spec
+    other = record(Spool(tmp_path / "trees", min_free_mb=0), with_camera, "c-1").close()
     with pytest.raises(EpisodeError) as refused:
         list(intact_episodes([spool.root, tmp_path / "trees"]))
     begin = (
-        f"expected episodes of the same specs, got {task.spec.hash} in {one} and {seen.hash} in "
+        f"expected episodes of the same specs, got {task.spec.hash} in {one} and {with_camera.hash} in "
         f"{other}: "
     )
     assert str(refused.value).startswith(begin) and "'front'" in str(refused.value)

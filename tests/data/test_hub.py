@@ -518,10 +518,10 @@ UNREACHABLE = (
 
 
 @pytest.mark.parametrize(
-    "offline, said", [("", None), ("0", None), ("1", OFFLINE), ("on", OFFLINE)]
+    "offline, message", [("", None), ("0", None), ("1", OFFLINE), ("on", OFFLINE)]
 )
 def test_a_server_that_is_not_there_is_said_with_what_to_do(
-    here, tmp_path, monkeypatch, offline, said
+    here, tmp_path, monkeypatch, offline, message
 ):
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9/")
     monkeypatch.setenv("HF_HUB_OFFLINE", offline)
@@ -529,12 +529,12 @@ def test_a_server_that_is_not_there_is_said_with_what_to_do(
     policy.write_bytes(b"1")
     with pytest.raises(RlinfError) as refused:
         hub.push(hub.policy(policy), "me/policy")
-    assert str(refused.value) == said or str(refused.value) == UNREACHABLE.format("ConnectError")
-    assert (str(refused.value) == OFFLINE) is (said == OFFLINE)
+    assert str(refused.value) == message or str(refused.value) == UNREACHABLE.format("ConnectError")
+    assert (str(refused.value) == OFFLINE) is (message == OFFLINE)
     monkeypatch.setattr("huggingface_hub.HfApi.snapshot_download", _times_out)
     with pytest.raises(RlinfError) as refused:
         hub.pull("dataset", "me/set", tmp_path / "out")
-    assert str(refused.value) == (said or UNREACHABLE.format("TimeoutError"))
+    assert str(refused.value) == (message or UNREACHABLE.format("TimeoutError"))
     assert not list(tmp_path.glob("out*"))
 
 

@@ -212,9 +212,9 @@ def test_the_nearest_picture_is_found_forwards_and_backwards(tmp_path):
         (0.11, 50, 0.1),
         (-1.0, 10, 0.0),
     ):
-        image, found_at = pictures.nearest(time)
+        image, picture_at = pictures.nearest(time)
         assert image.shape == (48, 48, 3) and image.dtype == np.uint8
-        assert abs(image.mean() - grey) <= 2 and found_at == pytest.approx(at), time
+        assert abs(image.mean() - grey) <= 2 and picture_at == pytest.approx(at), time
 
 
 def test_a_file_that_is_no_video_is_named(tmp_path):

@@ -22,7 +22,7 @@ FRONT, WRIST = (f"observation.images.{name}" for name in ("front", "wrist"))
 VECTORS = ("tcp_position", "tcp_velocity", "force", "socket_offset")
 
 
-def seen(topic, number, message):
+def darker(topic, number, message):
     """The front camera is darker by the second time step, and the wrist's is of one colour."""
     if topic == "timestep":
         front, wrist = message.images
@@ -41,8 +41,8 @@ def spool(tmp_path, spec):
     spool = Spool(tmp_path / "spool", min_free_mb=0)
     spool.attachments = lambda: {SPECS: json.dumps(spec.to_dict()).encode()}
     sources = {0: "operator", 2: ""}
-    record(spool, spec, "a-1", steps=5, sources=sources, change=seen).close()
-    record(spool, spec, "a-2", steps=3, success=False, start=9.0, change=seen).close()
+    record(spool, spec, "a-1", steps=5, sources=sources, change=darker).close()
+    record(spool, spec, "a-2", steps=3, success=False, start=9.0, change=darker).close()
     return spool
 
 
@@ -260,11 +260,11 @@ def test_executed_actions_are_named_so(spool, tmp_path):
 def test_a_new_video_begins_where_one_is_large_enough(spool, spec, tmp_path, monkeypatch):
     monkeypatch.setattr(exporting, "VIDEO_BYTES", 100)
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
-    made = []
+    videos_begun = []
     begin = Video.__init__
 
     def noted(video, path, fps, shape, threads):
-        made.append((path.relative_to(tmp_path / "set").as_posix(), fps, shape, threads))
+        videos_begun.append((path.relative_to(tmp_path / "set").as_posix(), fps, shape, threads))
         begin(video, path, fps, shape, threads)
 
     monkeypatch.setattr(Video, "__init__", noted)
@@ -286,7 +286,7 @@ def test_a_new_video_begins_where_one_is_large_enough(spool, spec, tmp_path, mon
         for number in (0, 1)
         for key, shape in ((FRONT, (16, 32, 3)), (WRIST, (32, 16, 3)))
     ]
-    assert made == names
+    assert videos_begun == names
     assert [row[f"videos/{FRONT}/file_index"] for row in data.rows] == [0, 1]
     assert [row[f"videos/{FRONT}/from_timestamp"] for row in data.rows] == [0.0, 0.0]
     assert [row[f"videos/{FRONT}/to_timestamp"] for row in data.rows] == [0.5, 0.3]

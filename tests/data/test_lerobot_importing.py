@@ -33,8 +33,8 @@ def written(root, change=lambda odd: None):
 
 def imported(root, out, **options):
     """What the import says, and the episodes in their order."""
-    said = import_dataset(root, out, "demo_vision", OVERRIDES, **options)
-    return said, [read_episode(folder, sealed=True) for folder in sorted(out.iterdir())]
+    counts = import_dataset(root, out, "demo_vision", OVERRIDES, **options)
+    return counts, [read_episode(folder, sealed=True) for folder in sorted(out.iterdir())]
 
 
 def refusal(root, out, recipe="demo_vision", **options):
@@ -46,8 +46,8 @@ def refusal(root, out, recipe="demo_vision", **options):
 
 def test_a_foreign_set_is_demonstrations_that_succeeded(tmp_path, spec):
     odd, root = written(tmp_path / "set")
-    said, episodes = imported(root, tmp_path / "new")
-    assert said == (3, 18, [])
+    counts, episodes = imported(root, tmp_path / "new")
+    assert counts == (3, 18, [])
     begin = 0
     for number, episode in enumerate(episodes):
         length = LENGTHS[number]
@@ -147,12 +147,12 @@ def with_extra(root, document):
     return root
 
 
-def own_set(odd):
+def never_succeeds(odd):
     odd.columns["next.success"] = [False] * 18
 
 
 def test_our_own_set_brings_what_frames_cannot_hold(tmp_path, spec):
-    _, root = written(tmp_path / "set", own_set)
+    _, root = written(tmp_path / "set", never_succeeds)
     with_extra(root, extra(spec))
     assert import_dataset(root, tmp_path / "new") == (3, 18, [])
     names = sorted(path.name for path in (tmp_path / "new").iterdir())
@@ -179,7 +179,7 @@ def test_our_own_set_brings_what_frames_cannot_hold(tmp_path, spec):
 
 
 def test_with_a_recipe_our_own_set_has_its_specs_and_station(tmp_path, spec):
-    _, root = written(tmp_path / "set", own_set)
+    _, root = written(tmp_path / "set", never_succeeds)
     with_extra(root, extra(spec, spec_hash="0123456789ab"))
     _, episodes = imported(root, tmp_path / "new")
     assert {(one.station, one.spec_hash) for one in episodes} == {("station_a", spec.hash)}
@@ -274,8 +274,8 @@ def feature(name, **changes):
 )
 def test_features_that_do_not_fit_are_named_with_both_sides(tmp_path, change, cameras, message):
     _, root = written(tmp_path / "set", change)
-    said = refusal(root, tmp_path / "new", cameras=cameras)
-    assert said == f"{root}: {message}. Nothing was written"
+    text = refusal(root, tmp_path / "new", cameras=cameras)
+    assert text == f"{root}: {message}. Nothing was written"
 
 
 def test_a_station_without_cameras_needs_none(tmp_path):
@@ -301,8 +301,8 @@ def test_a_station_without_cameras_needs_none(tmp_path):
 @pytest.mark.parametrize("names", ["front", FRONT])
 def test_a_camera_may_be_named_short_or_in_full(tmp_path, names):
     _, root = written(tmp_path / "set")
-    said, episodes = imported(root, tmp_path / "new", cameras={"wrist": names})
-    assert said[2] == [WRIST]
+    counts, episodes = imported(root, tmp_path / "new", cameras={"wrist": names})
+    assert counts[2] == [WRIST]
     first = episodes[0].observations
     assert np.array_equal(first["wrist"], first["front"])
 
@@ -320,8 +320,8 @@ def test_a_step_may_be_the_stations_largest_and_no_larger(tmp_path, sign):
     _, root = written(tmp_path / "set", step(sign * 0.02 * 1.0009))
     imported(root, tmp_path / "new")
     _, root = written(tmp_path / "far", step(sign * 0.02 * 1.0011))
-    said = refusal(root, tmp_path / "other")
-    begin, _, rest = said.partition(" in episode ")
+    text = refusal(root, tmp_path / "other")
+    begin, _, rest = text.partition(" in episode ")
     assert begin == (
         f"{root}: feature 'action': expected 'dy' within 0.02 m in both directions (a step of the "
         "station), got 0.020022"
@@ -336,7 +336,7 @@ def test_an_instruction_that_is_too_long_is_refused_with_the_remedy(tmp_path):
         odd.tasks = pa.table({"task_index": [0], "task": ["x" * 129]})
 
     _, root = written(tmp_path / "set", change)
-    said = refusal(root, tmp_path / "new")
-    assert said.startswith(
+    text = refusal(root, tmp_path / "new")
+    assert text.startswith(
         f"{root}: meta/tasks.parquet: instruction: expected at most 128 bytes"
-    ) and said.endswith(". --instruction sets another one for all episodes. Nothing was written")
+    ) and text.endswith(". --instruction sets another one for all episodes. Nothing was written")

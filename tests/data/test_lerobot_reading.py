@@ -136,7 +136,7 @@ def feature(value):
     return lambda odd: odd.info["features"].update({"a\x1b": value})
 
 
-def lacks_whole_numbers(shown):
+def shape_error(shown):
     return (
         "meta/info.json: feature 'a\\x1b': expected a dtype and a shape of whole numbers, got "
         + shown
@@ -159,14 +159,14 @@ def lacks_whole_numbers(shown):
             "meta/info.json: features: expected an object, got none",
         ),
         (info(features=[]), "meta/info.json: features: expected an object, got list"),
-        (feature(3), lacks_whole_numbers("3")),
-        (feature({"dtype": "a"}), lacks_whole_numbers("{'dtype': 'a'}")),
-        (feature({"shape": [1]}), lacks_whole_numbers("{'shape': [1]}")),
+        (feature(3), shape_error("3")),
+        (feature({"dtype": "a"}), shape_error("{'dtype': 'a'}")),
+        (feature({"shape": [1]}), shape_error("{'shape': [1]}")),
         (
             feature({"dtype": "a", "shape": [1.5]}),
-            lacks_whole_numbers("{'dtype': 'a', 'shape': [1.5]}"),
+            shape_error("{'dtype': 'a', 'shape': [1.5]}"),
         ),
-        (feature("x" * 300), lacks_whole_numbers("x" * 200)),
+        (feature("x" * 300), shape_error("x" * 200)),
         (info(fps=0), "meta/info.json: fps: expected a number above 0, got 0"),
         (info(fps=-1), "meta/info.json: fps: expected a number above 0, got -1"),
         (info(fps="fast\x1b"), "meta/info.json: fps: expected a number above 0, got fast\\x1b"),

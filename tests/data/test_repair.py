@@ -74,9 +74,9 @@ def read_spec(task):
 def test_faults_are_told_without_the_folder_twice(folder, task, tmp_path):
     other = fault(folder, task.spec)
     assert "this trainer serves" in other and str(folder) not in other
-    (folder / "SHA256SUMS").rename(tmp_path / "kept")
+    (folder / "SHA256SUMS").rename(tmp_path / "moved")
     assert fault(folder) == "no SHA256SUMS: an intact episode that was never closed"
-    (tmp_path / "kept").rename(folder / "SHA256SUMS")
+    (tmp_path / "moved").rename(folder / "SHA256SUMS")
     named = folder.rename(folder.with_name("b-1"))
     assert fault(named) == "expected the folder name c-1, that of its episode"
     (named / "metadata.yaml").unlink()
@@ -115,9 +115,9 @@ def test_one_bit_costs_one_chunk_and_the_result_says_which(folder, tmp_path):
     assert len(result.lost) == 1 and result.kind == "episode" and not result.intact
     size = int(result.lost[0].split(" of ")[1].split(" bytes: ")[0])
     assert result.lost[0].startswith("a chunk of ") and end - begin - 100 < size < end - begin
-    kept = messages_of(tmp_path / "out/c-1")
-    assert result.messages == len(kept) < len(expected) and set(kept) < set(expected)
-    assert kept == [message for message in expected if message in kept]
+    intact = messages_of(tmp_path / "out/c-1")
+    assert result.messages == len(intact) < len(expected) and set(intact) < set(expected)
+    assert intact == [message for message in expected if message in intact]
     assert result.fault and not result.fault.startswith("episode /")
     assert not (tmp_path / "out/c-1/SHA256SUMS").exists()
 
@@ -202,8 +202,8 @@ def test_attachments_are_kept_where_their_checksum_matches(spool, task, tmp_path
     )
     assert result.fault == "" and result.intact
     with open(tmp_path / "out/c-1/c-1.mcap", "rb") as stream:
-        (kept,) = make_reader(stream).iter_attachments()
-    assert (kept.name, kept.data) == ("a", b"first") and kept.create_time > 0
+        (attachment,) = make_reader(stream).iter_attachments()
+    assert (attachment.name, attachment.data) == ("a", b"first") and attachment.create_time > 0
     assert len(read_episode(tmp_path / "out/c-1", sealed=True)) == 4
 
 

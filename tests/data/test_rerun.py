@@ -267,7 +267,7 @@ def state(topic, second, mode, source="", cause=""):
 
 def test_states_and_events_of_each_interlock_are_told_by_their_weight(tmp_path, task):
     spool = Spool(tmp_path / "spool", min_free_mb=0)
-    told = [
+    states = [
         state("safety", 0, 2, "policy"),
         state("left/safety", 0, 3, "", "too fast"),
         state("safety", 1, 2, "policy"),
@@ -276,7 +276,7 @@ def test_states_and_events_of_each_interlock_are_told_by_their_weight(tmp_path, 
         event("safety/events", 1, "refused", "other session"),
         event("left/safety/events", 2, "limited", "speed"),
     ]
-    write_raw(spool, "a-1", raw_messages(task.spec, "a-1") + told).close()
+    write_raw(spool, "a-1", raw_messages(task.spec, "a-1") + states).close()
     export([spool.root], tmp_path / "shown")
     file = tmp_path / "shown/a-1.rrd"
 

@@ -104,8 +104,8 @@ def test_a_refusal_is_told_with_its_last_600_characters_and_the_client_goes_on()
         for _ in range(2):
             with pytest.raises(RefusedRequestError) as refused:
                 client.infer({})
-            told = "first" + "x" * 595 + "last\\x1b"
-            assert str(refused.value) == f"policy server {address}: {told[-600:]}"
+            reason = "first" + "x" * 595 + "last\\x1b"
+            assert str(refused.value) == f"policy server {address}: {reason[-600:]}"
         assert client.open
         client.close()
 
@@ -131,9 +131,9 @@ def test_a_server_that_does_not_answer_or_goes_away_is_told():
         )
         client.close()
         client = PolicyClient(address, 20.0)
-        said = message_of(client.infer, {})
-        assert said.startswith(f"policy server {address}: expected an answer, got 'received 1008")
-        assert "go\\x1b away" in said and not client.open
+        text = message_of(client.infer, {})
+        assert text.startswith(f"policy server {address}: expected an answer, got 'received 1008")
+        assert "go\\x1b away" in text and not client.open
         again = message_of(client.infer, {})  # on a connection that is closed
         assert again.startswith(f"policy server {address}: expected") and "got 'received" in again
         client.close()
@@ -146,8 +146,8 @@ def test_a_server_that_is_not_there_or_is_another_is_told_with_the_remedy():
         ("ws://127.0.0.1:9", "[Errno 111] Connection refused"),
         ("http://127.0.0.1:9", "http://127.0.0.1:9 isn't a valid URI: scheme isn't ws or wss"),
     ):
-        said = message_of(PolicyClient, address, 5.0)
-        assert said == f"policy server {address}: expected an answer, got '{cause}'{remedy}"
+        text = message_of(PolicyClient, address, 5.0)
+        assert text == f"policy server {address}: expected an answer, got '{cause}'{remedy}"
 
     async def silent(socket):
         await socket.wait_closed()

@@ -546,14 +546,14 @@ def test_an_observation_becomes_a_request(service, spec):
     assert spec_error(service._request, robot, lacking) == (
         f"lerobot: expected {names[1]}, {names[2]} in the observation, got nothing"
     )
-    said = spec_error(service._request, robot, observation | {names[0]: "x"})
-    assert said == (
+    text = spec_error(service._request, robot, observation | {names[0]: "x"})
+    assert text == (
         f"lerobot: expected numbers of {', '.join(names)}, got: could not convert string to float: "
         "'x'"
     )
     camera = spec.images[0].name
-    said = spec_error(service._request, robot, observation | {camera: None})
-    assert said.endswith(f"from the camera {camera}, got NoneType")
+    text = spec_error(service._request, robot, observation | {camera: None})
+    assert text.endswith(f"from the camera {camera}, got NoneType")
 
 
 class Context:
@@ -651,17 +651,17 @@ def test_an_observation_is_kept_where_it_is_new_or_must_go(service, spec, pickle
         for wrong in ({"timestep": 4.0, "timestamp": 1.0}, {"timestep": 4, "timestamp": "1"}, {}):
             with pytest.raises(ConnectionAbortedError):
                 await send(**wrong)
-        said = "lerobot: expected an observation with a timestep and a timestamp"
-        assert context.ended == [("INVALID_ARGUMENT", said)] * 3
+        text = "lerobot: expected an observation with a timestep and a timestamp"
+        assert context.ended == [("INVALID_ARGUMENT", text)] * 3
         assert service.server.metrics.refused == 3
-        assert service.lines == [f"serve: {said}"] * 3
+        assert service.lines == [f"serve: {text}"] * 3
 
     asyncio.run(ask())
 
 
 def test_an_error_is_its_client_s_and_counted(service):
     async def ask():
-        for error, said in (
+        for error, text in (
             (SpecError("of a client"), "of a client"),
             (ZeroDivisionError("by 0\x1b"), "ZeroDivisionError: by 0\\x1b"),
             (SpecError("x" * 1200), "x" * 1000),
@@ -671,7 +671,7 @@ def test_an_error_is_its_client_s_and_counted(service):
                 raise error
             with pytest.raises(ConnectionAbortedError):
                 await refusal.passed_on(context)
-            assert context.ended == [("INVALID_ARGUMENT", said)]
+            assert context.ended == [("INVALID_ARGUMENT", text)]
         context = Context("a")
         with lerobot.Refusal(service.server) as refusal:
             pass

@@ -251,9 +251,9 @@ def test_a_request_is_read_in_its_parts():
     state = {"observation/state": np.arange(4.0), "observation/front": OBSERVED["front"]}
     assert read_request(SPEC, state, False).vectors.tolist() == [0.0, 1.0, 2.0, 3.0]
     blind = StationSpec((FRONT,), SPEC.action, 10.0)
-    seen = read_request(blind, {"front": OBSERVED["front"], "prompt": " "}, False)
-    assert seen.vectors.shape == (0,) and seen.vectors.dtype == np.float32
-    assert seen.instruction == " "
+    of_images = read_request(blind, {"front": OBSERVED["front"], "prompt": " "}, False)
+    assert of_images.vectors.shape == (0,) and of_images.vectors.dtype == np.float32
+    assert of_images.instruction == " "
 
 
 def text_of(value):
@@ -316,9 +316,9 @@ def test_a_request_that_does_not_fit_is_refused_in_full(change, message):
 
 
 def test_a_field_is_refused_with_the_words_of_its_spec():
-    said = message_of(SpecError, read_request, SPEC, OBSERVED | {"grip": np.zeros(2)}, False)
-    assert said.startswith("observation 'grip'") or said.startswith("observation grip")
-    assert "shape" in said
+    message = message_of(SpecError, read_request, SPEC, OBSERVED | {"grip": np.zeros(2)}, False)
+    assert message.startswith("observation 'grip'") or message.startswith("observation grip")
+    assert "shape" in message
     lacking = {name: value for name, value in OBSERVED.items() if name != "grip"}
     assert message_of(SpecError, read_request, SPEC, lacking, False) == (
         "observation 'grip': expected an array float32[1], got nothing"
@@ -430,8 +430,8 @@ def test_extra_data_are_taken_as_they_are():
     [(7, 8, 0, "8"), (3, 0, 4, "4 or more (the executed ones)"), (3, 3, 4, "3")],
 )
 def test_a_chunk_of_another_length_is_refused_in_full(length, horizon, execute, expected):
-    said = message_of(AnswerError, check_horizon, np.zeros((length, 2)), horizon, execute)
-    assert said == (
+    message = message_of(AnswerError, check_horizon, np.zeros((length, 2)), horizon, execute)
+    assert message == (
         f"answer: expected {expected} actions in a chunk, got {length}. Set "
         "station.policy.n_action_steps to the server's number, or serve another policy"
     )

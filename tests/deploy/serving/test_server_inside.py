@@ -640,10 +640,10 @@ def test_a_server_begins_with_nothing(quiet):
 
 def test_an_answer_says_how_long_it_took(quiet, spec, monkeypatch):
     done = SimpleNamespace(request={"actions": 1}, took_s=0.25, started_at=11.0, since=10.5, size=3)
-    asked = []
+    submitted = []
 
     async def submit(kind, request):
-        asked.append((kind, request))
+        submitted.append((kind, request))
         return done
 
     monkeypatch.setattr(quiet.batcher, "submit", submit)
@@ -657,7 +657,7 @@ def test_an_answer_says_how_long_it_took(quiet, spec, monkeypatch):
 
     assert answer() == {"infer_ms": 250.0, "wait_ms": 500.0, "batch": 3}
     assert client.requested_at == started and client.episode == "e"
-    (kind, request), version = asked[0], quiet.weights.newest
+    (kind, request), version = submitted[0], quiet.weights.newest
     assert kind == (version, True, False) and request.instruction == "insert"
     client.total_s = 0.5
     assert answer()["prev_total_ms"] == 500.0
@@ -688,7 +688,7 @@ def test_a_message_is_unpacked_in_a_thread_where_others_wait(
 
 
 @pytest.mark.parametrize(
-    "error, said, closed, lines",
+    "error, answer, closed, lines",
     [
         (ServingError("no msgpack"), "no msgpack", [(1003, "expected openpi's protocol")], []),
         (SpecError("no image"), "no image", [], []),
@@ -701,14 +701,14 @@ def test_a_message_is_unpacked_in_a_thread_where_others_wait(
         ),
     ],
 )
-def test_each_error_is_answered_as_it_should_be(quiet, monkeypatch, error, said, closed, lines):
+def test_each_error_is_answered_as_it_should_be(quiet, monkeypatch, error, answer, closed, lines):
     async def fails(*_):
         raise error
 
     monkeypatch.setattr(quiet, "_infer", fails)
     client = client_of(quiet)
     asyncio.run(quiet._answer(client, b""))
-    assert client.connection.sent == [said] and client.connection.closed == closed
+    assert client.connection.sent == [answer] and client.connection.closed == closed
     assert quiet.lines == lines and quiet.metrics.refused == 1 and client.total_s == 0.0
 
 

@@ -57,11 +57,11 @@ def request(seed=0, **extension):
 
 def batch(*seeds):
     """As the policy itself is asked for several stations."""
-    each = [Observation.of_one(SPEC, observed(seed)) for seed in seeds]
+    stations = [Observation.of_one(SPEC, observed(seed)) for seed in seeds]
     return Observation(
-        torch.cat([one.vectors for one in each]),
-        {"front": torch.cat([one.images["front"] for one in each])},
-        ("push",) * len(each),
+        torch.cat([one.vectors for one in stations]),
+        {"front": torch.cat([one.images["front"] for one in stations])},
+        ("push",) * len(stations),
     )
 
 
@@ -368,8 +368,8 @@ def test_the_environment_names_another_server_and_its_key(inside, tmp_path, monk
     key_file = tmp_path / "api.key"
     key_file.write_text("0123456789abcdef0123456789abcdef")
     key_file.chmod(0o600)
-    made = []
-    monkeypatch.setattr(served_base, "PolicyClient", lambda *words: made.append(words) or words)
+    clients = []
+    monkeypatch.setattr(served_base, "PolicyClient", lambda *words: clients.append(words) or words)
     base = ServedBase(SPEC, "ws://file:1", 7.0, {})
     base._connected()
     monkeypatch.setenv(served_base.KEY_FILE, str(key_file))
@@ -378,7 +378,7 @@ def test_the_environment_names_another_server_and_its_key(inside, tmp_path, monk
     base._connected()
     monkeypatch.delenv(served_base.KEY_FILE)
     base._connected()
-    assert made == [
+    assert clients == [
         ("ws://file:1", 7.0, ""),
         ("ws://file:1", 7.0, ""),  # never to an address that a file names
         ("wss://other:2", 7.0, key_file.read_text()),
