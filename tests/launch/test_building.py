@@ -328,3 +328,47 @@ def test_a_silent_build_is_waited_for_without_computing():
     before = time.thread_time()
     assert list(progress(slow(), "compiling", silence_s=60.0)) == ["[1/1] done\n"]
     assert time.thread_time() - before < 0.05
+
+
+def test_a_build_says_what_it_does_before_it_does_it(machine, monkeypatch):
+    """Also through a pipe."""
+    printed = []
+    monkeypatch.setattr(
+        build_messages,
+        "print",
+        lambda line, flush=False: printed.append((line.partition(" for ")[0], flush)),
+        raising=False,
+    )
+    machine().build()
+    assert printed[:5] == [
+        ("[2 of 3] my_msgs: compiling", True),
+        ("  looking", True),
+        ("  50 % compiled", True),
+        ("  generating and compiling", True),
+        ("  50 % compiled", True),
+    ]
+    del printed[:]
+
+    def slow():
+        while len(printed) < 1:
+            time.sleep(0.01)
+        yield "done\n"
+
+    list(progress(slow(), "generating", silence_s=0.02))
+    assert printed[0][0].startswith("  still generating, 0 s") and printed[0][1] is True
+
+
+def test_a_shell_without_a_path_has_the_systems(machine, monkeypatch):
+    here = machine()
+    monkeypatch.delenv("PATH")
+    assert build_messages._path() == f"{here.tools}:{os.defpath}"
+
+
+@pytest.mark.parametrize(
+    "variables, sourced", [({}, False), ({"ROS_DISTRO": "jazzy", "AMENT_PREFIX_PATH": ""}, False)]
+)
+def test_a_ros_that_is_not_sourced_has_no_messages(machine, monkeypatch, variables, sourced):
+    here = machine()
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert build_messages._has_ros("std_msgs", here.prefix) is sourced

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlinf_core.core.errors import RecipeError
+from rlinf_core.core.errors import RecipeError, RlinfError
 from rlinf_core.interlock import load_limits
 from rlinf_core.launch.graph import _settings, operator_process
 from rlinf_core.recipes import load_recipe, station_task
@@ -581,3 +581,11 @@ def test_an_arm_with_a_home_goes_there_before_each_scene(tmp_path):
     )
     assert homes.goals == {"": Goal((0.5, 0.1, 0.3))}
     assert homes.lease_s == load_limits(robot / "limits.yaml").enable_lease
+
+
+def test_a_name_that_ros_would_divide_is_refused_with_its_place():
+    leader = make_settings(
+        "leader", device="/dev/a", joints={"j.1": {"id": 1}}, trigger=PARTS[0].trigger.model_dump()
+    )
+    with pytest.raises(RlinfError, match="^settings.joints: expected a name without a dot"):
+        _settings(leader)

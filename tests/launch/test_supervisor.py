@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -369,3 +370,18 @@ def test_signals_of_a_node_wait_until_it_handles_them(monkeypatch):
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     assert steps == ["parent"] and blocked - before == {signal.SIGINT, signal.SIGTERM}
+
+
+def test_who_has_gone_meanwhile_needs_no_signal():
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait(30)
+    for number in (signal.SIGINT, signal.SIGKILL):
+        supervising._signal(gone, number)
+
+
+def test_one_in_the_group_of_the_launcher_is_killed_alone():
+    """Else Ctrl-C's last resort would kill the launcher, too."""
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    assert os.getpgid(child.pid) == os.getpgid(0)
+    supervising._signal(child, signal.SIGKILL)
+    assert child.wait(30) == -signal.SIGKILL

@@ -281,6 +281,7 @@ def test_a_drill_of_an_arm_and_an_interlock_that_do_as_they_should(monkeypatch, 
         "within 55 ms; 22 mm",
     ]
     assert rows[0].measured == "0.020 m/s, 1.00 alike"
+    assert person.now - 100.0 < 12.0, "nobody waits longer than it takes"
     took = [int(row.measured.split()[1]) for row in rows[1:]]
     assert took == pytest.approx([240, 0, 50, 30], abs=21), "the last command was 40 ms ago"
     moved = [float(row.measured.split()[-2]) for row in rows[1:]]
@@ -374,6 +375,13 @@ def test_the_speed_of_an_arm_by_joints_is_that_of_its_fastest_joint(monkeypatch,
     row = _moves(watcher, 0.3)
     assert row.held is held and row.bound == "0.360 rad/s, 0.9 of 1 alike"
     assert row.measured == f"{rad_per_s:.3f} rad/s, 1.00 alike", "not 1.5 times as much"
+
+
+def test_a_motion_that_is_too_short_for_a_speed_has_none(monkeypatch):
+    monkeypatch.setattr(first_motion, "_moving", lambda watcher: None)
+    watcher = watched(0.25)
+    del watcher.measured[8:]
+    assert _moves(watcher, 0.025).measured == "0.000 m/s, 1.00 alike"
 
 
 def test_an_arm_that_did_not_move_is_not_alike(monkeypatch):

@@ -8,7 +8,9 @@ from unittest.mock import MagicMock
 
 import pytest
 from rclpy.task import Future
+from rlinf_msgs.action import RunEpisodes
 from rlinf_msgs.msg import EpisodeEvent, SafetyState
+from rlinf_msgs.srv import ResetFault
 from std_srvs.srv import SetBool
 
 from rlinf_core.core.errors import RlinfError
@@ -470,3 +472,20 @@ def test_the_end_of_an_episode_that_was_started_here_is_its_requests(asks):
         time.sleep(0.01)
     result.set_result(MagicMock(result=MagicMock(success=False, message="no image")))
     assert asks.request is None and lines[0].startswith("No episode was played: no image.")
+
+
+@pytest.mark.parametrize("arms, prefixes", [([], [""]), (["left", "right"], ["left/", "right/"])])
+def test_a_page_calls_the_services_of_every_arm(monkeypatch, arms, prefixes):
+    monkeypatch.setattr(page_requests, "ActionClient", lambda node, kind, name: (kind, name))
+    node, names = MagicMock(), []
+    node.create_client = lambda kind, name: names.append((kind, name)) or name
+    page = PageRequests(node, arms, [1, 2, 3])
+    assert names == [(SetBool, f"{arm}interlock/arm") for arm in prefixes] + [
+        (ResetFault, f"{arm}interlock/reset_fault") for arm in prefixes
+    ]
+    assert page.resetting == {arm.rstrip("/"): f"{arm}interlock/reset_fault" for arm in prefixes}
+    assert page.runner == (RunEpisodes, "run_episodes") and page.request is None
+    assert page.seeds == {"demonstration": 1, "train": 2, "evaluate": 3}
+    assert page.refusals == {"demonstration": "", "train": "", "evaluate": ""}
+    assert not page.may_start() and not page.director and not page.ending
+    assert (page.labelled, page.disarmings, page.report("nothing")) == (0, 0, None)
