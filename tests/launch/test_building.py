@@ -170,7 +170,8 @@ def test_messages_are_configured_compiled_and_installed_once(machine, capsys):
         "CMAKE_PREFIX_PATH": sys.prefix,
     }, "the wheels' own, and no VIRTUAL_ENV, which CMake would prefer"
     python = sys.version.split()[0]
-    printed = capsys.readouterr().out.splitlines()
+    output = capsys.readouterr().out.splitlines()
+    printed = [line for line in output if "still" not in line]  # of a busy machine
     assert printed[0] == f"[2 of 3] my_msgs: compiling for Python {python}"
     assert printed[1::2][:3] == [
         "  looking for the compiler, Python and ROS",
@@ -355,7 +356,7 @@ def test_a_build_says_what_it_does_before_it_does_it(machine, monkeypatch):
         yield "done\n"
 
     list(progress(slow(), "generating", silence_s=0.02))
-    assert printed[0][0].startswith("  still generating, 0 s") and printed[0][1] is True
+    assert printed[0][0].startswith("  still generating, ") and printed[0][1] is True
 
 
 def test_a_shell_without_a_path_has_the_systems(machine, monkeypatch):

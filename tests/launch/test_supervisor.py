@@ -337,6 +337,7 @@ print(*numbers, round(times[1] - times[0], 1), flush=True)
 """
 
 
+@pytest.mark.timed
 def test_sigint_comes_first_and_sigterm_a_while_later(tmp_path):
     with Supervisor(tmp_path, 90) as supervisor:
         supervisor.start(program(TELLS, stop_s=0.5))
@@ -345,9 +346,9 @@ def test_sigint_comes_first_and_sigterm_a_while_later(tmp_path):
             assert time.monotonic() < end
             time.sleep(0.02)
         started = time.monotonic()
-    assert time.monotonic() - started < 1.4
+    assert time.monotonic() - started < 1.4, "it waits for no SIGKILL"
     numbers = (tmp_path / "logs/uplink.log").read_text().split()[1:]
-    assert numbers[:2] == ["2", "15"] and 0.4 <= float(numbers[2]) <= 0.8
+    assert numbers[:2] == ["2", "15"] and 0.4 <= float(numbers[2]) <= 0.9
 
 
 def test_one_station_of_a_name_and_domain_says_whose_the_other_is():

@@ -140,8 +140,7 @@ def test_a_device_is_open_only_while_its_node_is_configured(monkeypatch):
     node = Reader(None, None, "cleanup", None)
     node.begin()
     time.sleep(0.05)
-    assert len(node.outcomes) == 4 and not node.finish(), "nothing is opened before"
-    node.over.clear()
+    assert len(node.outcomes) == 4 and node.reading.is_alive(), "nothing is opened before"
     node.configure()
     deadline = time.monotonic() + 20
     while not node.closed:
