@@ -15,7 +15,7 @@ from rlinf_core.tasks.rewards import (
     reward,
     rewards,
 )
-from rlinf_core.tasks.rewards.arms import PerArmReward, PerArmShapedReward, per_arm
+from rlinf_core.tasks.rewards.arms import PerArmReward, PerArmShapedReward, of_arm, per_arm
 from rlinf_core.tasks.rewards.geometry import (
     External,
     Insertion,
@@ -223,6 +223,13 @@ def test_a_term_for_one_arm_is_asked_of_each():
     assert both.terms["left"] is both.terms["right"], "without a memory one is enough"
     insertion = per_arm(Insertion(), ARMS, all)
     assert type(insertion) is PerArmReward and not isinstance(insertion, Shaped)
+
+
+def test_the_channels_of_an_arm_are_its_own_without_its_name_and_those_of_no_arm():
+    channels = of_arms((1, 0, 0), (2, 0, 0)) | {"task/success": np.ones(1)}
+    left = of_arm(channels, "left")
+    assert left.keys() == {*places(), "task/success"} and left["current_pose"][0] == 1
+    assert of_arm(channels, "right")["current_pose"][0] == 2
 
 
 def test_a_term_is_left_alone_where_there_is_one_arm_or_it_names_its_own():

@@ -417,7 +417,9 @@ def test_an_image_of_another_size_is_resized_by_its_area():
             {"layers": ((np.zeros((4, 10)), np.zeros(4)), (np.zeros((1, 3)), np.zeros(1)))},
             "layers [(4, 10), (1, 3)] for 10 numbers",
         ),
-        ({"mean": np.zeros(3)}, "layers [(1, 10)] for 11 numbers"),
+        ({"mean": np.zeros(3), "std": np.ones(3)}, "layers [(1, 10)] for 11 numbers"),
+        ({"std": np.ones(3)}, "mean (2,) and std (3,)"),
+        ({"mean": np.zeros((2, 1)), "std": np.ones((2, 1))}, "mean (2, 1) and std (2, 1)"),
     ],
 )
 def test_parts_that_do_not_fit_are_a_flaw_and_refused_from_a_file(changes, flaw, tmp_path):

@@ -96,9 +96,7 @@ def frames_of(
         label_mask = (np.arange(len(stacked)) < len(stacked) - 1 - DOUBTFUL * solved) & ~late
         label_mask[-1] = True
         images.append(stacked[label_mask])
-        success.append(
-            (np.arange(len(stacked)) == (len(stacked) - 1 if solved else -1))[label_mask]
-        )
+        success.append(_only_last(label_mask.sum(), solved))
         numbers.append(np.full(label_mask.sum(), number))
     return _frames(images, success, numbers, cameras)
 
@@ -123,10 +121,15 @@ def progress_of(
         solved, length = episode.success and episode.id not in failed, len(stacked)
         images.append(stacked[0 if solved else length // 2 :])
         count = len(images[-1])
-        success.append(np.arange(count) == (count - 1 if solved else -1))
+        success.append(_only_last(count, solved))
         numbers.append(np.full(count, number))
         labels.append(np.linspace(0.0, 1.0, count) if solved else np.zeros(count))
     return _frames(images, success, numbers, cameras, np.concatenate(labels))
+
+
+def _only_last(count: int, solved: bool) -> np.ndarray:
+    """Return for each frame whether it shows success: the last one of a solved episode."""
+    return (np.arange(count) == count - 1) & solved
 
 
 def _images(episode: Episode, cameras: Sequence[str]) -> tuple[np.ndarray, Sequence[str]]:
