@@ -77,13 +77,8 @@ class Governor:
         """
         if not (self.fair or self.max_samples) or (present > 0).sum() < 2:
             return None
-        weights = (
-            robot_weights
-            if robot_weights is not None
-            else (present > 0).astype(float)
-            if self.fair
-            else present.astype(float)
-        )
+        by_origin = (present > 0) * 1.0 if self.fair else present * 1.0
+        weights = by_origin if robot_weights is None else robot_weights
         if self.max_samples:
             left = np.where(sampled < self.max_samples * inserted, weights, 0.0)
             weights = left if left.any() else weights

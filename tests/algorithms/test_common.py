@@ -498,3 +498,12 @@ def test_weights_that_no_update_changes_may_be_left_out_of_a_state():
     assert set(complete["modules"]["actor"]) - set(part["modules"]["actor"]) == constant["actor"]
     assert set(complete["modules"]["critics"]) == set(part["modules"]["critics"])
     assert group_tests.alone("sac").constant() == {"actor": set()}
+
+
+def test_a_batch_goes_to_the_device_that_is_named():
+    batch = {"vectors": np.zeros((4, 2), np.float32), "share": torch.ones(4)}
+    assert {name: values.device.type for name, values in to_tensors(batch, "meta").items()} == {
+        "vectors": "meta",
+        "share": "meta",
+    }
+    assert to_tensors(batch)["share"] is batch["share"], "on the CPU nothing is copied"

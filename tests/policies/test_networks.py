@@ -298,3 +298,19 @@ def test_an_unknown_kind_is_answered_with_the_nearest():
         r"smolvla, tanh_gaussian, .*got 'flwo' \(did you mean 'flow'",
     ):
         make_policy(STATE, tanh_gaussian.Config(kind="flwo"))
+
+
+def test_an_observation_goes_with_all_its_parts_to_the_device_that_is_named(random):
+    arrays = observation(random, 3)
+    here = Observation.of_arrays(
+        SEEING, {"vectors": arrays["offset"], "front": arrays["front"]}, instruction="push"
+    )
+    elsewhere = here.to("meta")
+    assert elsewhere.vectors.device.type == elsewhere.images["front"].device.type == "meta"
+    assert elsewhere.instruction == ("push",) * 3 and elsewhere.vectors.shape == (3, 3)
+    one = Observation.of_one(SEEING, observation(random), "meta")
+    many = Observation.of_arrays(
+        SEEING, {"vectors": arrays["offset"], "front": arrays["front"]}, "meta"
+    )
+    for placed in (one, many):
+        assert placed.vectors.device.type == placed.images["front"].device.type == "meta"

@@ -3,6 +3,7 @@ and among points.
 """
 
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -317,3 +318,49 @@ def test_a_rollout_without_a_seed_is_that_of_seed_0_from_scene_0(kind, amount):
     kind(envs[0], gaussian()).play(**amount)
     kind(envs[1], gaussian(), 0, 0).play(**amount)
     assert envs[0].played == envs[1].played and envs[0].seeds == envs[1].seeds == [[0, 1]]
+
+
+class Differentiable:
+    """A policy whose chunks still have a gradient."""
+
+    def __init__(self, policy):
+        self.policy, self.config, self.device = policy, policy.config, policy.device
+        self.latent_size, self.to_batch = policy.latent_size, self.batch
+
+    def batch(self, observation):
+        return {
+            name: value * torch.ones((), requires_grad=True)
+            for name, value in self.policy.to_batch(observation).items()
+        }
+
+    def act(self, observation, explore, generator=None):
+        chunk = self.policy.act(observation, explore, generator)
+        log_probs = chunk.log_probs if chunk.log_probs is None else with_gradient(chunk.log_probs)
+        return replace(
+            chunk,
+            actions=with_gradient(chunk.actions),
+            drawn=with_gradient(chunk.drawn),
+            log_probs=log_probs,
+        )
+
+
+def with_gradient(tensor):
+    return tensor.detach().clone().requires_grad_()
+
+
+@pytest.mark.parametrize(
+    "kind, amount",
+    [
+        (EpisodeRollouts, {"steps": 6}),
+        (ExpertRollouts, {"steps": 6, "expert_fraction": 0.5}),
+        (ChunkRollouts, {"chunks": 6}),
+    ],
+)
+def test_what_is_played_has_no_gradient(kind, amount):
+    envs = Numbered([5, 8]), Numbered([5, 8])
+    kind(envs[0], gaussian()).play(**amount)
+    experience = kind(envs[1], Differentiable(gaussian())).play(**amount)
+    assert envs[0].played == envs[1].played
+    for rollout in experience.rollouts:
+        tensors = (rollout.actions, rollout.log_probs, rollout.observations["vectors"])
+        assert not any(tensor.requires_grad for tensor in tensors)

@@ -17,12 +17,15 @@ from rlinf_core.policies.torch_device import restore
 from rlinf_core.recipes import check_recipe, load_recipe
 from rlinf_core.reports.curves import read_evaluations
 from rlinf_core.rollouts.collect import ChunkRollouts
-from rlinf_core.rollouts.types import DEMONSTRATION, TRAIN, Experience, Trajectory
+from rlinf_core.rollouts.types import DEMONSTRATION, IMAGINED, TRAIN, Experience, Trajectory
+from rlinf_core.trainer import train as training
 from rlinf_core.trainer.data import data_for
+from rlinf_core.trainer.distributed import readers
 from rlinf_core.trainer.distributed.readers import Readers
 from rlinf_core.trainer.distributed.rollout_workers import OnRay
 from rlinf_core.trainer.governor import governor_for
 from rlinf_core.trainer.run import first_policy
+from rlinf_core.trainer.sources.recordings import Intake
 from rlinf_core.trainer.train import train
 from tests.algorithms.point import SPEC, Points, points
 
@@ -430,3 +433,63 @@ def test_what_a_power_cut_left_of_a_line_ends_no_report_and_no_run(tmp_path):
     assert [entry["env_steps"] for entry in read_evaluations(tmp_path)] == [0, 40]
     train(load_recipe("sim_sac", [*sac, "simulation.env_steps=80"]), tmp_path, points)
     assert file.read_text().startswith(text) and len(file.read_text().splitlines()) == 3
+
+
+def test_an_older_replay_owes_updates_for_all_of_its_time_steps():
+    """Checkpoints of one robot did not say whether all robots had been met."""
+    recipe = load_recipe(
+        "sim_sac", ["policy.hidden=[8]", "replay.capacity=100", "simulation.start_steps=0"]
+    )
+    one, two = (
+        data_for(recipe, first_policy(recipe, SPEC, None), governor_for(recipe, 10))
+        for _ in range(2)
+    )
+    observations = {"vectors": np.zeros((10, SPEC.vector_size), np.float32)}
+    actions = np.zeros((9, SPEC.action.dim), np.float32)
+    one.insert(Trajectory(observations, actions, np.zeros(9), np.ones(9), False), 0)
+    one.steps = 9
+    state = one.state_dict()
+    del state["met"], state["unearned"]
+    two.load_state_dict(state)
+    assert two.due(0, None) == one.due(0, None) == 9 * recipe.simulation.updates_per_step > 0
+
+
+def test_what_was_imagined_is_there_after_a_resume():
+    recipe = load_recipe("sim_sac", ["policy.hidden=[8]", "replay.capacity=100", "world.share=0.5"])
+    one, two = (
+        data_for(recipe, first_policy(recipe, SPEC, None), governor_for(recipe, 10))
+        for _ in range(2)
+    )
+    observations = {"vectors": np.ones((10, SPEC.vector_size), np.float32)}
+    actions = np.zeros((9, SPEC.action.dim), np.float32)
+    one.insert(Trajectory(observations, actions, np.zeros(9), np.ones(9), False, IMAGINED), 0)
+    two.load_state_dict(one.state_dict())
+    assert len(two.imagined) == len(one.imagined) == 9 and two.counts()["imagined"] == 9.0
+    assert (two.imagined.vectors() == 1.0).all()
+    plain = load_recipe("sim_sac", ["policy.hidden=[8]", "replay.capacity=100"])
+    other = data_for(plain, first_policy(plain, SPEC, None), governor_for(plain, 10))
+    other.load_state_dict(one.state_dict())
+    assert len(other.imagined) == 0 and "imagined" not in other.counts()
+    assert (
+        other.insert(Trajectory(observations, actions, np.zeros(9), np.ones(9), False, IMAGINED), 0)
+        == "not used for training"
+    )
+
+
+def test_readers_read_as_the_intake_would(monkeypatch, tmp_path):
+    class Stub(tuple):
+        def __new__(cls, *arguments):
+            return super().__new__(cls, arguments)
+
+    monkeypatch.setattr(readers, "Readers", Stub)
+    intake = Intake(tmp_path, SPEC, 77, True, load_recipe("sim_ppo").policy)
+    recipe = load_recipe("demo", ["placement={ingest: 3, ray: 'local:7'}"])
+    assert training._readers(recipe, intake) == (
+        3,
+        "local:7",
+        SPEC,
+        77,
+        True,
+        intake.rollouts_of,
+    )
+    assert training._readers(load_recipe("demo"), intake) is None

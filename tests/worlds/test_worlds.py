@@ -367,6 +367,7 @@ def test_imagined_transitions_are_experience_and_nothing_else(world_run):
     _, run = world_run
     data, real = run.data, run.source.real
     assert run.source.world.fits >= 2 and run.source.world.usable
+    assert run.source.rounds == run.source.world.fits, "each fit is followed by branches"
     assert data.imagined.inserted > 100 and data.statuses[IMAGINED] > 0
     assert data.steps == 150 and data.statuses[EVALUATE] == 0
     assert data.demonstrations.episodes == 11 == data.statuses[DEMONSTRATION]
