@@ -143,10 +143,10 @@ class _Array:
 
     def __setstate__(self, state: Any) -> None:
         _, shape, dtype, transposed, data = state
-        self.array = _filled(data, dtype, shape, "F" if transposed else "C")
+        self.array = _filled(data, dtype, shape, bool(transposed))
 
 
-def _filled(data: Any, dtype: Any, shape: Any, order: Any = "C") -> np.ndarray:
+def _filled(data: Any, dtype: Any, shape: Any, transposed: bool = False) -> np.ndarray:
     if not isinstance(data, bytes | bytearray) or not isinstance(dtype, _Dtype) or len(shape) > 8:
         raise SpecError("lerobot: expected the bytes, dtype and shape of an array")
     values = np.frombuffer(data, dtype.dtype)
@@ -157,7 +157,11 @@ def _filled(data: Any, dtype: Any, shape: Any, order: Any = "C") -> np.ndarray:
             f"lerobot: expected {len(values)} numbers of an array, got the shape "
             f"{escape_ascii(shape)[:80]}"
         )
-    return values.reshape(shape, order="F" if order == "F" else "C")
+    return values.reshape(shape[::-1]).T if transposed else values.reshape(shape)
+
+
+def _in_order(data: Any, dtype: Any, shape: Any, order: Any) -> np.ndarray:
+    return _filled(data, dtype, shape, order == "F")
 
 
 def _scalar(dtype: Any, data: Any) -> Any:
@@ -169,7 +173,7 @@ _NUMPY: dict[str, Callable[..., Any]] = {
     "ndarray": _Array,
     "dtype": _Dtype,
     "scalar": _scalar,
-    "_frombuffer": _filled,
+    "_frombuffer": _in_order,
 }
 
 

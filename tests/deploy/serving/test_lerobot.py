@@ -385,8 +385,11 @@ def test_arrays_that_contradict_themselves_are_refused(data, dtype, shape, messa
 def test_arrays_are_filled_in_their_order():
     data, dtype = bytes(range(6)), lerobot._Dtype("u1")
     assert lerobot._filled(data, dtype, (2, 3)).tolist() == [[0, 1, 2], [3, 4, 5]]
-    assert lerobot._filled(data, dtype, (2, 3), "F").tolist() == [[0, 2, 4], [1, 3, 5]]
-    assert lerobot._filled(bytearray(data), dtype, (2, 3), "C").tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert lerobot._filled(data, dtype, (2, 3), True).tolist() == [[0, 2, 4], [1, 3, 5]]
+    assert lerobot._in_order(data, dtype, (2, 3), "F").tolist() == [[0, 2, 4], [1, 3, 5]]
+    for order in ("C", "A", None, ["F"]):
+        taken = lerobot._in_order(bytearray(data), dtype, (2, 3), order)
+        assert taken.tolist() == [[0, 1, 2], [3, 4, 5]]
     assert lerobot._filled(b"", dtype, (0, 3)).shape == (0, 3)
 
 

@@ -837,3 +837,25 @@ def test_who_has_gone_is_not_answered_and_the_others_are():
         return done.request, done.size
 
     assert asyncio.run(ask()) == ("stays", 1)
+
+
+def test_every_newer_version_is_counted(inside, spec):
+    for number in (5, 6):
+        save_policy(policy_of(spec, number), inside.folder / policy_name(number))
+        until(lambda number=number: inside.figures()["rlinf_serve_version",] == number)
+        time.sleep(0.2)  # several looks without a newer one
+        assert inside.figures()["rlinf_serve_swaps_total",] == number - 4
+
+
+def test_a_dropped_connection_ends_quietly_and_a_cancelled_one_as_such(inside):
+    sockets = [connect(inside.address, compression=None) for _ in range(2)]
+    until(lambda: len(inside.server.clients) == 2)
+    first, second = inside.server.bounds.open
+    dropped, cancelled = first.handler_task, second.handler_task
+    inside.loop.call_soon_threadsafe(first.drop)
+    inside.loop.call_soon_threadsafe(cancelled.cancel)  # as where the server ends
+    until(lambda: dropped.done() and cancelled.done())
+    assert not dropped.cancelled() and dropped.exception() is None and cancelled.cancelled()
+    assert not inside.server.clients and inside.server.metrics.clients == 0
+    for socket_ in sockets:
+        socket_.close()
