@@ -7,7 +7,7 @@ import threading
 
 import numpy as np
 import pytest
-from websockets.asyncio.server import serve
+from websockets.asyncio.server import ServerConnection, serve
 
 from rlinf_core.core.errors import RefusedRequestError, ServingError
 from rlinf_core.deploy.serving.client import PolicyClient
@@ -43,12 +43,12 @@ def test_a_server_that_stands_still_keeps_nobody_who_sends_to_it():
 
 
 @contextlib.contextmanager
-def serving(handle):
+def serving(handle, **options):
     """A server whose handler gets each socket; yields its address."""
     ports, over = queue.Queue(), threading.Event()
 
     async def run():
-        async with serve(handle, "127.0.0.1", 0, max_size=None) as server:
+        async with serve(handle, "127.0.0.1", 0, max_size=None, **options) as server:
             ports.put(server.sockets[0].getsockname()[1])
             while not over.is_set():
                 await asyncio.sleep(0.01)
@@ -170,3 +170,22 @@ def test_an_answer_of_more_than_64_mib_is_cut_off():
         assert len(client.infer({})["a"]) == MAX_BYTES - 15
         assert "message too big" in message_of(client.infer, {"much": "x" * 30})
         client.close()
+
+
+def test_a_client_opens_one_connection():
+    peers = []
+
+    class Counted(ServerConnection):
+        def connection_made(self, transport):
+            peers.append(transport.get_extra_info("peername"))
+            super().connection_made(transport)
+
+    async def answer(socket):
+        await socket.send(packed({}))
+        await socket.wait_closed()
+
+    with serving(answer, create_connection=Counted) as address:
+        PolicyClient(address, 20.0).close()
+        client = PolicyClient(address, 20.0)
+        client.close()
+    assert len(peers) == 2
