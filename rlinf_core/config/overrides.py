@@ -131,7 +131,7 @@ def split(text: str) -> list[str]:
     parts = [""]
     quote = ""
     depth = 0
-    for before, sign in zip(" " + text, text, strict=False):
+    for before, sign in itertools.pairwise(" " + text):
         if quote or sign in "'\"":
             quote = "" if sign == quote and before != "\\" else quote or sign
         elif sign in "[{(":

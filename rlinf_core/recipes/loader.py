@@ -170,7 +170,7 @@ def _resolve_paths(document: Document, folder: Path) -> None:
 
 
 def _algorithm(document: Document) -> str:
-    algorithm = document.data.get("algorithm", {})
+    algorithm = document.data.get("algorithm")
     return _name(algorithm, {}) if isinstance(algorithm, dict) else ""
 
 

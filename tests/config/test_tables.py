@@ -281,6 +281,7 @@ def test_each_fault_is_in_a_line_of_its_own_and_a_long_value_is_cut():
     assert one.endswith("1, 1, ...") and len(one.partition("list ")[2]) == 100
     text = "x" * 97
     assert errors_of(f"on: {text}")[0].endswith(f"got str '{text}'"), "99 characters stay"
+    assert errors_of(f"on: {text}x")[0].endswith(f"got str '{'x' * 96}..."), "and 100 do not"
 
 
 def test_a_missing_key_has_the_place_of_the_mapping_that_lacks_it():
