@@ -50,9 +50,7 @@ def unpacked(data: bytes) -> dict[str, Any]:
     """
     try:
         _check_elements(data)
-        message = msgpack.unpackb(
-            data, object_hook=_unpack, max_array_len=MAX_ELEMENTS, max_map_len=MAX_ELEMENTS
-        )
+        message = msgpack.unpackb(data, object_hook=_unpack)
     except ServingError:
         raise
     except Exception as error:  # msgpack passes on exceptions of hooks and of key hashes

@@ -666,7 +666,8 @@ def test_an_answer_says_how_long_it_took(quiet, spec, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "clients, size, inline", [(1, 0, True), (2, 0, False), (1, 1 << 20, False)]
+    "clients, size, inline",
+    [(1, 0, True), (1, (1 << 20) - 8, True), (1, (1 << 20) - 7, False), (2, 0, False)],
 )
 def test_a_message_is_unpacked_in_a_thread_where_others_wait(
     quiet, spec, monkeypatch, clients, size, inline
