@@ -397,6 +397,10 @@ def test_a_pickle_is_refused_in_full():
     assert spec_error(lerobot.unpickled, b"abc").startswith(
         "lerobot: expected a pickle of LeRobot's robot client, got 3 bytes: "
     )
+    assert spec_error(lerobot.unpickled, b"\x80\x02cnumpy\nndarray\n)R(K\x01tb.") == (
+        "lerobot: expected a pickle of LeRobot's robot client, got 25 bytes: ValueError: not enough "
+        "values to unpack (expected 5, got 1)"
+    )
     named = b"c" + b"m" * 90 + b"\n" + b"n" * 90 + b"\n."
     assert spec_error(lerobot.unpickled, named) == (
         f"lerobot: expected numbers, texts, arrays and LeRobot's records, got {'m' * 80}.{'n' * 80}. "
