@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import queue
+import socket
 import threading
 
 import numpy as np
@@ -189,3 +190,19 @@ def test_a_client_opens_one_connection():
         client = PolicyClient(address, 20.0)
         client.close()
     assert len(peers) == 2
+
+
+def test_a_machine_that_takes_no_connection_is_waited_for_no_longer_than_said():
+    with contextlib.ExitStack() as sockets:
+        listener = sockets.enter_context(socket.socket())
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for _ in range(4):  # more than its queue holds
+            client = sockets.enter_context(socket.socket())
+            client.setblocking(False)
+            client.connect_ex(listener.getsockname())
+        address = f"ws://127.0.0.1:{listener.getsockname()[1]}"
+        assert message_of(PolicyClient, address, 0.3) == (
+            f"policy server {address}: expected an answer, got 'timed out'. Start it: rlinf serve "
+            "POLICY"
+        )
