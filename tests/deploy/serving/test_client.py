@@ -5,6 +5,7 @@ import contextlib
 import queue
 import socket
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -206,3 +207,19 @@ def test_a_machine_that_takes_no_connection_is_waited_for_no_longer_than_said():
             f"policy server {address}: expected an answer, got 'timed out'. Start it: rlinf serve "
             "POLICY"
         )
+
+
+def test_a_server_that_stands_still_does_not_hold_up_the_end():
+    moves = threading.Event()
+
+    async def stand_still(socket):
+        await socket.send(packed({}))
+        moves.wait(60)
+
+    with serving(stand_still) as address:
+        client = PolicyClient(address, 20.0)
+        started = time.monotonic()
+        client.close()
+        took_s = time.monotonic() - started
+        moves.set()
+    assert took_s < 5.0 and not client.open
