@@ -27,7 +27,10 @@ from rlinf_core.specs import topics
 from rlinf_core.specs.topics import SESSION
 
 STARTED, ENDED, CLOSED, ABORTED = range(4)  # EpisodeEvent.kind
+# of an ended episode whose actions or time steps are not complete, once the interlock was heard:
+# topics are not ordered
 GRACE_S = 0.5
+SILENT_S = 5.0  # longest wait for the interlock, whose messages come late on a busy machine
 # motion before a scene is ready, such as homing, belongs to no episode
 EARLY = 64
 EARLY_BYTES = 64 << 20
@@ -79,6 +82,10 @@ class Recording:
         self.ended_ns = self.steps = self.applied = 0
         self.stamps: deque[int] = deque(maxlen=3)  # stamps of the last time steps
         self.applied_ns: dict[str, int] = {}  # start of the newest action by topic, and so by arm
+        self.safety_ns: dict[str, int] = {}  # stamp of the newest safety state, likewise
+        self.heard_ns = (
+            0  # when each interlock had told its state of the last time step; 0: not yet
+        )
 
     def take(self, message: Message, event: Any = None) -> None:
         """Take the next message.
@@ -108,9 +115,19 @@ class Recording:
     def look(self, now_ns: int) -> None:
         """Close an ended episode after a short grace, or abort it if messages were lost.
 
-        Some actions are never applied if the arm was held, so the wait must end.
+        Some actions are never applied if the arm was held, so the wait must end. The grace begins
+        once each interlock's state of the last time step has come: its actions are then due.
         """
-        if self.held or self.ended is None or now_ns - self.ended_ns <= GRACE_S * 1e9:
+        if self.held or self.ended is None:
+            return
+        if not self.heard_ns and self._is_recent(self.safety_ns):
+            self.heard_ns = now_ns
+        since_ns, wait_s = (
+            (max(self.ended_ns, self.heard_ns), GRACE_S)
+            if self.heard_ns
+            else (self.ended_ns, SILENT_S)
+        )
+        if now_ns - since_ns <= wait_s * 1e9:
             return
         if self.steps <= self.ended.steps:
             self.abort(
@@ -135,10 +152,11 @@ class Recording:
 
     def _open(self, episode_id: str) -> None:
         self.abort("the next episode began before this one ended")
-        self.steps = self.applied = 0
+        self.steps = self.applied = self.heard_ns = 0
         self.counts.clear()
         self.stamps.clear()
         self.applied_ns.clear()
+        self.safety_ns.clear()
         try:
             self.writer = self.spool.open_episode(episode_id)
         except SpoolError as error:
@@ -157,9 +175,9 @@ class Recording:
             self.stamps.append(_stamp_ns(message.raw))
         elif message.kind.endswith("/Applied"):
             self.applied += 1
-            self.applied_ns[message.topic] = max(
-                self.applied_ns.get(message.topic, 0), _stamp_ns(message.raw)
-            )
+            _keep_newest(self.applied_ns, message)
+        elif message.kind.endswith("/SafetyState"):
+            _keep_newest(self.safety_ns, message)
         self.counts[message.topic.removesuffix("/compressed")] += 1
         try:
             self.writer.write(message.topic, message.kind, message.log_ns, message.raw)
@@ -172,19 +190,19 @@ class Recording:
         if (
             self.steps >= self.ended.steps + 1
             and self.applied >= self.arms * self.ended.steps
-            and self._all_applied()
+            and self._is_recent(self.applied_ns)
         ):
             self._close()
 
-    def _all_applied(self) -> bool:
-        """Return True if each arm has an action of the last time step.
+    def _is_recent(self, newest_ns: dict[str, int]) -> bool:
+        """Return True if each arm has a stamp within the last time step.
 
-        Counting is not enough: one step may have two actions. The stamps are compared like a reader
-        does (``read.steps_of``).
+        For actions, counting is not enough: one step may have two. The stamps are compared like a
+        reader does (``read.steps_of``).
         """
         *before, last, _ = self.stamps if len(self.stamps) > 1 else (0, 0)
         begins = last - (last - before[-1]) // 4 if before else last
-        return sum(at >= begins for at in self.applied_ns.values()) >= self.arms
+        return sum(at >= begins for at in newest_ns.values()) >= self.arms
 
     def _close(self) -> None:
         event, writer = self.ended, self.writer
@@ -223,6 +241,10 @@ def _stamp_ns(raw: bytes) -> int:
     """
     seconds, nanoseconds = struct.unpack_from("<iI" if raw[1] & 1 else ">iI", raw, 4)
     return seconds * 1_000_000_000 + nanoseconds
+
+
+def _keep_newest(newest_ns: dict[str, int], message: Message) -> None:
+    newest_ns[message.topic] = max(newest_ns.get(message.topic, 0), _stamp_ns(message.raw))
 
 
 class Worker:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import struct
 import threading
 import time
 from types import SimpleNamespace
@@ -62,17 +63,53 @@ def test_what_is_not_complete_after_a_grace_is_closed_where_the_arm_moved_and_el
 ):
     play(recording, task, "held", moves=3)
     assert not reports
-    recording.look(round((0.5 + GRACE_S + 0.01) * NS))
+    tell_safety(recording, stamp_s=0.5, at_s=0.6)
+    recording.look(round((0.6 + GRACE_S + 0.01) * NS))
     assert [what[:2] for what in reports] == [(CLOSED, "held")], "from then on it was held"
     play(recording, task, "idle", moves=0)
-    recording.look(2 * NS)
+    recording.look(6 * NS)
     assert (
         reports[-1][:2] == (ABORTED, "idle")
         and "applied no action: the arm had no commander" in reports[-1][3]
     )
     play(recording, task, "torn", leave=("timestep",))
-    recording.look(4 * NS)
+    recording.look(6 * NS)
     assert reports[-1][:2] == (ABORTED, "torn") and "expected 6 time steps, got 5" in reports[-1][3]
+
+
+def tell_safety(recording, stamp_s, at_s):
+    """The interlock's state of that time, heard at another."""
+    stamp = struct.pack("<4siI", b"\x00\x01\x00\x00", *divmod(round(stamp_s * NS), NS))
+    recording.take(
+        Message(
+            "/station/safety", "rlinf_msgs/msg/SafetyState", round(at_s * NS), stamp + bytes(60)
+        )
+    )
+
+
+def test_actions_that_a_busy_machine_brings_late_are_waited_for(recording, spool, task, reports):
+    """Eleven of fifteen actions came within the grace, and the episode was closed without a word."""
+    messages = raw_messages(task.spec, "a-1", steps=5)
+    late = [
+        Message(topic, kind, round(4.9 * NS), raw)
+        for topic, kind, ns, raw in messages
+        if topic.endswith("applied") and ns >= 3 * NS // 10
+    ]
+    play(recording, task, "a-1", moves=3)
+    tell_safety(recording, stamp_s=0.2, at_s=0.6)
+    recording.look(round(4.8 * NS))
+    assert not reports, "the interlock's state is not yet of the last time step"
+    for message in late:
+        recording.take(message)
+    assert [what[:2] for what in reports] == [(CLOSED, "a-1")]
+    assert len(read_episode(spool.root / "closed/a-1").sources) == 5
+    assert set(read_episode(spool.root / "closed/a-1").sources) == {"policy"}
+    play(recording, task, "b-1", moves=3)
+    tell_safety(recording, stamp_s=0.4, at_s=3.0)
+    recording.look(round((3.0 + GRACE_S - 0.01) * NS))
+    assert len(reports) == 1, "the grace begins with the interlock's state"
+    recording.look(round((3.0 + GRACE_S + 0.01) * NS))
+    assert reports[-1][:2] == (CLOSED, "b-1")
 
 
 def test_two_actions_in_one_time_step_do_not_stand_for_the_last_one(

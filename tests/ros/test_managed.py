@@ -172,12 +172,11 @@ class Station(Lives):
 
     def ends_faults(self):
         """A request and inactive nodes, which a failed test leaves, must not fail the next."""
-        if self.handle is None:
-            return
         for name in MANAGED:
             if self.state(name) == State.PRIMARY_STATE_INACTIVE:
                 self.change(name, "activate")
-        self.cancel(self.handle)
+        if self.handle is not None:
+            self.cancel(self.handle)
 
     def result(self, handle):
         self.handle = None
@@ -258,7 +257,10 @@ def test_an_inactive_recorder_finishes_its_recording_and_begins_none(station):
         for event in station.received["episode"]
         if event.kind == EpisodeEvent.ENDED
     ]
-    assert episode in station.closed() and set(ended) <= station.closed()
+    station.peer.spin(
+        lambda: {episode, *ended} <= station.closed(),
+        what=lambda: f"{episode} and {ended} on disk, {station.closed()} are",
+    )
     assert station.change("recorder", "activate")
     assert station.result(station.play("evaluate", 1)).success
 
