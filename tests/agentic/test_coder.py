@@ -88,7 +88,7 @@ class Served:
             stdout=subprocess.PIPE,
             text=True,
         )
-        for _ in range(600):
+        for _ in range(1800):  # a process that loads a network on a busy machine
             try:
                 editor = Editor(self.run_dir, port)
                 editor.post("models")
