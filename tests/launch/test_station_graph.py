@@ -746,3 +746,19 @@ def test_a_script_takes_over_before_its_episode_is_over(tmp_path):
     graph(tmp_path, script.format(49))
     with pytest.raises(RecipeError, match="expected less than the 50 time steps .*peg.*, got 50"):
         graph(tmp_path, script.format(50))
+
+
+@pytest.mark.parametrize(
+    "robot, task, name",
+    [("ur5e", "ur5e_reach", "arm/joints"), ("franka_fr3", "peg_insertion", "arm/pose")],
+)
+def test_a_latch_has_the_drivers_name_of_the_commanded_topic(robot, task, name):
+    recipe = load_recipe("demo", [f"station.robot={robot}", f"station.task={task}", KEYBOARD])
+    topics = {"target_joints": "/arm/joints", "target_pose": "/arm/pose"}
+    renamed = load_robot(robot).but(controller=None, topics=topics)
+    assert commanded_robot(recipe, renamed, "") == name
+
+
+def test_a_twin_renders_no_camera_that_nobody_observes(tmp_path):
+    twin = graph(tmp_path, "station.robot=franka_twin")["twin"]
+    assert twin.parameters["cameras"] == [""]
