@@ -257,6 +257,7 @@ def rewarded(policy, url, rollouts):
     return shares, player
 
 
+@pytest.mark.timeout(900)  # 18 s alone
 def test_grpo_learns_two_marks_from_what_the_engine_draws(folder):
     with ChatServer(folder) as server:
         shares, player = rewarded(policy_of(folder, horizon=1), server.url, 32)
