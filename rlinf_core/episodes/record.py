@@ -83,7 +83,7 @@ class Recording:
         self.stamps: deque[int] = deque(maxlen=3)  # stamps of the last time steps
         self.applied_ns: dict[str, int] = {}  # start of the newest action by topic, and so by arm
         self.safety_ns: dict[str, int] = {}  # stamp of the newest safety state, likewise
-        self.heard_ns = (
+        self.grace_since_ns = (
             0  # when each interlock had told its state of the last time step; 0: not yet
         )
 
@@ -120,11 +120,11 @@ class Recording:
         """
         if self.held or self.ended is None:
             return
-        if not self.heard_ns and self._is_recent(self.safety_ns):
-            self.heard_ns = now_ns
+        if not self.grace_since_ns and self._is_recent(self.safety_ns):
+            self.grace_since_ns = now_ns
         since_ns, wait_s = (
-            (max(self.ended_ns, self.heard_ns), GRACE_S)
-            if self.heard_ns
+            (max(self.ended_ns, self.grace_since_ns), GRACE_S)
+            if self.grace_since_ns
             else (self.ended_ns, SILENT_S)
         )
         if now_ns - since_ns <= wait_s * 1e9:
@@ -152,7 +152,7 @@ class Recording:
 
     def _open(self, episode_id: str) -> None:
         self.abort("the next episode began before this one ended")
-        self.steps = self.applied = self.heard_ns = 0
+        self.steps = self.applied = self.grace_since_ns = 0
         self.counts.clear()
         self.stamps.clear()
         self.applied_ns.clear()
