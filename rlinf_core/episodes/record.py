@@ -83,9 +83,8 @@ class Recording:
         self.stamps: deque[int] = deque(maxlen=3)  # stamps of the last time steps
         self.applied_ns: dict[str, int] = {}  # start of the newest action by topic, and so by arm
         self.safety_ns: dict[str, int] = {}  # stamp of the newest safety state, likewise
-        self.grace_since_ns = (
-            0  # when each interlock had told its state of the last time step; 0: not yet
-        )
+        # time when the newest safety state of each arm was of the last time step; 0: not yet
+        self.grace_since_ns = 0
 
     def take(self, message: Message, event: Any = None) -> None:
         """Take the next message.
