@@ -104,6 +104,6 @@ class ServedBase:
         raise AssertionError
 
     def _connected(self) -> PolicyClient:
-        address, key_file = os.environ.get(ADDRESS, ""), os.environ.get(KEY_FILE, "")
+        address, key_file = os.environ.get(ADDRESS), os.environ.get(KEY_FILE)
         key = read_key(Path(key_file)) if address and key_file else ""
         return PolicyClient(address or self.address, self.timeout_s, key)

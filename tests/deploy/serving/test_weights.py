@@ -384,3 +384,10 @@ def test_the_environment_names_another_server_and_its_key(inside, tmp_path, monk
         ("wss://other:2", 7.0, key_file.read_text()),
         ("wss://other:2", 7.0, ""),
     ]
+
+
+def test_a_single_observation_is_not_copied():
+    one, cpu = np.ones((2, 3), np.float32), torch.device("cpu")
+    alone = serving_weights._together([one], cpu)
+    assert alone.shape == (1, 2, 3) and alone.data_ptr() == one.ctypes.data
+    assert serving_weights._together([one, 2 * one], cpu)[:, 0, 0].tolist() == [1.0, 2.0]
