@@ -172,9 +172,10 @@ class Station(Lives):
 
     def ends_faults(self):
         """A request and inactive nodes, which a failed test leaves, must not fail the next."""
-        for name in MANAGED:
-            if self.state(name) == State.PRIMARY_STATE_INACTIVE:
-                self.change(name, "activate")
+        if "lifecycle_manager" in self.peer.supervisor.children:
+            for name in MANAGED:
+                if self.state(name) == State.PRIMARY_STATE_INACTIVE:
+                    self.change(name, "activate")
         if self.handle is not None:
             self.cancel(self.handle)
 
