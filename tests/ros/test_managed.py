@@ -249,18 +249,27 @@ def test_an_inactive_policy_is_silent_and_the_arm_holds_until_it_is_active(stati
 def test_an_inactive_recorder_finishes_its_recording_and_begins_none(station):
     handle = station.play("evaluate")
     steps = station.received["timestep"]
+    station.peer.spin(
+        lambda: (station.folder / "spool/open" / steps[-1].episode_id).exists(),
+        what="an episode that is being recorded",
+    )
     episode = steps[-1].episode_id
     assert station.change("recorder", "deactivate")
     result = station.result(handle)
     assert not result.success and "the recorder is inactive" in result.message
-    ended = [
-        event.episode_id
-        for event in station.received["episode"]
-        if event.kind == EpisodeEvent.ENDED
-    ]
+
+    def to_close():
+        """The one that was recorded, and what has ended, but for the one that was not begun."""
+        events = station.received["episode"]
+        ids = {
+            kind: {event.episode_id for event in events if event.kind == kind}
+            for kind in (EpisodeEvent.ENDED, EpisodeEvent.ABORTED)
+        }
+        return {episode} | (ids[EpisodeEvent.ENDED] - ids[EpisodeEvent.ABORTED])
+
     station.peer.spin(
-        lambda: {episode, *ended} <= station.closed(),
-        what=lambda: f"{episode} and {ended} on disk, {station.closed()} are",
+        lambda: to_close() <= station.closed(),
+        what=lambda: f"{to_close()} on disk, {station.closed()} are",
     )
     assert station.change("recorder", "activate")
     assert station.result(station.play("evaluate", 1)).success
