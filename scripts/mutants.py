@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
+import copy
 import json
 import random
 import re
@@ -384,7 +385,10 @@ def mutants_of(room: str, path: str) -> list[Mutant]:
     return [
         Mutant(get_mutant_name(Path(boxed(path)), name), room, path)
         for name in mutated.mutant_names
-        if not is_rewording(bodies[name.partition("__mutmut_")[0] + "__mutmut_orig"], bodies[name])
+        if not is_rewording(
+            original := bodies[name.partition("__mutmut_")[0] + "__mutmut_orig"], bodies[name]
+        )
+        and not is_of_strict(original, bodies[name])
     ]
 
 
@@ -414,6 +418,23 @@ def is_rewording(original: ast.AST, mutant: ast.AST) -> bool:
                 and old.value.lower() in (new.value.lower(), new.value.lower().replace("xx", ""))
             )
     return False
+
+
+def is_of_strict(original: ast.AST, mutant: ast.AST) -> bool:
+    """Whether only zip's ``strict`` differs: lengths that are equal anyway, which no input makes
+    unequal.
+    """
+    return _without_strict(original) == _without_strict(mutant)
+
+
+def _without_strict(function: ast.AST) -> str:
+    function = copy.deepcopy(function)
+    assert isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+    function.name = ""
+    for node in ast.walk(function):
+        if isinstance(node, ast.Call):
+            node.keywords = [keyword for keyword in node.keywords if keyword.arg != "strict"]
+    return ast.dump(function)
 
 
 def boxed(path: str) -> str:

@@ -55,6 +55,19 @@ def test_a_room_has_modules_and_tests(room):
         assert (ROOT / tests).is_file() or list((ROOT / tests).rglob("test_*.py")), tests
 
 
+def test_the_length_check_of_zip_is_no_mutant_and_what_it_pairs_is():
+    def same(old, new):
+        return mutants.is_of_strict(
+            *(mutants.ast.parse(f"def {name}(): {code}").body[0] for name, code in (old, new))
+        )
+
+    old = ("x_f__mutmut_orig", "zip(a, b, strict=True)")
+    for other in ("zip(a, b, strict=False)", "zip(a, b, strict=None)", "zip(a, b)"):
+        assert same(old, ("x_f__mutmut_3", other))
+    assert not same(old, ("x_f__mutmut_4", "zip(None, b, strict=True)"))
+    assert not same(old, ("x_f__mutmut_5", "zip(b, strict=True)"))
+
+
 def test_a_sentence_in_other_letters_is_no_mutant_and_anything_else_is():
     def differs(old, new):
         return not mutants.is_rewording(

@@ -196,8 +196,7 @@ class Tick:
             return "state_frame"
         if in_other_units(self.limits, self.inputs):
             return "state_units"
-        fresh = self.sample is not None and self.inputs.pose_age_ns <= self.limits.stale_state * NS
-        return "state_jump" if fresh or self.track.jumped else "stale_state"
+        return "state_jump" if self.track.jumped else "stale_state"
 
     @property
     def suppress_setpoint(self) -> bool:

@@ -1,6 +1,7 @@
 """The interlock's requirements, each by its number in the safety document."""
 
 import math
+from dataclasses import fields
 
 import pytest
 
@@ -22,6 +23,22 @@ def test_a_played_action_moves_the_set_point_by_what_was_asked(rig):
     assert record.requested == (0.01, 0.0, 0.0)
     assert record.executed == pytest.approx((0.01, 0.0, 0.0), abs=1e-9)
     assert rig.state.mode is Mode.ACTIVE and record.policy_version == 7
+
+
+def test_a_state_holds_truth_values_in_every_mode():
+    """States are compared with each other, and None equals no truth value."""
+    rig = Rig().settle()
+    flags = [
+        field.name for field in fields(rig.state) if type(getattr(rig.state, field.name)) is bool
+    ]
+    assert len(flags) >= 3
+    modes = set()
+    for inputs in ({}, {"arm": True}, {"chunks": 1}, {"robot_fault": "reflex"}):
+        chunks = [chunk(1, rig.settle().now)] if inputs.pop("chunks", 0) else []
+        rig.tick(*chunks, **inputs)
+        modes.add(rig.state.mode)
+        assert all(type(getattr(rig.state, name)) is bool for name in flags), inputs
+    assert modes == {Mode.DISARMED, Mode.ARMED, Mode.ACTIVE, Mode.FAULT}
 
 
 # S2 stale command

@@ -277,6 +277,36 @@ def test_s14_a_full_disk_refuses_and_leaves_nothing(shared, monkeypatch):
 
 
 @pytest.mark.parametrize(
+    "content, mode, number, trouble",
+    [
+        (b"ARMED", "ARMED", 0, ""),
+        (b"DISARMED 7\n", "DISARMED", 7, ""),
+        (b"OFF", "", 0, "b'OFF', of "),
+        (None, "", 0, "a link, of "),
+    ],
+)
+def test_a_record_holds_mode_number_and_domain_or_the_trouble_with_its_owner(
+    tmp_path, content, mode, number, trouble
+):
+    path = tmp_path / "latch"
+    path.write_bytes(content) if content is not None else path.symlink_to(tmp_path)
+    record = latching._read(path, 7)
+    assert (record.path, record.mode, record.number, record.domain) == (path, mode, number, 7)
+    owner = latching.user_name(os.geteuid())
+    assert record.trouble == (f"{trouble}{owner}" if trouble else "")
+    assert latching._read(path).domain == -1
+
+
+def test_the_reason_of_a_file_of_ones_own_names_no_domain(tmp_path):
+    (tmp_path / "latch").write_text("ARMED")
+    reason = Latch(str(tmp_path / "latch")).latch_reason()
+    assert reason == (
+        f"{tmp_path}/latch: the previous interlock, of {latching.user_name(os.geteuid())}, was not "
+        "disarmed at its end"
+    )
+
+
+@pytest.mark.parametrize(
     "content, latched", [(b"DISARMED", False), (b"ARMED", True), (b"\xff\xfe", True), (b"", True)]
 )
 def test_s14_a_file_of_ones_own_is_a_latch_too(tmp_path, content, latched):

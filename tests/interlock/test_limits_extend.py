@@ -10,6 +10,7 @@ import yaml
 
 from rlinf_core.core.errors import RecipeError
 from rlinf_core.interlock import load_limits, loosest
+from rlinf_core.interlock.limits_file import box_is_of
 
 BASE = """\
 # shared
@@ -203,3 +204,19 @@ def test_a_maximum_extends_nothing(files):
     assert (
         refusal(arm_file) == f"limits {maximum}, line 2: 'extends': expected none in maximum.yaml"
     )
+
+
+def test_a_box_is_of_the_same_file_or_of_the_one_that_is_extended_without_its_own(files):
+    arm_file, shared = files
+    other = arm_file.with_name("other.yaml")
+    assert box_is_of(arm_file, arm_file) and not box_is_of(shared, arm_file)
+    box = ARM_LIMITS.partition("\n")[2]
+    for keys, taken in (
+        ("", True),
+        ("box_low: [0.4, -0.1, 0.1]\n", True),
+        ("box_high: [0.6, 0.1, 0.4]\n", True),
+        (box, False),
+    ):
+        other.write_text(f"extends: limits.yaml\n{keys}")
+        assert box_is_of(arm_file, other) is taken, keys
+        assert not box_is_of(shared, other)

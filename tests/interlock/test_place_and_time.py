@@ -214,6 +214,18 @@ def test_s21_joints_jump_too(evidence):
     evidence("S21", "a joint that jumps by 1 rad: hold in the same tick", "hold")
 
 
+def test_s21_an_armed_arm_that_is_carried_out_of_its_workspace_is_a_fault_and_no_hold():
+    """Nothing commands it, so there is no motion to hold."""
+    rig = Rig(limits(box_high=(0.52, 0.25, 0.45)), follow=False).arm()
+    states = []
+    while rig.state.mode is not Mode.FAULT and len(states) < 200:
+        x = min(rig.pose[0] + 0.002, 0.58)
+        rig.pose = (x, *HOME[1:])
+        rig.tick()
+        states.append((rig.state.mode, rig.state.cause))
+    assert states[-1] == (Mode.FAULT, "divergence") and {*states[:-1]} == {(Mode.ARMED, "")}
+
+
 def test_s21_a_resting_set_point_near_the_arm_is_no_fault_and_one_on_its_way_neither(rig):
     rig.follow = False
     rig.pose = (HOME[0] + 0.029, *HOME[1:])

@@ -6,6 +6,7 @@ import pytest
 
 from rlinf_core.core.errors import RecipeError
 from rlinf_core.interlock import load_limits, loosest
+from rlinf_core.interlock.limits_file import bound
 from tests.interlock.test_limits_messages import GOOD, JOINTS, written
 
 
@@ -80,3 +81,8 @@ def test_the_loosest_are_the_robots_own_where_it_has_any(robot):
     assert loosest(with_joints).joint_low == (-2.0, -2.0)
     (robot / "maximum.yaml").unlink()
     assert loosest(path) == load_limits(path)
+
+
+def test_the_limits_with_maxima_of_the_robot_are_known_by_name(robot, tmp_path_factory):
+    assert bound(written(robot, GOOD)) == {"speed", "cone", "joint_margin"}
+    assert bound(written(tmp_path_factory.mktemp("free"), GOOD)) == set()
