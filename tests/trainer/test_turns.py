@@ -21,6 +21,7 @@ from rlinf_core.specs.embodiment import joined
 from rlinf_core.trainer import run as running
 from rlinf_core.trainer import train as training
 from rlinf_core.trainer.distributed.ray_cluster import NoRoomError
+from rlinf_core.trainer.distributed.rollout_workers import SCENE_STRIDE, OnRay
 from rlinf_core.trainer.progress import Clock
 from rlinf_core.trainer.run import learner_for
 from rlinf_core.trainer.sources.simulators import InProcess, Robots, Simulators, environments
@@ -136,6 +137,38 @@ def test_a_change_of_the_layout_loses_no_time_step(pending, monkeypatch):
     assert source.send_s > 0.5 and source.sent_bytes == 70, "of a call that was waited for"
     again = source.take(2, {})
     assert again.steps == 40, "what was played before comes once"
+
+
+class WorkersOnRay(OnRay):
+    """Workers of which three have been started."""
+
+    def __init__(self):
+        self.spawned = 3
+
+    def cut(self):
+        return []
+
+    def close(self):
+        pass
+
+
+def test_a_run_that_comes_back_into_one_process_has_new_scenes_and_noise(monkeypatch):
+    """It began with the first scenes again, and its noise was the one of the beginning."""
+    source = source_of()
+    source.spawned, source.players = 1, WorkersOnRay()
+    alone = source.recipe
+    source.recipe = alone.but(placement=alone.placement.but(workers=2))
+    source.place(alone)
+    rollouts = source.players.rollouts
+    assert rollouts.scene == alone.scene(3 * SCENE_STRIDE) != alone.scene(0)
+    assert rollouts.generator.initial_seed() == alone.seed + 3
+    assert source.state_dict()["spawned"] == 4
+    numbers = []
+    monkeypatch.setattr(
+        source, "_players", lambda kind, recipe, spawned: numbers.append(spawned) or WorkersOnRay()
+    )
+    source.place(alone.but(placement=alone.placement.but(workers=2)))
+    assert numbers == [4], "the workers that follow have their own"
 
 
 def test_a_layout_with_as_many_workers_changes_nothing_but_the_recipe():

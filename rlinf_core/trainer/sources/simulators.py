@@ -33,7 +33,7 @@ from rlinf_core.rollouts.types import Experience, Source, Trajectory
 from rlinf_core.specs import arrays
 from rlinf_core.specs.embodiment import JointSpec
 from rlinf_core.trainer.distributed.remote_envs import Make, rollouts_in
-from rlinf_core.trainer.distributed.rollout_workers import OnRay
+from rlinf_core.trainer.distributed.rollout_workers import SCENE_STRIDE, OnRay
 from rlinf_core.trainer.progress import Clock
 from rlinf_core.worlds.imagined import Imagined
 
@@ -79,7 +79,8 @@ class Simulators(Source):
         kind = TensorRollouts if in_tensors else kind
         group = recipe.algorithm.rollout.get("group", 1)
         player = player_of(recipe, self.policy)
-        return InProcess(rollouts_in(kind, env, player, recipe.seed, recipe.scene(0), group))
+        scene = recipe.scene(spawned * SCENE_STRIDE)
+        return InProcess(rollouts_in(kind, env, player, recipe.seed + spawned, scene, group))
 
     @property
     def slice(self) -> RolloutLength:
@@ -117,16 +118,17 @@ class Simulators(Source):
             self.recipe = recipe
             return
         assert self.kind is not None
-        spawned = max(self.spawned, 1)  # the trainer's process counts as one
+        # the trainer's process counts as one, each time it plays: noise and scenes are new
+        spawned = players.spawned if isinstance(players, OnRay) else max(self.spawned, 1)
         replacing = self._players(self.kind, recipe, spawned)  # raises before anything changed
-        self.recipe, self.spawned = recipe, spawned
+        self.recipe, self.spawned = recipe, spawned if workers else spawned + 1
         if self.is_pending:
             experience, _ = players.take()
             self.early += experience
             self.is_pending = False
         if isinstance(players, OnRay):
-            self.spawned = players.spawned
             self.early += players.cut()
+            self.spawned = max(self.spawned, players.spawned)  # one may have died meanwhile
         else:
             self.early.append(Experience(players.rollouts.cut()))
         players.close()
