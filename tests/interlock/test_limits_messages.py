@@ -39,6 +39,13 @@ joint_high: [1, 2]
 SPEED = "line 3: 'speed': expected a number in [0.001, 3.0] m/s (or 'unlimited', spelled out), got "
 ORIENTATION = "line 7: 'orientation': expected a unit quaternion x y z w, got one of length "
 MESSAGES = [
+    (
+        GOOD,
+        "cone: unlimited",
+        "line 8: 'cone': expected at most 2.8 rad in tcp_delta, since a tool beyond would return "
+        "the long way around, got 'unlimited'",
+    ),
+    (GOOD, "tick: unlimited", "line 9: 'tick': expected a period, got 'unlimited'"),
     (GOOD, "sped: 1", "line 9: unknown limit 'sped' (did you mean 'speed'?)"),
     (GOOD, "zzz: 1", "line 9: unknown limit 'zzz'"),
     (GOOD, "7: 1", "line 9: unknown limit '7'"),
