@@ -27,10 +27,10 @@ from rlinf_core.specs import topics
 from rlinf_core.specs.topics import SESSION
 
 STARTED, ENDED, CLOSED, ABORTED = range(4)  # EpisodeEvent.kind
-# of an ended episode whose actions or time steps are not complete, once the interlock was heard:
-# topics are not ordered
+# Wait for the missing messages of an ended episode, because topics are not ordered. It begins with
+# the interlock's state of the last time step.
 GRACE_S = 0.5
-SILENT_S = 5.0  # longest wait for the interlock, whose messages come late on a busy machine
+SILENT_S = 5.0  # longest wait for that state, which comes late on a busy machine
 # motion before a scene is ready, such as homing, belongs to no episode
 EARLY = 64
 EARLY_BYTES = 64 << 20

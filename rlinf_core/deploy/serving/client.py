@@ -92,6 +92,11 @@ class PolicyClient:
 
     def _run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
         """Run a coroutine in the connection's thread and wait for it."""
+        if self._loop.is_closed():
+            coroutine.close()
+            raise ServingError(
+                f"policy server {self.address}: expected an open connection, got a closed one"
+            )
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     async def _opened(

@@ -50,7 +50,10 @@ def unpacked(data: bytes) -> dict[str, Any]:
     """
     try:
         _check_elements(data)
-        message = msgpack.unpackb(data, object_hook=_unpack)
+        # a second bound, of a reader that others wrote
+        message = msgpack.unpackb(
+            data, object_hook=_unpack, max_array_len=MAX_ELEMENTS, max_map_len=MAX_ELEMENTS
+        )
     except ServingError:
         raise
     except Exception as error:  # msgpack passes on exceptions of hooks and of key hashes

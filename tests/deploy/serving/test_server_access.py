@@ -108,6 +108,8 @@ def test_over_tls_one_thread_of_the_client_reads_and_writes(folder, files, spec,
         client.close()
         client.close()
         assert not client.open
+        with pytest.raises(ServingError, match="expected an open connection, got a closed one"):
+            client.infer(observed(spec))
     finally:
         inside.end()
     assert threads == {"policy client"}
