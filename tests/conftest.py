@@ -22,6 +22,8 @@ if (
 os.environ.setdefault(
     "GRPC_ENABLE_FORK_SUPPORT", "0"
 )  # its threads, restarted in a forked child, abort it before exec
+# Ray's workers have the lowest priority otherwise, and stand still beside whatever else computes
+os.environ.setdefault("RAY_worker_niceness", "0")
 # never that of a user's shell: a station or a robot there would take a test's messages for its own
 os.environ["ROS_DOMAIN_ID"] = str(shell_domain(os.environ.get("PYTEST_XDIST_WORKER", "")))
 os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "LOCALHOST"

@@ -5,6 +5,7 @@ undisturbed run.
 import os
 import signal
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import torch
 
 from rlinf_core.core.errors import RecipeError, RestartLimitError
 from rlinf_core.plan import conductor
-from rlinf_core.plan.cost import Layout
+from rlinf_core.plan.cost import Layout, Machine
 from rlinf_core.policies import make_policy
 from rlinf_core.recipes import load_recipe
 from rlinf_core.reports.curves import read_events
@@ -219,10 +220,27 @@ def test_a_run_without_a_placement_moves_to_workers_on_ray_and_says_so(
 ):
     """As `rlinf train` does it; here a second is enough instead of a minute.
 
-    How many workers pay depends on what else runs here (tests/plan/ chooses from fixed times).
+    The conductor gets the times of an idle machine with two CPUs: what the turns of a busy one
+    take may not pay for workers, and the run would go on in one process.
     """
     monkeypatch.setattr(conductor, "UNASKED_S", 1.0)
     monkeypatch.setattr(conductor, "UNASKED_TURNS", 3)
+    monkeypatch.setattr(conductor, "this_machine", lambda: Machine(cpus=2.0))
+    decide = conductor.Conductor.turn
+
+    def decide_from_known_times(self, turn, steps_left):
+        if self.layout.workers:
+            return decide(self, turn, steps_left)
+        wait_s = 4e-3 * turn.steps
+        times = {
+            "environment": [(0.0, wait_s)],
+            "policy": [(0.0, 0.0)],
+            "learner": [(0.1 * wait_s, 0.0)],
+            "data": [(0.0, 0.0)],
+        }
+        return decide(self, replace(turn, seconds=1.1 * wait_s, **times), steps_left)
+
+    monkeypatch.setattr(conductor.Conductor, "turn", decide_from_known_times)
     keys = (
         "policy.hidden=[16]",
         "algorithm.critic_hidden=[16]",
