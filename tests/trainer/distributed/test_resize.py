@@ -228,7 +228,7 @@ def test_a_run_without_a_placement_moves_to_workers_on_ray_and_says_so(
     monkeypatch.setattr(conductor, "this_machine", lambda: Machine(cpus=2.0))
     decide = conductor.Conductor.turn
 
-    def decide_from_known_times(self, turn, steps_left):
+    def decide_on_an_idle_machine(self, turn, steps_left):
         if self.layout.workers:
             return decide(self, turn, steps_left)
         wait_s = 4e-3 * turn.steps
@@ -240,7 +240,7 @@ def test_a_run_without_a_placement_moves_to_workers_on_ray_and_says_so(
         }
         return decide(self, replace(turn, seconds=1.1 * wait_s, **times), steps_left)
 
-    monkeypatch.setattr(conductor.Conductor, "turn", decide_from_known_times)
+    monkeypatch.setattr(conductor.Conductor, "turn", decide_on_an_idle_machine)
     keys = (
         "policy.hidden=[16]",
         "algorithm.critic_hidden=[16]",
