@@ -38,6 +38,7 @@ EARLY_S = 1.0
 WAITING_BYTES = 256 << 20
 NAMED = 512  # leading bytes of a TimeStep that contain its episode id
 LOOK_S = 0.05
+REST_S = 0.01
 # metadata key prefix before a topic; the value counts time steps without a new message of it
 MISSED = "missed "
 HELD = "the interlock applied no action: the arm had no commander or was held all the time"
@@ -249,6 +250,9 @@ def _keep_newest(newest_ns: dict[str, int], message: Message) -> None:
 class Worker:
     """One thread that handles items in order, however long the disk takes.
 
+    It rests for REST_S between batches of items. A wake-up for each item would take the
+    interpreter from the publishing thread each time.
+
     Args:
         handle: called with each item.
         look: called after LOOK_S without an item.
@@ -268,6 +272,7 @@ class Worker:
         self._trouble = trouble
         self.max_bytes = max_bytes
         self._queue: queue.SimpleQueue[tuple[Any, int]] = queue.SimpleQueue()
+        self._urgent: queue.SimpleQueue[None] = queue.SimpleQueue()  # ends the rest
         self._lock = threading.Lock()
         self._waiting = self._bytes = 0
         threading.Thread(target=self._run, daemon=True).start()
@@ -282,14 +287,19 @@ class Worker:
         """Bytes in the queue."""
         return self._bytes
 
-    def put(self, item: Any, size: int, anyway: bool = False) -> bool:
-        """Queue an item of ``size`` bytes; return False if the queue is full and not ``anyway``."""
+    def put(self, item: Any, size: int, anyway: bool = False, urgent: bool = False) -> bool:
+        """Queue an item of ``size`` bytes; return False if the queue is full and not ``anyway``.
+
+        An ``urgent`` item ends the thread's rest.
+        """
         with self._lock:
             if self._bytes + size > self.max_bytes and not anyway:
                 return False
             self._waiting += 1
             self._bytes += size
         self._queue.put((item, size))
+        if urgent:
+            self._urgent.put(None)
         return True
 
     def _run(self) -> None:
@@ -303,6 +313,14 @@ class Worker:
                 continue
             self._try(self._handle, item)
             self._count(-1, -size)
+            if self._queue.empty():
+                self._rest()
+
+    def _rest(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            self._urgent.get(timeout=REST_S)
+            while True:
+                self._urgent.get_nowait()
 
     def _count(self, items: int, size: int) -> None:
         with self._lock:

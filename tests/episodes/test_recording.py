@@ -291,6 +291,27 @@ def test_the_worker_takes_no_more_than_it_may_hold_and_survives_what_it_handles(
     assert worker.put("later", 90)
 
 
+def test_a_worker_rests_between_batches_until_something_urgent_comes(monkeypatch):
+    monkeypatch.setattr("rlinf_core.episodes.record.REST_S", 60.0)
+    handled, first, last = [], threading.Event(), threading.Event()
+
+    def handle(item):
+        handled.append(item)
+        first.set()
+        if item == "event":
+            last.set()
+
+    worker = Worker(handle, lambda: None, print)
+    worker.put("a", 1)
+    assert first.wait(10)
+    time.sleep(0.05)
+    worker.put("b", 1)
+    time.sleep(0.2)
+    assert handled == ["a"], "no wake-up for each message"
+    worker.put("event", 1, urgent=True)
+    assert last.wait(10) and handled == ["a", "b", "event"]
+
+
 def test_a_worker_that_has_looked_around_is_idle(monkeypatch):
     monkeypatch.setattr("rlinf_core.episodes.record.LOOK_S", 0.01)
     looks = []
@@ -391,11 +412,11 @@ def test_where_too_much_waits_what_is_left_out_is_told_and_the_end_of_an_episode
     recorder, put, full = Recorder.__new__(Recorder), [], [True]  # without ROS
     recorder.losing, recorder.refused, recorder.has_finished = False, 0, False
 
-    def take(item, size, anyway=False):
+    def take(item, size, anyway=False, urgent=False):
         put.append((item[0], anyway))
         return anyway or not full[0]
 
-    recorder.worker = SimpleNamespace(put=take)
+    recorder.worker, recorder.recording = SimpleNamespace(put=take), SimpleNamespace(ended=None)
     for topic in ("applied", "applied", "episode"):
         recorder._put(topic, Message("t", "k", 7, b"x"))
     assert put == [("applied", False), ("", True), ("applied", False), ("episode", True)]

@@ -452,7 +452,9 @@ class Recorder(Managed, StationNode):
             shown = list(self.sampled.at(message))
             if not self.worker.put((SAMPLED, shown), sum(len(item.raw) for _, item in shown)):
                 self.refused += len(shown)
-        taken = self.worker.put((topic, message), len(message.raw), anyway=topic == "episode")
+        is_event = topic == "episode"
+        urgent = is_event or self.recording.ended is not None
+        taken = self.worker.put((topic, message), len(message.raw), is_event, urgent)
         if topics.topic(topic).recorded != EPISODE:
             return
         if not taken and not self.losing:
