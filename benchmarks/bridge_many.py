@@ -19,9 +19,8 @@ from rlinf_core.core.errors import BridgeError
 from rlinf_core.deploy.bridge.client import BridgeClient
 from rlinf_core.episodes.checksums import seal
 
-Row = tuple[
-    list[float], int, tuple[int, float]
-]  # of a station: seconds of its uploads, failed ones, its policy
+# of a station: seconds of its uploads, failed ones, its policy
+Row = tuple[list[float], int, tuple[int, float]]
 REPORT_S, PAUSE_S = 0.5, 0.5  # of an uplink
 PROCESSES = 4  # that stations are spread over
 EPISODE_BYTES = 2_500_000  # 25 time steps with two 128x128 images

@@ -148,9 +148,8 @@ class Case:
 
     def learner(self, computing: Computing) -> Checkpointed:
         torch.manual_seed(0)
-        config = algorithm(self.name).Config(
-            batch_size=self.batch, critic_warmup=0
-        )  # the actor learns from the first
+        # the actor learns from the first
+        config = algorithm(self.name).Config(batch_size=self.batch, critic_warmup=0)
         policy = make_policy(self.spec, policy_kind("tanh_gaussian").Config()).to(self.device)
         learner = algorithm(self.name).Learner(policy, config, 0)
         compute(learner, computing)

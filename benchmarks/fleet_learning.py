@@ -246,10 +246,11 @@ def play(
         for name in {event["station"] for event in episodes}
     ]
     steps = sum(max(steps_of_station) for steps_of_station in steps_by_station)
+    # the first one had ended when the time began
     within = (
         steps - episodes[0]["env_steps"],
         len(episodes) - 1,
-    )  # the first one had ended when the time began
+    )
     return {
         "reached": float(ended),
         "seconds": took,

@@ -266,11 +266,12 @@ def soak(
                 else:
                     (ingest if what == "kill" else draw.choice(playing)).kill()
             time.sleep(0.1)
+        # one that was killed a moment ago may not be so far as to end in order
         for patience_s in (
             0.0,
             10.0,
             60.0,
-        ):  # one that was killed a moment ago may not be so far as to end in order
+        ):
             time.sleep(patience_s)
             ingest.process.send_signal(signal.SIGTERM)
             if ingest.process.wait() != -signal.SIGTERM:

@@ -268,16 +268,14 @@ def spoil_parts(r: Random, parts: list[Any]) -> list[Any]:
     how = r.choice(
         ["flip", "cut", "drop", "repeat", "shuffle", "end", "place", "rename", "hash", "id", "size"]
     )
-    at = r.randrange(
-        1 if how in ("flip", "cut", "place") else 0, len(parts)
-    )  # the first has no chunk
+    # the first has no chunk
+    at = r.randrange(1 if how in ("flip", "cut", "place") else 0, len(parts))
     episode, file = parts[0].episode, r.randrange(len(parts[0].episode.files))
     if how in ("flip", "cut"):
         chunk = parts[at].chunk
         chunk.data = flipped(r, chunk.data) if how == "flip" else chunk.data[:-1]
-        chunk.crc32 = r.choice(
-            [chunk.crc32, zlib.crc32(chunk.data)]
-        )  # damaged on the way, or by a peer's own fault
+        # damaged on the way, or by a peer's own fault
+        chunk.crc32 = r.choice([chunk.crc32, zlib.crc32(chunk.data)])
     elif how == "place":
         parts[at].chunk.file, parts[at].chunk.offset = (
             r.choice([0, 1, 99]),

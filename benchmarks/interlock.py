@@ -40,10 +40,11 @@ sys.path.insert(0, str(ROOT))
 from benchmarks import figures  # noqa: E402
 
 DOMAIN, PATIENCE_S, ARMS_S = 73, 60.0, 10.0
+# chunks whose times the node keeps, of the last 1000 ticks their lateness; and how many come
 HISTORY, CHUNK_HZ = (
     1000,
     50,
-)  # chunks whose times the node keeps, of the last 1000 ticks their lateness; and how many come
+)
 HOME = (0.5, 0.0, 0.2, 1.0, 0.0, 0.0, 0.0)
 TICK = 0.01
 
@@ -248,16 +249,14 @@ def times_in(folder: Path, hz: int, load: str, seconds: float) -> dict[str, floa
         requests = [arming.call_async(SetBool.Request(data=True))]
 
         def armed() -> bool:
-            if (
-                requests[-1].done() and not requests[-1].result().success
-            ):  # it has not seen the arm at rest for long enough
+            # it has not seen the arm at rest for long enough
+            if requests[-1].done() and not requests[-1].result().success:
                 requests.append(arming.call_async(SetBool.Request(data=True)))
             return safety[0].state in (SafetyState.ARMED, SafetyState.ACTIVE)
 
         wait(armed, "the interlock to be armed", ARMS_S)
-        last = (
-            seq[0] + 2 * HISTORY
-        )  # every second pose a chunk: what was before it was armed is forgotten by then
+        # every second pose a chunk: what was before it was armed is forgotten by then
+        last = seq[0] + 2 * HISTORY
         wait(lambda: seq[0] >= last, f"{HISTORY} chunks", PATIENCE_S + 4 * HISTORY / CHUNK_HZ)
         end = time.monotonic() + seconds
         wait(lambda: time.monotonic() > end, "the end", seconds + PATIENCE_S)

@@ -18,11 +18,12 @@ DISARMED, ARMED, ACTIVE, HOLD, FAULT = range(5)
 STOPPED = (DISARMED, FAULT)
 FOLLOWS_ANYHOW = ("gripper", "silent", "frozen", "error")  # robot faults that do not stop the arm
 UNCLEAR = ("", "recovering", "unreadable", "interlock")  # robot faults that say nothing of that
+# blocked words that hold the policy alone
 POLICY_WAITS = (
     "enable",
     "handing_back",
     "operator_silent",
-)  # blocked words that hold the policy alone
+)
 TOPICS = {"policy": "policy/action", "operator": "teleop/action"}  # of their commands
 STALL_S = 0.1  # a longer gap between two ticks is a hold
 SECOND = 1_000_000_000
@@ -231,12 +232,10 @@ class Handovers:
         self.replace(commands, source)
         self.silent = self.silent or (self.taken and silence_s > self.ENDED_S + 0.2)
         if has_operator:
-            self.ends_ns = max(
-                self.ends_ns, ends_ns, now_ns
-            )  # also one that is held or refused is no silent one
-        if (
-            self.silent and not self.taken and inputs.enable_renewed
-        ):  # a person gives it back, from this tick on
+            # also one that is held or refused is no silent one
+            self.ends_ns = max(self.ends_ns, ends_ns, now_ns)
+        # a person gives it back, from this tick on
+        if self.silent and not self.taken and inputs.enable_renewed:
             self.silent = False
         broken = source == "policy" and (self.taken or self.silent)
         if source == "operator":
@@ -866,9 +865,8 @@ class Oracle:
                 self.problems.append(
                     f"{group.name}: moves although the arm stands outside of its workspace"
                 )
-            fastest = max(
-                group.speed, *group.fastest
-            )  # a tightened speed holds only once the set-point has braked
+            # a tightened speed holds only once the set-point has braked
+            fastest = max(group.speed, *group.fastest)
             if errors[index] > most:
                 fastest = max(fastest, self.leaving_speeds[index])
             self.leaving_speeds[index] = fastest

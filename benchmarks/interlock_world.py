@@ -464,12 +464,13 @@ class World:
             release = self._release(dt) if random.random() < 0.8 else ()
             if random.random() < 0.4:
                 return release
+            # has waited, or goes on as if nobody had it
             self.stream = (
                 "policy",
                 action,
                 dt,
                 random.randint(1, 300),
-            )  # has waited, or goes on as if nobody had it
+            )
             return (
                 *release,
                 *[self._chunk("policy", action, dt) for _ in range(random.choice((0, 1, 2)))],
@@ -619,9 +620,8 @@ class World:
         if random.random() < 3e-4:
             self.now += random.choice((-(10**9), 10**9, -3 * 10**7, 10**15, 7_000_000))
         arrived = self.state.still and any(not motion.settled for motion in self.state.motions)
-        if random.random() < (
-            0.1 if arrived else 0.002
-        ):  # the last steps towards rest are where limits change hardest
+        # the last steps towards rest are where limits change hardest
+        if random.random() < (0.1 if arrived else 0.002):
             self.tighten()
         inputs = Inputs(
             chunks=self.chunks(), late_s=late_s, **self.pose_inputs(), **self.request_inputs()

@@ -107,9 +107,8 @@ def figure(runs: dict[int, tuple[Path, Path]], path: Path) -> None:
         xlabel="environment steps (10 a second on a robot)",
         ylim=(-0.02, 1),
     )
-    below.legend(
-        *above.get_legend_handles_labels(), loc="upper right"
-    )  # where takeovers have fallen, nothing is drawn
+    # where takeovers have fallen, nothing is drawn
+    below.legend(*above.get_legend_handles_labels(), loc="upper right")
     for axes in (above, below):
         axes.grid(alpha=0.3)
     shape.savefig(path, dpi=110)

@@ -38,11 +38,12 @@ STALL_S = 0.9  # the interlock's guard is 1 s
 MODES = ("evaluate", "demonstration")
 STATION = ("station.operator.kind=scripted", "station.task=reach")
 NODES = ("sim_bridge", "interlock", "environment", "operator", "recorder", "policy")
+# fields that name a run, or count what was before the episode
 RUN = (
     "episode_id",
     "session",
     "tick",
-)  # fields that name a run, or count what was before the episode
+)
 OF_A_RUN = ("/safety", "/robot_description")  # topics that go on between episodes
 Messages = dict[str, list[tuple[int, str]]]  # by topic: log time and contents of each
 

@@ -101,11 +101,12 @@ UNSEEN = {  # two shipped recipes with their own simulators
         ["simulation.environments=8", "algorithm.chunks=32", "placement={auto: true}"],
     ),
 }
+# s: RLinf, toolkits/auto_placement/profiler.yaml
 PUBLISHED = {
     "rollout": 59.9,
     "inference": 30.8,
     "actor": 95.7,
-}  # s: RLinf, toolkits/auto_placement/profiler.yaml
+}
 
 
 ENDING = ExitStack()  # of the benchmark
@@ -416,9 +417,10 @@ def turning(seconds: float, rounds: int) -> dict[str, float]:
         inside = [row for row in steps if begin <= row[0] <= begin + seconds]
         rate = (inside[-1][1] - inside[0][1]) / (inside[-1][0] - inside[0][0])
         ratios.append(best[step_s] * rate)
+    # seconds of a time step of each phase
     static = min(
         median(phases[FAST_S][layout]) + median(phases[SLOW_S][layout]) for layout in layouts
-    )  # seconds of a time step of each phase
+    )
     followed = sum(best[step_s] / ratio for step_s, ratio in zip(phases, ratios, strict=True))
     return {
         "turning_over_static": static / followed,
@@ -537,9 +539,8 @@ def separate(rounds: int, steps: int) -> dict[str, float]:
         for player in players.values():
             player.close()
         env.close()
-    medians = {
-        name: median(values[1:]) for name, values in rates.items()
-    }  # the first one starts environments
+    # the first one starts environments
+    medians = {name: median(values[1:]) for name, values in rates.items()}
     print(medians, flush=True)
     today = max(value for name, value in medians.items() if name != "simulators_8")
     return {

@@ -169,10 +169,11 @@ class Station:
             execute,
         )
         self.chunking = Chunking(mode, execute)
+        # since when, what
         self.playing: tuple[int, np.ndarray] = (
             0,
             np.zeros((0, spec.action.dim)),
-        )  # since when, what
+        )
         self.request: tuple[int, np.ndarray, bool] | None = None
         self.next_at, self.answered = 0, False
 

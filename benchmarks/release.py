@@ -29,6 +29,7 @@ from rlinf_core.deploy.releases import Release  # noqa: E402
 from rlinf_core.deploy.releases.record import Outcome, Record  # noqa: E402
 from rlinf_core.deploy.releases.releases import ReleaseController  # noqa: E402
 
+# success of the old and of the new one, time of the interlock with the new
 POLICIES = [
     (0.9, 0.9, 0.2),
     (0.5, 0.5, 0.2),
@@ -38,7 +39,7 @@ POLICIES = [
     (0.9, 0.5, 0.2),
     (0.5, 0.2, 0.2),
     (0.9, 0.9, 0.3),
-]  # success of the old and of the new one, time of the interlock with the new
+]
 OLD_TIME, SPREAD, LATER = 0.2, 0.1, 100
 
 

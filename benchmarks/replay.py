@@ -98,9 +98,8 @@ class Agentlace:
 
         sys.path.insert(0, str(path))
         if not hasattr(jax, "tree_map"):
-            jax.tree_map = (
-                jax.tree_util.tree_map
-            )  # it was written for a jax that still had this name
+            # it was written for a jax that still had this name
+            jax.tree_map = jax.tree_util.tree_map
         from agentlace.data.trajectory_buffer import DataShape, TrajectoryBuffer
 
         self.buffer = TrajectoryBuffer(

@@ -182,6 +182,7 @@ def other_side(name: str) -> None:
     from rlinf_ros.qos import profile
     from rlinf_ros.spinning import run
 
+    # an answer is due when the last image has come
     kinds = {
         "current_pose": PoseStamped,
         "object_pose": PoseStamped,
@@ -190,7 +191,7 @@ def other_side(name: str) -> None:
         "joint_states": JointState,
         "gripper/state": JointState,
         **{f"camera/{camera}/image": Image for camera in CAMERAS},
-    }  # an answer is due when the last image has come
+    }
     image = Image(height=SIZE[0], width=SIZE[1], encoding="rgb8", step=3 * SIZE[1])
     image.data = array.array("B", pixels().tobytes())
     step = TimeStep(
@@ -237,10 +238,11 @@ def as_a_driver(children: int = 0) -> None:
 
 def as_everybody() -> None:
     """At no real-time priority, which what this thread starts would have, too."""
+    # which a thread that has no right to it may not take back
     for children in (
         0,
         os.SCHED_RESET_ON_FORK,
-    ):  # which a thread that has no right to it may not take back
+    ):
         with contextlib.suppress(PermissionError):
             os.sched_setscheduler(0, os.SCHED_OTHER | children, os.sched_param(0))
             return

@@ -43,9 +43,8 @@ LAUNCHES = {  # arguments, and what the same station is by the process graph; No
     "fleet": {"recipe": "demo_tiny", "stations": "2"},
 }
 COMMANDS, OURS = ("drill",), ("rlinf_", "sim_bridges.")
-OF_VENDORS = (
-    "driver",
-)  # it includes the launch file of a vendor, of which rlinf up starts nothing
+# it includes the launch file of a vendor, of which rlinf up starts nothing
+OF_VENDORS = ("driver",)
 MANAGED = re.compile(r"^class \w+\(.*\b(?:LifecycleNode|Managed)\b.*\):", re.M)
 DIAGNOSED = re.compile(r"\bDiagnostics\(|DiagnosticArray")
 
@@ -100,10 +99,11 @@ def executables() -> dict[str, set[str]]:
         if "def main()" in path.read_text()
     }
     gripper_twins = {module for module in twins if module.rpartition(".")[2] in grippers.grippers()}
+    # which of them, the recipe says
     modules["policy"] = {
         "rlinf_station.local_policy",
         "rlinf_station.remote_policy",
-    }  # which of them, the recipe says
+    }
     return modules | {
         "driver": {
             drivers.driver(name).node
@@ -298,9 +298,8 @@ def main() -> int:
     from rlinf_core.core.ros import ros_environment
     from tests.machine.ros2_there import SETUP
 
-    if not importlib.util.find_spec(
-        "rlinf_msgs"
-    ):  # libraries are searched where the process was started
+    # libraries are searched where the process was started
+    if not importlib.util.find_spec("rlinf_msgs"):
         environment = {
             key: value
             for key, value in ros_environment(77).items()

@@ -62,11 +62,12 @@ from benchmarks.robot_side import (  # noqa: E402
 )
 
 DOMAIN = 55
+# of the floors, in the results
 KEYS = {
     "spin": "pingpong",
     "events": "pingpong_events",
     "relay": "relay",
-}  # of the floors, in the results
+}
 
 
 def write_task(folder: Path, hz: int, seconds: float) -> Path:
@@ -165,9 +166,8 @@ def real_time(
         rclpy.create_node(name, namespace=f"/{recipe.station.name}") for name in ("robot", "asks")
     ]
     executors = executor, asking = [single_threaded() for _ in nodes]
-    executor.add_node(
-        robot_node
-    )  # commands are heard by a node as in the floors, and by nothing else
+    # commands are heard by a node as in the floors, and by nothing else
+    executor.add_node(robot_node)
     asking.add_node(node)
     robot, safety, status, quiet = (
         RobotSide(robot_node, hz),
@@ -219,9 +219,8 @@ def real_time(
         requests = [arming.call_async(SetBool.Request(data=True))]
 
         def armed() -> bool:
-            if (
-                requests[-1].done() and not requests[-1].result().success
-            ):  # it has not seen the arm at rest for long enough
+            # it has not seen the arm at rest for long enough
+            if requests[-1].done() and not requests[-1].result().success:
                 requests.append(arming.call_async(SetBool.Request(data=True)))
             return safety[0].state == SafetyState.ARMED
 
@@ -378,9 +377,8 @@ def main() -> None:
         print(
             f"{'':24}{'p50':>9}{'p99':>12}{'missed':>8}{'late':>6}{'dropped':>9}{'inference':>11}{'ratio':>7}"
         )
-        for (
-            hz
-        ) in options.hz:  # half of each floor before and half after: the machine's mood changes
+        # half of each floor before and half after: the machine's mood changes
+        for hz in options.hz:
             before = {name: round_trips(hz, options.seconds / 2, name) for name in options.floors}
             ours = real_time(
                 folder, hz, options.seconds, options.tick, options.horizon, options.backend

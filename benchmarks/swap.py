@@ -38,12 +38,13 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 from benchmarks import figures  # noqa: E402
 
 DOMAIN, HZ, TICK_S = 91, 10.0, 0.01
+# [m], [m], [m/s], [m] of an action of 1
 CENTRE, RADIUS, SPEED, SCALE = (
     np.array([0.5, 0.0, 0.25]),
     0.08,
     0.08,
     0.02,
-)  # [m], [m], [m/s], [m] of an action of 1
+)
 HORIZON, EXECUTE, AT, STEPS = 8, 4, 18, 160  # time step in mid-chunk, and of an episode
 MODES = ("local", "synchronous", "receding_horizon", "temporal_ensembling", "real_time")
 NS, STILL, TRIES = 10**9, 1e-6, 5  # [m/s]

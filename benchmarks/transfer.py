@@ -38,9 +38,8 @@ def run(name: str, folder: Path, *overrides: str) -> list[dict[str, float]]:
     if not done or done[-1]["env_steps"] < recipe.simulation.env_steps:
         folder.mkdir(parents=True, exist_ok=True)
         if code := train_command(name, list(overrides), folder, report=False):
-            sys.exit(
-                code
-            )  # it was told to stop: what there is is no figure, and the same command goes on
+            # it was told to stop: what there is is no figure, and the same command goes on
+            sys.exit(code)
     return read_evaluations(folder)
 
 

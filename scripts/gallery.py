@@ -30,9 +30,8 @@ from rlinf_core.reports.throughput import wilson  # noqa: E402
 
 PAGE, PICTURES = ROOT / "docs/simulators/gallery.md", ROOT / "docs/images/gallery"
 FIGURES = ROOT / "benchmarks/results/tasks.json"
-CURVES = (
-    ROOT / "benchmarks/results/task_curves.json"
-)  # task: [time steps, success, episodes] of each evaluation
+# task: [time steps, success, episodes] of each evaluation
+CURVES = ROOT / "benchmarks/results/task_curves.json"
 SIZE, TIMEOUT_S = (280, 210), 300
 DASHES = ' stroke-dasharray="4 3"'
 COLOURS = ((190, 190, 190), (96, 165, 235), (80, 175, 76))  # BGR: chance, demonstrations, RL

@@ -73,9 +73,8 @@ LEARNING = (
     "::test_flow_matching_carries_noise_to_both_of_two_demonstrated_actions",
 )
 OPTIMISER, ADAPTERS = "torch._dynamo", "peft"
-NODES = re.compile(
-    r"ros_ws/src/(rlinf_\w+)/\1\b"
-)  # mutmut wants a package where it is imported from: src/<package>
+# mutmut wants a package where it is imported from: src/<package>
+NODES = re.compile(r"ros_ws/src/(rlinf_\w+)/\1\b")
 NODE_TESTS = (
     "arm_requests",
     "arming",
@@ -550,9 +549,8 @@ def furnish(box: Path, room: Room) -> None:
         if (ROOT / name).is_file():
             (box / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, box / name)
-    (box / "mutants").mkdir(
-        exist_ok=True
-    )  # or Python, started with it in its path, takes it for absent ever after
+    # or Python, started with it in its path, takes it for absent ever after
+    (box / "mutants").mkdir(exist_ok=True)
     messages = ROOT / "ros_ws/install"
     if messages.exists():  # built, so not in git; processes that tests start look for it here
         (box / "ros_ws/install").symlink_to(messages.resolve())

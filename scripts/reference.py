@@ -82,9 +82,8 @@ def schemas() -> dict[str, dict[str, Any]]:
     }
     del task["required"]  # likewise
     drill = checking.schema(Scenarios)
-    listed = {key: drill[key] for key in ("$schema", "$defs")} | drill["properties"][
-        "scenarios"
-    ]  # the file is that list
+    # the file is that list
+    listed = {key: drill[key] for key in ("$schema", "$defs")} | drill["properties"]["scenarios"]
     schemas = {
         "limits": limits_schema(),
         "recipe": recipe,

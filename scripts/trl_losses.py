@@ -52,9 +52,8 @@ def inputs() -> dict[str, np.ndarray]:
     def near() -> np.ndarray:
         return now + 0.2 * random.standard_normal((ROWS, LENGTH))
 
-    rewards = np.array(
-        [1.0, 0.0, 0.5, 1.0, 0.0, 0.0, 2.0, 0.25]
-    )  # no group of equal ones, which DAPO leaves out
+    # no group of equal ones, which DAPO leaves out
+    rewards = np.array([1.0, 0.0, 0.5, 1.0, 0.0, 0.0, 2.0, 0.25])
     return {
         "rewards": rewards,
         "mask": mask,

@@ -284,16 +284,18 @@ class SearchOperator(ScriptedArm):
     """
 
     GAIN, ABOVE_M, PRESS_M = 0.5, 0.008, 0.008
+    # errors below which it goes down; depth that proves the hole
     ALIGNED_M, ALIGNED_RAD, IN_M = (
         0.003,
         0.05,
         0.003,
-    )  # errors below which it goes down; depth that proves the hole
+    )
+    # torque threshold; lateral step; pitch of the spiral
     FELT_NM, STEP_M, CIRCLE_M = (
         0.04,
         0.0025,
         0.0015,
-    )  # torque threshold; lateral step; pitch of the spiral
+    )
     channels = ("current_pose", "object_pose", "wrench")
 
     def __init__(self, action: ActionSpec, **common: Any) -> None:

@@ -15,13 +15,11 @@ from rlinf_core.tasks.task import load_task
 from tests.domains import shell_domain
 from tests.stalls import AGAIN, WATCH
 
-if (
-    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-):  # as a shell's background jobs have it, and whatever they start
+# as a shell's background jobs have it, and whatever they start
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-os.environ.setdefault(
-    "GRPC_ENABLE_FORK_SUPPORT", "0"
-)  # its threads, restarted in a forked child, abort it before exec
+# its threads, restarted in a forked child, abort it before exec
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 # Ray's workers have the lowest priority otherwise, and stand still beside whatever else computes
 os.environ.setdefault("RAY_worker_niceness", "0")
 # never that of a user's shell: a station or a robot there would take a test's messages for its own
@@ -94,9 +92,8 @@ def pytest_runtest_setup(item):
 
 def pytest_terminal_summary(terminalreporter):
     for test in dict.fromkeys(report.nodeid for report in terminalreporter.stats.get("rerun", ())):
-        duration = (
-            f" for {WATCH.again[test]:.2f} s" if test in WATCH.again else ""
-        )  # or by a worker
+        # or by a worker
+        duration = f" for {WATCH.again[test]:.2f} s" if test in WATCH.again else ""
         terminalreporter.write_line(f"{test}: failed while the machine stood still{duration}")
 
 

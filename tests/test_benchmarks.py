@@ -80,9 +80,8 @@ def test_a_run_that_was_told_to_stop_gives_no_figure_of_a_device():
 
     class Stopped(Points):
         def step(self, actions, active=None):
-            if (
-                self.next > 10**6 + 20 and not signals
-            ):  # once: asked again after 2 s it would end in its midst
+            # once: asked again after 2 s it would end in its midst
+            if self.next > 10**6 + 20 and not signals:
                 signals.append(signal.raise_signal(signal.SIGINT))
             return super().step(actions, active)
 

@@ -83,9 +83,8 @@ def blocks(page):
 
 def lines(block):
     """The commands of a block, without their comments and what takes their output."""
-    block = re.sub(
-        r"<<\s*'?(\w+)'?\n.*?^\s*\1$", "", block, flags=re.S | re.M
-    )  # what a file is to hold
+    # what a file is to hold
+    block = re.sub(r"<<\s*'?(\w+)'?\n.*?^\s*\1$", "", block, flags=re.S | re.M)
     for line in re.sub(r"\\\n\s*", " ", block).splitlines():
         command = re.split(END, line)[0].strip()
         if command and not command.startswith("#"):

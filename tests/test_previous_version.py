@@ -59,9 +59,8 @@ def test_a_run_of_the_previous_version_goes_on(tmp_path):
     assert load_newest(run / "checkpoints")["data"]["steps"] >= 124
 
 
-OPTIONS = {
-    key for key in RECIPE_KEYS if key.startswith("station.options.")
-}  # checked with the robot
+# checked with the robot
+OPTIONS = {key for key in RECIPE_KEYS if key.startswith("station.options.")}
 
 
 @pytest.mark.parametrize("old", sorted(RECIPE_KEYS.keys() - OPTIONS))

@@ -35,12 +35,13 @@ SHOWS = {
     "Image": "sensor_msgs/msg/CompressedImage",
     "RobotModel": "std_msgs/msg/String",
 }
+# make setup brings them, and what they need
 DISTRIBUTION = {
     "rlinf_core",
     "sim_bridges",
     "station",
     "torch",
-}  # make setup brings them, and what they need
+}
 RUNS_WITH = {  # launch files, configs/fastdds.xml, the nodes that launch files start
     "rlinf_ros": {"rmw_fastrtps_cpp", "tf2_msgs", "visualization_msgs"},
     "rlinf_bringup": {

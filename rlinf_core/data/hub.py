@@ -217,9 +217,8 @@ def _hub() -> Iterator[Any]:
         if isinstance(error, LocalTokenNotFoundError):
             raise RlinfError(_access_error(endpoint)) from error
         if answers:
-            raise RlinfError(
-                _refusal(answers[0], endpoint)
-            ) from None  # its text may hold what the request sent
+            # its text may hold what the request sent
+            raise RlinfError(_refusal(answers[0], endpoint)) from None
         library = type(error).__module__.partition(".")[0]
         if library.startswith("http") or isinstance(
             error, LocalEntryNotFoundError | ConnectionError | TimeoutError

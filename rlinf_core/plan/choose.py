@@ -192,9 +192,8 @@ def why_not_layout(recipe: Recipe, layout: Layout, machine: Machine, costs: Cost
 def candidates(recipe: Recipe, machine: Machine) -> Iterator[Layout]:
     """Yield the layouts between the recipe's fixed points, including impossible ones."""
     placement = recipe.placement
-    measurable = (
-        source_of(recipe) == SIMULATORS
-    )  # elsewhere only the mode could be chosen, from a guess
+    # elsewhere only the mode could be chosen, from a guess
+    measurable = source_of(recipe) == SIMULATORS
     fixed = set(placement.fixed) if placement.auto and measurable else set(CHOSEN)
     if placement.simulators:  # the simulators are started for this number of workers
         fixed |= {"workers"}

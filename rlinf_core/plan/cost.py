@@ -195,9 +195,8 @@ def expected(costs: Costs, layout: Layout, machine: Machine) -> Expectation:
     if layout.simulators:
         stepping = environment.seconds(layout.simulators)
         longest = max(stepping, acting)
-        rollout = (
-            longest + (stepping + acting - longest) / costs.stages
-        )  # the first stage fills the pipeline
+        # the first stage fills the pipeline
+        rollout = longest + (stepping + acting - longest) / costs.stages
     else:
         rollout = environment.seconds(workers) + acting
     busy = rollout_load / players

@@ -21,21 +21,23 @@ from rlinf_core.recipes import Recipe
 FILE = "measured.json"
 TURNS = 15  # newest turns of each size that count
 SLICE = 25  # time steps per environment in a turn, of learners with a replay
+# part that does not divide, while one size alone was measured
 FIXED = {
     ENVIRONMENT: 0.0,
     POLICY: 0.6,
     LEARNER: 0.0,
     DATA: 0.0,
-}  # part that does not divide, while one size alone was measured
+}
 UPDATE_S = 6e-3  # extra seconds per gradient step of several learners, until measured
 # seconds of a call to another process, for an update or a turn's weights, until measured
 CALL_S = 2e-3
+# a time step, of a small network and simulator
 GUESS_S = {
     ENVIRONMENT: 1.0e-3,
     POLICY: 0.3e-3,
     LEARNER: 0.7e-3,
     DATA: 0.05e-3,
-}  # a time step, of a small network and simulator
+}
 LARGE = 30.0  # factor on the guesses for policy and learner if the network is large
 GPU_SPEED = 8.0  # speed-up of policy and learner over one core, until measured
 

@@ -82,9 +82,8 @@ def save(root: Path, name: str, state: State, keep: int = 2) -> Path:
         raise
     move(temporary, folder)
     for old in checkpoints(root)[:-keep]:
-        shutil.rmtree(
-            move(old, root / f".{old.name}.old")
-        )  # renamed first: a crash leaves no partial checkpoint
+        # renamed first: a crash leaves no partial checkpoint
+        shutil.rmtree(move(old, root / f".{old.name}.old"))
     return folder
 
 

@@ -96,9 +96,8 @@ class RolloutData(Data):
         self.rounds = 0  # rounds of rollouts in ``waiting``; each round has one rollout per worker
         self.moments, self.floors = RunningMoments(policy.spec.vector_size), True
         started_at = begun_from(recipe)
-        self.inherited = (
-            started_at is not None and started_at.is_dir()
-        )  # learner of another run, with its normalisation
+        # learner of another run, with its normalisation
+        self.inherited = started_at is not None and started_at.is_dir()
         self.before = next(
             (
                 (part.mean.numpy(force=True).copy(), part.std.numpy(force=True) - STD_FLOOR)
@@ -151,9 +150,8 @@ class RolloutData(Data):
         return float((rollout.mask * (updates - rollout.versions <= self.config.staleness)).sum())
 
     def due(self, updates: int, learner: Learner) -> int:
-        fresh = [
-            rollout for rollout in self.waiting if self._fresh(rollout, updates)
-        ]  # stale ones are dropped
+        # stale ones are dropped
+        fresh = [rollout for rollout in self.waiting if self._fresh(rollout, updates)]
         self.statuses["stale"] += len(self.waiting) - len(fresh)
         self.waiting = fresh
         if not fresh:
@@ -263,9 +261,8 @@ class ReplayData(Data):
         self.imagined = self._buffer(
             2 * world.refit_every * (world.horizon + 1) if world.share else 1
         )
-        self._met = (
-            not self._robots or begun_from(recipe) is not None
-        )  # an earlier run has fitted all robots
+        # an earlier run has fitted all robots
+        self._met = not self._robots or begun_from(recipe) is not None
         self._unearned = 0  # time steps from before all robots had data; they earn no updates
         # Demonstrations have no latent noise. With half_demonstrations, half of each batch is drawn
         # from them anyway.
@@ -292,17 +289,15 @@ class ReplayData(Data):
         for segment in trajectory.until_taken_over() if fails else [trajectory]:
             self._played(segment)
         corrected = np.array([source == "operator" for source in trajectory.sources], bool)
-        if self.share is not None and not (
-            corrected.size and corrected.all()
-        ):  # a person drove all of it
+        # a person drove all of it
+        if self.share is not None and not (corrected.size and corrected.all()):
             self.share.note(trajectory.success and not corrected.any())
         if self.config.half_demonstrations and corrected.any():  # only the corrected steps
             counts, _ = valid_chunk_starts(corrected, self.policy.config.executed, 0)
             for part in contiguous_segments(counts, self._reach):
                 self._keep(self.demonstrations, trajectory.part(part), counts=counts[part])
-        played = (
-            trajectory.version >= 0 or "operator" not in trajectory.sources
-        )  # else a person drove the whole episode
+        # else a person drove the whole episode
+        played = trajectory.version >= 0 or "operator" not in trajectory.sources
         if (
             trajectory.station
             and played
@@ -482,10 +477,11 @@ class ReplayData(Data):
             self.imagined.load_state_dict(state["imagined"])
         if self.share is not None:
             self.share.load_state_dict(state["share"])
+        # defaults of older runs
         self._met, self._unearned = (
             state.get("met", True),
             state.get("unearned", 0),
-        )  # defaults of older runs
+        )
 
 
 def _replay(recipe: Recipe, policy: NetworkPolicy) -> Replay:

@@ -93,9 +93,8 @@ class Disk:
         try:
             write()
         except OSError as error:
-            if not (
-                is_transient(error) or error.errno in (None, errno.EFBIG)
-            ):  # safetensors sets no errno
+            # safetensors sets no errno
+            if not (is_transient(error) or error.errno in (None, errno.EFBIG)):
                 raise
             self.again_at[file_kind] = time.monotonic() + AGAIN_S
             print(

@@ -204,9 +204,8 @@ class Run:
         )
         torch.manual_seed(recipe.seed)
         self.policy = first_policy(recipe, spec, self.before)
-        self.shipped = (
-            copy.deepcopy(self.policy) if recipe.algorithm.averages else self.policy
-        )  # sent to stations
+        # sent to stations
+        self.shipped = copy.deepcopy(self.policy) if recipe.algorithm.averages else self.policy
         self.data = data_for(recipe, self.policy, governor_for(recipe, longest_episode(recipe)))
         self.prefetch = prefetch_for(recipe, self.policy.device)
         self.intake = Intake(
@@ -230,11 +229,12 @@ class Run:
             sees(self.policy, self.before),
             False,
         )
+        # seconds: of earlier starts of the run
         self.saved, self.next_evaluation, self.seconds = (
             (-1,) * 5,
             0,
             0.0,
-        )  # seconds: of earlier starts of the run
+        )
         self.evaluator: Evaluator | None = None
         self.conductor: Conductor | None = None
         self.turn, self.turn_began, self.first_bytes = Turn(), 0.0, 0.0

@@ -333,9 +333,8 @@ def _front_ends(
         seconds = time.perf_counter() - started
         figures[f"{name}_steps_per_s"] = sum(result.steps for result in results) / seconds
         front_ends[name] = [result.success for result in results]
-    is_default_task = (
-        station_robot(recipe).task == recipe.station.task
-    )  # the simulator's success is for this task only
+    # the simulator's success is for this task only
+    is_default_task = station_robot(recipe).task == recipe.station.task
     agreed = _agreement(guarded, scenes) if is_default_task else None
     failed = [
         scene

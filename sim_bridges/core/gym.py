@@ -50,9 +50,8 @@ class StationEnv(gymnasium.Env):
     def __init__(self, station: SimulatedStation) -> None:
         self.station, self.specs = station, station.task.spec
         self.name = type(station.simulator).__name__
-        self._observes_instruction = (
-            instruction_of(station.simulator) is not None
-        )  # the instruction depends on the scene
+        # the instruction depends on the scene
+        self._observes_instruction = instruction_of(station.simulator) is not None
         observation_spaces: dict[str, gymnasium.Space] = {
             "vectors": Box(-np.inf, np.inf, (self.specs.vector_size,), np.float32)
         }

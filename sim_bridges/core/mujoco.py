@@ -52,9 +52,8 @@ class Scene:
     def place(self, origin: tuple[float, ...], yaw: float = 0.0) -> None:
         """Set position [m] and yaw [rad] of the base in the world."""
         self.origin, cos, sin = np.array(origin), np.cos(yaw), np.sin(yaw)
-        self.rotation = np.array(
-            [[cos, -sin, 0.0], [sin, cos, 0.0], [0.0, 0.0, 1.0]]
-        )  # base to world
+        # base to world
+        self.rotation = np.array([[cos, -sin, 0.0], [sin, cos, 0.0], [0.0, 0.0, 1.0]])
         self._turn = np.array([np.cos(-yaw / 2), 0.0, 0.0, np.sin(-yaw / 2)])  # world to base, wxyz
 
     def to_base(self, position: np.ndarray) -> np.ndarray:
@@ -114,9 +113,8 @@ class Scene:
                     f"{error}. `rlinf doctor` names a renderer that works; libegl1 and libosmesa6 "
                     "(make setup installs them) need no display"
                 ) from error
-            atexit.register(
-                self.close
-            )  # registered late, so that it runs before the graphics library's exit
+            # registered late, so that it runs before the graphics library's exit
+            atexit.register(self.close)
         renderer, option = self._renderers[height, width], self._mujoco.MjvOption()
         for group in self.hidden:
             option.geomgroup[group] = 0

@@ -85,9 +85,8 @@ class SimBridge(ControlNode):
         self._forget()
         self.simulator.reset(self.declare_parameter("seed", 0).value)
         for name, (height, width) in self.cameras.items():
-            self.simulator.render(
-                name, height, width
-            )  # the first picture is slow: render it before the clock starts
+            # the first picture is slow: render it before the clock starts
+            self.simulator.render(name, height, width)
         self._warm_views()
         self._make_interfaces()
         prioritise(self.declare_parameter("priority", 0).value)

@@ -168,9 +168,8 @@ class Servos(Serial):
             return
         address = int.from_bytes(data[:width], "little")
         if instruction == PING:
-            self._status(
-                servo, b"" if width == 1 else struct.pack("<HB", 1200, 50)
-            )  # an XL330's model number
+            # an XL330's model number
+            self._status(servo, b"" if width == 1 else struct.pack("<HB", 1200, 50))
         elif instruction == READ:
             self._status(
                 servo, self._read(servo, address, int.from_bytes(data[width : 2 * width], "little"))

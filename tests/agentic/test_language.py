@@ -276,11 +276,12 @@ def test_a_station_has_no_use_for_it():
 
 
 # Conversations
+# forgets earlier answers
 REWRITING = (
     "{% for m in messages %}<|{{ m.role }}|>{% if m.role != 'assistant' or loop.last %}{{ "
     "m.content }}{% endif %}"
     "<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
-)  # forgets earlier answers
+)
 
 
 def look_up(key: str) -> str:
@@ -384,9 +385,8 @@ def test_what_is_cut_off_has_not_ended():
     rollout = rollout_of([conversation])
     assert rollout.terminated.sum() == 0.0 and rollout.done.sum() == 1.0
     stop, prompt = ChatTokenizer.of_bytes().stop_ids[0], conversation.rows[0].kinds.count(PROMPT)
-    full, _ = played(
-        [ANSWER, DONE], [[1, stop]], max_tokens=prompt + 5
-    )  # the tool's result leaves no room
+    # the tool's result leaves no room
+    full, _ = played([ANSWER, DONE], [[1, stop]], max_tokens=prompt + 5)
     assert full.finished and full.truncated
 
 

@@ -15,9 +15,8 @@ SPEC = StationSpec(
 STEPS, RADIUS = 25, 0.08
 TURN = np.array([[0.5, -0.866], [0.866, 0.5]])  # the world turns every action by 60 degrees
 
-CIRCLE = -np.eye(3)[
-    [1, 2, 0]
-]  # of another robot: it moves each number by the action of another, and backwards
+# of another robot: it moves each number by the action of another, and backwards
+CIRCLE = -np.eye(3)[[1, 2, 0]]
 SPACE = StationSpec(
     (ArraySpec("where", (3,)),), ActionSpec("tcp_delta", tuple("xyz"), (0.1,) * 3, ("m",) * 3), 10.0
 )

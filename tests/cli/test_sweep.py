@@ -78,12 +78,13 @@ def test_runs_are_trained_and_compared(tmp_path, capsys):
         "algorithm.discount: expected 0.95" in error
         and "got 0.9. One table holds runs of one recipe" in error
     )
+    # further
     sweep._check(
         load_recipe(
             "sim_sac", [*TINY, PENDULUM, "simulation.env_steps=80", "algorithm.learning_rate=1e-3"]
         ),
         next(tmp_path.glob("000*")),
-    )  # further
+    )
 
 
 def test_stations_are_refused_before_anything_is_made(tmp_path, capsys):
@@ -189,9 +190,8 @@ def test_those_that_train_end_with_a_sweep_that_is_killed(tmp_path):
             time.sleep(0.05)
         killed.kill()
     left = Path("/proc", (tmp_path / "pid").read_text().strip(), "cmdline")
-    while (
-        left.exists() and left.read_bytes() and time.monotonic() < until
-    ):  # of one that nobody waits for it is empty
+    # of one that nobody waits for it is empty
+    while left.exists() and left.read_bytes() and time.monotonic() < until:
         time.sleep(0.05)
     assert not left.exists() or not left.read_bytes()
 

@@ -9,9 +9,8 @@ import sys
 
 import torch
 
-library = torch.library.Library(
-    "torchvision", "DEF"
-)  # its wheel is built for CUDA, and declares these only there
+# its wheel is built for CUDA, and declares these only there
+library = torch.library.Library("torchvision", "DEF")
 for name in ("nms", "qnms"):
     library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 

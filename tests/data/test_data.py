@@ -198,9 +198,8 @@ def test_what_was_attached_is_in_what_is_repaired_unless_it_is_damaged_itself(
 
 
 def test_what_is_whole_and_yet_no_episode_is_not_sealed(spool, task, capsys, tmp_path):
-    record(
-        spool, task.spec, "h-1", leave=("applied",)
-    ).abort()  # as one in which the arm was held all along
+    # as one in which the arm was held all along
+    record(spool, task.spec, "h-1", leave=("applied",)).abort()
     code, out, _ = data(capsys, "repair", spool.root, "--out", tmp_path / "new")
     assert (
         code == 1

@@ -78,6 +78,7 @@ def played(chunks, records, steps=LOCKSTEP, operator=()):
 
 def test_each_chunk_counts_until_the_next_one_or_the_end():
     chunks = [sent(1, 0), sent(2, 200), sent(3, 400)]
+    # begun after the last time step
     records = [
         applied(1, 0, 0),
         applied(1, 1, 0),
@@ -85,7 +86,7 @@ def test_each_chunk_counts_until_the_next_one_or_the_end():
         applied(2, 1, 200),
         applied(3, 0, 400),
         applied(3, 1, 400),
-    ]  # begun after the last time step
+    ]
     assert played(chunks, records) == [(0, 2), (2, 2), (4, 1)]
     assert played(chunks[::-1], records[::-1]) == [(0, 2), (2, 2), (4, 1)], "topics are not ordered"
 

@@ -197,9 +197,8 @@ def test_messages_whose_topic_nothing_describes_any_more_are_counted_as_lost(
             ("estop/pendant", bool(number % 2)),
         ):
             session.take(name, message(name, number, data=content))
-    (cut,) = (
-        session.root / "open"
-    ).iterdir()  # as a recorder that is killed leaves it: nothing at its end says it again
+    # as a recorder that is killed leaves it: nothing at its end says it again
+    (cut,) = (session.root / "open").iterdir()
     file = next(cut.glob("*.mcap"))
     read = bytearray(file.read_bytes())
     read[read.index(place)] ^= 1

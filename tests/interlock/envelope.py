@@ -10,9 +10,8 @@ from collections import defaultdict
 import numpy as np
 
 TOLERANCE = {"position": 1e-9, "speed": 1e-9, "acceleration": 1e-8, "jerk": 1e-5}
-WORST: dict[str, dict[str, float]] = defaultdict(
-    lambda: defaultdict(lambda: -math.inf)
-)  # excess over the limit, by shape
+# excess over the limit, by shape
+WORST: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(lambda: -math.inf))
 
 
 def rotation_vector(nominal, q):
@@ -63,9 +62,8 @@ class Envelope:
                 (np.array(group.low) - position).max(), (position - np.array(group.high)).max()
             )
         outside, self.outside = self.outside, max(excess["position"], 0.0)
-        if (
-            outside > TOLERANCE["position"]
-        ):  # an arm that was put outside is held where it is, or comes back in
+        # an arm that was put outside is held where it is, or comes back in
+        if outside > TOLERANCE["position"]:
             assert excess.pop("position") <= outside + 1e-9, f"{group.name}: further outside"
         for name, value in excess.items():
             self.worst[name] = max(self.worst[name], value)

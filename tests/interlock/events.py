@@ -9,10 +9,11 @@ from tests.interlock.conftest import HOME, Rig, limits, stream
 NAN = math.nan
 NS = 10**9
 PRESSED = (EStop("pendant", True, 0.0),)
+# more than what sends a set-point back, less than what it may diverge by
 AWAY = (
     HOME[0] + 0.02,
     *HOME[1:],
-)  # more than what sends a set-point back, less than what it may diverge by
+)
 
 
 def chunk(seq, stamp_ns, actions=((0.002, 0.0, 0.0),), **changes):

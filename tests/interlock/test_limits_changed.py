@@ -160,11 +160,12 @@ def test_s19_after_a_tightened_speed_the_set_point_is_below_the_documented_bound
     assert reason == ""
     rig.limits = new
     fastest, before, last = [old.speed] * group.points, rig.output.target[:3], 0
+    # elsewhere: it brakes along its path first
     action = (
         0.02 * math.cos(turn),
         0.02 * math.sin(turn),
         0.0,
-    )  # elsewhere: it brakes along its path first
+    )
     for number in range(120):
         command = chunk(100 + number, rig.now, (action,) * 2)
         rig.tick(*([] if stops else [command]), robot_fault="silent" if stops else "")

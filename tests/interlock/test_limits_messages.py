@@ -292,6 +292,7 @@ def test_a_good_file_is_taken_as_it_stands(tmp_path):
 
 BOUNDED = {"tick": "expected a period", "cone": "expected at most 2.8 rad in tcp_delta"}
 NUMBERS = [name for name, entry in SCHEMA["properties"].items() if "anyOf" in entry]
+# so that each number may take its whole range
 WIDE = Limits(
     box_low=(0.3, -0.25, 0.005),
     box_high=(0.7, 0.25, 0.45),
@@ -305,7 +306,7 @@ WIDE = Limits(
     lost_state=math.inf,
     contact_force=1.0,
     contact_fault=math.inf,
-)  # so that each number may take its whole range
+)
 
 
 @pytest.mark.parametrize("name", NUMBERS)

@@ -18,9 +18,8 @@ from rlinf_core.interlock.motion import (
 
 INF = math.inf
 TICK, ACCELERATION = 0.01, 2.0
-BOX = Group(
-    "box", 0.5, 1.0, 2.0, low=(-4.0, -4.0), high=(4.0, 4.0)
-)  # numbers that floats hold exactly
+# numbers that floats hold exactly
+BOX = Group("box", 0.5, 1.0, 2.0, low=(-4.0, -4.0), high=(4.0, 4.0))
 BALL = Group("ball", 0.5, 1.0, 2.0, radius=5.0)
 JOINTS = Group("joints", 0.5, 1.0, 2.0, low=(-4.0, -4.0), high=(4.0, 4.0), together=True)
 

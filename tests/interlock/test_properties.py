@@ -20,15 +20,13 @@ SEQUENCES = int(os.environ.get("RLINF_SEQUENCES", "100000"))  # of each shape, a
 EDGES = [math.nan, math.inf, -math.inf, 0.0, 1e300, -0.0, 0.02, -0.02, 5e-324]
 RANDOM = st.randoms(use_true_random=False)
 
-WIDE = dict(
-    box_low=(0.4, -0.1, 0.1), box_high=(0.6, 0.1, 0.3), cone=0.25
-)  # far from any wall in the middle
+# far from any wall in the middle
+WIDE = dict(box_low=(0.4, -0.1, 0.1), box_high=(0.6, 0.1, 0.3), cone=0.25)
 S9 = dict(
     acceleration=1.0, jerk=10.0, rotation_speed=0.5, rotation_acceleration=2.5, rotation_jerk=25.0
 )
-NARROW = dict(
-    box_low=(0.47, -0.02, 0.17), box_high=(0.54, 0.03, 0.25), cone=0.06
-)  # the walls are never far
+# the walls are never far
+NARROW = dict(box_low=(0.47, -0.02, 0.17), box_high=(0.54, 0.03, 0.25), cone=0.06)
 SHAPES = {
     "tool, no jerk limit": limits(**NARROW),
     "tool and rotation, jerk limited": limits(**WIDE, **S9),
@@ -118,9 +116,8 @@ class AnyInput(RuleBasedStateMachine):
             group.norm(motion.velocity)
             for group, motion in zip(self.limits.groups, motions, strict=True)
         ]
-        if (
-            output.mode is not Mode.ACTIVE and self.rig.state.goal is None
-        ):  # S12: nothing but braking
+        # S12: nothing but braking
+        if output.mode is not Mode.ACTIVE and self.rig.state.goal is None:
             assert all(now <= was + 1e-12 for now, was in zip(speeds, self.speeds, strict=True))
         self.speeds = speeds
 

@@ -52,10 +52,11 @@ def test_trap03_resuming_starts_from_the_measured_pose(rig, evidence):
     stream(rig, (0.02, 0.0, 0.0), actions=3)
     until(rig, lambda: rig.state.still and rig.state.mode is Mode.HOLD)
     rig.follow, old = False, rig.output.target
+    # somebody has pushed it
     rig.pose = (
         *[p + d for p, d in zip(old[:3], (0.0, 0.02, 0.02), strict=True)],
         *old[3:],
-    )  # somebody has pushed it
+    )
     seq = iter(range(20, 500))
     until(rig, lambda: rig.tick(chunk(next(seq), rig.now, ((0.0, 0.0, 0.0),))).mode is Mode.ACTIVE)
     gap = math.dist(rig.output.target[:3], rig.pose[:3])

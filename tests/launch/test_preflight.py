@@ -85,9 +85,8 @@ def small(monkeypatch):
 def test_what_is_missing_here_is_refused_before_a_folder_is_made(
     command, overrides, message, tmp_path, capsys
 ):
-    of_a_file = overrides.startswith(
-        ("simulation.initial_policy", "bridge.")
-    )  # the setting may be right, the file is not
+    # the setting may be right, the file is not
+    of_a_file = overrides.startswith(("simulation.initial_policy", "bridge."))
     code = main([command, "demo", "--out", str(tmp_path / "run"), "--set", *split(overrides)])
     assert code == (1 if of_a_file else 2)
     error = capsys.readouterr().err

@@ -411,10 +411,11 @@ def test_one_machine_runs_a_station_once(tmp_path):
 def test_no_file_of_another_user_keeps_a_station_from_starting_or_is_touched(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     target = tmp_path / "of_somebody"
+    # the names of versions before
     for name in (
         "rlinf-33-twin.lock",
         "rlinf-33-twin.interlock.lock",
-    ):  # the names of versions before
+    ):
         (tmp_path / name).symlink_to(target)
     with only_station("twin", 33):
         pass

@@ -29,11 +29,12 @@ def as_installed(folder):
     packages.mkdir(parents=True)
     ros2.parent.mkdir()
     for distribution in metadata.distributions():
+        # a ROS asks apt for these
         if distribution.name.startswith("ros-") or distribution.name.lower() in (
             "numpy",
             "psutil",
             "pyyaml",
-        ):  # a ROS asks apt for these
+        ):
             for name in {file.parts[0] for file in distribution.files or ()} - {
                 path.name for path in packages.iterdir()
             }:

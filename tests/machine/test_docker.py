@@ -41,9 +41,8 @@ def test_the_linter_is_silent_and_nobody_is_root(file):
 def test_no_key_and_nothing_that_is_built_anew_goes_into_an_image():
     ignored = {*(ROOT / ".dockerignore").read_text().split()}
     keys = (ROOT / ".gitignore").read_text().partition("# keys")[2].splitlines()[1:]
-    key_patterns = {
-        line.strip("/") if line.startswith("/") else f"**/{line}" for line in keys
-    }  # here, or wherever one lies
+    # here, or wherever one lies
+    key_patterns = {line.strip("/") if line.startswith("/") else f"**/{line}" for line in keys}
     assert {"**/station.key", "**/ca.key", "**/page.token", "credentials"} <= key_patterns
     assert key_patterns | {".git", ".venv", "runs"} <= ignored
     assert {"ros_ws/src/*", "!ros_ws/src/rlinf*"} <= ignored, (

@@ -39,11 +39,12 @@ NODES = [
     }.items()
     for name in names
 ]
+# nodes that need one: what of it, and which
 OF_AN_EXTRA = {
     "rlinf_operator.page": ("aiohttp", "page"),
     "rlinf_station.remote_policy": ("websockets", "serving"),
     "rlinf_station.local_policy": ("torch", "policy"),
-}  # nodes that need one: what of it, and which
+}
 STATION = [
     *NODES,
     "rlinf_operator.page",

@@ -28,12 +28,10 @@ DOMAIN, MARK = 232, "RLINF_TEST_LAUNCH"
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(600), needs_ros2]
 OURS = ("PYTHONPATH", "_ROS_WHEELS_BOOTSTRAP_COMPLETE", "OMP_NUM_THREADS")
 CLEAN = {key: value for key, value in os.environ.items() if key not in OURS}
-TRAINER_INTERRUPTED = re.compile(
-    r"\[trainer-1\]: process has died \[pid \d+, exit code 130,"
-)  # as of any command
-LOST = re.compile(
-    r"Unknown child process pid (\d+), will report returncode 255"
-)  # asyncio's, whose end launch has missed
+# as of any command
+TRAINER_INTERRUPTED = re.compile(r"\[trainer-1\]: process has died \[pid \d+, exit code 130,")
+# asyncio's, whose end launch has missed
+LOST = re.compile(r"Unknown child process pid (\d+), will report returncode 255")
 SIGNS = re.compile(r"Traceback|InvalidHandle|RCLError|context is not valid|process has died")
 
 
@@ -123,9 +121,8 @@ class Workspace:
             os.killpg(launch.pid, signal.SIGINT)  # as a terminal does
             launch.wait(90)
             end = time.monotonic() + 20
-            while (
-                marked(mark) and time.monotonic() < end
-            ):  # what has been told to end may take a moment
+            # what has been told to end may take a moment
+            while marked(mark) and time.monotonic() < end:
                 time.sleep(0.1)
         finally:
             left = marked(mark)

@@ -8,10 +8,11 @@ import pytest
 
 from rlinf_core.core.machine import HeldError, holder, is_held, take, user_name
 
+# once all is imported: a home is closed to other users
 BECOME = (
     "import os, sys; from rlinf_core.core.machine import take, HeldError\n"
     "os.setuid(int(sys.argv[2]))\n"
-)  # once all is imported: a home is closed to other users
+)
 HOLD = f"{BECOME}lock = take(sys.argv[1]); print('held', flush=True); sys.stdin.read()"
 TRY = (
     f"{BECOME}try: take(sys.argv[1])\nexcept HeldError as error: print(error)\nelse: print('taken')"

@@ -150,9 +150,8 @@ def test_of_a_fleet_in_domains_of_their_own_one_dies_and_the_other_is_through_in
                 r"\[kitchen.sim_bridge-\d+\]: process started with pid \[(\d+)", line
             ):
                 bridge = int(started[1])
-            if (
-                re.search(r"\[trainer-\d+\] (sft|online)\b", line) and not killed
-            ):  # with the demonstrations of both
+            # with the demonstrations of both
+            if re.search(r"\[trainer-\d+\] (sft|online)\b", line) and not killed:
                 killed = os.kill(bridge, signal.SIGKILL) is None
     finally:
         launch.send_signal(signal.SIGINT)

@@ -155,9 +155,8 @@ def test_the_base_has_neither_torch_nor_ray(bare):
 def test_doctor_runs_on_the_base(bare):
     process = run(bare / "bin/rlinf", "doctor")
     assert process.returncode == 0, process.stdout + process.stderr
-    words = re.sub(
-        r"[│\s]+", "", process.stdout
-    )  # the cells of a table, which break their lines, and long paths
+    # the cells of a table, which break their lines, and long paths
+    words = re.sub(r"[│\s]+", "", process.stdout)
     assert (
         "lackstorch>=2.5" in words
         and "animagecamethrough" in words
@@ -206,9 +205,8 @@ def full(wheel, bare):
         install.cpu_torch(
             str(UV), re.search(r"^torch==(\S+)", pins, re.M).group(1), str(bare / "bin/python")
         )
-    overrides = (
-        bare / "overrides.txt"
-    )  # of pyproject.toml: what two packages ask for and ours do without
+    # of pyproject.toml: what two packages ask for and ours do without
+    overrides = bare / "overrides.txt"
     overrides.write_text(
         "".join(
             f"{name}; python_version < '3'\n"

@@ -17,11 +17,12 @@ from rlinf_core.page.views import NOBODY_COMMANDS, cause_meaning, next_step
 from rlinf_core.robots.operators.device import LABELS
 from tests.page.pages import serve
 
+# the first, which has no window, computes least
 KINDS = (
     "chromium-headless-shell",
     "chromium",
     "google-chrome",
-)  # the first, which has no window, computes least
+)
 CHROMIUM = next(filter(None, map(shutil.which, KINDS)), None)
 needs_browser = pytest.mark.skipif(
     not CHROMIUM, reason=f"no browser: expected one of {', '.join(KINDS)}. Run: make browser"

@@ -17,17 +17,15 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 
-library = torch.library.Library(
-    "torchvision", "DEF"
-)  # its wheel is built for CUDA, and declares these only there
+# its wheel is built for CUDA, and declares these only there
+library = torch.library.Library("torchvision", "DEF")
 for name in ("nms", "qnms"):
     library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
 from lerobot.policies.groot import groot_n1  # noqa: E402
 
-sys.modules.setdefault(
-    "peft", SimpleNamespace(LoraConfig=None, get_peft_model=None)
-)  # imported there, of no use here
+# imported there, of no use here
+sys.modules.setdefault("peft", SimpleNamespace(LoraConfig=None, get_peft_model=None))
 
 from lerobot.policies.groot.eagle2_hg_model.configuration_eagle2_5_vl import Eagle25VLConfig  # noqa: E402
 from lerobot.policies.groot.eagle2_hg_model.image_processing_eagle2_5_vl_fast import (  # noqa: E402

@@ -18,11 +18,12 @@ TEXT = {
     "initializer_range": 0.2,
 }
 SMALL = {"timm_model_args": [TOWER, TOWER], "image_sizes": [32, 32], "text_config": TEXT}
+# which still learns
 TINIEST = {
     "timm_model_args": [TOWER | {"depth": 2, "embed_dim": 16}] * 2,
     "image_sizes": [32, 32],
     "text_config": TEXT | {"num_hidden_layers": 1},
-}  # which still learns
+}
 STATISTICS = {
     "lab": {
         "action": {"q01": [-0.01, 0.0], "q99": [0.03, 1.0], "mask": [True, False]},

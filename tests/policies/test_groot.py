@@ -186,10 +186,11 @@ def folder(tmp_path):
         for key, value in eagle_config["text_config"].items()
         if key not in ("rope_parameters", "layer_types")
     }
+    # as transformers 4.51 wrote it
     eagle_config["text_config"] = old | {
         "rope_theta": 500.0,
         "rope_scaling": None,
-    }  # as transformers 4.51 wrote it
+    }
     (path / "eagle/config.json").write_text(json.dumps(eagle_config))
     (path / "eagle/tokenizer.json").unlink()
     (path / "eagle/vocab.json").write_text(
@@ -405,9 +406,8 @@ def test_lerobot_s_own_groot_says_the_same_of_weights_that_it_has_saved(folder):
         observation("push the red cube", "pull", seed=4),
         torch.Generator().manual_seed(5),
     )
-    observations.images["wrist"] = observation("push", "pull", seed=6).images[
-        "front"
-    ]  # of one shape, as it asks for
+    # of one shape, as it asks for
+    observations.images["wrist"] = observation("push", "pull", seed=6).images["front"]
     cameras = [ArraySpec(name, (24, 32, 3), "uint8") for name in CAMERAS]
     spec = StationSpec((SPEC.observation[0], *cameras), SPEC.action, 10.0)
     noise, uniform = torch.randn(2, 3, 4, generator=draw), torch.rand(2, generator=draw)

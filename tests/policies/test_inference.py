@@ -75,9 +75,8 @@ def policy_of(name):
 
 @pytest.mark.parametrize("name", KINDS)
 def test_what_is_recorded_asks_the_host_for_nothing(name, monkeypatch):
-    monkeypatch.setattr(
-        "transformers.utils.import_utils.is_cuda_stream_capturing", lambda: True
-    )  # it asks for less then
+    # it asks for less then
+    monkeypatch.setattr("transformers.utils.import_utils.is_cuda_stream_capturing", lambda: True)
     policy = policy_of(name)
     inputs = {
         key: value.to("meta")

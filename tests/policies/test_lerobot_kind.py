@@ -32,9 +32,8 @@ SPEC = StationSpec(
     ACTION,
     10.0,
 )
-WEIGHT = torch.tensor(
-    [[1.0, -2.0, 3.0, 4.0, -5.0], [0.5, 1.5, -1.0, 2.0, 1.0]]
-)  # pose, width, front, wrist to dx, dy
+# pose, width, front, wrist to dx, dy
+WEIGHT = torch.tensor([[1.0, -2.0, 3.0, 4.0, -5.0], [0.5, 1.5, -1.0, 2.0, 1.0]])
 
 
 def folder_of(tmp_path, **changes):

@@ -251,9 +251,8 @@ def test_a_state_is_filled_up_as_lerobot_04_does_where_a_recipe_says_so(tmp_path
 
 # Layouts
 def test_lerobots_and_openpis_folders_of_pi0_act_as_transformers_does(tmp_path):
-    folder = tiny.write(
-        "pi0", tmp_path / "tiny", SMALL | {"max_state_dim": 4}, horizon=2
-    )  # pictures keep their size
+    # pictures keep their size
+    folder = tiny.write("pi0", tmp_path / "tiny", SMALL | {"max_state_dim": 4}, horizon=2)
     observations = observation("push", "pull the red cube")
     expected = policy_of("pi0", folder).act(observations, False).actions
     config, weights = (
@@ -271,20 +270,20 @@ def test_lerobots_and_openpis_folders_of_pi0_act_as_transformers_does(tmp_path):
         policy_of("pi0", folder)
     (tmp_path / "tokenizer.json").rename(folder / "tokenizer.json")
 
+    # openpi's converter
     document = {
         "action_dim": config["max_action_dim"],
         "action_horizon": 2,
         "paligemma_variant": "gemma_2b",
         "action_expert_variant": "gemma_300m",
         "precision": "bfloat16",
-    }  # openpi's converter
+    }
     (folder / "config.json").write_text(json.dumps(document | parts))
     words = "paligemma_with_expert.paligemma.model.language_model.embed_tokens.weight"
     tower = "paligemma_with_expert.paligemma.model.vision_tower."
     del weights["paligemma_with_expert.gemma_expert.lm_head.weight"]  # which nothing reads
-    weights["paligemma_with_expert.paligemma.lm_head.weight"] = weights.pop(
-        words
-    )  # tied: one of the two is written
+    # tied: one of the two is written
+    weights["paligemma_with_expert.paligemma.lm_head.weight"] = weights.pop(words)
     save_file(
         {name.replace(tower, f"{tower}vision_model."): tensor for name, tensor in weights.items()},
         folder / "model.safetensors",

@@ -53,9 +53,8 @@ def test_a_sentence_is_its_pieces_wherever_they_stand_and_however_it_is_filled_u
         [torch.zeros(2, 32), encoder.letters(torch.tensor(list(b"abc"))), torch.zeros(2, 32)]
     )
     weight, bias = encoder.pieces.weight, encoder.pieces.bias
-    pieces = [
-        torch.einsum("oiw,wi->o", weight, letters[k : k + WINDOW]) + bias for k in range(3)
-    ]  # one a letter
+    # one a letter
+    pieces = [torch.einsum("oiw,wi->o", weight, letters[k : k + WINDOW]) + bias for k in range(3)]
     by_hand = encoder.out(torch.stack([torch.relu(piece) for piece in pieces]).max(dim=0).values)
     assert torch.allclose(encoder(torch.from_numpy(arrays.encoded(["abc"])))[0], by_hand, atol=1e-5)
     alone = encoder(torch.from_numpy(arrays.encoded(["abc"])))[0]

@@ -27,9 +27,8 @@ VENV = Path(".venvs/lerobot").resolve()
 LEROBOT = pytest.mark.skipif(
     not (VENV / "bin/python").exists(), reason="not run: .venvs/lerobot is not there (make lerobot)"
 )
-ACTION = ActionSpec(
-    "tcp_delta", ("dx", "dy"), (0.5, 0.4), ("m", "m")
-)  # so large that nothing is cut off
+# so large that nothing is cut off
+ACTION = ActionSpec("tcp_delta", ("dx", "dy"), (0.5, 0.4), ("m", "m"))
 BLIND = StationSpec((ArraySpec("pose", (3,)),), ACTION, 10.0)
 SEEING = StationSpec(
     (

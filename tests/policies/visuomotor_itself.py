@@ -15,9 +15,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-library = torch.library.Library(
-    "torchvision", "DEF"
-)  # its wheel is built for CUDA, and declares these only there
+# its wheel is built for CUDA, and declares these only there
+library = torch.library.Library("torchvision", "DEF")
 for name in ("nms", "qnms"):
     library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
@@ -32,10 +31,11 @@ given, request = (
 )
 torch.set_num_threads(1)
 torch.manual_seed(0)
+# (B, V), normalised (B, H, A)
 state, action = (
     torch.from_numpy(given["state"]),
     torch.from_numpy(given["action"]),
-)  # (B, V), normalised (B, H, A)
+)
 pictures = {
     f"observation.images.{name}": torch.from_numpy(given[name]).permute(0, 3, 1, 2) / 255
     for name in request["cameras"]

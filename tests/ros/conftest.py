@@ -45,9 +45,8 @@ class Peer:
         self.context = rclpy.Context()
         rclpy.init(context=self.context, domain_id=domain)
         self.node = rclpy.create_node("peer", namespace=f"/{station}", context=self.context)
-        self.executor = single_threaded(
-            self.context
-        )  # as nodes have it: half of what a wait set computes
+        # as nodes have it: half of what a wait set computes
+        self.executor = single_threaded(self.context)
         self.executor.add_node(self.node)
         self._over, self._live = threading.Event(), []
         keep_time()
@@ -123,9 +122,8 @@ class Peer:
             for thread in self._live:
                 thread.join()
             self.executor.shutdown()
-            for action in [
-                *self.node.waitables
-            ]:  # or they hold the node, which is then there until this process ends
+            # or they hold the node, which is then there until this process ends
+            for action in [*self.node.waitables]:
                 action.destroy()
             self.node.destroy_node()
             rclpy.try_shutdown(context=self.context)

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from rlinf_core.launch.supervisor import Supervisor, command_line
 
+# what asks a station, by Quick.command
 NODES = [
     "rlinf_drivers.camera",
     "rlinf_drivers.controller",
@@ -35,15 +36,17 @@ NODES = [
     "rlinf_station.uplink",
     "sim_bridges.core.ros_bridge",
     "rlinf_core.cli.main",
-]  # what asks a station, by Quick.command
+]
+# with torch
 LEARNING = [
     "rlinf_station.local_policy",
     "rlinf_station.policy",
     "rlinf_core.cli.trainer",
     "rlinf_core.cli.main",
     "rlinf_core.trainer.train",
-]  # with torch
+]
 PROCESS = Path(__file__).with_name("nursery_process.py")
+# these, what it imports sets
 OF_A_TEST = {
     "ROS_DOMAIN_ID",
     "PYTEST_CURRENT_TEST",
@@ -51,7 +54,7 @@ OF_A_TEST = {
     "PYOPENGL_PLATFORM",
     "SDL_AUDIODRIVER",
     "TORCHINDUCTOR_CACHE_DIR",
-}  # these, what it imports sets
+}
 # the priority of a simulated arm in real time: a robot's own controller waits for no busy core
 # either
 ARM = 25

@@ -67,16 +67,14 @@ def forked():
         r"\S*/liblttng-ust(?:-[0-9a-f]{8})?\.so\S*", Path("/proc/self/maps").read_text()
     )
     lttng = ctypes.CDLL(loaded[0]) if loaded else None
-    prefix = (
-        "lttng_ust_" if hasattr(lttng, "lttng_ust_before_fork") else "ust_"
-    )  # since 2.13, and before
+    # since 2.13, and before
+    prefix = "lttng_ust_" if hasattr(lttng, "lttng_ust_before_fork") else "ust_"
     signals = ctypes.create_string_buffer(128)  # a sigset_t
     if lttng:
         lttng[f"{prefix}before_fork"](signals)
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", DeprecationWarning
-        )  # of Python's, which cannot know what threads these are
+        # of Python's, which cannot know what threads these are
+        warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if lttng:
         lttng[f"{prefix}after_fork_{'parent' if pid else 'child'}"](signals)
@@ -115,9 +113,8 @@ def become(wanted):
         ask_by_fork()
     sys.argv = wanted["argv"]
     if wanted["blocked"]:
-        importlib.reload(
-            importlib.import_module("rlinf_ros")
-        )  # it looks at the command line, and takes signals
+        # it looks at the command line, and takes signals
+        importlib.reload(importlib.import_module("rlinf_ros"))
 
 
 def fork_service_process():

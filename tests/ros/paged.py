@@ -260,9 +260,8 @@ def ready(station, client, mode="train"):
             client.ask(station.peer, "reset" if what else "arm", **what)
             station.peer.for_s(0.3)
             continue
-        client.ask(
-            station.peer, "start", mode=mode
-        )  # as a person does: once more, while one is still being ended
+        # as a person does: once more, while one is still being ended
+        client.ask(station.peer, "start", mode=mode)
         with contextlib.suppress(AssertionError):
             station.peer.spin(
                 lambda: (

@@ -59,15 +59,13 @@ def test_it_holds_from_the_next_time_step_on_and_a_chunk_is_cut_for_it(station):
     sent = runner.send_goal_async(RunEpisodes.Goal(count=1, mode="evaluate", first_seed=3))
     peer.spin(sent.done, what="the goal")
     answer = sent.result().get_result_async()
-    peer.spin(
-        lambda: peer.steps and peer.steps[-1].step_index >= 3, what="time steps"
-    )  # a first one may be abandoned
+    # a first one may be abandoned
+    peer.spin(lambda: peer.steps and peer.steps[-1].step_index >= 3, what="time steps")
     default, chunks = peer.spec.instruction, len(peer.chunks)
     assert {step.instruction for step in peer.steps} == {default}
     parameter = Parameter("instruction", value="  to the left ").to_parameter_msg()
-    set_ = setting.call_async(
-        SetParameters.Request(parameters=[parameter])
-    )  # at once: the episode does not wait
+    # at once: the episode does not wait
+    set_ = setting.call_async(SetParameters.Request(parameters=[parameter]))
     peer.spin(set_.done, what="the parameter")
     assert set_.result().results[0].successful
     peer.spin(answer.done, 120, "the episode")

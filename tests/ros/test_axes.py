@@ -56,11 +56,12 @@ def test_what_is_along_the_tools_axes_is_turned_by_its_pose_and_what_is_in_the_b
     inputs.pull()
     assert "current_twist" not in inputs.channels, "nobody knows how the tool is turned"
     pose = PoseStamped()
+    # it looks down, x forward
     pose.header.stamp.sec, pose.pose.orientation.x, pose.pose.orientation.w = (
         7,
         1.0,
         0.0,
-    )  # it looks down, x forward
+    )
     publishers["current_pose"].publish(pose)
     say(publishers, "current_twist", "fr3_hand_tcp", (0.1, 0.2, 0.3), (1.0, 2.0, 3.0))
     say(publishers, "wrench", "base_link", (1.0, 2.0, 3.0))

@@ -40,9 +40,8 @@ def test_what_is_taken_back_or_forbidden_while_the_scene_is_reset_begins_nothing
         ActionClient(peer.node, RunEpisodes, "run_episodes"),
     )
     peer.every(0.05, lambda: safety.publish(state))
-    peer.node.create_publisher(
-        ActionChunk, "policy/action", profile("policy/action")
-    )  # without it no episode is ready
+    # without it no episode is ready
+    peer.node.create_publisher(ActionChunk, "policy/action", profile("policy/action"))
     try:
         start(peer, "recorder")
         start(peer, "environment")
@@ -183,10 +182,11 @@ def test_a_recorder_that_is_there_may_take_its_time_to_close_an_episode(
 
 def test_a_request_whose_answer_could_not_be_sent_is_not_under_way():
     """rclpy starts nothing then, and whoever asked asks again."""
+    # without ROS
     environment, goal = (
         Environment.__new__(Environment),
         RunEpisodes.Goal(count=1, mode="train"),
-    )  # without ROS
+    )
     environment.active, environment.running, environment.stop = True, False, RequestStop()
     assert [environment._accept(goal) for _ in range(2)] == [GoalResponse.ACCEPT] * 2
     environment._run = lambda handle: iter(())

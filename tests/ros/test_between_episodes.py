@@ -80,9 +80,8 @@ def test_while_episodes_are_wanted_a_device_answers_their_time_steps_alone_and_h
         (GoalStatus.STATUS_CANCELING, False),
         (GoalStatus.STATUS_ABORTED, True),
     ):
-        between._on_goals(
-            goals(status, GoalStatus.STATUS_CANCELED, GoalStatus.STATUS_ACCEPTED)
-        )  # one that nobody heard of
+        # one that nobody heard of
+        between._on_goals(goals(status, GoalStatus.STATUS_CANCELED, GoalStatus.STATUS_ACCEPTED))
         assert not moves(released=False), "held on from before"
         assert moves() == may
     between.directed = True

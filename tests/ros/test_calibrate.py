@@ -140,12 +140,13 @@ def test_a_hand_shows_box_and_home_and_they_are_written(hand, tmp_path):
 
 @pytest.mark.parametrize("hand", [["--write"]], indirect=True)
 def test_a_tool_that_is_mounted_turned_is_the_limits_orientation_from_then_on(hand, tmp_path):
+    # half a turn about the vertical, and as long as no rotation is
     hand.turned = (
         0.0,
         2.0,
         0.0,
         0.0,
-    )  # half a turn about the vertical, and as long as no rotation is
+    )
     hand.guide()
     hand.type("h")
     hand.expect_output("home [0.5, 0.05, 0.3]")

@@ -113,9 +113,8 @@ def standing(folder, domain, nodes, *overrides):
             version = statuses[-1].version + 1
             file = save_policy(policy, peer.supervisor.run_dir / f"{version}.safetensors")
             updates.publish(PolicyUpdate(version=version, path=str(file)))
-            recorded(
-                peer, runner, "evaluate", [SCENES[0] - 1]
-            )  # of the version before it, if there was one
+            # of the version before it, if there was one
+            recorded(peer, runner, "evaluate", [SCENES[0] - 1])
             chunks.clear()
             recordings = recorded(peer, runner, "evaluate", SCENES)
             assert {recording.policy_version for recording in recordings} == {version}
@@ -209,9 +208,8 @@ def test_a_failure_ends_an_episode_at_the_station_as_in_the_vectorised_environme
         start(peer, name, *REACH[:1], *strict)
     runner = ActionClient(peer.node, RunEpisodes, "run_episodes")
     peer.spin(runner.server_is_ready, what="the station")
-    recorded(
-        peer, runner, "demonstration", [SCENES[0] - 1]
-    )  # nodes may still be finding each other
+    # nodes may still be finding each other
+    recorded(peer, runner, "demonstration", [SCENES[0] - 1])
     (failed,) = recorded(peer, runner, "demonstration", SCENES[:1])
     assert (failed.success, failed.failure, failed.truncated) == (False, True, False)
     assert (

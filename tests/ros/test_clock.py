@@ -23,10 +23,11 @@ def in_simulated_time(peer, station, seed):
     recipe = load_recipe("demo", [f"station.name={station}"])
     for process in station_processes(recipe, peer.supervisor.run_dir):
         if process.name in ("sim_bridge", "interlock"):
+            # disarmed, it ticks that often
             process.parameters.update(
                 use_sim_time=True,
                 **({"seed": seed} if process.name == "sim_bridge" else {"lockstep_guard_s": 0.05}),
-            )  # disarmed, it ticks that often
+            )
             peer.supervisor.start(replace(process, name=f"{station}_{process.name}"))
 
 

@@ -231,6 +231,7 @@ class AtTheTerminal:
 
     def __init__(self, folder, *argv):
         self.folder, (self.terminal, inside) = folder, pty.openpty()
+        # so that Ctrl-C comes to all of them
         self.popen = subprocess.Popen(
             [
                 sys.executable,
@@ -248,7 +249,7 @@ class AtTheTerminal:
             stderr=subprocess.STDOUT,
             text=True,
             preexec_fn=lambda: (os.setsid(), fcntl.ioctl(0, termios.TIOCSCTTY, 0)),
-        )  # so that Ctrl-C comes to all of them
+        )
 
     def status(self):
         with contextlib.suppress(OSError, ValueError):

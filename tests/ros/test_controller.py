@@ -319,11 +319,12 @@ def test_a_twist_goes_the_shorter_way_to_the_target_within_the_limits_and_only_w
     )
     target, pose = PoseStamped(), PoseStamped()
     target.header.frame_id = "base"
+    # 0.1 rad
     target.pose.position.x, target.pose.orientation.z, target.pose.orientation.w = (
         0.41,
         0.0499792,
         0.9987503,
-    )  # 0.1 rad
+    )
     pose.pose.position.x, pose.pose.orientation.w = 0.4, -1.0  # the same as 1, with the other sign
     pose.header.frame_id = "base"
 
@@ -459,9 +460,8 @@ def test_s21_a_pose_that_no_arm_can_have_come_to_steers_nothing():
         time.monotonic(),
     )
     for x, ago_s, taken in ((0.5, 0.01, False), (0.005, 0.01, True), (0.5, 1.0, True)):
-        controller = SimpleNamespace(
-            limits=limits, pose=PoseStamped(), pose_at=now - ago_s
-        )  # without ROS
+        # without ROS
+        controller = SimpleNamespace(limits=limits, pose=PoseStamped(), pose_at=now - ago_s)
         pose = PoseStamped()
         pose.pose.position.x = x
         Controller._on_pose(controller, pose)

@@ -157,9 +157,8 @@ def test_while_nobody_wants_episodes_a_device_moves_the_arm_and_let_go_it_stops(
     """As for `rlinf first-motion`, and to show a camera its board."""
     manned.arm()
     manned.mouse.rest()
-    manned.peer.for_s(
-        3.0
-    )  # a second until the operator has looked who is there, and another in which it is at rest
+    # a second until the operator has looked who is there, and another in which it is at rest
+    manned.peer.for_s(3.0)
     manned.moves_left()
     assert manned.states[-1].source == "operator" and not manned.episodes
     assert not manned.releases, "while it commands it lets nothing go"
@@ -199,9 +198,8 @@ def test_a_spacemouse_moves_the_arm_through_the_interlock_and_silence_stops_it(m
     manned.stops("operator_silent")
     manned.mouse.rest()
     manned.peer.spin(lambda: well(manned), 30, "it to be well again")
-    manned.peer.for_s(
-        0.5
-    )  # the operator lets go of the takeover first: an enable before that gives nothing back
+    # the operator lets go of the takeover first: an enable before that gives nothing back
+    manned.peer.for_s(0.5)
     manned.pedal.press("c", True)
     manned.pedal.press("c", False)
     manned.peer.spin(done.done, what="the end of the episode")

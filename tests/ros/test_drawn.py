@@ -182,9 +182,8 @@ def test_what_a_person_does_is_no_chunk_of_the_policy(env, station):
 
     def take_over(step):
         if begins and step.step_index == 3:
-            begins.append(
-                True
-            )  # one that came too late has had its number: the same again would be a duplicate
+            # one that came too late has had its number: the same again would be a duplicate
+            begins.append(True)
             chunk = action_chunk(
                 env.spec,
                 np.zeros((14, 3)),

@@ -169,10 +169,11 @@ def test_one_line_brings_up_a_robot_that_follows_the_interlock_and_ends_with_ctr
     workspace = Workspace(tmp_path)
     prefixes = (str(vendors(domain)), workspace.environment.get("AMENT_PREFIX_PATH", ""))
     workspace.environment["AMENT_PREFIX_PATH"] = os.pathsep.join(prefixes)
+    # the launch file of this clone has its modules
     paths = (
         str(ROOT),
         workspace.environment.get("PYTHONPATH", ""),
-    )  # the launch file of this clone has its modules
+    )
     workspace.environment["PYTHONPATH"] = os.pathsep.join(paths)
     line = (
         f"{ROOT}/launch/driver.launch.py robot:={robot} robot_ip:=10.0.0.7 "
@@ -208,7 +209,6 @@ def test_one_line_brings_up_a_robot_that_follows_the_interlock_and_ends_with_ctr
 def test_the_stand_ins_names_are_those_of_the_twin():
     """A name that the stand-in forgot would leave a topic of the twin unheard."""
     source = (ROOT / "sim_bridges/twins/universal_robots.py").read_text()
-    assert (
-        source.count("{DRIVER}/") + source.count("{status}/") == len(UR_NAMES) + 1
-    )  # and `status` itself
+    # and `status` itself
+    assert source.count("{DRIVER}/") + source.count("{status}/") == len(UR_NAMES) + 1
     assert importlib.import_module("sim_bridges.twins.universal_robots").DRIVER == "/ur_twin"

@@ -82,10 +82,11 @@ def test_the_wrench_is_that_on_the_tool_in_the_base_frame():
     about the base's x.
     """
     message = FrankaRobotState()
+    # half a turn about x
     message.o_t_ee.pose.orientation.x, message.o_t_ee.pose.orientation.w = (
         1.0,
         0.0,
-    )  # half a turn about x
+    )
     message.ee_t_k.pose.orientation.z = message.ee_t_k.pose.orientation.w = math.sqrt(0.5)
     message.k_f_ext_hat_k.wrench.force.z = 10.0  # the tool presses along its own z, which is down
     message.k_f_ext_hat_k.wrench.torque.y = 1.0  # K's y is the tool's -x, which is the base's -x

@@ -151,9 +151,8 @@ def place(message):
 
 @pytest.fixture
 def person(peer, tmp_path):
-    limits = Path(
-        "robots/franka_fr3/limits.yaml"
-    ).resolve()  # more patient, for a busy machine: silence is others' test
+    # more patient, for a busy machine: silence is others' test
+    limits = Path("robots/franka_fr3/limits.yaml").resolve()
     (tmp_path / "limits.yaml").write_text(
         f"extends: {limits}\nstale_state: 0.3\nlost_state: 2.0\nstale_input: 0.5\n"
     )

@@ -59,9 +59,8 @@ def disarmed(only_one):
     arm.pressed, arm.estop_publishes, arm.enabled = False, True, True
     arm.publishes_state, arm.felt, arm.streams = True, True, False
     arm.pose.header.frame_id = "base_link"
-    while (
-        abs(distance := HOME_X - arm.x) > 1e-3
-    ):  # limits may cut some of it short, and a busy machine may stop it
+    # limits may cut some of it short, and a busy machine may stop it
+    while abs(distance := HOME_X - arm.x) > 1e-3:
         set_armed(arm, True)
         seconds = max(0.1, abs(distance) / 0.15)
         arm.send(distance, dt=seconds)
@@ -237,9 +236,8 @@ def test_s22_joints_of_others_are_not_the_arms(disarmed):
     arm.streams = True
     arm.reach(ACTIVE)
     others = JointState(name=["robotiq_85_left_knuckle_joint"], position=[0.4])
-    timer = arm.peer.node.create_timer(
-        0.01, lambda: say.publish(others)
-    )  # as a gripper's driver on the same topic
+    # as a gripper's driver on the same topic
+    timer = arm.peer.node.create_timer(0.01, lambda: say.publish(others))
     try:
         arm.peer.for_s(1.0)
         assert arm.states[-1].state == ACTIVE, "they hide nothing either"

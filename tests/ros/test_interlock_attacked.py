@@ -265,9 +265,8 @@ def test_s04_a_clock_that_is_set_by_an_hour_moves_nothing(peer):
         assert max(steps) <= 0.25 * 0.01 + 1e-9 and after[-1][0] == after[-2][0], (
             "it brakes, and no more"
         )
-        os.kill(
-            arm.child.popen.pid, signal.SIGUSR2 if number == signal.SIGUSR1 else signal.SIGUSR1
-        )  # the clock is right
+        # the clock is right
+        os.kill(arm.child.popen.pid, signal.SIGUSR2 if number == signal.SIGUSR1 else signal.SIGUSR1)
         arm.peer.for_s(0.1)
         arm.arm(False)
         arm.reach(DISARMED)

@@ -65,9 +65,8 @@ def test_s14_an_estop_of_another_type_or_twice_by_one_name_stops_the_arm_and_is_
     )
     arm.arm()
     arm.reach(ACTIVE)
-    second = peer.node.create_publisher(
-        Bool, "estop/pendant", 100
-    )  # a second pendant of that name, not pressed
+    # a second pendant of that name, not pressed
+    second = peer.node.create_publisher(Bool, "estop/pendant", 100)
     second.publish(Bool(data=False))
     arm.reach(FAULT, "foreign_publisher:estop/pendant")
     arm.pressed = True

@@ -35,9 +35,8 @@ def test_an_evaluation_is_of_one_version_whatever_arrives_and_dies_on_the_way(tm
         updates.publish(newest)
         run.wait(lambda: len(evaluated(run)) >= 4, 60, "two more")
         uplink = run.supervisor.children["uplink"].popen
-        uplink.send_signal(
-            signal.SIGSTOP
-        )  # or it would announce the older version to the new process
+        # or it would announce the older version to the new process
+        uplink.send_signal(signal.SIGSTOP)
         run.kill("policy")
         run.wait(
             lambda: updates.publish(newest) or evaluated(run)[-1]["policy_version"] == 1000,

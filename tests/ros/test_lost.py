@@ -128,9 +128,8 @@ def test_teleop_looks_in_the_shells_domain_and_shows_the_answer_with_the_state(p
         )
         refusal = "cannot arm: missing: two_publishers:enable"
         pressed(peer, terminal, b"e", output, refusal)
-        if (
-            "arming: the interlock is ARMED" in output()
-        ):  # the second publisher was discovered after the first press
+        # the second publisher was discovered after the first press
+        if "arming: the interlock is ARMED" in output():
             os.write(terminal, b"q")
             peer.spin(lambda: "disarming: the interlock is DISARMED" in output(), what=output)
             after = len(output())

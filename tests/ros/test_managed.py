@@ -339,9 +339,8 @@ def test_the_manager_takes_all_nodes_down_in_reverse_order_and_up_again_and_leav
         what="the nodes to go down",
     )
     inactive = [name for name, state in station.transitions[begun:] if state == "unconfigured"]
-    assert inactive == [
-        name for name in down if name != "interlock"
-    ]  # which is configured once and for all
+    # which is configured once and for all
+    assert inactive == [name for name in down if name != "interlock"]
     assert station.ask(SetBool, "lifecycle_manager", "manage_nodes", data=True).success
     station.until_all_are_active()
     begun = len(station.transitions)

@@ -85,9 +85,8 @@ def test_a_script_arms_no_real_arm_however_it_is_started(peer):
     )
     start(peer, "interlock", "station.robot=franka_fr3", latch_file="")
     peer.spin(lambda: states, what="the interlock")
-    process = operator_process(
-        load_recipe("demo"), peer.supervisor.run_dir
-    )  # a recipe of a simulator: it claims to be one
+    # a recipe of a simulator: it claims to be one
+    process = operator_process(load_recipe("demo"), peer.supervisor.run_dir)
     command = command_line(process, peer.supervisor.run_dir / "params")
     claims = subprocess.Popen(
         [*command, "-p", "driver:=simulator", "-p", "teleports:=true"],
@@ -255,9 +254,8 @@ def test_what_a_person_lets_go_stays_let_go(station):
         say.publish(Bool(data=True))
         peer.spin(lambda: len(enables) > before + 2, what="the script to hold it again")
     finally:
-        peer.node.destroy_publisher(
-            say
-        )  # or no test after this one could arm: it would be another who says it
+        # or no test after this one could arm: it would be another who says it
+        peer.node.destroy_publisher(say)
 
 
 def test_a_fault_is_said_once_with_the_way_out_and_left_to_a_person(station):

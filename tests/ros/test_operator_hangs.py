@@ -158,9 +158,8 @@ def test_an_operator_that_hangs_in_a_takeover_is_followed_by_nobody(manned):
         manned.stays(SILENT, 6.0)
     finally:
         os.kill(manned.process.pid, signal.SIGCONT)
-    manned.stays(
-        SILENT, 1.0
-    )  # it must be let go of before it commands again, as its process stood still
+    # it must be let go of before it commands again, as its process stood still
+    manned.stays(SILENT, 1.0)
     manned.mouse.rest()
     manned.peer.for_s(1.5)
     assert (manned.states[-1].state, manned.states[-1].cause) == SILENT, (

@@ -132,9 +132,8 @@ def test_disarm_stop_release_reset_and_arm_do_what_they_say_and_name_what_stands
     ready(station, page)
     assert page.ask(station.peer, "disarm")["well"]
     station.reach(SafetyState.DISARMED)
-    station.peer.spin(
-        lambda: page.ask(station.peer, "arm")["well"], what="arming"
-    )  # a state that is late forbids it
+    # a state that is late forbids it
+    station.peer.spin(lambda: page.ask(station.peer, "arm")["well"], what="arming")
     station.reach(SafetyState.ARMED)
     station.peer.for_s(0.5)
     assert station.state.state == SafetyState.ARMED, "a disarming ends what was asked for"

@@ -97,9 +97,10 @@ def fits(phone):
     """Every control can be reached, is large enough for a finger, and says all it has to say; STOP
     is always there.
     """
+    # of any
     phone.page.evaluate(
         "document.querySelectorAll('.pad, [data-hold]').forEach(each => { each.hidden = false })"
-    )  # of any
+    )
     controls = phone.page.evaluate(LOOK)
     for control in controls:
         assert min(control["wide"], control["high"]) >= 44, control
@@ -171,9 +172,8 @@ def test_a_finger_that_scrolls_past_a_pad_moves_nothing_and_one_that_rests_there
     phone, station
 ):
     phone.armed()
-    for _ in range(
-        8
-    ):  # a browser that is late on a busy machine takes the finger for one that rests
+    # a browser that is late on a busy machine takes the finger for one that rests
+    for _ in range(8):
         x, y = phone.middle(".pad")
         before, scrolled = len(station.teleop), phone.page.evaluate("scrollY")
         phone.finger("touchStart", (x, y))

@@ -143,9 +143,8 @@ def test_no_image_is_missed_by_a_recorder_that_stood_still_and_what_never_came_i
             threading.Timer(1.2, recorder.send_signal, [signal.SIGCONT]).start()
 
     lost = 0
-    for attempt in range(
-        5
-    ):  # one that is stopped while it takes a message is sent nothing more that need not arrive
+    # one that is stopped while it takes a message is sent nothing more that need not arrive
+    for attempt in range(5):
         images, missed, steps = recorded(station.play(f"stood{attempt}", 70, at=stand_still))
         lost += len(steps)
         assert (images + len(steps), missed) == (71, {topic: str(len(steps))}), (

@@ -67,19 +67,19 @@ def test_what_a_driver_lacks_is_said_by_topic_with_what_to_write(peer):
     assert report.keys() >= {"current_pose", "joint_states", "wrench", "goal_pose", "target_joints"}
     assert report["task/success"][0] == "no publisher of /station_a/task/success"
 
+    # of a station that runs, they hear it and move nothing
     for name in (
         "driver_inputs",
         "recorder_inputs",
-    ):  # of a station that runs, they hear it and move nothing
+    ):
         other_node = rclpy.create_node(name, namespace="/station_a", context=peer.context)
         other_node.create_subscription(PoseStamped, "target_pose", lambda _: None, 10)
         other_node.create_publisher(WrenchStamped, "wrench", 10)
         nodes.append(other_node)
     fault = peer.node.create_publisher(String, "robot/fault", profile("robot/fault"))
     peer.every(0.1, lambda: fault.publish(String(data="idle (no controller moves the arm)")))
-    report = doctor(
-        peer, "station.robot=franka_fr3", "station.task=reach"
-    )  # it looks below the station's name
+    # it looks below the station's name
+    report = doctor(peer, "station.robot=franka_fr3", "station.task=reach")
     assert (
         report["robot/fault"][0].startswith("idle (")
         and "rlinf fault reset" in report["robot/fault"][1]

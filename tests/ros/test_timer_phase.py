@@ -207,9 +207,8 @@ def test_what_a_tick_was_late_by_is_made_up_for_to_2_ms_and_three_eighths_of_a_p
 )
 def test_a_tick_that_is_late_on_the_way_to_a_later_phase_is_on_its_way(late_s, left_s):
     lock, periods = PhaseLock(0.005, 0.0, 0.0), []
-    lock.ticked(
-        lock.due_s + 0.0022
-    )  # 2.8 ms around, of which it goes 0.25 a tick, the first at once
+    # 2.8 ms around, of which it goes 0.25 a tick, the first at once
+    lock.ticked(lock.due_s + 0.0022)
     lock.ticked(lock.due_s + late_s)
     for _ in range(20):
         before = lock.due_s

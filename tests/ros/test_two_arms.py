@@ -72,9 +72,8 @@ def station(tmp_path_factory):
             ),
             what="the station",
         )
-        recorded(
-            peer, peer.runner, "demonstration", [SCENES[0] - 1]
-        )  # nodes may still be finding each other
+        # nodes may still be finding each other
+        recorded(peer, peer.runner, "demonstration", [SCENES[0] - 1])
         yield peer
 
 
@@ -270,9 +269,8 @@ def test_in_real_time_a_whole_station_plays_and_stops_as_one(peer, tmp_path, req
         what="motion",
     )
     reflex.publish(String(data="reflex"))
-    reach(
-        (SafetyState.FAULT, "robot:reflex"), (SafetyState.ARMED, "")
-    )  # the fault ends the episode of both
+    # the fault ends the episode of both
+    reach((SafetyState.FAULT, "robot:reflex"), (SafetyState.ARMED, ""))
     peer.for_s(1.0)
     assert state_text()[1] == (SafetyState.ARMED, ""), "nothing commands the other arm any more"
     reflex.publish(String(data=""))

@@ -90,9 +90,10 @@ class Station:
             for topic in ("estop/pendant", "enable", "policy/action", "teleop/action")
         }
         peer.node.create_timer(0.1, self.ten_hertz)
+        # nor an arm
         (tmp_path / "limits.yaml").write_text(
             f"extends: {FR3}\nestop_silence: 1.0\nstale_state: 0.3\n"
-        )  # nor an arm
+        )
         (tmp_path / "robot.yaml").write_text(
             "driver: external\narms: {left: {limits: limits.yaml}, right: {limits: "
             "limits.yaml}}\nestops: [pendant]\n"

@@ -28,11 +28,12 @@ STATIONS = {
     "station_b": ("station.name=station_b",),
 }
 NODES = ("sim_bridge", "interlock", "environment", "recorder", "operator")
+# by ROS's convention; each message names its node
 SHARED = {
     "/rosout",
     "/parameter_events",
     "/diagnostics",
-}  # by ROS's convention; each message names its node
+}
 
 
 class Station:

@@ -222,9 +222,10 @@ def station(tmp_path_factory):
 def test_it_moves_by_its_own_controller_and_the_tool_goes_with_the_joints(station):
     station.moves()
     poses = {to_ns(message.header.stamp): message for message in station.poses}
+    # of one moment
     joints = next(
         message for message in reversed(station.joints) if to_ns(message.header.stamp) in poses
-    )  # of one moment
+    )
     positions, pose = (
         dict(zip(joints.name, joints.position, strict=True)),
         poses[to_ns(joints.header.stamp)],

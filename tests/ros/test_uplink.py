@@ -48,9 +48,8 @@ def test_an_enrolled_station_sends_what_can_go_sets_aside_what_cannot_and_tells_
         listen(peer, TrainerStatus, "trainer/status"),
         listen(peer, PolicyUpdate, "policy/update"),
     )
-    server.registered.entries["station_a"] = Entry(
-        "another task's", "", "", "expected others"
-    )  # before its restart
+    # before its restart
+    server.registered.entries["station_a"] = Entry("another task's", "", "", "expected others")
     (tmp_path / "policies_at_station").mkdir()
     (tmp_path / "policies_at_station/policy-00000001_best.safetensors").write_bytes(
         b"somebody's copy"
@@ -170,9 +169,8 @@ def test_a_full_spool_is_told_and_nothing_is_played_until_there_is_room(peer, tm
 
     safety = peer.node.create_publisher(SafetyState, "safety", profile("safety"))
     runner, robot_side = ActionClient(peer.node, RunEpisodes, "run_episodes"), RobotSide(47)
-    peer.node.create_publisher(
-        ActionChunk, "teleop/action", profile("teleop/action")
-    )  # without it no episode is ready
+    # without it no episode is ready
+    peer.node.create_publisher(ActionChunk, "teleop/action", profile("teleop/action"))
     try:
         peer.node.create_timer(0.1, lambda: safety.publish(SafetyState(state=SafetyState.ARMED)))
         start(peer, "recorder")

@@ -61,13 +61,14 @@ FAULTS = {
         "success: expected finite values, got nan at time step 7",
     ),
 }
+# Gymnasium's own refuses the others
 OF_A_VECTOR = (
     "nan",
     "inf",
     "reward",
     "reward_inf",
     "success",
-)  # Gymnasium's own refuses the others
+)
 
 
 class Faulty(gymnasium.Env):

@@ -36,10 +36,11 @@ INSTALL = {
 }
 HERE = [name for name, install in INSTALL.items() if install in ("make setup", "make simulators")]
 ISOLATED = [pytest.param(name, marks=SLOW) for name in ("genesis", "libero", "calvin")]
+# each tick of their stand-ins crosses to another process, half a minute of them
 LONG = (
     "robocasa",
     "robotwin",
-)  # each tick of their stand-ins crosses to another process, half a minute of them
+)
 # roboverse_primitive.py runs RoboVerse itself; of GSEnv only the names are looked up
 WITHOUT_STAND_IN = ("roboverse", "gsenv")
 ELSEWHERE = [
@@ -182,9 +183,8 @@ def test_rotations_are_the_same_through_isaac_lab_in_every_version(isaac_lab):
     assert simulator.env.cfg.scene.front.offset.rot == pytest.approx(VIEW[order])
     app = sys.modules["isaaclab.app"]
     simulator.close()
-    assert bool(app.LAUNCHED) == isaac_lab.startswith(
-        "2"
-    )  # 2.3's application ends with its process
+    # 2.3's application ends with its process
+    assert bool(app.LAUNCHED) == isaac_lab.startswith("2")
 
 
 @pytest.mark.parametrize("isaac_lab", ["2.2.1", "3.1.0", "4.0.0"], indirect=True)
@@ -354,9 +354,10 @@ def test_a_cube_that_falls_from_the_table_ends_the_episode_as_a_failure():
     vector.reset([3])
     on_the_table = vector.step(rest)
     assert not on_the_table.done.any() and not on_the_table.failure.any()
+    # beside the table
     station.simulator.env.sim.data.set_joint_qpos(
         station.simulator.env.cube.joints[0], np.array([0.0, 0.9, 1.0, 1.0, 0.0, 0.0, 0.0])
-    )  # beside the table
+    )
     fell = [steps := vector.step(rest)]
     while not steps.done[0] and len(fell) < 20:
         fell.append(steps := vector.step(rest))

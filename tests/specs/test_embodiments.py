@@ -109,14 +109,12 @@ def test_what_one_robot_shows_changes_the_trunk_and_nothing_of_the_others(mine, 
     inputs, actions = batch_of(mine, 8, random)
     policy.imitation_loss(inputs, actions.repeat(1, 2)).backward()
     (number, place, rows), (their_number, theirs, their_rows) = BOTH.place(mine), BOTH.place(others)
-    first = policy.trunk[0].weight.grad.reshape(
-        16, 2, BOTH.vector_size
-    )  # the numbers, and once more, fine
+    # the numbers, and once more, fine
+    first = policy.trunk[0].weight.grad.reshape(16, 2, BOTH.vector_size)
     assert (first[:, :, theirs] == 0).all() and (first[:, :, their_number] == 0).all()
     assert (first[:, :, place].abs().sum(dim=(0, 1)) > 0).all() and (first[:, 0, number] != 0).any()
-    head = policy.head.weight.grad.reshape(
-        4, BOTH.action.dim, 16
-    )  # two actions' means, and what their deviations are of
+    # two actions' means, and what their deviations are of
+    head = policy.head.weight.grad.reshape(4, BOTH.action.dim, 16)
     assert (head[:, their_rows] == 0).all() and (head[:, rows].abs().sum(dim=-1) > 0).all()
     assert (policy.trunk[3].weight.grad != 0).any()
 

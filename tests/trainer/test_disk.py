@@ -87,11 +87,12 @@ def test_a_full_disk_ends_no_run_and_what_it_did_not_take_is_written_when_there_
             assert time.monotonic() < end
         assert run.intake.take(two, run.insert) == "online"
     log = capsys.readouterr().out
+    # each by itself: one that is never taken keeps no other
     for what in (
         "a policy",
         "a checkpoint",
         "curves",
-    ):  # each by itself: one that is never taken keeps no other
+    ):
         assert log.count(f"{what} cannot be written: ") == 1
     assert (
         log.count("Training continues, and the trainer retries every 10 s. Free disk space") == 3
@@ -368,9 +369,8 @@ def test_what_a_run_has_written_is_written_again(name, tmp_path):
     for overrides in (["seed=1"], ["seed=2", "algorithm.learning_rate=1e-5"], []):
         keep_recipe(load_recipe(name, overrides), tmp_path)
     before = (tmp_path / "recipe.yaml").read_text()
-    (tmp_path / "recipe.yaml").write_text(
-        before.partition("release:")[0]
-    )  # of a release that knew no such section
+    # of a release that knew no such section
+    (tmp_path / "recipe.yaml").write_text(before.partition("release:")[0])
     keep_recipe(load_recipe(tmp_path / "recipe.yaml"), tmp_path)
     assert (tmp_path / "recipe.yaml").read_text() == before
 
@@ -404,9 +404,8 @@ def test_a_folder_has_one_trainer_and_the_lock_of_a_dead_one_is_free(tmp_path):
         assert not (tmp_path / "recipe.yaml").exists()
         keep_recipe(load_recipe("demo"), tmp_path)
         with pytest.raises(RecipeError, match="seed: expected 0"):
-            keep_recipe(
-                load_recipe("demo", ["seed=3"]), tmp_path
-            )  # though it has no checkpoint yet
+            # though it has no checkpoint yet
+            keep_recipe(load_recipe("demo", ["seed=3"]), tmp_path)
         other.kill()
         other.wait()
     keep_recipe(load_recipe("demo", ["seed=3"]), tmp_path)

@@ -120,9 +120,8 @@ def start(task, tmp_path, monkeypatch):
 def fleet_command(capsys, *arguments):
     code = main(["fleet", *map(str, arguments)])
     out, error = capsys.readouterr()
-    return code, "".join(
-        dict.fromkeys((out + error).splitlines(keepends=True))
-    )  # the trainer prints them here, too
+    # the trainer prints them here, too
+    return code, "".join(dict.fromkeys((out + error).splitlines(keepends=True)))
 
 
 def test_a_policy_goes_to_one_station_and_comes_back_or_goes_to_all(start):
@@ -160,9 +159,8 @@ def test_people_pin_promote_roll_back_and_drain(start, capsys):
             trainer.wait("b", 1)
             trainer.play("b", 1, [1, 1, 1])
     trainer.wait("b", 2)
-    trainer.until(
-        lambda: "version 2 is on trial at 'b'" in fleet_command(capsys, "status", run)[1]
-    )  # it polls
+    # it polls
+    trainer.until(lambda: "version 2 is on trial at 'b'" in fleet_command(capsys, "status", run)[1])
     code, text = fleet_command(capsys, "status", run)
     assert (
         code == 0

@@ -150,9 +150,8 @@ def test_rollouts_that_are_too_old_make_no_update_and_keep_nobody_waiting(spool,
 
     def play(*names):
         for name in names:
-            assert (
-                shown(run, spool, name, steps=6, chunk=(2, 2)) == "online"
-            )  # three chunks of version 4
+            # three chunks of version 4
+            assert shown(run, spool, name, steps=6, chunk=(2, 2)) == "online"
 
     run.data.versions[4] = 0
     play("a", "b", "c")

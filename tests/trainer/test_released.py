@@ -63,9 +63,8 @@ def test_a_policy_that_is_no_worse_is_called_so_no_more_often_than_alpha_however
 ):
     paths, looks = 1500, 300
     pairs = np.where(random.random((paths, looks)) < worse, 1.0, -1.0)
-    alarms = np.mean(
-        [p_value(path, 3.0) <= alpha for path in pairs]
-    )  # the smallest that any of the looks saw
+    # the smallest that any of the looks saw
+    alarms = np.mean([p_value(path, 3.0) <= alpha for path in pairs])
     assert alarms <= alpha + 3 * np.sqrt(alpha / paths), alarms
     assert worse < 0.5 or alarms > alpha / 20, "it does see what chance makes"
     worst = pairs.cumsum(axis=1) / np.sqrt(np.arange(1, looks + 1))

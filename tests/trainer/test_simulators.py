@@ -161,9 +161,8 @@ def test_what_learns_from_demonstrations_or_an_expert_does(name, kind, at_most, 
 )
 def test_it_learns_and_says_where_the_time_went(name, changes, tmp_path, monkeypatch):
     """Thresholds: before at most 20 %, after at least 90 % of 64 held-out scenes, seed 0."""
-    monkeypatch.setattr(
-        os, "fsync", lambda _: None
-    )  # the disk's time is nobody's part, and others write beside it
+    # the disk's time is nobody's part, and others write beside it
+    monkeypatch.setattr(os, "fsync", lambda _: None)
     last = simulation.train(
         recipe_of(name, "simulation.evaluate_episodes=64", *changes), tmp_path, points
     )

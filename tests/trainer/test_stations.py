@@ -28,6 +28,7 @@ from tests.ports import free_port
 
 pytestmark = pytest.mark.timed
 
+# longer than any machine has been up
 SMALL = (
     "collect.episodes=2",
     "sft.steps=60",
@@ -45,7 +46,7 @@ SMALL = (
     "algorithm.critics=2",
     "algorithm.critic_warmup=3",
     "checkpoint.every_minutes=1000000",
-)  # longer than any machine has been up
+)
 
 
 class Station:

@@ -139,6 +139,7 @@ def test_it_predicts_and_says_how_far(fitted):
 def test_success_is_the_tasks_own_and_what_is_far_off_is_flagged(fitted):
     world, episodes = fitted
     windows = episodes.windows(episodes.starts(np.ones(len(episodes), bool))[:3], TINY.history)
+    # at rest, the rim 4 cm above the tool
     windows.vectors[1] = [
         0.5,
         0.0,
@@ -152,7 +153,7 @@ def test_success_is_the_tasks_own_and_what_is_far_off_is_flagged(fitted):
         0.0,
         0.0,
         0.04,
-    ]  # at rest, the rim 4 cm above the tool
+    ]
     windows.vectors[2] += 3.0
     state = world.begin(windows, torch.zeros(3, dtype=torch.long))
     state, reward, terminated, disagreement = world.step(state, np.zeros((3, 3)))

@@ -122,9 +122,8 @@ class Batcher:
                 : self.max_batch
             ]
             self.waiting = [waiting for waiting in self.waiting if waiting not in batch]
-        return [
-            waiting for waiting in batch if not waiting.answer.done()
-        ]  # without clients that have gone
+        # without clients that have gone
+        return [waiting for waiting in batch if not waiting.answer.done()]
 
     def _timed(self, batch: list[Waiting]) -> None:
         started_at = time.monotonic()

@@ -101,9 +101,8 @@ class Metrics:
 
 CLIENTS = 64
 UNPACKINGS = 2  # at a time
-INLINE_BYTES = (
-    1 << 20
-)  # of a message that is unpacked in the event loop, where there is one client alone
+# of a message that is unpacked in the event loop, where there is one client alone
+INLINE_BYTES = 1 << 20
 LOOK_S, SAY_S = 1.0, 10.0
 SILENT_S = 1.0  # a client that has asked for nothing for so long gives way where there are CLIENTS
 ASKING_S = 1.0  # who has asked for nothing for so long is not waited for
@@ -170,6 +169,7 @@ class PolicyServer:
         logger = logging.Logger("rlinf.serve", logging.WARNING)
         logger.addHandler(self.log)
         try:
+            # no origin: a page in a browser is no client
             server = await serve(
                 self._handle,
                 host,
@@ -184,7 +184,7 @@ class PolicyServer:
                 create_connection=self.bounds.connection,  # type: ignore[arg-type]
                 origins=[None],
                 process_request=self._http,
-            )  # no origin: a page in a browser is no client
+            )
         except OSError as error:
             raise ServingError(
                 f"serve: cannot listen on {host}:{port}: {error.strerror}. Stop the program on "
@@ -264,9 +264,8 @@ class PolicyServer:
             raise ServingError("message: expected a map in msgpack, got a text")
         version = self.weights.newest
         if len(self.clients) == 1 and len(message) <= INLINE_BYTES:
-            observation = unpacked(
-                message
-            )  # nobody else waits; going to a thread and back would cost as much
+            # nobody else waits; going to a thread and back would cost as much
+            observation = unpacked(message)
         else:
             async with self.unpacking:  # off the event loop: other clients are answered meanwhile
                 observation = await asyncio.to_thread(unpacked, message)

@@ -24,9 +24,8 @@ from rlinf_core.specs.embodiment import JointSpec
 
 Answer = dict[str, Any]
 AGAIN_S = 10.0  # delay before a file that failed to load is tried again
-warnings.filterwarnings(
-    "ignore", "The given NumPy array is not writable"
-)  # arrays of a message are never written to
+# arrays of a message are never written to
+warnings.filterwarnings("ignore", "The given NumPy array is not writable")
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,9 +200,8 @@ class Weights:
         self.prepare(loaded)
         policy: Policy = loaded
         number = version_of(file[0])
-        generator = torch.Generator(policy.device).manual_seed(
-            number or file[1]
-        )  # another noise for each version
+        # another noise for each version
+        generator = torch.Generator(policy.device).manual_seed(number or file[1])
         version = Version(policy, number, file, generator)
         spec = policy.spec
         nothing = Request(

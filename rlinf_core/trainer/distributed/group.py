@@ -81,9 +81,8 @@ class LearnerProcess:
         import ray
 
         self.rank, self.size, self.address = rank, size, ray.util.get_node_ip_address()
-        torch.set_num_threads(
-            max(1, int(os.environ.get("OMP_NUM_THREADS", "1")))
-        )  # the CPUs that Ray assigned
+        # the CPUs that Ray assigned
+        torch.set_num_threads(max(1, int(os.environ.get("OMP_NUM_THREADS", "1"))))
         if self.address == "127.0.0.1":
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
@@ -104,9 +103,8 @@ class LearnerProcess:
         """
         if dist.is_initialized():
             dist.destroy_process_group()
-        device = torch.device(
-            "cuda:0" if learner_spec.on_gpu else "cpu"
-        )  # Ray shows each process only its own GPUs
+        # Ray shows each process only its own GPUs
+        device = torch.device("cuda:0" if learner_spec.on_gpu else "cpu")
         if learner_spec.on_gpu:
             torch.cuda.set_device(device)
         fd = self.listening.detach() if self.rank == 0 else None
@@ -336,9 +334,8 @@ class LearnerGroup:
 
     def wants_more(self, rollout: Rollout, rollouts: int) -> bool:
         """Return whether the learner needs more experience before it updates."""
-        probe = object.__new__(
-            self.learner
-        )  # without networks: the answer depends on settings only
+        # without networks: the answer depends on settings only
+        probe = object.__new__(self.learner)
         probe.config = self.config
         return probe.wants_more(rollout, rollouts)
 
@@ -466,9 +463,8 @@ class LearnerGroup:
         self.name = self._call_all("join", meeting, self.spec_ref)[0]
 
     def _spawn(self, rank: int) -> Any:
-        quiet = {
-            "env_vars": {"TORCH_CPP_LOG_LEVEL": "ERROR"}
-        }  # DDP warns without unused parameters
+        # DDP warns without unused parameters
+        quiet = {"env_vars": {"TORCH_CPP_LOG_LEVEL": "ERROR"}}
         return self.ray.remote(runtime_env=quiet, **self.resources)(LearnerProcess).remote(
             rank, self.size
         )

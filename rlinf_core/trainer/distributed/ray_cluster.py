@@ -109,9 +109,8 @@ def connect(address: str = "", **options: Any) -> Any:
     if address:
         host, _, port = address.rpartition(":")
         try:
-            socket.create_connection(
-                (host, int(port)), timeout=10
-            ).close()  # Ray would retry for minutes
+            # Ray would retry for minutes
+            socket.create_connection((host, int(port)), timeout=10).close()
             ray.init(address, logging_level=logging.WARNING, **options)
         except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
             raise RlinfError(

@@ -80,9 +80,8 @@ class Readers:
             range(PREFETCHED_EPISODES * len(self._actors)), waiting, strict=False
         ):
             if folder not in self._pending:
-                with contextlib.suppress(
-                    OSError, self.ray.exceptions.RayError
-                ):  # ``read`` reports it
+                # ``read`` reports it
+                with contextlib.suppress(OSError, self.ray.exceptions.RayError):
                     self._begin(folder, sender)
 
     def read(self, folder: Path, sender: str) -> Trajectory:

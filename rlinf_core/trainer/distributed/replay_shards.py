@@ -104,9 +104,8 @@ class ReplayShards:
         self._actors = [self._spawn() for _ in range(shards)]
         self._checkpoints: list[Any] = [None] * shards  # states in Ray's store, and
         self._since: list[list[Any]] = [[] for _ in range(shards)]  # episodes after them
-        self._present = [
-            (0, np.zeros(256, np.int64))
-        ] * shards  # transitions, and those of each origin
+        # transitions, and those of each origin
+        self._present = [(0, np.zeros(256, np.int64))] * shards
 
     def __len__(self) -> int:
         return sum(count for count, _ in self._present)

@@ -98,9 +98,8 @@ class Stations(Source):
 
         ``order`` is ignored: stations decide how much they play.
         """
-        while (
-            self.journaled and self.journaled[0].name in self.intake.ids
-        ):  # it is part of the checkpoint
+        # it is part of the checkpoint
+        while self.journaled and self.journaled[0].name in self.intake.ids:
             self.journaled.popleft()
         due = [entry for entry in self.later if time.monotonic() > entry[0]]
         self.later = [entry for entry in self.later if entry not in due]

@@ -80,9 +80,8 @@ class Simulator:
         bare = compiled(source)
         self.anatomy: Anatomy = examine(source, bare, joints, tool)
         self.joint_names = self.anatomy.joints
-        self._rest = (
-            bare.key_qpos[0] if bare.nkey else bare.qpos0
-        ).copy()  # of all joints, the gripper's too
+        # of all joints, the gripper's too
+        self._rest = (bare.key_qpos[0] if bare.nkey else bare.qpos0).copy()
         self.home = self._home(bare, home)
         self.goal_low, self.goal_high = np.array(goal_low), np.array(goal_high)
         self.start_range_m, self.radius_m = start_range_m, radius_m

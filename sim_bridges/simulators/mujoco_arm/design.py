@@ -20,10 +20,11 @@ MIN_HALF_M, MAX_HALF_M = 0.02, 0.12
 GOOD = 0.6  # share of the largest workspace that ends the search
 NEAR_M, NEAR_RAD = 0.002, 0.3
 CHECKED_M = 0.03  # motion of the tool in `rlinf check sim` from an episode's start
+# corners first: they fail first
 SIDES = sorted(
     ((x, y, z) for x in (-1, 0, 1) for y in (-1, 0, 1) for z in (-1, 0, 1) if x or y or z),
     key=lambda side: -sum(map(abs, side)),
-)  # corners first: they fail first
+)
 OPEN_M, CLOSED_S = 0.002, 1.5
 TREMBLE = 0.5  # speed of a resting gripper's drive that counts as trembling [rad/s or m/s]
 

@@ -183,9 +183,8 @@ def _urdf(path: Path, root: xml.Element) -> Source:
                 "upper=.../> to change that"
             )
         if limit is not None and float(limit.get("effort", 0)) <= 0:
-            limit.attrib.pop(
-                "effort", None
-            )  # 0 means unknown in many URDFs, not an arm without force
+            # 0 means unknown in many URDFs, not an arm without force
+            limit.attrib.pop("effort", None)
         if mimic is not None:
             mimics[name] = (
                 mimic.get("joint", ""),

@@ -67,9 +67,8 @@ def add_surroundings(
     mujoco, spec = _mujoco(), source.spec
     for key in list(spec.keys):
         spec.delete(key)  # the model's keyframes have no entry for the goal
-    spec.option.integrator = (
-        mujoco.mjtIntegrator.mjINT_IMPLICITFAST
-    )  # grippers' stiff servos need it
+    # grippers' stiff servos need it
+    spec.option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
     data = at_home(model, anatomy, home)
     base = data.body(anatomy.base).xpos
     _exclude_contacts(source, model, data)

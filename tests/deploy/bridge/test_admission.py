@@ -178,10 +178,11 @@ def test_a_certificate_of_another_fleet_gets_nothing(fleet, serve, call, episode
         tmp_path,
         "expected a trainer of the fleet of .*ca.crt",
     )
+    # whoever knows the right authority, but is not of it
     for file in (
         "station.crt",
         "station.key",
-    ):  # whoever knows the right authority, but is not of it
+    ):
         (tmp_path / "a" / file).write_bytes((tmp_path / "b" / file).read_bytes())
     channel = grpc.ssl_channel_credentials(
         *((tmp_path / "a" / name).read_bytes() for name in ("ca.crt", "station.key", "station.crt"))

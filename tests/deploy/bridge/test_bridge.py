@@ -169,10 +169,11 @@ def test_an_episode_is_read_once_while_no_trainer_is_there_and_before_it_is_sent
     )
     client = BridgeClient(f"127.0.0.1:{server.port}", "a")
     try:
+        # as a trainer that was away leaves it
         client._offered = (
             _fingerprint(folder),
             episode_offer(folder),
-        )  # as a trainer that was away leaves it
+        )
         reads.clear()
         assert not client.upload(folder) and reads == [folder], "what is sent is what was closed"
     finally:

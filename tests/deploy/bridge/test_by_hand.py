@@ -47,9 +47,8 @@ def test_whoever_says_the_data_twice_or_says_what_nobody_knows_is_read_as_protob
     twice = encode(pb.PolicyPart(version=1), b"first") + encode(pb.PolicyPart(sha256="c"), b"last")
     got, came = decode(twice)
     assert (got.version, got.sha256, bytes(came)) == (1, "c", b"last")
-    unknown = (
-        b"\x7a\x03abc" + b"\x7d\x00\x00\x00\x00" + encode(pb.PolicyPart(version=3), b"data")
-    )  # bytes, and a fixed32
+    # bytes, and a fixed32
+    unknown = b"\x7a\x03abc" + b"\x7d\x00\x00\x00\x00" + encode(pb.PolicyPart(version=3), b"data")
     got, came = decode(unknown)
     assert (got.version, bytes(came)) == (3, b"data")
 

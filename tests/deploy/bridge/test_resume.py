@@ -83,9 +83,8 @@ class Relay:
     def cut(self):
         for end in self.ends:
             with contextlib.suppress(OSError):
-                end.shutdown(
-                    socket.SHUT_RDWR
-                )  # or it lasts for as long as a thread waits for what comes
+                # or it lasts for as long as a thread waits for what comes
+                end.shutdown(socket.SHUT_RDWR)
             end.close()
 
     def close(self):

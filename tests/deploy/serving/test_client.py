@@ -35,9 +35,8 @@ def test_a_server_that_stands_still_keeps_nobody_who_sends_to_it():
     try:
         client = PolicyClient(f"ws://127.0.0.1:{ports.get(timeout=30)}", 1.0)
         with pytest.raises(ServingError, match="expected it to accept an observation within 1 s"):
-            client.infer(
-                {"image": np.zeros(100_000_000, np.uint8)}
-            )  # more than the buffers of both take
+            # more than the buffers of both take
+            client.infer({"image": np.zeros(100_000_000, np.uint8)})
         assert not client.open
     finally:
         over.set()

@@ -297,13 +297,14 @@ def test_lerobots_own_client_plays_the_policys_actions(served, spec, tmp_path):
     np.savez(tmp_path / "given.npz", **observation)
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "PYTHONPATH": "", "OMP_NUM_THREADS": "1"}
     script = Path("tests/deploy/serving/lerobot_client_itself.py").resolve()
+    # where it writes its log
     subprocess.run(
         [VENV / "bin/python", script, f"127.0.0.1:{inside.lerobot}", tmp_path],
         check=True,
         timeout=240,
         env=environment,
         cwd=tmp_path,
-    )  # where it writes its log
+    )
     sent, chunk = np.load(tmp_path / "played.npz")["sent"], expected(spec, vectors, observation)
     assert (
         len(sent) >= 20

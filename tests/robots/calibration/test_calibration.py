@@ -60,9 +60,8 @@ def test_what_was_not_shown_is_named(path, margin, error):
     "degrees, has_orientation", [(0, False), (14, False), (15, True), (-90, True), (180, True)]
 )
 def test_a_tool_beyond_half_of_the_cone_has_its_own_orientation(degrees, has_orientation):
-    limits = load_limits(
-        "robots/franka_fr3/limits.yaml"
-    )  # a cone of 0.5 rad, half of which are 14.3 degrees
+    # a cone of 0.5 rad, half of which are 14.3 degrees
+    limits = load_limits("robots/franka_fr3/limits.yaml")
     half = np.radians(degrees) / 2
     shown = np.array([np.cos(half), np.sin(half), 0.0, 0.0])  # the hand, turned about the vertical
     angle_rad, orientation = mounted(limits, 1.001 * shown)

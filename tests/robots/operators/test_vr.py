@@ -119,9 +119,8 @@ def test_it_turns_about_the_bases_axes_in_the_frame_that_is_said():
     hand.press("grip")
     hand.goes(0.0, 0.0, 0.0)
     assert hand.goes(-0.01, 0.02, -0.005) == {"x": 0.25, "y": 0.5, "z": 1.0}
-    hand.turned = product(
-        to_quaternion((0.0, 0.05, 0.0)), hand.turned
-    )  # about the headset's up, which is the base's z
+    # about the headset's up, which is the base's z
+    hand.turned = product(to_quaternion((0.0, 0.05, 0.0)), hand.turned)
     assert hand.goes(0.0, 0.0, 0.0) == {"rz": 0.5}
 
 
@@ -161,9 +160,8 @@ def test_what_cannot_be_believed_stops_it_until_it_is_let_go_of(hand, wrong, rea
     hand.goes(0.01, 0.0, 0.0)
     assert hand.guard.motion() is not None
     if wrong == "silent":
-        settle(
-            hand.guard, lambda: reason in hand.guard.trouble or hand.press()
-        )  # buttons alone, and no pose
+        # buttons alone, and no pose
+        settle(hand.guard, lambda: reason in hand.guard.trouble or hand.press())
     elif wrong == "buttons":
         hand.device.receive(SimpleNamespace(axes=[], buttons=[0, 1]))
     else:

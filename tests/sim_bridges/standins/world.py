@@ -4,12 +4,13 @@ that it can hold.
 
 import numpy as np
 
+# [m/s], [m/s], of the cube [m], distance at which it is held [m]
 SPEED, GRIP_SPEED, HALF, HOLDS = (
     1.0,
     0.4,
     0.02,
     0.03,
-)  # [m/s], [m/s], of the cube [m], distance at which it is held [m]
+)
 
 
 class World:

@@ -288,9 +288,8 @@ def test_a_run_whose_learner_leaves_its_device_during_rollouts_is_the_run_of_one
 def test_environments_in_processes_of_their_own_play_as_one_vector_and_one_that_dies_is_replaced(
     cluster, capsys, monkeypatch
 ):
-    monkeypatch.setattr(
-        remote_envs, "cpus_for", lambda placement: 0.2
-    )  # learners of other tests are there, too
+    # learners of other tests are there, too
+    monkeypatch.setattr(remote_envs, "cpus_for", lambda placement: 0.2)
     recipe = load_recipe(
         "sim_sac",
         [

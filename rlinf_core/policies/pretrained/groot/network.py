@@ -46,6 +46,7 @@ SUPPORTED: dict[str, dict[str, Any]] = {  # keys with one supported value
         "attention_bias": True,
     },
 }
+# defaults of action_head_cfg
 DEFAULTS = {
     "max_seq_len": 1024,
     "max_num_embodiments": 32,
@@ -53,7 +54,7 @@ DEFAULTS = {
     "num_timestep_buckets": 1000,
     "noise_beta_alpha": 1.5,
     "noise_s": 0.999,
-}  # defaults of action_head_cfg
+}
 # Keys of training and of the machine. None changes an action.
 _TRANSFORMER = (
     *("dropout", "final_dropout", "upcast_attention", "compute_dtype", "num_embeds_ada_norm"),

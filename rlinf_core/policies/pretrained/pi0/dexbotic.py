@@ -56,13 +56,14 @@ def architecture(folder: Path, document: Mapping[str, Any]) -> dict[str, Any]:
         dict(document["llm_config"]),
         {**document["vision_config"], "vision_use_head": False},
     )
+    # stands for a picture, not a word
     vlm = {
         "model_type": "paligemma",
         "text_config": text,
         "vision_config": vision,
         "projection_dim": text["hidden_size"],
         "image_token_id": text["vocab_size"],
-    }  # stands for a picture, not a word
+    }
     size = document.get("action_dim", 32)
     return {
         "vlm_config": vlm,

@@ -144,9 +144,8 @@ class ServoArm(DeviceNode):
 
     def _check_servos(self, device: Bus) -> None:
         """Check for faults; a fault stays until a person resets it and the servo reports none."""
-        if (
-            fault := device.fault()
-        ) is None:  # ``positions`` notices a silent bus; one lost packet is no fault
+        # ``positions`` notices a silent bus; one lost packet is no fault
+        if (fault := device.fault()) is None:
             return
         if fault:
             self._set_fault(fault)

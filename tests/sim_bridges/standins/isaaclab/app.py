@@ -23,9 +23,8 @@ else:
     @contextlib.contextmanager
     def launch_simulation(cfg, launcher_args=None):
         assert cfg is not None and {*launcher_args} == {"enable_cameras", "device"}
-        if (
-            launcher_args["device"] == "cuda:9"
-        ):  # as where Isaac Sim is missing (isaaclab_physx/app/kit_launcher.py:919)
+        # as where Isaac Sim is missing (isaaclab_physx/app/kit_launcher.py:919)
+        if launcher_args["device"] == "cuda:9":
             sys.exit(1)
         LAUNCHED.append(cfg)
         try:

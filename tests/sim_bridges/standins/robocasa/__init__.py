@@ -18,10 +18,11 @@ class PickPlaceCounterToSink(Lift):
     def __init__(self, robots, layout_ids=None, style_ids=None, seed=None, **options):
         assert robots == "PandaOmron"
         self.kitchen = robots, options
+        # as with load_model_on_init=False (kitchen.py@be22d65:522), before a reset
         self.sim, self.robots = (
             None,
             [None],
-        )  # as with load_model_on_init=False (kitchen.py@be22d65:522), before a reset
+        )
 
     def reset(self):
         if self.sim is None:

@@ -14,9 +14,8 @@ ROOT = sapien.Pose([0, -0.65, 0.0], [np.sqrt(0.5), 0, 0, np.sqrt(0.5)])
 FOOTPRINT = """<link name="footprint"/><joint name="stand" type="fixed"><parent link="footprint"/>
 <child link="panda_link0"/><origin xyz="0 0 0.74"/></joint></robot>"""
 HOME = [0.0, 0.3927, 0.0, -1.9635, 0.0, 2.3562, 0.7854, 0.04, 0.04]
-DELTA = np.array(
-    [[0.0, 0.0, 1.0], [0.0, -1.0, 0.0], [1.0, 0.0, 0.0]]
-)  # the tool's x is the hand's z
+# the tool's x is the hand's z
+DELTA = np.array([[0.0, 0.0, 1.0], [0.0, -1.0, 0.0], [1.0, 0.0, 0.0]])
 REACH_M = 0.1034
 
 
