@@ -67,15 +67,11 @@ def measured(rank: int, rounds: int, folder: Path) -> dict[str, float]:
     from rlinf_core.deploy.bridge.server import BridgeServer
     from rlinf_core.policies.serialization import load_policy, policy_name, save_policy
 
-    policy, server = (
-        policy_of(rank),
-        BridgeServer("127.0.0.1:0", folder / "inbox", folder / "policies", print, dict),
-    )
-    client, station_folder, have = (
-        BridgeClient(f"127.0.0.1:{server.port}", "a", links=False),
-        folder / "station",
-        None,
-    )
+    policy = policy_of(rank)
+    server = BridgeServer("127.0.0.1:0", folder / "inbox", folder / "policies", print, dict)
+    client = BridgeClient(f"127.0.0.1:{server.port}", "a", links=False)
+    station_folder = folder / "station"
+    have = None
     times: dict[str, list[float]] = {"writes": [], "travels": [], "loads": []}
     size = 0
     for version in range(1, rounds + 2):  # the first is new to the station, and does not count

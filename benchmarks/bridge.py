@@ -173,10 +173,8 @@ def upload_ours(
     started = time.monotonic()
     for number, episode in enumerate(messages):
         write_raw(spool, f"{name}-{number}", episode).close()
-    recorded, size = (
-        time.monotonic(),
-        sum(file.stat().st_size for file in spool.root.glob("closed/*/*")),
-    )
+    recorded = time.monotonic()
+    size = sum(file.stat().st_size for file in spool.root.glob("closed/*/*"))
     assert Sender(spool, client, print).send_all() == "" and not spool.closed()
     assert len(list(spool.root.glob(f"sent/{name}-*"))) == len(messages)  # none was refused
     return time.monotonic() - recorded, recorded - started, size
@@ -391,10 +389,8 @@ def main() -> None:
     options.uploading = (
         min(options.uploading, options.stations) if options.stations else options.uploading
     )
-    size, agentlace = (
-        options.megabytes * 1_000_000,
-        options.agentlace and options.agentlace.resolve(),
-    )
+    size = options.megabytes * 1_000_000
+    agentlace = options.agentlace and options.agentlace.resolve()
     result: dict[str, float] = {"policy_mb": options.megabytes}
     with tempfile.TemporaryDirectory(prefix="rlinf-bridge-") as folder:
         if options.stations:

@@ -132,10 +132,8 @@ def main() -> None:
         "env_steps": options.env_steps,
         "scenes": options.scenes,
     }
-    begun, settings = (
-        options.out / "settings.json",
-        json.dumps(result | {"episodes": options.episodes}),
-    )
+    begun = options.out / "settings.json"
+    settings = json.dumps(result | {"episodes": options.episodes})
     if begun.exists() and begun.read_text() != settings:
         parser.error(
             f"--out {options.out}: expected what it was begun with, {begun.read_text()}, got "

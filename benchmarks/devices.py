@@ -121,10 +121,8 @@ class Case:
             else task.spec
         )
         self.name, self.batch, self.device = name, batch, device
-        self.random, self.replay = (
-            np.random.default_rng(0),
-            ReplayBuffer(self.spec, episodes * (EPISODE + 1)),
-        )
+        self.random = np.random.default_rng(0)
+        self.replay = ReplayBuffer(self.spec, episodes * (EPISODE + 1))
         for _ in range(episodes):
             observations = {
                 "vectors": self.random.normal(size=(EPISODE + 1, self.spec.vector_size)).astype(

@@ -130,11 +130,9 @@ def _measured(
     run_dir: Path, trainer: Supervisor, stations: list[Station], episodes: int, limit_s: float
 ) -> dict[str, float]:
     supervisors, began = [trainer, *(station.supervisor for station in stations)], time.monotonic()
-    since, before, folders = (
-        0.0,
-        (0.0,) * 4,
-        {station.member.name: station.member.folder for station in stations},
-    )
+    since = 0.0
+    before = (0.0,) * 4
+    folders = {station.member.name: station.member.folder for station in stations}
     counted: dict[str, list[tuple[float, float]]] = {}
     while time.monotonic() < began + limit_s and (
         not since or any(len(times) <= episodes for times in counted.values())

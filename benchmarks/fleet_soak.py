@@ -148,11 +148,9 @@ class Killed:
     """A process that is started again whenever it was killed; its words go to a log."""
 
     def __init__(self, log: Path, *arguments: object) -> None:
-        self.command, self.log, self.kills = (
-            [sys.executable, __file__, *map(str, arguments)],
-            log,
-            0,
-        )
+        self.command = [sys.executable, __file__, *map(str, arguments)]
+        self.log = log
+        self.kills = 0
         self.start()
 
     def start(self) -> None:
@@ -200,10 +198,8 @@ class Arrivals:
             journal.seek(self.read)
             data = journal.read()
             complete_lines = data[: data.rfind(b"\n") + 1]
-            self.read, self.count = (
-                self.read + len(complete_lines),
-                self.count + complete_lines.count(ARRIVAL),
-            )
+            self.read += len(complete_lines)
+            self.count += complete_lines.count(ARRIVAL)
         return self.count
 
 
@@ -218,12 +214,10 @@ def soak(
     seed: int = 0,
 ) -> dict[str, float]:
     """Runs them to the end, and counts."""
-    per_station, draw, fleet, began = (
-        episodes // stations,
-        random.Random(seed),
-        Fleet(root / "fleet"),
-        time.monotonic(),
-    )
+    per_station = episodes // stations
+    draw = random.Random(seed)
+    fleet = Fleet(root / "fleet")
+    began = time.monotonic()
     total, port, run_dir = per_station * stations, free_port(), root / "run"
     run_dir.mkdir()
     for number in range(stations):
@@ -292,10 +286,8 @@ def soak(
 def check(root: Path, stations: int, per_station: int) -> dict[str, int]:
     """What should be there, beside what is."""
     run_dir, wrong = root / "run", Counter()
-    journal, rows = (
-        Journal(run_dir / "journal.jsonl"),
-        Counter(json.loads(line)["id"] for line in arrived(run_dir)),
-    )
+    journal = Journal(run_dir / "journal.jsonl")
+    rows = Counter(json.loads(line)["id"] for line in arrived(run_dir))
     state = checkpoint.load(checkpoint.checkpoints(run_dir / "checkpoints")[-1])
     replay = ReplayBuffer(
         SPEC, len(state["replay"]["arrays"]["vectors"]) if "arrays" in state["replay"] else 0

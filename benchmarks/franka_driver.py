@@ -85,11 +85,9 @@ def share_of_a_core(kind: str, seconds: float) -> float:
     states = publishing.create_publisher(FrankaRobotState, ROBOT_STATE, 10)
     faults: list[Any] = []
     publishing.create_subscription(String, "robot/fault", faults.append, profile("robot/fault"))
-    message, child = (
-        state(),
-        subprocess.Popen(
-            [sys.executable, __file__, "--node", kind, "--ros-args", "-r", "__ns:=/floor"]
-        ),
+    message = state()
+    child = subprocess.Popen(
+        [sys.executable, __file__, "--node", kind, "--ros-args", "-r", "__ns:=/floor"]
     )
     try:
         raw, end = serialize_message(message), time.monotonic() + 30

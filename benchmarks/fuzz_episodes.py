@@ -115,18 +115,14 @@ def no_applied(r: Random, messages: MessageList) -> MessageList:
 
 
 def wrong_topic(r: Random, messages: MessageList) -> MessageList:
-    one, other = (
-        r.choice(["timestep", "applied", "episode"]),
-        r.choice(["timestep", "applied", "episode", "x/timestep"]),
-    )
+    one = r.choice(["timestep", "applied", "episode"])
+    other = r.choice(["timestep", "applied", "episode", "x/timestep"])
     return [(topic.replace(one, other), *rest) for topic, *rest in messages]
 
 
 def wrong_type(r: Random, messages: MessageList) -> MessageList:
-    one, other = (
-        r.choice(["TimeStep", "Applied", "EpisodeEvent"]),
-        r.choice(["NamedVector", "Applied", "SafetyState"]),
-    )
+    one = r.choice(["TimeStep", "Applied", "EpisodeEvent"])
+    other = r.choice(["NamedVector", "Applied", "SafetyState"])
     return [(topic, kind.replace(one, other), *rest) for topic, kind, *rest in messages]
 
 
@@ -277,10 +273,8 @@ def spoil_parts(r: Random, parts: list[Any]) -> list[Any]:
         # damaged on the way, or by a peer's own fault
         chunk.crc32 = r.choice([chunk.crc32, zlib.crc32(chunk.data)])
     elif how == "place":
-        parts[at].chunk.file, parts[at].chunk.offset = (
-            r.choice([0, 1, 99]),
-            r.choice([0, 1, 1 << 40]),
-        )
+        parts[at].chunk.file = r.choice([0, 1, 99])
+        parts[at].chunk.offset = r.choice([0, 1, 1 << 40])
     elif how == "rename":
         episode.files[file].name = r.choice(["../x", "x", "", SUMS, "." * 300])
     elif how == "hash":
@@ -473,11 +467,9 @@ def fuzz(episodes: int, seed: int, root: Path) -> dict[str, Any]:
     r, counts, started = Random(seed), Counter(), time.perf_counter()
     every = list(pipelines(root))
     for number in range(episodes):
-        pipeline, place, name = (
-            every[number % len(every)],
-            PLACES[number % len(PLACES)],
-            f"f{number}",
-        )
+        pipeline = every[number % len(every)]
+        place = PLACES[number % len(PLACES)]
+        name = f"f{number}"
         try:
             with contextlib.redirect_stdout(io.StringIO()):
                 result = one(r, pipeline, name, place)

@@ -41,10 +41,8 @@ from benchmarks import figures  # noqa: E402
 
 DOMAIN, PATIENCE_S, ARMS_S = 73, 60.0, 10.0
 # chunks whose times the node keeps, of the last 1000 ticks their lateness; and how many come
-HISTORY, CHUNK_HZ = (
-    1000,
-    50,
-)
+HISTORY = 1000
+CHUNK_HZ = 50
 HOME = (0.5, 0.0, 0.2, 1.0, 0.0, 0.0, 0.0)
 TICK = 0.01
 
@@ -96,11 +94,9 @@ def core_times(steps: int, **changes: Any) -> dict[str, float]:
         started = time.perf_counter()
         state, output, _ = step(limits, state, inputs, now)
         times[tick] = time.perf_counter() - started
-        pose, joints, gripper = (
-            output.target or pose,
-            output.joints or joints,
-            output.gripper or gripper,
-        )
+        pose = output.target or pose
+        joints = output.joints or joints
+        gripper = output.gripper or gripper
     p50, p99 = 1e6 * np.percentile(times, [50, 99])
     return {"p50_us": p50, "p99_us": p99, "worst_us": 1e6 * times.max()}
 
@@ -329,12 +325,10 @@ class Ours:
     def __init__(self) -> None:
         from rlinf_core.interlock import Inputs, State, step
 
-        self.limits, self.state, self.inputs, self.step = (
-            fr3_limits(refusals_to_fault=100),
-            State(),
-            Inputs,
-            step,
-        )
+        self.limits = fr3_limits(refusals_to_fault=100)
+        self.state = State()
+        self.inputs = Inputs
+        self.step = step
         self.now, self.pose = 0, HOME
         self(np.array(HOME[:3]), arm=True)
 

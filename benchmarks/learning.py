@@ -223,10 +223,8 @@ def cloned(
     else:
         policy = make_policy(spec, tanh_gaussian.Config(**sizes))
         config = recipe.sft.but(steps=UPDATES)
-    learner, random = (
-        algorithm(config.name).Learner(policy, config, seed),
-        np.random.default_rng(seed),
-    )
+    learner = algorithm(config.name).Learner(policy, config, seed)
+    random = np.random.default_rng(seed)
     data = ReplayBuffer(policy.policy_spec, 100_000)
     for one in episodes:
         if one.success or name != "sft":

@@ -144,10 +144,8 @@ def recorded(folder: Path, episodes: int, steps: int) -> dict[str, float]:
         "observation.state": vector,
         "action": vector,
     }
-    pictures, numbers = (
-        [np.roll(noise(), 3 * step, axis=1) for step in range(steps)],
-        np.zeros(7, np.float32),
-    )
+    pictures = [np.roll(noise(), 3 * step, axis=1) for step in range(steps)]
+    numbers = np.zeros(7, np.float32)
     before, started = cpu_s(), time.perf_counter()
     dataset = LeRobotDataset.create(
         "local/theirs",

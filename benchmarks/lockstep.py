@@ -75,10 +75,8 @@ def station(
     recipe = load_recipe("demo", [f"station.domain_id={DOMAIN}", f"station.processes={processes}"])
     folder.mkdir()
     file = save_policy(policy(recipe), folder / "policy.safetensors")
-    node, executor = (
-        rclpy.create_node("benchmark", namespace=f"/{recipe.station.name}"),
-        single_threaded(),
-    )
+    node = rclpy.create_node("benchmark", namespace=f"/{recipe.station.name}")
+    executor = single_threaded()
     executor.add_node(node)
     closed, status, used = [], [PolicyStatus(version=-1)], [0.0, 0.0]
     runner = ActionClient(node, RunEpisodes, "run_episodes")
@@ -167,10 +165,8 @@ def bare(steps: int = 500) -> dict[str, float]:
     from rlinf_core.recipes import load_recipe, station_task
     from sim_bridges.core.isolated import make
 
-    simulator, ticks = (
-        make("franka_mujoco"),
-        round(1.0 / station_task(load_recipe("demo", [])).spec.control_hz / 0.01),
-    )
+    simulator = make("franka_mujoco")
+    ticks = round(1.0 / station_task(load_recipe("demo", [])).spec.control_hz / 0.01)
     simulator.reset(0)
     target = simulator.tcp_pose()
     begun, cpu = time.monotonic(), time.process_time()

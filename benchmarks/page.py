@@ -57,10 +57,8 @@ class Robot:
         }
         now = node.get_clock().now().to_msg()
         self.images = [[to_image(name, scene(seed), now) for seed in range(4)] for name in CAMERAS]
-        self.pose, self.message = (
-            node.create_publisher(PoseStamped, "current_pose", profile("current_pose")),
-            PoseStamped(),
-        )
+        self.pose = node.create_publisher(PoseStamped, "current_pose", profile("current_pose"))
+        self.message = PoseStamped()
         for seconds, do in ((1 / HZ, self.see), (0.01, self.stand)):
             threading.Thread(target=self.every, args=[seconds, do], daemon=True).start()
 

@@ -116,10 +116,8 @@ class Noted:
                 self.first = time.perf_counter(), time.process_time()
             result = step(action)
             self.steps += 1
-            self.total, self.last = (
-                self.total + float(result[1]),
-                (time.perf_counter(), time.process_time()),
-            )
+            self.total += float(result[1])
+            self.last = (time.perf_counter(), time.process_time())
             if result[2] or result[3]:
                 self.episodes.append((self.steps, self.total))
                 self.total = 0.0
@@ -221,10 +219,8 @@ def train_in_process(
     algorithm, name, steps = TASKS[task]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     if who == "cleanrl":
-        folder, more = (
-            options.cleanrl.resolve(),
-            [f"--learning-starts={STARTS}"] if algorithm == "sac" else [],
-        )
+        folder = options.cleanrl.resolve()
+        more = [f"--learning-starts={STARTS}"] if algorithm == "sac" else []
         environment |= {"PYTHONPATH": str(folder)}
         command = [
             "-c",

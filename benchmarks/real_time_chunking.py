@@ -118,16 +118,12 @@ class Cloned:
         from rlinf_core.trainer.data import valid_chunk_starts
 
         for scene in scenes:
-            observation, station = (
-                env.reset([scene]),
-                Station(self.policy, env.spec, "real_time", DELAY, True, self.options.execute),
-            )
-            takes_over, observations, actions, result = (
-                int(self.random.integers(LATEST)),
-                [observation],
-                [],
-                None,
-            )
+            observation = env.reset([scene])
+            station = Station(self.policy, env.spec, "real_time", DELAY, True, self.options.execute)
+            takes_over = int(self.random.integers(LATEST))
+            observations = [observation]
+            actions = []
+            result = None
             while result is None or not result.done[0]:
                 now = len(actions)
                 action = env.expert()[0] if now >= takes_over else station.action(now, observation)
@@ -142,10 +138,8 @@ class Cloned:
                     name: np.concatenate([arrays[name] for arrays in observations])
                     for name in observations[0]
                 }
-                none, is_correction = (
-                    np.zeros(len(actions), np.float32),
-                    np.arange(len(actions)) >= takes_over,
-                )
+                none = np.zeros(len(actions), np.float32)
+                is_correction = np.arange(len(actions)) >= takes_over
                 counts, given = valid_chunk_starts(is_correction, self.options.execute, DELAY)
                 self.replay.insert_episode(
                     of_all, np.stack(actions), none, none, counts, given=given
@@ -161,13 +155,11 @@ class Station:
     ) -> None:
         from rlinf_core.policies.chunking import Chunking
 
-        self.policy, self.spec, self.delay, self.guided, self.execute = (
-            policy,
-            spec,
-            delay,
-            guided,
-            execute,
-        )
+        self.policy = policy
+        self.spec = spec
+        self.delay = delay
+        self.guided = guided
+        self.execute = execute
         self.chunking = Chunking(mode, execute)
         # since when, what
         self.playing: tuple[int, np.ndarray] = (
@@ -213,10 +205,8 @@ def played(
 ) -> dict[str, float]:
     solved, held, steps, jump = 0, 0, 0, 0.0
     for scene in tqdm(scenes, mode, leave=False):
-        observation, station = (
-            env.reset([scene]),
-            Station(policy, env.spec, mode, delay, guided, execute),
-        )
+        observation = env.reset([scene])
+        station = Station(policy, env.spec, mode, delay, guided, execute)
         now, before, done = 0, None, False
         while not done:
             action = station.action(now, observation)

@@ -50,11 +50,9 @@ class Station:
         from rlinf_ros.conversions import to_image
         from rlinf_ros.qos import profile
 
-        self.name, self.node, self.closed = (
-            name,
-            rclpy.create_node("station", namespace=f"/{name}"),
-            [],
-        )
+        self.name = name
+        self.node = rclpy.create_node("station", namespace=f"/{name}")
+        self.closed = []
         kinds = {"timestep": TimeStep, "applied": Applied, "episode": EpisodeEvent}
         self.topics: dict[str, Any] = {
             topic: self.node.create_publisher(kind, topic, profile(topic))

@@ -80,10 +80,8 @@ class Ring:
                 self.arrays[f"next/{name}"][self.next] = episode[name][step + 1]
             for name in ("action", "reward", "discount"):
                 self.arrays[name][self.next] = episode[name][step]
-            self.next, self.size = (
-                (self.next + 1) % self.capacity,
-                min(self.size + 1, self.capacity),
-            )
+            self.next = (self.next + 1) % self.capacity
+            self.size = min(self.size + 1, self.capacity)
 
     def sample(self, size: int, random: np.random.Generator) -> dict[str, np.ndarray]:
         index = random.integers(0, self.size, size)

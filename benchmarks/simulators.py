@@ -79,10 +79,8 @@ def bare(name: str) -> Callable[[int], None]:
             env.step(np.array([0.002 * np.cos(0.2 * i), 0, 0, 0, 0, 0, 0])) for _ in range(5)
         ]
     if name == "robosuite":
-        goal, turn = (
-            env.robots[0].part_controllers["right"].ref_pos - simulator.scene.origin,
-            [2.2, 2.2, 0.0],
-        )
+        goal = env.robots[0].part_controllers["right"].ref_pos - simulator.scene.origin
+        turn = [2.2, 2.2, 0.0]
         return lambda i: [
             env.step(np.concatenate([goal + [0.02 * np.sin(0.2 * i), 0, 0], turn, [-1.0]]))
             for _ in range(2)

@@ -279,10 +279,8 @@ def lockstep(folder: Path, episodes: int) -> dict[str, float]:
     spec = station_task(recipe).spec
     policy = save_policy(Actor(spec), folder / "policy_lockstep.safetensors")
     (run_dir := folder / "lockstep").mkdir()
-    node, executor = (
-        rclpy.create_node("benchmark", namespace=f"/{recipe.station.name}"),
-        single_threaded(),
-    )
+    node = rclpy.create_node("benchmark", namespace=f"/{recipe.station.name}")
+    executor = single_threaded()
     executor.add_node(node)
     events, status = [], [PolicyStatus(version=-1)]
     node.create_subscription(

@@ -39,12 +39,10 @@ from benchmarks import figures  # noqa: E402
 
 DOMAIN, HZ, TICK_S = 91, 10.0, 0.01
 # [m], [m], [m/s], [m] of an action of 1
-CENTRE, RADIUS, SPEED, SCALE = (
-    np.array([0.5, 0.0, 0.25]),
-    0.08,
-    0.08,
-    0.02,
-)
+CENTRE = np.array([0.5, 0.0, 0.25])
+RADIUS = 0.08
+SPEED = 0.08
+SCALE = 0.02
 HORIZON, EXECUTE, AT, STEPS = 8, 4, 18, 160  # time step in mid-chunk, and of an episode
 MODES = ("local", "synchronous", "receding_horizon", "temporal_ensembling", "real_time")
 NS, STILL, TRIES = 10**9, 1e-6, 5  # [m/s]
@@ -330,11 +328,9 @@ class Station:
             raise SystemExit(
                 f"{self.mode}: in {TRIES} episodes the arm was held; logs in {self.folder / 'logs'}"
             )
-        at, speed, step = (
-            _ns(self.messages["target_pose"][-1]),
-            self.speed(),
-            self.messages["timestep"][-1].step_index,
-        )
+        at = _ns(self.messages["target_pose"][-1])
+        speed = self.speed()
+        step = self.messages["timestep"][-1].step_index
         do()
         self.wait(answer.done, 180, "the episode")
         result = answer.result().result

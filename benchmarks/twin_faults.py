@@ -238,10 +238,8 @@ class Bench:
             os.kill(self.supervisor.children[how[1]].popen.pid, signal.SIGSTOP)
         else:
             self.set(*how)
-        samples, end = (
-            self.diagnostics if expect.startswith("diagnostics") else self.states,
-            begun + 5.0,
-        )
+        samples = self.diagnostics if expect.startswith("diagnostics") else self.states
+        end = begun + 5.0
 
         def first_match() -> float | None:
             return next(

@@ -147,10 +147,8 @@ def goes_round(name: str, folder: Path) -> bool:
     )
     cloned = weights()
     if not policy.config.no_density:
-        chunk, one = (
-            policy.act(observation, True, torch.Generator().manual_seed(1)),
-            torch.ones(1, 4),
-        )
+        chunk = policy.act(observation, True, torch.Generator().manual_seed(1))
+        one = torch.ones(1, 4)
         assert chunk.log_probs is not None
         now = {key: value.unsqueeze(0) for key, value in batch.items()}
         rewards = torch.randn(

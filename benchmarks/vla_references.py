@@ -916,10 +916,8 @@ def shrink(modeling, vocabulary: int) -> dict:
         1,
         text["head_dim"],
     )
-    modeling.PaliGemmaForConditionalGenerationWithPiGemma, modeling.PiGemmaForCausalLM = (
-        small,
-        small_expert,
-    )
+    modeling.PaliGemmaForConditionalGenerationWithPiGemma = small
+    modeling.PiGemmaForCausalLM = small_expert
     begin = {"vocab_size": vocabulary + 1, "bos_token_id": 3}
     vlm = {
         "model_type": "paligemma",

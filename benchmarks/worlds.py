@@ -105,10 +105,8 @@ def fitted(
     played: list[Trajectory], seconds: float = FIT_S, **settings: object
 ) -> tuple[WorldModel, Episodes]:
     """A world of these episodes, after so many seconds of this process."""
-    world, episodes = (
-        WorldModel(station_task(load_recipe("sim_rlpd")), WorldSettings(**settings)),
-        Episodes(played),
-    )
+    world = WorldModel(station_task(load_recipe("sim_rlpd")), WorldSettings(**settings))
+    episodes = Episodes(played)
     world.fit(episodes, seconds=seconds)
     return world, episodes
 

@@ -30,7 +30,7 @@ from rlinf_core.reports.throughput import wilson  # noqa: E402
 
 PAGE, PICTURES = ROOT / "docs/simulators/gallery.md", ROOT / "docs/images/gallery"
 FIGURES = ROOT / "benchmarks/results/tasks.json"
-# task: [time steps, success, episodes] of each evaluation
+# by task: time steps, success and episodes of each evaluation
 CURVES = ROOT / "benchmarks/results/task_curves.json"
 SIZE, TIMEOUT_S = (280, 210), 300
 DASHES = ' stroke-dasharray="4 3"'

@@ -82,7 +82,7 @@ def schemas() -> dict[str, dict[str, Any]]:
     }
     del task["required"]  # likewise
     drill = checking.schema(Scenarios)
-    # the file is that list
+    # the file holds the list of scenarios itself
     listed = {key: drill[key] for key in ("$schema", "$defs")} | drill["properties"]["scenarios"]
     schemas = {
         "limits": limits_schema(),

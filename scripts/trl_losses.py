@@ -52,7 +52,7 @@ def inputs() -> dict[str, np.ndarray]:
     def near() -> np.ndarray:
         return now + 0.2 * random.standard_normal((ROWS, LENGTH))
 
-    # no group of equal ones, which DAPO leaves out
+    # no group has equal rewards only, as DAPO leaves such groups out
     rewards = np.array([1.0, 0.0, 0.5, 1.0, 0.0, 0.0, 2.0, 0.25])
     return {
         "rewards": rewards,

@@ -68,10 +68,8 @@ class OfMujoco:
     def _add(
         self, robot: xml.Element, body: int, parent: str, position: np.ndarray, rotation: np.ndarray
     ) -> None:
-        model, link = (
-            self.model,
-            self.prefix + model_name(self.model.body(body).name or f"body{body}"),
-        )
+        model = self.model
+        link = self.prefix + model_name(self.model.body(body).name or f"body{body}")
         joints = [index for index in range(model.njnt) if model.jnt_bodyid[index] == body]
         movable = [index for index in joints if model.joint(index).name in self.joints]
         assert len(movable) <= 1, "a link has one joint"
@@ -181,10 +179,8 @@ def visual(
 def _origin(position: np.ndarray, rotation: np.ndarray) -> xml.Element:
     pitch = math.atan2(-rotation[2, 0], math.hypot(rotation[0, 0], rotation[1, 0]))
     if math.hypot(rotation[0, 0], rotation[1, 0]) > 1e-9:
-        roll, yaw = (
-            math.atan2(rotation[2, 1], rotation[2, 2]),
-            math.atan2(rotation[1, 0], rotation[0, 0]),
-        )
+        roll = math.atan2(rotation[2, 1], rotation[2, 2])
+        yaw = math.atan2(rotation[1, 0], rotation[0, 0])
     else:
         roll, yaw = math.atan2(-rotation[1, 2], rotation[1, 1]), 0.0
     return xml.Element("origin", xyz=_numbers(position), rpy=_numbers([roll, pitch, yaw]))
@@ -288,15 +284,13 @@ def ur5e() -> xml.Element:
     result = robot("ur5e", "base")
     before, (position, rotation) = "base", STANDS
     for name, link, (a, d, alpha) in zip(UR5E, UR5E_LINKS, PARAMETERS, strict=True):
-        after, turned = (
-            np.array([a, 0.0, d]),
-            np.array(
-                [
-                    [1.0, 0.0, 0.0],
-                    [0.0, math.cos(alpha), -math.sin(alpha)],
-                    [0.0, math.sin(alpha), math.cos(alpha)],
-                ]
-            ),
+        after = np.array([a, 0.0, d])
+        turned = np.array(
+            [
+                [1.0, 0.0, 0.0],
+                [0.0, math.cos(alpha), -math.sin(alpha)],
+                [0.0, math.sin(alpha), math.cos(alpha)],
+            ]
         )
         element = xml.SubElement(result, "link", name=link)
         for start, end in ((np.zeros(3), [0.0, 0.0, d]), ([0.0, 0.0, d], after)):

@@ -113,13 +113,11 @@ class PickOperator(ScriptedArm):
         gain: Gain = 0.7,
         **common: Any,
     ) -> None:
-        self.above, self.grasp, self.closing, self.carry, self.release = (
-            above,
-            grasp,
-            closing,
-            carry,
-            release,
-        )
+        self.above = above
+        self.grasp = grasp
+        self.closing = closing
+        self.carry = carry
+        self.release = release
         self.gain = gain
         super().__init__(action, **common)
 
@@ -192,14 +190,12 @@ class PushOperator(ScriptedArm):
         gain: Gain = 0.6,
         **common: Any,
     ) -> None:
-        self.behind, self.height, self.above, self.loose, self.flat, self.gain = (
-            behind,
-            height,
-            above,
-            loose,
-            flat,
-            gain,
-        )
+        self.behind = behind
+        self.height = height
+        self.above = above
+        self.loose = loose
+        self.flat = flat
+        self.gain = gain
         self.grip = -1.0 if grip == "closed" else 1.0
         super().__init__(action, **common)
 
@@ -284,18 +280,12 @@ class SearchOperator(ScriptedArm):
     """
 
     GAIN, ABOVE_M, PRESS_M = 0.5, 0.008, 0.008
-    # errors below which it goes down; depth that proves the hole
-    ALIGNED_M, ALIGNED_RAD, IN_M = (
-        0.003,
-        0.05,
-        0.003,
-    )
-    # torque threshold; lateral step; pitch of the spiral
-    FELT_NM, STEP_M, CIRCLE_M = (
-        0.04,
-        0.0025,
-        0.0015,
-    )
+    ALIGNED_M = 0.003  # error of position below which the peg goes down
+    ALIGNED_RAD = 0.05  # error of rotation below which the peg goes down
+    IN_M = 0.003  # depth that proves that the peg is in the hole
+    FELT_NM = 0.04  # threshold of the torque
+    STEP_M = 0.0025  # lateral step
+    CIRCLE_M = 0.0015  # pitch of the spiral
     channels = ("current_pose", "object_pose", "wrench")
 
     def __init__(self, action: ActionSpec, **common: Any) -> None:
@@ -369,10 +359,8 @@ class JointsOperator(ScriptedArm):
             raise RecipeError(
                 f"script.robot: expected a robot of one arm with a URDF, got '{robot}'"
             )
-        self.description, self.joints = (
-            read(folder.urdf.read_text()),
-            load_limits(folder.limits).joint_names,
-        )
+        self.description = read(folder.urdf.read_text())
+        self.joints = load_limits(folder.limits).joint_names
         self.unsteady, self.scale_rad = action.dim, np.asarray(action.scale)
         super().__init__(action, **common)
 

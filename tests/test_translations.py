@@ -28,13 +28,10 @@ def sections(page):
     tables.
     """
     text = page.read_text()
-    parts, blocks = (
-        [],
-        [
-            (*match.span(), commands(match[1], match[2] or match[3]))
-            for match in BLOCK.finditer(text)
-        ],
-    )
+    parts = []
+    blocks = [
+        (*match.span(), commands(match[1], match[2] or match[3])) for match in BLOCK.finditer(text)
+    ]
     prose = BLOCK.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
     places = [match.start() for match in re.finditer(r"^#+ ", prose, re.M)]
     for start, end in zip(places, [*places[1:], len(text)], strict=True):

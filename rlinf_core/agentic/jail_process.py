@@ -26,11 +26,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-# file descriptors: the values that a program computes; reports from outside it
-RESULT, CONTROL = (
-    3,
-    4,
-)
+RESULT = 3  # file descriptor for the values that a program computes
+CONTROL = 4  # file descriptor for reports from outside the program
 LIBC = ctypes.CDLL(None, use_errno=True)
 PDEATHSIG, DUMPABLE, SET_SECCOMP, CAPBSET_DROP, NO_NEW_PRIVS = 1, 4, 22, 24, 38  # options of prctl
 NAMESPACES = 0x10000000 | 0x20000 | 0x20000000 | 0x40000000 | 0x8000000 | 0x4000000 | 0x2000000

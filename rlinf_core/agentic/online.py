@@ -480,11 +480,9 @@ class CompletionServer:
 
     def _read_request(self, body: Mapping[str, Any]) -> tuple[GenerationRequest, list[str]]:
         """Return the engine's request and the stop texts of a client's request, both bounded."""
-        prompt, limit, stop = (
-            body.get("prompt"),
-            body.get("max_tokens", self.max_tokens),
-            body.get("stop"),
-        )
+        prompt = body.get("prompt")
+        limit = body.get("max_tokens", self.max_tokens)
+        stop = body.get("stop")
         seed = body.get("seed", secrets.randbits(48))
         stops = [stop] if isinstance(stop, str) else stop or []
         if (

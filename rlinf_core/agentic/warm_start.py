@@ -86,10 +86,8 @@ def read_examples(path: Path, codec: TextCodec) -> list[Example]:
     for number, line in enumerate(lines, start=1):
         try:
             document = json.loads(line)
-            prompt, completion = (
-                codec.encode(document["prompt"]),
-                codec.encode(document["completion"]),
-            )
+            prompt = codec.encode(document["prompt"])
+            completion = codec.encode(document["completion"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RecipeError(
                 f"text.feedback.examples: line {number} of {path}: expected "

@@ -260,10 +260,8 @@ def _play(trainer: Supervisor, display: FleetDisplay, drain_timeout_s: float) ->
             [station for station in display.stations if station.state == state]
             for state in (LOST, PLAYING)
         )
-        before, accepted_episodes = (
-            accepted_episodes,
-            {station.accepted_episodes for station in others} if all_lost else set(),
-        )
+        before = accepted_episodes
+        accepted_episodes = {station.accepted_episodes for station in others} if all_lost else set()
         waits = (
             len(accepted_episodes) == 1
             and accepted_episodes == before

@@ -34,11 +34,9 @@ class Progress:
     def step(self, step_name: str) -> None:
         """Begin the next step."""
         with self._lock:
-            self._number, self._step_name, self._started_at = (
-                self._number + 1,
-                step_name,
-                time.monotonic(),
-            )
+            self._number += 1
+            self._step_name = step_name
+            self._started_at = time.monotonic()
             self.log(f"[{self._number} of {self.total}] {step_name}")
 
     def __enter__(self) -> Progress:

@@ -217,7 +217,7 @@ def _hub() -> Iterator[Any]:
         if isinstance(error, LocalTokenNotFoundError):
             raise RlinfError(_access_error(endpoint)) from error
         if answers:
-            # its text may hold what the request sent
+            # the text of the first error may contain the sent token
             raise RlinfError(_refusal(answers[0], endpoint)) from None
         library = type(error).__module__.partition(".")[0]
         if library.startswith("http") or isinstance(

@@ -425,11 +425,9 @@ class ReplayBuffer:
                 continue
             self._arrays[name][:] = 0
             self._arrays[name][: len(values)] = values
-        self._next, self.inserted, self.episodes = (
-            state["next"],
-            state["inserted"],
-            state["episodes"],
-        )
+        self._next = state["next"]
+        self.inserted = state["inserted"]
+        self.episodes = state["episodes"]
         self.sampled = np.array(state["sampled"])
         self._valid = self._of = self._fair = None
         self.inserted_of = np.array(

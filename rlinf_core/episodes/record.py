@@ -434,12 +434,10 @@ class Session:
         self._writer, self.until = None, 0.0
 
     def _give_up(self, error: Exception) -> None:
-        writer, self._writer, self._spool, self.until = (
-            self._writer,
-            None,
-            None,
-            time.monotonic() + AGAIN_S,
-        )
+        writer = self._writer
+        self._writer = None
+        self._spool = None
+        self.until = time.monotonic() + AGAIN_S
         with contextlib.suppress(SpoolError):
             if writer:
                 writer.abort()

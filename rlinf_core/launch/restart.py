@@ -78,11 +78,9 @@ class History:
         ending_text = ending(code)
         if 0 <= (index := code - NODE_FAILED) < len(self.process.nodes):
             node = self.process.nodes[index]
-            name, restart, ending_text = (
-                node.name,
-                node.restart,
-                f"in the process '{name}', with all its nodes",
-            )
+            ending_text = f"in the process '{name}', with all its nodes"
+            name = node.name
+            restart = node.restart
         if restart == ONCE:
             return Outcome(True, f"{name} ended ({ending_text})")
         if code == REFUSED:

@@ -168,10 +168,8 @@ def why_not_layout(recipe: Recipe, layout: Layout, machine: Machine, costs: Cost
         )
     demands = ((LEARNER, layout.learner_gpus), (POLICY, layout.worker_gpus))
     for name, share_of_gpu in demands:
-        need, room = (
-            costs.node(name).peak_bytes,
-            machine.gpu_bytes * (min(share_of_gpu, 1.0) or 1.0),
-        )
+        need = costs.node(name).peak_bytes
+        room = machine.gpu_bytes * (min(share_of_gpu, 1.0) or 1.0)
         if share_of_gpu and machine.gpu_bytes and need > room:
             return (
                 f"the {name} needs {need / 2**30:.1f} GiB of GPU memory, and has room for "
@@ -192,7 +190,7 @@ def why_not_layout(recipe: Recipe, layout: Layout, machine: Machine, costs: Cost
 def candidates(recipe: Recipe, machine: Machine) -> Iterator[Layout]:
     """Yield the layouts between the recipe's fixed points, including impossible ones."""
     placement = recipe.placement
-    # elsewhere only the mode could be chosen, from a guess
+    # in other cases only the mode could be chosen, from a guess
     measurable = source_of(recipe) == SIMULATORS
     fixed = set(placement.fixed) if placement.auto and measurable else set(CHOSEN)
     if placement.simulators:  # the simulators are started for this number of workers
@@ -436,10 +434,8 @@ def _least_sum(tables: Tables, devices: int, bound: float) -> Groups | None:
         stacked = np.stack([column for _, column, _ in columns])
         winner = stacked.argmin(axis=0)
         least[begin] = stacked.min(axis=0)
-        ends, picks = (
-            np.array([end for end, _, _ in columns]),
-            np.stack([pick for _, _, pick in columns]),
-        )
+        ends = np.array([end for end, _, _ in columns])
+        picks = np.stack([pick for _, _, pick in columns])
         taken[begin] = [(int(ends[index]), picks[index]) for index in winner]
     if not np.isfinite(least[0][-1]):
         return None

@@ -21,7 +21,7 @@ from rlinf_core.recipes import Recipe
 FILE = "measured.json"
 TURNS = 15  # newest turns of each size that count
 SLICE = 25  # time steps per environment in a turn, of learners with a replay
-# part that does not divide, while one size alone was measured
+# fraction of a turn that does not divide, used while only one size has been measured
 FIXED = {
     ENVIRONMENT: 0.0,
     POLICY: 0.6,
@@ -31,7 +31,7 @@ FIXED = {
 UPDATE_S = 6e-3  # extra seconds per gradient step of several learners, until measured
 # seconds of a call to another process, for an update or a turn's weights, until measured
 CALL_S = 2e-3
-# a time step, of a small network and simulator
+# seconds per time step with a small network and simulator
 GUESS_S = {
     ENVIRONMENT: 1.0e-3,
     POLICY: 0.3e-3,

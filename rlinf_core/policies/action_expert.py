@@ -62,10 +62,8 @@ class Attention(nn.Module):
             )
         else:
             query, key = apply_rotary_pos_emb(query, self._heads(self.k_proj(x)), *places)
-            key, value = (
-                torch.cat([keys, key], dim=2),
-                torch.cat([values, self._heads(self.v_proj(x))], dim=2),
-            )
+            key = torch.cat([keys, key], dim=2)
+            value = torch.cat([values, self._heads(self.v_proj(x))], dim=2)
         attended = F.scaled_dot_product_attention(
             query, key, value, attn_mask=mask, enable_gqa=True
         )

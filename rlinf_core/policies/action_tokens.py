@@ -256,11 +256,9 @@ class ActionTokens(OnPolicyActor):
             token_ids.append(
                 self._choose(self.head(answer.last_hidden_state[:, -1:]), generator, draws)
             )
-            cache, new, prompt = (
-                answer.past_key_values,
-                1,
-                prompt.then(self._embedded(token_ids[-1][0])),
-            )
+            cache = answer.past_key_values
+            new = 1
+            prompt = prompt.then(self._embedded(token_ids[-1][0]))
         return token_ids
 
     def _choose(

@@ -270,10 +270,8 @@ def byte_tokenizer(family: Family) -> str:
                 [],
             )
         )
-        tokenizer.pre_tokenizer, tokenizer.decoder = (
-            pre_tokenizers.ByteLevel(add_prefix_space=False),
-            decoders.ByteLevel(),
-        )
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(list(special))
     text: str = tokenizer.to_str()
     return text

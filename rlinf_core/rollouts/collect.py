@@ -184,10 +184,8 @@ class EpisodeRollouts(Rollouts):
             steps: time steps of each environment.
             random_warmup: draw uniform actions instead of the policy's.
         """
-        self.random_warmup, observation = (
-            random_warmup,
-            self.begin() if self.observation is None else self.observation,
-        )
+        observation = self.begin() if self.observation is None else self.observation
+        self.random_warmup = random_warmup
         finished = []
         for _ in range(steps):
             played = self.chunks.next(observation)

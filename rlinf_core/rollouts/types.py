@@ -75,10 +75,8 @@ class Trajectory:
 
     def part(self, steps: slice) -> Trajectory:
         """Return a part of the time steps. It is truncated unless it includes the end."""
-        after, of = (
-            slice(steps.start, steps.stop + 1),
-            lambda values: None if values is None else values[steps],
-        )
+        after = slice(steps.start, steps.stop + 1)
+        starts, latents = self.chunk_starts, self.latents
         return replace(
             self,
             observations={name: values[after] for name, values in self.observations.items()},
@@ -86,8 +84,8 @@ class Trajectory:
             rewards=self.rewards[steps],
             discounts=self.discounts[steps],
             sources=self.sources[steps],
-            chunk_starts=of(self.chunk_starts),
-            latents=of(self.latents),
+            chunk_starts=None if starts is None else starts[steps],
+            latents=None if latents is None else latents[steps],
             rollout=None,
         )
 

@@ -59,12 +59,10 @@ class Data(ABC):
     config: AlgorithmSettings
 
     def __init__(self, recipe: Recipe, policy: NetworkPolicy, governor: Governor) -> None:
-        self.recipe, self.config, self.policy, self.governor = (
-            recipe,
-            recipe.algorithm,
-            policy,
-            governor,
-        )
+        self.recipe = recipe
+        self.config = recipe.algorithm
+        self.policy = policy
+        self.governor = governor
         self.random = np.random.default_rng(recipe.seed)
         capacity = recipe.replay.capacity
         if self.config.learns_from != DEMONSTRATIONS:  # another buffer shares the memory

@@ -82,7 +82,7 @@ def save(root: Path, name: str, state: State, keep: int = 2) -> Path:
         raise
     move(temporary, folder)
     for old in checkpoints(root)[:-keep]:
-        # renamed first: a crash leaves no partial checkpoint
+        # the folder is renamed first, so that a crash leaves no partial checkpoint
         shutil.rmtree(move(old, root / f".{old.name}.old"))
     return folder
 

@@ -70,10 +70,8 @@ def valid_chunk_starts(
     full_windows = np.lib.stride_tricks.sliding_window_view(
         np.append(counts, [True] * (executed - 1)), executed
     ).all(axis=1)
-    steps, at = (
-        np.arange(len(full_windows)),
-        np.append(np.flatnonzero(full_windows), 2 * len(full_windows) + given),
-    )
+    steps = np.arange(len(full_windows))
+    at = np.append(np.flatnonzero(full_windows), 2 * len(full_windows) + given)
     before = at[np.searchsorted(at, steps)] - steps
     return before <= given, before
 
@@ -96,7 +94,7 @@ class RolloutData(Data):
         self.rounds = 0  # rounds of rollouts in ``waiting``; each round has one rollout per worker
         self.moments, self.floors = RunningMoments(policy.spec.vector_size), True
         started_at = begun_from(recipe)
-        # learner of another run, with its normalisation
+        # the run continues the learner of another run, which has its normalisation
         self.inherited = started_at is not None and started_at.is_dir()
         self.before = next(
             (
@@ -150,7 +148,7 @@ class RolloutData(Data):
         return float((rollout.mask * (updates - rollout.versions <= self.config.staleness)).sum())
 
     def due(self, updates: int, learner: Learner) -> int:
-        # stale ones are dropped
+        # stale rollouts are dropped
         fresh = [rollout for rollout in self.waiting if self._fresh(rollout, updates)]
         self.statuses["stale"] += len(self.waiting) - len(fresh)
         self.waiting = fresh
@@ -166,11 +164,9 @@ class RolloutData(Data):
         return self.config.rollout
 
     def batch(self) -> Rollout:
-        self.last, self.waiting, self.rounds = (
-            reduce(Rollout.concatenated_with, self.waiting),
-            [],
-            0,
-        )
+        self.last = reduce(Rollout.concatenated_with, self.waiting)
+        self.waiting = []
+        self.rounds = 0
         return self.last
 
     def learned(self, learner: Learner) -> None:
@@ -261,7 +257,7 @@ class ReplayData(Data):
         self.imagined = self._buffer(
             2 * world.refit_every * (world.horizon + 1) if world.share else 1
         )
-        # an earlier run has fitted all robots
+        # a policy of an earlier run is already fitted to all robots
         self._met = not self._robots or begun_from(recipe) is not None
         self._unearned = 0  # time steps from before all robots had data; they earn no updates
         # Demonstrations have no latent noise. With half_demonstrations, half of each batch is drawn
@@ -289,14 +285,14 @@ class ReplayData(Data):
         for segment in trajectory.until_taken_over() if fails else [trajectory]:
             self._played(segment)
         corrected = np.array([source == "operator" for source in trajectory.sources], bool)
-        # a person drove all of it
+        # an episode that a person drove from start to end says nothing of the policy
         if self.share is not None and not (corrected.size and corrected.all()):
             self.share.note(trajectory.success and not corrected.any())
         if self.config.half_demonstrations and corrected.any():  # only the corrected steps
             counts, _ = valid_chunk_starts(corrected, self.policy.config.executed, 0)
             for part in contiguous_segments(counts, self._reach):
                 self._keep(self.demonstrations, trajectory.part(part), counts=counts[part])
-        # else a person drove the whole episode
+        # False if a person drove the whole episode
         played = trajectory.version >= 0 or "operator" not in trajectory.sources
         if (
             trajectory.station
@@ -477,11 +473,9 @@ class ReplayData(Data):
             self.imagined.load_state_dict(state["imagined"])
         if self.share is not None:
             self.share.load_state_dict(state["share"])
-        # defaults of older runs
-        self._met, self._unearned = (
-            state.get("met", True),
-            state.get("unearned", 0),
-        )
+        # older runs lack these values
+        self._met = state.get("met", True)
+        self._unearned = state.get("unearned", 0)
 
 
 def _replay(recipe: Recipe, policy: NetworkPolicy) -> Replay:

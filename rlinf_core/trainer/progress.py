@@ -93,7 +93,7 @@ class Disk:
         try:
             write()
         except OSError as error:
-            # safetensors sets no errno
+            # errors of safetensors have no errno
             if not (is_transient(error) or error.errno in (None, errno.EFBIG)):
                 raise
             self.again_at[file_kind] = time.monotonic() + AGAIN_S

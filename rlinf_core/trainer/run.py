@@ -195,16 +195,14 @@ class Run:
     def __init__(
         self, recipe: Recipe, run_dir: Path, spec: StationSpec, on_progress: OnProgress
     ) -> None:
-        self.recipe, self.run_dir, self.on_progress, self.clock, self.before = (
-            recipe,
-            run_dir,
-            on_progress,
-            Clock(),
-            begun_from(recipe),
-        )
+        self.recipe = recipe
+        self.run_dir = run_dir
+        self.on_progress = on_progress
+        self.clock = Clock()
+        self.before = begun_from(recipe)
         torch.manual_seed(recipe.seed)
         self.policy = first_policy(recipe, spec, self.before)
-        # sent to stations
+        # the policy that is sent to stations
         self.shipped = copy.deepcopy(self.policy) if recipe.algorithm.averages else self.policy
         self.data = data_for(recipe, self.policy, governor_for(recipe, longest_episode(recipe)))
         self.prefetch = prefetch_for(recipe, self.policy.device)
@@ -223,18 +221,13 @@ class Run:
             run_dir, recipe.wandb, recipe.model_dump(mode="json") if recipe.wandb else None
         )
         self.disk, self.flush = Disk(run_dir), PolicyFlush(run_dir / "policies")
-        self.version, self.published_at, self.fitted, self.stopping = (
-            0,
-            -1,
-            sees(self.policy, self.before),
-            False,
-        )
-        # seconds: of earlier starts of the run
-        self.saved, self.next_evaluation, self.seconds = (
-            (-1,) * 5,
-            0,
-            0.0,
-        )
+        self.version = 0
+        self.published_at = -1
+        self.fitted = sees(self.policy, self.before)
+        self.stopping = False
+        self.saved = (-1,) * 5
+        self.next_evaluation = 0
+        self.seconds = 0.0  # duration of the run before its last restart
         self.evaluator: Evaluator | None = None
         self.conductor: Conductor | None = None
         self.turn, self.turn_began, self.first_bytes = Turn(), 0.0, 0.0

@@ -125,11 +125,9 @@ def _start_run(
     if recipe.placement.on_ray:
         connect(recipe.placement.ray)
         check_placement(recipe.placement, resources(), gpus_of_machines())
-    at_once, robots, judged = (
-        simulation.environments or 1,
-        dict[str, VectorEnv](),
-        dict[str, VectorEnv](),
-    )
+    at_once = simulation.environments or 1
+    robots = dict[str, VectorEnv]()
+    judged = dict[str, VectorEnv]()
     if source_kind not in (STATIONS, CONVERSATIONS) and recipe.embodiments and simulated(recipe):
         robots = judged = environments(recipe, make, ending, at_once)
         if not offline(recipe.algorithm):  # training episodes must not be interrupted

@@ -46,11 +46,9 @@ class Episodes:
 
     def __init__(self, trajectories: Iterable[Trajectory] = ()) -> None:
         self.vectors = self.actions = np.zeros((0, 0), np.float32)
-        self.bounds, self.success, self.demonstrations = (
-            np.zeros(1, int),
-            np.zeros(0, bool),
-            np.zeros(0, bool),
-        )
+        self.bounds = np.zeros(1, int)
+        self.success = np.zeros(0, bool)
+        self.demonstrations = np.zeros(0, bool)
         self.extend(trajectories)
 
     def extend(self, trajectories: Iterable[Trajectory]) -> None:

@@ -161,11 +161,9 @@ class Imagined:
 
     def _put(self, rows: np.ndarray, part: WorldState) -> None:
         state, index = self.state, torch.from_numpy(rows)
-        state.vectors[index], state.actions[index], state.members[index] = (
-            part.vectors,
-            part.actions,
-            part.members,
-        )
+        state.vectors[index] = part.vectors
+        state.actions[index] = part.actions
+        state.members[index] = part.members
         state.steps[rows] = part.steps
         for row, result in zip(rows, part.results, strict=True):
             state.results[row] = result

@@ -79,11 +79,9 @@ def _motion_of(simulator: Any, seed: int) -> np.ndarray:
 
 
 def _scenes(simulator: Any) -> Iterator[Row]:
-    one, again, other = (
-        _motion_of(simulator, 11),
-        _motion_of(simulator, 11),
-        _motion_of(simulator, 12),
-    )
+    one = _motion_of(simulator, 11)
+    again = _motion_of(simulator, 11)
+    other = _motion_of(simulator, 12)
     difference = float(np.abs(one - again).max())
     yield Row(
         "a seed gives the same scene and motion",
@@ -178,10 +176,10 @@ def _motion(robot: Arms, arm: str, limits: Any) -> Iterator[Row]:
             error = (robot.tcp_poses()[arm] - target)[:3]
             if (far := float(np.abs(error).max())) > worst:
                 off = int(np.abs(error).argmax())
-                worst, where = (
-                    far,
+                worst = far
+                where = (
                     f", worst along {'xyz'[off]} ({1e3 * error[off]:+.1f} mm) for targets along "
-                    f"{'xyz'[axis]}",
+                    f"{'xyz'[axis]}"
                 )
     yield Row(
         f"the tool follows its target along each axis{of}",
@@ -333,7 +331,7 @@ def _front_ends(
         seconds = time.perf_counter() - started
         figures[f"{name}_steps_per_s"] = sum(result.steps for result in results) / seconds
         front_ends[name] = [result.success for result in results]
-    # the simulator's success is for this task only
+    # the simulator measures success only for its default task
     is_default_task = station_robot(recipe).task == recipe.station.task
     agreed = _agreement(guarded, scenes) if is_default_task else None
     failed = [

@@ -148,11 +148,9 @@ class OneArm:
     def __init__(self, simulator: Simulator) -> None:
         _expect(simulator, Simulator)
         self._simulator = simulator
-        self.tick_s, self.cameras, self.joint_names = (
-            simulator.tick_s,
-            simulator.cameras,
-            simulator.joint_names,
-        )
+        self.tick_s = simulator.tick_s
+        self.cameras = simulator.cameras
+        self.joint_names = simulator.joint_names
         self.reset, self.channels = simulator.reset, simulator.channels
         self.succeeded, self.render = simulator.succeeded, simulator.render
 
@@ -236,10 +234,8 @@ def installed(name: str) -> Iterator[None]:
         yield
     except ImportError as error:
         module = sys.modules[simulator_class(name).__module__]
-        package, install = (
-            getattr(module, "PACKAGE", error.name),
-            getattr(module, "INSTALL", f"pip install {error.name}"),
-        )
+        package = getattr(module, "PACKAGE", error.name)
+        install = getattr(module, "INSTALL", f"pip install {error.name}")
         raise RlinfError(
             f"simulator '{name}': expected the package {package}, which is not installed "
             f"({error}). Run: "

@@ -53,11 +53,9 @@ class IsolatedSimulator:
         self._process = self._isolated.process
         self._file = self._isolated.connection.makefile("rwb")
         about = self._answer()
-        self.tick_s, self.cameras, self.joint_names = (
-            about["tick_s"],
-            tuple(about["cameras"]),
-            tuple(about["joint_names"]),
-        )
+        self.tick_s = about["tick_s"]
+        self.cameras = tuple(about["cameras"])
+        self.joint_names = tuple(about["joint_names"])
         self._faulting = about["faulting"]
 
     def reset(self, seed: int) -> None:

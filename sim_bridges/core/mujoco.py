@@ -52,7 +52,7 @@ class Scene:
     def place(self, origin: tuple[float, ...], yaw: float = 0.0) -> None:
         """Set position [m] and yaw [rad] of the base in the world."""
         self.origin, cos, sin = np.array(origin), np.cos(yaw), np.sin(yaw)
-        # base to world
+        # from the base frame to the world frame
         self.rotation = np.array([[cos, -sin, 0.0], [sin, cos, 0.0], [0.0, 0.0, 1.0]])
         self._turn = np.array([np.cos(-yaw / 2), 0.0, 0.0, np.sin(-yaw / 2)])  # world to base, wxyz
 

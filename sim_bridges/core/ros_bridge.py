@@ -171,10 +171,8 @@ class SimBridge(ControlNode):
 
     def _on_target(self, arm: str, message: PoseStamped) -> None:
         p, q = message.pose.position, message.pose.orientation
-        self.targets[arm], self.target_at[arm] = (
-            np.array([p.x, p.y, p.z, q.x, q.y, q.z, q.w]),
-            time.monotonic(),
-        )
+        self.targets[arm] = np.array([p.x, p.y, p.z, q.x, q.y, q.z, q.w])
+        self.target_at[arm] = time.monotonic()
         if self.lockstep and to_ns(message.header.stamp) == self.now_ns:
             self.answered.add(arm)
             if len(self.answered) == len(self.simulator.arms):
@@ -271,10 +269,8 @@ class SimBridge(ControlNode):
             )
 
     def _image(self, name: str, height: int, width: int) -> tuple[Image, np.ndarray]:
-        pixels, station = (
-            self.simulator.render(name, height, width),
-            self.get_namespace().strip("/"),
-        )
+        pixels = self.simulator.render(name, height, width)
+        station = self.get_namespace().strip("/")
         message = Image(height=height, width=width, encoding="rgb8", step=3 * width)
         message.header.frame_id = f"{station}/{name}_optical_frame"
         set_stamp(message.header.stamp, self.now_ns)

@@ -105,10 +105,8 @@ class SimulatedStation:
             _check_measured(name, arm_limits)
         self._play = self._guarded if guarded else self._straight
         for arm in () if guarded else self._arms:
-            names, sizes = (
-                task.spec.action.names[arm.slice],
-                (3, 4) if arm.limits.gripper_width else (3,),
-            )
+            names = task.spec.action.names[arm.slice]
+            sizes = (3, 4) if arm.limits.gripper_width else (3,)
             if len(names) not in sizes:
                 raise RecipeError(
                     "simulation.interlock: expected true for a task whose actions are "

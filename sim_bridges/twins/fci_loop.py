@@ -128,10 +128,8 @@ class Loop:
 
         The library's Jacobian is that of the flange. The server's O_T_EE is that of joint 7.
         """
-        joint7, jacobian = (
-            np.array(state.O_T_EE).reshape(4, 4).T,
-            np.array(self.model.zero_jacobian(state)).reshape(7, 6).T,
-        )
+        joint7 = np.array(state.O_T_EE).reshape(4, 4).T
+        jacobian = np.array(self.model.zero_jacobian(state)).reshape(7, 6).T
         self.tool = joint7 @ FROM_JOINT_7
         # from the flange to the tool, along joint 7's axis
         x, y, z = (joint7[:3, 2] * TOOL_M).tolist()

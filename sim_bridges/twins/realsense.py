@@ -67,19 +67,15 @@ class Twin:
         sensor, video, lens = self.device.add_sensor(name), rs.video_stream(), rs.intrinsics()
         lens.height, lens.width = size
         lens.fx = lens.fy = float(lens.width)
-        lens.ppx, lens.ppy, lens.model, lens.coeffs = (
-            lens.width / 2,
-            lens.height / 2,
-            rs.distortion.none,
-            [0.0] * 5,
-        )
-        video.type, video.fmt, video.bpp, video.fps, video.intrinsics = (
-            stream,
-            kind,
-            size_b,
-            round(self.fps),
-            lens,
-        )
+        lens.ppx = lens.width / 2
+        lens.ppy = lens.height / 2
+        lens.model = rs.distortion.none
+        lens.coeffs = [0.0] * 5
+        video.type = stream
+        video.fmt = kind
+        video.bpp = size_b
+        video.fps = round(self.fps)
+        video.intrinsics = lens
         video.height, video.width, video.index, video.uid = lens.height, lens.width, 0, size_b
         profile = sensor.add_video_stream(video).as_video_stream_profile()
         if kind == rs.format.z16:
@@ -95,10 +91,8 @@ class Twin:
             for (sensor, profile), pixels, size_b in self.sensors:
                 frame = rs.software_video_frame()
                 frame.pixels, frame.bpp, frame.stride = pixels, size_b, pixels.shape[1] * size_b
-                frame.timestamp, frame.domain = (
-                    (time.monotonic() - started_at) * 1000,
-                    rs.timestamp_domain.hardware_clock,
-                )
+                frame.timestamp = (time.monotonic() - started_at) * 1000
+                frame.domain = rs.timestamp_domain.hardware_clock
                 frame.frame_number, frame.profile = number, profile
                 sensor.on_video_frame(frame)
 

@@ -40,12 +40,10 @@ class Robotiq(Serial):
 
     def __init__(self, path: str | Path) -> None:
         self.out, self.fault, self.between, self.powered = [0, 0, 0], 0, float(CLOSED), True
-        self.position, self.blocked, self.activated_at, self.moved_at = (
-            float(OPEN),
-            0,
-            0.0,
-            time.monotonic(),
-        )
+        self.position = float(OPEN)
+        self.blocked = 0
+        self.activated_at = 0.0
+        self.moved_at = time.monotonic()
         super().__init__(path)
 
     def deflect(self, values: dict[str, float]) -> None:

@@ -168,7 +168,7 @@ class Servos(Serial):
             return
         address = int.from_bytes(data[:width], "little")
         if instruction == PING:
-            # an XL330's model number
+            # model number of an XL330
             self._status(servo, b"" if width == 1 else struct.pack("<HB", 1200, 50))
         elif instruction == READ:
             self._status(

@@ -9,15 +9,13 @@ import numpy as np
 # values of SafetyMode
 NORMAL, REDUCED, PROTECTIVE, SAFEGUARD, SYSTEM_ESTOP, ROBOT_ESTOP = 1, 2, 3, 5, 6, 7
 POWER_OFF, IDLE, RUNNING = 3, 5, 7  # values of RobotMode
-PROTECTIVE_STOP, SAFEGUARD_STOP, ESTOP, PROGRAM, SILENT, FROZEN, SLOWED = (
-    "protective_stop",
-    "safeguard_stop",
-    "robot_emergency_stop",
-    "program_stopped",
-    "silent",
-    "frozen",
-    "slowed",
-)
+PROTECTIVE_STOP = "protective_stop"
+SAFEGUARD_STOP = "safeguard_stop"
+ESTOP = "robot_emergency_stop"
+PROGRAM = "program_stopped"
+SILENT = "silent"
+FROZEN = "frozen"
+SLOWED = "slowed"
 INJECTIONS = ("", PROTECTIVE_STOP, SAFEGUARD_STOP, ESTOP, PROGRAM, SILENT, FROZEN, SLOWED)
 SLOW = 20.0  # speed slider [%]
 HOME = (0.0, -1.57, 1.57, -1.57, -1.57, 0.0)
@@ -120,13 +118,11 @@ class Control:
 
     def __init__(self, locked_s: float = 5.0) -> None:
         self.locked_s = locked_s
-        self.safety, self.robot, self.program, self.injected, self.since = (
-            NORMAL,
-            RUNNING,
-            True,
-            "",
-            0.0,
-        )
+        self.safety = NORMAL
+        self.robot = RUNNING
+        self.program = True
+        self.injected = ""
+        self.since = 0.0
         self.joints = np.array(HOME)
         self.place(self.joints)
 
@@ -205,20 +201,16 @@ class Control:
         if self.follows:
             first_knot = [] if times[0] <= 0.0 else [(0.0, self.joints)]
             knots = [*first_knot, *zip(times, points, strict=True)]
-            self.times, self.points, self.played = (
-                [time for time, _ in knots],
-                np.stack([point for _, point in knots]),
-                0.0,
-            )
+            self.times = [time for time, _ in knots]
+            self.points = np.stack([point for _, point in knots])
+            self.played = 0.0
 
     def place(self, joints: np.ndarray) -> None:
         """Put the joints (6,) [rad] there at once, without motion."""
-        self.joints, self.times, self.points, self.played = (
-            joints.copy(),
-            [0.0],
-            joints.copy()[None],
-            0.0,
-        )
+        self.joints = joints.copy()
+        self.times = [0.0]
+        self.points = joints.copy()[None]
+        self.played = 0.0
 
     def advance(self, seconds: float) -> None:
         """Move each joint towards the trajectory, within its largest speed.

@@ -152,10 +152,8 @@ class ChatServer(Server):
         self.model.model.get_image_features = lambda *_, **__: type(
             "Features", (), {"pooler_output": self.features[key]}
         )()
-        allowed, draw = (
-            torch.tensor(body["allowed_token_ids"]),
-            torch.Generator().manual_seed(body["seed"] % 2**31),
-        )
+        allowed = torch.tensor(body["allowed_token_ids"])
+        draw = torch.Generator().manual_seed(body["seed"] % 2**31)
         row, entries = list(prompt), []
         for _ in range(body["max_tokens"]):
             ids = torch.tensor([row])

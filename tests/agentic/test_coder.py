@@ -37,10 +37,8 @@ class Editor:
     """A user at an editor of a run."""
 
     def __init__(self, run_dir, port):
-        self.token, self.address = (
-            (run_dir / "clients/editor.token").read_text().strip(),
-            f"http://127.0.0.1:{port}/v1",
-        )
+        self.token = (run_dir / "clients/editor.token").read_text().strip()
+        self.address = f"http://127.0.0.1:{port}/v1"
 
     def post(self, path, **body):
         request = urllib.request.Request(

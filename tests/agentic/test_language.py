@@ -223,10 +223,8 @@ def test_logits_of_others_tokens_have_no_gradient():
     executed = torch.zeros(4, 8)
     executed[:, [3, 6]] = 1.0
     policy._scaled = True  # as of networks that scale logits: all of them are computed
-    expected, noise = (
-        gradient_of(policy, tokens, executed),
-        10.0 * torch.randn(4, 8, policy.vocabulary),
-    )
+    expected = gradient_of(policy, tokens, executed)
+    noise = 10.0 * torch.randn(4, 8, policy.vocabulary)
     noise[:, [2, 5]] = 0.0  # which say the policy's own tokens
     hook = policy._head.register_forward_hook(
         lambda module, inputs, logits: logits + noise[:, : logits.shape[1]]

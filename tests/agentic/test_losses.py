@@ -152,10 +152,8 @@ def test_rows_of_an_episode_share_its_return_and_its_weight(recorded):
     """Two rows of one episode, by hand: the reward of either counts for both, and together they
     weigh as one episode.
     """
-    mask, rewards = (
-        recorded["mask"][:5].clone(),
-        torch.tensor([1.0, 0.0, 0.0, 2.0, 0.0], dtype=torch.float64),
-    )
+    mask = recorded["mask"][:5].clone()
+    rewards = torch.tensor([1.0, 0.0, 0.0, 2.0, 0.0], dtype=torch.float64)
     rows = torch.tensor([0, 0, 1, 2, 3])
     part = algorithm("grpo")
     learner = part.Learner(Table(recorded["old"]), part.Config(group=2))

@@ -27,13 +27,11 @@ class Adam:
     """Kingma and Ba 2015, algorithm 1, after the gradient's norm has been clipped."""
 
     def __init__(self, parameters, rate, beta=0.9, epsilon=1e-8):
-        self.parameters, self.rate, self.beta, self.epsilon, self.steps = (
-            list(parameters),
-            rate,
-            beta,
-            epsilon,
-            0,
-        )
+        self.parameters = list(parameters)
+        self.rate = rate
+        self.beta = beta
+        self.epsilon = epsilon
+        self.steps = 0
         self.factors = [1.0] * len(self.parameters)  # of the rate
         self.first = [torch.zeros_like(p) for p in self.parameters]
         self.second = [torch.zeros_like(p) for p in self.parameters]

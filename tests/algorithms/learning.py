@@ -305,10 +305,8 @@ def dsrl_run(seed=0, to_its_end=False) -> Run:
     """A frozen flow, cloned from misled demonstrations, gets a noise policy; before is the flow
     alone.
     """
-    random, latent_noise = (
-        np.random.default_rng(seed),
-        make("latent_noise", seed, noise_policy=(64, 64)),
-    )
+    random = np.random.default_rng(seed)
+    latent_noise = make("latent_noise", seed, noise_policy=(64, 64))
     flow = latent_noise.flow
     data = buffer_of(misled(random), 60)
     cloner = sft.Learner(flow, sft.Config(min_std=0.0, learning_rate=1e-3), seed)

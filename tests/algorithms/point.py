@@ -68,11 +68,9 @@ class Points:
         return {"at": self.at, "steps": self.steps, "next": self.next}
 
     def load_state_dict(self, state):
-        self.at, self.steps, self.next = (
-            np.array(state["at"]),
-            np.array(state["steps"]),
-            int(state["next"]),
-        )
+        self.at = np.array(state["at"])
+        self.steps = np.array(state["steps"])
+        self.next = int(state["next"])
 
     def close(self):
         pass
@@ -94,11 +92,9 @@ def success(act, episodes=64):
     played to its end.
     """
     env = Points(episodes)
-    observations, plays, solved = (
-        env.reset(range(10**7, 10**7 + episodes)),
-        np.ones(episodes, bool),
-        0,
-    )
+    observations = env.reset(range(10**7, 10**7 + episodes))
+    plays = np.ones(episodes, bool)
+    solved = 0
     while plays.any():
         for actions in np.swapaxes(act(observations), 0, 1):
             steps = env.step(actions, plays)
@@ -129,13 +125,11 @@ def misled(random, fraction=0.35):
 def play(act, seed, shaping=1.0):
     """One episode of ``act(observation of one) -> chunk (H, A)``, as a replay takes it."""
     env = Points(1, shaping)
-    positions, actions, rewards, discounts, done = (
-        [env.reset([seed])["vectors"][0]],
-        [],
-        [],
-        [],
-        False,
-    )
+    positions = [env.reset([seed])["vectors"][0]]
+    actions = []
+    rewards = []
+    discounts = []
+    done = False
     while not done:
         for action in act({"offset": positions[-1]}):
             steps = env.step(np.clip(action, -1, 1)[None])

@@ -109,10 +109,8 @@ def test_an_actor_critic_goes_on_from_a_checkpoint_that_knows_no_scale_of_values
 @pytest.mark.parametrize("name", ["sac", "crossq", "iql", "ppo"])
 def test_the_seed_is_0_unless_said(name):
     module, kind = algorithm(name), KINDS.get(name, "tanh_gaussian")
-    unsaid, zero = (
-        module.Learner(make(kind), module.Config()),
-        module.Learner(make(kind), module.Config(), 0),
-    )
+    unsaid = module.Learner(make(kind), module.Config())
+    zero = module.Learner(make(kind), module.Config(), 0)
     for part, mine in unsaid.modules.items():
         theirs = zero.modules[part].state_dict()
         assert all(torch.equal(value, theirs[key]) for key, value in mine.state_dict().items()), (
@@ -202,10 +200,8 @@ def test_normalised_critics_are_of_their_own_widths_and_momentum():
 
 def test_normalised_critics_equal_layer_after_layer(random):
     critics = crossq.Critics(4, crossq.Config(critic_hidden=(8, 6), critics=2)).eval().double()
-    features, action = (
-        torch.tensor(random.normal(size=(5, 3))),
-        torch.tensor(random.normal(size=(5, 1))),
-    )
+    features = torch.tensor(random.normal(size=(5, 3)))
+    action = torch.tensor(random.normal(size=(5, 1)))
     with torch.no_grad():
         for norm in critics.norms:
             for value in (norm.mean, norm.std, norm.scale, norm.shift):
@@ -229,10 +225,8 @@ def test_normalised_critics_equal_layer_after_layer(random):
 
 
 def test_moments_of_vectors_are_those_of_each_number_alone(random):
-    moments, data = (
-        RunningMoments(3),
-        random.normal([1, -2, 5], [1, 0.1, 3], (60, 3)).astype(np.float32),
-    )
+    moments = RunningMoments(3)
+    data = random.normal([1, -2, 5], [1, 0.1, 3], (60, 3)).astype(np.float32)
     assert moments.mean.tolist() == [0, 0, 0] and moments.var.tolist() == [1, 1, 1]
     for part in np.array_split(data, 5):
         moments.update(torch.tensor(part))
@@ -398,10 +392,8 @@ def test_a_step_whose_gradient_is_not_finite_is_skipped_and_counted(wrong, clip)
     weight = torch.nn.Parameter(torch.ones(3))
     optimiser = adam([weight], lr=0.1)
     optimizer_step(optimiser, weight.sum(), clip)
-    before, moments = (
-        weight.detach().clone(),
-        {key: value.clone() for key, value in optimiser.state[weight].items()},
-    )
+    before = weight.detach().clone()
+    moments = {key: value.clone() for key, value in optimiser.state[weight].items()}
     assert not np.isfinite(
         optimizer_step(optimiser, (weight * torch.tensor([1.0, wrong, 1.0])).sum(), clip)
     )
@@ -415,11 +407,9 @@ def test_every_learner_reports_the_steps_that_were_skipped():
     class CustomLearner(Checkpointed):
         def __init__(self):
             self.weight = torch.nn.Parameter(torch.ones(1))
-            self.modules, self.optimisers, self.updates = (
-                {},
-                {"one": adam([self.weight], lr=0.1)},
-                0,
-            )
+            self.modules = {}
+            self.optimisers = {"one": adam([self.weight], lr=0.1)}
+            self.updates = 0
 
         def update(self, batch):
             optimizer_step(self.optimisers["one"], self.weight.sum() * batch)

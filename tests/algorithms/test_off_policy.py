@@ -89,10 +89,8 @@ def test_latent_noise_is_learned_from_where_it_was_drawn_and_spans_what_was_play
     """Chunks of three, of which two are played; an episode's end cuts the last one short."""
     buffer = ReplayBuffer(SPEC, 20, latent=6)
     vectors = random.normal(size=(6, 2)).astype(np.float32)
-    latents, decided = (
-        random.normal(size=(5, 6)).astype(np.float32),
-        np.array([True, False, True, False, True]),
-    )
+    latents = random.normal(size=(5, 6)).astype(np.float32)
+    decided = np.array([True, False, True, False, True])
     with pytest.raises(SpecError, match="'latent': expected shape"):
         buffer.insert_episode(
             {"vectors": vectors}, np.zeros((5, 2)), np.ones(5), np.ones(5), decided

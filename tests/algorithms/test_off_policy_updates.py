@@ -34,12 +34,10 @@ class Soft:
     """
 
     def __init__(self, learner):
-        self.reference, self.config, self.updates, self.dropped = (
-            twin(learner),
-            learner.config,
-            0,
-            0,
-        )
+        self.reference = twin(learner)
+        self.config = learner.config
+        self.updates = 0
+        self.dropped = 0
         config, reference = self.config, self.reference
         rate = config.critic_learning_rate or config.learning_rate
         self.critic = Adam(

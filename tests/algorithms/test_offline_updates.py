@@ -29,10 +29,8 @@ def test_five_updates_of_iql_equal_the_papers(horizon, random):
     learner = iql.Learner(prepared(horizon=horizon), config, seed=1)
     reference = twin(learner)
     critic = Adam([*reference.encoder.parameters(), *reference.critics.parameters()], 3e-3)
-    value, actor = (
-        Adam(reference.value.parameters(), 3e-3),
-        Adam(reference.actor.parameters(), 3e-3),
-    )
+    value = Adam(reference.value.parameters(), 3e-3)
+    actor = Adam(reference.actor.parameters(), 3e-3)
     for number, batch in enumerate(batches(5, random, horizon)):
         here, next_observations = parts(batch)
         assert 0 < (here["discount"] == 0).sum() < len(here["discount"])

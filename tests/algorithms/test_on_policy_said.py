@@ -16,10 +16,8 @@ def test_dapo_looks_for_groups_that_teach_by_what_it_learns_from():
     for safe, more in ((0, True), (1, False)):
         learner, collector = setting("dapo", max_resample=5, safe_length=safe, length_buffer=4)
         rollout = collector.episodes(4)
-        rollout.step_rewards, rollout.mask = (
-            torch.zeros(len(rollout.mask), 8, 1),
-            torch.ones(len(rollout.mask), 8),
-        )
+        rollout.step_rewards = torch.zeros(len(rollout.mask), 8, 1)
+        rollout.mask = torch.ones(len(rollout.mask), 8)
         rollout.step_rewards[0], rollout.mask[2:, ::2] = 1.0, 0.0
         assert learner.wants_more(rollout, 1) is more
         group = SimpleNamespace(learner=type(learner), config=learner.config)

@@ -20,12 +20,10 @@ class ByHand:
     """One update of an on-policy learner: advantages, then epochs of minibatches."""
 
     def __init__(self, name, learner):
-        self.name, self.learner_copy, self.config, self.updates = (
-            name,
-            twin(learner),
-            learner.config,
-            0,
-        )
+        self.name = name
+        self.learner_copy = twin(learner)
+        self.config = learner.config
+        self.updates = 0
         modules = [self.learner_copy.policy] + (
             [self.learner_copy.value] if "value" in learner.modules else []
         )
@@ -72,10 +70,8 @@ class ByHand:
                 rollout
             )
         if self.name == "async_ppo":
-            data["versions"], data["proximal"] = (
-                rollout.versions,
-                self.density(self.learner_copy.policy, rollout)[0],
-            )
+            data["versions"] = rollout.versions
+            data["proximal"] = self.density(self.learner_copy.policy, rollout)[0]
         return data
 
     def generalised(self, rollout):
@@ -90,19 +86,15 @@ class ByHand:
             rewards = learner_copy.returns.scaled(
                 rewards, rollout.done, rollout.steps, rollout.mask
             )
-        values, next_observations = (
-            learner_copy.value(rollout.observations),
-            learner_copy.value(rollout.next_observations),
-        )
+        values = learner_copy.value(rollout.observations)
+        next_observations = learner_copy.value(rollout.next_observations)
         counts = {
             "truncation": 1 - rollout.terminated,
             "always": torch.ones_like(rewards),
             "never": 1 - rollout.done,
         }[config.bootstrap]
-        delta, advantages = (
-            rewards + gamma * counts * next_observations - values,
-            torch.zeros_like(rewards),
-        )
+        delta = rewards + gamma * counts * next_observations - values
+        advantages = torch.zeros_like(rewards)
         for t in range(len(rewards)):
             going = torch.ones(rewards.shape[1])
             for k in range(t, len(rewards)):
@@ -179,11 +171,9 @@ class ByHand:
         return normal.log_prob(actions).sum(-1), normal.entropy().sum(-1)
 
     def minibatch(self, batch):
-        config, learner_copy, advantages = (
-            self.config,
-            self.learner_copy,
-            batch["advantages"][:, None],
-        )
+        config = self.config
+        learner_copy = self.learner_copy
+        advantages = batch["advantages"][:, None]
         log_probs, entropy = self.density(learner_copy.policy, batch)
         played = batch["played"]
         now, then, entropy = (

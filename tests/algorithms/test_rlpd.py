@@ -44,11 +44,9 @@ def test_a_batch_has_two_halves():
 
 def test_critic_target_and_losses_equal_an_independent_computation(random):
     values = random.normal(size=(3, 5))
-    reward, discount, bonus = (
-        random.normal(size=5),
-        np.array([1, 1, 0, 1, 0.0]),
-        random.normal(size=5),
-    )
+    reward = random.normal(size=5)
+    discount = np.array([1, 1, 0, 1, 0.0])
+    bonus = random.normal(size=5)
     target = actor_critic.critic_target(
         *map(torch.tensor, (reward, discount, values)), 0.9, torch.tensor(bonus)
     ).numpy()
@@ -71,10 +69,8 @@ def test_critic_target_and_losses_equal_an_independent_computation(random):
 def test_the_batched_ensemble_equals_each_critic_by_itself(random):
     torch.manual_seed(0)
     critics = actor_critic.Critics(6, (8, 8), 3).double()
-    features, action = (
-        torch.tensor(random.normal(size=(4, 4))),
-        torch.tensor(random.normal(size=(4, 2))),
-    )
+    features = torch.tensor(random.normal(size=(4, 4)))
+    action = torch.tensor(random.normal(size=(4, 2)))
     together = critics(features, action).detach().numpy()
     for e in range(3):
         x = np.concatenate([features, action], axis=1)

@@ -47,10 +47,8 @@ def urdf(
     links += [LINK.format(f"link{index}", "") for index in range(2, 7)] + [
         LINK.format("tool0", "").replace('value="1"', 'value="0.01"')
     ]
-    axes, lengths = (
-        ("0 0 1", "0 1 0", "0 1 0", "0 1 0", "0 0 1", "0 1 0"),
-        (0.15, 0.1, 0.35, 0.3, 0.08, 0.08),
-    )
+    axes = ("0 0 1", "0 1 0", "0 1 0", "0 1 0", "0 0 1", "0 1 0")
+    lengths = (0.15, 0.1, 0.35, 0.3, 0.08, 0.08)
     joints = [
         JOINT.format(
             f"joint{index + 1}",

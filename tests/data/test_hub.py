@@ -72,10 +72,8 @@ class Answers(http.server.BaseHTTPRequestHandler):
         parts = path.strip("/").split("/")
         if path == "/api/repos/create":
             document = json.loads(body)
-            kind, name = (
-                f"{document.get('type') or 'model'}s",
-                f"{document['organization']}/{document['name']}",
-            )
+            kind = f"{document.get('type') or 'model'}s"
+            name = f"{document['organization']}/{document['name']}"
             server.repos.setdefault(
                 (kind, name), {"files": {}, "visibility": document.get("visibility")}
             )

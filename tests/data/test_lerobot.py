@@ -18,10 +18,8 @@ from rlinf_core.data.lerobot.columns import Video  # noqa: E402
 
 @pytest.fixture
 def spool(tmp_path, task):
-    spool, spec = (
-        Spool(tmp_path / "spool", min_free_mb=0),
-        task.with_images({"front": (32, 48)}).spec,
-    )
+    spool = Spool(tmp_path / "spool", min_free_mb=0)
+    spec = task.with_images({"front": (32, 48)}).spec
     record(spool, spec, "a-1", steps=5, sources={0: "operator"}, change=brighter).close()
     record(spool, spec, "a-2", steps=7, success=False, start=9.0, change=brighter).close()
     return spool
@@ -49,10 +47,8 @@ def test_an_export_has_every_transition_to_the_last_bit_and_pictures_nearly(
 ):
     assert main(["data", "export", "lerobot", str(spool.root), "--out", str(tmp_path / "set")]) == 0
     assert "2 episodes, 12 frames" in capsys.readouterr().out
-    root, episodes = (
-        tmp_path / "set",
-        [read_episode(spool.root / "closed" / name) for name in ("a-1", "a-2")],
-    )
+    root = tmp_path / "set"
+    episodes = [read_episode(spool.root / "closed" / name) for name in ("a-1", "a-2")]
     table = pq.read_table(root / "data/chunk-000/file-000.parquet").to_pydict()
     vectors = [
         name for name, values in episodes[0].observations.items() if values.dtype == np.float32
@@ -180,10 +176,8 @@ def test_what_was_exported_comes_back_to_the_last_bit_and_pictures_nearly(spool,
         and f"--set 'collect.recordings=[{tmp_path}/new]'; look" in output
     )
     for name in ("a-1", "a-2"):
-        before, after = (
-            read_episode(spool.root / "closed" / name),
-            read_episode(tmp_path / "new" / name, sealed=True),
-        )
+        before = read_episode(spool.root / "closed" / name)
+        after = read_episode(tmp_path / "new" / name, sealed=True)
         front = before.observations.pop("front").astype(int)
         assert np.abs(after.observations.pop("front") - front).max() <= 4
         assert before.observations.keys() == after.observations.keys()

@@ -23,10 +23,8 @@ EPISODES, STEPS, UPDATES = 20, 15, 100
     not (VENV / "bin/python").exists(), reason="not run: .venvs/lerobot is not there (make lerobot)"
 )
 def test_lerobot_loads_and_iterates_an_export_and_trains_its_act_on_it(task, tmp_path):
-    spool, spec = (
-        Spool(tmp_path / "spool", min_free_mb=0),
-        task.with_images({"front": (64, 96), "wrist": (64, 96)}).spec,
-    )
+    spool = Spool(tmp_path / "spool", min_free_mb=0)
+    spec = task.with_images({"front": (64, 96), "wrist": (64, 96)}).spec
     operator = dict.fromkeys(range(STEPS), "operator")
     for number in range(EPISODES):
         record(

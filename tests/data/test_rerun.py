@@ -23,10 +23,8 @@ NS = 1_000_000_000
 
 @pytest.fixture
 def spool(tmp_path, task):
-    spool, spec = (
-        Spool(tmp_path / "spool", min_free_mb=0),
-        task.with_images({"front": (8, 12)}).spec,
-    )
+    spool = Spool(tmp_path / "spool", min_free_mb=0)
+    spec = task.with_images({"front": (8, 12)}).spec
     messages = raw_messages(spec, "a-1", steps=5, sources={0: "operator"}) + list(shown())
     write_raw(spool, "a-1", messages).close()
     record(spool, spec, "a-2", steps=4, success=False).close()
@@ -39,10 +37,8 @@ def shown():
     """
     store, (_, jpeg) = typestore(), cv2.imencode(".jpg", np.full((6, 8, 3), 90, np.uint8))
     types = store.types
-    point, turn = (
-        types["geometry_msgs/msg/Point"],
-        types["geometry_msgs/msg/Quaternion"](0.0, 0.0, 1.0, 0.0),
-    )
+    point = types["geometry_msgs/msg/Point"]
+    turn = types["geometry_msgs/msg/Quaternion"](0.0, 0.0, 1.0, 0.0)
 
     def put(topic, kind, second, **fields):
         stamp = types["builtin_interfaces/msg/Time"](second, 0)

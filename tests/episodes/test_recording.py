@@ -427,11 +427,9 @@ def test_where_too_much_waits_what_is_left_out_is_told_and_the_end_of_an_episode
 
 def test_time_steps_without_a_message_of_an_observed_topic_are_noted(spool, task, reports):
     """Of a topic that the task does not observe only where the station has it."""
-    observed, absent, seldom = (
-        "/station_a/wrench",
-        "/station_a/joint_states",
-        "/station_a/object_pose",
-    )
+    observed = "/station_a/wrench"
+    absent = "/station_a/joint_states"
+    seldom = "/station_a/object_pose"
     recording = Recording(
         spool,
         lambda *what: reports.append(what),

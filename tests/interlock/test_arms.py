@@ -57,11 +57,9 @@ class Two:
         right one; who commands.
         """
         for _ in range(ticks):
-            before, self.seq, begins = (
-                dict(self.blocked),
-                self.seq + 1,
-                (self.now // TICK_NS) % 10 == 0,
-            )
+            before = dict(self.blocked)
+            self.seq += 1
+            begins = (self.now // TICK_NS) % 10 == 0
             for name, rig in self.rigs.items():
                 hears = {
                     "others": tuple(

@@ -35,11 +35,9 @@ def test_s20_what_comes_to_an_arm_that_is_not_armed(make, cause):
 
 def test_s05_a_refusal_holds_and_shuts_the_door_for_this_tick():
     rig = active(ticks=2)
-    wrong, empty, right = (
-        chunk(2, rig.now, ((9.0, 0.0, 0.0),)),
-        chunk(3, rig.now, ()),
-        chunk(4, rig.now),
-    )
+    wrong = chunk(2, rig.now, ((9.0, 0.0, 0.0),))
+    empty = chunk(3, rig.now, ())
+    right = chunk(4, rig.now)
     now = rig.now
     assert tick(rig, wrong, right) == [
         about("refused", "jump", wrong),

@@ -213,17 +213,13 @@ def clock(monkeypatch):
         listeners={topic: SimpleNamespace(arrived=[]) for topic in interlock_inputs.ROLES},
         age_ns=lambda topic: 0,
     )
-    clock.period_ns, clock.offset_ns, clock.clock_stepped = (
-        NS // 100,
-        now.calendar - now.monotonic,
-        False,
-    )
+    clock.period_ns = NS // 100
+    clock.offset_ns = now.calendar - now.monotonic
+    clock.clock_stepped = False
     clock.last_ns = clock.stamp_ns = clock.looked_ns = now.monotonic
-    clock.late_ms, clock.phase, clock.tick = (
-        deque(),
-        SimpleNamespace(),
-        lambda *arguments: ticks.append(arguments),
-    )
+    clock.late_ms = deque()
+    clock.phase = SimpleNamespace()
+    clock.tick = lambda *arguments: ticks.append(arguments)
 
     def after(seconds, set_by=0.0):
         now.monotonic += round(seconds * NS)
@@ -246,11 +242,9 @@ def test_s23_it_looks_who_else_speaks_at_every_tick_or_once_in_15_ms(clock, peri
 
 def test_s24_how_late_a_tick_is_is_told_to_the_core_and_stamps_are_a_tick_apart_at_least(clock):
     _, after = clock
-    (first, _, on_time), (second, _, early), (third, _, late) = (
-        after(0.01),
-        after(0.004),
-        after(0.31),
-    )
+    first, _, on_time = after(0.01)
+    second, _, early = after(0.004)
+    third, _, late = after(0.31)
     assert (on_time, early) == (0.0, 0.0) and late == pytest.approx(0.3)
     assert second - first == NS // 100 and third - second >= NS // 100
 

@@ -12,11 +12,9 @@ from rlinf_core.interlock.types import NS
 from tests.interlock.conftest import TICK_NS, Rig, chunk, joint_limits, limits, release
 
 LEASE = dict(enable_lease=60.0)
-IDLE, HELD, PRESS = (
-    {"enable": True, "enable_age_s": 1.0},
-    {"enable": True, "enable_age_s": 0.0},
-    {"enable": True, "enable_age_s": 0.0, "enable_renewed": True},
-)
+IDLE = {"enable": True, "enable_age_s": 1.0}
+HELD = {"enable": True, "enable_age_s": 0.0}
+PRESS = {"enable": True, "enable_age_s": 0.0, "enable_renewed": True}
 SILENT = (Mode.HOLD, "operator_silent")
 
 

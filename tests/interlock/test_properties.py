@@ -232,10 +232,8 @@ class AnyInput(RuleBasedStateMachine):
         """For one tick, or for good: S21."""
         rig, before = self.rig, (self.rig.pose, self.rig.joints)
         pose = tuple([p + random.uniform(-0.4, 0.4) for p in HOME[:3]])
-        rig.pose, rig.joints = (
-            (*pose, *HOME[3:]),
-            rig.joints and tuple([q + random.uniform(-0.3, 0.3) for q in JOINTS]),
-        )
+        rig.pose = (*pose, *HOME[3:])
+        rig.joints = rig.joints and tuple([q + random.uniform(-0.3, 0.3) for q in JOINTS])
         follow, rig.follow = rig.follow, False
         for _ in range(random.choice([1, 1, 3, 9, 12, 80])):
             self.tick()

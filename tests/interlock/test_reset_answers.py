@@ -25,13 +25,11 @@ class Node:
     def __init__(self, listens=True):
         self.rig = Rig().settle().arm()
         self.rig.tick(robot_fault="reflex")
-        self.counts, self.queued_requests, self.clock, self.pending, self.replies = (
-            Counter(),
-            {},
-            None,
-            [],
-            [],
-        )
+        self.counts = Counter()
+        self.queued_requests = {}
+        self.clock = None
+        self.pending = []
+        self.replies = []
         self.active, self.settings = True, {"lockstep": False}
         self.service_process = SimpleNamespace(
             requests=self.take,
@@ -170,10 +168,8 @@ def test_a_reset_that_is_come_to_too_late_is_refused():
 def test_whatever_else_is_come_to_too_late_is_not_done_either_for_nobody_knows_of_it(do, arguments):
     node, before = Node(), None
     node.rig.tick(reset_fault=CAUSE)
-    before, node.activate = (
-        node.limits,
-        lambda: pytest.fail("whoever asked was told that it was not done"),
-    )
+    before = node.limits
+    node.activate = lambda: pytest.fail("whoever asked was told that it was not done")
     node.pending = [{"id": 1, "do": do, "with": arguments, "asked": time.monotonic() - 7.0}]
     node.requests.answer()
     ((_, reason),) = node.replies

@@ -50,10 +50,8 @@ def graph(tmp_path, *overrides):
 
 
 def test_simulated_and_real_stations_run_the_same_nodes(tmp_path):
-    simulated, real = (
-        graph(tmp_path, KEYBOARD),
-        graph(tmp_path, "station.robot=franka_fr3", KEYBOARD),
-    )
+    simulated = graph(tmp_path, KEYBOARD)
+    real = graph(tmp_path, "station.robot=franka_fr3", KEYBOARD)
     assert graph(tmp_path).keys() - simulated.keys() == {"operator"}, "a person brings a terminal"
     assert simulated.keys() - real.keys() == {"sim_bridge"}, (
         "invariant 8: they differ only at the robot side"
@@ -83,10 +81,8 @@ def test_a_policy_may_be_composed_with_the_environment_and_is_left_out_like_any_
 
 
 def test_a_twins_station_is_the_real_ones_and_the_twin(tmp_path):
-    twin, real = (
-        graph(tmp_path, "station.robot=franka_twin"),
-        graph(tmp_path, "station.robot=franka_fr3", KEYBOARD),
-    )
+    twin = graph(tmp_path, "station.robot=franka_twin")
+    real = graph(tmp_path, "station.robot=franka_fr3", KEYBOARD)
     assert twin.keys() - real.keys() == {"twin", "operator"}, (
         "a script may be the operator where nobody can be hurt"
     )

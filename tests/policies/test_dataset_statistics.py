@@ -51,11 +51,9 @@ def alike(statistics):
 
 
 def test_state_and_actions_are_in_the_units_of_the_data_set(tmp_path):
-    policy, plain, observations = (
-        pi0(statistics=written(tmp_path)),
-        alike(STATE),
-        observation("push", "pull"),
-    )
+    policy = pi0(statistics=written(tmp_path))
+    plain = alike(STATE)
+    observations = observation("push", "pull")
     noise = 0.1 * policy.noise(2, torch.Generator().manual_seed(0))
     raw = plain.decode(plain.to_batch(observations), noise).view(2, 4, 2)
     assert raw.abs().max() < 1.0, "nothing is cut off, so that it can be compared"
@@ -70,11 +68,9 @@ def test_state_and_actions_are_in_the_units_of_the_data_set(tmp_path):
 
 
 def test_what_is_imitated_and_what_is_in_play_are_said_in_the_networks_numbers(tmp_path):
-    policy, plain, observations = (
-        pi0(statistics=written(tmp_path)),
-        alike(STATE),
-        observation("push", "pull"),
-    )
+    policy = pi0(statistics=written(tmp_path))
+    plain = alike(STATE)
+    observations = observation("push", "pull")
     actions = 0.3 * torch.randn(2, 8, generator=torch.Generator().manual_seed(1))
     scale, mean, std = (
         torch.tensor(numbers) for numbers in (SPEC.action.scale, ACTION["mean"], ACTION["std"])

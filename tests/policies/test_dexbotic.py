@@ -15,10 +15,8 @@ from rlinf_core.policies.pretrained.pi0 import Config
 from rlinf_core.policies.pretrained.pi0.policy import Pi0
 from tests.policies.test_tiny import SPEC, observation
 
-TOWER, WORDS = (
-    "model.mm_vision_tower.vision_tower.vision_model.",
-    "model.action_expert.embed_tokens.weight",
-)
+TOWER = "model.mm_vision_tower.vision_tower.vision_model."
+WORDS = "model.action_expert.embed_tokens.weight"
 NAMES = {  # as dexbotic/model/pi0/pi0_arch.py has them
     "model.llm.embed_tokens.weight",
     "model.llm.layers.1.self_attn.q_proj.weight",
@@ -53,10 +51,8 @@ def of(folder):
 def test_it_acts_as_pi0_does_on_the_same_weights_whatever_its_files_have_beside_them(
     folder, tmp_path
 ):
-    weights, observations = (
-        load_file(folder / "model.safetensors"),
-        observation("push", "pull the red cube"),
-    )
+    weights = load_file(folder / "model.safetensors")
+    observations = observation("push", "pull the red cube")
     assert weights.keys() >= NAMES and all(name.startswith("model.") for name in weights)
     expected = (
         of(tiny.write("pi0", tmp_path / "pi0", horizon=2, seed=1)).act(observations, False).actions

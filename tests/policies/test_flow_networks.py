@@ -33,11 +33,9 @@ def test_a_flow_carries_noise_along_its_field(spec, random):
 
 def test_the_deviation_of_a_flows_steps_lies_between_its_bounds(random):
     actor = policy("flow")
-    features, point, time = (
-        actor.encoder(batch(random)),
-        torch.zeros(6, 4),
-        torch.full((6, 1), 0.25),
-    )
+    features = actor.encoder(batch(random))
+    point = torch.zeros(6, 4)
+    time = torch.full((6, 1), 0.25)
     velocity, log_std = actor.velocity(features, point, time)
     outputs = actor.head(actor.field(torch.cat([features, point, time], 1)))
     assert torch.equal(velocity, outputs[:, :4])

@@ -132,10 +132,8 @@ def test_ppo_learns_so_too(monkeypatch):
         return learners[-1]
 
     monkeypatch.setattr(algorithm("ppo"), "Learner", again, raising=False)
-    policy, observations = (
-        test_pi0.pi0(sde_noise=0.5, horizon=1, flow_steps=2),
-        test_pi0.observation(*["push"] * 32),
-    )
+    policy = test_pi0.pi0(sde_noise=0.5, horizon=1, flow_steps=2)
+    observations = test_pi0.observation(*["push"] * 32)
     before, after = paid_before_and_after(policy, observations, "ppo", 18, learning_rate=5e-3)
     assert learners and before < 0.75 and after > 0.85
 

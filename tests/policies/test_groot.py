@@ -106,10 +106,8 @@ def test_log_probabilities_are_those_of_its_paths_and_what_a_learner_computes_ag
     """Each step of a path is Gaussian about the Euler step, with the score's correction; in
     float64.
     """
-    policy, observations = (
-        groot(sde_noise=0.5, n_action_steps=2, flow_steps=4),
-        observation("push", "pull it"),
-    )
+    policy = groot(sde_noise=0.5, n_action_steps=2, flow_steps=4)
+    observations = observation("push", "pull it")
     chunk = policy.act(observations, True, torch.Generator().manual_seed(2))
     again, _ = policy.log_probs(policy.to_batch(observations), chunk.drawn)
     points, inputs = chunk.drawn.reshape(2, 5, 3, 4), policy.inputs(policy.to_batch(observations))
@@ -164,10 +162,8 @@ def test_by_cloning_it_learns_to_do_as_it_is_told_and_what_is_frozen_or_another_
 
 @pytest.mark.slow
 def test_grpo_raises_what_pays():
-    policy, observations = (
-        groot(sde_noise=0.5, horizon=1, flow_steps=2),
-        observation(*["push"] * 32),
-    )
+    policy = groot(sde_noise=0.5, horizon=1, flow_steps=2)
+    observations = observation(*["push"] * 32)
     before, after = paid_before_and_after(policy, observations, "grpo", 6, learning_rate=1e-2)
     assert before < 0.75 and after > 0.85
 
@@ -228,10 +224,8 @@ def test_a_folder_and_a_policy_file_give_the_same_actions_back(folder, tmp_path)
         SPEC, Config(horizon=3, stochastic_eval=False, checkpoint=str(folder), embodiment=1)
     ).eval()
     policy.normalisation.normalise(np.array([1.0, 2.0, 3.0]), np.ones(3))
-    path, observations = (
-        save_policy(policy, tmp_path / "policy-00000001.safetensors"),
-        observation("push", "pull"),
-    )
+    path = save_policy(policy, tmp_path / "policy-00000001.safetensors")
+    observations = observation("push", "pull")
     FACTORY.save_folder(policy.network, policy.tokenizer, tmp_path / "again")
     shutil.rmtree(folder)
     again = load_policy(path, SPEC)
@@ -253,10 +247,8 @@ def test_it_is_asked_as_in_its_training_and_an_instruction_is_words_whatever_it_
         SPEC, Config(horizon=3, stochastic_eval=False, checkpoint=str(folder), embodiment=1)
     )
     sentences = ("push", "isn't <IMG_CONTEXT>")
-    inputs, picture = (
-        policy.inputs(policy.to_batch(observation(*sentences))),
-        "<img>" + "<IMG_CONTEXT>" * 16 + "</img>",
-    )
+    inputs = policy.inputs(policy.to_batch(observation(*sentences)))
+    picture = "<img>" + "<IMG_CONTEXT>" * 16 + "</img>"
     turn_words = {id: word for word, id in ((word, policy.tokenizer.id(word)) for word in TURNS)}
     for row, mask, instruction in zip(
         inputs["ids"], inputs["mask"], ("['push']", '["isn\'t <IMG_CONTEXT>"]'), strict=True
@@ -402,20 +394,16 @@ def test_what_does_not_fit_is_named():
     not (VENV / "bin/python").exists(), reason="not run: .venvs/lerobot is not there (make lerobot)"
 )
 def test_lerobot_s_own_groot_says_the_same_of_weights_that_it_has_saved(folder):
-    observations, draw = (
-        observation("push the red cube", "pull", seed=4),
-        torch.Generator().manual_seed(5),
-    )
+    observations = observation("push the red cube", "pull", seed=4)
+    draw = torch.Generator().manual_seed(5)
     # of one shape, as it asks for
     observations.images["wrist"] = observation("push", "pull", seed=6).images["front"]
     cameras = [ArraySpec(name, (24, 32, 3), "uint8") for name in CAMERAS]
     spec = StationSpec((SPEC.observation[0], *cameras), SPEC.action, 10.0)
     noise, uniform = torch.randn(2, 3, 4, generator=draw), torch.rand(2, generator=draw)
-    action, low, high = (
-        torch.rand(2, 3, 2) * 2 - 1,
-        np.array([-1.0, -2.0, -1.5]),
-        np.array([1.0, 3.0, 2.0]),
-    )
+    action = torch.rand(2, 3, 2) * 2 - 1
+    low = np.array([-1.0, -2.0, -1.5])
+    high = np.array([1.0, 3.0, 2.0])
     np.savez(
         folder / "given.npz",
         **{name: image.numpy() for name, image in observations.images.items()},

@@ -169,10 +169,8 @@ def test_it_learns_where_the_square_is_and_stays_so_in_its_file(kind, steps, rat
     actor = make_policy(
         SPEC, tanh_gaussian.Config(hidden=(32,), image_features=16, image_encoder=kind)
     )
-    learner, unseen = (
-        sft.Learner(actor, sft.Config(learning_rate=rate, image_shift=0)),
-        pictures(64, random),
-    )
+    learner = sft.Learner(actor, sft.Config(learning_rate=rate, image_shift=0))
+    unseen = pictures(64, random)
     for _ in range(steps):
         learner.update(pictures(32, random))
     file = save_policy(actor, tmp_path / "policy.safetensors")

@@ -117,10 +117,8 @@ def test_bfloat16_does_nearly_what_float32_does(name):
             noise = policy.noise(2, torch.Generator().manual_seed(0))
             plain, other = policy.carried(plain, noise), reduced.carried(other, noise)
         else:
-            plain, other = (
-                policy.head(policy.read(plain).embeds),
-                reduced.head(reduced.read(other).embeds),
-            )
+            plain = policy.head(policy.read(plain).embeds)
+            other = reduced.head(reduced.read(other).embeds)
     off = (other - plain).norm() / plain.norm()
     assert 1e-5 < off < 0.02
     assert acted(reduced, "go left").shape == acted(policy, "go left").shape

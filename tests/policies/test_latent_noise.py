@@ -68,10 +68,8 @@ def test_its_actions_are_what_the_noise_leads_to_and_its_versions_are_small(kind
     with torch.no_grad():
         for parameter in policy.noise_policy.parameters():
             parameter += 0.1
-    two, flow_file = (
-        save_policy(policy, tmp_path / policy_name(2)),
-        save_policy(flow, tmp_path / "whole" / policy_name(1)),
-    )
+    two = save_policy(policy, tmp_path / policy_name(2))
+    flow_file = save_policy(flow, tmp_path / "whole" / policy_name(1))
     (base,) = tmp_path.glob("base-*.safetensors")
     assert base.stat().st_size > 0.9 * (flow_file.stat().st_size - 2**14)
     policy_bytes = sum(
@@ -107,10 +105,8 @@ def test_dsrl_raises_what_pays_and_the_model_stays_as_it_is():
     """What lies above 0.5 in the first number of the first action pays; which is 31 % of what
     standard noise leads to.
     """
-    policy, observations = (
-        around(test_pi0.pi0(flow_steps=2), noise_policy=(32,)),
-        test_pi0.observation(*["push"] * 16),
-    )
+    policy = around(test_pi0.pi0(flow_steps=2), noise_policy=(32,))
+    observations = test_pi0.observation(*["push"] * 16)
     before = {name: value.clone() for name, value in policy.flow.state_dict().items()}
     config = dsrl.Config(
         learning_rate=3e-3,
@@ -119,11 +115,9 @@ def test_dsrl_raises_what_pays_and_the_model_stays_as_it_is():
         target_entropy=-1.0,
         initial_temperature=0.02,
     )
-    learner, draw, random = (
-        dsrl.Learner(policy, config, seed=0),
-        torch.Generator().manual_seed(0),
-        np.random.default_rng(0),
-    )
+    learner = dsrl.Learner(policy, config, seed=0)
+    draw = torch.Generator().manual_seed(0)
+    random = np.random.default_rng(0)
     replay = ReplayBuffer(policy.spec, 4000, latent=policy.latent_size, instructions=True)
     word, paid = arrays.encoded(["push"]), []
     for _ in range(30):

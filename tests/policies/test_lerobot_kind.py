@@ -136,18 +136,16 @@ def test_a_server_answers_with_it_in_si_units(tmp_path, stand_in):
 
 
 def test_names_of_the_task_are_put_where_the_folder_has_them(tmp_path, stand_in):
-    policy, observed = (
-        policy_of(
-            folder_of(tmp_path),
-            features={
-                "observation.state": ("width", "pose"),
-                "observation.images.front": ("wrist",),
-                "observation.images.wrist": ("front",),
-                "action": ("dy", "dx"),
-            },
-        ),
-        observation(),
+    policy = policy_of(
+        folder_of(tmp_path),
+        features={
+            "observation.state": ("width", "pose"),
+            "observation.images.front": ("wrist",),
+            "observation.images.wrist": ("front",),
+            "action": ("dy", "dx"),
+        },
     )
+    observed = observation()
     turned = Observation(
         observed.vectors[:, [2, 0, 1]],
         {"front": observed.images["wrist"], "wrist": observed.images["front"]},

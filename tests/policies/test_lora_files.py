@@ -97,10 +97,8 @@ def test_they_act_as_the_merged_weights_do(kind):
 def test_learners_train_them_alone(kind):
     make, observation = KINDS[kind]
     policy = make(**LORA)
-    before, inputs = (
-        copy.deepcopy(policy.state_dict()),
-        policy.to_batch(observation("push", "pull")),
-    )
+    before = copy.deepcopy(policy.state_dict())
+    inputs = policy.to_batch(observation("push", "pull"))
     batch = {name: values.numpy() for name, values in inputs.items()}
     actions = np.full((2, policy.action_size), 0.5, np.float32)
     learner = Learner(policy, SFTConfig(learning_rate=1e-2, min_std=0.0, image_shift=0), seed=0)
@@ -202,10 +200,8 @@ def test_peft_reads_the_folder_and_a_policy_begins_with_it(kind, tmp_path):
     """The merged weights are those that the library peft makes of the same folder."""
     from peft import PeftModel
 
-    part, folder = (
-        policy_kind(kind),
-        tiny.write(kind, tmp_path / "tiny", horizon=2 if kind == "pi0" else 0),
-    )
+    part = policy_kind(kind)
+    folder = tiny.write(kind, tmp_path / "tiny", horizon=2 if kind == "pi0" else 0)
     config = {
         "checkpoint": str(folder),
         "horizon": 2,

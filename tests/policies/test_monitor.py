@@ -21,12 +21,10 @@ LIMIT = 40
 
 def episode(random, fails):
     """A point on its way to the origin; one that fails turns aside after some steps."""
-    at, vectors, actions, turns = (
-        random.uniform(-1, 1, 2),
-        [],
-        [],
-        int(random.integers(2, 10)) if fails else LIMIT,
-    )
+    at = random.uniform(-1, 1, 2)
+    vectors = []
+    actions = []
+    turns = int(random.integers(2, 10)) if fails else LIMIT
     for step in range(LIMIT):
         towards = -at / max(np.linalg.norm(at), 1e-6)
         if step >= turns:

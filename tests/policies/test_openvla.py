@@ -187,10 +187,8 @@ def test_by_cloning_it_learns_to_do_as_it_is_told(decoding, updates, rate):
     ],
 )
 def test_learners_from_rollouts_raise_what_pays(name, level, config):
-    policy, observations = (
-        openvla(horizon=1, network=TINIEST, **config),
-        observation(*["push"] * 32),
-    )
+    policy = openvla(horizon=1, network=TINIEST, **config)
+    observations = observation(*["push"] * 32)
     log_probs_per_chunk = 2 if "token_log_probs" in config else 1
     before, after = paid_before_and_after(
         policy, observations, name, 8, log_probs_per_chunk, learning_rate=1e-2, level=level

@@ -204,12 +204,10 @@ def test_a_folder_and_a_policy_file_give_the_same_actions_back(folder, tmp_path)
         SPEC, Config(horizon=4, stochastic_eval=False, checkpoint=str(folder), flow_steps=2)
     ).eval()
     changed(folder, as_published)
-    policy, observations = (
-        Pi05(
-            SPEC, Config(horizon=4, stochastic_eval=False, checkpoint=str(folder), flow_steps=2)
-        ).eval(),
-        observation("push", "pull"),
-    )
+    policy = Pi05(
+        SPEC, Config(horizon=4, stochastic_eval=False, checkpoint=str(folder), flow_steps=2)
+    ).eval()
+    observations = observation("push", "pull")
     again = load_policy(save_policy(policy, tmp_path / "policy-00000001.safetensors"), SPEC)
     acted = [
         actor.act(observations, True, torch.Generator().manual_seed(0)).actions

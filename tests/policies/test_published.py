@@ -255,10 +255,8 @@ def test_lerobots_and_openpis_folders_of_pi0_act_as_transformers_does(tmp_path):
     folder = tiny.write("pi0", tmp_path / "tiny", SMALL | {"max_state_dim": 4}, horizon=2)
     observations = observation("push", "pull the red cube")
     expected = policy_of("pi0", folder).act(observations, False).actions
-    config, weights = (
-        json.loads((folder / "config.json").read_text()),
-        load_file(folder / "model.safetensors"),
-    )
+    config = json.loads((folder / "config.json").read_text())
+    weights = load_file(folder / "model.safetensors")
     parts = {key: config[key] for key in ("vlm_config", "dit_config")}
     of_lerobot(folder)
     assert (
@@ -297,15 +295,11 @@ def test_lerobots_and_openpis_folders_of_pi0_act_as_transformers_does(tmp_path):
 
 
 def test_openpis_folder_of_pi05_acts_as_lerobots(tmp_path):
-    folder, observations = (
-        tiny.write("pi05", tmp_path / "tiny", SIZES, horizon=2),
-        observation("push"),
-    )
+    folder = tiny.write("pi05", tmp_path / "tiny", SIZES, horizon=2)
+    observations = observation("push")
     expected = policy_of("pi05", folder).act(observations, False).actions
-    config, weights = (
-        json.loads((folder / "config.json").read_text()),
-        load_file(folder / "model.safetensors"),
-    )
+    config = json.loads((folder / "config.json").read_text())
+    weights = load_file(folder / "model.safetensors")
     (folder / "config.json").write_text(
         json.dumps(
             {

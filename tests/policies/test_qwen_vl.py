@@ -176,10 +176,8 @@ def theirs(folder):
     )
 
     def logits(pictures, tokens):
-        ids, image_inputs = (
-            torch.tensor([tokens]),
-            processor(images=list(pictures), return_tensors="pt"),
-        )
+        ids = torch.tensor([tokens])
+        image_inputs = processor(images=list(pictures), return_tensors="pt")
         pictured = (ids == model.config.image_token_id).int()
         return model(
             input_ids=ids,
@@ -201,16 +199,12 @@ def test_a_published_folder_says_what_transformers_own_model_and_processor_say(f
     """The likeliest tokens, each given those before it, without cache, padding or batch; and what
     is drawn.
     """
-    policy, observations = (
-        QwenVL(SPEC, Config(horizon=2, checkpoint=str(folder), temperature=1.5)).eval(),
-        observation(*PROMPTS),
-    )
+    policy = QwenVL(SPEC, Config(horizon=2, checkpoint=str(folder), temperature=1.5)).eval()
+    observations = observation(*PROMPTS)
     reference, _ = theirs(folder)
     words, every, losses = policy.words, [], []
-    likeliest, drawn = (
-        policy.act(observations, False),
-        policy.act(observations, True, torch.Generator().manual_seed(0)),
-    )
+    likeliest = policy.act(observations, False)
+    drawn = policy.act(observations, True, torch.Generator().manual_seed(0))
     again, entropy = policy.log_probs(policy.to_batch(observations), drawn.drawn)
     for chunk in (likeliest, drawn):
         bins = chunk.drawn.flatten(1).long()
@@ -272,10 +266,8 @@ def test_pictures_are_cut_into_patches_as_qwen_s_own_processor_does(folder):
 @torch.no_grad()
 def test_all_tokens_at_once_attend_to_all_of_each_other():
     """By its layers on one prompt without padding, with a mask that hides nothing."""
-    policy, observations = (
-        qwen(decoding="parallel"),
-        observation("push", "a much longer instruction"),
-    )
+    policy = qwen(decoding="parallel")
+    observations = observation("push", "a much longer instruction")
     alone = Observation(
         observations.vectors[:1],
         {name: image[:1] for name, image in observations.images.items()},
@@ -343,10 +335,8 @@ def test_learners_from_rollouts_raise_what_pays(name, level, config):
 
 
 def test_a_policy_file_is_all_that_a_station_needs(folder, tmp_path):
-    policy, observations = (
-        QwenVL(SPEC, Config(horizon=2, checkpoint=str(folder))).eval(),
-        observation(*PROMPTS),
-    )
+    policy = QwenVL(SPEC, Config(horizon=2, checkpoint=str(folder))).eval()
+    observations = observation(*PROMPTS)
     path = save_policy(policy, tmp_path / "policy-00000001.safetensors")
     moved = folder.rename(tmp_path / "elsewhere")
     try:

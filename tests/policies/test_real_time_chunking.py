@@ -118,17 +118,13 @@ def test_a_chunk_is_cloned_as_what_follows_its_first_actions():
     policy = make_policy(SPEC, flow.Config(hidden=(32,), horizon=4, max_delay=2))
     torch.nn.init.normal_(policy.head.weight, std=0.1)
     draw = torch.Generator().manual_seed(5)
-    inputs, actions = (
-        {"vectors": torch.randn(64, 1, generator=draw)},
-        torch.rand(64, 8, generator=draw) - 0.5,
-    )
+    inputs = {"vectors": torch.randn(64, 1, generator=draw)}
+    actions = torch.rand(64, 8, generator=draw) - 0.5
     got = policy.imitation_loss(inputs, actions, torch.Generator().manual_seed(2))
     again = torch.Generator().manual_seed(2)
     goal, noise = torch.atanh(actions), torch.randn(64, 8, generator=again)
-    time, delays = (
-        torch.rand(64, generator=again),
-        [min(int(6 * x), 2) for x in torch.rand(64, generator=again)],
-    )
+    time = torch.rand(64, generator=again)
+    delays = [min(int(6 * x), 2) for x in torch.rand(64, generator=again)]
     assert {0, 1, 2} == set(delays) and delays.count(2) > 32
     features, off, count = policy.encoder(inputs), 0.0, 0
     for row, delay in enumerate(delays):

@@ -229,10 +229,8 @@ def test_by_cloning_it_learns_to_do_as_it_is_told_and_frozen_the_expert_alone_mo
 
 
 def test_grpo_raises_what_pays():
-    policy, observations = (
-        smolvla(sde_noise=0.5, horizon=1, flow_steps=2),
-        observation(*["push"] * 32),
-    )
+    policy = smolvla(sde_noise=0.5, horizon=1, flow_steps=2)
+    observations = observation(*["push"] * 32)
     before, after = paid_before_and_after(policy, observations, "grpo", 10, learning_rate=5e-3)
     assert before < 0.75 and after > 0.85
 
@@ -274,10 +272,8 @@ def test_a_folder_and_a_policy_file_give_the_same_actions_back(folder, tmp_path)
         SPEC, Config(horizon=3, stochastic_eval=False, checkpoint=str(folder), flow_steps=2)
     ).eval()
     policy.normalisation.normalise(np.array([1.0, 2.0, 3.0]), np.ones(3))
-    path, observations = (
-        save_policy(policy, tmp_path / "policy-00000001.safetensors"),
-        observation("push", "pull"),
-    )
+    path = save_policy(policy, tmp_path / "policy-00000001.safetensors")
+    observations = observation("push", "pull")
     FACTORY.save_folder(policy.network, policy.tokenizer, tmp_path / "again")
     shutil.rmtree(folder)
     again = load_policy(path, SPEC)
@@ -375,10 +371,8 @@ def test_what_does_not_fit_is_named():
     not (VENV / "bin/python").exists(), reason="not run: .venvs/lerobot is not there (make lerobot)"
 )
 def test_lerobot_s_own_smolvla_says_the_same_of_a_folder_that_it_has_saved(tmp_path):
-    observations, draw = (
-        observation("push the red cube", "pull", seed=4),
-        torch.Generator().manual_seed(5),
-    )
+    observations = observation("push the red cube", "pull", seed=4)
+    draw = torch.Generator().manual_seed(5)
     noise, uniform = torch.randn(2, 3, 4, generator=draw), torch.rand(2, generator=draw)
     action = torch.rand(2, 3, 2) * 2 - 1
     mean, std = [0.1, -0.2, 0.3], [1.0, 2.0, 0.5]

@@ -194,10 +194,8 @@ def test_a_policy_file_gives_the_same_actions_back_and_training_does_not_change_
 ):
     policy = policy_of(kind, SEEING)
     assert not policy.network.training
-    path, observed = (
-        save_policy(policy, tmp_path / "policy-00000001.safetensors"),
-        observation(SEEING),
-    )
+    path = save_policy(policy, tmp_path / "policy-00000001.safetensors")
+    observed = observation(SEEING)
 
     def act(actor):
         return actor.act(observed, False, torch.Generator().manual_seed(1)).actions

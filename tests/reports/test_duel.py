@@ -49,10 +49,8 @@ def test_90_against_70_is_found_with_at_most_half_of_the_pairs_of_a_fixed_test_o
     power = sum(verdict == A_BETTER for verdict, _ in ended) / TRIALS
     assert power >= 0.95
     # McNemar's test, sizes by Connor, Biometrics 43 (1987)
-    differ, gap = (
-        0.9 * 0.3 + 0.1 * 0.7,
-        0.2,
-    )
+    differ = 0.9 * 0.3 + 0.1 * 0.7
+    gap = 0.2
     z_alpha, z_beta = 1.959964, float(np.sqrt(2) * _inverse_erf(2 * power - 1))
     fixed = (z_alpha * math.sqrt(differ) + z_beta * math.sqrt(differ - gap**2)) ** 2 / gap**2
     mean = np.mean([pairs for _, pairs in ended])

@@ -19,10 +19,8 @@ def recipe():
 @pytest.fixture
 def policy(recipe, tmp_path):
     torch.manual_seed(0)
-    actor, path = (
-        make_policy(station_task(recipe).spec, recipe.policy),
-        tmp_path / "policy-00000001.safetensors",
-    )
+    actor = make_policy(station_task(recipe).spec, recipe.policy)
+    path = tmp_path / "policy-00000001.safetensors"
     save_policy(actor, path, version=1, updates=0, env_steps=0)
     return path
 
@@ -105,11 +103,9 @@ def test_scenes_that_were_learned_are_filmed_first(recipe, tmp_path, monkeypatch
 
 def test_the_poster_goes_near_to_what_differs():
     frame = np.zeros((30 + 240, 640, 3), np.uint8)
-    (
-        frame[:30],
-        frame[30 + 200 : 30 + 220, 260:280],
-        frame[30 + 60 : 30 + 64, 320 + 20 : 320 + 24],
-    ) = 255, 200, 90
+    frame[:30] = 255
+    frame[30 + 200 : 30 + 220, 260:280] = 200
+    frame[30 + 60 : 30 + 64, 320 + 20 : 320 + 24] = 90
     near = report._nearer(frame)
     assert near.shape == frame.shape and (near[:30] == 255).all()
     left, right = near[30:, :320, 0], near[30:, 320:, 0]

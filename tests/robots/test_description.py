@@ -24,10 +24,8 @@ def pose(description, positions, link):
     result = np.eye(4)
     while link != description.root:
         frame, step = frames[link], np.eye(4)
-        step[:3, :3], step[:3, 3] = (
-            Rotation.from_quat(frame.orientation).as_matrix(),
-            frame.position,
-        )
+        step[:3, :3] = Rotation.from_quat(frame.orientation).as_matrix()
+        step[:3, 3] = frame.position
         result, link = step @ result, frame.parent
     return result
 

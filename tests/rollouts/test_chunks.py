@@ -30,12 +30,10 @@ class Counting:
     step), the arm is held at its end."""
 
     def __init__(self, lengths, holds=()):
-        self.spec, self.size, self.lengths, self.holds = (
-            SPEC,
-            len(lengths),
-            np.array(lengths),
-            set(holds),
-        )
+        self.spec = SPEC
+        self.size = len(lengths)
+        self.lengths = np.array(lengths)
+        self.holds = set(holds)
         self.played = [[] for _ in lengths]
 
     def reset(self, seeds):
@@ -234,12 +232,10 @@ def test_a_player_says_where_latent_noise_was_drawn():
     )
     env = Counting([5])
     (episode,) = EpisodeRollouts(env, policy).play(5).trajectories
-    observations, actions, rewards, discounts = (
-        episode.observations,
-        episode.actions,
-        episode.rewards,
-        episode.discounts,
-    )
+    observations = episode.observations
+    actions = episode.actions
+    rewards = episode.rewards
+    discounts = episode.discounts
     decided, latents = episode.chunk_starts, episode.latents
     assert decided.tolist() == [True, False, False, True, False]
     assert (

@@ -110,11 +110,9 @@ def test_what_the_operator_did_is_nobodys_decision_and_ends_the_one_before(recor
 
 def test_advantages_go_up_to_a_takeover_and_count_the_value_there_and_nothing_beyond(recorded):
     rollout = rollout_of(*recorded(steps=8, sources=dict.fromkeys((3, 4, 5), "operator")), SIZES)
-    gamma, lambda_, (r, v, next_observations) = (
-        0.9,
-        0.5,
-        ([1 + 0.9 * 2, 3, 7 + 0.9 * 8], [10, 12, 16], [12, 13, 18]),
-    )
+    gamma = 0.9
+    lambda_ = 0.5
+    r, v, next_observations = ([1 + 0.9 * 2, 3, 7 + 0.9 * 8], [10, 12, 16], [12, 13, 18])
     values = 10.0 + rollout.observations["vectors"][:, :, 0]
     next_values = 10.0 + rollout.next_observations["vectors"][:, :, 0]
     advantages = gae(

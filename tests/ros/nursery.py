@@ -121,12 +121,10 @@ class Nursery:
         return nursery if nursery.environment == wanted else None
 
     def __init__(self, modules, environment):
-        self.environment, self.ended, self.lock, (self.ours, its) = (
-            environment,
-            {},
-            threading.Lock(),
-            socket.socketpair(),
-        )
+        self.environment = environment
+        self.ended = {}
+        self.lock = threading.Lock()
+        self.ours, its = socket.socketpair()
         subprocess.Popen(
             [sys.executable, PROCESS, str(its.fileno()), *modules],
             env=environment,

@@ -91,12 +91,10 @@ class Arm:
 
     def __init__(self, peer, streams=True):
         self.peer, self.seq, self.streams = peer, 0, streams
-        self.pressed, self.estop_publishes, self.enabled, self.publishes_state = (
-            False,
-            True,
-            True,
-            True,
-        )
+        self.pressed = False
+        self.estop_publishes = True
+        self.enabled = True
+        self.publishes_state = True
         kind, name = self.commanded
         self.states, self.targets = listen(peer, SafetyState, "safety"), []
         peer.node.create_subscription(
@@ -130,11 +128,9 @@ class Arm:
         )
         self.pose = PoseStamped()
         self.pose.header.frame_id = "base_link"
-        self.pose.pose.position.x, self.pose.pose.position.z, self.pose.pose.orientation.x = (
-            0.5,
-            0.2,
-            1.0,
-        )
+        self.pose.pose.position.x = 0.5
+        self.pose.pose.position.z = 0.2
+        self.pose.pose.orientation.x = 1.0
         self.pose.pose.orientation.w = 0.0
 
     def hundred_hertz(self):

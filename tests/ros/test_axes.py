@@ -57,11 +57,9 @@ def test_what_is_along_the_tools_axes_is_turned_by_its_pose_and_what_is_in_the_b
     assert "current_twist" not in inputs.channels, "nobody knows how the tool is turned"
     pose = PoseStamped()
     # it looks down, x forward
-    pose.header.stamp.sec, pose.pose.orientation.x, pose.pose.orientation.w = (
-        7,
-        1.0,
-        0.0,
-    )
+    pose.header.stamp.sec = 7
+    pose.pose.orientation.x = 1.0
+    pose.pose.orientation.w = 0.0
     publishers["current_pose"].publish(pose)
     say(publishers, "current_twist", "fr3_hand_tcp", (0.1, 0.2, 0.3), (1.0, 2.0, 3.0))
     say(publishers, "wrench", "base_link", (1.0, 2.0, 3.0))

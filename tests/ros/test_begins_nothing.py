@@ -183,10 +183,8 @@ def test_a_recorder_that_is_there_may_take_its_time_to_close_an_episode(
 def test_a_request_whose_answer_could_not_be_sent_is_not_under_way():
     """rclpy starts nothing then, and whoever asked asks again."""
     # without ROS
-    environment, goal = (
-        Environment.__new__(Environment),
-        RunEpisodes.Goal(count=1, mode="train"),
-    )
+    environment = Environment.__new__(Environment)
+    goal = RunEpisodes.Goal(count=1, mode="train")
     environment.active, environment.running, environment.stop = True, False, RequestStop()
     assert [environment._accept(goal) for _ in range(2)] == [GoalResponse.ACCEPT] * 2
     environment._run = lambda handle: iter(())

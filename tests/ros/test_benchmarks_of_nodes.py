@@ -78,11 +78,9 @@ def test_an_interlock_that_cannot_be_armed_gives_no_times(alone, monkeypatch):
 
 @pytest.mark.domain(93)
 def test_a_lockstep_station_is_started_without_real_time_priority(monkeypatch):
-    before, rate, schedulers = (
-        (os.sched_getscheduler(0), os.sched_getparam(0)),
-        {"p50_ms": 1.0, "p99_ms": 1.0},
-        [],
-    )
+    before = (os.sched_getscheduler(0), os.sched_getparam(0))
+    rate = {"p50_ms": 1.0, "p99_ms": 1.0}
+    schedulers = []
 
     def real_time(*_):
         station_loop.as_a_driver(os.SCHED_RESET_ON_FORK)

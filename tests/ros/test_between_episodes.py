@@ -35,17 +35,13 @@ def test_while_episodes_are_wanted_a_device_answers_their_time_steps_alone_and_h
     monkeypatch.setattr(operator, "REST_S", 0.0)
     between, stamps, busy = IdleTeleop.__new__(IdleTeleop), [], [False]  # without ROS
     between.request_active = between.directed = between.rested = False
-    between.rests_since, between.safety, between.received_at, between.servers = (
-        math.inf,
-        SafetyState(),
-        0.0,
-        set(),
-    )
-    between.node, between.busy, between.publish = (
-        MagicMock(),
-        lambda: busy[0],
-        lambda action, stamp: stamps.append(stamp),
-    )
+    between.rests_since = math.inf
+    between.safety = SafetyState()
+    between.received_at = 0.0
+    between.servers = set()
+    between.node = MagicMock()
+    between.busy = lambda: busy[0]
+    between.publish = lambda action, stamp: stamps.append(stamp)
     between.person = SimpleNamespace(between=lambda: held[0])
     held = [np.ones(3)]
 
@@ -104,11 +100,9 @@ def test_the_pause_before_a_held_key_is_repeated_is_not_letting_go(monkeypatch):
     monkeypatch.setattr(operator.time, "monotonic", lambda: now[0])
     between = IdleTeleop.__new__(IdleTeleop)  # without ROS
     between.request_active = between.directed = between.rested = False
-    between.rests_since, between.safety, between.received_at = (
-        math.inf,
-        SafetyState(state=SafetyState.ARMED),
-        100.0,
-    )
+    between.rests_since = math.inf
+    between.safety = SafetyState(state=SafetyState.ARMED)
+    between.received_at = 100.0
     between.busy, between.publish = lambda: False, lambda action, stamp: stamps.append(stamp)
     between.person = SimpleNamespace(between=lambda: held[0])
     for rests_s, moves in ((0.7, False), (1.1, True)):

@@ -70,10 +70,8 @@ class Hand:
         if self.dead:
             return
         message = PoseStamped()
-        message.header.stamp, message.header.frame_id = (
-            self.peer.node.get_clock().now().to_msg(),
-            self.frame,
-        )
+        message.header.stamp = self.peer.node.get_clock().now().to_msg()
+        message.header.frame_id = self.frame
         p = message.pose.position
         p.x, p.y, p.z = self.at
         for axis, value in zip("xyzw", self.turned, strict=True):
@@ -201,11 +199,9 @@ def test_where_an_arm_was_that_fell_silent_is_neither_its_home_nor_the_end_of_it
 
 def test_the_joints_of_a_home_are_those_of_the_limits_whoever_speaks_beside_them():
     listener, names = Listener.__new__(Listener), ("shoulder", "elbow")
-    listener.limits, listener.joints, listener.joints_at = (
-        SimpleNamespace(joint_names=names),
-        {},
-        0.0,
-    )
+    listener.limits = SimpleNamespace(joint_names=names)
+    listener.joints = {}
+    listener.joints_at = 0.0
     listener.at = time.monotonic()
     for joint_names in (["knuckle"], ["shoulder"], ["knuckle", "shoulder", "elbow"], ["knuckle"]):
         listener._on_joints(

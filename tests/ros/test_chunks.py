@@ -55,10 +55,8 @@ def cloned(env):
     for shown in demonstrate(env, 8, 5):
         replay.insert_episode(shown.observations, shown.actions, shown.rewards, shown.discounts)
     policy.encoder.fit_normalisation(replay.vectors())
-    cloner, random = (
-        sft.Learner(policy, sft.Config(steps=150, batch_size=64, learning_rate=3e-3)),
-        np.random.default_rng(0),
-    )
+    cloner = sft.Learner(policy, sft.Config(steps=150, batch_size=64, learning_rate=3e-3))
+    random = np.random.default_rng(0)
     for _ in range(150):
         cloner.update(replay.sample(64, random, policy.config.horizon))
     return policy.eval()

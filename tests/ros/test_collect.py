@@ -48,20 +48,14 @@ class Unreset:
             load_recipe("demo", [*overrides, "station.operator.kind=keyboard"]), task.parent
         )
         elsewhere = tuple((f"/station_a/{name}", f"/elsewhere/{name}") for name in ACTION)
-        self.peer, self.seq, self.idle, self.spec = (
-            peer,
-            0,
-            False,
-            station_task(load_recipe("demo", overrides)).spec,
-        )
-        self.prompts, self.events = (
-            listen(peer, String, "prompt"),
-            listen(peer, EpisodeEvent, "episode"),
-        )
-        self.steps, self.states = (
-            listen(peer, TimeStep, "timestep"),
-            listen(peer, SafetyState, "safety"),
-        )
+        self.peer = peer
+        self.seq = 0
+        self.idle = False
+        self.spec = station_task(load_recipe("demo", overrides)).spec
+        self.prompts = listen(peer, String, "prompt")
+        self.events = listen(peer, EpisodeEvent, "episode")
+        self.steps = listen(peer, TimeStep, "timestep")
+        self.states = listen(peer, SafetyState, "safety")
         self.chunks = peer.node.create_publisher(
             ActionChunk, "teleop/action", profile("teleop/action")
         )

@@ -67,13 +67,11 @@ class Driver:
         )
         self.enable = peer.node.create_publisher(Bool, "enable", profile("enable"))
         self.following = peer.node.create_subscription(JointTrajectory, FOLLOWS, self.follow, 10)
-        self.frame, self.every, self.ahead_s, self.times_published, self.wrench_message = (
-            "base",
-            1,
-            0.0,
-            0,
-            WrenchStamped(),
-        )
+        self.frame = "base"
+        self.every = 1
+        self.ahead_s = 0.0
+        self.times_published = 0
+        self.wrench_message = WrenchStamped()
         peer.every(0.01, self.say)
 
     def follow(self, trajectory):
@@ -84,10 +82,8 @@ class Driver:
 
     def say(self):
         self.times_published += 1
-        now, names = (
-            (self.node.get_clock().now() + Duration(seconds=self.ahead_s)).to_msg(),
-            sorted(self.angles),
-        )
+        now = (self.node.get_clock().now() + Duration(seconds=self.ahead_s)).to_msg()
+        names = sorted(self.angles)
         joints, pose, wrench = JointState(name=names), PoseStamped(), self.wrench_message
         joints.position = [self.angles[name] for name in names]
         pose.header.frame_id, pose.pose.position.x, pose.pose.position.z = self.frame, 0.4, 0.3
@@ -184,13 +180,10 @@ def as_ros2_control(slider, trajectories, hz=10_000.0):
     for tick in range(round(trajectories[-1][0] * hz)):
         while trajectories and trajectories[0][0] <= tick / hz:
             message = trajectories.pop(0)[1]
-            points, played = (
-                [
-                    (to_ns(point.time_from_start) / NS, point.positions[0])
-                    for point in message.points
-                ],
-                0.0,
-            )
+            points = [
+                (to_ns(point.time_from_start) / NS, point.positions[0]) for point in message.points
+            ]
+            played = 0.0
             points = points if points[0][0] == 0.0 else [(0.0, place), *points]
         place = float(np.interp(played, *zip(*points, strict=True)))
         played += slider(tick / hz) / hz
@@ -320,11 +313,9 @@ def test_a_twist_goes_the_shorter_way_to_the_target_within_the_limits_and_only_w
     target, pose = PoseStamped(), PoseStamped()
     target.header.frame_id = "base"
     # 0.1 rad
-    target.pose.position.x, target.pose.orientation.z, target.pose.orientation.w = (
-        0.41,
-        0.0499792,
-        0.9987503,
-    )
+    target.pose.position.x = 0.41
+    target.pose.orientation.z = 0.0499792
+    target.pose.orientation.w = 0.9987503
     pose.pose.position.x, pose.pose.orientation.w = 0.4, -1.0  # the same as 1, with the other sign
     pose.header.frame_id = "base"
 
@@ -455,10 +446,8 @@ def test_what_is_wrong_in_a_robots_yaml_is_said_by_its_key(tmp_path, line, error
 
 
 def test_s21_a_pose_that_no_arm_can_have_come_to_steers_nothing():
-    limits, now = (
-        load_limits("sim_bridges/simulators/franka_mujoco/franka_sim/limits.yaml"),
-        time.monotonic(),
-    )
+    limits = load_limits("sim_bridges/simulators/franka_mujoco/franka_sim/limits.yaml")
+    now = time.monotonic()
     for x, ago_s, taken in ((0.5, 0.01, False), (0.005, 0.01, True), (0.5, 1.0, True)):
         # without ROS
         controller = SimpleNamespace(limits=limits, pose=PoseStamped(), pose_at=now - ago_s)

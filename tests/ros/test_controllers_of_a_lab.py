@@ -37,10 +37,8 @@ class Follower:
 
     def __init__(self, peer, changes, mode, step, names=("driver", "controller", "interlock")):
         self.peer, self.mode, self.step, self.seq = peer, mode, step, 0
-        self.states, self.faults = (
-            listen(peer, SafetyState, "safety"),
-            listen(peer, String, "robot/fault"),
-        )
+        self.states = listen(peer, SafetyState, "safety")
+        self.faults = listen(peer, String, "robot/fault")
         self.poses = []
         processes = {
             process.name: process

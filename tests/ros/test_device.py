@@ -21,13 +21,11 @@ class Stubborn:
 
 def test_a_device_that_cannot_even_be_closed_is_opened_again(monkeypatch):
     node, opened = DeviceNode.__new__(DeviceNode), threading.Event()  # without ROS
-    node.device_name, node.trouble, node.over, node.failed, count = (
-        "camera",
-        "",
-        threading.Event(),
-        None,
-        [],
-    )
+    node.device_name = "camera"
+    node.trouble = ""
+    node.over = threading.Event()
+    node.failed = None
+    count = []
     node.get_logger = MagicMock()
     node.configured = threading.Event()
     node.configured.set()

@@ -39,19 +39,13 @@ class Manned:
     """
 
     def __init__(self, peer, folder):
-        self.peer, self.mouse, self.pedal = (
-            peer,
-            SpaceMouse(folder / "mouse"),
-            Pedal(folder / "pedal"),
-        )
-        self.states, self.targets = (
-            listen(peer, SafetyState, "safety"),
-            listen(peer, PoseStamped, "target_pose"),
-        )
-        self.chunks, self.episodes = (
-            listen(peer, ActionChunk, "teleop/action"),
-            listen(peer, EpisodeEvent, "episode"),
-        )
+        self.peer = peer
+        self.mouse = SpaceMouse(folder / "mouse")
+        self.pedal = Pedal(folder / "pedal")
+        self.states = listen(peer, SafetyState, "safety")
+        self.targets = listen(peer, PoseStamped, "target_pose")
+        self.chunks = listen(peer, ActionChunk, "teleop/action")
+        self.episodes = listen(peer, EpisodeEvent, "episode")
         self.enables, self.health = listen(peer, Bool, "enable"), []
         peer.node.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, 10)
         task = folder / "long.yaml"

@@ -84,10 +84,8 @@ def test_operator_page_director_controller_gripper_and_twins_say_it_too(peer, tm
         10,
     )
     folder = peer.supervisor.run_dir
-    recipe, arm = (
-        load_recipe("demo", ["station.lockstep=false"]),
-        load_recipe("ur5e_twin", ["station.name=station_a"]),
-    )
+    recipe = load_recipe("demo", ["station.lockstep=false"])
+    arm = load_recipe("ur5e_twin", ["station.name=station_a"])
     write_plan(recipe, folder)
     paged = load_recipe("demo", ["station.lockstep=false", f"station.web.port={free_port()}"])
     wanted = {

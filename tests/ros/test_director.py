@@ -67,10 +67,8 @@ def test_a_trainer_that_refuses_more_than_it_needs_ends_the_run(tmp_path, monkey
     director = Director.__new__(Director)  # without ROS
     director.lines, director.plan, director.station = Lines(tmp_path), {"collect": collect}, "a"
     director.refused = 0
-    director.policy, director.trainer = (
-        MagicMock(version=0, error=""),
-        TrainerStatus(connected=True),
-    )
+    director.policy = MagicMock(version=0, error="")
+    director.trainer = TrainerStatus(connected=True)
     requests = []
 
     def recorded(count, seed):
@@ -94,15 +92,11 @@ def test_its_evaluation_is_a_trainers_record_that_every_reader_of_evaluations_ta
     tmp_path, monkeypatch
 ):
     director = Director.__new__(Director)  # without ROS
-    director.lines, director.plan = (
-        Lines(tmp_path),
-        {"evaluate": {"episodes": 4, "first_seed": 7, "control_hz": 10.0}},
-    )
-    director.env_steps, director.trainer, director.started = (
-        120,
-        MagicMock(updates=60),
-        time.monotonic(),
-    )
+    director.lines = Lines(tmp_path)
+    director.plan = {"evaluate": {"episodes": 4, "first_seed": 7, "control_hz": 10.0}}
+    director.env_steps = 120
+    director.trainer = MagicMock(updates=60)
+    director.started = time.monotonic()
     ended = [
         EpisodeEvent(
             episode_id=f"e{n}",
@@ -168,17 +162,13 @@ def test_what_succeeded_with_a_persons_help_is_no_success_of_the_policy():
 
 def test_only_episodes_of_what_was_asked_for_count_as_answers_to_it(tmp_path):
     director = Director.__new__(Director)  # without ROS
-    director.mode, director.phase, director.recent = (
-        "evaluate",
-        "evaluate_after",
-        MagicMock(close=lambda event: 0),
-    )
-    director.lines, director.trainer, director._closed_ids, director._safe = (
-        Lines(tmp_path),
-        TrainerStatus(),
-        set(),
-        [],
-    )
+    director.mode = "evaluate"
+    director.phase = "evaluate_after"
+    director.recent = MagicMock(close=lambda event: 0)
+    director.lines = Lines(tmp_path)
+    director.trainer = TrainerStatus()
+    director._closed_ids = set()
+    director._safe = []
     director.done = director.successes = director.env_steps = 0
     for number, mode in enumerate(("train", "evaluate", "demonstration")):
         director._on_episode(
@@ -199,12 +189,10 @@ def test_of_an_evaluation_what_a_person_did_counts_nowhere(tmp_path):
     director = Director.__new__(Director)  # without ROS
     director.mode, director.phase = "evaluate", "evaluate_after"
     director.recent = MagicMock(close=lambda event: event.steps - 7)
-    director.lines, director.trainer, director._closed_ids, director._safe = (
-        Lines(tmp_path),
-        TrainerStatus(),
-        set(),
-        [],
-    )
+    director.lines = Lines(tmp_path)
+    director.trainer = TrainerStatus()
+    director._closed_ids = set()
+    director._safe = []
     director.done = director.successes = director.env_steps = 0
     for number in range(2):  # in the second a person had three of its steps
         director._on_episode(
@@ -241,12 +229,10 @@ def test_of_an_evaluation_what_a_person_did_counts_nowhere(tmp_path):
 )
 def test_what_was_refused_before_is_not_recorded_anew_and_what_is_since_is(statuses, refused_since):
     director = Director.__new__(Director)  # without ROS
-    director.station, director.refused, director._closed_ids, director.counted = (
-        "a",
-        -1,
-        set(),
-        False,
-    )
+    director.station = "a"
+    director.refused = -1
+    director._closed_ids = set()
+    director.counted = False
     for number, (connected, count) in enumerate(statuses):
         names, values = (
             ([], []) if count is None else (["refused", "a/refused"], [9.0, float(count)])
@@ -322,12 +308,10 @@ def test_in_turns_each_question_waits_until_the_trainer_has_its_episodes(
 ):
     director = Director.__new__(Director)  # without ROS
     director.lines, director.recent, director.env_steps = Lines(tmp_path), MagicMock(ended=[]), 0
-    director.trainer, director._safe, waited, orders = (
-        TrainerStatus(names=["a/episodes"], values=[4.0]),
-        [],
-        [],
-        [],
-    )
+    director.trainer = TrainerStatus(names=["a/episodes"], values=[4.0])
+    director._safe = []
+    waited = []
+    orders = []
     director.station, come = "a", iter([4.0, 5.0])  # the evaluation before it comes now
     director._within = lambda seconds, ready: (
         [ready() for director.trainer.values in ([episode_count] for episode_count in come)]
@@ -417,11 +401,9 @@ def test_after_a_stop_a_run_goes_on_a_while_after_a_person_has_armed_for_good(
         director_module, "time", MagicMock(monotonic=lambda: now[0], time=time.time)
     )
     director = Director.__new__(Director)  # without ROS
-    director.safety, director.lines, director.get_logger = (
-        SafetyState(state=states[0]),
-        Lines(tmp_path),
-        MagicMock(),
-    )
+    director.safety = SafetyState(state=states[0])
+    director.lines = Lines(tmp_path)
+    director.get_logger = MagicMock()
     director.get_logger().warning = warnings.append
 
     def turn(_):
@@ -444,10 +426,8 @@ def test_after_a_stop_a_run_waits_no_longer_than_its_time(monkeypatch, tmp_path)
         director_module, "time", MagicMock(monotonic=lambda: now[0], time=time.time)
     )
     director = Director.__new__(Director)  # without ROS
-    director.safety, director.lines = (
-        SafetyState(state=SafetyState.FAULT, cause="estop:x"),
-        Lines(tmp_path),
-    )
+    director.safety = SafetyState(state=SafetyState.FAULT, cause="estop:x")
+    director.lines = Lines(tmp_path)
     director.get_logger, director._turn = MagicMock(), lambda _: now.__setitem__(0, now[0] + 1.0)
     director._await_arming(20.0)
     assert 20.0 < now[0] <= 21.0
@@ -467,11 +447,9 @@ def test_a_request_that_the_interlock_stopped_ends_no_run(
 ):
     director, answer, waited = Director.__new__(Director), Future(), []  # without ROS
     director.trainer, director.safety = TrainerStatus(), SafetyState(state=SafetyState.ARMED)
-    director.operator, director.lines, director.runner = (
-        MagicMock(prompt=""),
-        Lines(tmp_path),
-        MagicMock(),
-    )
+    director.operator = MagicMock(prompt="")
+    director.lines = Lines(tmp_path)
+    director.runner = MagicMock()
     director.runner.send_goal_async.return_value.result.return_value.get_result_async.return_value = answer
     answer.set_result(MagicMock(result=CODES(success=code == CODES.NONE, error_code=code)))
     director._within, director._await_arming = lambda seconds, ready: ready(), waited.append
@@ -482,11 +460,9 @@ def test_a_request_that_the_interlock_stopped_ends_no_run(
 
 def test_in_a_fault_nothing_is_asked_before_a_person_has_armed(tmp_path):
     director, order = Director.__new__(Director), []  # without ROS
-    director.safety, director.runner, director.lines = (
-        SafetyState(state=SafetyState.FAULT),
-        MagicMock(),
-        Lines(tmp_path),
-    )
+    director.safety = SafetyState(state=SafetyState.FAULT)
+    director.runner = MagicMock()
+    director.lines = Lines(tmp_path)
     director._await_arming = lambda deadline: order.append("waited")
     director._within = lambda seconds, ready: order.append("asked") or True
     director.runner.send_goal_async.return_value.result.return_value.accepted = False

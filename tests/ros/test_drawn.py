@@ -43,11 +43,9 @@ class Station:
     """A whole station over ROS that plays policies."""
 
     def __init__(self, peer):
-        self.peer, self.statuses, self.version = (
-            peer,
-            listen(peer, PolicyStatus, "policy/status"),
-            0,
-        )
+        self.peer = peer
+        self.statuses = listen(peer, PolicyStatus, "policy/status")
+        self.version = 0
         for name in ("sim_bridge", "interlock", "environment", "operator", "recorder", "policy"):
             start(peer, name, *REACH, **({"lockstep_guard_s": 15.0} if name == "interlock" else {}))
         self.updates = peer.node.create_publisher(
@@ -108,10 +106,8 @@ def test_a_rollout_of_recordings_is_the_rollout_of_the_vectorised_environment(en
     rollouts.version = version
     for episode in station.episodes("train", COUNT):
         check_episode(episode, env.spec, 1000)
-        expected, got = (
-            rollouts.play(group=1).rollouts[0],
-            rollout_of(episode, env.spec, policy.config),
-        )
+        expected = rollouts.play(group=1).rollouts[0]
+        got = rollout_of(episode, env.spec, policy.config)
         assert (
             len(episode.chunks) == -(-len(episode) // 2) and episode.chunks.drawn.shape[1] == 4 * 3
         )
@@ -141,12 +137,10 @@ def test_a_replay_of_recordings_has_the_latent_noise_of_the_vectorised_environme
         while not ended:
             ended = rollouts.play(1).trajectories
         (played,) = ended
-        observations, rewards, decided, latents = (
-            played.observations,
-            played.rewards,
-            played.chunk_starts,
-            played.latents,
-        )
+        observations = played.observations
+        rewards = played.rewards
+        decided = played.chunk_starts
+        latents = played.latents
         length = len(rewards)
         assert len(episode) == length and np.array_equal(
             episode.chunks.chunk_starts(length), decided

@@ -202,10 +202,8 @@ def test_the_drill_prints_bound_measured_and_verdict_also_of_a_list_of_ones_own(
 def test_every_fault_leaves_an_event_and_a_recording_be_the_list_short_or_long(
     tmp_path, faults, events, recordings, held
 ):
-    rows, (good, bad) = (
-        [],
-        (SafetyState(state=kind) for kind in (SafetyState.ACTIVE, SafetyState.FAULT)),
-    )
+    rows = []
+    good, bad = (SafetyState(state=kind) for kind in (SafetyState.ACTIVE, SafetyState.FAULT))
     for number in range(recordings):
         (tmp_path / f"faults/closed/{number}").mkdir(parents=True)
     states = [(0.0, state) for _ in range(faults) for state in (good, bad, bad)]
@@ -218,11 +216,9 @@ def test_every_fault_leaves_an_event_and_a_recording_be_the_list_short_or_long(
 def test_a_fault_is_announced_with_the_first_message_that_it_alters(fraction, announced_at):
     injector, passed, announced = FaultInjector.__new__(FaultInjector), [], []
     injector.faults = {"here": Drop(route="here", kind="drop", fraction=fraction)}
-    injector.route_state, injector.altered, injector.outputs = (
-        {},
-        set(),
-        {"here": SimpleNamespace(publish=passed.append)},
-    )
+    injector.route_state = {}
+    injector.altered = set()
+    injector.outputs = {"here": SimpleNamespace(publish=passed.append)}
     injector.injected = SimpleNamespace(publish=announced.append)
     injector.get_clock = lambda: SimpleNamespace(now=lambda: SimpleNamespace(to_msg=Time))
     for number in range(4):

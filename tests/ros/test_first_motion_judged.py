@@ -103,11 +103,9 @@ def slowed(monkeypatch):
         }
         for call in ("get", "set")
     )
-    watcher.robot, watcher.arm, watcher.slowed = (
-        SimpleNamespace(interlocks=dict.fromkeys(arms, LIMITS)),
-        "left",
-        {},
-    )
+    watcher.robot = SimpleNamespace(interlocks=dict.fromkeys(arms, LIMITS))
+    watcher.arm = "left"
+    watcher.slowed = {}
     watcher.node, watcher.safety_by_arm = MagicMock(), {}
     watcher.states = [(0.0, SafetyState(state=SafetyState.ARMED))]
     states = {name: SafetyState(limits_hash=f"slow {name}") for name in arms}
@@ -178,13 +176,11 @@ class Person(Watcher):
         self.limits = SimpleNamespace(speed=0.25, lost_state=0.1)
         self.period_s, self.by_joints, self.started_at = 0.1, False, 0.0
         self.states, self.poses, self.targets, self.event_times = [], [], [], {}
-        self.measured, self.pending, self.waits, self.slow, self.lowered = (
-            self.poses,
-            [],
-            [],
-            [],
-            False,
-        )
+        self.measured = self.poses
+        self.pending = []
+        self.waits = []
+        self.slow = []
+        self.lowered = False
         clock = SimpleNamespace(monotonic=lambda: self.now)
         monkeypatch.setattr(first_motion, "time", clock)
         monkeypatch.setattr(first_motion_watch, "time", clock)

@@ -83,10 +83,8 @@ def test_the_wrench_is_that_on_the_tool_in_the_base_frame():
     """
     message = FrankaRobotState()
     # half a turn about x
-    message.o_t_ee.pose.orientation.x, message.o_t_ee.pose.orientation.w = (
-        1.0,
-        0.0,
-    )
+    message.o_t_ee.pose.orientation.x = 1.0
+    message.o_t_ee.pose.orientation.w = 0.0
     message.ee_t_k.pose.orientation.z = message.ee_t_k.pose.orientation.w = math.sqrt(0.5)
     message.k_f_ext_hat_k.wrench.force.z = 10.0  # the tool presses along its own z, which is down
     message.k_f_ext_hat_k.wrench.torque.y = 1.0  # K's y is the tool's -x, which is the base's -x
@@ -99,14 +97,10 @@ class Bench(Arm):
 
     def __init__(self, peer):  # as Arm, without an arm
         self.peer, self.seq, self.up, self.open, self.held = peer, 0, 0.0, 0.0, True
-        self.states, self.targets = (
-            listen(peer, SafetyState, "safety"),
-            listen(peer, PoseStamped, "target_pose"),
-        )
-        self.faults, self.widths = (
-            listen(peer, String, "robot/fault"),
-            listen(peer, JointState, "gripper/state"),
-        )
+        self.states = listen(peer, SafetyState, "safety")
+        self.targets = listen(peer, PoseStamped, "target_pose")
+        self.faults = listen(peer, String, "robot/fault")
+        self.widths = listen(peer, JointState, "gripper/state")
         self.poses, self.health = [], {}
         peer.node.create_subscription(PoseStamped, "current_pose", self.poses.append, LAZY_PROFILE)
         peer.node.create_subscription(DiagnosticArray, "/diagnostics", self.on_health, 10)

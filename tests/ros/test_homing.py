@@ -43,14 +43,10 @@ class Person:
             "station.operator={kind: joy}",
         )
         self.peer, self.held, self.forward, self.poses = peer, set(), 0.0, []
-        self.prompts, self.events = (
-            listen(peer, String, "prompt"),
-            listen(peer, EpisodeEvent, "episode"),
-        )
-        self.states, self.targets = (
-            listen(peer, SafetyState, "safety"),
-            listen(peer, PoseStamped, "target_pose"),
-        )
+        self.prompts = listen(peer, String, "prompt")
+        self.events = listen(peer, EpisodeEvent, "episode")
+        self.states = listen(peer, SafetyState, "safety")
+        self.targets = listen(peer, PoseStamped, "target_pose")
         self.interventions = listen(peer, SafetyEvent, "safety/events")
         peer.node.create_subscription(PoseStamped, "current_pose", self.poses.append, LAZY_PROFILE)
         self.pad = peer.node.create_publisher(Joy, "joy", profile("joy"))
@@ -235,20 +231,16 @@ def test_the_arm_goes_home_at_a_persons_word_and_stops_at_any_sign_of_theirs(per
 def going_home():
     """A way home that has come nearer just now, without ROS; and that time."""
     homing, now = Homing.__new__(Homing), time.monotonic()
-    homing.safety, homing.handle = (
-        SafetyState(state=SafetyState.ARMED),
-        SimpleNamespace(is_cancel_requested=False),
-    )
+    homing.safety = SafetyState(state=SafetyState.ARMED)
+    homing.handle = SimpleNamespace(is_cancel_requested=False)
     homing.enabled, homing.enabled_at, homing.homes = True, now, SimpleNamespace(lease_s=1.0)
     homing.by_hand, homing.topics, homing.measured = lambda: False, {"": "joint_states"}, {"": ()}
     homing.started_at = homing.nearer_at = now
-    homing.timestep_publishers, homing.node = (
-        {(1,)},
-        SimpleNamespace(
-            get_publishers_info_by_topic=lambda topic: [
-                SimpleNamespace(node_name="environment", endpoint_gid=[1])
-            ]
-        ),
+    homing.timestep_publishers = {(1,)}
+    homing.node = SimpleNamespace(
+        get_publishers_info_by_topic=lambda topic: [
+            SimpleNamespace(node_name="environment", endpoint_gid=[1])
+        ]
     )
     return homing, now
 

@@ -30,10 +30,8 @@ HOME_X = 0.5
 def only_one(tmp_path_factory):
     with peer_in(tmp_path_factory.mktemp("arm"), 188) as peer:
         arm = Arm(peer, streams=False)
-        arm.applied, arm.events = (
-            listen(peer, Applied, "applied"),
-            listen(peer, SafetyEvent, "safety/events"),
-        )
+        arm.applied = listen(peer, Applied, "applied")
+        arm.events = listen(peer, SafetyEvent, "safety/events")
         start(peer, "interlock", "station.robot=franka_fr3", estops=["pendant"], latch_file="")
         peer.spin(lambda: arm.targets and arm.states, what="the interlock")
         yield arm

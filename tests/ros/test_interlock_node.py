@@ -181,12 +181,10 @@ def test_s19_joints_and_gripper_are_commanded_and_limits_only_tightened(peer, tm
     poses = peer.node.create_publisher(PoseStamped, "current_pose", profile("current_pose"))
     wrenches = peer.node.create_publisher(WrenchStamped, "wrench", profile("wrench"))
     pose = PoseStamped()
-    pose.pose.position.x, pose.pose.position.z, pose.pose.orientation.x, pose.pose.orientation.w = (
-        0.5,
-        0.2,
-        1.0,
-        0.0,
-    )
+    pose.pose.position.x = 0.5
+    pose.pose.position.z = 0.2
+    pose.pose.orientation.x = 1.0
+    pose.pose.orientation.w = 0.0
     arming = peer.node.create_client(SetBool, "interlock/arm")
     setting = peer.node.create_client(SetParameters, "interlock/set_parameters")
     changing = peer.node.create_client(ChangeState, "interlock/change_state")
@@ -322,12 +320,10 @@ def test_in_lockstep_a_state_said_again_is_answered_again_and_nothing_moves_twic
     chunks = peer.node.create_publisher(ActionChunk, "policy/action", profile("policy/action"))
     arming = peer.node.create_client(SetBool, "interlock/arm")
     pose = PoseStamped()
-    pose.pose.position.x, pose.pose.position.z, pose.pose.orientation.x, pose.pose.orientation.w = (
-        0.5,
-        0.15,
-        1.0,
-        0.0,
-    )
+    pose.pose.position.x = 0.5
+    pose.pose.position.z = 0.15
+    pose.pose.orientation.x = 1.0
+    pose.pose.orientation.w = 0.0
 
     def say(tick):
         count = len(targets)

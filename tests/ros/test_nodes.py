@@ -380,10 +380,8 @@ def test_in_joint_space_the_gripper_is_the_last_number_and_a_device_is_asked_onc
     action = ActionSpec(
         "joint_delta", ("j1", "j2", "gripper"), (0.02, 0.02, 0.04), ("rad", "rad", "m")
     )
-    spec, device = (
-        replace(load_task("configs/tasks/reach.yaml").spec, action=action),
-        MagicMock(topics=()),
-    )
+    spec = replace(load_task("configs/tasks/reach.yaml").spec, action=action)
+    device = MagicMock(topics=())
     device.poll.return_value, device.at_rest.return_value, device.rest_s = (), True, 0.0
     device.motion.return_value = {"j1": 0.5, "j2": -1.0, "j3": 1.0, "grip": -0.25}
     node = MagicMock()

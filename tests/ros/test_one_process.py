@@ -122,10 +122,8 @@ def test_a_lifecycle_manager_brings_the_nodes_of_one_process_up_and_they_play_th
 
 def test_listeners_outside_get_every_message_and_late_ones_what_is_latched(station):
     peer, played = station
-    steps, applied = (
-        listen(peer, TimeStep, "timestep", lossless_profile),
-        listen(peer, Applied, "applied", lossless_profile),
-    )
+    steps = listen(peer, TimeStep, "timestep", lossless_profile)
+    applied = listen(peer, Applied, "applied", lossless_profile)
     safety = listen(peer, SafetyState, "safety")
     peer.spin(lambda: safety, what="the latched state of the interlock")
     peer.for_s(0.5)  # until both are matched

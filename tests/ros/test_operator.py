@@ -29,10 +29,8 @@ class Watched:
 
     def __init__(self, peer):
         self.peer, self.states = peer, listen(peer, SafetyState, "safety")
-        self.enables, self.episodes = (
-            listen(peer, Bool, "enable"),
-            listen(peer, EpisodeEvent, "episode"),
-        )
+        self.enables = listen(peer, Bool, "enable")
+        self.episodes = listen(peer, EpisodeEvent, "episode")
         self.arming = peer.node.create_client(SetBool, "interlock/arm")
         for name in ("sim_bridge", "interlock", "operator", "recorder"):
             start(peer, name, SCRIPTED)
@@ -144,11 +142,9 @@ def test_a_script_resets_a_jam_of_a_simulated_arm_and_no_other_fault(peer):
 
     def arm(request, response):
         requests.append("arm" if request.data else "disarm")
-        state.state, state.cause, response.success = (
-            SafetyState.ARMED if request.data else SafetyState.DISARMED,
-            "",
-            True,
-        )
+        state.state = SafetyState.ARMED if request.data else SafetyState.DISARMED
+        state.cause = ""
+        response.success = True
         return response
 
     imitate_interlock(peer, requests, state, arm)

@@ -20,10 +20,8 @@ from tests.ros.conftest import peer_in
 from tests.ros.stand import listen, start
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
-SILENT, MAY_MOVE = (
-    (SafetyState.HOLD, "operator_silent"),
-    (SafetyState.ARMED, SafetyState.ACTIVE, SafetyState.HOLD),
-)
+SILENT = (SafetyState.HOLD, "operator_silent")
+MAY_MOVE = (SafetyState.ARMED, SafetyState.ACTIVE, SafetyState.HOLD)
 
 
 class Manned:
@@ -33,14 +31,10 @@ class Manned:
 
     def __init__(self, peer, folder):
         self.peer, self.mouse, self.seq, self.speaks = peer, SpaceMouse(folder / "mouse"), 0, True
-        self.states, self.targets = (
-            listen(peer, SafetyState, "safety"),
-            listen(peer, PoseStamped, "target_pose"),
-        )
-        self.enables, self.chunks = (
-            listen(peer, Bool, "enable"),
-            listen(peer, ActionChunk, "teleop/action"),
-        )
+        self.states = listen(peer, SafetyState, "safety")
+        self.targets = listen(peer, PoseStamped, "target_pose")
+        self.enables = listen(peer, Bool, "enable")
+        self.chunks = listen(peer, ActionChunk, "teleop/action")
         self.policy = peer.node.create_publisher(
             ActionChunk, "policy/action", profile("policy/action")
         )

@@ -315,12 +315,10 @@ def test_the_death_of_its_process_is_an_e_stop_and_its_end_a_disarming(station, 
 
 def test_an_episode_whose_environment_has_died_is_over_and_the_late_end_of_an_older_one_is_not_that_of_the_newer():
     page, gids = Page.__new__(Page), [[1]]  # without ROS
-    page.requests, page.server, page.timestep_subscription, page.run_dir = (
-        MagicMock(),
-        MagicMock(),
-        None,
-        Path("/nowhere"),
-    )
+    page.requests = MagicMock()
+    page.server = MagicMock()
+    page.timestep_subscription = None
+    page.run_dir = Path("/nowhere")
     page.episode, page.get_node_names = EpisodeEvent(kind=EpisodeEvent.ABORTED), lambda: []
     page._refusals, page._watch_views, page.views = dict, lambda: None, []
     page.get_publishers_info_by_topic = lambda topic: [

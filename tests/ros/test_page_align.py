@@ -126,10 +126,8 @@ def test_the_picture_of_before_lies_over_the_live_one_and_how_far_that_moved_is_
     assert (over["opacity"], over["flickers"]) == (0.8, "flicker")
     tab.click("[data-way=edges]")
     over = lying_over(tab)
-    clear, grey = (
-        np.array(over["pixels"]).reshape(120, 160, 4)[1:-1, 1:-1, 3],
-        reference.sum(-1).astype(float),
-    )
+    clear = np.array(over["pixels"]).reshape(120, 160, 4)[1:-1, 1:-1, 3]
+    grey = reference.sum(-1).astype(float)
     strength = np.hypot(grey[1:-1, 2:] - grey[1:-1, :-2], grey[2:, 1:-1] - grey[:-2, 1:-1])
     assert clear[strength == 0].max() == 0 and clear[strength == strength.max()].min() == 255
     assert over["flickers"] == "none" and np.corrcoef(clear.ravel(), strength.ravel())[0, 1] > 0.8

@@ -93,10 +93,8 @@ def test_numbers_that_are_none_and_infinite_ones_are_read():
 
 
 def test_another_encoding_is_converted_by_rclpy(monkeypatch):
-    raw, reader = (
-        serialize_message(drawn(random.Random(4))),
-        PartialReader(FrankaRobotState, FIELDS),
-    )
+    raw = serialize_message(drawn(random.Random(4)))
+    reader = PartialReader(FrankaRobotState, FIELDS)
     big = b"\x00\x00" + raw[2:]  # says that it is big-endian
     monkeypatch.setattr(
         "rlinf_drivers.partial_reader.deserialize_message",

@@ -108,19 +108,15 @@ def test_for_other_words_nothing_of_before_is_played_or_blended_in(instruction, 
     step.instruction = instruction
     node, actions, sent = without_ros(), np.zeros((8, 3)), []
     node.stopping = Event()
-    node.lock, node.idle, node.interrupted, node.instruction, node.newest_id = (
-        RLock(),
-        False,
-        False,
-        "",
-        "e",
-    )
-    node.status, node.times_ms, node.execute, node.nothing_in_play = (
-        PolicyStatus(),
-        deque(),
-        4,
-        False,
-    )
+    node.lock = RLock()
+    node.idle = False
+    node.interrupted = False
+    node.instruction = ""
+    node.newest_id = "e"
+    node.status = PolicyStatus()
+    node.times_ms = deque()
+    node.execute = 4
+    node.nothing_in_play = False
     node.outdated = False
     node.stamp_ns, node.period_ns = to_ns(step.header.stamp), 10**8
     node.chunking, node.pending = Chunking("real_time", 4), ("e", actions, {})
@@ -183,13 +179,11 @@ def test_an_answer_to_before_a_takeover_is_not_played_after_it(before, after, se
     node, chunks = without_ros(), []
     node.stopping = Event()
     node.lock, node.interrupted, node.outdated, node.idle = RLock(), False, False, False
-    node.connected, node.busy, node.pending, node.requests, node.instruction = (
-        True,
-        False,
-        None,
-        Queue(1),
-        "",
-    )
+    node.connected = True
+    node.busy = False
+    node.pending = None
+    node.requests = Queue(1)
+    node.instruction = ""
     node.status, node.times_ms, node.execute, node.newest_id = PolicyStatus(), deque(), 4, "e"
     node.stamp_ns, node.period_ns, node.chunking = 10**9, 10**8, Chunking("receding_horizon", 4)
     node.schedule = ChunkSchedule(1, 4)
@@ -221,19 +215,15 @@ def test_the_length_of_a_server_that_does_not_say_is_that_of_its_first_answer_wh
 ):
     node, step, sent = without_ros(), TimeStep(mode="evaluate", episode_id="e"), []
     node.stopping = Event()
-    node.lock, node.idle, node.outdated, node.instruction, node.newest_id = (
-        RLock(),
-        False,
-        False,
-        "",
-        "e",
-    )
-    node.status, node.times_ms, node.execute, node.nothing_in_play = (
-        PolicyStatus(),
-        deque(),
-        0,
-        True,
-    )
+    node.lock = RLock()
+    node.idle = False
+    node.outdated = False
+    node.instruction = ""
+    node.newest_id = "e"
+    node.status = PolicyStatus()
+    node.times_ms = deque()
+    node.execute = 0
+    node.nothing_in_play = True
     node.chunking, node.schedule = Chunking("receding_horizon", 1), ChunkSchedule(1, 1)
     node.schedule.advance(steps=3)  # while it was asked
     node.stamp_ns, node.period_ns = 3 * 10**8, 10**8
@@ -251,11 +241,9 @@ def test_a_reconnect_forgets_nothing_of_what_the_arm_still_plays(mode):
     """Else an answer that comes late would be played whole, from its start, as if the arm stood."""
     node, step = without_ros(), TimeStep()
     node.stopping = Event()
-    node.lock, node.spec, node.status = (
-        RLock(),
-        station_task(load_recipe("demo")).spec,
-        PolicyStatus(),
-    )
+    node.lock = RLock()
+    node.spec = station_task(load_recipe("demo")).spec
+    node.status = PolicyStatus()
     node.settings = {"address": "ws://there", "n_action_steps": 0, "chunking": mode, "keys": {}}
     node.requests, node.interrupted, node.period_ns = Queue(1), False, 10**8
     node.chunking, node.schedule = Chunking("receding_horizon", 1), ChunkSchedule(1, 1)
@@ -278,12 +266,10 @@ def test_a_reconnect_forgets_nothing_of_what_the_arm_still_plays(mode):
 @pytest.mark.parametrize("mode", ["real_time", "temporal_ensembling"])
 def test_a_time_step_that_comes_a_millisecond_late_is_the_next_one_all_the_same(mode):
     node = without_ros()
-    node.period_ns, node.chunking, first, second = (
-        5 * 10**7,
-        Chunking(mode, 4),
-        TimeStep(),
-        TimeStep(),
-    )
+    node.period_ns = 5 * 10**7
+    node.chunking = Chunking(mode, 4)
+    first = TimeStep()
+    second = TimeStep()
     for seconds in (1, 1_800_000_001):
         set_stamp(first.header.stamp, seconds * 10**9 + 24_900_000)
         set_stamp(second.header.stamp, seconds * 10**9 + 75_100_000)

@@ -32,10 +32,8 @@ def test_an_episode_outlives_the_server_of_its_policy(peer, tmp_path):
         listen(peer, PolicyStatus, "policy/status"),
         listen(peer, SafetyState, "safety"),
     )
-    chunks, targets = (
-        listen(peer, ActionChunk, "policy/action"),
-        listen(peer, PoseStamped, "target_pose"),
-    )
+    chunks = listen(peer, ActionChunk, "policy/action")
+    targets = listen(peer, PoseStamped, "target_pose")
     killed = []
 
     def look(step):

@@ -42,18 +42,12 @@ class Bench(Arm):
 
     def __init__(self, peer):
         self.peer, self.seq, self.enabled, self.step = peer, 0, True, 0.0
-        self.states, self.targets = (
-            listen(peer, SafetyState, "safety"),
-            listen(peer, JointState, "target_joints"),
-        )
-        self.faults, self.joints = (
-            listen(peer, String, "robot/fault"),
-            listen(peer, JointState, "joint_states"),
-        )
-        self.poses, self.widths = (
-            listen(peer, PoseStamped, "current_pose"),
-            listen(peer, JointState, "gripper/state"),
-        )
+        self.states = listen(peer, SafetyState, "safety")
+        self.targets = listen(peer, JointState, "target_joints")
+        self.faults = listen(peer, String, "robot/fault")
+        self.joints = listen(peer, JointState, "joint_states")
+        self.poses = listen(peer, PoseStamped, "current_pose")
+        self.widths = listen(peer, JointState, "gripper/state")
         self.health = []
         peer.node.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, 10)
         self.say = {

@@ -257,10 +257,8 @@ def test_limits_and_full_specs_are_attached(episode):
 
 
 def test_the_picture_is_that_of_the_observation_and_the_camera_says_how_it_sees(recorded):
-    step, shown = (
-        recorded[f"/{STATION}/timestep"][3],
-        recorded[f"/{STATION}/camera/wrist/image/compressed"],
-    )
+    step = recorded[f"/{STATION}/timestep"][3]
+    shown = recorded[f"/{STATION}/camera/wrist/image/compressed"]
     jpeg = next(image for image in shown if image.header.stamp == step.header.stamp)
     picture = cv2.imdecode(jpeg.data, cv2.IMREAD_COLOR)[:, :, ::-1].astype(float)
     observed = step.images[0].data.reshape(64, 64, 3).astype(float)

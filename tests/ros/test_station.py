@@ -91,10 +91,8 @@ def test_the_same_station_runs_in_real_time_with_cameras(tmp_path):
         domain=89,
     ) as run:
         run.finish()
-        result, trained = (
-            run.events("result")[0],
-            [entry for entry in run.events("episode") if entry["mode"] == "train"],
-        )
+        result = run.events("result")[0]
+        trained = [entry for entry in run.events("episode") if entry["mode"] == "train"]
         assert not [
             event for event in run.events("warning") if "learner to catch up" in event["detail"]
         ]

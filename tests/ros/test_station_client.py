@@ -111,10 +111,8 @@ def test_status_says_what_the_station_says(peer):
 def test_a_fault_is_reset_by_its_name_once_its_cause_has_gone(peer):
     limits = str(load_robot("franka_fr3").limits)  # under which the enable must be held
     start(peer, "interlock", "station.lockstep=false", limits_file=limits)
-    arm, reflex = (
-        Arm(peer),
-        peer.node.create_publisher(String, "robot/fault", profile("robot/fault")),
-    )
+    arm = Arm(peer)
+    reflex = peer.node.create_publisher(String, "robot/fault", profile("robot/fault"))
     arm.arm()
     arm.arm(False)
     arm.reach(SafetyState.DISARMED)

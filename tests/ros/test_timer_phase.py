@@ -70,14 +70,12 @@ def run_lock(lateness, seconds=60.0, hz=20, offset=0.0043, jitter=0.0001, hurry=
     waited.
     """
     random = np.random.default_rng(0)
-    lock, wake, ticks, waits, sent, next_input = (
-        PhaseLock(period, hurry, 0.0),
-        period,
-        [],
-        [],
-        0,
-        offset,
-    )
+    lock = PhaseLock(period, hurry, 0.0)
+    wake = period
+    ticks = []
+    waits = []
+    sent = 0
+    next_input = offset
     while wake < seconds:
         now, arrived = wake + lateness(random), []
         while next_input <= now:

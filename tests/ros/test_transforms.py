@@ -117,10 +117,8 @@ def test_a_control_nodes_parameters_are_listed_described_with_their_range_and_fi
     assert all(descriptor.description for descriptor in descriptors.values())
     live = {name for name, descriptor in descriptors.items() if not descriptor.read_only}
     assert live == {"instruction", "retries"} <= {*LIVE}
-    [patience], [retries] = (
-        descriptors["patience_s"].floating_point_range,
-        descriptors["retries"].integer_range,
-    )
+    [patience] = descriptors["patience_s"].floating_point_range
+    [retries] = descriptors["retries"].integer_range
     assert ((patience.from_value, patience.to_value), (retries.from_value, retries.to_value)) == (
         RANGES["patience_s"],
         RANGES["retries"],

@@ -132,10 +132,8 @@ def test_s27_what_holds_one_arm_holds_both_at_the_same_ticks_as_in_the_vectorise
     """Large actions are refused for the left arm here, whose speed is limited so much; the right
     one must stop too.
     """
-    shared, box = (
-        Path("sim_bridges/simulators").resolve(),
-        "box_low: [0.3, -0.25, 0.005]\nbox_high: [0.7, 0.25, 0.45]\n",
-    )
+    shared = Path("sim_bridges/simulators").resolve()
+    box = "box_low: [0.3, -0.25, 0.005]\nbox_high: [0.7, 0.25, 0.45]\n"
     (tmp_path / "left.yaml").write_text(
         f"extends: {shared}/franka_mujoco/franka_sim/limits.yaml\n{box}speed: "
         f"0.015\nrefusals_to_fault: 100\n"

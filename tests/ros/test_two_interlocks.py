@@ -34,11 +34,9 @@ class Side:
     def __init__(self, peer, name):
         self.name, self.pose, self.felt = name, PoseStamped(), True
         self.pose.header.frame_id = "base_link"
-        self.pose.pose.position.x, self.pose.pose.position.z, self.pose.pose.orientation.x = (
-            0.5,
-            0.2,
-            1.0,
-        )
+        self.pose.pose.position.x = 0.5
+        self.pose.pose.position.z = 0.2
+        self.pose.pose.orientation.x = 1.0
         self.pose.pose.orientation.w = 0.0
         self.states, self.targets = (
             listen(peer, kind, f"{name}/{topic}")
@@ -78,12 +76,10 @@ class Station:
     """Both arms, a policy at 10 Hz, an enable and one e-stop."""
 
     def __init__(self, peer, tmp_path):
-        self.peer, self.seq, self.pressed, self.action = (
-            peer,
-            0,
-            False,
-            (0.0, 0.0, 0.001, 0.0, 0.001, 0.0),
-        )
+        self.peer = peer
+        self.seq = 0
+        self.pressed = False
+        self.action = (0.0, 0.0, 0.001, 0.0, 0.001, 0.0)
         self.left, self.right = self.sides = [Side(peer, name) for name in ARMS]
         self.say = {
             topic: publisher(peer.node, topic)

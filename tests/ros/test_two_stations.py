@@ -41,10 +41,8 @@ class Station:
 
     def __init__(self, peer, name, changes):
         self.peer, self.name = peer, name
-        self.states, self.targets = (
-            listen(peer, SafetyState, "safety"),
-            listen(peer, PoseStamped, "target_pose"),
-        )
+        self.states = listen(peer, SafetyState, "safety")
+        self.targets = listen(peer, PoseStamped, "target_pose")
         self.descriptions = listen(peer, String, "robot_description")
         self.clocks, self.frames = [], set()
         peer.node.create_subscription(Clock, "clock", self.clocks.append, 10)

@@ -117,16 +117,12 @@ class Bench(Arm):
 
     def __init__(self, peer):  # as Arm, without an arm
         self.peer, self.seq, self.turn, self.held = peer, 0, 0.0, True
-        self.states, self.targets = (
-            listen(peer, SafetyState, "safety"),
-            listen(peer, JointState, "target_joints"),
-        )
-        self.faults, self.health, self.poses, self.joints = (
-            listen(peer, String, "robot/fault"),
-            {},
-            [],
-            [],
-        )
+        self.states = listen(peer, SafetyState, "safety")
+        self.targets = listen(peer, JointState, "target_joints")
+        self.faults = listen(peer, String, "robot/fault")
+        self.health = {}
+        self.poses = []
+        self.joints = []
         peer.node.create_subscription(
             DiagnosticArray,
             "/diagnostics",
@@ -226,10 +222,8 @@ def test_it_moves_by_its_own_controller_and_the_tool_goes_with_the_joints(statio
     joints = next(
         message for message in reversed(station.joints) if to_ns(message.header.stamp) in poses
     )
-    positions, pose = (
-        dict(zip(joints.name, joints.position, strict=True)),
-        poses[to_ns(joints.header.stamp)],
-    )
+    positions = dict(zip(joints.name, joints.position, strict=True))
+    pose = poses[to_ns(joints.header.stamp)]
     expected = tool_pose(np.array([positions[name] for name in station.targets[-1].name]))
     p = pose.pose.position
     assert pose.header.frame_id == "base"

@@ -9,11 +9,9 @@ class Simulator:
     tick_s, cameras, joint_names = 0.01, (), ("one",)
 
     def __init__(self, recovers: bool = True):
-        self.faults, self.recovers, self.pose = (
-            (),
-            recovers,
-            np.array([0.5, 0.0, 0.2, 1.0, 0.0, 0.0, 0.0]),
-        )
+        self.faults = ()
+        self.recovers = recovers
+        self.pose = np.array([0.5, 0.0, 0.2, 1.0, 0.0, 0.0, 0.0])
 
     def reset(self, seed):
         pass

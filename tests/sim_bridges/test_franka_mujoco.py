@@ -188,10 +188,8 @@ def test_a_script_finds_a_tight_socket_by_touch_more_often_than_one_that_only_lo
 
 def numb(station):
     """What the script would do if it felt nothing but that it stands on something."""
-    wrench, station.channels["wrench"] = (
-        station.channels["wrench"],
-        station.channels["wrench"] * [0, 0, 1, 0, 0, 0],
-    )
+    wrench = station.channels["wrench"]
+    station.channels["wrench"] = station.channels["wrench"] * [0, 0, 1, 0, 0, 0]
     action = station.expert()
     station.channels["wrench"] = wrench
     return action

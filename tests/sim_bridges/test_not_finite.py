@@ -76,10 +76,8 @@ class Faulty(gymnasium.Env):
 
     def __init__(self, fault, length=20):
         self.what, self.make, _ = FAULTS[fault]
-        self.observation_space, self.action_space = (
-            spaces.Box(-1, 1, (3,), np.float32),
-            spaces.Box(-1, 1, (2,), np.float32),
-        )
+        self.observation_space = spaces.Box(-1, 1, (3,), np.float32)
+        self.action_space = spaces.Box(-1, 1, (2,), np.float32)
         self.length = length
 
     def given(self, what, value):

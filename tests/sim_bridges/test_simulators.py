@@ -254,16 +254,12 @@ def test_what_robotwin_reports_as_a_twist_turns_too():
     now = np.array(
         [0.1, 0.202, 0.3, *product(to_quaternion((0.0, 0.0, 0.01)), simulator._before[3:])]
     )
-    simulator.tcp_pose, simulator.succeeded, simulator._in_base = (
-        lambda: now,
-        lambda: False,
-        np.array,
-    )
-    simulator._entity, simulator._places, simulator._finger = (
-        SimpleNamespace(get_qpos=lambda: np.zeros(9)),
-        range(7),
-        8,
-    )
+    simulator.tcp_pose = lambda: now
+    simulator.succeeded = lambda: False
+    simulator._in_base = np.array
+    simulator._entity = SimpleNamespace(get_qpos=lambda: np.zeros(9))
+    simulator._places = range(7)
+    simulator._finger = 8
     simulator._closed, simulator._open = 0.0, 0.04
     simulator._object = simulator._goal = SimpleNamespace(get_pose=lambda: now)
     assert simulator.channels()["current_twist"] == pytest.approx([0.0, 0.1, 0.0, 0.0, 0.0, 0.5])

@@ -43,10 +43,8 @@ def test_specs_together_have_a_place_for_every_number_of_each_and_say_whose_it_i
         2 + ONE.vector_size + TWO.vector_size,
         ONE.action.dim + TWO.action.dim,
     )
-    ours, done = (
-        random.normal(size=(5, 18)).astype(np.float32),
-        random.normal(size=(5, 6)).astype(np.float32),
-    )
+    ours = random.normal(size=(5, 18)).astype(np.float32)
+    done = random.normal(size=(5, 6)).astype(np.float32)
     vectors, actions = BOTH.with_others(TWO, ours, done)
     assert np.array_equal(
         vectors, np.hstack([np.tile([0, 1], (5, 1)), np.zeros((5, 9)), ours]).astype(np.float32)

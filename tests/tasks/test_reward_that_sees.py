@@ -83,10 +83,8 @@ def test_what_it_misses_and_what_it_invents_are_told_apart():
 
 def test_numpy_computes_what_torch_does():
     torch.manual_seed(0)
-    net, some = (
-        training._net(6, 20, 33),
-        np.random.default_rng(0).integers(0, 256, (3, 6, 20, 33), np.uint8),
-    )
+    net = training._net(6, 20, 33)
+    some = np.random.default_rng(0).integers(0, 256, (3, 6, 20, 33), np.uint8)
     held = training.Frames(some, np.ones(3, bool), np.arange(3), ("front", "wrist"))
     with torch.no_grad():
         expected = torch.sigmoid(net(torch.tensor(some).float() / 255 - 0.5))[:, 0].numpy()

@@ -242,10 +242,8 @@ def test_a_learned_classifier_judges_success_where_a_file_of_it_is_given(tmp_pat
     mean, std = x.mean(0), x.std(0) + 1e-6
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Linear(14, 32), torch.nn.ReLU(), torch.nn.Linear(32, 1))
-    adam, scaled = (
-        torch.optim.Adam(net.parameters(), lr=0.03),
-        torch.tensor((x - mean) / std, dtype=torch.float32),
-    )
+    adam = torch.optim.Adam(net.parameters(), lr=0.03)
+    scaled = torch.tensor((x - mean) / std, dtype=torch.float32)
     for _ in range(300):
         loss = torch.nn.functional.binary_cross_entropy_with_logits(
             net(scaled[:300])[:, 0], y[:300]

@@ -325,13 +325,11 @@ def test_workers_of_a_run_that_goes_on_play_scenes_of_their_own():
     class Players(OnRay):
         def __init__(self):
             self.recipe = load_recipe("sim_ppo", ["placement.workers=2"])
-            self.resources, self.worker_arguments, self.died, self.resumes, self.spawned = (
-                {},
-                (),
-                0,
-                0,
-                0,
-            )
+            self.resources = {}
+            self.worker_arguments = ()
+            self.died = 0
+            self.resumes = 0
+            self.spawned = 0
             self.seeds_and_scenes, self.workers, self.editions = [], [0, 1], [0, 0]
             self.ray = self
 
@@ -397,12 +395,10 @@ def test_a_process_that_is_killed_for_memory_is_replaced_and_one_that_is_not_hea
     tmp_path,
 ):
     workers, replaced = OnRay.__new__(OnRay), []
-    workers.ray, workers.died, workers.workers, workers.pending = (
-        Lost(ray.exceptions.OutOfMemoryError("m")),
-        0,
-        [0],
-        [0],
-    )
+    workers.ray = Lost(ray.exceptions.OutOfMemoryError("m"))
+    workers.died = 0
+    workers.workers = [0]
+    workers.pending = [0]
     workers._worker, workers._begin = lambda: replaced.append(0), lambda worker: None
     workers.editions = [0]
     with pytest.raises(RlinfError, match="rollout workers died"):
@@ -412,10 +408,8 @@ def test_a_process_that_is_killed_for_memory_is_replaced_and_one_that_is_not_hea
     readers.ray, readers._pending = Lost(ray.exceptions.RpcError("cut")), {tmp_path: (0, None)}
     with pytest.raises(IngestError, match="a process of the ingest does not answer"):
         readers.read(tmp_path, "station_a")
-    readers.ray, readers._pending = (
-        Lost(ray.exceptions.RayTaskError("f", "tb", MemoryError("m"))),
-        {tmp_path: (0, None)},
-    )
+    readers.ray = Lost(ray.exceptions.RayTaskError("f", "tb", MemoryError("m")))
+    readers._pending = {tmp_path: (0, None)}
     with pytest.raises(MemoryError):  # which is none on the episode, either
         readers.read(tmp_path, "station_a")
 

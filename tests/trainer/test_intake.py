@@ -158,11 +158,9 @@ REFUSED = {
 def test_what_may_not_be_learned_from_is_refused_by_name_set_aside_and_logged(
     spool, task, tmp_path, capsys, how, pattern
 ):
-    folder, run, taken = (
-        record(spool, task.spec, **how).close(),
-        intake(tmp_path / "run", task.spec),
-        Taken(),
-    )
+    folder = record(spool, task.spec, **how).close()
+    run = intake(tmp_path / "run", task.spec)
+    taken = Taken()
     run.take(folder, taken)
     (line,) = map(json.loads, (tmp_path / "run/journal.jsonl").read_text().splitlines())
     reason = (tmp_path / "run/refused/a-1.reason.txt").read_text()
@@ -270,10 +268,8 @@ def test_recordings_stay_where_they_are_and_need_one_that_can_be_learned_from(
     spool, task, tmp_path
 ):
     run, taken = intake(tmp_path / "run", task.spec), Taken()
-    good, bad = (
-        record(spool, task.spec, "good").close(),
-        record(spool, task.spec, "bad", leave=("applied",)).close(),
-    )
+    good = record(spool, task.spec, "good").close()
+    bad = record(spool, task.spec, "bad", leave=("applied",)).close()
     read_recordings((str(spool.root / "closed"),), run, taken)
     assert [episode.id for episode in taken] == ["good"] and good.exists() and bad.exists()
     with pytest.raises(

@@ -44,10 +44,8 @@ def test_a_learner_is_given_no_image_that_its_policy_does_not_look_at(task, tmp_
 def test_a_replay_of_when_they_were_kept_goes_on_without_them(task):
     spec: StationSpec = task.with_images({"front": (8, 8)}).spec
     imaged, plain = ReplayBuffer(spec, 50), ReplayBuffer(task.spec, 50)
-    vectors, actions = (
-        np.random.default_rng(0).normal(size=(5, spec.vector_size)),
-        np.zeros((4, spec.action.dim)),
-    )
+    vectors = np.random.default_rng(0).normal(size=(5, spec.vector_size))
+    actions = np.zeros((4, spec.action.dim))
     imaged.insert_episode(
         {"vectors": vectors, "front": np.ones((5, 8, 8, 3), np.uint8)},
         actions,

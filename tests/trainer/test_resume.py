@@ -195,10 +195,8 @@ def test_with_another_number_of_environments_it_goes_on_in_new_episodes(name, tm
     source = Simulators(recipe, env, make_policy(env.spec, recipe.policy), stations, Clock())
     order = {"chunks": 3} if name == "ppo" else {}
     source.take(0, order)
-    state, fewer = (
-        source.state_dict(),
-        load_recipe("sim_sac", [*small, "simulation.environments=2"]),
-    )
+    state = source.state_dict()
+    fewer = load_recipe("sim_sac", [*small, "simulation.environments=2"])
     for saved_state in (state, {"begun": 0}):
         env = stations(fewer, 2)
         again = Simulators(fewer, env, make_policy(env.spec, fewer.policy), stations, Clock())

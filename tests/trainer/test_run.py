@@ -353,10 +353,8 @@ def test_what_is_published_and_evaluated_is_the_moving_average(spool, task, tmp_
     run = begun(task, tmp_path / "run", spool, "algorithm.ema_rate=0.1")
     run._learn(6)
     run.publish()
-    averaged, published = (
-        run.learner.modules["averaged"],
-        load_policy(tmp_path / "run/policies" / policy_name(2)),
-    )
+    averaged = run.learner.modules["averaged"]
+    published = load_policy(tmp_path / "run/policies" / policy_name(2))
     for p, q, newest in zip(
         published.parameters(), averaged.parameters(), run.policy.parameters(), strict=True
     ):

@@ -58,11 +58,9 @@ class Station:
         self.recipe, self.spec, self.folder, self.act = recipe, task.spec, folder, act
         self.spool, self.run = Spool(folder / "spool"), None
         tokens = [path / "run/bridge.token" for path in (folder, folder.parent)]
-        self.client, self.reports, self.error = (
-            BridgeClient(recipe.bridge.address, "a", tokens=tokens),
-            [],
-            None,
-        )
+        self.client = BridgeClient(recipe.bridge.address, "a", tokens=tokens)
+        self.reports = []
+        self.error = None
 
     def _act(self):
         try:

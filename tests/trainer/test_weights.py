@@ -11,11 +11,9 @@ from rlinf_core.trainer.distributed.weights import WeightSender, receive
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
-        self.large, self.small, self.odd = (
-            nn.Linear(300, 300),
-            nn.Linear(3, 1),
-            nn.Parameter(torch.zeros(5)),
-        )
+        self.large = nn.Linear(300, 300)
+        self.small = nn.Linear(3, 1)
+        self.odd = nn.Parameter(torch.zeros(5))
         self.sixteen = nn.Parameter(torch.zeros(7, dtype=torch.bfloat16).float().half())
         self.register_buffer("count", torch.zeros((), dtype=torch.long))
 

@@ -190,10 +190,8 @@ def test_a_reader_whose_answer_is_lost_is_replaced_and_the_episode_read(intake, 
 def test_who_cannot_begin_is_not_tried_again_and_the_reason_is_told(
     intake, readers, task, monkeypatch
 ):
-    message, error = (
-        "expected a process that starts, got one that failed .*(?s:.)*no module named 'mine'",
-        at_once("no module named 'mine'"),
-    )
+    message = "expected a process that starts, got one that failed .*(?s:.)*no module named 'mine'"
+    error = at_once("no module named 'mine'")
     readers.ray.to_raise["get"] = [error]
     with pytest.raises(StartupError, match=message):
         intake.take(intake.folder, lambda episode: "online")
@@ -213,11 +211,9 @@ def test_who_cannot_begin_is_not_tried_again_and_the_reason_is_told(
 
 def test_rollout_workers_that_a_cluster_has_no_room_for_end_the_run_in_words(monkeypatch):
     workers, waited = OnRay.__new__(OnRay), []
-    workers.ray, workers.placed, workers.resources = (
-        Here(),
-        False,
-        {"num_cpus": 1.0, "num_gpus": 0.6},
-    )
+    workers.ray = Here()
+    workers.placed = False
+    workers.resources = {"num_cpus": 1.0, "num_gpus": 0.6}
     workers.workers = [FakeActor(workers.ray, dict).remote() for _ in range(3)]
     workers.ray.wait = lambda ready, num_returns, timeout: (
         waited.append((num_returns, timeout)) or (ready[:2], ready[2:])

@@ -95,10 +95,8 @@ def fitted():
 
 def test_channels_are_those_that_were_observed():
     coordinates = Coordinates(TASK.spec)
-    pose, socket = (
-        np.array([0.5, 0.1, 0.2, 0, 0, 0, 1.0]),
-        np.array([0.45, 0.0, 0.05, 0, 0, 0, 1.0]),
-    )
+    pose = np.array([0.5, 0.1, 0.2, 0, 0, 0, 1.0])
+    socket = np.array([0.45, 0.0, 0.05, 0, 0, 0, 1.0])
     channels = {
         "current_pose": pose,
         "object_pose": socket,
@@ -203,11 +201,9 @@ def test_branches_end_at_the_horizon_and_where_the_members_disagree(fitted):
 
 def test_the_same_scenes_are_the_same_branches_and_go_on_where_they_were(fitted):
     world, episodes = fitted
-    one, other, random = (
-        Imagined(world, episodes, 4),
-        Imagined(world, episodes, 4),
-        np.random.default_rng(0),
-    )
+    one = Imagined(world, episodes, 4)
+    other = Imagined(world, episodes, 4)
+    random = np.random.default_rng(0)
     np.testing.assert_array_equal(
         one.reset([3, 3, 5, 6])["vectors"], other.reset([3, 3, 5, 6])["vectors"]
     )

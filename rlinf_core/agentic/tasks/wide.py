@@ -65,12 +65,10 @@ class Wide:
                 f"text.options: expected 1 <= cells <= documents <= {len(HELD_OUT)} and "
                 f"sub_agents >= 0, got {cells}, {documents}, {sub_agents}"
             )
-        self.cells, self.sub_agents, self.documents, self.digits = (
-            cells,
-            sub_agents,
-            documents,
-            digits,
-        )
+        self.cells = cells
+        self.sub_agents = sub_agents
+        self.documents = documents
+        self.digits = digits
         self.brief = brief
         self.lead_turns, self.sub_turns = lead_turns, sub_turns
 

@@ -95,10 +95,8 @@ class Share:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there."""
-        self.value, self.episodes, self.base_successes = (
-            state["value"],
-            state["episodes"],
-            state["base_successes"],
-        )
+        self.value = state["value"]
+        self.episodes = state["episodes"]
+        self.base_successes = state["base_successes"]
         self.recent.clear()
         self.recent.extend(state["recent"][0])

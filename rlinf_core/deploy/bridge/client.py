@@ -512,11 +512,9 @@ def parts(folder: Path, episode: pb.Episode, have: list[int]) -> Iterator[pb.Upl
             while data := source.read(PART_BYTES):
                 # filled in place, as protobuf copies a message that is assigned
                 part = pb.UploadPart()
-                part.chunk.file, part.chunk.offset, part.chunk.crc32 = (
-                    number,
-                    offset,
-                    zlib.crc32(data),
-                )
+                part.chunk.file = number
+                part.chunk.offset = offset
+                part.chunk.crc32 = zlib.crc32(data)
                 part.chunk.data = data
                 yield part
                 offset += len(data)

@@ -301,11 +301,9 @@ class ReleaseController(PolicySelector):
             self.recent.pop(trial.station, None)
         else:
             rejected = record.current
-            record.current, record.previous, record.watched = (
-                record.previous[-1],
-                record.previous[:-1],
-                None,
-            )
+            record.current = record.previous[-1]
+            record.previous = record.previous[:-1]
+            record.watched = None
             self.recent.clear()
         record.refused[rejected] = reason
         return self.changed(f"version {rejected} is rolled back to {record.current}: {reason}")

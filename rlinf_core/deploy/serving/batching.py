@@ -52,12 +52,10 @@ class Batcher:
     def __init__(
         self, infer: Infer, max_batch: int, max_wait_s: float, callers: Callable[[], int]
     ) -> None:
-        self.infer, self.max_batch, self.max_wait_s, self.callers = (
-            infer,
-            max_batch,
-            max_wait_s,
-            callers,
-        )
+        self.infer = infer
+        self.max_batch = max_batch
+        self.max_wait_s = max_wait_s
+        self.callers = callers
         self.waiting: list[Waiting] = []
         self._expected, self._busy, self._ended, self._come = 1, False, False, threading.Condition()
         # of the last batches [s]; the least counts, since a busy machine delays some
@@ -122,7 +120,7 @@ class Batcher:
                 : self.max_batch
             ]
             self.waiting = [waiting for waiting in self.waiting if waiting not in batch]
-        # without clients that have gone
+        # clients that have disconnected are left out
         return [waiting for waiting in batch if not waiting.answer.done()]
 
     def _timed(self, batch: list[Waiting]) -> None:

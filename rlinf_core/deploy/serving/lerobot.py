@@ -340,10 +340,8 @@ class Service:
                 )
         with Refusal(self.server) as refusal:
             timed = await asyncio.to_thread(unpickled, b"".join(parts))
-            timestep, timestamp = (
-                getattr(timed, "timestep", None),
-                getattr(timed, "timestamp", None),
-            )
+            timestep = getattr(timed, "timestep", None)
+            timestamp = getattr(timed, "timestamp", None)
             if type(timestep) is not int or not isinstance(timestamp, float | int):
                 raise SpecError("lerobot: expected an observation with a timestep and a timestamp")
             request = self._request(robot, getattr(timed, "observation", None))

@@ -101,7 +101,7 @@ class Metrics:
 
 CLIENTS = 64
 UNPACKINGS = 2  # at a time
-# of a message that is unpacked in the event loop, where there is one client alone
+# largest message that is unpacked in the event loop, with a single client
 INLINE_BYTES = 1 << 20
 LOOK_S, SAY_S = 1.0, 10.0
 SILENT_S = 1.0  # a client that has asked for nothing for so long gives way where there are CLIENTS
@@ -144,13 +144,11 @@ class PolicyServer:
         key: str = "",
         tls: SSLContext | None = None,
     ) -> None:
-        self.weights, self.log_line, self.metrics, self.key, self.tls = (
-            weights,
-            log_line,
-            Metrics(),
-            key,
-            tls,
-        )
+        self.weights = weights
+        self.log_line = log_line
+        self.metrics = Metrics()
+        self.key = key
+        self.tls = tls
         self.clients: set[Client] = set()
         self.log = LimitedLog(log_line, "serve")
         self.bounds = Bounds(self.log)
@@ -169,7 +167,7 @@ class PolicyServer:
         logger = logging.Logger("rlinf.serve", logging.WARNING)
         logger.addHandler(self.log)
         try:
-            # no origin: a page in a browser is no client
+            # connections from a page in a browser (with an origin) are refused
             server = await serve(
                 self._handle,
                 host,
@@ -264,7 +262,7 @@ class PolicyServer:
             raise ServingError("message: expected a map in msgpack, got a text")
         version = self.weights.newest
         if len(self.clients) == 1 and len(message) <= INLINE_BYTES:
-            # nobody else waits; going to a thread and back would cost as much
+            # no other client waits, and the change of threads would cost as much as the call
             observation = unpacked(message)
         else:
             async with self.unpacking:  # off the event loop: other clients are answered meanwhile

@@ -24,7 +24,7 @@ from rlinf_core.specs.embodiment import JointSpec
 
 Answer = dict[str, Any]
 AGAIN_S = 10.0  # delay before a file that failed to load is tried again
-# arrays of a message are never written to
+# torch warns of arrays that are not writeable; a message is never written to
 warnings.filterwarnings("ignore", "The given NumPy array is not writable")
 
 
@@ -119,11 +119,9 @@ class Version:
         )
 
     def _in_play(self, requests: Sequence[Request]) -> Continuation:
-        action, horizon, device = (
-            self.policy.spec.action,
-            self.policy.config.horizon,
-            self.policy.device,
-        )
+        action = self.policy.spec.action
+        horizon = self.policy.config.horizon
+        device = self.policy.device
         continuations = [
             Continuation.of(action.from_si(request.left), request.frozen, horizon, device)
             for request in requests
@@ -200,7 +198,7 @@ class Weights:
         self.prepare(loaded)
         policy: Policy = loaded
         number = version_of(file[0])
-        # another noise for each version
+        # each version has its own noise
         generator = torch.Generator(policy.device).manual_seed(number or file[1])
         version = Version(policy, number, file, generator)
         spec = policy.spec

@@ -33,12 +33,10 @@ from rlinf_core.policies.pretrained.resnet import LAYERS
 from rlinf_core.policies.settings import VisuomotorSettings
 from rlinf_core.specs.arrays import StationSpec
 
-STATE, ENVIRONMENT, ACTION, PICTURES = (
-    "observation.state",
-    "observation.environment_state",
-    "action",
-    "observation.image",
-)
+STATE = "observation.state"
+ENVIRONMENT = "observation.environment_state"
+ACTION = "action"
+PICTURES = "observation.image"
 PREFIX = {"act": "model.", "diffusion": "diffusion."}  # prefixes of LeRobot's names of weights
 COMPILED = "_orig_mod."
 Features = Mapping[str, Mapping[str, Any]]
@@ -142,10 +140,8 @@ class Visuomotor(NetworkPolicy):
         begins, given = network is None, bool(config.statistics)
         kinds: tuple[Kind, Kind, Kind] = self.measured_by, self.measured_by, "deviations"
         names = tuple(image.name for image in spec.images)
-        self.normalisation, self.units = (
-            (FixedNormalisation if given else Normalisation)(spec),
-            ActionUnits(spec.action, given),
-        )
+        self.normalisation = (FixedNormalisation if given else Normalisation)(spec)
+        self.units = ActionUnits(spec.action, given)
         if begins and config.checkpoint:
             network, kinds, names = self._published(Path(config.checkpoint))
         elif begins:

@@ -277,10 +277,8 @@ class Leader(Device):
 
     def motion(self) -> dict[str, float] | None:
         now = (self.angles, self.pose(self.angles)) if self.raw else None
-        paused, self.requested_at = (
-            time.monotonic() - self.requested_at > MOVING_S,
-            time.monotonic(),
-        )
+        paused = time.monotonic() - self.requested_at > MOVING_S
+        self.requested_at = time.monotonic()
         if now is None or self.given is None or paused or not self._moving():
             self.given = now
             return None

@@ -299,11 +299,9 @@ def _net(colours: int, height: int, width: int) -> nn.Sequential:
     parts: list[nn.Module] = []
     for channels in CHANNELS:
         parts += [nn.Conv2d(colours, channels, KERNEL, STRIDE), nn.ReLU()]
-        colours, height, width = (
-            channels,
-            (height - KERNEL) // STRIDE + 1,
-            (width - KERNEL) // STRIDE + 1,
-        )
+        colours = channels
+        height = (height - KERNEL) // STRIDE + 1
+        width = (width - KERNEL) // STRIDE + 1
     return nn.Sequential(
         *parts,
         nn.Flatten(),

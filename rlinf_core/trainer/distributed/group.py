@@ -81,7 +81,7 @@ class LearnerProcess:
         import ray
 
         self.rank, self.size, self.address = rank, size, ray.util.get_node_ip_address()
-        # the CPUs that Ray assigned
+        # Ray has assigned these CPUs
         torch.set_num_threads(max(1, int(os.environ.get("OMP_NUM_THREADS", "1"))))
         if self.address == "127.0.0.1":
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
@@ -356,12 +356,10 @@ class LearnerGroup:
 
     def load_state_dict(self, state: State) -> None:
         """Restore a state of a group of any size, or of a learner in one process."""
-        self.checkpoint, self.since, self.updates, self.has_constants = (
-            state,
-            [],
-            state["updates"],
-            False,
-        )
+        self.checkpoint = state
+        self.since = []
+        self.updates = state["updates"]
+        self.has_constants = False
         try:
             self._restore()
         except LostProcess as error:

@@ -65,12 +65,10 @@ class Readers:
     """
 
     def __init__(self, count: int, address: str, *reader_arguments: Any) -> None:
-        self.ray, self.reader_arguments, self.died, self._next = (
-            connect(address),
-            reader_arguments,
-            0,
-            0,
-        )
+        self.ray = connect(address)
+        self.reader_arguments = reader_arguments
+        self.died = 0
+        self._next = 0
         self._actors = [self._spawn() for _ in range(count)]
         self._pending: dict[Path, tuple[int, Any]] = {}
 

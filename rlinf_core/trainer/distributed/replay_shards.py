@@ -104,7 +104,7 @@ class ReplayShards:
         self._actors = [self._spawn() for _ in range(shards)]
         self._checkpoints: list[Any] = [None] * shards  # states in Ray's store, and
         self._since: list[list[Any]] = [[] for _ in range(shards)]  # episodes after them
-        # transitions, and those of each origin
+        # by shard: the number of transitions, and that of each origin
         self._present = [(0, np.zeros(256, np.int64))] * shards
 
     def __len__(self) -> int:
@@ -247,10 +247,8 @@ class ReplayShards:
                 f"{self.shards}. Continue with {got}, or begin another run"
             )
         for number in range(self.shards):
-            self._checkpoints[number], self._since[number] = (
-                self.ray.put(state["shards"][str(number)]),
-                [],
-            )
+            self._checkpoints[number] = self.ray.put(state["shards"][str(number)])
+            self._since[number] = []
             self._present[number] = self._ask(number, self._restored(number))
         self.inserted, self.episodes = state["inserted"], state["episodes"]
         self.sampled, self.inserted_of = np.array(state["sampled"]), np.array(state["inserted_of"])

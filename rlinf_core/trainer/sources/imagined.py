@@ -39,13 +39,11 @@ class RealAndImagined:
     def __init__(
         self, recipe: Recipe, real: Source, data: Data, policy: NetworkPolicy, clock: Clock
     ) -> None:
-        self.recipe, self.real, self.data, self.policy, self.clock = (
-            recipe,
-            real,
-            data,
-            policy,
-            clock,
-        )
+        self.recipe = recipe
+        self.real = real
+        self.data = data
+        self.policy = policy
+        self.clock = clock
         self.asynchronous = real.asynchronous
         self.world = WorldModel(station_task(recipe), recipe.world, recipe.seed)
         self.fitted_at = -recipe.world.refit_every

@@ -196,9 +196,8 @@ class Simulators(Source):
         self.spawned = max(self.spawned, state.get("spawned", 0))
         if isinstance(self.players, OnRay):
             self.players.go_on(state.get("begun", 0) + 1, state.get("spawned", 0))
-        elif (
-            "generator" in state or "stages" in state
-        ) and self.players:  # else the state is that of workers
+        elif self.players and ("generator" in state or "stages" in state):
+            # without these keys it is the state of workers
             self.players.rollouts.load_state_dict(state)
 
     def close(self) -> None:

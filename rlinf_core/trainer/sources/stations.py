@@ -98,7 +98,7 @@ class Stations(Source):
 
         ``order`` is ignored: stations decide how much they play.
         """
-        # it is part of the checkpoint
+        # the checkpoint contains these episodes
         while self.journaled and self.journaled[0].name in self.intake.ids:
             self.journaled.popleft()
         due = [entry for entry in self.later if time.monotonic() > entry[0]]

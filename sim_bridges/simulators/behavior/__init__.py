@@ -17,10 +17,8 @@ import numpy as np
 from rlinf_core.core.errors import RecipeError, RlinfError
 from rlinf_core.core.rotation import inverse, product, to_vector, turned
 
-PACKAGE, INSTALL = (
-    "omnigibson",
-    "see https://behavior.stanford.edu, then export RLINF_PYTHON_BEHAVIOR=<its python>",
-)
+PACKAGE = "omnigibson"
+INSTALL = "see https://behavior.stanford.edu, then export RLINF_PYTHON_BEHAVIOR=<its python>"
 WIDEST_M = 0.08  # of the robot's gripper when open
 SIZE = (480, 640)  # size of OmniGibson's pictures; ours are resized from them
 
@@ -206,10 +204,8 @@ class Simulator:
 
     def _in_base(self, thing: Any) -> np.ndarray:
         """Return an object's pose (7,) in the robot's base frame."""
-        pose, base = (
-            _pose(*thing.get_position_orientation()),
-            _pose(*self._robot.get_position_orientation()),
-        )
+        pose = _pose(*thing.get_position_orientation())
+        base = _pose(*self._robot.get_position_orientation())
         back = inverse(base[3:])
         return np.array([*turned(back, pose[:3] - base[:3]), *product(back, pose[3:])])
 

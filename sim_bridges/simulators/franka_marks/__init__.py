@@ -39,11 +39,9 @@ class Simulator(OneArm):
         start_range_m: Metres = 0.04,
     ) -> None:
         super().__init__(compiled(_scene()))
-        self.separation_m, self.mark_range_m, self.start_range_m = (
-            separation_m,
-            mark_range_m,
-            start_range_m,
-        )
+        self.separation_m = separation_m
+        self.mark_range_m = mark_range_m
+        self.start_range_m = start_range_m
         self._marks = {colour: self.model.body(colour).mocapid[0] for colour in COLOURS}
         self.reset(0)
 

@@ -111,10 +111,8 @@ class Arm:
     def channels(self) -> dict[str, np.ndarray]:
         """Return the arm's reported state."""
         data = self.data
-        rotation, twist = (
-            data.site_xmat[self._tcp].reshape(3, 3),
-            self._jacobian @ data.qvel[self._dofs],
-        )
+        rotation = data.site_xmat[self._tcp].reshape(3, 3)
+        twist = self._jacobian @ data.qvel[self._dofs]
         return {
             "current_pose": self.tcp_pose(),
             "current_twist": twist,

@@ -16,9 +16,9 @@ import numpy as np
 from rlinf_core.core.errors import RecipeError
 from sim_bridges.simulators.isaaclab.package import check_task, installed_release, tensor
 
-PACKAGE, INSTALL = (
-    "isaaclab",
-    "see https://isaac-sim.github.io/IsaacLab, then export RLINF_PYTHON_ISAACLAB=<its python.sh>",
+PACKAGE = "isaaclab"
+INSTALL = (
+    "see https://isaac-sim.github.io/IsaacLab, then export RLINF_PYTHON_ISAACLAB=<its python.sh>"
 )
 FOREVER_S = 1e9
 SQUEEZED_M = -0.01  # set-point of a closed finger, so that it presses

@@ -14,10 +14,8 @@ import numpy as np
 from rlinf_core.core.errors import RecipeError, RlinfError, nearest
 
 PACKAGE, INSTALL = "mani_skill", "make simulators"
-OBJECTS, GOALS = (
-    ("cube", "obj", "cubeA", "ball", "peg"),
-    ("goal_site", "goal_region", "bin", "cubeB"),
-)
+OBJECTS = ("cube", "obj", "cubeA", "ball", "peg")
+GOALS = ("goal_site", "goal_region", "bin", "cubeB")
 FINGER_M = 0.04  # largest travel of a finger
 SQUEEZED_M = -0.01  # set-point of a closed finger, so that it presses
 
@@ -136,10 +134,8 @@ class Simulator:
         return float(self._robot.qpos[-2:].sum())
 
     def channels(self) -> dict[str, np.ndarray]:
-        linear, angular = (
-            self._turn @ self._tool.linear_velocity,
-            self._turn @ self._tool.angular_velocity,
-        )
+        linear = self._turn @ self._tool.linear_velocity
+        angular = self._turn @ self._tool.angular_velocity
         return {
             "current_pose": self.tcp_pose(),
             "current_twist": np.concatenate([linear, angular]).astype(float),

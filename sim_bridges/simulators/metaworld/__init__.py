@@ -43,11 +43,9 @@ class Simulator:
             )
         self._mujoco, env_class = mujoco, cast(Any, TASKS[task])
         self.env = env_class()
-        self.env._freeze_rand_vec, self.env._set_task_called, self.env.seeded_rand_vec = (
-            False,
-            True,
-            True,
-        )
+        self.env._freeze_rand_vec = False
+        self.env._set_task_called = True
+        self.env.seeded_rand_vec = True
         self.reset(0)
         self.scene = Scene(
             self.env.model,
@@ -114,10 +112,8 @@ class Simulator:
         Some tasks report x y z w, as SciPy does, and some w x y z, as MuJoCo does. The order that
         matches a body of the scene is the right one.
         """
-        quaternion, bodies = (
-            np.asarray(self.env._get_quat_objects(), float).ravel()[:4],
-            self.env.data.xquat,
-        )
+        quaternion = np.asarray(self.env._get_quat_objects(), float).ravel()[:4]
+        bodies = self.env.data.xquat
         orders = [3, 0, 1, 2], [0, 1, 2, 3]
         return next(
             (order for order in orders if (np.abs(bodies @ quaternion[order]) > 1.0 - 1e-9).any()),

@@ -80,7 +80,7 @@ class Simulator:
         bare = compiled(source)
         self.anatomy: Anatomy = examine(source, bare, joints, tool)
         self.joint_names = self.anatomy.joints
-        # of all joints, the gripper's too
+        # home of all joints, including those of the gripper
         self._rest = (bare.key_qpos[0] if bare.nkey else bare.qpos0).copy()
         self.home = self._home(bare, home)
         self.goal_low, self.goal_high = np.array(goal_low), np.array(goal_high)

@@ -283,10 +283,8 @@ class Tree:
 
     def actuated(self, actuator: int) -> list[str]:
         """Return the joints that an actuator moves."""
-        kind, target = (
-            int(self.model.actuator_trntype[actuator]),
-            self.model.actuator_trnid[actuator, 0],
-        )
+        kind = int(self.model.actuator_trntype[actuator])
+        target = self.model.actuator_trnid[actuator, 0]
         transmissions = self._mujoco.mjtTrn
         if kind in (int(transmissions.mjTRN_JOINT), int(transmissions.mjTRN_JOINTINPARENT)):
             return [self.model.joint(target).name]

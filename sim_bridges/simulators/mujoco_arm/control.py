@@ -11,11 +11,8 @@ STIFFNESS, DAMPING = 900.0, 60.0  # feedback of the joints' error [1/s^2, 1/s], 
 STEPS = 12  # largest number of inverse kinematics' steps in a tick
 STEP_RAD = 0.2  # largest change of a joint in one step
 DAMPED = 0.002  # damping of the least squares (Nakamura and Hanafusa, 1986) [m]
-# length that a radian of the tool's turn counts as; the second for arms of fewer than six joints
-TURN_M, SLIM_TURN_M = (
-    0.3,
-    0.01,
-)
+TURN_M = 0.3  # length that a radian of the tool's turn counts as
+SLIM_TURN_M = 0.01  # the same for arms with fewer than six joints
 POSTURE = 0.05  # share of the path back to the home posture per step, if the arm has a spare joint
 NEAR_M, NEAR_RAD = 1e-5, 1e-4
 NEAR_FRICTION = 1e-3  # error of a joint beyond which dry friction is compensated

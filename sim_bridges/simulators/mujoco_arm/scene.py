@@ -67,7 +67,7 @@ def add_surroundings(
     mujoco, spec = _mujoco(), source.spec
     for key in list(spec.keys):
         spec.delete(key)  # the model's keyframes have no entry for the goal
-    # grippers' stiff servos need it
+    # the stiff servos of grippers need an implicit integrator
     spec.option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
     data = at_home(model, anatomy, home)
     base = data.body(anatomy.base).xpos

@@ -122,10 +122,8 @@ class Simulator:
             self.env.rng = np.random.default_rng(seed)
             self.env.reset()
         self._robot, model = self.env.robots[0], self.env.sim.model._model
-        arm, self._fingers = (
-            self._robot.part_controllers["right"],
-            self._robot._ref_gripper_joint_pos_indexes["right"],
-        )
+        arm = self._robot.part_controllers["right"]
+        self._fingers = self._robot._ref_gripper_joint_pos_indexes["right"]
         # a hard reset creates another model
         if self.scene is None or self.scene.model is not model:
             if self.scene is not None:
@@ -145,10 +143,8 @@ class Simulator:
 
     def _begin(self) -> None:
         """Find the object and the goal; without a goal, use a point above the object."""
-        (self._object, self._goal), arena = (
-            (self._find(name) for name in self._names),
-            self.env.model.mujoco_arena,
-        )
+        self._object, self._goal = (self._find(name) for name in self._names)
+        arena = self.env.model.mujoco_arena
         start = self.scene.pose_of(self._object)
         below = (
             arena.table_offset[2] - self.scene.origin[2]

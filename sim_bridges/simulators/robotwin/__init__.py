@@ -23,10 +23,8 @@ from rlinf_core.config.yaml_source import load_plain
 from rlinf_core.core.errors import RecipeError, RlinfError
 from rlinf_core.core.rotation import inverse, product, to_vector
 
-PACKAGE, INSTALL = (
-    "robotwin",
-    "see https://robotwin-platform.github.io/doc, then export ROBOTWIN_ROOT=<its folder>",
-)
+PACKAGE = "robotwin"
+INSTALL = "see https://robotwin-platform.github.io/doc, then export ROBOTWIN_ROOT=<its folder>"
 ATTEMPTS = 40  # scenes tried until objects rest on this arm's side
 MIDDLE_M = 0.1  # either arm reaches this far to both sides of the table's middle
 # the interlock's width for RoboTwin's opening of 1, of any gripper; its tasks call more than 0.8
@@ -148,10 +146,8 @@ class Simulator:
             max_iterations=100,
         )
         if is_solved:
-            speeds, self._angles = (
-                (angles[self._places] - self._angles) / self.tick_s,
-                angles[self._places],
-            )
+            speeds = (angles[self._places] - self._angles) / self.tick_s
+            self._angles = angles[self._places]
         else:
             speeds = np.zeros(len(self._places))
         self._before = self.tcp_pose()
@@ -234,10 +230,8 @@ def _options(root: Path, task: str, config: str) -> dict[str, object]:
         "task_name": task,
         "task_config": config,
     }
-    embodiment_config, bodies = (
-        load_plain((folder / "_embodiment_config.yml").read_text()),
-        options["embodiment"],
-    )
+    embodiment_config = load_plain((folder / "_embodiment_config.yml").read_text())
+    bodies = options["embodiment"]
     for side, body in (
         ("left", bodies[0]),
         ("right", bodies[0] if len(bodies) == 1 else bodies[1]),

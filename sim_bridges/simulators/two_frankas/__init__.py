@@ -107,10 +107,8 @@ def _model() -> Any:
 
     root = xml.Element("mujoco")
     root.extend(elements(f"<worldbody>{_WORLD}</worldbody>{COMMON}"))
-    spec, arm = (
-        mujoco.MjSpec.from_string(xml.tostring(root, encoding="unicode")),
-        xml.tostring(panda(), encoding="unicode"),
-    )
+    spec = mujoco.MjSpec.from_string(xml.tostring(root, encoding="unicode"))
+    arm = xml.tostring(panda(), encoding="unicode")
     for name, origin in BASES.items():
         frame = spec.worldbody.add_frame(pos=origin)
         spec.attach(mujoco.MjSpec.from_string(arm), prefix=f"{name}_", frame=frame)

@@ -163,9 +163,9 @@ def test_an_episode_is_read_once_while_no_trainer_is_there_and_before_it_is_sent
             away.upload(folder)
     finally:
         away.close()
-    folder, server = (
-        record(spool, task.spec, "two").close(),
-        BridgeServer("127.0.0.1:0", tmp_path / "run/inbox", tmp_path / "run/policies", print, dict),
+    folder = record(spool, task.spec, "two").close()
+    server = BridgeServer(
+        "127.0.0.1:0", tmp_path / "run/inbox", tmp_path / "run/policies", print, dict
     )
     client = BridgeClient(f"127.0.0.1:{server.port}", "a")
     try:

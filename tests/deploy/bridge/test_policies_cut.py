@@ -103,10 +103,8 @@ def test_it_goes_on_from_any_byte(trainer, tmp_path, random, at):
     at %= len(policy.data) + 1
     offsets = {tensor.digest: tensor.start for tensor in first.tensors}
     for base in ({}, offsets):
-        got, parts = (
-            bytearray(policy.data[:at]),
-            [pb.PolicyPart.FromString(message) for message in policy.parts(base, at)],
-        )
+        got = bytearray(policy.data[:at])
+        parts = [pb.PolicyPart.FromString(message) for message in policy.parts(base, at)]
         assert [part.first_offset for part in parts] == [at] + [0] * (len(parts) - 1) and parts[
             -1
         ].sha256 == policy.sha256

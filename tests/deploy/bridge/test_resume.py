@@ -46,13 +46,11 @@ class Relay:
     """
 
     def __init__(self, port, cut_after, again=0):
-        self.port_behind, self.cut_after, self.sent, self.ends, self.again = (
-            port,
-            cut_after,
-            0,
-            [],
-            again,
-        )
+        self.port_behind = port
+        self.cut_after = cut_after
+        self.sent = 0
+        self.ends = []
+        self.again = again
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()

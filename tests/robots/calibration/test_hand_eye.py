@@ -201,10 +201,8 @@ def test_too_few_views_and_views_turned_alike_are_refused_and_a_wrong_one_shows(
 
 
 def test_the_file_keeps_other_cameras_and_says_what_is_wrong_by_line(tmp_path):
-    path, mount = (
-        tmp_path / "hand_eye.yaml",
-        Mount(on="tool", position=(0, 0, 0.1), orientation=(0, 0, 0, 1), error_mm=0.4),
-    )
+    path = tmp_path / "hand_eye.yaml"
+    mount = Mount(on="tool", position=(0, 0, 0.1), orientation=(0, 0, 0, 1), error_mm=0.4)
     save(path, "wrist", mount)
     save(path, "front", mount.but(on="base"))
     assert load(path).cameras == {"wrist": mount, "front": mount.but(on="base")}

@@ -30,12 +30,10 @@ class Hand:
     def __init__(self, action=TOOL, **settings):
         self.device = Vr(**settings)
         self.device.attach(action, 10.0)
-        self.guard, self.at, self.turned, self.held = (
-            Guard("vr", self.device),
-            np.zeros(3),
-            STILL,
-            set(),
-        )
+        self.guard = Guard("vr", self.device)
+        self.at = np.zeros(3)
+        self.turned = STILL
+        self.held = set()
         self.guard.open()
         settle(self.guard, lambda: self.send() or self.guard.believed)
 

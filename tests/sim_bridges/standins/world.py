@@ -5,12 +5,10 @@ that it can hold.
 import numpy as np
 
 # [m/s], [m/s], of the cube [m], distance at which it is held [m]
-SPEED, GRIP_SPEED, HALF, HOLDS = (
-    1.0,
-    0.4,
-    0.02,
-    0.03,
-)
+SPEED = 1.0
+GRIP_SPEED = 0.4
+HALF = 0.02
+HOLDS = 0.03
 
 
 class World:
@@ -20,10 +18,8 @@ class World:
 
     def reset(self, seed):
         random = np.random.default_rng(seed)
-        self.position, self.quaternion = (
-            np.array([0.5, 0.0, 0.25]) + random.normal(0, 0.01, 3),
-            np.array([1.0, 0, 0, 0]),
-        )
+        self.position = np.array([0.5, 0.0, 0.25]) + random.normal(0, 0.01, 3)
+        self.quaternion = np.array([1.0, 0, 0, 0])
         self.cube = np.array([*([0.5, 0.0] + random.uniform(-0.1, 0.1, 2)), HALF])
         self.goal = np.array(
             [*([0.5, 0.0] + random.uniform(-0.1, 0.1, 2)), random.uniform(*self.goal_height)]
@@ -32,11 +28,9 @@ class World:
 
     def step(self, position, quaternion, opening, seconds):
         delta = np.clip(position - self.position, -SPEED * seconds, SPEED * seconds)
-        self.position, self.velocity, self.quaternion = (
-            self.position + delta,
-            delta / seconds,
-            np.array(quaternion),
-        )
+        self.position += delta
+        self.velocity = delta / seconds
+        self.quaternion = np.array(quaternion)
         floor = 2 * HALF if self.held is not None else 0.0
         self.opening += np.clip(
             max(opening, floor) - self.opening, -GRIP_SPEED * seconds, GRIP_SPEED * seconds

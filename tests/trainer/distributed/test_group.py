@@ -80,10 +80,8 @@ class Again(LearnerGroup):
 
 def policy_of(name):
     torch.manual_seed(0)
-    kind, sizes = (
-        KINDS.get(name, "tanh_gaussian"),
-        dict(hidden=(16,), horizon=2 if name in ("rlpd", "sac_flow") else 1),
-    )
+    kind = KINDS.get(name, "tanh_gaussian")
+    sizes = dict(hidden=(16,), horizon=2 if name in ("rlpd", "sac_flow") else 1)
     policy = of_config(
         spec_of(name), policy_kind(kind).Config(**sizes, image_features=4, channels=(4,))
     )
@@ -331,10 +329,8 @@ def test_an_algorithm_of_ones_own_learns_in_a_group_and_what_would_split_it_is_r
     random, kind = np.random.default_rng(4), "mine.py"
     module = algorithm(kind)
     config = module.Config(name=kind, learning_rate=3e-3)
-    learner, group = (
-        module.Learner(policy_of("iql"), config, 3),
-        Again(kind, policy_of("iql"), config, 3, size=2, strategy="ddp", cpus=0.25),
-    )
+    learner = module.Learner(policy_of("iql"), config, 3)
+    group = Again(kind, policy_of("iql"), config, 3, size=2, strategy="ddp", cpus=0.25)
     both_learn(group, learner, [batch_of("iql", random) for _ in range(2)])
     with pytest.raises(RecipeError, match="batch: expected a multiple of 2, .* got 23"):
         group.update(batch_of("iql", random, 23))

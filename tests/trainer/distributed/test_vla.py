@@ -36,10 +36,8 @@ def learning(kind, folder):
 
 
 def batch_of(seed):
-    random, observations = (
-        np.random.default_rng(seed),
-        observation("push", "pull it", "push", "go", "left", "push"),
-    )
+    random = np.random.default_rng(seed)
+    observations = observation("push", "pull it", "push", "go", "left", "push")
     vectors = observations.vectors + random.normal(size=observations.vectors.shape).astype(
         np.float32
     )
@@ -57,10 +55,8 @@ def batch_of(seed):
 def test_two_processes_learn_what_one_learns_and_only_that_travels(
     kind, strategy, recompute, tmp_path
 ):
-    folder, computing = (
-        tiny.write(kind, tmp_path / "tiny", horizon=2),
-        Computing(gradient_checkpointing=recompute),
-    )
+    folder = tiny.write(kind, tmp_path / "tiny", horizon=2)
+    computing = Computing(gradient_checkpointing=recompute)
     alone = sft.Learner(learning(kind, folder), SFT, 3)
     compute(alone, computing)
     policy = learning(kind, folder)
@@ -77,10 +73,8 @@ def test_two_processes_learn_what_one_learns_and_only_that_travels(
     group_state = group.state_dict()  # all of it once
     both_learn(group, alone, batches[2:4])
     assert_alike(group.state_dict(), alone.state_dict())
-    travelled, constant = (
-        group._call_all("state_dict", False)[0]["modules"]["actor"],
-        alone.constant()["actor"],
-    )
+    travelled = group._call_all("state_dict", False)[0]["modules"]["actor"]
+    constant = alone.constant()["actor"]
     trained = {
         name for name, parameter in alone.actor.named_parameters() if parameter.requires_grad
     }

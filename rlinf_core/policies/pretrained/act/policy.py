@@ -227,10 +227,8 @@ def grid(maps: Tensor, size: int) -> Tensor:
         return torch.stack((angles[:, 0::2].sin(), angles[:, 1::2].cos()), dim=-1).flatten(1)
 
     height, width = maps.shape[2:]
-    rows, columns = (
-        sides(height)[:, None].expand(-1, width, -1),
-        sides(width)[None].expand(height, -1, -1),
-    )
+    rows = sides(height)[:, None].expand(-1, width, -1)
+    columns = sides(width)[None].expand(height, -1, -1)
     return torch.cat([rows, columns], dim=-1).flatten(0, 1)[:, None]
 
 
@@ -315,11 +313,9 @@ class ACTPolicy(Visuomotor):
                 self.network.eval()
 
     def _loss(self, batch: Batch, actions: Tensor, generator: torch.Generator | None) -> Tensor:
-        (state, pictures), goal, config = (
-            self.inputs(batch),
-            self.goal(actions),
-            self.network.config,
-        )
+        state, pictures = self.inputs(batch)
+        goal = self.goal(actions)
+        config = self.network.config
         if not config["use_vae"]:
             return (self.network(state, pictures) - goal).abs().mean()
         mean, log_variance = self.network.posterior(state, goal)

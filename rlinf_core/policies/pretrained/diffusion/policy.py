@@ -84,10 +84,8 @@ class Noise:
 
         ``draw`` draws the noise of DDPM; None adds no noise.
         """
-        signal, after = (
-            self.signal[step],
-            self.signal[following] if following >= 0 else self.signal.new_ones(()),
-        )
+        signal = self.signal[step]
+        after = self.signal[following] if following >= 0 else self.signal.new_ones(())
         if self.config["prediction_type"] == "epsilon":
             noise, goal = predicted, (point - (1.0 - signal).sqrt() * predicted) / signal.sqrt()
         else:
@@ -210,11 +208,9 @@ class Residual(nn.Module):
         self, inputs: int, outputs: int, condition: int, config: Mapping[str, Any]
     ) -> None:
         super().__init__()
-        kernel, groups, self.scaled = (
-            config["kernel_size"],
-            config["n_groups"],
-            config["use_film_scale_modulation"],
-        )
+        kernel = config["kernel_size"]
+        groups = config["n_groups"]
+        self.scaled = config["use_film_scale_modulation"]
         self.conv1 = Convolution(inputs, outputs, kernel, groups)
         self.cond_encoder = nn.Sequential(
             nn.Mish(), nn.Linear(condition, outputs * (2 if self.scaled else 1))
@@ -236,11 +232,9 @@ class UNet(nn.Module):
 
     def __init__(self, config: Mapping[str, Any], condition: int) -> None:
         super().__init__()
-        size, widths, actions = (
-            config["diffusion_step_embed_dim"],
-            config["down_dims"],
-            size_of(config, ACTION),
-        )
+        size = config["diffusion_step_embed_dim"]
+        widths = config["down_dims"]
+        actions = size_of(config, ACTION)
         self.diffusion_step_encoder = nn.Sequential(
             Waves(size), nn.Linear(size, 4 * size), nn.Mish(), nn.Linear(4 * size, size)
         )
@@ -273,10 +267,8 @@ class UNet(nn.Module):
         )
 
     def forward(self, point: Tensor, steps: Tensor, condition: Tensor) -> Tensor:
-        x, condition = (
-            point.transpose(1, 2),
-            torch.cat([self.diffusion_step_encoder(steps), condition], dim=-1),
-        )
+        x = point.transpose(1, 2)
+        condition = torch.cat([self.diffusion_step_encoder(steps), condition], dim=-1)
         skipped: list[Tensor] = []
         for first, second, between in self.down_modules:
             x = second(first(x, condition), condition)
@@ -391,10 +383,8 @@ class DiffusionPolicy(Visuomotor):
 
         The horizon is also a multiple of the U-Net's total stride.
         """
-        least, multiple = (
-            self.config.horizon + self.config.n_obs_steps - 1,
-            2 ** len(document["down_dims"]),
-        )
+        least = self.config.horizon + self.config.n_obs_steps - 1
+        multiple = 2 ** len(document["down_dims"])
         return {"horizon": -(-least // multiple) * multiple, "n_obs_steps": self.config.n_obs_steps}
 
     @classmethod

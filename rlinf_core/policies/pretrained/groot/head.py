@@ -47,11 +47,9 @@ class ActionHead(nn.Module):
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
-        many, hidden, width = (
-            config["max_num_embodiments"],
-            config["hidden_size"],
-            config["input_embedding_dim"],
-        )
+        many = config["max_num_embodiments"]
+        hidden = config["hidden_size"]
+        width = config["input_embedding_dim"]
         self.buckets = config["num_timestep_buckets"]
         self.model = DiT(config["diffusion_model_cfg"], config.get("attend_text_every_n_blocks", 0))
         self.state_encoder = Perceptron(many, config["max_state_dim"], hidden, width)
@@ -115,10 +113,8 @@ class Separate(nn.Module):
 
     def __init__(self, many: int, inputs: int, outputs: int) -> None:
         super().__init__()
-        self.W, self.b = (
-            nn.Parameter(0.02 * torch.randn(many, inputs, outputs)),
-            nn.Parameter(torch.zeros(many, outputs)),
-        )
+        self.W = nn.Parameter(0.02 * torch.randn(many, inputs, outputs))
+        self.b = nn.Parameter(torch.zeros(many, outputs))
 
     def forward(self, x: Tensor, embodiment: int) -> Tensor:
         return x @ self.W[embodiment] + self.b[embodiment]
@@ -167,11 +163,9 @@ class DiT(nn.Module):
     def __init__(self, config: Mapping[str, Any], text_interval: int = 0) -> None:
         super().__init__()
         self.text_interval = text_interval
-        heads, size, other = (
-            config["num_attention_heads"],
-            config["attention_head_dim"],
-            config["cross_attention_dim"],
-        )
+        heads = config["num_attention_heads"]
+        size = config["attention_head_dim"]
+        other = config["cross_attention_dim"]
         width, mixed = heads * size, config["interleave_self_attention"]
         self.timestep_encoder = nn.ModuleDict(
             {
@@ -191,10 +185,8 @@ class DiT(nn.Module):
             for number in range(config["num_layers"])
         )
         self.norm_out = nn.LayerNorm(width, eps=1e-6, elementwise_affine=False)
-        self.proj_out_1, self.proj_out_2 = (
-            nn.Linear(width, 2 * width),
-            nn.Linear(width, config["output_dim"]),
-        )
+        self.proj_out_1 = nn.Linear(width, 2 * width)
+        self.proj_out_2 = nn.Linear(width, config["output_dim"])
 
     def forward(self, x: Tensor, prefix: Prefix, time: Tensor) -> Tensor:
         sin, cos = _waves(time, 128, 127)
@@ -229,10 +221,8 @@ class Block(nn.Module):
         width = heads * size
         self.cross = cross
         self.norm1 = TimedNorm(width) if timed else nn.LayerNorm(width)
-        self.attn1, self.norm3 = (
-            Attention(heads, size, other),
-            nn.LayerNorm(width, elementwise_affine=not timed),
-        )
+        self.attn1 = Attention(heads, size, other)
+        self.norm3 = nn.LayerNorm(width, elementwise_affine=not timed)
         self.ff = nn.ModuleDict(
             {
                 "net": nn.ModuleList(
@@ -276,11 +266,9 @@ class Attention(nn.Module):
     def __init__(self, heads: int, size: int, other: int) -> None:
         super().__init__()
         self.size, width = size, heads * size
-        self.to_q, self.to_k, self.to_v = (
-            nn.Linear(width, width),
-            nn.Linear(other, width),
-            nn.Linear(other, width),
-        )
+        self.to_q = nn.Linear(width, width)
+        self.to_k = nn.Linear(other, width)
+        self.to_v = nn.Linear(other, width)
         self.to_out = nn.ModuleList([nn.Linear(width, width)])
 
     def keys_values(self, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -24,10 +24,8 @@ from rlinf_core.policies.pretrained.groot.head import ActionHead
 KIND, EAGLE = "gr00t_n1_5", "eagle_config"
 # the published place of Eagle's config.json and tokenizer
 ASSETS = "lerobot/eagle2hg-processor-groot-n1p5"
-_TOWER, _WORDS = (
-    "backbone.eagle_model.vision_model.vision_model.head.",
-    "backbone.eagle_model.language_model.lm_head.",
-)
+_TOWER = "backbone.eagle_model.vision_model.vision_model.head."
+_WORDS = "backbone.eagle_model.language_model.lm_head."
 SUPPORTED: dict[str, dict[str, Any]] = {  # keys with one supported value
     EAGLE: {"use_pixel_shuffle": False, "mlp_connector_layers": 1, "select_layer": -1},
     "backbone_cfg": {"project_to_dim": None, "reproject_vision": False},
@@ -147,10 +145,8 @@ class GrootNetwork(nn.Module):
         from transformers import Qwen3Config, Qwen3Model, SiglipVisionConfig, SiglipVisionModel
 
         self.config = dict(config)
-        eagle, layers = (
-            json.loads(json.dumps(config[EAGLE])),
-            config["backbone_cfg"]["select_layer"],
-        )
+        eagle = json.loads(json.dumps(config[EAGLE]))
+        layers = config["backbone_cfg"]["select_layer"]
         vision: Any = SiglipVisionConfig.from_dict(
             {**eagle["vision_config"], "vision_use_head": False}
         )
@@ -229,10 +225,8 @@ class GrootFactory(NetworkFactory):
         return {**SMALLEST, EAGLE: eagle}
 
     def read(self, folder: Path) -> Published:
-        config, eagle = (
-            _config(folder / "config.json", KIND),
-            _config(folder / "eagle/config.json", "eagle_2_5_vl"),
-        )
+        config = _config(folder / "config.json", KIND)
+        eagle = _config(folder / "eagle/config.json", "eagle_2_5_vl")
         head = {**DEFAULTS, **config.get("action_head_cfg", {})}
         for name, section in {**config, **head}.items():
             if name in WITHOUT_EFFECT:
@@ -306,10 +300,8 @@ def _check(config: Mapping[str, Any]) -> None:
             f"text_config.architectures of {eagle['text_config']['architectures']}, expected "
             f"Qwen3ForCausalLM"
         )
-    layers, available = (
-        config["backbone_cfg"]["select_layer"],
-        eagle["text_config"]["num_hidden_layers"],
-    )
+    layers = config["backbone_cfg"]["select_layer"]
+    available = eagle["text_config"]["num_hidden_layers"]
     if not 0 < layers <= available:
         raise ValueError(f"backbone_cfg.select_layer of {layers}, expected 1 to {available}")
     if config["action_horizon"] > head["max_seq_len"]:

@@ -52,11 +52,9 @@ def architecture(folder: Path, document: Mapping[str, Any]) -> dict[str, Any]:
             f"pi0's is, "
             f"got {projector!r}"
         )
-    text, vision = (
-        dict(document["llm_config"]),
-        {**document["vision_config"], "vision_use_head": False},
-    )
-    # stands for a picture, not a word
+    text = dict(document["llm_config"])
+    vision = {**document["vision_config"], "vision_use_head": False}
+    # the token is the placeholder of a picture, not a word
     vlm = {
         "model_type": "paligemma",
         "text_config": text,

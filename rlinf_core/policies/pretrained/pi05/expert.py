@@ -47,10 +47,8 @@ class Layer(nn.Module):
         from transformers.models.gemma.modeling_gemma import GemmaMLP
 
         self.self_attn, self.mlp = Attention(config, config.hidden_size, False), GemmaMLP(config)
-        self.input_layernorm, self.post_attention_layernorm = (
-            AdaptiveNorm(config),
-            AdaptiveNorm(config),
-        )
+        self.input_layernorm = AdaptiveNorm(config)
+        self.post_attention_layernorm = AdaptiveNorm(config)
 
     def forward(
         self,
@@ -72,10 +70,8 @@ class AdaptiveNorm(nn.Module):
 
     def __init__(self, config: Any) -> None:
         super().__init__()
-        self.eps, self.dense = (
-            config.rms_norm_eps,
-            nn.Linear(config.hidden_size, 3 * config.hidden_size),
-        )
+        self.eps = config.rms_norm_eps
+        self.dense = nn.Linear(config.hidden_size, 3 * config.hidden_size)
         nn.init.zeros_(self.dense.weight)
 
     def forward(self, x: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:

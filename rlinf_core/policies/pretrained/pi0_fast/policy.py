@@ -58,10 +58,8 @@ class Pi0Fast(ActionTokens):
         config = config or Config()
         super().__init__(spec, config, network, tokenizer)
         given = bool(config.statistics)
-        self.normalisation, self.units = (
-            (FixedNormalisation if given else Normalisation)(spec),
-            ActionUnits(spec.action, given),
-        )
+        self.normalisation = (FixedNormalisation if given else Normalisation)(spec)
+        self.units = ActionUnits(spec.action, given)
         self.actions = self.network.action_tokenizer
         if network is not None:
             return
@@ -171,10 +169,8 @@ class Pi0Fast(ActionTokens):
     def read_answer(self, ids: list[int]) -> Tensor:
         """Normalised actions (H, A) of an answer's tokens up to ``|``; the mean where they are
         none of FAST's."""
-        before, last = (
-            self.tokenizer.ids(BEFORE),
-            self.words - 1 - self.network.config["fast_skip_tokens"],
-        )
+        before = self.tokenizer.ids(BEFORE)
+        last = self.words - 1 - self.network.config["fast_skip_tokens"]
         ids = ids[: ids.index(self._end)] if self._end in ids else ids
         begins = (
             not self.network.config["validate_action_token_prefix"] or ids[: len(before)] == before
@@ -266,10 +262,8 @@ class Pi0Fast(ActionTokens):
         tokens unless it draws."""
         prefix, limit = self.prefix(self.inputs(batch)), self.config.max_decoding_steps
         visible, embeds, cache = prefix.mask, prefix.embeds, None
-        mask, places = (
-            (visible[:, None] & visible[:, :, None])[:, None],
-            visible.long().cumsum(-1) - 1,
-        )
+        mask = (visible[:, None] & visible[:, :, None])[:, None]
+        places = visible.long().cumsum(-1) - 1
         rows, total = [], torch.zeros(len(visible), device=self.device)
         open_rows = torch.ones(len(visible), dtype=torch.bool, device=self.device)
         for _ in range(limit):
@@ -293,10 +287,8 @@ class Pi0Fast(ActionTokens):
             open_rows = open_rows & (token != self._end)
             if not open_rows.any():
                 break
-            cache, embeds = (
-                answer.past_key_values,
-                self.decoder.get_input_embeddings()(token[:, None]),
-            )
+            cache = answer.past_key_values
+            embeds = self.decoder.get_input_embeddings()(token[:, None])
             visible = F.pad(visible, (0, 1), value=True)
             mask, places = visible[:, None, None], visible.long().sum(dim=1, keepdim=True) - 1
         return F.pad(torch.stack(rows, dim=1), (0, limit - len(rows))), total

@@ -73,10 +73,8 @@ class QwenVL(ActionTokens):
         pictures = [self.patches(batch[image.name]) for image in self.spec.images]
         pixels, size = torch.cat([patches for patches, _ in pictures], dim=1), len(batch["vectors"])
         grid = torch.tensor([[1, *grid] for _, grid in pictures] * size, device=pixels.device)
-        before, token_ids = (
-            self._before([grid for _, grid in pictures]),
-            self.tokenize(batch[arrays.NAME]),
-        )
+        before = self._before([grid for _, grid in pictures])
+        token_ids = self.tokenize(batch[arrays.NAME])
         longest = max(map(len, token_ids))
         ids = torch.tensor(
             [[0] * (longest - len(tokens)) + before + tokens for tokens in token_ids],

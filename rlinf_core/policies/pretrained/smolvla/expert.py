@@ -36,10 +36,8 @@ class Expert(nn.Module):
         order = torch.arange(horizon, device=x.device).expand(size, -1)
         prefix_mask = prefix.valid[:, None, None, :].expand(-1, 1, horizon, -1)
         both = torch.cat([prefix_mask, (order[:, None, :] <= order[:, :, None])[:, None]], dim=-1)
-        first, behind = (
-            self.rotary(x, order),
-            self.rotary(x, order + prefix.valid.sum(dim=1, keepdim=True)),
-        )
+        first = self.rotary(x, order)
+        behind = self.rotary(x, order + prefix.valid.sum(dim=1, keepdim=True))
         for cross, layer, keys, values in zip(
             self.cross, self.layers, prefix.keys, prefix.values, strict=True
         ):

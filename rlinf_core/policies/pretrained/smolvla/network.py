@@ -100,10 +100,8 @@ class SmolVLANetwork(nn.Module):
         self.state_proj = nn.Linear(config["max_state_dim"], text.hidden_size)
         self.action_in_proj = nn.Linear(config["max_action_dim"], width)
         self.action_out_proj = nn.Linear(width, config["max_action_dim"])
-        self.action_time_mlp_in, self.action_time_mlp_out = (
-            nn.Linear(2 * width, width),
-            nn.Linear(width, width),
-        )
+        self.action_time_mlp_in = nn.Linear(2 * width, width)
+        self.action_time_mlp_out = nn.Linear(width, width)
 
     @property
     def vlm(self) -> Any:

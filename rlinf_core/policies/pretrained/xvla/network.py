@@ -484,10 +484,8 @@ def domain_of(folder: Path) -> int:
 
 
 # Microsoft's names of Florence-2, as LeRobot 0.4 and 0.5 write them, and transformers' names
-_BLOCK, _NAMED = (
-    r"^vlm\.vision_tower\.blocks\.(\d+)\.(\d+)\.(spatial_block|channel_block)\.",
-    r"vlm.vision_tower.blocks.\1.\2.\3.",
-)
+_BLOCK = r"^vlm\.vision_tower\.blocks\.(\d+)\.(\d+)\.(spatial_block|channel_block)\."
+_NAMED = r"vlm.vision_tower.blocks.\1.\2.\3."
 _RENAMED = [
     (r"^vlm\.vision_tower\.convs\.(\d+)\.proj\.", r"vlm.vision_tower.convs.\1.conv."),
     (_BLOCK + r"(conv[12])\.fn\.dw\.", _NAMED + r"\4."),

@@ -142,10 +142,8 @@ class FlowActor(NetworkPolicy):
         for k in range(steps):
             time = self._time(point, k / steps)
             if given is not None:
-                time, point = (
-                    time.masked_fill(given[1], 1.0),
-                    torch.where(self._per_action(given[1]), given[0], point),
-                )
+                time = time.masked_fill(given[1], 1.0)
+                point = torch.where(self._per_action(given[1]), given[0], point)
             velocity, log_std = self.velocity(features, point, time)
             point = point + velocity / steps
             if noisy:

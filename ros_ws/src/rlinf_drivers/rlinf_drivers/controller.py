@@ -217,10 +217,8 @@ class Controller(Managed, ControlNode):
             and self.state_at - self.requested_at > AGAIN_S
             and self.parameters_client.service_is_ready()
         ):
-            self.requested_at, names = (
-                self.state_at,
-                [name for name, value in asdict(self.limits).items() if value != ()],
-            )
+            self.requested_at = self.state_at
+            names = [name for name, value in asdict(self.limits).items() if value != ()]
             request = self.parameters_client.call_async(
                 GetParameters.Request(names=[f"limits.{name}" for name in names])
             )

@@ -89,9 +89,9 @@ class RobotiqNode(DeviceNode):
             response.message = "the gripper is active already and has no fault"
         else:
             self.activation.set()
-            response.success, response.message = (
-                True,
-                "the fingers open and close once; /diagnostics shows when the gripper is ready",
+            response.success = True
+            response.message = (
+                "the fingers open and close once; /diagnostics shows when the gripper is ready"
             )
         return response
 

@@ -565,10 +565,8 @@ class Interlock(StationNode):
             self.targets = publisher(self, "target_joints")
         if self.limits.gripper_width:
             self.inputs.commands += ("gripper/command",)
-            self.gripper_commands, self.gripper_command = (
-                publisher(self, "gripper/command"),
-                GripperWidth(),
-            )
+            self.gripper_commands = publisher(self, "gripper/command")
+            self.gripper_command = GripperWidth()
         self.inputs.commands += ("robot/reset", *filter(None, [self.settings["follows"]]))
         self.resets = publisher(self, "robot/reset")
         self.applied = publisher(self, "applied")
@@ -602,10 +600,8 @@ class Interlock(StationNode):
                 lambda: self.targets.publish(self.answer),
             )
         else:
-            self.clock, self.state = (
-                RealTime(self, self.inputs, period, self._tick),
-                after_unobserved_time(self.state),
-            )
+            self.clock = RealTime(self, self.inputs, period, self._tick)
+            self.state = after_unobserved_time(self.state)
         self.active = True
 
     def deactivate(self) -> None:

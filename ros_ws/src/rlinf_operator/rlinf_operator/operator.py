@@ -105,10 +105,8 @@ class IdleTeleop:
         acceptance.
         """
         newest = max(goals.status_list, key=lambda goal: to_ns(goal.goal_info.stamp), default=None)
-        self.request_active, self.servers = (
-            newest is not None and newest.status in ACTIVE_STATUSES,
-            publisher_ids(self.node, GOALS),
-        )
+        self.request_active = newest is not None and newest.status in ACTIVE_STATUSES
+        self.servers = publisher_ids(self.node, GOALS)
 
     def _on_safety(self, safety: SafetyState) -> None:
         # with several arms, only one has spoken, perhaps another one

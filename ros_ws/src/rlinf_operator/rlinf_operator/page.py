@@ -56,11 +56,9 @@ class Page(StationNode):
 
     def __init__(self) -> None:
         super().__init__("page")
-        self.station, self.arms, self.run_dir = (
-            self.get_namespace().strip("/"),
-            arms_of(self),
-            Path(self._text_parameter("run_dir")),
-        )
+        self.station = self.get_namespace().strip("/")
+        self.arms = arms_of(self)
+        self.run_dir = Path(self._text_parameter("run_dir"))
         self.cameras = [name for name in self.declare_parameter("cameras", [""]).value if name]
         self.limits = [
             load_limits(Path(path)) for path in self.declare_parameter("limits", [""]).value
@@ -80,19 +78,15 @@ class Page(StationNode):
         self.images = {f"camera/{name}/image": place for place, name in enumerate(self.cameras)}
         self.marks = {mark: of_arms(topic, self.arms) for mark, topic in MARKS.items()}
         marked = {topic for topics in self.marks.values() for topic in topics}
-        self.latest, self.shown = (
-            Latest(self, {*self.poses, *self.images, *marked}, False),
-            dict[str, int](),
-        )
+        self.latest = Latest(self, {*self.poses, *self.images, *marked}, False)
+        self.shown = dict[str, int]()
         # the simulator's views, subscribed while a page is open
         self.view_subscriptions: list[Any] = []
         self.requests = PageRequests(
             self, self.arms, list(self.declare_parameter("first_seeds", [0, 0, 0]).value)
         )
-        self.received_at, lockstep = (
-            dict[str, float](),
-            self.declare_parameter("lockstep", False).value,
-        )
+        self.received_at: dict[str, float] = {}
+        lockstep = self.declare_parameter("lockstep", False).value
         self.requests.safety_by_arm = subscribe_safety(
             self, self.arms, self._on_safety, at=self.received_at
         )

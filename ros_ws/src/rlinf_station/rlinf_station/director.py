@@ -84,14 +84,10 @@ class Director(StationNode):
         self.station, self.refused = self.get_namespace().strip("/"), -1
         self.active_at = self.moved_at = time.monotonic()
         self.request: GoalHandle | None = None
-        self.runner, self.operator = (
-            ActionClient(self, RunEpisodes, "run_episodes"),
-            OperatorHealth(self),
-        )
-        arms, self.lookout = (
-            arms_of(self),
-            Discovery(self, "environment", self.runner.server_is_ready),
-        )
+        self.runner = ActionClient(self, RunEpisodes, "run_episodes")
+        self.operator = OperatorHealth(self)
+        arms = arms_of(self)
+        self.lookout = Discovery(self, "environment", self.runner.server_is_ready)
         self.recent = Recent(self, arms)
         for topic, callback in (
             ("trainer/status", self._on_trainer),
@@ -125,10 +121,8 @@ class Director(StationNode):
     def _on_trainer(self, message: TrainerStatus) -> None:
         self.trainer, now = message, refused(message, self.station)
         counts = "refused" in message.names  # absent while the trainer has only begun to listen
-        first, self.counted = (
-            counts and not (self.counted or self._closed_ids),
-            self.counted or counts,
-        )
+        first = counts and not (self.counted or self._closed_ids)
+        self.counted = self.counted or counts
         if self.refused < 0 or first or (counts and now < self.refused):
             # earlier refusals: a resumed trainer counts them, and after a restart loses some
             self.refused = now

@@ -358,10 +358,8 @@ class Environment(Managed, ControlNode):
             self, "policy/status", lambda status: self.abandon(self.policy_tracker.update(status))
         )
         subscription(self, "trainer/status", lambda status: setattr(self, "trainer", status))
-        self.scene, self.labels = (
-            Scene(self, self.patience_s),
-            Labels(self, self.abandon, self.playing),
-        )
+        self.scene = Scene(self, self.patience_s)
+        self.labels = Labels(self, self.abandon, self.playing)
         self.scenes = SceneRequests(self, self.homes)
         self.server = ActionServer(
             self,
@@ -412,11 +410,9 @@ class Environment(Managed, ControlNode):
             self._finish(trouble)
 
     def _on_safety(self, safety: SafetyState) -> None:
-        self.safety, before, self.still = (
-            safety,
-            self.still,
-            resume_instruction(safety, self.get_namespace()),
-        )
+        before = self.still
+        self.safety = safety
+        self.still = resume_instruction(safety, self.get_namespace())
         self.still_at = self.still_at if before else time.monotonic()
         if self.stop.on_safety(safety) and self.running:
             self.abandon(self.stop.reason)
@@ -516,10 +512,8 @@ class Environment(Managed, ControlNode):
                         or trouble in (AGAIN, DISCARDED, MEANWHILE)
                         or trouble.startswith(STOPPED)
                     )
-                    discarded, self.held_until = (
-                        discarded + (trouble == DISCARDED),
-                        time.monotonic() + HELD_S * held,
-                    )
+                    discarded += trouble == DISCARDED
+                    self.held_until = time.monotonic() + HELD_S * held
                     self.get_logger().warning(
                         f"episode {self.episode_id} does not count: {trouble}"
                     )
@@ -528,10 +522,8 @@ class Environment(Managed, ControlNode):
                     )
                     inactive = self.withdrawn or (trouble if RECORDER_INACTIVE in trouble else "")
                     if several or trouble == CANCELLED or inactive:
-                        result.success, result.message = (
-                            False,
-                            several + (self.withdrawn or trouble),
-                        )
+                        result.success = False
+                        result.message = several + (self.withdrawn or trouble)
                         result.error_code = (
                             result.NODE_INACTIVE
                             if inactive
@@ -565,10 +557,8 @@ class Environment(Managed, ControlNode):
         trouble = CANCELLED if handle.is_cancel_requested else trouble or self.watch.forbidden()
         if stamp is None or trouble:
             return trouble
-        self.closed, self.done = (
-            {self.episode_id: Future(executor=self.executor)},
-            Future(executor=self.executor),
-        )
+        self.closed = {self.episode_id: Future(executor=self.executor)}
+        self.done = Future(executor=self.executor)
         self.policy_tracker.begin(self.mode, to_ns(stamp))
         self.stepped_ns = to_ns(stamp)
         self.watch.start()

@@ -40,10 +40,8 @@ class PolicyNode(Managed, ControlNode):
             .around(self.declare_structure("orientations"))
         )
         self.spec = task.spec
-        self.period_ns, self.lockstep = (
-            NS / self.spec.control_hz,
-            self.declare_parameter("lockstep", False).value,
-        )
+        self.period_ns = NS / self.spec.control_hz
+        self.lockstep = self.declare_parameter("lockstep", False).value
         self.session, self.seq = uuid.uuid4().hex[:12], 0
         self.ready, self.schedule = False, ChunkSchedule(1, 1)
         self.idle = True

@@ -365,10 +365,8 @@ class Recorder(Managed, StationNode):
 
         For an unended one, the end may be in transit.
         """
-        closed, self.requested_s = (
-            self.recording.writer is None and self.worker.idle,
-            self.requested_s or time.monotonic(),
-        )
+        closed = self.recording.writer is None and self.worker.idle
+        self.requested_s = self.requested_s or time.monotonic()
         if self.session.over:
             self.has_finished |= closed
             return self.has_finished

@@ -183,18 +183,14 @@ class RemotePolicyNode(PolicyNode):
         with self.lock:
             self.execute = self.settings["n_action_steps"] or extension.get("execute", 0)
             self.horizon = 0
-            playing, self.chunking = (
-                self.chunking.chunks,
-                Chunking(self.settings["chunking"], self.execute or 1),
-            )
+            playing = self.chunking.chunks
+            self.chunking = Chunking(self.settings["chunking"], self.execute or 1)
             # the arm went on meanwhile, and the due time is unchanged
             self.chunking.chunks = playing
             self.schedule.index += self.chunking.execute - self.schedule.execute
             self.schedule.execute = self.chunking.execute
-            self.status.version, self.status.path = (
-                extension.get("version", 0),
-                self.settings["address"],
-            )
+            self.status.version = extension.get("version", 0)
+            self.status.path = self.settings["address"]
             self.ready = True
             self.connected = True
             self.busy = False

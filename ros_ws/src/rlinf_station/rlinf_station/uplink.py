@@ -156,10 +156,8 @@ class Uplink(Managed, StationNode):
             room = {"set_aside": self.spool.set_aside(), "spool_full": self.spool.full()}
         except OSError as error:
             trouble = f"spool {self.spool.root}: {error.strerror or error}. Check the disk"
-            self.health, status = (
-                Health(ERROR, trouble, {}),
-                TrainerStatus(held=self.held, spool_full=1.0, message=trouble),
-            )
+            self.health = Health(ERROR, trouble, {})
+            status = TrainerStatus(held=self.held, spool_full=1.0, message=trouble)
             status.header.stamp = self.get_clock().now().to_msg()
             self.statuses.publish(status)  # as with a full spool, no episode begins
             return

@@ -83,10 +83,8 @@ class Environment(gymnasium.Env):
         assert os.environ["OMNIGIBSON_HEADLESS"] == "1", "wants a display"
         if configs["task"].get("use_presampled_robot_pose", True):
             raise KeyError("No generic or 'franka' presampled robot pose found for franka!")
-        self.seconds, self.world = (
-            1 / configs["env"]["action_frequency"],
-            World(goal_height=(0.02, 0.02)),
-        )
+        self.seconds = 1 / configs["env"]["action_frequency"]
+        self.world = World(goal_height=(0.02, 0.02))
         self.task, self.robots = Task(self.world), [[Robot(self.world)]]
 
     def reset(self):

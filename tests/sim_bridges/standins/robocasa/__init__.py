@@ -19,10 +19,8 @@ class PickPlaceCounterToSink(Lift):
         assert robots == "PandaOmron"
         self.kitchen = robots, options
         # as with load_model_on_init=False (kitchen.py@be22d65:522), before a reset
-        self.sim, self.robots = (
-            None,
-            [None],
-        )
+        self.sim = None
+        self.robots = [None]
 
     def reset(self):
         if self.sim is None:
@@ -59,10 +57,8 @@ class PickPlaceCounterToSink(Lift):
 
     def _check_success(self):
         data = self.sim.data
-        obj, sink = (
-            data.body_xpos[self.cube_body_id],
-            data.body_xpos[self.sim.model.body_name2id(self.sink.root_body)],
-        )
+        obj = data.body_xpos[self.cube_body_id]
+        sink = data.body_xpos[self.sim.model.body_name2id(self.sink.root_body)]
         hand = data.site_xpos[self.robots[0].eef_site_id["right"]]
         return bool(
             np.all(np.abs(obj - sink)[:2] < 0.05)
