@@ -123,7 +123,7 @@ def measure(receiver: Receiver, spin: Any, pids: list[int], seconds: float) -> d
         spin(0.1)
         if time.monotonic() > deadline:
             raise SystemExit(
-                f"no image within 60 s of "
+                "no image within 60 s of "
                 f"{[name for name, got in receiver.numbers.items() if not got]}"
             )
     for pause in (WARM_UP_S, seconds):

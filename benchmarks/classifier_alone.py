@@ -82,8 +82,7 @@ def learned(run: Path, seed: int, env_steps: int, task: str) -> None:
             f"seed={seed}",
             f"station.task={task}",
             f"simulation={{environments: 1, env_steps: {env_steps}, start_steps: 300, "
-            f"updates_per_step: 1.0, "
-            "evaluate_every: 2500, evaluate_episodes: 50}",
+            "updates_per_step: 1.0, evaluate_every: 2500, evaluate_episodes: 50}",
         )
         (run / "done").touch()
 
@@ -137,8 +136,7 @@ def main() -> None:
     if begun.exists() and begun.read_text() != settings:
         parser.error(
             f"--out {options.out}: expected what it was begun with, {begun.read_text()}, got "
-            f"{settings}. Take "
-            "another folder"
+            f"{settings}. Take another folder"
         )
     begun.write_text(settings)
 
@@ -147,8 +145,7 @@ def main() -> None:
         result.update({f"{name}_{key}": score[key] for key in ("success", "low", "high")})
         print(
             f"{name}: {score['success']:.1%} of {options.scenes} held-out scenes "
-            f"({score['low']:.0%} to "
-            f"{score['high']:.0%})",
+            f"({score['low']:.0%} to {score['high']:.0%})",
             flush=True,
         )
 

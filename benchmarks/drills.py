@@ -55,8 +55,8 @@ def drilled(folder: Path, busy: bool) -> dict[str, object]:
         ended = subprocess.run(command, cwd=ROOT, text=True, capture_output=True)
     if not report.exists():
         raise SystemExit(
-            f"the drill ended with {ended.returncode} and told "
-            f"nothing:\n{ended.stdout}{ended.stderr}"
+            f"the drill ended with {ended.returncode} and told nothing:\n"
+            f"{ended.stdout}{ended.stderr}"
         )
     return json.loads(report.read_text())
 
@@ -89,9 +89,8 @@ def main() -> None:
         }
         print(
             f"{run}: {'beside hogs' if busy else 'alone':12} requirements "
-            f"{report['requirements_held']} "
-            f"traps {report['traps_held']} longest silence {silence:.1f} ms "
-            f"{report['not_held'] or ''}",
+            f"{report['requirements_held']} traps {report['traps_held']} longest silence "
+            f"{silence:.1f} ms {report['not_held'] or ''}",
             flush=True,
         )
         if arguments.json:

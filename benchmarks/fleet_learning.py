@@ -190,9 +190,8 @@ def _shape(command: list[str]) -> None:
         reason = getattr(error, "stderr", None) or error
         raise SystemExit(
             "--line: expected a right to shape this machine's loopback with tc (root, iproute2), "
-            "and nobody "
-            "who does so already (tc qdisc del dev lo root ends it); "
-            f"tc {' '.join(command)}: {reason}"
+            "and nobody who does so already (tc qdisc del dev lo root ends it); tc "
+            f"{' '.join(command)}: {reason}"
         ) from error
 
 
@@ -237,7 +236,7 @@ def play(
     episodes = trained(run)
     if not episodes:
         raise SystemExit(
-            f"expected training episodes, got none: "
+            "expected training episodes, got none: "
             f"{(folder / f'{run.name}.log').read_text()[-2000:]}"
         )
     took = episodes[-1]["time"] - episodes[0]["time"]

@@ -154,8 +154,7 @@ def _measured(
     if not since:
         raise SystemExit(
             f"expected an episode of each of {len(stations)} stations within {limit_s:.0f} s, got "
-            f"some of "
-            f"{', '.join(counted) or 'none'}. Take fewer, or a larger --limit-s"
+            f"some of {', '.join(counted) or 'none'}. Take fewer, or a larger --limit-s"
         )
     now, took = (used_s(supervisors), used_s([trainer]), *machine_s()), time.time() - since
     used, trainers, busy, every = (after - then for after, then in zip(now, before, strict=True))
@@ -207,10 +206,8 @@ def main() -> None:
         if not figures["episodes_per_hour"]:
             raise SystemExit(
                 f"{count} stations: expected two episodes or more, whose times can be compared, "
-                f"got "
-                f"{figures['counted']:.0f} within {options.limit_s:.0f} s. Give them longer "
-                f"(--limit-s), or a "
-                "smaller --real-time-factor"
+                f"got {figures['counted']:.0f} within {options.limit_s:.0f} s. Give them longer "
+                "(--limit-s), or a smaller --real-time-factor"
             )
         flat |= {f"{name}_{count}": value for name, value in figures.items()}
         least = min(options.stations)

@@ -174,8 +174,8 @@ class Killed:
         """It may not end by itself in trouble."""
         if self.process.poll():
             raise SystemExit(
-                f"{self.command[2:]} ended with "
-                f"{self.process.returncode}:\n{self.log.read_text()[-3000:]}"
+                f"{self.command[2:]} ended with {self.process.returncode}:\n"
+                f"{self.log.read_text()[-3000:]}"
             )
 
 

@@ -460,9 +460,8 @@ def main() -> None:
             name = f"{hz}hz_{load}"
             print(
                 f"  {name:<36}{times['p50_ms']:8.2f} ms{times['p99_ms']:8.2f} "
-                f"ms{times['worst_ms']:8.2f} ms   tick late"
-                f" {times['tick_late_p99_ms']:.2f} ms at p99, {times['tick_late_worst_ms']:.1f} ms "
-                f"at worst",
+                f"ms{times['worst_ms']:8.2f} ms   tick late {times['tick_late_p99_ms']:.2f} ms at "
+                f"p99, {times['tick_late_worst_ms']:.1f} ms at worst",
                 flush=True,
             )
             result |= {f"node_{name}_{key}": value for key, value in times.items()}

@@ -244,9 +244,8 @@ def act_pi0(sizes: Sizes, views: list[int], chosen: list[str]) -> Iterator[dict[
         reference = reference_seconds(sizes, count)
         print(
             f"  pi0_{count}_views transformers' own {reference:9.2f} ms: {reference / best:.2f} "
-            f"times the best of ours; "
-            f"the floor {floor:.2f} ms, of which ours is {best / floor:.2f} times; realtime-vla on "
-            f"an RTX 4090: "
+            f"times the best of ours; the floor {floor:.2f} ms, of which ours is "
+            f"{best / floor:.2f} times; realtime-vla on an RTX 4090: "
             f"{PUBLISHED.get(count, float('nan'))} ms",
             flush=True,
         )

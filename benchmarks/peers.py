@@ -145,10 +145,9 @@ def train_ours(algorithm: str, name: str, steps: int, seed: int) -> tuple[Episod
         "ppo": [
             "policy.hidden=[64, 64]",
             f"policy.initial_log_std={unit}",
-            "algorithm={name: ppo, chunks: 2048, "
-            "minibatches: 32, epochs: 10, learning_rate: 3.0e-4, discount: 0.99, dual_clip: 0.0, "
-            "huber: 0.0, "
-            f"scale_rewards: true, anneal_updates: {steps // 2048}}}",
+            "algorithm={name: ppo, chunks: 2048, minibatches: 32, epochs: 10, learning_rate: "
+            "3.0e-4, discount: 0.99, dual_clip: 0.0, huber: 0.0, scale_rewards: true, "
+            f"anneal_updates: {steps // 2048}}}",
         ],
         "sac": [
             "policy.hidden=[256, 256]",
@@ -313,21 +312,19 @@ def main() -> None:
                 )
                 print(
                     f"  {task} seed {seed} {who:8} return {runs[who][-1][0]:9.1f}, of all "
-                    f"{runs[who][-1][1]:9.1f}  "
-                    f"{took[0]:6.1f} s, {took[1]:6.1f} of the processor",
+                    f"{runs[who][-1][1]:9.1f}  {took[0]:6.1f} s, {took[1]:6.1f} of the processor",
                     flush=True,
                 )
         result |= table(task, runs)
         summary = "; ".join(
-            f"{who} {result[f'{task}_{who}_return']:.0f} +- {result[f'{task}_{who}_interval']:.0f} "
-            f"in "
-            f"{result[f'{task}_{who}_seconds']:.0f} s"
+            f"{who} {result[f'{task}_{who}_return']:.0f} +- "
+            f"{result[f'{task}_{who}_interval']:.0f} in {result[f'{task}_{who}_seconds']:.0f} s"
             for who in WHO
         )
         print(
             f"{task}, {TASKS[task][2]} steps: {summary}; time ratio "
-            f"{result[f'{task}_time_ratio']:.2f}, of the "
-            f"processor {result[f'{task}_processor_ratio']:.2f}",
+            f"{result[f'{task}_time_ratio']:.2f}, of the processor "
+            f"{result[f'{task}_processor_ratio']:.2f}",
             flush=True,
         )
     result |= {

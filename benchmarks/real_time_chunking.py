@@ -271,8 +271,8 @@ def compared(name: str, options: argparse.Namespace, folder: Path) -> dict[str, 
         low, high = wilson(round(result["success"] * scenes), scenes)
         print(
             f"{mode_name:>18}{result['success']:9.0%}{low:9.0%} "
-            f"to{high:4.0%}{result['ticks_without_action']:9.0f} of"
-            f"{result['ticks']:6.0f}{result['largest_jump']:12.2f}",
+            f"to{high:4.0%}{result['ticks_without_action']:9.0f} "
+            f"of{result['ticks']:6.0f}{result['largest_jump']:12.2f}",
             flush=True,
         )
         flat |= {

@@ -396,8 +396,7 @@ def main() -> None:
                 ratio = ours["p50_ms"] / floor["p50_ms"]
                 print(
                     f"{'':8}{name:<16}{floor['p50_ms']:9.2f} ms{floor['p99_ms']:9.2f} "
-                    f"ms{floor['missed']:5d}{'':26}"
-                    f"{ratio:7.2f}",
+                    f"ms{floor['missed']:5d}{'':26}{ratio:7.2f}",
                     flush=True,
                 )
                 result |= {f"{key}_{part}_{hz}hz": value for part, value in floor.items()}

@@ -77,10 +77,8 @@ def row(name: str, figures: dict[str, float]) -> str:
     to_90 = f"{figures['steps_to_90']:,.0f}" if figures["steps_to_90"] < NEVER else "not reached"
     return (
         f"| `simulators/{name}` | {figures['chance']:.0%} | {figures['before']:.0%} | "
-        f"{figures['after']:.0%} "
-        f"({figures['low']:.0%} to {figures['high']:.0%}) | {to_90} | {figures['env_steps']:,.0f} "
-        f"| "
-        f"{figures['minutes']:.1f} |"
+        f"{figures['after']:.0%} ({figures['low']:.0%} to {figures['high']:.0%}) | {to_90} | "
+        f"{figures['env_steps']:,.0f} | {figures['minutes']:.1f} |"
     )
 
 

@@ -95,11 +95,9 @@ def main() -> None:
                 result[f"{robot}_{name}_{seed}"] = value
             print(
                 f"{robot}, seed {seed}: in A {figures['source']:.0%}; in B at once "
-                f"{figures['zero_shot']:.0%}, "
-                f"fine-tuned {figures['fine_tuned']:.0%} (90 % after "
-                f"{figures['fine_tuned_steps']:.0f} steps), from "
-                f"scratch {figures['scratch']:.0%} (90 % after {figures['scratch_steps']:.0f} "
-                f"steps)",
+                f"{figures['zero_shot']:.0%}, fine-tuned {figures['fine_tuned']:.0%} (90 % after "
+                f"{figures['fine_tuned_steps']:.0f} steps), from scratch {figures['scratch']:.0%} "
+                f"(90 % after {figures['scratch_steps']:.0f} steps)",
                 flush=True,
             )
         result |= {f"{robot}_{name}": float(np.mean(values)) for name, values in by_name.items()}

@@ -307,8 +307,8 @@ def main() -> None:
                 held = took[-1] <= within
                 print(
                     f"{name:<28}{expect:<44}{within:>6.0f} ms{took[-1]:>6.0f} "
-                    f"ms{took[len(took) // 2]:>6.0f} ms"
-                    f"  {requirement} {'held' if held else 'NOT HELD'}",
+                    f"ms{took[len(took) // 2]:>6.0f} ms  {requirement} "
+                    f"{'held' if held else 'NOT HELD'}",
                     flush=True,
                 )
                 key = name.replace(":", "").replace(" ", "_")

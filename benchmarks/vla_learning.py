@@ -81,8 +81,7 @@ def learned(
         policy,
         "algorithm={name: grpo, group: 8, level: chunk, learning_rate: 1.0e-4, epochs: 1}",
         f"simulation={{environments: 16, env_steps: {options.env_steps}, shaping: 1.0, "
-        f"evaluate_every: 1000000, evaluate_episodes: 1, "
-        f"initial_policy: {newest_policy(cloned)}}}",
+        f"evaluate_every: 1000000, evaluate_episodes: 1, initial_policy: {newest_policy(cloned)}}}",
         "collect.episodes=0",
     )
     return before, success(improved, improved / "recipe.yaml", options.scenes, folder)

@@ -392,8 +392,8 @@ def transfer() -> dict[str, float]:
     fitted_values = result.dynamics.model_dump()
     friction = f"station.options.friction={result.options['friction']}"
     fitted_ones = (
-        f"simulation.dynamics={{delay_s: {fitted_values['delay_s']}, "
-        f"lag_s: {fitted_values['lag_s']}, gain: {fitted_values['gain']}}}",
+        f"simulation.dynamics={{delay_s: {fitted_values['delay_s']}, lag_s: "
+        f"{fitted_values['lag_s']}, gain: {fitted_values['gain']}}}",
         friction,
     )
     hidden = stations(load_recipe("sim_rlpd", list(HIDDEN[:2])), 1)

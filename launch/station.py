@@ -370,9 +370,8 @@ def environment_in(variables: dict[str, str]) -> dict[str, str]:
     except PackageNotFoundError:
         code = (
             "import json; from rlinf_core.core import paths, ros; "
-            "print(json.dumps(ros.ros_environment(int({})) | "
-            "{{'OURS': [str(path) for path in (paths.SOURCE, *paths.NODES, "
-            "paths.message_packages()) if path]}}))"
+            "print(json.dumps(ros.ros_environment(int({})) | {{'OURS': [str(path) for path in "
+            "(paths.SOURCE, *paths.NODES, paths.message_packages()) if path]}}))"
         )
         answer = subprocess.run(
             [find_rlinf(), "-c", code.format(variables["ROS_DOMAIN_ID"])],

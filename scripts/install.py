@@ -162,8 +162,7 @@ def _print_missing(missing: list[tuple[str, str]], packages: dict[tuple[str, str
         minutes = FETCH_MINUTES + megabytes * 8 / LINE_MBIT_S / 60
         print(
             f"{len(missing)} packages, {megabytes:,.0f} MB to download, {2 * megabytes / 1e3:.1f} "
-            f"GB on disk; about "
-            f"{minutes:.0f} minutes at {LINE_MBIT_S} Mbit/s",
+            f"GB on disk; about {minutes:.0f} minutes at {LINE_MBIT_S} Mbit/s",
             flush=True,
         )
 

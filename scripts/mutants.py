@@ -470,8 +470,8 @@ def judged(box: Path, room: str, mutants: list[Mutant], workers: int) -> list[Mu
     if done.returncode:
         raise RlinfError(
             f"mutmut: expected it to run the mutants of {room}, it ended with {done.returncode}. "
-            f"The tests "
-            f"must pass on the unchanged code; it said:\n{_without_spinner(done.stdout)[-4000:]}"
+            "The tests must pass on the unchanged code; it said:\n"
+            f"{_without_spinner(done.stdout)[-4000:]}"
         )
     with contextlib.chdir(box):
         for mutant in mutants:
@@ -497,8 +497,7 @@ def _outcome(mutant: Mutant) -> None:
     if mutant.status not in CAUGHT | MISSED or code == EXIT_OF_AN_ERROR_IN_MUTMUT:
         raise RlinfError(
             f"{mutant.name}: expected it caught or missed, got '{mutant.status}' (exit code "
-            f"{code}). Run it "
-            f"by itself: mutmut run in {Path.cwd()} (see --keep)"
+            f"{code}). Run it by itself: mutmut run in {Path.cwd()} (see --keep)"
         )
     if mutant.status in MISSED:
         diff = get_diff_for_mutant(mutant.name, path=boxed(mutant.file))
@@ -685,13 +684,13 @@ def tell(mutants: list[Mutant], result: dict) -> None:
         some = [mutant for mutant in mutants if room in (mutant.room, "all")]
         print(
             f"{room:12} {len(some):8} {count(some, *CAUGHT):7} {count(some, 'timeout'):7} "
-            f"{count(some, *MISSED):7} "
-            f"{count(some, 'explained'):10} {score(some):6.1f} %"
+            f"{count(some, *MISSED):7} {count(some, 'explained'):10} {score(some):6.1f} %"
         )
     for status in ("explained", *sorted(MISSED)):
         for mutant in (mutant for mutant in mutants if mutant.status == status):
             print(
-                f"\n{mutant.file}:{mutant.line} {mutant.function} "
+                "\n"
+                f"{mutant.file}:{mutant.line} {mutant.function} "
                 f"({status}{': ' + mutant.why if mutant.why else ''})\n"
                 f"{mutant.diff}"
             )

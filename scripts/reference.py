@@ -217,10 +217,9 @@ def _recipes() -> list[str]:
     return [
         "# Recipe",
         "",
-        "A recipe is a YAML file. `defaults: <name>` takes all other keys "
-        "from another recipe. `--set key=value` overrides "
-        "a key, in Hydra's grammar (`rlinf_core/config/overrides.py`). Editors read "
-        "`docs/recipe.schema.json`.",
+        "A recipe is a YAML file. `defaults: <name>` takes all other keys from another recipe. "
+        "`--set key=value` overrides a key, in Hydra's grammar "
+        "(`rlinf_core/config/overrides.py`). Editors read `docs/recipe.schema.json`.",
         "",
         f"Shipped recipes: {', '.join(f'`{name}`' for name in recipes())}.",
         "",
@@ -292,10 +291,8 @@ def _operators() -> list[str]:
         "# Operators",
         "",
         "`station.operator` chooses the operator's device, `station.second_operator` a second one "
-        "(docs/howto/teleop.md). "
-        "Your own device is a class. `kind` names it as `file.py:Class`, `package.module:Class` or "
-        "an entry point of the "
-        "group `rlinf.operators`.",
+        "(docs/howto/teleop.md). Your own device is a class. `kind` names it as `file.py:Class`, "
+        "`package.module:Class` or an entry point of the group `rlinf.operators`.",
         "",
     ]
     for name in operators():
@@ -309,8 +306,7 @@ def _robots() -> list[str]:
         "# Robot",
         "",
         "A robot is a folder with `robot.yaml`, in `robots/`, in "
-        "`sim_bridges/simulators/<simulator>/` or anywhere. "
-        "Editors read `docs/robot.schema.json`.",
+        "`sim_bridges/simulators/<simulator>/` or anywhere. Editors read `docs/robot.schema.json`.",
         "",
         f"Shipped robots: {', '.join(f'`{name}`' for name in robots())}.",
         "",
@@ -331,8 +327,8 @@ def _robots() -> list[str]:
     lines += [
         "## Cameras",
         "",
-        "`cameras.<name>` is a mapping with `kind` "
-        "(docs/robots/interface.md). `[height, width]` alone is a `topic`.",
+        "`cameras.<name>` is a mapping with `kind` (docs/robots/interface.md). `[height, width]` "
+        "alone is a `topic`.",
         "",
     ]
     for name in cameras():
@@ -349,9 +345,8 @@ def _robots() -> list[str]:
     lines += [
         "## Grippers",
         "",
-        "`gripper` is a mapping with `kind` (docs/robots/interface.md). "
-        "A robot with several arms has "
-        "`arms.<name>.gripper`.",
+        "`gripper` is a mapping with `kind` (docs/robots/interface.md). A robot with several arms "
+        "has `arms.<name>.gripper`.",
         "",
     ]
     for name in grippers():
@@ -362,15 +357,15 @@ def _robots() -> list[str]:
 def _tasks() -> list[str]:
     page = (
         "A task is a YAML file, in `configs/tasks/` or anywhere. `defaults: <name>` takes all "
-        "other keys from a task "
-        "beside it or in `configs/tasks/`. Editors read `docs/task.schema.json`."
+        "other keys from a task beside it or in `configs/tasks/`. Editors read "
+        "`docs/task.schema.json`."
     )
     lines = ["# Task", "", page, "", *HEAD, *_rows(TaskFile), ""]
     for title, key, chosen in (("Rewards", "reward", REWARD), ("Scripts", "script", SCRIPT)):
         text = (
             f"Your own one is a class. `{key}.kind` names it as `file.py:Class`, "
-            f"`package.module:Class` or an entry point "
-            f"of the group `rlinf.{key}s`. Its parameters are the arguments of its constructor."
+            f"`package.module:Class` or an entry point of the group `rlinf.{key}s`. Its "
+            "parameters are the arguments of its constructor."
         )
         lines += [f"## {title}", "", text, ""]
         for name in chosen.names():
@@ -390,9 +385,8 @@ def _scenarios() -> list[str]:
         "",
         "## Faults",
         "",
-        "The key `inject` of a scenario, and "
-        "the commands of the fault injector "
-        "on the topic `inject`.",
+        "The key `inject` of a scenario, and the commands of the fault injector on the topic "
+        "`inject`.",
         "",
         *HEAD,
         *_rows(Fault, "inject."),
@@ -407,17 +401,16 @@ def _scenarios() -> list[str]:
 def _topics() -> list[str]:
     rows = [
         f"| `{row.name}` | {row.type.replace('/msg/', '/')} | {row.sender} → {row.listeners} | "
-        f"{row.rate} | "
-        f"{_quality(row)} | {'yes' if row.per_arm else ''} | {_recorded(row)} | {row.meaning} |"
+        f"{row.rate} | {_quality(row)} | {'yes' if row.per_arm else ''} | {_recorded(row)} | "
+        f"{row.meaning} |"
         for row in TOPICS
     ]
     return [
         "# Topics",
         "",
-        "Names are relative to the station's namespace. A station with "
-        "several arms has the topics of an arm below "
-        "the arm's name. Topics with `qos_overrides` follow ROS's parameters of that name "
-        "(docs/robots/interface.md).",
+        "Names are relative to the station's namespace. A station with several arms has the "
+        "topics of an arm below the arm's name. Topics with `qos_overrides` follow ROS's "
+        "parameters of that name (docs/robots/interface.md).",
         "",
         "| topic | type | from → to | rate | QoS | per arm | recorded | meaning |",
         "|---|---|---|---|---|---|---|---|",
@@ -509,9 +502,9 @@ def _python() -> list[str]:
     return [
         "# Python",
         "",
-        "`rlinf_core` exports these names and imports each at its first use. "
-        "A station's PC then needs no torch for a recipe "
-        "or an episode. All packages are typed (`py.typed`). Other names may change.",
+        "`rlinf_core` exports these names and imports each at its first use. A station's PC then "
+        "needs no torch for a recipe or an episode. All packages are typed (`py.typed`). Other "
+        "names may change.",
         "",
         "| name | from | purpose |",
         "|---|---|---|",

@@ -65,9 +65,8 @@ def test_a_translation_has_what_its_original_has(english):
             if isinstance(value, Counter):
                 missing, more = value - theirs[kind], theirs[kind] - value
                 assert not missing and not more, (
-                    f"{english}, '{title}', {kind}: {PAIRS[english]} lacks {dict(missing)} and has "
-                    f"{dict(more)} in "
-                    "addition. Change the translation as the original"
+                    f"{english}, '{title}', {kind}: {PAIRS[english]} lacks {dict(missing)} and "
+                    f"has {dict(more)} in addition. Change the translation as the original"
                 )
             assert value == theirs[kind], (
                 f"{english}, '{title}': {kind}; change {PAIRS[english]} as the original"

@@ -182,10 +182,10 @@ def _outcome(end: str, outputs: Sequence[bytes], limits: Limits) -> Outcome:
         problem = next((line for line in reports if line.startswith("error ")), "no report")
         raise JailError(
             f"jail: expected a machine that builds it in {BUILD_S:g} s, got "
-            f"'{escape_ascii(problem)}' ({end}; {escape_ascii(stderr[-200:])}). It needs "
-            "Linux 5.13, user namespaces (root, or sysctl "
-            "kernel.apparmor_restrict_unprivileged_userns=0) and "
-            "Landlock. In Docker: --security-opt seccomp=unconfined --cap-add SYS_ADMIN"
+            f"'{escape_ascii(problem)}' ({end}; {escape_ascii(stderr[-200:])}). It needs Linux "
+            "5.13, user namespaces (root, or sysctl "
+            "kernel.apparmor_restrict_unprivileged_userns=0) and Landlock. In Docker: "
+            "--security-opt seccomp=unconfined --cap-add SYS_ADMIN"
         )
     codes = [int(line.split()[1]) for line in reports if line.startswith("exit ")]
     code = codes[0] if codes and end == "exit" else None  # it may end while it is being stopped

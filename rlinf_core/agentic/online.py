@@ -161,8 +161,8 @@ class FeedbackStore:
         try:
             self._check(client, name)
             self._database.execute(
-                "UPDATE completions SET reward = ?, "
-                "arrival = (SELECT COALESCE(MAX(arrival), 0) + 1 FROM completions) WHERE id = ?",
+                "UPDATE completions SET reward = ?, arrival = (SELECT COALESCE(MAX(arrival), 0) + "
+                "1 FROM completions) WHERE id = ?",
                 (reward, name),
             )
             self._count("accepted")

@@ -76,9 +76,9 @@ def _recipes() -> tuple[list[str], list[list[str]], str]:
         ["recipe", "algorithm", "what it does"],
         rows,
         (
-            "rlinf demo RECIPE runs one through a whole station, rlinf train RECIPE in simulators\n"
-            "or as the trainer of stations; "
-            "rlinf config RECIPE prints it in full"
+            "rlinf demo RECIPE runs one through a whole station, rlinf train RECIPE in "
+            "simulators\n"
+            "or as the trainer of stations; rlinf config RECIPE prints it in full"
         ),
     )
 

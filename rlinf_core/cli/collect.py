@@ -83,9 +83,8 @@ def _check(recipe: Recipe, missing: int) -> None:
         and not sys.stdin.isatty()
     ):
         raise RecipeError(
-            "rlinf collect: expected a terminal for the keyboard, got none. Run it in one, or with "
-            "--web, or "
-            "with another device (station.operator.kind)"
+            "rlinf collect: expected a terminal for the keyboard, got none. Run it in one, or "
+            "with --web, or with another device (station.operator.kind)"
         )
 
 

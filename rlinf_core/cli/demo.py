@@ -114,9 +114,8 @@ def too_short(recipe: Recipe) -> str:
         return ""
     return (
         f"this run is short: {online.max_env_steps} time steps of online training "
-        f"(online.max_env_steps). It tries all "
-        "parts. Success afterwards may be lower than before. `rlinf demo` takes about ten minutes "
-        "and learns"
+        "(online.max_env_steps). It tries all parts. Success afterwards may be lower than before. "
+        "`rlinf demo` takes about ten minutes and learns"
     )
 
 
@@ -130,8 +129,8 @@ def _check_stations(recipe: Recipe, name: str) -> None:
     if source_of(recipe) != STATIONS:
         raise RecipeError(
             f"recipe {recipe.name}: expected one for stations, got one that learns from "
-            f"collect.recordings "
-            f"alone ({recipe.algorithm.name}). Run `rlinf train {name}`, with the same --set"
+            f"collect.recordings alone ({recipe.algorithm.name}). Run `rlinf train {name}`, with "
+            "the same --set"
         )
 
 

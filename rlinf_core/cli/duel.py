@@ -75,9 +75,9 @@ def _print(
         )
         print(
             f"{name} {files[name]}: {of.success.value:.0%} of {of.episodes} succeeded "
-            f"({of.success.low:.0%} to "
-            f"{of.success.high:.0%}), {of.successes_per_hour.value:.0f} successes an hour "
-            f"({of.successes_per_hour.low:.0f} to {of.successes_per_hour.high:.0f}){seconds}"
+            f"({of.success.low:.0%} to {of.success.high:.0%}), {of.successes_per_hour.value:.0f} "
+            f"successes an hour ({of.successes_per_hour.low:.0f} to "
+            f"{of.successes_per_hour.high:.0f}){seconds}"
         )
     differ = sum(map(bool, test.pairs))
     share = test.share_a

@@ -59,10 +59,9 @@ def evaluate_command(
             pictures += filmed + filmed[-1:] * HOLD
         low, high = wilson(sum(won), len(won))
         print(
-            f"{name or policy.name}: {sum(won)} of {len(won)} succeeded: {np.mean(won):.0%} "
-            f"(95 % interval {low:.0%} to {high:.0%}), {failed} failed, mean return "
-            f"{np.mean(returns):.2f}, "
-            f"seeds {seeds[0]} to {seeds[-1]}"
+            f"{name or policy.name}: {sum(won)} of {len(won)} succeeded: {np.mean(won):.0%} (95 % "
+            f"interval {low:.0%} to {high:.0%}), {failed} failed, mean return "
+            f"{np.mean(returns):.2f}, seeds {seeds[0]} to {seeds[-1]}"
         )
         ending = f" {name}" if name else ""
         result |= {

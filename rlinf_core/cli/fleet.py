@@ -198,15 +198,14 @@ def lines(document: dict[str, Any]) -> list[str]:
     elif trial:
         result.append(
             f"All play version {document['current']}; version {trial['version']} is on trial at "
-            f"'{trial['station']}', "
-            f"{trial['episodes']} of at most {trial['of']} episodes: {trial['figures']}."
+            f"'{trial['station']}', {trial['episodes']} of at most {trial['of']} episodes: "
+            f"{trial['figures']}."
         )
     else:
         result.append(
             f"All play version {document['current']}; the newest is {document['newest']}. A newer "
-            f"one is tried once "
-            f"a station has played {document['needed']} training episodes; the most so far: "
-            f"{document['known']}."
+            f"one is tried once a station has played {document['needed']} training episodes; the "
+            f"most so far: {document['known']}."
         )
     if watched := document.get("watched"):
         result.append(_watched(document["current"], watched))

@@ -190,8 +190,8 @@ def _new(commands: Commands) -> None:
         "make a simulated robot, its limits, a task and a recipe from an arm's MJCF or URDF",
         (
             "Finds the arm's joints, tool and gripper in the model, chooses a workspace, and "
-            "writes robot.yaml, limits.yaml, "
-            "reach.yaml and recipe.yaml. The model's files stay where they are."
+            "writes robot.yaml, limits.yaml, reach.yaml and recipe.yaml. The model's files stay "
+            "where they are."
         ),
     )
     robot.add_argument(
@@ -235,8 +235,8 @@ def _duel(commands: Commands) -> None:
         "find the better of two policies, in simulation",
         (
             "Plays both policies on one held-out scene after the other, in random order. Stops as "
-            "soon as a sequential test "
-            "decides. The output does not name the policies before the end."
+            "soon as a sequential test decides. The output does not name the policies before the "
+            "end."
         ),
     )
     for name in ("a", "b"):
@@ -349,8 +349,7 @@ def _which_extra(error: ModuleNotFoundError) -> str:
         return ""
     return (
         f"expected the package '{error.name}', which is not installed. It comes with the extra "
-        f"'{extra}': "
-        f"{extras.how_to_get(extra)}"
+        f"'{extra}': {extras.how_to_get(extra)}"
     )
 
 
@@ -442,9 +441,8 @@ def _parser() -> argparse.ArgumentParser:
         "cli.collect:collect",
         "record demonstrations until enough of them have succeeded",
         None,
-        "A person demonstrates, or the task's script in "
-        "simulation. Recordings that are "
-        "already in --out count.",
+        "A person demonstrates, or the task's script in simulation. Recordings that are already "
+        "in --out count.",
     )
     collect.add_argument(
         "--episodes",
@@ -490,8 +488,8 @@ def _parser() -> argparse.ArgumentParser:
         commands,
         "run",
         "cli.demo:direct",
-        "run a recipe's phases at a running station: collect, "
-        "wait for the trainer, evaluate, improve, evaluate",
+        "run a recipe's phases at a running station: collect, wait for the trainer, evaluate, "
+        "improve, evaluate",
     )
     run_phases.add_argument(
         "--quiet", action="store_true", help="print lines instead of the live display"
@@ -515,8 +513,7 @@ def _parser() -> argparse.ArgumentParser:
         "imitate an operator's device, without hardware",
         (
             "It speaks the protocol of the device. Words on standard input move it: `ty -0.5` "
-            "deflects, `press 1`, `release 1`, `rest`, `silent`, "
-            "`garbage`, `unplug`."
+            "deflects, `press 1`, `release 1`, `rest`, `silent`, `garbage`, `unplug`."
         ),
     )
     fake_device.add_argument(
@@ -534,10 +531,9 @@ def _parser() -> argparse.ArgumentParser:
         "play the recorded actions of an episode again on a station",
         (
             "Starts the station of the recording's recipe, or of --recipe, and plays the actions "
-            "through its interlock. In "
-            "simulation in lockstep the motion is the same to the last bit. On a real arm a person "
-            "arms at this terminal (e), "
-            "and any key that moves the arm ends the replay."
+            "through its interlock. In simulation in lockstep the motion is the same to the last "
+            "bit. On a real arm a person arms at this terminal (e), and any key that moves the "
+            "arm ends the replay."
         ),
     )
     replay.add_argument("recording", type=Path, help="the folder of an episode")
@@ -699,8 +695,7 @@ def _parser() -> argparse.ArgumentParser:
         "find the faults that keep a run from learning",
         (
             "Reads a run's curves, replay, demonstrations and recordings. Prints each fault with "
-            "its figures and its remedy. "
-            "Exit code 1 if there is one."
+            "its figures and its remedy. Exit code 1 if there is one."
         ),
     )
     reason.add_argument("run_dir", metavar="run", type=Path, help="a run folder")
@@ -712,10 +707,10 @@ def _parser() -> argparse.ArgumentParser:
         "serve a policy over the network: observations in, actions out",
         (
             "It speaks openpi's websocket protocol. Its clients are stations with "
-            "station.policy.backend=remote, and programs "
-            "with openpi-client. Loads the newest policy, computes once to warm up, and listens. "
-            "/healthz then answers, and /metrics has counters. "
-            "New files in the folder are served at once. A running episode ends with its version."
+            "station.policy.backend=remote, and programs with openpi-client. Loads the newest "
+            "policy, computes once to warm up, and listens. /healthz then answers, and /metrics "
+            "has counters. New files in the folder are served at once. A running episode ends "
+            "with its version."
         ),
     )
     serve.add_argument(
@@ -805,8 +800,7 @@ def _parser() -> argparse.ArgumentParser:
         "make a tiny checkpoint of a published family, with random weights",
         (
             "It has the family's architecture, key names, files and kind of tokenizer, in a few "
-            "megabytes. "
-            "It replaces a published checkpoint in a test of a recipe or a station "
+            "megabytes. It replaces a published checkpoint in a test of a recipe or a station "
             "(docs/howto/vla.md)."
         ),
     )
@@ -869,8 +863,7 @@ def _parser() -> argparse.ArgumentParser:
         "write a policy's LoRA adapters in the format of the library peft",
         (
             "Writes adapter_config.json and adapter_model.safetensors, for "
-            "PeftModel.from_pretrained with the published model "
-            "(docs/howto/vla.md)."
+            "PeftModel.from_pretrained with the published model (docs/howto/vla.md)."
         ),
     )
     adapters.add_argument(
@@ -987,8 +980,7 @@ def _parser() -> argparse.ArgumentParser:
         "find the workspace box and home of a real arm while you guide it by hand",
         (
             "Reads the arm's pose and commands nothing. Prints the lines for its limits and its "
-            "robot.yaml, and draws the "
-            "recorded path."
+            "robot.yaml, and draws the recorded path."
         ),
     )
     calibrate.add_argument("name", **STATIONS_RECIPE)
@@ -1022,10 +1014,8 @@ def _parser() -> argparse.ArgumentParser:
         "guide a real arm's first motion, at a tenth of its speeds",
         (
             "Lowers the interlock's speeds to a tenth. Asks a person to move, let go, disarm and "
-            "press "
-            "each stop, one after the other. Measures the reaction of interlock and arm. It "
-            "commands "
-            "and arms nothing."
+            "press each stop, one after the other. Measures the reaction of interlock and arm. It "
+            "commands and arms nothing."
         ),
     )
     first.add_argument("name", **STATIONS_RECIPE)
@@ -1043,10 +1033,8 @@ def _parser() -> argparse.ArgumentParser:
         "find the pose of a camera, or check whether it has moved",
         (
             "Uses a camera of a running station and commands nothing. locate: computes the pose "
-            "from views of a "
-            "chessboard with "
-            "different tilts of the arm, for the robot's hand-eye file. align: compares with a "
-            "picture taken with --write."
+            "from views of a chessboard with different tilts of the arm, for the robot's hand-eye "
+            "file. align: compares with a picture taken with --write."
         ),
     )
     camera.add_argument("request", choices=["locate", "align"])

@@ -39,10 +39,9 @@ def fit(
     fit_monitor(played, alpha, spec_hash, seed).save(path)
     print(
         f"{path}: of {len(held_out)} episodes held out, {figures['false_alarms']:.1%} of "
-        f"{figures['successes']} "
-        f"successful ones raised an alarm (bound {alpha:.1%}); {figures['found_early']:.0%} of "
-        f"{figures['failures']} "
-        f"failures were found before half time, {figures['found']:.0%} at all"
+        f"{figures['successes']} successful ones raised an alarm (bound {alpha:.1%}); "
+        f"{figures['found_early']:.0%} of {figures['failures']} failures were found before half "
+        f"time, {figures['found']:.0%} at all"
     )
     if json_file:
         json_file.write_text(json.dumps(figures))
@@ -89,8 +88,7 @@ def recorded_steps(recipe: Recipe, run_dir: Path) -> list[Steps]:
     if not inbox.is_dir():
         raise RlinfError(
             f"{inbox}: expected recordings of the run's stations, found none. Play some in "
-            f"simulation: "
-            "--episodes 300"
+            "simulation: --episodes 300"
         )
     spec, steps = learned_spec(recipe), list[Steps]()
     for _, episode in intact_episodes([inbox]):

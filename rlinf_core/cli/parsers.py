@@ -235,10 +235,9 @@ def reward_commands(commands: Commands) -> None:
         "train a classifier of success on the frames of recordings",
         (
             "The last frame of a successful episode counts as success. The frames just before it "
-            "are left out (--late). All "
-            "others count as no success. Prints the errors on held-out episodes, and draws them. A "
-            "task file takes the model: "
-            "`reward: {kind: classifier, model: FILE}`."
+            "are left out (--late). All others count as no success. Prints the errors on held-out "
+            "episodes, and draws them. A task file takes the model: `reward: {kind: classifier, "
+            "model: FILE}`."
         ),
     )
     train.add_argument("paths", **RECORDINGS)
@@ -445,10 +444,9 @@ def _stations(commands: Commands) -> None:
             "show a table of the stations, live until Ctrl-C",
             (
                 "Each row has the policy in use and the wanted one, waiting episodes, the success "
-                "of the last 50 training episodes "
-                "and the fill level of the spool. Below is the state of the release. Prints once "
-                "if the output is no terminal. "
-                "Exit code 1 if the trainer is not running."
+                "of the last 50 training episodes and the fill level of the spool. Below is the "
+                "state of the release. Prints once if the output is no terminal. Exit code 1 if "
+                "the trainer is not running."
             ),
         )
     )
@@ -490,8 +488,8 @@ def _policies(commands: Commands) -> None:
             "withdraw the policy on trial, or the current policy if none is on trial",
             (
                 "All stations then play the version before it, until a trial of a newer one. The "
-                "withdrawn version is not "
-                "tried again. For a trainer that releases in stages (release.staged)."
+                "withdrawn version is not tried again. For a trainer that releases in stages "
+                "(release.staged)."
             ),
         )
     )
@@ -560,10 +558,9 @@ def station_commands(commands: Commands) -> None:
         commands,
         "status",
         "print the state of a running station",
-        "State and cause of its interlock, what it waits for, "
-        "the current episode and policy, the connection to the trainer, and the live nodes. It "
-        "only "
-        "listens. Exit code 1 if there is no such station.",
+        "State and cause of its interlock, what it waits for, the current episode and policy, the "
+        "connection to the trainer, and the live nodes. It only listens. Exit code 1 if there is "
+        "no such station.",
     )
     of(
         commands,
@@ -584,8 +581,8 @@ def station_commands(commands: Commands) -> None:
         "clear a fault of a running station's interlock, by its name",
         (
             "Find its cause first. Without --cause the command prints the name of the current "
-            "fault. A reset is refused while "
-            "its cause remains or the enable is not held. A reset causes no motion. Arm afterwards."
+            "fault. A reset is refused while its cause remains or the enable is not held. A reset "
+            "causes no motion. Arm afterwards."
         ),
     )
     reset.add_argument("--cause", default="", help="the fault's name, as `rlinf status` shows it")
@@ -595,9 +592,8 @@ def station_commands(commands: Commands) -> None:
         "set the instruction of a running station's policy",
         (
             "It applies from the next time step, also within an episode. The rest of the current "
-            "chunk is dropped. It stays "
-            "until the next one; '' restores the instruction of the scene or task. Each recorded "
-            "time step has it."
+            "chunk is dropped. It stays until the next one; '' restores the instruction of the "
+            "scene or task. Each recorded time step has it."
         ),
         words="the instruction, e.g. 'go to the red mark'; '' for that of the scene or task",
     )
@@ -608,8 +604,7 @@ def station_commands(commands: Commands) -> None:
         "activate the gripper of a running station",
         (
             "A Robotiq needs this after power-up and to clear its faults. Its fingers open and "
-            "close once. Keep "
-            "clear of them."
+            "close once. Keep clear of them."
         ),
     )
     node = {
@@ -634,10 +629,8 @@ def station_commands(commands: Commands) -> None:
         "set a parameter of a running node",
         (
             "Most are fixed at the start of the node. An interlock's limits, a twin's injected "
-            "faults and the policy's "
-            "instruction may change. E.g. `rlinf param set twin inject user_stop`, `rlinf param "
-            "set interlock "
-            "limits.speed 0.1`."
+            "faults and the policy's instruction may change. E.g. `rlinf param set twin inject "
+            "user_stop`, `rlinf param set interlock limits.speed 0.1`."
         ),
         **node,
         **parameter_help,
@@ -669,9 +662,8 @@ def world_commands(commands: Commands) -> None:
         "fit a world to the recordings of a run",
         (
             "Takes the episodes of its stations, or the replay in the newest checkpoint of a run "
-            "in "
-            "simulators; every tenth "
-            "episode is held out. Writes world.safetensors into the run's folder."
+            "in simulators; every tenth episode is held out. Writes world.safetensors into the "
+            "run's folder."
         ),
     )
     fit.add_argument("run_dir", type=Path, metavar="RUN", help="folder of a run")

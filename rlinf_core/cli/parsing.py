@@ -268,9 +268,8 @@ def show_command(commands: Commands) -> None:
         "print the content of recordings: one line for each episode, or topics",
         (
             "Each line has the outcome, length, commander, policy version, limits and seal of one "
-            "recording. For a single "
-            "recording the topics follow, with counts and times. Exit code 1 if a seal does not "
-            "fit."
+            "recording. For a single recording the topics follow, with counts and times. Exit "
+            "code 1 if a seal does not fit."
         ),
     )
     show.add_argument("paths", **RECORDINGS)

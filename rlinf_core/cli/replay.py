@@ -95,15 +95,15 @@ def check(actions: RecordedActions, recording: Path, recipe: Recipe, name: str) 
     if before and Path(before).name != Path(recipe.station.robot).name:
         raise EpisodeError(
             f"{recording}: expected a recording of robot '{recipe.station.robot}', got one of "
-            f"'{before}'. "
-            "Name a recipe of that robot: --recipe"
+            f"'{before}'. Name a recipe of that robot: --recipe"
         )
     limits = "+".join(load_limits(path).hash for _, path in sorted(robot.interlocks.items()))
     if episode.limits_hash != limits:
         raise EpisodeError(
             f"{recording}: expected limits {limits} (the station's), got "
-            f"{episode.limits_hash}{_limits_difference(recording, robot.interlocks[''])}. The same "
-            "actions would move the arm differently. Name the recipe and robot of this recording"
+            f"{episode.limits_hash}{_limits_difference(recording, robot.interlocks[''])}. The "
+            "same actions would move the arm differently. Name the recipe and robot of this "
+            "recording"
         )
 
 

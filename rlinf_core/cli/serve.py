@@ -71,11 +71,9 @@ def serve(
         spec = newest.policy.spec
         _print_line(
             f"{'wss' if tls else 'ws'}://{host}:{at} serves version {newest.number} "
-            f"({newest.policy.config.kind}) on "
-            f"{newest.policy.device}: "
+            f"({newest.policy.config.kind}) on {newest.policy.device}: "
             f"{', '.join(item.name for item in spec.observation)} to chunks of "
-            f"{newest.policy.config.horizon} "
-            f"({', '.join(spec.action.names)}). Ctrl-C stops it"
+            f"{newest.policy.config.horizon} ({', '.join(spec.action.names)}). Ctrl-C stops it"
         )
         if not is_loopback(host) and plaintext:
             _print_line(

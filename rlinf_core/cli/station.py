@@ -105,9 +105,8 @@ def calibrate(
     check_recipe(recipe)
     if station_robot(recipe).driver == SIMULATOR:
         raise RecipeError(
-            f"station.robot: expected a real arm, which a hand can guide, got "
-            f"'{recipe.station.robot}', "
-            "which is simulated"
+            "station.robot: expected a real arm, which a hand can guide, got "
+            f"'{recipe.station.robot}', which is simulated"
         )
     if not 0.0 <= margin <= 0.5:
         raise RecipeError(f"--margin: expected 0 to 0.5 m, got {margin}")

@@ -137,8 +137,7 @@ def _line(steps: int, entry: dict[str, float]) -> str:
     )
     return (
         f"{steps:9,d} steps  success {entry['success']:4.0%}  return {entry['return']:6.2f}  "
-        f"{entry['seconds']:6.0f} s"
-        f"  {entry['steps_per_second']:5.0f} steps/s  ({spent})"
+        f"{entry['seconds']:6.0f} s  {entry['steps_per_second']:5.0f} steps/s  ({spent})"
     )
 
 
@@ -154,10 +153,9 @@ def _words(run: Run) -> str:
         counts = run.source.counts()
         return (
             f"{counts.get('feedback_served', 0):,.0f} completions, "
-            f"{counts.get('feedback_accepted', 0):,.0f} with "
-            f"feedback, newest reward {counts.get('feedback_reward', 0.0):.0%}, {run.updates:,} "
-            f"updates, "
-            f"policy version {run.version}"
+            f"{counts.get('feedback_accepted', 0):,.0f} with feedback, newest reward "
+            f"{counts.get('feedback_reward', 0.0):.0%}, {run.updates:,} updates, policy version "
+            f"{run.version}"
         )
     stations = (
         "; ".join(
@@ -167,7 +165,6 @@ def _words(run: Run) -> str:
         or "no station yet"
     )
     return (
-        f"{run.phase}, {run.data.demonstrations.episodes} demonstrations, {run.updates:,} updates, "
-        f"policy version "
-        f"{run.version}; {stations}"
+        f"{run.phase}, {run.data.demonstrations.episodes} demonstrations, {run.updates:,} "
+        f"updates, policy version {run.version}; {stations}"
     )

@@ -13,10 +13,9 @@ def why(run_dir: Path, json_file: Path | None) -> int:
     evidence = read_evidence(run_dir)
     findings = diagnose(evidence)
     print(
-        f"{run_dir}: {len(evidence.evaluations)} evaluations, the last with {evidence.success:.0%} "
-        f"success; "
-        f"{len(evidence.online)} episodes of its own and {len(evidence.demonstrations)} "
-        f"demonstrations in the replay"
+        f"{run_dir}: {len(evidence.evaluations)} evaluations, the last with "
+        f"{evidence.success:.0%} success; {len(evidence.online)} episodes of its own and "
+        f"{len(evidence.demonstrations)} demonstrations in the replay"
     )
     for finding in findings:
         print(f"\n{finding.name}: {finding.evidence}\n  remedy: {finding.remedy}")

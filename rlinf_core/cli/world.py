@@ -122,8 +122,7 @@ def rank(
     for file, one in sorted(predictions.items(), key=lambda item: -item[1].success):
         print(
             f"{one.success:4.0%} (95 % interval {one.low:.0%} to {one.high:.0%} of {episodes} "
-            f"imagined episodes, unsure in "
-            f"{one.unsure:.0%}): {file}"
+            f"imagined episodes, unsure in {one.unsure:.0%}): {file}"
         )
     if json_file:
         json_file.write_text(
@@ -177,8 +176,8 @@ def _report(world: WorldModel, json_file: Path | None) -> None:
         print(f"  {step:3d}  {errors[step - 1]:7.2f}  ({still[step - 1]:.2f})")
     print(
         f"disagreement: rank correlation with the error {check.correlation:.2f}; a branch ends "
-        f"beyond {check.threshold:.3g}; "
-        f"of time steps within it {check.coverage:.0%} have no error among the largest 5 %"
+        f"beyond {check.threshold:.3g}; of time steps within it {check.coverage:.0%} have no "
+        "error among the largest 5 %"
     )
     print(
         f"branches of at most {check.horizon} time steps"

@@ -91,8 +91,7 @@ def _line(model: type[Settings], document: Document, problem: Any) -> str:
         fields = _fields_at(model, document.data, key[:-1])
         return (
             f"{document.place(key)}: unknown key '{name}'{nearest(str(key[-1]), fields)}; known "
-            f"here: "
-            f"{', '.join(sorted(fields))}"
+            f"here: {', '.join(sorted(fields))}"
         )
     if kind == "missing" and isinstance(key[-1], int):
         return (

@@ -38,8 +38,7 @@ def override(document: Document, text: str) -> None:
     if parsed.is_sweep_override():
         raise RecipeError(
             f"override '{text}': expected one value, got several; `rlinf sweep` and `rlinf eval "
-            f"--vary` take "
-            "them. Quote a text with commas: key='a,b'"
+            "--vary` take them. Quote a text with commas: key='a,b'"
         )
     key: Key = tuple(parsed.key_or_group.split("."))
     exists, before = _lookup(document.data, key)

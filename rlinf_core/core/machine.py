@@ -182,8 +182,7 @@ def choose() -> str:
         allowed = (*LIBRARIES, "glfw", "disable")
         raise RlinfError(
             f"{VARIABLE}: expected one of {', '.join(allowed)}, got "
-            f"'{name}'{nearest(name, allowed)}. "
-            f"Correct it in this shell, or unset {VARIABLE}"
+            f"'{name}'{nearest(name, allowed)}. Correct it in this shell, or unset {VARIABLE}"
         )
     if name in LIBRARIES and not has_library(name):
         raise RlinfError(

@@ -59,8 +59,7 @@ def find(group: str, name: str, builtin: Mapping[str, str], where: str) -> Any:
         allowed = names(group, builtin)
         raise RecipeError(
             f"{where}: expected one of {', '.join(allowed)}, or package.module:name, or "
-            f"file.py:name; got "
-            f"'{name}'{nearest(name, allowed)}"
+            f"file.py:name; got '{name}'{nearest(name, allowed)}"
         )
     place, _, attribute = reference.partition(":")
     if not place or (place.startswith(".") and not place.endswith(".py")):

@@ -210,8 +210,7 @@ def _camera_order(spec: StationSpec, folder: Path) -> Row:
             "camera order",
             False,
             f"expected {', '.join(policy_names)}, the checkpoint's order, got "
-            f"{', '.join(station_names)} "
-            "(station.observe_cameras)",
+            f"{', '.join(station_names)} (station.observe_cameras)",
         )
     return Row(
         "camera order",

@@ -189,9 +189,11 @@ def _check(repository: str) -> None:
 
 def _card(layout: str, summary: str, command: str) -> str:
     return (
-        f"---\ntags: [robotics, rlinf{', LeRobot' * (layout == 'LeRobot')}]\n---\n\n{summary}. "
-        f"Layout: {layout}. "
-        f"Use: `{command}`\n"
+        "---\n"
+        f"tags: [robotics, rlinf{', LeRobot' * (layout == 'LeRobot')}]\n"
+        "---\n"
+        "\n"
+        f"{summary}. Layout: {layout}. Use: `{command}`\n"
     )
 
 
@@ -266,10 +268,9 @@ def _unreachable(endpoint: str, error: Exception) -> str:
         )
     return (
         f"cannot reach {endpoint}: {without_token(type(error).__name__)}. Nothing was changed "
-        f"here. Connect this machine, "
-        "or name a mirror or your own server in HF_ENDPOINT, and run the command again. Without a "
-        "network, copy the "
-        "folder by hand: its recordings keep their seals"
+        "here. Connect this machine, or name a mirror or your own server in HF_ENDPOINT, and run "
+        "the command again. Without a network, copy the folder by hand: its recordings keep their "
+        "seals"
     )
 
 

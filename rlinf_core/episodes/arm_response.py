@@ -81,9 +81,9 @@ def _track(episode: Episode, velocity: str) -> tuple[np.ndarray, np.ndarray, flo
             f"{name} {value.shape[1:]}" for name, value in episode.observations.items()
         )
         raise EpisodeError(
-            f"episode {episode.id}: expected an observation '{velocity}' of shape (3,) and actions "
-            f"of at "
-            f"least 3 dimensions, got {actual} and actions of {episode.executed.shape[1]}"
+            f"episode {episode.id}: expected an observation '{velocity}' of shape (3,) and "
+            f"actions of at least 3 dimensions, got {actual} and actions of "
+            f"{episode.executed.shape[1]}"
         )
     step = float(np.median(np.diff(episode.stamps_ns))) / 1e9
     if step <= 0.0:

@@ -90,8 +90,7 @@ class Spool:
         if not is_plain(episode_id):
             raise SpoolError(
                 f"spool {self.root}: episode id: expected up to 128 of the characters A-Z a-z 0-9 "
-                f"_ . + = -, "
-                f"no dot first, got {episode_id[:200]!r}. Give the station a plain name"
+                f"_ . + = -, no dot first, got {episode_id[:200]!r}. Give the station a plain name"
             )
         with _disk_errors(self.root):
             self._make_room(episode_id)

@@ -220,9 +220,8 @@ def _maximum(maximum_path: Path, path: str | Path, lines: dict[str, str], limits
     maxima = {name: value for name, value in data.items() if getattr(limits, name) != ()}
     for name in loosened(replace(limits, **maxima), limits):
         raise RecipeError(
-            f"limits {_at(path, lines, name)}: '{name}' {getattr(limits, name)} is looser than the "
-            f"robot's "
-            f"own {maxima[name]} ({Path(places[name]).name})"
+            f"limits {_at(path, lines, name)}: '{name}' {getattr(limits, name)} is looser than "
+            f"the robot's own {maxima[name]} ({Path(places[name]).name})"
         )
     return maxima
 
@@ -331,8 +330,7 @@ def _check_together(path: str | Path, lines: dict[str, str], values: dict[str, A
         refuse(
             "joint_low",
             f"joint_names has {len(names)} entries, joint_low {len(low)} and joint_high "
-            f"{len(high)}; "
-            "expected one per joint in each, or none of the three",
+            f"{len(high)}; expected one per joint in each, or none of the three",
         )
     margin = values["joint_margin"]
     for index, name in enumerate(names):
@@ -340,8 +338,7 @@ def _check_together(path: str | Path, lines: dict[str, str], values: dict[str, A
             refuse(
                 "joint_low",
                 f"the range of {name} is inverted or thinner than its margins: joint_low "
-                f"{low[index]}, "
-                f"joint_high {high[index]}, joint_margin {margin}",
+                f"{low[index]}, joint_high {high[index]}, joint_margin {margin}",
             )
     if values["control_mode"] == "joint_delta" and not low:
         refuse(

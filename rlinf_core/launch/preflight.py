@@ -73,8 +73,7 @@ def _check_port(bridge: Bridge) -> None:
     if reason := why_taken(bridge.host.strip("[]"), bridge.port):
         raise BridgeError(
             f"bridge: cannot listen on {bridge.address}: {reason}. Stop the other trainer, or "
-            f"choose "
-            "another address of this machine with bridge.host, or another bridge.port",
+            "choose another address of this machine with bridge.host, or another bridge.port",
             code="RL-E205",
         )
 
@@ -130,7 +129,7 @@ def check_report(recipe: Recipe, setting: str) -> None:
         "" if "matplotlib" in lacking else ". Or record no film: --set evaluate.filmed_episodes=0"
     )
     raise RlinfError(
-        f"{setting}: expected {', '.join(lacking)}, for the report at its end, not installed here. "
-        f"Run: "
+        f"{setting}: expected {', '.join(lacking)}, for the report at its end, not installed "
+        "here. Run: "
         f"{extras.how_to_get('report,policy' if 'torch' in lacking else 'report')}{without}"
     )

@@ -69,14 +69,12 @@ def token_of(web: Web) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise RecipeError(
             f"station.web.token_file: expected a file with a token at '{web.token_file}', got: "
-            f"{error}. "
-            f"{MAKE_ONE}"
+            f"{error}. {MAKE_ONE}"
         ) from error
     if len(token) < TOKEN_LENGTH or not token.isascii():
         raise RecipeError(
             f"station.web.token_file: expected a first line of {TOKEN_LENGTH} characters or more "
-            f"in "
-            f"'{web.token_file}', got {len(token)}. {MAKE_ONE}"
+            f"in '{web.token_file}', got {len(token)}. {MAKE_ONE}"
         )
     return token
 

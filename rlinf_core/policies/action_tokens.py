@@ -80,8 +80,7 @@ class ActionTokens(OnPolicyActor):
         if not spec.images:
             raise SpecError(
                 f"policy.kind: expected at least one camera for {self.name}, got none. Name some "
-                f"in "
-                "station.observe_cameras"
+                "in station.observe_cameras"
             )
         published = Published({}, tokenizer or tokenizer_of(""))
         if network is None:

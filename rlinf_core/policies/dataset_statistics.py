@@ -155,9 +155,8 @@ def ranges(feature: Any, kind: Kind, where: str, name: str) -> tuple[np.ndarray,
     middle, size = (low, high) if kind == "deviations" else ((low + high) / 2, (high - low) / 2)
     if (size < 0.0).any():
         raise PolicyFileError(
-            f"{where}: {name}: expected deviations of 0 or more, and no least "
-            f"number above the greatest ({first}, {second}), got {size.min():g} "
-            "for one of them"
+            f"{where}: {name}: expected deviations of 0 or more, and no least number above the "
+            f"greatest ({first}, {second}), got {size.min():g} for one of them"
         )
     return middle, size
 
@@ -193,8 +192,7 @@ def _read(path: Path) -> Mapping[str, Any]:
     except Exception as error:  # safetensors raises one of its own
         raise PolicyFileError(
             f"policy.statistics {path}: expected a norm_stats.json, as openpi and Dexbotic write "
-            f"it, or "
-            f"LeRobot's ...normalizer_processor.safetensors or stats.json, got: {error}"
+            f"it, or LeRobot's ...normalizer_processor.safetensors or stats.json, got: {error}"
         ) from error
     return features
 
@@ -255,9 +253,7 @@ def _bounds(
     if len(middle) not in (count, room) or varies[count:].any():
         raise SpecError(
             f"policy.statistics {path}: expected {count} numbers of {feature} "
-            f"({', '.join(names)}), got "
-            f"{len(middle)}, of which {varies.sum()} vary. Take a task whose numbers are those of "
-            f"the data "
-            "set, in its order"
+            f"({', '.join(names)}), got {len(middle)}, of which {varies.sum()} vary. Take a task "
+            "whose numbers are those of the data set, in its order"
         )
     return middle[:count], np.where(varies, size, 0.0)[:count].astype(np.float32)

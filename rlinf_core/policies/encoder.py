@@ -223,8 +223,7 @@ class ResNet10(nn.Module):
         except Exception as error:  # the library raises many kinds
             raise PolicyFileError(
                 f"policy.image_weights {file}: expected a safetensors file with the weights of "
-                f"stem and "
-                f"stages of rlinf_core/policies/encoder.py, got: {error}"
+                f"stem and stages of rlinf_core/policies/encoder.py, got: {error}"
             ) from error
 
 

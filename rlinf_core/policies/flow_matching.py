@@ -185,15 +185,12 @@ class FlowMatching(OnPolicyActor):
             if actual > room:
                 raise SpecError(
                     f"policy.kind: expected at most {room} {dimension} for this {self.name}, got "
-                    f"{actual}. "
-                    f"Take "
-                    "another task, or a network with more room"
+                    f"{actual}. Take another task, or a network with more room"
                 )
         if not self.spec.images:
             raise SpecError(
-                f"policy.kind: expected at least one camera for a {self.name}, got none. Name some "
-                f"in "
-                "station.observe_cameras"
+                f"policy.kind: expected at least one camera for a {self.name}, got none. Name "
+                "some in station.observe_cameras"
             )
 
     def encoder_state(self) -> dict[str, Tensor]:

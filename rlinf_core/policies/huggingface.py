@@ -85,8 +85,7 @@ def load_weights(folder: Path) -> dict[str, Tensor]:
             if twice := sorted(weights.keys() & more.keys()):
                 raise PolicyFileError(
                     f"policy.checkpoint {file}: expected each weight in one file, got "
-                    f"'{twice[0]}' in two. Leave the files of one set, or copy the "
-                    f"{INDEX} there"
+                    f"'{twice[0]}' in two. Leave the files of one set, or copy the {INDEX} there"
                 )
             weights |= more
         except (SafetensorError, OSError) as error:
@@ -139,9 +138,8 @@ def weight_files(folder: Path) -> list[Path]:
     if not files and (folder / ADAPTERS).is_file():
         raise PolicyFileError(
             f"policy.checkpoint {folder}: expected model*.safetensors, found {ADAPTERS}: adapters "
-            f"alone. "
-            "Set policy.adapters to this folder, and policy.checkpoint to that of the model that "
-            f"{ADAPTER_CONFIG} names (base_model_name_or_path)"
+            "alone. Set policy.adapters to this folder, and policy.checkpoint to that of the "
+            f"model that {ADAPTER_CONFIG} names (base_model_name_or_path)"
         )
     if not files:
         others = (
@@ -261,8 +259,7 @@ def sentence_of(row: bytes, policy_name: str) -> str:
     if not sentence.strip():
         raise SpecError(
             f"instruction: expected a sentence, which {policy_name} acts on, got none. It is the "
-            f"task's "
-            f"'instruction'"
+            "task's 'instruction'"
         )
     return sentence
 
@@ -333,8 +330,7 @@ def folder_config(folder: Path, kinds: Collection[str]) -> dict[str, Any]:
         if not (folder / name).is_file():
             raise PolicyFileError(
                 f"policy.checkpoint {folder}: expected a folder with config.json, tokenizer.json "
-                f"and "
-                f"model.safetensors, found no {name}"
+                f"and model.safetensors, found no {name}"
             )
     config = read_json(folder / "config.json")
     kind = config.get("model_type")
@@ -389,6 +385,5 @@ def refuse_differing(
             listed = ", ".join(sorted(str(name) for name in names)[:5])
             raise PolicyFileError(
                 f"policy.checkpoint {folder}: expected the tensors of the network of its "
-                f"config.json; it "
-                f"{remark} {len(names)}, among them {listed}"
+                f"config.json; it {remark} {len(names)}, among them {listed}"
             )

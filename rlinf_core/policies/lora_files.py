@@ -212,7 +212,7 @@ def _renamed(
     if wrong:
         raise PolicyFileError(
             f"{where}: expected adapters of this network, got {len(wrong)} for other weights, "
-            f"among them "
-            f"{', '.join(sorted(wrong)[:3])}. Take the checkpoint that they were trained on"
+            f"among them {', '.join(sorted(wrong)[:3])}. Take the checkpoint that they were "
+            "trained on"
         )
     return renamed

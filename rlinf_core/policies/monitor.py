@@ -121,8 +121,7 @@ class Monitor:
         except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
             raise RecipeError(
                 f"station.policy.monitor {path}: expected a file of rlinf monitor fit ({FORMAT}), "
-                f"got: "
-                f"{error}"
+                f"got: {error}"
             ) from error
         if spec_hash and monitor.spec_hash != spec_hash:
             raise RecipeError(
@@ -202,8 +201,7 @@ def fit(episodes: Sequence[Steps], alpha: float, spec_hash: str = "", seed: int 
     if len(successes) < min_episodes:
         raise RlinfError(
             f"monitor: expected at least {min_episodes} successful episodes for alpha {alpha:g}, "
-            f"got "
-            f"{len(successes)}. Play more, or choose a larger --alpha"
+            f"got {len(successes)}. Play more, or choose a larger --alpha"
         )
     reference, weighing, calibrating = (successes[part::3] for part in range(3))
     vectors = np.concatenate([episode.vectors for episode in reference])

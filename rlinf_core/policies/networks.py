@@ -58,8 +58,7 @@ class Published:
             if key not in config.model_fields_set:
                 raise PolicyFileError(
                     f"policy.{key}: expected a value for the checkpoint {config.checkpoint}, got "
-                    f"none. "
-                    f"{reason}"
+                    f"none. {reason}"
                 )
         for key, (published, value) in self.settings.items():
             actual = getattr(config, {"n_action_steps": "executed"}.get(key, key))

@@ -246,9 +246,8 @@ class FlowSettings(PretrainedSettings):
         low, high = self.learned_noise or (1.0, 1.0)
         if self.learned_noise and (self.sde_noise or not low < high):
             raise ValueError(
-                f"learned_noise: expected a smaller and a larger deviation, and sde_noise of 0; "
-                f"got "
-                f"{self.learned_noise} and {self.sde_noise:g}. Choose one of both"
+                "learned_noise: expected a smaller and a larger deviation, and sde_noise of 0; "
+                f"got {self.learned_noise} and {self.sde_noise:g}. Choose one of both"
             )
         return self
 

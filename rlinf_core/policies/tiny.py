@@ -289,9 +289,8 @@ def _read_vocabulary(family_spec: Family, family: str, text: str) -> dict[str, i
     if missing := [token for token in family_spec.needed if token not in vocabulary]:
         raise PolicyFileError(
             f"tokenizer: expected {', '.join(missing)}, which a {family} needs, in what it knows; "
-            f"found "
-            f"{'neither' if len(missing) > 1 else 'none'}. Give that of a published {family}, or "
-            f"none"
+            f"found {'neither' if len(missing) > 1 else 'none'}. Give that of a published "
+            f"{family}, or none"
         )
     return vocabulary | {"": max(vocabulary.values()) + 1}
 

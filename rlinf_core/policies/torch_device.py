@@ -123,9 +123,8 @@ def check_bfloat16(device: torch.device, key: str = "learner.precision") -> None
             raise RuntimeError(f"it answered in {product.dtype}")
     except Exception as error:  # backends raise many kinds
         raise RlinfError(
-            f"{key}: expected a device that can do bfloat16 (a CPU, an NVIDIA GPU from Ampere on), "
-            f"got "
-            f"{device}: {_first_line(error)}. Set {key} to float32, or device to another"
+            f"{key}: expected a device that can do bfloat16 (a CPU, an NVIDIA GPU from Ampere "
+            f"on), got {device}: {_first_line(error)}. Set {key} to float32, or device to another"
         ) from error
 
 
@@ -151,8 +150,7 @@ def check_compiles(device: torch.device, backend: str, key: str = "learner.compi
         off = "false" if key == "learner.compile" else "eager"
         raise RlinfError(
             f"{key}: expected a machine on which torch.compile works, which needs {needed} for "
-            f"{device}; got: "
-            f"{_first_line(error)}. Install that, or set {key} to {off}"
+            f"{device}; got: {_first_line(error)}. Install that, or set {key} to {off}"
         ) from error
 
 

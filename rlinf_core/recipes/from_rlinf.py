@@ -301,8 +301,8 @@ def _station(path: Path, source: Document, used: set[str]) -> dict[str, Any]:
             return {"robot": robot, **options, "task": file}
     raise RecipeError(
         f"{path}: env.train: expected an environment with a counterpart: "
-        f"{', '.join(ENVIRONMENTS)}; got '{name}'{nearest(name, ENVIRONMENTS)}. Name a robot and a "
-        f"task: --robot ROBOT --task TASK (rlinf robots, rlinf tasks)"
+        f"{', '.join(ENVIRONMENTS)}; got '{name}'{nearest(name, ENVIRONMENTS)}. Name a robot and "
+        "a task: --robot ROBOT --task TASK (rlinf robots, rlinf tasks)"
     )
 
 

@@ -134,8 +134,7 @@ class Placement(Settings):
         if self.offload and self.strategy == "fsdp":
             raise ValueError(
                 "offload: expected false with strategy fsdp, whose weights are sharded, got true. "
-                "Set "
-                "strategy to ddp"
+                "Set strategy to ddp"
             )
         if (
             self.auto
@@ -152,10 +151,8 @@ class Placement(Settings):
         ):
             if gpus and not count:
                 raise ValueError(
-                    f"{processes}_gpus: expected 0 without {processes}s on Ray, got {gpus:g}; "
-                    f"the trainer's "
-                    f"own process "
-                    "takes the recipe's device"
+                    f"{processes}_gpus: expected 0 without {processes}s on Ray, got {gpus:g}; the "
+                    "trainer's own process takes the recipe's device"
                 )
             if gpus % 1 and (self.mode != "collocated" or gpus > 1):
                 raise ValueError(
@@ -165,9 +162,8 @@ class Placement(Settings):
                 )
         if self.learners > 1 and 0 < self.learner_gpus <= 0.5:
             raise ValueError(
-                f"learner_gpus: expected more than 0.5, since two learners cannot share a GPU "
-                f"(NCCL), got "
-                f"{self.learner_gpus:g}"
+                "learner_gpus: expected more than 0.5, since two learners cannot share a GPU "
+                f"(NCCL), got {self.learner_gpus:g}"
             )
         return self
 
@@ -215,9 +211,8 @@ def check_placement(
         )
         raise RecipeError(
             f"placement: {processes} are {process_count} processes; {where} has {cpus:g} CPUs, "
-            f"which are "
-            f"enough for {PER_CPU * cpus:.0f}. Ask for fewer, or name a larger cluster in "
-            f"placement.ray"
+            f"which are enough for {PER_CPU * cpus:.0f}. Ask for fewer, or name a larger cluster "
+            "in placement.ray"
         )
     if placement.gpus > gpus:
         raise RecipeError(
@@ -225,8 +220,7 @@ def check_placement(
             f"{placement.learners} x {placement.learner_gpus:g} + {placement.workers} x "
             f"{placement.worker_gpus:g} = {placement.gpus:g} GPUs; {where} has {gpus:g}. Lower "
             "placement.learner_gpus or placement.worker_gpus (0 for CPUs), or name a larger "
-            "cluster in "
-            "placement.ray"
+            "cluster in placement.ray"
         )
     if not _packed(placement, machines or [gpus]):
         raise RecipeError(
@@ -278,6 +272,6 @@ def check_shards(name: str, rows: int, learners: int, halves: bool) -> None:
     if rows % multiple:
         raise RecipeError(
             f"{name}: expected a multiple of {multiple}, since {learners} processes "
-            f"(placement.learners) "
-            f"learn from as many rows each{' in each of two halves' if halves else ''}; got {rows}"
+            "(placement.learners) learn from as many rows "
+            f"each{' in each of two halves' if halves else ''}; got {rows}"
         )

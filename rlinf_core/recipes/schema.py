@@ -567,9 +567,8 @@ class Recipe(Settings):
     def _options_have_an_environment(self) -> Recipe:
         if self.env_options and not self.gymnasium_id:
             raise ValueError(
-                f"env_options: expected none without an environment of Gymnasium (env: gym:<id>), "
-                f"got "
-                f"{', '.join(self.env_options)}"
+                "env_options: expected none without an environment of Gymnasium (env: gym:<id>), "
+                f"got {', '.join(self.env_options)}"
             )
         return self
 

@@ -129,8 +129,7 @@ def check_source(recipe: Recipe) -> None:
     ):
         raise RecipeError(
             f"collect.episodes: {algorithm.name} begins with demonstrations, expected at least 1 "
-            f"(or "
-            "collect.recordings), got 0"
+            "(or collect.recordings), got 0"
         )
     if (
         source == SIMULATORS
@@ -146,8 +145,7 @@ def check_source(recipe: Recipe) -> None:
     if workers and (source != SIMULATORS or algorithm.learns_from == DEMONSTRATIONS):
         raise RecipeError(
             f"placement.workers: expected 0 for {algorithm.name} on {source}, which plays no "
-            f"rollouts, got "
-            f"{workers}"
+            f"rollouts, got {workers}"
         )
     if recipe.placement.auto and (reason := why_not_auto(recipe)):
         raise RecipeError(f"placement.auto: {reason}")
@@ -205,8 +203,7 @@ def check_source(recipe: Recipe) -> None:
     if size % group:
         raise RecipeError(
             f"simulation.environments: expected a multiple of algorithm.group = {group} for each "
-            f"worker, got "
-            f"{size}"
+            f"worker, got {size}"
         )
 
 
@@ -256,8 +253,7 @@ def _check_simulators(recipe: Recipe) -> None:
     if conflict := next((key for key, value in unfit.items() if value), ""):
         raise RecipeError(
             f"placement.simulators: expected 0 with {conflict}, whose environments stay in the "
-            f"trainer's "
-            f"process, got {count}"
+            f"trainer's process, got {count}"
         )
     if recipe.env.partition(":")[0] in batched():
         raise RecipeError(
@@ -384,9 +380,8 @@ def _check_text(recipe: Recipe) -> None:
     group = algorithm.rollout.get("group", 1)
     if algorithm.learns_from != ROLLOUTS:
         raise RecipeError(
-            f"algorithm.name: expected one that learns from rollouts with env '{recipe.env}', such "
-            f"as grpo, "
-            f"got {algorithm.name}"
+            f"algorithm.name: expected one that learns from rollouts with env '{recipe.env}', "
+            f"such as grpo, got {algorithm.name}"
         )
     if size % group:
         raise RecipeError(
@@ -418,9 +413,8 @@ def _check_text(recipe: Recipe) -> None:
         )
     if algorithm.name != "reinforce":
         raise RecipeError(
-            f"algorithm.name: expected reinforce with env '{recipe.env}', where no two completions "
-            f"have the "
-            f"same prompt and no critic is trained, got {algorithm.name}"
+            f"algorithm.name: expected reinforce with env '{recipe.env}', where no two "
+            f"completions have the same prompt and no critic is trained, got {algorithm.name}"
         )
     if recipe.text.warm_start.steps and not recipe.text.feedback.examples:
         raise RecipeError("text.feedback.examples: expected a file for text.warm_start, got none")
@@ -444,8 +438,7 @@ def _check_env(recipe: Recipe) -> None:
     if kind not in ("gym", "text", *in_batches):
         raise RecipeError(
             f"env: expected gym:, text:, or one of {', '.join(in_batches)} and a colon, got "
-            f"'{recipe.env}'"
-            f"{nearest(kind, ['gym', 'text', *in_batches])}"
+            f"'{recipe.env}'{nearest(kind, ['gym', 'text', *in_batches])}"
         )
     for key, is_set in (
         ("shaping", simulation.shaping),
@@ -455,8 +448,7 @@ def _check_env(recipe: Recipe) -> None:
         if is_set:
             raise RecipeError(
                 f"simulation.{key}: expected none with env '{recipe.env}', which has a reward and "
-                f"scenes of "
-                "its own. It is for a station's task"
+                "scenes of its own. It is for a station's task"
             )
     if kind in in_batches and algorithm.learns_from == ROLLOUTS and algorithm.rollout.get("group"):
         raise RecipeError(
@@ -467,8 +459,7 @@ def _check_env(recipe: Recipe) -> None:
     if kind in in_batches and algorithm.learns_from == ROLLOUTS and recipe.policy.executed > 1:
         raise RecipeError(
             f"policy.n_action_steps: expected 1 with env '{recipe.env}', whose environments are "
-            f"stepped at once, "
-            f"got {recipe.policy.executed}"
+            f"stepped at once, got {recipe.policy.executed}"
         )
     if not simulation.environments:
         raise RecipeError(
@@ -478,6 +469,5 @@ def _check_env(recipe: Recipe) -> None:
     if algorithm.needs_demonstrations:
         raise RecipeError(
             f"env: '{recipe.env}' has no script, and {algorithm.name} begins with demonstrations. "
-            f"Take one "
-            "that does not, e.g. sac, crossq or ppo"
+            "Take one that does not, e.g. sac, crossq or ppo"
         )

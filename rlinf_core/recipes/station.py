@@ -109,8 +109,7 @@ def check_ticks(recipe: Recipe, control_hz: float, tick_s: float) -> None:
     if not is_multiple or round(ticks) < 1:
         raise RecipeError(
             f"task '{recipe.station.task}': control_hz: robot '{recipe.station.robot}' is a "
-            f"simulator that "
-            f"ticks every {tick_s:g} s: expected time steps of whole ticks, got "
+            f"simulator that ticks every {tick_s:g} s: expected time steps of whole ticks, got "
             f"{1 / control_hz:.4f} s"
         )
 
@@ -141,8 +140,7 @@ def station_task(recipe: Recipe) -> Task:
         if camera not in robot.cameras:
             raise RecipeError(
                 f"station.observe_cameras: robot '{station.robot}' has no camera '{camera}'; it "
-                f"has "
-                f"{', '.join(robot.cameras) or 'none'}{nearest(camera, robot.cameras)}"
+                f"has {', '.join(robot.cameras) or 'none'}{nearest(camera, robot.cameras)}"
             )
     task = load_task(task_file(recipe))
     check_arms(f"robot '{station.robot}'", robot, f"task '{station.task}'", task)
@@ -210,11 +208,8 @@ def check_arms(robot_name: str, robot: Robot, task_name: str, task: Task) -> Non
     if action.arms != arms:
         raise RecipeError(
             f"{task_name}: action.dimensions: expected {_arms_text(arms)}, as {robot_name} has, "
-            f"got "
-            f"{_arms_text(action.arms)}: "
-            f"{', '.join(action.names)}. Begin each name with its arm's (left/dx), in the order of "
-            f"'arms' in "
-            "robot.yaml, or take a task for this robot"
+            f"got {_arms_text(action.arms)}: {', '.join(action.names)}. Begin each name with its "
+            "arm's (left/dx), in the order of 'arms' in robot.yaml, or take a task for this robot"
         )
     for arm, limits in ((arm, load_limits(path)) for arm, path in robot.interlocks.items()):
         if limits.control_mode != action.control_mode:

@@ -53,9 +53,8 @@ def describe_conversation(record: Record) -> list[str]:
     end = "truncated" if record["truncated"] else "ended" if record["finished"] else "not finished"
     lines = [
         f"scene {record['scene']}: reward {record['reward']:g}, {end}; tokens: "
-        f"{kinds.count(PROMPT)} of prompts, "
-        f"{kinds.count(POLICY)} of the policy, {kinds.count(TOOL)} of tools, in "
-        f"{len(record['rows'])} rows"
+        f"{kinds.count(PROMPT)} of prompts, {kinds.count(POLICY)} of the policy, "
+        f"{kinds.count(TOOL)} of tools, in {len(record['rows'])} rows"
         + (
             f"; weights of update {min(versions)} to {max(versions)}, mean log-probability "
             f"{fmean(drawn):.2f}"

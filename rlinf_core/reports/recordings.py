@@ -72,8 +72,7 @@ def recordings(paths: list[Path]) -> list[Path]:
         ):
             raise EpisodeError(
                 f"{path}: expected a recording (a folder with a metadata.yaml and an MCAP file), "
-                f"or a "
-                f"folder with some, got {'another file' if path.is_file() else 'none'}"
+                f"or a folder with some, got {'another file' if path.is_file() else 'none'}"
             )
         folders |= {
             folder if folder.name not in ("", "..") else Path(os.path.abspath(folder))

@@ -118,12 +118,10 @@ def write_report(
     summary = _summary(recipe, result, since)
     words = (
         f"success before RL {summary['success_before']:.0%} (policy version "
-        f"{summary['version_before']}), after RL "
-        f"{summary['success_after']:.0%} (version {summary['version_after']}; "
-        f"{summary['eval_episodes']} held-out "
-        f"episodes each); {summary['env_steps']} env steps, "
-        f"{_updates(summary)}, {summary['minutes']:.1f} minutes; training ended because "
-        f"{summary['ended']}"
+        f"{summary['version_before']}), after RL {summary['success_after']:.0%} (version "
+        f"{summary['version_after']}; {summary['eval_episodes']} held-out episodes each); "
+        f"{summary['env_steps']} env steps, {_updates(summary)}, {summary['minutes']:.1f} "
+        f"minutes; training ended because {summary['ended']}"
     )
 
     def write(*more: str) -> None:
@@ -259,9 +257,8 @@ def write_training_report(recipe: Recipe, run_dir: Path, progress: Progress | No
                     "",
                     *(f"{line}\n" for line in more if line),
                     "| steps | updates | return | success | 95 % interval | held-out episodes | "
-                    "robot-minutes trained "
-                    "| successes an hour | median seconds to success | successes in a row | "
-                    "minutes |",
+                    "robot-minutes trained | successes an hour | median seconds to success | "
+                    "successes in a row | minutes |",
                     "|" + "---|" * 11,
                     *rows,
                     "",
@@ -300,8 +297,8 @@ def _row(entry: dict[str, Any]) -> str:
     )
     return (
         f"| {entry['env_steps']:,.0f} | {entry['updates']:,.0f} | {entry['return']:.2f} | "
-        f"{entry['success']:.0%} | "
-        f"{interval} | {episodes} | {_robot_time(entry)} | {entry['seconds'] / 60:.1f} |"
+        f"{entry['success']:.0%} | {interval} | {episodes} | {_robot_time(entry)} | "
+        f"{entry['seconds'] / 60:.1f} |"
     )
 
 

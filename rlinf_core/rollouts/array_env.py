@@ -146,8 +146,7 @@ class TensorRollouts(Rollouts):
         if policy.config.executed != 1:
             raise RecipeError(
                 f"policy.n_action_steps: expected 1 with env '{env.name}', whose environments are "
-                f"stepped at once, "
-                f"got {policy.config.executed}"
+                f"stepped at once, got {policy.config.executed}"
             )
 
     def play(self, chunks: int = 0, group: int = 0) -> Experience:

@@ -328,8 +328,7 @@ def encoded(sentences: Iterable[str]) -> np.ndarray:
         if len(data) > WIDTH or "\0" in sentence:
             raise SpecError(
                 f"instruction: expected at most {WIDTH} bytes of UTF-8 without NUL, got "
-                f"{len(data)}: "
-                f"'{sentence[:40]}...'"
+                f"{len(data)}: '{sentence[:40]}...'"
             )
         rows.append(np.frombuffer(data.ljust(WIDTH, b"\0"), np.uint8))
     return np.stack(rows)

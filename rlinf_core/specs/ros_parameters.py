@@ -53,8 +53,7 @@ def _encoded(value: Any, where: str) -> Any:
     if None in value:
         raise RlinfError(
             f"{where}: expected a value for each item of the list, got {list(value)}. ROS has no "
-            f"parameter "
-            "without a value"
+            "parameter without a value"
         )
     kinds = {type(item) for item in value}
     if kinds == {int, float}:

@@ -129,8 +129,7 @@ def shaped(task: Task, weight: float) -> Task:
     if not isinstance(task.success, Shaped):
         raise RecipeError(
             f"simulation.shaping: expected 0, got {weight}: the reward "
-            f"{type(task.success).__name__} has no "
-            "measure of progress"
+            f"{type(task.success).__name__} has no measure of progress"
         )
     return replace(task, shaping=weight)
 
@@ -488,9 +487,8 @@ def _name_missing_channel(channels: dict[str, np.ndarray]) -> Iterator[None]:
             raise  # a KeyError of another mapping
         raise SpecError(
             f"reward: expected one of the channels {', '.join(sorted(channels))}; got "
-            f"'{name}'{nearest(name, channels)}. "
-            "A reward names the channels that it reads in its attribute `channels`, and the task "
-            "then waits for them"
+            f"'{name}'{nearest(name, channels)}. A reward names the channels that it reads in its "
+            "attribute `channels`, and the task then waits for them"
         ) from error
 
 

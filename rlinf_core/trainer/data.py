@@ -321,9 +321,8 @@ class ReplayData(Data):
             isinstance(self.online, ReplayBuffer) and isinstance(self.demonstrations, ReplayBuffer)
         ):
             raise RecipeError(
-                "world.share: expected placement.replay_shards 0, as a learned world "
-                "reads the replay of this process, got "
-                f"{self.recipe.placement.replay_shards}"
+                "world.share: expected placement.replay_shards 0, as a learned world reads the "
+                f"replay of this process, got {self.recipe.placement.replay_shards}"
             )
         shown = [] if self.demonstrates_too else self.demonstrations.trajectories(DEMONSTRATION)
         return shown + self.online.trajectories(TRAIN)

@@ -220,8 +220,7 @@ def _reward_absent(run: Evidence) -> Finding | None:
         f"none of the {len(run.online)} newest episodes has a reward above 0"
         + (f"; {more}" if more else ""),
         "check that the task can succeed: rlinf check sim, or label an episode by hand. Sparse "
-        "tasks need "
-        "demonstrations (collect.episodes), a helper's takeovers, or simulation.shaping",
+        "tasks need demonstrations (collect.episodes), a helper's takeovers, or simulation.shaping",
     )
 
 
@@ -329,9 +328,8 @@ def _demonstrations_elsewhere(run: Evidence) -> Finding | None:
     worst = int(far[distance[far].argmax()])
     return Finding(
         "demonstrations_elsewhere",
-        f"{len(far)} of {shown.shape[1]} observed numbers begin elsewhere in the "
-        f"demonstrations; number {worst} at {shown[:, worst].mean():.3g} instead of "
-        f"{played[:, worst].mean():.3g}",
+        f"{len(far)} of {shown.shape[1]} observed numbers begin elsewhere in the demonstrations; "
+        f"number {worst} at {shown[:, worst].mean():.3g} instead of {played[:, worst].mean():.3g}",
         "demonstrate the trained task and scene, with the same frames and units",
     )
 

@@ -178,8 +178,8 @@ class Progress:
             if not math.isfinite(value):
                 raise RlinfError(
                     f"training diverged: {name} is {value} after {updates} updates. The last good "
-                    f"state is in "
-                    f"{self.run_dir / 'checkpoints'}; lower the learning rate and resume from it"
+                    f"state is in {self.run_dir / 'checkpoints'}; lower the learning rate and "
+                    "resume from it"
                 )
             self.counts[name] += 1
             weight = max(SLOWEST, 1.0 / self.counts[name])

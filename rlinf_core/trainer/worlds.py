@@ -58,8 +58,8 @@ def run_episodes(run_dir: Path, spec: StationSpec) -> list[Trajectory]:
     if not (shown or played):
         raise RlinfError(
             f"{run_dir}: expected recorded episodes, or a checkpoint with a replay, got neither. "
-            f"Record with "
-            "rlinf collect, or train with an algorithm that replays (sac, rlpd, crossq)"
+            "Record with rlinf collect, or train with an algorithm that replays (sac, rlpd, "
+            "crossq)"
         )
     return shown + played
 

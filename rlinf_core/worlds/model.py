@@ -397,8 +397,7 @@ def load_world(path: Path, task: Task, seed: int = 0) -> tuple[WorldModel, Episo
         if metadata.get("format") != FORMAT:
             raise RlinfError(
                 f"{path}: expected a learned world of format {FORMAT}, got "
-                f"{metadata.get('format', 'another file')}"
-                ". `rlinf world fit RUN` makes one"
+                f"{metadata.get('format', 'another file')}. `rlinf world fit RUN` makes one"
             )
         spec = StationSpec.from_dict(json.loads(metadata["spec"]))
         settings = WorldSettings.model_validate_json(metadata["settings"])

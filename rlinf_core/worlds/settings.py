@@ -79,9 +79,8 @@ class WorldSettings(Settings):
     def _check_share(self) -> WorldSettings:
         if self.share and self.run:
             raise ValueError(
-                f"share: expected 0 with world.run, which trains in the world alone, got "
-                f"{self.share:g}. "
-                "Leave one of both out"
+                "share: expected 0 with world.run, which trains in the world alone, got "
+                f"{self.share:g}. Leave one of both out"
             )
         if self.video.model and not self.run:
             raise ValueError(

@@ -379,8 +379,7 @@ def _front_ends(
             "the station over ROS gives the same result, scene by scene",
             same == len(scenes),
             f"success and steps are the same in {same} of {len(scenes)}; "
-            f"{sum(front_ends['station'])} succeed"
-            f"{'; played twice' if attempts > 1 else ''}",
+            f"{sum(front_ends['station'])} succeed{'; played twice' if attempts > 1 else ''}",
             "all of them",
         )
     figures |= {f"success_{name}": float(np.mean(won)) for name, won in front_ends.items()} | {

@@ -75,8 +75,7 @@ class StationEnv(gymnasium.Env):
         if action.shape != self.action_space.shape:
             raise SpecError(
                 f"action: expected shape {self.action_space.shape} "
-                f"({', '.join(self.specs.action.names)}), got "
-                f"{action.shape}"
+                f"({', '.join(self.specs.action.names)}), got {action.shape}"
             )
         observation, result = self.station.step(action)
         return (
@@ -456,8 +455,8 @@ def _raised(method: str) -> Iterator[None]:
             raise
         frame = traceback.extract_tb(error.__traceback__)[-1]
         raise SpecError(
-            f"its {method}() raised {type(error).__name__}: {error} "
-            f"({frame.filename}, line {frame.lineno})"
+            f"its {method}() raised {type(error).__name__}: {error} ({frame.filename}, line "
+            f"{frame.lineno})"
         ) from error
 
 

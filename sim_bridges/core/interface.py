@@ -238,8 +238,7 @@ def installed(name: str) -> Iterator[None]:
         install = getattr(module, "INSTALL", f"pip install {error.name}")
         raise RlinfError(
             f"simulator '{name}': expected the package {package}, which is not installed "
-            f"({error}). Run: "
-            f"{install}"
+            f"({error}). Run: {install}"
         ) from error
 
 

@@ -79,8 +79,8 @@ def replay(station: SimulatedStation, episode: Episode) -> Replay:
     if not np.isfinite(episode.executed).all():
         row = int(np.flatnonzero(~np.isfinite(episode.executed).all(1))[0])
         raise EpisodeError(
-            f"episode {episode.id}: expected finite actions, got "
-            f"{episode.executed[row].tolist()} at time step {row}. {REPAIR}"
+            f"episode {episode.id}: expected finite actions, got {episode.executed[row].tolist()} "
+            f"at time step {row}. {REPAIR}"
         )
     arranged = hasattr(station.simulator, "arrange") and _can_arrange(station)
     station.reset(episode.seed, channels[0] if arranged else None)

@@ -340,8 +340,7 @@ def simulated_station(recipe: Recipe) -> SimulatedStation:
     if robot.driver != "simulator":
         raise RecipeError(
             f"station.robot: expected a simulated one, got '{recipe.station.robot}', whose driver "
-            f"is "
-            f"{robot.driver}"
+            f"is {robot.driver}"
         )
     task = station_task(recipe)
     if recipe.simulation.shaping:

@@ -277,8 +277,8 @@ def test_a_station_has_no_use_for_it():
 # forgets earlier answers
 REWRITING = (
     "{% for m in messages %}<|{{ m.role }}|>{% if m.role != 'assistant' or loop.last %}{{ "
-    "m.content }}{% endif %}"
-    "<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+    "m.content }}{% endif %}<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% "
+    "endif %}"
 )
 
 

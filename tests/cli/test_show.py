@@ -93,7 +93,7 @@ def test_one_recording_shows_its_topics_with_counts_and_times(spool, capsys):
     assert lines["/station/applied"][2:] == ["5", "10.0", "0.00", "0.40"]
     assert lines["/station/episode"][2:] == ["2", "2.0", "0.00", "0.50"]
     assert (
-        f"13 messages, "
+        "13 messages, "
         f"{sum(f.stat().st_size for f in (spool.root / 'closed/a-1').iterdir()) / 1e6:.2f} MB"
         in out
     )

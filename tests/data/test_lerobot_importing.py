@@ -260,10 +260,9 @@ def feature(name, **changes):
             lambda odd: None,
             {"wrist": "side", "front": "observation.image"},
             "feature 'observation.image': expected pictures of 48x48, got none (observation.state "
-            "there) "
-            "(--set station.image_size, --camera front=NAME); feature 'observation.images.side': "
-            f"expected pictures of 48x48, got none ({FRONT}, {WRIST} there) (--set "
-            "station.image_size, --camera wrist=NAME)",
+            "there) (--set station.image_size, --camera front=NAME); feature "
+            f"'observation.images.side': expected pictures of 48x48, got none ({FRONT}, {WRIST} "
+            "there) (--set station.image_size, --camera wrist=NAME)",
         ),
         (
             lambda odd: None,

@@ -411,8 +411,8 @@ REFUSED = [
     ),
     (
         lambda odd: [row.pop(f"videos/{FRONT}/from_timestamp") for row in odd.rows],
-        f"feature '{FRONT}': episode 0: expected "
-        f"its 'videos/{FRONT}/from_timestamp' in meta/episodes, got none",
+        f"feature '{FRONT}': episode 0: expected its 'videos/{FRONT}/from_timestamp' in "
+        "meta/episodes, got none",
     ),
     (
         lambda odd: odd.rows[1].update(episode_index=0),

@@ -205,8 +205,7 @@ def shape_error(shown):
         (
             lambda odd: (odd.columns.pop("frame_index"), odd.columns.pop("index")),
             "expected a column 'frame_index' or 'index' in data/ for the order of the frames, got "
-            "action, observation.state, timestamp, episode_index, task_index, "
-            f"{FRONT}, {WRIST}",
+            f"action, observation.state, timestamp, episode_index, task_index, {FRONT}, {WRIST}",
         ),
         (
             lambda odd: setattr(odd, "tasks", pa.table({"task_index": [0]})),

@@ -63,9 +63,8 @@ def test_the_hash_changes_with_any_limit():
 
 def test_s01_the_interlock_process_imports_nothing_heavy():
     code = (
-        "import sys, rlinf_interlock.interlock; "
-        "print([m for m in ('torch', 'ray', 'grpc', 'cv2', 'mujoco', 'gymnasium') if m in "
-        "sys.modules])"
+        "import sys, rlinf_interlock.interlock; print([m for m in ('torch', 'ray', 'grpc', 'cv2', "
+        "'mujoco', 'gymnasium') if m in sys.modules])"
     )
     out = subprocess.run(
         [sys.executable, "-c", code], text=True, capture_output=True, check=True

@@ -140,8 +140,7 @@ def test_what_is_extended_extends_nothing(files):
     shared.write_text(BASE + "extends: ../arm/limits.yaml\n")
     assert refusal(arm_file) == (
         f"limits {shared}, line 10: 'extends': expected none in a file that another one extends "
-        f"({arm_file}, "
-        "line 1)"
+        f"({arm_file}, line 1)"
     )
     arm_file.write_text(ARM_LIMITS.replace("../shared/", ""))
     assert "expected none in a file that another one extends" in refusal(arm_file), (

@@ -73,9 +73,8 @@ def test_s16_an_operator_who_falls_silent_drops_the_enable(station, evidence):
     evidence(
         "S16",
         "an operator silent in a takeover, without a release: HOLD operator_silent after 0.7 s; "
-        "the policy "
-        "does not go on in 30 s, and goes on after a release, an enable that was let go, and "
-        "another",
+        "the policy does not go on in 30 s, and goes on after a release, an enable that was let "
+        "go, and another",
         "no motion",
     )
 

@@ -219,8 +219,7 @@ def test_s12_the_tool_stops_along_its_path_and_within_its_jerk(evidence):
     evidence(
         "S12",
         f"{1e3 * np.linalg.norm(path):.1f} mm and {len(points) * TICK_MS} ms from 0.22 m/s, "
-        f"{off:.0e} m off its "
-        f"path, jerk {jerk:.2f} m/s^3",
+        f"{off:.0e} m off its path, jerk {jerk:.2f} m/s^3",
         "along the path, jerk 10 m/s^3",
     )
 
@@ -329,8 +328,7 @@ def test_s19_limits_can_be_tightened_while_it_moves_and_not_loosened(rig, eviden
     evidence(
         "S19",
         f"speed limit 0.25 to 0.05 while moving: {speed:.3f} m/s, hash {old.hash} to "
-        f"{slower.hash}; "
-        "3 of 3 loosened limits found",
+        f"{slower.hash}; 3 of 3 loosened limits found",
         "0.05 m/s; refused",
     )
 

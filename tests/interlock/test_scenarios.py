@@ -100,8 +100,7 @@ def test_what_is_not_said_has_its_default():
         (
             "{route: a, kind: drpo}",
             "'inject.kind': expected one of none, drop, delay, reorder, repeat, corrupt, offset, "
-            "scale, "
-            "freeze, shift, got 'drpo' (did you mean 'drop'?)",
+            "scale, freeze, shift, got 'drpo' (did you mean 'drop'?)",
         ),
         (
             "{route: a, kind: drop, seconds: 3}",

@@ -50,8 +50,8 @@ class Workspace:
             "RLINF_PYTHON": self.python,
         }
         workspace = (
-            f"export AMENT_PREFIX_PATH={messages}:$AMENT_PREFIX_PATH PYTHONPATH={site}:$PYTHONPATH "
-            f"LD_LIBRARY_PATH={messages}/lib:$LD_LIBRARY_PATH; . "
+            f"export AMENT_PREFIX_PATH={messages}:$AMENT_PREFIX_PATH "
+            f"PYTHONPATH={site}:$PYTHONPATH LD_LIBRARY_PATH={messages}/lib:$LD_LIBRARY_PATH; . "
             f"{clone}/ros_ws/install/local_setup.sh; "
             if clone
             else ""
@@ -191,8 +191,7 @@ def test_a_station_comes_up_answers_ros2s_questions_and_ends_with_ctrl_c(ros, tm
             ros.all_at_once(
                 "topic list --no-daemon --spin-time 4 -t",
                 "topic echo --once --no-daemon --qos-reliability best_effort "
-                "/station_a/current_pose "
-                "geometry_msgs/msg/PoseStamped",
+                "/station_a/current_pose geometry_msgs/msg/PoseStamped",
                 "topic info -v --no-daemon --spin-time 4 /station_a/target_pose",
                 "lifecycle get --no-daemon --spin-time 4 /station_a/interlock",
                 "param describe --no-daemon --spin-time 4 /station_a/interlock limits.speed",

@@ -45,14 +45,14 @@ from safetensors.torch import save_file  # noqa: E402
 from transformers import BatchFeature, PreTrainedTokenizerFast, SiglipVisionModel  # noqa: E402
 
 CHAT = (
-    "{% for message in messages %}"
-    "{% if loop.first %}<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n{% endif %}"
-    "<|im_start|>{{ message['role'] }}\n{% set seen = namespace(value=0) %}{% for content in "
-    "message['content'] %}"
-    "{% if content['type'] == 'image' %}{% set seen.value = seen.value + 1 %}<image-{{ seen.value "
-    "}}>"
-    "{% else %}{{ content['text'] }}{% endif %}{% endfor %}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    "{% for message in messages %}{% if loop.first %}<|im_start|>system\n"
+    "You are a helpful assistant.<|im_end|>\n"
+    "{% endif %}<|im_start|>{{ message['role'] }}\n"
+    "{% set seen = namespace(value=0) %}{% for content in message['content'] %}{% if "
+    "content['type'] == 'image' %}{% set seen.value = seen.value + 1 %}<image-{{ seen.value }}>{% "
+    "else %}{{ content['text'] }}{% endif %}{% endfor %}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n"
+    "{% endif %}"
 )
 
 

@@ -122,12 +122,12 @@ def test_another_algorithm_takes_none_of_the_bases_hyper_parameters(tmp_path):
 
 def test_a_recipe_its_robot_and_its_task_are_checked_without_torch_and_ray():
     code = (
-        "import sys; from rlinf_core.recipes import check_recipe, load_recipe, station_task; "
-        "from rlinf_core.launch.graph import *; from rlinf_core.launch.preflight import *; "
-        "recipe = load_recipe('sim_dsrl', ['policy.flow_steps=8']); station_task(recipe); "
-        "check_operator(recipe); "
-        "check_trainer(recipe, Path('nowhere')); check_policy_device(recipe); "
-        "print([name for name in ('torch', 'ray') if name in sys.modules])"
+        "import sys; from rlinf_core.recipes import check_recipe, load_recipe, station_task; from "
+        "rlinf_core.launch.graph import *; from rlinf_core.launch.preflight import *; recipe = "
+        "load_recipe('sim_dsrl', ['policy.flow_steps=8']); station_task(recipe); "
+        "check_operator(recipe); check_trainer(recipe, Path('nowhere')); "
+        "check_policy_device(recipe); print([name for name in ('torch', 'ray') if name in "
+        "sys.modules])"
     )
     assert (
         subprocess.run(

@@ -315,9 +315,8 @@ def test_what_is_not_finite_is_named_with_environment_and_time_step(what, value)
             return observation
 
     expected = (
-        f"^env 'toy:points': '{'reward' if what == 'reward' else 'observation'}' of environment 2: "
-        f"expected finite "
-        f"values, got {value} at time step 7"
+        f"^env 'toy:points': '{'reward' if what == 'reward' else 'observation'}' of environment "
+        f"2: expected finite values, got {value} at time step 7"
     )
     with pytest.raises(SpecError, match=expected):
         TensorRollouts(ArrayEnv(Faulty(4), "toy:points"), policy_of()).play(chunks=12)

@@ -55,8 +55,8 @@ class Manned:
         overrides = [
             "station.lockstep=false",
             f"station.task={task}",
-            "station.operator={kind: spacemouse, device: "
-            f"{self.mouse.path}, buttons: {{1: enable, 2: arm}}, curve: 1.0}}",
+            f"station.operator={{kind: spacemouse, device: {self.mouse.path}, buttons: {{1: "
+            "enable, 2: arm}, curve: 1.0}",
             f"station.second_operator={{kind: pedal, device: {self.pedal.path}, buttons: "
             "{a: failure, b: rerecord, c: success}}",
         ]

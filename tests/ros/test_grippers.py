@@ -197,9 +197,8 @@ def test_a_robotiq_is_activated_by_a_person_and_holds_whenever_it_would_not_move
 
 def test_a_gripper_command_that_is_not_answered_holds_until_it_is(bench):
     bench.fit(
-        "{kind: gripper_command, joint: knuckle, states: /gripper/joints, open_at: 0.0, closed_at: "
-        "0.8, width: 0.08, "
-        "timeout_s: 1.0, twin: true}",
+        "{kind: gripper_command, joint: knuckle, states: /gripper/joints, open_at: 0.0, "
+        "closed_at: 0.8, width: 0.08, timeout_s: 1.0, twin: true}",
         "gripper_twin",
         "gripper",
     )

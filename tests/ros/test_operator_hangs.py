@@ -41,8 +41,8 @@ class Manned:
         self.arming = peer.node.create_client(SetBool, "interlock/arm")
         overrides = [
             "station.lockstep=false",
-            "station.operator={kind: spacemouse, device: "
-            f"{self.mouse.path}, buttons: {{1: enable}}, curve: 1.0}}",
+            f"station.operator={{kind: spacemouse, device: {self.mouse.path}, buttons: {{1: "
+            "enable}, curve: 1.0}",
         ]
         for name in ("sim_bridge", "interlock"):
             start(peer, name, *overrides)

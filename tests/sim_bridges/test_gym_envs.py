@@ -73,11 +73,11 @@ def test_a_vector_environment_is_found_by_the_package_that_registers_it(
     tmp_path, monkeypatch, size
 ):
     (tmp_path / f"corridors{size}.py").write_text(
-        "import gymnasium\nfrom tests.sim_bridges.test_gym_envs import AutoresetMode, "
-        "SyncVectorEnv\n"
+        "import gymnasium\n"
+        "from tests.sim_bridges.test_gym_envs import AutoresetMode, SyncVectorEnv\n"
         f"gymnasium.register('OfAPackage{size}-v0', vector_entry_point=lambda num_envs, **_: "
-        f"SyncVectorEnv([lambda: "
-        "gymnasium.make('Corridor-v0')] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP))\n"
+        "SyncVectorEnv([lambda: gymnasium.make('Corridor-v0')] * num_envs, "
+        "autoreset_mode=AutoresetMode.SAME_STEP))\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     env = plain(f"corridors{size}:OfAPackage{size}-v0", size)

@@ -153,8 +153,8 @@ def test_on_simulated_stations_each_goes_on_in_the_middle_of_its_episode(name, t
         [
             *SMALL,
             "station.task=reach",
-            "simulation={environments: 2, env_steps: 170, "
-            "evaluate_every: 75, evaluate_episodes: 2}",
+            "simulation={environments: 2, env_steps: 170, evaluate_every: 75, evaluate_episodes: "
+            "2}",
             *RUNS[name],
         ],
     )

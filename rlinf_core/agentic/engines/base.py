@@ -135,14 +135,12 @@ class Engine(ABC):
                 difference = abs(drawn_logprob - replayed_logprob)
                 if not (math.isfinite(drawn_logprob) and difference <= tolerance):
                     raise EngineMismatchError(
-                        f"engine {type(self).__name__}: after the update to version {self.version} "
-                        f"expected the trainer's log-probability {replayed_logprob:.6f} of token "
-                        f"{token}, "
-                        f"got "
-                        f"{drawn_logprob:.6f}, a difference of {difference:.2g} nats (at most "
-                        f"{tolerance:g}). "
-                        "The engine holds other weights: a tied head that a reload left, or keys "
-                        "and values of older weights in its prefix cache. Restart the engine"
+                        f"engine {type(self).__name__}: after the update to version "
+                        f"{self.version} expected the trainer's log-probability "
+                        f"{replayed_logprob:.6f} of token {token}, got {drawn_logprob:.6f}, a "
+                        f"difference of {difference:.2g} nats (at most {tolerance:g}). The engine "
+                        "holds other weights: a tied head that a reload left, or keys and values "
+                        "of older weights in its prefix cache. Restart the engine"
                     )
                 worst = max(worst, difference)
         return worst

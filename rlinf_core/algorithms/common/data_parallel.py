@@ -149,8 +149,7 @@ def _sharded(learner: Optimised, name: str, large: int) -> nn.Module:
     if parameters != {p for p in trained.parameters() if p.requires_grad}:
         raise RecipeError(
             f"placement.strategy: fsdp shards whole modules, and optimiser '{name}' of the "
-            f"algorithm trains "
-            f"parts of {' and '.join(modules) or 'none'}. Set it to ddp"
+            f"algorithm trains parts of {' and '.join(modules) or 'none'}. Set it to ddp"
         )
     device = next(trained.parameters()).device
     before = dict(trained.named_parameters())

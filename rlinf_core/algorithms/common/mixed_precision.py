@@ -95,9 +95,8 @@ def _compiled(forward: Forward) -> Forward:
             return compiled(*inputs, **named)
         except torch._dynamo.exc.TorchDynamoException as error:
             raise RlinfError(
-                f"learner.compile: expected networks that torch.compile can compile, got: {error}. "
-                f"Set "
-                "learner.compile to false"
+                "learner.compile: expected networks that torch.compile can compile, got: "
+                f"{error}. Set learner.compile to false"
             ) from error
 
     return called

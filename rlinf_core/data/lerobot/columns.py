@@ -126,8 +126,7 @@ def task_texts(table: pa.Table) -> dict[int, str]:
         if tasks.setdefault(int(index), text) != text:
             raise ValueError(
                 f"meta/tasks.parquet: expected each task_index once, got {index} of "
-                f"'{escape_ascii(text)}' and "
-                f"'{escape_ascii(tasks[int(index)])}'"
+                f"'{escape_ascii(text)}' and '{escape_ascii(tasks[int(index)])}'"
             )
     return tasks
 

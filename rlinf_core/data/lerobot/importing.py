@@ -136,8 +136,7 @@ def _faults(data: DataSet, spec: StationSpec, names: dict[str, str]) -> Iterator
         if data.shape(name) != (len(expected),):
             yield (
                 f"feature '{name}': expected {len(expected)} numbers "
-                f"({', '.join(described[name])}), got "
-                f"{data.described(name)}"
+                f"({', '.join(described[name])}), got {data.described(name)}"
             )
         elif _order(data, name, expected) is None:
             yield (
@@ -154,9 +153,8 @@ def _faults(data: DataSet, spec: StationSpec, names: dict[str, str]) -> Iterator
         if data.shape(names[image.name]) != image.shape:
             yield (
                 f"feature '{names[image.name]}': expected pictures of "
-                f"{image.shape[0]}x{image.shape[1]}, got "
-                f"{data.described(names[image.name])} (--set station.image_size, --camera "
-                f"{image.name}=NAME)"
+                f"{image.shape[0]}x{image.shape[1]}, got {data.described(names[image.name])} "
+                f"(--set station.image_size, --camera {image.name}=NAME)"
             )
 
 

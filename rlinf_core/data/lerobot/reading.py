@@ -60,8 +60,7 @@ class DataSet:
         if not version.startswith(VERSION):
             raise self.error(
                 f"codebase_version: expected {VERSION}0 of LeRobot's layout, got "
-                f"'{escape_ascii(version)}'. "
-                f"{CONVERT}"
+                f"'{escape_ascii(version)}'. {CONVERT}"
             )
         self.features, self.fps = self._features(), self._fps()
         try:
@@ -92,8 +91,8 @@ class DataSet:
         """Return an error of a feature, in a frame of the episode at position ``number``."""
         return self.error(
             f"feature '{escape_ascii(feature)}': episode {self.index(number)}, frame {frame}: "
-            f"{text}. Nothing "
-            f"was written. Correct the data set, or leave the episode out: {DELETE}"
+            f"{text}. Nothing was written. Correct the data set, or leave the episode out: "
+            f"{DELETE}"
         )
 
     # Files
@@ -128,9 +127,8 @@ class DataSet:
                 or "dtype" not in feature
             ):
                 raise self.error(
-                    f"meta/info.json: feature '{escape_ascii(name)}': expected a dtype and a shape "
-                    f"of whole "
-                    f"numbers, got {escape_ascii(feature)[:200]}"
+                    f"meta/info.json: feature '{escape_ascii(name)}': expected a dtype and a "
+                    f"shape of whole numbers, got {escape_ascii(feature)[:200]}"
                 )
         return features
 
@@ -153,8 +151,8 @@ class DataSet:
         if not path.exists() and old.exists():
             raise self.error(
                 f"expected {name} of LeRobot's layout v3.0, got {old.name} of v2.1, though "
-                f"meta/info.json "
-                f"says v3.0. Set codebase_version there to v2.1, then convert it. {CONVERT}"
+                "meta/info.json says v3.0. Set codebase_version there to v2.1, then convert it. "
+                f"{CONVERT}"
             )
         return path
 
@@ -189,10 +187,9 @@ class DataSet:
         for file, table in zip(files[1:], tables[1:], strict=True):
             if lacking := set(tables[0].column_names) ^ set(table.column_names):
                 raise self.error(
-                    f"expected the same columns in each file of data/, got "
-                    f"'{escape_ascii(min(lacking))}' in "
-                    f"only one of {files[0].relative_to(self.root)} and "
-                    f"{file.relative_to(self.root)}"
+                    "expected the same columns in each file of data/, got "
+                    f"'{escape_ascii(min(lacking))}' in only one of "
+                    f"{files[0].relative_to(self.root)} and {file.relative_to(self.root)}"
                 )
         table = pa.concat_tables(tables, promote_options="permissive")
         order = next(
@@ -465,8 +462,7 @@ class DataSet:
         except (KeyError, AttributeError, ValueError, IndexError) as error:
             raise self.error(
                 "meta/info.json: video_path: expected a pattern with video_key, chunk_index and "
-                "file_index, "
-                f"got {escape_ascii(self.info.get('video_path', 'none'))}"
+                f"file_index, got {escape_ascii(self.info.get('video_path', 'none'))}"
             ) from error
         if key not in self.videos or self.videos[key].path != path:
             self.videos[key] = Pictures(path)
@@ -479,8 +475,8 @@ class DataSet:
                     key,
                     number,
                     frame,
-                    f"expected a picture at {time:.4f} s of "
-                    f"{path.relative_to(self.root)}, within {tolerance:.4f} s, got {nearest}",
+                    f"expected a picture at {time:.4f} s of {path.relative_to(self.root)}, within "
+                    f"{tolerance:.4f} s, got {nearest}",
                 )
             images.append(image)
         return images

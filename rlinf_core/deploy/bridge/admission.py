@@ -98,8 +98,8 @@ class Admission:
             if not STATION_NAME.fullmatch(value):
                 raise Refusal(
                     grpc.StatusCode.INVALID_ARGUMENT,
-                    f"{field}: expected a letter, then up to 63 letters, "
-                    f"digits and _, in the call's metadata, got {value[:100]!r}",
+                    f"{field}: expected a letter, then up to 63 letters, digits and _, in the "
+                    f"call's metadata, got {value[:100]!r}",
                 )
         self.check_certificate(station, context)
         self._check_token(station, metadata.get(TOKEN_KEY, ""))
@@ -107,8 +107,8 @@ class Admission:
         if lease.calls >= MAX_STATION_CALLS:
             raise Refusal(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"station '{station}': expected at most "
-                f"{MAX_STATION_CALLS} calls at a time, got one more. Let a call end first",
+                f"station '{station}': expected at most {MAX_STATION_CALLS} calls at a time, got "
+                "one more. Let a call end first",
             )
         lease.calls += 1
         context.add_done_callback(lambda _: _end_call(lease))
@@ -163,9 +163,9 @@ class Admission:
         if lease and lease.alive:
             raise Refusal(
                 grpc.StatusCode.ALREADY_EXISTS,
-                f"station '{station}': another station of that name is "
-                f"connected, from {lease.peer}. Give each station its own station.name "
-                f"(a restarted station is accepted after {LEASE_S:.0f} s)",
+                f"station '{station}': another station of that name is connected, from "
+                f"{lease.peer}. Give each station its own station.name (a restarted station is "
+                f"accepted after {LEASE_S:.0f} s)",
             )
         self._leases = {name: other for name, other in self._leases.items() if other.alive}
         if len(self._leases) >= MAX_STATIONS:
@@ -250,9 +250,8 @@ class Registrations:
         ) as error:
             spec_hash = ""
             reason = (
-                f"specs: expected JSON of a StationSpec, at most {MAX_SPECS_CHARS} "
-                "characters, got "
-                f"{len(registration.specs)} with {type(error).__name__}: {error}"
+                f"specs: expected JSON of a StationSpec, at most {MAX_SPECS_CHARS} characters, "
+                f"got {len(registration.specs)} with {type(error).__name__}: {error}"
             )
         reason = escape_ascii(f"station '{station}': {reason}")[:MAX_REASON] if reason else ""
         self.entries.pop(station, None)

@@ -370,8 +370,7 @@ class BridgeClient:
             partial_path(folder, request.file, download.version).unlink(missing_ok=True)
         raise BridgeError(
             f"policy {download.version} from {self.address} arrived incomplete; the station "
-            "fetches it "
-            "again"
+            "fetches it again"
         )
 
     def _download_once(

@@ -49,23 +49,21 @@ def check_offer(station: str, episode: pb.Episode) -> None:
         if not is_plain(name):
             raise RefusedError(
                 f"{subject}: {field}: expected a plain name (up to 128 of A-Z a-z 0-9 _ . + = -, "
-                "no "
-                f"dot "
-                f"first), got {name[:200]!r}"
+                f"no dot first), got {name[:200]!r}"
             )
     size, names = sum(file.size for file in files), {file.name for file in files}
     owner = episode.id.partition("-")[0] if "-" in episode.id else ""
     if STATION_NAME.fullmatch(owner) and owner != station:
         raise RefusedError(
             f"{subject}: id: expected one that begins with '{station}-', got an id of station "
-            f"'{owner}'. If "
-            f"this station was renamed, send its old episodes with station.name={owner}"
+            f"'{owner}'. If this station was renamed, send its old episodes with "
+            f"station.name={owner}"
         )
     if len(files) > MAX_FILES or size > MAX_BYTES:
         raise RefusedError(
             f"{subject}: files: expected at most {MAX_FILES} files of {MAX_BYTES >> 20} MiB in "
-            "total, "
-            f"got {len(files)} of {size >> 20} MiB. Record smaller images, or shorter episodes"
+            f"total, got {len(files)} of {size >> 20} MiB. Record smaller images, or shorter "
+            "episodes"
         )
     if len(names) < len(files) or not all(SHA256.fullmatch(file.sha256) for file in files):
         raise RefusedError(
@@ -149,8 +147,7 @@ class PartialUpload:
             if have < file.size:
                 raise BridgeError(
                     f"{self._subject}: expected {file.size} bytes of '{file.name}', got {have}; "
-                    "the "
-                    "station sends the rest again"
+                    "the station sends the rest again"
                 )
         flush_folder(self.folder)
         for file in self.episode.files:
@@ -235,8 +232,7 @@ class Inbox:
         if free_mb < needed_mb:
             raise BridgeError(
                 f"inbox {self.folder}: expected at least {needed_mb:.0f} MB free, got "
-                f"{free_mb:.0f} MB. Free "
-                "the trainer's disk"
+                f"{free_mb:.0f} MB. Free the trainer's disk"
             )
         return pb.EpisodeReply(have=have)
 
@@ -319,9 +315,8 @@ class Inbox:
         content = self.journal.content(upload.episode.id)
         if content not in (None, digest(upload.sums)):
             raise RefusedError(
-                f"episode {upload.episode.id} from {upload.station}: another recording with "
-                f"this id "
-                "has already arrived. Give every station its own name"
+                f"episode {upload.episode.id} from {upload.station}: another recording with this "
+                "id has already arrived. Give every station its own name"
             )
         return content is not None
 

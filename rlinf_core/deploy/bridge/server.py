@@ -147,8 +147,7 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
             self._listener.close()
             raise BridgeError(
                 f"bridge: cannot listen on {address}: the port is in use. Stop the other trainer, "
-                f"or choose "
-                "another with bridge.port=<number> in the recipe",
+                "or choose another with bridge.port=<number> in the recipe",
                 code="RL-E205",
             ) from error
         self._watching = asyncio.ensure_future(self._policies.watch())
@@ -251,9 +250,8 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
         first = await asyncio.wait_for(anext(parts, pb.UploadPart()), WAIT_S)
         if not first.HasField("episode"):
             raise RefusedError(
-                f"station '{station}': upload: expected the episode as it was offered in the first "
-                f"part, "
-                f"got {first.WhichOneof('part') or 'nothing'}"
+                f"station '{station}': upload: expected the episode as it was offered in the "
+                f"first part, got {first.WhichOneof('part') or 'nothing'}"
             )
         upload = await run_to_completion(self.inbox.receive, station, first.episode)
         if upload is None:

@@ -63,8 +63,7 @@ def give(run_dir: Path, order: ReleaseCommand, patience_s: float = PATIENCE_S) -
                 if time.monotonic() > deadline:
                     raise BridgeError(
                         f"the trainer of {run_dir}: expected an answer within {patience_s:.0f} s, "
-                        f"got none; "
-                        f"{_end(path)}"
+                        f"got none; {_end(path)}"
                     )
                 time.sleep(0.05)
         except KeyboardInterrupt:
@@ -226,8 +225,8 @@ class CommandQueue:
             if free := [name for name in stations if name not in record.pins]:
                 raise BridgeError(
                     "pin --off: expected a pinned station, "
-                    f"{', '.join(record.pins) or 'none of them pinned'} ({ALL}: all stations), got "
-                    f"{', '.join(free)}"
+                    f"{', '.join(record.pins) or 'none of them pinned'} ({ALL}: all stations), "
+                    f"got {', '.join(free)}"
                 )
             record.pins = {name: pin for name, pin in record.pins.items() if name not in stations}
             return self.releases.changed(f"no longer pinned: {names}")

@@ -58,8 +58,7 @@ def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
     except (OSError, ssl.SSLError) as error:
         raise ServingError(
             f"--tls-cert {certificate}, --tls-key {key}: expected a certificate and its key in "
-            f"PEM, got: "
-            f"{error}"
+            f"PEM, got: {error}"
         ) from error
     return context
 

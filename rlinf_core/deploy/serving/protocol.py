@@ -169,8 +169,7 @@ def _array(data: Any, dtype: np.dtype, shape: Any) -> np.ndarray:
         actual = f"{len(data)} bytes" if isinstance(data, bytes) else type(data).__name__
         raise ServingError(
             f"array: expected the bytes of {dtype} in a shape of at most {MAX_DIMENSIONS} "
-            f"dimensions, got "
-            f"{actual} for shape {escape_ascii(shape)[:80]}"
+            f"dimensions, got {actual} for shape {escape_ascii(shape)[:80]}"
         )
     return np.frombuffer(data, dtype).reshape(shape)
 
@@ -306,8 +305,7 @@ def read_actions(spec: StationSpec, answer: Mapping[str, Any]) -> np.ndarray:
         actual = actions.shape if isinstance(actions, np.ndarray) else type(actions).__name__
         raise AnswerError(
             f"answer: expected 'actions' of shape (1 to 1000, {size}) for "
-            f"{', '.join(spec.action.names)}, "
-            f"got {actual}. Serve a policy of this task"
+            f"{', '.join(spec.action.names)}, got {actual}. Serve a policy of this task"
         )
     if actions.dtype.kind != "f":
         raise AnswerError(
@@ -401,8 +399,7 @@ def _extension(spec: StationSpec, options: Any) -> dict[str, Any]:
     ):
         raise SpecError(
             f"{EXTENSION_KEY}: expected a map of explore (a boolean), episode, left and frozen, "
-            f"got "
-            f"{escape_ascii(options)[:80]}"
+            f"got {escape_ascii(options)[:80]}"
         )
     return {
         "explore": options.get("explore"),
@@ -432,8 +429,7 @@ def _in_play(spec: StationSpec, options: Mapping[str, Any]) -> dict[str, Any]:
         )
         raise SpecError(
             f"{EXTENSION_KEY}.left: expected finite actions of shape (at most 1000, "
-            f"{spec.action.dim}), got "
-            f"{actual}"
+            f"{spec.action.dim}), got {actual}"
         )
     if not isinstance(frozen, int) or isinstance(frozen, bool) or not 0 <= frozen <= 1000:
         raise SpecError(

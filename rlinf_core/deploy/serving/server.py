@@ -67,9 +67,9 @@ class Metrics:
             ""
             if not done
             else (
-                f"version {self.version}: {self.clients} clients, {done / seconds:.1f} requests/s, "
-                f"batches of "
-                f"{self.batch:.1f}, p50 {p50:.1f} ms, p99 {p99:.1f} ms, {self.refused} refused"
+                f"version {self.version}: {self.clients} clients, {done / seconds:.1f} "
+                f"requests/s, batches of {self.batch:.1f}, p50 {p50:.1f} ms, p99 {p99:.1f} ms, "
+                f"{self.refused} refused"
             )
         )
 
@@ -295,8 +295,8 @@ class PolicyServer:
             self.log("serve: refused a client without the right API key")
             return connection.respond(
                 http.HTTPStatus.UNAUTHORIZED,
-                f"expected '{access.HEADER}: {access.SCHEME}<key>' "
-                "with this server's API key, got another or none\n",
+                f"expected '{access.HEADER}: {access.SCHEME}<key>' with this server's API key, "
+                "got another or none\n",
             )
         if request.path == "/metrics":
             return connection.respond(http.HTTPStatus.OK, self.metrics.text())

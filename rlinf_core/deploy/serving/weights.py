@@ -170,8 +170,8 @@ class Weights:
             version = self._load(file)
             if version.policy.spec.hash != served.policy.spec.hash:
                 raise SpecError(
-                    f"{file[0]}: expected a policy of the served "
-                    f"task:\n{version.policy.spec.difference(served.policy.spec)}"
+                    f"{file[0]}: expected a policy of the served task:\n"
+                    f"{version.policy.spec.difference(served.policy.spec)}"
                 )
         except RlinfError as error:
             if not isinstance(error, PolicyFileError):  # not a missing file or memory

@@ -156,8 +156,7 @@ def read_config(
             raise PolicyFileError(
                 f"{where}: expected keys of LeRobot 0.4 to 0.6 in config.json, got "
                 f"'{escape_ascii(key)}: {escape_ascii(value)[:60]}', whose effect is not known "
-                f"here. "
-                "Where it has none, take the line out"
+                "here. Where it has none, take the line out"
             )
     network = {key: value for key, value in document.items() if key in needed or key in optional}
     return network, Training(

@@ -74,15 +74,13 @@ def read_config(folder: Path) -> tuple[dict[str, Any], Published]:
     if wrong := sorted(document.keys() ^ CONVERTED):
         raise PolicyFileError(
             f"policy.checkpoint {folder}: expected {', '.join(sorted(CONVERTED))} in config.json, "
-            f"as "
-            f"openpi's converter writes it, got another set: {', '.join(wrong[:5])}"
+            f"as openpi's converter writes it, got another set: {', '.join(wrong[:5])}"
         )
     size, horizon = document["action_dim"], document["action_horizon"]
     if type(size) is not int or type(horizon) is not int:
         raise PolicyFileError(
             f"policy.checkpoint {folder}: expected action_dim and action_horizon as whole numbers "
-            f"in "
-            f"config.json, got {size!r} and {horizon!r}"
+            f"in config.json, got {size!r} and {horizon!r}"
         )
     config = {
         "chunk_size": horizon,
@@ -116,8 +114,7 @@ def sizes(folder: Path, document: Mapping[str, Any]) -> dict[str, Any]:
     ):
         raise PolicyFileError(
             f"policy.checkpoint {folder}: expected an image_resolution of two equal numbers of "
-            f"pixels in "
-            f"config.json, got {resolution!r}"
+            f"pixels in config.json, got {resolution!r}"
         )
     text = {**VARIANTS[names[0]], "vocab_size": 257152, "bos_token_id": 2}
     vlm = {
@@ -140,7 +137,6 @@ def read_tokenizer(folder: Path) -> FileTokenizer:
     if not path.is_file():
         raise PolicyFileError(
             f"policy.checkpoint {folder}: expected tokenizer.json, which LeRobot's and openpi's "
-            f"folders "
-            f"lack, found none. Copy that of {TOKENIZER} there"
+            f"folders lack, found none. Copy that of {TOKENIZER} there"
         )
     return huggingface.read_tokenizer(path)

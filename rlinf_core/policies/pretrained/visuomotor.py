@@ -271,8 +271,7 @@ class Visuomotor(NetworkPolicy):
             if got != expected:
                 raise SpecError(
                     f"{where}: expected {expected} numbers of {name}, as this task has them, got "
-                    f"{got}. Take "
-                    "the task that it was trained on"
+                    f"{got}. Take the task that it was trained on"
                 )
         images = {image.name: image for image in self.spec.images}
         trained = [
@@ -291,9 +290,8 @@ class Visuomotor(NetworkPolicy):
                 f"{one.name} {one.shape[0]}x{one.shape[1]}" for one in images.values()
             )
             raise SpecError(
-                f"{where}: expected the cameras {cameras or 'of none'} (height x width), "
-                f"got {station_cameras}. "
-                "Set station.observe_cameras and station.image_size"
+                f"{where}: expected the cameras {cameras or 'of none'} (height x width), got "
+                f"{station_cameras}. Set station.observe_cameras and station.image_size"
             )
         return tuple(names)
 

@@ -91,8 +91,7 @@ def check(
                 )
                 raise RecipeError(
                     f"{document.place(tuple(key.split('.')))}: '{key}': expected {expected} of "
-                    f"robot.yaml ({listing}), "
-                    f"got '{actual}'{nearest(actual, names)}"
+                    f"robot.yaml ({listing}), got '{actual}'{nearest(actual, names)}"
                 )
         if mount.on == TOOL and not tool_frame:
             raise RecipeError(

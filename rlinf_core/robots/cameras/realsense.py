@@ -186,8 +186,7 @@ def library() -> Any:
     except ImportError as error:
         raise RlinfError(
             f"a RealSense camera: expected pyrealsense2 to load, got: {error}. Run: sudo apt-get "
-            f"install "
-            "libusb-1.0-0, and install the extra 'realsense'"
+            "install libusb-1.0-0, and install the extra 'realsense'"
         ) from error
     return pyrealsense2
 

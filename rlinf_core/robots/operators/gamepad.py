@@ -60,8 +60,7 @@ class Events:
             if len(data) % EVENT.size:
                 raise DeviceError(
                     f"garbage: expected input events of {EVENT.size} bytes, got {len(data)} bytes "
-                    f"from "
-                    f"{self.source.path}. Is it /dev/input/event<number>?"
+                    f"from {self.source.path}. Is it /dev/input/event<number>?"
                 )
             for *_, kind, code, value in EVENT.iter_unpack(data):
                 if kind > MOST_TYPES or (kind == SYN and code == DROPPED):

@@ -155,7 +155,6 @@ def _check(
     for name, value, least, most in zip(names, values, low, high, strict=True):
         if not least <= value <= most:
             raise RecipeError(
-                f"{where}: expected {name} within the limits, {least} to {most}, got {value}. Move "
-                f"it, or "
-                "widen the limits"
+                f"{where}: expected {name} within the limits, {least} to {most}, got {value}. "
+                "Move it, or widen the limits"
             )

@@ -168,8 +168,7 @@ class Leader(Device):
                 raise DeviceError(refused("a leader arm", self.device)) from error
             raise DeviceError(
                 f"expected a leader arm at {self.device}, got: {error}. Plug it in, or name "
-                f"another port: "
-                "station.operator.device"
+                "another port: station.operator.device"
             ) from error
         if not opened:
             raise DeviceError(f"expected a baud rate that the servos support, got {self.baud}")

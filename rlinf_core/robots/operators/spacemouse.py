@@ -57,8 +57,8 @@ def find(
     if len(chosen) == 1:
         return chosen[0]
     listing = "; ".join(
-        f"{path} ({facts['HID_NAME'] or 'no name'}, "
-        f"serial {facts['HID_UNIQ'] or 'none'}, port {facts['HID_PHYS'] or 'unknown'})"
+        f"{path} ({facts['HID_NAME'] or 'no name'}, serial {facts['HID_UNIQ'] or 'none'}, port "
+        f"{facts['HID_PHYS'] or 'unknown'})"
         for path, facts in mice.items()
     )
     if not mice:
@@ -148,7 +148,6 @@ class SpaceMouse(Sticks):
 
     def _garbage(self, report: bytes, expected: str) -> DeviceError:
         return DeviceError(
-            f"garbage: expected {expected}, got {report[:16].hex(' ')}. Is it a SpaceMouse? Let go "
-            f"of it, "
-            "or name another file: station.operator.device"
+            f"garbage: expected {expected}, got {report[:16].hex(' ')}. Is it a SpaceMouse? Let "
+            "go of it, or name another file: station.operator.device"
         )

@@ -134,9 +134,8 @@ class Twin:
                 )
         except (ValueError, IndexError, KeyError, AttributeError) as error:
             raise DeviceError(
-                f"expected NAME VALUE ..., press NAME, release NAME, rest, silent, garbage or "
-                f"unplug; got "
-                f"'{line.strip()}' ({error})"
+                "expected NAME VALUE ..., press NAME, release NAME, rest, silent, garbage or "
+                f"unplug; got '{line.strip()}' ({error})"
             ) from error
 
 

@@ -129,8 +129,7 @@ class Vr(RequestDevice):
         if len(down) < len(self.button_names):
             self.garbage = (
                 f"vr/joy: expected {', '.join(self.button_names)}, got {len(down)} buttons and "
-                f"axes. Set "
-                "station.operator.button_names"
+                "axes. Set station.operator.button_names"
             )
             return
         now = {name for name, held in zip(self.button_names, down, strict=False) if held}
@@ -216,8 +215,7 @@ def _frame(*axes: str) -> np.ndarray:
         rows[row, "xyz".index(axis[-1])] = -1.0 if axis.startswith("-") else 1.0
     if round(float(np.linalg.det(rows))) != 1:
         raise DeviceError(
-            f"expected axes of a right-handed frame, each once, got x: {axes[0]}, y: {axes[1]}, z: "
-            f"{axes[2]}"
-            ". OpenXR's are x: -z, y: -x, z: y"
+            f"expected axes of a right-handed frame, each once, got x: {axes[0]}, y: {axes[1]}, "
+            f"z: {axes[2]}. OpenXR's are x: -z, y: -x, z: y"
         )
     return rows

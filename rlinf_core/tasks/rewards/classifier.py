@@ -143,8 +143,7 @@ class Network:
         except (OSError, SafetensorError, ValueError, KeyError, TypeError, IndexError) as error:
             raise RecipeError(
                 f"reward.model {path}: expected a classifier as `rlinf reward train` writes it "
-                f"({FORMAT}, "
-                f"one output), got: {error}"
+                f"({FORMAT}, one output), got: {error}"
             ) from error
 
 

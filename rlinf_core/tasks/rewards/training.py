@@ -139,8 +139,8 @@ def _images(episode: Episode, cameras: Sequence[str]) -> tuple[np.ndarray, Seque
     if not cameras or set(cameras) - set(available):
         raise EpisodeError(
             f"episode {episode.id}: expected the cameras "
-            f"{', '.join(cameras) or '(at least one)'}, got "
-            f"{', '.join(available) or 'none'}. Record with station.observe_cameras"
+            f"{', '.join(cameras) or '(at least one)'}, got {', '.join(available) or 'none'}. "
+            "Record with station.observe_cameras"
         )
     sizes = {name: episode.observations[name].shape[1:3] for name in cameras}
     if len(set(sizes.values())) > 1:

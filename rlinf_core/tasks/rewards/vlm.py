@@ -171,8 +171,7 @@ class VLM:
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise EngineError(
                 f"{self.url}: expected a server that answers in JSON within {self.timeout_s:g} s, "
-                f"got "
-                f"'{escape_ascii(error)}'. Is it running (docs/howto/rewards.md)?"
+                f"got '{escape_ascii(error)}'. Is it running (docs/howto/rewards.md)?"
             ) from error
 
     def _key(self) -> str:

@@ -116,8 +116,7 @@ class Readers:
         if self.died > RESTARTS:
             raise IngestError(
                 f"ingest processes died {self.died} times, the last by: {error}. Nothing is lost: "
-                f"episodes "
-                "wait in the inbox. Longer episodes or larger images need more memory"
+                "episodes wait in the inbox. Longer episodes or larger images need more memory"
             ) from error
         print(
             f"ingest process {number} died and is replaced ({self.died} of {RESTARTS})", flush=True

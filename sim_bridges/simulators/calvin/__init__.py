@@ -37,8 +37,7 @@ class Simulator:
         if scene not in SCENES or block not in BLOCKS:
             raise RecipeError(
                 f"calvin: expected a scene of {', '.join(SCENES)} and a block of "
-                f"{', '.join(BLOCKS)}; got "
-                f"'{scene}' and '{block}'"
+                f"{', '.join(BLOCKS)}; got '{scene}' and '{block}'"
             )
         self._name = f"block_{block}"
         root = calvin_env.__path__[0] + "/.."

@@ -107,8 +107,7 @@ def check_task(task: str, release: Release) -> None:
     if task not in names:
         raise RecipeError(
             f"isaaclab {release.name}: expected one of its tasks, got "
-            f"'{task}'{nearest(task, names)}. Names "
-            "end in -v0 in 2.3 alone"
+            f"'{task}'{nearest(task, names)}. Names end in -v0 in 2.3 alone"
         )
 
 

@@ -44,7 +44,7 @@ class Simulator:
         self._sapien, self._names = sapien, (object, goal)
         if task not in REGISTERED_ENVS:
             raise RecipeError(
-                f"maniskill: task: expected one of ManiSkill's, got "
+                "maniskill: task: expected one of ManiSkill's, got "
                 f"'{task}'{nearest(task, REGISTERED_ENVS)}"
             )
         env_spec = REGISTERED_ENVS[task]
@@ -67,8 +67,8 @@ class Simulator:
         except EOFError as error:  # ManiSkill asks whether to download them
             raise RlinfError(
                 f"maniskill: '{task}' needs assets that are not here: "
-                f"{', '.join(env_spec.asset_download_ids)}. "
-                f"Run: python -m mani_skill.utils.download_asset {env_spec.asset_download_ids[0]}"
+                f"{', '.join(env_spec.asset_download_ids)}. Run: python -m "
+                f"mani_skill.utils.download_asset {env_spec.asset_download_ids[0]}"
             ) from error
         self.reset(0)
 

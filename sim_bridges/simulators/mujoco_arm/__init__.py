@@ -89,9 +89,9 @@ class Simulator:
         self.gripper_open, self.gripper_closed = np.array(gripper_open), np.array(gripper_closed)
         if not len(gripper) == len(gripper_open) == len(gripper_closed):
             raise RlinfError(
-                f"gripper: expected as many values of gripper_open and gripper_closed as "
-                f"drives, {len(gripper)}, "
-                f"got {len(gripper_open)} and {len(gripper_closed)}. Correct options in robot.yaml"
+                "gripper: expected as many values of gripper_open and gripper_closed as drives, "
+                f"{len(gripper)}, got {len(gripper_open)} and {len(gripper_closed)}. Correct "
+                "options in robot.yaml"
             )
         add_tool(source, bare, self.anatomy, tool_offset)
         add_drives(source, bare, gripper)
@@ -123,8 +123,8 @@ class Simulator:
         if home and len(home) != len(self.joint_names):
             raise RlinfError(
                 f"home: expected {len(self.joint_names)} angles, of "
-                f"{', '.join(self.joint_names)}, got "
-                f"{len(home)}. Correct options.home in robot.yaml"
+                f"{', '.join(self.joint_names)}, got {len(home)}. Correct options.home in "
+                "robot.yaml"
             )
         if home:
             return np.array(home)
@@ -136,9 +136,8 @@ class Simulator:
         if lacking := [name for name in self.gripper if name not in names]:
             raise RlinfError(
                 f"{self.path}: gripper: expected actuators of the model or joints of a gripper, "
-                f"got "
-                f"'{lacking[0]}'. It has {', '.join(names) or 'none'}. Correct options.gripper "
-                f"in robot.yaml"
+                f"got '{lacking[0]}'. It has {', '.join(names) or 'none'}. Correct "
+                "options.gripper in robot.yaml"
             )
         return self.gripper
 

@@ -83,15 +83,14 @@ def examine(source: Source, model: Any, joints: Sequence[str] = (), tool: str = 
     if unknown:
         raise RlinfError(
             f"{source.path}: joints: expected hinge or slide joints of the model, got "
-            f"'{unknown[0]}'"
-            f"{nearest(unknown[0], sorted(tree.body_of_joint))}. It has "
+            f"'{unknown[0]}'{nearest(unknown[0], sorted(tree.body_of_joint))}. It has "
             f"{', '.join(tree.body_of_joint)}"
         )
     if len(joints) < 3:
         raise RlinfError(
             f"{source.path}: expected an arm of at least 3 joints, got "
-            f"{', '.join(joints) or 'none'}. Name "
-            "the arm's joints from base to tool with --joints, or its last body with --tool"
+            f"{', '.join(joints) or 'none'}. Name the arm's joints from base to tool with "
+            "--joints, or its last body with --tool"
         )
     last = tree.body_of_joint[joints[-1]]
     behind = [
@@ -179,8 +178,7 @@ class Tree:
             raise RlinfError(
                 f"{self.source.path}: expected an arm of at least 3 hinge or slide joints, got "
                 f"{', '.join(self.body_of_joint) or 'none'}. Name the arm's model, not a "
-                f"gripper's or an "
-                "object's"
+                "gripper's or an object's"
             )
         best = max(map(len, arms))
         longest = (

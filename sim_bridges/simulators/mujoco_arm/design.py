@@ -136,10 +136,9 @@ def _home(simulator: Simulator, chosen: bool, notes: list[str]) -> tuple[np.ndar
     if chosen and half < MIN_HALF_M:
         raise RlinfError(
             f"--home {' '.join(f'{angle:g}' for angle in simulator.home)}: expected a posture "
-            f"from which the "
-            f"tool moves {100 * MIN_HALF_M:.0f} cm to every side, got {100 * half:.1f} cm. "
-            f"Choose another, "
-            "with the elbow bent and joints away from their ends"
+            f"from which the tool moves {100 * MIN_HALF_M:.0f} cm to every side, got "
+            f"{100 * half:.1f} cm. Choose another, with the elbow bent and joints away from their "
+            "ends"
         )
     length = reach(simulator.model, simulator.data, simulator.anatomy)
     min_half = GOOD * min(MAX_HALF_M, 0.2 * length)
@@ -155,9 +154,9 @@ def _home(simulator: Simulator, chosen: bool, notes: list[str]) -> tuple[np.ndar
     if best_half < MIN_HALF_M:
         raise RlinfError(
             f"{simulator.path}: expected a posture from which the tool moves "
-            f"{100 * MIN_HALF_M:.0f} cm to every "
-            f"side, found none in {SAMPLES}. Name one with --home, one angle a joint: "
-            f"{', '.join(simulator.joint_names)}; or the tool's frame with --tool"
+            f"{100 * MIN_HALF_M:.0f} cm to every side, found none in {SAMPLES}. Name one with "
+            f"--home, one angle a joint: {', '.join(simulator.joint_names)}; or the tool's frame "
+            "with --tool"
         )
     notes.append(
         "the tool has little room at the model's default posture (stretched, at a joint's end or "

@@ -178,9 +178,8 @@ def _urdf(path: Path, root: xml.Element) -> Source:
             limit.attrib |= {"lower": str(-RANGE_RAD), "upper": str(RANGE_RAD)}
             limit.attrib.setdefault("effort", "1000")
             notes.append(
-                f"joint {name} has no limits in the file; ±{RANGE_RAD:g} rad are used. Add "
-                f"<limit lower=... "
-                "upper=.../> to change that"
+                f"joint {name} has no limits in the file; ±{RANGE_RAD:g} rad are used. Add <limit "
+                "lower=... upper=.../> to change that"
             )
         if limit is not None and float(limit.get("effort", 0)) <= 0:
             # 0 means unknown in many URDFs, not an arm without force
@@ -288,8 +287,8 @@ def _place_meshes(path: Path, root: xml.Element, notes: list[str]) -> None:
                 if remedy:
                     link.remove(shape)
                     notes.append(
-                        f"<{kind}> of link {link.get('name')}: mesh {name} {remedy}. Without "
-                        f"it, the link has no "
+                        f"<{kind}> of link {link.get('name')}: mesh {name} {remedy}. Without it, "
+                        "the link has no "
                         f"{'shape to see' if kind == 'visual' else 'shape to touch'}"
                     )
                 else:

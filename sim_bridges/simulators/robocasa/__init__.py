@@ -15,11 +15,9 @@ from sim_bridges.simulators import robosuite
 PACKAGE = "robocasa"
 INSTALL = (
     "see https://robocasa.ai/docs/introduction/installation.html, in a virtual environment of its "
-    "own "
-    "with robosuite from its repository's master (PyPI's 1.5.2 lacks what its kitchens pass to it, "
-    "and "
-    "has the same number), mujoco 3.3.1 and numpy 2.2.5; then export RLINF_PYTHON_ROBOCASA=<its "
-    "python>"
+    "own with robosuite from its repository's master (PyPI's 1.5.2 lacks what its kitchens pass "
+    "to it, and has the same number), mujoco 3.3.1 and numpy 2.2.5; then export "
+    "RLINF_PYTHON_ROBOCASA=<its python>"
 )
 
 

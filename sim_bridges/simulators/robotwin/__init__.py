@@ -60,8 +60,7 @@ class Simulator:
         if not root or not (Path(root) / "envs" / f"{task}.py").exists():
             raise RecipeError(
                 f"robotwin: expected ROBOTWIN_ROOT to name RoboTwin's folder, with a task {task} "
-                f"in envs/; "
-                f"got {root!r}"
+                f"in envs/; got {root!r}"
             )
         if arm not in ("left", "right"):
             raise RecipeError(f"robotwin: arm: expected left or right, got '{arm}'")

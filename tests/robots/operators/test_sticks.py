@@ -214,8 +214,10 @@ def test_of_two_spacemice_none_is_taken_without_a_choice(tmp_path):
     ):
         (tmp_path / name / "device").mkdir(parents=True)
         (tmp_path / name / "device/uevent").write_text(
-            f"HID_ID=0003:0000256F:0000C635\nHID_NAME=3Dconnexion "
-            f"SpaceMouse\nHID_PHYS={port}\nHID_UNIQ={unique}\n"
+            "HID_ID=0003:0000256F:0000C635\n"
+            "HID_NAME=3Dconnexion SpaceMouse\n"
+            f"HID_PHYS={port}\n"
+            f"HID_UNIQ={unique}\n"
         )
         (tmp_path / name / "device/report_descriptor").write_bytes(spacemouse.MULTI_AXIS)
     for wanted, which in (

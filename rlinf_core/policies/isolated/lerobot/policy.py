@@ -261,8 +261,7 @@ def features_of(
     if not isinstance(inputs, dict) or not isinstance(outputs, dict) or ACTION not in outputs:
         raise PolicyFileError(
             f"{where}: expected input_features and output_features with {ACTION} in config.json, "
-            f"got "
-            f"{escape_ascii(inputs)[:80]} and {escape_ascii(outputs)[:80]}"
+            f"got {escape_ascii(inputs)[:80]} and {escape_ascii(outputs)[:80]}"
         )
     features = {name: feature for name, feature in inputs.items() if EMPTY not in name} | {
         ACTION: outputs[ACTION]
@@ -284,8 +283,7 @@ def features_of(
         ):
             raise PolicyFileError(
                 f"{where}: expected features {', '.join(STATES)}, {PICTURES}s.* and {ACTION} with "
-                f"their "
-                f"shapes, got '{escape_ascii(name)[:80]}': {escape_ascii(feature)[:80]}"
+                f"their shapes, got '{escape_ascii(name)[:80]}': {escape_ascii(feature)[:80]}"
             )
         if name == ACTION:
             names = configured.get(name, spec.action.names)
@@ -299,25 +297,24 @@ def features_of(
         if unknown := [item for item in names if item not in sizes]:
             raise SpecError(
                 f"{where}: {name}: expected {', '.join(sizes) or 'nothing'} of the task, got "
-                f"'{unknown[0]}'"
-                f"{nearest(unknown[0], sizes)}. Set policy.features='{{{name}: [...]}}'"
+                f"'{unknown[0]}'{nearest(unknown[0], sizes)}. Set policy.features='{{{name}: "
+                "[...]}'"
             )
         if size == 3:
             expected = images[names[0]].shape[:2]
             if len(names) != 1 or tuple(shape[1:]) != expected:
                 raise SpecError(
-                    f"{where}: {name}: expected pictures of {shape[1]}x{shape[2]} (height x width) "
-                    f"of one "
-                    f"camera, got {', '.join(names)} of {expected[0]}x{expected[1]}. Set "
-                    f"station.image_size"
+                    f"{where}: {name}: expected pictures of {shape[1]}x{shape[2]} (height x "
+                    f"width) of one camera, got {', '.join(names)} of "
+                    f"{expected[0]}x{expected[1]}. Set station.image_size"
                 )
         elif (count := sum(sizes[item] for item in names)) != shape[0] or len(set(names)) != len(
             names
         ):
             raise SpecError(
                 f"{where}: {name}: expected {shape[0]} numbers, got {count} of "
-                f"{', '.join(names) or 'nothing'}. "
-                f"Set policy.features='{{{name}: [...]}}', or take the task that it was trained on"
+                f"{', '.join(names) or 'nothing'}. Set policy.features='{{{name}: [...]}}', or "
+                "take the task that it was trained on"
             )
         result[name] = tuple(names)
     if missing := set(spec.action.names) - set(result[ACTION]):

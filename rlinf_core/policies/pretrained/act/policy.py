@@ -282,8 +282,7 @@ class ACTPolicy(Visuomotor):
         if (got := document["temporal_ensemble_coeff"]) not in (None, DECAY):
             raise PolicyFileError(
                 f"policy.checkpoint {folder}: expected a temporal_ensemble_coeff of {DECAY:g}, "
-                f"which "
-                f"station.policy.chunking=temporal_ensembling has, or none, got {got!r}"
+                f"which station.policy.chunking=temporal_ensembling has, or none, got {got!r}"
             )
 
     def decode(self, batch: Batch, draws: bool, generator: torch.Generator | None) -> Tensor:

@@ -374,8 +374,7 @@ class DiffusionPolicy(Visuomotor):
         if self.config.denoising_steps > (trained := self.network.config["num_train_timesteps"]):
             raise SpecError(
                 f"policy.denoising_steps: expected at most {trained}, with which the network is "
-                f"trained "
-                f"(num_train_timesteps), got {self.config.denoising_steps}"
+                f"trained (num_train_timesteps), got {self.config.denoising_steps}"
             )
 
     def sized(self, document: Mapping[str, Any]) -> dict[str, Any]:
@@ -414,10 +413,8 @@ class DiffusionPolicy(Visuomotor):
         if (got := document["n_obs_steps"]) != self.config.n_obs_steps:
             raise PolicyFileError(
                 f"policy.n_obs_steps: expected {got}, as the checkpoint {folder} has it in "
-                f"config.json, got "
-                f"{self.config.n_obs_steps}. Set policy.n_obs_steps: {got}; the policy then gives "
-                f"the present time step so "
-                "many times"
+                f"config.json, got {self.config.n_obs_steps}. Set policy.n_obs_steps: {got}; the "
+                "policy then gives the present time step so many times"
             )
 
     def decode(self, batch: Batch, draws: bool, generator: torch.Generator | None) -> Tensor:

@@ -55,9 +55,8 @@ class Groot(FlowMatching):
         self.times = head["noise_beta_alpha"], 1.0 / head["noise_s"], 0.0
         if self.config.embodiment >= head["max_num_embodiments"]:
             raise SpecError(
-                f"policy.embodiment: expected one of 0 to {head['max_num_embodiments'] - 1}, which "
-                f"the network "
-                f"has, got {self.config.embodiment}"
+                f"policy.embodiment: expected one of 0 to {head['max_num_embodiments'] - 1}, "
+                f"which the network has, got {self.config.embodiment}"
             )
 
     @property

@@ -60,8 +60,8 @@ class LanguagePolicy(OnPolicyActor):
         if spec.observation:
             raise SpecError(
                 "policy.kind: language writes text and acts on no station; expected env: "
-                "text:TASK, such as "
-                f"text:arithmetic, got a station with {len(spec.observation)} observations"
+                f"text:TASK, such as text:arithmetic, got a station with {len(spec.observation)} "
+                "observations"
             )
         if network is None or tokenizer is None:
             network, tokenizer = _first(self.config)

@@ -15,13 +15,12 @@ ROLES = ("system", "user", "assistant", "tool")
 PROMPTS = 4096  # size of the cache of prompts
 END, CALL = "<|end|>", "<|call|>"  # tokens of networks from scratch
 OF_BYTES = (
-    "{% if tools %}<|system|>{% if tools | selectattr('function.description') | list %}"
-    "{{ tools | tojson }}{% else %}{{ tools | map(attribute='function.name') | join(',') }}"
-    "{% endif %}<|end|>{% endif %}"
-    "{% for message in messages %}<|{{ message.role }}|>{{ message.content or '' }}"
-    "{% for call in message.tool_calls or [] %}<|call|>{{ call.function.name }}"
-    "{{ call.function.arguments }}{% endfor %}<|end|>{% endfor %}"
-    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+    "{% if tools %}<|system|>{% if tools | selectattr('function.description') | list %}{{ tools | "
+    "tojson }}{% else %}{{ tools | map(attribute='function.name') | join(',') }}{% endif "
+    "%}<|end|>{% endif %}{% for message in messages %}<|{{ message.role }}|>{{ message.content or "
+    "'' }}{% for call in message.tool_calls or [] %}<|call|>{{ call.function.name }}{{ "
+    "call.function.arguments }}{% endfor %}<|end|>{% endfor %}{% if add_generation_prompt "
+    "%}<|assistant|>{% endif %}"
 )
 COMPACT = re.compile(re.escape(CALL) + r"(\w+)(.*?)(?=" + re.escape(CALL) + r"|\Z)", re.S)
 HERMES = re.compile(r"<tool_call>\s*(.*?)\s*</tool_call>", re.S)  # Qwen, SmolLM, Hermes
@@ -50,7 +49,7 @@ class ChatTokenizer:
         ids = [token_id for token_id in token_ids if token_id is not None]
         if not ids or len(ids) < len(stop):
             raise PolicyFileError(
-                f"tokenizer: expected stop tokens of its vocabulary, got "
+                "tokenizer: expected stop tokens of its vocabulary, got "
                 f"{', '.join(stop) or 'none'}"
             )
         self.stop_ids: tuple[int, ...] = tuple(ids)

@@ -51,8 +51,7 @@ class Config(TokenSettings):
         if self.decoding == "regression" and (self.token_log_probs or self.stochastic_eval):
             raise ValueError(
                 "decoding: expected autoregressive or parallel with token_log_probs or "
-                "stochastic_eval, got "
-                "regression, which draws nothing"
+                "stochastic_eval, got regression, which draws nothing"
             )
         return self
 

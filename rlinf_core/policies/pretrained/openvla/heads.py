@@ -80,9 +80,9 @@ def fill(folder: Path, config: Config, parts: dict[str, nn.Module | None]) -> No
         if file.name.partition("--")[0] not in parts
     ]:
         raise PolicyFileError(
-            f"policy.checkpoint {folder}: expected {' and '.join(parts)} alone beside the network, "
-            f"found "
-            f"{', '.join(others[:5])}: FiLM and OpenVLA-OFT's diffusion are not known here"
+            f"policy.checkpoint {folder}: expected {' and '.join(parts)} alone beside the "
+            f"network, found {', '.join(others[:5])}: FiLM and OpenVLA-OFT's diffusion are not "
+            "known here"
         )
     files = {name: _file(folder, name) for name in parts}
     if not any(files.values()):
@@ -100,9 +100,8 @@ def fill(folder: Path, config: Config, parts: dict[str, nn.Module | None]) -> No
         if part is not None and not files[name]:
             raise PolicyFileError(
                 f"policy.checkpoint {folder}: expected {name}--*.pt beside the other part of its "
-                f"policy, "
-                f"found none. Copy it there, or leave {required[name].partition(':')[0]} as it was "
-                f"trained"
+                f"policy, found none. Copy it there, or leave {required[name].partition(':')[0]} "
+                "as it was trained"
             )
     for name, part in parts.items():
         if part is not None and (file := files[name]):

@@ -77,9 +77,8 @@ def prompt_of(config: Mapping[str, Any]) -> str:
         if backbone.startswith(name):
             return prompt
     raise PolicyFileError(
-        f"policy.checkpoint: expected an llm_backbone_id of {' or '.join(PROMPTS)} in config.json, "
-        f"got "
-        f"{backbone!r}, whose prompt is not known here"
+        f"policy.checkpoint: expected an llm_backbone_id of {' or '.join(PROMPTS)} in "
+        f"config.json, got {backbone!r}, whose prompt is not known here"
     )
 
 
@@ -179,8 +178,7 @@ class OpenVLAFactory(NetworkFactory):
         if any(layers := config.get("timm_override_act_layers") or []):
             raise PolicyFileError(
                 f"policy.checkpoint {folder}: expected timm_override_act_layers of null in "
-                f"config.json, "
-                f"got {layers!r}: CLIP's towers are not known here"
+                f"config.json, got {layers!r}: CLIP's towers are not known here"
             )
         prompt_of(config)
         return Published(config, read_tokenizer(folder / "tokenizer.json"))

@@ -53,9 +53,8 @@ def bounds(
         )
     if feature not in statistics[name]:
         raise SpecError(
-            f"policy.statistics: expected a data set with {feature} for policy.state, '{name}' has "
-            f"none. Leave "
-            "policy.state false"
+            f"policy.statistics: expected a data set with {feature} for policy.state, '{name}' "
+            "has none. Leave policy.state false"
         )
     where = f"policy.statistics: norm_stats of '{name}'"
     middle, half = ranges(statistics[name][feature], "quantiles", where, feature)

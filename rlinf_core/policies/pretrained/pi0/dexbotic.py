@@ -49,8 +49,7 @@ def architecture(folder: Path, document: Mapping[str, Any]) -> dict[str, Any]:
     if (projector := document.get("mm_projector_type")) != "linear":
         raise PolicyFileError(
             f"policy.checkpoint {folder}: expected mm_projector_type linear in config.json, as "
-            f"pi0's is, "
-            f"got {projector!r}"
+            f"pi0's is, got {projector!r}"
         )
     text = dict(document["llm_config"])
     vision = {**document["vision_config"], "vision_use_head": False}

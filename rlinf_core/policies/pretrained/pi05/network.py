@@ -33,9 +33,8 @@ NAMES = {
 }
 PADDED = (
     "LeRobot 0.4 trains with true, LeRobot 0.5 and openpi with false, and this config.json does "
-    "not tell them apart: "
-    "set policy.pad_state: true where 0.4 fine-tuned it, else false (as for lerobot/pi05_base, "
-    "which openpi trained)"
+    "not tell them apart: set policy.pad_state: true where 0.4 fine-tuned it, else false (as for "
+    "lerobot/pi05_base, which openpi trained)"
 )
 UNUSED = "paligemma_with_expert.gemma_expert.lm_head."
 MAPPING = {"VISUAL": "IDENTITY", "STATE": "QUANTILES", "ACTION": "QUANTILES"}

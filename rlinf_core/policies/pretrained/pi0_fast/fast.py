@@ -109,16 +109,14 @@ def read_tokenizer(folder: Path) -> ActionTokenizer:
     if path is None or not (folder / "tokenizer.json").is_file():
         raise PolicyFileError(
             f"policy.checkpoint {folder}: expected {CONFIGS[0]} and tokenizer.json of FAST, found "
-            f"not both. "
-            f"Fetch them: {SOURCE}"
+            f"not both. Fetch them: {SOURCE}"
         )
     document = read_json(path)
     scale, least = document.get("scale"), document.get("min_token")
     if not isinstance(scale, int | float) or not scale > 0 or type(least) is not int:
         raise PolicyFileError(
             f"policy.checkpoint {path}: expected scale above 0 and min_token as a whole number, "
-            f"got "
-            f"{scale!r:.40} and {least!r:.40}"
+            f"got {scale!r:.40} and {least!r:.40}"
         )
     text = read_text(folder / "tokenizer.json")
     try:

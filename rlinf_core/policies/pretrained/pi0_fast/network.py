@@ -122,10 +122,9 @@ class Pi0FastFactory(NetworkFactory):
         )
         if config.get("n_action_steps", config["chunk_size"]) != config["chunk_size"]:
             raise lerobot.PolicyFileError(
-                f"policy.checkpoint {folder}: expected n_action_steps of {config['chunk_size']} in "
-                f"config.json, as chunk_size, "
-                f"got {config['n_action_steps']}: LeRobot decodes tokens of another length than it "
-                f"was trained on"
+                f"policy.checkpoint {folder}: expected n_action_steps of {config['chunk_size']} "
+                f"in config.json, as chunk_size, got {config['n_action_steps']}: LeRobot decodes "
+                "tokens of another length than it was trained on"
             )
         config = {key: value for key, value in config.items() if key not in WITHOUT_EFFECT}
         sizes = {

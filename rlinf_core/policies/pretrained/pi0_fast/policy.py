@@ -161,8 +161,7 @@ class Pi0Fast(ActionTokens):
         if (longest := max(map(len, rows))) > self.config.max_decoding_steps:
             raise SpecError(
                 f"policy.max_decoding_steps: expected {longest} or more, as demonstrated chunks "
-                f"have tokens, got "
-                f"{self.config.max_decoding_steps}"
+                f"have tokens, got {self.config.max_decoding_steps}"
             )
         return rows
 

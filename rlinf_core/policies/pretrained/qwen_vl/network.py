@@ -28,11 +28,12 @@ FEWEST, MOST = 4, 16_384  # tokens of a picture, as published
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)  # CLIP's
 CHAT_TEMPLATE = (  # the published one, for pictures and texts
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
-    "{% if message['content'] is string %}{{ message['content'] }}{% else %}"
-    "{% for part in message['content'] %}{% if part['type'] in ('image', 'image_url') %}"
-    "<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ part['text'] }}{% endif %}"
-    "{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    "{% if message['content'] is string %}{{ message['content'] }}{% else %}{% for part in "
+    "message['content'] %}{% if part['type'] in ('image', 'image_url') "
+    "%}<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ part['text'] }}{% endif %}{% "
+    "endfor %}{% endif %}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n"
+    "{% endif %}"
 )
 SMALLEST: dict[str, Any] = {
     "model_type": KIND,

@@ -262,9 +262,8 @@ def _of_vlm(folder: Path, name: str, file: str) -> str:
     except OSError as error:
         raise PolicyFileError(
             f"policy.checkpoint {folder}: expected {file} of its vision-language model, found "
-            f"none. Its "
-            f"config.json says vlm_model_name: {name}: fetch it (hf download {name} config.json "
-            "tokenizer.json), or write the path of a folder that has both"
+            f"none. Its config.json says vlm_model_name: {name}: fetch it (hf download {name} "
+            "config.json tokenizer.json), or write the path of a folder that has both"
         ) from error
 
 

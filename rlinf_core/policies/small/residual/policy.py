@@ -140,8 +140,7 @@ class ResidualActor(NetworkPolicy):
         if chunks.shape[1] < self.config.horizon:
             raise SpecError(
                 f"policy.horizon: expected at most the base's {chunks.shape[1]} actions of a "
-                f"chunk, got "
-                f"{self.config.horizon}. Set a shorter one"
+                f"chunk, got {self.config.horizon}. Set a shorter one"
             )
         return chunks[:, : self.config.horizon].flatten(1).clamp(-1.0, 1.0)
 
@@ -224,8 +223,7 @@ def base_of(spec: StationSpec, config: Config) -> NetworkPolicy | Served:
     if not config.base:
         raise RecipeError(
             "policy.base: expected a policy file, a run's folder, or ws://host:port of a policy "
-            "server, got "
-            "nothing. Set policy.base=runs/x"
+            "server, got nothing. Set policy.base=runs/x"
         )
     if config.base.startswith(("ws://", "wss://")):
         kind = plugins.find("bases", "openpi", SERVED, "policy.base")

@@ -142,16 +142,14 @@ class GripperNode(Managed, ControlNode):
                 ERROR,
                 f"joint '{settings.joint}': expected a position between gripper.closed_at "
                 f"({settings.closed_at:g}) and gripper.open_at ({settings.open_at:g}), got "
-                f"{self.implausible}. "
-                "Is it in degrees or per cent? Correct both",
+                f"{self.implausible}. Is it in degrees or per cent? Correct both",
                 values,
             )
         if self.silent:
             return Health(
                 ERROR,
-                f"no joint '{settings.joint}' on {settings.states}. Start the gripper's driver, or "
-                f"set "
-                "gripper.joint and gripper.states",
+                f"no joint '{settings.joint}' on {settings.states}. Start the gripper's driver, "
+                "or set gripper.joint and gripper.states",
                 values,
             )
         return (

@@ -141,9 +141,8 @@ class RobotiqNode(DeviceNode):
             if status.state == ACTIVATING
             else (
                 ". Keep clear of its fingers, which open and close once, and run: rlinf gripper "
-                "activate (with ROS: ros2 "
-                f"service call {self.resolve_service_name('gripper/activate')} "
-                f"std_srvs/srv/Trigger)"
+                "activate (with ROS: ros2 service call "
+                f"{self.resolve_service_name('gripper/activate')} std_srvs/srv/Trigger)"
             )
         )
         return f"{status.trouble}{remedy}"

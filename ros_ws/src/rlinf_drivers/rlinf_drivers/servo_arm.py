@@ -185,9 +185,9 @@ class ServoArm(DeviceNode):
         )
         if away > farthest:
             return (
-                f"expected a target within {farthest:g} rad of each joint"
-                f"{'' if self.torque else ', as the torque is off until then'}, got {away:.3f} "
-                f"rad at '{name}'. Disarm, and arm again"
+                f"expected a target within {farthest:g} rad of each "
+                f"joint{'' if self.torque else ', as the torque is off until then'}, got "
+                f"{away:.3f} rad at '{name}'. Disarm, and arm again"
             )
         if self.torque:
             return ""

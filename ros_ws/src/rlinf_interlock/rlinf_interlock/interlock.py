@@ -288,9 +288,8 @@ class Requests:
             return f"{cause} ({other})"
         if kind in ("foreign_publisher", "two_publishers"):
             return (
-                f"{cause} (published by {self.node.inputs.publishers_of(topic)}; a killed "
-                f"process is "
-                f"forgotten after seconds)"
+                f"{cause} (published by {self.node.inputs.publishers_of(topic)}; a killed process "
+                "is forgotten after seconds)"
             )
         return f"{cause} ({SILENT[topic]})" if kind == "silent" and topic in SILENT else cause
 
@@ -303,9 +302,8 @@ class Requests:
             )
             numbers = ", ".join(f"{value:.4g}" for value in values or () if value is not None)
             return (
-                f"'{wrong_topic}': expected metres and radians near the limits, got {numbers}. Are "
-                f"they millimetres or "
-                "degrees? Publish SI units, or correct the limits"
+                f"'{wrong_topic}': expected metres and radians near the limits, got {numbers}. "
+                "Are they millimetres or degrees? Publish SI units, or correct the limits"
             )
         missing = measured(node.limits, inputs)
         age_s = (
@@ -329,9 +327,8 @@ class Requests:
                 else "one that is not finite, or whose quaternion is not of length 1"
             )
         return (
-            f"expected a measured state on '{topic}' in the frame '{node.limits.frame}', not older "
-            f"than "
-            f"{node.limits.stale_state} s, got {actual}. Is the robot side running?"
+            f"expected a measured state on '{topic}' in the frame '{node.limits.frame}', not "
+            f"older than {node.limits.stale_state} s, got {actual}. Is the robot side running?"
         )
 
     def _reset(self, cause: str, recovering: bool = False) -> str:
@@ -415,9 +412,8 @@ class Requests:
         if state.mode is not Mode.DISARMED or not state.still or armed:
             current_state = "ARMED" if armed else state.mode.name
             return (
-                f"not deactivated: it is {current_state}. Disarm it first (interlock/arm) and "
-                f"let it "
-                f"come to rest"
+                f"not deactivated: it is {current_state}. Disarm it first (interlock/arm) and let "
+                "it come to rest"
             )
         self.node.deactivate()
         return ""

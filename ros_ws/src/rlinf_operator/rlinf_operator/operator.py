@@ -393,9 +393,8 @@ class Operator(Managed, StationNode):
         kinds = [document["kind"] for document in device_settings]
         if len({*kinds}) < len(kinds):
             raise RecipeError(
-                f"operator: expected devices of different kinds, got {', '.join(kinds)}. Leave one "
-                f"out: "
-                "settings, second_operator or page"
+                f"operator: expected devices of different kinds, got {', '.join(kinds)}. Leave "
+                "one out: settings, second_operator or page"
             )
         devices = {
             kind: make_device(document)

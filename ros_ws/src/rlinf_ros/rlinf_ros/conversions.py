@@ -107,8 +107,7 @@ def from_image(message: Image) -> np.ndarray:
     if message.encoding not in ("rgb8", "bgr8"):
         raise SpecError(
             f"image '{message.header.frame_id}': expected encoding rgb8 or bgr8, got "
-            f"'{message.encoding}'. "
-            "Set the camera driver to one of them (realsense2_camera: "
+            f"'{message.encoding}'. Set the camera driver to one of them (realsense2_camera: "
             "rgb_camera.color_format:=RGB8)"
         )
     if (

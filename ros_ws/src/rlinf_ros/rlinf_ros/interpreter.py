@@ -27,7 +27,8 @@ CHOSEN = "_RLINF_PYTHON_CHOSEN"  # marks a process that has switched, so that it
 DISTRIBUTION = "rlinf_core"
 WHERE = (
     "import sys, sysconfig, rlinf_core; print(*sys.version_info[:2], "
-    "sysconfig.get_path('purelib'), sep='\\n')"
+    "sysconfig.get_path('purelib'), sep='\\n"
+    "')"
 )
 
 
@@ -64,11 +65,9 @@ def find() -> tuple[str, list[str]]:
                 return python, answer.stdout.splitlines()
         tried.append(python)
     raise ImportError(
-        f"rlinf: expected a Python with the distribution rlinf, got "
-        f"{', '.join([sys.executable, *tried])}. "
-        f"Run make setup in the clone, or install its wheel, and activate that environment or "
-        f"export "
-        f"{CHOICE}=<environment>/bin/python"
+        "rlinf: expected a Python with the distribution rlinf, got "
+        f"{', '.join([sys.executable, *tried])}. Run make setup in the clone, or install its "
+        f"wheel, and activate that environment or export {CHOICE}=<environment>/bin/python"
     )
 
 
@@ -91,10 +90,8 @@ def importable() -> str:
         python_version = ".".join(map(str, sys.version_info[:2]))
         raise ImportError(
             f"rlinf: expected the distribution for Python {python_version}, which runs ros2 "
-            f"launch, got "
-            f"{python} of "
-            f"Python {major}.{minor}. Install it again: make clean, then PYTHON={sys.executable} "
-            f"make setup"
+            f"launch, got {python} of Python {major}.{minor}. Install it again: make clean, then "
+            f"PYTHON={sys.executable} make setup"
         )
     count = len(sys.path)
     site.addsitedir(folder)

@@ -266,9 +266,8 @@ class StationNode(Node):
         if text := overrides.get(name):
             raise RlinfError(
                 f"{self.get_name()}: parameter {name}: expected parameters {name}.KEY, one for "
-                f"each value, "
-                f"got {str(text)[:80]!r}. Write them below {name}: in a file of parameters, or as "
-                f"-p {name}.KEY:=VALUE"
+                f"each value, got {str(text)[:80]!r}. Write them below {name}: in a file of "
+                f"parameters, or as -p {name}.KEY:=VALUE"
             )
         return {
             key.removeprefix(f"{name}."): value
@@ -453,8 +452,8 @@ def _check_time(node: Node) -> None:
     if simulated and node.has_parameter("lockstep") and not node.get_parameter("lockstep").value:
         raise RlinfError(
             f"{node.get_name()}: use_sim_time: expected false for a station in real time, whose "
-            f"limits hold "
-            "by measured time, got true. Leave it out, or run in simulated time (lockstep)"
+            "limits hold by measured time, got true. Leave it out, or run in simulated time "
+            "(lockstep)"
         )
 
 

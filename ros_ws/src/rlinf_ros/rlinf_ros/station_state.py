@@ -180,10 +180,8 @@ def resume_instruction(safety: SafetyState, namespace: str) -> str:
     """Return what a person must do before the arm can move; empty if nothing."""
     station = namespace.strip("/")
     arm = (
-        f"{command('arm', station)}, or e in `rlinf teleop` or `rlinf collect` (with "
-        "ROS: ros2 service call "
-        f"{namespace}/interlock/arm "
-        "std_srvs/srv/SetBool '{data: true}')"
+        f"{command('arm', station)}, or e in `rlinf teleop` or `rlinf collect` (with ROS: ros2 "
+        f"service call {namespace}/interlock/arm std_srvs/srv/SetBool '{{data: true}}')"
     )
     if safety.state == SafetyState.DISARMED:
         return f"disarmed; arm it: {arm}"
@@ -201,9 +199,9 @@ def resume_instruction(safety: SafetyState, namespace: str) -> str:
     if safety.state == SafetyState.FAULT:
         return (
             f"FAULT '{safety.cause}'. After its cause has ended: "
-            f"{command('fault reset', station, safety.cause)} (with "
-            f"ROS: ros2 service call {namespace}/interlock/reset_fault rlinf_msgs/srv/ResetFault "
-            f"\"{{cause: '{safety.cause}'}}\"). Then arm: {arm}"
+            f"{command('fault reset', station, safety.cause)} (with ROS: ros2 service call "
+            f'{namespace}/interlock/reset_fault rlinf_msgs/srv/ResetFault "{{cause: '
+            f"'{safety.cause}'}}\"). Then arm: {arm}"
         )
     return ""
 

@@ -442,9 +442,8 @@ class Environment(Managed, ControlNode):
             return GoalResponse.REJECT
         if self.running or goal.mode not in MODES or goal.count == 0:
             self.get_logger().error(
-                f"run_episodes refused: expected an idle station, count > 0 and mode one of "
-                f"{MODES}; "
-                f"got running={self.running}, count={goal.count}, mode='{goal.mode}'"
+                "run_episodes refused: expected an idle station, count > 0 and mode one of "
+                f"{MODES}; got running={self.running}, count={goal.count}, mode='{goal.mode}'"
             )
             return GoalResponse.REJECT
         if (refusal := self.stop.refusal()) and not self.scenes.begin_by_word(goal.mode):

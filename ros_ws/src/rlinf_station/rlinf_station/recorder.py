@@ -501,8 +501,7 @@ class Recorder(Managed, StationNode):
         if not topic:
             self.recording.abort(
                 f"more than {self.worker.max_bytes >> 20} MiB wait to be written: the disk is too "
-                f"slow. "
-                "Record smaller images, or on a faster disk"
+                "slow. Record smaller images, or on a faster disk"
             )
             return
         if topic == "robot_description":

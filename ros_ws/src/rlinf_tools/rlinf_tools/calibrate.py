@@ -246,9 +246,8 @@ def calibrate(recipe: Recipe, arm: str, margin: float, out: Path, write: bool) -
         )
         print(
             f"the tool at its home is {math.degrees(off_nominal):.0f} degrees from the limits' "
-            f"orientation "
-            f"{list(limits.orientation)}, more than half of their cone: the orientation becomes "
-            f"the tool's own"
+            f"orientation {list(limits.orientation)}, more than half of their cone: the "
+            "orientation becomes the tool's own"
         )
     limits = with_values(limits, box, str(path), most)
     spec = station_task(recipe).spec.action

@@ -198,8 +198,7 @@ def locate(looker: CameraSubscriber, options: argparse.Namespace) -> None:
                 print(error, flush=True)
     print(
         f"{looker.camera}: on {mount.on}, position {list(mount.position)}, orientation "
-        f"{list(mount.orientation)}; the "
-        f"views disagree by {mount.error_mm} mm",
+        f"{list(mount.orientation)}; the views disagree by {mount.error_mm} mm",
         flush=True,
     )
     folder = robot_folder(looker.recipe.station.robot)

@@ -76,14 +76,12 @@ class Drill(DrilledStation):
             if got and got not in choices:
                 raise RecipeError(
                     f"scenario '{scenario.name}': '{key}': expected one of {', '.join(choices)}, "
-                    f"got '{got}'"
-                    f"{nearest(got, choices)}"
+                    f"got '{got}'{nearest(got, choices)}"
                 )
         if scenario.others and not cls.judges_others:
             raise RecipeError(
                 f"scenario '{scenario.name}': 'others': expected none at a station with one arm, "
-                f"got "
-                f"'{scenario.others}'. Drill two: --two-arms"
+                f"got '{scenario.others}'. Drill two: --two-arms"
             )
 
     # One scenario
@@ -362,12 +360,12 @@ def perform(options: argparse.Namespace) -> int:
     if options.json:
         options.json.write_text(json.dumps(result, indent=1))
     print(
-        f"\n{len(drill.rows) - len(result['not_held'])} of {len(drill.rows)} held; requirements "
-        f"held and measured: "
+        "\n"
+        f"{len(drill.rows) - len(result['not_held'])} of {len(drill.rows)} held; requirements "
+        "held and measured: "
         f"{result['requirements_held']}{'' if options.two_arms else f' of {len(REQUIREMENTS)}'}, "
-        f"traps: "
-        f"{result['traps_held']}{'' if options.two_arms else f' of {len(TRAPS)}'}. "
-        f"Logs and recordings: {run_dir}"
+        f"traps: {result['traps_held']}{'' if options.two_arms else f' of {len(TRAPS)}'}. Logs "
+        f"and recordings: {run_dir}"
     )
     return 1 if result["not_held"] else 0
 

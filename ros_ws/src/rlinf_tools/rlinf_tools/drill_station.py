@@ -307,8 +307,9 @@ class DrilledStation:
         label = row.requirement + (f" trap {row.trap}" if row.trap else "")
         verdict = "held" if row.held else "NOT HELD"
         print(
-            f"{verdict:<9}{label.strip():<13}{row.name}\n{'':22}bound: "
-            f"{row.bound}\n{'':22}measured: {row.measured}",
+            f"{verdict:<9}{label.strip():<13}{row.name}\n"
+            f"{'':22}bound: {row.bound}\n"
+            f"{'':22}measured: {row.measured}",
             flush=True,
         )
 

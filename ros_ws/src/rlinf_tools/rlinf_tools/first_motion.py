@@ -241,8 +241,7 @@ def first_motion(recipe: Recipe, arm: str, json_file: Path | None) -> int:
             rows.append(row)
             print(
                 f"{'held' if row.held else 'NOT HELD':<9}{row.requirement:<5}{row.name}: bound "
-                f"{row.bound}, measured "
-                f"{row.measured}",
+                f"{row.bound}, measured {row.measured}",
                 flush=True,
             )
             if not row.held:

@@ -207,8 +207,7 @@ def status(station: StationClient, expected: list[str], recipe: str) -> None:
         (
             "so far",
             f"{safety.holds} holds, {safety.refused} refused, {safety.dropped} dropped, "
-            f"{safety.limited} "
-            f"limited; limits {safety.limits_hash}",
+            f"{safety.limited} limited; limits {safety.limits_hash}",
         ),
         *(
             row
@@ -301,8 +300,7 @@ def _trainer(status: Any) -> str:
     )
     return (
         f"connected, {status.phase}, version {status.policy_version}, {status.episodes} episodes, "
-        f"{status.updates} updates"
-        f"{slow}{waiting}"
+        f"{status.updates} updates{slow}{waiting}"
     )
 
 
