@@ -165,7 +165,8 @@ def observations(family: str = "") -> dict[str, np.ndarray]:
 
 def fill(network, prefix: str = "", biases: bool = False) -> None:
     """Weights that each name gives, whatever the version of torch; norms stay, and biases too
-    unless ``biases``."""
+    unless ``biases``.
+    """
     import torch
 
     for name, parameter in network.named_parameters():
@@ -681,7 +682,8 @@ PLAYED = {
 
 def make_played(kind: str, folder: Path) -> None:
     """A tiny policy as LeRobot's class saves it, and what that class answers, with the seed of one
-    that does not draw."""
+    that does not draw.
+    """
     import torch
     from lerobot.configs.types import FeatureType, PolicyFeature
     from lerobot.policies.factory import (
@@ -790,14 +792,16 @@ def chunk_of_lerobot(folder: Path) -> np.ndarray:
 
 def played(kind: str, folder: Path) -> float:
     """The largest difference of the folder's actions through ``policy.kind: lerobot`` [the data
-    set's units]."""
+    set's units].
+    """
     chunk = chunk_of_lerobot(folder)
     return float(np.abs(chunk - np.load(folder / "answers.npz")["chunk"]).max())
 
 
 def visuomotor(kind: str, folder: Path) -> dict:
     """The folder by ``policy.kind: act`` or ``diffusion``: differences of its chunk from LeRobot's,
-    and of LeRobot's from its own for the folder that is written here."""
+    and of LeRobot's from its own for the folder that is written here.
+    """
     import torch
 
     from rlinf_core.policies import policy_kind
@@ -837,7 +841,8 @@ def visuomotor(kind: str, folder: Path) -> dict:
 
 def adapted(policy, folder: Path):
     """The policy with adapters that do something and a layer that was trained whole, by the
-    library peft, saved there."""
+    library peft, saved there.
+    """
     import torch
     from peft import LoraConfig, get_peft_model
 
@@ -866,7 +871,8 @@ def adapted(policy, folder: Path):
 
 def shrink(modeling, vocabulary: int) -> dict:
     """Let LeRobot's pi0 and pi0.5 make small networks; the sizes stand in our config.json, since
-    no variant names them."""
+    no variant names them.
+    """
     text = {
         "model_type": "gemma",
         "hidden_size": 32,
@@ -984,7 +990,8 @@ def shrink_xvla(fast) -> dict:
 
 def shrink_smolvla(folder: Path, fast) -> dict:
     """The vision-language model's config and processor, from which LeRobot's SmolVLA makes its
-    own."""
+    own.
+    """
     from transformers import (
         SmolVLMConfig,
         SmolVLMImageProcessor,
@@ -1038,7 +1045,8 @@ def shrink_smolvla(folder: Path, fast) -> dict:
 # What runs here
 def compare(case: str, folder: Path) -> dict:
     """Loads the folder here and answers the same observations; returns the largest difference [the
-    data set's units]."""
+    data set's units].
+    """
     import torch
 
     from rlinf_core.policies import lora_files, policy_kind
@@ -1260,7 +1268,8 @@ def table(summary: dict) -> str:
 
 def step_of(policy, observation) -> dict:
     """One step of SFT and of GRPO: how far the weights move, and the drawn log-probabilities from
-    those computed again."""
+    those computed again.
+    """
     import torch
 
     from rlinf_core.algorithms import algorithm

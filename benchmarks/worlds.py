@@ -128,7 +128,8 @@ def error() -> dict[str, float]:
 
 def exploit(branches: int = 60) -> dict[str, float]:
     """Actions that the world says succeed within ten time steps, found by search; of those that do
-    not in the simulator, how many the members' disagreement flags."""
+    not in the simulator, how many the members' disagreement flags.
+    """
     played, scenes = mixed(100)
     world, episodes = fitted(played, horizon=10)
     env, depth, random = stations(load_recipe("sim_rlpd"), 1), 10, np.random.default_rng(0)

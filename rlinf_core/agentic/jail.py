@@ -131,7 +131,7 @@ def run_program(
                 write_end.close()
             end, outputs = _collect([read_end.fileno() for read_end, _ in pipes], limits)
         finally:
-            process.kill()  # its descendants die with it, and close their ends of the pipes
+            process.kill()  # its descendants die, too, and close the pipes
             process.wait()
             _await_end(pipes[3][0].fileno())
     return _outcome(end, outputs, limits)

@@ -258,7 +258,7 @@ class Feedback(Source):
         self.store, self.size, self.publish = store, size, publish
         self.report: dict[str, Any] = {}
         self.after = 0
-        self.rewards: deque[float] = deque(maxlen=size)  # of the last rollout
+        self.rewards: deque[float] = deque(maxlen=size)  # rewards of the last rollout
 
     def take(self, updates: int, order: RolloutLength) -> Experience:
         """Return a rollout of the oldest unused feedback; empty if there is too little."""

@@ -55,8 +55,9 @@ class HumanReplies:
 
 
 def chat_command(folder: Path, scene: int | None, temperature: float) -> int:
-    """Play a scene of the run's task, or talk with its newest policy; print the conversation with
-    tokens and reward.
+    """Play a scene of the run's task, or talk with its newest policy.
+
+    Print the conversation with tokens and reward.
     """
     from rlinf_core.agentic.conversation import Conversation, Limits
     from rlinf_core.agentic.engines.in_process import InProcessEngine

@@ -77,8 +77,9 @@ def check_model(
     overrides: list[str],
     json_file: Path | None,
 ) -> int:
-    """Print whether a checkpoint's folder or a policy file fits a data set and a recipe's station;
-    1 if it does not.
+    """Print whether a checkpoint's folder or a policy file fits a data set and a recipe's station.
+
+    Returns 1 if it does not fit.
     """
     if data is None or recipe_name is None:
         raise RecipeError(

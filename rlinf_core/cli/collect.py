@@ -138,7 +138,7 @@ def _start(
         *processes, director = collecting_processes(
             recipe, run_dir, before, terminal=True, with_page=pictured
         )
-        (run_dir / "status.json").unlink(missing_ok=True)  # of an earlier run
+        (run_dir / "status.json").unlink(missing_ok=True)  # a status of an earlier run
         for process in processes:
             supervisor.start(process)
         direct_to_its_end(

@@ -79,8 +79,9 @@ def next_steps(
 def demo(
     name: str, overrides: list[str], run_dir: Path, quiet: bool = False, web: int | None = None
 ) -> int:
-    """Run a recipe from demonstrations to a report, with the operator's page on port ``web``;
-    returns an exit code.
+    """Run a recipe from demonstrations to a report, with the operator's page on port ``web``.
+
+    Returns an exit code.
     """
     recipe = load_recipe(name, [*overrides, *served(web)])
     _check_stations(recipe, name)
@@ -327,8 +328,9 @@ def teleop(name: str, overrides: list[str]) -> int:
 
 
 def prepare(recipe: Recipe, run_dir: Path, starts: bool = True) -> None:
-    """Check a recipe before anything starts, and write it; with ``starts`` check its processes,
-    too.
+    """Check a recipe before anything starts, and write it.
+
+    With ``starts`` check its processes, too.
     """
     check(recipe, run_dir, starts)
     _write(recipe, run_dir)

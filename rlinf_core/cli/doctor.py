@@ -231,8 +231,9 @@ def _shared_memory() -> Finding:
 
 
 def _sockets() -> Finding:
-    """Check the socket buffers against configs/fastdds.xml; smaller ones lose messages to busy
-    processes.
+    """Check the socket buffers against configs/fastdds.xml.
+
+    Smaller ones lose messages to busy processes.
     """
     largest = min(int((KERNEL / name).read_text()) for name in ("rmem_max", "wmem_max"))
     return Finding(
@@ -267,8 +268,9 @@ def _awake() -> Finding:
 
 
 def _rendering() -> Finding:
-    """Check that MuJoCo renders with this shell's renderer, or its default; else name one that
-    works.
+    """Check that MuJoCo renders with this shell's renderer, or its default.
+
+    If not, name a renderer that works.
     """
     name = "offscreen rendering"
     if importlib.util.find_spec("mujoco") is None:

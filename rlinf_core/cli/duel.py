@@ -27,8 +27,9 @@ def duel(
     odds: float,
     json_file: Path | None,
 ) -> int:
-    """Play pairs until the test decides, at most ``max_pairs``; print verdict, intervals and saved
-    episodes.
+    """Play pairs until the test decides, at most ``max_pairs``.
+
+    Print verdict, intervals and saved episodes.
 
     The order of the policies is random in each pair, and output before the end does not name them.
     """

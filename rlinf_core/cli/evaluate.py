@@ -79,8 +79,9 @@ def evaluate_command(
 
 
 def how_to_judge(recipe: Recipe, run_dir: Path) -> str:
-    """Return the command that evaluates a run's newest policy in simulation; empty without a
-    simulator.
+    """Return the command that evaluates a run's newest policy in simulation.
+
+    It is empty without a simulator.
     """
     if recipe.text_task:
         return f"; rlinf chat {run_dir}"

@@ -161,8 +161,9 @@ class Station:
 
     @property
     def accepted_episodes(self) -> float | None:
-        """Return the number of episodes at the trainer, if it waits for more demonstrations; else
-        None.
+        """Return the number of episodes at the trainer, if it waits for more demonstrations.
+
+        Otherwise it is None.
         """
         status = self._status()
         trainer = status.get("trainer", {})
@@ -190,8 +191,9 @@ class Station:
 
 
 class FleetDisplay(Display):
-    """Shows the table of ``rlinf fleet status`` and a line per station; without a terminal a line
-    per change.
+    """Shows the table of ``rlinf fleet status`` and a line per station.
+
+    Without a terminal it prints a line per change.
     """
 
     stations: list[Station] = []
@@ -270,7 +272,7 @@ def _play(trainer: Supervisor, display: FleetDisplay, drain_timeout_s: float) ->
         since = min(since, time.monotonic()) if waits else float("inf")
         if time.monotonic() - since > WAITS_S:
             since = time.monotonic()
-            # else the trainer still reads arrived ones
+            # otherwise the trainer still reads arrived episodes
             if any(station.member.lacks_demonstrations for station in all_lost):
                 names = ", ".join(station.member.name for station in all_lost)
                 raise RlinfError(

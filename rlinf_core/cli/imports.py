@@ -1,5 +1,6 @@
-"""``rlinf import rlinf``: a recipe from a YAML of RLinf. ``rlinf import-contract``: a robot and a
-task from a contract of Rosetta.
+"""``rlinf import rlinf``: a recipe from a YAML of RLinf.
+
+``rlinf import-contract``: a robot and a task from a contract of Rosetta.
 """
 
 from __future__ import annotations

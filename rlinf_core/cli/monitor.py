@@ -14,7 +14,7 @@ from rlinf_core.policies.monitor import fit as fit_monitor
 from rlinf_core.recipes import Recipe, check_recipe, load_recipe
 from rlinf_core.recipes.station import learned_spec
 
-HELD_OUT = 0.3  # of the episodes, by which the printed figures are counted
+HELD_OUT = 0.3  # fraction of the episodes for the printed figures
 
 
 def fit(

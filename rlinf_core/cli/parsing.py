@@ -25,7 +25,7 @@ CHOICE = re.compile(r"(.*?invalid choice: )(.+?) \(choose from (.*)\)", re.S)
 UNKNOWN = "unrecognized arguments: "
 
 
-GROUPS = {  # of options in --help, by the names of the options
+GROUPS = {  # group of each option in --help, by the option's name
     "settings": {"set", "recipe", "vary", "robot", "task", "arm", "seed", "first-seed"},
     "network": {
         "host",

@@ -1,5 +1,6 @@
-"""``rlinf plan``: the graph of a run, its layout, the reasons, and a picture. ``rlinf trace``: its
-timeline.
+"""``rlinf plan``: the graph of a run, its layout, the reasons, and a picture.
+
+``rlinf trace``: its timeline.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ from rlinf_core.reports.recordings import run_recipe
 from rlinf_core.robots.drivers import SIMULATOR
 from rlinf_core.robots.operators import REPLAY
 
-PERIOD = 0.2  # by so much of a time step the recorded rate may differ
+PERIOD = 0.2  # largest difference of the recorded rate, as a fraction of a time step
 
 
 def replay(
@@ -166,8 +166,9 @@ def _play(recipe: Recipe, actions: RecordedActions, run_dir: Path) -> int:
 def _compare(
     actions: RecordedActions, recipe: Recipe, run_dir: Path, json_file: Path | None
 ) -> int:
-    """Print how far the motion was from the recorded one; 1 where a repeatable simulation
-    differs.
+    """Print how far the motion was from the recorded one.
+
+    Returns 1 if a repeatable simulation differs.
     """
     closed = sorted((run_dir / "spool/closed").iterdir(), key=lambda folder: folder.stat().st_mtime)
     difference = motion_difference(actions.episode, read_episode(closed[-1]))

@@ -84,8 +84,10 @@ def serve(
             )
 
     async def until_stopped() -> None:
-        """Serve until the event loop gets the signal; a callback could swallow an exception of a
-        signal handler.
+        """Serve until the event loop gets the signal.
+
+        The event loop handles it, because a callback could swallow an exception of a signal
+        handler.
         """
         other = None if lerobot_port is None else lerobot.listening(server, lerobot_port)
         serving = asyncio.ensure_future(serve_until_cancelled(server, host, port, ready, other))

@@ -181,8 +181,9 @@ def _train(recipe: str, chosen: tuple[str, ...], run: Path) -> subprocess.Popen[
 
 
 def table(runs: dict[Path, tuple[list[str], list[dict[str, Any]]]], file: Path) -> str:
-    """Return a table with a line per combination without seeds, the best first; ``file`` gets a
-    line per run.
+    """Return a table with a line per combination without seeds, the best first.
+
+    ``file`` gets a line per run.
     """
     groups: dict[str, list[tuple[float, float]]] = {}
     with file.open("w", newline="") as sheet:
@@ -214,7 +215,7 @@ def table(runs: dict[Path, tuple[list[str], list[dict[str, Any]]]], file: Path) 
     lines = [f"{'success':>16}{'return':>18}   runs"]
     for key, results in sorted(groups.items(), key=lambda item: tuple(-np.mean(item[1], axis=0))):
         (success, value) = np.mean(results, axis=0)
-        (spread, wide) = np.std(results, axis=0, ddof=len(results) > 1)  # of the sample
+        (spread, wide) = np.std(results, axis=0, ddof=len(results) > 1)  # deviation of the sample
         lines.append(
             f"{success:8.0%} +- {spread:4.0%}{value:10.2f} +- {wide:4.2f}   {len(results):4d}  "
             f"{key}"

@@ -160,7 +160,7 @@ def _recipe(run_dir: Path, overrides: list[str]) -> Recipe:
 
 
 def _report(world: WorldModel, json_file: Path | None) -> None:
-    """For people, and as one flat object."""
+    """Print the figures, and write them as one flat object."""
     check = world.check
     metres = bool(check.tool_mm)
     unit, errors, still = (

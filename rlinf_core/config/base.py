@@ -1,5 +1,6 @@
-"""Strict settings: every field has a type, a range, a default and a meaning. Nothing is coerced,
-and unknown keys are errors.
+"""Strict settings: every field has a type, a range, a default and a meaning.
+
+Nothing is coerced, and unknown keys are errors.
 
 ``parameters`` makes settings from a signature, because the arguments of a reward, a script or a
 simulator are its parameters. An argument needs a type: ``Annotated[float, Field(gt=0)]`` sets a
@@ -55,8 +56,9 @@ FileFromFolder = Annotated[str, Field(min_length=1), AfterValidator(_at_home), F
 
 
 class Settings(BaseModel):
-    """Base of every config. It is frozen. Unknown keys, wrong types and numbers that are not finite
-    are errors.
+    """Base of every config.
+
+    It is frozen. Unknown keys, wrong types and numbers that are not finite are errors.
     """
 
     model_config = ConfigDict(

@@ -1,5 +1,6 @@
-"""Check a document against a model, with errors that name place and key. Describe models as tables
-and as JSON schemas for editors.
+"""Check a document against a model, with errors that name place and key.
+
+Describe models as tables and as JSON schemas for editors.
 """
 
 from __future__ import annotations
@@ -283,7 +284,7 @@ def schema(model: type[Settings], title: str = "") -> dict[str, Any]:
 def _nested(annotation: Any) -> type[Settings] | None:
     """Return the settings class that a field holds, also as values of a mapping, or None."""
     inner = typing.get_args(annotation)[1] if typing.get_origin(annotation) is dict else annotation
-    if typing.get_origin(inner) in (typing.Union, UnionType):  # or none
+    if typing.get_origin(inner) in (typing.Union, UnionType):  # an optional value
         inner = next(argument for argument in typing.get_args(inner) if argument is not type(None))
     return inner if isinstance(inner, type) and issubclass(inner, Settings) else None
 
@@ -320,7 +321,7 @@ def span(item: dict[str, Any]) -> str:
         return ", ".join(
             filter(None, [f"{size} items" if size else least, f"each {inner}" if inner else ""])
         )
-    if "anyOf" in item:  # or none
+    if "anyOf" in item:  # an optional value
         return ", ".join(filter(None, map(span, item["anyOf"])))
     if "pattern" in item:
         plain = "`" + item["pattern"].replace("|", r"\|") + "`"  # a bar would begin another cell

@@ -140,8 +140,9 @@ def _check_size(text: str) -> None:
 
 
 def _expanded(node: yaml.Node, sizes: dict[int, int]) -> int:
-    """Return the number of nodes from this one down, with every alias expanded. ``MAX_DEPTH``
-    bounds the recursion.
+    """Return the number of nodes from this one down, with every alias expanded.
+
+    ``MAX_DEPTH`` bounds the recursion.
     """
     if id(node) not in sizes:
         sizes[id(node)] = MAX_NODES + 1  # a node that contains itself
@@ -200,8 +201,9 @@ def _value(node: yaml.Node, key: Key, where: str, places: dict[Key, str]) -> Any
 
 
 def _ambiguous(text: str, value: Any) -> str:
-    """Return advice for a scalar that YAML 1.1 reads as another number or as a date; empty if it is
-    unambiguous.
+    """Return advice for a scalar that YAML 1.1 reads as another number or as a date.
+
+    The advice is empty if the scalar is unambiguous.
     """
     if isinstance(value, date):
         return f"'{text}' in quotes for a text"
@@ -293,14 +295,9 @@ class _Plain(_Loader):
 
 
 def resolve_file_reference(document: Document, key: Key, folder: Path, prefix: str = "") -> None:
-    """Make the path in a ``file.py:name`` of a config absolute; it is relative to the config's
-    folder.
+    """Make the path in a ``file.py:name`` of a config absolute.
 
-    Args:
-        document: the config.
-        key: path of the value.
-        folder: folder of the config, or the working directory for an override.
-        prefix: text before the path, such as ``text:``.
+    A relative path begins at the config's folder.
     """
     *parents, last = key
     holder: Any = document.data

@@ -137,8 +137,9 @@ class Connections:
 
     @property
     def accepting(self) -> bool:
-        """Whether a new connection would be accepted now; otherwise the page's stop falls
-        silent.
+        """Whether a new connection would be accepted now.
+
+        Otherwise the page's stop falls silent.
         """
         return self.listening and time.monotonic() - self.failed_at > SILENT_S
 

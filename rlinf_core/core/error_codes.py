@@ -10,7 +10,7 @@ from types import TracebackType
 import yaml
 
 FILE = Path(__file__).with_suffix(".yaml")
-OTHER = "RL-E100"  # of a class or a module without a row
+OTHER = "RL-E100"  # code of a class or a module without a row
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,9 @@ def _rows() -> list[tuple[str, str, str]]:
 
 
 def code_by_place(classes: list[str], module: str) -> str | None:
-    """Return the code of an error by its class and the module that raises it; None if no row covers
-    them.
+    """Return the code of an error by its class and the module that raises it.
+
+    It is None if no row covers them.
 
     A class alone wins, then ``module:Class`` with the error's own class, then the longest module.
 

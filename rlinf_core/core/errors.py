@@ -38,8 +38,9 @@ class RlinfError(Exception):
 
     @property
     def code(self) -> str:
-        """Its stable code, for example ``RL-E101``; an error that wraps another one has its
-        code.
+        """Stable code of the error, for example ``RL-E101``.
+
+        An error that wraps another one has its code.
         """
         if self._code:
             return self._code
@@ -165,8 +166,9 @@ def is_transient(error: BaseException) -> bool:
 
 
 def escape_ascii(text: object) -> str:
-    """Return foreign text in printable ASCII, safe for terminals and logs; at most 2000
-    characters. Quotation marks stay as they are.
+    """Return foreign text in printable ASCII, safe for terminals and logs; at most 2000 characters.
+
+    Quotation marks stay as they are.
     """
     return "".join(sign if sign in "'\"" else ascii(sign)[1:-1] for sign in str(text)[:2000])[:2000]
 

@@ -1,5 +1,6 @@
-"""A process with a separate Python, for packages that conflict with ours. It is called through a
-socket.
+"""A process with a separate Python, for packages that conflict with ours.
+
+It is called through a socket.
 
 ``make genesis`` (libero, calvin, lerobot) makes such a Python in ``.venvs/``.
 ``RLINF_PYTHON_<NAME>`` names another one.
@@ -56,7 +57,7 @@ class IsolatedProcess:
                 cwd=folder,
                 pass_fds=[child_socket.fileno()],
                 stdin=subprocess.DEVNULL,
-                start_new_session=True,  # what it starts, as python.sh does, ends with it
+                start_new_session=True,  # processes that it starts, as python.sh does, end with it
                 stdout=sys.stderr.fileno() if _is_file(sys.stderr) else None,
                 env=os.environ | {"PYTHONPATH": paths},
             )
@@ -67,7 +68,7 @@ class IsolatedProcess:
 
     def close(self) -> None:
         """End the process and everything that it has started."""
-        if self.process.returncode is None:  # else its number may be another's by now
+        if self.process.returncode is None:  # otherwise another process may have its id by now
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -83,7 +84,7 @@ class IsolatedProcess:
 
 
 def end_with(descriptor: int) -> None:
-    """End this session once the other side is gone, whatever it computes.
+    """End this session once the other side is gone, even in the middle of a computation.
 
     It is a session of its own: neither Ctrl-C nor the end of its parent reaches it.
     """

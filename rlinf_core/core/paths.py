@@ -109,8 +109,9 @@ INDUCTOR = "TORCHINDUCTOR_CACHE_DIR"
 
 
 def can_write(folder: Path) -> bool:
-    """Return True if files can be written into a folder, or a new one of that path; make
-    nothing.
+    """Return True if files can be written into a folder, or into a new folder with this path.
+
+    The check creates nothing.
     """
     try:
         existing = next(candidate for candidate in (folder, *folder.parents) if candidate.exists())
@@ -136,7 +137,7 @@ def replacements() -> dict[str, str]:
         return folders | (
             {} if os.environ.get(INDUCTOR) else {INDUCTOR: str(home / ".cache/rlinf/torchinductor")}
         )
-    if home and (home / ".cache/huggingface").is_dir():  # its content can be read
+    if home and (home / ".cache/huggingface").is_dir():  # the folder is readable
         folders["HF_HOME"] = str(home / ".cache/huggingface")
     folders |= {name: str(_spare() / folder) for name, folder in CACHES.items()}
     folders[INDUCTOR] = str(_spare() / "torchinductor")

@@ -73,8 +73,9 @@ def intact_episodes(paths: list[Path], log: Log = print) -> Iterator[tuple[Path,
 
 
 def _closed(folders: list[Path], log: Log) -> Iterator[Path]:
-    """Yield the closed recordings; report the interrupted or aborted ones, even if they are
-    whole.
+    """Yield the closed recordings.
+
+    Interrupted and aborted recordings are reported, even if they are complete.
     """
     for folder in folders:
         if never_closed(folder):

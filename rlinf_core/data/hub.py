@@ -145,7 +145,7 @@ def push(upload: Upload, repository: str, public: bool = False, message: str = "
             commit_message=message or f"rlinf: {upload.summary}",
             repo_type=upload.kind,
         )
-        if upload.tag:  # by which LeRobot finds the layout
+        if upload.tag:  # LeRobot finds the layout by this tag
             with suppress(RevisionNotFoundError):
                 api.delete_tag(repository, tag=upload.tag, repo_type=upload.kind)
             api.create_tag(repository, tag=upload.tag, revision=commit.oid, repo_type=upload.kind)

@@ -18,7 +18,7 @@ from rlinf_core.specs.arrays import WIDTH, Arrays, StationSpec, encoded
 
 ORIGINS = 255  # number of distinct stations; later ones count as the last
 LARGE_BYTES = 1 << 20  # a smaller array costs nothing to allocate
-MOST_ARRAYS = 16  # that the memory of batches refers to
+MOST_ARRAYS = 16  # largest number of arrays that the memory of batches refers to
 
 
 class BatchMemory:
@@ -273,7 +273,7 @@ class ReplayBuffer:
         left = self._left(index) if max(horizon, longest) > 1 else np.ones(size, int)
         if "asked" in self._arrays:  # actions for another instruction do not count
             left = np.minimum(left, self._arrays["asked"][index])
-        if "latent" in self._arrays:  # its noise did not cause later steps
+        if "latent" in self._arrays:  # the latent noise did not cause later steps
             left = np.minimum(left, self._arrays["played"][index])
         spans = np.minimum(left, longest)
         self.sampled += np.bincount(self._arrays["origin"][index], minlength=256)

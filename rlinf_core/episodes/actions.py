@@ -114,6 +114,7 @@ def _values(pose: Any) -> tuple[float, ...]:
 
 def motion_difference(before: Episode, after: Episode) -> float:
     """Return the largest difference between two episodes, of executed actions and observed vectors.
+
     Infinite if their time steps differ.
     """
     names = [name for name, values in before.observations.items() if values.dtype.kind == "f"]

@@ -47,9 +47,7 @@ def verify(folder: Path) -> dict[str, str]:
 
 
 def check_listing(recording: str, sums: dict[str, str], listed: str) -> None:
-    """Compare {file name: SHA-256} with the text of a SHA256SUMS; the order of its lines is
-    free.
-    """
+    """Compare {file name: SHA-256} with the lines of a SHA256SUMS, in any order."""
     expected = set(listing(sums).split("\n"))
     wrong = expected.symmetric_difference(listed.split("\n"))
     if wrong or len(listed.split("\n")) != len(expected):

@@ -162,8 +162,9 @@ class Spool:
         return self._bytes(*COUNTED_FOLDERS) / (self.max_gb * 1e9)
 
     def set_aside(self) -> int:
-        """Return the number of refused episodes; those that a person has removed no longer
-        count.
+        """Return the number of refused episodes.
+
+        Those that a person has removed no longer count.
         """
         return sum(1 for path in (self.root / "refused").iterdir() if path.is_dir())
 

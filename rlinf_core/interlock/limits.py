@@ -267,8 +267,9 @@ class Limits:
 
     @cached_property
     def metric_range(self) -> tuple[tuple[float, float], ...]:
-        """Low and high of each measured number; one outside is in other units than metres and
-        radians.
+        """Low and high bound of each measured number in metres and radians.
+
+        A number outside of them must be in other units.
         """
         low, high, far = (
             (self.joint_low, self.joint_high, FAR_RAD)

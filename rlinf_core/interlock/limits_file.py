@@ -227,8 +227,9 @@ def _maximum(maximum_path: Path, path: str | Path, lines: dict[str, str], limits
 
 
 def _tightest(tighter: str, values: Sequence[Any]) -> Any:
-    """Return the tightest of the maxima of one limit, number by number; fixed values are
-    all equal.
+    """Return the tightest of the maxima of one limit, number by number.
+
+    Fixed values are all equal.
     """
     if isinstance(values[0], tuple):
         return tuple(_tightest(tighter, numbers) for numbers in zip(*values, strict=True))

@@ -30,8 +30,9 @@ POLICY_CAUSES = ("enable", HANDING_BACK, OPERATOR_SILENT)
 
 
 def active_faults(limits: Limits, inputs: Inputs, contacts: Contacts) -> list[str]:
-    """Return the external causes that latch a fault now; while one stands, no fault can be
-    cleared.
+    """Return the external causes that latch a fault now.
+
+    No fault can be cleared while one of them is present.
     """
     causes = []
     if inputs.estops:

@@ -11,7 +11,7 @@ from rlinf_core.interlock.types import NS, OPERATOR, Chunk, Inputs, Mode
 class Takeover(IntEnum):
     """The takeover in one tick, or in a recorded time step."""
 
-    PAUSED = 0  # nobody commands: held, disarmed, in fault, or between two commanders
+    PAUSED = 0  # no commander: held, disarmed, in fault, or between two commanders
     AUTONOMOUS = 1  # the policy
     CORRECTING = 2  # a person, or a script in a person's place
 

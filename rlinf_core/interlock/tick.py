@@ -248,7 +248,7 @@ class Tick:
         if self.mode is Mode.ACTIVE or (self.mode in (Mode.ARMED, Mode.HOLD) and not only_active):
             self.drop_chunk()
             if self.mode is not Mode.HOLD or self.cause != "new_session":
-                self.enter(Mode.HOLD, cause)  # that one waits for a person, so it stays
+                self.enter(Mode.HOLD, cause)  # this hold waits for a person, so it stays
             self.held_now = self.held_now if cause.startswith(ARM_PREFIX) else cause
 
     def fault(self, cause: str) -> None:

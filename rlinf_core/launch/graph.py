@@ -326,8 +326,9 @@ MANAGED = (
 
 
 def managed(recipe: Recipe, processes: list[Process]) -> list[Process]:
-    """Return the processes of a station whose managed nodes wait for a lifecycle manager. The
-    manager is the first.
+    """Return the processes of a station whose managed nodes wait for a lifecycle manager.
+
+    The manager is the first.
 
     A driver that is no part of rlinf may have no life cycle; it is left alone.
     """
@@ -398,8 +399,9 @@ def check_operator(recipe: Recipe) -> None:
 
 
 def _waits_for_person(recipe: Recipe) -> bool:
-    """Return True if a person confirms that the scene is ready. A script or a replay in simulation
-    needs none.
+    """Return True if a person confirms that the scene is ready.
+
+    A script or a replay in simulation needs none.
     """
     kind = recipe.station.operator.kind
     return kind != SCRIPTED and not (kind == REPLAY and station_robot(recipe).without_hardware)

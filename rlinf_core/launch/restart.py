@@ -119,8 +119,9 @@ def ending(code: int) -> str:
 
 
 def refusal_in(text: str) -> str:
-    """Return the last error in a command's output, which may have several lines; empty if there is
-    none.
+    """Return the last error in a command's output, which may have several lines.
+
+    It is empty if there is none.
     """
     return f"\n{text}".rpartition("\nrlinf: ")[2].strip() if "\nrlinf: " in f"\n{text}" else ""
 

@@ -261,8 +261,9 @@ def parameters_file(process: Process, folder: Path) -> Path:
 
 
 def command_line(process: Process, folder: Path) -> list[str]:
-    """Return the command that starts a process without ROS's tools; ``folder`` gets its parameter
-    file.
+    """Return the command that starts a process without ROS's tools.
+
+    ``folder`` gets its parameter file.
     """
     return [sys.executable, "-m", process.module, *_ros_arguments(process, folder)]
 
@@ -310,15 +311,17 @@ def _end(children: list[Child]) -> None:
 
 def _signal(popen: subprocess.Popen, number: int) -> None:
     with contextlib.suppress(ProcessLookupError):
-        is_group_leader = os.getpgid(popen.pid) == popen.pid  # else it shares our process group
+        # otherwise it shares our process group
+        is_group_leader = os.getpgid(popen.pid) == popen.pid
         os.killpg(
             popen.pid, number
         ) if is_group_leader and number == signal.SIGKILL else popen.send_signal(number)
 
 
 def _node_begins() -> None:
-    """Block signals until the node handles them; while Python starts, they would print a
-    traceback.
+    """Block signals until the node handles them.
+
+    While Python starts, they would print a traceback.
     """
     end_with_parent()
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))

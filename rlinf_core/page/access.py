@@ -123,8 +123,9 @@ class Access:
 
 
 def _opens(request: Request) -> bool:
-    """Return whether a person follows a link to the page; the other site cannot read or frame the
-    result.
+    """Return whether a person follows a link to the page.
+
+    The other site can neither read nor frame the result.
     """
     headers = request.headers
     return request.path == "/" and (

@@ -86,7 +86,7 @@ def read(text: str) -> Any:
 
 
 class Controls:
-    """Which of several pages has the controls.
+    """Decides which of several pages has the controls.
 
     A page gets them only by a person's press, not by reconnecting.
 

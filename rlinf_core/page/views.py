@@ -166,8 +166,9 @@ NOBODY_COMMANDS = (
 
 
 def cause_meaning(cause: str) -> str:
-    """Return the reason in words for a cause of HOLD or FAULT; the cause itself if it is
-    unknown.
+    """Return the reason in words for a cause of HOLD or FAULT.
+
+    An unknown cause is returned unchanged.
     """
     return _of(cause, 0) or cause
 

@@ -76,7 +76,7 @@ class Choice:
 
     @property
     def reason(self) -> str:
-        """What the layout gains over one process, and in which part of a turn."""
+        """Gain of the layout over one process, and the part of a turn with the largest one."""
         before, after = self.one_process, self.expectation
         ratio = after.seconds / max(before.seconds, 1e-12)
         if self.layout == replace(self.layout, workers=0, learners=0, pipelined=False):

@@ -263,7 +263,8 @@ class Conductor:
             sample = Sample(busy, idle, call, 0.0, peak, resident)
             self.measurements.add(name, size, device, sample)
             work += busy + idle * (1 if name == LEARNER else size)
-        if self.layout.workers and not self.layout.pipelined:  # else calls overlap with updates
+        # otherwise calls overlap with updates
+        if self.layout.workers and not self.layout.pipelined:
             sample = Sample(0.0, 0.0, turn.send_s, turn.sent_bytes)
             self.measurements.add(WEIGHTS, self.layout.workers, CPU, sample)
         self.measurements.steps = turn.steps

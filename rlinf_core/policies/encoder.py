@@ -325,8 +325,9 @@ class Head(nn.Linear):
 
 
 def unreduced(x: Tensor) -> AbstractContextManager[object]:
-    """Disable bfloat16 on the tensor's device within this block; inputs from outside must
-    be cast.
+    """Disable bfloat16 on the tensor's device within this block.
+
+    Inputs from outside must be cast.
     """
     kind = x.device.type
     reduced = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)

@@ -353,8 +353,9 @@ class FlowMatching(OnPolicyActor):
         time: Tensor,
         continuation: Continuation | None,
     ) -> Tensor:
-        """Return the velocity, guided to the actions in play; numbers beyond the spec's are
-        free.
+        """Return the velocity, guided to the actions in play.
+
+        Numbers beyond the spec's dimensions are not guided.
         """
         if continuation is None:
             return velocity(point)

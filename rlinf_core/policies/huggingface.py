@@ -25,9 +25,7 @@ ADAPTERS, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
 
 
 def refuse_pointer(path: Path) -> None:
-    """Raise PolicyFileError if Git LFS has not fetched the file yet; OSError if it is
-    unreadable.
-    """
+    """Raise PolicyFileError if the file is a pointer of Git LFS, or OSError if it is unreadable."""
     with path.open("rb") as file:
         if file.read(len(POINTER)) == POINTER:
             raise PolicyFileError(

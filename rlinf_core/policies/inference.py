@@ -140,8 +140,9 @@ class Recorded:
 
 
 def _reduced(forward: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
-    """Wrap a layer: bfloat16 inside, float32 outside; caches of keys and values keep their
-    dtype.
+    """Wrap a layer: bfloat16 inside, float32 outside.
+
+    Caches of keys and values keep their dtype.
     """
 
     def reduced(*inputs: Any, **named: Any) -> Any:

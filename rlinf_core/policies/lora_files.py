@@ -195,8 +195,9 @@ def _delta(
 def _renamed(
     tensors: dict[str, Tensor], expected: Mapping[str, Tensor], names: Names, where: str
 ) -> dict[str, Tensor]:
-    """Rename tensors to the network's names; raise PolicyFileError if a name or shape is
-    unknown.
+    """Rename tensors to the network's names.
+
+    Raise PolicyFileError if a name or shape is unknown.
     """
     tensor_ids = {id(tensor) for tensor in tensors.values()}
     renamed = {

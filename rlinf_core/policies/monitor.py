@@ -25,10 +25,12 @@ PERSON_NEEDED = (
     "failure monitor: this episode will probably fail. The arm holds. Take over, or discard the "
     "episode"
 )
-NEIGHBOURS, REFERENCES = 10, 2000  # nearest time steps, of at most so many
-BOUND = 5.0  # deviations, beyond which numbers are clipped
-RATE, LAG = 0.4, 4  # of the moving average of features; time steps over which progress is measured
-ALIVE = 5  # successful episodes that a threshold at a time step is fitted to, at least
+NEIGHBOURS = 10  # nearest time steps that a new one is compared with
+REFERENCES = 2000  # largest number of time steps among which the nearest ones are found
+BOUND = 5.0  # normalised numbers are clipped to this many deviations
+RATE = 0.4  # weight of the newest value in the moving average of features
+LAG = 4  # time steps over which progress is measured
+ALIVE = 5  # smallest number of successful episodes to fit the threshold of a time step
 SMALLEST_DEVIATION = 1e-3
 FEATURES = ("novelty", "disagreement", "time left", "stall", "time")
 
@@ -53,15 +55,16 @@ class Monitor:
     """A fitted monitor.
 
     Attributes:
-        spec_hash: of the station's specs.
-        alpha: bound of false alarms, the share of successful episodes.
-        mean, std: (V,) of observed numbers.
-        vectors: (N, V) normalised, of successful episodes.
-        actions: (N, A) of them.
-        left: (N,) time steps from each to success.
+        spec_hash: hash of the station's specs.
+        alpha: largest fraction of successful episodes with a false alarm.
+        mean, std: (V,) statistics of the observed numbers.
+        vectors: (N, V) normalised observations of successful episodes.
+        actions: (N, A) their actions.
+        left: (N,) time steps from each observation to success.
         scale: (2, F) mean and deviation of the features.
-        weights: (F + 1,) of the features, and the bias.
-        threshold: (T,) by time step; later ones have the last, -inf: few successes take so long.
+        weights: (F + 1,) weights of the features, and the bias.
+        threshold: (T,) threshold by time step; later time steps have the last one. It is -inf where
+            few successful episodes take so long.
     """
 
     spec_hash: str
@@ -80,7 +83,7 @@ class Monitor:
         return Watch(self)
 
     def scores(self, episode: Steps) -> np.ndarray:
-        """(T,) score of each time step, from that and those before."""
+        """Return the score (T,) of each time step, from that step and those before."""
         watch = self.watch()
         return np.array(
             [watch.score(*step) for step in zip(episode.vectors, episode.actions, strict=True)]
@@ -93,7 +96,7 @@ class Monitor:
         return int(above[0]) if len(above) else -1
 
     def limits(self, length: int) -> np.ndarray:
-        """(T,) threshold of each time step."""
+        """Return the threshold (T,) of each time step."""
         return self.threshold[np.minimum(np.arange(length), len(self.threshold) - 1)]
 
     def save(self, path: Path) -> None:
@@ -106,7 +109,11 @@ class Monitor:
 
     @classmethod
     def load(cls, path: Path, spec_hash: str = "") -> Monitor:
-        """RecipeError says what is wrong with the file, or that it is of another station."""
+        """Read a monitor file.
+
+        Raises:
+            RecipeError: the file is damaged, or belongs to another station.
+        """
         from safetensors import SafetensorError, safe_open
 
         try:
@@ -135,7 +142,7 @@ TENSORS = ("mean", "std", "vectors", "actions", "left", "scale", "weights", "thr
 
 
 class Watch:
-    """One episode, time step by time step."""
+    """Scores one episode, time step by time step."""
 
     def __init__(self, monitor: Monitor) -> None:
         self.monitor, self.step = monitor, 0
@@ -149,7 +156,7 @@ class Watch:
         return float(features @ monitor.weights[:-1] + monitor.weights[-1])
 
     def features(self, vector: np.ndarray, action: np.ndarray) -> np.ndarray:
-        """(F,) of the next time step."""
+        """Return the features (F,) of the next time step."""
         monitor = self.monitor
         normalised = np.clip((vector - monitor.mean) / monitor.std, -BOUND, BOUND)
         distances = np.sqrt(((monitor.vectors - normalised) ** 2).sum(axis=1))
@@ -252,7 +259,10 @@ def _features(monitor: Monitor, episode: Steps) -> Iterator[np.ndarray]:
 
 
 def _weights(good: list[np.ndarray], bad: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Scale (2, F) and weights (F + 1,) of a logistic regression; without failures, fixed ones."""
+    """Return scale (2, F) and weights (F + 1,) of a logistic regression.
+
+    Without enough failures the weights are fixed.
+    """
     rows = np.concatenate(good + bad)
     scale = np.stack([rows.mean(axis=0), rows.std(axis=0) + 1e-6])
     if len(bad) < ALIVE:
@@ -276,7 +286,7 @@ def _weights(good: list[np.ndarray], bad: list[np.ndarray]) -> tuple[np.ndarray,
 
 
 def _band(scores: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Median and deviation (T,) by time step, as long as enough episodes last."""
+    """Return median and deviation (T,) by time step, as long as enough episodes last."""
     length = sorted(map(len, scores))[-ALIVE]
     columns = [np.array([one[step] for one in scores if len(one) > step]) for step in range(length)]
     spread = np.array([column.std() for column in columns])

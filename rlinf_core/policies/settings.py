@@ -84,8 +84,9 @@ class PolicySettings(Settings):
 
     @property
     def no_density(self) -> str:
-        """Reason why these settings give the draws no log-probabilities; empty if they have
-        some.
+        """Reason why these settings give the draws no log-probabilities.
+
+        The reason is empty if the draws have log-probabilities.
         """
         return ""
 

@@ -15,7 +15,7 @@ from rlinf_core.core.errors import RecipeError, nearest
 
 Document = Mapping[str, Any]
 TO_GOAL = "to_goal"
-ENVS = 8  # where neither the YAML nor a file beside it has total_num_envs
+ENVS = 8  # default if neither the YAML nor a file in its folder has total_num_envs
 CAMERAS = ("front", "wrist")  # of our simulated arms
 # Beginnings of their environments' names, and our robot, task of the simulator, and task file
 ENVIRONMENTS: dict[str, tuple[str, str, str]] = {
@@ -181,7 +181,7 @@ def convert(path: Path, station: Document | None = None) -> tuple[dict[str, Any]
             if value is not None and (section != "algorithm" or field in fields):
                 used.add(key)
                 _put(recipe, key_name, value)
-    if not _environment(source).startswith("realworld"):  # or stations would be its source
+    if not _environment(source).startswith("realworld"):  # otherwise stations are the source
         recipe.setdefault("simulation", {}).setdefault("environments", ENVS)
     _amounts(source, recipe, name, used)
     _placement(source, recipe, used)

@@ -88,7 +88,7 @@ def recipes() -> list[str]:
         for part in ("*.yaml", "simulators/*.yaml")
         for path in folder.glob(part)
     ]
-    # those list scenarios
+    # such files list scenarios
     return sorted(str(path.with_suffix("")) for path in paths if not path.stem.startswith("drill"))
 
 

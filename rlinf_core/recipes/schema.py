@@ -392,8 +392,9 @@ class Bridge(Settings):
 
 
 class Randomise(Settings):
-    """Domain randomisation while training in simulation, drawn anew in each scene; evaluations are
-    randomised too.
+    """Domain randomisation while training in simulation, drawn anew in each scene.
+
+    Evaluations are randomised too.
     """
 
     delay_s: float = Field(0.0, ge=0, description="largest delay of commands [s]")
@@ -557,8 +558,9 @@ class Recipe(Settings):
 
     @property
     def gymnasium_id(self) -> str:
-        """The id of the recipe's Gymnasium environment; empty for a station or another
-        environment.
+        """The id of the recipe's Gymnasium environment.
+
+        It is empty for a station or another environment.
         """
         kind, _, name = self.env.partition(":")
         return name if kind == "gym" else ""

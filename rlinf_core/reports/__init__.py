@@ -1,3 +1,4 @@
-"""Reports: curves, films and pages of a run, and contents of recordings. This package prints
-nothing.
+"""Reports: curves, films and pages of a run, and contents of recordings.
+
+This package prints nothing.
 """

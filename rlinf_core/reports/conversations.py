@@ -15,8 +15,9 @@ Record = Mapping[str, Any]
 
 
 def conversation_files(path: Path) -> list[Path]:
-    """Return the conversation files of a path (a file or a run's folder), oldest first; empty
-    without any.
+    """Return the conversation files of a path (a file or a run's folder), oldest first.
+
+    It is empty without any.
     """
     if path.is_file():
         return [path] if path.suffix == ".jsonl" and path.parent.name == FOLDER else []

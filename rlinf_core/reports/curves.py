@@ -14,7 +14,7 @@ from rlinf_core.core.errors import RlinfError
 from rlinf_core.reports.throughput import wilson
 
 SHOWN = 60  # maximum length of a name in a picture
-LEVEL = 0.95  # of the interval of a mean
+LEVEL = 0.95  # confidence level of the interval of a mean
 
 
 class CurvePoint(NamedTuple):
@@ -37,8 +37,9 @@ def read_evaluations(run: Path) -> list[dict[str, Any]]:
 
 
 def read_events(run: Path) -> list[dict[str, Any]]:
-    """Return the records of a run's progress.jsonl, without truncated lines; empty if there is no
-    file.
+    """Return the records of a run's progress.jsonl, without truncated lines.
+
+    It is empty if there is no file.
     """
     path = run / "progress.jsonl"
     events = []

@@ -115,8 +115,9 @@ class Duel:
 
     @property
     def fixed_pairs(self) -> int:
-        """Number of pairs that a fixed-size test with the same errors needs; 0 if no pair differs
-        yet.
+        """Number of pairs that a fixed-size test with the same errors needs.
+
+        It is 0 if no pair differs yet.
         """
         differ = sum(map(bool, self.pairs)) / max(1, len(self.pairs))
         if not differ:

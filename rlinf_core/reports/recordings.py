@@ -195,8 +195,9 @@ def missed(folder: Path) -> dict[str, str]:
 
 
 def draw(episode: Episode, file: Path) -> None:
-    """Draw rewards and actions (requested and executed) over time; the operator's steps are
-    shaded.
+    """Draw rewards and actions (requested and executed) over time.
+
+    The operator's steps are shaded.
     """
     from matplotlib.figure import Figure
 

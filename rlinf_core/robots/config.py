@@ -63,8 +63,9 @@ class Arm(Settings):
 
 
 class Controller(Settings):
-    """A controller that does not follow the interlock's own topics; a node translates its
-    commands.
+    """A controller that does not follow the interlock's own topics.
+
+    A node translates its commands.
     """
 
     kind: Literal["joint_trajectory", "forward_position", "twist"] = Field(

@@ -44,7 +44,7 @@ joint_names: [{joints}]
 # joint_acceleration: 2.0
 # joint_jerk: 20.0
 # joint_divergence: 0.1
-# contact_force: 30.0    # or unlimited, where nothing measures it
+# contact_force: 30.0    # unlimited if nothing measures it
 # contact_torque: 5.0
 # contact_fault: 60.0
 # stale_state: 0.05

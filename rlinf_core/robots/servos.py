@@ -325,8 +325,9 @@ class Bus:
         )
 
     def fault(self) -> str | None:
-        """Return the first servo's fault in words; empty for none, None if a servo does not
-        answer.
+        """Return the first servo's fault in words.
+
+        It is empty for none, None if a servo does not answer.
         """
         for servo in self.ids:
             _, result, error = self._call(self.packets.ping, self.port, servo)

@@ -275,7 +275,7 @@ class ChunkRollouts(Rollouts):
         return Experience(rollouts=[rollout], steps=int(rollout.steps.sum()))
 
     def chunks(self, count: int) -> Rollout:
-        """``count`` chunks of every environment, going on where the last rollout stopped (PPO)."""
+        """Play ``count`` chunks in every environment, from where the last rollout stopped (PPO)."""
         observation = self.begin() if self.observation is None else self.observation
         chunks = []
         for _ in range(count):
@@ -285,8 +285,9 @@ class ChunkRollouts(Rollouts):
         return _rollout(chunks)
 
     def episodes(self, group: int) -> Rollout:
-        """Play one episode in every environment. ``group`` neighbours have the same scene (the GRPO
-        family).
+        """Play one episode in every environment.
+
+        ``group`` neighbours have the same scene (the GRPO family).
         """
         observation = self.env.reset(
             [scene for scene in self.scenes(self.env.size // group) for _ in range(group)]
@@ -300,8 +301,9 @@ class ChunkRollouts(Rollouts):
         return _rollout(chunks)
 
     def _play_chunk(self, observation: Arrays, alive: np.ndarray) -> tuple[dict[str, Any], Arrays]:
-        """Play one chunk in every environment. Return its arrays by name, (N, ...), and the next
-        observation.
+        """Play one chunk in every environment.
+
+        Return its arrays by name, (N, ...), and the next observation.
 
         An environment whose chunk ends early waits for the others.
         """

@@ -88,8 +88,9 @@ class VectorEnv(Protocol):
         ...
 
     def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> Steps:
-        """Execute normalised actions (N, A) for one time step; skip environments where ``active``
-        (N,) is False.
+        """Execute normalised actions (N, A) for one time step.
+
+        Skip environments where ``active`` (N,) is False.
         """
         ...
 
@@ -98,8 +99,9 @@ class VectorEnv(Protocol):
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of all episodes; empty if unsupported, then a resumed run starts new
-        episodes.
+        """Return the state of all episodes.
+
+        It is empty if unsupported; a resumed run then starts new episodes.
         """
         ...
 

@@ -1,7 +1,4 @@
-"""From a recorded episode to training data: a trajectory, or a rollout for on-policy algorithms.
-
-Importing this module does not import torch, because processes that only check recordings need none.
-"""
+"""Convert a recorded episode to a trajectory, or to a rollout for on-policy algorithms."""
 
 from __future__ import annotations
 

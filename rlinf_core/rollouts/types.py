@@ -90,8 +90,9 @@ class Trajectory:
         )
 
     def until_taken_over(self) -> list[Trajectory]:
-        """Split the episode at each takeover by a person; the part before a takeover ends as a
-        failure.
+        """Split the episode at each takeover by a person.
+
+        The part before a takeover ends as a failure.
         """
         others = [
             (step, source)

@@ -57,8 +57,9 @@ class ArraySpec:
         return len(self.shape) == 3
 
     def check(self, value: np.ndarray) -> np.ndarray:
-        """Return ``value`` as an array of this shape and dtype; raise SpecError if it is
-        not one.
+        """Return ``value`` as an array of this shape and dtype.
+
+        Raise SpecError if it is not one.
         """
         if isinstance(value, np.ndarray) and value.dtype == self._dtype:
             return self._checked(value)  # nothing is converted

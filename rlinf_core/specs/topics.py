@@ -83,8 +83,9 @@ class Topic:
 
     @property
     def fixed(self) -> str:
-        """Reason why the user may not change its quality of service; "" if
-        ``qos_overrides`` may.
+        """Reason why the user may not change the topic's quality of service.
+
+        The reason is "" if ``qos_overrides`` may change it.
         """
         if self.name in FREE:
             return ""

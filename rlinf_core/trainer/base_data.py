@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 Replay: TypeAlias = "ReplayBuffer | ReplayShards"
 MAX_DEMONSTRATION_STEPS = 50_000  # capacity for demonstrations beside a replay buffer
 
-RECENT_EPISODES = 50  # of which the terminal shows the intervention rate
+RECENT_EPISODES = 50  # episodes in the intervention rate that the terminal shows
 
 
 class Data(ABC):
@@ -106,7 +106,7 @@ class Data(ABC):
         """Insert one episode and return its status. Time steps of stations count here."""
         if trajectory.station:
             self.stations[trajectory.station]["episodes"] += (
-                1  # its place in this dict is its origin
+                1  # the position in this dict is the origin
             )
             if trajectory.mode == TRAIN:
                 helped = sum(source == "operator" for source in trajectory.sources)
@@ -198,8 +198,9 @@ class Data(ABC):
         )
 
     def _alike(self, buffer: Replay) -> np.ndarray | None:
-        """Return sampling weights for equal shares of robots and of their stations; None for one
-        robot.
+        """Return sampling weights for equal shares of robots and of their stations.
+
+        It is None for one robot.
         """
         return (
             buffer.fair(self._robots) if self._robots and isinstance(buffer, ReplayBuffer) else None

@@ -26,10 +26,10 @@ from rlinf_core.rollouts.types import TRAIN
 from rlinf_core.trainer import checkpoint
 from rlinf_core.trainer.governor import governor_for
 
-LEAST_EPISODES = 10  # of which a share says something
+LEAST_EPISODES = 10  # smallest number of episodes for a meaningful fraction
 AT_BOUND = 0.98  # |action| from which one counts as the largest
-RECORDINGS = 30  # of the newest that are read for takeovers
-PLAYED_STEPS = 200  # from which an episode should have ended
+RECORDINGS = 30  # number of the newest recordings that are read for takeovers
+PLAYED_STEPS = 200  # time steps after which an episode should have ended
 LEARNED = 0.9  # success from which a run needs no diagnosis of its learning
 
 
@@ -69,8 +69,9 @@ class Episodes:
 
     @classmethod
     def of_replay(cls, state: dict[str, Any]) -> Episodes:
-        """Read the state of a ``ReplayBuffer``; no episodes of one that lies in several
-        processes.
+        """Read the state of a ``ReplayBuffer``.
+
+        The episodes of a replay in several processes are not read.
         """
         arrays, episodes = state.get("arrays"), cls()
         if not arrays or not {"final", "vectors", "action", "reward", "discount"} <= arrays.keys():
@@ -190,7 +191,7 @@ def _operator_shares(inbox: Path) -> list[float]:
 
 
 def _changed_at(folder: Path) -> float:
-    """The time of its last change; 0 if it is gone."""
+    """Return the time of the last change, or 0 if the file is gone."""
     try:
         return folder.stat().st_mtime
     except OSError:
@@ -314,7 +315,7 @@ def _demonstrations_clipped(run: Evidence) -> Finding | None:
 
 
 def _demonstrations_elsewhere(run: Evidence) -> Finding | None:
-    """The first observations of demonstrations and episodes, dimension by dimension."""
+    """Compare the first observations of demonstrations and episodes, dimension by dimension."""
     if len(run.demonstrations) < 3 or len(run.online) < LEAST_EPISODES:
         return None
     shown = np.stack([vectors[0] for vectors in run.demonstrations.vectors])

@@ -42,7 +42,7 @@ class PolicyFlush:
             OSError: the last flush failed, or the disk refuses the note.
         """
         self.wait()
-        if not self._noted:  # of the policies that an earlier process has flushed
+        if not self._noted:  # an earlier process may have flushed policies
             self.folder.mkdir(parents=True, exist_ok=True)
             newest = max(map(policy_version, named_files(self.folder)), default=-1)
             self._flush(newest)

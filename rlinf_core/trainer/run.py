@@ -411,7 +411,8 @@ class Run:
         """Return whether the policy is to be evaluated; a run that is ``done`` ends with it."""
         if self.evaluator is None:
             return False
-        judged = self.progress.last.get("env_steps") == self.steps  # by a run that had ended
+        # an ended run has evaluated this policy already
+        judged = self.progress.last.get("env_steps") == self.steps
         return self.steps >= self.next_evaluation or (done and not judged)
 
     def _is_unpublished(self) -> bool:
@@ -607,7 +608,7 @@ class Run:
         self.learner.ship(self.shipped)
         folder, updates = self.run_dir / "policies", self.updates
         version = free_version(folder, self.version)
-        waited_for = self.source.asynchronous  # by stations
+        waited_for = self.source.asynchronous  # stations wait for the policy
         if waited_for:
             self.flush.prepare()
         save_policy(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 STD_FLOOR = 1e-4
-KNEE = 0.3  # of the Huber loss, in standard deviations; contact makes heavy tails
+KNEE = 0.3  # knee of the Huber loss, in standard deviations; contact makes heavy tails
 INPUT_RANGE = 10.0  # standard deviations
 
 

@@ -25,12 +25,12 @@ from rlinf_core.core.isolated import IsolatedProcess, end_with
 from rlinf_core.specs.frames import CHANNELS
 from rlinf_core.worlds.frames import check_frames
 
-GIVE_UP_S = 600.0  # without an answer; a large model loads for minutes
+GIVE_UP_S = 600.0  # longest wait for an answer; a large model loads for minutes
 BUILTIN = {
     "tiny": "rlinf_core.worlds.tiny_video:TinyVideo",
     "replay": "rlinf_core.worlds.video:ReplayVideo",
 }
-MAX_BYTES = 2**31  # of one message's pictures
+MAX_BYTES = 2**31  # largest size of the pictures in a message
 
 
 class VideoModel(Protocol):
@@ -302,7 +302,7 @@ def serve(name: str, options: Mapping[str, Any], file: Any) -> None:
 
 
 def main() -> None:
-    """In the other process: ``python -m rlinf_core.worlds.video NAME OPTIONS FD``."""
+    """Run in the other process: ``python -m rlinf_core.worlds.video NAME OPTIONS FD``."""
     name, options, descriptor = sys.argv[1:]
     threading.Thread(target=end_with, args=(int(descriptor),), daemon=True).start()
     with socket.socket(fileno=int(descriptor)) as connection:

@@ -401,8 +401,9 @@ def load_recipe_like(recipe: Recipe, *overrides: str) -> Recipe:
 
 
 def _agreement(simulated: SimulatedStation, scenes: range) -> float | None:
-    """Return the fraction of our successes that the simulator confirms; None if it has no
-    measure.
+    """Return the fraction of our successes that the simulator confirms.
+
+    It is None if it has no measure.
     """
     opinions: list[bool] = []
     for scene in scenes:

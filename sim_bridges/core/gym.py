@@ -241,8 +241,9 @@ class Environments:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a state by a replay of each episode; this is exact for deterministic
-        simulators.
+        """Restore a state by a replay of each episode.
+
+        This is exact for deterministic simulators.
         """
         self.reset(state["scenes"])
         for index, env in enumerate(self.envs):
@@ -415,8 +416,9 @@ class OneVector(BatchedEnv):
     def _success(
         self, info: Mapping[str, Any], ended: np.ndarray, lengths: np.ndarray
     ) -> np.ndarray:
-        """Return success (N,) from the infos; ``final_info`` holds that of an episode's
-        last step.
+        """Return success (N,) from the infos.
+
+        ``final_info`` holds that of an episode's last step.
         """
         success = np.zeros(self.size)
         for infos, where in ((info, range(self.size)), (info.get("final_info", {}), ended)):

@@ -68,7 +68,7 @@ class InstructedRobot:
         }
 
     def place(self) -> str:
-        """The mark below the tool, or ""."""
+        """Return the mark below the tool, or ""."""
         return next((place for place in self.places if self.simulator.above(place)), "")
 
     def _chunk(self) -> list[np.ndarray]:

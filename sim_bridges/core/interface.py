@@ -53,8 +53,9 @@ class Simulator(Protocol):
         """Lay out a new scene, reproducibly."""
 
     def advance(self, target_pose: np.ndarray | None, gripper_width: float | None = None) -> None:
-        """Advance one tick towards a pose and a gripper width [m]; None lets the robot's command
-        timeout run.
+        """Advance one tick towards a pose and a gripper width [m].
+
+        None lets the robot's command timeout run.
         """
 
     def tcp_pose(self) -> np.ndarray:
@@ -96,8 +97,9 @@ class Arms(Protocol):
     def advance_arms(
         self, targets: Mapping[str, np.ndarray | None], gripper_widths: Mapping[str, float | None]
     ) -> None:
-        """Advance one tick, each arm towards its pose and gripper width [m]; None lets its command
-        timeout run.
+        """Advance one tick, each arm towards its pose and gripper width [m].
+
+        None lets the command timeout of an arm run.
         """
 
     def tcp_poses(self) -> Channels:
@@ -182,8 +184,9 @@ def arms_of(simulator: Simulator | Arms) -> Arms:
 
 
 def _expect(simulator: object, protocol: type) -> None:
-    """Raise RlinfError if a simulator lacks attributes or methods of a protocol; the text names
-    them.
+    """Raise RlinfError if a simulator lacks attributes or methods of a protocol.
+
+    The text names them.
     """
     names = sorted(
         {*protocol.__annotations__, *(name for name in vars(protocol) if name[0] != "_")}

@@ -29,8 +29,9 @@ GIVE_UP_S = 600.0
 
 
 def python_of(name: str) -> str | None:
-    """Return the interpreter of an isolated simulator or module; None if it runs in this
-    process.
+    """Return the interpreter of an isolated simulator or module.
+
+    It is None if it runs in this process.
     """
     return isolated.python_of(name.removeprefix("sim_bridges.twins."))
 
@@ -116,7 +117,7 @@ class IsolatedSimulator:
     def close(self) -> None:
         """End its process."""
         self._isolated.close()
-        with contextlib.suppress(OSError):  # what could not be sent any more
+        with contextlib.suppress(OSError):  # the rest cannot be sent any more
             self._file.close()
 
     def __del__(self) -> None:
@@ -230,7 +231,7 @@ def serve(make: Callable[[], Any], file: Any) -> None:
 
 
 def main() -> None:
-    """In the other process: ``python -m sim_bridges.core.isolated NAME OPTIONS FD``."""
+    """Run in the other process: ``python -m sim_bridges.core.isolated NAME OPTIONS FD``."""
     from sim_bridges.core.interface import build
 
     name, options, descriptor = sys.argv[1:]

@@ -26,18 +26,19 @@ from sim_bridges.core.station import SimulatedStation, simulated_station
 
 CONTACT_N = 2.0  # force above which a time step counts as contact
 FRICTIONS = np.geomspace(0.05, 2.0, 8)
-PRESSED = 2  # largest number of episodes in the fit of the friction
+PRESSED = 2  # largest number of episodes with contact in the fit of the friction
 EPISODES = 4  # largest number of episodes in a fit
-FREE_STEPS, FREE_LEAST = 30, 10  # of an episode's beginning in the fit of the response
+FREE_STEPS = 30  # largest number of time steps of an episode in the fit of the response
+FREE_LEAST = 10  # smallest number of time steps before contact for that fit
 FRAMES = 8  # pictures in the fit of a camera
 BLURS = (4.0, 2.0, 1.0)  # standard deviations of the blur, one after the other [pixels]
-NUDGE = 6e-3  # of a camera's numerical derivative [m, rad]; about half a pixel
+NUDGE = 6e-3  # step of a camera's numerical derivative [m, rad]; about half a pixel
 ROUNDS = 25  # largest number of a camera's steps for each blur
 FIRST = (0.08, 0.08, 0.1)  # first steps of the search, of delay [s], lag [s] and gain
-# of delay, lag and gain; a longer delay with a shorter lag looks almost the same
+# search directions of delay, lag and gain; a longer delay with a shorter lag looks similar
 DIRECTIONS = ((1, 0, 0), (0, 1, 0), (0, 0, 1), (1, -1, 0), (1, -0.5, 0))
-FINEST_S = 0.004
-QUATERNION_TOLERANCE = 0.01  # of its length; float32 and rounding stay far below
+FINEST_S = 0.004  # the search ends at this step of the delay
+QUATERNION_TOLERANCE = 0.01  # allowed error of its length; float32 has a far smaller one
 REPAIR = "Leave this recording out, or record it again. `rlinf data check` looks for more"
 
 

@@ -37,7 +37,7 @@ from rlinf_ros.workarounds import wait_for_nobody
 from sim_bridges.core.interface import arms_of, instruction_of, options_of
 from sim_bridges.core.isolated import make
 
-COMMAND_FRESH_S = 0.1
+COMMAND_FRESH_S = 0.1  # age after which a command no longer moves the arm
 SCENE_NS = 60 * NS  # scenes start at multiples of this simulated time
 QUALITY = 90  # JPEG quality
 VIEW_HEIGHT, VIEW_ASPECT, VIEW_S = 360, 4 / 3, 0.1  # size and period of pictures for a person
@@ -62,7 +62,7 @@ class SimBridge(ControlNode):
         options = self.declare_structure("options", lambda _: options_of(simulator))
         self.simulator = arms_of(self.around(make(simulator, **options)))
         self.lockstep = self.declare_parameter("lockstep", True).value
-        self.due = 0.0  # the next tick, where they are paced
+        self.due = 0.0  # time of the next tick, if real_time_factor limits the speed
         self.declare_live("real_time_factor", 0.0, self._pace)
         names = [name for name in self.declare_parameter("cameras", [""]).value if name]
         size = self.declare_parameter("image_size", [64, 64]).value
@@ -92,15 +92,17 @@ class SimBridge(ControlNode):
         prioritise(self.declare_parameter("priority", 0).value)
 
     def _pace(self, factor: float) -> None:
-        self.least_s = self.simulator.tick_s / factor if factor else 0.0  # of a tick
+        # shortest duration of a tick
+        self.least_s = self.simulator.tick_s / factor if factor else 0.0
 
     def around(self, simulator: Any) -> Any:
         """Return the layer between topics and simulator: none."""
         return simulator
 
     def _aspect(self, name: str) -> float:
-        """Return the aspect ratio of a view; it equals that of the policy's picture, for reference
-        pictures.
+        """Return the aspect ratio of a view.
+
+        It equals that of the policy's picture, for reference pictures.
         """
         height, width = self.cameras.get(name, (1.0, VIEW_ASPECT))
         return width / height
@@ -198,8 +200,9 @@ class SimBridge(ControlNode):
         )
 
     def _announce(self) -> None:
-        """Lockstep: republish the current state for new subscribers; this allows no further
-        tick.
+        """Lockstep: republish the current state for new subscribers.
+
+        This allows no further tick.
         """
         self._publish()
 
@@ -230,8 +233,9 @@ class SimBridge(ControlNode):
         return (self.now_ns // SCENE_NS + 1) * SCENE_NS
 
     def _publish(self) -> None:
-        """Publish the pose at every tick; at control ticks also cameras and the rest, and last the
-        clock.
+        """Publish the pose at every tick.
+
+        At control ticks also cameras and the rest, and last the clock.
         """
         slow = self.index % self.slow_ticks == 0
         channels = (

@@ -24,7 +24,7 @@ TILE = 16  # pixels
 NEAR_M = 0.02
 BLUR = 0.3  # variance that each projection gets, so that it covers a pixel [pixels^2]
 REACH = 3.0  # standard deviations up to which a Gaussian is drawn
-SH_0 = 0.28209479177387814  # of the constant spherical harmonic
+SH_0 = 0.28209479177387814  # value of the constant spherical harmonic
 FIELDS = (
     *("x", "y", "z"),
     *("f_dc_0", "f_dc_1", "f_dc_2"),
@@ -36,7 +36,7 @@ PLY_TYPES = {"float": "<f4", "float32": "<f4", "double": "<f8", "uchar": "u1", "
 MAX_GAUSSIANS = 5_000_000
 MAX_LOG_SCALE = 20.0  # larger Gaussians overflow float32
 MIN_QUATERNION = 1e-6  # length below which a quaternion has no direction
-TURN_TOLERANCE = 1e-3  # of the entries of a rotation times its transpose
+TURN_TOLERANCE = 1e-3  # allowed error of the entries of a rotation times its transpose
 
 
 @dataclass(frozen=True)

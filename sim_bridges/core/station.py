@@ -178,8 +178,9 @@ class SimulatedStation:
 
     @property
     def causes(self) -> list[str]:
-        """Return for each arm why the interlock holds it, such as ``FAULT divergence``; empty if it
-        may move.
+        """Return for each arm why the interlock holds it, such as ``FAULT divergence``.
+
+        It is empty if it may move.
         """
         return [
             ""

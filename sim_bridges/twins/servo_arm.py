@@ -22,7 +22,7 @@ from rlinf_ros.spinning import OK, ControlNode, Diagnostics, Health, run
 from sim_bridges.twins.servos import Servos
 
 TICK_S, READ_S, GOAL_RAD = 0.05, 0.1, 0.35
-HOME_RAD = (0.0, -0.6, 0.6, 0.6, 0.0)  # of an SO-101: folded above the table
+HOME_RAD = (0.0, -0.6, 0.6, 0.6, 0.0)  # home of an SO-101: folded above the table
 
 
 class Twin(ControlNode):

@@ -51,7 +51,7 @@ class Servos(Serial):
             if name == "fault":
                 self.overloaded = int(value)
             elif int(name) in self.ticks:
-                with self._moving:  # as a hand does: one with torque goes back to its goal
+                with self._moving:  # a hand moves it; a servo with torque returns to its goal
                     self.ticks[int(name)] = TURN / 2 + value / RAD
             else:
                 raise KeyError(f"no servo {name}")

@@ -113,7 +113,6 @@ def test_the_poster_goes_near_to_what_differs():
         "twice as large, and none of it cut off"
     )
     assert right.max() == 0, "what differs little is out of the picture"
-    frame[30 : 30 + 20, 40:60] = (
-        255  # an arm's shoulder, at the top, more different than the tool below
-    )
+    # an arm's shoulder, at the top, more different than the tool below
+    frame[30 : 30 + 20, 40:60] = 255
     assert np.array_equal(report._nearer(frame), near)

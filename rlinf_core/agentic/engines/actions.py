@@ -34,7 +34,7 @@ RELOAD: list[tuple[str, dict[str, Any]]] = [
     ("/reset_prefix_cache", {}),
     ("/resume", {}),
 ]
-TOLERANCE = 1e-4  # of a token's log-probability [nats]
+TOLERANCE = 1e-4  # allowed difference of a token's log-probability [nats]
 
 
 @dataclass(frozen=True)

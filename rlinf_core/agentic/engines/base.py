@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 
 from rlinf_core.core.errors import RlinfError
 
-# of a check's requests: drawn tokens; tokens of the shared prefix
+# tokens that each request of a check draws, and tokens of their shared prefix
 CHECK_TOKENS, CHECK_PREFIX = 8, 16
 
 

@@ -7,7 +7,7 @@ from functools import cache
 
 from rlinf_core.agentic.environment import Message, Scene, TextStep
 
-HELD_OUT = 500  # of the 8,100 sums
+HELD_OUT = 500  # sums for evaluation, from 8,100
 EVALUATION = range(1_000_000, 2_000_000)  # scenes of evaluations (``evaluate.first_seed``)
 
 

@@ -70,8 +70,9 @@ class Learner(Protocol):
 
 
 class Checkpointed(Learner, ABC):
-    """Saves ``modules``, ``optimisers``, ``updates`` and the random state; a subclass fills them
-    in.
+    """Saves ``modules``, ``optimisers``, ``updates`` and the random state.
+
+    A subclass fills them in.
     """
 
     modules: dict[str, nn.Module]

@@ -164,8 +164,9 @@ class OnPolicy(Checkpointed):
         return then
 
     def objective(self, now: Tensor, then: Tensor, batch: Batch) -> Tensor:
-        """Return the loss of each element; ``now`` and ``then`` are log-probabilities (B, E
-        or 1).
+        """Return the loss of each element.
+
+        ``now`` and ``then`` are log-probabilities (B, E or 1).
         """
         config, advantages = self.config, self.advantages(batch)
         return policy_loss(

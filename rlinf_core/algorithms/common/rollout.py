@@ -133,8 +133,9 @@ class Rollout:
         )
 
     def _filled_up(self, longest: int) -> Rollout:
-        """Pad each chunk to ``longest`` elements, one number an element; the new ones do
-        not count.
+        """Pad each chunk to ``longest`` elements, one number an element.
+
+        The new ones do not count.
         """
         more = longest - self.log_probs.shape[-1]
         filled: dict[str, Any] = {

@@ -120,8 +120,9 @@ class AlgorithmSettings(Settings):
 
     @property
     def staleness(self) -> float:
-        """Updates by which the policy of a rollout's chunk may be older; older chunks are
-        left out.
+        """Updates by which the policy of a rollout's chunk may be older.
+
+        Older chunks are left out.
         """
         return float("inf")
 

@@ -19,7 +19,8 @@ from rlinf_core.policies.encoder import Batch
 from rlinf_core.policies.sharding import mean
 from rlinf_core.policies.small.gaussian.policy import Value
 
-SENTENCE_FEATURES = 64  # of the value function, if the policy reads its instruction by itself
+# size of the value function's text encoding, if the policy reads the instruction itself
+SENTENCE_FEATURES = 64
 
 
 class Learner(OnPolicy):

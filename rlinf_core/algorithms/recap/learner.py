@@ -42,12 +42,12 @@ class Value(nn.Module):
         return logits
 
     def mean(self, batch: Batch) -> Tensor:
-        """(B,)."""
+        """Return the expected value (B,)."""
         return self(batch).softmax(dim=-1) @ self.support
 
 
 def two_hot(values: Tensor, bins: int) -> Tensor:
-    """(B,) values between 0 and 1 as distributions (B, bins) over the two nearest bins."""
+    """Return values (B,) in [0, 1] as distributions (B, bins) over the two nearest bins."""
     place = values.clamp(0.0, 1.0) * (bins - 1)
     low = place.floor().clamp(max=bins - 2).long()
     share = (place - low)[:, None]
@@ -55,7 +55,7 @@ def two_hot(values: Tensor, bins: int) -> Tensor:
 
 
 class Learner(Checkpointed):
-    """Value and conditioned actor from batches of recorded episodes."""
+    """Learns the value and the conditioned actor from batches of recorded episodes."""
 
     def __init__(self, actor: ConditionedActor, config: Config, seed: int = 0) -> None:
         torch.manual_seed(seed)

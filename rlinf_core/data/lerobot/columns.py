@@ -24,8 +24,9 @@ INDEX_COLUMN = "__index_level_0__"  # pandas' name of an index without a name
 
 
 def numbers(column: pa.ChunkedArray, shape: tuple[int, ...]) -> np.ndarray | None:
-    """Return a column as (rows, size) float64; None if a row has another shape, or is not
-    finite.
+    """Return a column as (rows, size) float64.
+
+    It is None if a row has another shape, or is not finite.
     """
     try:
         values = np.asarray(column.to_pylist(), np.float64).reshape(len(column), -1)

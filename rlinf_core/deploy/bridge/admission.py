@@ -234,8 +234,9 @@ class Registrations:
         self.entries: dict[str, Entry] = {}
 
     def register(self, station: str, registration: pb.Registration) -> str:
-        """Store a registration and return the reason why the station may not play; empty if
-        it may.
+        """Store a registration and return the reason why the station may not play.
+
+        The reason is empty if the station may play.
         """
         try:
             specs = _read(registration.specs)

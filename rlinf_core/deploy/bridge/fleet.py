@@ -138,8 +138,9 @@ class Fleet:
         return moved_to
 
     def stations(self) -> list[tuple[str, str, str]]:
-        """Return (name, state, expiry) of all certificates; the state is enrolled, renewed, expired
-        or revoked.
+        """Return (name, state, expiry) of all certificates.
+
+        The state is enrolled, renewed, expired or revoked.
         """
         rows = []
         for folder, state in (
@@ -171,8 +172,9 @@ class Fleet:
         ]
 
     def refusal_reason(self, station: str, certificate: Certificate) -> str:
-        """Return why a caller with this name and certificate is refused; empty if it is
-        accepted.
+        """Return why a caller with this name and certificate is refused.
+
+        The reason is empty if the caller is accepted.
         """
         certificates = self._certificates(station)
         if not certificates:

@@ -251,8 +251,9 @@ class Inbox:
                     self._remove(path)
 
     def _byte_at(self, part: Path) -> float:
-        """Return the monotonic time [s] of the last byte; for one of an earlier run, of
-        this start.
+        """Return the monotonic time [s] of the last byte.
+
+        For a byte of an earlier run it is the time of this start.
         """
         upload = self._parts.get(part)
         return self._start_s if upload is None else upload.byte_at

@@ -159,7 +159,7 @@ class Policies:
         self._reading = asyncio.Lock()
         self._changed = asyncio.Event()
         self._read: dict[int, Policy] = {}
-        self._tensor_offsets: dict[str, dict[bytes, int]] = {}  # by SHA-256
+        self._tensor_offsets: dict[str, dict[bytes, int]] = {}  # offsets by SHA-256 of the file
         self._hashes: dict[Path, tuple[str, str]] = {}  # SHA-256 and state of base files
         self._stamp = -1
         self._stamped_at = 0.0
@@ -253,8 +253,10 @@ class Policies:
             )
 
     async def file(self, name: str, link: bool, partial_size: int = 0) -> AsyncIterator[bytes]:
-        """Yield a base file after its first ``partial_size`` bytes; nothing if there is no such "
-        "file."""
+        """Yield a base file after its first ``partial_size`` bytes.
+
+        Yields nothing if there is no such file.
+        """
         path = self.folder / name
         if not BASE_NAME.fullmatch(name) or not path.is_file():
             return

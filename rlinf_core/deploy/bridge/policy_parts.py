@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError
 from rlinf_core.deploy.bridge import bridge_pb2 as pb
 
 Bytes: TypeAlias = "bytes | memoryview"
-# its tag: bytes, of a length that follows
+# tag of the field: bytes, whose length follows
 DATA = pb.PolicyPart.DESCRIPTOR.fields_by_name["data"].number << 3 | 2
 
 
@@ -132,8 +132,9 @@ def tensor_spans(data: Bytes) -> list[Tensor]:
 
 
 def base_of(data: Bytes) -> str:
-    """Return the hash of the base weights, from the metadata of an adapter's file; empty if it has
-    none.
+    """Return the hash of the base weights, from the metadata of an adapter's file.
+
+    The hash is empty if the metadata has none.
     """
     try:
         end = 8 + int.from_bytes(data[:8], "little")

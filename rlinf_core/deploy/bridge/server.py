@@ -188,7 +188,7 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
             self._admission.check_certificate(station, context)
         except Refusal as refusal:
             await context.abort(refusal.code, refusal.reason)
-        except BridgeError as error:  # of the fleet's own files
+        except BridgeError as error:  # the fleet's own files are damaged
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
 
     # Episodes up

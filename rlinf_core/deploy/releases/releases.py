@@ -60,7 +60,7 @@ class ReleaseController(PolicySelector):
         self.measures = [name for name in MEASURES if settings.interlock or name != "interlock"]
         # of each station
         self.last: dict[str, deque[Outcome]] = defaultdict(lambda: deque(maxlen=LAST))
-        self.recent: dict[str, deque[Outcome]] = defaultdict(  # of current
+        self.recent: dict[str, deque[Outcome]] = defaultdict(  # outcomes with the current version
             lambda: deque(maxlen=settings.episodes + settings.watch)
         )
         self._unwritten = False
@@ -145,8 +145,9 @@ class ReleaseController(PolicySelector):
         self.changed(f"version {version} is on trial at station '{station}'{reason}")
 
     def _watch(self, trial: Trial, reports: StationReports) -> None:
-        """Check that the trial's station has loaded the policy and is connected; else roll back or
-        move the trial.
+        """Check that the trial's station has loaded the policy and is connected.
+
+        If not, roll back or move the trial.
         """
         _, report = reports.get(trial.station, (0.0, pb.StationReport()))
         if policy_name(trial.version) in report.policy_error:
@@ -288,11 +289,9 @@ class ReleaseController(PolicySelector):
         )
 
     def roll_back(self, reason: str) -> str:
-        """Reject the version on trial; without a trial, replace the current version by the previous
-        one.
+        """Reject the version on trial.
 
-        The reference episodes are dropped, too. If they were good by chance, every later policy
-        would be rejected.
+        Without a trial, replace the current version by the previous one.
         """
         record, trial = self.record, self.record.trial
         record.use(trial or record.watched)

@@ -58,7 +58,7 @@ class Batcher:
         self.callers = callers
         self.waiting: list[Waiting] = []
         self._expected, self._busy, self._ended, self._come = 1, False, False, threading.Condition()
-        # of the last batches [s]; the least counts, since a busy machine delays some
+        # duration of the last batches [s]; the shortest counts, since a busy machine delays some
         self._durations = deque([math.inf], maxlen=4)
 
     async def submit(self, kind: Hashable, request: Any) -> Waiting:

@@ -35,11 +35,10 @@ from rlinf_core.specs.arrays import StationSpec
 
 SERVICE, HEALTH = "transport.AsyncInference", "grpc.health.v1.Health"
 SERVING = b"\x08\x01"  # a HealthCheckResponse of status SERVING
-WAIT_S = 1.0  # for an observation, after which GetActions answers with nothing
+WAIT_S = 1.0  # GetActions waits this long for an observation; then its answer is empty
 CLIENTS = 64
-MAX_OPERATIONS = (
-    10_000  # of a pickle; an observation of 50 numbers and 4 cameras takes some hundred
-)
+# of a pickle; an observation of 50 numbers and 4 cameras takes some hundred
+MAX_OPERATIONS = 10_000
 STATE, PICTURES, TASK = "observation.state", "observation.images.", "task"
 RECORDS = {
     ("lerobot.async_inference.helpers", name) for name in ("RemotePolicyConfig", "TimedObservation")
@@ -50,8 +49,10 @@ ACTION = b"clerobot.async_inference.helpers\nTimedAction\n"  # how a pickle name
 
 # Pickles
 def unpickled(data: bytes) -> Any:
-    """The value of a client's pickle; SpecError where it names a class that is not LeRobot's or an
-    array's.
+    """Return the value of a client's pickle.
+
+    Raises:
+        SpecError: it names a class that is neither LeRobot's nor an array's.
     """
     try:
         for count, _ in enumerate(pickletools.genops(data)):
@@ -70,9 +71,9 @@ def unpickled(data: bytes) -> Any:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Finds stand-ins alone.
+    """Unpickles only plain values and stand-ins for LeRobot's and NumPy's classes.
 
-    They are made anew for each pickle, so that none is changed for the next one.
+    The stand-ins are new for each pickle, so that no pickle changes them for the next one.
     """
 
     def find_class(self, module: str, name: str) -> Any:
@@ -100,11 +101,11 @@ class _Unpickler(pickle.Unpickler):
 
 
 class _Record:
-    """A record of the client's: its fields are attributes."""
+    """A record of the client. Its fields are attributes."""
 
 
 class _Global:
-    """Something that a pickle may call, and may not change."""
+    """A function that a pickle may call but not change."""
 
     __slots__ = ("_make",)
 
@@ -119,7 +120,7 @@ class _Global:
 
 
 class _Dtype:
-    """A dtype of numbers. A pickle gives it a state, of which nothing is taken."""
+    """A dtype of numbers. The state that a pickle gives it is ignored."""
 
     def __init__(self, name: Any, *_: Any) -> None:
         if (
@@ -136,7 +137,7 @@ class _Dtype:
 
 
 class _Array:
-    """An array, whose numbers are its state."""
+    """An array. Its state in the pickle holds its numbers."""
 
     def __init__(self, *_: Any) -> None:
         self.array = np.zeros(0)
@@ -202,13 +203,13 @@ class _Pickler(_PYTHONS):
 
 
 def pickled_actions(actions: np.ndarray, timestamp: float, timestep: int, period: float) -> bytes:
-    """A list of LeRobot's ``TimedAction``.
+    """Return a pickled list of LeRobot's ``TimedAction``.
 
     Args:
         actions: (H, A).
-        timestamp: of the observation [s, the client's clock].
-        timestep: of the observation.
-        period: of a time step [s].
+        timestamp: time of the observation [s, the client's clock].
+        timestep: time step of the observation.
+        period: duration of a time step [s].
     """
     timed = []
     for index, action in enumerate(torch.from_numpy(actions.astype(np.float32))):
@@ -228,10 +229,10 @@ class Robot:
     """One client.
 
     Attributes:
-        names: of the numbers of its state, in the policy's order.
-        actions: of a chunk that it asks for.
-        waiting: its newest observation, which was not answered yet.
-        answered: time steps of which it has actions.
+        names: names of its state's numbers, in the policy's order.
+        actions: number of actions in a chunk that it requests.
+        waiting: its newest unanswered observation.
+        answered: time steps that have received actions.
     """
 
     names: list[str] = field(default_factory=list)
@@ -253,12 +254,12 @@ class Service:
 
     @property
     def spec(self) -> StationSpec:
-        """Of the policy that is served."""
+        """Specs of the served policy."""
         spec: StationSpec = self.server.weights.newest.policy.spec
         return spec
 
     def handlers(self) -> list[grpc.GenericRpcHandler]:
-        """Of LeRobot's service and of gRPC's health protocol."""
+        """Return the handlers of LeRobot's service and of gRPC's health protocol."""
         empty, unary = messages.Empty, grpc.unary_unary_rpc_method_handler
 
         def answered(call: Callable[..., Any], requests: Any, answers: Any = empty) -> Any:
@@ -278,11 +279,11 @@ class Service:
         ]
 
     async def health(self, request: bytes, context: Any) -> bytes:
-        """Serving: the policy is loaded and warmed up before the port listens."""
+        """Report SERVING, because the policy is loaded and warmed up before the port listens."""
         return SERVING
 
     async def ready(self, request: Any, context: Any) -> Any:
-        """A client begins anew."""
+        """Forget what the client sent before, and begin a new session."""
         while len(self.robots) >= CLIENTS:
             del self.robots[next(iter(self.robots))]
         self.robots[context.peer()] = Robot()
@@ -291,7 +292,7 @@ class Service:
     async def instructions(self, request: Any, context: Any) -> Any:
         """Check the client's features.
 
-        Its policy type and path are not followed: one policy is served.
+        Its policy type and path are ignored, because only one policy is served.
         """
         robot = await self._robot(context)
         with Refusal(self.server) as refusal:
@@ -352,8 +353,11 @@ class Service:
         return messages.Empty()
 
     def _request(self, robot: Robot, observation: Any) -> Request:
-        """An observation {name of a number: float, camera: (H, W, 3) uint8, task: sentence} as the
-        server takes it.
+        """Return a client's observation as a request to the policy server.
+
+        Args:
+            robot: the client.
+            observation: {name of a number: float, camera: (H, W, 3) uint8, task: sentence}.
         """
         if not robot.names:
             raise SpecError("lerobot: expected policy instructions before the first observation")
@@ -383,7 +387,7 @@ class Service:
         return read_request(self.spec, message, self.server.weights.newest.needs_instruction)
 
     async def get_actions(self, request: Any, context: Any) -> Any:
-        """The chunk of the newest observation; nothing where none comes within ``WAIT_S``."""
+        """Return the chunk for the newest observation; nothing if none arrives in ``WAIT_S``."""
         robot = await self._robot(context)
         try:
             await asyncio.wait_for(robot.arrived.wait(), WAIT_S)
@@ -422,8 +426,9 @@ def _chunk(config: Any) -> int:
 
 
 def resized(picture: Any, name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """A camera's picture in the policy's size, as LeRobot's server does: bilinear, without
-    antialiasing.
+    """Return a camera's picture in the policy's size.
+
+    It is resized like in LeRobot's server: bilinear, without antialiasing.
     """
     if (
         not isinstance(picture, np.ndarray)
@@ -475,8 +480,9 @@ class Refusal:
 
 @asynccontextmanager
 async def listening(server: PolicyServer, port: int) -> AsyncIterator[int]:
-    """Serve LeRobot's clients on this machine while the block runs; yields the port, which 0 leaves
-    to the system.
+    """Serve LeRobot's clients on this machine while the block runs.
+
+    Yields the port. With port 0 the system chooses one.
     """
     served = grpc.aio.server(
         options=[("grpc.max_receive_message_length", 4 << 20), ("grpc.so_reuseport", 0)]

@@ -23,7 +23,7 @@ KINDS = "biuf"  # allowed dtype kinds: booleans and numbers; no objects, records
 MAX_BYTES = 64 << 20
 MAX_ELEMENTS = 100_000  # sum over all lists and maps of a message, nested ones included
 MAX_DEPTH = 16
-PACKER_BYTES = 1 << 20  # of a packer's buffer between messages
+PACKER_BYTES = 1 << 20  # largest buffer of a packer between messages
 MAX_DIMENSIONS = 8
 
 
@@ -174,9 +174,8 @@ def _array(data: Any, dtype: np.dtype, shape: Any) -> np.ndarray:
     return np.frombuffer(data, dtype).reshape(shape)
 
 
-EXTENSION_KEY = (
-    "rlinf"  # key of our extensions of openpi's protocol in metadata, requests and answers
-)
+# key of our extensions of openpi's protocol in metadata, requests and answers
+EXTENSION_KEY = "rlinf"
 STATE, PROMPT = "state", "prompt"
 PREFIX = "observation/"  # optional prefix of each name, as in openpi's examples
 
@@ -408,8 +407,9 @@ def _extension(spec: StationSpec, options: Any) -> dict[str, Any]:
 
 
 def _in_play(spec: StationSpec, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields ``left`` and ``frozen`` of a client's current chunk; empty if it sends
-    none.
+    """Return the fields ``left`` and ``frozen`` of a client's current chunk.
+
+    The result is empty if the client sends neither.
     """
     left, frozen = options.get("left"), options.get("frozen", 0)
     if left is None:

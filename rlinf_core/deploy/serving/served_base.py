@@ -87,7 +87,7 @@ class ServedBase:
         return answer
 
     def _infer(self, message: dict[str, Any]) -> dict[str, Any]:
-        """The server's answer; a broken connection is opened again."""
+        """Return the server's answer. A broken connection is opened again."""
         for left in reversed(range(TRIES)):
             try:
                 self._client = self._client or self._connected()

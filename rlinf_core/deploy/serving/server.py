@@ -35,27 +35,27 @@ from rlinf_core.deploy.serving.weights import Version, Weights
 
 
 class Metrics:
-    """Counts since the start, and of the newest thousand requests how long each took."""
+    """Counts since the start, and the latencies of the newest thousand requests."""
 
     def __init__(self) -> None:
         self.refused = self.swaps = self.clients = self.version = 0
-        self.batches: Counter[int] = Counter()  # by their size
+        self.batches: Counter[int] = Counter()  # number of batches by size
         self.latencies = Durations()
         self._last_requests = 0
 
     def answered(self, latency_s: float, batch: int) -> None:
-        """A request was answered; a batch is seen once by each of its requests."""
+        """Count an answered request. A batch is counted once by each of its requests."""
         self.batches[batch] += 1
         self.latencies.note(latency_s)
 
     @property
     def requests(self) -> int:
-        """How many were answered."""
+        """Number of answered requests."""
         return self.latencies.count
 
     @property
     def batch(self) -> float:
-        """Requests of a batch, on average."""
+        """Mean number of requests in a batch."""
         count = sum(requests / size for size, requests in self.batches.items())
         return self.requests / count if count else 0.0
 
@@ -74,7 +74,7 @@ class Metrics:
         )
 
     def text(self) -> str:
-        """Prometheus' text format."""
+        """Return the metrics in Prometheus' text format."""
         return metrics.text(self._families)
 
     def _families(self) -> Iterator[Metric]:
@@ -100,13 +100,13 @@ class Metrics:
 
 
 CLIENTS = 64
-UNPACKINGS = 2  # at a time
+UNPACKINGS = 2  # largest number of messages that are unpacked at a time
 # largest message that is unpacked in the event loop, with a single client
 INLINE_BYTES = 1 << 20
 LOOK_S, SAY_S = 1.0, 10.0
-SILENT_S = 1.0  # a client that has asked for nothing for so long gives way where there are CLIENTS
-ASKING_S = 1.0  # who has asked for nothing for so long is not waited for
-CLOSE_S = 1.0  # for clients to answer that the connection closes
+SILENT_S = 1.0  # with CLIENTS connections, a new client replaces one that was silent this long
+ASKING_S = 1.0  # a batch does not wait for a client that was silent this long
+CLOSE_S = 1.0  # time for clients to confirm the close of their connection
 
 
 class Client:
@@ -114,11 +114,14 @@ class Client:
 
     def __init__(self, connection: BoundedConnection, newest: Version) -> None:
         self.connection, self.version = connection, newest
-        self.since = time.monotonic()  # its last message
+        self.since = time.monotonic()  # time of its last message
         self.episode, self.requested_at, self.total_s = "", 0.0, 0.0
 
     def begin(self, episode: str, newest: Version) -> Version:
-        """The version that plays this episode; without a name for it, always the newest."""
+        """Return the version that plays this episode.
+
+        Without an episode's name it is the newest version.
+        """
         if not episode or episode != self.episode:
             self.episode, self.version = episode, newest
         return self.version
@@ -285,8 +288,9 @@ class PolicyServer:
 
     # Health and figures
     def _http(self, connection: ServerConnection, request: HttpRequest) -> Response | None:
-        """Pages beside the socket, as openpi's /healthz, which asks for no key; None goes on to the
-        socket.
+        """Answer requests for openpi's /healthz page, which needs no key.
+
+        None passes the connection on to the WebSocket.
         """
         if request.path == "/healthz":
             return connection.respond(http.HTTPStatus.OK, "OK\n")

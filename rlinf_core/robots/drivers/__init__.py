@@ -44,8 +44,9 @@ class DriverSettings(Settings):
         return False
 
     def findings(self) -> list[tuple[str, str, str]]:
-        """Return rows of `rlinf doctor station` about the hardware: name, state and remedy. The
-        remedy is empty without a fault.
+        """Return rows of `rlinf doctor station` about the hardware: name, state and remedy.
+
+        The remedy is empty without a fault.
         """
         return []
 

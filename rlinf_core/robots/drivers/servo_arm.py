@@ -144,10 +144,9 @@ class Driver(DriverSettings):
         return description
 
     def calibrated(self) -> tuple[Driver, dict[int, int]]:
-        """These settings with LeRobot's calibration, and each servo's homing offset by id [ticks].
+        """Return these settings with LeRobot's calibration.
 
-        Raises:
-            RecipeError: the file is no calibration, or lacks a joint.
+        The second value holds the homing offset of each servo by id [ticks].
         """
         if not self.calibration:
             return self, {}

@@ -27,8 +27,9 @@ FIRST_MESSAGE_S = 1.0  # time in which a silent device is tolerated after openin
 
 
 def axes(action: ActionSpec) -> dict[str, int]:
-    """Return the index of each device axis in an action of one arm. Axes that the action lacks are
-    left out.
+    """Return the index of each device axis in an action of one arm.
+
+    Axes that the action lacks are left out.
     """
     if action.control_mode != "tcp_delta":
         return {"x": 0, "y": 1, "z": 2} | ({"grip": action.dim - 1} if grips(action) else {})

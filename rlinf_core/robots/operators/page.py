@@ -17,7 +17,8 @@ from rlinf_core.robots.operators.sticks import Curve, Scale, Sticks
 HELD = "held"
 ACTIVE = "active"
 REQUESTED = "asked"
-# its messages' buttons, in their order; REQUESTED: the held input is unknown; axes are AXES
+# Buttons of a message of the page, in this order. Its axes are AXES.
+# REQUESTED marks a message with requests only, which says nothing of the held input.
 BUTTONS = (HELD, ACTIVE, REQUESTED, *LABELS)
 Silence = Annotated[float, Field(ge=0.1, le=1)]
 
@@ -29,7 +30,7 @@ class Page(Sticks):
     """
 
     topics = ("page",)
-    label_renews = False  # ACTIVE renews the enable; a late label comes without it
+    label_renews = False  # only ACTIVE renews the enable; a late label does not have it
 
     def __init__(
         self,
@@ -88,7 +89,7 @@ class Page(Sticks):
             raise DeviceError(
                 f"garbage on the topic page: {garbage}. Does another program publish there?"
             )
-        if not (self.rested or self.at_rest()):  # an unopened page is no trouble
+        if not (self.rested or self.at_rest()):  # a page that was never opened is at rest
             raise DeviceError(
                 "expected it at rest before its first command, got a takeover in its first "
                 "message. Let go of it"

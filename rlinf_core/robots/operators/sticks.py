@@ -37,8 +37,9 @@ HELD = {"open": 1.0, "close": -1.0}
 
 
 class Sticks(RequestDevice):
-    """A device with deflections and buttons; each kind's ``take`` fills ``values`` and
-    ``pressed``.
+    """A device with deflections and buttons.
+
+    Each kind's ``take`` fills ``values`` and ``pressed``.
     """
 
     # True if the device also reports at rest, so that silence at rest is trouble too

@@ -18,7 +18,7 @@ from pydantic import Field
 from rlinf_core.core.errors import RecipeError
 
 FORMAT = "rlinf-classifier-1"
-STRIDE = 2  # of every convolution
+STRIDE = 2  # stride of every convolution
 
 Layer = tuple[np.ndarray, np.ndarray]
 

@@ -98,7 +98,7 @@ class ReplayShards:
     ) -> None:
         self.ray, self.spec, self.shards = connect(address), spec, shards
         self.buffer_arguments = spec, capacity // shards, latent, instructions, given
-        self.capacity = capacity // shards  # what the longest episode must fit into
+        self.capacity = capacity // shards  # the longest episode must fit into one shard
         self.inserted, self.episodes, self.died = 0, 0, 0
         self.sampled, self.inserted_of = np.zeros(256, np.int64), np.zeros(256, np.int64)
         self._actors = [self._spawn() for _ in range(shards)]
@@ -166,8 +166,9 @@ class ReplayShards:
         n_step: int = 1,
         weights: np.ndarray | None = None,
     ) -> Arrays:
-        """Sample a batch as ``ReplayBuffer`` does; a multinomial draw sets the size of each shard's
-        part.
+        """Sample a batch as ``ReplayBuffer`` does.
+
+        A multinomial draw sets the size of each shard's part.
         """
         share = self._likely(weights)
         sizes = random.multinomial(size, share / share.sum())

@@ -64,8 +64,9 @@ class RealAndImagined:
         return self.real.demonstrate()
 
     def take(self, updates: int, order: RolloutLength) -> Experience:
-        """Return the real source's experience; after each fit also branches from recorded
-        states.
+        """Return the real source's experience.
+
+        After each fit, branches from recorded states are added.
         """
         experience = self.real.take(updates, order)
         if self.data.steps - self.fitted_at < self.recipe.world.refit_every or order.get(

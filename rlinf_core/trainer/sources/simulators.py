@@ -163,7 +163,7 @@ class Simulators(Source):
         self.is_pending = False
         if self.recipe.placement.mode == "pipelined":
             self._request_rollouts(self.players, updates, amount)
-        else:  # else the rollout began before it was waited for
+        else:  # the rollout has begun before the wait for it
             self.send_s += self.players.call_s
         return Experience(
             [trajectory for experience in played for trajectory in experience.trajectories],

@@ -19,7 +19,7 @@ from rlinf_core.core.rotation import inverse, product, to_vector, turned
 
 PACKAGE = "omnigibson"
 INSTALL = "see https://behavior.stanford.edu, then export RLINF_PYTHON_BEHAVIOR=<its python>"
-WIDEST_M = 0.08  # of the robot's gripper when open
+WIDEST_M = 0.08  # width of the robot's open gripper
 SIZE = (480, 640)  # size of OmniGibson's pictures; ours are resized from them
 
 

@@ -15,7 +15,7 @@ PACKAGE, INSTALL = "calvin_env", "make calvin"
 SCENES = tuple(f"calvin_scene_{letter}" for letter in "ABCD")
 BLOCKS = ("red", "blue", "pink")
 LIFT_M = 0.10  # height of the goal above the block's start
-GRIP_N = 20.0  # of each finger; CALVIN's own 200 N push the block through the fingers
+GRIP_N = 20.0  # force of each finger; CALVIN's own 200 N push the block through the fingers
 
 
 class Simulator:

@@ -22,7 +22,7 @@ from sim_bridges.core.mujoco import Scene, numpy_seed
 
 PACKAGE, INSTALL = "libero", "make libero"
 DEAD_M = 0.004  # error of the width below which the gripper does not move
-STIFFNESS = 600  # of the controller; with robosuite's own 150 the arm lags by 0.25 s
+STIFFNESS = 600  # stiffness of the controller; with robosuite's own 150 the arm lags by 0.25 s
 
 
 class Simulator:

@@ -13,7 +13,7 @@ from sim_bridges.simulators.mujoco_arm.loading import Source
 
 TOOL, GOAL = "rlinf_tool", "rlinf_goal"
 Box = tuple[Sequence[float], Sequence[float]]
-SLIDE_KP, HINGE_KP = 1000.0, 20.0  # of drives in a model without actuators [N/m, Nm/rad]
+SLIDE_KP, HINGE_KP = 1000.0, 20.0  # gains of the drives in a model without actuators [N/m, Nm/rad]
 
 
 def add_tool(source: Source, model: Any, anatomy: Anatomy, offset: Sequence[float]) -> None:

@@ -18,7 +18,7 @@ from sim_bridges.core.mujoco import Scene, numpy_seed
 PACKAGE, INSTALL = "robosuite", "make simulators"
 GOAL_M = 0.12  # height of the goal above the table; robosuite counts the cube as lifted from 0.04
 DEAD_M = 0.004  # error of the width below which the gripper does not move
-STIFFNESS = 600  # of the controller; with robosuite's own 150 the arm lags by 0.25 s
+STIFFNESS = 600  # stiffness of the controller; with robosuite's own 150 the arm lags by 0.25 s
 # bodies and sites of the robot itself
 ROBOT_PREFIXES = ("robot0", "gripper0", "fixed_mount0", "left_eef", "right_eef")
 

@@ -12,8 +12,10 @@ __getattr__ = deferred(__name__, "policy")
 
 
 class Config(PolicySettings):
-    """A folder that LeRobot's class loads. The keys about encoders and trunks are of no use to
-    it."""
+    """A folder that LeRobot's class loads.
+
+    The keys about encoders and trunks are of no use to it.
+    """
 
     kind: str = with_default(PolicySettings, "kind", "lerobot")
     checkpoint: Place = Field(
@@ -30,7 +32,8 @@ class Config(PolicySettings):
     @model_validator(mode="after")
     def _draws_as_its_makers(self) -> Config:
         """LeRobot draws the noise of every chunk: so does this policy, unless the recipe
-        decides."""
+        decides.
+        """
         if "stochastic_eval" not in self.model_fields_set:
             vars(self)["stochastic_eval"] = True
         return self

@@ -1,7 +1,7 @@
-"""LeRobot's class behind a socket: the task's names and units here, the folder's there.
+"""A policy that LeRobot's class computes in another process, behind a socket.
 
-LeRobot's own processors read the folder's numbers. Its actions must be the task's steps, in SI
-units.
+This process maps the task's names and units to those of the folder. LeRobot's own processors
+normalise the numbers. The actions of the folder must be the task's steps, in SI units.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from rlinf_core.policies.isolated.lerobot import Config, worker
 from rlinf_core.policies.pretrained.lerobot import MODES
 from rlinf_core.specs.arrays import StationSpec, other_units
 
-TIMEOUT_S = 600.0  # of an answer; the first one loads the model
+TIMEOUT_S = 600.0  # longest wait for an answer; the first one loads the model
 STATES = ("observation.state", "observation.environment_state")
 PICTURES = "observation.image"
 ACTION = "action"
@@ -53,7 +53,7 @@ PYTHONS = ("lerobot", "references")  # names of virtual environments in .venvs t
 
 
 class LeRobotPolicy(NetworkPolicy):
-    """It is played as LeRobot plays it; it has no gradients."""
+    """A policy that is played by LeRobot's class and cannot be trained."""
 
     config: Config
     uses_images = reads_instructions = True
@@ -82,7 +82,10 @@ class LeRobotPolicy(NetworkPolicy):
 
     @classmethod
     def rebuilt(cls, spec: StationSpec, config: Any, described: Any) -> LeRobotPolicy:
-        """From a policy file, which holds the digest of the folder, and not its weights."""
+        """Rebuild the policy from a policy file.
+
+        The file holds the digest of the folder instead of the weights.
+        """
         return cls(spec, config, torch.zeros(32, dtype=torch.uint8))
 
     @property
@@ -97,7 +100,7 @@ class LeRobotPolicy(NetworkPolicy):
     def imitation_loss(
         self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None
     ) -> Tensor:
-        """SpecError: LeRobot's class is not trained here."""
+        """Raise SpecError, because LeRobot's class is not trained here."""
         raise SpecError(
             "policy.kind: expected a kind that rlinf can train, got lerobot, which is only "
             "played. Train it with lerobot-train, or use the policy.kind of its family "
@@ -132,7 +135,7 @@ class LeRobotPolicy(NetworkPolicy):
         )
 
     def _chunk(self, observation: Observation, seed: int) -> Tensor:
-        """Actions (B, H, A) in SI units, in the task's order."""
+        """Return the actions (B, H, A) in SI units, in the task's order."""
         rows, at = {}, 0
         for item in self.spec.vectors:
             rows[item.name] = observation.vectors[:, at : at + item.size]
@@ -178,7 +181,7 @@ class LeRobotPolicy(NetworkPolicy):
             self._process = None
 
     def __del__(self) -> None:
-        with contextlib.suppress(AttributeError):  # of one whose constructor raised
+        with contextlib.suppress(AttributeError):  # the constructor may have raised
             self.close()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -227,7 +230,7 @@ def _python() -> str:
 
 
 def digest_of(folder: Path) -> Tensor:
-    """(32,) uint8: SHA-256 of the names and contents of a folder's JSON and safetensors files."""
+    """Return the SHA-256 (32,) uint8 of a folder's JSON and safetensors files, with their names."""
     total = hashlib.sha256()
     for path in sorted(folder.iterdir()):
         if path.suffix in (".json", ".safetensors"):
@@ -328,8 +331,11 @@ def features_of(
 def check_statistics(
     folder: Path, document: dict[str, Any], spec: StationSpec, order: list[int]
 ) -> None:
-    """SpecError where a folder's actions are in other units than the task's, by the statistics of
-    its processor."""
+    """Check the units of a folder's actions by the statistics of its processor.
+
+    Raises:
+        SpecError: they differ from the units of the task.
+    """
     mode = (document.get("normalization_mapping") or {}).get("ACTION")
     files = sorted(folder.glob("*unnormalizer_processor.safetensors"))
     if mode not in MODES or mode == "IDENTITY" or not files:

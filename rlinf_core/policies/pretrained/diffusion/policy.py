@@ -140,8 +140,9 @@ class Camera(nn.Module):
         self.pool, self.out = Places(shape[0], shape[1], count), nn.Linear(2 * count, 2 * count)
 
     def forward(self, pixels: Tensor, corner: Callable[[int], int] | None = None) -> Tensor:
-        """Return features; ``corner`` maps the free pixels to a crop's start (the middle if
-        None).
+        """Return features.
+
+        ``corner`` maps the free pixels to a crop's start (the middle if None).
         """
         if self.resized:
             pixels = F.interpolate(

@@ -213,8 +213,9 @@ class OpenVLA(ActionTokens):
     def act(
         self, observation: Observation, explore: bool, generator: torch.Generator | None = None
     ) -> ActionChunk:
-        """Return chunks like ``ActionTokens``; by regression, ``drawn`` are the actions
-        themselves.
+        """Return chunks like ``ActionTokens``.
+
+        By regression, ``drawn`` are the actions themselves.
         """
         if self.action_head is None:
             return super().act(observation, explore, generator)

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from rlinf_core.core.errors import PolicyFileError
 
-# as published
+# values of the published networks
 IMAGENET = {
     "mean": (0.484375, 0.455078125, 0.40625),
     "std": (0.228515625, 0.2236328125, 0.224609375),

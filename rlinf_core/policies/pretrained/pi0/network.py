@@ -207,8 +207,9 @@ class Pi0Factory(NetworkFactory):
         return self.module_name(name, network).removeprefix("embed_action_time.")
 
     def files(self, network: Any, tokenizer: Tokenizer) -> tuple[dict[str, Tensor], dict[str, str]]:
-        """See ``NetworkFactory``: with the names of the hub's folders; transformers reads
-        them too.
+        """See ``NetworkFactory``: with the names of the hub's folders.
+
+        Transformers reads them too.
         """
         weights = {}
         for name, tensor in network.state_dict().items():

@@ -165,8 +165,9 @@ class Pi05Factory(NetworkFactory):
     def files(
         self, network: Pi05Network, tokenizer: Tokenizer
     ) -> tuple[dict[str, Tensor], dict[str, str]]:
-        """See ``NetworkFactory``; config.json also holds a tiny network's sizes, without a
-        variant.
+        """See ``NetworkFactory``.
+
+        The file config.json also holds a tiny network's sizes, without a variant.
         """
         weights = {
             self.module_name(name, network): tensor for name, tensor in network.state_dict().items()

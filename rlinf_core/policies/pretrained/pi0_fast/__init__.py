@@ -14,8 +14,10 @@ __getattr__ = deferred(__name__, "policy")
 
 
 class Config(TokenSettings):
-    """pi0-FAST, pretrained or from scratch: SFT, the PPO family. Its chunks have different numbers
-    of tokens."""
+    """pi0-FAST, pretrained or from scratch: SFT, the PPO family.
+
+    Its chunks have different numbers of tokens.
+    """
 
     kind: str = with_default(TokenSettings, "kind", "pi0_fast")
     horizon: int = with_default(TokenSettings, "horizon", 50)

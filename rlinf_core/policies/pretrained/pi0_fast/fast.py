@@ -17,18 +17,20 @@ import numpy as np
 from rlinf_core.core.errors import PolicyFileError
 from rlinf_core.policies.huggingface import read_json, read_text
 
-SCALE, LEAST, MOST = 10.0, -128, 127  # of a tokenizer without a file: a token for each coefficient
+# A tokenizer without a file has a token for each coefficient from LEAST to MOST.
+SCALE, LEAST, MOST = 10.0, -128, 127
 CONFIGS = ("processor_config.json", "preprocessor_config.json")
 SOURCE = "hf download lerobot/fast-action-tokenizer --local-dir CHECKPOINT/fast"
 
 
 class ActionTokenizer:
-    """Normalised actions (H, A) to token ids and back.
+    """Converts normalised actions (H, A) to token ids and back.
 
     Args:
-        text: of a tokenizer.json whose letters are coefficients; empty for a token a coefficient.
-        scale: of coefficients before they are rounded.
-        least: the coefficient of the letter 0.
+        text: text of a tokenizer.json whose letters are coefficients. If it is empty, each
+            coefficient is a token.
+        scale: factor of coefficients before they are rounded.
+        least: coefficient of the letter 0.
     """
 
     def __init__(self, text: str = "", scale: float = SCALE, least: int = LEAST) -> None:
@@ -41,16 +43,16 @@ class ActionTokenizer:
 
     @property
     def size(self) -> int:
-        """Number of its tokens."""
+        """Number of tokens."""
         size: int = self._tokenizer.get_vocab_size() if self._tokenizer else MOST - LEAST + 1
         return size
 
     def describe(self) -> dict[str, Any]:
-        """The arguments of the constructor."""
+        """Return the arguments of the constructor."""
         return {"text": self.text, "scale": self.scale, "least": self.least}
 
     def encode(self, actions: np.ndarray) -> list[int]:
-        """Token ids of (H, A)."""
+        """Return the token ids of normalised actions (H, A)."""
         coefficients = np.around(_cosines(len(actions)) @ actions * self.scale)
         letters = np.maximum(coefficients.ravel() - self.least, 0).astype(int)
         if self._tokenizer is None:
@@ -60,8 +62,11 @@ class ActionTokenizer:
         )
 
     def decode(self, ids: Sequence[int], horizon: int, size: int) -> np.ndarray:
-        """(H, A) of token ids: zeros where they are none, filled up with zeros or cut where there
-        are too few or many."""
+        """Return the normalised actions (H, A) of token ids.
+
+        Ids outside of the vocabulary give zeros. Too few coefficients are filled up with zeros, and
+        surplus ones are dropped.
+        """
         count = horizon * size
         if not all(0 <= number < self.size for number in ids):
             return np.zeros((horizon, size))
@@ -80,7 +85,7 @@ class ActionTokenizer:
 
 @functools.lru_cache(8)
 def _cosines(count: int) -> np.ndarray:
-    """The orthonormal DCT-II of ``count`` numbers, as a matrix."""
+    """Return the orthonormal DCT-II of ``count`` numbers as a matrix."""
     rows, columns = np.arange(count)[:, None], np.arange(count)[None]
     matrix = math.sqrt(2.0 / count) * np.cos(math.pi * (columns + 0.5) * rows / count)
     matrix[0] /= math.sqrt(2.0)
@@ -88,8 +93,10 @@ def _cosines(count: int) -> np.ndarray:
 
 
 def letters(count: int) -> str:
-    """Return a tokenizer.json with one token for each of the first ``count`` letters; the last
-    token stands for all further ones."""
+    """Return a tokenizer.json with one token for each of the first ``count`` letters.
+
+    The last token represents all further letters.
+    """
     from tokenizers import Tokenizer, decoders
     from tokenizers.models import BPE
 
@@ -100,7 +107,7 @@ def letters(count: int) -> str:
 
 
 def read_tokenizer(folder: Path) -> ActionTokenizer:
-    """The published tokenizer in a checkpoint's folder ``fast``.
+    """Return the published tokenizer in a checkpoint's folder ``fast``.
 
     Raises:
         PolicyFileError: a file is missing, or lacks a number.

@@ -75,17 +75,17 @@ class Pi0FastNetwork(nn.Module):
 
     @property
     def image_size(self) -> int:
-        """Of a picture [pixels]."""
+        """Side of a picture [pixels]."""
         size: int = self.vlm.config.vision_config.image_size
         return size
 
     @property
     def decoder(self) -> Any:
-        """Its language model."""
+        """The language model."""
         return self.vlm.language_model
 
     def embedded(self, pixels: Tensor, ids: Tensor) -> Tensor:
-        """Vectors (B, L, D) of pictures (B, cameras, 3, S, S) in [-1, 1] and tokens behind them."""
+        """Return vectors (B, L, D) of pictures (B, cameras, 3, S, S) in [-1, 1], then of tokens."""
         patches = self.vlm.get_image_features(pixels.flatten(0, 1)).pooler_output
         features = patches.unflatten(0, pixels.shape[:2]).flatten(1, 2)
         return torch.cat([features, self.decoder.get_input_embeddings()(ids)], dim=1)
@@ -114,8 +114,10 @@ class Pi0FastFactory(NetworkFactory):
         }
 
     def read(self, folder: Path) -> Published:
-        """See ``NetworkFactory``; with the tokenizers of words and of actions, which LeRobot's
-        folder lacks."""
+        """See ``NetworkFactory``.
+
+        With the tokenizers of words and of actions, which LeRobot's folder lacks.
+        """
         allowed = {*openpi.SIZES, *SMALLEST, *WITHOUT_EFFECT}
         config, training = lerobot.read_config(
             folder, KIND, ("chunk_size", "fast_skip_tokens"), allowed, settings=SETTINGS
@@ -170,8 +172,10 @@ class Pi0FastFactory(NetworkFactory):
     def files(
         self, network: Pi0FastNetwork, tokenizer: Tokenizer
     ) -> tuple[dict[str, Tensor], dict[str, str]]:
-        """See ``NetworkFactory``; the sizes of a tiny one, which no variant names, stand in its
-        config.json."""
+        """See ``NetworkFactory``.
+
+        The file config.json holds the sizes of a tiny network, which has no variant.
+        """
         weights = {
             self.module_name(name, network): tensor for name, tensor in network.state_dict().items()
         }

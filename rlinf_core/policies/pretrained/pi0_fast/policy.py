@@ -1,8 +1,8 @@
-"""pi0-FAST: a chunk is a sentence of FAST's tokens behind pictures, instruction and state.
+"""pi0-FAST: the policy answers pictures, instruction and state with a sentence of FAST tokens.
 
-Pertsch et al. 2025, arXiv 2501.09747, by LeRobot's class (0.4.4 to 0.6.1). Where it acts, prompt
-and the answer's first token attend to each other, and the answer to all before it. In LeRobot's
-loss that token is a part of the answer, and here too.
+Pertsch et al. 2025, arXiv 2501.09747, by LeRobot's class (0.4.4 to 0.6.1). While the policy acts,
+the prompt and the first token of the answer attend to each other, and later tokens attend to all
+before them. In the imitation loss that first token belongs to the answer, as in LeRobot.
 """
 
 from __future__ import annotations
@@ -34,15 +34,22 @@ PROMPT, BEFORE, END, STOP = "Task: {}, State: {};\n", "Action: ", "|", "<eos>"
 
 
 class Prefix(NamedTuple):
-    """What stands before an answer: vectors (B, L, D), and where there is something (B, L)."""
+    """The tokens before an answer.
+
+    Attributes:
+        embeds: (B, L, D) vectors.
+        mask: (B, L) True for tokens, False for padding.
+    """
 
     embeds: Tensor
     mask: Tensor
 
 
 class Pi0Fast(ActionTokens):
-    """pi(tokens | pictures, sentence, state), the tokens of a chunk up to ``|``. ``drawn`` are
-    token ids (B, 1, N)."""
+    """pi(tokens | pictures, sentence, state), the tokens of a chunk up to ``|``.
+
+    ``drawn`` holds token ids (B, 1, N).
+    """
 
     config: Config
     name = "a pi0-FAST"
@@ -85,7 +92,7 @@ class Pi0Fast(ActionTokens):
 
     @property
     def words(self) -> int:
-        """Tokens of the tokenizer, whose last ones, but for ``fast_skip_tokens``, are FAST's."""
+        """Number of tokens. The last ones are FAST's, before ``fast_skip_tokens`` unused ones."""
         words: int = self.tokenizer.size or self.decoder.config.vocab_size
         return words
 
@@ -99,7 +106,7 @@ class Pi0Fast(ActionTokens):
         return self.normalisation.state_dict()
 
     def inputs(self, batch: Batch) -> Batch:
-        """Pictures, tokens, and where there are some."""
+        """Return pictures, tokens and the mask of the tokens."""
         size = self.network.image_size
         pixels = torch.stack(
             [letterboxed(batch[image.name], size, False) for image in self.spec.images], dim=1
@@ -108,7 +115,10 @@ class Pi0Fast(ActionTokens):
         return {"pixels": pixels, "ids": ids, "mask": mask}
 
     def sentences(self, batch: Batch) -> list[list[int]]:
-        """The tokens of each instruction and its state, in 256 bins of [-1, 1]; -1 below."""
+        """Return the tokens of each instruction with its state.
+
+        The state is in 256 bins of [-1, 1]; -1 stands for numbers below.
+        """
         edges = torch.linspace(-1.0, 1.0, BINS + 1, device=self.device)[:-1]
         bins = (
             torch.bucketize(self.normalisation.normalised(batch["vectors"]), edges, right=True) - 1
@@ -128,7 +138,7 @@ class Pi0Fast(ActionTokens):
         return [self._begin, *self.tokenizer.ids(sentence)][: self.config.tokens]
 
     def read(self, inputs: Batch) -> Prompt:
-        """Not of use here: the answer has no fixed place."""
+        """Raise NotImplementedError, because an answer has no fixed length."""
         raise NotImplementedError
 
     # Tokens of an answer
@@ -139,13 +149,15 @@ class Pi0Fast(ActionTokens):
 
     @property
     def _end(self) -> int:
-        """The token that ends an answer."""
+        """Id of the token that ends an answer."""
         (end,) = self.tokenizer.ids(END)
         return end
 
     def written(self, actions: Tensor) -> list[list[int]]:
-        """Answers to normalised actions (B, H A): ``Action: ``, FAST's tokens, ``|`` and the
-        end."""
+        """Return the answers to normalised actions (B, H A).
+
+        An answer is ``Action: ``, FAST's tokens, ``|`` and the end-of-sequence token.
+        """
         numbers = self.units.to_network(actions.unflatten(-1, (-1, self.spec.action.dim)))
         before, stop = self.tokenizer.ids(BEFORE), self.tokenizer.id(STOP)
         last = self.words - 1 - self.network.config["fast_skip_tokens"]
@@ -166,8 +178,10 @@ class Pi0Fast(ActionTokens):
         return rows
 
     def read_answer(self, ids: list[int]) -> Tensor:
-        """Normalised actions (H, A) of an answer's tokens up to ``|``; the mean where they are
-        none of FAST's."""
+        """Return the normalised actions (H, A) of an answer's tokens up to ``|``.
+
+        Tokens that are none of FAST's give the mean action.
+        """
         before = self.tokenizer.ids(BEFORE)
         last = self.words - 1 - self.network.config["fast_skip_tokens"]
         ids = ids[: ids.index(self._end)] if self._end in ids else ids
@@ -188,7 +202,7 @@ class Pi0Fast(ActionTokens):
         return self.units.played(torch.from_numpy(numbers).float().to(self.device))
 
     def prefix(self, inputs: Batch, begin: bool = True) -> Prefix:
-        """The prompt; ``begin``: with the token that begins an answer."""
+        """Return the prompt. With ``begin`` the token that begins an answer is the last one."""
         ids, mask = inputs["ids"], inputs["mask"]
         if begin:
             ids, mask = F.pad(ids, (0, 1), value=self._begin), F.pad(mask, (0, 1), value=True)
@@ -196,7 +210,7 @@ class Pi0Fast(ActionTokens):
         return Prefix(embeds, F.pad(mask, (embeds.shape[1] - mask.shape[1], 0), value=True))
 
     def hidden(self, prefix: Prefix, ids: Tensor, valid: Tensor) -> Tensor:
-        """Hidden states (B, L + N, D) of a prefix and an answer's tokens (B, N)."""
+        """Return the hidden states (B, L + N, D) of a prefix and an answer's tokens (B, N)."""
         embeds = torch.cat([prefix.embeds, self.decoder.get_input_embeddings()(ids)], dim=1)
         visible = torch.cat([prefix.mask, valid], dim=1)
         length, before = visible.shape[1], prefix.mask.shape[1]
@@ -214,8 +228,10 @@ class Pi0Fast(ActionTokens):
     def imitation_loss(
         self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Cross-entropy of the answers to demonstrated actions (B, H A), among all tokens, on
-        average over tokens."""
+        """Return the cross-entropy of the answers to demonstrated actions (B, H A).
+
+        It is over the whole vocabulary, and the mean over the tokens.
+        """
         ids, valid = padded(self.written(actions), self.device, before=(self._begin,))
         hidden = self.hidden(self.prefix(self.inputs(batch), begin=False), ids, valid)[
             :, -ids.shape[1] : -1
@@ -227,11 +243,11 @@ class Pi0Fast(ActionTokens):
         return (losses * weights).sum() / weights.sum()
 
     def log_probs(self, batch: Batch, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Of answers (B, 1, N) as they were drawn, and their entropy, both (B, E).
+        """Return log-probabilities and entropies (B, E) of drawn answers (B, 1, N).
 
-        An answer has one log-probability. It stands at the chunk's first action, which is played
-        in any case; the others
-        have 0. The PPO family sums them over a chunk (``algorithm.level: chunk``).
+        An answer has one log-probability. It is stored at the chunk's first action, which is always
+        executed; the other actions have 0. The PPO family sums them over a chunk
+        (``algorithm.level: chunk``).
         """
         ids = actions.flatten(1).long()
         valid = self._counted(ids)
@@ -246,19 +262,21 @@ class Pi0Fast(ActionTokens):
         )
 
     def _counted(self, ids: Tensor) -> Tensor:
-        """Tokens (B, N) up to ``|``, with it."""
+        """Return the mask of the tokens (B, N) up to and including ``|``."""
         ends = (ids == self._end).long().cumsum(dim=1)
         return (ends - (ids == self._end).long()) == 0
 
     def _first(self, numbers: Tensor) -> Tensor:
-        """(B, E) with numbers (B,) at the first action."""
+        """Return (B, E) with numbers (B,) at the first action and zeros elsewhere."""
         return F.pad(numbers[:, None], (0, self.config.executed - 1))
 
     def sample(
         self, batch: Batch, generator: torch.Generator | None = None, draws: bool = True
     ) -> tuple[Tensor, Tensor]:
-        """Answers (B, N), zeros behind ``|``, and their log-probabilities (B,); the likeliest
-        tokens unless it draws."""
+        """Return answers (B, N) with zeros after ``|``, and their log-probabilities (B,).
+
+        Without ``draws`` each token is the likeliest one.
+        """
         prefix, limit = self.prefix(self.inputs(batch)), self.config.max_decoding_steps
         visible, embeds, cache = prefix.mask, prefix.embeds, None
         mask = (visible[:, None] & visible[:, :, None])[:, None]
@@ -296,7 +314,7 @@ class Pi0Fast(ActionTokens):
     def act(
         self, observation: Observation, explore: bool, generator: torch.Generator | None = None
     ) -> ActionChunk:
-        """See ``Policy``; ``drawn`` are the tokens of answers (B, 1, N)."""
+        """See ``Policy``. ``drawn`` holds the tokens of answers (B, 1, N)."""
         draws = self.draws(explore)
         ids, log_probs = self.sample(self.to_batch(observation), generator, draws)
         actions = torch.stack([self.read_answer(row) for row in ids.tolist()])
@@ -304,7 +322,7 @@ class Pi0Fast(ActionTokens):
 
 
 def _additive(mask: Tensor, like: Tensor) -> Tensor:
-    """0 where ``mask`` (B, 1, Q, K) is, else the least number."""
+    """Return 0 where ``mask`` (B, 1, Q, K) is True, and the smallest number elsewhere."""
     return torch.zeros_like(mask, dtype=like.dtype).masked_fill(~mask, torch.finfo(like.dtype).min)
 
 

@@ -173,7 +173,7 @@ class QwenVLFactory(NetworkFactory):
 
 
 def _of_a_server(network: QwenVLNetwork) -> dict[str, str]:
-    """The files that an engine reads beside config.json, by their names."""
+    """Return the files that an engine reads in addition to config.json, by name."""
     vision = network.model.config.vision_config
     pixels = (vision.patch_size * vision.spatial_merge_size) ** 2
     processor = {

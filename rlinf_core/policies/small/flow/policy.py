@@ -191,8 +191,9 @@ class FlowActor(NetworkPolicy):
     def act(
         self, observation: Observation, explore: bool, generator: torch.Generator | None = None
     ) -> ActionChunk:
-        """Return chunks of actions; without exploring, from zero noise along the noise-free
-        path.
+        """Return chunks of actions.
+
+        Without exploration they follow the noise-free path from zero noise.
         """
         if not self.draws(explore):
             noise = torch.zeros(len(observation), self.size, device=self.device)

@@ -99,8 +99,9 @@ class LatentNoiseActor(NetworkPolicy):
     def act(
         self, observation: Observation, explore: bool, generator: torch.Generator | None = None
     ) -> ActionChunk:
-        """Return chunks of actions; ``drawn`` holds their latent noise, in the shape of
-        ``sample``.
+        """Return chunks of actions.
+
+        ``drawn`` holds their latent noise, in the shape of ``sample``.
         """
         noise = self.noise_policy.act(observation, self.draws(explore), generator)
         latent = noise.actions.flatten(1)

@@ -38,7 +38,7 @@ class Served(Protocol):
     """A base policy in another process."""
 
     def chunks(self, observation: Observation) -> np.ndarray:
-        """Return its chunks (B, H, A), normalised, for each observation."""
+        """Return the base's normalised chunks (B, H, A) for each observation."""
         ...
 
 
@@ -96,7 +96,7 @@ class ResidualActor(NetworkPolicy):
         return name.startswith("base.")
 
     def train(self, mode: bool = True) -> ResidualActor:
-        """Train the correction; the base stays as it acts."""
+        """Set the mode of the correction. The base always stays in evaluation mode."""
         super().train(mode)
         if isinstance(self.base, NetworkPolicy):
             self.base.eval()
@@ -119,7 +119,7 @@ class ResidualActor(NetworkPolicy):
 
     @property
     def encoder(self) -> Encoder:
-        """Of the observation and the base's chunk."""
+        """Encoder of the observation and the base's chunk."""
         return self.actor.encoder
 
     # The base
@@ -145,7 +145,7 @@ class ResidualActor(NetworkPolicy):
         return chunks[:, : self.config.horizon].flatten(1).clamp(-1.0, 1.0)
 
     def to_batch(self, observation: Observation) -> Batch:
-        """See ``Policy``; the base is asked here."""
+        """See ``Policy``. The base computes its chunk here."""
         batch = super().to_batch(observation)
         return batch | {
             "vectors": torch.cat([batch["vectors"], self.base_actions(observation)], dim=1)
@@ -172,7 +172,7 @@ class ResidualActor(NetworkPolicy):
 
     # The correction
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Mean and log standard deviation (B, H A) of the correction before the tanh."""
+        """Return mean and log standard deviation (B, H A) of the correction before the tanh."""
         mean_and_log_std: tuple[Tensor, Tensor] = self.actor(batch)
         return mean_and_log_std
 
@@ -189,7 +189,7 @@ class ResidualActor(NetworkPolicy):
     def sample(
         self, batch: Batch, generator: torch.Generator | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Reparameterised actions (B, H A), fully corrected, and log-probabilities (B,)."""
+        """Return reparameterised, fully corrected actions (B, H A) and log-probabilities (B,)."""
         mean, log_std = self(batch)
         correction, log_probs = squashed(mean, log_std, generator, self.executed_size)
         return self.corrected(batch, correction), log_probs
@@ -198,7 +198,7 @@ class ResidualActor(NetworkPolicy):
     def act(
         self, observation: Observation, explore: bool, generator: torch.Generator | None = None
     ) -> ActionChunk:
-        """Chunks of the base's actions with ``share`` of the correction."""
+        """Return chunks of the base's actions with ``share`` of the correction."""
         batch = self.to_batch(observation)
         mean, log_std = self(batch)
         if not self.draws(explore):
@@ -209,7 +209,7 @@ class ResidualActor(NetworkPolicy):
     def imitation_loss(
         self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None
     ) -> Tensor:
-        """-E log pi of the corrections that lead to demonstrated actions (B, H A)."""
+        """Return -E log pi of the corrections that lead to demonstrated actions (B, H A)."""
         return imitation(self.correction_to(batch, actions), *self(batch))
 
 
@@ -238,7 +238,7 @@ def base_of(spec: StationSpec, config: Config) -> NetworkPolicy | Served:
 
 
 def base_digest(actor: ResidualActor) -> str:
-    """SHA-256 of the weights of a base from a file; empty of a served one."""
+    """Return the SHA-256 of the weights of a base from a file, or "" for a served base."""
     if not isinstance(actor.base, NetworkPolicy):
         return ""
     digest = hashlib.sha256()

@@ -74,7 +74,7 @@ class ArmDriver(Managed, ControlNode):
             "driver_inputs",
             namespace=self.get_namespace(),
             enable_rosout=False,
-            # nobody spins it
+            # no executor spins it
             start_parameter_services=False,
             use_global_arguments=False,
         )

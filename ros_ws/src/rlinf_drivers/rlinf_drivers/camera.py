@@ -23,7 +23,7 @@ from rlinf_ros.qos import publisher
 from rlinf_ros.spinning import ERROR, OK, WARN, Diagnostics, Health, run
 
 STALE_S = 0.2  # value of S3
-SLOW = 0.9  # of the requested rate
+SLOW = 0.9  # fraction of the requested rate below which a camera counts as slow
 
 
 class ImageCounts:
@@ -40,7 +40,7 @@ class ImageCounts:
         self.open_count = 0
         self.at = time.monotonic()
         self.late_ms = 0.0
-        self.newest = (-1, 0)  # its number and stamp
+        self.newest = (-1, 0)  # number and stamp of the newest picture
         self.last_report = (time.monotonic(), 0, 0)
 
     def begin(self) -> None:

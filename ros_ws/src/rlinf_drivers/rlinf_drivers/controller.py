@@ -96,7 +96,7 @@ class Controller(Managed, ControlNode):
             # the interlock's limits, and whether they equal those here
             self.interlock_hash, self.agrees = "", True
         else:
-            # of the previous message: from, to, duration
+            # the previous message: start, end and duration of its motion
             self.segment: tuple[list[float], list[float], float] = (
                 [],
                 [],

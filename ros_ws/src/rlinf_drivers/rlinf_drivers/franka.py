@@ -137,7 +137,7 @@ class Hand(GripperCommands):
 
 
 SUCCEEDED = 4  # action_msgs/GoalStatus.STATUS_SUCCEEDED
-DELIVERY_S = 0.1  # by then, messages from before the recovery have arrived
+DELIVERY_S = 0.1  # messages from before the recovery arrive within this time
 
 
 class Recovery(Steps):
@@ -258,7 +258,7 @@ MODES = {
     FrankaRobotState.ROBOT_MODE_USER_STOPPED: "user_stop",
     FrankaRobotState.ROBOT_MODE_AUTOMATIC_ERROR_RECOVERY: RECOVERING,
 }
-# of a state, what is read here
+# the fields of a state that this node reads
 FIELDS = (
     "header.stamp",
     "k_f_ext_hat_k.wrench",

@@ -144,7 +144,7 @@ class ServoArm(DeviceNode):
 
     def _check_servos(self, device: Bus) -> None:
         """Check for faults; a fault stays until a person resets it and the servo reports none."""
-        # ``positions`` notices a silent bus; one lost packet is no fault
+        # a lost packet is no fault; ``positions`` notices a silent bus
         if (fault := device.fault()) is None:
             return
         if fault:

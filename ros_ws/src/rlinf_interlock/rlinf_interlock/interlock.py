@@ -110,7 +110,7 @@ class Requests:
         self.ending: int | None = None
         self.rested = 0
         self.armed_s = -math.inf  # time of the last granted arming [s, CLOCK_MONOTONIC]
-        self.disarmed_s = -math.inf  # by the topic ``disarm`` [s, CLOCK_MONOTONIC]
+        self.disarmed_s = -math.inf  # last disarming by the topic ``disarm`` [s, CLOCK_MONOTONIC]
 
     def answer(self) -> None:
         """Answer all requests since the last tick."""
@@ -134,8 +134,9 @@ class Requests:
         self.answer()
 
     def take_disarm(self) -> bool:
-        """Disarm if the topic ``disarm`` requests it, without any service process; return whether
-        it did.
+        """Disarm if the topic ``disarm`` requests it, without any service process.
+
+        Return whether it did.
         """
         is_requested, self.node.inputs.disarm = self.node.inputs.disarm, False
         if is_requested:
@@ -197,7 +198,7 @@ class Requests:
             if cleared:
                 node.service_process.reply(request.number, "")
             elif now > request.until:
-                node.queued_requests.pop("reset_fault", None)  # its sender no longer waits
+                node.queued_requests.pop("reset_fault", None)  # the sender no longer waits
                 node.service_process.reply(
                     request.number,
                     f"refused: no tick of the interlock cleared it for {TAKEN_S:g} s. Is the "

@@ -62,7 +62,7 @@ class RealTime:
         )
         if now - self.looked_ns > LOOK_NS:
             self.looked_ns = now
-            self.inputs.look_around()  # for the next tick, so that the command does not wait for it
+            self.inputs.look_around()  # after the command, which does not wait for it
 
     def _follow_clock(self) -> None:
         """Follow this machine's clock, which stamps the messages.
@@ -118,7 +118,7 @@ class Lockstep:
         self.late_ms: deque[float] = deque(maxlen=1000)
         self.credits_ns = dict.fromkeys(ROLES.values(), 0)
         self.taken_over_ns = self.looked_ns = self.dt_ns = self.ticked_ns = 0
-        # of the newest time step; None until there is an environment
+        # stamp of the newest time step; None until there is an environment
         self.step_ns: int | None = None
         self.pending = self.forced = self.running_on = self.answered = self.stopped = False
         self.last_ns = self.since_ns = time.monotonic_ns()

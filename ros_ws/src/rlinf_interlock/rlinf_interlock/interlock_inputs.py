@@ -37,8 +37,8 @@ NO_ESTOP = (
 )
 MAX_AT_ONCE = 10  # messages of one topic per tick
 MAX_BYTES = {ActionChunk: 131_072, JointState: 16_384, EpisodeEvent: 16_384, String: 4_096}
-FEW_BYTES = 1_024  # of all other types
-TO_OTHERS = "safety/to_others"  # of another arm: below its name
+FEW_BYTES = 1_024  # largest message of all other types
+TO_OTHERS = "safety/to_others"  # topic of another arm, below that arm's name
 FEW_TICKS = 4
 NOT_RECEIVED = "unheard"
 NOW_AND_THEN = 100
@@ -73,7 +73,7 @@ class OtherArm:
         self.name = name
         self.held = ""
         self.newest = ""
-        self.blocked_at: dict[int, str] = {}  # by the time of its tick, the last few
+        self.blocked_at: dict[int, str] = {}  # the last few, by the time of their tick
 
     def update(self, stamp_ns: int, blocked: str) -> None:
         """Take the report of one of its ticks."""

@@ -241,8 +241,9 @@ class ServiceProcess:
         self.channel.send({"reply": number, "reason": reason})
 
     def log(self, level: str, text: str) -> None:
-        """Log one line through the service process; it is lost if the service process does not
-        read.
+        """Log one line through the service process.
+
+        It is lost if the service process does not read.
         """
         self.channel.send({"log": level, "text": text[:4000]})
 
@@ -435,8 +436,8 @@ def describe(name: str) -> tuple[str, bool]:
 
 ARRIVES_S = 1.0  # time for the answer to a shutdown on a busy machine
 AT_ONCE_S = 0.05  # a request read this soon after another may have arrived during its answer
-RECOVERY_START_S = 1.0  # until a robot reports that it recovers
-RECOVERS_S = 5.0  # for a recovery; afterwards the person resets again
+RECOVERY_START_S = 1.0  # a robot reports within this time that it recovers
+RECOVERS_S = 5.0  # longest recovery; afterwards the person resets again
 WAITED = (
     f"refused: the request waited more than {TAKEN_S:g} s behind others, for example a reset. Its "
     "sender may no longer expect it. Try again"
@@ -506,7 +507,7 @@ class Services(SafeTransitions, LifecycleNode):
     def _on_arm(self, request: SetBool.Request, response: SetBool.Response) -> SetBool.Response:
         reason = WAITED if request.data and self._waited() else self.front.arm(request.data)
         if request.data and not reason and not self.count_clients("interlock/arm"):
-            self.front.arm(False)  # its sender is gone and would not learn that it is armed
+            self.front.arm(False)  # the sender has gone and would not learn that the arm is armed
             reason = REQUESTER_LOST
             self.get_logger().warning(f"the arming is cancelled: {REQUESTER_LOST}")
         word = "arm" if request.data else "disarm"

@@ -109,7 +109,7 @@ class IdleTeleop:
         self.servers = publisher_ids(self.node, GOALS)
 
     def _on_safety(self, safety: SafetyState) -> None:
-        # with several arms, only one has spoken, perhaps another one
+        # with several arms, the message may come from another arm
         if safety.header.stamp != self.safety.header.stamp:
             self.received_at = time.monotonic()
         self.safety = safety
@@ -151,7 +151,7 @@ GOES_ON = (
 # EARLY_S
 SETTLED_S = 1.5
 STUCK_S, LONGEST_S = 3.0, 60.0
-NEARER = 0.05  # of the task's largest action
+NEARER = 0.05  # fraction of the task's largest action
 NEVER = float("-inf")
 
 
@@ -504,8 +504,9 @@ class Operator(Managed, StationNode):
             self._release(self.takeover[1])
 
     def _is_at_rest(self) -> bool:
-        """Return True if a takeover ends because no device commands; a failing device is no
-        release.
+        """Return True if a takeover ends because no device commands.
+
+        A failing device is no release.
         """
         return self.person is None or (self.person.believed and not self.person.moves)
 

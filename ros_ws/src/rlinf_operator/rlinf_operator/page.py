@@ -46,7 +46,8 @@ LOOK_S = 1.0
 INTERLOCK_SILENCE_S = 3.0
 SCENE_S = 2.0  # age at which an object, goal or set-point is no longer drawn, except in lockstep
 MARKS = {"object": "object_pose", "goal": "goal_pose", "target": "target_pose"}
-NO_REFERENCE = Path("/dev/null/none")  # for a view that is no camera of the robot
+# the reference picture of a view that is no camera of the robot
+NO_REFERENCE = Path("/dev/null/none")
 VIEW_NAMES = {"video": "simulator"}
 QUALITY = [cv2.IMWRITE_JPEG_QUALITY, 80]
 
@@ -229,9 +230,9 @@ class Page(StationNode):
             self.player = publisher_ids(self, "timestep")
 
     def _poll(self) -> None:
-        """Once a second, check whether a director runs, and its phase."""
+        """Check once a second whether a director runs, and its phase."""
         if self.timestep_subscription and self.episode.episode_id:
-            # its images are too costly for permanent listening
+            # the images of a view are too costly for a permanent subscription
             self.destroy_subscription(self.timestep_subscription)
             self.timestep_subscription = None
         self.player = self.player or publisher_ids(self, "timestep")
@@ -429,7 +430,8 @@ def _numbers(values: np.ndarray | None) -> list[float]:
 def main() -> None:
     """Entry point."""
     cv2.setNumThreads(1)
-    run(Page, priority=1)  # its stop must be heard even on a busy machine; control goes before it
+    # STOP must work even on a busy machine; only control has a higher priority
+    run(Page, priority=1)
 
 
 if __name__ == "__main__":

@@ -124,7 +124,8 @@ class FirstArming:
         if self.release_echoes and not message.data:
             self.release_echoes -= 1
             return
-        self.released = not message.data  # by a person: it stays released until they hold it again
+        # a person has released it; it stays so until they hold it again
+        self.released = not message.data
 
     def _on_safety(self, safety: SafetyState) -> None:
         before, self.safety = self.safety, safety

@@ -99,7 +99,8 @@ class Latest:
             subscription = self._pulled[topic]
             while (taken := take(subscription)) is not None:
                 self._keep(topic, taken[0])
-                if not topic.endswith(SHARED):  # of depth 1: the newest or none
+                # the queue has depth 1: it holds the newest message or none
+                if not topic.endswith(SHARED):
                     break
 
     def _keep(self, topic: str, message: Any) -> None:
@@ -107,7 +108,7 @@ class Latest:
             angles = angles_of(message, names)
             if angles is None:
                 return
-            message = snapshot(message)  # others may share the message
+            message = snapshot(message)  # other subscribers may share the message
             message.name, message.position = list(names), list(angles)
         values: np.ndarray | None = CHANNELS[type(message)](message)
         if topic in self.axes:

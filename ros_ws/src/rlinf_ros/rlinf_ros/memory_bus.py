@@ -334,7 +334,7 @@ class PulledNode(Node):
     """
 
     def __init__(self, owner: Node, suffix: str = "_inputs") -> None:
-        # those name the owner
+        # these names include the owner
         super().__init__(
             f"{owner.get_name()}{suffix}",
             namespace=owner.get_namespace(),

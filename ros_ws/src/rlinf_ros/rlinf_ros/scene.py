@@ -61,8 +61,9 @@ class Request:
             self.goal.withdraw()
 
     async def send(self, goal: Any) -> tuple[Any, str]:
-        """Send a goal and await its result, however long that takes; None and the reason if it
-        failed.
+        """Send a goal and await its result, however long that takes.
+
+        If it fails, the result is None, with the reason.
         """
         self.goal = GoalHandle(self.client, goal)
         try:

@@ -196,7 +196,7 @@ class StationNode(Node):
     def __init__(self, name: str, **kwargs: Any) -> None:
         if bus := memory_bus.bus():
             kwargs["cli_args"] = [*bus.arguments, *kwargs.get("cli_args", ())]
-        # its own clock, because the executor sorts the timers of each clock
+        # each has its own clock, because the executor sorts the timers of each clock
         self._steady = Clock(clock_type=ClockType.STEADY_TIME)
         super().__init__(name, **kwargs)
         escape_logs(self)
@@ -231,8 +231,9 @@ class StationNode(Node):
             ) from error
 
     def declare_live(self, name: str, value: Any, apply: Callable[[Any], None]) -> None:
-        """Declare a parameter that may change while the node runs; ``apply`` takes its value now
-        and after each change.
+        """Declare a parameter that may change while the node runs.
+
+        ``apply`` takes its value now and after each change.
         """
 
         def changed(parameters: list[Parameter]) -> None:

@@ -27,14 +27,15 @@ STRETCH = 0.05  # largest extension of one period, as a part of it
 MIN_WAIT_S = 0.0001  # time by which an input should precede its tick
 SLACK_S = 0.0002  # smallest reduction of the mean wait that justifies a change
 AROUND = 0.02  # the same, of a period, if the phase must be reached through a whole period
-RHYTHM = 0.3  # of 1: smallest steadiness of the inputs that makes one phase better than another
+RHYTHM = 0.3  # smallest steadiness of the inputs, of 1, for which one phase is better than another
 SOONEST = 0.97  # smallest interval of two ticks, of a period
 # largest catch-up by shorter intervals without hurry; stamps run ahead by as much meanwhile
 MAX_CATCH_UP_S = 0.002
 # of a period: a later tick finds its phase sooner by longer periods, with SOONEST and STRETCH
 SHORTER = 0.375
 SLOWEST = 0.1  # largest advance of a timer's wake-up, of a period
-NEXT = 0.5  # of a period before its tick: an earlier input may be late for the previous tick
+# fraction of a period before the tick; an earlier input may be late for the previous tick
+NEXT = 0.5
 PATIENCE_S = 0.004  # wait for a late input, bounded by parts of a period ...
 LEAST, MOST = 0.08, 0.35  # ... smallest and largest part
 TOO_SOON_S = 0.00002  # largest difference of two clocks about a timer's wake-up

@@ -112,7 +112,8 @@ class Transforms:
                 at=self.node.resolve_topic_name(name),
             )
         for name, poses in self.subscriptions.items():
-            taken = take(poses, raw=True)  # of depth 1: the newest or none
+            # the queue has depth 1: it holds the newest message or none
+            taken = take(poses, raw=True)
             if (
                 taken is not None
                 and (moved := self.view.moving(name, as_bytes(taken[0]))) is not None

@@ -64,7 +64,7 @@ def _wake_after_clock_steps(executor: Callable[[], Executor | None]) -> None:
         before_s, offset_s = offset_s, _clock_offset_s()
         if abs(offset_s - before_s) > CLOCK_STEP_S:
             _wake(awake)
-        del awake  # or it would live as long as this thread
+        del awake  # otherwise it would live as long as this thread
         time.sleep(CLOCK_LOOK_S)
 
 
@@ -73,7 +73,7 @@ def _clock_offset_s() -> float:
     while True:
         before = time.monotonic()
         offset_s = time.time() - before
-        # else this thread was interrupted between the two, and the offset is no clock's
+        # after an interruption between the two readings the offset is wrong: read again
         if time.monotonic() - before < READ_S:
             return offset_s
 

@@ -17,7 +17,7 @@ from rlinf_station.environment import Environment
 from rlinf_station.local_policy import LocalPolicyNode
 
 NAMED = ["--ros-args", "-r", "__node:=policy"]  # ros2 launch names the nodes of its process there
-SHARE = 0.5  # of a period: a slower answer keeps the environment from its inputs
+SHARE = 0.5  # fraction of a period; a slower answer keeps the environment from its inputs
 EVERY_S = 10.0
 
 

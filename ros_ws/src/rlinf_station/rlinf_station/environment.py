@@ -338,7 +338,8 @@ class Environment(Managed, ControlNode):
         self.done = Future()
         self.closed = dict[str, Future]()
         self.policy_tracker = PolicyTracker()
-        self.trainer = self.default_status = TrainerStatus(accepting=True)  # as without an uplink
+        # status of a station without an uplink
+        self.trainer = self.default_status = TrainerStatus(accepting=True)
         self.safety = SafetyState()
         self.still = ""
         self.still_at = 0.0

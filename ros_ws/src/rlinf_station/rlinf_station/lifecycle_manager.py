@@ -23,7 +23,7 @@ from rlinf_ros.workarounds import AwaitFuture, run_routine
 
 LOOK_S = 1.0
 ANSWER_S = 5.0  # an interlock may brake before it answers
-DOWN_S = 3.5  # of FINISH_S of rlinf_ros.spinning: for all nodes together, at the end
+DOWN_S = 3.5  # the part of rlinf_ros.spinning.FINISH_S in which all nodes are shut down
 UNKNOWN, UNCONFIGURED = State.PRIMARY_STATE_UNKNOWN, State.PRIMARY_STATE_UNCONFIGURED
 INACTIVE = State.PRIMARY_STATE_INACTIVE
 ACTIVE = State.PRIMARY_STATE_ACTIVE

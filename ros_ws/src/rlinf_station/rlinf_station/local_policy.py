@@ -49,7 +49,7 @@ class LocalPolicyNode(PolicyNode):
         file = self.declare_parameter("monitor", "").value
         self.monitor = Monitor.load(Path(file), self.spec.hash) if file else None
         self.watch: Watch | None = None
-        # for a person: nothing is sent until one takes over, or the episode ends
+        # sends nothing until a person takes over, or the episode ends
         self.needs_person = False
         path = self.declare_parameter("policy_file", "").value
         if path:

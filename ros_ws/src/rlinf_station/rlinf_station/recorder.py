@@ -58,7 +58,7 @@ from rlinf_station.episodes import RECORDER_INACTIVE
 
 SECONDS = 30.0
 BYTES = 64 << 20
-GB = 5.0  # for all faults together: the oldest are deleted first
+GB = 5.0  # size of all fault recordings together; the oldest are deleted first
 
 
 class BlackBox:

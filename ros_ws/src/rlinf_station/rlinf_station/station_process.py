@@ -36,7 +36,7 @@ from rlinf_ros.spinning import (
 )
 from rlinf_ros.workarounds import LOOK_UP_S, end_soon, single_threaded
 
-COMMANDERS_S = 3.0  # of FINISH_S: until commanding and recording nodes have finished
+COMMANDERS_S = 3.0  # the part of FINISH_S in which commanding and recording nodes finish
 
 
 class Host:

@@ -66,7 +66,7 @@ class Uplink(Managed, StationNode):
         self.limits_hash = self.declare_parameter("limits_hash", "").value
         self.version, self.stopping = -1, threading.Event()
         self.lock = threading.Lock()  # held to publish from a worker, and to begin the end
-        self.troubles = {"up": "", "down": ""}  # of either worker
+        self.troubles = {"up": "", "down": ""}  # problem of each worker
         # whether the trainer knows this station; the file that marks a hold
         self.is_registered, self.holding = False, self.spool.root / HELD
         self.held = self.holding.exists()
@@ -111,7 +111,7 @@ class Uplink(Managed, StationNode):
                     prune_policies(
                         self.policies, self.policies_gb, fetched.version, self.policy.version
                     )
-            except Exception as error:  # as above
+            except Exception as error:  # this thread must survive any error, too
                 self._note(
                     "down",
                     str(error)
@@ -159,7 +159,7 @@ class Uplink(Managed, StationNode):
             self.health = Health(ERROR, trouble, {})
             status = TrainerStatus(held=self.held, spool_full=1.0, message=trouble)
             status.header.stamp = self.get_clock().now().to_msg()
-            self.statuses.publish(status)  # as with a full spool, no episode begins
+            self.statuses.publish(status)  # no episode begins, like with a full spool
             return
         full = room["spool_full"] >= 1.0
         status = TrainerStatus(

@@ -313,7 +313,7 @@ def main() -> None:
     )
     parser.add_argument("--scenarios", type=Path, help="another list of scenarios")
     options, _ = parser.parse_known_args()
-    # for the drill's own node, too
+    # the drill's own node has it, too
     os.environ["ROS_DOMAIN_ID"] = os.environ.get("ROS_DOMAIN_ID") or DOMAIN
     with command_context():
         sys.exit(perform(options))
@@ -356,7 +356,8 @@ def perform(options: argparse.Namespace) -> int:
             "stops": drill.deaths,
             "stalls": drill.stalls,
         }
-        (run_dir / "heard.json").write_text(json.dumps(evidence))  # for a closer look
+        # the evidence, for a person who investigates
+        (run_dir / "heard.json").write_text(json.dumps(evidence))
     if options.json:
         options.json.write_text(json.dumps(result, indent=1))
     print(

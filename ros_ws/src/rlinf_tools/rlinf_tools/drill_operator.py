@@ -27,7 +27,7 @@ from rlinf_ros.workarounds import wait_for_nobody
 
 DT = 0.05
 SPEED = 0.08
-TURN = 0.2  # of the stream: [s], [m/s], [rad/s]
+TURN = 0.2  # speed of rotation in the stream [rad/s]
 # frame of the impersonator's targets, by which the drill tells them from the interlock's
 ROGUE = "rogue"
 WATCH_S, STALL_S = 0.005, 0.01  # period and tolerance of the check for stalls

@@ -197,7 +197,7 @@ class DrilledStation:
         extra: dict[str, dict[str, Any]] = dict.fromkeys(
             ("policy", "environment"), {"policy_file": str(policy)}
         )
-        extra["sim_bridge"] = {"priority": 25}  # as a robot's own controller has
+        extra["sim_bridge"] = {"priority": 25}  # priority of a robot's own controller
         for process in station_processes(self.recipe, self.run_dir):
             if process.executable in NODES:
                 processes.append(
@@ -445,5 +445,5 @@ def make_policy(spec: StationSpec, path: Path) -> None:
     with torch.no_grad():
         actor.head.weight.zero_()
         actor.head.bias.zero_()
-        actor.head.bias[2 : spec.action.dim : 3] = 0.15  # of each arm
+        actor.head.bias[2 : spec.action.dim : 3] = 0.15  # the same dimension of each arm
     save_policy(actor, path)

@@ -82,7 +82,7 @@ class Watcher:
         self.safety_by_arm = subscribe_safety(
             self.node, [name for name in self.robot.interlocks if name], lambda _: None
         )
-        self.lowered = False  # whether an interlock has our speeds
+        self.lowered = False  # whether an interlock has the low speeds of this check
         self.slowed: dict[str, str] = {}  # hash of each arm's lowered limits
         self.setting, self.getting = (
             {
