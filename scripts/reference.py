@@ -252,7 +252,7 @@ def _policies() -> list[str]:
     lines = ["# Policies", ""]
     for name in kinds():
         config = policy_kind(name).Config
-        lines += [f"## `{name}`", "", config.__doc__, "", *HEAD, *_rows(config, "policy."), ""]
+        lines += [f"## `{name}`", "", inspect.getdoc(config) or "", "", *HEAD, *_rows(config, "policy."), ""]
     return lines
 
 
@@ -394,7 +394,7 @@ def _scenarios() -> list[str]:
     ]
     for name, kind in FAULTS.items():
         if rows := _rows(kind, "inject.")[2:]:
-            lines += [f"### `{name}`", "", kind.__doc__ or "", "", *HEAD, *rows, ""]
+            lines += [f"### `{name}`", "", inspect.getdoc(kind) or "", "", *HEAD, *rows, ""]
     return lines
 
 
