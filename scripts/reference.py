@@ -252,7 +252,15 @@ def _policies() -> list[str]:
     lines = ["# Policies", ""]
     for name in kinds():
         config = policy_kind(name).Config
-        lines += [f"## `{name}`", "", inspect.getdoc(config) or "", "", *HEAD, *_rows(config, "policy."), ""]
+        lines += [
+            f"## `{name}`",
+            "",
+            inspect.getdoc(config) or "",
+            "",
+            *HEAD,
+            *_rows(config, "policy."),
+            "",
+        ]
     return lines
 
 
