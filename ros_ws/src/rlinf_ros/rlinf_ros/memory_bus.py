@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import array
 import ctypes
+import importlib
 import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import rclpy
@@ -35,7 +36,7 @@ from std_msgs.msg import Empty
 from rlinf_core.core.errors import RlinfError, harmless_lines
 from rlinf_core.core.ros import use_dds_profile
 
-SLICE_S = 0.002  # for messages in memory; then the executor checks timers and outside messages
+SLICE_S = 0.01  # for messages in memory; then the executor checks timers and outside messages
 ARRAYS = (array.array, np.ndarray, bytearray)
 LATCHED = DurabilityPolicy.TRANSIENT_LOCAL
 PROFILE = "fastdds_one_process.xml"
@@ -45,34 +46,58 @@ PROBE_S = 0.05
 
 def snapshot(message: Any) -> Any:
     """Return a copy that shares nothing mutable, with values as after serialisation."""
-    kind: Any = type(message)
-    copy = object.__new__(kind)
-    for slot, duplicate in _slots(kind):
-        value = getattr(message, slot)
-        setattr(copy, slot, value if duplicate is None else duplicate(value))
-    return copy
+    return copier(type(message))(message)
 
 
 @cache
-def _slots(kind: Any) -> tuple[tuple[str, Callable[[Any], Any] | None], ...]:
-    """Return the slots of a message class, each with the function that copies its value.
+def copier(kind: Any) -> Callable[[Any], Any]:
+    """Return the function that copies a message of this class (``snapshot``).
 
-    The function is None for an immutable value.
+    It is compiled once, because a loop over the slots takes three times as long.
     """
+    names: dict[str, Any] = {"new": object.__new__, "list_of": _list, "text_of": _text}
+    names |= {"float_of": _float32, "snapshot": snapshot}
+    lines: list[str] = []
+    result = _write_copy(kind, "message", lines, names)
+    body = "\n    ".join([*lines, f"return {result}"])
+    exec(f"def copy(message):\n    {body}", names)
+    return cast("Callable[[Any], Any]", names["copy"])
+
+
+def _write_copy(kind: Any, source: str, lines: list[str], names: dict[str, Any]) -> str:
+    """Write the lines that copy a message; return the name of the copy."""
+    number = len(names)
+    target, class_name = f"copy{number}", f"class{number}"
+    names[class_name] = kind
+    lines.append(f"{target} = new({class_name})")
     kinds = kind.get_fields_and_field_types()
-    return tuple(
-        (slot, _duplicate(kinds.get(slot.removeprefix("_"), ""))) for slot in kind.__slots__
-    )
+    for slot in kind.__slots__:
+        field_kind = kinds.get(slot.removeprefix("_"), "")
+        value = f"{source}.{slot}"
+        if "/" in field_kind and _is_single(field_kind):
+            package, _, name = field_kind.partition("/")
+            nested = getattr(importlib.import_module(f"{package}.msg"), name)
+            part = f"part{len(names)}"
+            lines.append(f"{part} = {value}")
+            value = _write_copy(nested, part, lines, names)
+        elif duplicate := _duplicate(field_kind):
+            value = f"{duplicate}({value})"
+        lines.append(f"{target}.{slot} = {value}")
+    return target
 
 
-def _duplicate(kind: str) -> Callable[[Any], Any] | None:
-    if "<" in kind and not kind.startswith("string") or kind.endswith("]"):
-        return _list
+def _is_single(kind: str) -> bool:
+    """Return whether a field has one value, and is no array."""
+    return kind.startswith(("string", "wstring")) or not ("<" in kind or kind.endswith("]"))
+
+
+def _duplicate(kind: str) -> str:
+    """Return the name of the function that copies a field; empty for an immutable value."""
+    if not _is_single(kind):
+        return "list_of"
     if kind.startswith(("string", "wstring")):
-        return _text
-    if kind == "float":
-        return _float32
-    return snapshot if "/" in kind else None
+        return "text_of"
+    return "float_of" if kind == "float" else ""
 
 
 def _list(values: Any) -> Any:
@@ -127,23 +152,29 @@ class MemoryPublisher(Publisher):
     listeners: list[MemorySubscription]
     latched: deque[Envelope] | None
     sent = 0
+    outside = False  # whether messages go to DDS
+    turn = 0  # of the bus, when that was looked up
 
     def publish(self, msg: Any) -> None:
         """Publish as rclpy does."""
         self.sent += 1
-        outside = self.latched is not None or super().get_subscription_count() > 0
-        if not (outside or self.listeners):
+        turn = self.bus.turn
+        if turn == 0 or turn != self.turn:
+            self.turn = turn
+            self.outside = self.latched is not None or super().get_subscription_count() > 0
+        if not (self.outside or self.listeners):
             return
-        if isinstance(msg, bytes):
-            msg = deserialize_message(msg, self.msg_type)
-        if not isinstance(msg, self.msg_type):
-            raise TypeError(f"{self.name}: expected {self.msg_type}, got {type(msg)}")
+        if type(msg) is not self.msg_type:
+            if isinstance(msg, bytes):
+                msg = deserialize_message(msg, self.msg_type)
+            if not isinstance(msg, self.msg_type):
+                raise TypeError(f"{self.name}: expected {self.msg_type}, got {type(msg)}")
         envelope = Envelope(snapshot(msg))
         if self.latched is not None:
             self.latched.append(envelope)
         for subscription in self.listeners:
             subscription.accept(envelope)
-        if outside:
+        if self.outside:
             super().publish(envelope.raw)  # serialised once, for a recorder too
 
     def get_subscription_count(self) -> int:
@@ -211,6 +242,8 @@ class Bus:
         nodes: the nodes that this process hosts, in the order of their making.
         executor: the executor that spins them, once it does.
         ended_by: the node that has asked this process to end.
+        turn: number of the present slice of deliveries; 0 outside of one. Within a slice a
+            publisher looks once whether a process outside subscribes.
     """
 
     def __init__(self) -> None:
@@ -221,6 +254,7 @@ class Bus:
         self.executor: Executor | None = None
         self.publishers: dict[str, list[MemoryPublisher]] = {}
         self.subscriptions: dict[str, list[MemorySubscription]] = {}
+        self.turn = self._turns = 0
         self._queue: deque[tuple[MemorySubscription, Envelope]] = deque()
         self._thread = threading.get_ident()
         self._clients: Any = None
@@ -276,12 +310,17 @@ class Bus:
         """Deliver messages for up to SLICE_S, then run the executor; it waits if none is left."""
         assert self.executor is not None
         queue, deadline = self._queue, time.monotonic() + SLICE_S
-        while queue and time.monotonic() < deadline:
-            subscription, envelope = queue.popleft()
-            try:
-                subscription.hand_over(envelope)
-            except Exception as error:
-                raise CallbackError(subscription.owner) from error
+        self._turns += 1
+        self.turn = self._turns
+        try:
+            while queue and time.monotonic() < deadline:
+                subscription, envelope = queue.popleft()
+                try:
+                    subscription.hand_over(envelope)
+                except Exception as error:
+                    raise CallbackError(subscription.owner) from error
+        finally:
+            self.turn = 0
         self.executor.spin_once(timeout_sec=0.0 if queue else timeout_s)
 
     def client_node(self, owner: Node) -> Node:
