@@ -128,7 +128,8 @@ def error() -> dict[str, float]:
 
 def exploit(branches: int = 60) -> dict[str, float]:
     """Actions that the world says succeed within ten time steps, found by search; of those that do
-    not in the simulator, how many the members' disagreement flags.
+    not in the simulator, how many the members' disagreement flags. The same for the last three,
+    five and eight actions of recorded successes, which no world was fitted to.
     """
     played, scenes = mixed(100)
     world, episodes = fitted(played, horizon=10)
@@ -154,13 +155,33 @@ def exploit(branches: int = 60) -> dict[str, float]:
                 break
         honest += done
         fooled += not done
-        flagged += not done and peak > world.check.threshold
+        windows = episodes.windows(
+            np.array([episodes.bounds[number] + step]), world.settings.history
+        )
+        unsure = peak > world.check.threshold or not world.confirmed(windows, actions)
+        flagged += not done and unsure
     env.close()
     return {
         "exploited_flagged": flagged / max(1, fooled),
         "exploited": fooled,
         "found_and_real": honest,
+        **_flagged_successes(world, Episodes(mixed(100, seed=3)[0])),
     }
+
+
+def _flagged_successes(world: WorldModel, episodes: Episodes) -> dict[str, float]:
+    """Share of real successes that the world does not confirm from so many actions before."""
+    figures = {}
+    for length in (3, 5, 8):
+        confirmed = []
+        for number in np.flatnonzero(episodes.success):
+            begin, end = episodes.bounds[number : number + 2]
+            if (index := int(end) - 1 - length) >= begin:
+                plan, _ = episodes.following(np.array([index]), length)
+                windows = episodes.windows(np.array([index]), world.settings.history)
+                confirmed.append(world.confirmed(windows, plan[0]))
+        figures[f"real_flagged_{length}"] = 1.0 - float(np.mean(confirmed))
+    return figures
 
 
 def _fool(

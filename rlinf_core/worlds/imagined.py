@@ -29,13 +29,15 @@ class Imagined:
         size: N.
         horizon: time steps of a branch; 0 for the world's useful horizon.
         gated: True to limit a branch to the useful horizon, and to end it (like a time limit) if
-            the members disagree beyond the world's threshold.
+            the members disagree beyond the world's threshold, or if one of them does not succeed
+            with the actions of a success (``WorldModel.confirmed``).
         full_episodes: True if branches begin at the beginning of episodes. They follow the mean of
             all members.
 
     Attributes:
         branch_count: number of branches so far.
-        flagged: number of branches in which the members disagreed beyond the world's threshold.
+        flagged: number of branches in which the members disagreed beyond the world's threshold, or
+            about a success.
     """
 
     auto_reset = True
@@ -76,6 +78,8 @@ class Imagined:
         self.length  # noqa: B018 (refuses a world that is off)
         self._random = [np.random.default_rng(int(seed)) for seed in seeds]
         self._starts()
+        self.first = np.zeros(self.size, int)
+        self.played = np.zeros((self.size, self.length, self.spec.action.dim), np.float32)
         self.state = self._start_branches(np.arange(self.size))
         self.age, self.peak = np.zeros(self.size, int), np.zeros(self.size)
         return self._observed()
@@ -95,8 +99,8 @@ class Imagined:
     def _start_branches(self, rows: np.ndarray) -> WorldState:
         """Begin the next branch of each row."""
         self.branch_count += len(rows)
-        index = [self._drawn(self._random[row]) for row in rows]
-        windows = self.episodes.windows(np.array(index), self.world.settings.history)
+        self.first[rows] = [self._drawn(self._random[row]) for row in rows]
+        windows = self.episodes.windows(self.first[rows], self.world.settings.history)
         members = torch.tensor(
             [int(self._random[row].integers(self.world.settings.members)) for row in rows]
         )
@@ -115,12 +119,17 @@ class Imagined:
         played, size = np.asarray(actions)[rows], (len(rows), self.spec.action.dim)
         check_actions(played, size, "the policy in a learned world", "Correct the policy")
         before = self._part(rows)
+        self.played[rows, self.age[rows]] = played
         after, reward[rows], terminated[rows], disagreement = self.world.step(before, played)
         self.age[rows] += 1
         unsure = disagreement > self.world.check.threshold
         self.flagged += int((unsure & (self.peak[rows] <= self.world.check.threshold)).sum())
         self.peak[rows] = np.maximum(self.peak[rows], disagreement)
         cut = unsure & self.gated
+        for number in np.flatnonzero([result.success for result in after.results]):
+            if self.gated and not cut[number] and not self._confirmed(rows[number]):
+                cut[number] = True
+                self.flagged += int(self.peak[rows[number]] <= self.world.check.threshold)
         terminated[rows] *= ~cut  # a success on which the members disagree does not count
         reward[rows] = np.where(cut, 0.0, reward[rows])
         over = (
@@ -148,6 +157,11 @@ class Imagined:
             success,
             self._observed() if len(done) else next_observations,
         )
+
+    def _confirmed(self, row: int) -> bool:
+        """Return whether all members succeed with the actions of a branch."""
+        windows = self.episodes.windows(self.first[[row]], self.world.settings.history)
+        return self.world.confirmed(windows, self.played[row, : self.age[row]])
 
     def _part(self, rows: np.ndarray) -> WorldState:
         state, index = self.state, torch.from_numpy(rows)
@@ -195,6 +209,8 @@ class Imagined:
             "members": state.members,
             "steps": state.steps,
             "age": self.age,
+            "first": self.first,
+            "played": self.played,
             "peak": self.peak,
             "random": [random.bit_generator.state for random in self._random],
             "looked_done": np.array([result.looked_done for result in state.results]),
@@ -214,6 +230,13 @@ class Imagined:
         for row, looked_done in enumerate(state["looked_done"]):
             self.state.results[row] = replace(self.state.results[row], looked_done=int(looked_done))
         self.age, self.peak = np.array(state["age"]), np.array(state["peak"])
+        if "first" in state:
+            self.first, self.played = np.array(state["first"]), np.array(state["played"])
+        else:  # a checkpoint of an older version: its branches end, and the next ones begin
+            self.first = np.zeros(self.size, int)
+            self.played = np.zeros((self.size, self.length, self.spec.action.dim), np.float32)
+            self._put(np.arange(self.size), self._start_branches(np.arange(self.size)))
+            self.age, self.peak = np.zeros(self.size, int), np.zeros(self.size)
         self.branch_count, self.flagged = (int(count) for count in state["counted"])
 
     def render(self, index: int = 0) -> np.ndarray:

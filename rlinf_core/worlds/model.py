@@ -32,6 +32,9 @@ KNOWS = 0.5  # fraction of persistence's error up to which a prediction is usefu
 BAG = 0.8  # share of the episodes that each member is fitted to
 LAST_RATE = 0.01  # fraction of the learning rate at the end of a fit
 CHECKED = 2000  # largest number of held-out windows in a check
+VOTES = 2  # rollouts of each member in ``confirmed``
+VOTE_NOISE = 0.1  # fraction of a held-out error that each time step of a vote adds
+KEPT_ERRORS = 500  # largest number of held-out errors that a world keeps
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,7 @@ class WorldModel:
     Attributes:
         check: result of the last fit.
         fits: number of fits.
+        held_out_errors: (N, V) errors of held-out predictions of one time step, from the last fit.
 
     Raises:
         SpecError: the observed numbers do not contain the channels that judge the task.
@@ -116,6 +120,7 @@ class WorldModel:
             self.generator,
         )
         self.check, self.fits = WorldCheck(), 0
+        self.held_out_errors = torch.zeros(0, self.spec.vector_size)
 
     @property
     def usable(self) -> bool:
@@ -170,6 +175,7 @@ class WorldModel:
             update += 1
         self.fits += 1
         self.check = self.checked(episodes)
+        self.held_out_errors = self._held_out_errors(episodes)
         return self.check
 
     def _bags(self, episodes: Episodes, index: np.ndarray) -> list[Tensor]:
@@ -252,10 +258,21 @@ class WorldModel:
             len(index),
         )
 
-    def _evenly_spaced(self, index: np.ndarray) -> np.ndarray:
-        """Return at most ``CHECKED`` of them, evenly spaced."""
+    @torch.no_grad()
+    def _held_out_errors(self, episodes: Episodes) -> Tensor:
+        """Return errors (N, V) of the mean's predictions of one time step of held-out episodes."""
+        index = self._evenly_spaced(episodes.starts(episodes.held_out), KEPT_ERRORS)
+        vectors, actions, after = self._transitions(episodes, index, 1)
+        members, steps = torch.full((len(index),), -1), np.zeros(len(index), int)
+        predicted, _ = self._predict(
+            WorldState(vectors, actions[:, :-1], members, steps), actions[:, -1]
+        )
+        return after[:, 0] - predicted.vectors[:, -1]
+
+    def _evenly_spaced(self, index: np.ndarray, most: int = CHECKED) -> np.ndarray:
+        """Return at most ``most`` of them, evenly spaced."""
         return (
-            index[np.linspace(0, len(index) - 1, min(len(index), CHECKED)).astype(int)]
+            index[np.linspace(0, len(index) - 1, min(len(index), most)).astype(int)]
             if len(index)
             else index
         )
@@ -313,6 +330,27 @@ class WorldModel:
         terminated = np.array([result.terminated for result in following.results], float)
         return following, reward, terminated, disagreement.numpy()
 
+    def confirmed(self, windows: Windows, plan: np.ndarray) -> bool:
+        """Return whether all votes succeed with a plan (K, A) from one recorded window.
+
+        Each member votes twice. It plays the plan along its own predictions, not along those of
+        the others, and each time step adds a tenth of an error that was measured on a held-out
+        time step. The errors are the same in every call.
+        """
+        count = VOTES * self.settings.members
+        rows = np.zeros(count, int)
+        repeated = Windows(windows.vectors[rows], windows.actions[rows], windows.steps[rows])
+        state = self.begin(repeated, torch.arange(count) % self.settings.members)
+        random = np.random.default_rng(0)
+        won = np.zeros(count, bool)
+        for action in plan:
+            state, _, _, _ = self.step(state, np.repeat(action[None], count, 0))
+            won |= np.array([result.success for result in state.results])
+            if len(self.held_out_errors):
+                drawn = random.integers(len(self.held_out_errors), size=count)
+                state.vectors[:, -1] += VOTE_NOISE * self.held_out_errors[drawn]
+        return bool(won.all())
+
     def _predict(self, state: WorldState, actions: Tensor) -> tuple[WorldState, Tensor]:
         """Return the state after these actions, without results, and the disagreement (B,)."""
         ensemble, members = self.ensemble, self.settings.members
@@ -344,6 +382,7 @@ class WorldModel:
             f"episodes/{name}": torch.from_numpy(np.ascontiguousarray(getattr(episodes, name)))
             for name in ARRAYS
         }
+        tensors["held_out_errors"] = self.held_out_errors.contiguous()
         path.parent.mkdir(parents=True, exist_ok=True)
         return write_atomically(
             path,
@@ -364,6 +403,7 @@ class WorldModel:
             "generator": self.generator.get_state(),
             "fits": self.fits,
             "check": [asdict(self.check)],
+            "held_out_errors": self.held_out_errors,
         }
 
     def load_state_dict(self, state: dict) -> None:
@@ -373,6 +413,9 @@ class WorldModel:
         )
         self.generator.set_state(torch.as_tensor(state["generator"]))
         self.fits, self.check = state["fits"], _check_of(state["check"][0])
+        self.held_out_errors = torch.as_tensor(  # older checkpoints have none
+            state.get("held_out_errors", torch.zeros(0, self.spec.vector_size))
+        )
 
 
 ARRAYS = ("vectors", "actions", "bounds", "success", "demonstrations")
@@ -430,6 +473,11 @@ def load_world(path: Path, task: Task, seed: int = 0) -> tuple[WorldModel, Episo
         )
         world.check = _check_of(json.loads(metadata["check"]))
         world.fits = json.loads(metadata["fits"])
+        if "held_out_errors" in tensors:  # older files have none
+            errors = tensors["held_out_errors"]
+            if errors.ndim != 2 or errors.shape[1] != task.spec.vector_size:
+                raise ValueError(f"held_out_errors of shape {tuple(errors.shape)}")
+            world.held_out_errors = errors
         for name in ARRAYS:
             setattr(episodes, name, tensors[f"episodes/{name}"].numpy())
         _check_stored(episodes, task.spec)

@@ -199,6 +199,78 @@ def test_branches_end_at_the_horizon_and_where_the_members_disagree(fitted):
     )
 
 
+@pytest.fixture
+def at_the_rim(fitted):
+    """A world and episodes at rest, with the socket's rim 4 cm above the tool: zero actions
+    succeed.
+    """
+    vector = np.array([0.5, 0.0, 0.1, *[0.0] * 8, 0.04], np.float32)
+    still = replace(
+        lagging(1)[0],
+        observations={"vectors": np.repeat(vector[None], 21, 0)},
+        actions=np.zeros((20, 3), np.float32),
+    )
+    world, episodes = fitted[0], Episodes([still, still])
+    weights, last = world.ensemble.state_dict(), world.ensemble.biases[-1]
+    kept = {name: tensor.clone() for name, tensor in weights.items()}
+    errors = world.held_out_errors
+    yield world, episodes, last
+    world.ensemble.load_state_dict(kept)
+    world.held_out_errors = errors
+
+
+def test_a_success_counts_if_no_member_fails_with_the_same_actions(at_the_rim):
+    world, episodes, last_bias = at_the_rim
+    windows = episodes.windows(np.array([0]), TINY.history)
+    assert world.confirmed(windows, np.zeros((1, 3)))
+    env = Imagined(world, episodes, 8)
+    env.reset(range(8))
+    assert env.step(np.zeros((8, 3))).terminated.all() and env.flagged == 0
+    with torch.no_grad():
+        last_bias[1] += 50.0  # the second of three members sees the tool fly off
+    assert not world.confirmed(windows, np.zeros((1, 3)))
+    world.check, check = replace(world.check, threshold=1e9), world.check
+    try:
+        env.reset(range(8))
+        played = env.step(np.zeros((8, 3)))
+    finally:
+        world.check = check
+    sure = env.state.members.numpy() >= 0
+    assert sure.all() and not played.success.any() and not played.terminated.any()
+    assert not played.reward.any() and played.truncated.any() and env.flagged > 0
+
+
+def test_errors_of_held_out_time_steps_are_part_of_a_vote(at_the_rim):
+    world, episodes, _ = at_the_rim
+    assert world.held_out_errors.shape[1] == TASK.spec.vector_size
+    assert 0.0 < float(world.held_out_errors.abs().max()) < 10.0
+    windows = episodes.windows(np.array([0]), TINY.history)
+    away = np.zeros((2, 3))
+    world.held_out_errors = torch.full((5, 12), 1.0)
+    assert world.confirmed(windows, away), "a success of the first time step is one"
+    windows.vectors[:, :, 11] = 0.0  # the rim at the tool: no success yet
+    assert not world.confirmed(windows, away)
+
+
+def test_branches_of_an_older_checkpoint_begin_again(fitted):
+    world, episodes = fitted
+    env = Imagined(world, episodes, 4)
+    env.reset(range(4))
+    env.step(np.zeros((4, 3)))
+    state = env.state_dict()
+    del state["first"], state["played"]
+    env.load_state_dict(state)
+    assert env.age.tolist() == [0] * 4 and env.played.shape == (4, TINY.horizon, 3)
+    env.step(np.zeros((4, 3)))
+    older = world.state_dict()
+    del older["held_out_errors"]
+    again = WorldModel(TASK, TINY)
+    again.load_state_dict(older)
+    assert len(again.held_out_errors) == 0
+    again.load_state_dict(world.state_dict())
+    assert torch.equal(again.held_out_errors, world.held_out_errors)
+
+
 def test_the_same_scenes_are_the_same_branches_and_go_on_where_they_were(fitted):
     world, episodes = fitted
     one = Imagined(world, episodes, 4)
@@ -229,6 +301,7 @@ def test_a_file_holds_all_of_it(fitted, tmp_path):
         and recorded.steps == episodes.steps
         and len(recorded) == len(episodes)
     )
+    assert torch.equal(loaded.held_out_errors, world.held_out_errors)
     assert len(Imagined(loaded, recorded, 1).demonstrations()) == 2
     path.write_bytes(path.read_bytes()[:1000])
     with pytest.raises(RlinfError, match="damaged"):
@@ -244,6 +317,7 @@ DAMAGE = {
     "fewer actions": ("episodes/actions", lambda tensor: tensor[1:], "episodes/actions of shape"),
     "bounds": ("episodes/bounds", lambda tensor: tensor * 2, "episodes/bounds that do not divide"),
     "marks": ("episodes/success", lambda tensor: tensor[1:], "of shape"),
+    "errors": ("held_out_errors", lambda tensor: tensor[:, 1:], "held_out_errors of shape"),
     "missing": ("episodes/demonstrations", None, "episodes/demonstrations"),
 }
 
