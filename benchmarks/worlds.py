@@ -158,7 +158,7 @@ def exploit(branches: int = 60) -> dict[str, float]:
         windows = episodes.windows(
             np.array([episodes.bounds[number] + step]), world.settings.history
         )
-        unsure = peak > world.check.threshold or not world.confirmed(windows, actions)
+        unsure = peak > world.check.threshold or not world.confirms(windows, actions)
         flagged += not done and unsure
     env.close()
     return {
@@ -179,7 +179,7 @@ def _flagged_successes(world: WorldModel, episodes: Episodes) -> dict[str, float
             if (index := int(end) - 1 - length) >= begin:
                 plan, _ = episodes.following(np.array([index]), length)
                 windows = episodes.windows(np.array([index]), world.settings.history)
-                confirmed.append(world.confirmed(windows, plan[0]))
+                confirmed.append(world.confirms(windows, plan[0]))
         figures[f"real_flagged_{length}"] = 1.0 - float(np.mean(confirmed))
     return figures
 

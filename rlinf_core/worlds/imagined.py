@@ -30,7 +30,7 @@ class Imagined:
         horizon: time steps of a branch; 0 for the world's useful horizon.
         gated: True to limit a branch to the useful horizon, and to end it (like a time limit) if
             the members disagree beyond the world's threshold, or if one of them does not succeed
-            with the actions of a success (``WorldModel.confirmed``).
+            with the actions of a success (``WorldModel.confirms``).
         full_episodes: True if branches begin at the beginning of episodes. They follow the mean of
             all members.
 
@@ -127,7 +127,7 @@ class Imagined:
         self.peak[rows] = np.maximum(self.peak[rows], disagreement)
         cut = unsure & self.gated
         for number in np.flatnonzero([result.success for result in after.results]):
-            if self.gated and not cut[number] and not self._confirmed(rows[number]):
+            if self.gated and not cut[number] and not self._confirms(rows[number]):
                 cut[number] = True
                 self.flagged += int(self.peak[rows[number]] <= self.world.check.threshold)
         terminated[rows] *= ~cut  # a success on which the members disagree does not count
@@ -158,10 +158,10 @@ class Imagined:
             self._observed() if len(done) else next_observations,
         )
 
-    def _confirmed(self, row: int) -> bool:
+    def _confirms(self, row: int) -> bool:
         """Return whether all members succeed with the actions of a branch."""
         windows = self.episodes.windows(self.first[[row]], self.world.settings.history)
-        return self.world.confirmed(windows, self.played[row, : self.age[row]])
+        return self.world.confirms(windows, self.played[row, : self.age[row]])
 
     def _part(self, rows: np.ndarray) -> WorldState:
         state, index = self.state, torch.from_numpy(rows)

@@ -32,9 +32,9 @@ KNOWS = 0.5  # fraction of persistence's error up to which a prediction is usefu
 BAG = 0.8  # share of the episodes that each member is fitted to
 LAST_RATE = 0.01  # fraction of the learning rate at the end of a fit
 CHECKED = 2000  # largest number of held-out windows in a check
-VOTES = 2  # rollouts of each member in ``confirmed``
+VOTES = 2  # rollouts of each member in ``confirms``
 VOTE_NOISE = 0.1  # fraction of a held-out error that each time step of a vote adds
-KEPT_ERRORS = 500  # largest number of held-out errors that a world keeps
+MOST_ERRORS = 500  # largest number of held-out errors that a world keeps
 
 
 @dataclass(frozen=True)
@@ -261,7 +261,7 @@ class WorldModel:
     @torch.no_grad()
     def _held_out_errors(self, episodes: Episodes) -> Tensor:
         """Return errors (N, V) of the mean's predictions of one time step of held-out episodes."""
-        index = self._evenly_spaced(episodes.starts(episodes.held_out), KEPT_ERRORS)
+        index = self._evenly_spaced(episodes.starts(episodes.held_out), MOST_ERRORS)
         vectors, actions, after = self._transitions(episodes, index, 1)
         members, steps = torch.full((len(index),), -1), np.zeros(len(index), int)
         predicted, _ = self._predict(
@@ -330,7 +330,7 @@ class WorldModel:
         terminated = np.array([result.terminated for result in following.results], float)
         return following, reward, terminated, disagreement.numpy()
 
-    def confirmed(self, windows: Windows, plan: np.ndarray) -> bool:
+    def confirms(self, windows: Windows, plan: np.ndarray) -> bool:
         """Return whether all votes succeed with a plan (K, A) from one recorded window.
 
         Each member votes twice. It plays the plan along its own predictions, not along those of

@@ -212,23 +212,23 @@ def at_the_rim(fitted):
     )
     world, episodes = fitted[0], Episodes([still, still])
     weights, last = world.ensemble.state_dict(), world.ensemble.biases[-1]
-    kept = {name: tensor.clone() for name, tensor in weights.items()}
+    earlier = {name: tensor.clone() for name, tensor in weights.items()}
     errors = world.held_out_errors
     yield world, episodes, last
-    world.ensemble.load_state_dict(kept)
+    world.ensemble.load_state_dict(earlier)
     world.held_out_errors = errors
 
 
 def test_a_success_counts_if_no_member_fails_with_the_same_actions(at_the_rim):
     world, episodes, last_bias = at_the_rim
     windows = episodes.windows(np.array([0]), TINY.history)
-    assert world.confirmed(windows, np.zeros((1, 3)))
+    assert world.confirms(windows, np.zeros((1, 3)))
     env = Imagined(world, episodes, 8)
     env.reset(range(8))
     assert env.step(np.zeros((8, 3))).terminated.all() and env.flagged == 0
     with torch.no_grad():
         last_bias[1] += 50.0  # the second of three members sees the tool fly off
-    assert not world.confirmed(windows, np.zeros((1, 3)))
+    assert not world.confirms(windows, np.zeros((1, 3)))
     world.check, check = replace(world.check, threshold=1e9), world.check
     try:
         env.reset(range(8))
@@ -247,9 +247,9 @@ def test_errors_of_held_out_time_steps_are_part_of_a_vote(at_the_rim):
     windows = episodes.windows(np.array([0]), TINY.history)
     away = np.zeros((2, 3))
     world.held_out_errors = torch.full((5, 12), 1.0)
-    assert world.confirmed(windows, away), "a success of the first time step is one"
+    assert world.confirms(windows, away), "a success of the first time step is one"
     windows.vectors[:, :, 11] = 0.0  # the rim at the tool: no success yet
-    assert not world.confirmed(windows, away)
+    assert not world.confirms(windows, away)
 
 
 def test_branches_of_an_older_checkpoint_begin_again(fitted):
