@@ -63,7 +63,7 @@ def _check_batches(recipe: Recipe) -> None:
             check_shards(
                 f"{key}.batch_size",
                 config.transitions_per_batch,
-                recipe.placement.learners,
+                recipe.placement.data_parallel,
                 config.half_demonstrations,
             )
 

@@ -101,6 +101,7 @@ def layout_of(recipe: Recipe) -> Layout:
         placement.simulators,
         placement.worker_gpus,
         placement.learner_gpus,
+        placement.tensor_parallel,
     )
 
 
@@ -134,6 +135,8 @@ def why_not_layout(recipe: Recipe, layout: Layout, machine: Machine, costs: Cost
         return f"{algorithm.name} plays no rollouts here, so no worker has work"
     if layout.workers and (recipe.embodiments or recipe.world.run):
         return "several robots and learned worlds are played in the trainer's process"
+    if layout.learners % layout.tensor_parallel or layout.learners < layout.tensor_parallel > 1:
+        return f"{layout.learners} learners do not form groups of {layout.tensor_parallel}"
     if layout.learners and recipe.embodiments:
         return "several robots are learned in the trainer's process"
     if layout.workers and size % layout.workers:
@@ -145,7 +148,8 @@ def why_not_layout(recipe: Recipe, layout: Layout, machine: Machine, costs: Cost
     if (
         rows is not None
         and layout.learners
-        and rows % (layout.learners * (2 if algorithm.half_demonstrations else 1))
+        and rows
+        % (layout.learners // layout.tensor_parallel * (2 if algorithm.half_demonstrations else 1))
     ):
         return f"{rows} rows of a batch do not divide among the learners"
     if layout.pipelined and not layout.workers:
@@ -201,7 +205,12 @@ def candidates(recipe: Recipe, machine: Machine) -> Iterator[Layout]:
     learners = (
         [placement.learners]
         if "learners" in fixed
-        else [0, *_sizes(rows or 2**20, int(max(machine.cpus, machine.gpus)))]
+        else [
+            0,
+            *_sizes(
+                (rows or 2**20) * placement.tensor_parallel, int(max(machine.cpus, machine.gpus))
+            ),
+        ]
     )
     modes = [placement.mode == "pipelined"] if "mode" in fixed else [False, True]
     any_gpus = [0.0, 1.0] if machine.gpus else [0.0]
@@ -212,7 +221,15 @@ def candidates(recipe: Recipe, machine: Machine) -> Iterator[Layout]:
     for count, group, pipelined in product(workers, learners, modes):
         for acting in gpus(count, placement.worker_gpus):
             for learning in gpus(group, placement.learner_gpus):
-                yield Layout(count, group, pipelined, placement.simulators, acting, learning)
+                yield Layout(
+                    count,
+                    group,
+                    pipelined,
+                    placement.simulators,
+                    acting,
+                    learning,
+                    placement.tensor_parallel,
+                )
 
 
 def _sizes(total: int, most: int) -> list[int]:

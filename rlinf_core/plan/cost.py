@@ -46,6 +46,7 @@ class Layout:
         simulators: processes that step environments for a policy elsewhere; 0 steps them beside the
             policy.
         worker_gpus, learner_gpus: GPUs of each.
+        tensor_parallel: learners that divide each layer; 1 if each has whole layers.
     """
 
     workers: int = 0
@@ -54,6 +55,7 @@ class Layout:
     simulators: int = 0
     worker_gpus: float = 0.0
     learner_gpus: float = 0.0
+    tensor_parallel: int = 1
 
     def __str__(self) -> str:
         def counted(count: int, noun: str, work: str, gpus: float) -> str:
@@ -66,9 +68,13 @@ class Layout:
 
         stepping = f", {self.simulators} simulator processes" if self.simulators else ""
         order = "pipelined" if self.pipelined else "in turns"
+        groups = (
+            f" (layers divided among {self.tensor_parallel})" if self.tensor_parallel > 1 else ""
+        )
         return (
             f"{counted(self.workers, 'worker', 'rollouts', self.worker_gpus)}, "
-            f"{counted(self.learners, 'learner', 'updates', self.learner_gpus)}{stepping}, {order}"
+            f"{counted(self.learners, 'learner', 'updates', self.learner_gpus)}{groups}{stepping}, "
+            f"{order}"
         )
 
 

@@ -2,7 +2,8 @@
 
 Every process gets the whole batch and keeps every N-th row. The first half of a batch is therefore
 in the first half of each shard. Gradients and metrics are averaged over the processes. A mean over
-shards of equal size needs nothing more. With one process, these functions do nothing.
+shards of equal size needs nothing more. With one process, these functions do nothing. Processes
+that divide the layers among them (tensor parallelism) count as one here and keep the same rows.
 """
 
 from __future__ import annotations
@@ -17,11 +18,19 @@ from torch import distributed as dist
 
 _AVAILABLE = dist.is_available()  # cached, because each step needs it
 Rows = TypeVar("Rows", Tensor, np.ndarray)
+# the processes with other rows than this one; None if all have
+_group: dist.ProcessGroup | None = None
+
+
+def set_group(group: dist.ProcessGroup | None) -> None:
+    """Set the processes that divide the rows of a batch; None for all processes."""
+    global _group
+    _group = group
 
 
 def world_size() -> int:
-    """Return the number of processes that learn as one."""
-    return dist.get_world_size() if _AVAILABLE and dist.is_initialized() else 1
+    """Return the number of processes that divide the rows of a batch."""
+    return dist.get_world_size(_group) if _AVAILABLE and dist.is_initialized() else 1
 
 
 def shard(values: Rows, dim: int = 0) -> Rows:
@@ -29,7 +38,7 @@ def shard(values: Rows, dim: int = 0) -> Rows:
     size = world_size()
     if size == 1:
         return values
-    rows = (*[slice(None)] * dim, slice(dist.get_rank(), None, size))
+    rows = (*[slice(None)] * dim, slice(dist.get_rank(_group), None, size))
     return values[rows]
 
 
@@ -62,7 +71,7 @@ def all_sum(values: Tensor) -> Tensor:
         return values
     from torch.distributed.nn.functional import all_reduce
 
-    return all_reduce(values)
+    return all_reduce(values, group=_group or dist.group.WORLD)
 
 
 def gather_rows(values: Tensor) -> Tensor:
@@ -73,7 +82,7 @@ def gather_rows(values: Tensor) -> Tensor:
     if size == 1:
         return values
     rows = values.new_zeros(size * len(values))
-    rows[dist.get_rank() :: size] = values.detach()
+    rows[dist.get_rank(_group) :: size] = values.detach()
     return all_sum(rows)
 
 

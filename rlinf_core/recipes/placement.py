@@ -54,6 +54,14 @@ class Placement(Settings):
         description="`ddp` copies everything to each learner (DistributedDataParallel). "
         "`fsdp` divides weights, gradients and moments among them (FSDP2)",
     )
+    tensor_parallel: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="learners that divide each layer of a transformer (tensor parallelism). They "
+        "learn from the same rows, so `learners` is a multiple of this number. For language "
+        "models and VLA models, with strategy ddp",
+    )
     restarts: int = Field(
         3,
         ge=0,
@@ -117,6 +125,23 @@ class Placement(Settings):
         return data
 
     @model_validator(mode="after")
+    def _divides_layers(self) -> Placement:
+        if self.tensor_parallel == 1:
+            return self
+        if not self.learners or self.learners % self.tensor_parallel:
+            raise ValueError(
+                f"learners: expected a multiple of tensor_parallel = {self.tensor_parallel}, got "
+                f"{self.learners}"
+            )
+        if self.strategy == "fsdp" or self.offload:
+            key, value = ("strategy", "ddp") if self.strategy == "fsdp" else ("offload", "false")
+            raise ValueError(
+                f"{key}: expected {value} with tensor_parallel = {self.tensor_parallel}, got "
+                f"{'fsdp' if key == 'strategy' else 'true'}"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _fits_together(self) -> Placement:
         if self.fixed and not self.auto:
             raise ValueError(f"fixed: expected none without auto, got {', '.join(self.fixed)}")
@@ -166,6 +191,11 @@ class Placement(Settings):
                 f"(NCCL), got {self.learner_gpus:g}"
             )
         return self
+
+    @property
+    def data_parallel(self) -> int:
+        """Number of learners, or groups of learners, that divide the rows of a batch."""
+        return self.learners // self.tensor_parallel
 
     @property
     def processes(self) -> int:

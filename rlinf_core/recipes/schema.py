@@ -18,7 +18,7 @@ from rlinf_core.deploy.bridge import PORT
 from rlinf_core.deploy.releases import Release
 from rlinf_core.page.access import Web
 from rlinf_core.policies import kinds, policy_config
-from rlinf_core.policies.settings import PolicySettings
+from rlinf_core.policies.settings import PolicySettings, PretrainedSettings
 from rlinf_core.policies.small.tanh_gaussian import Config as TanhGaussian
 from rlinf_core.policies.torch_device import Device
 from rlinf_core.recipes.placement import Placement
@@ -581,6 +581,21 @@ class Recipe(Settings):
                 "learner.compile: expected false with placement.strategy = fsdp, which gathers "
                 "weights at every update, got true. Set placement.strategy to ddp, or "
                 "learner.compile to false"
+            )
+        if self.learner.compile and self.placement.tensor_parallel > 1:
+            raise ValueError(
+                "learner.compile: expected false with placement.tensor_parallel = "
+                f"{self.placement.tensor_parallel}, got true"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _divides_layers(self) -> Recipe:
+        size = self.placement.tensor_parallel
+        if size > 1 and not isinstance(self.policy, PretrainedSettings):
+            raise ValueError(
+                "placement.tensor_parallel: expected 1 for policy.kind "
+                f"{self.policy.kind}, which has no decoder layers of transformers, got {size}"
             )
         return self
 

@@ -109,6 +109,7 @@ def learner_for(recipe: Recipe, config: AlgorithmSettings, policy: NetworkPolicy
         gpus=placement.learner_gpus,
         cpus=cpus_for(placement),
         computing=recipe.learner,
+        tensor_parallel=placement.tensor_parallel,
     )
 
 

@@ -56,6 +56,14 @@ def test_stations_set_their_own_rate(capsys):
     assert "(fixed rate)" in text and "the stations set the rate" in text
 
 
+def test_learners_that_divide_layers_are_printed_and_small_policies_refused(capsys):
+    divided = "placement={learners: 4, tensor_parallel: 2}"
+    assert main(["plan", "text_arithmetic", "--cpus", "8", "--set", divided]) == 0
+    assert "4 learners (layers divided among 2)" in capsys.readouterr().out
+    assert main(["plan", "sim_ppo", "--set", divided]) == 2
+    assert "no decoder layers of transformers, got 2" in capsys.readouterr().err
+
+
 def test_fixed_points_that_cannot_be_end_in_one_line(capsys):
     assert (
         main(["plan", "sim_ppo", "--cpus", "2", "--set", "placement={auto: true, learners: 40}"])

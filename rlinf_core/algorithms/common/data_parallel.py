@@ -4,7 +4,8 @@ Learners compute losses in methods of their own, not in a module's ``forward``. 
 wraps, for each optimiser, a module that takes a loss and returns it. This tells torch that a
 backward pass comes. Under FSDP2 each process keeps a part of gradients, moments and weights. A
 large linear layer is gathered for its own forward and backward pass alone. The other weights are
-gathered for a whole update (``update_weights``).
+gathered for a whole update (``update_weights``). If processes also divide layers
+(``tensor_parallel``), gradients are averaged here.
 """
 
 from __future__ import annotations
@@ -18,14 +19,17 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from rlinf_core.algorithms.common.tensor_parallel import divide
 from rlinf_core.core.errors import RecipeError, RlinfError
-from rlinf_core.policies.sharding import world_size
+from rlinf_core.policies.sharding import set_group, world_size
 
 if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import FSDPModule
 
 Strategy = Literal["ddp", "fsdp"]
 
+BUCKET = 64 << 20  # bytes of gradients that are averaged together
 LARGE = 1 << 20  # weights of a linear layer that is gathered alone: 4 MiB in float32
 
 
@@ -50,11 +54,15 @@ class Trained(nn.Module):
 _wrapped: WeakKeyDictionary[torch.optim.Optimizer, nn.Module] = WeakKeyDictionary()
 # the wrapped modules under FSDP2
 _cut: WeakKeyDictionary[torch.optim.Optimizer, FSDPModule] = WeakKeyDictionary()
+# the mesh (data, tensor) of optimisers of divided layers
+_meshes: WeakKeyDictionary[torch.optim.Optimizer, DeviceMesh] = WeakKeyDictionary()
 # True if a backward pass came since the optimiser's last step
 _backward: WeakKeyDictionary[torch.optim.Optimizer, bool] = WeakKeyDictionary()
 
 
-def parallelise(learner: Optimised, strategy: Strategy, large: int = LARGE) -> None:
+def parallelise(
+    learner: Optimised, strategy: Strategy, large: int = LARGE, tensor_parallel: int = 1
+) -> None:
     """Make every ``optimizer_step`` of the learner use the gradient of all processes.
 
     FSDP2 shards no scalars: an optimiser of one (a temperature) is replicated.
@@ -63,30 +71,43 @@ def parallelise(learner: Optimised, strategy: Strategy, large: int = LARGE) -> N
         learner: its modules and optimisers.
         strategy: ddp or fsdp.
         large: linear layers with this many weights or more are gathered one by one under FSDP2.
+        tensor_parallel: number of neighbouring processes that divide each layer of a transformer.
 
     Raises:
         RecipeError: under FSDP2 an optimiser trains parts of a module.
     """
+    set_group(None)
+    if tensor_parallel > 1:
+        _divide(learner, tensor_parallel)
     for name, optimiser in learner.optimisers.items():
         parameters = [p for group in optimiser.param_groups for p in group["params"]]
         scalar = any(p.ndim == 0 for p in parameters)
-        _wrapped[optimiser] = (
-            _replicated(parameters)
-            if strategy == "ddp" or scalar
-            else _sharded(learner, name, large)
-        )
+        if optimiser not in _meshes:
+            _wrapped[optimiser] = (
+                _replicated(parameters)
+                if strategy == "ddp" or scalar
+                else _sharded(learner, name, large)
+            )
         _backward[optimiser] = False
         optimiser.register_step_pre_hook(_check)
         optimiser.register_step_post_hook(_stepped)
 
 
-def synchronised(optimiser: torch.optim.Optimizer, loss: Tensor) -> Tensor:
-    """Return the loss, whose backward pass gives the gradient of all processes."""
-    if optimiser not in _wrapped:
-        return loss
-    _backward[optimiser] = True
-    _wrapped[optimiser].zero_grad()  # under FSDP2 the optimiser clears its own shards alone
-    return _wrapped[optimiser](lambda: loss)
+def backward(optimiser: torch.optim.Optimizer, loss: Tensor) -> None:
+    """Compute the gradient of all processes."""
+    if optimiser in _wrapped:
+        _wrapped[optimiser].zero_grad()  # under FSDP2 the optimiser clears its own shards alone
+        loss = _wrapped[optimiser](lambda: loss)
+    loss.backward()
+    if optimiser in _meshes:
+        _average(optimiser, _meshes[optimiser])
+    if optimiser in _backward:
+        _backward[optimiser] = True
+
+
+def mixes_tensors(optimiser: torch.optim.Optimizer) -> bool:
+    """Return whether some parameters of an optimiser are divided and others are not."""
+    return optimiser in _meshes
 
 
 @contextmanager
@@ -123,6 +144,61 @@ def match_sharding(value: Any, reference: Tensor | None) -> Tensor:
     return distribute_tensor(
         value.to(reference.device), reference.device_mesh, reference.placements, src_data_rank=None
     )
+
+
+def local_part(tensor: Tensor) -> Tensor:
+    """Return this process's part of a tensor, in the same memory."""
+    part: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return part
+
+
+def _divide(learner: Optimised, size: int) -> None:
+    """Divide the layers of all modules among ``size`` neighbouring processes."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    device = next(
+        parameter for module in learner.modules.values() for parameter in module.parameters()
+    ).device
+    mesh = init_device_mesh(
+        device.type,
+        (torch.distributed.get_world_size() // size, size),
+        mesh_dim_names=("data", "tensor"),
+    )
+    set_group(mesh.get_group("data"))
+    parts: dict[nn.Parameter, nn.Parameter] = {}
+    for module in learner.modules.values():
+        parts |= divide(module, mesh["tensor"])
+    for optimiser in learner.optimisers.values():
+        for group in optimiser.param_groups:
+            group["params"] = [parts.get(parameter, parameter) for parameter in group["params"]]
+        _meshes[optimiser] = mesh
+
+
+def _average(optimiser: torch.optim.Optimizer, mesh: DeviceMesh) -> None:
+    """Average the gradients: of parts over processes with the same part, of others over all.
+
+    A tensor without a gradient in any process stays without one.
+    """
+    from torch._utils import _flatten_dense_tensors, _take_tensors, _unflatten_dense_tensors
+
+    trained = [p for group in optimiser.param_groups for p in group["params"]]
+    used = torch.tensor([float(p.grad is not None) for p in trained], device=trained[0].device)
+    torch.distributed.all_reduce(used)
+    gradients: dict[bool, list[Tensor]] = {True: [], False: []}
+    for parameter, count in zip(trained, used.tolist(), strict=True):
+        if count and parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        if count:
+            is_part = hasattr(parameter, "device_mesh")
+            gradients[is_part].append(local_part(parameter.grad))
+    # replicated ones are equal within a tensor group, but for the last bits on a GPU
+    for tensors, group in ((gradients[True], mesh.get_group("data")), (gradients[False], None)):
+        size = torch.distributed.get_world_size(group)
+        for bucket in _take_tensors(tensors, BUCKET) if size > 1 else ():
+            flat = _flatten_dense_tensors(bucket)
+            torch.distributed.all_reduce(flat, group=group)
+            for tensor, total in zip(bucket, _unflatten_dense_tensors(flat, bucket), strict=True):
+                tensor.copy_(total / size)
 
 
 def _replicated(parameters: list[nn.Parameter]) -> nn.Module:
@@ -200,7 +276,7 @@ def _check(optimiser: torch.optim.Optimizer, *_: Any) -> None:
 
 def skip_step(optimiser: torch.optim.Optimizer) -> None:
     """Skip a step in every process; the weights are in the state after a step."""
-    if optimiser in _wrapped:
+    if optimiser in _backward:
         _stepped(optimiser)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from weakref import WeakKeyDictionary
 
@@ -10,7 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rlinf_core.algorithms.common.data_parallel import gather_full, skip_step, synchronised
+from rlinf_core.algorithms.common.data_parallel import (
+    backward,
+    gather_full,
+    local_part,
+    mixes_tensors,
+    skip_step,
+)
 
 # one pass over all of a parameter, in a third of the time
 adam = partial(torch.optim.Adam, fused=True)
@@ -36,9 +43,17 @@ def optimizer_step(optimiser: torch.optim.Optimizer, loss: Tensor, clip: float =
     trained = [p for group in optimiser.param_groups for p in group["params"]]
     for p in trained:
         p.grad = None  # like zero_grad, in a tenth of its time
-    synchronised(optimiser, loss).backward()
+    backward(optimiser, loss)
+    with _mixed() if mixes_tensors(optimiser) else nullcontext():
+        return _clipped_step(optimiser, trained, clip)
+
+
+def _clipped_step(
+    optimiser: torch.optim.Optimizer, trained: list[nn.Parameter], clip: float
+) -> float:
+    """Clip the gradient and step; return the gradient's norm."""
     parameters = [p for p in trained if p.grad is not None]
-    norm = nn.utils.get_total_norm([p.grad for p in parameters])
+    norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
     of_all = gather_full(norm)
     if not of_all.isfinite():
         skipped[optimiser] = skipped.get(optimiser, 0) + 1
@@ -59,4 +74,15 @@ def polyak_update(target: Iterable[Tensor], online: Iterable[Tensor], rate: floa
     An online parameter may be sharded (FSDP2); then all processes call this together.
     """
     with torch.no_grad():
-        torch._foreach_lerp_(list(target), [gather_full(value) for value in online], rate)
+        pairs = [
+            (local_part(old), local_part(new) if hasattr(old, "device_mesh") else gather_full(new))
+            for old, new in zip(target, online, strict=True)
+        ]
+        torch._foreach_lerp_([old for old, _ in pairs], [new for _, new in pairs], rate)
+
+
+def _mixed() -> AbstractContextManager[None]:
+    """Return a context in which an operation may take divided and whole tensors together."""
+    from torch.distributed.tensor.experimental import implicit_replication
+
+    return implicit_replication()

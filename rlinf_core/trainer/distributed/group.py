@@ -1,10 +1,11 @@
 """A group of learner processes on Ray that act as one learner and survive the death of a process.
 
-Every process gets every call with the same batches in the same order. So the group's result is a
-function of its state and of the calls since then. This process keeps the last state, and Ray's
-object store keeps the calls. When a process dies, all processes restart from that state and repeat
-the calls. The result equals that of an undisturbed run. Constant weights (a frozen base model) are
-fetched once.
+Every process gets every call with the same batches in the same order. Each T neighbouring
+processes may divide the layers of a transformer; they learn from the same rows. So the group's
+result is a function of its state and of the calls since then. This process keeps the last state,
+and Ray's object store keeps the calls. When a process dies, all processes restart from that state
+and repeat the calls. The result equals that of an undisturbed run. Constant weights (a frozen base
+model) are fetched once.
 """
 
 from __future__ import annotations
@@ -27,13 +28,14 @@ from rlinf_core.algorithms.common.mixed_precision import compute
 from rlinf_core.algorithms.common.offload import Offload
 from rlinf_core.algorithms.common.rollout import Rollout
 from rlinf_core.algorithms.common.settings import PLAIN, AlgorithmSettings, Computing
+from rlinf_core.algorithms.common.tensor_parallel import check_divisible
 from rlinf_core.core import plugins
-from rlinf_core.core.errors import RestartLimitError, RlinfError
+from rlinf_core.core.errors import RecipeError, RestartLimitError, RlinfError
 from rlinf_core.core.usage import Usage, measured
 from rlinf_core.policies import encoder, policy_config, policy_kind
 from rlinf_core.policies.base import NetworkPolicy
 from rlinf_core.recipes.placement import check_shards
-from rlinf_core.specs.arrays import StationSpec
+from rlinf_core.specs.embodiment import spec_of
 from rlinf_core.trainer.distributed.ray_cluster import (
     START_S,
     NoRoomError,
@@ -59,6 +61,7 @@ class LearnerSpec:
         strategy: ddp or fsdp.
         on_gpu: whether it uses the GPU that Ray assigned.
         computing: precision and compilation, as JSON.
+        tensor_parallel: number of processes that divide each layer.
     """
 
     kind: str
@@ -69,6 +72,7 @@ class LearnerSpec:
     strategy: Strategy
     on_gpu: bool
     computing: str
+    tensor_parallel: int
 
 
 class LearnerProcess:
@@ -119,7 +123,7 @@ class LearnerProcess:
         config = policy_config(described["config"]["kind"]).model_validate_json(
             json.dumps(described["config"])
         )
-        spec = StationSpec.from_dict(described["spec"])
+        spec = spec_of(described["spec"])
         module = algorithm(learner_spec.kind)
         settings = module.Config.model_validate_json(learner_spec.config)
         with encoder.rebuilt():  # nor may what it was made from be here
@@ -128,7 +132,11 @@ class LearnerProcess:
                 {name: torch.tensor(values) for name, values in learner_spec.weights.items()}
             )
             self.learner = module.Learner(policy.to(device).train(), settings, learner_spec.seed)
-        parallelise(self.learner, learner_spec.strategy)
+        parallelise(
+            self.learner,
+            learner_spec.strategy,
+            tensor_parallel=learner_spec.tensor_parallel,
+        )
         compute(self.learner, Computing.model_validate_json(learner_spec.computing))
         self.offload = Offload(self.learner)
         return next(name for name, module in self.learner.modules.items() if module is policy)
@@ -203,9 +211,12 @@ class LearnerGroup:
         gpus: GPUs of each process; 0 uses CPUs.
         cpus: CPUs of each process; 0 for one, or less if there are more processes than CPUs.
         computing: precision and compilation.
+        tensor_parallel: number of processes that divide each layer of a transformer. ``size`` is a
+            multiple of it.
 
     Raises:
-        RecipeError: the batch is no multiple of the processes, or the algorithm cannot be split.
+        RecipeError: the batch is no multiple of the processes, or the algorithm or the policy
+            cannot be split.
         RestartLimitError: the cluster has no room.
     """
 
@@ -222,8 +233,16 @@ class LearnerGroup:
         gpus: float = 0.0,
         cpus: float = 0.0,
         computing: Computing = PLAIN,
+        tensor_parallel: int = 1,
     ) -> None:
+        check_divisible(policy, tensor_parallel)
+        if tensor_parallel > 1 and getattr(config, "lora_rank", None):
+            raise RecipeError(
+                "placement.tensor_parallel: expected 1 with algorithm.lora_rank, whose adapters "
+                f"are merged into the policy, got {tensor_parallel}. Use policy.lora instead"
+            )
         self.ray = connect()
+        self.tensor_parallel = tensor_parallel
         self.policy, self.config, self.size, self.restarts = policy, config, size, restarts
         self.learner = algorithm(kind).Learner
         self.divides = self._shards(size)
@@ -239,6 +258,7 @@ class LearnerGroup:
                 strategy,
                 gpus > 0,
                 computing.model_dump_json(),
+                tensor_parallel,
             )
         )
         self.resources = {"num_cpus": cpus or cpus_per_process(size), "num_gpus": gpus}
@@ -256,9 +276,18 @@ class LearnerGroup:
     def _shards(self, size: int) -> partial[None]:
         """Return the check of batches for ``size`` processes.
 
-        Raises RecipeError if the recipe's do not divide.
+        Raises RecipeError if the recipe's batches, or the processes themselves, do not divide.
         """
-        divides = partial(check_shards, learners=size, halves=self.config.half_demonstrations)
+        if size % self.tensor_parallel:
+            raise RecipeError(
+                f"placement.learners: expected a multiple of placement.tensor_parallel = "
+                f"{self.tensor_parallel}, got {size}"
+            )
+        divides = partial(
+            check_shards,
+            learners=size // self.tensor_parallel,
+            halves=self.config.half_demonstrations,
+        )
         if self.config.transitions_per_batch is not None:
             divides("algorithm.batch_size", self.config.transitions_per_batch)
         return divides
