@@ -51,13 +51,13 @@ def check_divisible(policy: nn.Module, size: int) -> None:
         attention = layer.self_attn
         heads, shared, width = _heads(attention)
         inner = layer.mlp.up_proj.out_features
-        for count, what in ((heads, "attention heads"), (inner, "columns of the perceptron")):
+        for count, noun in ((heads, "attention heads"), (inner, "columns of the perceptron")):
             if count % size:
-                raise _refused(name, f"{count} {what}", size)
+                raise _refused(name, f"{count} {noun}", size)
         cross = getattr(attention, "cross", False)
         if shared % size and (shared > 1 or cross):
-            what = f"{shared} heads of keys and values"
-            raise _refused(name, what + " in a cross-attention" * cross, size)
+            heads_of_keys = f"{shared} heads of keys and values"
+            raise _refused(name, heads_of_keys + " in a cross-attention" * cross, size)
         for key, parameter in attention.named_parameters():
             if not key.startswith(ATTENTION) and parameter.numel() != width:
                 raise _refused(name, f"self_attn.{key}, which spans all heads", size)
