@@ -73,7 +73,9 @@ class ReachOperator(ScriptedArm):
         gain: Gain = 0.6,
         **common: Any,
     ) -> None:
-        self.height, self.to, self.gain = height, f"{to}_pose", gain
+        self.height = height
+        self.to = f"{to}_pose"
+        self.gain = gain
         self.channels = ("current_pose", self.to)
         super().__init__(action, **common)
 
@@ -124,7 +126,8 @@ class PickOperator(ScriptedArm):
     def reset(self, seed: int | None = None) -> None:
         """Reset the noise, with an open gripper."""
         super().reset(seed)
-        self._closed, self._let_go = 0, False
+        self._closed = 0
+        self._let_go = False
 
     def act(self, channels: Channels) -> np.ndarray:
         """Return a normalised action (4,): translation and gripper width."""
@@ -361,7 +364,8 @@ class JointsOperator(ScriptedArm):
             )
         self.description = read(folder.urdf.read_text())
         self.joints = load_limits(folder.limits).joint_names
-        self.unsteady, self.scale_rad = action.dim, np.asarray(action.scale)
+        self.unsteady = action.dim
+        self.scale_rad = np.asarray(action.scale)
         super().__init__(action, **common)
 
     def act(self, channels: Channels) -> np.ndarray:

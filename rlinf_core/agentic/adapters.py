@@ -337,7 +337,9 @@ class GymnasiumText:
                 if hasattr(part, "observation_space") and not isinstance(part, type)
                 else part(**(options or {}))
             )
-        self.instruction, self.max_turns, self.turns = instruction, max_turns, 0
+        self.instruction = instruction
+        self.max_turns = max_turns
+        self.turns = 0
 
     def reset(self, seed: int) -> Scene:
         """Begin the episode of a seed."""

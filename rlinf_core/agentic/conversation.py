@@ -113,7 +113,8 @@ class Conversation:
         self.pending: list[int] = []  # tokens of the unfinished message
         self.agents: dict[str, AgentState] = {}
         self.finished = self.truncated = False
-        self.reward, self.metrics = 0.0, dict[str, float]()
+        self.reward = 0.0
+        self.metrics = dict[str, float]()
         start = environment.reset(scene)
         self.agent = start.agent
         self._open_row(start.agent, list(start.messages), [tool.schema() for tool in start.tools])
@@ -137,7 +138,8 @@ class Conversation:
         row.write(generation)
         self.pending += generation.tokens
         if generation.finish_reason == "stop":
-            message, self.pending = self.tokenizer.message(self.pending), []
+            message = self.tokenizer.message(self.pending)
+            self.pending = []
             self._append_message(message)  # type: ignore[arg-type]
         elif (
             len(self.pending) >= self.limits.max_new_tokens
@@ -153,7 +155,8 @@ class Conversation:
         step = self.environment.step(message)
         self.reward += step.reward
         if step.done:
-            self.finished, self.truncated = True, step.truncated
+            self.finished = True
+            self.truncated = step.truncated
             self.metrics = dict(step.metrics)
             self.transcript += [(step.agent, answer) for answer in step.messages]
             return

@@ -338,7 +338,10 @@ class CompletionServer:
         temperature: float = 1.0,
     ) -> None:
         require("agentic", "the online coder")
-        self.engine, self.codec, self.store, self.tokens = engine, codec, store, dict(tokens)
+        self.engine = engine
+        self.codec = codec
+        self.store = store
+        self.tokens = dict(tokens)
         self.max_tokens, self.temperature = max_tokens, temperature
         self.engine_lock = threading.Lock()  # held while weights change
         self._requests: asyncio.Queue[tuple[GenerationRequest, asyncio.Future[Generation]]]

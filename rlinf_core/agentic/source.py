@@ -157,7 +157,8 @@ class Conversations(Source):
 
     def _success(self, scenes: range) -> float:
         """Return the success rate on scenes of training; none of them is recorded."""
-        run_dir, self.run_dir = self.run_dir, None
+        run_dir = self.run_dir
+        self.run_dir = None
         results = self.evaluate(self.policy, scenes)
         self.run_dir = run_dir
         return sum(result.success for result in results) / len(scenes)

@@ -80,7 +80,10 @@ class MCPTools:
             env: its environment variables; a small default set if None
             timeout_s: for the start, and for each call
         """
-        self.command, self.args, self.env, self.timeout_s = command, list(args), env, timeout_s
+        self.command = command
+        self.args = list(args)
+        self.env = env
+        self.timeout_s = timeout_s
         self.tools: list[Tool] = []
 
     def __enter__(self) -> MCPTools:

@@ -117,7 +117,8 @@ class Station:
         now = time.monotonic()
         self.deaths = [at for at in self.deaths if now - at < WINDOW_S] + [now]
         again = self.respawn and len(self.deaths) <= MAX_RESTARTS
-        self.state, self.reason = PLAYING if again else LOST, reason
+        self.state = PLAYING if again else LOST
+        self.reason = reason
         self.note(
             f"station '{self.member.name}' died: {reason}. "
             + (
@@ -134,7 +135,8 @@ class Station:
                 self._prepare()
                 self.start()
             except RlinfError as error:
-                self.state, self.reason = LOST, str(error)
+                self.state = LOST
+                self.reason = str(error)
 
     def _last(self, kind: str) -> dict[str, Any]:
         """Return its last event of a kind since the start."""

@@ -151,7 +151,8 @@ class Display:
         self.path = run_dir / "status.json"
         self.plain = quiet or not sys.stdout.isatty()
         self.notes: list[str] = []
-        self.started, self.printed_at = time.monotonic(), 0.0
+        self.started = time.monotonic()
+        self.printed_at = 0.0
         self.changes: Any = None
         self.trainer_connected_once = False
         self.live: Any = None

@@ -45,7 +45,8 @@ class LimitedLog(logging.Handler):
         if now - self.window_at > LINES_S:
             if self.lines > MAX_LINES:
                 self.log(f"{self.name}: {self.lines - MAX_LINES} lines were left out")
-            self.window_at, self.lines = now, 0
+            self.window_at = now
+            self.lines = 0
         self.lines += 1
         if self.lines <= MAX_LINES:
             self.log(escape_control(line))
@@ -82,7 +83,8 @@ class Connection(asyncio.Protocol):
 
     def restart(self, busy: bool = False, limit_s: float | None = None) -> None:
         """Restart its time limit; an idle connection has the time of a request."""
-        self.busy, self.since = busy, time.monotonic()
+        self.busy = busy
+        self.since = time.monotonic()
         self.limit_s = self.connections.idle_s if limit_s is None else limit_s
 
     @property
@@ -125,7 +127,8 @@ class Connections:
         self.most, self.most_per_peer = most, most_per_peer
         self.request_s, self.count_busy = request_s, count_busy
         self.open: dict[Any, Connection] = {}  # by transport, the oldest first
-        self.listening, self.failed_at = False, -math.inf
+        self.listening = False
+        self.failed_at = -math.inf
 
     def __call__(self) -> Connection:
         return Connection(self)

@@ -38,7 +38,8 @@ class Durations:
 
     def __init__(self) -> None:
         self.newest: deque[float] = deque(maxlen=1000)
-        self.count, self.total_s = 0, 0.0
+        self.count = 0
+        self.total_s = 0.0
 
     def note(self, seconds: float) -> None:
         """Add a duration."""

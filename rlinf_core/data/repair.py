@@ -154,7 +154,8 @@ def _write(
 
 
 def _messages(file: Path, lost: list[str]) -> Iterator[RecordedMessage]:
-    (schemas, channels), unknown = _summary(file), 0
+    schemas, channels = _summary(file)
+    unknown = 0
     for chunk in _records(file, Chunk, lost):
         try:
             records = breakup_chunk(_uncompressed(chunk), validate_crc=True)

@@ -29,7 +29,8 @@ class Journal:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path, self._lock = path, threading.Lock()
+        self.path = path
+        self._lock = threading.Lock()
         # content and station of each arrived episode, in order of arrival
         self._contents: dict[str, tuple[str, str]] = {}
         self._file: FileIO | None = None

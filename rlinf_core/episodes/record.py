@@ -75,7 +75,8 @@ class Recording:
         # True while somebody holds the last time step back for later; the grace period then waits
         self.held = False
         # messages of this episode by topic, and images missed in all closed ones
-        self.counts, self.missed = Counter[str](), 0
+        self.counts = Counter[str]()
+        self.missed = 0
         # topics are not ordered: data may beat STARTED
         self.early = Ring(EARLY_BYTES, EARLY, EARLY_S)
         self.writer: EpisodeWriter | None = None
@@ -106,7 +107,8 @@ class Recording:
             and event.episode_id == self.writer.episode_id
         ):
             if event.kind == ENDED:
-                self.ended, self.ended_ns = event, message.at_ns
+                self.ended = event
+                self.ended_ns = message.at_ns
             elif event.kind == ABORTED:
                 self.abort(event.detail, publish_event=False)
         self._close_if_complete()
@@ -140,7 +142,9 @@ class Recording:
 
     def abort(self, reason: str, publish_event: bool = True) -> None:
         """Set the current episode aside, if there is one."""
-        writer, self.writer, self.ended = self.writer, None, None
+        writer = self.writer
+        self.writer = None
+        self.ended = None
         if writer is None:
             return
         try:
@@ -370,7 +374,8 @@ class Session:
         self.attachments = attachments
         self.trouble = trouble
         self.part_bytes = min(PART_BYTES, int(max_gb * 1e9 / 4))
-        self.parts, self.over = 0, max_gb <= 0
+        self.parts = 0
+        self.over = max_gb <= 0
         # time.monotonic() at the end of this part, or of the pause before the next
         self.until = 0.0
         self._spool: Spool | None = None
@@ -431,7 +436,8 @@ class Session:
     def _end(self) -> None:
         if self._writer:
             self._writer.close()
-        self._writer, self.until = None, 0.0
+        self._writer = None
+        self.until = 0.0
 
     def _give_up(self, error: Exception) -> None:
         writer = self._writer

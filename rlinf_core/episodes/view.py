@@ -119,7 +119,8 @@ class View:
 
     def update(self, arm: str, state: int, cause: str) -> bool:
         """Set an interlock's state; return True if the markers changed."""
-        before, self.states[arm] = self.states.get(arm), (state, cause)
+        before = self.states.get(arm)
+        self.states[arm] = (state, cause)
         return self.states[arm] != before
 
     def markers(self, stamp: tuple[int, int]) -> bytes:

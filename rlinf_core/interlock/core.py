@@ -306,7 +306,8 @@ class _Stages(Tick):
         return chunk is not None and chunk.source == source and self.now < chunk.valid_until_ns
 
     def accept(self, chunk: Chunk) -> None:
-        self.chunk, self.commander = chunk, chunk.source
+        self.chunk = chunk
+        self.commander = chunk.source
         self.enter(Mode.ACTIVE, "")
 
     def misaligned(self) -> str:

@@ -93,7 +93,8 @@ class Supervisor:
     """
 
     def __init__(self, run_dir: Path, domain_id: int) -> None:
-        self.run_dir, self.environment = run_dir, ros_environment(domain_id)
+        self.run_dir = run_dir
+        self.environment = ros_environment(domain_id)
         self.children: dict[str, Child] = {}
         self.events: list[str] = []
         free_segments()  # left by a killed station

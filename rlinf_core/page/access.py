@@ -89,7 +89,8 @@ class Access:
     """
 
     def __init__(self, station: str, token: str) -> None:
-        self.token, self.cookie = token, f"rlinf_{station}"
+        self.token = token
+        self.cookie = f"rlinf_{station}"
         self.proof = hmac.new(token.encode(), self.cookie.encode(), hashlib.sha256).hexdigest()
 
     def shown(self, token: str) -> bool:

@@ -99,7 +99,8 @@ class Controls:
         self.holder = 0
         self.holding = False
         self.seq = -1
-        self.late_s, self._quiet_until = 0.0, -math.inf
+        self.late_s = 0.0
+        self._quiet_until = -math.inf
 
     def take(self, page: int, now: float) -> None:
         """Give the controls to a page. A motion of another page ends first."""
@@ -113,13 +114,15 @@ class Controls:
     def leave(self, page: int) -> None:
         """Release the controls of a page that gives them up or has closed."""
         if page == self.holder:
-            self.holder, self.late_s = 0, 0.0
+            self.holder = 0
+            self.late_s = 0.0
 
     def counts(self, page: int, hand: MotionInput, now: float) -> bool:
         """Return whether a motion is passed to the station."""
         if page != self.holder or hand.seq <= self.seq:
             return False
-        self.seq, self.late_s = hand.seq, _late(now - hand.shown_at, FRESH_S)
+        self.seq = hand.seq
+        self.late_s = _late(now - hand.shown_at, FRESH_S)
         if self.late_s or now < self._quiet_until:
             return False
         self.holding = hand.held

@@ -192,7 +192,8 @@ class Server:
         self.views = views
         self.access = access
         self.address = (host, port)
-        self.always_log, self.log = log, LimitedLog(log, NAME)
+        self.always_log = log
+        self.log = LimitedLog(log, NAME)
         self.controls = Controls()
         self.pages = dict[int, Page]()
         self.numbers = count(1)

@@ -35,7 +35,8 @@ class Views:
     def __init__(
         self, references: Sequence[Path], newest: Callable[[int], np.ndarray | None]
     ) -> None:
-        self.references, self.newest = list(references), newest
+        self.references = list(references)
+        self.newest = newest
         self.looking, self.alignments = asyncio.Lock(), dict[int, tuple[float, dict[str, Any]]]()
 
     def reference(self, camera: int) -> bytes:
@@ -192,7 +193,8 @@ class History:
     """The episodes of the curves, read from and appended to a file."""
 
     def __init__(self, file: Path) -> None:
-        self.file, self.episodes = file, deque[dict[str, Any]](maxlen=MAX_EPISODES)
+        self.file = file
+        self.episodes = deque[dict[str, Any]](maxlen=MAX_EPISODES)
         for line in file.read_text(errors="replace").splitlines() if file.is_file() else ():
             try:
                 record = json.loads(line)

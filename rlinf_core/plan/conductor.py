@@ -149,8 +149,12 @@ class Conductor:
         # seconds and work per time step
         self.turns: deque[tuple[float, float]] = deque(maxlen=WINDOW)
         self.work = 0.0  # work per step at the last check of the load
-        self.evidence, self.streak, self.skip = 0.0, 0, 1
-        self.counted, self.spent_s, self.short = 0, 0.0, Turn()
+        self.evidence = 0.0
+        self.streak = 0
+        self.skip = 1
+        self.counted = 0
+        self.spent_s = 0.0
+        self.short = Turn()
 
     def first(self) -> Layout:
         """Return the first layout."""
@@ -226,7 +230,9 @@ class Conductor:
         self.layout = layout
         self.turns.clear()
         self.short = Turn()
-        self.evidence, self.streak, self.skip = 0.0, 0, 1
+        self.evidence = 0.0
+        self.streak = 0
+        self.skip = 1
 
     def refuse(self, layout: Layout, reason: str) -> None:
         """Record that the run could not change to a layout; it is not tried again."""
@@ -309,7 +315,8 @@ class Conductor:
         }
         self.measurements.forget(sizes)
         self.refused.clear()
-        self.evidence, self.streak = 0.0, 0
+        self.evidence = 0.0
+        self.streak = 0
         self.turns.popleft()
         self._note("load changed", f"{ratio:.2f} times the work of a time step", 0.0)
 
@@ -330,7 +337,8 @@ class Conductor:
         if self.is_unasked:
             worth = worth and gain > UNASKED_GAIN and saved > UNASKED_S
         if choice.layout == self.layout or not worth:
-            self.evidence, self.streak = 0.0, 0
+            self.evidence = 0.0
+            self.streak = 0
             return None
         self.evidence, self.streak = self.evidence + gain, self.streak + 1
         if self.streak < 2 or self.evidence < EVIDENCE:

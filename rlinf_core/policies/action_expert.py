@@ -41,7 +41,8 @@ class Attention(nn.Module):
 
     def __init__(self, text: Any, width: int, cross: bool) -> None:
         super().__init__()
-        self.cross, self.size = cross, text.head_dim
+        self.cross = cross
+        self.size = text.head_dim
         queries, others = text.num_attention_heads * self.size, text.num_key_value_heads * self.size
         self.q_proj = nn.Linear(width, queries, bias=text.attention_bias)
         self.k_proj = nn.Linear(others if cross else width, others, bias=text.attention_bias)

@@ -378,7 +378,8 @@ class SingleRobotPolicy(NetworkPolicy):
     def __init__(self, joint_policy: NetworkPolicy, spec: StationSpec) -> None:
         super().__init__(spec, joint_policy.config)
         assert isinstance(joint_policy.spec, JointSpec)
-        self.joint_policy, self.latent_size = joint_policy, joint_policy.latent_size
+        self.joint_policy = joint_policy
+        self.latent_size = joint_policy.latent_size
         self.number, self.vectors, self.rows = joint_policy.spec.place(spec)
 
     def act(

@@ -66,7 +66,8 @@ class Chunking:
     """
 
     def __init__(self, mode: str, execute: int) -> None:
-        self.mode, self.execute = mode, 1 if mode == TEMPORAL_ENSEMBLING else execute
+        self.mode = mode
+        self.execute = 1 if mode == TEMPORAL_ENSEMBLING else execute
         self.chunks: list[tuple[float, np.ndarray]] = []
 
     def cut(self) -> None:

@@ -98,7 +98,8 @@ class FlowMatching(OnPolicyActor):
         published = Published({}, tokenizer or tokenizer_of(""))
         if begins:
             network, published = self.factory.begin(config, config.horizon)
-        self.network, self.tokenizer = network, published.tokenizer
+        self.network = network
+        self.tokenizer = published.tokenizer
         self.normalisation = (FixedNormalisation if given else Normalisation)(spec)
         self.units = ActionUnits(spec.action, given)
         self.measure()
@@ -376,7 +377,8 @@ class FlowMatching(OnPolicyActor):
 
         Times near noise are sampled more often.
         """
-        (alpha, scale, offset), dim = self.times, self.spec.action.dim
+        alpha, scale, offset = self.times
+        dim = self.spec.action.dim
         noise = self.noise(len(actions), generator)
         uniform = sharding.noise(torch.rand, (len(actions),), generator, actions.device)
         # Beta(alpha, 1) has the quantiles u^(1 / alpha)

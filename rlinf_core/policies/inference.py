@@ -102,7 +102,8 @@ class Recorded:
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        self._function, self._graphs = function, dict[Any, tuple[Any, list[Tensor], Any]]()
+        self._function = function
+        self._graphs = dict[Any, tuple[Any, list[Tensor], Any]]()
 
     def __call__(self, *arguments: Any) -> Any:
         tensors, shape = tree_flatten(arguments)

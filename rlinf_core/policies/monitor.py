@@ -145,7 +145,8 @@ class Watch:
     """Scores one episode, time step by time step."""
 
     def __init__(self, monitor: Monitor) -> None:
-        self.monitor, self.step = monitor, 0
+        self.monitor = monitor
+        self.step = 0
         self._average: np.ndarray | None = None
         self._left: list[float] = []
 

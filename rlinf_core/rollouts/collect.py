@@ -368,7 +368,8 @@ class Stages(Rollouts):
 
     def __init__(self, env: VectorEnv, parts: list[Rollouts]) -> None:
         super().__init__(env, parts[0].policy)
-        self.parts, self.threads = parts, ThreadPoolExecutor(len(parts), "rollouts")
+        self.parts = parts
+        self.threads = ThreadPoolExecutor(len(parts), "rollouts")
 
     def play(self, **amount: Any) -> Experience:
         return self.play_measured(cast(RolloutLength, amount))[0]

@@ -92,7 +92,8 @@ class RolloutData(Data):
         super().__init__(recipe, policy, governor)
         self.waiting: list[Rollout] = []
         self.rounds = 0  # rounds of rollouts in ``waiting``; each round has one rollout per worker
-        self.moments, self.floors = RunningMoments(policy.spec.vector_size), True
+        self.moments = RunningMoments(policy.spec.vector_size)
+        self.floors = True
         started_at = begun_from(recipe)
         # the run continues the learner of another run, which has its normalisation
         self.inherited = started_at is not None and started_at.is_dir()
@@ -125,7 +126,9 @@ class RolloutData(Data):
     def normalisation(self) -> np.ndarray | None:
         if not self.waiting:
             return None
-        first, self.waiting, self.rounds = reduce(Rollout.concatenated_with, self.waiting), [], 0
+        first = reduce(Rollout.concatenated_with, self.waiting)
+        self.waiting = []
+        self.rounds = 0
         self.steps = 0
         return self._update_moments(first).numpy(force=True)
 
@@ -246,7 +249,8 @@ class ReplayData(Data):
 
     def __init__(self, recipe: Recipe, policy: NetworkPolicy, governor: Governor) -> None:
         super().__init__(recipe, policy, governor)
-        self.online, self.share = _replay(recipe, policy), recipe.algorithm.share
+        self.online = _replay(recipe, policy)
+        self.share = recipe.algorithm.share
         capacity = (
             self.demonstrations.capacity
             if self.config.half_demonstrations and self.config.imitates_itself
@@ -351,7 +355,8 @@ class ReplayData(Data):
         if not self._met and isinstance(self.online, ReplayBuffer):  # always so with several robots
             robots = self._robots
             if (self.demonstrations.episodes_of(robots) + self.online.episodes_of(robots)).all():
-                self._met, self._unearned = True, max(0, self.steps - self.governor.min_transitions)
+                self._met = True
+                self._unearned = max(0, self.steps - self.governor.min_transitions)
         return self._met
 
     def normalisation(self) -> np.ndarray | None:

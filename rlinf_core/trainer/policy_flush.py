@@ -59,7 +59,8 @@ class PolicyFlush:
             OSError: it is not.
         """
         if self._pending is not None:
-            pending, self._pending = self._pending, None
+            pending = self._pending
+            self._pending = None
             pending.result()
 
     def _flush(self, version: int) -> None:

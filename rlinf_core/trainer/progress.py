@@ -62,7 +62,8 @@ class Clock:
         if self.part:
             yield
             return
-        self.part, started = part, time.perf_counter()
+        self.part = part
+        started = time.perf_counter()
         try:
             yield
         finally:
@@ -80,7 +81,8 @@ class Disk:
     """
 
     def __init__(self, run_dir: Path) -> None:
-        self.run_dir, self.again_at = run_dir, dict[str, float]()
+        self.run_dir = run_dir
+        self.again_at = dict[str, float]()
 
     def keep(self, file_kind: str, write: Callable[[], None]) -> None:
         """Call ``write`` unless it failed within the last AGAIN_S.

@@ -231,7 +231,9 @@ class Run:
         self.seconds = 0.0  # duration of the run before its last restart
         self.evaluator: Evaluator | None = None
         self.conductor: Conductor | None = None
-        self.turn, self.turn_began, self.first_bytes = Turn(), 0.0, 0.0
+        self.turn = Turn()
+        self.turn_began = 0.0
+        self.first_bytes = 0.0
         self.graph = graph_of(recipe)
         self.work: dict[str, Callable[[], None]] = {
             STATION: self._play,
@@ -241,7 +243,9 @@ class Run:
             WEIGHTS: self._send,
             EVALUATION: self._evaluate,
         }
-        self.due, self.is_done, self.experience = 0, False, Experience()
+        self.due = 0
+        self.is_done = False
+        self.experience = Experience()
         # edges with weights or experience on their way to the next node; no checkpoint meanwhile
         self.in_flight: set[tuple[str, str]] = set()
 
@@ -297,7 +301,8 @@ class Run:
     # Start
     def start(self, source: Source) -> None:
         """Start with a source, or resume from the newest valid checkpoint."""
-        self.source, self.started = source, time.perf_counter()
+        self.source = source
+        self.started = time.perf_counter()
         state = checkpoint.load_newest(
             self.run_dir / "checkpoints", PARTS, self.run_dir / checkpoint.DAMAGED
         )
@@ -305,7 +310,9 @@ class Run:
             self._resume(state)
         else:
             self._begin(source)
-        self.first_step, self.reported_at, self.saved_at = self.steps, -math.inf, time.monotonic()
+        self.first_step = self.steps
+        self.reported_at = -math.inf
+        self.saved_at = time.monotonic()
 
     def _begin(self, source: Source) -> None:
         self._enter(0)
@@ -401,7 +408,8 @@ class Run:
     def _fit_now(self) -> bool:
         if (vectors := self.data.normalisation()) is not None:
             self.learner.fit_normalisation(vectors)
-            self.fitted, self.published_at = True, -1
+            self.fitted = True
+            self.published_at = -1
         return self.fitted
 
     def _done(self, due: int) -> bool:
@@ -528,7 +536,8 @@ class Run:
         if not turn.learner and self.learner.updates:
             return  # no update in this turn: the rollouts wait for more
         now = sum(self.clock.seconds[part] for part in TURN)
-        turn.seconds, self.turn_began = now - self.turn_began, now
+        turn.seconds = now - self.turn_began
+        self.turn_began = now
         turn.send_s, turn.sent_bytes = source.send_s, source.sent_bytes
         self.first_bytes = self.first_bytes or resident_bytes()  # before the replay grows
         of_workers = max((usage.total.resident_bytes for usage in source.usages), default=0.0)
@@ -579,7 +588,8 @@ class Run:
             learner.load_state_dict(state)
             self.learner.close()
             self.learner = learner
-        self.recipe, self.graph = recipe, graph_of(recipe)
+        self.recipe = recipe
+        self.graph = graph_of(recipe)
         self.prefetch = prefetch_for(recipe, self.policy.device)
 
     def _look_around(self, worked: bool) -> None:
@@ -622,7 +632,9 @@ class Run:
         )
         if waited_for:
             self.flush.begin(version)
-        self.version, self.published_at, self.data.versions[version] = version, updates, updates
+        self.version = version
+        self.published_at = updates
+        self.data.versions[version] = updates
 
     def _evaluate(self) -> None:
         """Evaluate on held-out scenes, publish the evaluated policy and save a checkpoint."""
@@ -709,7 +721,8 @@ class Run:
                     },
                 },
             )
-        self.saved, self.saved_at = now, time.monotonic()
+        self.saved = now
+        self.saved_at = time.monotonic()
 
     def _resume(self, state: dict[str, Any]) -> None:
         self._enter((run := state["run"])["stage"])

@@ -185,7 +185,8 @@ def _start_run(
     if conductor is not None:
         for decision in decisions:
             run.progress.placed(decision)
-        conductor.note, run.conductor = run.progress.placed, conductor
+        conductor.note = run.progress.placed
+        run.conductor = conductor
     ending.callback(lambda: run.learner.close())
     return run
 

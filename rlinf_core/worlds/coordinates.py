@@ -29,7 +29,8 @@ class Coordinates:
     """
 
     def __init__(self, spec: StationSpec) -> None:
-        self.spec, self.matrix = spec, np.eye(spec.vector_size, dtype=np.float32)
+        self.spec = spec
+        self.matrix = np.eye(spec.vector_size, dtype=np.float32)
         self._slices: dict[str, slice] = {}
         start = 0
         for item in spec.vectors:

@@ -57,7 +57,10 @@ class Imagined:
                 f"{', '.join(image.name for image in world.spec.images)}. Leave "
                 "station.observe_cameras empty"
             )
-        self.world, self.episodes, self.spec, self.size = world, episodes, world.spec, size
+        self.world = world
+        self.episodes = episodes
+        self.spec = world.spec
+        self.size = size
         self.horizon, self.gated, self.full_episodes = horizon, gated, full_episodes
         self.flagged = self.branch_count = 0
 

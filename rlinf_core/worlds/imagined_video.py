@@ -57,7 +57,9 @@ class VideoWorld:
                 f"a video model: expected one camera, got {len(task.spec.images)}. Set "
                 "station.observe_cameras to one camera"
             )
-        self.model, self.task, self.spec = model, task, task.spec
+        self.model = model
+        self.task = task
+        self.spec = task.spec
         self.size, self.horizon = size, horizon
         self.coordinates = Coordinates(task.spec)
         self.camera = task.spec.images[0]

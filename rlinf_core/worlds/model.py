@@ -106,7 +106,9 @@ class WorldModel:
     """
 
     def __init__(self, task: Task, settings: WorldSettings | None = None, seed: int = 0) -> None:
-        self.task, self.settings, self.spec = task, settings or WorldSettings(), task.spec
+        self.task = task
+        self.settings = settings or WorldSettings()
+        self.spec = task.spec
         self.coordinates = Coordinates(task.spec)
         self.coordinates.check_judged(task)
         self.generator = torch.Generator().manual_seed(seed)
@@ -119,7 +121,8 @@ class WorldModel:
             torch.from_numpy(self.coordinates.matrix),
             self.generator,
         )
-        self.check, self.fits = WorldCheck(), 0
+        self.check = WorldCheck()
+        self.fits = 0
         self.held_out_errors = torch.zeros(0, self.spec.vector_size)
 
     @property
@@ -412,7 +415,8 @@ class WorldModel:
             {name: torch.as_tensor(value) for name, value in state["ensemble"].items()}
         )
         self.generator.set_state(torch.as_tensor(state["generator"]))
-        self.fits, self.check = state["fits"], _check_of(state["check"][0])
+        self.fits = state["fits"]
+        self.check = _check_of(state["check"][0])
         self.held_out_errors = torch.as_tensor(  # older checkpoints have none
             state.get("held_out_errors", torch.zeros(0, self.spec.vector_size))
         )

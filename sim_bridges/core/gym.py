@@ -48,7 +48,8 @@ class StationEnv(gymnasium.Env):
     render_mode = "rgb_array"
 
     def __init__(self, station: SimulatedStation) -> None:
-        self.station, self.specs = station, station.task.spec
+        self.station = station
+        self.specs = station.task.spec
         self.name = type(station.simulator).__name__
         # the instruction depends on the scene
         self._observes_instruction = instruction_of(station.simulator) is not None
@@ -177,7 +178,8 @@ class Environments:
 
     def __init__(self, envs: Sequence[SteppedEnv]) -> None:
         self.envs = envs
-        self.spec, self.size = envs[0].specs, len(envs)
+        self.spec = envs[0].specs
+        self.size = len(envs)
         self._expert_queried = False  # since the last step
 
     def reset(self, seeds: Sequence[int]) -> Arrays:
@@ -353,7 +355,8 @@ class OneVector(BatchedEnv):
     """A vector environment of Gymnasium as a ``rlinf_core.rollouts.envs.VectorEnv``."""
 
     def __init__(self, name: str, size: int, options: Mapping[str, Any] = NO_OPTIONS) -> None:
-        self.name, self.size = f"gym:{name}", size
+        self.name = f"gym:{name}"
+        self.size = size
         mode: Any = "vector_entry_point"
         try:
             self.env: Any = gymnasium.make_vec(
@@ -399,7 +402,8 @@ class OneVector(BatchedEnv):
         if len(ended):
             next_observations = {name: values.copy() for name, values in observation.items()}
             for index in ended:
-                last, self.played[index] = _row(info["final_obs"], index), lengths[index]
+                last = _row(info["final_obs"], index)
+                self.played[index] = lengths[index]
                 arrays = self._checked(index, partial(arrays_of, self.spec, last))
                 self.played[index] = 0
                 for name, values in arrays.items():

@@ -30,7 +30,8 @@ class InstructedRobot:
         self.env = StationEnv(simulated_station(load_recipe("sim_vla", overrides)))
         self.simulator: Any = self.env.station.simulator
         self.places = tuple(self.simulator._marks)
-        self.max_steps, self.policy = max_steps, None
+        self.max_steps = max_steps
+        self.policy = None
         if policy:
             from rlinf_core.policies.serialization import load_policy
 

@@ -44,14 +44,18 @@ class Scene:
         import mujoco
 
         self._mujoco, self.model, self.data = mujoco, model, data
-        self.tool, self.cameras, self.hidden = model.site(tool).id, cameras or {}, hidden
+        self.tool = model.site(tool).id
+        self.cameras = cameras or {}
+        self.hidden = hidden
         self.place(origin, yaw)
         self._renderers: dict[tuple[int, int], Any] = {}
         self.background: Any = None  # a sim_bridges.core.splats.Background
 
     def place(self, origin: tuple[float, ...], yaw: float = 0.0) -> None:
         """Set position [m] and yaw [rad] of the base in the world."""
-        self.origin, cos, sin = np.array(origin), np.cos(yaw), np.sin(yaw)
+        self.origin = np.array(origin)
+        cos = np.cos(yaw)
+        sin = np.sin(yaw)
         # from the base frame to the world frame
         self.rotation = np.array([[cos, -sin, 0.0], [sin, cos, 0.0], [0.0, 0.0, 1.0]])
         self._turn = np.array([np.cos(-yaw / 2), 0.0, 0.0, np.sin(-yaw / 2)])  # world to base, wxyz

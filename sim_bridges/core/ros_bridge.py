@@ -77,9 +77,11 @@ class SimBridge(ControlNode):
             for name in self.declare_parameter("views", [""]).value
             if name in self.simulator.cameras
         }
-        self.view_due, self.view_count = 0.0, 0
+        self.view_due = 0.0
+        self.view_count = 0
         self.tick_ns = round(self.simulator.tick_s * NS)
-        self.now_ns, self.index = self.tick_ns, 0
+        self.now_ns = self.tick_ns
+        self.index = 0
         if self.lockstep:
             EndpointReport(self)
         self._forget()

@@ -40,7 +40,9 @@ class GuardedArm:
     """
 
     def __init__(self, name: str, limits: Limits, action: ActionSpec) -> None:
-        self.name, self.limits, self.slice = name, limits, action.rows(name)
+        self.name = name
+        self.limits = limits
+        self.slice = action.rows(name)
         self.rows = (
             ActionSlice(self.slice.start, self.slice.stop, action.dim) if name else FULL_ACTION
         )
@@ -74,7 +76,9 @@ class SimulatedStation:
         guarded: bool = True,
     ) -> None:
         self.simulator: Any = simulator
-        self.robot, self.task, self.limits = arms_of(simulator), task, limits
+        self.robot = arms_of(simulator)
+        self.task = task
+        self.limits = limits
         self._erring = simulator if isinstance(simulator, Erring) else None
         limits_by_arm = {"": limits} if isinstance(limits, Limits) else limits
         if not self.robot.arms == tuple(limits_by_arm) == (task.spec.action.arms or ("",)):
@@ -96,7 +100,9 @@ class SimulatedStation:
                     f"limits.tick, got {tick}, and a step of the task "
                     f"({1 / task.spec.control_hz:.3f} s) to be whole ticks"
                 )
-        self._tick_ns, self._now, self._seq = round(simulator.tick_s * NS), 0, 0
+        self._tick_ns = round(simulator.tick_s * NS)
+        self._now = 0
+        self._seq = 0
         self._arms = [
             GuardedArm(name, arm_limits, task.spec.action)
             for name, arm_limits in limits_by_arm.items()

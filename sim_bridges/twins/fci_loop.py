@@ -73,7 +73,8 @@ class Loop:
         self.jacobian, self.tool = np.zeros((6, 7)), np.eye(4)
         self.home = np.zeros(0)
         self.target: np.ndarray | None = None
-        self.begin, self.provoked = False, ""
+        self.begin = False
+        self.provoked = ""
         self.cycles = 0
 
     def run(self) -> None:
@@ -86,7 +87,10 @@ class Loop:
         """Run one motion until an error ends it."""
         control = self.robot.start_torque_control()
         state, _ = control.readOnce()
-        self.target, self.silent_s, self.provoked, torque = None, 0.0, "", np.zeros(7)
+        self.target = None
+        self.silent_s = 0.0
+        self.provoked = ""
+        torque = np.zeros(7)
         self._see(state)
         self.setpoint = self._pose()
         self.home = np.array(state.q) if not self.home.size else self.home
@@ -117,7 +121,8 @@ class Loop:
         while self.connection.poll():
             word, value = self.connection.recv()
             if word == "target":
-                self.target, self.silent_s = np.array(value), 0.0
+                self.target = np.array(value)
+                self.silent_s = 0.0
             elif word == "recover":
                 self.begin = True
             elif word == "provoke":
@@ -179,7 +184,8 @@ class Loop:
         if self.target is not None and self.silent_s <= TIMEOUT_S:
             self._follow(self.target)
         elif self.target is not None:
-            self.target, self.setpoint = None, pose
+            self.target = None
+            self.setpoint = pose
         error = np.empty(6)
         error[:3] = self.setpoint[:3] - pose[:3]
         self.mujoco.mju_subQuat(error[3:], self.setpoint[3:], pose[3:])

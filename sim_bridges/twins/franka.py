@@ -252,7 +252,8 @@ class Twin(SimBridge):
         ):
             for part, values in ((wrench.force, exerted[:3]), (wrench.torque, exerted[3:])):
                 part.x, part.y, part.z = turned(turn, values)
-        state.time, state.robot_mode = self.index * self.simulator.tick_s, control.mode
+        state.time = self.index * self.simulator.tick_s
+        state.robot_mode = control.mode
         for errors, names in (
             (state.current_errors, control.errors),
             (state.last_motion_errors, control.last_errors),

@@ -37,7 +37,8 @@ class Control:
 
     def __init__(self, flags: Iterable[str]) -> None:
         self.flags = tuple(flags)
-        self.hardware, self.active = True, set(CONTROLLERS)
+        self.hardware = True
+        self.active = set(CONTROLLERS)
         self.arm: Faulting | None = None
         self.reported_errors: set[str] = set()
         self.last_errors: set[str] = set()
@@ -84,7 +85,8 @@ class Control:
             self.active.discard(IMPEDANCE)  # the user stop ends the control loop
         # as in franka_ros2 from 2.4 and 3.3 on, where a reflex ends the control loop
         if fault == CONTROL_LOST:
-            self.reported_errors, self.hardware = {"cartesian_reflex"}, False
+            self.reported_errors = {"cartesian_reflex"}
+            self.hardware = False
             self.active.clear()
         if fault in self.flags and not (self.arm and self.arm.provoke(fault)):
             self.reported_errors = {fault}

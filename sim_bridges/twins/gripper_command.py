@@ -75,7 +75,8 @@ class Twin(ControlNode):
     def __init__(self) -> None:
         super().__init__("gripper_twin")
         self.settings = self.declare_settings("settings", Gripper)
-        self.width, self.orders = self.settings.width, Orders()
+        self.width = self.settings.width
+        self.orders = Orders()
         self.server = self.orders.serve(self, GripperCommand, self.settings.action)
         self.states = self.create_publisher(JointState, self.settings.states, 10)
         self.declare_parameter(

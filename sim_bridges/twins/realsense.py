@@ -29,7 +29,9 @@ class Twin:
     """
 
     def __init__(self, serial: str, size: tuple[int, int], fps: float, depth: bool) -> None:
-        self.device, self.fps, self.over = rs.software_device(), fps, threading.Event()
+        self.device = rs.software_device()
+        self.fps = fps
+        self.over = threading.Event()
         for key, value in (
             (rs.camera_info.serial_number, serial),
             (rs.camera_info.name, "software device"),
@@ -54,7 +56,8 @@ class Twin:
                 )
             )
             straight = rs.extrinsics()
-            straight.rotation, straight.translation = list(np.eye(3).ravel()), [0.0, 0.0, 0.0]
+            straight.rotation = list(np.eye(3).ravel())
+            straight.translation = [0.0, 0.0, 0.0]
             self.sensors[1][0][1].register_extrinsics_to(self.sensors[0][0][1], straight)
         self.device.create_matcher(rs.matchers.default)
         self.thread = threading.Thread(target=self._go, daemon=True)
@@ -76,7 +79,10 @@ class Twin:
         video.bpp = size_b
         video.fps = round(self.fps)
         video.intrinsics = lens
-        video.height, video.width, video.index, video.uid = lens.height, lens.width, 0, size_b
+        video.height = lens.height
+        video.width = lens.width
+        video.index = 0
+        video.uid = size_b
         profile = sensor.add_video_stream(video).as_video_stream_profile()
         if kind == rs.format.z16:
             sensor.add_read_only_option(rs.option.depth_units, 0.001)
@@ -90,7 +96,9 @@ class Twin:
             self.colours[0, 0] = number & 255, number >> 8 & 255, number >> 16 & 255
             for (sensor, profile), pixels, size_b in self.sensors:
                 frame = rs.software_video_frame()
-                frame.pixels, frame.bpp, frame.stride = pixels, size_b, pixels.shape[1] * size_b
+                frame.pixels = pixels
+                frame.bpp = size_b
+                frame.stride = pixels.shape[1] * size_b
                 frame.timestamp = (time.monotonic() - started_at) * 1000
                 frame.domain = rs.timestamp_domain.hardware_clock
                 frame.frame_number, frame.profile = number, profile

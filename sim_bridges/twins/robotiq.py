@@ -39,7 +39,10 @@ class Robotiq(Serial):
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.out, self.fault, self.between, self.powered = [0, 0, 0], 0, float(CLOSED), True
+        self.out = [0, 0, 0]
+        self.fault = 0
+        self.between = float(CLOSED)
+        self.powered = True
         self.position = float(OPEN)
         self.blocked = 0
         self.activated_at = 0.0
@@ -67,7 +70,9 @@ class Robotiq(Serial):
     def _advance(self) -> None:
         """Move the fingers by the time since the last call."""
         now = time.monotonic()
-        seconds, self.moved_at, self.blocked = now - self.moved_at, now, 0
+        seconds = now - self.moved_at
+        self.moved_at = now
+        self.blocked = 0
         if not (self.active and self.out[0] & 0x0800) or self.fault:
             return
         slowest, quickest = COUNTS_S

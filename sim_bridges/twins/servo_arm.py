@@ -42,7 +42,8 @@ class Twin(ControlNode):
         self.diagnostics = Diagnostics(
             self, lambda: Health(OK, "follows the commands of its servos")
         )
-        self.settings, self.description = settings, settings.description()
+        self.settings = settings
+        self.description = settings.description()
         self.servos = Servos(settings.device, settings.bus, settings.ids)
         self.home = np.resize(HOME_RAD, len(settings.joints))
         self._place(self.home)
@@ -86,7 +87,8 @@ class Twin(ControlNode):
 
     def _tick(self) -> None:
         goal = PoseStamped()
-        goal.header.stamp, goal.header.frame_id = self.get_clock().now().to_msg(), "base_link"
+        goal.header.stamp = self.get_clock().now().to_msg()
+        goal.header.frame_id = "base_link"
         place = goal.pose.position
         place.x, place.y, place.z = self.goal
         goal.pose.orientation.w = 1.0

@@ -36,11 +36,14 @@ class Servos(Serial):
     """
 
     def __init__(self, path: str | Path, kind: Kind, ids: Iterable[int], homing: int = 0) -> None:
-        self.kind, self.table = kind, TABLES[kind]
+        self.kind = kind
+        self.table = TABLES[kind]
         self.ticks = dict.fromkeys(ids, TURN / 2)
         self.goals = dict(self.ticks)
         self.torque = dict.fromkeys(self.ticks, False)
-        self.homing, self.overloaded, self.moved_at = homing, 0, time.monotonic()
+        self.homing = homing
+        self.overloaded = 0
+        self.moved_at = time.monotonic()
         self.placed: set[int] = set()  # servos that wait for a goal at their new place
         self._moving = threading.Lock()
         super().__init__(path)
@@ -70,7 +73,8 @@ class Servos(Serial):
         """Move the servos that have torque by the time since the last call."""
         now = time.monotonic()
         with self._moving:
-            step, self.moved_at = SPEED_TICKS_S * (now - self.moved_at), now
+            step = SPEED_TICKS_S * (now - self.moved_at)
+            self.moved_at = now
             for servo, on in self.torque.items():
                 if on and servo != self.overloaded:
                     away = self.goals[servo] - self.ticks[servo]

@@ -83,7 +83,8 @@ class Twin(ControlNode):
         )
         self.control, self.goal = Control(), tool_pose(np.array(HOME))
         self.published: dict[str, Any] = {}
-        self.random, self.currents = np.random.default_rng(0), [0.0] * len(ARM)
+        self.random = np.random.default_rng(0)
+        self.currents = [0.0] * len(ARM)
         self._make_interfaces()
         self.add_on_set_parameters_callback(self._inject)
         self.diagnostics = Diagnostics(self, self._health)

@@ -153,11 +153,14 @@ class Control:
             self.program = False  # the program ended when nobody answered it
         self.injected, self.since = fault, now
         if fault == PROTECTIVE_STOP:
-            self.safety, self.program = PROTECTIVE, False
+            self.safety = PROTECTIVE
+            self.program = False
         elif fault == SAFEGUARD_STOP:
             self.safety = SAFEGUARD
         elif fault == ESTOP:
-            self.safety, self.robot, self.program = ROBOT_ESTOP, POWER_OFF, False
+            self.safety = ROBOT_ESTOP
+            self.robot = POWER_OFF
+            self.program = False
         elif fault == PROGRAM:
             self.program = False
         elif not fault and self.safety in (SAFEGUARD, ROBOT_ESTOP):

@@ -93,7 +93,8 @@ class OpenAIEngine(Engine):
             )
         self.url = url.rstrip("/").removesuffix("/v1")
         self.timeout_s, self.key_variable = timeout_s, key_variable
-        self.adapter, self._loaded = "", 0
+        self.adapter = ""
+        self._loaded = 0
         self.kind = kind
         self._old_head: Any = None
         self._new_head: Any = None
@@ -205,7 +206,8 @@ class OpenAIEngine(Engine):
             "/v1/load_lora_adapter" if self.kind == "vllm" else "/load_lora_adapter",
             {"lora_name": name, "lora_path": str(folder)},
         )
-        old, self.adapter = self.adapter, name
+        old = self.adapter
+        self.adapter = name
         if old and old != name:
             self._call(
                 "/v1/unload_lora_adapter" if self.kind == "vllm" else "/unload_lora_adapter",
@@ -251,7 +253,8 @@ class OpenAIEngine(Engine):
         """Keep the head that the server has, if input and output embeddings are tied."""
         if getattr(policy.network.config, "tie_word_embeddings", False):
             head = policy.network.get_output_embeddings().weight.detach().float().cpu().clone()
-            self._old_head, self._new_head = self._new_head, head
+            self._old_head = self._new_head
+            self._new_head = head
 
     def _score_with_old_head(self, policy: ScoringPolicy, row: Sequence[int]) -> list[float]:
         import torch

@@ -107,7 +107,9 @@ class SharedRobot:
     """
 
     def __init__(self, robot: Robot) -> None:
-        self.robot, self.places, self._lock = robot, robot.places, threading.Lock()
+        self.robot = robot
+        self.places = robot.places
+        self._lock = threading.Lock()
         self._scene: tuple[int, tuple[str, ...]] | None = None  # seed and instructions so far
         self._results: OrderedDict[tuple[int, tuple[str, ...]], dict[str, Any]] = OrderedDict()
 
@@ -176,7 +178,8 @@ class Planner:
         names = dict(zip("ab", draw.sample(self.robot.places, 2), strict=True))
         self.sentence = sentence.format(**names)
         self.plan = [names[letter] for letter in order]
-        self.seed, self.turns = seed, 0
+        self.seed = seed
+        self.turns = 0
         self.visited: list[str] = []
         self.trace: list[dict[str, Any]] = []
         return Scene([{"role": "user", "content": self.sentence}], self._tools())

@@ -86,7 +86,8 @@ class Wide:
             self.search = self.search.brief()
             self.delegate_tool = self.delegate_tool.brief()
         self.turns = {LEAD: 0}
-        self.agent, self.opened = LEAD, 0
+        self.agent = LEAD
+        self.opened = 0
         self.waiting: deque[tuple[int, str]] = deque()  # index of the lead's result, question
         self.results: list[Message] = []
         text = (

@@ -45,7 +45,8 @@ class WrittenOnce:
     """
 
     def __init__(self, cache: Any) -> None:
-        self._cache, self._times = cache, 0
+        self._cache = cache
+        self._times = 0
         self._before: dict[int, tuple[Tensor, Tensor] | None] = {}
 
     def __getattr__(self, name: str) -> Any:

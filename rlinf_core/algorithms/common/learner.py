@@ -91,7 +91,8 @@ class Checkpointed(Learner, ABC):
         """Move every module and a generator to the policy's device, before the optimisers exist."""
         for module in self.modules.values():
             module.to(device)
-        self.device, self.generator = device, torch.Generator(device).manual_seed(seed)
+        self.device = device
+        self.generator = torch.Generator(device).manual_seed(seed)
 
     def wants_more(self, rollout: Rollout, rollouts: int) -> bool:
         return False

@@ -50,7 +50,8 @@ class Learner(TargetNetworks):
             shown = shown + config.cloning_noise * noise(
                 torch.randn, shown.shape, self.generator, shown.device
             )
-        (mean, log_std), robot_actions = proposed_actions[:, half:], self.actor.robot_mask(batch)
+        mean, log_std = proposed_actions[:, half:]
+        robot_actions = self.actor.robot_mask(batch)
         demonstrations = {name: part[half:] for name, part in batch.items()}
         counts = self.may_be_better(demonstrations, mean) if config.cloning_filter else 1.0
         cloning = imitation(

@@ -78,7 +78,8 @@ class Dataset:
         self.root = root
         self.spec = spec
         self.executed = executed
-        self.fps, self.frames = _fps(spec), 0
+        self.fps = _fps(spec)
+        self.frames = 0
         self.rows: list[dict[str, Any]] = []
         self.tasks: dict[str, int] = {}
         self.extras: list[dict[str, Any]] = []

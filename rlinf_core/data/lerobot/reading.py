@@ -54,7 +54,8 @@ class DataSet:
     """
 
     def __init__(self, root: Path) -> None:
-        self.root, self.instruction = root, ""
+        self.root = root
+        self.instruction = ""
         self.info: dict[str, Any] = self._json("info")
         version = str(self.info.get("codebase_version", ""))
         if not version.startswith(VERSION):

@@ -293,7 +293,8 @@ class DownloadSlots:
     """
 
     def __init__(self, limit: int, longest_s: float) -> None:
-        self.longest_s, self._free = longest_s, asyncio.Semaphore(limit)
+        self.longest_s = longest_s
+        self._free = asyncio.Semaphore(limit)
         self._calls: dict[str, _Call] = {}
 
     @contextlib.asynccontextmanager
@@ -321,7 +322,8 @@ class _Call:
     """A streaming call. Its task blocks while the station does not read."""
 
     def __init__(self, context: grpc.aio.ServicerContext) -> None:
-        self.context, self.task = context, asyncio.current_task()
+        self.context = context
+        self.task = asyncio.current_task()
         self.ending: asyncio.Task[Any] | None = None
 
     def end(self, reason: str) -> None:

@@ -95,7 +95,8 @@ class Fleet:
                 f"--out: expected a folder without {', '.join(existing)}, which another station "
                 "may need. Choose another folder"
             )
-        (ca, ca_key), key = self._authority(), make_key()
+        ca, ca_key = self._authority()
+        key = make_key()
         certificate = signed(station, key, days, ca, ca_key)
         make_folder(out)
         for path, data, mode in zip(
@@ -210,7 +211,8 @@ class Fleet:
         The server's own certificate is new at each start.
         """
         self.check()
-        (ca, ca_key), key = self._authority(), make_key()
+        ca, ca_key = self._authority()
+        key = make_key()
         certificate = signed(TRAINER_DNS_NAME, key, TRAINER_DAYS, ca, ca_key, server=True)
         return grpc.ssl_server_credentials(
             [(key_pem(key), pem(certificate))], pem(ca), require_client_auth=True
@@ -277,7 +279,8 @@ class Credentials:
                 f"on the trainer's machine (rlinf fleet enroll {station} --out FOLDER), and copy "
                 "them to the station"
             )
-        self.certificate, ca = read_certificate(folder / CERTIFICATE), read_certificate(folder / CA)
+        self.certificate = read_certificate(folder / CERTIFICATE)
+        ca = read_certificate(folder / CA)
         key = read_key(folder / KEY)
         name = common_name(self.certificate)
         if name != station:

@@ -92,7 +92,8 @@ class PartialUpload:
         self.station = station
         self.episode = episode
         self._subject = f"station '{station}': upload of {episode.id}"
-        self._at, self.byte_at = -1, time.monotonic()
+        self._at = -1
+        self.byte_at = time.monotonic()
         self._out: BinaryIO | None = None
 
     @property
@@ -171,7 +172,8 @@ class PartialUpload:
     def _open(self, number: int) -> BinaryIO:
         """Open a file to append to; ``finish`` hashes all of it."""
         self.close()
-        path, self._at = self.folder / self.episode.files[number].name, number
+        path = self.folder / self.episode.files[number].name
+        self._at = number
         self._out = open(path, "ab" if self.have()[number] else "wb")  # noqa: SIM115 (closed by close())
         return self._out
 
@@ -204,7 +206,8 @@ class Inbox:
         self.folder = make_folder(folder)
         self.journal = journal
         self.on_episode = on_episode
-        self.min_free_mb, self._storing = min_free_mb, threading.Lock()
+        self.min_free_mb = min_free_mb
+        self._storing = threading.Lock()
         self._start_s = time.monotonic()  # not the system's clock, whose steps must remove nothing
         parts = sorted(folder.glob(f"{PART_PREFIX}*"), key=lambda path: path.stat().st_mtime)
         # None: from an earlier run

@@ -124,7 +124,8 @@ class Outer(End):
         self.listener = listener
         self.station = ""
         self.name = ""
-        self.first, self.connecting = b"", False
+        self.first = b""
+        self.connecting = False
 
     def connection_made(self, transport: Any) -> None:
         """Store the transport and the peer's address."""
@@ -138,7 +139,8 @@ class Outer(End):
         if self.partner is not None:
             super().data_received(data)
         elif not self.connecting:
-            self.first, self.connecting = data, True
+            self.first = data
+            self.connecting = True
             self.transport.pause_reading()
             self.listener.start_task(self.listener.connect(self))
 

@@ -176,7 +176,8 @@ class Policies:
         """Wake waiting requests if there is a newer file or another choice."""
         newest, revision = self._newest(), self.selector.revision
         if newest > self.newest or revision != self._revision:
-            self.newest, self._revision = max(newest, self.newest), revision
+            self.newest = max(newest, self.newest)
+            self._revision = revision
             self._changed.set()
             self._changed = asyncio.Event()
 

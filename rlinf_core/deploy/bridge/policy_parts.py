@@ -55,7 +55,8 @@ def _data(message: bytes) -> tuple[int, int, int]:
     """
     at = 0
     while at < len(message):
-        before, (tag, at) = at, _number(message, at)
+        before = at
+        tag, at = _number(message, at)
         if tag & 7 == 2:
             length, at = _number(message, at)
             if tag == DATA:

@@ -104,7 +104,8 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
     ) -> None:
         self.journal = journal or Journal(inbox.with_name("journal.jsonl"))
         self.inbox = Inbox(inbox, self.journal, on_episode, min_free_mb)
-        self.policies, self.report = make_folder(policies), report
+        self.policies = make_folder(policies)
+        self.report = report
         # time and content of each one's last report
         self.stations: dict[str, tuple[float, pb.StationReport]] = {}
         self.fleet = Fleet(fleet) if fleet else None

@@ -126,7 +126,8 @@ class CommandQueue:
     """
 
     def __init__(self, releases: ReleaseController, run_dir: Path) -> None:
-        self.releases, self.folder = releases, run_dir / ORDERS
+        self.releases = releases
+        self.folder = run_dir / ORDERS
         for left in self.folder.glob("*"):
             with contextlib.suppress(FileNotFoundError):  # withdrawn, or answered
                 if left.suffix == ".taken" or _is_left(left):

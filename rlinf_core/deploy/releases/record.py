@@ -233,7 +233,8 @@ class Record(Model):
         """Make a version current, and end the trial."""
         if self.current not in (-1, version):
             self.previous = [*self.previous, self.current][-DECISIONS:]
-        self.current, self.trial = version, None
+        self.current = version
+        self.trial = None
         self.refused.pop(version, None)
 
     def write(self, path: Path) -> None:

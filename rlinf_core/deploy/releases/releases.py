@@ -111,7 +111,8 @@ class ReleaseController(PolicySelector):
 
     def look(self, newest: int, reports: StationReports) -> None:
         """Start what is due: a trial of a newer policy, or another station for the trial."""
-        record, self.newest = self.record, newest
+        record = self.record
+        self.newest = newest
         if not self.settings.staged or record.current < 0:
             return
         # a restarted trainer needs the current version
@@ -124,7 +125,8 @@ class ReleaseController(PolicySelector):
             self._watch(record.trial, reports)
         if self._unwritten and time.monotonic() > self._next_write:
             record.write(self.path)
-            self._unwritten, self._next_write = False, time.monotonic() + KEEP_S
+            self._unwritten = False
+            self._next_write = time.monotonic() + KEEP_S
 
     def _begin(self, reports: StationReports) -> None:
         record, station = self.record, self._canary(reports)
@@ -296,7 +298,8 @@ class ReleaseController(PolicySelector):
         record, trial = self.record, self.record.trial
         record.use(trial or record.watched)
         if trial is not None:
-            rejected, record.trial = trial.version, None
+            rejected = trial.version
+            record.trial = None
             self.recent.pop(trial.station, None)
         else:
             rejected = record.current

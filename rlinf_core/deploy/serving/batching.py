@@ -57,7 +57,10 @@ class Batcher:
         self.max_wait_s = max_wait_s
         self.callers = callers
         self.waiting: list[Waiting] = []
-        self._expected, self._busy, self._ended, self._come = 1, False, False, threading.Condition()
+        self._expected = 1
+        self._busy = False
+        self._ended = False
+        self._come = threading.Condition()
         # duration of the last batches [s]; the shortest counts, since a busy machine delays some
         self._durations = deque([math.inf], maxlen=4)
 

@@ -71,8 +71,12 @@ class BoundedConnection(ServerConnection):
 
     def __init__(self, bounds: Bounds, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.bounds, self.place = bounds, Connection(bounds.admission)
-        self.held, self.since, self.busy, self.admitted = 0, 0.0, False, False
+        self.bounds = bounds
+        self.place = Connection(bounds.admission)
+        self.held = 0
+        self.since = 0.0
+        self.busy = False
+        self.admitted = False
         self.handler_task: asyncio.Task[Any] | None = None
 
     def connection_made(self, transport: Any) -> None:

@@ -250,7 +250,8 @@ class Service:
     """
 
     def __init__(self, server: PolicyServer) -> None:
-        self.server, self.robots = server, dict[str, Robot]()
+        self.server = server
+        self.robots = dict[str, Robot]()
 
     @property
     def spec(self) -> StationSpec:
@@ -457,7 +458,8 @@ class Refusal:
     """Within, what is wrong with a request is kept and counted, for its client alone."""
 
     def __init__(self, server: PolicyServer) -> None:
-        self.server, self.error = server, ""
+        self.server = server
+        self.error = ""
 
     def __enter__(self) -> Refusal:
         return self

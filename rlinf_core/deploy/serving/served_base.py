@@ -44,7 +44,10 @@ class ServedBase:
         self, spec: StationSpec, address: str, timeout_s: float, keys: Mapping[str, str]
     ) -> None:
         check_keys(spec, keys)
-        self.spec, self.address, self.timeout_s, self.keys = spec, address, timeout_s, dict(keys)
+        self.spec = spec
+        self.address = address
+        self.timeout_s = timeout_s
+        self.keys = dict(keys)
         self._client: PolicyClient | None = None
         self._answers: OrderedDict[bytes, np.ndarray] = OrderedDict()
 

@@ -61,7 +61,8 @@ class Metrics:
 
     def line(self, seconds: float) -> str:
         """Describe the ``seconds`` since the last line; empty if nothing happened."""
-        done, self._last_requests = self.requests - self._last_requests, self.requests
+        done = self.requests - self._last_requests
+        self._last_requests = self.requests
         p50, p99 = 1e3 * self.latencies.quantiles()
         return (
             ""
@@ -115,7 +116,9 @@ class Client:
     def __init__(self, connection: BoundedConnection, newest: Version) -> None:
         self.connection, self.version = connection, newest
         self.since = time.monotonic()  # time of its last message
-        self.episode, self.requested_at, self.total_s = "", 0.0, 0.0
+        self.episode = ""
+        self.requested_at = 0.0
+        self.total_s = 0.0
 
     def begin(self, episode: str, newest: Version) -> Version:
         """Return the version that plays this episode.

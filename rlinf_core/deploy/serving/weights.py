@@ -158,14 +158,18 @@ class Weights:
     ) -> None:
         self.path, self.device, self.warm_up, self.prepare = path, device, warm_up, prepare
         self.newest = self._load(_stamped(newest_policy(path)))
-        self._tried, self._again_at, self._last_error = self.newest.file, math.inf, ""
+        self._tried = self.newest.file
+        self._again_at = math.inf
+        self._last_error = ""
 
     def look(self, log_line: Callable[[str], None]) -> bool:
         """Load a newer file if it fits, and return whether there was one."""
         file = _stamped(newest_policy(self.path))
         if file == self._tried and time.monotonic() < self._again_at:
             return False
-        self._tried, self._again_at, served = file, time.monotonic() + AGAIN_S, self.newest
+        self._tried = file
+        self._again_at = time.monotonic() + AGAIN_S
+        served = self.newest
         try:
             version = self._load(file)
             if version.policy.spec.hash != served.policy.spec.hash:
@@ -180,7 +184,9 @@ class Weights:
                 log_line(f"version {served.number} is still served: {error}")
             self._last_error = str(error)
             return False
-        self.newest, self._last_error, self._again_at = version, "", math.inf
+        self.newest = version
+        self._last_error = ""
+        self._again_at = math.inf
         log_line(
             f"version {version.number} is served now ({file[0].name}); running episodes keep their "
             "version"

@@ -112,7 +112,8 @@ class OrderTracker:
             or status.ordered in (self.order, target)
             or status.ordered != self.echo
         ):
-            self.taken_at, self.echo = now, status.ordered
+            self.taken_at = now
+            self.echo = status.ordered
         if status.trouble or target in (None, status.ordered):
             return None
         self.order = target

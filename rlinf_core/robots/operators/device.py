@@ -119,7 +119,8 @@ class RequestDevice(Device):
     requests: list[str]
 
     def take_requests(self) -> tuple[str, ...]:
-        handed_on, self.requests = self.requests, []
+        handed_on = self.requests
+        self.requests = []
         return tuple(handed_on)
 
 
@@ -147,7 +148,8 @@ class Guard:
             DeviceError: the device is missing.
         """
         self.device.open()
-        self._opened, self._rest_since = True, time.monotonic()
+        self._opened = True
+        self._rest_since = time.monotonic()
         self._opened_at = self._rest_since
 
     def poll(self) -> tuple[str, ...]:
@@ -179,7 +181,8 @@ class Guard:
 
     def doubt(self) -> None:
         """Believe the device again only once it has been at rest."""
-        self.believed, self._rest_since = False, 0.0
+        self.believed = False
+        self._rest_since = 0.0
 
     def close(self) -> None:
         """Close the device."""
@@ -192,13 +195,15 @@ class Guard:
             return False
         self._looked_at = time.monotonic()
         self.device.open()
-        self._opened, self._opened_at = True, time.monotonic()
+        self._opened = True
+        self._opened_at = time.monotonic()
         return True
 
     def _doubt(self, error: DeviceError) -> None:
         if self._opened or not self.trouble:  # keep the first message while the device is away
             self.trouble = f"{self.name}: {error}"
-        self.believed, self._rest_since = False, 0.0
+        self.believed = False
+        self._rest_since = 0.0
         if error.disconnected and self._opened:
             self.close()
             self._looked_at = time.monotonic()
@@ -221,7 +226,8 @@ class Guard:
             return
         self._rest_since = (self._rest_since or now) if resting else 0.0
         if resting and now - self._rest_since >= self.device.rest_s:
-            self.believed, self.trouble = True, ""
+            self.believed = True
+            self.trouble = ""
         elif (
             not resting
             and not self.trouble
@@ -241,7 +247,8 @@ class Source:
     """A device file that is read without waiting: hidraw, evdev, or the pipe of a twin."""
 
     def __init__(self, path: str | Path, device_name: str) -> None:
-        self.path, self.device_name = Path(path), device_name
+        self.path = Path(path)
+        self.device_name = device_name
         try:
             self.fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except PermissionError as error:

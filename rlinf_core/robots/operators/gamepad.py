@@ -262,11 +262,13 @@ class Joy(Pad):
         """
         super().__init__(silence_s=silence_s, **shared)
         self.axis_names, self.button_names = axis_names, button_names
-        self.garbage, self.believable = "", False
+        self.garbage = ""
+        self.believable = False
 
     def open(self) -> None:
         self._forget()
-        self.garbage, self.believable = "", False
+        self.garbage = ""
+        self.believable = False
 
     def receive(self, message: Any) -> None:
         axes = list(message.axes)
@@ -292,7 +294,8 @@ class Joy(Pad):
         self.note_report()
 
     def take(self) -> None:
-        garbage, self.garbage = self.garbage, ""
+        garbage = self.garbage
+        self.garbage = ""
         if garbage:
             raise DeviceError(f"garbage on the topic joy: {garbage}")
 

@@ -50,7 +50,8 @@ class Keyboard(RequestDevice):
     rest_s = 0.0  # an earlier key press is over
 
     def __init__(self) -> None:
-        self.key, self.key_at = "\x00", 0.0
+        self.key = "\x00"
+        self.key_at = 0.0
         self.requests = []
         self.cut, self.cut_at = "", 0.0  # the beginning of a sequence
 
@@ -73,7 +74,8 @@ class Keyboard(RequestDevice):
                 raise DeviceError("unplugged: the terminal was closed", disconnected=True)
             for key in self._keys(data.decode(errors="replace")):
                 self.requests.append(REQUEST_BUTTONS.get(key, key if key.isdigit() else "enable"))
-                self.key, self.key_at = key, time.monotonic()
+                self.key = key
+                self.key_at = time.monotonic()
         return self.take_requests()
 
     def _keys(self, text: str) -> str:
@@ -85,7 +87,8 @@ class Keyboard(RequestDevice):
         now = time.monotonic()
         text = (self.cut if now - self.cut_at < SEQUENCE_S else "") + text
         cut = UNFINISHED.search(text)
-        self.cut, self.cut_at = cut[0] if cut else "", now
+        self.cut = cut[0] if cut else ""
+        self.cut_at = now
         keys = SEQUENCE.sub(lambda match: _shortened(match[0]), text.removesuffix(self.cut))
         return keys + _shortened(self.cut)
 

@@ -135,7 +135,8 @@ class Leader(Device):
         self.joints = list(joints.values())
         self.tool = tool
         self.trigger = trigger
-        self.bus, self.table = bus, TABLES[bus]
+        self.bus = bus
+        self.table = TABLES[bus]
         self.baud = baud
         self.scale = scale
         self.deadband = deadband
@@ -235,7 +236,8 @@ class Leader(Device):
             else [0.0] * len(raw)
         )
         if any(abs(step) > JUMP for step in steps):
-            self.raw, self.given = raw, None
+            self.raw = raw
+            self.given = None
             raise DeviceError(
                 f"garbage: expected servos to turn less than {JUMP:g} rad at a time, got "
                 f"{max(map(abs, steps)):.2f}. Hold it still"

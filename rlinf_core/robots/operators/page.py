@@ -58,7 +58,8 @@ class Page(Sticks):
             curve=curve,
             silence_s=silence_s,
         )
-        self.garbage, self.rested = "", False
+        self.garbage = ""
+        self.rested = False
 
     def receive(self, message: Any) -> None:
         axes, buttons = list(message.axes), list(message.buttons)
@@ -84,7 +85,8 @@ class Page(Sticks):
         self.rested = self.rested or self.at_rest()
 
     def poll(self) -> tuple[str, ...]:
-        garbage, self.garbage = self.garbage, ""
+        garbage = self.garbage
+        self.garbage = ""
         if garbage:
             raise DeviceError(
                 f"garbage on the topic page: {garbage}. Does another program publish there?"

@@ -152,7 +152,8 @@ class SpaceMouse(Twin):
         self.one = one_report
         self.buttons = 0
         self.mute = False
-        self.path, self.held = self.pipe.path, dict.fromkeys(spacemouse.NAMES, 0.0)
+        self.path = self.pipe.path
+        self.held = dict.fromkeys(spacemouse.NAMES, 0.0)
         # without it, an earlier report could come after that of rest
         self._one_at_a_time = threading.Lock()
         threading.Thread(target=self._go, daemon=True).start()

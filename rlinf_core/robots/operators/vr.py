@@ -118,7 +118,8 @@ class Vr(RequestDevice):
                 "vr/pose: expected a hand's movement, got a jump. Has the headset lost "
                 "the controller?"
             )
-        self.at, self.pose_at = now, time.monotonic()
+        self.at = now
+        self.pose_at = time.monotonic()
 
     @staticmethod
     def _jumped(now: Place, before: Place) -> bool:
@@ -138,12 +139,14 @@ class Vr(RequestDevice):
             for name in self.button_names
             if name in now - self.pressed
         ]
-        self.pressed, self.joy_at = now, time.monotonic()
+        self.pressed = now
+        self.joy_at = time.monotonic()
         self.given = self.given if self._holds() else None
 
     # Requests
     def poll(self) -> tuple[str, ...]:
-        garbage, self.garbage = self.garbage, ""
+        garbage = self.garbage
+        self.garbage = ""
         if garbage:
             self.given = None
             raise DeviceError(f"garbage on {garbage}")
@@ -161,7 +164,8 @@ class Vr(RequestDevice):
         return self.clutch in self.pressed
 
     def motion(self) -> dict[str, float] | None:
-        paused, self.moved_at = time.monotonic() - self.moved_at > PAUSE_S, time.monotonic()
+        paused = time.monotonic() - self.moved_at > PAUSE_S
+        self.moved_at = time.monotonic()
         if paused:  # motion of the hand in a pause does not count
             self.given = None
         roles = {self.buttons.get(name) for name in self.pressed}

@@ -47,7 +47,8 @@ class PerArmReward:
     ) -> None:
         remembers = isinstance(term, Stateful)  # each arm's term then needs a separate memory
         self.terms: dict[str, Any] = {arm: deepcopy(term) if remembers else term for arm in arms}
-        self.together, self.channels = together, needed(term.channels, arms)
+        self.together = together
+        self.channels = needed(term.channels, arms)
 
     def __call__(self, channels: Channels) -> bool:
         return self.together(

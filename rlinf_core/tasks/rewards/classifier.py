@@ -73,7 +73,8 @@ class Network:
         """Reason why its parts do not fit each other; empty if they do."""
         if self.mean.ndim != 1 or self.mean.shape != self.std.shape:
             return f"mean {self.mean.shape} and std {self.std.shape}"
-        expected_channels, (height, width) = 3 * len(self.cameras), self.size
+        expected_channels = 3 * len(self.cameras)
+        height, width = self.size
         for weight, bias in self.convolutions:
             if weight.ndim != 4 or (expected_channels, weight.shape[0]) != (
                 weight.shape[1],

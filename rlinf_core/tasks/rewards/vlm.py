@@ -83,17 +83,20 @@ class VLM:
         self.in_a_row = in_a_row
         self.waits = waits
         self.timeout_s = timeout_s
-        self.key_variable, self.near = key_variable, parts.hostname in LOOPBACK
+        self.key_variable = key_variable
+        self.near = parts.hostname in LOOPBACK
         self.channels = tuple(f"camera/{camera}/image" for camera in cameras)
         self.history: deque[list[np.ndarray]] = deque(maxlen=(frames - 1) * stride + 1)
         self.answer: Future[bool] | None = None
         self.running: Future[bool] | None = None  # possibly one of an earlier episode
-        self.yes, self.trouble = 0, ""
+        self.yes = 0
+        self.trouble = ""
 
     def begin(self) -> None:
         """Begin another episode; frames and questions of the last one do not count."""
         self.history.clear()
-        self.answer, self.yes = None, 0
+        self.answer = None
+        self.yes = 0
 
     def __call__(self, channels: dict[str, np.ndarray]) -> bool:
         self.history.append([channels[name] for name in self.channels])
@@ -114,9 +117,11 @@ class VLM:
             EngineError: there is no answer, and a time step waits for it.
         """
         try:
-            self.yes, self.trouble = self.yes + 1 if answer.result() else 0, ""
+            self.yes = self.yes + 1 if answer.result() else 0
+            self.trouble = ""
         except EngineError as error:
-            self.yes, self.trouble = 0, str(error)
+            self.yes = 0
+            self.trouble = str(error)
             if self.waits:
                 raise
 

@@ -84,7 +84,9 @@ class LearnerProcess:
     def __init__(self, rank: int, size: int) -> None:
         import ray
 
-        self.rank, self.size, self.address = rank, size, ray.util.get_node_ip_address()
+        self.rank = rank
+        self.size = size
+        self.address = ray.util.get_node_ip_address()
         # Ray has assigned these CPUs
         torch.set_num_threads(max(1, int(os.environ.get("OMP_NUM_THREADS", "1"))))
         if self.address == "127.0.0.1":
@@ -307,7 +309,8 @@ class LearnerGroup:
             return
         check_room("learner group", size - self.size, self.resources)
         self._keep()
-        self.divides, before = divides, self.size
+        self.divides = divides
+        before = self.size
         added: list[Any] = []
         try:
             added = [self._spawn(rank) for rank in range(before, size)]
@@ -321,7 +324,8 @@ class LearnerGroup:
             pass
         for process in self.processes[size:]:
             self.ray.kill(process)
-        self.processes, self.size = self.processes[:size] + added, size
+        self.processes = self.processes[:size] + added
+        self.size = size
         try:
             try:
                 self.ray.get(
@@ -345,7 +349,8 @@ class LearnerGroup:
         if not isinstance(batch, Rollout):
             self.divides("batch", len(next(iter(batch.values()))))
         answers = self._call("update", self.ray.put(batch))
-        self.updates, self.usages = answers[0][1], [usage for _, _, usage in answers]
+        self.updates = answers[0][1]
+        self.usages = [usage for _, _, usage in answers]
         if isinstance(batch, Rollout) or len(self.since) >= KEEP:
             self._keep()
         return {
@@ -438,7 +443,9 @@ class LearnerGroup:
                     state["modules"] = {
                         name: before[name] | weights for name, weights in state["modules"].items()
                     }
-                self.checkpoint, self.since, self.has_constants = state, [], True
+                self.checkpoint = state
+                self.since = []
+                self.has_constants = True
                 return state
             except LostProcess as error:
                 self._recover(error)

@@ -34,7 +34,9 @@ class Reader:
         use_executed: bool,
         rollouts_of: PolicySettings | None,
     ) -> None:
-        self.spec, self.longest, self.options = spec, longest, (use_executed, rollouts_of)
+        self.spec = spec
+        self.longest = longest
+        self.options = (use_executed, rollouts_of)
 
     def pid(self) -> int:
         """Return the process id."""

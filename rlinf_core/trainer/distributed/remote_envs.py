@@ -56,8 +56,12 @@ class RemoteEnvs:
     auto_reset = True
 
     def __init__(self, recipe: Recipe, make: Make, processes: list[Any], share: int) -> None:
-        self.ray, self.recipe, self.make = connect(recipe.placement.ray), recipe, make
-        self.processes, self.share, self.died = processes, share, 0
+        self.ray = connect(recipe.placement.ray)
+        self.recipe = recipe
+        self.make = make
+        self.processes = processes
+        self.share = share
+        self.died = 0
         self.size = share * len(processes)
         self.spec = self._call(0, "describe")
         self.seeds = np.arange(self.size)

@@ -96,7 +96,9 @@ class ReplayShards:
         shards: int,
         address: str = "",
     ) -> None:
-        self.ray, self.spec, self.shards = connect(address), spec, shards
+        self.ray = connect(address)
+        self.spec = spec
+        self.shards = shards
         self.buffer_arguments = spec, capacity // shards, latent, instructions, given
         self.capacity = capacity // shards  # the longest episode must fit into one shard
         self.inserted, self.episodes, self.died = 0, 0, 0

@@ -60,7 +60,10 @@ class Worker:
     def __init__(
         self, recipe: Recipe, make: Make, kind: type[Rollouts], seed: int, first_scene: int
     ) -> None:
-        self.recipe, self.make, self.kind, self.first = recipe, make, kind, (seed, first_scene)
+        self.recipe = recipe
+        self.make = make
+        self.kind = kind
+        self.first = (seed, first_scene)
         self.rollouts: Rollouts | None = None
         self.unfinished: list[Trajectory] = []  # truncated by a change of its environments
 
@@ -129,8 +132,13 @@ class OnRay:
         spawned: int = 0,
     ) -> None:
         placement = recipe.placement
-        self.ray, self.recipe, self.policy, self.died = connect(placement.ray), recipe, policy, 0
-        self.resumes, self.spawned, self.sent_bytes = 0, spawned, 0
+        self.ray = connect(placement.ray)
+        self.recipe = recipe
+        self.policy = policy
+        self.died = 0
+        self.resumes = 0
+        self.spawned = spawned
+        self.sent_bytes = 0
         self.usages: list[RolloutUsage] = []
         self.call_s = 0.0
         self.resources = {"num_cpus": cpus_for(placement), "num_gpus": placement.worker_gpus}
@@ -143,7 +151,8 @@ class OnRay:
         self.placed = False
 
     def _worker(self) -> Any:
-        number, self.spawned = self.spawned, self.spawned + 1
+        number = self.spawned
+        self.spawned += 1
         return self.ray.remote(**self.resources)(Worker).remote(
             *self.worker_arguments,
             self.recipe.seed + number,
@@ -222,7 +231,8 @@ class OnRay:
             self.placed = True
         update = self.sender.changes(self.policy.state_dict())
         self.sent_bytes = update.nbytes
-        self.base, self.update = update.base, put(self.ray, update)
+        self.base = update.base
+        self.update = put(self.ray, update)
         self.everything: Any = self.update if update.base == 0 else None
         share = self.recipe.simulation.environments // len(self.workers)
         self.order = put(self.ray, RolloutRequest(version, amount, share))
@@ -256,7 +266,8 @@ class OnRay:
         started = time.perf_counter()
         answers = self._answers()
         self.usages = [usage for _, usage in answers]
-        answers, self.early_answers = self.early_answers + answers, []
+        answers = self.early_answers + answers
+        self.early_answers = []
         waited = time.perf_counter() - started
         slowest = max((usage.total.wall_s for usage in self.usages), default=0.0)
         self.call_s = max(0.0, waited - slowest)

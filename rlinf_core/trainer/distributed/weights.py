@@ -64,7 +64,9 @@ class WeightSender:
     """
 
     def __init__(self, is_frozen: Callable[[str], bool]) -> None:
-        self.is_frozen, self.edition, self.trusts_counters = is_frozen, 0, True
+        self.is_frozen = is_frozen
+        self.edition = 0
+        self.trusts_counters = True
         self.sent: Weights = {}
         self._stamps: dict[str, tuple[int, int]] = {}
 

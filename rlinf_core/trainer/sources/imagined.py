@@ -77,14 +77,16 @@ class RealAndImagined:
             episodes = Episodes(self.data.real_episodes())
             if len(episodes) < LEAST:
                 return experience
-            self.fitted_at, self.episodes = self.data.steps, episodes
+            self.fitted_at = self.data.steps
+            self.episodes = episodes
             self.world.fit(episodes)
             imagined = self._imagine() if self.world.usable else []
         return replace(experience, trajectories=[*experience.trajectories, *imagined])
 
     def _imagine(self) -> list[Trajectory]:
         """Play branches: as many as real steps until the next fit, each up to the horizon long."""
-        settings, self.rounds = self.recipe.world, self.rounds + 1
+        settings = self.recipe.world
+        self.rounds += 1
         env = Imagined(self.world, self.episodes, settings.branches)
         rollouts = EpisodeRollouts(
             env, self.policy, self.recipe.seed + self.rounds, self.rounds * settings.branches

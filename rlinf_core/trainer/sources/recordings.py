@@ -172,7 +172,8 @@ class Intake:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state of ``state_dict``."""
-        self.ids, self._refused = {}, Counter({REFUSED: 0})
+        self.ids = {}
+        self._refused = Counter({REFUSED: 0})
         for name, status in state["ids"]:
             self._note(name, status)
 

@@ -66,7 +66,9 @@ class Simulators(Source):
         self.kind = KINDS.get(recipe.algorithm.learns_from)
         self.report: dict[str, Any] = {}  # unused
         self.players: InProcess | OnRay | None = None
-        self.is_pending, self.spawned, self.send_s = False, 0, 0.0
+        self.is_pending = False
+        self.spawned = 0
+        self.send_s = 0.0
         self.early: list[Experience] = []  # experience from before a change of the layout
         if self.kind:
             self.players = self._players(self.kind, recipe, 0)
@@ -121,7 +123,8 @@ class Simulators(Source):
         # the trainer's process counts as one, each time it plays: noise and scenes are new
         spawned = players.spawned if isinstance(players, OnRay) else max(self.spawned, 1)
         replacing = self._players(self.kind, recipe, spawned)  # raises before anything changed
-        self.recipe, self.spawned = recipe, spawned if workers else spawned + 1
+        self.recipe = recipe
+        self.spawned = spawned if workers else spawned + 1
         if self.is_pending:
             experience, _ = players.take()
             self.early += experience
@@ -159,7 +162,8 @@ class Simulators(Source):
             self.clock.seconds[part] += value
         for index, usage in enumerate(self.players.usages):
             self.clock.span("rollout", f"worker {index}", usage.total.began, usage.total.wall_s)
-        played, self.early = self.early + played, []
+        played = self.early + played
+        self.early = []
         self.is_pending = False
         if self.recipe.placement.mode == "pipelined":
             self._request_rollouts(self.players, updates, amount)
@@ -177,7 +181,8 @@ class Simulators(Source):
         started = time.perf_counter()
         with self.clock("transfer"):
             players.start(updates, amount)
-        self.is_pending, self.send_s = True, time.perf_counter() - started
+        self.is_pending = True
+        self.send_s = time.perf_counter() - started
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of this process's environments.
@@ -210,7 +215,9 @@ class InProcess:
     """Plays rollouts in this process."""
 
     def __init__(self, rollouts: Rollouts) -> None:
-        self.rollouts, self.sent_bytes, self.call_s = rollouts, 0, 0.0
+        self.rollouts = rollouts
+        self.sent_bytes = 0
+        self.call_s = 0.0
         self.usages: list[RolloutUsage] = []
 
     def start(self, version: int, amount: RolloutLength) -> None:
@@ -277,7 +284,10 @@ class Robots(Source):
         clock: Clock,
     ) -> None:
         assert isinstance(policy.spec, JointSpec)
-        self.spec, self.envs, self.held_out, robots = policy.spec, envs, held_out, robots_of(recipe)
+        self.spec = policy.spec
+        self.envs = envs
+        self.held_out = held_out
+        robots = robots_of(recipe)
         self.report: dict[str, Any] = {}  # unused
         self.sources = {
             name: Simulators(robots[name], env, SingleRobotPolicy(policy, env.spec), make, clock)

@@ -68,7 +68,8 @@ class Stations(Source):
         token_file: Path | None = None,
         stations: Collection[str] = (),
     ) -> None:
-        self.policies_gb, self.last_version = policies_gb, -1
+        self.policies_gb = policies_gb
+        self.last_version = -1
         self.intake, self.insert = intake, insert
         self.releases = ReleaseController(release or Release(), run_dir)
         self.watch = Watch(self.releases, run_dir)

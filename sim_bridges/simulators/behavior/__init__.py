@@ -61,7 +61,8 @@ class Simulator:
         if not 0.0 <= spread_m <= 0.5:
             raise RecipeError(f"behavior: spread_m: expected 0 to 0.5, got {spread_m}")
         self.spread_m = spread_m
-        self._torch, self._names = torch, (object, goal)
+        self._torch = torch
+        self._names = (object, goal)
         pose = {
             "name": "InverseKinematicsController",
             "mode": "absolute_pose",
@@ -130,7 +131,8 @@ class Simulator:
         self.env.reset()
         # newer versions hold a list per environment, older ones the robot itself
         robots = self.env.robots[0]
-        self._robot, self._done = robots[0] if isinstance(robots, list | tuple) else robots, False
+        self._robot = robots[0] if isinstance(robots, list | tuple) else robots
+        self._done = False
         self._arm = self._robot.default_arm
         self._arm_joints = [int(index) for index in self._robot.arm_control_idx[self._arm]]
         self._fingers = [int(index) for index in self._robot.gripper_control_idx[self._arm]]

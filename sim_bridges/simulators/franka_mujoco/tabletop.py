@@ -44,7 +44,10 @@ class Arm:
     ) -> None:
         import mujoco
 
-        self._mujoco, self.model, self.data, self.origin = mujoco, model, data, np.array(origin)
+        self._mujoco = mujoco
+        self.model = model
+        self.data = data
+        self.origin = np.array(origin)
         first = model.joint(f"{prefix}joint1")
         self._joints, self._dofs = (
             slice(start, start + 7) for start in (first.qposadr[0], first.dofadr[0])
@@ -66,7 +69,8 @@ class Arm:
 
     def rest(self) -> None:
         """Hold the current pose from now on."""
-        self._target, self._silent_s = self.tcp_pose(), 0.0
+        self._target = self.tcp_pose()
+        self._silent_s = 0.0
 
     def aim(self, target_pose: np.ndarray | None, tick_s: float) -> None:
         """Set the target of a tick.
@@ -85,7 +89,9 @@ class Arm:
 
         Hogan 1985; Khatib 1987.
         """
-        data, jacobian, (position, rotation) = self.data, self._jacobian, self._aim
+        data = self.data
+        jacobian = self._jacobian
+        position, rotation = self._aim
         speeds = data.qvel[self._dofs]
         self._mujoco.mj_jacSite(
             self.model, data, self._full_jacobian[:3], self._full_jacobian[3:], self._tcp
@@ -173,7 +179,9 @@ class Tabletop:
     def __init__(self, model: Any, bases: Mapping[str, Origin]) -> None:
         import mujoco
 
-        self._mujoco, self.model, self.data = mujoco, model, mujoco.MjData(model)
+        self._mujoco = mujoco
+        self.model = model
+        self.data = mujoco.MjData(model)
         self._substeps = round(self.tick_s / model.opt.timestep)
         cameras = {name: name for name in self.cameras}
         self._all = [

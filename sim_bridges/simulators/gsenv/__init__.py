@@ -49,7 +49,8 @@ class Simulator(maniskill.Simulator):
             raise RlinfError(
                 f"gsenv: expected the assets of ManiSkill-GS in its folder assets, got: {error}"
             ) from error
-        self._sapien, self._names = sapien, TASKS[task]
+        self._sapien = sapien
+        self._names = TASKS[task]
         self._splats: Any = gymnasium.make(
             f"GSEnv-{task}",
             robot_uids="my_franka",

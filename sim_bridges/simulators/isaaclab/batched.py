@@ -34,7 +34,8 @@ class Batched:
     exclusive = True  # one simulation per process
 
     def __init__(self, task: str, size: int, device: torch.device) -> None:
-        release, self._ending = installed_release(), ExitStack()
+        release = installed_release()
+        self._ending = ExitStack()
         release.launch(self._ending, str(device), cameras=False)
         import gymnasium
         import isaaclab_tasks  # noqa: F401 (registers its tasks)
@@ -45,7 +46,8 @@ class Batched:
         release.launch(self._ending, str(device), cameras=False, config=config)
         env: Any = gymnasium.make(task, cfg=config).unwrapped
         self.env = env
-        self.size, self.device = size, torch.device(self.env.device)
+        self.size = size
+        self.device = torch.device(self.env.device)
         observation = self._vectors(self.env.reset(seed=0)[0], task)
         dim = _action_size(env)
         action = ActionSpec(

@@ -89,7 +89,8 @@ class Simulator:
         with numpy_seed(seed):
             self.env.reset()
         robot, sim = self.env.robots[0], self.env.sim
-        self._robot, self._fingers = robot, robot._ref_gripper_joint_pos_indexes
+        self._robot = robot
+        self._fingers = robot._ref_gripper_joint_pos_indexes
         # robosuite 1.4 does not reset it
         robot.gripper.current_action = np.zeros(robot.gripper.dof)
         # a hard reset creates another model

@@ -41,7 +41,8 @@ class Simulator:
         from mani_skill.utils.registration import REGISTERED_ENVS
 
         torch.set_num_threads(1)
-        self._sapien, self._names = sapien, (object, goal)
+        self._sapien = sapien
+        self._names = (object, goal)
         if task not in REGISTERED_ENVS:
             raise RecipeError(
                 "maniskill: task: expected one of ManiSkill's, got "

@@ -54,7 +54,8 @@ class Batched:
             render_backend="gpu" if on_gpu else "cpu",
         )
         self.env: Any = ManiSkillVectorEnv(env, size)
-        self.size, self.device = size, self.env.device
+        self.size = size
+        self.device = self.env.device
         space, observation_space = self.env.single_action_space, self.env.single_observation_space
         self.low, self.high = (
             torch.as_tensor(bound, device=self.device) for bound in (space.low, space.high)

@@ -41,7 +41,8 @@ class Simulator:
             raise RecipeError(
                 f"metaworld: expected one of {', '.join(TASKS)}; got '{task}'{nearest(task, TASKS)}"
             )
-        self._mujoco, env_class = mujoco, cast(Any, TASKS[task])
+        self._mujoco = mujoco
+        env_class = cast(Any, TASKS[task])
         self.env = env_class()
         self.env._freeze_rand_vec = False
         self.env._set_task_called = True
@@ -60,7 +61,8 @@ class Simulator:
         self.env.reset()
         # computes the poses of the objects that the reset moved
         self._mujoco.mj_forward(self.env.model, self.env.data)
-        self._effort, self._lag = -1.0, self.env.data.mocap_pos[0] - self.env.tcp_center
+        self._effort = -1.0
+        self._lag = self.env.data.mocap_pos[0] - self.env.tcp_center
         self._order = self._order_of_quaternions()
 
     def advance(self, target_pose: np.ndarray | None, gripper_width: float | None = None) -> None:

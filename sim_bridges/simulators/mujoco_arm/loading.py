@@ -220,7 +220,9 @@ def _urdf(path: Path, root: xml.Element) -> Source:
             del mimics[name]
             continue
         equality = spec.add_equality()
-        equality.type, equality.name1, equality.name2 = mujoco.mjtEq.mjEQ_JOINT, name, leader
+        equality.type = mujoco.mjtEq.mjEQ_JOINT
+        equality.name1 = name
+        equality.name2 = leader
         equality.objtype = mujoco.mjtObj.mjOBJ_JOINT
         equality.data[:5] = [offset, multiplier, 0, 0, 0]
     return Source(path, spec, notes, mimics)

@@ -121,7 +121,8 @@ class Simulator:
         with numpy_seed(seed):
             self.env.rng = np.random.default_rng(seed)
             self.env.reset()
-        self._robot, model = self.env.robots[0], self.env.sim.model._model
+        self._robot = self.env.robots[0]
+        model = self.env.sim.model._model
         arm = self._robot.part_controllers["right"]
         self._fingers = self._robot._ref_gripper_joint_pos_indexes["right"]
         # a hard reset creates another model

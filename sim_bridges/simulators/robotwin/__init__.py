@@ -68,7 +68,9 @@ class Simulator:
         sys.path.insert(0, root)
         import sapien
 
-        self._sapien, self._names, self._arm = sapien, (object, goal), arm
+        self._sapien = sapien
+        self._names = (object, goal)
+        self._arm = arm
         self._options = _options(self._root, task, config)
         with _inside(self._root):
             self._unstable = importlib.import_module("envs.utils").UnStableError
@@ -92,7 +94,8 @@ class Simulator:
         self._moved = np.array([joint in self._joints for joint in active])
         self._places = [active.index(joint) for joint in self._joints]
         self._finger = active.index(self._gripper[0][0])
-        self._end, self._kinematics = end.child_link, self._entity.create_pinocchio_model()
+        self._end = end.child_link
+        self._kinematics = self._entity.create_pinocchio_model()
         self._end_index = self._entity.get_links().index(self._end)
         self._base = self._joints[0].parent_link.get_entity_pose()
         # the kinematics are in the root's frame

@@ -65,13 +65,16 @@ class Simulator:
                 "roboverse: expected ROBOVERSE_ROOT to name a clone of RoboVerse, with "
                 f"metasim/sim/mujoco; got {root!r}"
             )
-        self._root, self._object, self._range = Path(root).resolve(), object, object_range_m
+        self._root = Path(root).resolve()
+        self._object = object
+        self._range = object_range_m
         sys.path.insert(0, str(self._root))
         with _inside(self._root):
             self.handler: Any = _handler(
                 task, robot, str(Path(mjcf).resolve()) if mjcf else "", tool_m
             )
-        model, self.data = self.handler.physics.model.ptr, self.handler.physics.data.ptr
+        model = self.handler.physics.model.ptr
+        self.data = self.handler.physics.data.ptr
         self._robot = self.handler.robot
         if object not in self.handler.object_dict:
             raise RecipeError(

@@ -65,7 +65,8 @@ class Noise:
                 f"beta_schedule: expected squaredcos_cap_v2, scaled_linear or linear, got "
                 f"{schedule!r}"
             )
-        self.config, self.signal = config, torch.cumprod(1.0 - betas, dim=0)
+        self.config = config
+        self.signal = torch.cumprod(1.0 - betas, dim=0)
 
     def noisy(self, actions: Tensor, noise: Tensor, steps: Tensor) -> Tensor:
         """Return actions (B, H, A) with the noise of these steps (B,)."""
@@ -130,7 +131,8 @@ class Camera(nn.Module):
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
-        self.resized, self.crop = config["resize_shape"], cropped_to(config)
+        self.resized = config["resize_shape"]
+        self.crop = cropped_to(config)
         shape = self.crop or self.resized or picture_shapes(config)[0]
         resnet = ResNet(config["vision_backbone"], NORMS[config["use_group_norm"]])
         self.backbone = nn.Sequential(*resnet.children())
@@ -292,7 +294,8 @@ class Network(nn.Module):
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
-        self.config, self.observed = dict(config), config["n_obs_steps"]
+        self.config = dict(config)
+        self.observed = config["n_obs_steps"]
         cameras, keypoints = len(picture_shapes(config)), config["spatial_softmax_num_keypoints"]
         if cameras and config["use_separate_rgb_encoder_per_camera"]:
             self.rgb_encoder: nn.Module = nn.ModuleList(Camera(config) for _ in range(cameras))

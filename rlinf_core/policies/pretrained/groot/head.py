@@ -265,7 +265,8 @@ class Attention(nn.Module):
 
     def __init__(self, heads: int, size: int, other: int) -> None:
         super().__init__()
-        self.size, width = size, heads * size
+        self.size = size
+        width = heads * size
         self.to_q = nn.Linear(width, width)
         self.to_k = nn.Linear(other, width)
         self.to_v = nn.Linear(other, width)

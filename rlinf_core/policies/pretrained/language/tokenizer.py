@@ -39,7 +39,9 @@ class ChatTokenizer:
         from tokenizers import Tokenizer
         from transformers import PreTrainedTokenizerFast
 
-        self.text, self.template, self.stop = text, template, tuple(stop)
+        self.text = text
+        self.template = template
+        self.stop = tuple(stop)
         self._tokenizer = Tokenizer.from_str(text)
         self._chat = PreTrainedTokenizerFast(
             tokenizer_object=Tokenizer.from_str(text), chat_template=template

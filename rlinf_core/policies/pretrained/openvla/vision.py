@@ -80,7 +80,8 @@ class Tower(nn.Module):
         std: tuple[float, ...],
     ) -> None:
         super().__init__()
-        self.size, self.patches = image_size, (image_size // patch_size) ** 2
+        self.size = image_size
+        self.patches = (image_size // patch_size) ** 2
         self.patch_embed = nn.ModuleDict({"proj": nn.Conv2d(3, embed_dim, patch_size, patch_size)})
         self.pos_embed = _random(1, self.patches, embed_dim)
         self.cls_token = _random(1, 1, embed_dim) if class_token else None

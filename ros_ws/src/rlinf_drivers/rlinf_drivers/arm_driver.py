@@ -32,7 +32,8 @@ class Steps:
     """
 
     def __init__(self, node: Node) -> None:
-        self.node, self.running = node, False
+        self.node = node
+        self.running = False
 
     async def run(self) -> str:
         """Run all steps; return the error, or an empty string."""
@@ -93,7 +94,8 @@ class ArmDriver(Managed, ControlNode):
 
     def activate(self) -> str:
         """Publish the robot's fault at once."""
-        self.active, self.published_fault = True, None
+        self.active = True
+        self.published_fault = None
         self.publish_fault()
         return ""
 
@@ -119,7 +121,8 @@ class ArmDriver(Managed, ControlNode):
         """Publish the fault at every change, and once at the start."""
         fault = self.fault
         if self.active and fault != self.published_fault:
-            ended, self.published_fault = self.published_fault, fault
+            ended = self.published_fault
+            self.published_fault = fault
             self.faults.publish(String(data=fault))
             if fault:
                 self.get_logger().error(f"robot/fault: {fault}")

@@ -45,7 +45,8 @@ class ImageCounts:
 
     def begin(self) -> None:
         """Note that a device was opened, which restarts its count."""
-        self.open_count, self.newest = self.open_count + 1, (-1, 0)
+        self.open_count += 1
+        self.newest = (-1, 0)
 
     def add(self, frame: Frame) -> None:
         """Count a published image. Stamps reveal lost images if the device does not number them."""
@@ -64,7 +65,8 @@ class ImageCounts:
 
     def health(self) -> Health:
         """Return the health since the last call."""
-        now, (at, images, lost) = time.monotonic(), self.last_report
+        now = time.monotonic()
+        at, images, lost = self.last_report
         hz = (self.images - images) / max(now - at, 1e-3)
         new = self.lost - lost
         age_s = now - self.at
@@ -76,7 +78,8 @@ class ImageCounts:
             "dropped": self.lost,
             "opened": self.open_count,
         }
-        self.last_report, self.late_ms = (now, self.images, self.lost), 0.0
+        self.last_report = (now, self.images, self.lost)
+        self.late_ms = 0.0
         if age_s > max(STALE_S, 3 / self.fps):
             return Health(ERROR, f"no image for {age_s:.1f} s", values)
         if new or hz < SLOW * self.fps:
@@ -104,13 +107,15 @@ class Camera(DeviceNode):
         self.frame = f"{station}/{self.camera}_optical_frame"
         self.images, self.infos = self._publisher("image"), self._publisher("camera_info")
         self.jpegs = self._publisher("image/compressed") if self.settings.jpeg else None
-        self.device_name, self.tally = f"camera '{self.camera}'", ImageCounts(self.settings.fps)
+        self.device_name = f"camera '{self.camera}'"
+        self.tally = ImageCounts(self.settings.fps)
         self.diagnostics = Diagnostics(self, self._health)
         self.begin()
 
     def activate(self) -> str:
         """Count images from here on."""
-        self.tally.newest, self.tally.at = (-1, 0), time.monotonic()
+        self.tally.newest = (-1, 0)
+        self.tally.at = time.monotonic()
         return ""
 
     def _publisher(self, name: str) -> Publisher:

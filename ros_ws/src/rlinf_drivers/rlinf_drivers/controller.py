@@ -66,7 +66,8 @@ class Controller(Managed, ControlNode):
             raise RlinfError(
                 f"controller: kind: expected one of {', '.join(MESSAGES)}, got '{self.kind}'"
             )
-        self.horizon_s, self.before = self.declare_parameter("horizon_s", 0.05).value, JointState()
+        self.horizon_s = self.declare_parameter("horizon_s", 0.05).value
+        self.before = JointState()
         self.gain = self.declare_parameter("gain", 5.0).value
         self.output = self.create_publisher(
             MESSAGES[self.kind], self.declare_parameter("topic", "").value, 10
@@ -80,7 +81,8 @@ class Controller(Managed, ControlNode):
         limits_file = self.declare_parameter("limits_file", "").value
         self.limits, self.loosest = load_with_loosest(limits_file)
         self.slowest_s = max(SLOWEST_S, 3.0 * self.limits.tick)
-        self.pose, self.pose_at = PoseStamped(), -math.inf
+        self.pose = PoseStamped()
+        self.pose_at = -math.inf
         self.state = SafetyState.DISARMED
         self.state_at = -math.inf
         self.sent_at = -math.inf
@@ -94,7 +96,8 @@ class Controller(Managed, ControlNode):
             self.parameters_client = self.create_client(GetParameters, "interlock/get_parameters")
             self.hash, self.requested_at = self.limits.hash, -math.inf
             # the interlock's limits, and whether they equal those here
-            self.interlock_hash, self.agrees = "", True
+            self.interlock_hash = ""
+            self.agrees = True
         else:
             # the previous message: start, end and duration of its motion
             self.segment: tuple[list[float], list[float], float] = (
@@ -117,7 +120,8 @@ class Controller(Managed, ControlNode):
         if self.kind == "twist":
             self.linear, self.angular = STILL, STILL
             stop = TwistStamped()
-            stop.header.stamp, stop.header.frame_id = self.get_clock().now().to_msg(), self.frame
+            stop.header.stamp = self.get_clock().now().to_msg()
+            stop.header.frame_id = self.frame
             self.output.publish(stop)
 
     def _on_state(self, safety: SafetyState) -> None:
@@ -128,7 +132,8 @@ class Controller(Managed, ControlNode):
 
     def _health(self) -> Health:
         """Report the rate and age of targets, and whether the robot's controller listens."""
-        new, self.reported = self.received - self.reported, self.received
+        new = self.received - self.reported
+        self.reported = self.received
         age_s = time.monotonic() - self.received_at
         values = {
             "targets_hz": new,
@@ -155,7 +160,8 @@ class Controller(Managed, ControlNode):
         )
 
     def _note(self) -> None:
-        self.received, self.received_at = self.received + 1, time.monotonic()
+        self.received += 1
+        self.received_at = time.monotonic()
 
     def _on_joints(self, target: JointState) -> None:
         self._note()
@@ -184,7 +190,8 @@ class Controller(Managed, ControlNode):
             since_s if auto_reset else self.horizon_s,
             distance / (CATCHES_UP * self.limits.joint_speed),
         )
-        self.before, self.segment = target, (start_positions, end, takes_s)
+        self.before = target
+        self.segment = (start_positions, end, takes_s)
         self.output.publish(trajectory(start_positions if auto_reset else [], target, takes_s))
 
     def _on_scaling(self, percent: Float64) -> None:
@@ -210,8 +217,10 @@ class Controller(Managed, ControlNode):
         There need be no target then, and the robot would follow its last one.
         """
         self._on_state(safety)
-        self.state, self.state_at = safety.state, time.monotonic()
-        self.interlock_hash, self.agrees = safety.limits_hash, safety.limits_hash in ("", self.hash)
+        self.state = safety.state
+        self.state_at = time.monotonic()
+        self.interlock_hash = safety.limits_hash
+        self.agrees = safety.limits_hash in ("", self.hash)
         if (
             not self.agrees
             and self.state_at - self.requested_at > AGAIN_S
@@ -290,7 +299,8 @@ class Controller(Managed, ControlNode):
         if not self._passes_on():
             return
         now, limits = time.monotonic(), self.limits
-        since_s, self.sent_at = now - self.sent_at, now
+        since_s = now - self.sent_at
+        self.sent_at = now
         if since_s > self.slowest_s:  # it may have stopped meanwhile
             since_s = self.slowest_s
             self.linear = STILL

@@ -91,7 +91,9 @@ class GripperNode(Managed, ControlNode):
     def __init__(self) -> None:
         super().__init__("gripper")
         self.settings = self.declare_settings("settings", Gripper)
-        self.orders, self.received_at, self.implausible = Commands(self, self.settings), 0.0, ""
+        self.orders = Commands(self, self.settings)
+        self.received_at = 0.0
+        self.implausible = ""
         self.widths = publisher(self, "gripper/state")
         self.create_subscription(
             JointState, self.settings.states, self._on_states, lazy_profile(WAITING)
@@ -128,7 +130,8 @@ class GripperNode(Managed, ControlNode):
             return
         if self.silent:
             self.orders.begin()
-        self.received_at, self.orders.width = time.monotonic(), width
+        self.received_at = time.monotonic()
+        self.orders.width = width
         if self.active and not self.orders.fault:
             self.widths.publish(
                 JointState(header=state.header, name=STATE, position=[self.orders.width])

@@ -104,7 +104,8 @@ class PartialReader(Generic[M]):
     def _convert(self, raw: bytes) -> M:
         """Convert the whole message, and note its layout."""
         self.converted += 1
-        self._struct, self.message = None, deserialize_message(raw, self.kind)
+        self._struct = None
+        self.message = deserialize_message(raw, self.kind)
         if self._differs or raw[: len(LITTLE_ENDIAN)] != LITTLE_ENDIAN:
             return self.message
         self._differs = not self._follow(raw)

@@ -62,7 +62,8 @@ class RobotiqNode(DeviceNode):
 
     def activate(self) -> str:
         """Forget earlier commands."""
-        self.target, self.well_at = None, time.monotonic()
+        self.target = None
+        self.well_at = time.monotonic()
         return ""
 
     def deactivate(self) -> None:
@@ -119,7 +120,8 @@ class RobotiqNode(DeviceNode):
         if (order := self.order_tracker.next(status, target, now)) is not None:
             device.go(order)
         if status.trouble:
-            self.target, self.well_at = None, now
+            self.target = None
+            self.well_at = now
         self.log_trouble(self._trouble(status))
         if self.active and not self.trouble:
             state = JointState(name=STATE, position=[self.settings.opening(status.position)])

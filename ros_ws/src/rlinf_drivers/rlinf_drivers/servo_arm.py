@@ -86,7 +86,8 @@ class ServoArm(DeviceNode):
 
     def activate(self) -> str:
         """Forget earlier targets."""
-        self.target, self.width = (-math.inf, []), None
+        self.target = (-math.inf, [])
+        self.width = None
         return ""
 
     def _repeat_fault(self) -> None:
@@ -96,7 +97,8 @@ class ServoArm(DeviceNode):
     # In the reading thread
     def open(self) -> Bus:
         settings = self.settings
-        self.fault, self.torque = SILENT, False
+        self.fault = SILENT
+        self.torque = False
         bus = Bus(settings.bus, settings.device, settings.ids, settings.baud)
         self.answered_at = time.monotonic()
         try:

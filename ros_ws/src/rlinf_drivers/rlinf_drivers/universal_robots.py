@@ -124,7 +124,8 @@ class UniversalRobots(ArmDriver):
 
     def _on_safety(self, mode: SafetyMode) -> None:
         if mode.mode != self.safety:
-            self.safety, self.since = mode.mode, time.monotonic()
+            self.safety = mode.mode
+            self.since = time.monotonic()
         self.publish_fault()
 
     def _on_robot(self, mode: RobotMode) -> None:
@@ -136,7 +137,8 @@ class UniversalRobots(ArmDriver):
         self.publish_fault()
 
     def _on_scaling(self, scaling: Float64) -> None:
-        self.scaling, self.received_at = scaling.data, time.monotonic()
+        self.scaling = scaling.data
+        self.received_at = time.monotonic()
 
     def _poll(self) -> None:
         """Check whether measurements change; the driver repeats an unheard robot's last ones."""

@@ -138,7 +138,8 @@ class Requests:
 
         Return whether it did.
         """
-        is_requested, self.node.inputs.disarm = self.node.inputs.disarm, False
+        is_requested = self.node.inputs.disarm
+        self.node.inputs.disarm = False
         if is_requested:
             self.disarmed_s = time.monotonic()
             if self.node.active:
@@ -637,7 +638,8 @@ class Interlock(StationNode):
         received, events = self.inputs.hand_over()
         for event in events:
             self._on_episode(event)
-        queued_requests, self.queued_requests = self.queued_requests, {}
+        queued_requests = self.queued_requests
+        self.queued_requests = {}
         arrivals = [
             at
             for topic in ROLES

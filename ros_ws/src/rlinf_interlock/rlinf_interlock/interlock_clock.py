@@ -48,7 +48,8 @@ class RealTime:
 
     def _on_timer(self) -> None:
         now = time.monotonic_ns()
-        late, self.last_ns = now - self.last_ns - self.period_ns, now
+        late = now - self.last_ns - self.period_ns
+        self.last_ns = now
         self.late_ms.append(late / 1e6)
         self._follow_clock()
         self.stamp_ns = max(self.stamp_ns + self.period_ns, now)
@@ -169,7 +170,8 @@ class Lockstep:
         if message is not None:
             self.inputs.receive("episode", message)
             if message.kind in OVER:
-                self.credits_ns, self.taken_over_ns = dict.fromkeys(self.credits_ns, 0), 0
+                self.credits_ns = dict.fromkeys(self.credits_ns, 0)
+                self.taken_over_ns = 0
 
     def _on_timestep(self, raw: bytes | Envelope) -> None:
         try:
@@ -244,7 +246,8 @@ class Lockstep:
         if self.last_ns - self.looked_ns > 0.1 * NS:
             self.looked_ns = self.last_ns
             self.inputs.look_around()
-        self.answered, self.ticked_ns = True, self.inputs.pose_stamp_ns
+        self.answered = True
+        self.ticked_ns = self.inputs.pose_stamp_ns
         self.tick(self.inputs.pose_stamp_ns, 0, 0.0)
 
     def stop(self, node: Node) -> None:

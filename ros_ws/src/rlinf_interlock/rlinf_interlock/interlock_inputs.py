@@ -209,7 +209,8 @@ class Inputs:
     def pull(self) -> None:
         """Take new messages in the order of subscription: e-stops and enable first."""
         now = time.monotonic_ns()
-        since_ns, self.pulled_ns = now - self.pulled_ns, now
+        since_ns = now - self.pulled_ns
+        self.pulled_ns = now
         released = False
         doubled: list[str] = []
         for topic, listener in self.listeners.items():
@@ -298,7 +299,8 @@ class Inputs:
             self.estops[name] = message.data
             self.pressed[name] |= message.data
         elif topic == "current_pose":
-            self.pose, self.frame = messages.to_pose(message.pose), message.header.frame_id
+            self.pose = messages.to_pose(message.pose)
+            self.frame = message.header.frame_id
             self.pose_stamp_ns = messages.to_ns(message.header.stamp)
         elif topic == "joint_states":
             return self._joints(message)

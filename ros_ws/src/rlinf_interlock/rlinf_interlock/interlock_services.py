@@ -143,7 +143,8 @@ class ServiceProcess:
             "limits": _listed(asdict(limits)),
             "file_hash": limits.hash,
         }
-        self._disarmed, self.checked_s = -1, time.monotonic()
+        self._disarmed = -1
+        self.checked_s = time.monotonic()
         self._arguments = sys.argv[1:] if "--ros-args" in sys.argv else ["--ros-args"]
         self._open(0, settings["autostart"])
 
@@ -214,7 +215,8 @@ class ServiceProcess:
     def requests(self) -> list[Message]:
         """Return all requests since the last call."""
         self._receive()
-        requests, self._requests = self._requests, []
+        requests = self._requests
+        self._requests = []
         return requests
 
     def _receive(self) -> None:
@@ -296,7 +298,8 @@ class Front:
         self.lines: deque[tuple[str, str]] = deque(maxlen=1000)
         self.hello: dict[str, Any] | None = None
         self.latch = Latch("")
-        self.writing, self.listened_s = False, time.monotonic()
+        self.writing = False
+        self.listened_s = time.monotonic()
 
     def beat(self) -> None:
         """Send beats, from a thread, while this process runs and its main loop does not hang."""
@@ -327,7 +330,8 @@ class Front:
         try:
             return self.latch.write(mode.name)
         finally:
-            self.writing, self.listened_s = False, time.monotonic()
+            self.writing = False
+            self.listened_s = time.monotonic()
 
     def request(self, do: str, arrival_s: float | None = None, **values: Any) -> str:
         """Ask the interlock; return an empty string for success, else the reason.
@@ -389,7 +393,8 @@ class LimitsFileWatch:
             now = load_limits(self.path).hash
         except (RlinfError, OSError, ValueError) as error:
             now = f"unreadable: {error}"
-        before, self.last = self.last, now
+        before = self.last
+        self.last = now
         if now == before:
             return ""
         if now == self.loaded:
@@ -522,7 +527,8 @@ class Services(SafeTransitions, LifecycleNode):
         reason = self._recovered(cause, self.front.request("reset", cause=cause)).removeprefix(
             ROBOT_FAULT_PREFIX
         )
-        response.success, response.message = not reason, reason or "cleared; arm again to move"
+        response.success = not reason
+        response.message = reason or "cleared; arm again to move"
         return response
 
     def _recovered(self, cause: str, reason: str) -> str:

@@ -125,7 +125,8 @@ class IdleTeleop:
         """Publish the devices' action once per time step, stamped by the interlock's clock."""
         now = time.monotonic()
         if self.request_active or self.directed or self.busy():
-            self.rested, self.rests_since = False, math.inf
+            self.rested = False
+            self.rests_since = math.inf
             return
         action = self.person.between()
         if action is None:
@@ -135,7 +136,8 @@ class IdleTeleop:
             since_ns = round((now - self.received_at) * NS)
             self.publish(action, to_stamp(to_ns(self.safety.header.stamp) + since_ns))
         else:
-            self.rested, self.rests_since = False, math.inf
+            self.rested = False
+            self.rests_since = math.inf
 
 
 # holds that pass
@@ -185,7 +187,8 @@ class Homing:
         self.publish = publish
         self.playing = playing
         self.safety = SafetyState()
-        self.enabled, self.enabled_at = True, NEVER
+        self.enabled = True
+        self.enabled_at = NEVER
         self.handle: ServerGoalHandle | None = None
         self.timestep_publishers = set[tuple[int, ...]]()
         self.started_at = self.nearer_at = self.home_since = 0.0
@@ -210,7 +213,8 @@ class Homing:
         )
 
     def _on_enable(self, message: Bool) -> None:
-        self.enabled, self.enabled_at = message.data, time.monotonic()
+        self.enabled = message.data
+        self.enabled_at = time.monotonic()
 
     # One motion
     def _accept(self, _: Any) -> GoalResponse:
@@ -268,7 +272,8 @@ class Homing:
                 far = max(far, float(np.abs(arm_spec.from_si(error)).max()))
         self.home_since = 0.0 if far else self.home_since or now
         if far < self.nearest - NEARER or not far:
-            self.nearest, self.nearer_at = far or self.nearest, now
+            self.nearest = far or self.nearest
+            self.nearer_at = now
         if far:
             self.publish(
                 action,
@@ -517,7 +522,8 @@ class Operator(Managed, StationNode):
 
     def _publish_action(self, action: np.ndarray | SentChunk, stamp: Time) -> None:
         """Publish an action, or a recorded chunk, for a state of the given time."""
-        self.seq, self.takeover = self.seq + 1, (time.monotonic(), stamp)
+        self.seq += 1
+        self.takeover = (time.monotonic(), stamp)
         values = (
             np.zeros((action.horizon, self.spec.action.dim))
             if isinstance(action, SentChunk)
@@ -541,7 +547,8 @@ class Operator(Managed, StationNode):
         """Release the takeover; without a release the interlock withdraws the enable (S16)."""
         if self.person and not self.person.believed:
             return
-        self.seq, self.takeover = self.seq + 1, None
+        self.seq += 1
+        self.takeover = None
         chunk = release_chunk(self.spec, session=self.session, seq=self.seq, stamp=stamp)
         chunk.header.stamp = stamp if self.lockstep else self.get_clock().now().to_msg()
         self.actions.publish(chunk)

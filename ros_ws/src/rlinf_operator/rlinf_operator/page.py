@@ -66,7 +66,8 @@ class Page(StationNode):
         ]
         self.views = [name for name in self.declare_parameter("views", [""]).value if name]
         self.script = self.declare_parameter("script", False).value
-        self.policy, self.policy_reported = PolicyStatus(version=-1), False
+        self.policy = PolicyStatus(version=-1)
+        self.policy_reported = False
         self.trainer = TrainerStatus()
         self.safety = SafetyState()
         self.health, self.history = OperatorHealth(self), History(self.run_dir / "page.jsonl")
@@ -74,7 +75,8 @@ class Page(StationNode):
         self.phase = dict[str, Any]()
         self.trouble = ""
         self.episode = self.over = EpisodeEvent(kind=EpisodeEvent.ABORTED)
-        self.played, self.player = {"operator": 0, "policy": 0}, set[tuple[int, ...]]()
+        self.played = {"operator": 0, "policy": 0}
+        self.player = set[tuple[int, ...]]()
         self.poses = of_arms("current_pose", self.arms)
         self.images = {f"camera/{name}/image": place for place, name in enumerate(self.cameras)}
         self.marks = {mark: of_arms(topic, self.arms) for mark, topic in MARKS.items()}
@@ -177,7 +179,8 @@ class Page(StationNode):
         self.requests.on_safety(safety)
 
     def _on_policy(self, policy: PolicyStatus) -> None:
-        self.policy, self.policy_reported = policy, True
+        self.policy = policy
+        self.policy_reported = True
 
     def _on_enable(self, message: Bool) -> None:
         self.enable = (message.data, time.monotonic())
@@ -196,7 +199,8 @@ class Page(StationNode):
         if event.kind != EpisodeEvent.CLOSED:
             self.episode = event
             return
-        steps, self.over = max(sum(self.played.values()), 1), event
+        steps = max(sum(self.played.values()), 1)
+        self.over = event
         try:
             self.history.add(
                 mode=event.mode, success=event.success, intervened=self.played["operator"] / steps

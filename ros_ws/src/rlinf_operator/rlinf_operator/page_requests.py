@@ -225,7 +225,8 @@ class PageRequests:
     def on_safety(self, safety: SafetyState) -> None:
         """Cancel the episode started here if the interlocks report a fault or a disarming."""
         if self.request is not None and safety.state in (SafetyState.FAULT, SafetyState.DISARMED):
-            request, self.request = self.request, None
+            request = self.request
+            self.request = None
             request.withdraw()
 
     def _on_result(self, request: GoalHandle, answer: Any) -> None:
@@ -246,7 +247,8 @@ class PageRequests:
         """
         if event.mode not in self.seeds or event.detail in (AGAIN, DISCARDED):
             return False
-        request, self.request = self.request, None
+        request = self.request
+        self.request = None
         if request is not None:
             request.withdraw()
         return request is not None

@@ -128,7 +128,8 @@ class FirstArming:
         self.released = not message.data
 
     def _on_safety(self, safety: SafetyState) -> None:
-        before, self.safety = self.safety, safety
+        before = self.safety
+        self.safety = safety
         self.freed = self.freed and safety.state in (SafetyState.FAULT, SafetyState.DISARMED)
         if self.armed_interlock and safety.state != SafetyState.DISARMED:
             self._begin()
@@ -228,7 +229,8 @@ class FirstArming:
         if not arm:
             self.requests.disarm()
             return
-        self.armed_now, self.arming_now = [], self.arming_now + len(self.arming)
+        self.armed_now = []
+        self.arming_now += len(self.arming)
         self.requests.arm()
 
     def _on_answer(self, future: Future) -> None:

@@ -94,7 +94,8 @@ def camera_info(image: Image, lens: Sequence[float] = ()) -> CameraInfo:
         header=image.header, height=image.height, width=image.width, distortion_model="plumb_bob"
     )
     if lens:
-        (fx, fy, cx, cy), distortion = lens[:4], [float(value) for value in lens[4:]]
+        fx, fy, cx, cy = lens[:4]
+        distortion = [float(value) for value in lens[4:]]
         info.d = distortion + [0.0] * (5 - len(distortion))
         info.k = [fx, 0.0, cx, 0.0, fy, cy, 0.0, 0.0, 1.0]
         info.r = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0]
@@ -197,7 +198,8 @@ def fill_drawn(message: ActionChunk, drawn: np.ndarray, log_probs: np.ndarray | 
         drawn: (horizon, D), or (D,).
         log_probs: (horizon,), or one.
     """
-    message.drawn, message.drawn_dim = _floats(drawn), drawn.shape[-1]
+    message.drawn = _floats(drawn)
+    message.drawn_dim = drawn.shape[-1]
     if log_probs is not None:
         message.log_probs = _floats(log_probs)
 

@@ -42,10 +42,12 @@ class EndpointReport:
     """
 
     def __init__(self, node: Node) -> None:
-        self.node, self.nodes = node, [node]
+        self.node = node
+        self.nodes = [node]
         self._reports = publisher(node, TOPIC)
         self._counts: Counts = {}
-        self._published, self._polls = "", 0
+        self._published = ""
+        self._polls = 0
         self._changed_poll = 0  # poll of the last change, or of the last try without a report
         node.create_timer(POLL_S, self._poll)
 
@@ -61,7 +63,8 @@ class EndpointReport:
         if report is None:
             self._changed_poll = self._polls
             return  # discovery is still at work: retry at the next poll
-        self._counts, document = counts, json.dumps([self.node.get_fully_qualified_name(), report])
+        self._counts = counts
+        document = json.dumps([self.node.get_fully_qualified_name(), report])
         if document != self._published:
             self._changed_poll = self._polls
             self._published = document
@@ -114,13 +117,15 @@ class Endpoints:
     """The reports of all nodes of the loop, in the node that waits for them."""
 
     def __init__(self, node: Node) -> None:
-        self.node, self.reports = node, dict[str, Report]()
+        self.node = node
+        self.reports = dict[str, Report]()
         self._topic = subscription(
             node, TOPIC, self._on_report, quality=lossless_profile(TOPIC)
         ).topic_name
 
     def _on_report(self, message: String) -> None:
-        name, self.reports[name] = (read := json.loads(message.data))[0], read[1]
+        name = (read := json.loads(message.data))[0]
+        self.reports[name] = read[1]
 
     def unmatched(self) -> str:
         """Return, in words, the nodes that have not matched each other.

@@ -103,7 +103,8 @@ class Managed(SafeTransitions):
         return self._transition(self.cleanup)
 
     def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
-        was_active, self.active = self.active, False
+        was_active = self.active
+        self.active = False
         ended = self._transition(self.deactivate) if was_active else SUCCESS
         return ended if ended != SUCCESS else self._transition(self.cleanup)
 

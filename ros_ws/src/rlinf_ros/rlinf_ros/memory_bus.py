@@ -133,7 +133,8 @@ class Envelope:
     __slots__ = ("_raw", "message")
 
     def __init__(self, message: Any) -> None:
-        self.message, self._raw = message, b""
+        self.message = message
+        self._raw = b""
 
     @property
     def raw(self) -> bytes:
@@ -262,7 +263,8 @@ class Bus:
     def connect_publisher(self, publisher: Any) -> Publisher:
         """Make a publisher of rclpy's deliver in memory."""
         publisher.__class__ = MemoryPublisher
-        publisher.bus, publisher.name = self, publisher.topic_name
+        publisher.bus = self
+        publisher.name = publisher.topic_name
         quality = publisher.qos_profile
         publisher.latched = (
             deque(maxlen=quality.depth or None) if quality.durability == LATCHED else None
@@ -283,7 +285,8 @@ class Bus:
         subscription.bus = self
         subscription.name = subscription.topic_name
         subscription.owner = node
-        subscription.lazy, subscription.alive = lazy, True
+        subscription.lazy = lazy
+        subscription.alive = True
         pulled = isinstance(node, PulledNode)
         subscription.inbox = (
             deque(maxlen=subscription.qos_profile.depth or None) if pulled else None

@@ -120,7 +120,8 @@ class Discovery:
         if self.is_present():
             if self.warning:
                 self.node.get_logger().info(f"the {self.of} was discovered")
-            self.since, self.warning = now, ""
+            self.since = now
+            self.warning = ""
         elif now - self.since > SAY_AFTER_S:
             self.warning = silence_message(self.node, self.of, now - self.since)
             self.node.get_logger().warning(self.warning, throttle_duration_sec=SAY_AGAIN_S)
@@ -143,7 +144,8 @@ class RequestStop:
     """
 
     def __init__(self) -> None:
-        self.reason, self.safety = "", SafetyState()
+        self.reason = ""
+        self.safety = SafetyState()
 
     def begin(self) -> None:
         """Begin another request: an earlier stop does not concern it."""
@@ -151,7 +153,8 @@ class RequestStop:
 
     def on_safety(self, safety: SafetyState) -> bool:
         """Return whether this message reports a stop: a disarming, or a new fault."""
-        before, self.safety = self.safety.state, safety
+        before = self.safety.state
+        self.safety = safety
         has_come_to_rest = safety.state in AT_REST and before not in AT_REST
         is_new_fault = safety.state == SafetyState.FAULT and before != SafetyState.FAULT
         stops = has_come_to_rest or is_new_fault
@@ -235,7 +238,8 @@ class ArmAnswerLog:
     """Logs each answer of the arm service with the following state, and the person's next step."""
 
     def __init__(self, node: Node, arms: Sequence[str]) -> None:
-        self.node, self.still = node, ""
+        self.node = node
+        self.still = ""
         # answers, each with the time from which states are newer
         self.owed: list[tuple[float, str]] = []
         subscribe_safety(node, arms, self._on_safety)
@@ -283,7 +287,8 @@ class SettledCount:
 
     def __call__(self) -> bool:
         if (now := self.count()) != self.number:
-            self.number, self.since = now, time.monotonic()
+            self.number = now
+            self.since = time.monotonic()
         return time.monotonic() - self.since > SETTLED_S
 
 

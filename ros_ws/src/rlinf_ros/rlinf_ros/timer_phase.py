@@ -79,7 +79,8 @@ class PhaseLock:
         self._to_go_s = self._to_go_s - progressed_s
         late = late - progressed_s
         if not self.hurry and late > min(MAX_CATCH_UP_S, SHORTER * self.period_s):
-            self.due_s, self._to_go_s = now, self.period_s - late
+            self.due_s = now
+            self._to_go_s = self.period_s - late
         extra = min(max(self._to_go_s, -self.hurry * self.period_s), STRETCH * self.period_s)
         self._to_go_s -= extra
         self.due_s += self.period_s + extra
@@ -91,7 +92,8 @@ class PhaseLock:
         for at in inputs:
             if self._inputs and at - self._inputs[-1] > PAUSE_S:
                 self._inputs.clear()
-                self._new, self._in_vain_s = 0, 0.0
+                self._new = 0
+                self._in_vain_s = 0.0
             self._inputs.append(at)
             self._new += 1
         if self._to_go_s == 0.0 and self._new >= SAMPLES:
@@ -150,8 +152,10 @@ class PhaseLockedTimer:
         self._callback = callback
         self._arrivals: list[float] = []
         self._done_early = self._expected = self._waits = self._opens = False
-        self._wake_s, self._slow_s = self.lock.due_s, deque[float](maxlen=SAMPLES)
-        self.timer, self._stopped = node.create_timer(period_s, self._on_timer), False
+        self._wake_s = self.lock.due_s
+        self._slow_s = deque[float](maxlen=SAMPLES)
+        self.timer = node.create_timer(period_s, self._on_timer)
+        self._stopped = False
 
     def stop(self, node: Node) -> None:
         """Stop calling back, even if the executor already holds the timer."""
@@ -200,7 +204,8 @@ class PhaseLockedTimer:
             self._wake_s = soonest_s
             self._set()
             return
-        opens, self._opens = self._opens, False
+        opens = self._opens
+        self._opens = False
         if opens and now < self.lock.due_s:
             self._wake(self.lock.due_s)
             self._early()
@@ -214,7 +219,8 @@ class PhaseLockedTimer:
         self._tick(now)
 
     def _tick(self, now: float) -> None:
-        self._waits, self._expected = False, bool(self._arrivals)
+        self._waits = False
+        self._expected = bool(self._arrivals)
         self._wake(self.lock.ticked(now))
         if not self._done_early:
             self._callback()

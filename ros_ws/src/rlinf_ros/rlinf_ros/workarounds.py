@@ -95,7 +95,8 @@ class DiscoveryWatchdog:
     """
 
     def __init__(self, node: Node, arms: Sequence[str]) -> None:
-        self.node, self.has_safety = node, False
+        self.node = node
+        self.has_safety = False
         self.looked_at = self.silent_since = time.monotonic()
         self.topic = of_arms("safety", [arm for arm in arms if arm])[0]
         self.subscription = subscription(node, self.topic, self._on_safety)
@@ -111,7 +112,8 @@ class DiscoveryWatchdog:
         """
         now = time.monotonic()
         # e.g. loading a large policy: it did not listen
-        busy, self.looked_at = now - self.looked_at > 2 * LOOK_UP_S, now
+        busy = now - self.looked_at > 2 * LOOK_UP_S
+        self.looked_at = now
         if self.has_safety:
             self.node.destroy_subscription(self.subscription)
         elif busy or not self.node.count_publishers(self.topic):

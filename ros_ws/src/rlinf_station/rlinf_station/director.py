@@ -81,7 +81,8 @@ class Director(StationNode):
         self.lines = Lines(self.run_dir)
         self.counted = False
         # by the trainer; -1 before its first report
-        self.station, self.refused = self.get_namespace().strip("/"), -1
+        self.station = self.get_namespace().strip("/")
+        self.refused = -1
         self.active_at = self.moved_at = time.monotonic()
         self.request: GoalHandle | None = None
         self.runner = ActionClient(self, RunEpisodes, "run_episodes")
@@ -119,7 +120,8 @@ class Director(StationNode):
 
     # Incoming messages
     def _on_trainer(self, message: TrainerStatus) -> None:
-        self.trainer, now = message, refused(message, self.station)
+        self.trainer = message
+        now = refused(message, self.station)
         counts = "refused" in message.names  # absent while the trainer has only begun to listen
         first = counts and not (self.counted or self._closed_ids)
         self.counted = self.counted or counts
@@ -219,7 +221,8 @@ class Director(StationNode):
         refused_now = 0
         while self.policy.version < 1:
             if (again := refused(self.trainer, self.station) - max(self.refused, 0)) > 0:
-                self.refused, refused_now = max(self.refused, 0) + again, refused_now + again
+                self.refused = max(self.refused, 0) + again
+                refused_now += again
                 reason = (
                     f"the trainer refused {refused_now} episodes. The reasons are in refused/ of "
                     "the trainer's folder or of the spool"
@@ -379,7 +382,8 @@ class Director(StationNode):
         if not (handle := sent.result()).accepted:  # it is still busy with the previous request
             self._within(1.0, lambda: False)
             return
-        answer, self.active_at = handle.get_result_async(), time.monotonic()
+        answer = handle.get_result_async()
+        self.active_at = time.monotonic()
         while not answer.done():
             self._turn(0.1)
             if (

@@ -39,7 +39,8 @@ class Lines:
     """
 
     def __init__(self, run_dir: Path) -> None:
-        self.path, self.trouble = run_dir / "progress.jsonl", ""
+        self.path = run_dir / "progress.jsonl"
+        self.trouble = ""
         self._waiting: list[str] = []
 
     def add(self, line: dict[str, Any]) -> None:

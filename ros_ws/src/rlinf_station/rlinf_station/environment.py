@@ -153,7 +153,8 @@ class Watch:
     """Checks twice a second, and reports once a second on /diagnostics."""
 
     def __init__(self, environment: Environment) -> None:
-        self.environment, self.recorders = environment, set[tuple[int, ...]]()
+        self.environment = environment
+        self.recorders = set[tuple[int, ...]]()
         environment.create_timer(0.5, self._poll)
         self.diagnostics = Diagnostics(environment, self._health)
 
@@ -533,7 +534,8 @@ class Environment(Managed, ControlNode):
                         )
                         break
                     continue
-                failures, result.episodes = 0, result.episodes + 1
+                failures = 0
+                result.episodes += 1
                 result.successes += self.outcome.success
                 result.episode_ids.append(self.episode_id)
                 handle.publish_feedback(
@@ -661,7 +663,8 @@ class Environment(Managed, ControlNode):
         self._publish_step(message, observation)
         if not self.lockstep:
             self.rehearsal.before(self.timer.until_next())
-        self.total, self.stepped_ns = self.total + result.reward, stamp_ns
+        self.total += result.reward
+        self.stepped_ns = stamp_ns
         self.step_index = index + 1
         self.due_ns = self.due_ns + self.period_ns
         self.progress_at = time.monotonic()

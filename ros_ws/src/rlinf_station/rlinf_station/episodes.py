@@ -68,7 +68,8 @@ class PolicyTracker:
 
     def update(self, status: PolicyStatus) -> str:
         """Take a status of the policy; return a description of a change that breaks the episode."""
-        before, self.announced = self.announced, status
+        before = self.announced
+        self.announced = status
         if self.mode == "demonstration":
             return ""
         if self.session is None:
@@ -89,7 +90,8 @@ class PolicyTracker:
             return ""
         if applied.source != "policy":
             if self.session is None:
-                self.session, self.version = "", -1
+                self.session = ""
+                self.version = -1
             return ""
         before = self.session
         self.session = applied.session
@@ -119,7 +121,8 @@ class InstructionParameter:
     """The parameter ``instruction`` of a node, valid from the next time step on."""
 
     def __init__(self, node: Node) -> None:
-        self.node, self.words = node, ""
+        self.node = node
+        self.words = ""
         node.add_on_set_parameters_callback(self._check)
         node.add_post_set_parameters_callback(self._changed)
         node.declare_parameter(NAME, "")

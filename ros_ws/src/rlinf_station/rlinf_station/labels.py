@@ -45,7 +45,8 @@ class Labels:
         self.playing = playing
         self.label = ""
         # the question to a person; whether a remark was added to it
-        self.question, self.noted = "", False
+        self.question = ""
+        self.noted = False
         self.may_begin: Callable[[], bool] = lambda: True
         self.word: Future | None = None  # the awaited word
         self.over = False  # whether no further episode is wanted
@@ -95,7 +96,8 @@ class Labels:
         """
         if self.over:
             return False
-        self.may_begin, self.word = may_begin, Future(executor=self.node.executor)
+        self.may_begin = may_begin
+        self.word = Future(executor=self.node.executor)
         self.prompt(question)
         ready = await AwaitFuture(self.word)
         self.prompt("")
@@ -133,5 +135,6 @@ class Labels:
 
     def prompt(self, text: str) -> None:
         """Publish the question to a person, or what they wait for."""
-        self.question, self.noted = text, False
+        self.question = text
+        self.noted = False
         self.prompts.publish(String(data=text))

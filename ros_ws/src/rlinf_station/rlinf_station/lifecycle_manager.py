@@ -85,7 +85,8 @@ class Member:
 
     async def go(self, steps: dict[int, tuple[int, str, int]]) -> bool:
         """Take the node through all transitions in ``steps``; return whether all succeeded."""
-        identity, self.trouble = self.identity, ""
+        identity = self.identity
+        self.trouble = ""
         await self.look()
         while self.state in steps:
             number, label, goal = steps[self.state]
@@ -130,7 +131,8 @@ class LifecycleManager(StationNode):
         self.is_enabled = request.data
         for member in self.members:
             # also brings up nodes that a person has deactivated
-            member.trouble, member.brought_up = "", frozenset()
+            member.trouble = ""
+            member.brought_up = frozenset()
         response.success = True
         response.message = (
             f"nodes go {'up' if request.data else 'down'}; the service is_active returns their "
@@ -190,7 +192,8 @@ class LifecycleManager(StationNode):
                         f"{member.name}: {member.trouble}", throttle_duration_sec=10.0
                     )
             elif member.state == ACTIVE and is_new:
-                member.brought_up, member.trouble = member.identity, ""
+                member.brought_up = member.identity
+                member.trouble = ""
             if member.state != ACTIVE and not member.brought_up:
                 return
 
@@ -210,7 +213,8 @@ class LifecycleManager(StationNode):
         """
         now = time.monotonic()
         if not self.ending:
-            self.ending, self.ends_at = True, now + DOWN_S
+            self.ending = True
+            self.ends_at = now + DOWN_S
             for member in self.members:
                 member.trouble = ""
             run_routine(self._last(), lambda _: setattr(self, "ends_at", 0.0))

@@ -62,7 +62,8 @@ class LocalPolicyNode(PolicyNode):
 
     def _take_update(self) -> None:
         """Load the newest announced policy; keep the present one, with a reason, on a misfit."""
-        message, self.waiting = self.waiting, None
+        message = self.waiting
+        self.waiting = None
         if message is None:
             return
         update = Update(message.version, message.path, message.sha256)
@@ -127,7 +128,8 @@ class LocalPolicyNode(PolicyNode):
         """
         if step.step_type == TimeStep.FIRST:
             evaluating = request_of(step.episode_id) if step.mode == "evaluate" else ""
-            same, self.evaluating = evaluating and evaluating == self.evaluating, evaluating
+            same = evaluating and evaluating == self.evaluating
+            self.evaluating = evaluating
             return not same
         return step.step_type == TimeStep.LAST and not self.evaluating
 
@@ -182,7 +184,8 @@ class LocalPolicyNode(PolicyNode):
             return
         self.schedule.replan()
         self.seq += 1
-        chunk.seq, chunk.header.stamp = self.seq, self._now(step)
+        chunk.seq = self.seq
+        chunk.header.stamp = self._now(step)
         self.actions.publish(chunk)
         self.times_ms.append(1e3 * (time.perf_counter() - started))
         self.status.inferences += 1

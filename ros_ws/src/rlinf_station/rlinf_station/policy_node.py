@@ -42,8 +42,10 @@ class PolicyNode(Managed, ControlNode):
         self.spec = task.spec
         self.period_ns = NS / self.spec.control_hz
         self.lockstep = self.declare_parameter("lockstep", False).value
-        self.session, self.seq = uuid.uuid4().hex[:12], 0
-        self.ready, self.schedule = False, ChunkSchedule(1, 1)
+        self.session = uuid.uuid4().hex[:12]
+        self.seq = 0
+        self.ready = False
+        self.schedule = ChunkSchedule(1, 1)
         self.idle = True
         self.interrupted = False
         self.stamp_ns = 0
@@ -89,8 +91,10 @@ class PolicyNode(Managed, ControlNode):
         self.idle = step.step_type == TimeStep.LAST
         if not (self.ready and self.active):
             return
-        before_ns, self.stamp_ns = self.stamp_ns, to_ns(step.header.stamp)
-        other, self.instruction = step.instruction != self.instruction, step.instruction
+        before_ns = self.stamp_ns
+        self.stamp_ns = to_ns(step.header.stamp)
+        other = step.instruction != self.instruction
+        self.instruction = step.instruction
         if step.step_type == TimeStep.FIRST or self.idle or self.interrupted or other:
             self.schedule.cut()
         else:

@@ -68,7 +68,8 @@ class BlackBox:
     """
 
     def __init__(self, root: Path, seconds: float = SECONDS, max_bytes: int = BYTES) -> None:
-        self.spool, self._faults = Spool(root, kind=BLACK_BOX, max_gb=GB), 0
+        self.spool = Spool(root, kind=BLACK_BOX, max_gb=GB)
+        self._faults = 0
         self._ring = Ring(max_bytes, seconds=seconds)
         self.spool.recover()  # unfinished writes of an earlier recorder
 
@@ -421,7 +422,8 @@ class Recorder(Managed, StationNode):
         if topic == "timestep":
             self._go_on()
             if step_type(message.raw) == TimeStep.LAST and self.sampled.behind(message.raw):
-                self.last, self.recording.held = message, True
+                self.last = message
+                self.recording.held = True
                 self.waits.reset()
                 return
         self._put(topic, message)
@@ -438,7 +440,8 @@ class Recorder(Managed, StationNode):
     def _go_on(self) -> None:
         """Write the messages that have waited for images."""
         self.waits.cancel()
-        last, self.last = self.last, None
+        last = self.last
+        self.last = None
         if last is not None:
             self._put("timestep", last)
             self.recording.held = False

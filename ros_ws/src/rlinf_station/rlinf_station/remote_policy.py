@@ -69,7 +69,8 @@ class RemotePolicyNode(PolicyNode):
         self.requests: queue.Queue[tuple[TimeStep, float]] = queue.Queue(1)
         # to be played from the next time step on
         self.pending: tuple[str, np.ndarray, dict[str, Any]] | None = None
-        self.chunking, self.nothing_in_play = Chunking(RECEDING_HORIZON, 1), True
+        self.chunking = Chunking(RECEDING_HORIZON, 1)
+        self.nothing_in_play = True
         self.outdated = False  # whether an interruption has begun since the last request
         super().__init__()
         self.settings = self.declare_settings("remote", StationPolicy).model_dump()
@@ -79,7 +80,8 @@ class RemotePolicyNode(PolicyNode):
     def deactivate(self) -> None:
         """Discard the awaited answer."""
         with self.lock:
-            self.outdated, self.pending = True, None
+            self.outdated = True
+            self.pending = None
             self.chunking.cut()
 
     def _on_safety(self, safety: SafetyState) -> None:
@@ -92,7 +94,8 @@ class RemotePolicyNode(PolicyNode):
             super()._on_safety(safety)
             self.interrupted &= not (safety.state == SafetyState.HOLD and safety.cause == STARVED)
             if self.interrupted and not before:  # it may end before the next time step
-                self.outdated, self.pending = True, None
+                self.outdated = True
+                self.pending = None
                 self.chunking.cut()
                 self.schedule.cut()
 

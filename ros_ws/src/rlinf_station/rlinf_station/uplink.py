@@ -64,11 +64,13 @@ class Uplink(Managed, StationNode):
         )
         self.specs = json.dumps(self.declare_structure("specs"))
         self.limits_hash = self.declare_parameter("limits_hash", "").value
-        self.version, self.stopping = -1, threading.Event()
+        self.version = -1
+        self.stopping = threading.Event()
         self.lock = threading.Lock()  # held to publish from a worker, and to begin the end
         self.troubles = {"up": "", "down": ""}  # problem of each worker
         # whether the trainer knows this station; the file that marks a hold
-        self.is_registered, self.holding = False, self.spool.root / HELD
+        self.is_registered = False
+        self.holding = self.spool.root / HELD
         self.held = self.holding.exists()
         self.policy = PolicyStatus(version=-1)
         subscription(self, "policy/status", self._on_policy)
@@ -123,7 +125,8 @@ class Uplink(Managed, StationNode):
             if fetched is None:
                 self.stopping.wait(PAUSE_S)
             else:
-                base, self.version = fetched, fetched.version
+                base = fetched
+                self.version = fetched.version
                 update = PolicyUpdate(
                     version=self.version, path=str(fetched.path), sha256=fetched.sha256
                 )

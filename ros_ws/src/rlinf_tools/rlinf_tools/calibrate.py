@@ -65,7 +65,8 @@ class Listener:
         self.pose = np.zeros(7)
         self.joints = dict[str, float]()
         self.at = 0.0
-        self.trouble, self.joints_at = "", 0.0
+        self.trouble = ""
+        self.joints_at = 0.0
         self.node: Node = command_node(recipe.station.name)
         for name, callback in (
             (arm_topic(arm, "current_pose"), self._on_pose),
@@ -91,7 +92,8 @@ class Listener:
         elif not (q.x or q.y or q.z or q.w):
             self.trouble = "current_pose: expected a unit quaternion in orientation, got 0, 0, 0, 0"
         elif np.isfinite(pose := np.array([p.x, p.y, p.z, q.x, q.y, q.z, q.w])).all():
-            self.pose, self.at = pose, time.monotonic()
+            self.pose = pose
+            self.at = time.monotonic()
             self.guided.add(pose[:3])
 
     def _on_joints(self, message: JointState) -> None:
@@ -178,7 +180,8 @@ def guide_corners(
         if not line or word == "q":
             raise RlinfError("nothing is written")
         if word == "n":
-            listener.guided, at_home = Guided(), {}
+            listener.guided = Guided()
+            at_home = {}
         elif word in ("h", "d") and (
             reason := listener.silent(word == "h" and listener.limits.control_mode == "joint_delta")
         ):

@@ -58,7 +58,8 @@ class CameraSubscriber:
         self.pixels: np.ndarray | None = None
         self.lens: tuple[float, ...] = ()
         self.poses: list[tuple[float, np.ndarray]] = []
-        self.received_at, self.frame = 0.0, ""
+        self.received_at = 0.0
+        self.frame = ""
         self.node = command_node(recipe.station.name)
         for topic, take in (
             (f"camera/{camera}/image", self._on_image),

@@ -213,7 +213,8 @@ class DrillOperator(Node):
     def _watch(self) -> None:
         """Report a stall: this timer was late without any work, so the machine served nobody."""
         now = time.monotonic()
-        late, self.watched_at = now - self.watched_at - WATCH_S, now
+        late = now - self.watched_at - WATCH_S
+        self.watched_at = now
         if late > STALL_S:
             header = Header(frame_id=f"{late:.4f}")
             set_stamp(header.stamp, time.time_ns())

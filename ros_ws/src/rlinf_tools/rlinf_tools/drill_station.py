@@ -85,7 +85,8 @@ class DrilledStation:
         )
         self.robot, self.task = station_robot(recipe), station_task(recipe)
         self.limits = load_limits(self.robot.interlocks[self.arm])
-        self.supervisor, self.recipe = Supervisor(run_dir, domain_id), recipe
+        self.supervisor = Supervisor(run_dir, domain_id)
+        self.recipe = recipe
         self.node = rclpy.create_node("drill", namespace=f"/{recipe.station.name}")
         self.executor = single_threaded()
         self.executor.add_node(self.node)

@@ -50,7 +50,8 @@ class Watcher:
                 f"--arm: expected {', '.join(filter(None, self.robot.interlocks)) or 'none'}, got "
                 f"'{arm}'"
             )
-        self.arm, self.limits = arm, load_limits(self.robot.interlocks[arm])
+        self.arm = arm
+        self.limits = load_limits(self.robot.interlocks[arm])
         self.period_s = 1.0 / station_task(recipe).spec.control_hz
         self.states: list[tuple[float, SafetyState]] = []
         self.poses = list[StampedValues]()
@@ -268,7 +269,8 @@ class Watcher:
     def _still_slow(self) -> None:
         for arm, limits in self.slowed.items():
             if self.safety_by_arm[arm].limits_hash != limits:
-                self.slowed, self.lowered = {}, False
+                self.slowed = {}
+                self.lowered = False
                 raise RlinfError(
                     f"the interlock{arm and f' of {arm}'} was restarted, or its limits were "
                     "changed. Its speeds are no longer a tenth. Disarm (q) and start over"

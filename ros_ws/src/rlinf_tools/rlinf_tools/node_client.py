@@ -46,7 +46,8 @@ class NodeClient:
     """
 
     def __init__(self, station: StationClient, node_name: str) -> None:
-        self.station, self.name = station, node_name.removeprefix(f"/{station.name}/")
+        self.station = station
+        self.name = node_name.removeprefix(f"/{station.name}/")
         if not station.within(
             station.patience_s,
             lambda: self.name in station.nodes(),

@@ -74,7 +74,8 @@ class TopicProbe:
         self.full = full_name
         self.type = topic(name).type
         self.of_tool = of_tool
-        self.joints, self.passed_over = joints if topic(name).name == SHARED else (), list[str]()
+        self.joints = joints if topic(name).name == SHARED else ()
+        self.passed_over = list[str]()
         self.times: list[float] = []
         self.offsets: list[float] = []
         self.newest = b""
