@@ -28,7 +28,7 @@ CACHE = ROOT / ".venvs/sources"
 
 
 def manifests() -> dict[str, list[dict]]:
-    """Of each adapter that has one, its sources."""
+    """Return the sources of each adapter that has a manifest."""
     return {
         path.parent.name: yaml.safe_load(path.read_text())
         for path in sorted(SIMULATORS.glob("*/manifest.yaml"))
@@ -36,8 +36,9 @@ def manifests() -> dict[str, list[dict]]:
 
 
 def names_used(adapter: str) -> set[str]:
-    """Attributes and keyword arguments in an adapter's files that are neither its own nor Python's
-    or NumPy's.
+    """Return an adapter's attributes and keyword arguments that come from another package.
+
+    Names of the adapter itself, of Python and of NumPy are left out.
     """
     used: set[str] = set()
     defined: set[str] = set()
@@ -71,7 +72,7 @@ def names_used(adapter: str) -> set[str]:
     return {name for name in used - defined if not hasattr("", name) and name not in PYTHON}
 
 
-# of NumPy arrays, tensors, dicts, paths, Gymnasium, pictures, MuJoCo's models, and of our scenes
+# attributes of NumPy, torch, dicts, paths, Gymnasium, pictures, MuJoCo models and our scenes
 PYTHON = {
     "castshadow",
     "fovy",
@@ -155,8 +156,9 @@ PYTHON = {
 
 
 def fetched(source: str) -> Path | None:
-    """The unpacked files of a package of PyPI, as NAME==VERSION; None of a repository, which is not
-    fetched.
+    """Return the folder of an unpacked package of PyPI, named as NAME==VERSION.
+
+    It is None for a repository, which is not fetched.
     """
     if "==" not in source:
         return None
@@ -186,8 +188,9 @@ def fetched(source: str) -> Path | None:
 
 
 def resolve(source: dict, root: Path | None) -> list[tuple[str, str, str]]:
-    """(file, line of it that is relied on, where it is); empty where it is not there, '?' without
-    the source.
+    """Return (file, line that the adapter relies on, its place in the file).
+
+    The place is empty if the line is missing, and '?' without the source.
     """
     rows = []
     for place, lines in source["uses"].items():
@@ -210,7 +213,7 @@ def resolve(source: dict, root: Path | None) -> list[tuple[str, str, str]]:
 
 
 def main() -> int:
-    """Print every manifest, resolved; 1 where something is missing."""
+    """Print every manifest with the resolved lines; return 1 if a line is missing."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

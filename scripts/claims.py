@@ -21,7 +21,7 @@ SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z`])")
 
 
 def claims() -> list[tuple[str, str]]:
-    """Each claim of the pages with its place."""
+    """Return each claim of the pages with its place."""
     rows = []
     for page in sorted((ROOT / "docs").rglob("*.md")):
         if "reference" in page.parts or page.name == "support_matrix.md":
@@ -43,7 +43,7 @@ def claims() -> list[tuple[str, str]]:
 
 
 def main() -> None:
-    """Print them, numbered."""
+    """Print the drawn claims with numbers."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -51,7 +51,7 @@ learned. [Simulators](index.md) has intervals, steps and minutes.
 
 
 def recipes() -> list[str]:
-    """Every recipe of a simulator's task, without its folder."""
+    """Return every recipe of a simulator's task, without its folder."""
     return sorted(path.stem for path in (ROOT / "configs/simulators").glob("*.yaml"))
 
 
@@ -103,8 +103,7 @@ def read_curves(runs: Path) -> None:
 
 
 def curve(points: Iterable[tuple[int, float, int]], dashed: bool) -> str:
-    """The SVG of a learning curve: success over time steps, with the 95 % interval of each
-    evaluation.
+    """Return a learning curve as SVG: success over time steps, with 95 % intervals.
 
     Args:
         points: (time steps, success, episodes) of each evaluation.
@@ -154,8 +153,9 @@ def curve(points: Iterable[tuple[int, float, int]], dashed: bool) -> str:
 
 
 def ends(name: str) -> list[tuple[int, float, int]]:
-    """The first and the last evaluation of the full run in benchmarks/results/tasks.json; empty
-    without a run.
+    """Return the first and the last evaluation of the full run in benchmarks/results/tasks.json.
+
+    The list is empty without a run.
     """
     figures = json.loads(FIGURES.read_text())
     if f"{name}_after" not in figures:
@@ -178,7 +178,7 @@ def write_curves() -> None:
 
 
 def page() -> str:
-    """The Markdown of the page, of the pictures that exist."""
+    """Return the page's Markdown, with the pictures that exist."""
     figures, curves = json.loads(FIGURES.read_text()), json.loads(CURVES.read_text())
     rows = [
         "| task | picture | recipe | chance, demonstrations, RL | learning curve |",

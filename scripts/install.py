@@ -25,7 +25,8 @@ CUDA_LIBRARY = re.compile(r"nvidia-.*-cu\d+$|nvidia-(cu|nccl|nvjitlink|nvshmem|n
 CPU_TORCH_MB = 200
 TORCH = ("auto", "cpu", "cuda")
 PYTHON = f"cp{sys.version_info.major}{sys.version_info.minor}"
-LINE_MBIT_S, FETCH_MINUTES = 100, 1.0  # of what "minutes" are told for, and for unpacking
+LINE_MBIT_S = 100  # speed of the network in the printed estimate
+FETCH_MINUTES = 1.0  # time to unpack in the printed estimate
 PACKAGE = re.compile(
     r'^name = "([^"]+)"\nversion = "([^"]+)"\n(.*?)(?=^\[\[package\]\]|\Z)', re.M | re.S
 )
@@ -33,7 +34,7 @@ FILE = re.compile(r'url = "[^"]*/([^"/]+)", hash = "[^"]+", size = (\d+)')
 
 
 def main() -> int:
-    """Entry point; uv's exit code."""
+    """Install the packages and return the exit code of uv."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -85,7 +86,7 @@ def _environment() -> dict[str, str]:
 
 
 def _uv(packages: Collection[tuple[str, str]]) -> str:
-    """uv of this environment, installed in the locked version if it is not there."""
+    """Return this environment's uv; install the locked version if there is none."""
     uv = Path(sys.prefix) / "bin/uv"
     if not uv.exists():
         version = dict(iter(packages))["uv"]
@@ -105,7 +106,7 @@ def _uv(packages: Collection[tuple[str, str]]) -> str:
 
 
 def _missing(sync: list[str]) -> list[tuple[str, str]]:
-    """Name and version of what uv would install."""
+    """Return name and version of the packages that uv would install."""
     plan = subprocess.run([*sync, "--dry-run"], env=_environment(), text=True, capture_output=True)
     if plan.returncode:
         sys.exit(f"install: {plan.stderr}")
@@ -113,16 +114,14 @@ def _missing(sync: list[str]) -> list[tuple[str, str]]:
 
 
 def wants_cpu(choice: str) -> bool:
-    """Whether torch is to come without CUDA: as asked, or where no NVIDIA driver is."""
+    """Return whether torch comes without CUDA: on request, or without an NVIDIA driver."""
     return choice == "cpu" or (
         choice == "auto" and not Path("/proc/driver/nvidia/version").exists()
     )
 
 
 def cpu_torch(uv: str, version: str, python: str = sys.executable) -> bool:
-    """Install torch's CPU build from pip's own folder of wheels or from PyTorch; False where
-    neither has one.
-    """
+    """Install torch's CPU build from pip's wheels or from PyTorch; False if neither has one."""
     install = [uv, "pip", "install", "-q", "--python", python, "--no-deps", f"torch=={version}+cpu"]
     if (
         subprocess.run(
@@ -168,7 +167,7 @@ def _print_missing(missing: list[tuple[str, str]], packages: dict[tuple[str, str
 
 
 def _size(text: str) -> int:
-    """Bytes of the file for this Python among those that the lock lists."""
+    """Return the size in bytes of the locked file for this Python."""
     sizes = dict(FILE.findall(text))
     fitting = [name for name in sizes if f"-{PYTHON}-" in name] or [
         name for name in sizes if re.search("abi3|none", name)

@@ -1,13 +1,12 @@
-"""Whether the tests notice when the code is wrong: a sample of one-line mutants, each against the
-fast tests of its room.
+"""Run a sample of one-line mutants against the fast tests, to measure what the tests notice.
 
-    python scripts/mutants.py [--seed 0] [--rooms interlock replay] [--json
-    benchmarks/results/mutants.json]
+    python scripts/mutants.py [--seed 0] [--rooms interlock replay]
+        [--json benchmarks/results/mutants.json]
 
-mutmut (https://mutmut.readthedocs.io) makes the mutants and runs them: it collects a room's tests
-once and forks for each mutant, which then meets the tests that call its function, quickest first,
-until one fails. Here the sample is drawn and the outcome told. All of it happens on a copy of the
-files that git knows or does not ignore. Python 3.11 or newer.
+mutmut (https://mutmut.readthedocs.io) makes the mutants and runs them. It collects the tests of a
+room once and forks for each mutant. In the fork the tests that call the mutated function run,
+quickest first, until one fails. This script draws the sample and prints the outcome. It works on a
+copy of the files in the working tree that git does not ignore. Python 3.11 or newer.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from rlinf_core.core.ros import ros_environment  # noqa: E402
 
 EXPLAINED = ROOT / "tests/mutants_explained.toml"
 CAUGHT, MISSED = {"killed", "timeout", "segfault"}, {"survived", "no tests"}
-EXIT_OF_AN_ERROR_IN_MUTMUT = 255  # which it reports as a timeout
+EXIT_OF_AN_ERROR_IN_MUTMUT = 255  # mutmut reports its own errors as timeouts
 
 
 @dataclass(frozen=True)
@@ -45,9 +44,9 @@ class Room:
 
     Attributes:
         sources: folders and modules.
-        tests: what pytest is given.
-        leave_out: tests that learn for many seconds.
-        warm: what the tests import only when they run; each mutant would otherwise pay for it.
+        tests: arguments of pytest.
+        leave_out: arguments of pytest that leave out tests with many seconds of learning.
+        warm: modules that tests import at run time. They are imported once, before the forks.
     """
 
     sources: tuple[str, ...]
@@ -73,7 +72,7 @@ LEARNING = (
     "::test_flow_matching_carries_noise_to_both_of_two_demonstrated_actions",
 )
 OPTIMISER, ADAPTERS = "torch._dynamo", "peft"
-# mutmut wants a package where it is imported from: src/<package>
+# mutmut needs a package in the folder that it is imported from: src/<package>
 NODES = re.compile(r"ros_ws/src/(rlinf_\w+)/\1\b")
 NODE_TESTS = (
     "arm_requests",
@@ -91,10 +90,10 @@ NODE_TESTS = (
     "policy_tracker",
     "station_state",
 )
-# Left out: nodes that are little more than their publishers, subscriptions and timers (camera,
-# environment, franka, recorder, uplink, ...), the drill and the doctor. Their tests start processes
-# and wait for DDS, seconds for each mutant. The interlock's nodes fork and end processes of their
-# own, in the middle of mutmut's.
+# Nodes that consist mostly of publishers, subscriptions and timers (camera, environment, franka,
+# recorder, uplink, ...), the drill and the doctor are left out: their tests start processes and wait
+# for DDS, seconds for each mutant. The interlock's nodes are left out because they fork and end
+# processes within mutmut's.
 NODE_MODULES = {
     "rlinf_ros": ("conversions", "station_state", "timer_phase"),
     "rlinf_drivers": ("device",),
@@ -111,7 +110,7 @@ ROOMS = {
             "--deselect=tests/interlock/test_fuzz.py"
             "::test_a_violation_names_the_seed_that_replays_it",
         ),
-    ),  # which change lines themselves
+    ),  # these tests change lines themselves
     "episodes": Room(
         ("rlinf_core/episodes", "rlinf_core/core/atomic_io.py"),
         ("tests/episodes", "tests/deploy/bridge"),
@@ -146,7 +145,7 @@ ROOMS = {
             "-k=not workers",
         ),
         (OPTIMISER,),
-    ),  # which start Ray, for half a minute
+    ),  # these tests start Ray, for half a minute
     "algorithms": Room(
         ("rlinf_core/algorithms",),
         (
@@ -182,7 +181,7 @@ ROOMS = {
         ("rlinf_core/deploy/serving",),
         ("tests/deploy/serving",),
         ("--ignore=tests/deploy/serving/test_floods.py",),
-    ),  # which measures seconds, for a minute
+    ),  # this test measures for a minute
     "page": Room(("rlinf_core/page",), ("tests/page",)),
     "launching": Room(
         ("rlinf_core/launch",),
@@ -220,11 +219,11 @@ class Mutant:
     """One changed line.
 
     Attributes:
-        name: mutmut's.
-        room, file: where it is.
-        status: what became of it: killed, timeout, segfault; survived, no tests; explained.
-        function, line, diff: of those that were not caught.
-        why: nothing can tell it from the original.
+        name: mutmut's name.
+        room, file: place of the line.
+        status: outcome: killed, timeout, segfault, survived, no tests, explained.
+        function, line, diff: place and change; only for mutants that no test caught.
+        why: reason why no test can notice the change.
     """
 
     name: str
@@ -238,17 +237,20 @@ class Mutant:
 
 
 def count(mutants: list[Mutant], *statuses: str) -> int:
-    """Mutants of these statuses."""
+    """Return the number of mutants with one of these statuses."""
     return sum(mutant.status in statuses for mutant in mutants)
 
 
 def score(mutants: list[Mutant]) -> float:
-    """Share of those caught that could be, in per cent."""
+    """Return the share [%] of caught mutants, without explained ones."""
     return 100.0 * count(mutants, *CAUGHT) / max(count(mutants, *CAUGHT, *MISSED), 1)
 
 
 def main() -> int:
-    """Draw, run, tell; 1 if a bar is missed, 2 if there is nothing to run."""
+    """Draw and run the mutants and print the result.
+
+    Returns 1 if a bar is missed, and 2 if there is nothing to run.
+    """
     if sys.version_info < (3, 11):
         sys.exit(
             f"mutants: expected Python 3.11 or newer, got {sys.version.split()[0]}. Make .venv "
@@ -278,7 +280,7 @@ def main() -> int:
             explain(mutants)
             result = summary(mutants, args.seed, time.monotonic() - started)
             result = together(earlier, result) if earlier else result
-            if args.json:  # after every room: what was found is not lost with a later one
+            if args.json:  # written after every room, so that a later error does not lose it
                 args.json.write_text(json.dumps(result, indent=1) + "\n")
     tell(mutants, result)
     return int(
@@ -321,7 +323,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def drawn(args: argparse.Namespace) -> dict[str, list[Mutant]]:
-    """The sample by room: from every module as many as its fraction of all that could be made."""
+    """Return the sample by room, in proportion to the possible mutants of each module."""
     if args.again:
         listed = [
             entry
@@ -357,8 +359,9 @@ def drawn(args: argparse.Namespace) -> dict[str, list[Mutant]]:
 
 
 def modules_of(room: str) -> list[str]:
-    """Paths of a room's modules, without generated ones and those of Ray, whose tests take half a
-    minute each.
+    """Return the paths of a room's modules.
+
+    Generated modules are left out, and those on Ray, whose tests take half a minute each.
     """
     folders = [ROOT / source for source in ROOMS[room].sources]
     paths = [
@@ -374,7 +377,7 @@ def modules_of(room: str) -> list[str]:
 
 
 def mutants_of(room: str, path: str) -> list[Mutant]:
-    """All that mutmut makes of a module."""
+    """Return all mutants that mutmut makes of a module, without equivalent ones."""
     from mutmut.mutation.file_mutation import mutate_file_contents
     from mutmut.utils.format_utils import get_mutant_name
 
@@ -392,7 +395,7 @@ def mutants_of(room: str, path: str) -> list[Mutant]:
 
 
 def functions_by_name(code: str) -> dict[str, ast.AST]:
-    """Functions and methods by their own names; mutmut's are unique in a module."""
+    """Return functions and methods by name; the names that mutmut gives are unique in a module."""
     return {
         node.name: node
         for node in ast.walk(ast.parse(code))
@@ -401,8 +404,9 @@ def functions_by_name(code: str) -> dict[str, ast.AST]:
 
 
 def is_rewording(original: ast.AST, mutant: ast.AST) -> bool:
-    """Whether only letters of a sentence differ: a string with a blank in it, which a test must not
-    compare.
+    """Return whether only the letters of a sentence differ.
+
+    A sentence is a string with a blank in it. Tests must not compare it.
     """
     pairs = zip(ast.walk(original), ast.walk(mutant), strict=False)
     for old, new in pairs:
@@ -413,16 +417,14 @@ def is_rewording(original: ast.AST, mutant: ast.AST) -> bool:
                 isinstance(old.value, str)
                 and isinstance(new.value, str)
                 and " " in old.value.strip()
-                # of adjacent strings mutmut changes one alone
+                # mutmut changes only one of adjacent strings
                 and old.value.lower() in (new.value.lower(), new.value.lower().replace("xx", ""))
             )
     return False
 
 
 def is_of_strict(original: ast.AST, mutant: ast.AST) -> bool:
-    """Whether only zip's ``strict`` differs: lengths that are equal anyway, which no input makes
-    unequal.
-    """
+    """Return whether only zip's ``strict`` differs. No input makes those lengths unequal."""
     return _without_strict(original) == _without_strict(mutant)
 
 
@@ -437,12 +439,15 @@ def _without_strict(function: ast.AST) -> str:
 
 
 def boxed(path: str) -> str:
-    """Where a source lies in the box."""
+    """Return the path of a source in the box."""
     return NODES.sub(r"src/\1", path)
 
 
 def proportional(sizes: dict, number: int) -> dict:
-    """``number`` divided in proportion to the sizes (largest remainders), none beyond its size."""
+    """Divide ``number`` in proportion to the sizes (largest remainders).
+
+    No part exceeds its size.
+    """
     number = min(number, sum(sizes.values()))
     exact = {key: number * size / sum(sizes.values()) for key, size in sizes.items() if size}
     floors = {key: int(fraction) for key, fraction in exact.items()}
@@ -454,7 +459,7 @@ def proportional(sizes: dict, number: int) -> dict:
 
 
 def judged(box: Path, room: str, mutants: list[Mutant], workers: int) -> list[Mutant]:
-    """Run a room's mutants in ``box`` and say what became of each."""
+    """Run a room's mutants in ``box`` and set the status of each."""
     furnish(box, ROOMS[room])
     print(f"{room}: {len(mutants)} mutants", file=sys.stderr, flush=True)
     mutmut = Path(sys.executable).with_name("mutmut")
@@ -505,8 +510,9 @@ def _outcome(mutant: Mutant) -> None:
 
 
 def _place(mutant: Mutant, diff: str) -> tuple[str, int, str]:
-    """Function, line and the changed lines alone, of a diff that counts lines from the function's
-    first.
+    """Return function, line and the changed lines of a diff.
+
+    The diff counts lines from the first line of the function.
     """
     *classes, function = re.split(
         "ǁ", mutant.name.rpartition(".")[2].partition("__mutmut_")[0].removeprefix("x_")
@@ -524,7 +530,7 @@ def _place(mutant: Mutant, diff: str) -> tuple[str, int, str]:
 
 
 def functions(source: str) -> Iterator[tuple[list[str], int]]:
-    """Name (class first) and first line of every function and method."""
+    """Yield name (class first) and first line of every function and method."""
     for node in ast.parse(source).body:
         for inner in node.body if isinstance(node, ast.ClassDef) else [node]:
             if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -532,7 +538,7 @@ def functions(source: str) -> Iterator[tuple[list[str], int]]:
 
 
 def furnish(box: Path, room: Room) -> None:
-    """Copy what the tests need, and say what mutmut is to do with it."""
+    """Copy the files that the tests need, and write mutmut's settings."""
     names = (
         subprocess.run(
             ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
@@ -548,10 +554,10 @@ def furnish(box: Path, room: Room) -> None:
         if (ROOT / name).is_file():
             (box / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, box / name)
-    # or Python, started with it in its path, takes it for absent ever after
+    # created first, because a Python with it in its path caches its absence
     (box / "mutants").mkdir(exist_ok=True)
     messages = ROOT / "ros_ws/install"
-    if messages.exists():  # built, so not in git; processes that tests start look for it here
+    if messages.exists():  # built and not in git; processes of tests search it here
         (box / "ros_ws/install").symlink_to(messages.resolve())
     package = boxed(room.sources[0]).split("/")[0]
     if package == "src":
@@ -586,7 +592,7 @@ def furnish(box: Path, room: Room) -> None:
 
 
 def environment(box: Path) -> dict[str, str]:
-    """Of a station's processes, with the code of the box instead of ours."""
+    """Return the environment of a station's processes, with the code in the box."""
     env = ros_environment(77)
     paths = [
         path.replace(str(ROOT), str(box / "mutants"), 1) if "/install/" not in path else path
@@ -600,9 +606,7 @@ def environment(box: Path) -> dict[str, str]:
 
 
 def explain(mutants: Iterable[Mutant]) -> None:
-    """Take out those of which tests/mutants_explained.toml says why nothing can tell them from the
-    original.
-    """
+    """Mark the mutants that tests/mutants_explained.toml lists as equivalent to the original."""
     import tomllib
 
     entries = tomllib.loads(EXPLAINED.read_text()).get("mutant", []) if EXPLAINED.exists() else []
@@ -616,7 +620,7 @@ def explain(mutants: Iterable[Mutant]) -> None:
 
 
 def summary(mutants: list[Mutant], seed: int, seconds: float) -> dict:
-    """Flat figures, of all and of each room, and the survivors."""
+    """Return flat figures, in total and for each room, and the survivors."""
     figures: dict = {"seed": seed, "seconds": round(seconds)}
     for room in dict.fromkeys(mutant.room for mutant in mutants):
         some = [mutant for mutant in mutants if mutant.room == room]
@@ -633,8 +637,10 @@ def summary(mutants: list[Mutant], seed: int, seconds: float) -> dict:
 
 
 def together(before: dict, now: dict) -> dict:
-    """The rooms of two runs of one seed, those of the second first; RlinfError if the seeds
-    differ.
+    """Return the figures of two runs with one seed; rooms of the second run replace the first's.
+
+    Raises:
+        RlinfError: the seeds differ.
     """
     if before["seed"] != now["seed"]:
         raise RlinfError(
@@ -653,7 +659,7 @@ def together(before: dict, now: dict) -> dict:
 
 
 def scored(figures: dict) -> dict:
-    """The figures with what follows from those of the rooms, the scores first."""
+    """Return the figures with scores that are computed from the rooms, the scores first."""
 
     def of(what: str, rooms: Iterable[str] = ROOMS) -> int:
         return sum(figures.get(f"{room}_{what}", 0) for room in rooms)
@@ -675,7 +681,7 @@ def scored(figures: dict) -> dict:
 
 
 def tell(mutants: list[Mutant], result: dict) -> None:
-    """The table, and what was not caught."""
+    """Print the table, and the mutants that no test caught."""
     print(
         f"{'room':12} {'mutants':>8} {'caught':>7} {'(time)':>7} {'missed':>7} {'explained':>10} "
         f"{'score':>7}"

@@ -32,13 +32,13 @@ class Prose(NamedTuple):
 
     @property
     def figures(self) -> tuple[float, float, float]:
-        """Words, commas with semicolons and colons, and relative words a sentence."""
+        """Words, commas with semicolons and colons, and relative words per sentence."""
         count = max(self.sentences, 1)
         return self.words / count, self.marks / count, self.relatives / count
 
     @property
     def within_bar(self) -> bool:
-        """Whether all three figures, rounded as they are printed, keep the bar."""
+        """Whether all three figures, rounded as they are printed, are within the bar."""
         words, marks, relatives = self.figures
         return (
             round(words, 1) <= WORDS
@@ -48,7 +48,7 @@ class Prose(NamedTuple):
 
 
 def pages() -> list[Path]:
-    """README.md and all pages of docs/ but the generated reference and the translations."""
+    """Return README.md and the pages of docs/, without the generated reference and translations."""
     docs = sorted((ROOT / "docs").rglob("*.md"))
     return [
         ROOT / "README.md",
@@ -57,7 +57,7 @@ def pages() -> list[Path]:
 
 
 def sentences(markdown: str) -> list[str]:
-    """The sentences of a page, inline code as one word and links as their text."""
+    """Return the sentences of a page, with inline code as one word and links as their text."""
     text = re.sub(r"\A---\n.*?\n---\n", "", markdown, flags=re.S)
     text = re.sub(r"^( *)(```|~~~).*?^\1\2[^\n]*$", "\n", text, flags=re.S | re.M)
     text = re.sub(r"<!--.*?-->", "", text, flags=re.S)
@@ -91,7 +91,7 @@ def sentences(markdown: str) -> list[str]:
 
 
 def measure(markdown: str) -> Prose:
-    """The sums of a page."""
+    """Return the sums over a page."""
     parts = sentences(markdown)
     patterns = (
         re.compile(r"[\w'’%/.-]*\w[\w'’%/.-]*"),

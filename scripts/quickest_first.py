@@ -1,6 +1,4 @@
-"""pytest plugin for scripts/mutants.py: tests in the order of the time they took when mutmut first
-ran them.
-"""
+"""pytest plugin for scripts/mutants.py: the quickest tests of mutmut's first run come first."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ from typing import Any
 
 
 def pytest_collection_modifyitems(items: list[Any]) -> None:
-    """A mutant is most often caught by a quick test, and the first that fails is enough."""
+    """Sort the tests by duration, because a quick test catches most mutants."""
     stats = Path("mutmut-stats.json")
     if stats.exists():
         took = json.loads(stats.read_text())["duration_by_test"]

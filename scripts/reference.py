@@ -1,6 +1,6 @@
-"""Writes docs/reference/ from the code: commands, recipes, limits, tasks, messages.
+"""Write docs/reference/ from the code: commands, recipes, limits, tasks, messages.
 
-Run it after changing any of them.
+Run it after a change of any of them.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def schemas() -> dict[str, dict[str, Any]]:
-    """For editors: of limits, recipes, robots, tasks, scenarios of the drill and hand-eye files."""
+    """Return the JSON schemas for editors, by name."""
     recipe = checking.schema(Recipe, "Recipe")
     recipe["properties"] |= {
         "defaults": {
@@ -110,7 +110,7 @@ def _one_line(schema: Any) -> Any:
 
 
 def pages() -> dict[str, str]:
-    """Name and Markdown of each page."""
+    """Return the Markdown of each page by name."""
     os.environ["COLUMNS"] = "100"  # argparse wraps to it
     contents = {
         "cli": _commands(),
@@ -166,7 +166,7 @@ AREAS = {
 
 
 def _errors() -> list[str]:
-    """Every code, below a heading of its area."""
+    """Return every error code, below a heading of its area."""
     lines = [
         "# Errors",
         "",
@@ -201,7 +201,7 @@ def _errors() -> list[str]:
 def _below(
     commands: dict[str, argparse.ArgumentParser],
 ) -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    """Commands, and those of their own below them instead."""
+    """Yield commands by name; a command with subcommands is replaced by these."""
     for name, command in commands.items():
         subparsers = next(
             (a for a in command._actions if isinstance(a, argparse._SubParsersAction)), None

@@ -113,7 +113,7 @@ writes this page.
 
 
 def main() -> None:
-    """Run, collect, write."""
+    """Run the tests, collect the results and write the page."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -146,7 +146,7 @@ def main() -> None:
 
 
 def fuzzed(figures: dict) -> dict[str, str]:
-    """The fuzzer's result as a line of evidence."""
+    """Return the fuzzer's result as a line of evidence."""
     nearest = ", ".join(
         f"{name} {figures[f'worst_{name}']:+.1e}"
         for name in ("position", "speed", "acceleration", "jerk")
@@ -163,7 +163,7 @@ def fuzzed(figures: dict) -> dict[str, str]:
 
 
 def page(measured: list[dict[str, str]], drill: dict) -> str:
-    """The whole page."""
+    """Return the page's Markdown."""
     by_test: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for entry in measured:
         name = entry["test"].split("::")[1].split("[")[0]

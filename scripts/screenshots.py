@@ -30,39 +30,39 @@ CAMERAS = "station.image_size=[128,128]"
 
 
 def active(tab: Tab) -> None:
-    """The policy moves the arm."""
+    """Arm the station, so that the policy moves the arm."""
     tab.armed()
 
 
 def takeover(tab: Tab) -> None:
-    """The person moves the arm by a pad."""
+    """Move the arm as a person with a pad."""
     tab.armed()
     tab.moves_left(tab.push, tab.page.mouse.up)
 
 
 def hold(tab: Tab) -> None:
-    """The window lost the focus during a takeover."""
+    """Take the focus from the window during a takeover."""
     takeover(tab)
     tab.page.evaluate("window.dispatchEvent(new Event('blur'))")
     tab.sees("#banner", "Your takeover ended")
 
 
 def fault(tab: Tab) -> None:
-    """The stop is pressed."""
+    """Press STOP."""
     tab.armed()
     tab.click("#stop")
     tab.sees("#why", "The stop on this page is pressed")
 
 
 def disarmed(tab: Tab) -> None:
-    """Nobody has armed the station yet, or it was disarmed."""
+    """Disarm the station."""
     tab.armed()
     tab.click("#disarm")
     tab.sees("#word", "DISARMED")
 
 
 def disconnected(tab: Tab) -> None:
-    """The network is gone."""
+    """Cut the network."""
     tab.armed()
     tab.context.set_offline(True)
     tab.sees("#banner", "Not connected")

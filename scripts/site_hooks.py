@@ -1,7 +1,6 @@
-"""Hooks of mkdocs.yml: files outside of docs/ that pages link to come along, and the public API is
-documented.
+"""Hooks of mkdocs.yml: copy linked files from outside of docs/, and document the public API.
 
-On GitHub a page links to ``../../configs/demo.yaml``; on the site that file is at
+On GitHub a page links to ``../../configs/demo.yaml``. On the site that file is at
 ``source/configs/demo.yaml``.
 """
 
@@ -21,12 +20,12 @@ API = re.compile(r"^\| `(\w+)` \| `(rlinf_core\.[\w.]+)` \|", re.M)
 
 
 def repository_path(src_uri: str) -> str:
-    """The path in the repository of a page of the site."""
+    """Return the path in the repository of a page of the site."""
     return src_uri.removeprefix("source/") if src_uri.startswith("source/") else f"docs/{src_uri}"
 
 
 def targets(markdown: str, path: str) -> list[str]:
-    """Paths in the repository that a page at ``path`` links to."""
+    """Return the paths in the repository that a page at ``path`` links to."""
     links = (match[2] for part in CODE.split(markdown)[::2] for match in LINK.finditer(part))
     return [
         os.path.normpath(os.path.join(os.path.dirname(path), link))
@@ -36,7 +35,7 @@ def targets(markdown: str, path: str) -> list[str]:
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add each file outside of docs/ that a page links to, and those that it links to in turn."""
+    """Add each file outside of docs/ that a page links to, and the files that they link to."""
     waiting = [repository_path(file.src_uri) for file in files if file.src_uri.endswith(".md")]
     added: set[str] = set()
     while waiting:

@@ -64,7 +64,7 @@ This page says what was tested, on what, and when. **No row means a physical arm
 
 
 def page() -> str:
-    """The Markdown of the matrix."""
+    """Return the Markdown of the matrix."""
     lines = [HEAD]
     for group in yaml.safe_load((ROOT / "docs/support_matrix.yaml").read_text()):
         named = {row["name"] for row in group["rows"] if "name" in row}
@@ -85,7 +85,10 @@ def page() -> str:
 
 
 def evidence(text: str) -> str:
-    """A path that exists, or a command."""
+    """Return the command of a benchmark, or the text unchanged.
+
+    A path in the text must exist.
+    """
     if "/" in text and not (ROOT / text).exists():
         raise SystemExit(
             f"docs/support_matrix.yaml: expected a test, a benchmark or a command, got '{text}'"

@@ -34,7 +34,7 @@ model.generation_config.pad_token_id = model.config.pad_token_id = tokenizer.pad
 
 
 def right(completions: list[str], answer: list[str], **_: object) -> list[float]:
-    """1 for exactly the sum behind the last colon."""
+    """Return 1 if the text after the last colon is exactly the sum, else 0."""
     return [
         float(completion.rpartition(":")[2] == wanted)
         for completion, wanted in zip(completions, answer, strict=True)
@@ -42,7 +42,7 @@ def right(completions: list[str], answer: list[str], **_: object) -> list[float]
 
 
 def success() -> float:
-    """Of the held-out sums, by the likeliest tokens."""
+    """Return the share of held-out sums that the likeliest tokens solve."""
     batch = tokenizer([prompt for prompt, _ in settings["held_out"]], return_tensors="pt")
     with torch.no_grad():
         drawn = model.generate(

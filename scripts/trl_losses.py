@@ -40,8 +40,9 @@ LOSSES: dict[str, dict[str, Any]] = {
 
 
 def inputs() -> dict[str, np.ndarray]:
-    """Rewards (N,), masks and log-probabilities (N, L) of policy, old policy, engine and
-    reference.
+    """Return rewards (N,), masks and log-probabilities (N, L) of four policies.
+
+    The policies are the current one, the old one, the engine's and the reference.
     """
     random = np.random.default_rng(0)
     now = -random.exponential(1.0, (ROWS, LENGTH))
@@ -65,8 +66,9 @@ def inputs() -> dict[str, np.ndarray]:
 
 
 def advantages(rewards: np.ndarray, mask: np.ndarray, scale: str) -> np.ndarray:
-    """As TRL's GRPOTrainer makes them (``scale_rewards``); of tokens: REINFORCE++'s, arXiv
-    2501.03262.
+    """Return advantages like TRL's GRPOTrainer (``scale_rewards``).
+
+    Advantages of tokens are those of REINFORCE++, arXiv 2501.03262.
     """
     grouped = rewards.reshape(-1, GROUP)
     centred = (grouped - grouped.mean(axis=1, keepdims=True)).ravel()
@@ -82,7 +84,7 @@ def advantages(rewards: np.ndarray, mask: np.ndarray, scale: str) -> np.ndarray:
 
 
 def ratio(old: Any, engine: Any, mask: Any, mode: str, low: float | None, high: float) -> Any:
-    """TRL's ``importance_sampling_ratio``."""
+    """Return TRL's ``importance_sampling_ratio``."""
     import torch
 
     difference = (old - engine) * mask
@@ -104,7 +106,7 @@ def loss_of(
     high: float = 0.2,
     correction: str = "",
 ) -> dict[str, Any]:
-    """Loss, and its gradient by the log-probabilities (N, L), of TRL's own ``_compute_loss``."""
+    """Return TRL's ``_compute_loss`` and its gradient by the log-probabilities (N, L)."""
     import torch
     from trl import GRPOTrainer
 

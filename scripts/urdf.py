@@ -1,10 +1,10 @@
-"""Writes the URDFs of the shipped robots, from the models of their simulators and the published
-parameters of a UR5e and an SO-101.
+"""Write the URDFs of the shipped robots.
 
     .venv/bin/python scripts/urdf.py [NAME ...]
 
-A mesh becomes the box around it: the meshes are the wheels' own, and a viewer on another machine
-has none of them.
+The sources are the models of the simulators, and the published parameters of a UR5e and an SO-101.
+A mesh becomes its bounding box, because the meshes are in wheels that a viewer on another machine
+does not have.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BASE = "base_link"  # the robot interface's base frame
 
 
 def main(names: list[str]) -> None:
-    """Write each, or those of these names."""
+    """Write all URDFs, or those with the given names."""
     for name in names or ROBOTS:
         path, make = ROBOTS[name]
         path.write_text(text(make()))
@@ -32,19 +32,20 @@ def main(names: list[str]) -> None:
 
 
 def text(robot: xml.Element) -> str:
-    """The file's content."""
+    """Return the content of the file."""
     xml.indent(robot)
     note = "<!-- `python scripts/urdf.py` writes this file; do not edit it. -->"
     return f'<?xml version="1.0"?>\n{note}\n{xml.tostring(robot, encoding="unicode")}\n'
 
 
 class OfMujoco:
-    """A URDF of a body of a MuJoCo model and all that hangs on it.
+    """A URDF of a body of a MuJoCo model with all its descendants.
 
     Args:
-        model: of MuJoCo.
-        joints: our name of each movable joint by the model's; all others are fixed at their zero.
-        prefix: of the links.
+        model: the MuJoCo model.
+        joints: name in the URDF of each movable joint, by the name in the model. All other
+            joints are fixed at zero.
+        prefix: prefix of the link names.
     """
 
     def __init__(self, model: Any, joints: dict[str, str], prefix: str = "") -> None:
@@ -55,11 +56,11 @@ class OfMujoco:
     def add(
         self, robot: xml.Element, body: str, parent: str, origin: tuple[np.ndarray, np.ndarray]
     ) -> None:
-        """Hang the body below a link.
+        """Add the body below a link.
 
         Args:
             robot: the URDF.
-            body: its name in the model.
+            body: name in the model.
             parent: the link.
             origin: the body's position (3,) [m] and rotation (3, 3) in that link.
         """
@@ -136,7 +137,7 @@ class OfMujoco:
         return link
 
     def _corners(self, geom: int) -> tuple[np.ndarray, np.ndarray]:
-        """(3,), (3,): the box about a mesh, along the axes of its body."""
+        """Return two corners (3,), (3,) of the box around a mesh, along the axes of its body."""
         model, mesh = self.model, self.model.geom_dataid[geom]
         first = model.mesh_vertadr[mesh]
         points = model.mesh_vert[first : first + model.mesh_vertnum[mesh]]
@@ -150,14 +151,14 @@ class OfMujoco:
 
 
 def model_name(name: str) -> str:
-    """A link's name of a body's: some have a colon, which no frame may."""
+    """Return a link name for a body's name, without the colons that no frame may have."""
     return name.replace(":", "_")
 
 
 def visual(
     position: np.ndarray, rotation: np.ndarray, kind: str, size: np.ndarray, rgba: Any = None
 ) -> xml.Element:
-    """What is shown of a geom of MuJoCo's sizes [m]."""
+    """Return the visual element for a geom with MuJoCo's sizes [m]."""
     element = xml.Element("visual")
     element.append(_origin(position, rotation))
     shape = xml.SubElement(element, "geometry")
@@ -195,7 +196,7 @@ def _number(value: float) -> str:
 
 
 def robot(name: str, *links: str) -> xml.Element:
-    """A URDF with these links."""
+    """Return a URDF with these links."""
     element = xml.Element("robot", name=name)
     element.extend(xml.Element("link", name=link) for link in links)
     return element
@@ -205,9 +206,7 @@ STANDS = (np.zeros(3), np.eye(3))
 
 
 def franka(name: str = "panda", base: str = BASE) -> xml.Element:
-    """The Panda of franka_mujoco with its hand and peg, for every simulator and twin of a
-    Franka.
-    """
+    """Return franka_mujoco's Panda with hand and peg, for all simulators and twins of a Franka."""
     from sim_bridges.simulators.franka_mujoco import Simulator
 
     result = robot(name, base)
@@ -217,7 +216,7 @@ def franka(name: str = "panda", base: str = BASE) -> xml.Element:
 
 
 def two_frankas() -> xml.Element:
-    """Both arms of two_frankas, 0.8 m apart."""
+    """Return both arms of two_frankas, 0.8 m apart."""
     from sim_bridges.simulators.two_frankas import BASES, Simulator
 
     result, model = robot("two_pandas", BASE), Simulator().model
@@ -237,7 +236,7 @@ def two_frankas() -> xml.Element:
 
 
 def sawyer() -> xml.Element:
-    """Meta-World's Sawyer."""
+    """Return Meta-World's Sawyer."""
     from sim_bridges.simulators.metaworld import Simulator
 
     return _of_scene(
@@ -246,7 +245,7 @@ def sawyer() -> xml.Element:
 
 
 def fetch() -> xml.Element:
-    """Gymnasium-Robotics' Fetch, whose base has the interface's frame."""
+    """Return Gymnasium-Robotics' Fetch, whose base has the interface's frame."""
     from sim_bridges.simulators.gymnasium_robotics import Simulator
 
     return _of_scene(
@@ -255,7 +254,7 @@ def fetch() -> xml.Element:
 
 
 def _of_scene(name: str, simulator: Any, body: str, joints: dict[str, str]) -> xml.Element:
-    """The robot as it stands in its scene's base frame."""
+    """Return the robot in the base frame of its scene."""
     scene, result = simulator.scene, robot(name, BASE)
     root, turned = simulator.env.model.body(body).id, np.empty(9)
     scene._mujoco.mju_quat2Mat(turned, scene.data.xquat[root])
@@ -276,8 +275,9 @@ UR5E_LINKS = (
 
 
 def ur5e() -> xml.Element:
-    """A UR5e of its published Denavit-Hartenberg parameters; its joints and links have
-    ur_description's names.
+    """Return a UR5e from its published Denavit-Hartenberg parameters.
+
+    Its joints and links have the names of ur_description.
     """
     from sim_bridges.twins.universal_robots_state import UR5E as PARAMETERS
 
@@ -367,8 +367,9 @@ SO101_TOOL = ("-0.0079 -0.000218121 -0.0981274", "0 3.14159265 0")
 
 
 def so101() -> xml.Element:
-    """An SO-101 of its published joints, with cylinders for its links; angle 0 is the middle of a
-    joint, as in LeRobot.
+    """Return an SO-101 from its published joints, with cylinders as links.
+
+    Angle 0 is the middle of a joint's range, as in LeRobot.
     """
     result, before = robot("so101", BASE), BASE
     for name, link, place, turn, low, high in SO101:
@@ -401,7 +402,7 @@ def so101() -> xml.Element:
 
 
 def _rod(result: xml.Element, link: str, end: np.ndarray) -> None:
-    """What is shown of a link: a cylinder from its origin to the next joint."""
+    """Return the visual of a link: a cylinder from its origin to the next joint."""
     length = float(np.linalg.norm(end))
     shown = next(element for element in result.findall("link") if element.get("name") == link)
     shown.append(
@@ -410,7 +411,7 @@ def _rod(result: xml.Element, link: str, end: np.ndarray) -> None:
 
 
 def _facing(direction: np.ndarray) -> np.ndarray:
-    """(3, 3): a rotation whose z is this direction."""
+    """Return a rotation (3, 3) whose z axis is this direction."""
     other = np.array([1.0, 0.0, 0.0]) if abs(direction[0]) < 0.9 else np.array([0.0, 1.0, 0.0])
     x = np.cross(other, direction)
     x /= np.linalg.norm(x)

@@ -15,19 +15,19 @@ from rlinf_core.tasks.task import load_task
 from tests.domains import shell_domain
 from tests.stalls import AGAIN, WATCH
 
-# as a shell's background jobs have it, and whatever they start
+# a shell's background jobs ignore SIGINT, and so do their children
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-# its threads, restarted in a forked child, abort it before exec
+# gRPC would restart its threads in a forked child and abort it before exec
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
-# Ray's workers have the lowest priority otherwise, and stand still beside whatever else computes
+# by default Ray's workers have the lowest priority and stall when other programs compute
 os.environ.setdefault("RAY_worker_niceness", "0")
-# never that of a user's shell: a station or a robot there would take a test's messages for its own
+# not the domain of the user's shell, where a robot would receive the messages of tests
 os.environ["ROS_DOMAIN_ID"] = str(shell_domain(os.environ.get("PYTEST_XDIST_WORKER", "")))
 os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "LOCALHOST"
 EVIDENCE = pytest.StashKey[list]()
 SESSION = pytest.StashKey[pytest.Session]()
-settings.register_profile("untimed", deadline=None)  # a busy machine is no failure
+settings.register_profile("untimed", deadline=None)  # a busy machine must not fail a test
 settings.load_profile("untimed")
 
 
@@ -48,7 +48,7 @@ def random():
 
 @pytest.fixture
 def default_port_free(monkeypatch):
-    """Of a trainer, also where a user's own has it."""
+    """Let the trainer's default port count as free, even if a trainer of the user listens on it."""
     from rlinf_core.deploy.bridge import PORT
     from rlinf_core.launch import preflight
 
@@ -81,7 +81,7 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish():
-    gc.freeze()  # thousands of tests, which no collection need look at again
+    gc.freeze()  # the collector skips the thousands of tests from now on
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -92,15 +92,16 @@ def pytest_runtest_setup(item):
 
 def pytest_terminal_summary(terminalreporter):
     for test in dict.fromkeys(report.nodeid for report in terminalreporter.stats.get("rerun", ())):
-        # or by a worker
+        # unknown for a test of another worker
         duration = f" for {WATCH.again[test]:.2f} s" if test in WATCH.again else ""
         terminalreporter.write_line(f"{test}: failed while the machine stood still{duration}")
 
 
 @pytest.fixture
 def evidence(request):
-    """Keep a measured value for docs/reference/safety_evidence.md:
-    ``evidence("S5", "1 tick", "1 tick")``.
+    """Record a measured value for docs/reference/safety_evidence.md.
+
+    evidence("S5", "1 tick", "1 tick")
     """
     entries = request.config.stash.setdefault(EVIDENCE, [])
 
@@ -126,8 +127,9 @@ def pytest_sessionfinish(session):
 
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config):
-    """All is said and written; what the middleware leaves to destructors aborts now and then a
-    process that has passed. A process of mutmut has more to do.
+    """Exit without destructors, because those of the middleware sometimes abort a passed process.
+
+    Results are printed and written by now. A process of mutmut must go on.
     """
     stays = hasattr(config, "workerinput") or config.pluginmanager.hasplugin(
         "scripts.quickest_first"

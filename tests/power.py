@@ -34,7 +34,7 @@ class Disk:
             monkeypatch.setattr(os, name, self._noted(getattr(os, name)))
 
     def acknowledge(self, what):
-        """From here on it must be there."""
+        """Note that a file must survive a power cut from now on."""
         self.acknowledged.append(what)
         self._note()
 

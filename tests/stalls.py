@@ -1,11 +1,9 @@
-"""Whether the machine stood still while a test ran: what a station in real time shows of itself
-then is about the machine.
+"""Detect that the machine stalled during a test, so that a real-time test can be repeated.
 
-A process of its own, as a node has one, sleeps 20 ms at a time and says when it was woken late, and
-so does a thread of the test's own process; as does whatever stands in for an arm or a pendant
-(``Peer.every``), which must not pause either. A test of the mark ``ros`` or ``timed`` that failed
-while one of them was late is run again, at most twice, and counted as such at the end; one that
-failed on a machine that kept time has failed.
+A separate process and a thread of pytest's process sleep 20 ms at a time and report late wake-ups.
+Stand-ins for arms and pendants (``Peer.every``) report them, too. A failed test with the mark
+``ros`` or ``timed`` runs again, at most twice, if there was such a report during the test. The
+summary lists these tests. Without a report the failure counts.
 """
 
 import os
@@ -22,13 +20,19 @@ WORD = struct.Struct("d")
 
 
 class Watch:
-    """Of one run of pytest; ``stalled`` is about the test that runs."""
+    """Collects late wake-ups in one run of pytest.
+
+    Attributes:
+        worst: latest wake-up since the start of the test [s].
+        test: the running test.
+        again: worst wake-up of each repeated test [s].
+    """
 
     def __init__(self):
         self.worst, self.test, self.again, self.process = 0.0, "", {}, None
 
     def begin(self, test=""):
-        """It begins."""
+        """Start to watch a test."""
         if self.process is None:
             reading_end, says = os.pipe2(os.O_CLOEXEC)
             os.set_blocking(reading_end, False)
@@ -44,12 +48,14 @@ class Watch:
         self.worst, self.test = 0.0, test
 
     def note(self, late_s):
-        """Somebody was late."""
+        """Record a late wake-up."""
         self.worst = max(self.worst, late_s)
 
     def stalled(self, error):
-        """Whether anybody was, since the test began, which ended with this error; None where it did
-        not.
+        """Return whether a wake-up was late since the start of the test, which ended with
+        ``error``.
+
+        It is False for a test without an error.
         """
         self._take()
         if error is None or self.worst <= LATE_S:
@@ -70,7 +76,7 @@ WATCH = Watch()
 
 
 def naps(note, go_on=lambda: True):
-    """Of 20 ms each; how late one ended is noted."""
+    """Sleep 20 ms at a time, and report the delay of each wake-up."""
     while go_on():
         before = time.monotonic()
         time.sleep(NAP_S)

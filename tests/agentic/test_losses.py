@@ -62,7 +62,7 @@ def recorded():
 
 
 def rollout(rewards, mask, log_probs, rows=None):
-    """Of N rows of one conversation each."""
+    """Return a rollout of N rows, each with one conversation."""
     count, length = mask.shape
     step_rewards = torch.zeros(1, count, length, dtype=torch.float64)
     step_rewards[0, :, 0] = rewards
@@ -85,9 +85,7 @@ def rollout(rewards, mask, log_probs, rows=None):
 
 
 def loss_and_gradient(recorded, name="grpo", **settings):
-    """Of a whole rollout as one minibatch, by the log-probabilities (N, L) of the policy as it is
-    now.
-    """
+    """Return loss and gradient of a rollout as one minibatch, by the log-probabilities (N, L)."""
     part = algorithm(name)
     learner = part.Learner(Table(recorded["old"]), part.Config(group=4, **settings))
     if "reference" in learner.modules:

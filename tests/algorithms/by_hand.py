@@ -1,4 +1,4 @@
-"""What updates are compared with: Adam and the algorithms' losses, written down once more."""
+"""Adam and the losses of the algorithms, written a second time to compare updates with."""
 
 import copy
 
@@ -118,7 +118,7 @@ def prepared(kind="tanh_gaussian", horizon=1, hidden=(16,), **config):
 
 
 def batches(count, random, horizon=1, size=24):
-    """Of misled episodes; some transitions end theirs."""
+    """Return batches of misled episodes; some transitions end their episode."""
     data = buffer_of(misled(random, 0.9), 12)
     return [
         data.sample(size, random, horizon, 0.9) if horizon > 1 else data.sample(size, random)

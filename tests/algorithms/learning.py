@@ -45,13 +45,13 @@ ENOUGH = 0.95
 
 @dataclass
 class Run:
-    """What came of it.
+    """The result of a run.
 
     Attributes:
         before, after: success over 64 held-out scenes.
-        at_most, at_least: the thresholds of the two.
-        steps: environment steps that were played.
-        curve: (environment steps, success) on the way.
+        at_most, at_least: thresholds of these two.
+        steps: number of environment steps.
+        curve: (environment steps, success) of each evaluation.
     """
 
     before: float
@@ -321,7 +321,7 @@ def dsrl_run(seed=0, to_its_end=False) -> Run:
 
 
 def iql_run(seed=0, to_its_end=False) -> Run:
-    """From misled transitions alone; before is the cloning of the same."""
+    """Learn from misled transitions only, compared with a policy cloned from them."""
     random, cloned = np.random.default_rng(seed), make(seed=seed)
     data = buffer_of(misled(random), 200)
     cloner = sft.Learner(cloned, sft.Config(min_std=0.0, learning_rate=1e-3), seed)
@@ -342,7 +342,7 @@ def iql_run(seed=0, to_its_end=False) -> Run:
 
 
 def recap_run(seed=0, to_its_end=False) -> Run:
-    """From misled transitions alone; before is the cloning of the same."""
+    """Learn from misled transitions only, compared with a policy cloned from them."""
     random, cloned = np.random.default_rng(seed), make(seed=seed)
     data = buffer_of(misled(random), 200, shaping=0.0)
     cloner = sft.Learner(cloned, sft.Config(min_std=0.0, learning_rate=1e-3), seed)

@@ -77,9 +77,7 @@ class Points:
 
 
 def points(recipe, size):
-    """By the task of a recipe, one of two: that of two arms has three numbers, and another
-    world.
-    """
+    """Return the world for a recipe's task; with two arms it has three numbers."""
     return (
         Points(size, spec=SPACE, turn=CIRCLE)
         if recipe.station.task == "reach_both"

@@ -1,6 +1,4 @@
-"""Nothing assumes the default device: with another one as default, all goes on where the
-policy is.
-"""
+"""Tensors are created on the policy's device, whatever torch's default device is."""
 
 from contextlib import contextmanager
 
@@ -38,9 +36,7 @@ OTHERS = ("language", "lerobot")
 
 @contextmanager
 def elsewhere():
-    """What is made without saying where lies on a device whose tensors go together with no
-    others.
-    """
+    """Make a device the default whose tensors cannot be combined with others."""
     torch.set_default_device("meta")
     try:
         yield

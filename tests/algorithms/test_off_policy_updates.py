@@ -72,9 +72,7 @@ class Soft:
         )
 
     def measured(self, target):
-        """How large values are: from 1 on, of which each step takes a hundredth of what they should
-        be (1602.07714).
-        """
+        """Return the scale of the values; each step moves it by 1 % (arXiv 1602.07714)."""
         size = max(
             1.0,
             0.99 * self.reference.value_scale.scale.item()

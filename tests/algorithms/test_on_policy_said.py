@@ -1,4 +1,4 @@
-"""By what DAPO samples on, and what the PPO family's metrics say."""
+"""The sampling rule of DAPO, and the metrics of the PPO family."""
 
 from types import SimpleNamespace
 

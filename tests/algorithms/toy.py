@@ -47,7 +47,7 @@ def clumsy(random, noise=0.9):
 
 
 def acted(actor, observation, explore=False, generator=None):
-    """What a policy answers to one observation: a chunk of actions (H, A)."""
+    """Return a policy's chunk of actions (H, A) for one observation."""
     return (
         actor.act(Observation.of_one(actor.spec, observation), explore, generator)
         .actions[0]

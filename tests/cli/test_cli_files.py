@@ -1,6 +1,4 @@
-"""What commands are told to write is looked at before the work, the system's refusal is one line,
-and no word is lost.
-"""
+"""Output files: the check before the work, one-line refusals, and no lost output."""
 
 import errno
 import json

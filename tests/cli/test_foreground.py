@@ -1,6 +1,4 @@
-"""What has a terminal in the foreground ends in its own time, is told of it once, and leaves the
-terminal as it was.
-"""
+"""A program in a terminal's foreground: its end, its only signal, and the restored terminal."""
 
 import fcntl
 import os

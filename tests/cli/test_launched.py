@@ -1,6 +1,4 @@
-"""What the arguments of ROS's launch mean; one that cannot be meant is refused by its name, and
-nothing is written.
-"""
+"""Arguments of ROS's launch: their meaning, and refusals by name that write nothing."""
 
 import json
 import socket

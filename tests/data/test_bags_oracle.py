@@ -1,6 +1,4 @@
-"""What the project reads of a bag equals what rosbag2's readers read: rosbags, and mcap's own; no
-code is shared.
-"""
+"""The project reads bags like rosbag2's readers (rosbags, mcap), without shared code."""
 
 from collections import Counter
 from pathlib import Path

@@ -29,7 +29,7 @@ KINDS = ("pi0", "pi05", "smolvla")
 
 
 def samples(seed=0, **changes):
-    """Of an arm that wanders: its steps, and where they lead."""
+    """Return the steps of an arm that wanders, and its positions."""
     random = np.random.default_rng(seed)
     actions = random.normal(0.0, 0.006, (400, 3)).clip(-0.02, 0.02)
     states = np.array([0.5, 0.0, 0.2]) + 0.3 * np.cumsum(actions[::-1], axis=0)
@@ -44,7 +44,7 @@ def samples(seed=0, **changes):
 
 
 def statistics(folder, data, name="stats.json", **changes):
-    """Of the data, as a data set has them; ``changes`` replace those of a feature."""
+    """Return the statistics of the data; ``changes`` replace those of a feature."""
     features = {"observation.state": data.states, "action": data.actions}
     numbers = {
         feature: {

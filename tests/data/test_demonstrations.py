@@ -1,6 +1,4 @@
-"""What collecting has left in a folder: counted, gone on with, and not mixed with what is of
-another task.
-"""
+"""Collected demonstrations: counted, continued, and not mixed with those of another task."""
 
 import json
 import shlex

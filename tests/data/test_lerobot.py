@@ -26,9 +26,7 @@ def spool(tmp_path, task):
 
 
 def brighter(topic, number, message):
-    """By 20 each time step, so that no picture can be taken for its neighbour; from the fourth on
-    it is asked otherwise.
-    """
+    """Return pictures that brighten by 20 a time step, with a new instruction later."""
     if topic == "timestep":
         message.images[0].data[:] = 20 * number
         message.instruction = "do it" if number < 3 else "do that"

@@ -32,7 +32,7 @@ def written(root, change=lambda odd: None):
 
 
 def imported(root, out, **options):
-    """What the import says, and the episodes in their order."""
+    """Return the messages of the import, and the episodes in their order."""
     counts = import_dataset(root, out, "demo_vision", OVERRIDES, **options)
     return counts, [read_episode(folder, sealed=True) for folder in sorted(out.iterdir())]
 
@@ -124,7 +124,7 @@ def test_rewards_success_and_help_of_a_set_are_kept(tmp_path):
 
 
 def extra(spec, **changes):
-    """As our own export adds it."""
+    """Return the extra features that rlinf's export adds."""
     episodes = [{"sources": ["policy"] * length} for length in LENGTHS]
     episodes[1] |= {
         "id": "mine-1",

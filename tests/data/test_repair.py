@@ -1,4 +1,4 @@
-"""What a damaged recording is told to have, and what a repair keeps of it, byte by byte."""
+"""The report on a damaged recording, and the bytes that a repair keeps."""
 
 import struct
 import zlib
@@ -27,7 +27,7 @@ def spool(tmp_path):
 
 @pytest.fixture
 def folder(spool, task):
-    """Of some chunks: each holds two pictures."""
+    """Return a recording of some chunks with two pictures each."""
     return record(spool, task.with_images({"front": (400, 480)}).spec, "c-1", steps=8).close()
 
 

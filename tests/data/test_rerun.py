@@ -32,9 +32,7 @@ def spool(tmp_path, task):
 
 
 def shown():
-    """What stands beside the time steps: poses, a picture as it was recorded, the interlock, and a
-    broken pose.
-    """
+    """Return an episode with poses, a picture, the interlock's state, and a broken pose."""
     store, (_, jpeg) = typestore(), cv2.imencode(".jpg", np.full((6, 8, 3), 90, np.uint8))
     types = store.types
     point = types["geometry_msgs/msg/Point"]

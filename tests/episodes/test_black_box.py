@@ -1,4 +1,4 @@
-"""What led to a fault: the last half minute, and room for it."""
+"""The recording of the last half minute before a fault, and the disk space for it."""
 
 from rlinf_core.episodes.ring import Message
 from rlinf_station import recorder

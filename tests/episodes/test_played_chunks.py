@@ -1,6 +1,4 @@
-"""What is learned from of a recorded policy's chunks: those that were played, as far as
-they were.
-"""
+"""Training data from a policy's recorded chunks: only the executed part of each chunk."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,6 +1,4 @@
-"""After a power cut at any moment, what is there is whole or absent, and what was acknowledged is
-there.
-"""
+"""After a power cut each file is whole or absent, and acknowledged data are present."""
 
 import contextlib
 
@@ -50,7 +48,7 @@ def test_closing_an_episode(root, task, tmp_path, monkeypatch):
 
 
 def take(inbox, folder):
-    """What the server does with an upload; returns whether it was here already."""
+    """Handle an upload like the server; return whether the episode was here already."""
     receiving = inbox.receive("a", episode_offer(folder))
     if receiving is None:
         return True

@@ -1,4 +1,4 @@
-"""Which messages make an episode, and what a slow or full disk does to it; without ROS."""
+"""The messages of an episode, and the effect of a slow or full disk, without ROS."""
 
 import errno
 import os

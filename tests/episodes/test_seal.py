@@ -1,6 +1,4 @@
-"""What a closed episode is sealed with, and what happens to one that is no longer what was
-closed.
-"""
+"""The seal of a closed episode, and episodes that have changed since."""
 
 import random
 import shutil

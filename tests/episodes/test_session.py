@@ -1,6 +1,4 @@
-"""What is recorded of a session beside its episodes: what is news, how much of the disk it takes,
-what a kill costs.
-"""
+"""The recording of a session: its content, its size on the disk, and the loss at a kill."""
 
 import signal
 import subprocess
@@ -36,7 +34,7 @@ EMPTY = {
 
 
 def message(name, at_s, kind=None, **fields):
-    """Of a topic, at so many seconds."""
+    """Return a message of a topic at a time [s]."""
     store, kind = typestore(), kind or topic(name).type
     types = store.types
     if "header" in types[kind].__dataclass_fields__:

@@ -1,4 +1,4 @@
-"""For tests of the core branch by branch: rigs in each mode, and a tick's events as tuples."""
+"""Helpers to test the core branch by branch: rigs in each mode, and a tick's events as tuples."""
 
 import math
 

@@ -1,6 +1,4 @@
-"""What nobody asked for: an arm that follows again, is found elsewhere, or is told what belongs to
-before.
-"""
+"""Unexpected returns: an arm follows again, is at another place, or gets earlier commands."""
 
 import math
 from dataclasses import replace

@@ -46,7 +46,7 @@ def robot(name="arm", domain=None, monkeypatch=None):
 
 
 def by(uid, folder, note="", name="arm"):
-    """What a user is answered."""
+    """Return the answer to a user's request."""
     ran = subprocess.run(
         [sys.executable, "-c", AS_ANOTHER, str(uid), f"{ROBOT}{name}", note, str(folder)],
         text=True,

@@ -1,6 +1,4 @@
-"""What limits.py says of every wrong file and value, word for word and with its line; its schema
-and its directions.
-"""
+"""The exact errors of limits.py with their lines, its schema, and its directions."""
 
 import json
 import math

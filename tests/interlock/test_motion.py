@@ -25,9 +25,7 @@ JOINTS = Group("joints", 0.5, 1.0, 2.0, low=(-4.0, -4.0), high=(4.0, 4.0), toget
 
 
 def slid(speed, acceleration, tick):
-    """How far something goes that is braked by ``acceleration`` in each tick, and moves in each by
-    its speed then.
-    """
+    """Return the braking distance with ``acceleration``, computed tick by tick."""
     distance = 0.0
     while speed - acceleration * tick > 0.0:
         speed -= acceleration * tick
@@ -180,7 +178,7 @@ FINE = [
 
 
 def stops_inside(group, position, velocity):
-    """Whether one tick at ``velocity``, and then braking straight, ends inside; tick by tick."""
+    """Return whether a tick at ``velocity`` and then braking end inside, computed tick by tick."""
     position, velocity = np.array(position), np.array(velocity)
     size = np.abs(velocity).max() if group.together else np.linalg.norm(velocity)
     if size == 0.0:

@@ -1,6 +1,4 @@
-"""What the interlock's node makes of messages and of time before the core sees them; its parts
-alone, without ROS.
-"""
+"""The parts of the interlock's node that prepare messages and times for the core, without ROS."""
 
 import time
 from collections import Counter, deque

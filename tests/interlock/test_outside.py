@@ -1,6 +1,4 @@
-"""What the world and the people around an arm say: e-stops, enabling, contact, the robot's own
-faults.
-"""
+"""External signals: e-stops, enabling, contact, and the robot's own faults."""
 
 import math
 

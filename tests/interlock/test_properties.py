@@ -63,7 +63,7 @@ class AnyInput(RuleBasedStateMachine):
         return (EStop("pendant", self.estop, 0.0),)
 
     def published(self):
-        """What goes out, in the coordinates of the groups."""
+        """Return the published set-point in the coordinates of the groups."""
         output = self.rig.output
         if self.limits.control_mode == "joint_delta":
             arm = [output.joints]
@@ -229,7 +229,7 @@ class AnyInput(RuleBasedStateMachine):
 
     @rule(random=RANDOM)
     def measured_place_jumps(self, random):
-        """For one tick, or for good: S21."""
+        """Move the measured place for one tick, or for good (S21)."""
         rig, before = self.rig, (self.rig.pose, self.rig.joints)
         pose = tuple([p + random.uniform(-0.4, 0.4) for p in HOME[:3]])
         rig.pose = (*pose, *HOME[3:])

@@ -1,4 +1,4 @@
-"""What the core guarantees, requirement by requirement, each with the value that was measured."""
+"""The guarantees of the core, requirement by requirement, each with its measured value."""
 
 import math
 from dataclasses import replace

@@ -1,6 +1,4 @@
-"""What a reset is answered with: what a tick has made of it, and not what was seen when it was
-asked (S25).
-"""
+"""The answer to a reset describes what a tick made of it, not the state at the request (S25)."""
 
 import time
 from collections import Counter
@@ -20,7 +18,7 @@ CAUSE = "robot:reflex"
 
 
 class Node:
-    """As the interlock's node, in a fault whose cause has gone: requests see ``tick_inputs``."""
+    """The interlock's node in a fault whose cause has gone; requests see ``tick_inputs``."""
 
     def __init__(self, listens=True):
         self.rig = Rig().settle().arm()

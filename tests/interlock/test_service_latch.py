@@ -1,4 +1,4 @@
-"""What the interlock's service process stores for its successor (S14)."""
+"""State that the interlock's service process stores for its successor (S14)."""
 
 import socket
 import time

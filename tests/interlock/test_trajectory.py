@@ -53,7 +53,7 @@ def test_divergences_are_those_of_the_mode():
 
 
 def far(size):
-    """Where exactly so far from a set-point in the origin."""
+    """Return a place at this exact distance from a set-point in the origin."""
     return ((size, 0.0, 0.0), (0.0, 0.0, 0.0))
 
 

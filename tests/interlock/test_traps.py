@@ -1,6 +1,4 @@
-"""What others fell into, trap by trap, each with the value that was measured; and modes beside the
-tool's position.
-"""
+"""Known traps, each with its measured value; and modes other than the tool's position."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What a build of the messages runs, prints and leaves."""
+"""The commands, output and files of a build of the messages."""
 
 import os
 import re

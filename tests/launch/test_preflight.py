@@ -1,6 +1,4 @@
-"""What a machine lacks for its part in a recipe is said before a folder is made; what others need
-is not asked of it.
-"""
+"""The preflight reports what this machine lacks for its part, before it makes a folder."""
 
 import math
 import re

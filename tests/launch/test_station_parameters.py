@@ -1,4 +1,4 @@
-"""What the recipe and the robot say reaches the process that needs it."""
+"""Settings of recipe and robot reach the process that needs them."""
 
 import json
 import shutil

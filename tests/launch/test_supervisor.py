@@ -1,4 +1,4 @@
-"""How a station's processes are ended by whoever is impatient, and why they ended the last time."""
+"""The end of a station's processes by impatient users, and the reasons for their last end."""
 
 import json
 import os
@@ -32,7 +32,7 @@ time.sleep(60)
 
 @pytest.fixture
 def interruptible():
-    """As at a terminal: what runs in the background ignores Ctrl-C."""
+    """Enable Ctrl-C as at a terminal; background processes ignore it."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

@@ -1,6 +1,4 @@
-"""Where ROS 2's own tools are: sourced, named by RLINF_ROS_SETUP, or beside the wheels
-(scripts/ros2_tools.sh).
-"""
+"""Find ROS 2's own tools: sourced, from RLINF_ROS_SETUP, or from scripts/ros2_tools.sh."""
 
 import os
 import shutil

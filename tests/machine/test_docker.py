@@ -23,7 +23,7 @@ BIN = Path(sys.executable).parent
 
 
 def stages(file):
-    """By stage, its instructions and what follows each, in one line."""
+    """Return the instructions of each stage, each in one line with its arguments."""
     text = re.sub(r"^#.*\n|\\\n", "", file.read_text(), flags=re.M)
     return [
         [line.split(None, 1) for line in stage.splitlines() if line][1:]

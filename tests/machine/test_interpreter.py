@@ -1,6 +1,4 @@
-"""Which Python runs a node that colcon has installed for ROS's own: it is chosen when the node
-starts.
-"""
+"""The choice of the Python that runs a node installed by colcon."""
 
 import os
 import shutil

@@ -29,7 +29,7 @@ def as_the_commands_answer():
 
 
 class Asks:
-    """To end, where an exception is swallowed."""
+    """Requests the end in a place where exceptions are swallowed."""
 
     def __init__(self, number):
         self.number = number

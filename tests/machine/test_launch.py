@@ -69,9 +69,9 @@ class Workspace:
         return ran.stdout
 
     def ros2(self, words, domain=DOMAIN, timeout=180):
-        """What it says; its exit code is 0.
+        """Return the output of a ``ros2`` command with exit code 0.
 
-        A session of its own, as a terminal is, has a share of the cores.
+        Its own session, like a terminal, has a share of the cores.
         """
         ran = subprocess.run(
             ["ros2", *words.split()] if isinstance(words, str) else ["ros2", *words],
@@ -86,7 +86,7 @@ class Workspace:
         return ran.stdout + ran.stderr
 
     def all_at_once(self, *questions):
-        """What it says to each: most of a question's time is a wait."""
+        """Return the outputs of commands that run in parallel, because each mostly waits."""
         with ThreadPoolExecutor(len(questions)) as asking:
             return list(asking.map(self.ros2, questions))
 
@@ -143,7 +143,7 @@ class Launched:
         self.process, self.log = process, log
 
     def until(self, words, seconds=180):
-        """It has said that."""
+        """Wait until the output contains a text."""
         end = time.monotonic() + seconds
         while not re.search(words, text := self.log.read_text(errors="replace")):
             assert self.process.poll() is None and time.monotonic() < end, (

@@ -89,7 +89,7 @@ class Programs:
         return self.log.read_text().splitlines() if self.log.exists() else []
 
     def up(self, interrupt):
-        """By the supervisor: the error that ends it, empty if it is interrupted."""
+        """Run by the supervisor; return the error that ends it, empty after an interrupt."""
         with Supervisor(self.folder / "run", 90) as supervisor:
             for name, restart in self.restarts.items():
                 supervisor.start(
@@ -115,9 +115,9 @@ class Programs:
         raise AssertionError("it goes on")
 
     def launch(self, interrupt, how=signal.SIGINT):
-        """By ROS's launch: its exit code and output.
+        """Run by ROS's launch; return its exit code and output.
 
-        It is interrupted as by a terminal, or gets another signal.
+        It gets an interrupt as from a terminal, or another signal.
         """
         words = f'[ -z "{SETUP}" ] || . "{SETUP}"; exec ros2 launch {self.folder}/odd.launch.py'
         with open(self.folder / "output", "wb") as file:

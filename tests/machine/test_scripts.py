@@ -1,6 +1,4 @@
-"""What scripts do on a machine that was left half-way, or lacks something: in a copy, without what
-they fetch.
-"""
+"""The scripts on a half-prepared machine, in a copy of the repository without downloads."""
 
 import os
 import shutil

@@ -22,7 +22,7 @@ SET = [ROS_LOG_DIR, "ROS_HOME", "HF_HOME", INDUCTOR, *CACHES]
 
 @pytest.fixture
 def fresh(monkeypatch):
-    """As a process that has just begun; what it makes is gone after the test."""
+    """Reset the process's state as at its start; its files are removed after the test."""
     for name in SET:
         monkeypatch.delenv(name, raising=False)
     for cached in (replacements, homes._spare):

@@ -8,7 +8,7 @@ import sys
 
 
 class Without(importlib.abc.MetaPathFinder):
-    """What another finder finds, but for some packages."""
+    """A finder that hides some packages from another finder."""
 
     def __init__(self, finder, absent):
         self.finder, self.absent = finder, absent

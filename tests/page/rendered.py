@@ -69,7 +69,7 @@ TRAINER = {
 
 
 def state(name="DISARMED", cause="", source="", **changes):
-    """What a station says 20 times a second."""
+    """Return a message that a station publishes 20 times a second."""
     words = (
         NOBODY_COMMANDS if cause == "stale_command" else (cause_meaning(cause), next_step(cause))
     )
@@ -210,7 +210,7 @@ class Rendered:
         self.server.broadcast("state", says)
 
     def shows(self, says, stopped=False):
-        """Once the page shows it, with pictures."""
+        """Wait until the page shows a text, with pictures."""
         self.server.stop.pressed = stopped
         self.say(says)
         word = says["safety"]["state"] if says["heard"] else "UNKNOWN"
@@ -240,7 +240,7 @@ class Rendered:
         self.page.keyboard.up(key)
 
     def focuses(self, element):
-        """By the Tab key alone, from wherever the focus is."""
+        """Move the focus to an element by the Tab key only."""
         for _ in range(60):
             if self.page.evaluate("element => document.activeElement.matches(element)", element):
                 return
@@ -248,7 +248,7 @@ class Rendered:
         raise AssertionError(f"{element}: not reached by Tab")
 
     def takes(self):
-        """Once more where the server says that it came too late, on a busy machine."""
+        """Take the controls; once more if the request came too late on a busy machine."""
 
         def has_them():
             self.say(self.last)

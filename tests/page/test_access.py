@@ -1,4 +1,4 @@
-"""Who is let in by the page's server, over real sockets."""
+"""Access to the page's server, over real sockets."""
 
 import asyncio
 

@@ -1,6 +1,4 @@
-"""Whose words count, who may open the page, what is kept of episodes, and that every cause has its
-sentence.
-"""
+"""The page's controls: holder, access, the list of episodes, and a sentence per cause."""
 
 import json
 import math

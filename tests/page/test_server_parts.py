@@ -1,6 +1,4 @@
-"""What the page's server does around its pages: its end, its first beat, its headers and
-its log.
-"""
+"""Parts of the page's server: its end, its first heartbeat, its headers and its log."""
 
 import asyncio
 import json

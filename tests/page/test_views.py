@@ -16,9 +16,7 @@ PICTURE = cv2.normalize(cv2.GaussianBlur(DRAWN, (0, 0), 3.0), None, 0, 255, cv2.
 
 @pytest.fixture
 def views(tmp_path):
-    """Of three cameras: one that was moved by six pixels, one whose reference is garbage, and one
-    that has none.
-    """
+    """Return three views: moved by six pixels, with a damaged reference, and without one."""
     cv2.imwrite(str(tmp_path / "front.png"), PICTURE[..., ::-1])
     (tmp_path / "wrist.png").write_text("no picture")
     views = Views(
@@ -29,7 +27,7 @@ def views(tmp_path):
 
 
 def answers(views, *paths, token="", cookie=True):
-    """Of the server, to each: status, content type, body."""
+    """Return the server's answer to each request: status, content type, body."""
 
     async def steps():
         async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as session:

@@ -57,7 +57,7 @@ CHAT = (
 
 
 def model_of(config, eagle_config):
-    """Its own, without what fetches Eagle from a hub and without flash attention."""
+    """Build NVIDIA's own model, without the download of Eagle and without flash attention."""
     eagle = Eagle25VLConfig(**eagle_config, _attn_implementation="sdpa")
     groot_n1.ensure_eagle_cache_ready = lambda *_: None
     groot_n1.AutoConfig = SimpleNamespace(from_pretrained=lambda *_, **__: eagle)

@@ -60,9 +60,7 @@ def vlm(folder, sizes):
 
 
 def numbered(self, pixel_values, patch_attention_mask):
-    """Its patches in their order; transformers 4.55 to 4.57 count them wrongly in float32 (its
-    issue 41190).
-    """
+    """Number the patches in order; transformers 4.55 to 4.57 miscount them (issue 41190)."""
     return (
         self.patch_embedding(pixel_values).flatten(2).transpose(1, 2)
         + self.position_embedding.weight

@@ -1,6 +1,4 @@
-"""What is sent of a chunk that took time to decide, beside the papers' formulas worked out
-by hand.
-"""
+"""Chunks that took time to compute, compared with the papers' formulas by hand."""
 
 import numpy as np
 import pytest

@@ -36,7 +36,7 @@ def written(folder, statistics=OPENPI, name="norm_stats.json"):
 
 
 def padded(statistics, room):
-    """As Dexbotic writes them: filled up."""
+    """Return statistics padded like Dexbotic's."""
     return {name: [*values, *[0.0] * (room - len(values))] for name, values in statistics.items()}
 
 

@@ -74,7 +74,7 @@ TURNS = ["<|im_start|>", "<|im_end|>", "<img>", "</img>", "<IMG_CONTEXT>"]
 
 
 def groot(spread=True, **config):
-    """With weights that are spread, so that what it says depends on all it sees."""
+    """Return a network with spread weights, whose output depends on all inputs."""
     torch.manual_seed(0)
     policy = Groot(
         SPEC, Config(**{"horizon": 3, "network": SMALL, "embodiment": 2} | config)
@@ -170,9 +170,7 @@ def test_grpo_raises_what_pays():
 
 @pytest.fixture
 def folder(tmp_path):
-    """As NVIDIA publishes one, and Eagle's files as LeRobot does: vocab.json and merges.txt in
-    place of tokenizer.json.
-    """
+    """Write a folder in NVIDIA's layout, with Eagle's files in LeRobot's."""
     from tokenizers.pre_tokenizers import ByteLevel
 
     path = tiny.write("groot", tmp_path / "tiny", SMALL, horizon=3, seed=1)

@@ -79,7 +79,7 @@ SMALL = {
 
 
 def groot(spread=True, **config):
-    """With weights that are spread, so that its answer depends on all inputs."""
+    """Return a network with spread weights, whose output depends on all inputs."""
     torch.manual_seed(0)
     policy = GrootN17(
         SPEC, Config(**{"horizon": 3, "network": SMALL, "embodiment": 2} | config)

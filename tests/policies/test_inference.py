@@ -1,6 +1,4 @@
-"""How policies compute where they act: reduced, compiled, and asking the host for nothing where a
-graph is recorded.
-"""
+"""Inference: bfloat16, compiled, and without host operations in a recorded graph."""
 
 from types import SimpleNamespace
 
@@ -39,9 +37,7 @@ SYNCHRONISING = (
 
 
 class DispatchCounter(TorchDispatchMode):
-    """Which operations that a graph cannot hold are done: they wait for the device, or bring
-    numbers there.
-    """
+    """Counts operations that a graph cannot hold: waits for the device, and transfers to it."""
 
     def __init__(self):
         super().__init__()

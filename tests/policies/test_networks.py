@@ -1,4 +1,4 @@
-"""What the networks compute, beside the same in NumPy or torch's own distributions."""
+"""The networks' results, compared with NumPy and with torch's own distributions."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ CONFIG = tanh_gaussian.Config(**SIZES)
 
 
 def policy(kind, spec=STATE, **changes):
-    """With weights and normalisation that leave nothing at zero or one."""
+    """Return a policy whose weights and normalisation are neither zero nor one."""
     torch.manual_seed(0)
     sizes = SIZES | ({"noise_policy": (7,)} if kind == "latent_noise" else {}) | changes
     network = make_policy(spec, policy_kind(kind).Config(**sizes)).eval()

@@ -62,7 +62,7 @@ def observation(*sentences, size=(32, 32), seed=0):
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
-    """As Hugging Face has it, with transformers' own processor of the same tokenizer."""
+    """Write a checkpoint as on Hugging Face, with transformers' processor of the same tokenizer."""
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
     from tokenizers.pre_tokenizers import Split
@@ -227,9 +227,7 @@ def test_by_cloning_it_learns_to_do_as_it_is_told():
 
 
 def obeyed(policy, targets):
-    """How far the actions are from what each sentence asks for, in pictures that were not learned
-    from.
-    """
+    """Return the distance of the actions to those of each sentence, in unseen pictures."""
     observations = observation(*targets, seed=10_000)
     actions = policy.eval().act(observations, False).actions.mean(dim=(1, 2))
     return (actions - torch.tensor(list(targets.values()))).abs().max().item()

@@ -28,7 +28,7 @@ SIZES = SMALL | {
 
 
 def pi05(spread=True, **config):
-    """With weights that are spread, so that what it says depends on the time and all it sees."""
+    """Return a network with spread weights, whose output depends on the time and all inputs."""
     torch.manual_seed(0)
     policy = Pi05(SPEC, Config(**{"horizon": 4, "network": SIZES, "flow_steps": 3} | config)).eval()
     with torch.no_grad():
@@ -160,7 +160,7 @@ def test_by_cloning_it_learns_to_do_as_it_is_told():
 
 @pytest.fixture
 def folder(tmp_path):
-    """By LeRobot's key names, of a network from scratch whose tokenizer knows three words."""
+    """Write a network from scratch with LeRobot's key names; its tokenizer knows three words."""
     words = {"<unk>": 0, "push": 1, "<bos>": 2, "<image>": 3}
     text = json.dumps(
         {"version": "1.0", "model": {"type": "WordLevel", "vocab": words, "unk_token": "<unk>"}}
@@ -182,9 +182,7 @@ def configured(folder, **changes):
 
 
 def as_published(weights):
-    """What LeRobot's files have, as openpi's: the vocabulary under its other name, a head of no
-    use.
-    """
+    """Rename the keys as in LeRobot's and openpi's files, with an unused head."""
     before, paligemma = "model.paligemma_with_expert.", "model.paligemma_with_expert.paligemma."
     assert (
         f"{paligemma}model.vision_tower.vision_model.embeddings.patch_embedding.weight" in weights

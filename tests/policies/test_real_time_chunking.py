@@ -64,9 +64,7 @@ def test_what_is_left_is_weighed_as_far_as_it_goes():
 
 
 def two_sided_flow(**settings):
-    """That has seen both ways around something: chunks of +0.6 and of -0.6, whatever was
-    observed.
-    """
+    """Return a flow with two equal modes: chunks of +0.6 and of -0.6 for any observation."""
     torch.manual_seed(0)
     policy = make_policy(
         SPEC,

@@ -69,7 +69,7 @@ SMALL = SIZES | {"vlm_config": VLM}
 
 
 def smolvla(spread=True, **config):
-    """With weights that are spread, so that what it says depends on all it sees."""
+    """Return a network with spread weights, whose output depends on all inputs."""
     torch.manual_seed(0)
     policy = SmolVLA(
         SPEC, Config(**{"horizon": 3, "network": SMALL, "flow_steps": 4} | config)
@@ -237,7 +237,7 @@ def test_grpo_raises_what_pays():
 
 @pytest.fixture
 def folder(tmp_path):
-    """As it is published, of a network from scratch whose tokenizer knows three words."""
+    """Write a network from scratch as it is published; its tokenizer knows three words."""
     words = {"<unk>": 0, "push": 1, "pull": 2}
     text = json.dumps(
         {"version": "1.0", "model": {"type": "WordLevel", "vocab": words, "unk_token": "<unk>"}}

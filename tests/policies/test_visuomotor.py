@@ -375,7 +375,7 @@ def published(case, folder, **changes):
 
 
 def play(policy, observed, ensembles):
-    """As a station plays chunks: actions (B, STEPS, A) in the task's units."""
+    """Play chunks like a station; return the actions (B, STEPS, A) in the task's units."""
     scale, played = torch.tensor(ACTION.scale), []
     schedules = [
         Chunking("temporal_ensembling" if ensembles else "synchronous", policy.config.executed)

@@ -50,7 +50,7 @@ SMALL = {
 
 
 def xvla(spread=True, **config):
-    """With weights that are spread, so that its answer depends on all inputs."""
+    """Return a network with spread weights, whose output depends on all inputs."""
     torch.manual_seed(0)
     policy = XVLA(
         SPEC, Config(**{"horizon": 3, "network": SMALL, "flow_steps": 4, "tokens": 16} | config)

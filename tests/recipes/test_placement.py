@@ -1,4 +1,4 @@
-"""What a placement may say, and what a cluster may lack."""
+"""Valid placements, and errors for a cluster that lacks something."""
 
 import pytest
 from pydantic import ValidationError

@@ -1,6 +1,4 @@
-"""What a recipe, a robot or a task may not say; the answer names place, what was expected, what
-came, the nearest name.
-"""
+"""Invalid recipes, robots and tasks: errors name place, expectation, value and nearest name."""
 
 import shutil
 import subprocess

@@ -1,4 +1,4 @@
-"""What a recipe learns from, and which parts of it do not go together."""
+"""The sources of a recipe's training data, and combinations that are refused."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Nothing that comes after training loses a run's report: a part that fails is a line of it."""
+"""A part that fails after training is a line of the report, which is always written."""
 
 import errno
 import json

@@ -1,6 +1,4 @@
-"""What a run leaves for people to read: of which attempt it is, how it is repeated, and when there
-is nothing to film.
-"""
+"""A run's report: its attempt, the command that repeats it, and runs without a film."""
 
 import json
 import shlex

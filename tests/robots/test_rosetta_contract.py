@@ -24,9 +24,7 @@ def channel(topic, kind, **more):
 
 
 def contract(action="sensor_msgs/msg/JointState", **changes):
-    """As contracts/ of iblnkn/rosetta have it: shared keys, resize, rad2deg, a gripper, a base,
-    teleop.
-    """
+    """Return a contract like those of iblnkn/rosetta, with all kinds of keys."""
     image = "sensor_msgs/msg/CompressedImage"
     return {
         "robot_type": "bench_arm",

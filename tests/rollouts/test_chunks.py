@@ -1,6 +1,4 @@
-"""When a chunk is due, what is played of it, and what learners get of it: in vectors of counting
-environments.
-"""
+"""Times of chunks, the executed part, and the learners' data, in counting environments."""
 
 import numpy as np
 import pytest
@@ -135,7 +133,7 @@ def test_a_hold_of_the_interlock_cuts_a_chunk_short():
 
 
 class Alternating(Counting):
-    """Its episodes end in turns by success and by failure."""
+    """An environment whose episodes end in success and failure in turn."""
 
     def step(self, actions, active=None):
         steps = super().step(actions, active)

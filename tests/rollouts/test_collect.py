@@ -1,6 +1,4 @@
-"""What rollouts bring, where they go on, and how their time is divided: in counting environments
-and among points.
-"""
+"""Results, continuation and timing of rollouts, in counting environments and among points."""
 
 import time
 from dataclasses import replace

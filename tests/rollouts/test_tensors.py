@@ -166,7 +166,7 @@ def test_maniskills_own_task_is_learned_from_in_tensors(tmp_path):
 
 @pytest.fixture
 def isaac_lab(monkeypatch):
-    """Its stand-in in this process, and nothing of it afterwards."""
+    """Provide Isaac Lab's stand-in in this process, and remove it afterwards."""
     monkeypatch.syspath_prepend(str(STANDINS))
     yield
     for name in [

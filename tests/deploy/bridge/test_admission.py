@@ -1,4 +1,4 @@
-"""Who may call a trainer, over real sockets: whoever may not gets nothing, and hears why."""
+"""Admission of callers to a trainer, over real sockets; a refused caller gets only the reason."""
 
 import time
 from concurrent import futures

@@ -70,7 +70,7 @@ def arrived(journal):
 
 
 def lead(spool):
-    """How far a station's clock is ahead of this process's [s]; infinite before its first report."""
+    """Return the lead of a station's clock over this process's [s]; infinite at first."""
     return float(text(spool.with_suffix(".clock")) or "inf") - time.time()
 
 

@@ -66,7 +66,7 @@ def offer(client, episode):
 
 
 def left(trainer):
-    """What an upload has left in the run folder besides journal and empty folders."""
+    """Return the files of an upload in the run folder, without journal and empty folders."""
     folder = trainer.inbox.folder.parent
     return sorted(
         str(path.relative_to(folder))
@@ -212,7 +212,7 @@ def test_an_episode_that_is_not_what_was_closed_is_not_sent(spool, task, trainer
 
 
 def bad_entries(spool, task):
-    """What may lie in ``closed/``, and would have stood in the way."""
+    """Create entries in ``closed/`` that once blocked the uplink."""
     closed = spool.root / "closed"
     (closed / "0-stray.txt").write_text("a note")
     (closed / "0-empty").mkdir()

@@ -125,7 +125,7 @@ def silent(trainer, count, says=b""):
 
 
 def closed(end):
-    """Whether the other side has closed it."""
+    """Return whether the other side has closed the connection."""
     try:
         while end.recv(1 << 14):
             pass

@@ -1,6 +1,4 @@
-"""What a trainer tells Prometheus of its fleet, as it is scraped; and the dashboard, which shows
-all of it, and no more.
-"""
+"""The trainer's metrics of its fleet for Prometheus, and the dashboard, which shows all of them."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What uploads that were cut have left at the trainer: by a clock that is never set."""
+"""Parts of interrupted uploads at the trainer, timed by a monotonic clock."""
 
 import os
 import zlib

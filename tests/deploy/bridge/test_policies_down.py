@@ -75,9 +75,7 @@ def publish(trainer, version, tensors, **metadata):
 
 
 def sent(client, have):
-    """What goes over the wire to a station that has ``have``: bytes of messages, and ranges that
-    are copied.
-    """
+    """Return the bytes for a station with the file ``have``, and the ranges it copies."""
     request = pb.PolicyRequest(have_version=-1, have_sha256=have.sha256, have_file=have.version)
     parts = list(client._stub.NextPolicy(request, metadata=client._metadata))
     return sum(part.ByteSize() for part in parts), [

@@ -1,4 +1,4 @@
-"""What adapters stand on: it comes once, and only where the trainer has it."""
+"""The base of an adapter: it is sent once, and only if the trainer has it."""
 
 import numpy as np
 import pytest

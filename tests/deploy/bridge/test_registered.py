@@ -1,4 +1,4 @@
-"""What stations say that they are, and a trainer that learns for others."""
+"""The registration of stations, and a trainer that learns for other stations."""
 
 import json
 from dataclasses import replace

@@ -91,7 +91,7 @@ class Relay:
 
 
 def uploaded(client, folder):
-    """Whether the episode has now been stored, and was not before."""
+    """Return whether the episode was stored by this call."""
     try:
         assert client.upload(folder) is False
     except BridgeError:
@@ -198,7 +198,7 @@ def test_an_upload_to_a_trainer_that_is_killed_goes_on_with_the_next(tmp_path, f
 
 
 def cut(client, folder):
-    """Whether a trainer that was there has gone during the upload."""
+    """Return whether the trainer went away during the upload."""
     try:
         client.upload(folder)
     except BridgeError as error:

@@ -1,6 +1,4 @@
-"""Who reads a policy slowly, or not at all, keeps nobody else from theirs; who is withdrawn gets
-nothing any more.
-"""
+"""A slow reader of a policy delays no other reader; a withdrawn station gets nothing more."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor

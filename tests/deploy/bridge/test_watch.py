@@ -1,4 +1,4 @@
-"""What looks after the trainer's policies goes on whatever a disk says for a moment."""
+"""The watch over the trainer's policies survives short disk errors."""
 
 import asyncio
 import errno

@@ -29,7 +29,7 @@ pictures = {name: value for name, value in given.items() if value.ndim == 3}
 
 
 class Robot:
-    """Its numbers and pictures stay; what it is sent is kept."""
+    """A robot with constant observations that records the actions it gets."""
 
     observation_features = dict.fromkeys(numbers, float) | {
         name: value.shape for name, value in pictures.items()

@@ -1,4 +1,4 @@
-"""What a policy server counts of its clients' messages, in figures that no constant of it moves."""
+"""A policy server's limits on clients' messages, in figures independent of its constants."""
 
 import asyncio
 import math

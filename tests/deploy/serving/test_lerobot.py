@@ -33,7 +33,7 @@ HELPERS = "lerobot.async_inference.helpers"
 
 
 class Record:
-    """As one of LeRobot's, by its fields."""
+    """A stand-in for a record of LeRobot's, with the same fields."""
 
     def __init__(self, **fields):
         vars(self).update(fields)
@@ -319,7 +319,7 @@ def spec_error(call, *arguments):
 
 
 def unpickled_as(value, module, protocol=3):
-    """As a client with another version of NumPy pickles it."""
+    """Return the value of a pickle from a client with another version of NumPy."""
     data = pickle.dumps(value, protocol).replace(b"numpy.core.", f"{module}.".encode())
     return lerobot.unpickled(data.replace(b"numpy._core.", f"{module}.".encode()))
 
@@ -477,7 +477,7 @@ def test_what_is_no_picture_is_refused_by_its_camera(picture, shown):
 
 @pytest.fixture
 def service(tmp_path, spec):
-    """Of a server that does not listen."""
+    """Return the service of a server that does not listen."""
     save_policy(policy_of(spec, 0), tmp_path / policy_name(1))
     lines = []
     server = PolicyServer(Weights(tmp_path), 4, 0.0, lines.append)
@@ -565,7 +565,7 @@ def test_an_observation_becomes_a_request(service, spec):
 
 
 class Context:
-    """Of a call, as gRPC gives it."""
+    """A call's context, like gRPC's."""
 
     def __init__(self, name):
         self.name, self.ended = name, []

@@ -1,6 +1,4 @@
-"""Who may ask a policy server: a key that is checked, TLS, and neither left out beyond this machine
-by mistake.
-"""
+"""Access to a policy server by key and TLS, which are required beyond this machine."""
 
 import ssl
 import threading

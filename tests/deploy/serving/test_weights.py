@@ -56,7 +56,7 @@ def request(seed=0, **extension):
 
 
 def batch(*seeds):
-    """As the policy itself is asked for several stations."""
+    """Return the policy's own answer for several stations."""
     stations = [Observation.of_one(SPEC, observed(seed)) for seed in seeds]
     return Observation(
         torch.cat([one.vectors for one in stations]),

@@ -1,4 +1,4 @@
-"""Where a camera is, from rendered views of a board; and whether a picture lies where it lay."""
+"""The camera's place from rendered views of a board, and the check for a moved camera."""
 
 import re
 
@@ -61,9 +61,7 @@ def picture(board):
 
 
 def views(camera_on_tool, board_in_base, turns):
-    """Of a board that stands: the tool goes where the camera looks at its middle from 0.45 m,
-    tilted so.
-    """
+    """Return views of a fixed board: the camera looks at its middle from 0.45 m, tilted."""
     middle = pose(SQUARE * (COLUMNS - 1) / 2, SQUARE * (ROWS - 1) / 2, 0, 0, 0, 0)
     for turn in turns:
         camera = board_in_base @ middle @ pose(0, 0, 0, *turn) @ pose(0, 0, -0.45, 0, 0, 0)

@@ -5,7 +5,7 @@ import pytest
 
 @pytest.fixture
 def video(tmp_path):
-    """Of eight images, (48, 64), at 30 Hz: red, then ever greener."""
+    """Write a video of eight images (48, 64) at 30 Hz, from red to green."""
     path = tmp_path / "wrist.avi"
     writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"MJPG"), 30.0, (64, 48))
     for index in range(8):

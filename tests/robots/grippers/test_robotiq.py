@@ -53,7 +53,7 @@ def robotiq(twin, **changes):
 
 
 def answer(port, request, expected):
-    """What comes for a frame of the manual."""
+    """Return the answer to a frame of the manual."""
     os.write(port, bytes.fromhex(request))
     got, wanted = b"", bytes.fromhex(expected)
     while len(got) < len(wanted) and select.select([port], [], [], 2)[0]:

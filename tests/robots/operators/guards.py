@@ -28,5 +28,5 @@ def ready(device):
 
 
 def moving(guard):
-    """What it asks for, by axis."""
+    """Return the requested motion by axis."""
     return {axis: round(value, 2) for axis, value in (guard.motion() or {}).items() if value}

@@ -36,7 +36,7 @@ def hand():
 
 
 def go(rig, goal, action, joints=()):
-    """As the operator's node does, until it is near; how many actions that took."""
+    """Home like the operator's node; return the number of actions until the arm is near."""
     for number in range(200):
         delta = goal.left(
             action, np.array(rig.pose), dict(zip(joints, rig.joints or (), strict=False))

@@ -39,7 +39,7 @@ def guard(monkeypatch):
 
 
 def typed(guard, *parts):
-    """What is asked, part by part."""
+    """Return the requests of the typed keys, part by part."""
     requests = []
     for part in parts:
         os.write(guard.terminal, part)

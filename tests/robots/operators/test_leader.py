@@ -65,10 +65,10 @@ def test_the_checksum_is_that_of_the_vendors_library():
 
 
 def steps(guard, seconds=0.4):
-    """What it asks, a time step every 20 ms, summed by axis: for so long, and on a busy machine for
-    as many time steps.
+    """Return the requested motion, summed by axis, of a time step every 20 ms.
 
-    Also for how long it was not asked at most.
+    It lasts for a time, or for as many time steps on a busy machine. The second value is the longest
+    pause between two requests.
     """
     total, gap, end, left = {}, 0.0, time.monotonic() + seconds, seconds / 0.02
     last_poll = time.monotonic()
@@ -84,9 +84,7 @@ def steps(guard, seconds=0.4):
 
 
 def led(guard, twin, turns):
-    """What it asks where the servos turn from their middle; once more, where this process stood
-    still meanwhile.
-    """
+    """Return the requested motion of servos turned from their middle; repeat it after a stall."""
     for _ in range(10):
         steps(guard)
         twin.deflect({servo: math.pi + turn for servo, turn in turns.items()})

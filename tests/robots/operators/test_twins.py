@@ -1,4 +1,4 @@
-"""Where a device without hardware may be: nothing of anybody's is removed for it."""
+"""Paths of devices without hardware; files of other programs are never removed."""
 
 import os
 
