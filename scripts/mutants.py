@@ -91,9 +91,9 @@ NODE_TESTS = (
     "station_state",
 )
 # Nodes that consist mostly of publishers, subscriptions and timers (camera, environment, franka,
-# recorder, uplink, ...), the drill and the doctor are left out: their tests start processes and wait
-# for DDS, seconds for each mutant. The interlock's nodes are left out because they fork and end
-# processes within mutmut's.
+# recorder, uplink, ...), the drill and the doctor are left out: their tests start processes and
+# wait for DDS, seconds for each mutant. The interlock's nodes are left out because they fork and
+# end processes within mutmut's.
 NODE_MODULES = {
     "rlinf_ros": ("conversions", "station_state", "timer_phase"),
     "rlinf_drivers": ("device",),

@@ -1,4 +1,4 @@
-"""What `rlinf_core` exports: lazily, completely, and with types."""
+"""Exports of `rlinf_core`: lazy, complete, and typed."""
 
 import ast
 import doctest

@@ -1,6 +1,4 @@
-"""What benchmarks say of themselves, refuse and count; their short forms are where what they
-measure is tested.
-"""
+"""Help, refusals and figures of the benchmarks; other tests run their short forms."""
 
 import ast
 import json

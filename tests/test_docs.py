@@ -80,7 +80,7 @@ def test_the_support_matrix_is_what_its_data_say():
     ],
 )
 def test_the_front_page_counts_simulators_algorithms_models_and_recipes(page, rows):
-    """Its counts are those of the support matrix, the table of VLA models and configs/."""
+    """The counts are those of the support matrix, the table of VLA models and configs/."""
     from rlinf_core.algorithms import algorithms
 
     groups = yaml.safe_load((ROOT / "docs/support_matrix.yaml").read_text())
@@ -204,7 +204,7 @@ def test_what_does_not_fit_a_pattern_is_told_in_words():
 
 
 def anchors(page):
-    """Of a page's headings, as GitHub makes them."""
+    """Return the anchors of a page's headings, as GitHub makes them."""
     headings = re.findall(
         r"^#+ (.+)$", re.sub(r"```.*?```", "", page.read_text(), flags=re.S), re.M
     )
@@ -345,7 +345,7 @@ def raised():
     re.findall(r"^\| `([^`]+)` \|", (ROOT / "docs/howto/troubleshooting.md").read_text(), re.M),
 )
 def test_every_message_in_troubleshooting_is_one_we_raise(message, raised):
-    """Its fragments stand in one string of the code, in their order: "got" alone is everywhere."""
+    """The fragments of a message are in one string of the code, in the same order."""
     if message in TWO_PLACES:
         assert all(part in raised for part in TWO_PLACES[message])
         return
@@ -368,7 +368,7 @@ ASKS = [
 
 @pytest.mark.parametrize("line", [line for _, line in ASKS], ids=[place for place, _ in ASKS])
 def test_where_a_page_asks_a_station_or_a_recording_with_ros2_it_names_the_rlinf_command_too(line):
-    """Where ROS came as wheels there is no ros2.
+    """With ROS from wheels there is no ros2.
 
     Lines about launch files, keys and remapping (an injector) are left out.
     """

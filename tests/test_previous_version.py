@@ -30,7 +30,7 @@ SPEC = station_task(load_recipe("demo")).spec
     ids=lambda path: path.stem,
 )
 def test_a_policy_of_the_previous_version_plays(file):
-    """With the same numbers, which the previous version computed (actions.json)."""
+    """The actions equal those that the previous version computed (actions.json)."""
     torch.manual_seed(0)
     observation = Observation(torch.linspace(-1, 1, SPEC.vector_size).repeat(2, 1))
     actions = load_policy(file, SPEC).act(observation, explore=False).actions.flatten()[:6]

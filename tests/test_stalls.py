@@ -1,4 +1,4 @@
-"""What failed on a machine that stood still is run again, and nothing else is."""
+"""Only tests that failed during a stall of the machine run again."""
 
 import os
 import signal

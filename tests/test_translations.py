@@ -24,9 +24,7 @@ def commands(language, text):
 
 
 def sections(page):
-    """Of each heading: its level, the code blocks, the inline code, the numbers and the rows of
-    tables.
-    """
+    """Return for each heading its level, code blocks, inline code, numbers and rows of tables."""
     text = page.read_text()
     parts = []
     blocks = [

@@ -1,6 +1,4 @@
-"""What a person mistypes: one line with the place, what was expected, what came and the nearest
-name; no traceback.
-"""
+"""Typing errors give one line with place, expectation, value and nearest name, no traceback."""
 
 import shutil
 from pathlib import Path

@@ -150,7 +150,7 @@ def test_what_cannot_learn_from_feedback_is_refused(overrides, key):
 
 
 def test_it_serves_by_the_weights_that_the_run_goes_on_with(tmp_path):
-    """Not by those that the policy was made with, before a warm start or a checkpoint."""
+    """The server uses the weights after a warm start or a checkpoint, not the initial ones."""
     policy = tiny()
     coder = OnlineCoder(Text(feedback=FeedbackServer(port=0)), policy, 4, tmp_path)
     with torch.no_grad():

@@ -215,9 +215,7 @@ def test_parts_of_a_budget_leave_the_gradient_as_it_is():
 
 
 def test_logits_of_others_tokens_have_no_gradient():
-    """Of a full forward pass, perturbed logits at a tool's tokens leave the gradient equal to the
-    bit.
-    """
+    """Perturbed logits at a tool's tokens leave the gradient of a full forward pass unchanged."""
     policy = tiny(network={"tie_word_embeddings": False})
     tokens = torch.tensor(np.random.default_rng(2).integers(0, 200, (4, 8)))[..., None]
     executed = torch.zeros(4, 8)

@@ -219,7 +219,7 @@ def test_settings_that_do_not_go_together_are_refused():
 
 
 def test_a_group_without_a_difference_is_not_computed(recorded):
-    """Its gradient is zero: loss and gradient of the others do not change."""
+    """Its gradient is zero, so loss and gradient of the other groups do not change."""
     recorded["rewards"][:4] = 1.0
     calls, results = [], []
     for is_complete in (False, True):

@@ -270,9 +270,7 @@ def test_conversations_are_shown(tmp_path, capsys, monkeypatch):
 
 
 def test_it_learns_a_little(tmp_path):
-    """After a warm start in which a fifth of the examples are digits: GRPO finds that digits are
-    right.
-    """
+    """A warm start outputs digits in a fifth of the cases; GRPO learns that digits are right."""
     rewards = []
 
     def on_progress(run, entry):

@@ -92,7 +92,7 @@ def test_a_checkpoint_holds_all_that_learns_under_the_names_of_older_ones(name):
 
 @pytest.mark.parametrize("name", ["sac", "crossq"])
 def test_an_actor_critic_goes_on_from_a_checkpoint_that_knows_no_scale_of_values(name, random):
-    """With every moment where it belongs: optimisers number their parameters as they did."""
+    """The optimisers' moments belong to the same parameters, because their order is unchanged."""
     learner, other = (algorithm(name).Learner(make(), algorithm(name).Config()) for _ in range(2))
     learner.update(batches(1, random, 1)[0])
     state = learner.state_dict()

@@ -136,7 +136,7 @@ def test_it_learns_in_bfloat16(run, settings):
     ],
 )
 def test_traced_losses_are_those_of_eager_ones(name, monkeypatch, dynamo):
-    """By torch.compile's tracing alone, without a compiler behind it."""
+    """Only the tracing of torch.compile runs, without a compiler."""
     monkeypatch.setattr(mixed_precision, "BACKEND", "aot_eager")
     assert_compiled(name, COMPILED, 1e-5)
 

@@ -110,9 +110,7 @@ def test_latent_noise_is_learned_from_where_it_was_drawn_and_spans_what_was_play
 
 
 def test_critics_judge_what_is_played_of_a_chunk_and_the_rest_is_free(random):
-    """Of three actions two are played: values and the entropy's density do not depend on
-    the third.
-    """
+    """Two of three actions are executed; values and entropy do not depend on the third."""
     learner = sac.Learner(make(horizon=3, n_action_steps=2), sac.Config(**SMALL), seed=3)
     batch = to_tensors(buffer_of(misled(random), 8).sample(16, random, 3, 0.95, execute=2))
     changed = batch | {"action": torch.cat([batch["action"][:, :4], torch.zeros(16, 2)], 1)}
@@ -177,7 +175,7 @@ def test_iql_losses_equal_their_definitions(random):
 
 
 def test_the_density_of_a_flow_is_that_of_its_path(random):
-    """By torch's own distributions, step by step; and what it decodes is the path without noise."""
+    """The density is compared with torch's distributions, and the decoded actions with the path."""
     flow = make("flow").double()
     batch = {"vectors": torch.tensor(random.normal(size=(5, 2)))}
     real, draws = torch.randn, []
@@ -208,7 +206,7 @@ def test_the_density_of_a_flow_is_that_of_its_path(random):
 
 
 def test_flow_matching_carries_noise_to_both_of_two_demonstrated_actions(random):
-    """What a Gaussian would average."""
+    """A Gaussian would output their mean."""
     flow = make("flow", hidden=(128, 128), flow_steps=8)
     cloner = sft.Learner(flow, sft.Config(min_std=0.0, learning_rate=1e-3))
     for _ in range(1200):

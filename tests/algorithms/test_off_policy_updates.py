@@ -277,7 +277,7 @@ def test_a_learner_begins_as_its_actor_and_its_seed_say(module):
 
 @pytest.mark.parametrize("name", ["sac", "iql", "sft"])
 def test_images_of_a_batch_are_moved_before_anything_is_learned(name, random):
-    """As DrQ does: the same as learning from pictures that were moved by the same draw."""
+    """Random shifts as in DrQ equal learning from images with the same shifts."""
     module, sizes = algorithm(name), {} if name == "sft" else {"critic_hidden": (8,)}
 
     def learner(shift):

@@ -206,7 +206,7 @@ def test_where_all_returns_are_the_same_none_has_an_advantage(random):
     [("async_ppo", "policy", {}), ("reinforce", "reference", {"beta": 0.05})],
 )
 def test_of_what_fills_a_rollout_up_no_policy_is_asked(name, network_name, changes, monkeypatch):
-    """It is full of zeros, which are no sentence: a policy that reads one would refuse it."""
+    """Padding is zeros and no sentence; a policy that reads sentences would refuse it."""
     learner, collector = setting(name, **changes)
     long = rollout_of(learner, collector)
     both = long.concatenated_with(combined([long], lambda parts: parts[0][:2]))

@@ -192,7 +192,7 @@ def test_mistakes_are_told_in_one_line_and_start_nothing(argv, message, capsys, 
 @pytest.mark.usefixtures("default_port_free")
 @pytest.mark.parametrize("command", ["up", "demo"])
 def test_an_interlock_that_refuses_to_start_is_quoted(command, capsys, tmp_path, monkeypatch):
-    """Its own words are the reason; what others said in the meantime is in their logs."""
+    """The error quotes the interlock; messages of other nodes are in their logs."""
     (tmp_path / "refusing.py").write_text(
         "raise SystemExit('interlock: station_a is commanded already, by process 17')"
     )

@@ -204,7 +204,7 @@ def test_a_person_arms_a_real_arm(tmp_path):
     [("{}", "keyboard"), ("{operator: {kind: spacemouse, scale: 0.5}}", "spacemouse")],
 )
 def test_a_person_has_the_device_of_the_recipe(tmp_path, station_text, kind):
-    """As ``collect.launch.py`` asks for one."""
+    """``collect.launch.py`` requests a person in the same way."""
     (tmp_path / "mine.yaml").write_text(f"name: mine\nstation: {station_text}\n")
     launch = launched(
         arguments(tmp_path, recipe=str(tmp_path / "mine.yaml"), operator="person", episodes="2")

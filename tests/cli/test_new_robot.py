@@ -199,7 +199,7 @@ def test_a_wrong_model_is_refused_with_file_element_and_remedy(tmp_path, capsys,
 
 
 def test_two_arms_are_refused_and_one_can_be_chosen(tmp_path, capsys):
-    """As ALOHA's model has them; --tool chooses."""
+    """ALOHA's model has two arms; --tool chooses one."""
     text = ARM6.read_text()
     arm = text[text.index('<body name="base"') : text.index("</worldbody>")]
     other = re.sub(r'name="', 'name="right_', arm).replace(
@@ -258,7 +258,7 @@ def test_a_folder_with_files_is_not_overwritten(tmp_path, capsys):
 
 
 def test_an_arm_of_five_joints_keeps_to_the_position(tmp_path):
-    """As SO-101 and Koch: without a sixth joint the orientation follows."""
+    """SO-101 and Koch have no sixth joint, so the orientation follows from the position."""
     text = (
         ARM6.read_text()
         .replace('<joint name="joint5" axis="0 0 1"/>', "")
@@ -286,7 +286,7 @@ def test_the_files_are_written_for_people_and_links_are_followed(tmp_path):
 
 
 def test_a_link_to_a_blob_keeps_its_name(tmp_path):
-    """As caches of models have it: the meshes lie beside the link, and the blob has no suffix."""
+    """Caches of models have links to blobs without a suffix; the meshes are next to the link."""
     (tmp_path / "blobs").mkdir()
     (tmp_path / "blobs/0a1b").write_text("<mujoco/>")
     (tmp_path / "snapshot").mkdir()

@@ -88,7 +88,7 @@ def test_runs_are_trained_and_compared(tmp_path, capsys):
 
 
 def test_stations_are_refused_before_anything_is_made(tmp_path, capsys):
-    """Their training ends by Ctrl-C alone."""
+    """Training with stations ends only with Ctrl-C."""
     assert main(["sweep", "demo", "--out", str(tmp_path / "run"), "--set", "seed=0,1"]) == 2
     assert (
         "recipe demo: expected a recipe for simulators or recordings, got one for stations"

@@ -148,7 +148,7 @@ def test_a_compressed_chunk_that_is_larger_than_it_says_is_left_out(closed, tmp_
 
 
 def test_a_reader_that_is_given_up_can_be_collected_by_any_of_its_threads(closed, monkeypatch):
-    """After an error elsewhere a reading thread may be the one to collect the generator."""
+    """After an error elsewhere, a reading thread may collect the generator."""
     suspended, readings = threading.Event(), []
 
     def collect(_):

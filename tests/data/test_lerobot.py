@@ -258,9 +258,7 @@ def test_a_feature_that_does_not_fit_is_named_with_both_sides_and_nothing_is_wri
 
 
 def test_a_data_set_of_others_is_demonstrations_of_a_recipe(spool, tmp_path, capsys):
-    """As LeRobot writes it: it says nothing of rewards, of who commanded, and of what followed the
-    last action.
-    """
+    """LeRobot stores no rewards, no commander, and no observation after the last action."""
     again = ["data", "import", "lerobot", str(tmp_path / "set"), "--out"]
     assert main(["data", "export", "lerobot", str(spool.root), "--out", str(tmp_path / "set")]) == 0
     (tmp_path / "set/meta/rlinf.json").unlink()

@@ -509,9 +509,7 @@ def test_an_instruction_of_the_user_stands_for_tasks_that_are_lost(tmp_path):
     not (VENV / "bin/python").exists(), reason="not run: .venvs/lerobot is not there (make lerobot)"
 )
 def test_whatever_lerobot_itself_reads_is_read_as_lerobot_does(tmp_path):
-    """Where LeRobot's own reader gives a frame, ours gives the same; or ours refuses what that
-    reader lets pass.
-    """
+    """Our reader returns the same frames as LeRobot's, or refuses the data set."""
     changes = [
         change for change in [*READ, *[spoil for spoil, _ in REFUSED]] if change is not by_path
     ]
@@ -572,7 +570,7 @@ reward: {kind: external}
 @pytest.mark.parametrize("listed", [True, False])
 @pytest.mark.parametrize("names", [None, ["dx"], ["action_0"]])
 def test_a_state_and_an_action_of_one_number_come_back(tmp_path, listed, names):
-    """As lists of one number, and as LeRobot writes features of shape [1]: plain numbers."""
+    """They are lists of one number, or plain numbers, as LeRobot writes features of shape [1]."""
     odd = OddSet()
     actions = [round(0.001 * row, 6) for row in range(18)]
     widths = [0.05 + 0.001 * row for row in range(18)]

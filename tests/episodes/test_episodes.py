@@ -84,7 +84,7 @@ def test_a_recording_says_how_its_episode_ended(spool, task, how, ended):
 
 @pytest.mark.parametrize("success", [True, False])
 def test_a_recording_of_before_failures_were_told_is_still_read(spool, task, success, monkeypatch):
-    """Its messages have their own definitions, without what was added since."""
+    """An old recording contains its own message definitions, without later fields."""
     types, added = {}, ("terminated", "truncated", "success  ", "failure")
     for path in sorted(Path("ros_ws/src/rlinf_msgs/msg").glob("*.msg")):
         lines = [

@@ -167,7 +167,7 @@ def test_what_was_sent_while_the_arm_was_held_does_not_count():
 
 
 def test_a_time_step_that_took_two_periods_ends_a_chunk():
-    """What is played in it are two actions; of one time step only one can be learned."""
+    """Two actions are executed in it, but one time step has only one."""
     steps = (0, 100, 310, 410, 510, 610)
     records = [
         applied(1, 0, 0),
@@ -316,7 +316,7 @@ def test_in_real_time_actions_are_of_the_time_steps_that_they_were_meant_for(spo
 
 
 def test_a_recording_without_what_was_drawn_is_read_as_before(spool, task, monkeypatch):
-    """Its messages have their own definitions, without what was added since."""
+    """An old recording contains its own message definitions, without later fields."""
     new = read_episode(record(spool, task.spec, "new", chunk=(4, 2)).close())
     types, added = {}, ("float32[] drawn", "uint32 drawn_dim", "float32[] log_probs")
     for path in sorted(Path("ros_ws/src/rlinf_msgs/msg").glob("*.msg")):

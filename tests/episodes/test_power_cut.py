@@ -63,9 +63,7 @@ def an_inbox(folder):
 
 
 def test_storing_an_episode_at_the_trainer(root, task, tmp_path, monkeypatch):
-    """What was acknowledged is in the journal, and what is in the journal is whole; the rest is
-    sent again, or goes on.
-    """
+    """Acknowledged episodes are in the journal and whole; others are sent again or continued."""
     spool = Spool(tmp_path / "spool")
     folders = [record(spool, task.spec, name).close() for name in "ab"]
     disk = Disk(root, monkeypatch)

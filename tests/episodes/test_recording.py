@@ -157,9 +157,7 @@ def test_whatever_a_disk_says_at_the_beginning_the_episode_is_given_up_aloud(
 def test_what_comes_of_an_episode_that_was_given_up_is_no_part_of_the_next(
     recording, spool, task, reports
 ):
-    """Its last time steps lie behind what gave it up, and may come as late as the next
-    one's first.
-    """
+    """The last time steps of an aborted episode may arrive with the next one's first."""
     old = [
         Message(topic, kind, ns, raw)
         for topic, kind, ns, raw in raw_messages(task.spec, "a-1", steps=5)
@@ -426,7 +424,7 @@ def test_where_too_much_waits_what_is_left_out_is_told_and_the_end_of_an_episode
 
 
 def test_time_steps_without_a_message_of_an_observed_topic_are_noted(spool, task, reports):
-    """Of a topic that the task does not observe only where the station has it."""
+    """A topic that the task does not observe is noted only if the station has it."""
     observed = "/station_a/wrench"
     absent = "/station_a/joint_states"
     seldom = "/station_a/object_pose"

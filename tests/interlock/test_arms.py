@@ -201,9 +201,7 @@ def test_s27_an_action_refused_for_one_stops_the_other_within_a_tick_each_time(t
 
 
 def test_s27_two_that_must_realign_do_not_wait_for_each_other(two):
-    """Both arms were pushed away while they were held: each set-point goes to its arm, then both go
-    on.
-    """
+    """Both held arms were pushed away; both set-points realign, then both arms move."""
     two.play(20).play(40, left={"wrench": (25.0, 0.0)})
     for rig in two.rigs.values():
         rig.follow = False

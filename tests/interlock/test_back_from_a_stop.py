@@ -132,7 +132,7 @@ def test_joints_too():
 
 @pytest.mark.parametrize("mode", [Mode.FAULT, Mode.DISARMED])
 def test_an_arm_that_was_lost_is_begun_from_where_it_is_found_without_anybodys_act(mode):
-    """Its driver died and came back, and it was guided elsewhere meanwhile."""
+    """The driver restarted, and the arm was guided elsewhere meanwhile."""
     rig = moving() if mode is Mode.FAULT else Rig(follow=False).settle()
     silent = ticks(rig, 80, pose_age_ns=10**9)
     assert (
@@ -321,7 +321,7 @@ def test_an_arm_that_is_guided_while_it_is_armed_does_not_begin_where_it_passes(
 
 
 def test_s13_a_reset_and_an_arming_of_one_tick_reset_alone():
-    """Who was first is not known: an arming before the reset was refused."""
+    """Their order is unknown, and an arming before the reset was refused."""
     rig = Rig().arm()
     rig.tick(robot_fault="reflex")
     ticks(rig, 12)
@@ -376,7 +376,7 @@ def test_an_arm_that_was_carried_out_of_its_workspace_is_held_until_it_is_back(s
 
 
 def test_an_arm_that_follows_a_little_beyond_its_wall_goes_on():
-    """What a controller overshoots by, within ``divergence``, is no arm that was carried out."""
+    """A controller may overshoot by ``divergence``; nobody carried the arm out."""
     rig = Rig(follow=False, pose=(0.69, *HOME[1:])).arm()
     rig.tick(chunk(1, rig.now, ((0.0, 0.01, 0.0),) * 20))
     rig.pose = (0.705, *HOME[1:])

@@ -184,7 +184,7 @@ def test_s16_an_operator_takes_over_at_once_and_the_one_before_is_accounted_for(
     ],
 )
 def test_what_keeps_a_chunk_from_commanding_while_armed(inputs, cause):
-    """What is in the way is said: armed with no cause, nobody would know why nothing moves."""
+    """The event names the reason, because an armed arm that does not move shows no cause."""
     rig = Rig().arm()
     command = chunk(1, rig.now)
     events = [mode(f"HOLD:{cause}")] if cause in ("silent:x", "obstacle") else []

@@ -181,7 +181,7 @@ def test_s14_a_robot_that_is_restarted_in_another_domain_meets_its_latch(shared,
 
 
 def test_s14_a_robot_that_runs_in_another_domain_latches_none(shared, monkeypatch):
-    """Its interlock lives, and is another robot's."""
+    """Another robot's interlock runs there."""
     robot("b/left", domain=7, monkeypatch=monkeypatch).write("ARMED")
     with take("interlock/7/b/left"):
         assert robot("b/left", domain=8, monkeypatch=monkeypatch).latch_reason() == ""

@@ -338,9 +338,7 @@ def test_the_ends_of_a_range_belong_to_it_and_nothing_beyond(name):
     "mode, kind", [("tcp_delta", ""), ("tcp_delta", "rotation_"), ("joint_delta", "joint_")]
 )
 def test_a_jerk_that_no_set_point_could_keep_is_refused(mode, kind):
-    """It is kept by the mean of 2 a / (j T) points: none without an acceleration, and at
-    most 1000.
-    """
+    """The mean of 2 a / (j T) points keeps it: none without an acceleration, at most 1000."""
     limits = replace(
         WIDE, control_mode=mode, joint_names=("a",), joint_low=(-1.0,), joint_high=(1.0,)
     )

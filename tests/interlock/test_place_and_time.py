@@ -215,7 +215,7 @@ def test_s21_joints_jump_too(evidence):
 
 
 def test_s21_an_armed_arm_that_is_carried_out_of_its_workspace_is_a_fault_and_no_hold():
-    """Nothing commands it, so there is no motion to hold."""
+    """No chunk commands it, so there is no motion to hold."""
     rig = Rig(limits(box_high=(0.52, 0.25, 0.45)), follow=False).arm()
     states = []
     while rig.state.mode is not Mode.FAULT and len(states) < 200:
@@ -399,7 +399,7 @@ def test_s14_a_stall_latches_nothing_where_no_e_stop_is_declared_or_nothing_is_a
 @pytest.mark.parametrize("before", [Mode.DISARMED, Mode.FAULT])
 @pytest.mark.parametrize("fault", ["gripper", "gripper (no answer)", "gripper/state"])
 def test_s17_a_gripper_s_fault_moves_no_set_point_of_an_arm_without_a_gripper(make, before, fault):
-    """Its last group is the tool's rotation or the joints: they stay where they were commanded."""
+    """Its last group is the tool's rotation or the joints, whose set-points must not change."""
     rig = make().arm()
     if before is Mode.DISARMED:
         rig.tick(arm=False)
@@ -459,7 +459,7 @@ def test_s05_a_chunk_may_not_be_longer_than_anybody_needs(rig):
 
 
 def test_ticks_leave_nothing_to_a_collector():
-    """It would stop them for as long as it takes to look at everything that they left."""
+    """A collection of garbage would delay ticks."""
 
     def left():
         rig = Rig().arm()

@@ -34,9 +34,7 @@ TICK_MS = 10
     ],
 )
 def test_s01_the_tick_that_sees_something_bad_is_the_first_to_brake(bad, inputs, evidence):
-    """From input to safe output no tick passes: what is left of S1 is when the node ticks (drill,
-    benchmarks).
-    """
+    """The core adds no tick between input and safe output; the drill measures the node's part."""
     rig = Rig(limits(contact_samples=1)).arm()
     stream(rig, (0.01, 0.0, 0.0), actions=4)
     rig.tick(chunk(seq=50, stamp_ns=rig.now, actions=((0.01, 0.0, 0.0),)))

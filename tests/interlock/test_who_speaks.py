@@ -38,7 +38,7 @@ def test_s23_two_voices_on_one_input_hold_by_name(rig, evidence):
 
 
 def test_s23_a_command_of_a_topic_with_two_publishers_counts_for_nothing(rig, evidence):
-    """Its sender is unknown: it neither moves the arm nor latches, nor blocks the commander."""
+    """The sender is unknown: the command moves nothing, latches nothing and blocks no commander."""
     topic, cause = "policy/action", "two_publishers:policy/action"
     stream(rig, (0.01, 0.0, 0.0), actions=1)
     for number in range(rig.limits.refusals_to_fault + 2):

@@ -469,7 +469,7 @@ def test_every_text_among_the_parameters_is_read_as_one(tmp_path):
 
 
 def test_no_twin_speaks_by_the_names_of_an_arm_that_is_named_the_same_at_every_station(tmp_path):
-    """As ur_robot_driver's are; a Franka's are below the station's name."""
+    """ur_robot_driver has global names; those of a Franka are below the station's name."""
     twin, real = (
         {*robot.topics.values(), robot.controller.topic}
         - {"/robot_description"}  # a twin has its urdf

@@ -166,7 +166,7 @@ PICTURES = ["station.observe_cameras=[front,wrist]", "station.image_size=[32,48]
 
 
 def test_all_that_the_nodes_of_a_simulated_station_are_told(tmp_path):
-    """With a page, two cameras and a script that takes over."""
+    """The station has a page, two cameras and a script that takes over."""
     robot = load_robot("franka_sim")
     limits, views = str(robot.limits), robot.limits.parent / "views"
     processes = graph(
@@ -307,7 +307,7 @@ def test_all_that_the_nodes_of_a_simulated_station_are_told(tmp_path):
 
 
 def test_all_that_the_nodes_of_a_real_arm_with_cameras_are_told(tmp_path):
-    """Its twin has every process of the arm, and one in the arm's place."""
+    """The twin's station has every process of the arm's, and one in place of the arm."""
     robot = load_robot("franka_twin_devices")
     token = tmp_path / "token"
     token.write_text("0123456789abcdef0123456789abcdef\n")

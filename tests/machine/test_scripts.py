@@ -77,7 +77,7 @@ def test_an_environment_that_ended_before_it_had_pip_is_finished_and_keeps_what_
 
 
 def test_a_pythons_own_message_is_shown_where_it_does_not_run(clone):
-    """As pyenv's shim, which is on PATH and says which versions it has."""
+    """pyenv's shim is on PATH and prints the versions that it has."""
     clone.script(
         "shims/python3.12",
         "#!/bin/sh\n"

@@ -78,9 +78,7 @@ def test_a_stop_that_is_the_only_one_is_heard_only_while_a_browser_has_the_page_
 
 
 def test_a_browser_that_answers_no_ping_holds_no_stop(monkeypatch):
-    """Its machine sleeps, or the network between has gone: the socket is open, and nobody
-    is there.
-    """
+    """Its machine sleeps or its network is gone: the socket is open without a browser."""
     monkeypatch.setattr("rlinf_core.page.server.VIEWER_PING_S", 0.2)
     server = serve(needs_viewer=True)
 

@@ -185,9 +185,7 @@ def test_pi05_says_its_state_as_openpi_does_also_beyond_the_quantiles(tmp_path):
 
 
 def test_what_lies_far_from_a_data_set_is_told_as_it_is(tmp_path):
-    """As the makers tell it; what is learned here is clipped, and so is what our own network of the
-    noise is told.
-    """
+    """Networks get unclipped values, as from their makers; learned values are clipped."""
     given, plain = pi0(statistics=written(tmp_path)), alike(STATE)
     state = torch.tensor([[0.1 + 0.5 * 40, -0.2 - 2.0 * 9, 0.3]])
     assert given.padded_state({"vectors": state})[0, :3].tolist() == pytest.approx(

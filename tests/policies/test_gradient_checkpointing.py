@@ -91,7 +91,7 @@ def test_in_bfloat16_the_layers_are_computed_so_and_the_loss_is_near(kind):
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_less_is_kept(precision):
-    """Of a pi0 with six layers in each part; bytes that are kept between the two ways."""
+    """The bytes kept between forward and backward pass of a pi0 with six layers in each part."""
 
     def saved_bytes(computing):
         policy, sizes = test_pi0.pi0(network=DEEP).train(), []

@@ -124,7 +124,7 @@ def test_bfloat16_does_nearly_what_float32_does(name):
     "name", ["pi0", *(pytest.param(name, marks=pytest.mark.slow) for name in FLOWS[1:])]
 )
 def test_compiled_does_what_eager_does(name, monkeypatch):
-    """By the compiler's tracer alone: its code for a CPU takes minutes."""
+    """Only the compiler's tracer runs, because its code for a CPU takes minutes."""
     monkeypatch.setattr(inference, "BACKEND", "eager")
     policy, compiled = policy_of(name), policy_of(name)
     inference.prepare(compiled, execution="compiled")
@@ -139,9 +139,7 @@ def test_compiled_does_what_eager_does(name, monkeypatch):
     "name", ["pi0", *(pytest.param(name, marks=pytest.mark.slow) for name in FLOWS[1:])]
 )
 def test_a_chunk_that_goes_on_where_the_last_one_is_waits_for_no_compiler(name, monkeypatch):
-    """What is compiled is warmed up without gradients: with them it would be compiled anew while an
-    arm waits.
-    """
+    """With gradients the warm-up would differ, and the compiler would run while an arm waits."""
     graphs = []
     monkeypatch.setattr(
         inference, "BACKEND", lambda graph, examples: graphs.append(graph) or graph.forward

@@ -102,9 +102,7 @@ def test_one_choice_for_all_actions_of_a_chunk():
 
 @pytest.mark.slow
 def test_dsrl_raises_what_pays_and_the_model_stays_as_it_is():
-    """What lies above 0.5 in the first number of the first action pays; which is 31 % of what
-    standard noise leads to.
-    """
+    """A first number above 0.5 pays; standard noise leads to it in 31 % of the cases."""
     policy = around(test_pi0.pi0(flow_steps=2), noise_policy=(32,))
     observations = test_pi0.observation(*["push"] * 16)
     before = {name: value.clone() for name, value in policy.flow.state_dict().items()}

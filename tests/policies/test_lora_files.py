@@ -170,7 +170,7 @@ def test_a_tokenizer_goes_with_the_base_and_not_with_every_version(tmp_path):
 
 
 def test_what_travels_is_under_a_tenth(tmp_path):
-    """Of a network of some size: 6 million numbers."""
+    """The network has 6 million numbers."""
     text = {
         "hidden_size": 256,
         "num_hidden_layers": 6,

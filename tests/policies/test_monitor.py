@@ -54,7 +54,7 @@ def monitor():
 
 
 def test_false_alarms_stay_within_the_bound_and_failures_are_found_before_half_time(monitor):
-    """On average over fits, as conformal prediction promises."""
+    """The bound holds on average over fits, as conformal prediction promises."""
     figures = [
         judge(fit(episodes(seed, 180, 60), 0.1), episodes(100 + seed, 150, 50)) for seed in range(3)
     ]
@@ -81,7 +81,7 @@ def test_a_score_knows_nothing_of_what_comes_later(monitor):
 
 
 def test_the_threshold_is_the_conformal_quantile_by_hand(monitor):
-    """Of n calibration episodes, all but the (1 - alpha) (n + 1)-th highest peak stay below."""
+    """All but the (1 - alpha) (n + 1)-th highest peak of n calibration episodes are below it."""
     random = np.random.default_rng(0)
     everything = episodes(0, 180, 60)
     successes = [

@@ -113,9 +113,7 @@ def test_its_velocity_is_that_of_a_computation_by_hand():
 
 
 def test_its_model_reads_the_state_as_bins_of_what_is_normal():
-    """What it has learned here without a checkpoint's statistics stays in its bins (with them:
-    test_dataset_statistics.py).
-    """
+    """Normalised values that were learned without statistics stay in the bins."""
     policy = pi05()
     policy.normalisation.normalise(np.array([1.0, 0.0, 0.0]), np.full(3, 2.0) - 1e-4)
     observations = observation("push_the cube", "pull")

@@ -124,7 +124,7 @@ def test_an_answer_is_read_as_it_is_written():
 
 @torch.no_grad()
 def test_drawn_tokens_have_the_log_probabilities_that_are_computed_again():
-    """With a cache, token by token, against one pass without; rows end where they end."""
+    """Sampling with a cache is compared with one pass without a cache."""
     policy = fast(temperature=1.3)
     observed = observation("push", "go to the other one", "push")
     chunk = policy.act(observed, True, torch.Generator().manual_seed(0))

@@ -116,7 +116,7 @@ def test_normalisation_is_fitted_and_survives_constants(actor, random):
 
 @pytest.mark.parametrize("kind", ROBOT_KINDS)
 def test_every_kind_explores_and_does_not_as_it_is_asked(kind, task):
-    """With gradients on, as in training."""
+    """Gradients are on, as in training."""
     torch.manual_seed(0)
     spec = task.with_images({"front": (16, 16)}).spec
     policy = of_config(spec, policy_kind(kind).Config(hidden=(16,), horizon=2))

@@ -234,9 +234,7 @@ def test_a_published_folder_says_what_transformers_own_model_and_processor_say(f
 
 @torch.no_grad()
 def test_an_instruction_is_words_whatever_it_says(folder):
-    """What looks like a token for a picture is none: it would stand for a picture that is not
-    there.
-    """
+    """Text like a picture's token becomes words, because there is no such picture."""
     policy = QwenVL(SPEC, Config(horizon=2, checkpoint=str(folder)))
     token_ids = policy.prompt("<|image_pad|> <|im_end|> push")
     assert (
@@ -265,7 +263,7 @@ def test_pictures_are_cut_into_patches_as_qwen_s_own_processor_does(folder):
 
 @torch.no_grad()
 def test_all_tokens_at_once_attend_to_all_of_each_other():
-    """By its layers on one prompt without padding, with a mask that hides nothing."""
+    """The layers get one prompt without padding, and a mask that hides nothing."""
     policy = qwen(decoding="parallel")
     observations = observation("push", "a much longer instruction")
     alone = Observation(

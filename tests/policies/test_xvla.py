@@ -144,7 +144,7 @@ def test_every_key_of_lerobots_config_is_read_or_has_no_effect_or_is_refused(tmp
 
 
 def test_microsofts_names_of_florence_are_read(tmp_path):
-    """As LeRobot 0.4 and 0.5 have saved it."""
+    """LeRobot 0.4 and 0.5 saved these names."""
     stored("xvla", tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
     expected, vlm = network.FACTORY.from_checkpoint(tmp_path, 5)[0].state_dict(), "model.vlm."

@@ -201,9 +201,7 @@ def test_registers_have_the_vendors_signs(value, size, bit, register):
 
 
 def test_a_calibration_of_lerobot_is_read(tmp_path):
-    """Its angle 0 is the middle of the range, as MotorNormMode.DEGREES of LeRobot has it, to its
-    rounding of a turn.
-    """
+    """Angle 0 is the middle of the range, as in LeRobot's MotorNormMode.DEGREES."""
     row = {"id": 2, "drive_mode": 0, "homing_offset": -1470, "range_min": 758, "range_max": 3292}
     path = tmp_path / "my_arm.json"
     path.write_text(json.dumps({"shoulder_lift": row, "elbow": row | {"id": 3, "drive_mode": 1}}))

@@ -179,9 +179,7 @@ def isaac_lab(monkeypatch):
 
 @pytest.mark.usefixtures("isaac_lab")
 def test_isaac_labs_own_task_against_a_stand_in():
-    """Its reset comes with the step that ends an episode: what was seen before counts as what came
-    after.
-    """
+    """A step that ends an episode resets at once, so the observation before it is the final one."""
     env = stations(load_recipe("sim_ppo", ["env=isaaclab:Isaac-Reach-Franka", "device=cpu"]), 3)
     assert env.spec.vector_size == 2 and env.spec.action.dim == 7 and env.spec.control_hz == 30.0
     vectors, ended = env.reset([4, 5, 6])["vectors"], 0

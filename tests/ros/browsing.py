@@ -91,7 +91,7 @@ class Tab:
             )
 
     def armed(self):
-        """With the controls, in an episode that the policy plays."""
+        """Take the controls and arm, in an episode of the policy."""
         self.takes()
         self._arm()
         if "train, step" not in self.page.inner_text("#playing"):
@@ -107,14 +107,14 @@ class Tab:
         self.until(plays, "the policy in command")
 
     def _waits(self):
-        """Whether a hold waits for a person, after a takeover that ended without a release."""
+        """Return whether a hold waits for a person after a takeover without a release."""
         state = self.station.state
         return state.state == SafetyState.HOLD and (
             state.cause == "operator_silent" or "let go" in self.page.inner_text("#enable")
         )
 
     def _arm(self):
-        """As a person does after whatever stopped the arm."""
+        """Arm like a person after a stop of the arm."""
         if self._waits():
             self.click("#disarm")
             self.reach(SafetyState.DISARMED)
@@ -233,7 +233,7 @@ class Phone(Tab):
         self.glass.send("Input.dispatchTouchEvent", {"type": what, "touchPoints": points})
 
     def middle(self, element):
-        """Of an element, (x, y), once it is where a finger reaches it."""
+        """Return the middle (x, y) of an element, once a finger can reach it."""
         target = self.page.locator(element).first
         target.evaluate("each => each.scrollIntoView({block: 'center'})")
         at = target.bounding_box()

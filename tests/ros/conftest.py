@@ -52,9 +52,7 @@ class Peer:
         keep_time()
 
     def every(self, seconds, do):
-        """From now on, also while the test starts processes or waits for its turn: as an arm or a
-        pendant goes on.
-        """
+        """Call a function periodically, also while the test starts processes or waits."""
 
         def repeat():
             begun = time.monotonic()

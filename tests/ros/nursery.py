@@ -173,7 +173,7 @@ class Nursery:
 
 
 class Forked:
-    """As subprocess.Popen has it."""
+    """A forked process with the interface of subprocess.Popen."""
 
     def __init__(self, nursery, pid, args):
         self.nursery, self.pid, self.args, self.returncode = nursery, pid, args, None

@@ -89,7 +89,7 @@ def reaped():
 
 
 def become(wanted):
-    """What ``python -m`` would have begun with."""
+    """Set up the process as ``python -m`` would."""
     end_with_parent()
     os.setsid()
     if wanted["last"]:
@@ -185,7 +185,7 @@ def ask_by_fork():
 
 
 def started(command, pid):
-    """As if ``subprocess`` had."""
+    """Return a process as if ``subprocess`` had started it."""
     process = subprocess.Popen.__new__(subprocess.Popen)
     process.args, process.pid, process.returncode, process._child_created = command, pid, None, True
     process.stdin = process.stdout = process.stderr = None

@@ -128,7 +128,7 @@ class Paged:
         )
 
     def rests(self, seconds=0.8):
-        """It brakes, and then stands, though the policy goes on asking."""
+        """Wait until the arm rests, although the policy continues to command."""
         self.peer.for_s(0.5)
         before, last_seq, operator = self.at, self.seq, len(self.teleop)
         self.peer.for_s(seconds)
@@ -208,7 +208,7 @@ class Client:
         asyncio.run_coroutine_threadsafe(self.socket.send_str(text), self.loop).result(5)
 
     def press(self, what, **more):
-        """By a person who sees how the station is now."""
+        """Press like a person who sees the current state of the station."""
         self.send(
             json.dumps({"kind": "request", "what": what, "shown_at": time.monotonic()} | more)
         )

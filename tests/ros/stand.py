@@ -1,4 +1,4 @@
-"""What the tests of nodes stand in with: a robot side, a policy and the people around it."""
+"""Stand-ins for the tests of nodes: a robot side, a policy and people."""
 
 import math
 
@@ -71,7 +71,7 @@ class Lives:
         return future.result()
 
     def change(self, node, transition):
-        """Whether a transition was done, e.g. ``deactivate``."""
+        """Return whether a transition, e.g. ``deactivate``, succeeded."""
         number = getattr(Transition, f"TRANSITION_{transition.upper()}")
         return self.ask(ChangeState, node, "change_state", transition=Transition(id=number)).success
 
@@ -121,7 +121,7 @@ class Arm:
         peer.every(0.01, self.hundred_hertz)
 
     def stand(self):
-        """Where it is at first."""
+        """Set the initial place of the arm."""
         self.joints = JointState(
             name=[f"fr3_joint{number}" for number in range(1, 8)],
             position=[0.0, 0.35, 0.0, -2.1, 0.0, 2.45, 0.785],
@@ -150,7 +150,7 @@ class Arm:
         self.pose.pose = self.follow(target.pose)
 
     def follow(self, target):
-        """Where the arm is then."""
+        """Return the place of the arm after a motion."""
         return target
 
     def ten_hertz(self):
@@ -199,7 +199,7 @@ class Arm:
         return self.ask(self.clearing, ResetFault.Request(cause=cause))
 
     def inject(self, what):
-        """What goes wrong, where a twin stands in."""
+        """Inject a fault of the twin."""
 
     def ends_faults(self):
         """What a test has left behind, where the machine stood still within it, is no matter of the
@@ -238,7 +238,7 @@ class Arm:
 
 
 def fastest(targets):
-    """By their stamps [m/s]."""
+    """Return the largest speed by the stamps [m/s]."""
 
     def place(m):
         return m.pose.position.x, m.pose.position.y, m.pose.position.z

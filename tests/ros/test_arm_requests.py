@@ -25,7 +25,7 @@ from tests.ros.stand import Arm, Lives, start
 
 
 class Client:
-    """Of an interlock's service, which answers when a test says so."""
+    """A client of an interlock's service whose answers the test controls."""
 
     def __init__(self):
         self.calls = []

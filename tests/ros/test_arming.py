@@ -19,7 +19,7 @@ STATES = {True: SafetyState.ARMED, False: SafetyState.DISARMED}
 
 
 class Interlock:
-    """Of one arm: it answers after ``delay_s``, or never, and may refuse or be away."""
+    """One arm's interlock: it answers after ``delay_s`` or never, refuses, or is absent."""
 
     def __init__(self, station, delay_s=0.0, refuses=(), absent_s=0.0):
         self.station, self.delay_s, self.absent_s = station, delay_s, absent_s

@@ -1,6 +1,4 @@
-"""When a person's device moves the arm outside of episodes, and when it must not (with a
-SpaceMouse: test_devices.py).
-"""
+"""Motion by a person's device outside of episodes (with a SpaceMouse: test_devices.py)."""
 
 import math
 from types import SimpleNamespace
@@ -20,7 +18,7 @@ pytestmark = pytest.mark.ros
 
 
 def goals(*states):
-    """As an action server tells them, the newest first."""
+    """Return the goals as an action server reports them, the newest first."""
     return GoalStatusArray(
         status_list=[
             GoalStatus(status=status, goal_info=GoalInfo(stamp=Time(sec=100 - place)))

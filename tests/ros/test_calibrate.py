@@ -32,7 +32,7 @@ ENDS = [(0.35, -0.2, 0.05), (0.64, 0.2, 0.05), (0.5, 0.0, 0.39), (0.5, 0.05, 0.3
 
 
 class Hand:
-    """At an arm of one's own, with the command beside it."""
+    """A person at an arm without a driver, next to the command."""
 
     def __init__(self, peer, folder, *words):
         (folder / "limits.yaml").write_text(FR3.read_text())

@@ -129,7 +129,7 @@ def lab(peer, tmp_path, request):
 
 
 class Shrunk(Lab):
-    """Whose camera publishes a smaller picture than it takes."""
+    """A client whose camera publishes smaller pictures than it takes."""
 
     camera = "{kind: uvc, device: /dev/video0, size: [480, 640], published: [120, 160]}"
 

@@ -51,9 +51,7 @@ HOME = dict(zip(ARM, (0.0, -1.57, 1.57, -1.57, -1.57, 0.0), strict=True))
 
 
 class Driver:
-    """As ur_robot_driver: its own topic names, joints in its own order, a controller that goes
-    where it is sent.
-    """
+    """A stand-in for ur_robot_driver: its topic names, order of joints, and controller."""
 
     def __init__(self, peer):
         self.node, self.angles, self.sent = peer.node, dict(HOME), []

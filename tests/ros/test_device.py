@@ -50,7 +50,7 @@ def test_a_device_that_cannot_even_be_closed_is_opened_again(monkeypatch):
 
 
 class Reader(DeviceNode):
-    """Its device is there, raises, or ends the node, as a test says."""
+    """A node whose device works, raises, or ends the node, as the test says."""
 
     def __init__(self, *outcomes):
         self.device_name, self.trouble, self.failed = "camera", "", None

@@ -115,7 +115,7 @@ class Manned:
         return [chunk for chunk in self.chunks if not chunk.data]
 
     def stops(self, cause, seconds=0.5):
-        """It brakes, and then stands, though commands were on their way."""
+        """Wait until the arm brakes and rests, although commands were under way."""
         self.peer.for_s(0.4)
         commands, y = len(self.commands), self.y
         self.peer.for_s(seconds)

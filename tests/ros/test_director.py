@@ -1,4 +1,4 @@
-"""Which rule of the recipe ends training at a station, and what counts as success there."""
+"""The recipe's rules that end training at a station, and the definition of success there."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""What this folder's tests rely on among themselves."""
+"""Assumptions that the tests of this folder share."""
 
 import os
 from collections import defaultdict

@@ -1,6 +1,4 @@
-"""What a policy draws at a station is recorded, and is what it draws in the vectorised environment,
-to the last bit.
-"""
+"""A station's recorded draws equal those in the vectorised environment, to the last bit."""
 
 import numpy as np
 import pytest

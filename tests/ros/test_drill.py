@@ -228,9 +228,7 @@ def test_a_fault_is_announced_with_the_first_message_that_it_alters(fraction, an
 
 
 class FakeObserver:
-    """Of a drill only what was heard: how its interlock stood, and where target and arm were, at
-    each look.
-    """
+    """An observer of a drill with given records of interlock, target and arm."""
 
     _goes_on, _stays_stopped, _fresh, _has_state, _state_text = (
         getattr(rlinf_tools.drill.Drill, name)

@@ -1,6 +1,6 @@
-"""How a station ends: in order, without a word, with every episode closed that had ended.
+"""The end of a station: in order, silent, and with every ended episode closed.
 
-To show, it needs no trainer.
+It needs no trainer.
 """
 
 import os
@@ -33,7 +33,7 @@ WORDS = re.compile(r"Traceback|InvalidHandle|RCLError|context is not valid|Fatal
 
 
 def tracebacks(folder):
-    """By log, the lines around the first sign of one."""
+    """Return for each log the lines around its first traceback."""
     texts = {log.name: log.read_text() for log in (folder / "logs").iterdir()}
     matches = {name: WORDS.search(text) for name, text in texts.items()}
     return {
@@ -55,9 +55,7 @@ def all_quiet(codes, folder):
 
 
 def all_at_once(run, number):
-    """As ros2 launch and a terminal ask: every process of the group at the same time, and more than
-    once.
-    """
+    """Interrupt every process of the group at the same time, repeatedly, like ros2 launch."""
     nodes = {name: child.popen for name, child in run.supervisor.children.items()}
     end = time.time() + 20
     while any(popen.poll() is None for popen in nodes.values()) and time.time() < end:
@@ -127,7 +125,7 @@ def test_an_episode_in_its_middle_is_set_aside_with_the_reason(tmp_path, peer):
 
 @pytest.mark.parametrize("code", [0, 3])
 def test_a_process_that_the_middleware_holds_for_ever_ends_all_the_same(code):
-    """As in Fast-DDS#6513: a call that keeps Python's lock does not return."""
+    """In Fast-DDS#6513 a call that holds Python's lock does not return."""
     end = (
         "import ctypes; from rlinf_ros.workarounds import end_soon; print('done'); "
         f"end_soon({code}, 0.3); ctypes.PyDLL(None).sleep(600)"
@@ -226,7 +224,7 @@ def test_ctrl_c_ends_a_whole_demo_in_order(tmp_path, number, group):
 
 
 def test_an_uplink_that_ends_publishes_no_policy_that_comes_meanwhile(monkeypatch):
-    """Its thread met a publisher that was being destroyed."""
+    """Its thread once used a publisher during its destruction."""
     monkeypatch.setattr(uplink, "last_policy", lambda folder: None)
     monkeypatch.setattr(uplink, "prune_policies", lambda *_: None)
     published, stopping = [], threading.Event()

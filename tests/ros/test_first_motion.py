@@ -38,7 +38,7 @@ class NotHeldError(Exception):
 
 
 class Person(Arm):
-    """At a device, with the command beside them."""
+    """A person at a device, next to the command."""
 
     robot, task, middle, slow = "franka_fr3", "reach", 0.25, "speed 0.025"
 
@@ -142,9 +142,7 @@ class Person(Arm):
 
 
 class Silent(Person):
-    """At an arm whose driver falls silent where it stops by itself, as franka_ros2 does, until it
-    is reset.
-    """
+    """An arm whose driver falls silent after its own stop until a reset, like franka_ros2."""
 
     def stops_by_itself(self):
         self.publishes_state = False
@@ -155,7 +153,7 @@ class Silent(Person):
 
 
 class Jointed(Person):
-    """At a UR5e that is told by joints, and whose driver has names of its own."""
+    """A UR5e that is commanded by joints, with a driver that has its own names."""
 
     robot, task, middle, slow = "ur5e", "ur5e_reach", 0.45, "joint_speed 0.05"
     commanded = JointState, "target_joints"

@@ -1,6 +1,4 @@
-"""What `rlinf first-motion` judges and sets, without ROS (beside an interlock:
-test_first_motion.py).
-"""
+"""The judgements and settings of `rlinf first-motion`, without ROS."""
 
 import contextlib
 import json
@@ -22,7 +20,7 @@ LIMITS = "sim_bridges/simulators/franka_mujoco/franka_sim/limits.yaml"  # 0.25 m
 
 
 def watched(metres_per_s, scale=1.0):
-    """Who has watched an arm go along x for 0.6 s, where it was told so, or the other way."""
+    """Return the watch over an arm that moved along x for 0.6 s, as commanded or the other way."""
     watcher = Watcher.__new__(Watcher)
     watcher.poses = watcher.measured = [
         (0.01 * k, (0.01 * k * metres_per_s, 0.0, 0.0)) for k in range(60)
@@ -59,7 +57,7 @@ def test_an_arm_that_stops_late_or_far_is_found(metres_per_s, took_ms, held):
 
 
 class Interlock:
-    """Of an arm, as a watcher asks it for its speeds."""
+    """An arm's interlock that answers a watcher's requests for its speeds."""
 
     def __init__(self, speed, refuses=""):
         self.values, self.refuses, self.requests = {"limits.speed": speed}, refuses, []

@@ -1,4 +1,4 @@
-"""What a node may read of its parameters before ROS begins."""
+"""Parameters that a node may read before ROS starts."""
 
 import sys
 

@@ -33,7 +33,7 @@ CLUTCH, CODES = "rb", Home.Result
 
 
 class Person:
-    """With a gamepad, at a station whose robot side is the twin."""
+    """A person with a gamepad, at a station whose robot side is the twin."""
 
     def __init__(self, peer, folder):
         overrides = (
@@ -126,7 +126,7 @@ class Person:
         )
 
     def rests(self):
-        """It is told to stop, and to stay where it is."""
+        """Wait until the arm is commanded to stop and rests."""
         self.peer.for_s(0.6)
         before = place(self.targets[-1])
         self.peer.for_s(0.4)

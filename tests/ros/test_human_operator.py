@@ -1,4 +1,4 @@
-"""What a person's devices renew, label and disarm, without ROS."""
+"""The effects of a person's devices: enable, labels and disarming, without ROS."""
 
 import io
 import time
@@ -110,7 +110,7 @@ def test_one_that_has_said_nothing_yet_lets_go_of_no_enable_while_it_may_still_s
 
 
 def test_disarming_lets_go_of_the_enable_too(people):
-    """Where no interlock answers, the policy stops by that."""
+    """The policy stops by that if no interlock answers."""
     person, enables, _, client = people(Knob("disarm"))
     person.look()
     assert enables == [False] and [
@@ -144,7 +144,7 @@ def test_s26_what_was_pressed_while_the_process_stood_still_arms_nothing_afterwa
 
 
 class Stick(Knob):
-    """It moves along these axes while it is held."""
+    """A device that moves along some axes while it is held."""
 
     topics = ("joy",)
 

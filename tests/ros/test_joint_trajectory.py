@@ -1,6 +1,4 @@
-"""What a joint trajectory controller makes of our messages: a model of ros2_control's own, as its
-source has it.
-"""
+"""Motion by a joint trajectory controller, modelled after the source of ros2_control."""
 
 from types import SimpleNamespace
 
@@ -80,7 +78,7 @@ def ours():
 
 
 def controller(horizon_s=HORIZON_S, tick=TICK_S):
-    """Of a node what makes messages."""
+    """Return the part of a node that makes messages."""
     sent = []
     return SimpleNamespace(
         kind="joint_trajectory",

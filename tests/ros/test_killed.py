@@ -1,4 +1,4 @@
-"""What happens to the whole loop when each of its processes is killed."""
+"""The whole loop after each of its processes was killed."""
 
 import signal
 
@@ -65,7 +65,7 @@ def test_an_evaluation_is_of_one_version_whatever_arrives_and_dies_on_the_way(tm
 
 
 def versions(folder):
-    """Of the policy, in the actions of a recorded episode."""
+    """Return the policy versions in the actions of a recorded episode."""
     with AnyReader([folder], default_typestore=typestore()) as reader:
         of = [
             connection for connection in reader.connections if connection.topic.endswith("/applied")

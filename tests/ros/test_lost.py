@@ -1,6 +1,4 @@
-"""Who hears nothing says where it looks and what it sees; the operator is shown what the interlock
-answered.
-"""
+"""A node without messages reports where it looks and what it sees."""
 
 import contextlib
 import json

@@ -161,7 +161,7 @@ def test_speakers_outside_are_heard_by_the_interlock(station):
 
 
 def test_a_new_scene_while_disarmed_lets_the_arm_be_armed_again(station):
-    """As the scripted operator does where a freed arm rests outside of its workspace."""
+    """The scripted operator does so if a freed arm rests outside of its workspace."""
     peer, played = station
     safety = listen(peer, SafetyState, "safety")
     arming = peer.node.create_client(SetBool, "interlock/arm")

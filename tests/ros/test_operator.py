@@ -1,4 +1,4 @@
-"""Who arms an arm: a person a real one, each time; a script a simulated one, once."""
+"""Arming: a person arms a real arm each time, a script a simulated one once."""
 
 import subprocess
 import time

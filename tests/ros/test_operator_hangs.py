@@ -51,7 +51,7 @@ class Manned:
         peer.node.create_timer(0.1, self._speak)
 
     def _speak(self):
-        """As a policy does: up and down by 1 mm."""
+        """Command like a policy: up and down by 1 mm."""
         self.seq += 1
         self.policy.publish(
             ActionChunk(
@@ -120,7 +120,7 @@ class Manned:
         )
 
     def stays(self, state_text, seconds):
-        """Nothing moves the arm meanwhile, and nobody commands."""
+        """Check that the arm does not move and has no commander."""
         self.peer.for_s(0.3)
         state_count, at = len(self.states), len(self.targets)
         self.peer.for_s(seconds)

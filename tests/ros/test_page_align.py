@@ -29,7 +29,7 @@ OVER = """() => {
 
 @pytest.fixture(scope="module")
 def station(tmp_path_factory):
-    """Its robot's folder is the test's own."""
+    """Return a station with the test's own robot folder."""
     folder = tmp_path_factory.mktemp("aligned")
     robots = robot_folder("franka_sim").parent
     for path in (

@@ -1,4 +1,4 @@
-"""What is asked on the operator's page, on its way, without ROS."""
+"""Requests of the operator's page on their way, without ROS."""
 
 import asyncio
 import threading
@@ -22,7 +22,7 @@ from rlinf_operator.page_requests import PageRequests
 
 
 class ServiceProcess:
-    """Of an interlock; one that hangs answers nothing."""
+    """An interlock's service process; one that hangs answers nothing."""
 
     def __init__(self, name, hangs=False):
         self.srv_name, self.hangs, self.requests = name, hangs, []
@@ -39,7 +39,7 @@ class ServiceProcess:
 
 
 class Thread:
-    """That of ROS: what it is given to do is done there."""
+    """The thread of ROS, which runs the calls that it gets."""
 
     def create_task(self, do):
         future = Future()
@@ -260,7 +260,7 @@ def test_a_request_that_failed_before_its_episode_is_reported(asks):
 
 
 class Resets(ServiceProcess):
-    """Of an interlock's ``reset_fault`` or ``arm``; it may refuse, or be away."""
+    """A service ``reset_fault`` or ``arm`` of an interlock; it may refuse, or be absent."""
 
     def __init__(self, name, refuses="", ready=True):
         super().__init__(name)
@@ -280,7 +280,7 @@ class Resets(ServiceProcess):
 
 @pytest.fixture
 def interlocks(asks):
-    """Those of two arms, and the topics by which they disarm."""
+    """Return the interlocks of two arms, and the topics that disarm them."""
 
     def make(left=None, right=None):
         arming = [

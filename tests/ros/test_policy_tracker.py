@@ -1,4 +1,4 @@
-"""Which policy plays an episode, message by message, and by which instruction."""
+"""The policy of an episode and its instruction, message by message."""
 
 from types import SimpleNamespace
 

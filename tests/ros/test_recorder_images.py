@@ -101,7 +101,7 @@ class Station:
 
 
 def recorded(folder):
-    """How many images there are, and how many are said to be missed."""
+    """Return the number of images, and the reported number of missed ones."""
     metadata = yaml.safe_load((folder / "metadata.yaml").read_text())["rosbag2_bagfile_information"]
     counts = {
         topic["topic_metadata"]["name"]: topic["message_count"]

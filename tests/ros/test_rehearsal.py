@@ -1,6 +1,4 @@
-"""What is made shortly before it is needed, on a real executor: once, in time, and whatever it is
-made of.
-"""
+"""Warm-ups on a real executor: each runs once and in time, whatever it creates."""
 
 import time
 

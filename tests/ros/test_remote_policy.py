@@ -175,7 +175,7 @@ STARVED = SafetyState(state=SafetyState.HOLD, cause="stale_command")
     ],
 )
 def test_an_answer_to_before_a_takeover_is_not_played_after_it(before, after, sent, monkeypatch):
-    """Not even where both its beginning and its end lie between two time steps."""
+    """It is not played even if the takeover begins and ends between two time steps."""
     node, chunks = without_ros(), []
     node.stopping = Event()
     node.lock, node.interrupted, node.outdated, node.idle = RLock(), False, False, False

@@ -1,6 +1,4 @@
-"""What ends a request for episodes: the interlock stops, and what was asked before it moves nothing
-later.
-"""
+"""The end of a request for episodes by the interlock; earlier commands move nothing later."""
 
 from types import SimpleNamespace
 
@@ -95,7 +93,7 @@ def test_before_anything_was_heard_a_request_is_taken():
     ],
 )
 def test_which_episodes_begin_by_a_persons_word_alone(person, external, answers, mode, by_word):
-    """Those need no end of the request: nothing moves before the word."""
+    """Their request need not end, because nothing moves before the word."""
     scene = SimpleNamespace(client=SimpleNamespace(server_is_ready=lambda: answers))
     environment = SimpleNamespace(person=person, external=external, scene=scene)
     assert SceneRequests(environment, homes=False).begin_by_word(mode) is by_word

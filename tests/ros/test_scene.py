@@ -1,4 +1,4 @@
-"""Whoever asks for a scene gets an answer or a reason, also when an answer is lost."""
+"""A request for a scene gets an answer or a reason, even if an answer is lost."""
 
 import asyncio
 import threading

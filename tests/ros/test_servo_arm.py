@@ -122,7 +122,7 @@ class Bench(Arm):
         )
 
     def standing(self):
-        """What is known of the arm, for a failure."""
+        """Describe the arm's state, for a failure."""
         safety = self.states[-1]
         targets, joints = (list(message[-1].position) for message in (self.targets, self.joints))
         return (

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
 
 
 class Station:
-    """What a recorder hears of one, said by the test."""
+    """A stand-in for a station that sends the test's messages to a recorder."""
 
     def __init__(self, peer):
         self.peer, self.root = peer, peer.supervisor.run_dir / "sessions"

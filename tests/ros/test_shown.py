@@ -92,9 +92,7 @@ def played(tmp_path_factory):
 
 
 def watch(node, shown):
-    """What comes on the topics of both layouts, by topic: subscribed as RViz and Foxglove
-    subscribe.
-    """
+    """Return the messages of both layouts by topic, subscribed like RViz and Foxglove."""
     got = {}
     for name in shown_topics(shown):
         relative = name.removeprefix(f"/{shown.station}/")

@@ -173,7 +173,7 @@ def test_a_real_arm_is_armed_at_a_terminal(peer):
     ],
 )
 def test_an_arming_of_which_nobody_heard_leaves_no_arm_armed(monkeypatch, arms, trouble):
-    """Its answer was lost: the arm may be armed, and a policy that streams would move it."""
+    """After a lost answer the arm may be armed, and a streaming policy would move it."""
     monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
     requests, answered = [], Future()
     answered.set_result(SetBool.Response(success=True))

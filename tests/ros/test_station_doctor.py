@@ -33,7 +33,7 @@ def a_busy_machine(monkeypatch):
 
 
 def doctor(peer, *overrides):
-    """What it found, by topic: what there is, and what to do about it."""
+    """Return the findings by topic, each with its remedy."""
     node = rclpy.create_node("station_client_doctor", namespace="/station_a", context=peer.context)
     peer.executor.add_node(node)
     recipe = load_recipe("demo", [*UR5E, *overrides])

@@ -1,4 +1,4 @@
-"""What the nodes of a station say about its state, word by word, without ROS's middleware."""
+"""The exact texts about a station's state, without ROS's middleware."""
 
 import os
 import signal
@@ -364,7 +364,7 @@ def test_episodes_taken_are_those_of_the_station():
 
 @pytest.fixture
 def ros(monkeypatch):
-    """What a command asks of rclpy, in order."""
+    """Return the calls of a command to rclpy, in order."""
     calls = []
     fake = SimpleNamespace(
         init=lambda signal_handler_options: calls.append(signal_handler_options),

@@ -1,6 +1,4 @@
-"""What tf2 and ROS's tools see of a station while it runs: tf, tf_static, and parameters that say
-what they are.
-"""
+"""tf and parameters of a running station, as tf2 and ROS's tools read them."""
 
 import json
 import subprocess

@@ -73,7 +73,7 @@ class Side:
 
 
 class Station:
-    """Both arms, a policy at 10 Hz, an enable and one e-stop."""
+    """Two arms, a policy at 10 Hz, an enable and one e-stop."""
 
     def __init__(self, peer, tmp_path):
         self.peer = peer

@@ -64,7 +64,7 @@ def test_s17_modes_in_words(safety, robot, program, fault):
 
 
 def readings(gripper=0.1, effort=0.0, elbow=1.0, first=False, prefix="", names=ARM, anonymous=True):
-    """Of joint_states with a gripper's joint beside the arm's six, before or after them."""
+    """Return joint_states with a gripper's joint before or after the arm's six."""
     joints = [
         (f"{prefix}{name}", elbow if index == 2 else 0.1, 1.0) for index, name in enumerate(names)
     ]
@@ -87,7 +87,7 @@ def test_a_frozen_arm_is_seen_whatever_a_grippers_joint_reads(first):
 
 
 def test_the_log_of_a_driver_names_a_fault_and_its_end():
-    """At each start `silent` stands until the vendor's driver publishes."""
+    """At each start the cause `silent` is present until the vendor's driver publishes."""
     log = MagicMock()
     node = SimpleNamespace(
         active=True, published_fault=None, faults=MagicMock(), get_logger=lambda: log
@@ -275,7 +275,7 @@ def test_s17_a_safeguard_that_a_person_closes_again_moves_nothing(station):
 
 
 def test_s18_a_drivers_node_that_hangs_is_noticed(station):
-    """What it would have said of the robot is heard by nobody."""
+    """No node receives its reports on the robot."""
     station.moves()
     station.reach(ACTIVE)
     driver = station.peer.supervisor.children["driver"].popen

@@ -1,6 +1,4 @@
-"""What adapters of packages that cannot run here use of them is written down, and stands in their
-real sources.
-"""
+"""Manifests list what adapters use of packages that cannot run here, as in the real sources."""
 
 import importlib.metadata
 import sys

@@ -134,9 +134,7 @@ UPSIDE_DOWN = np.array([1.0, 0.0, 0.0, 0.0])
 
 
 def pressed(simulator, aside=(0.0, 0.0), turned=0.0):
-    """What the tool feels, and how deep it is [m], where it has been pressed down so far from the
-    middle of the hole.
-    """
+    """Return the tool's force and depth [m] when it is pressed down off the hole's middle."""
     simulator.reset(0)
     hole = simulator.data.mocap_pos[0] + [*aside, 0.05]
     down = multiply(about([0.0, 0.0, turned]), UPSIDE_DOWN)
@@ -187,7 +185,7 @@ def test_a_script_finds_a_tight_socket_by_touch_more_often_than_one_that_only_lo
 
 
 def numb(station):
-    """What the script would do if it felt nothing but that it stands on something."""
+    """Return the script's action without any felt force but that of the ground."""
     wrench = station.channels["wrench"]
     station.channels["wrench"] = station.channels["wrench"] * [0, 0, 1, 0, 0, 0]
     action = station.expert()

@@ -150,7 +150,7 @@ def test_most_simulators_have_no_python_of_their_own():
 
 
 def test_what_a_python_that_is_a_script_has_started_ends_with_it(tmp_path, monkeypatch):
-    """As Isaac Sim's python.sh, which does not become the Python that it starts."""
+    """Isaac Sim's python.sh starts a Python instead of replacing itself by it."""
     wrapper = tmp_path / "python.sh"
     wrapper.write_text(f'#!/bin/sh\n{sys.executable} "$@" &\necho $! > {tmp_path}/pid\nwait\n')
     wrapper.chmod(0o755)

@@ -57,7 +57,7 @@ def test_perception_errs_by_as_much_as_was_said_and_the_same_seed_errs_alike(arm
 
 
 def test_success_is_judged_by_what_is_so():
-    """With an error of half a metre nothing would ever be where it should."""
+    """With a perception error of half a metre the observed state would never show success."""
     station = simulated_station(
         load_recipe("sim_sac", ["simulation.randomise={pose_error_m: 0.5}", "station.task=reach"])
     )

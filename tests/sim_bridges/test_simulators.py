@@ -72,9 +72,7 @@ def test_it_keeps_every_promise(name):
 
 @pytest.mark.parametrize("name", ELSEWHERE)
 def test_an_adapter_keeps_every_promise_against_a_stand_in_of_its_simulator(name, monkeypatch):
-    """What the adapter uses of Isaac Sim, of kitchens and the like is stood in for, in a process of
-    its own.
-    """
+    """Stand-ins of Isaac Sim and other simulators run in a process of their own."""
     monkeypatch.setenv(f"RLINF_PYTHON_{name.upper()}", sys.executable)
     monkeypatch.setenv("PYTHONPATH", str(STANDINS))
     monkeypatch.setenv("ROBOTWIN_ROOT", str(STANDINS / "robotwin"))
@@ -145,7 +143,7 @@ def test_what_isaac_lab_reports_as_a_twist_is_the_tools_and_not_the_hands():
 
 @pytest.fixture
 def isaac_lab(monkeypatch, request):
-    """Its stand-in of a version in this process, and nothing of it before and afterwards."""
+    """Provide the stand-in of an Isaac Lab version, and remove every trace of it afterwards."""
     forget_isaac_lab()
     monkeypatch.setenv("STANDIN_ISAACLAB", request.param)
     monkeypatch.syspath_prepend(str(STANDINS))
@@ -266,7 +264,7 @@ def test_what_robotwin_reports_as_a_twist_turns_too():
 
 
 def test_a_gripper_of_robotwin_that_opens_further_than_ours_can_be_open_to_its_task():
-    """Its tasks want more than 0.8 of whatever a gripper opens."""
+    """Its tasks need more than 0.8 of the gripper's range."""
     from sim_bridges.simulators.robotwin import WIDEST_M, Simulator
 
     simulator, values = Simulator.__new__(Simulator), []
@@ -307,7 +305,7 @@ def test_behaviors_recorded_scene_is_another_with_another_seed_and_one_of_pypi_i
 
 
 def test_robocasa_with_other_versions_beside_it_is_answered_in_words(tmp_path, monkeypatch):
-    """It asserts them when it is imported."""
+    """RoboCasa asserts the versions when it is imported."""
     (tmp_path / "robocasa.py").write_text('assert False, "MuJoCo version must be 3.3.1"')
     monkeypatch.syspath_prepend(str(tmp_path))
     from sim_bridges.core.interface import build
@@ -396,7 +394,7 @@ def test_without_the_interlock_what_would_not_be_moved_is_refused(recipe, reason
 
 
 def test_a_task_that_is_played_behind_the_interlock_alone_is_checked_there():
-    """Nothing turns without it: the check of the task's script says so, and goes on."""
+    """The tool turns only behind the interlock; the check of the script reports this."""
     recipe, figures = recipe_of("franka_mujoco", task="peg_insertion_tight"), {}
     rows = {
         row.name: row for row in _front_ends(recipe, simulated_station(recipe), 1, False, figures)
@@ -502,9 +500,7 @@ def test_assets_that_are_not_here_are_named_instead_of_asked_for(monkeypatch):
 
 @pytest.mark.parametrize("task", ["drawer-open-v3", "window-open-v3", "pick-place-v3"])
 def test_what_metaworld_lays_out_is_where_it_says_at_once(task):
-    """It moves bodies at a reset, and computes where that puts them only at the next step; some
-    have no orientation.
-    """
+    """Meta-World moves bodies at a reset but updates their poses only at the next step."""
     simulator = make("metaworld", task=task)
     for seed in (3, 4):
         simulator.reset(seed)
@@ -519,7 +515,7 @@ def test_what_metaworld_lays_out_is_where_it_says_at_once(task):
     "task, order", [("drawer-open-v3", "wxyz"), ("faucet-open-v3", "wxyz"), ("push-v3", "xyzw")]
 )
 def test_metaworlds_objects_are_turned_as_a_body_of_theirs_is(task, order):
-    """Its tasks say quaternions in one order or the other."""
+    """Its tasks have quaternions in either order."""
     simulator = make("metaworld", task=task)
     simulator.reset(3)
     x, y, z, w = simulator.channels()["object_pose"][3:]
@@ -595,7 +591,7 @@ def test_another_tick_than_the_simulators_is_refused(tmp_path):
 
 
 def test_a_second_task_on_one_simulator(capsys):
-    """Its own measure of success is about the first; ours is asked alone."""
+    """The simulator measures success of the first task only, so our measure decides."""
     assert (
         main(
             ["check", "sim", "franka_mujoco", "--task", "reach", "--episodes", "3", "--no-station"]

@@ -30,7 +30,7 @@ BOTH = joined({"one": ONE, "two": TWO})
 
 
 def batch_of(spec, size, random):
-    """What a robot sees and does, among what all do."""
+    """Return a robot's observations and actions, placed among those of all robots."""
     numbers = random.normal(size=(size, spec.vector_size)).astype(np.float32)
     vectors, actions = BOTH.with_others(
         spec, numbers, random.uniform(-1, 1, (size, spec.action.dim)).astype(np.float32)

@@ -106,7 +106,7 @@ def test_ros_makes_its_classes_and_its_quality_of_service_of_it():
 
 
 def test_nodes_know_type_and_quality_of_a_topic_from_the_table_alone():
-    """What a node said once more could be something else, and nobody would hear it."""
+    """A second definition in a node could differ, and the topic would not connect."""
     topics = set()
     for path in ROOT.glob("ros_ws/src/*/rlinf_*/*.py"):
         source = path.read_text() if path.name not in ELSEWHERE else ""

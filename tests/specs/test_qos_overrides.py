@@ -128,7 +128,7 @@ def node():
 
 
 def publisher_qos(node, name):
-    """What the middleware has of a subscription in real time."""
+    """Return the middleware's quality of service of a subscription in real time."""
     from rlinf_ros.qos import received, subscription
 
     subscriber = subscription(node, name, lambda _: None, quality=received(name, False))

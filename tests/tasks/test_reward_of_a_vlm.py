@@ -95,7 +95,7 @@ def frame(value, camera="front"):
 
 
 def settle(vlm):
-    """Until the answer to what was asked is there."""
+    """Wait for the answer to the last question."""
     vlm.answer.exception(20)
 
 

@@ -7,7 +7,7 @@ from rlinf_core.tasks.rewards.arms import per_arm
 
 
 class Touched:
-    """Once the tool has been low, it counts."""
+    """A reward that is 1 once the tool has been low."""
 
     channels, trouble = ("current_pose",), ""
 

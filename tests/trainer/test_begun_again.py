@@ -73,7 +73,7 @@ def test_sft_from_another_run_has_its_own_steps(tmp_path):
 
 
 def test_offline_rl_from_another_run_learns_on(tmp_path):
-    """Its learning rate falls to 0 within a run's steps, not within those of both."""
+    """The learning rate falls to 0 within the steps of one run, not of both."""
     iql = ("algorithm={name: iql, steps: 12, batch_size: 16, critic_hidden: [16]}", *SMALL)
     train(load_recipe("sim_iql", [*iql]), tmp_path / "first", points)
     train(
@@ -184,7 +184,7 @@ def test_a_policy_that_rl_improves_goes_on_to_see_as_it_has_learned_to(tmp_path)
 
 
 def rollouts_of(policy, count=1):
-    """Of an observation whose second number hardly varies."""
+    """Return rollouts of an observation whose second number hardly varies."""
     played = [
         ChunkRollouts(Points(4), policy, number).play(chunks=20).rollouts[0]
         for number in range(count)

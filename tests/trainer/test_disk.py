@@ -1,6 +1,4 @@
-"""What a machine lacks for a while, room or memory, ends no run and refuses no episode; a folder
-has one run.
-"""
+"""A lack of disk or memory ends no run and refuses no episode; a folder has one run."""
 
 import contextlib
 import errno

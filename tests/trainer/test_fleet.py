@@ -62,9 +62,7 @@ class Trainer:
         aside.rename(aside.with_name(policy_name(version)))
 
     def wait(self, station, version):
-        """Until the station is told that it is meant to have it; then it fetches it, if it is
-        another than it has.
-        """
+        """Wait until the station is assigned a version; it then downloads a new file."""
         end = time.monotonic() + 30
         while (
             status := self.clients[station].report(0, 0, playing=version)

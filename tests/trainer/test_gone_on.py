@@ -43,7 +43,7 @@ def test_the_next_evaluation_is_ahead_however_much_a_turn_plays_and_none_is_forg
 
 
 def test_what_was_evaluated_before_its_time_is_in_a_checkpoint(task, tmp_path):
-    """As at the end of a run, of which there is a checkpoint already."""
+    """The end of a run is such an evaluation, with an earlier checkpoint."""
     run = run_of(task, tmp_path, "simulation.evaluate_every=2000")
     judged(run, 2500)
     judged(run, 2500)
@@ -55,7 +55,7 @@ def test_what_was_evaluated_before_its_time_is_in_a_checkpoint(task, tmp_path):
 
 
 def test_policies_since_the_checkpoint_are_as_old_as_the_learner_that_goes_on(task, tmp_path):
-    """What stations have played with them is learned from."""
+    """Episodes of stations with these policies are used for training."""
     run = run_of(task, tmp_path, algorithm=ASYNC_PPO)
     for updates in (3, 5):
         run.learner.updates = updates

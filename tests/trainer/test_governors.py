@@ -115,7 +115,7 @@ def say(name):
 
 @pytest.fixture
 def feed(task, tmp_path):
-    """Of a run with these overrides: takes episodes of a station."""
+    """Return a function that feeds episodes of a station to a run with these overrides."""
     from tests.messages import record
 
     spool = Spool(tmp_path / "spool")
@@ -216,7 +216,7 @@ def test_who_learns_from_demonstrations_alone_draws_them_fairly_and_as_often_as_
 
 
 def drawn_by_chance(run, size):
-    """What is drawn first of the first nine episodes, each transition as likely as any other."""
+    """Return the draws from the first nine episodes, with equally likely transitions."""
     replay = run.data.demonstrations
     starts = np.flatnonzero(replay._arrays["starts"])[:90]
     return replay._arrays["vectors"][

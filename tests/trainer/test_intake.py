@@ -1,6 +1,4 @@
-"""From recordings to what is learned from: nothing that lies there stops a trainer, and nothing
-wrong is learned from.
-"""
+"""The intake of recordings: no file stops a trainer, and no wrong data are learned."""
 
 import errno
 import json
@@ -28,7 +26,7 @@ def spool(tmp_path):
 
 
 class Taken(list):
-    """What an intake hands on; each is taken as online."""
+    """Collects the results of an intake; each counts as online."""
 
     def __call__(self, trajectory):
         self.append(trajectory)

@@ -1,6 +1,4 @@
-"""What is kept of episodes that are learned from in parts, or later: how much room it takes, and
-who waits meanwhile.
-"""
+"""Storage of episodes that are learned in parts or later: its size, and who waits for it."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -36,7 +34,7 @@ def gated():
 
 
 def episode(number, *taken_over, mode=TRAIN):
-    """Whose vectors say its number and time step."""
+    """Return an episode whose vectors hold its number and time step."""
     sources = ["operator" if step in taken_over else "policy" for step in range(STEPS)]
     vectors = np.stack([np.full(STEPS + 1, number), np.arange(STEPS + 1)], axis=1).astype(
         np.float32

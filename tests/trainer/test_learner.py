@@ -1,6 +1,4 @@
-"""What a run trains: a learner that goes on from another run's, or its policy alone; and in which
-stations.
-"""
+"""The learner of a run: from another run's learner or policy, for several stations."""
 
 import re
 

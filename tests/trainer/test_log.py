@@ -25,7 +25,7 @@ class Log(io.TextIOWrapper):
         super().__init__(self.file)
 
     def lines(self):
-        """What has reached the file since the last call."""
+        """Return the lines in the file since the last call."""
         text = self.file.getvalue().decode()
         self.file.seek(0)
         self.file.truncate()

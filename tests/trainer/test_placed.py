@@ -127,7 +127,7 @@ def test_a_rollout_worker_that_dies_is_replaced_and_the_run_goes_on(tmp_path, ca
 
 @pytest.mark.slow
 def test_a_rollout_worker_gets_the_weights_that_changed_and_its_successor_gets_all():
-    """It plays what one plays that is given everything each time."""
+    """It plays like a worker that gets all weights each time."""
     recipe = recipe_of(
         "sac", "placement.workers=1", "simulation.environments=1", "policy.hidden=[16]"
     )
@@ -174,7 +174,7 @@ def test_a_placement_that_this_machine_lacks_is_refused_before_a_folder_is_made(
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device: NCCL is not run")
 def test_a_learner_and_a_worker_share_a_gpu(tmp_path):
-    """By NCCL, if of one process; they make the run of one process."""
+    """NCCL connects them if the learner is one process; the run equals that of one process."""
     ppo = (
         "simulation.env_steps=480",
         "simulation.environments=8",

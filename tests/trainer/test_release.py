@@ -1,6 +1,4 @@
-"""Which policy is whose: what the test of Wald says, and what a trainer makes of it, of silence,
-and of a restart.
-"""
+"""Assignment of policies to stations: Wald's test, silent stations, and restarts."""
 
 import json
 import math
@@ -99,9 +97,7 @@ class Fleet:
             self.releases.played(station, outcome)
 
     def on_trial(self, version=2, stations="a"):
-        """With the first policy for all, which these stations have played, and this one on
-        trial.
-        """
+        """Put this policy on trial after the stations have played the first one."""
         self.look(1)
         for station in stations:
             self.play(1, [1] * self.settings.episodes, station=station)

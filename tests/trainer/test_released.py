@@ -1,6 +1,4 @@
-"""After a policy went to all: it is compared on with the one before it, at every look, and rolled
-back where worse.
-"""
+"""A released policy is compared with the one before, and rolled back if it is worse."""
 
 import fcntl
 import json

@@ -61,7 +61,7 @@ RUNS = {
 
 
 class Stopped(Exception):
-    """As by a power cut: nothing more is written."""
+    """Raised in place of a power cut: nothing is written afterwards."""
 
 
 def numbers(run):
@@ -127,9 +127,7 @@ def test_a_resumed_run_is_the_same_run(name, how, tmp_path):
 def test_a_run_that_is_killed_right_after_its_first_evaluation_does_not_evaluate_once_more(
     tmp_path,
 ):
-    """What was evaluated is in the checkpoint beside it, though no time step has come since the one
-    before.
-    """
+    """The checkpoint holds the evaluation, even without a time step since the one before."""
     recipe = load_recipe("sim_sac", [*SMALL, "simulation.env_steps=120", *RUNS["rlpd"]])
 
     def on_progress(run, entry):

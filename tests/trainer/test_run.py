@@ -1,6 +1,4 @@
-"""What a run decides, without a source of its own: where episodes go, what is owed, published, kept
-and gone on from.
-"""
+"""Decisions of a run without a source: episodes, due updates, publications and checkpoints."""
 
 import time
 from dataclasses import replace
@@ -479,7 +477,7 @@ def test_reports_checkpoints_and_curves_come_at_their_intervals(spool, task, tmp
     now = time.monotonic()
 
     def happened():
-        """Which of the three did, after a turn at this time."""
+        """Return which of the three happened after a turn at this time."""
         before = checkpoint.checkpoints(folder / "run/checkpoints")
         run.source.report, run.progress.written_at = None, written_at
         with monkeypatch.context() as patch:

@@ -1,6 +1,4 @@
-"""Whose an episode is: one that says another station than its sender is set aside; and journals of
-earlier releases.
-"""
+"""The sender of an episode, which must be its station; and journals of earlier releases."""
 
 import sqlite3
 

@@ -82,7 +82,7 @@ def recipe_of(name, *more):
 
 
 def with_base(name, spec, folder):
-    """What a policy that corrects a base needs: a file of that base."""
+    """Return the settings of a policy that corrects a base, with the base's file."""
     if name != "residual":
         return []
     save_policy(
@@ -101,7 +101,7 @@ def on_recordings(name):
 
 
 def episodes(recipe, count, **marks):
-    """What a station's policy plays, as it would be recorded."""
+    """Return episodes of a station's policy as they would be recorded."""
     policy = make_policy(SPEC, recipe.policy)
     if recipe.algorithm.learns_from == ROLLOUTS:
         plays = ChunkRollouts(Points(1), policy)

@@ -71,7 +71,7 @@ class Station:
             self.run.stopping = True
 
     def wait(self, until, seconds=60.0):
-        """Until a report is as wanted; returns it."""
+        """Wait until a report meets a condition, and return it."""
         end = time.monotonic() + seconds
         while True:
             try:

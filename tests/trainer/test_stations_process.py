@@ -60,7 +60,7 @@ class Process:
             return None
 
     def wait(self, until, seconds=60.0):
-        """Until ``until(report)``; a trainer that ends is an error."""
+        """Wait until ``until(report)`` is true; a trainer that ends is an error."""
         end = time.monotonic() + seconds
         while (report := self.report()) is None or not until(report):
             assert self.process.poll() is None and time.monotonic() < end, (

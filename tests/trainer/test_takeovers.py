@@ -1,4 +1,4 @@
-"""What a takeover is to the critics: the end of what the policy did, where the recipe says so."""
+"""The critics' view of a takeover: the end of the policy's part, if the recipe says so."""
 
 import numpy as np
 import pytest

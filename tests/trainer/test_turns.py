@@ -1,6 +1,4 @@
-"""What a run measures of each turn, and how it changes its layout, with stand-ins for the workers
-on Ray.
-"""
+"""Measurements of each turn and changes of the layout, with stand-ins for workers on Ray."""
 
 from contextlib import ExitStack
 
@@ -153,7 +151,7 @@ class WorkersOnRay(OnRay):
 
 
 def test_a_run_that_comes_back_into_one_process_has_new_scenes_and_noise(monkeypatch):
-    """It began with the first scenes again, and its noise was the one of the beginning."""
+    """Once it repeated the first scenes with the first noise."""
     source = source_of()
     source.spawned, source.players = 1, WorkersOnRay()
     alone = source.recipe

@@ -87,7 +87,7 @@ def test_weights_without_a_counted_change_are_not_compared_once_the_counts_are_t
 
 @pytest.mark.parametrize("request_number", [1, 10])
 def test_a_write_that_torch_does_not_count_arrives_and_ends_the_trust(request_number):
-    """As of ``tensor.data`` or of a CUDA graph: at once, or after twenty requests at the latest."""
+    """Such writes are ``tensor.data`` and CUDA graphs; twenty requests are the limit."""
     net, worker, sender = Net(), Net(), WeightSender(never)
     arrived = []
     for number in range(45):

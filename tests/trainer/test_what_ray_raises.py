@@ -1,6 +1,4 @@
-"""What Ray raises where a process, a machine or its store fails: who goes on, who ends, and that no
-episode is blamed.
-"""
+"""Ray's errors for a failed process, machine or store: who continues, and no episode is blamed."""
 
 import runpy
 import sys
@@ -31,14 +29,14 @@ LOST = exceptions.ObjectLostError("a" * 56, None, "")
 
 
 def at_once(reason):
-    """What Ray says of an actor whose ``__init__`` has raised."""
+    """Return Ray's error for an actor whose ``__init__`` raised."""
     return exceptions.ActorDiedError(
         exceptions.RayTaskError("__init__", f"Traceback\n{reason}", ValueError(reason))
     )
 
 
 def task_error(cause):
-    """What Ray raises where a task has raised."""
+    """Return Ray's error for a task that raised."""
     return exceptions.RayTaskError("f", "Traceback", cause).as_instanceof_cause()
 
 
@@ -95,7 +93,7 @@ class FakeActor:
 
 @pytest.fixture
 def intake(task, tmp_path):
-    """With an episode, and what is to take it."""
+    """Return an intake with an episode, and its receiver."""
     intake = Intake(tmp_path / "run", task.spec, 49)
     intake.folder = record(Spool(tmp_path / "spool"), task.spec).close()
     return intake

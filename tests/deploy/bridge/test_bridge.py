@@ -49,9 +49,7 @@ def test_an_episode_arrives_whole_and_once(spool, task, trainer, client, arrived
 
 
 def test_what_is_on_its_way_lies_hidden_in_the_inbox(spool, task, trainer, arrived):
-    """On the disk of the inbox, where it can be renamed, and under a name that nobody takes for an
-    episode.
-    """
+    """An upload is on the inbox's disk, from where it can be renamed, under a hidden name."""
     episode = episode_offer(record(spool, task.spec).close())
     receiving = trainer.inbox.receive("a", episode)
     (part_folder,) = trainer.inbox.folder.iterdir()

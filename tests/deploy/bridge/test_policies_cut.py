@@ -161,7 +161,7 @@ def test_what_a_policy_stands_on_goes_on_too(trainer, line, tmp_path, random):
 
 
 def test_a_trainer_of_before_sends_all_of_it(trainer, line, tmp_path, random):
-    """It does not know what a station has begun, and says nothing of it."""
+    """An older trainer ignores a partial download and sends the whole file."""
     policy_file, folder = publish(trainer, 3, weights(random)), tmp_path / "station"
     cut(line, folder, 1_000_000)
     station = line()

@@ -284,7 +284,7 @@ def test_each_station_gets_what_it_is_meant_to_have_also_an_older_one(tmp_path, 
 
 
 def test_another_file_of_the_same_version_is_another_policy(trainer, client, tmp_path, random):
-    """As after a run that was begun anew."""
+    """A restarted run has the same versions with other files."""
     publish(trainer, 1, weights(random, 1))
     other = PolicyFile(1, tmp_path / "other", 64 * "1")
     fetched = client.next_policy(1, tmp_path / "station", base=other)

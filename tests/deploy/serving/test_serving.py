@@ -275,7 +275,7 @@ def test_actions_of_another_task_are_refused(spec):
     "actions", [[0.5, -0.3, -0.8], [10.0, -6.0, -16.0], [0.0, 0.0, -0.07], [1e30, 0.0, 0.0]]
 )
 def test_actions_in_other_units_are_refused(actions, spec):
-    """As LIBERO's, in [-1, 1]; millimetres; a number alone; whatever else."""
+    """Examples are LIBERO's units in [-1, 1], millimetres, and single large numbers."""
     chunk = np.zeros((10, 3))
     chunk[4] = actions
     with pytest.raises(

@@ -219,9 +219,7 @@ def test_a_library_that_does_not_load_ends_it_for_good(monkeypatch):
 
 @pytest.mark.parametrize("hours", [-1, 1])
 def test_a_video_plays_on_where_the_clock_is_set(video, monkeypatch, hours):
-    """It slept for an hour where the clock was set back, or gave images of an hour ago where it was
-    set ahead.
-    """
+    """Once it slept for an hour after the clock was set back, and skipped one the other way."""
     source = uvc_camera(video).open()
     first, real_ns = source.read().number, time.time_ns
     monkeypatch.setattr(time, "time_ns", lambda: real_ns() + hours * 3600 * 10**9)

@@ -46,7 +46,7 @@ class World:
             self.cube[2] = max(self.cube[2] - 1.0 * seconds, HALF)
 
     def picture(self, height, width):
-        """From above."""
+        """Return a picture from above."""
         image = np.full((height, width, 3), 90, np.uint8)
         for place, colour, size in (
             (self.goal, (0, 200, 0), 12),

@@ -257,9 +257,7 @@ def test_so_does_every_other_algorithm(name, strategy, changes):
 
 
 def test_of_chunks_that_go_on_where_others_are_each_process_counts_what_it_has():
-    """How many actions of a chunk are given, and not learned, is drawn; one process draws more of
-    them than the other.
-    """
+    """The number of given actions is random; one process draws more of them than the other."""
     random = np.random.default_rng(7)
     sizes = policy_kind("flow").Config(
         hidden=(16,), horizon=4, max_delay=3, image_features=4, channels=(4,)

@@ -155,7 +155,7 @@ def test_a_shard_that_dies_again_while_it_is_filled_holds_each_episode_once(task
     """
 
     class Here:
-        """What a shard's process is to its owner."""
+        """A stand-in for a shard's process."""
 
         def __init__(self, *arguments):
             self.shard, self.left = ReplayBuffer(*arguments), deaths.pop() if deaths else 10**9

@@ -275,7 +275,7 @@ def test_a_run_without_a_placement_moves_to_workers_on_ray_and_says_so(
 def test_a_run_whose_learner_leaves_its_device_during_rollouts_is_the_run_of_one_that_stays(
     cluster, tmp_path
 ):
-    """On a CPU, where results can be compared and no memory is gained."""
+    """It runs on a CPU, where results are comparable and no memory is freed."""
     train(recipe_of("sac", *RLPD), tmp_path / "stays", points)
     for name, placement in (
         ("here", "placement.offload=true"),

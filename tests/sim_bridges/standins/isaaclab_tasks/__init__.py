@@ -24,7 +24,7 @@ IDENTITY = np.array([0.0, 0.0, 0.0, 1.0])
 
 
 class Proxy:
-    """As 3.0's ProxyArray (isaaclab/utils/warp/proxy_array.py), without what it deprecates."""
+    """A stand-in for 3.0's ProxyArray (isaaclab/utils/warp/proxy_array.py)."""
 
     def __init__(self, values):
         self.torch = values
