@@ -71,10 +71,10 @@ def _heads(attention: Any) -> tuple[int, int, int]:
     return heads, attention.k_proj.out_features // width, width
 
 
-def _refused(layer: str, what: str, size: int) -> RecipeError:
+def _refused(layer: str, property_name: str, size: int) -> RecipeError:
     return RecipeError(
         f"placement.tensor_parallel: expected a number of processes that divides each layer, got "
-        f"{size}: layer {layer} has {what}"
+        f"{size}: layer {layer} has {property_name}"
     )
 
 
