@@ -54,7 +54,7 @@ class WorldSettings(Settings):
     first_updates: int = Field(3000, gt=0, description="gradient steps of the first fit")
     updates: int = Field(1000, gt=0, description="gradient steps of each later fit")
     members: int = Field(5, gt=1, le=50, description="networks of the ensemble")
-    hidden: Widths = Field((128, 128), description="widths of each network's hidden layers")
+    hidden: Widths = Field((64, 64), description="widths of each network's hidden layers")
     history: int = Field(
         3,
         gt=0,
