@@ -99,7 +99,7 @@ class CheckedWriter(Writer):
     """``rosbags``'s writer of rosbag2 folders, on ``CheckedMcap``.
 
     Writing YAML in Python is most of the cost of a short episode. Here libyaml writes
-    metadata.yaml, and a topic's QoS text in it is written once per process.
+    metadata.yaml. A topic's QoS text and definition are made once per process.
     """
 
     def __init__(self, path: Path, kind: str = EPISODE) -> None:
@@ -112,7 +112,8 @@ class CheckedWriter(Writer):
     def add_topic(self, topic: str, msgtype: str, typestore: Any, qos: Qos) -> Connection:
         """Add a topic with its offered QoS."""
         self.qos[topic] = _qos_text(qos)
-        return self.add_connection(topic, msgtype, typestore=typestore)
+        definition, digest = _definition(typestore, msgtype)
+        return self.add_connection(topic, msgtype, msgdef=definition, rihs01=digest)
 
     def close(self) -> None:
         """Finish the MCAP file, then write metadata.yaml."""
@@ -172,6 +173,12 @@ def kind_of(folder: Path) -> str:
             if isinstance(record, Metadata) and record.name == LIBRARY:
                 return record.metadata.get("kind", EPISODE)
     return EPISODE
+
+
+@cache
+def _definition(store: Any, kind: str) -> tuple[str, str]:
+    """Return a message type's definition and hash, which take a millisecond."""
+    return store.generate_msgdef(kind, ros_version=2)[0], store.hash_rihs01(kind)
 
 
 @cache

@@ -337,3 +337,24 @@ def test_a_place_in_other_units_is_refused_with_its_numbers(inputs, words):
     node = Node()
     node.inputs = SimpleNamespace(state_topic="current_pose", pose=inputs.pose, joints=None)
     assert words in node.requests._why_unknown(inputs)
+
+
+def test_in_lockstep_ticks_in_quick_succession_read_requests_once_but_answer_a_reset(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(interlock.time, "monotonic", lambda: now[0])
+    node = Node()
+    node.settings["lockstep"] = True
+    node.requests.answer_at_tick()
+    node.pending.append({"id": 1, "do": "reset", "with": {"cause": CAUSE}, "asked": now[0]})
+    node.requests.answer_at_tick()
+    assert node.pending, "a millisecond has not passed"
+    now[0] += 0.003
+    node.requests.answer_at_tick()
+    assert not node.pending and not node.replies and node.requests.granted
+    node.rig.tick(**node.queued_requests)
+    node.requests.answer_at_tick()
+    assert node.replies == [(1, "")], "the tick after a reset answers it at once"
+    node.settings["lockstep"] = False
+    node.pending.append({"id": 2, "do": "unknown", "with": {}, "asked": now[0]})
+    node.requests.answer_at_tick()
+    assert not node.pending, "on a real arm each tick reads"

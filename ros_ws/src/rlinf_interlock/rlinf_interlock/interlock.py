@@ -75,6 +75,7 @@ SILENT = {
 
 # after an arming, its service process may have ended before the answer; a hang is noticed in 1 s
 UNANSWERED_S = 2.0
+READ_S = 0.002
 LAST_TICKS = 10  # ticks at rest before the end, so that the last target is published repeatedly
 OVERRULED = "a disarming came in between. Arm again"
 INACTIVE = "the node is inactive (rlinf lifecycle interlock activate)"
@@ -109,6 +110,7 @@ class Requests:
         self.granted: list[Granted] = []
         self.ending: int | None = None
         self.rested = 0
+        self.read_s = -math.inf  # time of the last reading at a tick [s, CLOCK_MONOTONIC]
         self.armed_s = -math.inf  # time of the last granted arming [s, CLOCK_MONOTONIC]
         self.disarmed_s = -math.inf  # last disarming by the topic ``disarm`` [s, CLOCK_MONOTONIC]
 
@@ -123,6 +125,18 @@ class Requests:
             if self.rested == LAST_TICKS:
                 self.node.service_process.reply(self.ending, "")
                 self.node.over()
+
+    def answer_at_tick(self) -> None:
+        """Answer requests in a tick.
+
+        In lockstep a second has thousands of ticks. Requests are then read every READ_S, unless an
+        earlier one awaits this tick.
+        """
+        now = time.monotonic()
+        is_due = now - self.read_s > READ_S or self.granted or self.ending is not None
+        if is_due or not self.node.settings["lockstep"]:
+            self.read_s = now
+            self.answer()
 
     def listen(self) -> None:
         """Take the topic ``disarm`` and the service process's requests while no tick is due."""
@@ -634,7 +648,7 @@ class Interlock(StationNode):
         if clock is None:  # the clock itself calls this
             return
         self.requests.take_disarm()
-        self.requests.answer()
+        self.requests.answer_at_tick()
         received, events = self.inputs.hand_over()
         for event in events:
             self._on_episode(event)

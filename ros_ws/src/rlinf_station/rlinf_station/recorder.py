@@ -139,6 +139,10 @@ class Sampled:
             )
             for name in topics
         }
+        self.full_names = {
+            name: (taken.topic_name, _type(name))
+            for name, taken in self.subscriptions.items()
+        }
         self.waiting: dict[str, deque[bytes | Envelope]] = {
             name: deque(maxlen=self._depth(name)) for name in topics
         }
@@ -196,15 +200,11 @@ class Sampled:
             (self.present_topics.add if newest is not None else self.present_topics.discard)(name)
             if newest is not None:
                 simulated_ns = stamp_ns(newest) if self.lockstep else None
+                raw = newest.raw if isinstance(newest, Envelope) else newest
+                full_name, kind = self.full_names[name]
                 yield (
                     name,
-                    replace(
-                        step,
-                        topic=self.subscriptions[name].topic_name,
-                        kind=topics.topic(name).type,
-                        raw=newest.raw if isinstance(newest, Envelope) else newest,
-                        simulated_ns=simulated_ns,
-                    ),
+                    Message(full_name, kind, step.at_ns, raw, step.wall_ns, simulated_ns),
                 )
 
     def _depth(self, name: str) -> int:
@@ -248,7 +248,11 @@ def step_type(step: bytes) -> int:
 
 
 def _is_image(name: str) -> bool:
-    return topics.topic(name).type.endswith("/Image")
+    return _type(name).endswith("/Image")
+
+
+def _type(name: str) -> str:
+    return topics.topic(name).type
 
 
 def _ignore(_: Any) -> None:
@@ -333,6 +337,10 @@ class Recorder(Managed, StationNode):
         self.worker = Worker(self._handle, self._poll, self._log_fault)
         self.description: Message | None = None  # published once, recorded with each episode
         self.view = self._view(arms)
+        self.shown = {
+            name: (self.resolve_topic_name(name), _type(name))
+            for name in ("tf", "tf_static", "markers")
+        }
         self.transforms = Transforms(
             self, arms, self.view, self.declare_parameter("urdf", "").value
         )
@@ -537,9 +545,8 @@ class Recorder(Managed, StationNode):
         self._take_shown("markers", self.view.markers(stamp), message)
 
     def _take_shown(self, name: str, raw: bytes, at: Message) -> None:
-        self.recording.take(
-            replace(at, topic=self.resolve_topic_name(name), kind=topics.topic(name).type, raw=raw)
-        )
+        full_name, kind = self.shown[name]
+        self.recording.take(replace(at, topic=full_name, kind=kind, raw=raw))
 
     def _poll(self) -> None:
         self.recording.look(time.monotonic_ns())
