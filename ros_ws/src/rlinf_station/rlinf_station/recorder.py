@@ -140,8 +140,7 @@ class Sampled:
             for name in topics
         }
         self.full_names = {
-            name: (taken.topic_name, _type(name))
-            for name, taken in self.subscriptions.items()
+            name: (taken.topic_name, _type(name)) for name, taken in self.subscriptions.items()
         }
         self.waiting: dict[str, deque[bytes | Envelope]] = {
             name: deque(maxlen=self._depth(name)) for name in topics
