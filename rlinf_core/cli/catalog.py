@@ -126,7 +126,7 @@ def _simulators() -> tuple[list[str], list[list[str]], str]:
     return (
         ["simulator", "how to install it", "what it is"],
         rows,
-        ("rlinf check sim NAME tests whether one works here; rlinf robots lists their robots"),
+        "rlinf check sim NAME tests whether one works here; rlinf robots lists their robots",
     )
 
 

@@ -170,7 +170,7 @@ def _catalog(commands: Commands) -> None:
         "config",
         "cli.catalog:config_command",
         "print a recipe with all its values, as YAML",
-        ("Prints all inherited values, all defaults and your overrides, as a run would use them."),
+        "Prints all inherited values, all defaults and your overrides, as a run would use them.",
     )
     config.add_argument("name", metavar="recipe", help="a name in configs/ or a YAML file")
     config.add_argument("--set", **SET, help="override, e.g. online.max_minutes=5")
@@ -617,7 +617,7 @@ def _parser() -> argparse.ArgumentParser:
         "chat",
         "cli.chat:chat_command",
         "talk with a trained language model, or let it play a scene",
-        ("Prints calls of tools, tokens and reward."),
+        "Prints calls of tools, tokens and reward.",
     )
     chat.add_argument(
         "folder",

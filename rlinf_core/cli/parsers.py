@@ -24,7 +24,7 @@ from rlinf_core.cli.parsing import (
     written,
 )
 
-NAMES: dict[str, Any] = {
+STATION_RECIPE: dict[str, Any] = {
     "help": "recipe of the station, for the names (default: that of the run that holds them)"
 }
 
@@ -36,7 +36,7 @@ def data_commands(commands: Commands) -> None:
     )
     data = data_parser.add_subparsers(required=True, metavar="COMMAND")
 
-    def of(
+    def recordings_command(
         name: str, text: str, run: str = "", out: bool = False, parent: Commands = data
     ) -> argparse.ArgumentParser:
         parser = command(parent, name, run or f"cli.data:{name}", text)
@@ -47,21 +47,25 @@ def data_commands(commands: Commands) -> None:
             )
         return parser
 
-    of("list", "print one line for each episode", "cli.data:show").set_defaults(only_list=True)
+    recordings_command("list", "print one line for each episode", "cli.data:show").set_defaults(
+        only_list=True
+    )
     show_command(data)
-    check = of(
+    check = recordings_command(
         "check",
         "check seal, messages, steps and values of each recording; exit code 1 for a damaged one",
     )
     check.add_argument("--recipe", help="also compare them with the specs of this recipe's station")
     check.add_argument("--json", **JSON, help="write the counts of recordings, intact and damaged")
-    of(
+    recordings_command(
         "repair",
         "copy the intact part of damaged recordings, and seal the episodes again",
         out=True,
     )
-    of("merge", "copy all intact episodes into one folder; all must have the same specs", out=True)
-    split = of(
+    recordings_command(
+        "merge", "copy all intact episodes into one folder; all must have the same specs", out=True
+    )
+    split = recordings_command(
         "split", "copy intact episodes into several folders, by outcome or by fractions", out=True
     )
     split.add_argument(
@@ -78,11 +82,11 @@ def data_commands(commands: Commands) -> None:
         metavar="SEED",
         help="seed of the random split (default: 0)",
     )
-    stats = of(
+    stats = recordings_command(
         "stats", "print mean, deviation, extremes and quantiles of every key, and the success rate"
     )
     stats.add_argument("--json", **JSON, help="write them as one flat object")
-    throughput = of(
+    throughput = recordings_command(
         "throughput",
         "print successes an hour, seconds to a success, takeovers an hour and successes in a row",
     )
@@ -90,29 +94,29 @@ def data_commands(commands: Commands) -> None:
     formats = data.add_parser("export", help="write recordings in another format").add_subparsers(
         required=True, metavar="FORMAT"
     )
-    lerobot = of(
+    lerobot = recordings_command(
         "lerobot",
         "write recordings as a LeRobot data set (v3.0)",
         "cli.data:export_lerobot",
         True,
         formats,
     )
-    lerobot.add_argument("--recipe", **NAMES)
+    lerobot.add_argument("--recipe", **STATION_RECIPE)
     lerobot.add_argument(
         "--executed",
         action="store_true",
         help="write the actions that the interlock applied (default: the requested ones)",
     )
-    rerun = of(
+    rerun = recordings_command(
         "rerun",
         "write an .rrd for Rerun's viewer, one for each episode",
         "cli.data:export_rerun",
         True,
         formats,
     )
-    rerun.add_argument("--recipe", **NAMES)
+    rerun.add_argument("--recipe", **STATION_RECIPE)
     _imports(data)
-    push = of(
+    push = recordings_command(
         "push",
         "send intact episodes, or a LeRobot data set, to the Hugging Face Hub",
         "cli.hub:push_data",
@@ -124,7 +128,7 @@ def data_commands(commands: Commands) -> None:
             "pull",
             "cli.hub:pull_data",
             "download a data set from the Hugging Face Hub",
-            ("Checks the seal of each recording. The folder appears complete or not at all."),
+            "Checks the seal of each recording. The folder appears complete or not at all.",
         )
     )
 
@@ -152,7 +156,7 @@ def policy_commands(commands: Commands) -> None:
             "pull",
             "cli.hub:pull_policy",
             "download a policy from the Hugging Face Hub",
-            ("`rlinf eval FOLDER` and `rlinf serve FOLDER` take the folder."),
+            "`rlinf eval FOLDER` and `rlinf serve FOLDER` take the folder.",
         )
     )
 
@@ -399,7 +403,7 @@ def _enrollment(commands: Commands) -> None:
         "revoke",
         "cli.fleet:revoke",
         "withdraw a station's certificate, at once",
-        ("A running trainer refuses the next call of the station, also on an open connection."),
+        "A running trainer refuses the next call of the station, also on an open connection.",
     )
     for parser in (enroll, revoke):
         parser.add_argument("station", help="station.name of the station")
@@ -457,7 +461,7 @@ def _stations(commands: Commands) -> None:
             "drain",
             "cli.fleet:drain",
             "end the work of stations: each finishes its episode and begins no other",
-            ("They send all recordings. A station without waiting episodes can be switched off."),
+            "They send all recordings. A station without waiting episodes can be switched off.",
         )
     )
     drain.add_argument("stations", nargs="+", metavar="station", help="station.name of the station")
@@ -471,7 +475,7 @@ def _policies(commands: Commands) -> None:
             "promote",
             "cli.fleet:promote",
             "send the policy on trial to all stations now",
-            ("For a trainer that releases in stages (release.staged)."),
+            "For a trainer that releases in stages (release.staged).",
         )
     )
     promote.add_argument(
@@ -531,7 +535,7 @@ def _days(text: str) -> float:
 def station_commands(commands: Commands) -> None:
     """Add the commands for a running station."""
 
-    def of(
+    def station_command(
         parent: Commands, name: str, text: str, more: str, run: str = "send_request", **words: str
     ) -> argparse.ArgumentParser:
         parser = command(parent, name, f"cli.station:{run}", text, more or None)
@@ -554,7 +558,7 @@ def station_commands(commands: Commands) -> None:
         parser.set_defaults(request=name)
         return parser
 
-    of(
+    station_command(
         commands,
         "status",
         "print the state of a running station",
@@ -562,20 +566,20 @@ def station_commands(commands: Commands) -> None:
         "connection to the trainer, and the live nodes. It only listens. Exit code 1 if there is "
         "no such station.",
     )
-    of(
+    station_command(
         commands,
         "arm",
         "arm a running station's interlock",
         "For a real arm, a person must run this at a terminal.",
     )
-    of(
+    station_command(
         commands,
         "disarm",
         "disarm a running station's interlock: the arm brakes and stops until the next arming",
         "",
     )
     fault = commands.add_parser("fault", help="clear a fault of a running station's interlock")
-    reset = of(
+    reset = station_command(
         fault.add_subparsers(required=True, metavar="COMMAND"),
         "reset",
         "clear a fault of a running station's interlock, by its name",
@@ -586,7 +590,7 @@ def station_commands(commands: Commands) -> None:
         ),
     )
     reset.add_argument("--cause", default="", help="the fault's name, as `rlinf status` shows it")
-    of(
+    station_command(
         commands,
         "set-instruction",
         "set the instruction of a running station's policy",
@@ -598,7 +602,7 @@ def station_commands(commands: Commands) -> None:
         words="the instruction, e.g. 'go to the red mark'; '' for that of the scene or task",
     )
     gripper = commands.add_parser("gripper", help="command the gripper of a running station")
-    of(
+    station_command(
         gripper.add_subparsers(required=True, metavar="COMMAND"),
         "activate",
         "activate the gripper of a running station",
@@ -615,15 +619,17 @@ def station_commands(commands: Commands) -> None:
     parameters = commands.add_parser(
         "param", help="list, print and set parameters of a running station's nodes"
     ).add_subparsers(required=True, metavar="COMMAND")
-    of(
+    station_command(
         parameters,
         "list",
         "list the parameters of a running node",
         "Prints value, range, meaning, and whether it may change while the node runs.",
         **node,
     )
-    of(parameters, "get", "print a parameter of a running node", "", **node, **parameter_help)
-    of(
+    station_command(
+        parameters, "get", "print a parameter of a running node", "", **node, **parameter_help
+    )
+    station_command(
         parameters,
         "set",
         "set a parameter of a running node",
@@ -636,7 +642,7 @@ def station_commands(commands: Commands) -> None:
         **parameter_help,
         value="a value of the same type; '' for an empty string, [1, 2] for a list",
     )
-    of(
+    station_command(
         commands,
         "lifecycle",
         "shut down, deactivate or activate a running node",

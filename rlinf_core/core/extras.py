@@ -10,7 +10,8 @@ from packaging.requirements import Requirement
 from rlinf_core.core.errors import RlinfError
 from rlinf_core.core.paths import DISTRIBUTION, VERSION, in_source_tree
 
-PURPOSE = {  # in the order of need
+# Purpose of each extra. Of two extras with the same package the first one is suggested.
+PURPOSE = {
     "ros": "every node, where no ROS 2 is sourced",
     "serving": "policies over the network: a station's policy node with backend remote",
     "policy": "the policy node, rlinf eval, rlinf serve",
@@ -34,7 +35,7 @@ PURPOSE = {  # in the order of need
     "gymnasium-robotics": "sim_bridges/simulators/gymnasium_robotics",
     "test": "make test",
 }
-NAMED_OTHERWISE = {
+DISTRIBUTIONS = {  # distribution by module, where the names differ
     "scservo_sdk": "feetech-servo-sdk",
     "hydra": "hydra-core",
     "rerun": "rerun-sdk",
@@ -86,7 +87,7 @@ def missing(extra: str = "") -> list[str]:
 def extra_of(module: str) -> str | None:
     """Return the extra that brings a module, e.g. ``trainer`` for ``ray._private``, or None."""
     top = module.partition(".")[0]
-    name = NAMED_OTHERWISE.get(top, top).replace("_", "-")
+    name = DISTRIBUTIONS.get(top, top).replace("_", "-")
     try:
         return next(
             (

@@ -28,8 +28,8 @@ from rlinf_core.specs.topics import EPISODE, SESSION
 if TYPE_CHECKING:
     from rosbags.interfaces import Connection, Qos
 
-# size at which a chunk is written, and largest record with the kind
-CHUNK_BYTES, KIND_BYTES = 1 << 20, 1 << 16
+CHUNK_BYTES = 1 << 20  # size at which a chunk is written
+KIND_BYTES = 1 << 16  # largest record that may hold a recording's kind
 MEDIA_TYPES = {".json": "application/json", ".yaml": "application/yaml"}
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rlinf_core.episodes.messages import POSE, TRANSFORMS, typestore
-from rlinf_core.robots.description import STILL, Description, Frame, read
+from rlinf_core.robots.description import IDENTITY, Description, Frame, read
 from rlinf_core.specs.topics import arm_of, topic
 
 JOINTS, MARKERS = "sensor_msgs/msg/JointState", "visualization_msgs/msg/MarkerArray"
@@ -77,7 +77,7 @@ class View:
             and root not in fixed
             and not set(self.bases.values()) & set(self.description.links)
         ):
-            fixed[root] = Frame(base, root, (0.0, 0.0, 0.0), STILL)
+            fixed[root] = Frame(base, root, (0.0, 0.0, 0.0), IDENTITY)
         return self._transforms(fixed.values(), stamp)
 
     def moving(self, name: str, raw: bytes) -> bytes | None:
@@ -216,7 +216,7 @@ def _marker(
         type=kind,
         action=0,
         pose=types["geometry_msgs/msg/Pose"](
-            position=_point(place), orientation=types["geometry_msgs/msg/Quaternion"](*STILL)
+            position=_point(place), orientation=types["geometry_msgs/msg/Quaternion"](*IDENTITY)
         ),
         scale=types["geometry_msgs/msg/Vector3"](*scale),
         color=colour,

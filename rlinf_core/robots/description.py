@@ -17,7 +17,7 @@ from rlinf_core.core.errors import RecipeError
 
 Vector = tuple[float, float, float]
 Quaternion = tuple[float, float, float, float]
-STILL: Quaternion = (0.0, 0.0, 0.0, 1.0)
+IDENTITY: Quaternion = (0.0, 0.0, 0.0, 1.0)
 MOVABLE = ("revolute", "continuous", "prismatic")
 
 
@@ -79,7 +79,7 @@ class Description:
         """
         frames = {frame.child: frame for frame in [*self.fixed(), *self.moved(positions)]}
         position: Vector = (0.0, 0.0, 0.0)
-        orientation, name = STILL, link
+        orientation, name = IDENTITY, link
         while name != self.root:
             if name not in frames:
                 raise RecipeError(

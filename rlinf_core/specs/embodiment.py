@@ -94,12 +94,12 @@ class JointSpec(StationSpec):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Place a robot's vectors (..., V) and actions (..., A) among those of all."""
         number, place, rows = self.place(member)
-        numbers = np.zeros((*vectors.shape[:-1], self.vector_size), np.float32)
-        among = np.zeros((*actions.shape[:-1], self.action.dim), actions.dtype)
-        numbers[..., number] = 1.0
-        numbers[..., place] = vectors
-        among[..., rows] = actions
-        return numbers, among
+        all_vectors = np.zeros((*vectors.shape[:-1], self.vector_size), np.float32)
+        all_actions = np.zeros((*actions.shape[:-1], self.action.dim), actions.dtype)
+        all_vectors[..., number] = 1.0
+        all_vectors[..., place] = vectors
+        all_actions[..., rows] = actions
+        return all_vectors, all_actions
 
 
 def joined(robots: Mapping[str, StationSpec]) -> JointSpec:

@@ -38,9 +38,11 @@ from rlinf_core.specs.arrays import Arrays
 from rlinf_core.trainer.base_data import Data, Replay
 from rlinf_core.trainer.governor import Governor
 
+STALE = 1_000_000_000  # age in updates of a policy with an unknown version
+
 
 def contiguous_segments(selected: np.ndarray, margin: int) -> list[slice]:
-    """Return slices that cover the wanted time steps, each extended by up to ``margin`` steps."""
+    """Return slices that cover the selected time steps, each extended by up to ``margin`` steps."""
     at = np.flatnonzero(selected)
     parts = np.split(at, np.flatnonzero(np.diff(at) > margin) + 1)
     return [
@@ -74,9 +76,6 @@ def valid_chunk_starts(
     at = np.append(np.flatnonzero(full_windows), 2 * len(full_windows) + given)
     before = at[np.searchsorted(at, steps)] - steps
     return before <= given, before
-
-
-STALE = 1_000_000_000  # age in updates of a policy with an unknown version
 
 
 class RolloutData(Data):
@@ -338,12 +337,12 @@ class ReplayData(Data):
 
     def _played(self, trajectory: Trajectory) -> None:
         """Store an episode of the policy, with valid transition starts and latent noise."""
-        of_noise = {
+        noise = {
             "counts": trajectory.chunk_starts,
             "latents": trajectory.latents,
             "played": trajectory.played,
         }
-        self._keep(self.online, trajectory, **(of_noise if self.policy.latent_size else {}))
+        self._keep(self.online, trajectory, **(noise if self.policy.latent_size else {}))
 
     @property
     def has_all_robots(self) -> bool:

@@ -78,7 +78,7 @@ def test_a_trainer_that_refuses_more_than_it_needs_ends_the_run(tmp_path, monkey
     monkeypatch.setattr(director, "_demonstrations", recorded)
     monkeypatch.setattr(
         director,
-        "_turn",
+        "_spin",
         lambda _: setattr(director.trainer, "set_aside", director.trainer.set_aside + 1),
     )
     with pytest.raises(
@@ -168,7 +168,7 @@ def test_only_episodes_of_what_was_asked_for_count_as_answers_to_it(tmp_path):
     director.lines = Lines(tmp_path)
     director.trainer = TrainerStatus()
     director._closed_ids = set()
-    director._safe = []
+    director._closed_events = []
     director.done = director.successes = director.env_steps = 0
     for number, mode in enumerate(("train", "evaluate", "demonstration")):
         director._on_episode(
@@ -176,7 +176,7 @@ def test_only_episodes_of_what_was_asked_for_count_as_answers_to_it(tmp_path):
                 kind=EpisodeEvent.CLOSED, episode_id=f"e{number}", mode=mode, success=True, steps=7
             )
         )
-    assert [event.episode_id for event in director._safe] == ["e1"] and (
+    assert [event.episode_id for event in director._closed_events] == ["e1"] and (
         director.done,
         director.successes,
     ) == (1, 1)
@@ -192,7 +192,7 @@ def test_of_an_evaluation_what_a_person_did_counts_nowhere(tmp_path):
     director.lines = Lines(tmp_path)
     director.trainer = TrainerStatus()
     director._closed_ids = set()
-    director._safe = []
+    director._closed_events = []
     director.done = director.successes = director.env_steps = 0
     for number in range(2):  # in the second a person had three of its steps
         director._on_episode(
@@ -204,7 +204,11 @@ def test_of_an_evaluation_what_a_person_did_counts_nowhere(tmp_path):
                 steps=7 + 3 * number,
             )
         )
-    assert ([event.success for event in director._safe], director.done, director.successes) == (
+    assert (
+        [event.success for event in director._closed_events],
+        director.done,
+        director.successes,
+    ) == (
         [True, False],
         2,
         1,
@@ -309,7 +313,7 @@ def test_in_turns_each_question_waits_until_the_trainer_has_its_episodes(
     director = Director.__new__(Director)  # without ROS
     director.lines, director.recent, director.env_steps = Lines(tmp_path), MagicMock(ended=[]), 0
     director.trainer = TrainerStatus(names=["a/episodes"], values=[4.0])
-    director._safe = []
+    director._closed_events = []
     waited = []
     orders = []
     director.station, come = "a", iter([4.0, 5.0])  # the evaluation before it comes now
@@ -322,7 +326,7 @@ def test_in_turns_each_question_waits_until_the_trainer_has_its_episodes(
 
     def play(count, mode, seed, deadline):
         orders.append((count, mode, seed))
-        director._safe = [EpisodeEvent(episode_id=f"e{seed}")]
+        director._closed_events = [EpisodeEvent(episode_id=f"e{seed}")]
 
     def catch_up(seconds, episodes=0):
         waited.append(episodes)
@@ -374,8 +378,8 @@ def test_an_environment_that_is_silent_is_asked_again_but_where_it_waits_for_the
         if now[0] > 100.0:
             answer.set_result(None)
 
-    director._turn, director._within = turn, lambda seconds, ready: ready()
-    director._ask(1, mode, 0, 0.0)
+    director._spin, director._within = turn, lambda seconds, ready: ready()
+    director._request_episodes(1, mode, 0, 0.0)
     cancelled = director.runner._cancel_goal_async.called
     assert (now[0] > 100.0, cancelled) == (waits, not waits), "after 20 s"
 
@@ -410,7 +414,7 @@ def test_after_a_stop_a_run_goes_on_a_while_after_a_person_has_armed_for_good(
         now[0] += 1.0
         director.safety.state = states[int(now[0])]
 
-    director._turn = turn
+    director._spin = turn
     director._await_arming(0.0)
     assert armed_s + GOES_ON_S - 1.0 <= now[0] <= armed_s + GOES_ON_S + 1.0, (
         "seen in turns of a second"
@@ -428,7 +432,7 @@ def test_after_a_stop_a_run_waits_no_longer_than_its_time(monkeypatch, tmp_path)
     director = Director.__new__(Director)  # without ROS
     director.safety = SafetyState(state=SafetyState.FAULT, cause="estop:x")
     director.lines = Lines(tmp_path)
-    director.get_logger, director._turn = MagicMock(), lambda _: now.__setitem__(0, now[0] + 1.0)
+    director.get_logger, director._spin = MagicMock(), lambda _: now.__setitem__(0, now[0] + 1.0)
     director._await_arming(20.0)
     assert 20.0 < now[0] <= 21.0
 
@@ -454,7 +458,7 @@ def test_a_request_that_the_interlock_stopped_ends_no_run(
     answer.set_result(MagicMock(result=CODES(success=code == CODES.NONE, error_code=code)))
     director._within, director._await_arming = lambda seconds, ready: ready(), waited.append
     with pytest.raises(RunStopped) if stops else contextlib.nullcontext():
-        director._ask(1, "train", 0, 7.0)
+        director._request_episodes(1, "train", 0, 7.0)
     assert waited == waits
 
 
@@ -466,7 +470,7 @@ def test_in_a_fault_nothing_is_asked_before_a_person_has_armed(tmp_path):
     director._await_arming = lambda deadline: order.append("waited")
     director._within = lambda seconds, ready: order.append("asked") or True
     director.runner.send_goal_async.return_value.result.return_value.accepted = False
-    director._ask(1, "train", 0, 0.0)
+    director._request_episodes(1, "train", 0, 0.0)
     assert order[:2] == ["waited", "asked"]
 
 

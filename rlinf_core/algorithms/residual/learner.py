@@ -1,9 +1,9 @@
 """Residual RL: RLPD of a correction of a frozen base policy, which grows with success.
 
 ResFiT (Ankile et al. 2025, arXiv 2509.19301) and PLD (Xiao et al. 2025, arXiv 2511.00091). Critics
-judge the action that the robot executes, the base's with its correction. Actor and targets take the
-full correction, so that what is learned does not depend on the share that is played. Demonstrations
-and takeovers are cloned as corrections.
+judge the executed action: the base's action with its correction. Actor and targets use the full
+correction, so that learning does not depend on the share that is played. Demonstrations and
+takeovers are cloned as corrections.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Qwen2.5-VL: action numbers as the last 256 tokens of its vocabulary, unused by its tokenizer.
+"""Qwen2.5-VL: the last 256 tokens of its vocabulary, unused in text, are action numbers.
 
-Bai et al. 2025, arXiv 2502.13923. Pictures and sentence are prepared here like in Qwen's own
+Bai et al. 2025, arXiv 2502.13923. This module prepares pictures and sentence like Qwen's own
 processor, in training and on stations. Each picture keeps its shape, with sides of whole patches.
-The sentence is a chat's question.
+The sentence is the question of a chat.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ AFTER = "<|im_end|>\n<|im_start|>assistant\n"
 
 
 class QwenVL(ActionTokens):
-    """The sequence: a chat's beginning, each camera's picture, the question, the answer's turn."""
+    """The prompt: a chat's beginning, each camera's picture, the question, the answer's turn."""
 
     config: Config
     name = "a Qwen2.5-VL"

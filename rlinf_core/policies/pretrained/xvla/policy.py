@@ -1,10 +1,10 @@
 """X-VLA: a transformer predicts clean actions from noisy ones, pictures and a sentence.
 
-Zheng et al. 2025, arXiv 2510.10274. Pictures, sentence and state are prepared here like in
-LeRobot, in training and on stations. Pictures have ImageNet's mean and deviation. With
-``resize_imgs_with_padding`` each is scaled into a rectangle with its shape kept, with the mean left
-of it and above. Sentences are padded to ``policy.tokens``. Vectors are normalised and padded with
-zeros.
+Zheng et al. 2025, arXiv 2510.10274. This module prepares pictures, sentence and state like LeRobot,
+in training and on stations. Pictures are normalised by ImageNet's mean and deviation. With
+``resize_imgs_with_padding`` each picture is scaled into a rectangle without distortion; the space
+to the left and above is filled with the mean. Sentences are padded to ``policy.tokens``. Vectors
+are normalised and padded with zeros.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from rlinf_core.specs import arrays
 from rlinf_core.specs.arrays import StationSpec
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet
-LAST = 1.0 - 1e-5  # training times are below
+LAST = 1.0 - 1e-5  # upper bound of the training times
 
 
 class XVLA(FlowMatching):

@@ -1,4 +1,6 @@
-"""Runs a station through a recipe: collect, wait for a policy, evaluate, improve, evaluate.
+"""The director runs a station through a recipe.
+
+The phases are: collect, wait for the first policy, evaluate, train, evaluate again.
 
 It only makes requests: episodes from the environment, weights from the trainer. It logs to
 ``progress.jsonl`` (one event per line, for reports) and ``status.json`` (the latest state, for the
@@ -49,11 +51,11 @@ from rlinf_station.director_status import (
 )
 from rlinf_station.labels import AGAIN, DISCARDED
 
-TRAINER_PATIENCE_S = 300.0
-SILENCE_S = 20.0
-STILL_S = 5.0
-# training episodes in the displayed success; tries for an evaluation with one version
-RECENT, EVALUATIONS = 50, 3
+TRAINER_PATIENCE_S = 300.0  # longest wait for a trainer's report before the first policy
+SILENCE_S = 20.0  # longest silence of the environment during a request
+STILL_S = 5.0  # delay before the display says that a person must act
+RECENT = 50  # training episodes in the displayed success rate
+EVALUATIONS = 3  # tries to evaluate with only one policy version
 
 
 class Director(StationNode):
@@ -65,7 +67,7 @@ class Director(StationNode):
             Path(self.declare_parameter("plan_file", "").value).read_text()
         )
         self.run_dir = Path(self.declare_parameter("run_dir", "").value)
-        self.look = f"See the logs in {self.run_dir / 'logs'}"
+        self.logs_hint = f"See the logs in {self.run_dir / 'logs'}"
         self.trainer = TrainerStatus(accepting=True)
         self.policy = PolicyStatus(version=-1)
         self.safety = SafetyState()
@@ -74,12 +76,11 @@ class Director(StationNode):
         self.started = time.monotonic()
         self.done = self.successes = self.env_steps = self.total = self.dropped = self.discarded = 0
         self._closed_ids: set[str] = set()
-        # episodes of the requested mode that were closed since the last request
-        self._safe: list[EpisodeEvent] = []
-        # asked for; of progress.jsonl; any refused
-        self.mode = ""
-        self.lines = Lines(self.run_dir)
-        self.counted = False
+        # closed episodes of the requested mode since the last request
+        self._closed_events: list[EpisodeEvent] = []
+        self.mode = ""  # requested mode of episodes
+        self.lines = Lines(self.run_dir)  # waiting lines of progress.jsonl
+        self.counted = False  # whether the trainer has reported a number of refused episodes
         # by the trainer; -1 before its first report
         self.station = self.get_namespace().strip("/")
         self.refused = -1
@@ -88,7 +89,7 @@ class Director(StationNode):
         self.runner = ActionClient(self, RunEpisodes, "run_episodes")
         self.operator = OperatorHealth(self)
         arms = arms_of(self)
-        self.lookout = Discovery(self, "environment", self.runner.server_is_ready)
+        self.discovery = Discovery(self, "environment", self.runner.server_is_ready)
         self.recent = Recent(self, arms)
         for topic, callback in (
             ("trainer/status", self._on_trainer),
@@ -148,10 +149,11 @@ class Director(StationNode):
             self._closed_ids.add(event.episode_id)
             commanded = self.recent.close(event)
             names = ("mode", "seed", "steps", "success", "failure", "policy_version")
-            # a person's is not the policy's
+            # a success of a person is none of the policy
             is_policy_success = event.success and not (commanded and event.mode == "evaluate")
-            if event.mode == self.mode:  # of another: asked for by somebody else, or given up
-                self._safe.append(event)
+            # episodes of another mode belong to another client or to a withdrawn request
+            if event.mode == self.mode:
+                self._closed_events.append(event)
                 self.done, self.successes = self.done + 1, self.successes + is_policy_success
             self.env_steps += event.steps if event.mode == "train" else 0
             if self.phase == "collect":
@@ -236,7 +238,7 @@ class Director(StationNode):
                 self._enter("collect", again)
                 seed = self._demonstrations(again, seed)
                 self._enter("sft", 0)
-            self._turn(0.1)
+            self._spin(0.1)
             received_at = time.monotonic() if self.trainer.connected else received_at
             if time.monotonic() - received_at > TRAINER_PATIENCE_S:
                 raise RunStopped(
@@ -299,7 +301,7 @@ class Director(StationNode):
                 "restarted"
             )
             self._log("warning", detail=f"{several}. The evaluation is repeated")
-        raise RunStopped(f"{several}, {EVALUATIONS} times. {self.look}")
+        raise RunStopped(f"{several}, {EVALUATIONS} times. {self.logs_hint}")
 
     def _online(self, online: dict[str, Any]) -> str:
         """Train until a rule of the recipe ends it; return the rule in words."""
@@ -315,7 +317,7 @@ class Director(StationNode):
             self._episodes(online["request_episodes"], "train", seed, deadline)
             seed += online["request_episodes"]
             if online["synchronous"]:
-                self._catch_up(online["drain_timeout_s"], before + len(self._safe))
+                self._catch_up(online["drain_timeout_s"], before + len(self._closed_events))
         self._enter("drain", 0)
         self._catch_up(online["drain_timeout_s"])
         return ended
@@ -326,7 +328,8 @@ class Director(StationNode):
             seconds, lambda: caught_up(self.trainer, self.policy, self.station, episodes)
         ):
             self._log(
-                "warning", detail=f"waited {seconds:.0f} s for the learner to catch up. {self.look}"
+                "warning",
+                detail=f"waited {seconds:.0f} s for the learner to catch up. {self.logs_hint}",
             )
 
     # Waiting, always spinning
@@ -334,17 +337,17 @@ class Director(StationNode):
         self, count: int, mode: str, first_seed: int, deadline: float = 0.0
     ) -> list[EpisodeEvent]:
         """Run ``count`` episodes until closed; ask again if the environment restarts meanwhile."""
-        self._safe = []
+        self._closed_events = []
         self.discarded = 0
         self.mode = mode
-        while len(self._safe) < count and not (deadline and time.monotonic() > deadline):
-            self._ask(
-                count - len(self._safe),
+        while len(self._closed_events) < count and not (deadline and time.monotonic() > deadline):
+            self._request_episodes(
+                count - len(self._closed_events),
                 mode,
-                first_seed + len(self._safe) + self.discarded,
+                first_seed + len(self._closed_events) + self.discarded,
                 deadline,
             )
-        return list(self._safe)
+        return list(self._closed_events)
 
     def _await_arming(self, deadline: float) -> None:
         """Wait for a person's arming after a stop of the interlock.
@@ -359,12 +362,12 @@ class Director(StationNode):
         while time.monotonic() - at_rest_s < GOES_ON_S and not (
             deadline and time.monotonic() > deadline
         ):
-            self._turn(0.1)
+            self._spin(0.1)
             if self.safety.state in AT_REST:
                 at_rest_s = time.monotonic()
         self.get_logger().warning("the run continues")
 
-    def _ask(self, count: int, mode: str, first_seed: int, deadline: float) -> None:
+    def _request_episodes(self, count: int, mode: str, first_seed: int, deadline: float) -> None:
         if self.safety.state == SafetyState.FAULT:  # the environment takes no request then
             self._await_arming(deadline)
         # the middleware drops requests to a server that has not discovered the client
@@ -377,7 +380,8 @@ class Director(StationNode):
             goal_handle.withdraw()  # otherwise it might be played unnoticed
         else:
             raise RunStopped(
-                f"waited 40 s for the environment to accept {count} {mode} episodes. {self.look}"
+                f"waited 40 s for the environment to accept {count} {mode} episodes. "
+                f"{self.logs_hint}"
             )
         if not (handle := sent.result()).accepted:  # it is still busy with the previous request
             self._within(1.0, lambda: False)
@@ -385,7 +389,7 @@ class Director(StationNode):
         answer = handle.get_result_async()
         self.active_at = time.monotonic()
         while not answer.done():
-            self._turn(0.1)
+            self._spin(0.1)
             if (
                 resume_instruction(self.safety, "")
                 or self.operator.prompt
@@ -413,7 +417,7 @@ class Director(StationNode):
             )
         self._within(0.2, lambda: False)
 
-    def _turn(self, seconds: float) -> None:
+    def _spin(self, seconds: float) -> None:
         self.executor_.spin_once(timeout_sec=seconds)
         if self.stop_requested():
             raise StopRequested
@@ -421,7 +425,7 @@ class Director(StationNode):
     def _within(self, seconds: float, ready: Callable[[], bool]) -> bool:
         deadline = time.monotonic() + seconds
         while not ready() and time.monotonic() < deadline:
-            self._turn(0.1)
+            self._spin(0.1)
         return ready()
 
     def cancel(self, message: str = "stopped", **fields: str) -> None:
@@ -460,7 +464,7 @@ class Director(StationNode):
             "recent_success": self.recent.success(RECENT),
             "recent_intervened": self.recent.intervened(RECENT),
             "env_steps": self.env_steps,
-            "waiting_for": self.lookout.warning or still or self.operator.prompt,
+            "waiting_for": self.discovery.warning or still or self.operator.prompt,
             "dropped": self.dropped,
             **status_fields(self.policy, self.trainer, self.safety, self.operator.trouble),
         }

@@ -31,7 +31,7 @@ from rlinf_ros.spinning import (
 
 RETRY_S = 1.0
 DAY_S = 86_400.0
-HELD = ".held"  # file in the spool: the trainer forbids further episodes
+HELD = ".held"  # name of a file in the spool that marks that the trainer forbids episodes
 LOOK_S = 0.1  # interval of the check whether the node is active
 PAUSE_S = 0.5  # a trainer with very many stations answers at once
 

@@ -131,7 +131,7 @@ def disarm(station: Station) -> None:
     print(f"{messages[-1]}{now}")
 
 
-def _taken_back(
+def _disarm_all(
     station: Station, clients: Mapping[str, Client], topics: Sequence[Publisher]
 ) -> list[str]:
     """Ask each arm to disarm; return advice for each that does not confirm."""
@@ -184,7 +184,7 @@ def arm(station: Station) -> None:
     finally:
         # all arms are armed or none, and none without a confirmation
         if no_answer or (refused and len(clients) > 1):
-            refused += _taken_back(station, clients, topics)
+            refused += _disarm_all(station, clients, topics)
             if refused and no_answer:
                 print("; ".join(refused), file=sys.stderr)
     if refused:
