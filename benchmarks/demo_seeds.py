@@ -50,7 +50,7 @@ def run_demo(recipe: str, seed: int, folder: Path, *overrides: str) -> Path:
 
 
 def trained(run: Path) -> list[dict]:
-    """The training episodes of a run, in their order."""
+    """Return the training episodes of a run, in their order."""
     events = [json.loads(line) for line in (run / "progress.jsonl").read_text().splitlines()]
     return [event for event in events if event["event"] == "episode" and event["mode"] == "train"]
 

@@ -139,7 +139,7 @@ class Case:
             )
 
     def draw(self) -> dict[str, np.ndarray]:
-        """A batch, of two halves where the algorithm asks for that."""
+        """Return a batch, of two halves where the algorithm asks for that."""
         if not algorithm(self.name).Config().half_demonstrations:
             return self.replay.sample(self.batch, self.random)
         return mix(*(self.replay.sample(self.batch // 2, self.random) for _ in range(2)))

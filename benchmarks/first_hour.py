@@ -192,7 +192,7 @@ def mjcf(folder: Path) -> tuple[float, float]:
 
 
 def urdf(folder: Path) -> tuple[float, float]:
-    """An arm of a URDF that is in no example."""
+    """Return an arm of a URDF that is in no example."""
     from tests.cli.test_new_robot import fingers
     from tests.cli.test_new_robot import urdf as written
 

@@ -75,7 +75,7 @@ WAYS = {
 
 
 def trained(run: Path) -> list[dict]:
-    """The training episodes of all stations, in the order in which they ended."""
+    """Return the training episodes of all stations, in the order in which they ended."""
     events = [
         event | {"station": folder.name}
         for folder in (run / FOLDER).glob("*")

@@ -180,7 +180,7 @@ class Killed:
 
 
 def arrived(run_dir: Path) -> list[bytes]:
-    """The journal's lines of what arrived; one that is being written does not count."""
+    """Return the journal's lines of what arrived; one that is being written does not count."""
     with contextlib.suppress(FileNotFoundError):
         lines = (run_dir / "journal.jsonl").read_bytes().split(b"\n")[:-1]
         return [line for line in lines if ARRIVAL in line]

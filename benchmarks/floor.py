@@ -128,7 +128,7 @@ class Row(NamedTuple):
 
 
 def key(name: str) -> Callable[[Figures], float]:
-    """The figure of this name."""
+    """Return the figure of this name."""
     return lambda figures: figures[name]
 
 

@@ -32,7 +32,7 @@ KINDS = ("fields", "converted", "idle")
 
 
 def state():
-    """A state as franka_ros2 publishes it: all joints have names, all poses frames."""
+    """Return a state as franka_ros2 publishes it: all joints have names, all poses frames."""
     from franka_msgs.msg import FrankaRobotState
 
     message = FrankaRobotState(robot_mode=FrankaRobotState.ROBOT_MODE_MOVE)

@@ -125,7 +125,7 @@ class Bounds:
         return math.inf if math.isinf(braking) else math.ceil(braking) + len(self.fastest) + 2
 
     def slower(self, share: float) -> float:
-        """The speed bound of the next tick, with ``share`` of the speed allowed."""
+        """Return the speed bound of the next tick, with ``share`` of the speed allowed."""
         cap = self.speed * share
         step = self.a * self.tick
         self.fastest.append(max(cap, self.fastest[-1] - step) if not math.isinf(step) else cap)

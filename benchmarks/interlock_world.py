@@ -78,7 +78,7 @@ def vocabulary() -> tuple[str, ...]:
 
 
 def number(random: Random, low: float, high: float, default: float) -> float:
-    """A legal value: the default, an end of the range, or anything between."""
+    """Return a legal value: the default, an end of the range, or anything between."""
     kind = random.random()
     if kind < 0.5:
         return default
@@ -445,7 +445,7 @@ class World:
         return inputs | {"pose": at, "joints": angles}
 
     def chunks(self) -> tuple[Chunk, ...]:
-        """The commands of this tick."""
+        """Return the commands of this tick."""
         random, limits = self.random, self.limits
         if self.stream is None:
             if random.random() < 0.9:

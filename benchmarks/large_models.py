@@ -148,7 +148,7 @@ class Sizes:
             torch.cuda.reset_peak_memory_stats()
 
     def gigabytes(self) -> float:
-        """The most that was allocated."""
+        """Return the most that was allocated."""
         return torch.cuda.max_memory_allocated() / 1e9 if self.device.type == "cuda" else 0.0
 
     def ceilings(self) -> tuple[float, float]:

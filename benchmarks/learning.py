@@ -84,7 +84,7 @@ def rates(results: list[EpisodeResult], hz: float = 10.0) -> tuple[float, float]
 
 @contextlib.contextmanager
 def served(policy: Path) -> Iterator[str]:
-    """The address of a server of that policy."""
+    """Provide the address of a server of that policy."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -156,7 +156,7 @@ def residual(out: Path, seeds: list[int], serve: bool, overrides: list[str]) -> 
 
 
 def base_run(out: Path, seed: int) -> Path:
-    """The run of the cloned base, which is trained if it is not there."""
+    """Return the run of the cloned base, which is trained if it is not there."""
     base = out / f"base_{seed}"
     train(load_recipe("sim_sft", [*BASE, f"seed={seed}"]), base)
     return base
@@ -213,7 +213,7 @@ def recap(out: Path, seeds: list[int], steps: int) -> dict[str, float]:
 def cloned(
     name: str, recipe: Recipe, spec: StationSpec, episodes: list[Trajectory], seed: int
 ) -> NetworkPolicy:
-    """A new policy by SFT of the successful episodes, by SFT of all, or by RECAP of all."""
+    """Return a new policy by SFT of the successful episodes, by SFT of all, or by RECAP of all."""
     torch.manual_seed(seed)
     sizes = {"fine_scale": recipe.policy.fine_scale}
     config: AlgorithmSettings

@@ -77,7 +77,7 @@ def write_episodes(folder: Path, episodes: int, steps: int) -> None:
 
 
 def noise() -> np.ndarray:
-    """The first picture (480, 640, 3), uint8."""
+    """Return the first picture (480, 640, 3), uint8."""
     grain = np.random.default_rng(0).integers(0, 12, (480, 640, 3))
     return (grain + np.arange(640)[None, :, None] // 4).astype(np.uint8)
 

@@ -30,7 +30,7 @@ DOMAIN, CAMERAS, SIZE, HZ, WARM_UP_S = 58, ("front", "wrist"), (480, 640), 30, 3
 
 
 def scene(seed: int) -> np.ndarray:
-    """A smooth picture with the noise of a camera."""
+    """Return a smooth picture with the noise of a camera."""
     rows, columns = np.mgrid[0 : SIZE[0], 0 : SIZE[1]]
     smooth = np.stack([rows * 0.3, columns * 0.25, (rows + columns) * 0.15], axis=-1)
     return np.clip(smooth + np.random.default_rng(seed).normal(0, 4, smooth.shape), 0, 255).astype(

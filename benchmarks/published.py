@@ -79,7 +79,7 @@ class Published(gymnasium.Wrapper):
 
 
 def make(task: str) -> gymnasium.Env:
-    """The environment of a row."""
+    """Return the environment of a row."""
     return gymnasium.make(task) if task in GYMNASIUM else Published(task)
 
 

@@ -160,7 +160,7 @@ def round_trips(hz: int, seconds: float, floor: str) -> np.ndarray:
 
 
 def percentiles(times: np.ndarray) -> dict[str, float]:
-    """The median and the 99th percentile of seconds, in milliseconds."""
+    """Return the median and the 99th percentile of seconds, in milliseconds."""
     return {
         "p50_ms": 1e3 * float(np.percentile(times, 50)),
         "p99_ms": 1e3 * float(np.percentile(times, 99)),

@@ -244,7 +244,7 @@ def _difference(name: str, given: dict, nodes: list, folder: Path) -> str:
 
 
 def _by_up(name: str, given: dict, run_dir: Path) -> list:
-    """The processes that rlinf up, or rlinf collect, starts of the recipe."""
+    """Return the processes that rlinf up, or rlinf collect, starts of the recipe."""
     from rlinf_core.launch.graph import (
         collecting,
         collecting_processes,

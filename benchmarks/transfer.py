@@ -32,7 +32,7 @@ GOAL = 0.9
 
 
 def run(name: str, folder: Path, *overrides: str) -> list[dict[str, float]]:
-    """The evaluations of a run, which goes on if it was begun before."""
+    """Return the evaluations of a run, which goes on if it was begun before."""
     recipe = load_recipe(name, list(overrides))
     done = read_evaluations(folder) if (folder / "progress.jsonl").exists() else []
     if not done or done[-1]["env_steps"] < recipe.simulation.env_steps:

@@ -50,7 +50,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 
 def trained(where: str, seed: int, folder: Path) -> Path:
-    """The folder of a run of this seed."""
+    """Return the folder of a run of this seed."""
     out = folder / f"{where}_{seed}"
     words = {
         "simulation": ["train", "demo_vla", "--no-report", "--set", "simulation.environments=1"],

@@ -37,7 +37,7 @@ def rlinf(*words: object) -> None:
 
 
 def success(policy: Path, recipe: Path, scenes: int, folder: Path) -> float:
-    """The share of held-out scenes in which the policy succeeds."""
+    """Return the share of held-out scenes in which the policy succeeds."""
     figures = folder / "eval.json"
     rlinf("eval", policy, "--recipe", recipe, "--episodes", scenes, "--json", figures)
     return float(json.loads(figures.read_text())["success"])

@@ -220,7 +220,7 @@ def _fool(
 
 
 def cloned(folder: Path, demonstrations: int) -> tuple[Path, float]:
-    """A policy by behaviour cloning, and its success in the simulator."""
+    """Return a policy by behaviour cloning, and its success in the simulator."""
     result = train(
         load_recipe(
             "sim_sft",

@@ -80,7 +80,7 @@ def test_the_packages_say_that_they_are_typed(package):
 
 
 def examples() -> dict[str, str]:
-    """The setup of the page, and the example of each public name."""
+    """Return the setup of the page, and the example of each public name."""
     page = (ROOT / "docs/reference/api.md").read_text()
     setup, *blocks = (part.split("```")[0] for part in page.split("```pycon\n")[1:])
     headings = re.findall(r"^## `(\w+)`$", page, re.M)

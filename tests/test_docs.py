@@ -32,7 +32,7 @@ PAGES = [
 
 @pytest.fixture(scope="module")
 def generated():
-    """The reference's pages and the schemas, by a process of their own."""
+    """Return the reference's pages and the schemas, by a process of their own."""
     code = "import json, reference; print(json.dumps([reference.pages(), reference.schemas()]))"
     return json.loads(
         subprocess.run(
@@ -103,7 +103,7 @@ def test_the_front_page_counts_simulators_algorithms_models_and_recipes(page, ro
 
 
 def vla_families():
-    """The kinds in the first table of the page of VLA models."""
+    """Return the kinds in the first table of the page of VLA models."""
     page = (ROOT / "docs/howto/vla.md").read_text().split("\n## ")[0]
     return re.findall(r"^\| `(\w+)` \|", page, re.M)
 

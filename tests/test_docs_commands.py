@@ -82,7 +82,7 @@ def blocks(page):
 
 
 def lines(block):
-    """The commands of a block, without their comments and what takes their output."""
+    """Yield the commands of a block, without their comments and what takes their output."""
     # what a file is to hold
     block = re.sub(r"<<\s*'?(\w+)'?\n.*?^\s*\1$", "", block, flags=re.S | re.M)
     for line in re.sub(r"\\\n\s*", " ", block).splitlines():
@@ -95,7 +95,7 @@ PARSER = _parser()
 
 
 def parser_of(words):
-    """The parser of a command, and the words that follow its name."""
+    """Return the parser of a command, and the words that follow its name."""
     parser, words = PARSER, list(words)
     while words and not words[0].startswith("-"):
         below = next(

@@ -18,7 +18,7 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$|^((?: {4}\S[^\n]*\n)+)", re.S | re.M)
 
 
 def commands(language, text):
-    """The lines of a block without comments; of a diagram, its edges without labels."""
+    """Return the lines of a block without comments; of a diagram, its edges without labels."""
     cut = r":.*" if language == "mermaid" else r"\s+#.*"
     return [re.sub(cut, "", line).rstrip() for line in text.splitlines()]
 

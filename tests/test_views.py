@@ -465,7 +465,7 @@ MARKERS = "visualization_msgs/msg/MarkerArray"
 
 
 def recording(folder, *topics, frames=("lab/left_base_link",)):
-    """A recording with these topics, empty but for the markers in these frames."""
+    """Return a recording with these topics, empty but for the markers in these frames."""
     store = typestore()
     types = store.types
     with Writer(folder, version=9) as writer:
@@ -483,7 +483,7 @@ def recording(folder, *topics, frames=("lab/left_base_link",)):
 
 
 def blank(store, kind):
-    """A message of zeros."""
+    """Return a message of zeros."""
     fields = {}
     for name, (sort, what) in store.fielddefs[kind][1]:
         if int(sort) == 2:

@@ -15,7 +15,7 @@ from rlinf_ros.workarounds import DEAF_S, LOOK_UP_S, DiscoveryWatchdog
 
 @pytest.fixture
 def watched(monkeypatch):
-    """The watchdog, its node, and a clock whose hand is turned by ``later``."""
+    """Return the watchdog, its node, and a clock whose hand is turned by ``later``."""
     fake = SimpleNamespace(now=100.0, destroyed=[], publishers=1)
     monkeypatch.setattr(
         workarounds, "subscription", lambda node, topic, callback: (topic, callback)

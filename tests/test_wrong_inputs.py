@@ -148,7 +148,7 @@ LIMITS = [
 
 
 def changed(path, text):
-    """The YAML at ``path`` with the keys of ``text`` in their last lines."""
+    """Return the YAML at ``path`` with the keys of ``text`` in their last lines."""
     document = yaml.safe_load(path.read_text())
     rest = {key: value for key, value in document.items() if key not in yaml.safe_load(text)}
     path.write_text(yaml.safe_dump(rest, sort_keys=False) + text + "\n")

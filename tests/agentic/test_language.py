@@ -303,7 +303,7 @@ class Scripted:
 
 
 def played(steps, drawn, template=None, max_tokens=500):
-    """A conversation in which the engine draws these tokens, message by message."""
+    """Return a conversation in which the engine draws these tokens, message by message."""
     tokenizer = ChatTokenizer.of_bytes()
     if template:
         tokenizer = ChatTokenizer(tokenizer.text, template, tokenizer.stop)

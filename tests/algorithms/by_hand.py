@@ -110,7 +110,7 @@ def pictures(random, size=12):
 
 
 def prepared(kind="tanh_gaussian", horizon=1, hidden=(16,), **config):
-    """A policy whose normalisation is not the one it was born with."""
+    """Return a policy whose normalisation is not the one it was born with."""
     actor = make(kind, horizon=horizon, hidden=hidden, **config)
     encoder = actor.flow.encoder if kind == "latent_noise" else actor.encoder
     encoder.fit_normalisation(np.random.default_rng(5).normal(0.4, 0.7, (50, 2)))

@@ -72,7 +72,7 @@ class Run:
 
 
 def make(kind="tanh_gaussian", seed=0, **config):
-    """A small policy."""
+    """Return a small policy."""
     torch.manual_seed(seed)
     torch.set_num_threads(1)
     return of_config(SPEC, policy_kind(kind).Config(**({"hidden": (64, 64)} | config)))
@@ -121,7 +121,7 @@ def randomize_head(policy):
 
 
 def learner_of(name, seed=0, horizon=1, kind="gaussian", computing=PLAIN, **changes):
-    """An algorithm with its configuration for the points."""
+    """Return an algorithm with its configuration for the points."""
     module = algorithm(name)
     learner = module.Learner(
         make(kind, seed, horizon=horizon), module.Config(**(CONFIGS[name] | changes)), seed
@@ -138,7 +138,7 @@ def solved(actor):
 
 
 def buffer_of(act, episodes, latent=0, shaping=1.0):
-    """A replay of so many episodes."""
+    """Return a replay of so many episodes."""
     buffer = ReplayBuffer(SPEC, 50_000, latent)
     for seed in range(episodes):
         buffer.insert_episode(*play(act, seed, shaping))
@@ -257,7 +257,7 @@ def residual_run(seed=0, to_its_end=False) -> Run:
 
 
 def annotated(actor, buffer):
-    """The same episodes with the base's chunks."""
+    """Return the same episodes with the base's chunks."""
     result = ReplayBuffer(actor.policy_spec, buffer.capacity)
     for episode in buffer.trajectories("demonstration"):
         result.insert_episode(

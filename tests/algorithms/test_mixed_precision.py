@@ -33,7 +33,7 @@ def dynamo():
 
 
 def pair(name, how, **changes):
-    """The same learner as it is, and computed so."""
+    """Return the same learner as it is, and computed so."""
     plain, other = alone(name, **changes), alone(name, **changes)
     compute(other, how)
     return plain, other

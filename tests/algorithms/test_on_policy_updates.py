@@ -256,7 +256,7 @@ def value_error(value, returns, width):
 
 
 def setting(name, **changes):
-    """A learner with normalisation, and what plays for it."""
+    """Return a learner with normalisation, and what plays for it."""
     sizes = dict(chunks=6) if "ppo" in name else dict(group=4)
     learner = learner_of(name, seed=1, **(dict(epochs=2, minibatches=3) | sizes | changes))
     learner.policy.encoder.fit_normalisation(np.random.default_rng(5).normal(0.3, 0.6, (50, 2)))

@@ -35,7 +35,7 @@ ROOTS = [
 
 
 def modules():
-    """The dotted name and the tree of each module that ships."""
+    """Yield the dotted name and the tree of each module that ships."""
     for package, folder in ROOTS:
         for path in sorted(package.rglob("*.py")):
             if "_pb2" not in path.name:

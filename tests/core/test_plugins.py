@@ -98,7 +98,7 @@ my_task = mine:TASK
 
 @pytest.fixture
 def mine(tmp_path, monkeypatch):
-    """An installed package with a part of every kind."""
+    """Provide an installed package with a part of every kind."""
     package = tmp_path / "mine"
     shutil.copytree("sim_bridges/simulators/franka_mujoco/franka_sim", package / "arm")
     (package / "arm/__init__.py").write_text("")

@@ -180,7 +180,7 @@ class OddSet:
 
 
 def png(grey: int, shape: tuple[int, ...] = (SIZE, SIZE, 3), dtype: type = np.uint8) -> bytes:
-    """A picture of one grey as PNG."""
+    """Return a picture of one grey as PNG."""
     return cv2.imencode(".png", np.full(shape, grey, dtype))[1].tobytes()
 
 

@@ -50,7 +50,7 @@ def write(
 
 
 def bag(closed, tmp_path, files, **changes):
-    """A folder of MCAP files with the metadata of the recording, changed."""
+    """Return a folder of MCAP files with the metadata of the recording, changed."""
     folder = tmp_path / "bags/a-1"
     folder.mkdir(parents=True)
     names = [f"a-1_{number}.mcap" for number in range(len(files))]
@@ -167,7 +167,7 @@ def test_a_reader_that_is_given_up_can_be_collected_by_any_of_its_threads(closed
 
 
 def sqlite_bag(closed, tmp_path):
-    """The same messages in a bag of ROS's older storage, by the writer of ``rosbags``."""
+    """Return the same messages in a bag of ROS's older storage, by the writer of ``rosbags``."""
     from rosbags.rosbag2 import Reader, StoragePlugin, Writer
 
     folder = tmp_path / "bags/a-1"
@@ -193,7 +193,7 @@ def test_a_bag_of_the_older_storage_has_the_same_episode(closed, tmp_path):
 
 
 def with_more(records, topic, name, text, stamp=None, data=b"\x00\x01\x00\x00" + bytes(8)):
-    """The messages, and one of another topic or type."""
+    """Return the messages, and one of another topic or type."""
     schema, channel, message = records[0]
     schema = type(schema)(id=900, name=name, encoding="ros2msg", data=text)
     channel = type(channel)(id=901, topic=topic, message_encoding="cdr", metadata={}, schema_id=900)

@@ -22,7 +22,7 @@ SHAPE = (48, 64)
 
 @pytest.fixture
 def closed(tmp_path, task):
-    """An episode with pictures, of which a person commanded a part."""
+    """Return an episode with pictures, of which a person commanded a part."""
     spool = Spool(tmp_path / "spool", min_free_mb=0)
     spec = task.with_images({"front": SHAPE}).spec
     record(spool, spec, "a-1", steps=7, sources={2: "operator", 3: "operator"}).close()
@@ -42,7 +42,7 @@ def store():
 
 
 def as_sqlite(closed, tmp_path):
-    """The same messages as `ros2 bag convert` writes them to SQLite."""
+    """Return the same messages as `ros2 bag convert` writes them to SQLite."""
     folder = tmp_path / "bags/a-1"
     folder.parent.mkdir()
     types_store = store()

@@ -311,7 +311,7 @@ def test_a_transition_ends_where_something_else_was_asked_for(spec, random):
 
 @pytest.fixture
 def large(task, random):
-    """A replay whose batches of 32 have images of more than LARGE_BYTES."""
+    """Return a replay whose batches of 32 have images of more than LARGE_BYTES."""
     buffer = ReplayBuffer(task.with_images({"front": (128, 128)}).spec, 50)
     for start in (0, 100, 200):
         buffer.insert_episode(*episode(buffer.spec, 20, start))
@@ -442,7 +442,7 @@ def test_stations_are_drawn_by_their_weights_and_their_transitions_equally(spec,
 
 
 def of_robot(spec, robot, length, start, robots=2):
-    """An episode whose first numbers name its robot."""
+    """Return an episode whose first numbers name its robot."""
     observations, *rest = episode(spec, length, start)
     observations["vectors"][:, :robots] = np.arange(robots) == robot
     return observations, *rest

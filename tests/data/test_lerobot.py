@@ -304,7 +304,7 @@ def test_a_data_set_of_others_is_demonstrations_of_a_recipe(spool, tmp_path, cap
 
 
 def others(spool, tmp_path, name, change=lambda table: table):
-    """A data set as somebody else has it, in a folder of that name."""
+    """Return a data set as somebody else has it, in a folder of that name."""
     assert main(["data", "export", "lerobot", str(spool.root), "--out", str(tmp_path / name)]) == 0
     (tmp_path / name / "meta/rlinf.json").unlink()
     rewrite(tmp_path / name, change)

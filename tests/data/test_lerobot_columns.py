@@ -118,7 +118,7 @@ def test_numbers_are_found_by_their_names_or_in_their_order(expected, given, ord
 
 
 def indexed(columns, *indexes):
-    """A table as pandas writes one with these indexes."""
+    """Return a table as pandas writes one with these indexes."""
     table = pa.table(columns)
     return table.replace_schema_metadata({"pandas": json.dumps({"index_columns": list(indexes)})})
 
@@ -234,7 +234,7 @@ def test_a_file_that_is_no_video_is_named(tmp_path):
 
 
 def colours(channels):
-    """A picture of 2 by 3 pixels as PNG: in OpenCV's order blue, green, red and alpha."""
+    """Return a picture of 2 by 3 pixels as PNG: in OpenCV's order blue, green, red and alpha."""
     pixels = np.zeros((2, 3, channels), np.uint8)
     pixels[...] = (10, 20, 30, 40)[:channels]
     return cv2.imencode(".png", pixels)[1].tobytes()

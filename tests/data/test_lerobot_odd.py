@@ -23,7 +23,7 @@ FRONT, WRIST = CAMERAS
 
 
 def imported(root, tmp_path, *more):
-    """The exit code, and the episodes in their order."""
+    """Return the exit code, and the episodes in their order."""
     out = tmp_path / "new"
     code = main(["data", "import", "lerobot", str(root), "--out", str(out), *RECIPE, *more])
     assert code or not list(tmp_path.glob("new.partial"))

@@ -83,7 +83,7 @@ def shown():
 
 
 def rows(file, entity, index="step"):
-    """The columns of an entity by their short names, by Rerun's reader."""
+    """Return the columns of an entity by their short names, by Rerun's reader."""
     view = rerun.dataframe.load_recording(file).view(index=index, contents=f"/{entity}")
     table = view.select().read_all()
     return {
@@ -323,7 +323,7 @@ def tmp_path_file(spool, tmp_path):
 
 
 def views_of(container):
-    """The layout as nested lists: class, name, origin and contents of each view."""
+    """Return the layout as nested lists: class, name, origin and contents of each view."""
     return [
         views_of(one)
         if hasattr(one, "kind")

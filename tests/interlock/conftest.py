@@ -47,7 +47,7 @@ def chunk(
 
 
 def release(seq=1, stamp_ns=0, session="a", mode="tcp_delta"):
-    """The operator lets go of a takeover."""
+    """Return the operator lets go of a takeover."""
     return Chunk("operator", session, seq, -1, stamp_ns, 0.1, mode, (), execute=0, is_release=True)
 
 

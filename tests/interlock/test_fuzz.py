@@ -164,7 +164,7 @@ def forget():
 
 @pytest.fixture
 def changed(monkeypatch):
-    """The fuzzer's world over a core with one line changed."""
+    """Provide the fuzzer's world over a core with one line changed."""
     before = dict(sys.modules)
 
     def load(name, old, new):

@@ -29,7 +29,7 @@ root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may act as other 
 
 @pytest.fixture
 def shared(monkeypatch):
-    """A folder of root's that is open to all, as /var/tmp is."""
+    """Provide a folder of root's that is open to all, as /var/tmp is."""
     folder = Path(tempfile.mkdtemp(prefix="rlinf-latches-"))
     folder.chmod(0o1777)
     monkeypatch.setattr(latching, "FOLDERS", (Path("/nonexistent/rlinf"), folder))

@@ -33,7 +33,7 @@ orientation: [0.0, 1.0, 0.0, 0.0]
 
 @pytest.fixture
 def files(tmp_path):
-    """The two, by path."""
+    """Return the two, by path."""
     for folder, text in (("shared", BASE), ("arm", ARM_LIMITS)):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "limits.yaml").write_text(text)

@@ -198,7 +198,7 @@ MESSAGES = [
 
 
 def written(folder, text, line=""):
-    """The file with a line of it replaced, or with one more."""
+    """Return the file with a line of it replaced, or with one more."""
     name = line.partition(":")[0]
     lines = text.splitlines()
     if name and any(old.startswith(f"{name}:") for old in lines):

@@ -157,7 +157,7 @@ def test_a_group_without_walls_keeps_everything_else():
 
 
 def random_case(random, group):
-    """A place in the workspace and a velocity."""
+    """Return a place in the workspace and a velocity."""
     if group.radius < INF:
         angle, away = random.uniform(0, 6.3), random.choice((0.3, 0.9, 1.0)) * group.radius
         position = (away * math.cos(angle), away * math.sin(angle))

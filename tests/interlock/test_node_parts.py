@@ -53,7 +53,7 @@ def test_s05_a_chunk_says_its_frame_and_its_joints_to_the_core():
 
 
 def inputs_of_nothing(**more):
-    """The interlock's inputs, of which nothing has been heard."""
+    """Return the interlock's inputs, of which nothing has been heard."""
     inputs = interlock_inputs.Inputs.__new__(interlock_inputs.Inputs)
     vars(inputs).update(
         {

@@ -25,7 +25,7 @@ FAR = (0.35, 0.2, 0.35, *HOME[3:])  # inside the box, 303 mm from home
 
 
 def steps(rig, ticks, *chunks, **inputs):
-    """The largest step of the target in so many ticks [m]."""
+    """Return the largest step of the target in so many ticks [m]."""
     worst = 0.0
     for _ in range(ticks):
         before = rig.output.target

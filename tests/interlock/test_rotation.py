@@ -28,7 +28,7 @@ def vector(size=1.0):
 
 
 def same(q, rotation):
-    """The same rotation, whatever the sign of the quaternion."""
+    """Return the same rotation, whatever the sign of the quaternion."""
     return (Rotation.from_quat(q) * rotation.inv()).magnitude() == pytest.approx(
         0.0, abs=1e-7
     ) and math.hypot(*q) == pytest.approx(1.0)

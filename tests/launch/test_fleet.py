@@ -92,7 +92,7 @@ def test_the_free_memory_is_that_of_machine_and_container(monkeypatch, limit, fr
 
 @pytest.fixture
 def station(tmp_path, monkeypatch):
-    """A station of a fleet that has recorded so much."""
+    """Return a station of a fleet that has recorded so much."""
     member = Member(
         load_recipe("demo", ["station.name=lab", "collect.episodes=5"]),
         tmp_path / "run/stations/lab",

@@ -70,7 +70,7 @@ def split(text):
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    """A machine with two CPUs and no GPU."""
+    """Return a machine with two CPUs and no GPU."""
     monkeypatch.setattr(preflight.os, "cpu_count", lambda: 2)
     for module in (torch_device, preflight):
         monkeypatch.setattr(module, "gpus", lambda: 0)

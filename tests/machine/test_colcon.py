@@ -16,7 +16,7 @@ TESTED = sorted(path.parent.name for path in ROOT.glob("ros_ws/src/*/setup.py"))
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    """The tests of each package: its result file's root, after colcon test."""
+    """Return the tests of each package: its result file's root, after colcon test."""
     clone = built(tmp_path_factory)
     ran = colcon(clone, "test", "--event-handlers", "console_direct+", "--packages-select", *TESTED)
     files = {name: clone / f"ros_ws/build/{name}/pytest.xml" for name in TESTED}

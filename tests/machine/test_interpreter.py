@@ -43,7 +43,7 @@ def run(tmp_path):
 
 @pytest.fixture
 def environment(tmp_path):
-    """An environment in a folder with a space, whose Python has the distribution."""
+    """Return an environment in a folder with a space, whose Python has the distribution."""
     python = tmp_path / "my own/bin/python"
     python.parent.mkdir(parents=True)
     python.write_text(f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{ROOT}" exec {sys.executable} "$@"\n')

@@ -216,7 +216,7 @@ def test_no_node_outlives_a_launch_that_is_killed(programs):
 
 
 def command(folder):
-    """The command line of a process; empty once it has ended."""
+    """Return the command line of a process; empty once it has ended."""
     try:
         return (folder / "cmdline").read_bytes()
     except OSError:

@@ -56,7 +56,7 @@ def shell(script, **environment):
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory):
-    """The shell that a user has after `cd ros_ws && colcon build`, here in a copy."""
+    """Return the shell that a user has after `cd ros_ws && colcon build`, here in a copy."""
     messages, site = built_messages(), message_packages()
     return (
         '[ -z "$SETUP" ] || . "$SETUP"; '

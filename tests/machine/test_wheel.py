@@ -57,7 +57,7 @@ def must(*command, **environment):
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """The wheel, made of the sdist, as on PyPI."""
+    """Return the wheel, made of the sdist, as on PyPI."""
     folder = tmp_path_factory.mktemp("dist")
     must(UV, "build", "--out-dir", folder, ROOT)
     return next(folder.glob("*.whl"))

@@ -52,7 +52,7 @@ def colcon(clone, verb, *options):
 
 
 def built(tmp_path_factory):
-    """The clone in which it is built."""
+    """Return the clone in which it is built."""
     base = tmp_path_factory.getbasetemp()
     base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     clone = base / "workspace"

@@ -31,7 +31,7 @@ needs_browser = pytest.mark.skipif(
 
 @contextlib.contextmanager
 def chromium():
-    """The browser of this machine."""
+    """Provide the browser of this machine."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:

@@ -43,7 +43,7 @@ def recipe_of(*more):
 
 
 def turn_of(load, layout, noise=1.0):
-    """A turn as a run would measure it."""
+    """Return a turn as a run would measure it."""
     workers, learners = max(layout.workers, 1), max(layout.learners, 1)
     environment, policy, learner = (load[name] for name in ("environment", "policy", "learner"))
     seconds = expected(Costs(load), layout, TWO).seconds * noise
@@ -159,7 +159,7 @@ def test_a_change_that_does_not_pay_is_taken_back_and_not_tried_again(tmp_path):
 
 
 def unasked(*more):
-    """A recipe without any key of placement."""
+    """Return a recipe without any key of placement."""
     return load_recipe(
         "sim_sac",
         [

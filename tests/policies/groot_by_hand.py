@@ -37,7 +37,7 @@ def eagle_by_hand(network, sentence, images):
 
 
 def by_hand(policy, sentence, images, state, point, time):
-    """The velocity of one observation (H, M), by its weights' names."""
+    """Return the velocity of one observation (H, M), by its weights' names."""
     weights = {
         name.removeprefix("action_head."): value
         for name, value in policy.network.named_parameters()

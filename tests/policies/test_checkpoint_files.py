@@ -23,7 +23,7 @@ KINDS = ["pi0", "pi05", "smolvla", "groot", "groot_n1_7", "qwen_vl", "openvla", 
 
 
 def shards(folder, count, value):
-    """A set of files, of a weight each; returns what an index says of them."""
+    """Return a set of files, of a weight each; returns what an index says of them."""
     names = {
         f"w{number}": f"model-{number + 1:05d}-of-{count:05d}.safetensors"
         for number in range(count)
@@ -198,7 +198,7 @@ def tiny(request, tmp_path_factory):
 
 
 def begun(kind, folder):
-    """A policy of the folder."""
+    """Return a policy of the folder."""
     part = policy_kind(kind)
     horizon = {"horizon": FAMILIES[kind].horizon} if FAMILIES[kind].horizon else {}
     return part.Policy(SPEC, part.Config(checkpoint=str(folder), **horizon))

@@ -108,7 +108,7 @@ def stored(case, folder):
 
 
 def loaded(case, folder, **config):
-    """The policy of a stored case, its answers, the observation, and the noise."""
+    """Return the policy of a stored case, its answers, the observation, and the noise."""
     document, given = stored(case, folder), references.observations("groot_n1_7")
     shapes = references.shapes_of("groot_n1_7")
     spec = StationSpec(

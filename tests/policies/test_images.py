@@ -144,7 +144,7 @@ def test_wrong_weights_and_kinds_are_named(tmp_path):
 
 
 def pictures(size, random):
-    """A bright square somewhere on a dark ground, and where it is."""
+    """Return a bright square somewhere on a dark ground, and where it is."""
     places = random.integers(2, 26, (size, 2))
     images = random.integers(0, 60, (size, 32, 32, 3)).astype(np.uint8)
     for image, (row, column) in zip(images, places, strict=True):

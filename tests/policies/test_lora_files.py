@@ -186,7 +186,7 @@ def test_what_travels_is_under_a_tenth(tmp_path):
 
 
 def theirs_of(kind, folder):
-    """The published model by its maker's own class."""
+    """Return the published model by its maker's own class."""
     import transformers
 
     name = {"pi0": "PI0ForConditionalGeneration", "qwen_vl": "Qwen2_5_VLForConditionalGeneration"}[

@@ -58,7 +58,7 @@ def alone(arrays):
 
 
 def observed(spec, arrays):
-    """The same as policies take it."""
+    """Return the same as policies take it."""
     return Observation.of_one(spec, arrays)
 
 

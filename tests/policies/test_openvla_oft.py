@@ -31,7 +31,7 @@ def published(folder, **config):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """The network, and beside it what OpenVLA-OFT's trainer writes of the other parts."""
+    """Return the network, and beside it what OpenVLA-OFT's trainer writes of the other parts."""
     folder = written(tmp_path_factory.mktemp("oft"), "openvla_oft", actions=2, state=3)
     document = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(document | {"norm_stats": {"bridge_orig": {}}}))

@@ -51,7 +51,7 @@ def observation(*sentences, seed=0):
 
 
 def dct(chunk):
-    """The orthonormal cosine transform of (H, A), by its definition."""
+    """Return the orthonormal cosine transform of (H, A), by its definition."""
     count = len(chunk)
     result = np.zeros_like(chunk)
     for k in range(count):
@@ -62,7 +62,7 @@ def dct(chunk):
 
 
 def merged():
-    """A tokenizer whose letters are coefficients from -40 on, with one pair merged."""
+    """Return a tokenizer whose letters are coefficients from -40 on, with one pair merged."""
     from tokenizers import Tokenizer, decoders, pre_tokenizers
     from tokenizers.models import BPE
 

@@ -40,7 +40,7 @@ def nothing_requested(monkeypatch):
 
 
 def changed(source, target, metadata=None, **config):
-    """A copy of a policy file with other metadata."""
+    """Return a copy of a policy file with other metadata."""
     with safe_open(source, framework="np") as file:
         weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         texts = file.metadata()

@@ -48,7 +48,7 @@ def corrected(base, share=1.0, **config):
 
 @contextmanager
 def served(policy, answers=None):
-    """A server of another maker: it speaks openpi's protocol and nothing of ours."""
+    """Provide a server of another maker: it speaks openpi's protocol and nothing of ours."""
     requests = []
 
     def answer(socket):

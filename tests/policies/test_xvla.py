@@ -82,7 +82,7 @@ def stored(case, folder):
 
 
 def loaded(case, folder, **config):
-    """The policy of a stored case, its answers, the observation, and the noise."""
+    """Return the policy of a stored case, its answers, the observation, and the noise."""
     document, given, scale = stored(case, folder), references.observations(), 10.0
     size = references.HORIZON
     spec = StationSpec(
@@ -203,7 +203,7 @@ def config_value(**keys):
 
 
 def step(name):
-    """A step of the postprocessor."""
+    """Return a step of the postprocessor."""
 
     def change(folder):
         document = {"steps": [{"registry_name": name, "config": {"expected_action_dim": 10}}]}

@@ -74,7 +74,7 @@ actor:
 
 @pytest.fixture
 def imported(tmp_path, monkeypatch):
-    """A recipe of a YAML, and its text."""
+    """Return a recipe of a YAML, and its text."""
     monkeypatch.chdir(tmp_path)
 
     def run(text, *options):

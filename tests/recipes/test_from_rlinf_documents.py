@@ -19,7 +19,7 @@ BASE = {
 
 
 def put(document, changes):
-    """A copy with some dotted keys changed; None removes."""
+    """Return a copy with some dotted keys changed; None removes."""
     document = copy.deepcopy(document)
     for key, value in changes.items():
         *above, last = key.split(".")

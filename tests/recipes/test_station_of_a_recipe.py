@@ -30,7 +30,7 @@ TWO = "simulators/two_frankas_reach"
 
 
 def robot_in(folder, of="sim_bridges/simulators/franka_mujoco/franka_sim", **changes):
-    """A copy of a robot with some keys changed; None removes."""
+    """Return a copy of a robot with some keys changed; None removes."""
     shutil.copytree(of, folder)
     document = yaml.safe_load((folder / "robot.yaml").read_text()) | changes
     document = {key: value for key, value in document.items() if value is not None}

@@ -29,7 +29,7 @@ ENDING = ["learning_curve.png", "policy/policy_before.safetensors", "video", "le
 
 @pytest.fixture
 def run(tmp_path):
-    """The folder of a demo that is done, without the report."""
+    """Return the folder of a demo that is done, without the report."""
     for version in (1, 2):
         path = tmp_path / "policies_at_station" / policy_name(version)
         path.parent.mkdir(exist_ok=True)

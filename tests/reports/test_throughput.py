@@ -13,7 +13,7 @@ NS = 10**9
 
 
 def episode(start_s, seconds, *, success=True, sources="policy", mode="train"):
-    """An episode of one step a second."""
+    """Return an episode of one step a second."""
     steps = int(seconds)
     names = tuple(sources) if isinstance(sources, list) else (sources,) * steps
     stamps = np.arange(steps + 1) * NS + int(start_s * NS)

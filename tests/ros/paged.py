@@ -228,7 +228,7 @@ class Client:
 
 @contextlib.contextmanager
 def visitor(station):
-    """A page that is open and has the controls."""
+    """Provide a page that is open and has the controls."""
     for _ in range(200):
         with contextlib.suppress(OSError):
             socket.create_connection(("127.0.0.1", int(station.url.rpartition(":")[2])), 1).close()

@@ -126,7 +126,7 @@ def test_an_arming_that_a_stopped_service_process_finds_as_it_goes_on_is_refused
 
 
 def service_processes(pid):
-    """The processes that the interlock has started."""
+    """Return the processes that the interlock has started."""
     pids = []
     for task in Path(f"/proc/{pid}/task").iterdir():
         pids += (task / "children").read_text().split()

@@ -63,7 +63,7 @@ def cloned(env):
 
 
 def with_execute(policy, execute):
-    """The same weights, of whose chunks another part is played."""
+    """Return the same weights, of whose chunks another part is played."""
     other = make_policy(policy.spec, policy.config.but(n_action_steps=execute)).eval()
     other.load_state_dict(policy.state_dict())
     return other
@@ -128,7 +128,7 @@ def station(tmp_path_factory):
 
 
 def recorded(peer, runner, mode, scenes, poll=lambda: None):
-    """An episode of each scene; ``beside`` is called while they are played."""
+    """Return an episode of each scene; ``beside`` is called while they are played."""
     sent = runner.send_goal_async(
         RunEpisodes.Goal(count=len(scenes), mode=mode, first_seed=scenes[0])
     )

@@ -70,7 +70,7 @@ def test_every_node_that_can_fail_says_how_it_fares(peer):
 
 
 def rate(status, topic):
-    """The rate of a topic as its publisher's node reports it [Hz]."""
+    """Return the rate of a topic as its publisher's node reports it [Hz]."""
     return next(float(value.value) for value in status.values if value.key == f"{topic} hz")
 
 

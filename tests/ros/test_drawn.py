@@ -71,7 +71,7 @@ class Station:
         self.updates.publish(PolicyUpdate(version=self.version, path=file))
 
     def episodes(self, mode, count):
-        """The recordings of so many."""
+        """Return the recordings of so many."""
         sent = self.runner.send_goal_async(
             RunEpisodes.Goal(count=count, mode=mode, first_seed=FIRST)
         )

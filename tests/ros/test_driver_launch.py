@@ -98,7 +98,7 @@ def add_package(prefix, name):
 
 @pytest.fixture
 def vendors(tmp_path):
-    """A prefix with stand-ins of the vendors' packages, for a domain."""
+    """Return a prefix with stand-ins of the vendors' packages, for a domain."""
 
     def make(domain):
         prefix = tmp_path / "prefix"

@@ -229,7 +229,7 @@ def test_the_arm_goes_home_at_a_persons_word_and_stops_at_any_sign_of_theirs(per
 
 @pytest.fixture
 def going_home():
-    """A way home that has come nearer just now, without ROS; and that time."""
+    """Return a way home that has come nearer just now, without ROS; and that time."""
     homing, now = Homing.__new__(Homing), time.monotonic()
     homing.safety = SafetyState(state=SafetyState.ARMED)
     homing.handle = SimpleNamespace(is_cancel_requested=False)

@@ -40,7 +40,7 @@ class Knob(Device):
 
 @pytest.fixture
 def people(monkeypatch):
-    """A person with such a device; what they have published."""
+    """Return a person with such a device; what they have published."""
     monkeypatch.setattr("sys.stdin", io.StringIO())
 
     def person(device):

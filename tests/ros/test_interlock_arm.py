@@ -74,7 +74,7 @@ def disarmed(only_one):
 
 @pytest.fixture
 def arm(disarmed):
-    """The same, armed; the test sends the chunks."""
+    """Return the same, armed; the test sends the chunks."""
     set_armed(disarmed, True)
     disarmed.reach(ARMED)
     return disarmed

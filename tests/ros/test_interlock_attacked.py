@@ -31,7 +31,7 @@ F_SETPIPE_SZ = 1031
 
 
 def launch(peer, module="rlinf_interlock.interlock", **parameters):
-    """A real arm's interlock whose end is the test's business."""
+    """Return a real arm's interlock whose end is the test's business."""
     processes = station_processes(
         load_recipe("demo", ["station.robot=franka_fr3", "station.operator.kind=keyboard"]),
         peer.supervisor.run_dir,

@@ -23,7 +23,7 @@ DISARMED, ARMED, ACTIVE, HOLD, FAULT = range(5)
 
 @pytest.fixture
 def neighbour(peer):
-    """A node of another participant: one has one type for a topic."""
+    """Provide a node of another participant: one has one type for a topic."""
     context = rclpy.Context()
     rclpy.init(context=context, domain_id=106)
     node = rclpy.create_node("neighbour", namespace=peer.node.get_namespace(), context=context)

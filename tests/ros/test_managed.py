@@ -104,7 +104,7 @@ class Station(Lives):
         return states
 
     def processes(self, name):
-        """The processes of a node, by the middleware's identifiers."""
+        """Return the processes of a node, by the middleware's identifiers."""
         return publisher_ids(self.peer.node, f"{name}/transition_event")
 
     def until_all_are_active(self):
@@ -141,7 +141,7 @@ class Station(Lives):
         )
 
     def situation(self):
-        """The newest time step, event and safety state, and the status of the request."""
+        """Return the newest time step, event and safety state, and the status of the request."""
         newest = {name: self.received[name][-1:] for name in ("timestep", "episode", "safety")}
         return f"request {self.handle and self.handle.status}; {newest}"
 

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
 
 
 def by_time(spec, step):
-    """A monitor that raises its alarm at this time step, whatever is observed."""
+    """Return a monitor that raises its alarm at this time step, whatever is observed."""
     size, actions = spec.vector_size, spec.action.dim
     weights = np.zeros(len(FEATURES) + 1)
     weights[FEATURES.index("time")] = 1.0

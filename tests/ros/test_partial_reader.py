@@ -18,7 +18,7 @@ pytestmark = pytest.mark.ros
 
 
 def drawn(draw, names=7, frame="fr3_link0"):
-    """A state with another number in each field."""
+    """Return a state with another number in each field."""
     message = FrankaRobotState()
     layout = Layout(message.get_fields_and_field_types())  # all fields
     layout.message(message, "")

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
 
 @pytest.fixture
 def spun():
-    """A node, and what spins it for so many seconds, or until something is so."""
+    """Provide a node, and what spins it for so many seconds, or until something is so."""
     context = rclpy.Context()
     rclpy.init(context=context, domain_id=194)
     node = rclpy.create_node("rehearsing", context=context)

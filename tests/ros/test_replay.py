@@ -163,7 +163,7 @@ def servo_station(folder, device, *, twin):
 
 @pytest.fixture(scope="module")
 def of_servos(tmp_path_factory):
-    """An episode by a script, of an arm of servos in real time."""
+    """Return an episode by a script, of an arm of servos in real time."""
     folder = tmp_path_factory.mktemp("servos")
     overrides = [
         *servo_station(folder, folder / "bus", twin=True),

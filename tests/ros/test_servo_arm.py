@@ -140,7 +140,7 @@ class Bench(Arm):
 
 
 def robot_at(folder, **options):
-    """The twin's robot on a port of its own."""
+    """Return the twin's robot on a port of its own."""
     robot = folder / "robot"
     robot.mkdir()
     urdf = str(Path("robots/so101/so101.urdf").resolve())

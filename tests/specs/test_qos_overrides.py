@@ -96,7 +96,7 @@ def test_every_node_is_told_by_the_names_that_the_robots_driver_has(tmp_path):
 
 @pytest.fixture
 def node():
-    """A station's node of the real rclpy, with arguments as on its command line."""
+    """Provide a station's node of the real rclpy, with arguments as on its command line."""
     rclpy = pytest.importorskip("rclpy")
     from rlinf_ros.spinning import StationNode
 

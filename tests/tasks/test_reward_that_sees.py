@@ -28,7 +28,7 @@ SIZE = 24
 
 
 def scene(random, done):
-    """A dark image with a bright peg above a socket, or in it."""
+    """Return a dark image with a bright peg above a socket, or in it."""
     image = random.integers(0, 60, (SIZE, SIZE, 3), np.uint8)
     column = random.integers(6, SIZE - 8)
     image[SIZE - 8 :, column - 3 : column + 5] = (40, 90, 200)

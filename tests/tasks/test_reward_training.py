@@ -175,7 +175,7 @@ def test_each_part_has_a_success(held_out):
 
 
 def bright(channels):
-    """A network that takes a frame's shade for its answer, in per cent."""
+    """Return a network that takes a frame's shade for its answer, in per cent."""
     return float(channels["camera/front/image"][0, 0, 0]) / 100
 
 

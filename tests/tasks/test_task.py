@@ -70,7 +70,7 @@ HOMES = [
 
 
 def turning(tmp_path, home=(), arm=""):
-    """A task that observes the tool's rotation and pose, and an object's."""
+    """Return a task that observes the tool's rotation and pose, and an object's."""
     name = f"{arm}/current_pose" if arm else "current_pose"
     observation = {
         "turn": {"source": name, "take": "rotation", "shape": [3]},

@@ -64,7 +64,7 @@ def run_folder(
     success=0.2,
     ids=(),
 ):
-    """A run folder as a trainer leaves it."""
+    """Return a run folder as a trainer leaves it."""
     recipe = load_recipe("sim_rlpd")
     folder.mkdir(exist_ok=True)
     (folder / "recipe.yaml").write_text("defaults: sim_rlpd\n")
@@ -97,7 +97,7 @@ def healthy():
 
 
 def changed(episodes, **parts):
-    """The same episodes with some parts replaced by a function of each."""
+    """Return the same episodes with some parts replaced by a function of each."""
     names = ("vectors", "actions", "rewards", "discounts")
     return [
         [
@@ -327,13 +327,13 @@ def evidence_of(online=(), demonstrations=(), success=0.2, recipe=RLPD, statuses
 
 
 def rewarded(*rewards):
-    """An episode of these rewards."""
+    """Return an episode of these rewards."""
     vectors, actions, _, discounts = episode(len(rewards))
     return vectors, actions, np.array(rewards), discounts
 
 
 def begun_at(*first):
-    """An episode whose first observation is this."""
+    """Return an episode whose first observation is this."""
     return episode(vectors=np.repeat([first], 6, 0))
 
 

@@ -284,7 +284,7 @@ def test_recordings_that_cannot_be_read_now_are_not_left_out_without_a_word(
 
 
 def begun(folder, *overrides):
-    """A folder of a run that has a checkpoint; what its recipe says."""
+    """Return a folder of a run that has a checkpoint; what its recipe says."""
     keep_recipe(load_recipe("demo", [*overrides]), folder)
     checkpoint.save(folder / "checkpoints", "updates-0", {"n": [0]})
     return (folder / "recipe.yaml").read_text()

@@ -21,7 +21,7 @@ def by_origin(**values):
 
 
 def filled(spec, *lengths, capacity=1000):
-    """An episode of each length, of origins 1, 2, ..."""
+    """Return an episode of each length, of origins 1, 2, ..."""
     replay = ReplayBuffer(spec, capacity)
     for origin, length in enumerate(lengths, 1):
         put(replay, length, origin)

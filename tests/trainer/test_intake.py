@@ -39,7 +39,7 @@ def intake(run_dir, spec):
 
 
 def at(topic, number, **fields):
-    """A change of one message: attributes to values, or to functions of the message."""
+    """Return a change of one message: attributes to values, or to functions of the message."""
 
     def change(where, n, message):
         if where == topic and n == number:

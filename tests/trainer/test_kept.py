@@ -20,7 +20,7 @@ STEPS = 40
 
 @pytest.fixture
 def gated():
-    """The data of HG-DAgger, which has room for three whole episodes."""
+    """Return the data of HG-DAgger, which has room for three whole episodes."""
     recipe = load_recipe(
         "sim_dagger",
         [

@@ -30,7 +30,7 @@ SAC = ("algorithm.critic_hidden=[8]", "algorithm.batch_size=16")
 
 @pytest.fixture(scope="module")
 def before(tmp_path_factory):
-    """The folder of a run that has ended."""
+    """Return the folder of a run that has ended."""
     folder = tmp_path_factory.mktemp("before")
     train(
         load_recipe("sim_sac", [*SHORT, *SAC, "seed=4"]), folder, lambda recipe, size: Points(size)

@@ -93,7 +93,7 @@ def with_base(name, spec, folder):
 
 
 def on_recordings(name):
-    """The cell of the docs' table: alone, beside stations or simulators, or not at all."""
+    """Return the cell of the docs' table: alone, beside stations or simulators, or not at all."""
     algorithm = recipe_of(name).algorithm
     if why_not(algorithm, RECORDINGS):
         return "no"

@@ -186,7 +186,7 @@ def test_a_layout_with_as_many_workers_changes_nothing_but_the_recipe():
 
 
 def begun(monkeypatch, tmp_path):
-    """A run on simulators with a free placement, after some updates."""
+    """Return a run on simulators with a free placement, after some updates."""
     runs = []
 
     def on_progress(run, entry):

@@ -23,7 +23,7 @@ TASK = station_task(RECIPE)
 
 
 def moving(episodes=10, steps=20, seed=0):
-    """A white square on grey that moves by the actions, and numbers of the demo's task."""
+    """Return a white square on grey that moves by the actions, and numbers of the demo's task."""
     random, played = np.random.default_rng(seed), []
     for number in range(episodes):
         place, frames, actions, vectors = random.uniform(5, 11, 2), [], [], []

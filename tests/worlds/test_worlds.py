@@ -423,7 +423,7 @@ def test_ranks():
 
 @pytest.fixture(scope="module")
 def world_run(tmp_path_factory):
-    """A run with a world beside its simulator."""
+    """Return a run with a world beside its simulator."""
     folder, runs = tmp_path_factory.mktemp("run"), []
     torch.set_num_threads(1)
     train(

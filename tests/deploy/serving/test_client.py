@@ -45,7 +45,7 @@ def test_a_server_that_stands_still_keeps_nobody_who_sends_to_it():
 
 @contextlib.contextmanager
 def serving(handle, **options):
-    """A server whose handler gets each socket; yields its address."""
+    """Provide a server whose handler gets each socket; yields its address."""
     ports, over = queue.Queue(), threading.Event()
 
     async def run():

@@ -56,7 +56,7 @@ def open_to(served, opened, data=b""):
 
 
 def upgraded(served, opened):
-    """A client that has shaken hands, as a plain socket."""
+    """Return a client that has shaken hands, as a plain socket."""
     open_to(
         served,
         opened,

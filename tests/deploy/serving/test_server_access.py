@@ -27,7 +27,7 @@ def folder(tmp_path, spec):
 
 @pytest.fixture
 def files(tmp_path):
-    """A key file, and a certificate of localhost with the authority that signed it."""
+    """Return a key file, and a certificate of localhost with the authority that signed it."""
     ours, theirs = make_key(), make_key()
     root = authority("fleet", ours, 1.0)
     texts = {

@@ -612,7 +612,7 @@ class Taken:
 
 @pytest.fixture
 def quiet(tmp_path, spec):
-    """A server that does not listen."""
+    """Return a server that does not listen."""
     save_policy(policy_of(spec, 0), tmp_path / policy_name(3))
     lines = []
     server = PolicyServer(Weights(tmp_path), 4, 0.25, lines.append)

@@ -34,7 +34,7 @@ def held(guard, *messages, seconds=0.15):
 
 
 def opened(page):
-    """A page that has been heard at rest."""
+    """Return a page that has been heard at rest."""
     guard = ready(page)
     held(guard, report(), seconds=0.0)
     return guard
