@@ -1,5 +1,6 @@
-"""From a camera to whoever reads its topic: images lost, latency and processor time, beside bare
-publishers as the floor.
+"""Measure the path from a camera to a subscriber: lost images, latency, processor time.
+
+Bare publishers are the floor.
 
     python benchmarks/camera_path.py --json results.json
 

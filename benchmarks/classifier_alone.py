@@ -1,5 +1,6 @@
-"""What a reward that sees is worth: demo_vision by RL with a classifier's word alone, beside RL
-with the true reward.
+"""Measure the value of a visual reward: demo_vision by RL with a classifier's reward only.
+
+The other run has the true reward.
 
     python benchmarks/classifier_alone.py --json results.json            # all of it: two hours on two cores
     python benchmarks/classifier_alone.py --only classifier --rounds 1 --seed 1 --out

@@ -1,5 +1,6 @@
-"""How fast a fleet learns: one station and several, which play on while the trainer learns or take
-turns with it.
+"""Measure how fast a fleet learns: one station and several.
+
+The stations either play while the trainer learns or take turns with it.
 
     python benchmarks/fleet_learning.py --json results.json
     python benchmarks/fleet_learning.py --stations 1 2 --seeds 0 --real-time-factor 1

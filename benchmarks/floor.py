@@ -1,4 +1,4 @@
-"""How close the station, the bridge and the learner are to their floors: every row in one command.
+"""Measure how close station, bridge and learner are to their floors, in one command.
 
     python benchmarks/floor.py --agentlace PATH --json results.json
     python benchmarks/floor.py --quick --only replay driver

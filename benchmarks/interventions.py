@@ -1,5 +1,6 @@
-"""What a person in the loop is worth: demo_hil beside the same without takeovers, from the same
-three demonstrations.
+"""Measure the value of a person in the loop: demo_hil with and without takeovers.
+
+Both runs have the same three demonstrations.
 
     python benchmarks/interventions.py --seeds 0 1 2 --json results.json --figure interventions.png
     python benchmarks/interventions.py --runs runs/alone_0 runs/helped_0 runs/alone_1 runs/helped_1

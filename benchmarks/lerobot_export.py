@@ -1,5 +1,6 @@
-"""How fast episodes with two 480x640 cameras become a LeRobot data set, beside the time that
-recording them took.
+"""Measure the export of episodes with two 480x640 cameras to a LeRobot data set.
+
+The time is compared with the time of the recording.
 
     python benchmarks/lerobot_export.py --json results.json
 

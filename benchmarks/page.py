@@ -1,5 +1,6 @@
-"""What the operator's page costs a station: its process's share of a core, with two 480x640 cameras
-at 30 Hz.
+"""Measure the cost of the operator's page to a station, with two 480x640 cameras at 30 Hz.
+
+The figure is the share of a core that its process takes.
 
     python benchmarks/page.py --json results.json
 

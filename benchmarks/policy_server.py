@@ -1,5 +1,4 @@
-"""What a policy server adds to a policy: rlinf serve's round trip beside openpi's own server, and
-what batches bring.
+"""Measure the overhead of a policy server: rlinf serve's round trip and openpi's, and batches.
 
     python benchmarks/policy_server.py --openpi
     ~/openpi/src/openpi/serving/websocket_policy_server.py --json results.json

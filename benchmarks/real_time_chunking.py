@@ -1,11 +1,9 @@
-"""What a robot does while its policy thinks: chunks of a flow that takes 300 ms, at 20 Hz, by each
-way of handling them.
+"""Compare ways to handle chunks at 20 Hz while a policy computes for 300 ms.
 
     python benchmarks/real_time_chunking.py --scenes 100 --json results.json
     python benchmarks/real_time_chunking.py --tasks pick --steps 8000         # needs `make simulators`
     python benchmarks/real_time_chunking.py --tasks insertion --steady --demonstrations 1000
-    --hidden 512 512 \
-        --steps 40000 --corrected 3                                           # half an hour on a core
+    --hidden 512 512         --steps 40000 --corrected 3                                           # half an hour on a core
 
 A flow is cloned from a script's episodes at 20 Hz (chunks of 16 actions, the next one asked for
 after six) and plays held-out scenes in simulated time, so that no other work on this machine

@@ -1,5 +1,6 @@
-"""What recording costs at 30 Hz with two 480x640 cameras, raw and as JPEG, beside a bare subscriber
-that writes the bytes.
+"""Measure the cost of recording two 480x640 cameras at 30 Hz, raw and as JPEG.
+
+A bare subscriber that writes the bytes is the floor.
 
     python benchmarks/recorder.py --json results.json
 

@@ -1,5 +1,6 @@
-"""How often a staged roll-out decides rightly, and after how many episodes: trials of policies
-whose rates are known.
+"""Measure how often a staged roll-out decides rightly, and after how many episodes.
+
+The success rates of the policies are known.
 
     python benchmarks/release.py --trials 400 --episodes 50 100 --json
     benchmarks/results/release.json python benchmarks/release.py --trials 400 --episodes --watch 400

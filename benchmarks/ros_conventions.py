@@ -1,5 +1,6 @@
-"""How far the ROS 2 workspace follows ROS's conventions: packages, their tests, launch files, and
-nodes.
+"""Measure how well the ROS 2 workspace follows ROS's conventions.
+
+The figures are about packages, their tests, launch files, and nodes.
 
     python benchmarks/ros_conventions.py --json results.json
 

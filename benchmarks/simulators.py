@@ -1,5 +1,4 @@
-"""Every simulator that is installed: what passes its checks here, and what our way costs over the
-bare simulator.
+"""Check every installed simulator, and measure the overhead over the bare simulator.
 
     python benchmarks/simulators.py --json results.json
 

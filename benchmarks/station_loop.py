@@ -1,5 +1,6 @@
-"""From observation to command through a station in real time, beside a bare rclpy ping-pong; and
-lockstep steps a second.
+"""Measure the path from observation to command through a station in real time.
+
+A bare rclpy ping-pong is the floor. Lockstep is measured in steps a second.
 
     python benchmarks/station_loop.py --json results.json
 

@@ -1,5 +1,6 @@
-"""From simulator A, randomised, to simulator B, which stands in for the real arm: as it is,
-fine-tuned, and from scratch.
+"""Measure the transfer from a randomised simulator A to a simulator B in place of the real arm.
+
+The policy is used as it is, fine-tuned, and trained from scratch.
 
     python benchmarks/transfer.py --json results.json --curves curves.png
 

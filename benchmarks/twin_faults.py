@@ -1,5 +1,4 @@
-"""What goes wrong at a Franka's station, measured at its twin: from the fault to what the interlock
-and /diagnostics say.
+"""Measure faults at the twin of a Franka's station, up to the interlock and /diagnostics.
 
     python benchmarks/twin_faults.py --json results.json
 

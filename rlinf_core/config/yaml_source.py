@@ -298,6 +298,12 @@ def resolve_file_reference(document: Document, key: Key, folder: Path, prefix: s
     """Make the path in a ``file.py:name`` of a config absolute.
 
     A relative path begins at the config's folder.
+
+    Args:
+        document: the config.
+        key: path of the value.
+        folder: folder of the config, or the working directory for an override.
+        prefix: text before the path, such as ``text:``.
     """
     *parents, last = key
     holder: Any = document.data

@@ -1,4 +1,7 @@
-"""Convert a recorded episode to a trajectory, or to a rollout for on-policy algorithms."""
+"""Convert a recorded episode to a trajectory, or to a rollout for on-policy algorithms.
+
+Importing this module does not import torch, because processes that only check recordings need none.
+"""
 
 from __future__ import annotations
 

@@ -293,7 +293,8 @@ class ReleaseController(PolicySelector):
     def roll_back(self, reason: str) -> str:
         """Reject the version on trial.
 
-        Without a trial, replace the current version by the previous one.
+        Without a trial, replace the current version by the previous one. The reference episodes are
+        dropped, too. If they were good by chance, every later policy would be rejected.
         """
         record, trial = self.record, self.record.trial
         record.use(trial or record.watched)

@@ -147,6 +147,9 @@ class Driver(DriverSettings):
         """Return these settings with LeRobot's calibration.
 
         The second value holds the homing offset of each servo by id [ticks].
+
+        Raises:
+            RecipeError: the file is no calibration, or lacks a joint.
         """
         if not self.calibration:
             return self, {}
