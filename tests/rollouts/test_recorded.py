@@ -16,7 +16,7 @@ from rlinf_core.episodes.spool import Spool
 from rlinf_core.policies import make_policy
 from rlinf_core.policies.pretrained import pi0
 from rlinf_core.policies.small import gaussian
-from rlinf_core.rollouts.from_episode import rollout_of
+from rlinf_core.rollouts.from_episode import rollout_of, trajectory_of
 from rlinf_core.specs.arrays import NAME, decoded
 from tests.messages import record
 
@@ -192,3 +192,70 @@ def test_what_a_flow_policy_drew_is_one_path_and_models_that_read_have_their_ins
         match="expected chunks of 48 samples and 2 log-probabilities .* got 511 and 2",
     ):
         rollout_of(replace(episode, chunks=replace(chunks, drawn=path[:, :-1])), spec, config)
+
+
+def test_a_recording_becomes_a_trajectory_with_the_noise_behind_each_chunk(recorded):
+    episode, spec = recorded(steps=5)
+    trajectory = trajectory_of(episode, spec)
+    drawn = episode.chunks.drawn
+    assert trajectory.chunk_starts.tolist() == [True, False, True, False, True]
+    assert trajectory.latents.shape == (5, 12) and trajectory.latents.dtype == np.float32
+    assert np.array_equal(trajectory.latents[[0, 2, 4]], drawn)
+    assert not trajectory.latents[[1, 3]].any()
+    assert trajectory.played.tolist() == [2, 1, 2, 1, 1]
+    assert (trajectory.id, trajectory.station, trajectory.mode) == ("a", "a", "train")
+    assert (trajectory.version, trajectory.success, trajectory.rollout) == (4, True, None)
+    assert trajectory.rewards.tolist() == [1, 2, 3, 4, 5]
+    assert trajectory.discounts.tolist() == [1, 1, 1, 1, 0]
+    assert trajectory.sources == episode.sources
+    vectors = trajectory.observations["vectors"]
+    assert vectors.shape == (6, spec.vector_size) and vectors[:, 0].tolist() == [0, 1, 2, 3, 4, 5]
+    assert trajectory.observations["front"].shape == (6, 8, 8, 3)
+    assert decoded(trajectory.observations[NAME]) == ("do it",) * 6
+    without = trajectory_of(replace(episode, chunks=None), spec)
+    assert without.latents is None and without.chunk_starts is None
+
+
+@pytest.mark.parametrize("use_executed, first", [(False, 0.02), (True, 0.01)])
+def test_actions_are_those_that_were_asked_for_or_executed_by_the_action_scale(
+    recorded, use_executed, first
+):
+    episode, spec = recorded(steps=5)
+    actions = trajectory_of(episode, spec, use_executed).actions
+    expected = np.array([[first, 0.0, 0.001 * k] for k in range(5)]) / spec.action.scale
+    np.testing.assert_allclose(actions, np.clip(expected, -1, 1), atol=1e-6)
+    fast = replace(episode, requested=100 * episode.requested, executed=-100 * episode.executed)
+    assert trajectory_of(fast, spec, use_executed).actions[0, 0] == (-1.0 if use_executed else 1.0)
+
+
+@pytest.mark.parametrize(
+    "how, decisions",
+    [
+        ({}, 3),
+        ({"mode": "demonstration"}, None),
+        ({"mode": "evaluate"}, None),
+        ({"sources": dict.fromkeys(range(5), "operator")}, None),
+        ({"sources": dict.fromkeys(range(2), "operator")}, 2),
+    ],
+)
+def test_only_what_the_policy_played_in_training_has_a_rollout(recorded, how, decisions):
+    episode, spec = recorded(steps=5, **how)
+    rollout = trajectory_of(episode, spec, rollouts_of=SIZES).rollout
+    assert (rollout and len(rollout.mask)) == decisions
+
+
+@pytest.mark.parametrize(
+    "sources, limits, rate",
+    [
+        (["policy"] * 4, [(), ("speed",), (), ()], 0.25),
+        (["policy", "", "policy", "policy"], [()] * 4, 0.25),
+        (["operator", "policy", "policy", "operator"], [("speed",), ("speed",), (), ()], 0.5),
+        (["operator"] * 4, [("speed",)] * 4, 0.0),
+    ],
+)
+def test_the_interlock_intervened_in_a_share_of_the_time_steps_without_an_operator(
+    recorded, sources, limits, rate
+):
+    episode, spec = recorded(steps=4)
+    episode = replace(episode, sources=tuple(sources), limits=tuple(limits))
+    assert trajectory_of(episode, spec).interlock == rate

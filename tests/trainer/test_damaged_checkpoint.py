@@ -7,11 +7,20 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import load_file
 
 from rlinf_core.core.errors import RlinfError
 from rlinf_core.trainer import checkpoint
-from rlinf_core.trainer.checkpoint import checkpoints, load, load_newest, save
+from rlinf_core.trainer.checkpoint import (
+    DamagedError,
+    checkpoints,
+    join,
+    load,
+    load_newest,
+    save,
+    split,
+)
 from rlinf_core.trainer.run import inherit
 from tests.trainer.test_run import ASYNC_PPO, run_of
 
@@ -157,3 +166,72 @@ def test_a_learner_is_inherited_from_the_newest_whole_one(task, tmp_path, capsys
         "the run continues from this intact checkpoint" in capsys.readouterr().out
         and newest.is_dir()
     )
+
+
+def test_memory_that_lacks_is_no_damage(root, monkeypatch):
+    def refused(path):
+        raise MemoryError("of 8 GiB")
+
+    monkeypatch.setattr(checkpoint, "file_sha256", refused)
+    with pytest.raises(
+        RlinfError, match="cannot be read now: of 8 GiB. Nothing was changed"
+    ) as now:
+        load_newest(root, (), root.parent / "damaged")
+    assert not isinstance(now.value, DamagedError) and len(checkpoints(root)) == 2
+
+
+@pytest.mark.parametrize(
+    "damages, message",
+    [
+        (["a flipped bit of the arrays"], "got: arrays.safetensors does not fit SHA256SUMS"),
+        (["a flipped bit of the rest"], "got: state.json does not fit SHA256SUMS"),
+        (
+            ["cut arrays", "a flipped bit of the rest"],
+            "got: arrays.safetensors, state.json does not fit SHA256SUMS",
+        ),
+    ],
+)
+def test_the_file_that_was_changed_is_named(damages, message, root):
+    newest = checkpoints(root)[-1]
+    for damage in damages:
+        DAMAGES[damage](newest)
+    with pytest.raises(DamagedError, match=message):
+        load(newest)
+
+
+def test_sums_with_another_line_fit_no_file(root):
+    newest = checkpoints(root)[-1]
+    with (newest / "SHA256SUMS").open("a") as sums:
+        sums.write("0" * 64 + "  other\n")
+    with pytest.raises(DamagedError, match="got: SHA256SUMS does not fit SHA256SUMS"):
+        load(newest)
+
+
+def test_tensors_and_arrays_of_any_kind_come_back_and_the_rest_as_it_was(tmp_path):
+    weights = torch.arange(6.0).reshape(2, 3).requires_grad_()
+    rest = {"stage": 1, "empty": {}, "names": ["a", None], "inner": {"rate": 0.5}}
+    state = {
+        "learner": {"weights": weights, "turned": weights.detach().T, "count": np.float64(0.5)},
+        "pixels": np.arange(6, dtype=np.uint8).reshape(2, 3).T,
+        "run": rest,
+    }
+    arrays, others = split(state)
+    assert sorted(arrays) == ["learner/count", "learner/turned", "learner/weights", "pixels"]
+    assert others["run/inner/rate"] == 0.5 and others["run/empty"] == {}
+    assert join(arrays, others)["run"] == rest
+    loaded = load(save(tmp_path, "updates-1", state), ("learner", "run"))
+    assert loaded["run"] == rest and loaded["learner"]["count"] == 0.5
+    assert loaded["learner"]["weights"].tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert loaded["learner"]["turned"].tolist() == [[0, 3], [1, 4], [2, 5]]
+    assert loaded["pixels"].tolist() == [[0, 3], [1, 4], [2, 5]]
+    assert loaded["pixels"].dtype == np.uint8 and loaded["learner"]["weights"].dtype == np.float32
+
+
+def test_the_newest_are_kept_as_many_as_wanted_and_numbers_count_on(tmp_path):
+    for number in range(1, 12):
+        folder = save(tmp_path, "updates", {"n": [number]}, keep=3)
+        assert folder.name == f"{number:08d}-updates"
+    assert [load(folder)["n"] for folder in checkpoints(tmp_path)] == [[9], [10], [11]]
+    save(tmp_path, "updates", {"n": [12]})
+    assert [load(folder)["n"] for folder in checkpoints(tmp_path)] == [[11], [12]], "two by default"
+    assert not list(tmp_path.glob(".*"))

@@ -1,12 +1,14 @@
 """The intake of recordings: no file stops a trainer, and no wrong data are learned."""
 
 import errno
+import io
 import json
 import os
 import re
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from rlinf_core.core.errors import IngestError, RecipeError, StartupError
 from rlinf_core.episodes import read_episode
@@ -14,7 +16,7 @@ from rlinf_core.episodes.checksums import SUMS, seal
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.rollouts.from_episode import trajectory_of
 from rlinf_core.specs.arrays import NAME, decoded
-from rlinf_core.trainer.sources.recordings import Intake, read_recordings
+from rlinf_core.trainer.sources.recordings import Intake, check_shown, read_recordings
 from tests.messages import record
 
 NAN, INF = float("nan"), float("inf")
@@ -329,3 +331,30 @@ def test_what_was_refused_is_counted_as_it_is_noted_and_when_a_run_goes_on(spool
     again.load_state_dict(run.state_dict())
     again.ids = None
     assert again.counts() == run.counts(), "without a look at each, four times a second"
+
+
+@pytest.mark.parametrize(
+    "statuses, message",
+    [
+        ({}, "of each robot, got none. `rlinf data list` shows"),
+        (
+            {"refused: episode a: x": 2, "evaluation": 1},
+            "of each robot, got 2 refused, 1 evaluation. `rlinf data list` shows",
+        ),
+    ],
+)
+def test_too_few_demonstrations_are_counted_by_what_became_of_them(statuses, message):
+    check_shown(True, statuses)
+    with pytest.raises(RecipeError) as refused:
+        check_shown(False, statuses)
+    assert message in str(refused.value)
+
+
+def test_the_bar_of_reading_leaves_the_terminal(spool, task, tmp_path, monkeypatch):
+    record(spool, task.spec).close()
+    screen, taken = io.StringIO(), Taken()
+    monkeypatch.setattr("rich._console", Console(file=screen, force_terminal=True, width=80))
+    read_recordings((str(spool.root),), intake(tmp_path / "run", task.spec), taken)
+    assert len(taken) == 1 and (spool.root / "closed/a-1").is_dir()
+    text = screen.getvalue()
+    assert "reading recordings" in text and text.rstrip().endswith("\x1b[2K"), "the line is erased"

@@ -166,3 +166,69 @@ def test_rollouts_that_are_too_old_make_no_update_and_keep_nobody_waiting(spool,
     )
     play("g")
     assert run.data.due(3, run.learner) == 1 and run.data.batch().mask.sum() == 9
+
+
+def replay_data(*more):
+    recipe = load_recipe("sim_rlpd", ["policy.hidden=[8]", "replay.capacity=60000", *more])
+    return data_for(recipe, first_policy(recipe, SPEC, None), governor_for(recipe, STEPS))
+
+
+@pytest.mark.parametrize(
+    "more, capacities",
+    [
+        ([], (50_000, 60_000, 50_000, 1)),
+        (["replay.capacity=300"], (300, 300, 300, 1)),
+        (["algorithm.self_imitation=false"], (50_000, 60_000, 1, 1)),
+        (["algorithm={name: sac}"], (50_000, 60_000, 1, 1)),
+        (
+            ["world.share=0.5", "world.refit_every=60", "world.horizon=4"],
+            (50_000, 60_000, 50_000, 600),
+        ),
+    ],
+)
+def test_each_buffer_has_the_room_that_it_needs(more, capacities):
+    """Of a learned world the branches of two refits: 60 time steps with up to 5 rows each."""
+    data = replay_data(*more)
+    buffers = (data.demonstrations, data.online, data.imitated, data.imagined)
+    assert tuple(buffer.capacity for buffer in buffers) == capacities
+    assert data.buffers == buffers
+    assert data.longest == min(capacities[:2]) - 1
+
+
+def test_branches_of_a_learned_world_are_kept_in_a_checkpoint_of_a_run_that_has_one():
+    world = ("world.share=0.5", "world.refit_every=60", "world.horizon=4")
+    branch = replace(episode(3, mode="imagined"), station="")
+    branch = branch.part(slice(0, 4))
+    data, again, without = replay_data(*world), replay_data(*world), replay_data()
+    assert data.insert(branch, 0) == "imagined" and data.imagined.inserted == 4
+    assert without.insert(branch, 0) == "not used for training"
+    assert (data.steps, data.online.inserted, without.imagined.inserted) == (0, 0, 0)
+    assert data.counts()["imagined"] == 4.0 and "imagined" not in without.counts()
+    state = data.state_dict()
+    again.load_state_dict(state)
+    assert again.imagined.inserted == 4 and again.counts() == data.counts()
+    assert "imagined" not in without.state_dict()
+    without.load_state_dict(state)
+    again.load_state_dict(replay_data().state_dict())
+    assert (without.imagined.inserted, again.statuses["imagined"]) == (0, 1)
+
+
+def test_a_part_of_the_policys_half_is_imagined_once_there_are_branches():
+    data = replay_data("world.share=0.5", "algorithm.batch_size=40")
+    data.insert(episode(1, mode=DEMONSTRATION), 0)
+    data.insert(episode(2), 0)
+    numbers = data.batch()["vectors"][:, 0]
+    assert (numbers[:20] == 2).all()
+    data.insert(replace(episode(3, mode="imagined"), station="").part(slice(0, 5)), 0)
+    numbers = data.batch()["vectors"][:, 0]
+    assert numbers[:10].tolist() == [2] * 10 and numbers[10:20].tolist() == [3] * 10
+    assert set(numbers[20:]) <= {1.0, 2.0}, "demonstrations, and successes of the policy"
+
+
+def test_episodes_for_a_world_model_are_demonstrations_and_then_the_policys_own():
+    data = replay_data("world.share=0.5")
+    data.insert(episode(2), 0)
+    data.insert(episode(1, mode=DEMONSTRATION), 0)
+    real = data.real_episodes()
+    assert [one.mode for one in real] == [DEMONSTRATION, TRAIN]
+    assert [one.observations["vectors"][0, 0] for one in real] == [1.0, 2.0]

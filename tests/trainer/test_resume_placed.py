@@ -157,3 +157,26 @@ def test_a_hidden_file_beside_checkpoints_keeps_none_from_being_written(tmp_path
     folder = checkpoint.save(tmp_path, "updates-000000001", {"run": {"stage": 0}})
     assert checkpoint.load(folder)["run"] == {"stage": 0} and (tmp_path / ".DS_Store").exists()
     assert not (tmp_path / ".updates-000000001.part").exists()
+
+
+def test_rollouts_that_wait_are_kept_side_by_side():
+    data, learner = rollout_data(0)
+    first, second = (
+        ChunkRollouts(Points(4), data.policy, seed).play(group=2).rollouts[0] for seed in (1, 2)
+    )
+    data.put(Experience(rollouts=[first, second], steps=8), 0)
+    resumed, _ = rollout_data(0)
+    state = checkpoint.join(*checkpoint.split(data.state_dict()))
+    resumed.load_state_dict(state)
+    (joined,) = resumed.waiting
+    assert resumed.rounds == 1 and joined.mask.shape[1] == 8
+    assert joined.mask.sum() == first.mask.sum() + second.mask.sum()
+    length = len(first.actions)
+    assert torch.equal(joined.actions[:length, :4], first.actions)
+    assert torch.equal(joined.actions[: len(second.actions), 4:], second.actions)
+    batch, again = data.batch(), resumed.batch()
+    assert torch.equal(batch.log_probs, again.log_probs) and torch.equal(batch.mask, again.mask)
+    assert (data.waiting, data.rounds, resumed.waiting, resumed.rounds) == ([], 0, [], 0)
+    assert data.state_dict()["waiting"] == {}
+    resumed.load_state_dict(checkpoint.join(*checkpoint.split(data.state_dict())))
+    assert resumed.waiting == [] and resumed.rounds == 0

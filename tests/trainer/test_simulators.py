@@ -13,11 +13,12 @@ from rlinf_core.policies import make_policy
 from rlinf_core.policies.serialization import load_policy
 from rlinf_core.recipes import load_recipe
 from rlinf_core.reports.curves import read_evaluations
+from rlinf_core.rollouts.collect import EpisodeRollouts, Stages
 from rlinf_core.rollouts.types import Experience
 from rlinf_core.trainer import checkpoint
 from rlinf_core.trainer import train as simulation
 from rlinf_core.trainer.progress import Clock
-from rlinf_core.trainer.sources.simulators import Simulators
+from rlinf_core.trainer.sources.simulators import InProcess, Simulators
 from tests.algorithms.point import SPEC, Points
 from tests.algorithms.toy import acted
 
@@ -327,3 +328,82 @@ def test_pipelined_the_next_is_asked_for_in_the_same_amount_before_what_came_is_
     assert source.players.requests[2:] == [(6, {"steps": 25, "random_warmup": False})], (
         "the earlier request came first"
     )
+
+
+def source_of(seed=0, staged=False):
+    recipe = recipe_of("sac", f"seed={seed}", "simulation.start_steps=0")
+    policy = make_policy(SPEC, recipe.policy)
+    source = Simulators(recipe, Points(2), policy, points, Clock())
+    if staged:
+        parts = [EpisodeRollouts(Points(2), policy, seed + i, 100 * (i + seed)) for i in range(2)]
+        source.players = InProcess(Stages(Points(4), parts))
+    return source
+
+
+@pytest.mark.parametrize("staged", [False, True], ids=["one", "two halves"])
+def test_a_source_goes_on_with_the_episodes_of_its_state(staged):
+    one, two, other = (source_of(seed, staged) for seed in (3, 4, 4))
+    for name, weights in one.policy.state_dict().items():
+        for source in (two, other):
+            source.policy.state_dict()[name].copy_(weights)
+    one.take(0, {"steps": 10})
+    state = one.state_dict()
+    two.load_state_dict(state)
+    expected = [episode.actions.tolist() for episode in played(one)]
+    assert [episode.actions.tolist() for episode in played(two)] == expected
+    other.load_state_dict({"begun": 3, "spawned": 5})  # that of workers
+    assert [episode.actions.tolist() for episode in played(other)] != expected
+    assert other.spawned == 5 and one.spawned == 0
+    assert other.state_dict()["spawned"] == 5 and "spawned" not in one.state_dict()
+    other.load_state_dict({"spawned": 4})
+    assert other.spawned == 5, "noise and scenes are not played twice"
+
+
+def played(source):
+    return [episode for _ in range(60) for episode in source.take(1, {}).trajectories]
+
+
+def test_an_algorithm_that_plays_nothing_has_a_source_without_experience_and_state():
+    recipe = recipe_of("sac", "algorithm={name: iql}")
+    source = Simulators(recipe, Points(2), make_policy(SPEC, recipe.policy), points, Clock())
+    assert source.take(0, {}) == Experience() and source.state_dict() == {}
+    source.load_state_dict({"generator": None})
+    assert (source.usages, source.sent_bytes) == ([], 0)
+    source.close()
+
+
+def test_demonstrations_are_those_of_the_recipes_scenes():
+    recipe = recipe_of("sac", "collect.episodes=3", "seed=2")
+    source = Simulators(recipe, Points(2), make_policy(SPEC, recipe.policy), points, Clock())
+    shown = source.demonstrate().trajectories
+    first = Points(2).reset([recipe.scene(recipe.collect.first_seed)] * 2)["vectors"][0]
+    begins = [episode.observations["vectors"][0].tolist() for episode in shown]
+    assert len(shown) == 3 and first.tolist() in begins
+    assert list(source.clock.seconds) == ["demonstrate"]
+
+
+def test_the_experience_of_a_rollout_counts_all_environments_and_its_time():
+    source = source_of()
+    experience = source.take(4, {})
+    assert experience.steps == 2, "one time step of each, as no worker waits for weights"
+    assert source.players.rollouts.version == 4 and not source.is_pending
+    assert {"simulate", "infer", "transfer"} <= set(source.clock.seconds)
+    assert [(part, process) for part, process, _, _ in source.clock.spans][-1] == (
+        "rollout",
+        "worker 0",
+    )
+    assert len(source.usages) == 1 and source.sent_bytes == 0
+
+
+@pytest.mark.parametrize("adapts", [False, True])
+def test_only_a_run_that_adapts_may_choose_its_layout_unasked(adapts, tmp_path):
+    runs = []
+
+    def on_progress(run, entry):
+        runs.append(run)
+        run.stopping = True
+
+    recipe = recipe_of("sac", "device=cpu")
+    simulation.train(recipe, tmp_path, points, on_progress, **({"adapts": True} if adapts else {}))
+    assert runs[-1].conductor.is_unasked is adapts
+    assert runs[-1].recipe.placement == recipe.placement, "it begins in one process"

@@ -7,7 +7,9 @@ import pytest
 
 from rlinf_core.core import extras
 from rlinf_core.core.errors import RlinfError
+from rlinf_core.recipes import load_recipe
 from rlinf_core.trainer.progress import Progress
+from rlinf_core.trainer.run import Run
 
 
 class Board:
@@ -61,3 +63,16 @@ def test_without_a_project_nothing_goes_there_and_a_missing_package_is_named(
     monkeypatch.setattr(extras, "missing", lambda extra: ["wandb>=0.21"])
     with pytest.raises(RlinfError, match="recipe key wandb: expected the extra 'wandb'"):
         Progress(tmp_path, "arms")
+
+
+def test_a_runs_recipe_goes_there_with_its_curves(board, task, tmp_path):
+    recipe = load_recipe("demo", ["wandb=arms", "seed=7", "policy.hidden=[8]"])
+    run = Run(recipe, tmp_path, task.spec, lambda run, entry: None)
+    run.progress.close()
+    assert board.settings["project"] == "arms" and board.settings["dir"] == str(tmp_path)
+    config = board.settings["config"]
+    assert config["seed"] == 7 and config["policy"]["hidden"] == [8]
+    assert config["algorithm"]["name"] == recipe.algorithm.name
+    board.settings = {}
+    Run(recipe.but(wandb=""), tmp_path, task.spec, lambda run, entry: None).progress.close()
+    assert board.settings == {}

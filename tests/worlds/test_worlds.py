@@ -17,6 +17,9 @@ from rlinf_core.policies.serialization import save_policy
 from rlinf_core.recipes import check_recipe, load_recipe, station_task
 from rlinf_core.rollouts.types import DEMONSTRATION, EVALUATE, IMAGINED, TRAIN, Trajectory
 from rlinf_core.tasks.task import observe
+from rlinf_core.trainer.progress import Clock
+from rlinf_core.trainer.sources.imagined import RealAndImagined, with_world
+from rlinf_core.trainer.sources.simulators import Simulators
 from rlinf_core.trainer.train import train
 from rlinf_core.trainer.worlds import FILE, predict, run_episodes
 from rlinf_core.worlds.coordinates import Coordinates
@@ -545,3 +548,76 @@ def test_what_does_not_go_together_is_refused(overrides, words):
         check_recipe(load_recipe("sim_rlpd", ["world.share=0.5", *overrides]))
     check_recipe(load_recipe("sim_rlpd", ["world.share=0.5"]))
     assert Path(FILE).name == FILE
+
+
+def test_a_resumed_run_has_the_world_and_its_source_as_they_were(world_run):
+    _, run = world_run
+    source, state = run.source, run.source.state_dict()
+    real = copied(source.real)
+    again = RealAndImagined(run.recipe, real, run.data, run.policy, run.clock)
+    assert again.fitted_at == -60 and again.counts() == real.counts() == {}
+    again.load_state_dict(state)
+    assert (again.fitted_at, again.rounds) == (source.fitted_at, source.rounds)
+    assert again.world.fits == source.world.fits and again.world.check == source.world.check
+    for name, weights in source.world.ensemble.state_dict().items():
+        assert torch.equal(again.world.ensemble.state_dict()[name], weights)
+    assert real.players.rollouts.scene == source.real.players.rollouts.scene > 0
+    state = source.real.state_dict() | {"scene": 77}
+    again.load_state_dict(state)  # of a run without a world model
+    assert real.players.rollouts.scene == 77 and again.rounds == source.rounds
+
+
+def copied(source):
+    """A source like this one at its beginning."""
+    recipe = source.recipe
+    return Simulators(recipe, source.make(recipe, 1), source.policy, source.make, Clock())
+
+
+def test_a_world_is_fitted_and_plays_branches_once_in_so_many_real_steps(world_run, monkeypatch):
+    _, run = world_run
+    real = copied(run.source.real)
+    source = RealAndImagined(run.recipe, real, run.data, run.policy, run.clock)
+    source.load_state_dict(run.source.state_dict())
+    fits, steps = source.world.fits, run.data.steps
+
+    def imagined(order):
+        taken = source.take(1, order).trajectories
+        return [one for one in taken if one.mode == IMAGINED]
+
+    source.fitted_at = steps - 59
+    assert imagined({"random_warmup": False}) == []
+    source.fitted_at = steps - 60
+    assert imagined({"random_warmup": True}) == [], "noise is not imagined"
+    episodes = run.data.real_episodes()
+    monkeypatch.setattr(run.data, "real_episodes", lambda: episodes[:9])
+    assert imagined({"random_warmup": False}) == [] and source.fitted_at == steps - 60
+    assert (source.world.fits, source.rounds) == (fits, run.source.rounds)
+    monkeypatch.setattr(run.data, "real_episodes", lambda: episodes[:10])
+    imagined({"random_warmup": False})
+    assert source.world.fits == fits + 1 and len(source.episodes) == 10
+    monkeypatch.setattr(run.data, "real_episodes", lambda: episodes)
+    source.fitted_at, rounds = steps - 60, source.rounds
+    branches = imagined({"random_warmup": False})
+    assert (source.world.fits, source.rounds) == (fits + 2, rounds + 1)
+    assert source.fitted_at == steps and len(source.episodes) == len(episodes)
+    check, total = source.world.check, sum(map(len, branches))
+    rows = 60 * check.horizon // 8 * 8  # as many branches as real steps, up to the horizon long
+    assert rows - 8 * check.horizon < total <= rows
+    assert max(map(len, branches)) <= check.horizon
+    counts = source.counts()
+    assert counts["world/error_1"] == check.errors[0]
+    assert counts["world/persistence_1"] == check.persistence[0]
+    assert counts["world/horizon"] == check.horizon
+    assert counts["world/correlation"] == check.correlation
+    assert counts["world/flagged"] == source.flagged / max(1, source.branches) <= 1.0
+
+
+def test_without_a_share_the_real_source_plays_alone(world_run):
+    _, run = world_run
+    real = run.source.real
+    alone = run.recipe.but(world=run.recipe.world.but(share=0.0))
+    assert with_world(alone, real, run.data, run.policy, run.clock) is real
+    both = with_world(run.recipe, real, run.data, run.policy, run.clock)
+    assert both.real is real and both.asynchronous is False
+    both.report = {"phase": "online"}
+    assert both.report == real.report == {"phase": "online"}
