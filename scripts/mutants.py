@@ -130,6 +130,7 @@ ROOMS = {
             "tests/worlds/test_worlds.py",
             "tests/policies/test_residual.py",
             "tests/agentic/test_text_run.py",
+            "tests/agentic/test_action_engine.py",
         ),
         (
             "--ignore=tests/trainer/distributed",
@@ -140,6 +141,14 @@ ROOMS = {
                     "every_algorithm_trains_on_conversations",
                     "a_run_that_goes_on_is_the_run_that_was_not_interrupted",
                     "a_killed_run_goes_on",
+                )
+            ),
+            *(
+                f"--deselect=tests/agentic/test_action_engine.py::test_{name}"
+                for name in (
+                    "log_probabilities_are_the_trainers_after_each_of_5_updates",
+                    "grpo_learns_two_marks_from_what_the_engine_draws",
+                    "what_a_server_cannot_draw_is_refused_first",
                 )
             ),
             "-k=not workers",

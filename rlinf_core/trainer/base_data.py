@@ -206,13 +206,13 @@ class Data(ABC):
             buffer.fair(self._robots) if self._robots and isinstance(buffer, ReplayBuffer) else None
         )
 
+    @abstractmethod
     def due(self, updates: int, learner: Learner) -> int:
         """Return the updates that are due after ``updates`` updates."""
-        return self.governor.due(self.steps, updates)
 
+    @abstractmethod
     def accepting(self, updates: int) -> bool:
         """Return whether stations may play on; False if the learner is too far behind."""
-        return self.governor.accepting(self.steps, updates)
 
     def waiting_reasons(self, updates: int) -> dict[str, str]:
         """Return the reasons why single stations must wait, by name."""

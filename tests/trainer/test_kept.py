@@ -8,7 +8,7 @@ import pytest
 
 from rlinf_core.cli.train import _words
 from rlinf_core.recipes import load_recipe
-from rlinf_core.rollouts.types import DEMONSTRATION, TRAIN, Trajectory
+from rlinf_core.rollouts.types import DEMONSTRATION, EVALUATE, TRAIN, Trajectory
 from rlinf_core.trainer.data import data_for
 from rlinf_core.trainer.governor import governor_for
 from rlinf_core.trainer.run import first_policy
@@ -232,3 +232,39 @@ def test_episodes_for_a_world_model_are_demonstrations_and_then_the_policys_own(
     real = data.real_episodes()
     assert [one.mode for one in real] == [DEMONSTRATION, TRAIN]
     assert [one.observations["vectors"][0, 0] for one in real] == [1.0, 2.0]
+
+
+def data_of(name, *more):
+    recipe = load_recipe(name, ["policy.hidden=[8]", "replay.capacity=2000", *more])
+    return data_for(recipe, first_policy(recipe, SPEC, None), governor_for(recipe, STEPS))
+
+
+@pytest.mark.parametrize(
+    "name, more, mode, status",
+    [
+        ("sim_ppo", [], TRAIN, "without log-probabilities"),
+        ("sim_ppo", [], EVALUATE, "evaluation"),
+        ("sim_ppo", [], "imagined", "not used for training"),
+        (
+            "sim_sac",
+            ["algorithm={name: dsrl}", "policy.kind=latent_noise"],
+            TRAIN,
+            "without latent noise",
+        ),
+        ("sim_sac", ["algorithm={name: sft}"], TRAIN, "not used for training"),
+        ("sim_sac", ["algorithm={name: sft}"], DEMONSTRATION, "demonstration"),
+        ("sim_sac", [], TRAIN, "online"),
+    ],
+)
+def test_an_episode_that_lacks_something_is_counted_by_that(name, more, mode, status):
+    data = data_of(name, *more)
+    assert data.insert(episode(1, mode=mode), 0) == status
+    assert dict(data.statuses) == {status: 1}
+    assert data.steps == (STEPS if status == "online" else 0)
+    counts = data.counts()
+    assert counts["a/episodes"] == 1 and counts["a/steps"] == data.steps
+    assert counts["evaluations"] == (status == "evaluation")
+    again = data_of(name, *more)
+    again.load_state_dict(data.state_dict())
+    assert again.counts() == counts and again.statuses[status] == 1
+    assert sum(again.statuses.values()) == 1

@@ -8,11 +8,14 @@ import torch
 
 from rlinf_core.algorithms.common.learner import Checkpointed
 from rlinf_core.core.errors import RecipeError
+from rlinf_core.core.usage import Usage
 from rlinf_core.interlock import load_limits
 from rlinf_core.recipes import load_recipe
 from rlinf_core.recipes.station import station_robot
 from rlinf_core.trainer import checkpoint
-from rlinf_core.trainer.run import first_policy, inherit, learner_for
+from rlinf_core.trainer import run as running
+from rlinf_core.trainer.distributed.group import LearnerGroup
+from rlinf_core.trainer.run import first_policy, inherit, learner_for, usage_of
 from rlinf_core.trainer.train import train
 from sim_bridges.core.randomization import Randomised
 from sim_bridges.core.station import simulated_station
@@ -136,3 +139,62 @@ def test_a_recipes_simulated_station_has_its_shaping_its_randomisation_and_its_i
     free.reset(0)
     free.step(np.ones(free.task.spec.action.dim, np.float32))
     assert free.executed == pytest.approx(1.0)
+
+
+def test_a_group_of_learners_is_as_the_recipe_says(monkeypatch):
+    class Group:
+        def __init__(self, name, policy, config, seed, **settings):
+            self.name, self.policy, self.config, self.seed = name, policy, config, seed
+            self.settings = settings
+
+    monkeypatch.setattr(running, "LearnerGroup", Group)
+    monkeypatch.setattr(running, "cpus_for", lambda placement: placement.learners / 4)
+    recipe = load_recipe(
+        "sim_sac",
+        [
+            *SHORT,
+            *SAC,
+            "seed=7",
+            "placement={learners: 3, restarts: 5}",
+            "learner.precision=bfloat16",
+        ],
+    )
+    policy = first_policy(recipe, SPEC, None)
+    group = learner_for(recipe, recipe.algorithm, policy)
+    assert (group.name, group.policy, group.config, group.seed) == (
+        "sac",
+        policy,
+        recipe.algorithm,
+        7,
+    )
+    assert group.settings == {
+        "size": 3,
+        "strategy": recipe.placement.strategy,
+        "restarts": 5,
+        "gpus": recipe.placement.learner_gpus,
+        "cpus": 0.75,
+        "computing": recipe.learner,
+    }
+
+
+def test_what_a_call_of_a_group_costs_is_its_time_beyond_the_longest_process():
+    def usage(wall_s, busy_s, idle_s):
+        return Usage(wall_s=wall_s, busy_s=busy_s, idle_s=idle_s)
+
+    group = LearnerGroup.__new__(LearnerGroup)
+    group.usages = [usage(2.0, 1.5, 0.5), usage(3.0, 1.0, 2.0)]
+    group.close = lambda: None
+    parts = [(1.5, 0.5), (1.0, 2.0)]
+    assert usage_of(group, usage(3.5, 9.0, 9.0)) == (parts, 0.5)
+    assert usage_of(group, usage(2.5, 9.0, 9.0)) == (parts, 0.0)
+    assert usage_of(learner_of(*SAC), usage(3.0, 1.0, 2.0)) == ([(1.0, 2.0)], 0.0)
+
+
+def test_a_learner_that_leaves_its_device_meanwhile_learns_the_same(tmp_path):
+    results = {}
+    for offload in ("false", "true"):
+        recipe = load_recipe("sim_sac", [*SHORT, *SAC, f"placement.offload={offload}"])
+        results[offload] = train(recipe, tmp_path / offload, lambda recipe, size: Points(size))
+    assert results["false"]["seconds_switch"] == 0.0 < results["true"]["seconds_switch"]
+    for name in ("success", "return", "updates", "critic_loss", "env_steps"):
+        assert results["true"][name] == results["false"][name], name

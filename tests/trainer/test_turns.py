@@ -371,3 +371,60 @@ def test_robots_have_environments_of_their_own_for_evaluations(tmp_path):
     only = "algorithm={name: sft, steps: 3, batch_size: 8}"
     train(load_recipe("sim_embodiments", [*many, only]), tmp_path / "offline", make)
     assert sizes == [("reach", 12), ("reach_both", 12)], "no training episode is interrupted"
+
+
+def test_more_workers_join_those_that_there_are(monkeypatch):
+    class Resized(WorkersOnRay):
+        def resize(self, count):
+            self.count = count
+
+    source = source_of()
+    source.players = players = Resized()
+    two, four = (
+        source.recipe.but(placement=source.recipe.placement.but(workers=workers))
+        for workers in (2, 4)
+    )
+    source.recipe = two
+    source.place(four)
+    assert source.players is players and players.count == 4 and source.recipe is four
+
+
+def test_workers_keep_their_number_and_how_often_they_went_on():
+    class Resumed(WorkersOnRay):
+        resumes = 2
+
+        def go_on(self, begun, spawned):
+            self.numbers = begun, spawned
+
+    source = source_of()
+    source.players = Resumed()
+    assert source.state_dict() == {"begun": 2, "spawned": 3}
+    source.load_state_dict({"begun": 2, "spawned": 3})
+    assert source.players.numbers == (3, 3)
+    source.load_state_dict({"generator": None})
+    assert source.players.numbers == (1, 0), "the state of this process's environments"
+    assert source.spawned == 3
+
+
+@pytest.mark.parametrize(
+    "more, resources, machines, message",
+    [
+        ("", {"CPU": 0.01}, [], "4 workers are 4 processes; the cluster at 10.0.0.2:6379 has 0.01"),
+        (", worker_gpus: 1", {"CPU": 8.0, "GPU": 4.0}, [0.5] * 8, "do not fit into the GPUs of"),
+    ],
+)
+def test_a_placement_without_room_is_refused_before_any_environment_is_made(
+    more, resources, machines, message, monkeypatch, tmp_path
+):
+    addresses = []
+    monkeypatch.setattr(training, "connect", addresses.append)
+    monkeypatch.setattr(training, "resources", lambda: resources)
+    monkeypatch.setattr(training, "gpus_of_machines", lambda: machines)
+
+    def make(recipe, size):
+        raise AssertionError("no environment")
+
+    recipe = load_recipe("sim_sac", [*SAC, f"placement={{workers: 4, ray: '10.0.0.2:6379'{more}}}"])
+    with pytest.raises(RlinfError, match=message):
+        train(recipe, tmp_path / "run", make)
+    assert addresses == ["10.0.0.2:6379"] and not (tmp_path / "run").exists()

@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 from rlinf_core.cli.main import main
 from rlinf_core.core.errors import RecipeError, RlinfError, SpecError
 from rlinf_core.data.replay import ReplayBuffer
+from rlinf_core.episodes.spool import Spool
 from rlinf_core.policies import make_policy
 from rlinf_core.policies.serialization import save_policy
 from rlinf_core.recipes import check_recipe, load_recipe, station_task
@@ -21,14 +22,23 @@ from rlinf_core.trainer.progress import Clock
 from rlinf_core.trainer.sources.imagined import RealAndImagined, with_world
 from rlinf_core.trainer.sources.simulators import Simulators
 from rlinf_core.trainer.train import train
-from rlinf_core.trainer.worlds import FILE, predict, run_episodes
+from rlinf_core.trainer.worlds import (
+    FILE,
+    imagined_envs,
+    predict,
+    run_episodes,
+    video_envs,
+    world_file,
+)
 from rlinf_core.worlds.coordinates import Coordinates
 from rlinf_core.worlds.episodes import Episodes
 from rlinf_core.worlds.imagined import Imagined
 from rlinf_core.worlds.model import WorldModel, load_world, rank_correlation
 from rlinf_core.worlds.settings import WorldSettings
+from tests.messages import record
 
 TASK = station_task(load_recipe("sim_rlpd"))
+CAMERA = ["station.observe_cameras=[front]", "station.image_size=[16,16]"]
 TINY = WorldSettings(
     hidden=(32,), members=3, first_updates=800, updates=100, batch_size=32, horizon=4
 )
@@ -621,3 +631,55 @@ def test_without_a_share_the_real_source_plays_alone(world_run):
     assert both.real is real and both.asynchronous is False
     both.report = {"phase": "online"}
     assert both.report == real.report == {"phase": "online"}
+
+
+def test_a_world_is_named_by_its_file_or_its_run(fitted, tmp_path):
+    assert world_file(tmp_path) == tmp_path / FILE
+    path = fitted[0].save(tmp_path / "other.safetensors", fitted[1])
+    assert world_file(path) == path
+    recipe = load_recipe(
+        "sim_rlpd",
+        [f"world.run={path}", "world.horizon=3", "simulation.environments=5", "seed=2"],
+    )
+    env = imagined_envs(recipe)
+    assert isinstance(env, Imagined) and env.size == 5 and env.length == 3
+    assert env.world.check == fitted[0].check and env.spec == TASK.spec
+
+
+def test_recordings_of_a_run_come_before_its_replay_and_evaluations_are_left_out(
+    world_run, tmp_path
+):
+    folder, run = world_run
+    replayed = run_episodes(folder, TASK.spec)
+    real = run.data.real_episodes()
+    assert [one.mode for one in replayed] == [one.mode for one in real]
+    assert len(replayed) == len(real) >= 11
+    for one, other in zip(replayed, real, strict=True):
+        np.testing.assert_array_equal(one.observations["vectors"], other.observations["vectors"])
+        np.testing.assert_array_equal(one.actions, other.actions)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/checkpoints").symlink_to(folder / "checkpoints")
+    spool = Spool(tmp_path / "run/inbox")
+    record(spool, TASK.spec, "e-1", mode="evaluate").close()
+    assert len(run_episodes(tmp_path / "run", TASK.spec)) == len(real), "no other recording yet"
+    record(spool, TASK.spec, "t-1", mode="train", steps=7).close()
+    record(spool, TASK.spec, "d-1", mode="demonstration").close()
+    recorded = run_episodes(tmp_path / "run", TASK.spec)
+    assert sorted((one.id, one.mode, len(one)) for one in recorded) == [
+        ("d-1", DEMONSTRATION, 5),
+        ("t-1", TRAIN, 7),
+    ]
+
+
+def test_branches_of_a_video_model_are_as_many_and_as_long_as_the_recipe_says(tmp_path):
+    task = station_task(load_recipe("sim_rlpd", CAMERA))
+    record(Spool(tmp_path / "inbox"), task.spec, "t-1", mode="train", steps=12).close()
+    np.savez(tmp_path / "frames.npz", frames=np.zeros((9, 16, 16, 3), np.uint8))
+    model = f"world.video={{model: replay, options: {{file: '{tmp_path / 'frames.npz'}'}}}}"
+    recipe = load_recipe("sim_rlpd", [*CAMERA, f"world.run={tmp_path}", "world.horizon=4", model])
+    env = video_envs(recipe, 3)
+    try:
+        assert (env.size, env.horizon, env.spec) == (3, 4, task.spec)
+        assert env.reset([0, 1, 2])["front"].shape == (3, 16, 16, 3)
+    finally:
+        env.close()
