@@ -46,7 +46,8 @@ PROBE_S = 0.05
 
 def snapshot(message: Any) -> Any:
     """Return a copy that shares nothing mutable, with values as after serialisation."""
-    return copier(type(message))(message)
+    kind: Any = type(message)
+    return copier(kind)(message)
 
 
 @cache
