@@ -39,6 +39,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "pi05": {"sde_noise": 0.5},
     "smolvla": {"sde_noise": 0.5},
     "groot": {"sde_noise": 0.5},
+    "groot_n1_6": {"sde_noise": 0.5},
     "groot_n1_7": {"sde_noise": 0.5},
     "openvla": {},
     "openvla parallel": {"decoding": "parallel"},

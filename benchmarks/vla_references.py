@@ -8,7 +8,7 @@ LeRobot runs in .venvs/references. There its own classes make tiny policies with
 write them as they are
 published; here the same folders are loaded, and both answer the same observations from the same
 noise.
-It does not cover published weights, GR00T before N1.7, OpenVLA and Qwen2.5-VL (tests/policies), policies with
+It does not cover published weights, GR00T before N1.7 (tests/policies/groot_n1_6_itself.json), OpenVLA and Qwen2.5-VL (tests/policies), policies with
 a history, or success on a task.
 """
 
@@ -846,7 +846,7 @@ def adapted(policy, folder: Path):
     import torch
     from peft import LoraConfig, get_peft_model
 
-    name = getattr(policy, "name", "groot_n1_7")
+    name = getattr(policy, "name", "groot_n1_7")  # NVIDIA's and LeRobot's networks have no name
     layers = {"xvla": "aux_visual_proj", "groot_n1_7": "proj_out_2"}
     more, size = [layers.get(name, "action_out_proj")], 0.2
     if name == "pi0_fast":
@@ -1225,7 +1225,17 @@ OTHERS: dict[str, dict[str, str]] = {  # bars of tests of families that this com
         "peft_written": ADAPTERS,
         "exported": "transformers and vLLM load it",
     },
-    "GR00T N1.6": {"loads": "no kind: its picture tower runs by flash attention alone"},
+    "GR00T N1.6": {
+        "loads": "yes",
+        "difference": "9e-07, NVIDIA's code (`groot_n1_6_itself.json`)",
+        "sft_loss": "1e-07, NVIDIA's code",
+        "log_probs": "drawn and computed again",
+        "sft_step": MOVES,
+        "rl_step": MOVES,
+        "peft_read": "7e-07, NVIDIA's code",
+        "peft_written": "9e-07, NVIDIA's code",
+        "exported": "0, NVIDIA's code",
+    },
     "WALL-OSS": {"loads": "no kind; untested by `policy.kind: lerobot`"},
 }
 COLUMNS = {

@@ -209,9 +209,12 @@ def _of_embodiment(path: Path, tag: str) -> Mapping[str, Any]:
             raise PolicyFileError(f"{where}: expected one of the embodiments {tags}, got {tag}")
         names = ("q01", "q99") if kwargs.get("use_percentiles") else ("min", "max")
         features: dict[str, dict[str, Any]] = {}
+        modality = kwargs["modality_configs"][tag]
+        _check_history(where, modality)
         for part, feature in (("state", "state"), ("action", "actions")):
-            config = kwargs["modality_configs"][tag][part]
+            config = modality[part]
             groups = config["modality_keys"]
+            _check_encoding(f"{where}: {part}", config, kwargs)
             relative = kwargs.get("use_relative_action") and part == "action"
             for group, keys in zip(groups, config.get("action_configs") or [], strict=False):
                 if relative and str(keys.get("rep")).lower() == "relative":
@@ -229,6 +232,41 @@ def _of_embodiment(path: Path, tag: str) -> Mapping[str, Any]:
             f"embodiments, got: {type(error).__name__}: {error}"
         ) from error
     return features
+
+
+def _check_history(where: str, modality: Mapping[str, Any]) -> None:
+    """Raise PolicyFileError if an embodiment reads more than one time step."""
+    for part in ("video", "state"):
+        steps = modality.get(part, {}).get("delta_indices") or [0]
+        if len(steps) > 1:
+            raise PolicyFileError(
+                f"{where}: {part}: expected one time step in delta_indices of "
+                f"processor_config.json, got {steps}. A history is not supported"
+            )
+
+
+def _check_encoding(where: str, config: Mapping[str, Any], kwargs: Mapping[str, Any]) -> None:
+    """Raise PolicyFileError if numbers are not scaled by their least and greatest."""
+    for key, reason in (("sin_cos", "as sine and cosine"), ("mean_std", "by mean and deviation")):
+        used = key != "sin_cos" or kwargs.get("apply_sincos_state_encoding")
+        if used and (groups := config.get(f"{key}_embedding_keys")):
+            raise PolicyFileError(
+                f"{where}: expected no {key}_embedding_keys in processor_config.json, got "
+                f"{', '.join(map(str, groups))}, which the network reads {reason}. Take another "
+                "embodiment, or leave policy.statistics out and train"
+            )
+
+
+def trained_steps(path: Path) -> int:
+    """Return the number of actions that an embodiment trained, by NVIDIA's processor_config.json.
+
+    0: other statistics than NVIDIA's, or no number.
+    """
+    if not path.parent.is_file():
+        return 0
+    processor = json.loads(path.parent.with_name("processor_config.json").read_text())
+    action = processor["processor_kwargs"]["modality_configs"][path.name]["action"]
+    return len(action.get("delta_indices") or ())
 
 
 def _bounds(

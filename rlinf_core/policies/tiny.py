@@ -108,6 +108,7 @@ def _groot_n1_7(vocabulary: Vocabulary) -> dict[str, Any]:
     return {"cosmos_config": _ids_of_qwen(vocabulary) | {"text_config": text}}
 
 
+_EAGLE = (*CHAT, "<img>", "</img>", "<IMG_CONTEXT>")
 _QWEN = (*CHAT, "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
 _PALIGEMMA: dict[str, Any] = {
     "needed": ("<bos>", "<image>"),
@@ -133,7 +134,8 @@ FAMILIES: dict[str, Family] = {
         50,
         others=(*CHAT, "<fake_token_around_image>", "<image>", "<end_of_utterance>"),
     ),
-    "groot": Family("groot", (*CHAT, "<img>", "</img>", "<IMG_CONTEXT>"), _groot, 50),
+    "groot": Family("groot", _EAGLE, _groot, 50),
+    "groot_n1_6": Family("groot_n1_6", _EAGLE, _groot, 50),
     "groot_n1_7": Family("groot_n1_7", _QWEN, _groot_n1_7, 40),
     "openvla": Family("openvla", **_LLAMA),
     OFT: Family("openvla", **_LLAMA),

@@ -18,6 +18,7 @@ from tests.algorithms.point import SPEC, Points, misled
 
 MUST_SEE = (
     "groot",
+    "groot_n1_6",
     "groot_n1_7",
     "openvla",
     "pi0",
@@ -28,7 +29,10 @@ MUST_SEE = (
     "xvla",
 )
 # a mask, a state, places, tokens: there are none on this device
-READ_NUMBERS = ("groot", "groot_n1_7", "openvla", "pi05", "pi0_fast", "qwen_vl", "smolvla", "xvla")
+READ_NUMBERS = (
+    *("groot", "groot_n1_6", "groot_n1_7", "openvla", "pi05", "pi0_fast", "qwen_vl", "smolvla"),
+    "xvla",
+)
 # one has no actions of a robot, the other no network here: tests/agentic,
 # tests/policies/test_lerobot_kind.py
 OTHERS = ("language", "lerobot")

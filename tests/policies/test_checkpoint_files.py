@@ -19,7 +19,18 @@ from rlinf_core.policies.tiny import FAMILIES, write
 from tests.policies.test_pi0 import SPEC
 
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 17\n"
-KINDS = ["pi0", "pi05", "smolvla", "groot", "groot_n1_7", "qwen_vl", "openvla", "pi0_fast", "xvla"]
+KINDS = [
+    "pi0",
+    "pi05",
+    "smolvla",
+    "groot",
+    "groot_n1_6",
+    "groot_n1_7",
+    "qwen_vl",
+    "openvla",
+    "pi0_fast",
+    "xvla",
+]
 
 
 def shards(folder, count, value):

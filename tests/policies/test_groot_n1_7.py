@@ -28,8 +28,9 @@ from rlinf_core.core.errors import PolicyFileError, SpecError
 from rlinf_core.policies import tiny
 from rlinf_core.policies.base import Observation
 from rlinf_core.policies.huggingface import tokenizer_of
+from rlinf_core.policies.pretrained.groot.pictures import by_area
 from rlinf_core.policies.pretrained.groot_n1_7 import Config, network
-from rlinf_core.policies.pretrained.groot_n1_7.policy import GrootN17, _by_area
+from rlinf_core.policies.pretrained.groot_n1_7.policy import GrootN17
 from rlinf_core.policies.serialization import load_policy, save_policy
 from rlinf_core.specs.arrays import ActionSpec, ArraySpec, StationSpec
 from tests.policies.bandit import paid_before_and_after
@@ -172,7 +173,7 @@ def test_pictures_are_resized_by_area_as_opencv_does(shape, edge):
     scale = edge / min(shape)
     width, height = (round(size * scale) for size in reversed(shape))
     expected = cv2.resize(picture, (width, height), interpolation=cv2.INTER_AREA)
-    got = _by_area(torch.from_numpy(picture).permute(2, 0, 1)[None].float(), edge)
+    got = by_area(torch.from_numpy(picture).permute(2, 0, 1)[None].float(), edge)
     different = np.abs(got[0].permute(1, 2, 0).numpy() - expected)
     assert different.max() <= 1.0 and (different > 0).mean() < 0.001
 

@@ -16,13 +16,14 @@ from rlinf_core.policies.small.tanh_gaussian.policy import Actor
 from rlinf_core.recipes import load_recipe
 from rlinf_core.specs import arrays
 from rlinf_core.trainer.run import first_policy
-from tests.policies import test_groot, test_pi0, test_pi05, test_smolvla, test_xvla
+from tests.policies import test_groot, test_groot_n1_6, test_pi0, test_pi05, test_smolvla, test_xvla
 
 KINDS = {
     "pi0": (test_pi0.pi0, test_pi0.observation),
     "pi05": (test_pi05.pi05, test_pi0.observation),
     "smolvla": (test_smolvla.smolvla, test_smolvla.observation),
     "groot": (test_groot.groot, test_smolvla.observation),
+    "groot_n1_6": (test_groot_n1_6.groot, test_smolvla.observation),
     "xvla": (test_xvla.xvla, test_smolvla.observation),
 }
 SMALL = {"noise_policy": (16,), "image_features": 4, "channels": (4,)}
@@ -185,7 +186,7 @@ def test_a_model_that_has_learned_is_taken_as_it_is(tmp_path):
     [
         (
             "{kind: gaussian}",
-            "whose noise may be chosen, one of flow, groot, groot_n1_7, pi0, pi05, smolvla, xvla, got 'gaussian'",
+            "whose noise may be chosen, one of flow, groot, groot_n1_6, groot_n1_7, pi0, pi05, smolvla, xvla, got 'gaussian'",
         ),
         ("{kind: latent_noise}", "whose noise may be chosen, .*got 'latent_noise'"),
         ("{kind: pi9}", "policy.flow.kind.*got 'pi9'"),

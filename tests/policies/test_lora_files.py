@@ -30,6 +30,7 @@ from rlinf_core.policies.serialization import (
 from tests.algorithms.learning import randomize_head, words_of_actions
 from tests.policies import (
     test_groot,
+    test_groot_n1_6,
     test_openvla,
     test_pi0,
     test_pi0_fast,
@@ -53,6 +54,7 @@ KINDS = {
     "openvla": (test_openvla.openvla, test_openvla.observation),
     "qwen_vl": (test_qwen_vl.qwen, test_qwen_vl.observation),
     "groot": (test_groot.groot, test_smolvla.observation),
+    "groot_n1_6": (test_groot_n1_6.groot, test_smolvla.observation),
     "xvla": (test_xvla.xvla, test_smolvla.observation),
     "smolvla": (test_smolvla.smolvla, test_smolvla.observation),
     "pi0_fast": (pi0_fast, test_pi0_fast.observation),

@@ -294,7 +294,7 @@ def test_an_unknown_kind_is_answered_with_the_nearest():
     with pytest.raises(
         RecipeError,
         match=r"policy.kind: expected one of act, conditioned, diffusion, flow, gaussian, "
-        r"groot, groot_n1_7, language, latent_noise, lerobot, openvla, pi0, pi05, pi0_fast, qwen_vl, residual, "
+        r"groot, groot_n1_6, groot_n1_7, language, latent_noise, lerobot, openvla, pi0, pi05, pi0_fast, qwen_vl, residual, "
         r"smolvla, tanh_gaussian, .*got 'flwo' \(did you mean 'flow'",
     ):
         make_policy(STATE, tanh_gaussian.Config(kind="flwo"))

@@ -24,7 +24,17 @@ from rlinf_core.recipes import load_recipe
 from tests.algorithms.learning import of_config
 from tests.algorithms.toy import acted
 
-WITHOUT_DENSITY = {"act", "diffusion", "groot", "groot_n1_7", "pi0", "pi05", "smolvla", "xvla"}
+WITHOUT_DENSITY = {
+    "act",
+    "diffusion",
+    "groot",
+    "groot_n1_6",
+    "groot_n1_7",
+    "pi0",
+    "pi05",
+    "smolvla",
+    "xvla",
+}
 # language acts on no robot: tests/agentic; lerobot plays a folder in another process:
 # test_lerobot_kind.py
 ROBOT_KINDS = [kind for kind in kinds() if kind not in ("language", "lerobot")]

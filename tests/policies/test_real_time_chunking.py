@@ -140,18 +140,19 @@ def test_a_chunk_that_is_all_given_is_refused():
         flow.Config(horizon=4, max_delay=4)
 
 
-@pytest.mark.parametrize("kind", ["pi0", "pi05", "smolvla", "groot"])
+@pytest.mark.parametrize("kind", ["pi0", "pi05", "smolvla", "groot", "groot_n1_6"])
 def test_every_family_with_an_action_expert_does(kind):
     pytest.importorskip(
         "transformers", reason="the extra vla: transformers has none for Python 3.10"
     )
-    from tests.policies import test_groot, test_pi0, test_pi05, test_smolvla
+    from tests.policies import test_groot, test_groot_n1_6, test_pi0, test_pi05, test_smolvla
 
     make, observation = {
         "pi0": (test_pi0.pi0, test_pi0.observation),
         "pi05": (test_pi05.pi05, test_pi05.observation),
         "smolvla": (test_smolvla.smolvla, test_smolvla.observation),
         "groot": (test_groot.groot, test_smolvla.observation),
+        "groot_n1_6": (test_groot_n1_6.groot, test_smolvla.observation),
     }[kind]
     policy, observations = make(), observation("push", "pull")
     horizon, size = policy.config.horizon, policy.spec.action.dim

@@ -202,6 +202,7 @@ class OnPolicySettings(AlgorithmSettings):
         "pi0",
         "pi05",
         "groot",
+        "groot_n1_6",
         "groot_n1_7",
         "openvla",
         "qwen_vl",

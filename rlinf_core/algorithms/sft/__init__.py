@@ -20,6 +20,7 @@ class Config(DemonstrationSettings):
         "pi0",
         "pi05",
         "groot",
+        "groot_n1_6",
         "groot_n1_7",
         "openvla",
         "qwen_vl",

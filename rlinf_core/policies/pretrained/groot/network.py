@@ -231,7 +231,9 @@ class GrootFactory(NetworkFactory):
         for name, section in {**config, **head}.items():
             if name in WITHOUT_EFFECT:
                 refuse_unknown(folder, name, section)
-        tokenizer = checked_tokenizer(_tokenizer(folder / "eagle"), folder / "eagle/tokenizer.json")
+        tokenizer = checked_tokenizer(
+            read_eagle_tokenizer(folder / "eagle"), folder / "eagle/tokenizer.json"
+        )
         steps = (
             {
                 "flow_steps": (
@@ -350,13 +352,15 @@ def _config(path: Path, kind: str) -> dict[str, Any]:
     return dict(document)
 
 
-def _tokenizer(folder: Path) -> str:
+def read_eagle_tokenizer(folder: Path) -> str:
     """Return tokenizer.json, or its equivalent made of vocab.json and merges.txt."""
     from transformers import Qwen2Tokenizer
 
     if (folder / "tokenizer.json").is_file():
         return read_text(folder / "tokenizer.json")
     try:
+        for name in ("vocab.json", "merges.txt"):  # the library makes an empty vocabulary
+            read_text(folder / name)
         text: str = Qwen2Tokenizer.from_pretrained(
             str(folder), local_files_only=True
         ).backend_tokenizer.to_str()

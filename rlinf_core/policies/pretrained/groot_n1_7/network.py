@@ -8,7 +8,7 @@ action head is that of N1.5 without future tokens. Its blocks attend to text and
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -200,15 +200,7 @@ class GrootN17Network(nn.Module):
     @property
     def head_config(self) -> Mapping[str, Any]:
         """Sizes of the action head, by the keys of N1.5."""
-        config = self.config
-        width = config["backbone_embedding_dim"]
-        alternates = config["use_alternate_vl_dit"]
-        return config | {
-            "action_dim": config["max_action_dim"],
-            "num_target_vision_tokens": 0,
-            "attend_text_every_n_blocks": config["attend_text_every_n_blocks"] * bool(alternates),
-            "diffusion_model_cfg": config["diffusion_model_cfg"] | {"cross_attention_dim": width},
-        }
+        return head_sizes(self.config)
 
     def prefix(self, pixels: Tensor, grid: Tensor, ids: Tensor, mask: Tensor) -> Prefix:
         """Return the prefix of pictures' patches (B, P, numbers) and masked tokens (B, L).
@@ -236,6 +228,19 @@ class GrootN17Network(nn.Module):
         ).last_hidden_state
         alternates = self.config["use_alternate_vl_dit"]
         return self.action_head.prefix(hidden, mask, pictured if alternates else None)
+
+
+def head_sizes(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the sizes of an action head by the keys of N1.5, from those of N1.6 or N1.7."""
+    width, alternates = config["backbone_embedding_dim"], config["use_alternate_vl_dit"]
+    return {
+        "vl_self_attention_cfg": {"num_layers": 0},
+        **config,
+        "action_dim": config["max_action_dim"],
+        "num_target_vision_tokens": 0,
+        "attend_text_every_n_blocks": config["attend_text_every_n_blocks"] * bool(alternates),
+        "diffusion_model_cfg": config["diffusion_model_cfg"] | {"cross_attention_dim": width},
+    }
 
 
 class GrootN17Factory(NetworkFactory):
@@ -270,7 +275,7 @@ class GrootN17Factory(NetworkFactory):
         return config
 
     def read(self, folder: Path) -> Published:
-        document = _document(folder)
+        document = read_document(folder, KIND, DEFAULTS)
         processor, cosmos = _pictures(folder), _cosmos(folder)
         config = DEFAULTS | document
         config["vl_self_attention_cfg"] = {"num_layers": 0} | (
@@ -310,23 +315,37 @@ class GrootN17Factory(NetworkFactory):
         }
 
 
-def _document(folder: Path) -> dict[str, Any]:
-    """Return config.json; raise PolicyFileError for an unknown or unsupported key."""
+def read_document(
+    folder: Path,
+    kind: str,
+    read: Collection[str],
+    supported: Mapping[str, Any] = SUPPORTED,
+    without_effect: Collection[str] = WITHOUT_EFFECT,
+) -> dict[str, Any]:
+    """Return config.json; raise PolicyFileError for an unknown or unsupported key.
+
+    Args:
+        folder: NVIDIA's folder.
+        kind: its ``model_type``.
+        read: the keys that are read.
+        supported: keys with one supported value.
+        without_effect: keys that change no action.
+    """
     where = f"policy.checkpoint {folder}"
     document = read_json(folder / "config.json")
-    if (got := document.get("model_type")) != KIND:
+    if (got := document.get("model_type")) != kind:
         raise PolicyFileError(
-            f"{where}: expected a config.json of model_type {KIND}, got {got!r}. A folder that "
+            f"{where}: expected a config.json of model_type {kind}, got {got!r}. A folder that "
             "LeRobot saved (type: groot) plays by policy.kind: lerobot"
         )
     for key, value in document.items():
-        if key in SUPPORTED and value != SUPPORTED[key]:
+        if key in supported and value != supported[key]:
             raise PolicyFileError(
-                f"{where}: expected {key} of {SUPPORTED[key]} in config.json, got {value!r}"
+                f"{where}: expected {key} of {supported[key]} in config.json, got {value!r}"
             )
-        if value and key not in {*DEFAULTS, *SUPPORTED, *WITHOUT_EFFECT}:
+        if value and key not in {*read, *supported, *without_effect}:
             raise PolicyFileError(
-                f"{where}: expected keys of GR00T N1.7 in config.json, got '{escape_ascii(key)}: "
+                f"{where}: expected keys of {kind} in config.json, got '{escape_ascii(key)}: "
                 f"{escape_ascii(value)[:60]}', whose effect is not known here. Where it has none, "
                 "take the line out"
             )
@@ -335,16 +354,29 @@ def _document(folder: Path) -> dict[str, Any]:
     return document
 
 
-def _pictures(folder: Path) -> dict[str, Any]:
-    """Return the processor's values, which travel with the policy."""
+def read_processor(
+    folder: Path, pictures: Mapping[str, Any], supported: Mapping[str, Any] = SUPPORTED
+) -> tuple[dict[str, Any], Mapping[str, Any]]:
+    """Return the processor's values, which travel with the policy, and all of its arguments.
+
+    Args:
+        folder: NVIDIA's folder.
+        pictures: the values that count, with those of a folder without processor_config.json.
+        supported: keys with one supported value.
+    """
     path = folder / PROCESSOR_FILE
     kwargs = read_json(path).get("processor_kwargs", {}) if path.is_file() else {}
-    for key, value in SUPPORTED.items():
+    for key, value in supported.items():
         if kwargs.get(key, value) != value:
             raise PolicyFileError(
                 f"policy.checkpoint {path}: expected {key} of {value}, got {kwargs[key]!r}"
             )
-    pictures = PICTURES | {key: kwargs[key] for key in PICTURES if key in kwargs}
+    return dict(pictures) | {key: kwargs[key] for key in pictures if key in kwargs}, kwargs
+
+
+def _pictures(folder: Path) -> dict[str, Any]:
+    """Return the processor's values, with the sizes of pictures."""
+    pictures, kwargs = read_processor(folder, PICTURES)
     if kwargs.get("image_target_size") is None:  # LeRobot and NVIDIA take the default sizes
         sizes = ("image_target_size", "image_crop_size", "shortest_image_edge", "crop_fraction")
         pictures |= {key: PICTURES[key] for key in sizes}
@@ -379,17 +411,29 @@ def _cosmos(folder: Path) -> dict[str, Any]:
 
 def _check(config: Mapping[str, Any]) -> None:
     """Raise ValueError if a value is unsupported, or parts do not fit each other."""
-    for name, expected in SUPPORTED_PARTS.items():
-        for key, value in expected.items():
-            missing = "sinusoidal" if key == "positional_embeddings" else value
-            if config[name].get("num_layers") and config[name].get(key, missing) != value:
-                raise ValueError(f"{name}.{key} of {config[name].get(key)}, expected {value}")
-    cosmos, dit = config[COSMOS], config["diffusion_model_cfg"]
+    cosmos = config[COSMOS]
     text, vision = cosmos["text_config"], cosmos["vision_config"]
     layers, available = config["select_layer"], text["num_hidden_layers"]
     merged = len(vision["deepstack_visual_indexes"])
     if not merged < layers <= available:
         raise ValueError(f"select_layer of {layers}, expected {merged + 1} to {available}")
+    check_head(config, "cosmos_config.text_config.hidden_size", text["hidden_size"])
+
+
+def check_head(config: Mapping[str, Any], name: str, features: int) -> None:
+    """Raise ValueError if a value is unsupported, or parts do not fit each other.
+
+    Args:
+        config: GR00T's config.json.
+        name: key of the width of the vision-language model's features.
+        features: that width.
+    """
+    dit, attention = config["diffusion_model_cfg"], config.get("vl_self_attention_cfg", {})
+    for section, part in (("diffusion_model_cfg", dit), ("vl_self_attention_cfg", attention)):
+        for key, value in SUPPORTED_PARTS[section].items():
+            missing = "sinusoidal" if key == "positional_embeddings" else value
+            if part.get("num_layers") and part.get(key, missing) != value:
+                raise ValueError(f"{section}.{key} of {part.get(key)}, expected {value}")
     if config["action_horizon"] > config["max_seq_len"]:
         raise ValueError(
             f"action_horizon of {config['action_horizon']}, expected at most max_seq_len of "
@@ -399,23 +443,25 @@ def _check(config: Mapping[str, Any]) -> None:
         raise ValueError(
             "interleave_self_attention of False, expected True by use_alternate_vl_dit"
         )
-    attention, width = config["vl_self_attention_cfg"], config["backbone_embedding_dim"]
+    width = config["backbone_embedding_dim"]
     widths = {
         "diffusion_model_cfg.num_attention_heads * attention_head_dim": (
             dit["num_attention_heads"] * dit["attention_head_dim"],
             config["input_embedding_dim"],
         ),
         "diffusion_model_cfg.output_dim": (dit["output_dim"], config["hidden_size"]),
-        "cosmos_config.text_config.hidden_size": (text["hidden_size"], width),
+        name: (features, width),
     }
-    if attention["num_layers"]:
+    if attention.get("num_layers"):
         widths["vl_self_attention_cfg.num_attention_heads * attention_head_dim"] = (
             attention["num_attention_heads"] * attention["attention_head_dim"],
             width,
         )
-    for name, (got, neighbour) in widths.items():
+    for part_name, (got, neighbour) in widths.items():
         if got != neighbour:
-            raise ValueError(f"{name} of {got}, expected {neighbour}, as wide as its neighbour")
+            raise ValueError(
+                f"{part_name} of {got}, expected {neighbour}, as wide as its neighbour"
+            )
 
 
 FACTORY = GrootN17Factory()

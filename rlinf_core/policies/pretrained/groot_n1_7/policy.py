@@ -9,16 +9,19 @@ and actions stay within the range of the data set.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
+from rlinf_core.core.errors import SpecError
 from rlinf_core.policies.action_expert import Prefix
 from rlinf_core.policies.base import Batch
+from rlinf_core.policies.dataset_statistics import trained_steps
 from rlinf_core.policies.huggingface import Tokenizer, padded
 from rlinf_core.policies.networks import NetworkFactory
+from rlinf_core.policies.pretrained.groot.pictures import by_area, letter_boxed, resized
 from rlinf_core.policies.pretrained.groot.policy import Groot
 from rlinf_core.policies.pretrained.groot_n1_7 import Config
 from rlinf_core.policies.pretrained.groot_n1_7.network import COSMOS, FACTORY, PROCESSOR
@@ -46,6 +49,19 @@ class GrootN17(Groot):
         tokenizer: Tokenizer | None = None,
     ) -> None:
         super().__init__(spec, config or Config(), network, tokenizer)
+        if network is None and self.config.statistics:
+            self._check_steps(Path(self.config.statistics))
+
+    def _check_steps(self, statistics: Path) -> None:
+        """Raise SpecError if more actions are played than the embodiment trained."""
+        steps, keys = trained_steps(statistics), self.config.model_fields_set
+        if steps and self.config.executed > steps and "n_action_steps" not in keys:
+            raise SpecError(
+                f"policy.n_action_steps: expected {steps}, the actions that the embodiment "
+                f"{statistics.name} trained (delta_indices in processor_config.json), got none. "
+                f"The network answers {self.config.horizon}. Set policy.n_action_steps: {steps}, "
+                "or set another number on purpose"
+            )
 
     def measure(self) -> None:
         """See ``FlowMatching``."""
@@ -80,10 +96,13 @@ class GrootN17(Groot):
 
     def prompt(self, sentence: str) -> list[int]:
         """See ``FlowMatching``."""
-        if self.network.config[PROCESSOR]["formalize_language"]:
-            letters = sentence.lower()
-            sentence = "".join(x for x in letters if x.isalnum() or x.isspace() or x == "_")
-        return self.tokenizer.ids(sentence, plain=True)
+        return self.tokenizer.ids(self.formalized(sentence), plain=True)
+
+    def formalized(self, sentence: str) -> str:
+        """Return a sentence in small letters without punctuation, if the processor asks for it."""
+        if not self.network.config[PROCESSOR]["formalize_language"]:
+            return sentence
+        return "".join(x for x in sentence.lower() if x.isalnum() or x.isspace() or x == "_")
 
     def padded_state(self, batch: Batch) -> Tensor:
         """See ``FlowMatching``: with a checkpoint's statistics, from -1 to 1."""
@@ -113,99 +132,27 @@ class GrootN17(Groot):
             fraction = keys["image_crop_size"][0] / edge
         pixels = images.permute(0, 3, 1, 2).float()
         if keys["letter_box_transform"]:
-            pixels = _letter_boxed(pixels)
+            pixels = letter_boxed(pixels)
         first, area = keys["shortest_image_edge"] or edge, keys["use_albumentations"]
-        pixels = _by_area(pixels, first) if area else _bicubic(pixels, (first, first))
+        pixels = by_area(pixels, first) if area else resized(pixels, (first, first))
         if fraction is not None and 0.0 < fraction < 1.0:
             sides = (side * fraction for side in pixels.shape[2:])
             height, width = (max(1, int(side) if area else round(side)) for side in sides)
             top, left = (pixels.shape[2] - height) // 2, (pixels.shape[3] - width) // 2
             pixels = pixels[:, :, top : top + height, left : left + width]
         target = tuple(keys["image_target_size"])
-        pixels = _by_area(pixels, first) if area else _bicubic(pixels, target)
+        pixels = by_area(pixels, first) if area else resized(pixels, target)
         vision = self.network.vlm.config.vision_config
         square = vision.patch_size * vision.spatial_merge_size
         height, width = pixels.shape[2:]
         least, most = keys["pixels"]
-        return _bicubic(pixels, smart_resize(height, width, square, least, most))
+        return resized(pixels, smart_resize(height, width, square, least, most))
 
     def _prefix(self, inputs: Batch) -> Prefix:
         prefix: Prefix = self.network.prefix(
             inputs["pixels"], inputs["grid"], inputs["ids"], inputs["mask"]
         )
         return prefix
-
-
-def _bicubic(pixels: Tensor, shape: tuple[int, int]) -> Tensor:
-    """Resize pictures (B, 3, H, W) of whole grey levels.
-
-    On a CPU torch resizes bytes as torchvision does, to the last level.
-    """
-    if tuple(pixels.shape[2:]) == tuple(shape):
-        return pixels
-    source = pixels.to(torch.uint8) if pixels.device.type == "cpu" else pixels
-    resized = F.interpolate(
-        source, list(shape), mode="bicubic", align_corners=False, antialias=True
-    )
-    return resized.float().round().clamp(0.0, 255.0)
-
-
-def _letter_boxed(pixels: Tensor) -> Tensor:
-    """Pad pictures (B, 3, H, W) with black to squares."""
-    height, width = pixels.shape[2:]
-    down, right = max(width - height, 0), max(height - width, 0)
-    return F.pad(pixels, (right // 2, right - right // 2, down // 2, down - down // 2))
-
-
-def _by_area(pixels: Tensor, edge: int) -> Tensor:
-    """Resize the shorter side of pictures (B, 3, H, W), as OpenCV's INTER_AREA does with bytes."""
-    height, width = pixels.shape[2:]
-    if min(height, width) == edge:
-        return pixels
-    scale = edge / min(height, width)
-    down, right = (max(1, round(size * scale)) for size in (height, width))
-    if height < down or width < right:
-        rows = _interpolated(pixels.int(), right) >> 4
-        first, second, weight = _neighbours(height, down, pixels.device)
-        upper = rows[:, :, first] * (2048 - weight)[:, None] >> 16
-        lower = rows[:, :, second] * weight[:, None] >> 16
-        return ((upper + lower + 2) >> 2).float().clamp(0.0, 255.0)
-    weights = [
-        _shares(size, result, pixels.device) for size, result in ((height, down), (width, right))
-    ]
-    means = weights[0] @ pixels @ weights[1].T
-    halves = height == 2 * down and width == 2 * right  # there OpenCV rounds a half up
-    return ((means + 0.5).floor() if halves else means.round()).clamp(0.0, 255.0)
-
-
-def _shares(size: int, result: int, device: torch.device) -> Tensor:
-    """Return the share (result, size) of each pixel of a side in a larger pixel."""
-    step = size / result
-    place = torch.arange(result, device=device, dtype=torch.float64)[:, None]
-    pixel = torch.arange(size, device=device, dtype=torch.float64)
-    low, high = place * step, (place + 1.0) * step
-    shares = (torch.minimum(high, pixel + 1.0) - torch.maximum(low, pixel)).clamp(min=0.0)
-    return (shares / step).float()
-
-
-def _interpolated(pixels: Tensor, result: int) -> Tensor:
-    """Return rows of more pixels, in parts of 1 / 2048."""
-    first, second, weight = _neighbours(pixels.shape[-1], result, pixels.device)
-    return pixels[..., first] * (2048 - weight) + pixels[..., second] * weight
-
-
-def _neighbours(size: int, result: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Return two pixels for each of a longer side, and the second's weight [1 / 2048].
-
-    The order of the operations is OpenCV's, which decides at whole pixels.
-    """
-    ratio = result / size
-    place = torch.arange(result, device=device, dtype=torch.float64)
-    first = (place * (1.0 / ratio)).floor()
-    part = ((place + 1.0) - (first + 1.0) * ratio).float()
-    part = torch.where((part <= 0.0) | (first >= size - 1), 0.0, part - part.floor())
-    before = first.long().clamp(max=size - 1)
-    return before, (before + 1).clamp(max=size - 1), (part * 2048.0).round().int()
 
 
 Policy = GrootN17

@@ -16,7 +16,7 @@ from rlinf_core.policies.small.tanh_gaussian import Config as TanhGaussian
 __getattr__ = deferred(__name__, "policy")
 
 
-FLOWS = ("flow", "groot", "groot_n1_7", "pi0", "pi05", "smolvla", "xvla")
+FLOWS = ("flow", "groot", "groot_n1_6", "groot_n1_7", "pi0", "pi05", "smolvla", "xvla")
 
 
 def _flow(kind: str) -> type[PolicySettings]:

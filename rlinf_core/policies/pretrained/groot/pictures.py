@@ -1,0 +1,114 @@
+"""Resizing of pictures as GR00T N1.6 and N1.7 do: torchvision's, Pillow's, OpenCV's."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def resized(pixels: Tensor, shape: tuple[int, int], mode: str = "bicubic") -> Tensor:
+    """Resize pictures (B, 3, H, W) of whole grey levels, with antialiasing.
+
+    On a CPU torch resizes bytes as torchvision does, to the last level.
+    """
+    if tuple(pixels.shape[2:]) == tuple(shape):
+        return pixels
+    source = pixels.to(torch.uint8) if pixels.device.type == "cpu" else pixels
+    result = F.interpolate(source, list(shape), mode=mode, align_corners=False, antialias=True)
+    return result.float().round().clamp(0.0, 255.0)
+
+
+def as_pillow(pixels: Tensor, shape: tuple[int, int]) -> Tensor:
+    """Resize pictures (B, 3, H, W) of whole grey levels as Pillow's bicubic filter does with bytes.
+
+    Pillow's weights are whole numbers, so the result is exact on any device. Rows are resized
+    first, as by Pillow until 12.1, which NVIDIA locks. Pillow 13 resizes columns first where a
+    picture becomes lower and wider.
+    """
+    for axis, size in ((3, shape[1]), (2, shape[0])):
+        if pixels.shape[axis] == size:
+            continue
+        weights = _pillow_weights(pixels.shape[axis], size, pixels.device)
+        source = pixels.double()
+        total = source @ weights.T if axis == 3 else weights @ source
+        levels = ((total + 2.0 ** (_PILLOW_BITS - 1)) / 2.0**_PILLOW_BITS).floor()
+        pixels = levels.clamp(0.0, 255.0).float()
+    return pixels
+
+
+_PILLOW_BITS = 22  # bits after the point of Pillow's weights of bytes
+
+
+def _pillow_weights(size: int, result: int, device: torch.device) -> Tensor:
+    """Return the weights (result, size) of Pillow's bicubic filter, in parts of 1 / 2 ** 22."""
+    step = size / result
+    spread = max(step, 1.0)
+    centre = (torch.arange(result, dtype=torch.float64)[:, None] + 0.5) * step
+    pixel = torch.arange(size, dtype=torch.float64)
+    first = (centre - 2.0 * spread + 0.5).trunc().clamp(min=0.0)
+    last = (centre + 2.0 * spread + 0.5).trunc().clamp(max=size)
+    x = ((pixel - centre + 0.5) / spread).abs()
+    near, far = (1.5 * x - 2.5) * x * x + 1.0, (((x - 5.0) * x + 8.0) * x - 4.0) * -0.5
+    weights = torch.where(x < 1.0, near, torch.where(x < 2.0, far, 0.0))
+    weights = torch.where((pixel >= first) & (pixel < last), weights, 0.0)
+    weights = weights / weights.sum(dim=1, keepdim=True) * 2.0**_PILLOW_BITS
+    return (weights + 0.5 * weights.sign()).trunc().to(device)
+
+
+def letter_boxed(pixels: Tensor) -> Tensor:
+    """Pad pictures (B, 3, H, W) with black to squares."""
+    height, width = pixels.shape[2:]
+    down, right = max(width - height, 0), max(height - width, 0)
+    return F.pad(pixels, (right // 2, right - right // 2, down // 2, down - down // 2))
+
+
+def by_area(pixels: Tensor, edge: int) -> Tensor:
+    """Resize the shorter side of pictures (B, 3, H, W), as OpenCV's INTER_AREA does with bytes."""
+    height, width = pixels.shape[2:]
+    if min(height, width) == edge:
+        return pixels
+    scale = edge / min(height, width)
+    down, right = (max(1, round(size * scale)) for size in (height, width))
+    if height < down or width < right:
+        rows = _interpolated(pixels.int(), right) >> 4
+        first, second, weight = _neighbours(height, down, pixels.device)
+        upper = rows[:, :, first] * (2048 - weight)[:, None] >> 16
+        lower = rows[:, :, second] * weight[:, None] >> 16
+        return ((upper + lower + 2) >> 2).float().clamp(0.0, 255.0)
+    weights = [
+        _shares(size, result, pixels.device) for size, result in ((height, down), (width, right))
+    ]
+    means = weights[0] @ pixels @ weights[1].T
+    halves = height == 2 * down and width == 2 * right  # there OpenCV rounds a half up
+    return ((means + 0.5).floor() if halves else means.round()).clamp(0.0, 255.0)
+
+
+def _shares(size: int, result: int, device: torch.device) -> Tensor:
+    """Return the share (result, size) of each pixel of a side in a larger pixel."""
+    step = size / result
+    place = torch.arange(result, device=device, dtype=torch.float64)[:, None]
+    pixel = torch.arange(size, device=device, dtype=torch.float64)
+    low, high = place * step, (place + 1.0) * step
+    shares = (torch.minimum(high, pixel + 1.0) - torch.maximum(low, pixel)).clamp(min=0.0)
+    return (shares / step).float()
+
+
+def _interpolated(pixels: Tensor, result: int) -> Tensor:
+    """Return rows of more pixels, in parts of 1 / 2048."""
+    first, second, weight = _neighbours(pixels.shape[-1], result, pixels.device)
+    return pixels[..., first] * (2048 - weight) + pixels[..., second] * weight
+
+
+def _neighbours(size: int, result: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """Return two pixels for each of a longer side, and the second's weight [1 / 2048].
+
+    The order of the operations is OpenCV's, which decides at whole pixels.
+    """
+    ratio = result / size
+    place = torch.arange(result, device=device, dtype=torch.float64)
+    first = (place * (1.0 / ratio)).floor()
+    part = ((place + 1.0) - (first + 1.0) * ratio).float()
+    part = torch.where((part <= 0.0) | (first >= size - 1), 0.0, part - part.floor())
+    before = first.long().clamp(max=size - 1)
+    return before, (before + 1).clamp(max=size - 1), (part * 2048.0).round().int()
