@@ -174,6 +174,7 @@ def test_a_group_of_learners_is_as_the_recipe_says(monkeypatch):
         "gpus": recipe.placement.learner_gpus,
         "cpus": 0.75,
         "computing": recipe.learner,
+        "tensor_parallel": recipe.placement.tensor_parallel,
     }
 
 
