@@ -415,6 +415,15 @@ def test_transitions_begin_where_they_may_and_are_counted_by_their_station(spec,
     assert buffer.present()[0] == 99 and buffer.present().sum() == 99, "the others have left"
 
 
+def test_counters_add_up_over_the_episodes_of_a_station(spec):
+    buffer = ReplayBuffer(spec, 100)
+    buffer.insert_episode(*episode(spec, 4, 0), origin=3)
+    buffer.insert_episode(*episode(spec, 2, 10), origin=3)
+    buffer.insert_episode(*episode(spec, 3, 20), origin=3, counts=np.array([True, False, True]))
+    assert buffer.inserted_of[3] == 4 + 2 + 2 and buffer.inserted_of.sum() == 8
+    assert (buffer.inserted, buffer.episodes) == (9, 3)
+
+
 def test_stations_are_drawn_by_their_weights_and_their_transitions_equally(spec, random):
     buffer = ReplayBuffer(spec, 40)
     buffer.insert_episode(*episode(spec, 2, 0), origin=0)
@@ -675,3 +684,15 @@ def test_batches_of_other_types_or_shapes_are_joined_as_numpy_does(random):
     taken = BatchMemory().take(large, index)
     assert taken.dtype == np.uint8 and np.array_equal(taken, large[index])
     assert np.array_equal(BatchMemory().concatenate([taken, large]), [*taken, *large])
+
+
+def test_joined_and_taken_batches_come_from_the_memory(random):
+    memory, part = BatchMemory(), random.integers(0, 255, (1, LARGE_BYTES), dtype=np.uint8)
+    joined = memory.concatenate([part, part])
+    assert [len(array) for array in memory._arrays] == [2 * LARGE_BYTES]
+    assert joined.base is not None and np.array_equal(joined, [*part, *part])
+    address = address_of(joined)
+    del joined
+    taken = memory.take(part, np.array([0, 0]))
+    assert address_of(taken) == address and len(memory._arrays) == 1
+    assert np.array_equal(taken, [*part, *part])
