@@ -8,6 +8,7 @@ import time
 from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from threading import Lock
 from typing import Any, cast
 
 import numpy as np
@@ -56,6 +57,9 @@ class Rollouts(ABC):
         simulate_s: wall seconds spent in the environments.
         simulate_busy_s: CPU seconds of this thread in the environments.
         version: version of the policy.
+        turn: lock that these rollouts hold while they act, and release while they wait for their
+            environments; None without alternating rollouts (``Stages``).
+        turn_s: wall seconds spent waiting for ``turn``.
     """
 
     def __init__(self, env: VectorEnv, policy: Policy, seed: int = 0, first_scene: int = 0) -> None:
@@ -68,6 +72,8 @@ class Rollouts(ABC):
         self.simulate_s = 0.0
         self.simulate_busy_s = 0.0
         self.version = 0
+        self.turn: Lock | None = None
+        self.turn_s = 0.0
 
     def play_measured(self, amount: RolloutLength) -> tuple[Experience, RolloutUsage]:
         """Play a rollout of length ``amount`` and measure its usage."""
@@ -130,9 +136,17 @@ class Rollouts(ABC):
     def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> Steps:
         """Step the environments once and measure the time."""
         started, busy = time.perf_counter(), time.thread_time()
-        result = self.env.step(actions, active)
-        self.simulate_s += time.perf_counter() - started
-        self.simulate_busy_s += time.thread_time() - busy
+        if self.turn is not None:
+            self.turn.release()
+        try:
+            result = self.env.step(actions, active)
+        finally:
+            self.simulate_s += time.perf_counter() - started
+            self.simulate_busy_s += time.thread_time() - busy
+            if self.turn is not None:
+                started = time.perf_counter()
+                self.turn.acquire()
+                self.turn_s += time.perf_counter() - started
         return result
 
     def cut(self) -> list[Trajectory]:
@@ -361,6 +375,8 @@ class ChunkRollouts(Rollouts):
 class Stages(Rollouts):
     """Alternating rollouts of two halves: the policy acts for one half while the other is stepped.
 
+    It never acts for both at once: two threads of Python are slower than one after the other.
+
     Args:
         env: all environments.
         parts: rollouts of each half, with the same policy.
@@ -369,17 +385,22 @@ class Stages(Rollouts):
     def __init__(self, env: VectorEnv, parts: list[Rollouts]) -> None:
         super().__init__(env, parts[0].policy)
         self.parts = parts
+        self.turn = Lock()
+        for part in parts:
+            part.turn = self.turn
         self.threads = ThreadPoolExecutor(len(parts), "rollouts")
 
     def play(self, **amount: Any) -> Experience:
         return self.play_measured(cast(RolloutLength, amount))[0]
 
     def play_measured(self, amount: RolloutLength) -> tuple[Experience, RolloutUsage]:
+        waited_s = sum(part.turn_s for part in self.parts)
         for part in self.parts:
             part.version = self.version
         with measured() as usage:
-            futures = [self.threads.submit(part.play_measured, amount) for part in self.parts]
+            futures = [self.threads.submit(_in_turn, part, amount) for part in self.parts]
             results = [one.result() for one in futures]
+        waited_s = sum(part.turn_s for part in self.parts) - waited_s
         experience = Experience(
             [trajectory for played, _ in results for trajectory in played.trajectories],
             [rollout for played, _ in results for rollout in played.rollouts],
@@ -391,6 +412,7 @@ class Stages(Rollouts):
             (sum(one[0] for one in pairs), sum(one[1] for one in pairs))
             for pairs in ([one.environment for one in usages], [one.policy for one in usages])
         )
+        policy = policy[0], max(0.0, policy[1] - waited_s)
         return experience, RolloutUsage(usage, simulate, environment, policy)
 
     def continue_noise(self, former: Rollouts) -> None:
@@ -408,6 +430,13 @@ class Stages(Rollouts):
         for index, part in enumerate(self.parts):
             if str(index) in state.get("stages", {}):
                 part.load_state_dict(state["stages"][str(index)])
+
+
+def _in_turn(part: Rollouts, amount: RolloutLength) -> tuple[Experience, RolloutUsage]:
+    """Play one half, holding its turn except while its environments are stepped."""
+    assert part.turn is not None
+    with part.turn:
+        return part.play_measured(amount)
 
 
 def demonstrate(env: VectorEnv, episodes: int, first_scene: int) -> list[Trajectory]:

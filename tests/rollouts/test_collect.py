@@ -253,6 +253,43 @@ def test_two_halves_measure_the_time_of_both():
     assert len(chunks.play(chunks=3).rollouts) == 2
 
 
+def test_a_policy_acts_for_one_half_while_the_other_is_stepped(monkeypatch):
+    policy, acting, both = point_policy(), [], []
+    act = policy.act
+
+    def slow_act(*arguments, **options):
+        acting.append(True)
+        both.append(len(acting))
+        time.sleep(0.003)
+        acting.pop()
+        return act(*arguments, **options)
+
+    class Watched(Points):
+        def step(self, *arguments):
+            time.sleep(0.003)
+            both.append(-len(acting))
+            return super().step(*arguments)
+
+    monkeypatch.setattr(policy, "act", slow_act)
+    stages = Stages(Points(4), [EpisodeRollouts(Watched(2), policy, seed) for seed in (0, 1)])
+    stages.play(steps=20)
+    assert max(both) == 1, "it acted for both at once"
+    assert min(both) == -1, "nobody was stepped while it acted"
+
+
+def test_a_half_whose_environments_stop_leaves_the_turn_to_the_other():
+    class Broken(Points):
+        def step(self, *arguments):
+            raise RlinfError("the simulator stopped")
+
+    policy = point_policy()
+    stages = Stages(Points(4), [EpisodeRollouts(env, policy) for env in (Broken(2), Points(2))])
+    for _ in range(2):
+        with pytest.raises(RlinfError, match="the simulator stopped"):
+            stages.play(steps=5)
+    assert not stages.turn.locked()
+
+
 def test_two_halves_go_on_from_their_state_and_in_the_place_of_others():
     one, other = halves(1)[0], halves(2)[0]
     one.play(steps=10)
