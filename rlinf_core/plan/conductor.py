@@ -106,6 +106,17 @@ class Trial:
     seconds: float
 
 
+def _slowest_s(turn: Turn) -> float:
+    """Return the seconds of the slowest player beyond the mean of all."""
+    if len(turn.environment) != len(turn.policy) or not turn.environment:
+        return 0.0
+    seconds = [
+        sum(stepping) + sum(acting)
+        for stepping, acting in zip(turn.environment, turn.policy, strict=True)
+    ]
+    return max(seconds) - sum(seconds) / len(seconds)
+
+
 def chosen_freely(recipe: Recipe, fixed: tuple[str, ...] = ()) -> Recipe:
     """Return a recipe whose run may choose its layout, but for the keys that are ``fixed``."""
     return recipe.but(placement=recipe.placement.but(auto=True, fixed=fixed))
@@ -266,7 +277,8 @@ class Conductor:
             if name == ENVIRONMENT and self.layout.simulators:
                 size = self.layout.simulators
             resident = turn.resident_bytes if name == ENVIRONMENT else 0.0
-            sample = Sample(busy, idle, call, 0.0, peak, resident)
+            slowest = _slowest_s(turn) / turn.steps if name == ENVIRONMENT else 0.0
+            sample = Sample(busy, idle, call, 0.0, peak, resident, slowest)
             self.measurements.add(name, size, device, sample)
             work += busy + idle * (1 if name == LEARNER else size)
         # otherwise calls overlap with updates

@@ -53,6 +53,7 @@ class Sample:
         sent_bytes: bytes that left the node in the turn.
         peak_bytes: largest GPU memory of a process.
         resident_bytes: largest host memory of a process.
+        slowest_s: seconds per time step of the slowest process beyond the mean of all.
     """
 
     busy_s: float
@@ -61,6 +62,7 @@ class Sample:
     sent_bytes: float = 0.0
     peak_bytes: float = 0.0
     resident_bytes: float = 0.0
+    slowest_s: float = 0.0
 
 
 Key = tuple[str, int, str]
@@ -181,6 +183,9 @@ class Measurements:
                 if (sizes > 1).any()
                 else self._steps() * UPDATE_S / self.steps
             )
+        if name == ENVIRONMENT and (sizes > 1).any():  # a turn waits for the slowest process
+            row = samples[int(np.argmax(sizes > 1))]
+            join = median(sample.slowest_s for sample in row)
         speed = GPU_SPEED if name in (POLICY, LEARNER) else 0.0
         if on_gpu and not by_size:
             total, fixed, wait = wait * speed, 0.0, 0.0  # the process waits for its device
