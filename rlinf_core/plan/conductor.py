@@ -22,6 +22,7 @@ from rlinf_core.recipes.sources import may_choose, why_not_auto
 WINDOW = 3  # turns in a comparison
 LEAST_S = 0.2  # shorter turns in the trainer's process are joined
 GAIN = 0.05  # relative reduction of a turn's seconds that a change must promise
+GAIN_AGAIN = 0.2  # the same after a change under this load, whose small differences are noise
 # sum of these reductions over consecutive turns, at least two, before a change
 EVIDENCE = 0.6
 KEEP = 0.02  # relative reduction that a change must achieve, or it is undone
@@ -127,7 +128,8 @@ class Conductor:
 
     A change needs a better layout in at least two consecutive turns, whose gains sum up to 60 %,
     and enough of the run left to pay for itself twice. It is undone unless three turns are faster
-    by 2 %, and is not tried again under that load. A run that ``adapts`` although its recipe sets
+    by 2 %, and is not tried again under that load. A second change under the same load needs a gain
+    of 20 %. A run that ``adapts`` although its recipe sets
     no placement begins in one process, and changes only for a gain of 30 % that saves a minute.
 
     Args:
@@ -345,7 +347,7 @@ class Conductor:
         choice = self._choice(self.recipe)
         gain = self._gain(choice)
         saved = gain * seconds * steps_left
-        worth = gain > GAIN and saved > COST * self.measurements.switch_s()
+        worth = gain > (GAIN_AGAIN if self.changes else GAIN) and saved > COST * self.measurements.switch_s()
         if self.is_unasked:
             worth = worth and gain > UNASKED_GAIN and saved > UNASKED_S
         if choice.layout == self.layout or not worth:
@@ -356,6 +358,7 @@ class Conductor:
         if self.streak < 2 or self.evidence < EVIDENCE:
             return None
         self.trial = Trial(self.layout, seconds)
+        self.changes += 1
         self._note(
             "change",
             f"{gain:.0%} less seconds a turn are expected, {saved:.0f} s in what is left"
