@@ -7,7 +7,9 @@ simulators.
 The workloads of ``choice`` are runs of small networks in simulators that sleep
 (``SleepingPoints``), and are named so: a busy machine then matters less. Every layout of a workload
 is visited in turn within one run, several rounds, and medians of their turns are compared. The
-first two layouts give the costs; the other ones are predicted. ``predict`` does the same with two
+first two layouts give the costs; the other ones are predicted. The choice is that of a run: it
+tries the layout that is chosen from what it has measured so far, keeps it if it is faster by 2 %,
+and chooses again with the measurements of that layout, until it stays. ``predict`` does the same with two
 shipped recipes and their own simulators, which were not used to design the cost model. Figures: the
 worst relative error of a prediction; the worst ratio of the chosen layout's seconds to those of the
 best one; the largest difference of a weight after learners changed from 1 to 2 to 1; the worst
@@ -24,7 +26,8 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
+from collections.abc import Iterable
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
@@ -39,8 +42,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 from benchmarks.figures import write  # noqa: E402
 from rlinf_core.plan.choose import Stage, choose, split, turn_seconds  # noqa: E402
-from rlinf_core.plan.conductor import LEAST_S, Conductor, Turn  # noqa: E402
-from rlinf_core.plan.cost import Layout, expected  # noqa: E402
+from rlinf_core.plan.conductor import KEEP, LEAST_S, Conductor, Turn  # noqa: E402
+from rlinf_core.plan.cost import Costs, Layout, expected  # noqa: E402
+from rlinf_core.plan.measured import Key, Sample  # noqa: E402
 from rlinf_core.recipes import load_recipe  # noqa: E402
 from rlinf_core.reports.curves import read_events  # noqa: E402
 from rlinf_core.rollouts.envs import VectorEnv  # noqa: E402
@@ -213,6 +217,7 @@ class Tour(Conductor):
         self.seconds: dict[Layout, list[float]] = defaultdict(list)
         self.changes: list[float] = []
         self.counted, self.two_sizes, self.done = 0, None, False
+        self.of_layout: dict[Layout, dict[Key, list[Sample]]] = {}  # samples of its first visit
         self.skip = 10  # turns: the first updates are slow, and rollouts begin at random
         Tour.newest = self
 
@@ -241,12 +246,52 @@ class Tour(Conductor):
         if self.counted < self.visit:
             return None
         self.counted = 0
+        self.of_layout.setdefault(
+            self.layout, {key: list(row) for key, row in self.measurements.samples.items()}
+        )
+        self.measurements.samples = {}
         if self.two_sizes is None and len(self.seconds) == 2:
-            self.two_sizes = self.measurements.costs()  # the others are predicted from these
+            self.two_sizes = self.costs_of(self.of_layout)  # the others are predicted from these
         if not self.route:
             self.done = True
             return None
         return self.route.pop(0)
+
+    def costs_of(self, layouts: Iterable[Layout]) -> Costs:
+        """Return the costs that a run knows which has been in these layouts."""
+        samples: dict[Key, deque[Sample]] = defaultdict(deque)
+        for layout in layouts:
+            for key, row in self.of_layout[layout].items():
+                samples[key].extend(row)
+        self.measurements.samples = dict(samples)
+        costs = self.measurements.costs()
+        self.measurements.samples = {}
+        return costs
+
+
+def choice(visited: Tour, rates: dict[Layout, float]) -> tuple[Layout, int]:
+    """Return where a run ends that chooses, tries and keeps or takes back; and its trials."""
+    seen = list(rates)[:2]
+    layout = min(seen, key=lambda one: rates[one])
+    refused: set[Layout] = set()
+    trials = 0
+    while True:
+        costs = visited.costs_of(seen)
+        chosen = choose(visited.recipe, costs, visited.machine, tuple(refused)).layout
+        if chosen not in rates:  # one that was not visited: the nearest that was
+            chosen = min(
+                set(rates) - refused,
+                key=lambda one: expected(costs, one, visited.machine).seconds,
+            )
+        if chosen == layout:
+            return layout, trials
+        if chosen not in seen:
+            seen.append(chosen)
+            trials += 1
+        if rates[chosen] < rates[layout] * (1 - KEEP):
+            layout = chosen
+        else:
+            refused.add(chosen)
 
 
 def tour(network: str, step_s: float, layouts: list[Layout], rounds: int) -> Tour:
@@ -278,12 +323,13 @@ def judged(name: str, visited: Tour) -> dict[str, float]:
     scale = rates[origin] / expected(costs, origin, machine).seconds  # one layout sets the unit
     predicted = {layout: scale * expected(costs, layout, machine).seconds for layout in rates}
     errors = {layout: abs(predicted[layout] / rate - 1) for layout, rate in rates.items()}
-    chosen = choose(visited.recipe, costs, machine).layout
-    if chosen not in rates:  # one that was not visited: the nearest that was, by its expectation
-        chosen = min(rates, key=lambda layout: predicted[layout])
+    chosen, trials = choice(visited, rates)
     ratio = rates[chosen] / min(rates.values())
     worst = max(errors.values())
-    print(f"{name}: error {worst:.2f}, chosen {chosen}, ratio {ratio:.3f}", flush=True)
+    print(
+        f"{name}: error {worst:.2f}, chosen {chosen} after {trials} trials, ratio {ratio:.3f}",
+        flush=True,
+    )
     for layout, rate in sorted(rates.items(), key=lambda pair: pair[1]):
         print(
             f"    {1e3 * rate:7.3f} ms a step, expected {1e3 * predicted[layout]:7.3f}  {layout}",
@@ -292,6 +338,7 @@ def judged(name: str, visited: Tour) -> dict[str, float]:
     return {
         f"{name}_prediction_error": worst,
         f"{name}_choice_ratio": ratio,
+        f"{name}_trials": trials,
         f"{name}_change_s": median(visited.changes),
     }
 

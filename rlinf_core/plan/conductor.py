@@ -165,6 +165,7 @@ class Conductor:
         self.evidence = 0.0
         self.streak = 0
         self.skip = 1
+        self.changes = 0  # under this load
         self.counted = 0
         self.spent_s = 0.0
         self.short = Turn()
@@ -329,6 +330,7 @@ class Conductor:
         }
         self.measurements.forget(sizes)
         self.refused.clear()
+        self.changes = 0
         self.evidence = 0.0
         self.streak = 0
         self.turns.popleft()
@@ -347,7 +349,8 @@ class Conductor:
         choice = self._choice(self.recipe)
         gain = self._gain(choice)
         saved = gain * seconds * steps_left
-        worth = gain > (GAIN_AGAIN if self.changes else GAIN) and saved > COST * self.measurements.switch_s()
+        least = GAIN_AGAIN if self.changes else GAIN
+        worth = gain > least and saved > COST * self.measurements.switch_s()
         if self.is_unasked:
             worth = worth and gain > UNASKED_GAIN and saved > UNASKED_S
         if choice.layout == self.layout or not worth:

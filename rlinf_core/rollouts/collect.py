@@ -385,9 +385,7 @@ class Stages(Rollouts):
     def __init__(self, env: VectorEnv, parts: list[Rollouts]) -> None:
         super().__init__(env, parts[0].policy)
         self.parts = parts
-        self.turn = Lock()
-        for part in parts:
-            part.turn = self.turn
+        self.acting = Lock()
         self.threads = ThreadPoolExecutor(len(parts), "rollouts")
 
     def play(self, **amount: Any) -> Experience:
@@ -398,7 +396,7 @@ class Stages(Rollouts):
         for part in self.parts:
             part.version = self.version
         with measured() as usage:
-            futures = [self.threads.submit(_in_turn, part, amount) for part in self.parts]
+            futures = [self.threads.submit(self._in_turn, part, amount) for part in self.parts]
             results = [one.result() for one in futures]
         waited_s = sum(part.turn_s for part in self.parts) - waited_s
         experience = Experience(
@@ -415,6 +413,15 @@ class Stages(Rollouts):
         policy = policy[0], max(0.0, policy[1] - waited_s)
         return experience, RolloutUsage(usage, simulate, environment, policy)
 
+    def _in_turn(self, part: Rollouts, amount: RolloutLength) -> tuple[Experience, RolloutUsage]:
+        """Play one half, which acts only while the other one does not."""
+        with self.acting:
+            part.turn = self.acting
+            try:
+                return part.play_measured(amount)
+            finally:
+                part.turn = None
+
     def continue_noise(self, former: Rollouts) -> None:
         if isinstance(former, Stages):
             for part, other in zip(self.parts, former.parts, strict=True):
@@ -430,13 +437,6 @@ class Stages(Rollouts):
         for index, part in enumerate(self.parts):
             if str(index) in state.get("stages", {}):
                 part.load_state_dict(state["stages"][str(index)])
-
-
-def _in_turn(part: Rollouts, amount: RolloutLength) -> tuple[Experience, RolloutUsage]:
-    """Play one half, holding its turn except while its environments are stepped."""
-    assert part.turn is not None
-    with part.turn:
-        return part.play_measured(amount)
 
 
 def demonstrate(env: VectorEnv, episodes: int, first_scene: int) -> list[Trajectory]:

@@ -113,6 +113,38 @@ def test_under_a_constant_load_it_changes_at_most_once_though_turns_differ(tmp_p
     assert len(Played(tmp_path, [load], noise=0.15).layouts) <= 2
 
 
+@pytest.mark.parametrize(("changes", "moves"), [(0, True), (1, False)])
+def test_a_second_change_under_the_same_load_needs_a_larger_gain(tmp_path, changes, moves):
+    """Rollouts beside updates save an eighth: enough for the first change, not for a second."""
+    load = PLAY | {"environment": NodeCost(busy_s=0.05), "learner": NodeCost(busy_s=0.5)}
+    recipe = recipe_of("placement={auto: true, fixed: [learners]}")
+    conductor = Conductor(recipe, tmp_path, [].append, TWO)
+    conductor.layout, conductor.changes = Layout(), changes
+    conductor.measurements.add_switch("workers", 0.5)
+    taken = [conductor.turn(turn_of(load, Layout()), 1e6) for _ in range(60)]
+    assert any(taken) == moves
+
+
+def test_a_turn_waits_for_its_slowest_worker(tmp_path):
+    conductor = Conductor(recipe_of(), tmp_path, [].append, TWO)
+    conductor.layout, conductor.skip = Layout(2, 0), 0
+    for _ in range(3):
+        conductor.turn(
+            Turn(
+                100.0,
+                5.0,
+                [(1.0, 1.0), (2.0, 2.0)],  # s, of each worker
+                [(0.5, 0.0), (0.5, 0.0)],
+                [(0.1, 0.0)],
+                [(0.1, 0.0)],
+            ),
+            0.0,
+        )
+    costs = conductor.measurements.costs()
+    assert costs.node("environment").join_s == pytest.approx(1.0), "4.5 s against a mean of 3.5"
+    assert expected(costs, Layout(2, 0), TWO).parts["rollout"] == pytest.approx(4.5)
+
+
 def test_a_load_that_turns_is_followed_and_beats_every_static_layout(tmp_path):
     turns = 400
     played = Played(tmp_path, [PLAY, LEARN], turns=turns)

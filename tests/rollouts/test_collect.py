@@ -287,7 +287,8 @@ def test_a_half_whose_environments_stop_leaves_the_turn_to_the_other():
     for _ in range(2):
         with pytest.raises(RlinfError, match="the simulator stopped"):
             stages.play(steps=5)
-    assert not stages.turn.locked()
+    stages.threads.shutdown(wait=True)
+    assert not stages.acting.locked()
 
 
 def test_two_halves_go_on_from_their_state_and_in_the_place_of_others():
