@@ -271,12 +271,12 @@ class Tour(Conductor):
 
 def choice(visited: Tour, rates: dict[Layout, float]) -> tuple[Layout, int]:
     """Return where a run ends that chooses, tries and keeps or takes back; and its trials."""
-    seen = list(rates)[:2]
-    layout = min(seen, key=lambda one: rates[one])
+    layouts = list(rates)[:2]
+    layout = min(layouts, key=lambda one: rates[one])
     refused: set[Layout] = set()
     trials = 0
     while True:
-        costs = visited.costs_of(seen)
+        costs = visited.costs_of(layouts)
         chosen = choose(visited.recipe, costs, visited.machine, tuple(refused)).layout
         if chosen not in rates:  # one that was not visited: the nearest that was
             chosen = min(
@@ -285,8 +285,8 @@ def choice(visited: Tour, rates: dict[Layout, float]) -> tuple[Layout, int]:
             )
         if chosen == layout:
             return layout, trials
-        if chosen not in seen:
-            seen.append(chosen)
+        if chosen not in layouts:
+            layouts.append(chosen)
             trials += 1
         if rates[chosen] < rates[layout] * (1 - KEEP):
             layout = chosen
