@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rlinf_core.policies.chunking import Chunking
+from rlinf_core.policies.chunking import Chunking, ChunkSchedule
 
 OLD, NEW = np.zeros((8, 1)), np.ones((8, 1))
 
@@ -55,3 +55,23 @@ def test_temporal_ensembling_weighs_the_oldest_most():
     assert sent[:6] == pytest.approx(
         np.full(6, np.exp(-0.01) / (1 + np.exp(-0.01)))
     ) and np.array_equal(sent[6:], [1, 1])
+
+
+def test_each_environment_needs_a_chunk_at_the_end_of_its_last_one_or_after_a_cut():
+    schedule = ChunkSchedule(3, 2)
+    assert schedule.execute == 2 and schedule.due.tolist() == [True] * 3, "at the start"
+    schedule.replan()
+    assert schedule.due.tolist() == [False] * 3 and schedule.index.tolist() == [0] * 3
+    schedule.advance(np.array([True, False, True]))
+    assert schedule.index.tolist() == [1, 0, 1] and not schedule.due.any()
+    schedule.advance()
+    assert schedule.due.tolist() == [True, False, True]
+    schedule.replan(schedule.due)
+    assert schedule.index.tolist() == [0, 1, 0]
+    schedule.cut(np.array([2]))
+    assert schedule.due.tolist() == [False, False, True]
+    schedule.cut()
+    assert schedule.due.all()
+    schedule.replan()
+    schedule.advance(slice(1, None), steps=2)
+    assert schedule.due.tolist() == [False, True, True]

@@ -17,8 +17,15 @@ from rlinf_core import policies
 from rlinf_core.cli.main import main
 from rlinf_core.core.errors import PolicyFileError, RecipeError, SpecError
 from rlinf_core.launch.graph import station_processes
-from rlinf_core.policies import custom_kinds, make_policy, policy_config, policy_kind
+from rlinf_core.policies import (
+    custom_kinds,
+    make_policy,
+    policy_config,
+    policy_kind,
+    shipped_kind,
+)
 from rlinf_core.policies.serialization import load_policy, newest_policy, policy_name, save_policy
+from rlinf_core.policies.settings import PolicySettings
 from rlinf_core.policies.small.tanh_gaussian.policy import Actor
 from rlinf_core.recipes import check_recipe, load_recipe
 
@@ -301,3 +308,12 @@ def test_rlinf_serve_serves_an_own_kind_with_its_recipe(actor, tmp_path):
     with served("--recipe", "mine.yaml") as process:
         assert "serves version 2 (own.py)" in process.stdout.readline()
         process.terminate()
+
+
+def test_settings_that_extend_those_of_a_shipped_kind_are_of_that_kind(tmp_path):
+    assert shipped_kind(policy_config("pi0")()) == "pi0"
+    assert shipped_kind(policy_config("latent_noise")()) == "latent_noise", "which extends flow"
+    (tmp_path / "own.py").write_text(NORMED_TRUNK)
+    custom = policy_config(str(tmp_path / "own.py"))
+    assert shipped_kind(custom()) == "tanh_gaussian"
+    assert shipped_kind(PolicySettings(kind="x")) == ""

@@ -10,7 +10,6 @@ pytest.importorskip("transformers", reason="the extra vla: transformers has none
 
 from rlinf_core.algorithms import algorithm, sft
 from rlinf_core.algorithms.common.rollout import Rollout
-from rlinf_core.algorithms.common.tensor_parallel import check_divisible
 from rlinf_core.core.errors import RecipeError
 from rlinf_core.policies import make_policy, policy_kind, tiny
 from rlinf_core.recipes import load_recipe
@@ -142,28 +141,6 @@ def test_two_groups_of_two_divide_rows_and_layers():
     with pytest.raises(RecipeError, match=r"expected a multiple of .*tensor_parallel = 2, got 1"):
         group.resize(1)
     group.close()
-
-
-@pytest.mark.parametrize(
-    "network, size, message",
-    [
-        ({}, 4, r"got 4: layer network.model.layers.0 has 2 attention heads"),
-        (
-            {"num_attention_heads": 4, "num_key_value_heads": 2},
-            4,
-            "layer network.model.layers.0 has 2 heads of keys and values",
-        ),
-        ({"intermediate_size": 33}, 2, "has 33 columns of the perceptron"),
-        (
-            {"model_type": "olmo2"},
-            2,
-            "layer network.model.layers.0 has self_attn.q_norm.weight, which spans all heads",
-        ),
-    ],
-)
-def test_layers_that_do_not_divide_are_refused_by_name(network, size, message):
-    with pytest.raises(RecipeError, match=message):
-        check_divisible(language(network=network), size)
 
 
 def test_policies_without_transformer_layers_are_refused_before_anything_starts():

@@ -7,7 +7,6 @@ as weights that stay as they are. A served base stays where it is.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import replace
@@ -235,16 +234,6 @@ def base_of(spec: StationSpec, config: Config) -> NetworkPolicy | Served:
             f"sim_sft"
         )
     return load_policy(newest_policy(path), spec)
-
-
-def base_digest(actor: ResidualActor) -> str:
-    """Return the SHA-256 of the weights of a base from a file, or "" for a served base."""
-    if not isinstance(actor.base, NetworkPolicy):
-        return ""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(actor.base.state_dict().items()):
-        digest.update(name.encode() + tensor.numpy(force=True).tobytes())
-    return digest.hexdigest()
 
 
 def _with_base(spec: StationSpec, size: int) -> StationSpec:

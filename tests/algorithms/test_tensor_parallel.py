@@ -1,0 +1,162 @@
+"""Layers that several ranks divide compute, and have the gradients of, whole ones."""
+
+import copy
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+pytest.importorskip("transformers", reason="the extra vla: transformers has none for Python 3.10")
+
+from rlinf_core.algorithms.common.data_parallel import (
+    backward,
+    gather_full,
+    mixes_tensors,
+    parallelise,
+)
+from rlinf_core.algorithms.common.tensor_parallel import check_divisible, decoder_layers
+from rlinf_core.core.errors import RecipeError
+from tests.agentic.test_language import tiny as language
+from tests.algorithms.learning import make
+from tests.ranks import in_ranks
+
+ROWS = torch.arange(24).reshape(4, 6) * 7 % 50
+
+
+def logits_of(policy, rows):
+    return policy.network(rows).logits
+
+
+def loss_of(policy, rows):
+    return logits_of(policy, rows).log_softmax(-1).square().mean()
+
+
+def gradients_of(policy):
+    return {
+        name: gather_full(parameter.grad).clone()
+        for name, parameter in policy.named_parameters()
+        if parameter.grad is not None
+    }
+
+
+def learner_of(policy):
+    """A learner of one module and one optimiser."""
+    trained = [parameter for parameter in policy.parameters() if parameter.requires_grad]
+    return SimpleNamespace(
+        modules={"actor": policy}, optimisers={"actor": torch.optim.SGD(trained, lr=0.1)}
+    )
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize(
+    "network, settings",
+    [
+        ({"num_attention_heads": 4, "num_key_value_heads": 2}, {}),
+        ({"num_attention_heads": 4, "num_key_value_heads": 1}, {}),
+        ({"num_attention_heads": 4, "num_key_value_heads": 2}, {"lora": {"rank": 2}}),
+    ],
+    ids=["heads of keys", "one head of keys", "adapters"],
+)
+def test_two_ranks_divide_each_layer_and_pairs_of_them_the_rows(network, settings, size):
+    policy = language(network=network, **settings)
+    for name, parameter in policy.named_parameters():
+        if "lora_B" in name:  # they begin with zeros, which would hide the other half
+            torch.nn.init.normal_(parameter, std=0.1)
+    expected = logits_of(policy, ROWS).detach()
+    copies = [copy.deepcopy(policy) for _ in range(size)]
+    loss_of(policy, ROWS).backward()
+
+    def updated(rank):
+        learner = learner_of(copies[rank])
+        (optimiser,) = learner.optimisers.values()
+        whole = {id(parameter) for parameter in copies[rank].parameters()}
+        parallelise(learner, "ddp", tensor_parallel=2)
+        assert mixes_tensors(optimiser)
+        rows = ROWS[rank // 2 :: size // 2]
+        logits = logits_of(copies[rank], rows).detach()
+        backward(optimiser, loss_of(copies[rank], rows))
+        trained = {id(p) for group in optimiser.param_groups for p in group["params"]}
+        current = {id(p) for p in copies[rank].parameters() if p.requires_grad}
+        divided = [name for name, p in copies[rank].named_parameters() if hasattr(p, "device_mesh")]
+        assert trained == current != whole, "the optimiser steps the parts"
+        return logits, gradients_of(copies[rank]), divided
+
+    plain = gradients_of(policy)
+    for rank, (logits, gradients, divided) in enumerate(in_ranks(size, updated)):
+        assert torch.allclose(logits, expected[rank // 2 :: size // 2], atol=1e-5)
+        assert gradients.keys() == plain.keys()
+        for name, gradient in gradients.items():
+            assert torch.allclose(gradient, plain[name], atol=1e-6), name
+        parts = {name.split(".layers.0.")[1] for name in divided if ".layers.0." in name}
+        names = {part.split(".")[1] for part in parts}
+        shared = set() if network["num_key_value_heads"] == 1 else {"k_proj", "v_proj"}
+        assert names == shared | {"q_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
+
+
+@pytest.mark.parametrize(
+    "network, size, message",
+    [
+        ({}, 4, r"got 4: layer network.model.layers.0 has 2 attention heads"),
+        (
+            {"num_attention_heads": 4, "num_key_value_heads": 2},
+            4,
+            "layer network.model.layers.0 has 2 heads of keys and values$",
+        ),
+        ({"intermediate_size": 33}, 2, "has 33 columns of the perceptron"),
+        (
+            {"model_type": "olmo2"},
+            2,
+            "layer network.model.layers.0 has self_attn.q_norm.weight, which spans all heads",
+        ),
+    ],
+)
+def test_layers_that_do_not_divide_are_refused_by_name(network, size, message):
+    policy = language(network=network)
+    with pytest.raises(RecipeError, match=message):
+        check_divisible(policy, size)
+    check_divisible(policy, 1)
+
+
+@pytest.mark.parametrize(
+    "network, size",
+    [
+        ({}, 2),
+        ({"num_attention_heads": 4, "num_key_value_heads": 1}, 4),
+        ({"num_attention_heads": 4, "num_key_value_heads": 4}, 4),
+        ({"model_type": "qwen3"}, 2),
+    ],
+    ids=["two heads", "one head of keys", "four heads", "norms of a head"],
+)
+def test_layers_that_divide_are_accepted(network, size):
+    check_divisible(language(network=network), size)
+
+
+def test_one_head_of_keys_does_not_divide_in_a_cross_attention():
+    policy = language(network={"num_attention_heads": 4, "num_key_value_heads": 1})
+    for _, layer in decoder_layers(policy):
+        layer.self_attn.cross = True
+    with pytest.raises(RecipeError, match="has 1 heads of keys and values in a cross-attention$"):
+        check_divisible(policy, 2)
+
+
+def test_decoder_layers_are_found_by_their_parts():
+    policy = language()
+    layers = dict(decoder_layers(policy))
+    assert [*layers] == ["network.model.layers.0", "network.model.layers.1"]
+    assert layers["network.model.layers.0"] is policy.network.model.layers[0]
+    del layers["network.model.layers.0"].self_attn.o_proj
+    del layers["network.model.layers.1"].mlp.up_proj
+    assert [*decoder_layers(policy)] == []
+
+
+def test_a_policy_without_decoder_layers_is_refused_with_its_kind():
+    check_divisible(make("tanh_gaussian"), 1)
+    with pytest.raises(RecipeError) as refused:
+        check_divisible(make("tanh_gaussian"), 2)
+    assert str(refused.value) == (
+        "placement.tensor_parallel: expected 1 for policy.kind tanh_gaussian, which has no decoder "
+        "layers of transformers (q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj), "
+        "got 2"
+    )
+    with pytest.raises(RecipeError, match="expected 1 for policy.kind Linear, which has"):
+        check_divisible(torch.nn.Linear(2, 2), 2)
