@@ -29,10 +29,10 @@ def serve(monkeypatch):
     started = []
 
     def start(folder):
-        here, there = socket.socketpair()
-        thread = threading.Thread(target=worker.serve, args=(there, str(folder)))
+        here, remote = socket.socketpair()
+        thread = threading.Thread(target=worker.serve, args=(remote, str(folder)))
         thread.start()
-        started.append((here, there, thread))
+        started.append((here, remote, thread))
 
         def exchange(tensors, **texts):
             request = save(tensors, TEXTS | texts)
@@ -43,11 +43,11 @@ def serve(monkeypatch):
         return exchange
 
     yield start
-    for here, there, thread in started:
+    for here, remote, thread in started:
         here.close()
         thread.join(timeout=10)
         assert not thread.is_alive(), "it ends with the other side"
-        there.close()
+        remote.close()
     for name in [*filter(is_lerobot, sys.modules)]:
         del sys.modules[name]
     sys.modules.update(before)
@@ -111,19 +111,19 @@ def test_an_error_is_an_answer_and_the_next_request_is_served(serve, tmp_path, c
 
 @pytest.mark.parametrize("cut", [0, 3, 8, 10])
 def test_a_message_that_is_cut_short_is_the_end(cut):
-    here, there = socket.socketpair()
-    with there:
+    here, remote = socket.socketpair()
+    with remote:
         with here:
             here.sendall((struct.pack("<Q", 5) + b"hello")[:cut])
-        assert worker.receive(there) is None
+        assert worker.receive(remote) is None
 
 
 def test_messages_come_one_by_one():
-    here, there = socket.socketpair()
-    with here, there:
+    here, remote = socket.socketpair()
+    with here, remote:
         here.sendall(struct.pack("<Q", 5) + b"hel")
         reader = threading.Timer(0.05, here.sendall, [b"lo" + struct.pack("<Q", 0)])
         reader.start()
-        assert worker.receive(there) == b"hello"
-        assert worker.receive(there) == b""
+        assert worker.receive(remote) == b"hello"
+        assert worker.receive(remote) == b""
         reader.join()
