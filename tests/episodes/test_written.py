@@ -73,7 +73,11 @@ def test_its_messages_are_those_of_a_station(tmp_path, spec):
     assert picture.header.frame_id == "front" and set(picture.data.tolist()) == {2}
     applied = [one for _, one in messages["/a/applied"]]
     assert [at for at, _ in messages["/a/applied"]] == [0, 10**8, 2 * 10**8]
-    assert [(one.seq, one.index, one.session) for one in applied] == [(1, 0, ""), (2, 0, ""), (3, 0, "")]
+    assert [(one.seq, one.index, one.session) for one in applied] == [
+        (1, 0, ""),
+        (2, 0, ""),
+        (3, 0, ""),
+    ]
     assert [one.observation_stamp.nanosec for one in applied] == [0, 10**8, 2 * 10**8]
     assert [one.limits for one in applied] == [[], ["speed"], []]
 

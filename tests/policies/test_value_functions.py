@@ -16,7 +16,9 @@ def test_a_gaussian_gives_all_of_its_encoder():
     policy = make("gaussian")
     state = policy.encoder_state()
     assert state.keys() == policy.encoder.state_dict().keys() and state
-    assert all(torch.equal(value, policy.encoder.state_dict()[name]) for name, value in state.items())
+    assert all(
+        torch.equal(value, policy.encoder.state_dict()[name]) for name, value in state.items()
+    )
     assert policy.value_network() is None
 
 
