@@ -312,7 +312,7 @@ class ReplayBuffer:
         counts = np.diff(ends, prepend=0)
         weights = np.where(counts > 0, weights, 0.0)
         origins = random.choice(len(weights), size, p=weights / weights.sum())
-        return slots[ends[origins] - counts[origins] + random.integers(0, counts[origins])]
+        return slots[ends[origins] - counts[origins] + random.integers(counts[origins])]
 
     def _by_origin(self, valid: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return slots of transitions, grouped by origin, and the end of each group (256,)."""
@@ -343,11 +343,11 @@ class ReplayBuffer:
         """
         if self._fair is None:
             starts = np.flatnonzero(self._arrays["starts"])
-            of = np.zeros((256, robots))
+            of = np.zeros((256, robots), bool)
             of[
                 self._arrays["origin"][starts],
                 self._arrays["vectors"][starts, :robots].argmax(axis=1),
-            ] = 1.0
+            ] = True
             self._fair = of / np.maximum(of.sum(axis=0), 1.0)
         return self._fair.sum(axis=1) if shares is None else self._fair @ shares
 

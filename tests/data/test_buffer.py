@@ -677,6 +677,7 @@ def test_batches_of_other_types_or_shapes_are_joined_as_numpy_does(random):
     same = mix({"a": one, "b": two}, {"a": one[:1], "b": two[:0]})
     assert same["a"].dtype == np.float32 and same["a"].tolist() == [[0, 1], [2, 3], [4, 5], [0, 1]]
     assert same["b"].tolist() == two.tolist() and same.keys() == {"a", "b"}
+    assert mix({"a": one})["a"].tolist() == one.tolist(), "one batch alone"
     with pytest.raises(ValueError, match="must match exactly"):
         mix({"a": one}, {"a": np.zeros((1, 3), np.float32)})
     large = random.integers(0, 255, (3, LARGE_BYTES), dtype=np.uint8)
