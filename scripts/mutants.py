@@ -128,7 +128,12 @@ ROOMS = {
     ),  # these tests change lines themselves
     "episodes": Room(
         ("rlinf_core/episodes", "rlinf_core/core/atomic_io.py"),
-        ("tests/episodes", "tests/deploy/bridge", "tests/core/test_atomic_io.py"),
+        (
+            "tests/episodes",
+            "tests/deploy/bridge",
+            "tests/core/test_atomic_io.py",
+            "tests/data/test_bags_odd.py",
+        ),
     ),
     "bridge": Room(("rlinf_core/deploy/bridge",), ("tests/deploy/bridge",)),
     "replay": Room(

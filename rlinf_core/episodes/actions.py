@@ -123,5 +123,5 @@ def motion_difference(before: Episode, after: Episode) -> float:
         *((before.observations[name], after.observations.get(name, np.zeros(0))) for name in names),
     ]
     if any(first.shape != second.shape for first, second in pairs):
-        return float("inf")
+        return np.inf
     return max(float(np.abs(first - second).max(initial=0.0)) for first, second in pairs)

@@ -2,11 +2,13 @@
 
 import math
 
+import cv2
 import numpy as np
 import pytest
 
 from rlinf_core.core.errors import RecipeError
-from rlinf_core.episodes.messages import POSE, TRANSFORMS, typestore
+from rlinf_core.episodes.messages import COMPRESSED, IMAGE, POSE, TRANSFORMS, standard, typestore
+from rlinf_core.episodes.ring import Message
 from rlinf_core.episodes.view import JOINTS, MARKERS, View, text_of
 
 STAMP = (12, 345)
@@ -259,3 +261,22 @@ def test_the_text_of_a_description_is_read():
     types = typestore().types
     raw = typestore().serialize_cdr(types["std_msgs/msg/String"](URDF), "std_msgs/msg/String")
     assert text_of(bytes(raw)) == URDF
+
+
+@pytest.mark.parametrize("encoding, channel", [("rgb8", 2), ("bgr8", 0)])
+def test_a_recorded_picture_keeps_its_colours(encoding, channel):
+    raw = cdr(
+        IMAGE,
+        height=8,
+        width=8,
+        encoding=encoding,
+        is_bigendian=0,
+        step=24,
+        data=np.tile(np.array([250, 0, 0], np.uint8), 64),
+    )
+    message = standard(Message("/lab/camera/front/image", IMAGE, 1, raw))
+    assert message.topic == "/lab/camera/front/image/compressed" and message.kind == COMPRESSED
+    picture = typestore().deserialize_cdr(message.raw, COMPRESSED)
+    assert picture.format == f"{encoding}; jpeg compressed bgr8"
+    decoded = cv2.imdecode(picture.data, cv2.IMREAD_COLOR)
+    assert decoded[4, 4].argmax() == channel and decoded.shape == (8, 8, 3)
