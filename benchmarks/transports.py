@@ -3,23 +3,32 @@
 Compares Ray's object store with the transports of ``ray.experimental.rdt``. A transport that fails
 prints its error. NIXL needs the package ``nixl``.
 
-    python benchmarks/transports.py                  # 80 MB on CPUs
+    python benchmarks/transports.py --json FILE      # 80 MB on CPUs
     python benchmarks/transports.py --device cuda    # several readers need several GPUs
+
+It does not cover several machines, weights of which only a part changes, and other work on the
+machine.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import ray
 import torch
 from ray.experimental.collective import create_collective_group
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+from benchmarks.figures import write  # noqa: E402
 
 
 class Process:
@@ -44,8 +53,8 @@ class Process:
         return float(tensor[-1])
 
 
-def measure(name: str, send: Callable[[], Any], rounds: int) -> None:
-    """Print the median of the rounds after the first one, or the error."""
+def measure(name: str, send: Callable[[], Any], rounds: int) -> float:
+    """Print and return the median of the rounds after the first one; NaN if it fails."""
     seconds = []
     try:
         for _ in range(rounds + 1):
@@ -54,11 +63,11 @@ def measure(name: str, send: Callable[[], Any], rounds: int) -> None:
             seconds.append(time.perf_counter() - started)
     except Exception as error:
         print(f"{name}: {type(error).__name__}: {str(error).strip().splitlines()[-1]}", flush=True)
-        return
+        return float("nan")
     part = seconds[1:]
-    print(
-        f"{name}: {statistics.median(part):.3f} s ({min(part):.3f} to {max(part):.3f})", flush=True
-    )
+    middle = statistics.median(part)
+    print(f"{name}: {middle:.3f} s ({min(part):.3f} to {max(part):.3f})", flush=True)
+    return middle
 
 
 def main() -> None:
@@ -66,6 +75,7 @@ def main() -> None:
     parser.add_argument("--megabytes", type=int, default=80)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--json", type=Path, help="write one flat object there [s]; null: failed")
     options = parser.parse_args()
     numbers, on_gpu = options.megabytes * 250_000, options.device != "cpu"
     ray.init(include_dashboard=False, log_to_driver=False)
@@ -81,6 +91,7 @@ def main() -> None:
         reference = send()
         ray.get([process.read.remote(reference) for process in readers[:number]], timeout=60)
 
+    figures: dict[str, float] = {}
     for number in range(1, len(readers) + 1):
         label = f"{number} reader{'s' * (number > 1)}"
         sends: dict[str, Callable[[], Any]] = {
@@ -92,8 +103,11 @@ def main() -> None:
             f"actor, {group}": lambda: getattr(first, f"by_{group}").remote(),
         }
         for name, send in sends.items():
-            measure(f"{label}, {name}", partial(read, send, number), options.rounds)
+            key = f"{label}, {name}"
+            figures[key] = measure(key, partial(read, send, number), options.rounds)
     ray.shutdown()
+    if options.json:
+        write(options.json, figures)
 
 
 if __name__ == "__main__":

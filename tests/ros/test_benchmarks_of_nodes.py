@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -126,11 +127,12 @@ def test_one_bare_process_answers_and_so_do_three_in_a_row(alone, monkeypatch):
 @pytest.mark.domain(95)
 def test_for_the_bare_subscriber_as_much_is_kept_as_for_the_recorder(alone, monkeypatch):
     cameras, qualities = [name for name in recorder.qualities() if name != "timestep"], {}
-    monkeypatch.setattr(
-        sampled,
-        "subscription",
-        lambda node, name, *_, quality, **__: qualities.update({name: quality}),
-    )
+
+    def subscription(node, name, *_, quality, **__):
+        qualities[name] = quality
+        return SimpleNamespace(topic_name=name)
+
+    monkeypatch.setattr(sampled, "subscription", subscription)
     sampled.Sampled(rclpy.create_node("recorder"), cameras).node.destroy_node()
     assert (
         recorder.qualities() == qualities | {"timestep": lossless_profile("timestep")}
