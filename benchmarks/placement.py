@@ -9,16 +9,16 @@ The workloads of ``choice`` are runs of small networks in simulators that sleep
 is visited in turn within one run, several rounds, and medians of their turns are compared. The
 first two layouts give the costs; the other ones are predicted. The choice is that of a run: it
 tries the layout that is chosen from what it has measured so far, keeps it if it is faster by 2 %,
-and chooses again with the measurements of that layout, until it stays. ``predict`` does the same with two
-shipped recipes and their own simulators, which were not used to design the cost model. Figures: the
-worst relative error of a prediction; the worst ratio of the chosen layout's seconds to those of the
-best one; the largest difference of a weight after learners changed from 1 to 2 to 1; the worst
-ratio over two phases of the best static layout's seconds to those of a run that follows its load;
-changes of the layout under a constant load, and its rate over that of the layout by hand where
-nothing is to gain; seconds of a change of 1 % of 80 MB of weights over those of all; time steps a
-second of eight slow environments in processes of their own over the best of the other layouts.
-Clusters are simulated from published costs, and marked so. The end lists every row with its bar. It
-does not cover GPUs, several machines, or how well a policy learns.
+and chooses again with the measurements of that layout, until it stays. ``predict`` does the same
+with two shipped recipes and their own simulators, which were not used to design the cost model.
+Figures: the worst relative error of a prediction; the worst ratio of the chosen layout's seconds to
+those of the best one; the largest difference of a weight after learners changed from 1 to 2 to 1;
+the worst ratio over two phases of the best static layout's seconds to those of a run that follows
+its load; changes of the layout under a constant load, and its rate over that of the layout by hand
+where nothing is to gain; seconds of a change of 1 % of 80 MB of weights over those of all; time
+steps a second of eight slow environments in processes of their own over the best of the other
+layouts. Clusters are simulated from published costs, and marked so. The end lists every row with
+its bar. It does not cover GPUs, several machines, or how well a policy learns.
 """
 
 from __future__ import annotations

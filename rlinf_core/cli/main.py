@@ -806,7 +806,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     tiny.add_argument(
         "family",
-        help="pi0, dexbotic_pi0, pi05, smolvla, groot, groot_n1_6, groot_n1_7, openvla, openvla_oft, pi0_fast, xvla or qwen_vl",
+        help="pi0, dexbotic_pi0, pi05, smolvla, groot, groot_n1_6, groot_n1_7, openvla, "
+        "openvla_oft, pi0_fast, xvla or qwen_vl",
     )
     tiny.add_argument(
         "--out",

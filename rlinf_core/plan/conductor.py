@@ -129,8 +129,8 @@ class Conductor:
     A change needs a better layout in at least two consecutive turns, whose gains sum up to 60 %,
     and enough of the run left to pay for itself twice. It is undone unless three turns are faster
     by 2 %, and is not tried again under that load. A second change under the same load needs a gain
-    of 20 %. A run that ``adapts`` although its recipe sets
-    no placement begins in one process, and changes only for a gain of 30 % that saves a minute.
+    of 20 %. A run that ``adapts`` although its recipe sets no placement begins in one process, and
+    changes only for a gain of 30 % that saves a minute.
 
     Args:
         recipe: the run's. With ``placement.auto`` false turns are measured, and nothing is
@@ -242,6 +242,7 @@ class Conductor:
         ]
         self.measurements.add_switch("+".join(kinds) or "mode", seconds)
         self.layout = layout
+        self.changes += 1
         self.turns.clear()
         self.short = Turn()
         self.evidence = 0.0
@@ -361,7 +362,6 @@ class Conductor:
         if self.streak < 2 or self.evidence < EVIDENCE:
             return None
         self.trial = Trial(self.layout, seconds)
-        self.changes += 1
         self._note(
             "change",
             f"{gain:.0%} less seconds a turn are expected, {saved:.0f} s in what is left"

@@ -122,7 +122,8 @@ class Imagined:
         played, size = np.asarray(actions)[rows], (len(rows), self.spec.action.dim)
         check_actions(played, size, "the policy in a learned world", "Correct the policy")
         before = self._part(rows)
-        self.played[rows, self.age[rows]] = played
+        if self.gated:
+            self.played[rows, self.age[rows]] = played
         after, reward[rows], terminated[rows], disagreement = self.world.step(before, played)
         self.age[rows] += 1
         unsure = disagreement > self.world.check.threshold
@@ -234,7 +235,11 @@ class Imagined:
             self.state.results[row] = replace(self.state.results[row], looked_done=int(looked_done))
         self.age, self.peak = np.array(state["age"]), np.array(state["peak"])
         if "first" in state:
-            self.first, self.played = np.array(state["first"]), np.array(state["played"])
+            self.first, earlier = np.array(state["first"]), np.array(state["played"])
+            # the world may have another horizon since
+            length = max(self.length, earlier.shape[1])
+            self.played = np.zeros((self.size, length, self.spec.action.dim), np.float32)
+            self.played[:, : earlier.shape[1]] = earlier
         else:  # a checkpoint of an older version: its branches end, and the next ones begin
             self.first = np.zeros(self.size, int)
             self.played = np.zeros((self.size, self.length, self.spec.action.dim), np.float32)

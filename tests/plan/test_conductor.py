@@ -296,3 +296,6 @@ def test_a_layout_that_the_cluster_refuses_is_not_wanted_again(tmp_path):
             conductor.refuse(change, "no room")
     assert wanted and len(set(wanted)) == len(wanted)
     assert {"refused"} <= {note["decision"] for note in notes}
+    assert conductor.changes == 0, (
+        "a refused change does not raise the gain that the next one needs"
+    )

@@ -265,6 +265,17 @@ def test_errors_of_held_out_time_steps_are_part_of_a_vote(at_the_rim):
     assert not world.confirms(windows, away)
 
 
+def test_branches_go_on_in_a_world_with_a_longer_horizon(fitted):
+    world, episodes = fitted
+    env, other = Imagined(world, episodes, 4, horizon=1), Imagined(world, episodes, 4)
+    env.reset(range(4))
+    state = env.state_dict()
+    other.load_state_dict(state)
+    for _ in range(TINY.horizon + 1):
+        other.step(np.zeros((4, 3)))
+    assert other.played.shape == (4, TINY.horizon, 3)
+
+
 def test_branches_of_an_older_checkpoint_begin_again(fitted):
     world, episodes = fitted
     env = Imagined(world, episodes, 4)
