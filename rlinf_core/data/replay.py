@@ -409,7 +409,7 @@ class ReplayBuffer:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a ``state_dict``; raise RlinfError if it does not fit."""
-        arrays = state.get("arrays", {})
+        arrays = state.get("arrays")
         if not arrays or max(map(len, arrays.values())) > self.capacity:
             raise RlinfError(
                 f"replay: expected a saved state of at most {self.capacity} time steps in one "

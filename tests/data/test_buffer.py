@@ -450,6 +450,29 @@ def test_stations_are_drawn_by_their_weights_and_their_transitions_equally(spec,
     assert set(drawn.tolist()) == {50, 51, 106, 107, *range(1000, 1030)}
 
 
+def test_a_station_with_one_transition_is_drawn_by_its_weight(spec, random):
+    buffer = ReplayBuffer(spec, 40)
+    buffer.insert_episode(*episode(spec, 1, 500), origin=2)
+    buffer.insert_episode(*episode(spec, 4, 0), origin=5)
+    weights = np.zeros(256)
+    weights[2] = 1.0
+    alone = buffer.sample(20, random, weights=weights)
+    assert alone["vectors"][:, 0].tolist() == [500.0] * 20
+    weights[5] = 3.0
+    drawn = buffer.sample(4000, random, weights=weights)["vectors"][:, 0]
+    assert (drawn == 500.0).mean() == pytest.approx(0.25, abs=0.03)
+    assert buffer.sampled[2] == 20 + (drawn == 500.0).sum()
+
+
+def test_an_empty_replay_has_weights_of_zero_and_nothing_to_draw(spec, random):
+    buffer = ReplayBuffer(spec, 40)
+    assert buffer.fair(2).tolist() == [0.0] * 256 and buffer.present().tolist() == [0] * 256
+    assert buffer.present_of(2).tolist() == buffer.episodes_of(2).tolist() == [0, 0]
+    assert buffer.vectors().shape == (0, spec.vector_size) and len(buffer) == 0
+    with pytest.raises(ValueError):
+        buffer.sample(1, random)
+
+
 def of_robot(spec, robot, length, start, robots=2):
     """Return an episode whose first numbers name its robot."""
     observations, *rest = episode(spec, length, start)

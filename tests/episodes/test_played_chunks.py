@@ -166,6 +166,27 @@ def test_what_was_sent_while_the_arm_was_held_does_not_count():
     assert played(chunks, []) == []
 
 
+def test_an_episode_without_a_played_chunk_has_no_rows_of_the_usual_types():
+    """A learner joins the arrays of several episodes: their types must agree."""
+    stamps = np.array([10**12 + ms * MS for ms in LOCKSTEP])
+    some, none = (
+        played_chunks("episode x", [sent(1, 0)], records, stamps, ["policy"] * 5)
+        for records in ([applied(1, 0, 0)], [])
+    )
+    assert len(none) == 0 and none.execute == some.execute == 2
+    for name, shape in {
+        "starts": (0,),
+        "played": (0,),
+        "drawn": (0, 12),
+        "log_probs": (0, 2),
+        "versions": (0,),
+    }.items():
+        array = getattr(none, name)
+        assert array.shape == shape and array.dtype == getattr(some, name).dtype, name
+    assert none.starts.dtype == none.played.dtype == none.versions.dtype == np.int64
+    assert none.drawn.dtype == none.log_probs.dtype == np.float32
+
+
 def test_a_time_step_that_took_two_periods_ends_a_chunk():
     """Two actions are executed in it, but one time step has only one."""
     steps = (0, 100, 310, 410, 510, 610)
