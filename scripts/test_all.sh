@@ -44,6 +44,6 @@ for file in sys.argv[1:]:
         counts["again"] += len(suite.findall("testcase")) - float(suite.get("tests"))
 passed = counts["tests"] - counts["failures"] - counts["errors"] - counts["skipped"]
 print(f"all passes: {passed:.0f} passed, {counts['failures']:.0f} failed, {counts['errors']:.0f} errors, "
-      f"{counts['skipped']:.0f} skipped; {counts['again']:.0f} run again, as the machine stood still")
+      f"{counts['skipped']:.0f} skipped; {counts['again']:.0f} failed at first and ran again")
 END
 exit $failed

@@ -13,7 +13,6 @@ from hypothesis import settings
 from rlinf_core.interlock import load_limits
 from rlinf_core.tasks.task import load_task
 from tests.domains import shell_domain
-from tests.stalls import AGAIN, WATCH
 
 # a shell's background jobs ignore SIGINT, and so do their children
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -72,10 +71,9 @@ def pytest_collection_modifyitems(items):
                 f"them"
             )
     for item in items:
-        if item.get_closest_marker("timed") or (
-            item.get_closest_marker("ros") and not item.get_closest_marker("lockstep")
-        ):
-            item.add_marker(pytest.mark.flaky(reruns=AGAIN, condition=WATCH.stalled))
+        if item.get_closest_marker("timed") or item.get_closest_marker("ros"):
+            # one repetition, as `colcon test --retest-until-pass 1`
+            item.add_marker(pytest.mark.flaky(reruns=1))
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(1200))
 
@@ -84,17 +82,11 @@ def pytest_collection_finish():
     gc.freeze()  # the collector skips the thousands of tests from now on
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item):
-    if item.get_closest_marker("flaky"):
-        WATCH.begin(item.nodeid)
-
-
 def pytest_terminal_summary(terminalreporter):
-    for test in dict.fromkeys(report.nodeid for report in terminalreporter.stats.get("rerun", ())):
-        # unknown for a test of another worker
-        duration = f" for {WATCH.again[test]:.2f} s" if test in WATCH.again else ""
-        terminalreporter.write_line(f"{test}: failed while the machine stood still{duration}")
+    for report in terminalreporter.stats.get("rerun", ()):
+        crash = getattr(report.longrepr, "reprcrash", None)
+        lines = (crash.message if crash else report.longreprtext).splitlines() or [""]
+        terminalreporter.write_line(f"{report.nodeid}: failed at first: {lines[0]}")
 
 
 @pytest.fixture

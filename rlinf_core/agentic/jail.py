@@ -133,17 +133,18 @@ def run_program(
         finally:
             process.kill()  # its descendants die, too, and close the pipes
             process.wait()
-            _await_end(pipes[3][0].fileno())
+            for read_end, _ in pipes:  # the program holds all but the last, the first process that
+                _await_end(read_end.fileno())
     return _outcome(end, outputs, limits)
 
 
-def _await_end(control: int) -> None:
-    """Wait until the jail has no process; the kernel needs some milliseconds to end them."""
+def _await_end(pipe: int) -> None:
+    """Wait until no process writes to a pipe; the kernel needs some milliseconds to end them."""
     deadline = time.monotonic() + 5.0
-    os.set_blocking(control, False)
+    os.set_blocking(pipe, False)
     while time.monotonic() < deadline:
         with contextlib.suppress(BlockingIOError):
-            if not os.read(control, 65536):
+            if not os.read(pipe, 65536):
                 return
         time.sleep(0.002)
 

@@ -31,6 +31,8 @@ from rlinf_core.specs.arrays import ActionSpec, ArraySpec, StationSpec
 from rlinf_core.trainer.sources.simulators import InProcess, player_of
 from tests.agentic.openai_server import Server
 
+pytestmark = pytest.mark.timed
+
 VLLM = Path(os.environ.get("RLINF_VLLM_VENV", ".venvs/vllm")).resolve() / "bin/python"
 TORCHVISION = os.environ.get("RLINF_VLLM_TORCHVISION", "")
 SIZES = {

@@ -22,6 +22,8 @@ from rlinf_core.recipes import check_recipe, load_recipe
 from rlinf_core.trainer.checkpoint import load_newest
 from tests.agentic.test_language import tiny
 
+pytestmark = pytest.mark.timed
+
 pytest.importorskip("aiohttp")
 SMALL = [
     "policy.network={hidden_size: 32, intermediate_size: 64, num_attention_heads: 2, "

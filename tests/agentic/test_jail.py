@@ -17,7 +17,7 @@ try:
     CLOSED = ""
 except JailError as error:
     CLOSED = str(error)
-pytestmark = pytest.mark.skipif(bool(CLOSED), reason=CLOSED)
+pytestmark = [pytest.mark.timed, pytest.mark.skipif(bool(CLOSED), reason=CLOSED)]
 
 
 @pytest.mark.parametrize("escape", ESCAPES, ids=lambda escape: escape.name)

@@ -22,6 +22,8 @@ from rlinf_core.agentic.online import (  # noqa: E402
     client_tokens,
 )
 
+pytestmark = pytest.mark.timed
+
 
 class Codec:
     stop_ids = (0,)

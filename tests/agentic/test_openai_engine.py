@@ -19,6 +19,8 @@ from rlinf_core.agentic.engines.openai import OpenAIEngine, write_weights  # noq
 from rlinf_core.core.errors import EngineError  # noqa: E402
 from tests.agentic.openai_server import Server  # noqa: E402
 
+pytestmark = pytest.mark.timed
+
 VLLM = Path(os.environ.get("RLINF_VLLM_VENV", ".venvs/vllm")).resolve() / "bin/python"
 
 

@@ -14,6 +14,8 @@ import pytest
 
 from rlinf_core.cli import terminal
 
+pytestmark = pytest.mark.timed
+
 PARENT = """import os, sys
 from rlinf_core.cli.terminal import foreground
 try:

@@ -13,6 +13,8 @@ sys.path[:0] = [str(ROOT / "scripts")]
 
 import install  # noqa: E402
 
+pytestmark = pytest.mark.timed
+
 LOCK = (ROOT / "uv.lock").read_text()
 
 

@@ -8,6 +8,8 @@ import pytest
 
 from rlinf_core.core.machine import HeldError, holder, is_held, take, user_name
 
+pytestmark = pytest.mark.timed
+
 # once all is imported: a home is closed to other users
 BECOME = (
     "import os, sys; from rlinf_core.core.machine import take, HeldError\n"

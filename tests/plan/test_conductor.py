@@ -15,6 +15,8 @@ from rlinf_core.plan.cost import Costs, Layout, Machine, NodeCost, expected
 from rlinf_core.plan.measured import FILE
 from rlinf_core.recipes import load_recipe
 
+pytestmark = pytest.mark.timed
+
 TWO = Machine(cpus=2)
 STEPS = 200
 PLAY, LEARN = (

@@ -14,6 +14,8 @@ from safetensors.torch import load, save
 from rlinf_core.policies.isolated.lerobot import worker
 from tests.policies.test_lerobot_kind import ACTION, STAND_IN, by_hand, folder_of, observation
 
+pytestmark = pytest.mark.timed
+
 TEXTS = {"device": "cpu", "seed": "0", "task": json.dumps(["", ""])}
 
 

@@ -26,6 +26,8 @@ from rlinf_core.trainer import checkpoint
 from rlinf_core.trainer.train import train
 from tests.algorithms.point import SPEC, points
 
+pytestmark = pytest.mark.timed
+
 SMALL = {"hidden": (16,), "residual_bound": 0.5}
 OBSERVATION = Observation(
     torch.tensor([[0.5, -0.3], [-0.8, 0.1], [0.0, 0.9]]), instruction=("",) * 3

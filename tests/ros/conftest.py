@@ -14,7 +14,6 @@ rclpy = pytest.importorskip("rclpy")
 
 from rlinf_ros.workarounds import end_soon, single_threaded  # noqa: E402
 from tests.ros.nursery import Quick  # noqa: E402
-from tests.stalls import WATCH  # noqa: E402
 
 CLOSES_S, EXITS_S = 120, 20
 STATUS = pytest.StashKey[int]()
@@ -55,11 +54,8 @@ class Peer:
         """Call a function periodically, also while the test starts processes or waits."""
 
         def repeat():
-            begun = time.monotonic()
             while not self._over.wait(seconds):
-                WATCH.note(time.monotonic() - begun - seconds)
                 do()
-                begun = time.monotonic()
 
         self._live.append(threading.Thread(target=repeat, daemon=True))
         self._live[-1].start()

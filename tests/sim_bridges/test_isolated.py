@@ -14,6 +14,8 @@ import pytest
 from rlinf_core.core.errors import RecipeError, RlinfError
 from sim_bridges.core.isolated import IsolatedSimulator, make, python_of
 
+pytestmark = pytest.mark.timed
+
 
 def motion(simulator):
     simulator.reset(3)

@@ -29,6 +29,8 @@ from rlinf_core.trainer.sources.recordings import Intake
 from rlinf_core.trainer.train import train
 from tests.algorithms.point import SPEC, Points, points
 
+pytestmark = pytest.mark.timed
+
 SMALL = (
     "policy.hidden=[16]",
     "simulation.environments=2",

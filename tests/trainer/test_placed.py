@@ -23,6 +23,8 @@ from rlinf_core.trainer.train import train
 from tests.algorithms.point import SPEC, Points
 from tests.trainer.test_simulators import recipe_of
 
+pytestmark = pytest.mark.timed
+
 RLPD = (
     "algorithm={name: rlpd, batch_size: 16, critic_hidden: [16], critics: 2, critic_warmup: 0}",
     "policy.hidden=[16]",

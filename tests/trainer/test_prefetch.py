@@ -20,6 +20,8 @@ from tests.algorithms.point import SPEC, Points
 from tests.trainer.test_run import begun, run_of, shown
 from tests.trainer.test_simulators import recipe_of
 
+pytestmark = pytest.mark.timed
+
 CPU = torch.device("cpu")
 
 

@@ -9,6 +9,8 @@ import ray
 from rlinf_core.core.errors import RlinfError
 from rlinf_core.trainer.distributed import ray_cluster
 
+pytestmark = pytest.mark.timed
+
 SMALL = {"CPU": 2.0}
 
 

@@ -22,6 +22,8 @@ from rlinf_core.trainer.train import train
 from tests.algorithms.point import SPEC, Points
 from tests.trainer.test_resume import CRITICS, GAUSSIAN, SMALL, Stopped
 
+pytestmark = pytest.mark.timed
+
 KINDS = {
     "dapo": ["algorithm={name: dapo, group: 2}", *GAUSSIAN, "simulation.env_steps=600"],
     "ppo": ["algorithm={name: ppo, chunks: 16, epochs: 2}", *GAUSSIAN, "simulation.env_steps=600"],

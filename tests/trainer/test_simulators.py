@@ -22,6 +22,8 @@ from rlinf_core.trainer.sources.simulators import InProcess, Simulators
 from tests.algorithms.point import SPEC, Points
 from tests.algorithms.toy import acted
 
+pytestmark = pytest.mark.timed
+
 POINTS = {
     "sac": [
         "policy.hidden=[64, 64]",

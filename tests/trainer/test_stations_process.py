@@ -18,6 +18,8 @@ from rlinf_core.episodes.spool import Spool
 from rlinf_core.policies.serialization import load_policy
 from tests.messages import record
 
+pytestmark = pytest.mark.timed
+
 CODE = """
 import sys
 from pathlib import Path

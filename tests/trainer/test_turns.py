@@ -26,6 +26,8 @@ from rlinf_core.trainer.sources.simulators import InProcess, Robots, Simulators,
 from rlinf_core.trainer.train import train
 from tests.algorithms.point import SPEC, Points, points
 
+pytestmark = pytest.mark.timed
+
 SAC = (
     "policy.hidden=[8]",
     "algorithm={name: sac, critic_hidden: [8], batch_size: 8}",

@@ -25,6 +25,8 @@ from rlinf_core.trainer.distributed.rollout_workers import OnRay
 from rlinf_core.trainer.sources.recordings import Intake
 from tests.messages import record
 
+pytestmark = pytest.mark.timed
+
 LOST = exceptions.ObjectLostError("a" * 56, None, "")
 
 

@@ -13,6 +13,8 @@ from rlinf_core.deploy.bridge.client import BridgeClient
 from tests.deploy.bridge.conftest import until
 from tests.deploy.bridge.test_hardened import chunk, episode_of, left, offer, parts_of, send
 
+pytestmark = pytest.mark.timed
+
 
 @pytest.mark.parametrize(
     "episode_id", ["b-7-001", "b-", "other-session-20261129T000000-000", "A-1"]

@@ -17,6 +17,8 @@ from rlinf_core.episodes.journal import ARRIVED
 from tests.deploy.bridge.conftest import until
 from tests.stepped_clock import SteppedClock
 
+pytestmark = pytest.mark.timed
+
 TRAINER = r"""
 import signal, sys
 from pathlib import Path

@@ -21,6 +21,8 @@ from rlinf_core.recipes.bridge_security import credentials_of, fleet_of
 from rlinf_core.recipes.schema import Bridge
 from tests.messages import record
 
+pytestmark = pytest.mark.timed
+
 
 def sha(data):
     return hashlib.sha256(data).hexdigest()

@@ -16,6 +16,8 @@ from rlinf_core.policies.serialization import policy_files, policy_name
 from tests.deploy.bridge.test_policies_down import publish, weights
 from tests.deploy.bridge.test_policy_bases import BASE, stands_on
 
+pytestmark = pytest.mark.timed
+
 
 class Cut(grpc.RpcError):
     """The line is."""

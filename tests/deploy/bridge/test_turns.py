@@ -16,6 +16,8 @@ from rlinf_core.episodes.spool import Spool
 from rlinf_core.policies.serialization import policy_name
 from tests.messages import record
 
+pytestmark = pytest.mark.timed
+
 BYTES = 32 << 20  # more than lies between two sockets
 BASE = f"base-{'0' * 16}.safetensors"
 

@@ -12,6 +12,8 @@ from websockets.exceptions import ConnectionClosed
 from rlinf_core.deploy.serving import bounded
 from rlinf_core.deploy.serving.bounded import Bounds
 
+pytestmark = pytest.mark.timed
+
 MIB = 1 << 20
 FRAMES = 1000
 HEAD, FRAME = b"\x02\x81\x00\x00\x00\x00a", b"\x00\x81\x00\x00\x00\x00a"  # the message never ends

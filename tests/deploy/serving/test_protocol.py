@@ -24,6 +24,8 @@ from rlinf_core.deploy.serving.protocol import (
 )
 from rlinf_core.specs.arrays import ActionSpec, ArraySpec, StationSpec
 
+pytestmark = pytest.mark.timed
+
 FRONT = ArraySpec("front", (4, 6, 3), "uint8", "", (0.0,), (255.0,), "camera/front", "image")
 SPEC = StationSpec(
     (ArraySpec("pose", (3,), "float32", "m"), FRONT, ArraySpec("grip", (1,))),

@@ -16,6 +16,8 @@ from rlinf_core.policies.serialization import policy_name, save_policy
 from tests.deploy.serving.test_server_inside import Inside
 from tests.deploy.serving.test_serving import observed, policy_of, spec  # noqa: F401
 
+pytestmark = pytest.mark.timed
+
 KEY = "0123456789abcdef0123456789abcdef"
 
 

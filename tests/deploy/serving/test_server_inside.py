@@ -42,6 +42,8 @@ from rlinf_core.deploy.serving.weights import Weights
 from rlinf_core.policies.serialization import policy_name, save_policy
 from tests.deploy.serving.test_serving import observed, policy_of, spec  # noqa: F401
 
+pytestmark = pytest.mark.timed
+
 
 def figures(text):
     """Value by name and labels, of Prometheus' text format."""

@@ -25,6 +25,8 @@ from tests.algorithms.learning import of_config
 from tests.algorithms.point import SPEC
 from tests.trainer.distributed.conftest import LEARNERS
 
+pytestmark = pytest.mark.timed
+
 CLOSE = 1e-5
 CONFIGS = {
     "sft": dict(image_shift=2),

@@ -14,6 +14,8 @@ from rlinf_core.core.errors import RecipeError
 from rlinf_core.data.replay import ReplayBuffer
 from rlinf_core.trainer.distributed.replay_shards import ReplayShards
 
+pytestmark = pytest.mark.timed
+
 LENGTHS, ORIGINS = (7, 3, 12, 1, 9, 5), (1, 2, 1, 2, 1, 3)
 
 

@@ -35,7 +35,7 @@ from tests.trainer.distributed.test_group import (
 from tests.trainer.test_placed import RLPD, weights
 from tests.trainer.test_simulators import recipe_of
 
-pytestmark = [pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.timed, pytest.mark.timeout(280)]
 
 
 def points(recipe, size):

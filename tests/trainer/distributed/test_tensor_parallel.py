@@ -19,6 +19,8 @@ from tests.policies.test_tiny import SPEC
 from tests.trainer.distributed.test_group import Again, assert_alike, policy_of
 from tests.trainer.distributed.test_vla import vla_batches
 
+pytestmark = pytest.mark.timed
+
 UPDATES, CLOSE = 20, 1e-5
 RATE = {"learning_rate": 1e-4}
 

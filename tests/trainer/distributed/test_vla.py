@@ -24,6 +24,8 @@ from rlinf_core.policies.base import Observation
 from tests.policies.test_tiny import SPEC, observation
 from tests.trainer.distributed.test_group import Again, assert_alike, both_learn
 
+pytestmark = pytest.mark.timed
+
 SFT = sft.Config(learning_rate=3e-4, min_std=0.02, image_shift=2)
 LORA = {"lora": {"rank": 2}}
 OTHER = {"pi0": LORA, "smolvla": {"frozen": True}, "openvla": LORA | {"decoding": "parallel"}}
