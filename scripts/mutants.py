@@ -181,6 +181,7 @@ ROOMS = {
             "tests/algorithms",
             "tests/policies/test_residual.py",
             "tests/policies/test_gradient_checkpointing.py",
+            "tests/specs/test_embodiments.py",
             "tests/agentic/test_losses.py",
         ),
         LEARNING,
@@ -190,6 +191,8 @@ ROOMS = {
         ("rlinf_core/policies",),
         (
             "tests/policies",
+            "tests/algorithms/test_lora.py",
+            "tests/specs/test_embodiments.py",
             "tests/agentic/test_language.py",
             "tests/agentic/test_tokenizer.py",
         ),
