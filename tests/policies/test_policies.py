@@ -19,8 +19,10 @@ from rlinf_core.policies.serialization import (
     save_policy,
 )
 from rlinf_core.policies.small import tanh_gaussian
+from rlinf_core.policies.small.conditioned.policy import ConditionedActor
 from rlinf_core.policies.small.tanh_gaussian.policy import Actor, log_prob
 from rlinf_core.recipes import load_recipe
+from rlinf_core.specs.arrays import ArraySpec
 from tests.algorithms.learning import of_config
 from tests.algorithms.toy import acted
 
@@ -277,3 +279,25 @@ def test_weights_of_another_network_are_refused_by_name(actor, tmp_path):
     save_file(weights | {"head.bias": np.zeros(5, np.float32)}, path, described)
     with pytest.raises(PolicyFileError, match=r"'head.bias': expected shape \(6,\), got \(5,\)"):
         load_policy(path)
+
+
+def test_a_labelled_policy_annotates_an_episode_as_it_acts(task, random):
+    actor = ConditionedActor(task.spec)
+    size = task.spec.vector_size
+    observations = {
+        "vectors": random.normal(size=(4, size)).astype(np.float32),
+        "front": random.integers(0, 255, (4, 8, 8, 3), dtype=np.uint8),
+    }
+    annotated = actor.annotated(observations)
+    assert annotated.keys() == observations.keys()
+    assert annotated["front"] is observations["front"]
+    vectors = annotated["vectors"]
+    assert vectors.shape == (4, size + 1) and vectors.dtype == np.float32
+    assert np.array_equal(vectors[:, :-1], observations["vectors"])
+    assert vectors[:, -1].tolist() == [1.0] * 4
+    batch = actor.to_batch(Observation(torch.from_numpy(observations["vectors"])))
+    assert np.array_equal(batch["vectors"].numpy(), vectors)
+    assert actor.policy_spec.vector_size == actor.input_spec.vector_size == size + 1
+    assert actor.input_spec.observation[-1] == ArraySpec(
+        "advantage", (1,), low=(-1.0,), high=(1.0,)
+    )
