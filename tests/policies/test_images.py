@@ -63,7 +63,11 @@ def test_a_block_and_the_embeddings_are_what_they_say():
     mean, std = (
         torch.tensor(v).view(3, 1, 1) for v in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
     )
-    maps = net.stages(net.stem((pixels - mean) / std))
+    normalised = (pixels - mean) / std
+    y = F.conv2d(normalised, net.stem[0].weight, stride=2, padding=3)
+    stem = F.max_pool2d(F.relu(F.group_norm(y, 4)), 3, 2, 1)
+    torch.testing.assert_close(net.stem(normalised), stem)
+    maps = net.stages(stem)
     summed = torch.stack([(maps * net.embeddings[k]).sum((2, 3)) for k in range(8)], 1).flatten(1)
     assert torch.allclose(net(pixels), net.out(summed), atol=1e-5)
 

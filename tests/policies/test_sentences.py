@@ -5,12 +5,19 @@ and that they obey.
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional as F
 
 from rlinf_core.algorithms import rlpd, sft
 from rlinf_core.data.replay import ReplayBuffer
 from rlinf_core.policies import make_policy
 from rlinf_core.policies.base import Observation
-from rlinf_core.policies.encoder import WINDOW, Keypoints, SentenceEncoder
+from rlinf_core.policies.encoder import (
+    WINDOW,
+    Keypoints,
+    Modulation,
+    SentenceEncoder,
+    image_encoder,
+)
 from rlinf_core.policies.serialization import load_policy, save_policy
 from rlinf_core.policies.small import flow, gaussian, latent_noise, tanh_gaussian
 from rlinf_core.specs import arrays
@@ -72,6 +79,65 @@ def test_keypoints_are_where_the_channel_is_largest():
     columns, rows = captured["places"].detach().view(2, 8).tolist()
     assert columns == pytest.approx([-1 + 2 * 7 / 9] * 8, abs=1e-5)
     assert rows == pytest.approx([-1 + 2 * 2 / 7] * 8, abs=1e-5)
+
+
+def modulated(maps, modulation, sentence):
+    """Return FiLM by its definition: a scale and an offset of each channel."""
+    scale, offset = (sentence @ modulation.by.weight.T + modulation.by.bias).split(maps.shape[1], 1)
+    return maps * (1.0 + scale[..., None, None]) + offset[..., None, None]
+
+
+def test_keypoints_by_their_definition():
+    config = tanh_gaussian.Config(channels=(4, 5, 6), image_features=7, sentence_features=3)
+    torch.manual_seed(0)
+    encoder = Keypoints((9, 14, 3), config)
+    strides = [convolution.stride for convolution in encoder.convolutions]
+    assert strides == [(2, 2), (1, 1), (1, 1)] and encoder.sharpness.item() == 1.0
+    pixels, sentence = torch.rand(2, 3, 9, 14), torch.rand(2, 3)
+    with torch.no_grad():
+        assert torch.equal(encoder(pixels), encoder(pixels, sentence)), "no effect at first"
+        encoder.modulation.by.weight.normal_()
+        encoder.modulation.by.bias.normal_()
+        encoder.sharpness.fill_(3.0)
+        maps = pixels - 0.5
+        for index, (stride, convolution) in enumerate(
+            zip((2, 1, 1), encoder.convolutions, strict=True)
+        ):
+            maps = F.conv2d(maps, convolution.weight, convolution.bias, stride, 1)
+            maps = maps.relu() if index < 2 else maps
+        assert maps.shape == (2, 6, 5, 7)
+        maps = 3.0 * modulated(maps, encoder.modulation, sentence)
+        share = torch.exp(maps) / torch.exp(maps).sum(dim=(2, 3), keepdim=True)
+        x, y = torch.arange(7.0) / 3.0 - 1.0, torch.arange(5.0) / 2.0 - 1.0
+        places = [(share * x).sum(dim=(2, 3)), (share * y[:, None]).sum(dim=(2, 3))]
+        linear, norm, _ = encoder.out
+        features = torch.cat(places, 1) @ linear.weight.T + linear.bias
+        expected = torch.tanh(F.layer_norm(features, (7,), norm.weight, norm.bias))
+        torch.testing.assert_close(encoder(pixels, sentence), expected)
+
+
+@pytest.mark.parametrize("kind", ["cnn", "resnet"])
+def test_a_sentence_scales_and_shifts_channels_of_the_other_encoders(kind):
+    config = tanh_gaussian.Config(
+        channels=(4, 5), image_features=6, sentence_features=3, image_encoder=kind
+    )
+    torch.manual_seed(0)
+    encoder = image_encoder((32, 32, 3), config)
+    parts = [part for part in encoder.modules() if isinstance(part, Modulation)]
+    pixels, sentence, outputs = torch.rand(2, 3, 32, 32), torch.rand(2, 3), []
+    for part in parts:
+        torch.nn.init.normal_(part.by.weight)
+        torch.nn.init.normal_(part.by.bias)
+        part.register_forward_hook(
+            lambda part, inputs, output: outputs.append(
+                torch.allclose(output, modulated(inputs[0], part, sentence), atol=1e-5)
+            )
+        )
+    assert [part.by.out_features for part in parts] == ([8, 10] if kind == "cnn" else [1024])
+    features = encoder(pixels, sentence)
+    assert outputs == [True] * len(parts) and features.shape == (2, 6)
+    other = encoder(pixels, torch.rand(2, 3))
+    assert not torch.allclose(features, other)
 
 
 @pytest.mark.parametrize("kind", KINDS)
