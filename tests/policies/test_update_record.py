@@ -2,12 +2,14 @@
 restart.
 """
 
+import hashlib
 import json
 
 import pytest
 import torch
 
 from rlinf_core.core.errors import PolicyFileError
+from rlinf_core.core.paths import VERSION
 from rlinf_core.episodes.checksums import file_sha256
 from rlinf_core.policies.update_record import (
     MAX_ATTEMPTS,
@@ -109,3 +111,46 @@ def test_what_may_pass_is_not_permanent():
         torch.OutOfMemoryError(),
     ):
         assert not is_permanent(passing) and not is_permanent(caused(passing))
+
+
+def test_the_file_holds_what_happened_and_another_release_tries_again(
+    tmp_path, update, monkeypatch
+):
+    record, good, bad = UpdateRecord(tmp_path, ["spec", "own"]), update(1), update(2, b"bad")
+    assert (record.refused, record.attempts, record.last) == ({}, {}, None)
+    record.begin(good)
+    record.end(good, loaded=True)
+    for _ in range(2):
+        record.begin(bad)
+    record.refuse(Update(3, "", "c" * 64), "other specs")
+    document = json.loads((tmp_path / "updates.json").read_text())
+    sha256 = hashlib.sha256(f"{VERSION}\nspec\nown".encode()).hexdigest()
+    assert document == {
+        "conditions": sha256,
+        "last": {"version": 1, "path": good.path, "sha256": good.sha256},
+        "refused": {"c" * 64: "other specs"},
+        "attempts": {bad.sha256: 2},
+    }
+    again = UpdateRecord(tmp_path, ["spec", "own"])
+    assert (again.refused, again.attempts) == (document["refused"], document["attempts"])
+    assert again.last == good
+    monkeypatch.setattr("rlinf_core.policies.update_record.VERSION", "999")
+    newer = UpdateRecord(tmp_path, ["spec", "own"])
+    assert (newer.refused, newer.attempts, newer.last) == ({}, {}, good)
+
+
+def test_an_update_that_was_not_loaded_leaves_the_last_one_and_a_refused_one_is_not_good(
+    tmp_path, update
+):
+    record, good, other = UpdateRecord(tmp_path, []), update(1), update(2, b"other")
+    record.end(good, loaded=True)
+    record.begin(other)
+    record.end(other, loaded=False)
+    assert record.last == good and record.attempts == {} and record.last_good() == good
+    record.begin(good)
+    record.refuse(good, "it fell over")
+    assert record.attempts == {} and record.refusal(good) == "it fell over"
+    assert record.last == good and record.last_good() is None
+    for _ in range(2):
+        record.begin(good)
+    assert record.refusal(good) == "it fell over", "the first reason stays"
