@@ -263,9 +263,7 @@ def letterboxed(images: Tensor, size: int, antialias: bool = True) -> Tensor:
     if ratio != 1.0:
         # truncated, like in openpi and LeRobot
         shape = [max(1, int(side / ratio)) for side in images.shape[1:3]]
-        pixels = F.interpolate(
-            pixels, shape, mode="bilinear", align_corners=False, antialias=antialias
-        )
+        pixels = F.interpolate(pixels, shape, mode="bilinear", antialias=antialias)
     down, right = size - pixels.shape[2], size - pixels.shape[3]
     return F.pad(pixels, (right // 2, right - right // 2, down // 2, down - down // 2), value=-1.0)
 

@@ -65,6 +65,11 @@ def read_json(path: Path) -> dict[str, Any]:
     return document
 
 
+def json_text(document: Mapping[str, Any]) -> str:
+    """Return a map as the text of a JSON file, with one key in a line."""
+    return json.dumps(document, indent=1)
+
+
 def load_weights(folder: Path) -> dict[str, Tensor]:
     """Return all weights of a folder, in float32.
 

@@ -20,6 +20,7 @@ from rlinf_core.policies.base import Observation
 from rlinf_core.policies.chunking import Chunking
 from rlinf_core.policies.pretrained.act.policy import Layer, grid, places
 from rlinf_core.policies.pretrained.diffusion.policy import Noise
+from rlinf_core.policies.pretrained.visuomotor import features_of
 from rlinf_core.policies.serialization import load_policy, save_policy
 from rlinf_core.specs.arrays import ActionSpec, ArraySpec, StationSpec
 
@@ -630,3 +631,33 @@ def test_a_network_that_cannot_be_made_or_denoised_is_refused_by_name(network, e
         SpecError, match="policy.denoising_steps: expected at most 20, with which .* got 21"
     ):
         policy_of("diffusion", denoising_steps=21)
+
+
+def test_features_of_a_station_in_lerobots_format():
+    seeing, blind = (
+        StationSpec(
+            (ArraySpec("joints", (3,)), ArraySpec("wrench", (6,)), *cameras),
+            ActionSpec("joint", ("a", "b"), (1.0, 1.0), ("rad", "rad")),
+            10.0,
+        )
+        for cameras in (
+            (ArraySpec("wrist", (20, 30, 3), "uint8"), ArraySpec("top", (8, 6, 3), "uint8")),
+            (),
+        )
+    )
+    state, action = {"type": "STATE", "shape": [9]}, {"type": "ACTION", "shape": [2]}
+    assert features_of(seeing) == {
+        "input_features": {
+            "observation.state": state,
+            "observation.images.wrist": {"type": "VISUAL", "shape": [3, 20, 30]},
+            "observation.images.top": {"type": "VISUAL", "shape": [3, 8, 6]},
+        },
+        "output_features": {"action": action},
+    }
+    assert features_of(blind) == {
+        "input_features": {
+            "observation.state": state,
+            "observation.environment_state": {"type": "ENV", "shape": [9]},
+        },
+        "output_features": {"action": action},
+    }

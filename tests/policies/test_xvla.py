@@ -355,3 +355,22 @@ if __name__ == "__main__":
             "loss": float(answers["loss"]),
         }
     STORED.write_text(json.dumps(documents) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("steps", "domain"),
+    [
+        ([], 0),
+        ([{"registry_name": "xvla_add_domain_id", "config": {"domain_id": 3}}], 3),
+        ([{"registry_name": "xvla_add_domain_id", "config": {}}], 0),
+        ([{"registry_name": "xvla_add_domain_id"}], 0),
+        ([{"registry_name": "other", "config": {"domain_id": 3}}, {}], 0),
+    ],
+)
+def test_the_domain_is_in_a_step_of_the_preprocessor(steps, domain, tmp_path):
+    assert network.domain_of(tmp_path) == 0, "a folder without processors"
+    for document in ({"steps": steps}, {"name": "policy_preprocessor", "steps": steps}):
+        (tmp_path / "policy_preprocessor.json").write_text(json.dumps(document))
+        assert network.domain_of(tmp_path) == domain
+    (tmp_path / "policy_preprocessor.json").write_text("{}")
+    assert network.domain_of(tmp_path) == 0

@@ -6,7 +6,6 @@ LeRobot's own classes load, with its processors.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlinf_core.core.errors import PolicyFileError, escape_ascii
 from rlinf_core.policies.dataset_statistics import Kind
-from rlinf_core.policies.huggingface import read_json
+from rlinf_core.policies.huggingface import json_text, read_json
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -237,7 +236,7 @@ def save_folder(
         folder / "model.safetensors",
         {"format": "pt"},
     )
-    (folder / "config.json").write_text(json.dumps(document, indent=1))
+    (folder / "config.json").write_text(json_text(document))
     inputs, outputs, mapping = (
         document[key] for key in ("input_features", "output_features", "normalization_mapping")
     )
@@ -270,4 +269,4 @@ def save_folder(
         after: [scaling("unnormalizer_processor", after, 0, outputs), device],
     }
     for name, listed in steps.items():
-        (folder / f"{name}.json").write_text(json.dumps({"name": name, "steps": listed}, indent=1))
+        (folder / f"{name}.json").write_text(json_text({"name": name, "steps": listed}))

@@ -147,9 +147,7 @@ class Camera(nn.Module):
         ``corner`` maps the free pixels to a crop's start (the middle if None).
         """
         if self.resized:
-            pixels = F.interpolate(
-                pixels, tuple(self.resized), mode="bilinear", align_corners=False, antialias=True
-            )
+            pixels = F.interpolate(pixels, tuple(self.resized), mode="bilinear", antialias=True)
         if self.crop:
             corner = corner or (lambda free: round(free / 2.0))
             top, left = (

@@ -17,7 +17,13 @@ from torch import Tensor, nn
 
 from rlinf_core.core.errors import PolicyFileError, escape_ascii
 from rlinf_core.policies.action_expert import Prefix
-from rlinf_core.policies.huggingface import BEGIN, Tokenizer, checked_tokenizer, read_text
+from rlinf_core.policies.huggingface import (
+    BEGIN,
+    Tokenizer,
+    checked_tokenizer,
+    json_text,
+    read_text,
+)
 from rlinf_core.policies.networks import NetworkFactory, Published
 from rlinf_core.policies.pretrained.groot.head import ActionHead
 
@@ -265,7 +271,7 @@ class GrootFactory(NetworkFactory):
     ) -> tuple[dict[str, Tensor], dict[str, str]]:
         document = {key: value for key, value in network.config.items() if key != EAGLE}
         return network.state_dict(), {
-            "config.json": json.dumps(document, indent=1),
+            "config.json": json_text(document),
             "eagle/config.json": json.dumps(network.config[EAGLE]),
             "eagle/tokenizer.json": tokenizer.text,
         }

@@ -15,7 +15,7 @@ def resized(pixels: Tensor, shape: tuple[int, int], mode: str = "bicubic") -> Te
     if tuple(pixels.shape[2:]) == tuple(shape):
         return pixels
     source = pixels.to(torch.uint8) if pixels.device.type == "cpu" else pixels
-    result = F.interpolate(source, list(shape), mode=mode, align_corners=False, antialias=True)
+    result = F.interpolate(source, list(shape), mode=mode, antialias=True)
     return result.float().round().clamp(0.0, 255.0)
 
 

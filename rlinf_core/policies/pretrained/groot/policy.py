@@ -100,9 +100,7 @@ class Groot(FlowMatching):
         size = self.network.config[EAGLE]["vision_config"]["image_size"]
         pixels = images.permute(0, 3, 1, 2).float()
         if pixels.shape[2:] != (size, size):
-            pixels = F.interpolate(
-                pixels, (size, size), mode="bicubic", align_corners=False, antialias=True
-            )
+            pixels = F.interpolate(pixels, (size, size), mode="bicubic", antialias=True)
         return pixels.round().clamp(0.0, 255.0) / 127.5 - 1.0
 
     def _prefix(self, inputs: Batch) -> Prefix:

@@ -28,7 +28,13 @@ from torch.nn import functional as F
 
 from rlinf_core.core.errors import PolicyFileError, escape_ascii
 from rlinf_core.policies.action_expert import Prefix
-from rlinf_core.policies.huggingface import BEGIN, Tokenizer, checked_tokenizer, read_json
+from rlinf_core.policies.huggingface import (
+    BEGIN,
+    Tokenizer,
+    checked_tokenizer,
+    json_text,
+    read_json,
+)
 from rlinf_core.policies.networks import NetworkFactory, Published
 from rlinf_core.policies.pretrained.groot.head import ActionHead
 from rlinf_core.policies.pretrained.groot.network import EAGLE, read_eagle_tokenizer
@@ -273,9 +279,9 @@ class GrootN16Factory(NetworkFactory):
         document = {key: value for key, value in network.config.items() if key not in added}
         processor = {"processor_kwargs": network.config[PROCESSOR]}
         return network.state_dict(), {
-            "config.json": json.dumps(document, indent=1),
-            PROCESSOR_FILE: json.dumps(processor, indent=1),
-            f"{PLACE}/config.json": json.dumps(network.config[EAGLE], indent=1),
+            "config.json": json_text(document),
+            PROCESSOR_FILE: json_text(processor),
+            f"{PLACE}/config.json": json_text(network.config[EAGLE]),
             f"{PLACE}/tokenizer.json": tokenizer.text,
         }
 

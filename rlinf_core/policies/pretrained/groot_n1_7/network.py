@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from rlinf_core.core.errors import PolicyFileError, escape_ascii
 from rlinf_core.policies.action_expert import Prefix
-from rlinf_core.policies.huggingface import BEGIN, Tokenizer, read_json, read_tokenizer
+from rlinf_core.policies.huggingface import BEGIN, Tokenizer, json_text, read_json, read_tokenizer
 from rlinf_core.policies.networks import NetworkFactory, Published
 from rlinf_core.policies.pretrained.groot.head import ActionHead
 from rlinf_core.policies.pretrained.groot.network import refuse_unknown
@@ -307,9 +307,9 @@ class GrootN17Factory(NetworkFactory):
         least, most = processor.pop("pixels")
         pictures = {"size": {"shortest_edge": least, "longest_edge": most}}
         return weights, {
-            "config.json": json.dumps(document, indent=1),
-            PROCESSOR_FILE: json.dumps({"processor_kwargs": processor}, indent=1),
-            f"{PLACE}/config.json": json.dumps(network.config[COSMOS], indent=1),
+            "config.json": json_text(document),
+            PROCESSOR_FILE: json_text({"processor_kwargs": processor}),
+            f"{PLACE}/config.json": json_text(network.config[COSMOS]),
             f"{PLACE}/preprocessor_config.json": json.dumps(pictures),
             f"{PLACE}/tokenizer.json": tokenizer.text,
         }

@@ -21,6 +21,7 @@ from rlinf_core.policies.huggingface import (
     BEGIN,
     Tokenizer,
     folder_config,
+    json_text,
     read_text,
     read_tokenizer,
 )
@@ -192,7 +193,7 @@ class OpenVLAFactory(NetworkFactory):
         self, network: OpenVLANetwork, tokenizer: Tokenizer
     ) -> tuple[dict[str, Tensor], dict[str, str]]:
         return network.state_dict(), {
-            "config.json": json.dumps(network.config, indent=1),
+            "config.json": json_text(network.config),
             "tokenizer.json": tokenizer.text,
         }
 

@@ -171,9 +171,7 @@ class OpenVLA(ActionTokens):
 
     def _square(self, pixels: Tensor, size: int) -> Tensor:
         if pixels.shape[2:] != (size, size):
-            pixels = F.interpolate(
-                pixels, (size, size), mode="bicubic", align_corners=False, antialias=True
-            )
+            pixels = F.interpolate(pixels, (size, size), mode="bicubic", antialias=True)
             pixels = pixels.clamp(0.0, 1.0)
         return (
             central(pixels, self.config.central_crop) if self.config.central_crop < 1.0 else pixels

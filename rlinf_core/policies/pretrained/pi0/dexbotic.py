@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlinf_core.core.errors import PolicyFileError
-from rlinf_core.policies.huggingface import Tokenizer
+from rlinf_core.policies.huggingface import Tokenizer, json_text
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -114,7 +114,7 @@ def save_folder(network: Any, tokenizer: Tokenizer, folder: Path) -> None:
         "mm_hidden_size": vlm["vision_config"]["hidden_size"],
         "vocab_size": vlm["text_config"]["vocab_size"],
     }
-    (folder / "config.json").write_text(json.dumps(document, indent=1))
+    (folder / "config.json").write_text(json_text(document))
     (folder / "tokenizer.json").write_text(tokenizer.text)
 
 

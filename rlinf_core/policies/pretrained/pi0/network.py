@@ -16,6 +16,7 @@ from rlinf_core.policies.huggingface import (
     BEGIN,
     Tokenizer,
     folder_config,
+    json_text,
     read_json,
     read_tokenizer,
 )
@@ -224,7 +225,7 @@ class Pi0Factory(NetworkFactory):
             weights[published_name + name.removeprefix(local_name)] = tensor
         document = {**self.describe(network), "model_type": self.kind}
         return weights, {
-            "config.json": json.dumps(document, indent=1),
+            "config.json": json_text(document),
             "tokenizer.json": tokenizer.text,
         }
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rlinf_core.policies.action_expert import Prefix, sines
-from rlinf_core.policies.huggingface import Tokenizer
+from rlinf_core.policies.huggingface import Tokenizer, json_text
 from rlinf_core.policies.networks import NetworkFactory, Published
 from rlinf_core.policies.pretrained import lerobot, openpi
 from rlinf_core.policies.pretrained.pi0.network import SMALLEST as PI0
@@ -177,7 +177,7 @@ class Pi05Factory(NetworkFactory):
             "use_relative_actions": False,
         }
         return weights, {
-            "config.json": json.dumps(document, indent=1),
+            "config.json": json_text(document),
             "tokenizer.json": tokenizer.text,
         }
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rlinf_core.policies.huggingface import BEGIN, Tokenizer
+from rlinf_core.policies.huggingface import BEGIN, Tokenizer, json_text
 from rlinf_core.policies.networks import NetworkFactory, Published
 from rlinf_core.policies.pretrained import lerobot, openpi
 from rlinf_core.policies.pretrained.pi0.network import SMALLEST as PI0
@@ -186,7 +186,7 @@ class Pi0FastFactory(NetworkFactory):
         actions = network.action_tokenizer
         numbers = {"scale": actions.scale, "min_token": actions.least, "vocab_size": actions.size}
         return weights, {
-            "config.json": json.dumps(document, indent=1),
+            "config.json": json_text(document),
             "tokenizer.json": tokenizer.text,
             "fast/tokenizer.json": actions.text or letters(actions.size),
             "fast/processor_config.json": json.dumps(numbers),

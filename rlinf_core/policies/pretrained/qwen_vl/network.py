@@ -17,7 +17,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rlinf_core.policies.action_tokens import BINS
-from rlinf_core.policies.huggingface import BEGIN, Tokenizer, folder_config, read_tokenizer
+from rlinf_core.policies.huggingface import (
+    BEGIN,
+    Tokenizer,
+    folder_config,
+    json_text,
+    read_tokenizer,
+)
 from rlinf_core.policies.networks import NetworkFactory, Published
 
 KIND, HEAD = "qwen2_5_vl", "lm_head.weight"
@@ -166,7 +172,7 @@ class QwenVLFactory(NetworkFactory):
             )
             weights[published_name + name.removeprefix(local_name)] = tensor
         texts = {
-            "config.json": json.dumps(network.config, indent=1),
+            "config.json": json_text(network.config),
             "tokenizer.json": tokenizer.text,
         }
         return weights, texts | (_of_a_server(network) if tokenizer.id(TURN) is not None else {})
@@ -194,8 +200,8 @@ def _of_a_server(network: QwenVLNetwork) -> dict[str, str]:
         "chat_template": CHAT_TEMPLATE,
     }
     return {
-        "preprocessor_config.json": json.dumps(processor, indent=1),
-        "tokenizer_config.json": json.dumps(tokenizer, indent=1),
+        "preprocessor_config.json": json_text(processor),
+        "tokenizer_config.json": json_text(tokenizer),
     }
 
 

@@ -125,9 +125,7 @@ class QwenVL(ActionTokens):
         shape = smart_resize(height, width, token, FEWEST * token**2, MOST * token**2)
         pixels = images.permute(0, 3, 1, 2).float() / 255.0
         if shape != pixels.shape[2:]:
-            pixels = F.interpolate(
-                pixels, shape, mode="bicubic", align_corners=False, antialias=True
-            ).clamp(0.0, 1.0)
+            pixels = F.interpolate(pixels, shape, mode="bicubic", antialias=True).clamp(0.0, 1.0)
         return to_patches(pixels, vision, MEAN, STD)
 
 

@@ -19,7 +19,13 @@ from torch.nn import functional as F
 
 from rlinf_core.core.errors import PolicyFileError
 from rlinf_core.policies.action_expert import Prefix, sines
-from rlinf_core.policies.huggingface import BEGIN, Tokenizer, checked_tokenizer, refuse_pointer
+from rlinf_core.policies.huggingface import (
+    BEGIN,
+    Tokenizer,
+    checked_tokenizer,
+    json_text,
+    refuse_pointer,
+)
 from rlinf_core.policies.networks import NetworkFactory, Published
 from rlinf_core.policies.pretrained import lerobot
 from rlinf_core.policies.pretrained.smolvla.expert import Expert
@@ -236,7 +242,7 @@ class SmolVLAFactory(NetworkFactory):
                 for name, tensor in network.state_dict().items()
             },
             {
-                "config.json": json.dumps(document, indent=1),
+                "config.json": json_text(document),
                 "vlm/config.json": json.dumps(network.config[VLM]),
                 "vlm/tokenizer.json": tokenizer.text,
             },

@@ -55,7 +55,7 @@ class SmolVLA(WithExpert):
         ratio = max(pixels.shape[3] / width, pixels.shape[2] / height)
         shape = (int(pixels.shape[2] / ratio), int(pixels.shape[3] / ratio))
         if shape != pixels.shape[2:]:
-            pixels = F.interpolate(pixels, shape, mode="bilinear", align_corners=False)
+            pixels = F.interpolate(pixels, shape, mode="bilinear")
         return 2.0 * F.pad(pixels, (width - shape[1], 0, height - shape[0], 0)) - 1.0
 
     def prompt(self, sentence: str) -> list[int]:

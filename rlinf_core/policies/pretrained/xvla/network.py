@@ -6,7 +6,6 @@ without its text decoder. Pictures, sentence and noisy actions attend to each ot
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping
@@ -20,7 +19,7 @@ from torch.nn import functional as F
 
 from rlinf_core.core.errors import PolicyFileError, SpecError
 from rlinf_core.policies.action_expert import Prefix
-from rlinf_core.policies.huggingface import BEGIN, Tokenizer, read_json, read_tokenizer
+from rlinf_core.policies.huggingface import BEGIN, Tokenizer, json_text, read_json, read_tokenizer
 from rlinf_core.policies.networks import NetworkFactory, Published
 from rlinf_core.policies.pretrained import lerobot
 
@@ -458,7 +457,7 @@ class XVLAFactory(NetworkFactory):
         weights = network.state_dict()
         return (
             {PREFIX + name: tensor for name, tensor in weights.items()},
-            {"config.json": json.dumps(document, indent=1), "tokenizer.json": tokenizer.text},
+            {"config.json": json_text(document), "tokenizer.json": tokenizer.text},
         )
 
 

@@ -109,7 +109,7 @@ class XVLA(FlowMatching):
             return pixels
         ratio = max(shape[1] / size[1], shape[0] / size[0])
         height, width = int(shape[0] / ratio), int(shape[1] / ratio)
-        pixels = F.interpolate(pixels, (height, width), mode="bilinear", align_corners=False)
+        pixels = F.interpolate(pixels, (height, width), mode="bilinear")
         return F.pad(pixels, (max(size[1] - width, 0), 0, max(size[0] - height, 0), 0))
 
     def prompt(self, sentence: str) -> list[int]:
