@@ -248,3 +248,105 @@ def test_a_group_without_a_difference_is_not_computed(recorded):
     assert calls == [rows - 3, rows], "one row stays, so that each process has a gradient"
     torch.testing.assert_close(results[0], results[1], rtol=0, atol=1e-12)
     assert results[0][1][4:].abs().sum() > 0 and not results[0][1][:4].any()
+
+
+class ValueTable(torch.nn.Module):
+    """The values (N, L) before each token are its parameters, by the number of a row."""
+
+    def __init__(self, values):
+        super().__init__()
+        self.values = torch.nn.Parameter(values.clone())
+
+    def forward(self, batch):
+        return self.values[batch["actions"][:, 0, 0].long()]
+
+
+class ValuedTable(Table):
+    """A table of log-probabilities beside one of values."""
+
+    def __init__(self, log_probs, values):
+        super().__init__(log_probs)
+        self.of_tokens = values
+
+    def value_network(self):
+        return ValueTable(self.of_tokens)
+
+
+@pytest.fixture
+def other_default_device():
+    """Make a device the default whose tensors cannot be combined with others."""
+    yield lambda: torch.set_default_device("meta")
+    torch.set_default_device(None)
+
+
+@pytest.mark.parametrize("normalise", [False, True])
+@pytest.mark.parametrize("level", ["action", "chunk"])
+def test_ppo_judges_each_token_that_the_policy_drew(normalise, level, other_default_device):
+    """Two episodes; the first has two rows. Tokens of tools (0) take no time and have no value."""
+    mask = torch.tensor([[0, 1, 1, 0, 1], [1, 1, 0, 0, 0], [0, 1, 0, 1, 0]], dtype=torch.float64)
+    draw = torch.Generator().manual_seed(0)
+    old, now, values, later = (
+        torch.randn(3, 5, generator=draw, dtype=torch.float64) for _ in range(4)
+    )
+    gamma, decay = 0.9, 0.8
+    part = algorithm("ppo")
+    config = part.Config(
+        discount=gamma,
+        gae_lambda=decay,
+        normalise=normalise,
+        level=level,
+        value_clip=0.5,
+        huber=1.0,
+        value_weight=0.3,
+        clip_low=0.1,
+        clip_high=0.2,
+        dual_clip=0.0,
+    )
+    learner = part.Learner(ValuedTable(old, values), config)
+    played = rollout(torch.tensor([2.0, 0.0, -1.0]), mask, old, torch.tensor([0, 0, 1]))
+    other_default_device()
+    with torch.no_grad():
+        data = learner.prepare(played)
+    expected = np.zeros((3, 5))
+    for row, reward in enumerate((2.0, 2.0, -1.0)):  # an episode's reward ends each of its rows
+        counted = [t for t in range(5) if mask[row, t]]
+        advantage, next_value = 0.0, 0.0
+        for t in reversed(counted):
+            value = values[row, t].item()
+            delta = (reward if t == counted[-1] else 0.0) + gamma * next_value - value
+            advantage = delta + gamma * decay * advantage
+            expected[row, t], next_value = advantage, value
+    is_counted = mask.numpy() > 0
+    masked_values = (values * mask).numpy()
+    returns = expected + masked_values
+    if normalise:
+        drawn = expected[is_counted]
+        expected = np.where(is_counted, (expected - drawn.mean()) / drawn.std(ddof=1), 0.0)
+    got = {name: value.numpy() for name, value in data.items()}
+    assert got.keys() == {"advantages", "returns", "values", "weights"}
+    np.testing.assert_allclose(got["advantages"][0] * mask.numpy(), expected, atol=1e-6)
+    np.testing.assert_allclose(got["returns"][0], returns, atol=1e-6)
+    np.testing.assert_allclose(got["values"][0], masked_values, atol=1e-6)
+    assert got["weights"].tolist() == [[1.0, 1.0, 1.0]]
+
+    batch = data | {
+        "actions": played.actions,
+        "log_probs": played.log_probs,
+        "executed": played.executed,
+    }
+    learner.policy.values.data.copy_(now)
+    learner.value.values.data.copy_(later)
+    flat = {key: value.flatten(0, 1) for key, value in batch.items()}
+    worse = np.zeros((3, 5))  # Huber losses of the clipped and of the free value
+    for row, t in zip(*np.nonzero(is_counted), strict=True):
+        free, before = later[row, t].item(), masked_values[row, t]
+        errors = [
+            abs(value - returns[row, t])
+            for value in (free, before + np.clip(free - before, -0.5, 0.5))
+        ]
+        worse[row, t] = max(0.5 * e**2 if e < 1.0 else e - 0.5 for e in errors)
+    value_loss = worse[is_counted].mean()
+    total, metrics = learner.loss(flat)
+    assert metrics["value_loss"] == pytest.approx(value_loss, abs=1e-6)
+    policy_alone, _ = super(part.Learner, learner).loss(flat)
+    assert total.item() == pytest.approx(policy_alone.item() + 0.3 * value_loss, abs=1e-6)

@@ -265,6 +265,15 @@ def test_a_machine_that_cannot_compile_is_refused_in_words(monkeypatch, dynamo):
         compute(alone("sft"), COMPILED)
 
 
+def test_the_device_of_the_learner_is_the_one_that_must_compile(monkeypatch, dynamo):
+    check_compiles.cache_clear()
+    monkeypatch.setattr(mixed_precision, "BACKEND", "no_such_backend")
+    learner = alone("sft")
+    learner.device = torch.device("meta")
+    with pytest.raises(RlinfError, match="learner.compile: .* needs the package triton for meta"):
+        compute(learner, COMPILED)
+
+
 def test_a_network_that_cannot_be_compiled_says_so(monkeypatch, dynamo):
     def broken(graph, inputs):
         raise ValueError("no")

@@ -14,6 +14,7 @@ from rlinf_core.algorithms.common.data_parallel import (
     mixes_tensors,
     parallelise,
 )
+from rlinf_core.algorithms.common.optimizer import adam, optimizer_step
 from rlinf_core.algorithms.common.tensor_parallel import check_divisible, decoder_layers
 from rlinf_core.core.errors import RecipeError
 from tests.agentic.test_language import tiny as language
@@ -36,6 +37,14 @@ def gradients_of(policy):
         name: gather_full(parameter.grad).clone()
         for name, parameter in policy.named_parameters()
         if parameter.grad is not None
+    }
+
+
+def gathered(policy):
+    """Return copies of all weights, each one complete."""
+    return {
+        name: gather_full(parameter.detach()).clone()
+        for name, parameter in policy.named_parameters()
     }
 
 
@@ -91,6 +100,31 @@ def test_two_ranks_divide_each_layer_and_pairs_of_them_the_rows(network, setting
         names = {part.split(".")[1] for part in parts}
         shared = set() if network["num_key_value_heads"] == 1 else {"k_proj", "v_proj"}
         assert names == shared | {"q_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
+
+
+@pytest.mark.parametrize("clip", [1e-3, 100.0, float("inf")])
+def test_a_step_of_divided_layers_is_that_of_whole_ones(clip):
+    policy = language(network={"num_attention_heads": 4, "num_key_value_heads": 2})
+    copies = [copy.deepcopy(policy) for _ in range(2)]
+    before = gathered(policy)
+
+    def stepped(trained):
+        learner = SimpleNamespace(
+            modules={"actor": trained}, optimisers={"actor": adam(trained.parameters(), lr=0.01)}
+        )
+        (optimiser,) = learner.optimisers.values()
+        if trained is not policy:
+            parallelise(learner, "ddp", tensor_parallel=2)
+        norms = [optimizer_step(optimiser, loss_of(trained, ROWS), clip) for _ in range(2)]
+        return norms, gathered(trained)
+
+    norms, weights = stepped(policy)
+    assert (norms[0] > 1e-3) == (clip < float("inf"))
+    for part_norms, part_weights in in_ranks(2, lambda rank: stepped(copies[rank])):
+        assert part_norms == pytest.approx(norms, rel=1e-4)
+        for name, weight in weights.items():
+            assert torch.allclose(part_weights[name], weight, atol=1e-4), name
+    assert any((weights[name] - before[name]).abs().max() > 0.005 for name in weights)
 
 
 @pytest.mark.parametrize(
