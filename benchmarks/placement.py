@@ -91,6 +91,20 @@ LAYOUTS = [  # all of four environments on two cores; in this order few processe
         (0, False),
     )
 ]
+VLA_SIZES: dict[str, dict[str, Any]] = {  # 1 and 34 million weights
+    "tiny": {},
+    "large": {
+        "num_vlm_layers": 8,
+        "vlm_config": {
+            "text_config": {
+                "hidden_size": 512,
+                "num_hidden_layers": 8,
+                "intermediate_size": 1024,
+                "head_dim": 128,
+            }
+        },
+    },
+}
 UNSEEN = {  # two shipped recipes with their own simulators
     "crossq": (
         "sim_crossq",
@@ -546,58 +560,66 @@ def weights(rounds: int) -> dict[str, float]:
 
 
 def separate(rounds: int, steps: int) -> dict[str, float]:
-    """Eight slow environments and a tiny VLA: simulators in processes of their own, against
-    workers.
+    """Eight slow environments and two sizes of a VLA: simulators in processes of their own, for one
+    or two policies, against workers that have a policy and simulators each.
     """
-    from rlinf_core.policies import make_policy, tiny
-    from rlinf_core.rollouts.collect import EpisodeRollouts
+    from rlinf_core.policies import tiny
     from rlinf_core.trainer.distributed.ray_cluster import connect
+
+    connect(num_cpus=18)
+    figures: dict[str, float] = {}
+    for name, network in VLA_SIZES.items():
+        with TemporaryDirectory() as folder:
+            checkpoint = tiny.write("smolvla", Path(folder) / "vla", network=network, horizon=2)
+            medians = separate_rates(checkpoint, rounds, steps)
+        print(name, medians, flush=True)
+        apart = max(value for layout, value in medians.items() if "simulators" in layout)
+        best = max(value for layout, value in medians.items() if "simulators" not in layout)
+        figures |= {f"apart_{name}_{layout}": value for layout, value in medians.items()}
+        figures[f"apart_{name}_speedup"] = apart / best
+        figures[f"apart_{name}_one_policy_speedup"] = medians["simulators_8"] / medians["workers_1"]
+    return {"apart_speedup": figures["apart_large_speedup"], **figures}
+
+
+def separate_rates(checkpoint: Path, rounds: int, steps: int) -> dict[str, float]:
+    """Return the time steps a second of each layout, in turns."""
+    from rlinf_core.policies import make_policy, policy_kind
+    from rlinf_core.rollouts.collect import EpisodeRollouts
     from rlinf_core.trainer.distributed.remote_envs import RemoteEnvs, rollouts_in
     from rlinf_core.trainer.distributed.rollout_workers import OnRay
 
-    connect(num_cpus=18)
+    keys = ["simulation.environments=8", "simulation.start_steps=0"]
+    vla = policy_kind("smolvla").Config(checkpoint=str(checkpoint), horizon=2)
+    recipe = load_recipe("sim_sac", [*keys, "placement={workers: 1}"])
+    recipe = recipe.model_copy(update={"policy": vla})
+    policy = make_policy(PICTURES, vla)
     rates: dict[str, list[float]] = defaultdict(list)
-    with TemporaryDirectory() as folder:
-        checkpoint = tiny.write("smolvla", Path(folder) / "tiny", horizon=2)
-        recipe = load_recipe(
-            "sim_sac",
-            ["simulation.environments=8", "simulation.start_steps=0", "placement={workers: 1}"],
-        )
-        from rlinf_core.policies import policy_kind
-
-        vla = policy_kind("smolvla").Config(checkpoint=str(checkpoint), horizon=2)
-        recipe = recipe.model_copy(update={"policy": vla})
-        policy, make = make_policy(PICTURES, vla), pictures
-        players = {
-            f"workers_{count}": OnRay(with_workers(recipe, count), make, EpisodeRollouts, policy)
-            for count in (1, 8)
-        }
-        env = RemoteEnvs.started(recipe, make, 8, 8)
-        stages = rollouts_in(EpisodeRollouts, env, policy, 0, 0, 1)
-        for number in range(rounds + 1):
-            for name, player in players.items():
+    for workers, simulators in ((1, 0), (2, 0), (4, 0), (8, 0), (2, 8), (0, 8)):
+        if workers:
+            name = f"workers_{workers}" + (f"_simulators_{simulators}" if simulators else "")
+            placed = with_workers(recipe, workers, simulators)
+            player = OnRay(placed, pictures, EpisodeRollouts, policy)
+            for number in range(rounds + 1):
                 started = time.perf_counter()
                 player.start(number, {"steps": steps})
                 player.take()
                 rates[name].append(8 * steps / (time.perf_counter() - started))
+            player.close()
+            continue
+        env = RemoteEnvs.started(recipe, pictures, 8, simulators)
+        stages = rollouts_in(EpisodeRollouts, env, policy, 0, 0, 1)
+        for _ in range(rounds + 1):
             started = time.perf_counter()
             stages.play_measured({"steps": steps})
-            rates["simulators_8"].append(8 * steps / (time.perf_counter() - started))
-        for player in players.values():
-            player.close()
+            rates[f"simulators_{simulators}"].append(8 * steps / (time.perf_counter() - started))
         env.close()
     # the first one starts environments
-    medians = {name: median(values[1:]) for name, values in rates.items()}
-    print(medians, flush=True)
-    today = max(value for name, value in medians.items() if name != "simulators_8")
-    return {
-        "apart_speedup": medians["simulators_8"] / today,
-        **{f"apart_{name}": value for name, value in medians.items()},
-    }
+    return {name: median(values[1:]) for name, values in rates.items()}
 
 
-def with_workers(recipe: Any, count: int) -> Any:
-    return recipe.model_copy(update={"placement": recipe.placement.but(workers=count)})
+def with_workers(recipe: Any, workers: int, simulators: int) -> Any:
+    placement = recipe.placement.but(workers=workers, simulators=simulators)
+    return recipe.model_copy(update={"placement": placement})
 
 
 def clusters() -> dict[str, float]:
