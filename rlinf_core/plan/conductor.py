@@ -22,7 +22,7 @@ from rlinf_core.recipes.sources import may_choose, why_not_auto
 WINDOW = 3  # turns in a comparison
 LEAST_S = 0.2  # shorter turns in the trainer's process are joined
 GAIN = 0.05  # relative reduction of a turn's seconds that a change must promise
-GAIN_AGAIN = 0.2  # the same after a change under this load, whose small differences are noise
+GAIN_AGAIN = 1 / 3  # the same after a change under this load, whose small differences are noise
 # sum of these reductions over consecutive turns, at least two, before a change
 EVIDENCE = 0.6
 KEEP = 0.02  # relative reduction that a change must achieve, or it is undone
@@ -129,8 +129,8 @@ class Conductor:
     A change needs a better layout in at least two consecutive turns, whose gains sum up to 60 %,
     and enough of the run left to pay for itself twice. It is undone unless three turns are faster
     by 2 %, and is not tried again under that load. A second change under the same load needs a gain
-    of 20 %. A run that ``adapts`` although its recipe sets no placement begins in one process, and
-    changes only for a gain of 30 % that saves a minute.
+    of a third. A run that ``adapts`` although its recipe sets no placement begins in one process,
+    and changes only for a gain of 30 % that saves a minute.
 
     Args:
         recipe: the run's. With ``placement.auto`` false turns are measured, and nothing is

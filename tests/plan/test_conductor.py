@@ -301,3 +301,17 @@ def test_a_layout_that_the_cluster_refuses_is_not_wanted_again(tmp_path):
     assert conductor.changes == 0, (
         "a refused change does not raise the gain that the next one needs"
     )
+
+
+@pytest.mark.parametrize(
+    "changes, gain, expected_changes", [(0, 0.3, True), (1, 0.3, False), (1, 0.4, True)]
+)
+def test_a_second_change_under_the_same_load_needs_a_gain_of_a_third(
+    tmp_path, monkeypatch, changes, gain, expected_changes
+):
+    conductor = Conductor(recipe_of(), tmp_path, [].append, TWO)
+    layout = conductor.first()
+    conductor.changes = changes
+    monkeypatch.setattr(conductor, "_gain", lambda choice: gain)
+    answers = [conductor.turn(turn_of(PLAY, layout), 1e6) for _ in range(8)]
+    assert any(answer is not None for answer in answers) == expected_changes
