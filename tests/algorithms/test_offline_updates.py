@@ -1,5 +1,5 @@
-"""Whole updates of IQL and SFT, and what DAgger labels, beside the papers' losses written once
-more.
+"""Whole updates of IQL, RECAP and SFT beside the papers' losses, written once more, and DAgger's
+labels.
 """
 
 import numpy as np
@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from rlinf_core.algorithms import iql, sft
+from rlinf_core.algorithms import iql, recap, sft
+from rlinf_core.algorithms.recap.learner import two_hot
 from rlinf_core.rollouts.collect import ExpertRollouts
 from tests.algorithms.by_hand import SMALL, Adam, assert_alike, batches, parts, prepared, twin
 from tests.algorithms.learning import make
@@ -84,6 +85,108 @@ def test_iql_begins_as_its_actor_says():
     assert learner.critics(torch.zeros(5, 2), torch.zeros(5, 4)).shape == (2, 5)
     assert learner.value.head[0].out_features == 16, "the value is as wide as the critics"
     assert not torch.equal(learner.critics.weights[0], again.critics.weights[0])
+
+
+def labelled(batch, label=1.0):
+    """Return a batch whose vectors end with a label."""
+    columns = {
+        name: np.column_stack([batch[name], np.full(len(batch[name]), label, np.float32)])
+        for name in ("vectors", "next/vectors")
+    }
+    return batch | columns
+
+
+@pytest.mark.parametrize("horizon", [1, 2])
+def test_six_updates_of_recap_equal_their_definition(horizon, random):
+    config = recap.Config(
+        steps=6,
+        value_steps=2,
+        value_hidden=(12,),
+        bins=5,
+        discount=0.9,
+        target_rate=0.2,
+        positive_share=0.3,
+        label_dropout=0.25,
+        min_std=0.2,
+        learning_rate=3e-3,
+    )
+    learner = recap.Learner(make("conditioned", horizon=horizon, hidden=(16,)), config, seed=1)
+    learner.fit_normalisation(np.random.default_rng(5).normal(0.4, 0.7, (50, 3)))
+    reference = twin(learner)
+    value = Adam(reference.value.parameters(), 3e-3)
+    actor = Adam(reference.actor.parameters(), 3e-3)
+    support = torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0])
+    assert torch.equal(reference.value.support, support)
+    for number, batch in enumerate(map(labelled, batches(6, random, horizon))):
+        here, following = parts(batch)
+        steps = here["steps"] if horizon > 1 else torch.ones(len(here["reward"]))
+        with torch.no_grad():
+            ahead = (reference.target(following).softmax(1) * support).sum(1)
+        returns = here["reward"] + 0.9**steps * here["discount"] * ahead
+        goals = torch.zeros(len(returns), 5)
+        for row, wanted in enumerate(returns.clamp(0.0, 1.0)):  # the mean of two neighbours
+            nearness = 1.0 - (support - wanted).abs() / 0.25
+            goals[row] = nearness.clamp(min=0.0)
+        logits = reference.value(here)
+        value_loss = -(goals * logits.log_softmax(1)).sum(1).mean()
+        advantages = returns - (logits.detach().softmax(1) * support).sum(1)
+        value.optimizer_step(value_loss)
+        with torch.no_grad():
+            for slow, quick in zip(reference.target.parameters(), value.parameters, strict=True):
+                slow.copy_(0.8 * slow + 0.2 * quick)
+        expected = {
+            "value_loss": value_loss.item(),
+            "value": returns.mean().item(),
+            "advantage": advantages.numpy().std(ddof=1),
+        }
+        if number >= 2:
+            best = advantages >= np.quantile(advantages.numpy(), 0.7)
+            label = torch.where(best, 1.0, -1.0)
+            label[torch.rand(label.shape, generator=reference.generator) < 0.25] = 0.0
+            shown = here | {"vectors": torch.cat([here["vectors"][:, :-1], label[:, None]], 1)}
+            action = here["action"]
+            action = action + 0.2 * torch.randn(action.shape, generator=reference.generator)
+            goal = torch.atanh(action.clamp(-0.97, 0.97))
+            mean, log_std = reference.actor(shown)
+            density = torch.distributions.Normal(mean, log_std.exp()).log_prob(goal)
+            loss = -(density - torch.log(1 - torch.tanh(goal) ** 2)).sum(1).mean()
+            actor.rate = 3e-3 * (1 + np.cos(np.pi * (number - 1) / 4)) / 2
+            actor.optimizer_step(loss)
+            expected["actor_loss"] = loss.item()
+        assert learner.update(batch) == pytest.approx(expected, rel=1e-4, abs=1e-5)
+        assert_alike(learner, reference, atol=2e-5)
+    assert learner.updates == 6
+
+
+def test_recap_begins_as_its_actor_and_its_config_say():
+    actor = make("conditioned", hidden=(16,))
+    config = recap.Config(value_hidden=(12, 10), bins=7, learning_rate=0.01)
+    learner, again = (recap.Learner(actor, config, seed=seed) for seed in (3, 4))
+    assert learner.modules.keys() == {"actor", "value", "target"} and learner.updates == 0
+    for encoder in (learner.value.encoder, learner.target.encoder):
+        for name, weight in actor.encoder.state_dict().items():
+            assert torch.equal(encoder.state_dict()[name], weight)
+    assert not any(p.requires_grad for p in learner.target.parameters())
+    assert learner.value.head.out_features == 7 and learner.value.head.in_features == 10
+    assert not torch.equal(learner.value.head.weight, again.value.head.weight)
+    rates = {name: part.param_groups[0]["lr"] for name, part in learner.optimisers.items()}
+    assert rates == {"value": 0.01, "actor": 0.01}
+
+
+@pytest.mark.parametrize(
+    ("value", "shares"),
+    [
+        (0.0, [1, 0, 0, 0, 0]),
+        (0.3, [0, 0.8, 0.2, 0, 0]),
+        (0.5, [0, 0, 1, 0, 0]),
+        (0.95, [0, 0, 0, 0.2, 0.8]),
+        (1.0, [0, 0, 0, 0, 1]),
+        (-3.0, [1, 0, 0, 0, 0]),
+        (1.7, [0, 0, 0, 0, 1]),
+    ],
+)
+def test_a_return_is_shared_by_its_two_nearest_bins(value, shares):
+    assert two_hot(torch.tensor([value]), 5)[0].tolist() == pytest.approx(shares, abs=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["tanh_gaussian", "flow"])
