@@ -124,8 +124,8 @@ def test_six_updates_of_recap_equal_their_definition(horizon, random):
             ahead = (reference.target(following).softmax(1) * support).sum(1)
         returns = here["reward"] + 0.9**steps * here["discount"] * ahead
         goals = torch.zeros(len(returns), 5)
-        for row, wanted in enumerate(returns.clamp(0.0, 1.0)):  # the mean of two neighbours
-            nearness = 1.0 - (support - wanted).abs() / 0.25
+        for row, value_row in enumerate(returns.clamp(0.0, 1.0)):  # the mean of two neighbours
+            nearness = 1.0 - (support - value_row).abs() / 0.25
             goals[row] = nearness.clamp(min=0.0)
         logits = reference.value(here)
         value_loss = -(goals * logits.log_softmax(1)).sum(1).mean()
