@@ -12,8 +12,10 @@ pytest.importorskip("transformers", reason="the extra vla: transformers has none
 from rlinf_core.core.errors import PolicyFileError, SpecError
 from rlinf_core.policies import tiny
 from rlinf_core.policies.base import Observation
+from rlinf_core.policies.encoder import letterboxed
 from rlinf_core.policies.pretrained.pi0_fast import Config
 from rlinf_core.policies.pretrained.pi0_fast.fast import ActionTokenizer, letters, read_tokenizer
+from rlinf_core.policies.pretrained.pi0_fast.network import FACTORY
 from rlinf_core.policies.pretrained.pi0_fast.policy import Pi0Fast
 from rlinf_core.policies.serialization import load_policy, save_policy
 from rlinf_core.specs.arrays import ActionSpec, ArraySpec, StationSpec
@@ -237,3 +239,251 @@ def test_log_probabilities_of_tokens_are_refused():
     """A chunk has one, so that the key would have no effect."""
     with pytest.raises(ValueError, match="token_log_probs: expected false. Chunks have different"):
         Config(token_log_probs=True)
+
+
+# What it computes, token by token
+def next_logits(policy, observed, answer, with_begin=True):
+    """Return the logits of the token after an answer's tokens, for one observation.
+
+    Nothing is padded or cached: pictures and prompt see each other, later tokens all before them.
+    """
+    batch = policy.to_batch(observed)
+    (sentence,) = policy.sentences(batch)
+    begin = policy.decoder.config.bos_token_id
+    pixels = letterboxed(observed.images["front"], 16, False)
+    prompt = [*sentence, begin] if with_begin else sentence
+    images = policy.network.vlm.get_image_features(pixels).pooler_output
+    words = policy.network.vlm.language_model.embed_tokens(torch.tensor([[*prompt, *answer]]))
+    embeds = torch.cat([images, words], dim=1)
+    length, before = embeds.shape[1], images.shape[1] + len(prompt)
+    hidden = torch.full((length, length), -1e9).triu(1)
+    hidden[:before, :before] = 0.0
+    states = policy.decoder(
+        inputs_embeds=embeds,
+        attention_mask=hidden[None, None],
+        position_ids=torch.arange(length)[None],
+        use_cache=False,
+    ).last_hidden_state
+    return states[0, -1] @ policy.network.lm_head.weight.T
+
+
+def one_of(observed, row):
+    return Observation(
+        observed.vectors[row : row + 1],
+        {"front": observed.images["front"][row : row + 1]},
+        observed.instruction[row : row + 1],
+    )
+
+
+def differing_heads(policy):
+    """Make the words of the logits differ from those of the input."""
+    torch.nn.init.normal_(policy.network.lm_head.weight, std=0.2)
+    return policy
+
+
+@torch.no_grad()
+def test_log_probabilities_are_summed_over_the_tokens_of_an_answer():
+    policy = differing_heads(fast(temperature=0.7))
+    observed = observation("push", "pull it to the left")
+    (end,) = policy.tokenizer.ids("|")
+    answers = [[7, 300, 5, end], [9, end]]
+    drawn = torch.zeros(2, 1, 24)
+    for row, answer in enumerate(answers):
+        drawn[row, 0, : len(answer)] = torch.tensor(answer).float()
+    got, entropy = policy.log_probs(policy.to_batch(observed), drawn)
+    assert got.shape == entropy.shape == (2, 2)
+    for row, answer in enumerate(answers):
+        total, spread = 0.0, 0.0
+        for place, token in enumerate(answer):
+            logits = next_logits(policy, one_of(observed, row), answer[:place]) / 0.7
+            chances = logits.softmax(-1)
+            total += chances[token].log().item()
+            spread += torch.distributions.Categorical(chances).entropy().item()
+        assert got[row].tolist() == pytest.approx([total, 0.0], abs=1e-3)
+        assert entropy[row].tolist() == pytest.approx([spread, 0.0], abs=1e-3)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("temperature", [0.6, 1.0])
+def test_tokens_are_drawn_by_their_chances_or_are_the_likeliest(temperature):
+    policy = differing_heads(fast(temperature=temperature, max_decoding_steps=5))
+    observed = observation("push", "pull it to the left")
+    ids, totals = policy.sample(policy.to_batch(observed), draws=False)
+    (end,) = policy.tokenizer.ids("|")
+    assert ids.shape == (2, 5) and end not in ids
+    for row in range(2):
+        answer, total = [], 0.0
+        for _ in range(5):
+            chances = (next_logits(policy, one_of(observed, row), answer) / temperature).softmax(-1)
+            answer.append(chances.argmax().item())
+            total += chances.max().log().item()
+        assert ids[row].tolist() == answer and totals[row].item() == pytest.approx(total, abs=1e-3)
+    count = 2000
+    picture = observed.images["front"][:1].repeat(count, 1, 1, 1)
+    many = Observation(torch.zeros(count, 3), {"front": picture}, ("push",) * count)
+    policy = differing_heads(fast(temperature=temperature, max_decoding_steps=2))
+    policy.network.lm_head.weight *= 3.0
+    drawn, _ = policy.sample(policy.to_batch(many), torch.Generator().manual_seed(0))
+    chances = (next_logits(policy, one_of(observed, 0), []) / temperature).softmax(-1)
+    shares = torch.bincount(drawn[:, 0], minlength=len(chances)) / count
+    assert chances.max() > 0.1 and (shares - chances).abs().max() < 0.04
+
+
+@torch.no_grad()
+def test_an_answer_ends_after_its_end_and_the_others_go_on():
+    policy = differing_heads(fast(max_decoding_steps=6, temperature=3.0))
+    (end,) = policy.tokenizer.ids("|")
+    policy.network.lm_head.weight *= 0.01
+    more = torch.zeros(policy.words)
+    more[end] = 3.0 * math.log(250.0)  # a third of all answers end with each token
+    policy.head = lambda hidden: policy.network.lm_head(hidden) + more
+    batch = policy.to_batch(observation("push", "pull it to the left", "go"))
+    lengths = set()
+    for seed in range(30):
+        ids, totals = policy.sample(batch, torch.Generator().manual_seed(seed))
+        again, _ = policy.log_probs(batch, ids[:, None].float())
+        assert ids.shape == (3, 6) and torch.allclose(again[:, 0], totals, atol=1e-3)
+        for row in ids.tolist():
+            length = row.index(end) + 1 if end in row else 6
+            assert not any(row[length:])
+            lengths.add(length)
+    assert len(lengths) > 2, lengths
+
+
+@torch.no_grad()
+def test_its_loss_is_the_cross_entropy_of_the_written_tokens():
+    policy = differing_heads(fast())
+    observed = observation("push", "pull it to the left")
+    actions = torch.tensor([[0.5, -0.3, 0.1, 0.7], [0.0, 0.2, 0.0, 0.0]])
+    got = policy.imitation_loss(policy.to_batch(observed), actions).item()
+    losses, begin = [], policy.decoder.config.bos_token_id
+    for row, answer in enumerate(policy.written(actions)):
+        for place, token in enumerate(answer):
+            # here the token that begins an answer sees the prompt, and is not seen by it
+            logits = next_logits(policy, one_of(observed, row), [begin, *answer[:place]], False)
+            losses.append(-logits.log_softmax(-1)[token].item())
+    assert got == pytest.approx(np.mean(losses), abs=1e-3)
+
+
+def test_a_prompt_has_the_state_in_256_bins():
+    policy = fast(tokens=60)
+    policy.normalisation.normalise(np.array([1.0, 0.0, 0.0]), np.array([2.0, 1.0, 1.0]))
+    vectors = torch.tensor([[1.0, -1.5, 0.996], [-0.984, 0.51, 2.0]])
+    observed = Observation(
+        vectors, observation("a", "b").images, ("  pick_up the\nred_cube ", "push")
+    )
+    first, second = policy.sentences(policy.to_batch(observed))
+    begin = policy.decoder.config.bos_token_id
+    assert first[0] == second[0] == begin
+    assert bytes(first[1:]).decode() == "Task: pick up the red cube, State: 128 -1 255;\n"
+    assert bytes(second[1:]).decode() == "Task: push, State: 1 193 255;\n"
+    long = Observation(vectors[:1], {}, ("x" * 100,))
+    assert len(policy.sentences(policy.to_batch(long))[0]) == 60, "longer ones are cut"
+
+
+def test_an_answer_is_written_with_fast_s_tokens_from_the_last_one_on():
+    policy = fast()
+    actions = torch.tensor([[0.5, -0.3, 0.1, 0.7]])
+    (ids,) = policy.written(actions)
+    codes = policy.actions.encode(actions.view(2, 2).numpy())
+    last = policy.decoder.config.vocab_size - 1
+    text = bytes(ids[:8]).decode()
+    assert text == "Action: " and ids[8:-1] == [last - code for code in codes]
+    assert ids[-1:] == list(b"|"), "bytes have no token that ends a sequence"
+    skipping = fast(network=SMALL | {"fast_skip_tokens": 3})
+    assert skipping.written(actions)[0][8:-1] == [last - 3 - code for code in codes]
+    short = fast(max_decoding_steps=len(ids) - 1)
+    with pytest.raises(SpecError) as refused:
+        short.written(actions)
+    assert str(refused.value) == (
+        f"policy.max_decoding_steps: expected {len(ids)} or more, as demonstrated chunks have "
+        f"tokens, got {len(ids) - 1}"
+    )
+    assert fast(max_decoding_steps=len(ids)).written(actions) == [ids]
+
+
+def test_an_answer_is_read_wherever_its_beginning_stands():
+    policy = fast()
+    actions = torch.tensor([[0.5, -0.3, 0.1, 0.7]])
+    (ids,) = policy.written(actions)
+    before, codes, end = ids[:8], ids[8:-1], ids[-1]
+    expected = policy.read_answer(ids)
+    assert expected.shape == (2, 2)
+    for answer in (
+        [*codes, end],
+        [*codes],
+        [*codes, end, 3],
+        [*codes[:2], *before, *codes[2:], end],
+        [*before, *before, *codes, end],
+    ):
+        assert torch.equal(policy.read_answer(answer), expected)
+    policy.units.gain.fill_(0.5)
+    policy.units.offset.copy_(torch.tensor([0.1, -0.2]))
+    shifted = policy.read_answer(ids)
+    torch.testing.assert_close(shifted, 0.5 * expected + torch.tensor([0.1, -0.2]))
+    mean = policy.read_answer([before[0], end]).flatten().tolist()
+    assert mean == pytest.approx([0.1, -0.2, 0.1, -0.2]), "what is no answer is the mean action"
+
+
+def test_a_folder_is_read_with_its_sizes_and_statistics(tmp_path):
+    folder = folder_of(tmp_path, tokenizer_max_length=77, max_decoding_steps=99, fast_skip_tokens=2)
+    published = FACTORY.read(folder)
+    assert published.horizon == 2 and published.tokenizer.text
+    assert (published.state, published.action) == ("deviations", "deviations")
+    assert published.settings == {
+        "tokens": ("tokenizer_max_length", 77),
+        "max_decoding_steps": ("max_decoding_steps", 99),
+    }
+    config = published.config
+    assert config["validate_action_token_prefix"] is False and config["fast_skip_tokens"] == 2
+    assert config["action_tokenizer"] == {"text": merged(), "scale": 10.0, "least": -40}
+    assert config["vlm_config"]["text_config"]["hidden_size"] == 32
+    assert "n_action_steps" not in config
+    document = json.loads((folder / "config.json").read_text())
+    del document["validate_action_token_prefix"]
+    (folder / "config.json").write_text(json.dumps(document))
+    assert FACTORY.read(folder).config["validate_action_token_prefix"] is True, "LeRobot's default"
+
+
+def test_a_folder_is_written_with_lerobot_s_names(tmp_path):
+    policy = fast()
+    policy.actions.text = ""
+    weights, texts = FACTORY.files(policy.network, policy.tokenizer)
+    assert texts.keys() == {
+        *("config.json", "tokenizer.json", "fast/tokenizer.json", "fast/processor_config.json")
+    }
+    assert json.loads(texts["fast/processor_config.json"]) == {
+        "scale": 10.0,
+        "min_token": -128,
+        "vocab_size": 256,
+    }
+    assert texts["fast/tokenizer.json"] == letters(256)
+    assert texts["tokenizer.json"] == policy.tokenizer.text
+    document = json.loads(texts["config.json"])
+    assert document["normalization_mapping"] == {
+        "VISUAL": "IDENTITY",
+        "STATE": "MEAN_STD",
+        "ACTION": "MEAN_STD",
+    }
+    assert document["use_relative_actions"] is False and "action_tokenizer" not in document
+    assert document["type"] == "pi0_fast" and document["chunk_size"] == 2
+    beginning = "model.paligemma_with_expert.paligemma"
+    assert torch.equal(weights[f"{beginning}.lm_head.weight"], policy.network.lm_head.weight)
+    words = "model.language_model.embed_tokens.weight"
+    assert torch.equal(
+        weights[f"{beginning}.{words}"], policy.decoder.get_input_embeddings().weight
+    )
+    assert all(name.startswith(f"{beginning}.") for name in weights)
+    towers = f"{beginning}.model.vision_tower.vision_model."
+    assert any(name.startswith(towers) for name in weights)
+    expected = policy.network.state_dict()
+    renamed = FACTORY.rename(weights, expected)
+    assert renamed.keys() == expected.keys()
+    assert all(torch.equal(renamed[name], expected[name]) for name in expected)
+    for missing, other in (
+        ("lm_head.weight", "vlm.language_model.embed_tokens.weight"),
+        ("vlm.language_model.embed_tokens.weight", "lm_head.weight"),
+    ):
+        published = FACTORY.module_name(missing, policy.network)
+        part = {name: value for name, value in weights.items() if name != published}
+        assert torch.equal(FACTORY.rename(part, expected)[missing], expected[other])
