@@ -275,15 +275,17 @@ def one_of(observed, row):
     )
 
 
-def differing_heads(policy):
-    """Make the words of the logits differ from those of the input."""
-    torch.nn.init.normal_(policy.network.lm_head.weight, std=0.2)
+def randomised(policy):
+    """Draw the language model's weights, so that places count and words of both ends differ."""
+    for parameter in (*policy.decoder.parameters(), policy.network.lm_head.weight):
+        if parameter.ndim > 1:
+            torch.nn.init.normal_(parameter, std=parameter.shape[1] ** -0.5)
     return policy
 
 
 @torch.no_grad()
 def test_log_probabilities_are_summed_over_the_tokens_of_an_answer():
-    policy = differing_heads(fast(temperature=0.7))
+    policy = randomised(fast(temperature=0.7))
     observed = observation("push", "pull it to the left")
     (end,) = policy.tokenizer.ids("|")
     answers = [[7, 300, 5, end], [9, end]]
@@ -306,7 +308,7 @@ def test_log_probabilities_are_summed_over_the_tokens_of_an_answer():
 @torch.no_grad()
 @pytest.mark.parametrize("temperature", [0.6, 1.0])
 def test_tokens_are_drawn_by_their_chances_or_are_the_likeliest(temperature):
-    policy = differing_heads(fast(temperature=temperature, max_decoding_steps=5))
+    policy = randomised(fast(temperature=temperature, max_decoding_steps=5))
     observed = observation("push", "pull it to the left")
     ids, totals = policy.sample(policy.to_batch(observed), draws=False)
     (end,) = policy.tokenizer.ids("|")
@@ -321,7 +323,7 @@ def test_tokens_are_drawn_by_their_chances_or_are_the_likeliest(temperature):
     count = 2000
     picture = observed.images["front"][:1].repeat(count, 1, 1, 1)
     many = Observation(torch.zeros(count, 3), {"front": picture}, ("push",) * count)
-    policy = differing_heads(fast(temperature=temperature, max_decoding_steps=2))
+    policy = randomised(fast(temperature=temperature, max_decoding_steps=2))
     policy.network.lm_head.weight *= 3.0
     drawn, _ = policy.sample(policy.to_batch(many), torch.Generator().manual_seed(0))
     chances = (next_logits(policy, one_of(observed, 0), []) / temperature).softmax(-1)
@@ -331,7 +333,7 @@ def test_tokens_are_drawn_by_their_chances_or_are_the_likeliest(temperature):
 
 @torch.no_grad()
 def test_an_answer_ends_after_its_end_and_the_others_go_on():
-    policy = differing_heads(fast(max_decoding_steps=6, temperature=3.0))
+    policy = randomised(fast(max_decoding_steps=6, temperature=3.0))
     (end,) = policy.tokenizer.ids("|")
     policy.network.lm_head.weight *= 0.01
     more = torch.zeros(policy.words)
@@ -352,7 +354,7 @@ def test_an_answer_ends_after_its_end_and_the_others_go_on():
 
 @torch.no_grad()
 def test_its_loss_is_the_cross_entropy_of_the_written_tokens():
-    policy = differing_heads(fast())
+    policy = randomised(fast())
     observed = observation("push", "pull it to the left")
     actions = torch.tensor([[0.5, -0.3, 0.1, 0.7], [0.0, 0.2, 0.0, 0.0]])
     got = policy.imitation_loss(policy.to_batch(observed), actions).item()
