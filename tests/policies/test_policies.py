@@ -301,3 +301,36 @@ def test_a_labelled_policy_annotates_an_episode_as_it_acts(task, random):
     assert actor.input_spec.observation[-1] == ArraySpec(
         "advantage", (1,), low=(-1.0,), high=(1.0,)
     )
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        (
+            {"config": None},
+            "expected the config of a network of this version, got Expecting value: line 1 column "
+            "1 (char 0). Train it again, or use the version of rlinf that wrote it",
+        ),
+        (
+            {"config": '{"kind": 3}'},
+            "expected the config of a network of this version, got expected a name as its kind, "
+            "got int. Train it again, or use the version of rlinf that wrote it",
+        ),
+        (
+            {"spec": None},
+            "expected metadata as rlinf writes it, got KeyError: 'spec'. Copy the file again, or "
+            "use an earlier version",
+        ),
+        ({"format": None}, "expected format rlinf-policy-1, got None"),
+    ],
+)
+def test_a_file_without_a_part_of_its_description_is_refused(actor, tmp_path, metadata, message):
+    path = save_policy(actor, tmp_path / "p.safetensors")
+    with safe_open(path, framework="np") as file:
+        weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        described = file.metadata() | metadata
+    texts = {name: text for name, text in described.items() if text is not None}
+    save_file(weights, path, texts)
+    with pytest.raises(PolicyFileError) as refused:
+        load_policy(path)
+    assert str(refused.value) == f"policy {path}: {message}"
