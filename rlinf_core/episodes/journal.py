@@ -49,11 +49,13 @@ class Journal:
 
     def content(self, episode_id: str) -> str | None:
         """Return the SHA-256 that an episode arrived with, or None if it never did."""
-        return self._contents.get(episode_id, (None, ""))[0]
+        arrival = self._contents.get(episode_id)
+        return arrival[0] if arrival else None
 
     def station(self, episode_id: str) -> str:
         """Return the station that sent an episode; empty if there is none."""
-        return self._contents.get(episode_id, ("", ""))[1]
+        arrival = self._contents.get(episode_id)
+        return arrival[1] if arrival else ""
 
     def ids(self) -> list[str]:
         """Return the ids of all arrived episodes, in order of arrival."""

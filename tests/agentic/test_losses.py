@@ -205,9 +205,37 @@ def test_episodes_that_were_cut_off_can_be_left_out(recorded):
     part = algorithm("grpo")
     learner = part.Learner(Table(recorded["old"]), part.Config(group=4, mask_truncated=True))
     played = rollout(recorded["rewards"], recorded["mask"], recorded["old"])
+    played.terminated = played.terminated.clone()
     played.terminated[0, 3] = 0.0
+    assert played.mask[0, 3] == 1.0
     weights = learner.prepare(played)["weights"][0]
     assert weights[3] == 0.0 and (weights[[0, 1, 2, 4, 5, 6, 7]] > 0).all()
+
+
+def test_an_episode_of_several_chunks_ended_if_one_of_them_did(recorded):
+    """Four environments play three chunks; the second is cut off, the last ends early."""
+    part = algorithm("grpo")
+    policy = Table(recorded["old"])
+    finished, all_chunks = (
+        part.Learner(policy, part.Config(group=4, mask_truncated=masked, weighting="step"))
+        for masked in (True, False)
+    )
+    shape, nothing = (3, 4), {"vectors": torch.zeros(3, 4, 0)}
+    mask = torch.ones(shape)
+    mask[1:, 3] = 0.0
+    terminated = torch.zeros(shape)
+    terminated[2, [0, 2]] = terminated[0, 3] = 1.0
+    terminated[2, 3] = 1.0  # after its only episode
+    rewards = torch.zeros(3, 4, 1)
+    rewards[2, :, 0] = torch.tensor([1.0, 0.0, 2.0, 0.0])
+    played = Rollout(
+        *(nothing, nothing, torch.zeros(3, 4, 1, 1), torch.zeros(3, 4, 1), rewards),
+        *(torch.ones(shape), terminated, torch.ones(shape), mask, torch.zeros(shape)),
+    )
+    assert torch.equal(all_chunks.prepare(played)["weights"], mask)
+    expected = mask.clone()
+    expected[:, 1] = 0.0
+    assert torch.equal(finished.prepare(played)["weights"], expected)
 
 
 def test_settings_that_do_not_go_together_are_refused():

@@ -15,7 +15,11 @@ from rlinf_core.algorithms.common.data_parallel import (
     parallelise,
 )
 from rlinf_core.algorithms.common.optimizer import adam, optimizer_step
-from rlinf_core.algorithms.common.tensor_parallel import check_divisible, decoder_layers
+from rlinf_core.algorithms.common.tensor_parallel import (
+    _heads,
+    check_divisible,
+    decoder_layers,
+)
 from rlinf_core.core.errors import RecipeError
 from tests.agentic.test_language import tiny as language
 from tests.algorithms.learning import make
@@ -194,3 +198,12 @@ def test_a_policy_without_decoder_layers_is_refused_with_its_kind():
     )
     with pytest.raises(RecipeError, match="expected 1 for policy.kind Linear, which has"):
         check_divisible(torch.nn.Linear(2, 2), 2)
+
+
+def test_heads_are_those_of_the_config_or_of_the_layers():
+    """A layer may compute more than its heads, like a gate of each."""
+    layers = {"q_proj": torch.nn.Linear(8, 32), "k_proj": torch.nn.Linear(8, 16)}
+    config = SimpleNamespace(num_attention_heads=2)
+    assert _heads(SimpleNamespace(head_dim=8, config=config, **layers)) == (2, 2, 8)
+    assert _heads(SimpleNamespace(head_dim=8, config=object(), **layers)) == (4, 2, 8)
+    assert _heads(SimpleNamespace(size=4, **layers)) == (8, 4, 4)

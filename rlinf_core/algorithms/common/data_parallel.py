@@ -133,16 +133,13 @@ def gather_full(tensor: Tensor) -> Tensor:
 def match_sharding(value: Any, reference: Tensor | None) -> Tensor:
     """Return a copy of ``value``, sharded like ``reference`` if that is sharded."""
     value = value.clone() if isinstance(value, Tensor) else torch.tensor(value)
-    if (
-        reference is None
-        or value.shape != reference.shape
-        or not (hasattr(reference, "device_mesh") and hasattr(reference, "placements"))
-    ):
+    sharded: Any = reference
+    if sharded is None or value.shape != sharded.shape or not hasattr(sharded, "device_mesh"):
         return value
     from torch.distributed.tensor import distribute_tensor
 
     return distribute_tensor(
-        value.to(reference.device), reference.device_mesh, reference.placements, src_data_rank=None
+        value.to(sharded.device), sharded.device_mesh, sharded.placements, src_data_rank=None
     )
 
 

@@ -1,0 +1,354 @@
+"""Bounds at their very values, and the texts of files and refusals."""
+
+import json
+import os
+
+import pytest
+import yaml
+from mcap.reader import make_reader
+
+from rlinf_core.core.errors import EpisodeError, SpoolError
+from rlinf_core.episodes import checksums
+from rlinf_core.episodes.journal import Journal
+from rlinf_core.episodes.names import order_of
+from rlinf_core.episodes.ring import Message, Ring
+from rlinf_core.episodes.spool import Spool
+from rlinf_core.episodes.storage import kind_of
+from tests.messages import record
+
+S = 10**9
+
+
+def message(at_ns, size=1, **times):
+    return Message("/a/b", "kind", at_ns, bytes(size), **times)
+
+
+# The ring
+def test_times_of_a_message():
+    plain = message(5)
+    assert (plain.real_ns, plain.log_ns) == (5, 5)
+    wall = message(5, wall_ns=7)
+    assert (wall.real_ns, wall.log_ns) == (7, 7)
+    simulated = message(5, wall_ns=7, simulated_ns=0)
+    assert (simulated.real_ns, simulated.log_ns) == (7, 0)
+    later = message(9, 3, wall_ns=10, simulated_ns=11).at_time_of(simulated)
+    assert later == message(5, 3, wall_ns=7, simulated_ns=0)
+
+
+def test_a_ring_is_full_above_its_bounds_and_not_at_them():
+    ring = Ring(40)
+    ring.add(message(0, 11))
+    assert (len(ring), ring.bytes) == (0, 0), "more than a quarter"
+    for number in range(4):
+        ring.add(message(number, 10))
+    assert (len(ring), ring.bytes) == (4, 40)
+    ring.add(message(4, 1))
+    assert ([one.at_ns for one in ring], ring.bytes) == ([1, 2, 3, 4], 31)
+    assert [one.at_ns for one in ring.take_all()] == [1, 2, 3, 4]
+    assert (len(ring), ring.bytes) == (0, 0)
+    aged = Ring(40, seconds=2.0)
+    for at_ns in (0, 2 * S, 2 * S + 1):
+        aged.add(message(at_ns))
+        assert len(aged) == 2 - (at_ns == 0)
+    assert [one.at_ns for one in aged] == [2 * S, 2 * S + 1]
+    aged.clear()
+    assert (len(aged), aged.bytes) == (0, 0)
+    few = Ring(40, max_messages=1)
+    for at_ns in (0, 1):
+        few.add(message(at_ns))
+        assert [one.at_ns for one in few] == [at_ns]
+
+
+# The journal
+def test_a_journal_says_what_came_from_where(tmp_path):
+    journal = Journal(tmp_path / "run" / "journal.jsonl")
+    assert not journal.path.exists() and journal.ids() == []
+    assert journal.content("a") is None and journal.station("a") == ""
+    journal.close()
+    journal.arrived("b", "left", "1f")
+    journal.arrived("a", "", "2e")
+    journal.arrived("b", "right", "3d")
+    journal.taken("b", "online")
+    journal.taken("c", "late")
+    for one in (journal, Journal(journal.path)):
+        assert one.ids() == ["b", "a"]
+        assert (one.content("b"), one.station("b")) == ("1f", "left")
+        assert (one.content("a"), one.station("a")) == ("2e", "")
+        assert (one.content("c"), one.station("c")) == (None, "")
+    rows = [json.loads(line) for line in journal.path.read_text().splitlines()]
+    times = [row.pop("time") for row in rows]
+    assert times == sorted(times) and abs(times[0] - os.stat(journal.path).st_mtime) < 60
+    assert rows == [
+        {"id": "b", "status": "arrived", "station": "left", "sha256": "1f"},
+        {"id": "a", "status": "arrived", "station": "", "sha256": "2e"},
+        {"id": "b", "status": "online"},
+        {"id": "c", "status": "late"},
+    ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"[1]",
+        b'{"id": "a"}',
+        b'{"status": "arrived"}',
+        b"x" * 100,
+        b'{"status": "arrived", "id": "a", "station": ""}',
+    ],
+)
+def test_a_damaged_line_is_named(line, tmp_path):
+    path = tmp_path / "journal.jsonl"
+    good = b'{"id": "b", "status": "arrived", "station": "s", "sha256": "1"}\n'
+    path.write_bytes(good + good + line + b"\n" + good)
+    with pytest.raises(EpisodeError) as refused:
+        Journal(path)
+    assert str(refused.value) == (
+        f"journal {path}: line 3: expected a JSON object with id and status, got {line[:80]!r}. "
+        "Correct that line, or delete it and move its episode out of the inbox"
+    )
+
+
+def test_a_run_of_an_earlier_release_is_not_continued(tmp_path):
+    (tmp_path / "inbox").mkdir()
+    (tmp_path / "inbox" / "journal.sqlite").write_bytes(b"")
+    with pytest.raises(EpisodeError) as refused:
+        Journal(tmp_path / "journal.jsonl")
+    older = tmp_path / "inbox" / "journal.sqlite"
+    assert str(refused.value) == (
+        f"journal {tmp_path / 'journal.jsonl'}: expected a run of this release, got {older}, "
+        "written by an earlier release. Continue with that release, or begin another run (--out) "
+        f"that trains on these episodes: collect.recordings=[{older.parent}]"
+    )
+
+
+# The seal
+def folder_of(tmp_path, files):
+    folder = tmp_path / "episode"
+    folder.mkdir()
+    for name, size in files.items():
+        with (folder / name).open("wb") as file:
+            file.truncate(size)
+    return folder
+
+
+def test_an_episode_has_so_many_files_of_so_many_bytes(tmp_path, monkeypatch):
+    folder = folder_of(tmp_path, {f"f{number:02d}": 1 for number in range(16)})
+    assert [file.name for file in checksums.episode_files(folder)] == [
+        f"f{number:02d}" for number in range(16)
+    ]
+    (folder / "g").write_bytes(b"")
+    with pytest.raises(EpisodeError) as refused:
+        checksums.episode_files(folder)
+    assert str(refused.value) == (
+        f"episode {folder}: expected at most 16 plain files of 2048 MiB in total, got 17 of 0 MiB. "
+        "It is not used for training"
+    )
+    (folder / "g").unlink()
+    monkeypatch.setattr(checksums, "MAX_BYTES", 3 << 20)
+    os.truncate(folder / "f00", (3 << 20) - 15)
+    assert len(checksums.episode_files(folder)) == 16
+    os.truncate(folder / "f00", (3 << 20) - 14)
+    with pytest.raises(EpisodeError, match=r"plain files of 3 MiB in total, got 16 of 3 MiB\. It"):
+        checksums.episode_files(folder)
+
+
+@pytest.mark.parametrize("kind", ["folder", "link", "dot"])
+def test_odd_files_of_an_episode_are_named(kind, tmp_path):
+    folder = folder_of(tmp_path, {"a": 1, "b": 1})
+    odd = folder / (".hidden" if kind == "dot" else "odd")
+    if kind == "folder":
+        odd.mkdir()
+    elif kind == "link":
+        odd.symlink_to(folder / "a")
+    else:
+        odd.write_text("")
+    with pytest.raises(EpisodeError, match=f"got 3 of 0 MiB, '{odd.name}' among them. It is not"):
+        checksums.episode_files(folder)
+    link = tmp_path / "link"
+    link.symlink_to(folder)
+    with pytest.raises(EpisodeError, match=r"\(a folder\), got something else"):
+        checksums.episode_files(link)
+
+
+@pytest.mark.parametrize(
+    ("name", "plain"),
+    [("a", True), ("_a", True), ("0.mcap", True), ("a" * 128, True), ("A-b+c=d.e_f", True)]
+    + [("-a", False), (".a", False), ("=a", False), ("a/b", False), ("a:b", False)],
+)
+def test_names_of_files(name, plain):
+    assert checksums.is_plain(name) is plain
+
+
+def test_a_seal_lists_the_other_files_and_differences_are_named(tmp_path):
+    folder = folder_of(tmp_path, {"b": 0, "a": 3})
+    with pytest.raises(EpisodeError) as refused:
+        checksums.verify(folder)
+    assert str(refused.value) == (
+        f"episode {folder}: expected a SHA256SUMS, which the recorder writes at the end, got none. "
+        f"For an old recording that you trust: (cd {folder} && sha256sum * > SHA256SUMS)"
+    )
+    checksums.seal(folder)
+    text = (folder / "SHA256SUMS").read_text()
+    assert [line.split("  ")[1] for line in text.splitlines()] == ["a", "b"]
+    assert checksums.verify(folder) == {
+        line.split("  ")[1]: line.split("  ")[0] for line in text.splitlines()
+    }
+    checksums.seal(folder)
+    assert (folder / "SHA256SUMS").read_text() == text, "not of itself"
+    lines = text.splitlines(keepends=True)
+    (folder / "SHA256SUMS").write_text("".join(reversed(lines)))
+    checksums.verify(folder)
+    for listed, names in (
+        (text + lines[0], "SHA256SUMS"),
+        (text.replace(lines[0][:8], "00000000"), "a"),
+        (lines[1], "a"),
+        ("", "a, b"),
+        (text + "x", "SHA256SUMS"),
+    ):
+        (folder / "SHA256SUMS").write_text(listed)
+        with pytest.raises(EpisodeError) as refused:
+            checksums.verify(folder)
+        assert str(refused.value) == (
+            f"episode {folder}: expected an intact rosbag2 recording, got changed files: {names} "
+            "does not fit SHA256SUMS. The recording was damaged or changed and is not used for "
+            "training"
+        )
+
+
+def test_a_long_seal_is_cut_and_other_bytes_are_replaced(tmp_path):
+    path = tmp_path / "SHA256SUMS"
+    path.write_bytes(b"\xff" + b"a" * (1 << 14))
+    assert checksums.read_sums(path) == "\ufffd" + "a" * ((1 << 14) - 1)
+
+
+# The spool
+def test_folders_of_a_spool_and_what_an_earlier_recorder_left_open(tmp_path):
+    spool = Spool(tmp_path / "a" / "spool")
+    assert sorted(path.name for path in spool.root.iterdir()) == [
+        *("broken", "closed", "open", "refused", "sent"),
+    ]
+    assert (spool.min_free_mb, spool.keep_sent, spool.max_gb, spool.kind) == (
+        *(200.0, 10_000, 20.0, "episode"),
+    )
+    for name in ("b", "a"):
+        (spool.root / "open" / name).mkdir()
+    (spool.root / "broken" / "a").mkdir()
+    assert sorted(spool.recover()) == ["a", "b"] and spool.recover() == []
+    assert sorted(path.name for path in (spool.root / "broken").iterdir()) == ["a", "a.2", "b"]
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SpoolError) as refused:
+        Spool(tmp_path / "file" / "spool")
+    assert str(refused.value).startswith(
+        f"spool {tmp_path / 'file' / 'spool'}: cannot be created: "
+    )
+    assert str(refused.value).endswith(". Choose another folder")
+
+
+def test_a_spool_counts_the_bytes_of_all_but_sent_episodes(tmp_path):
+    spool = Spool(tmp_path, max_gb=1e-6)
+    assert spool.full() == 0.0
+    for name in ("open", "closed", "broken", "refused", "sent"):
+        (tmp_path / name / "file").write_bytes(bytes(100))
+    assert spool.full() == pytest.approx(0.4)
+    (tmp_path / "open" / "file").write_bytes(bytes(300))
+    assert spool.full() == pytest.approx(0.6), "an open one grows"
+    (tmp_path / "closed" / "file").unlink()
+    assert spool.full() == pytest.approx(0.5)
+    folder = tmp_path / "refused" / "b"
+    folder.mkdir()
+    (folder / "x").write_bytes(bytes(50))
+    assert spool.full() == pytest.approx(0.55 + folder.lstat().st_size / 1000)
+    assert spool.set_aside() == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "left"),
+    [
+        ({}, "345"),  # 300 bytes of 350 fit
+        ({"needed": 50}, "345"),
+        ({"needed": 51}, "45"),
+        ({"keep": 2}, "45"),
+        ({"keep": 0}, ""),
+        ({"keep": 9, "needed": 1000}, ""),
+    ],
+)
+def test_the_oldest_are_forgotten_until_the_rest_fits(options, left, tmp_path):
+    spool = Spool(tmp_path, max_gb=350e-9)
+    for number in (5, 4, 3, 2, 1):
+        path = tmp_path / "sent" / f"a-20260101T000000-0000000{number}-{number}"
+        path.mkdir()
+        (path / "x").write_bytes(bytes(100))
+    sizes = {path: 100 for path in (tmp_path / "sent").iterdir()}
+    spool._sizes["sent"] = dict(sizes)  # without those of the folders themselves
+    spool.forget("sent", **options)
+    kept = sorted((tmp_path / "sent").iterdir(), key=order_of)
+    assert "".join(path.name[-1] for path in kept) == left
+
+
+def test_a_recording_in_mcap_has_crcs_topics_and_attachments(tmp_path, task):
+    spool = Spool(tmp_path / "spool", min_free_mb=0)
+    spool.attachments = lambda: {"specs.json": b"{}", "limits.yaml": b"a: 1", "other": b"\0"}
+    writer = record(spool, task.spec)
+    writer.note({"person": "é"})
+    folder = writer.close()
+    path = folder / f"{folder.name}.mcap"
+    with path.open("rb") as file:
+        reader = make_reader(file, validate_crcs=True)
+        assert reader.get_header().profile == "ros2"
+        attachments = {one.name: one for one in reader.iter_attachments()}
+        summary = reader.get_summary()
+        count = sum(1 for _ in reader.iter_messages())
+    assert {name: (one.media_type, one.data) for name, one in attachments.items()} == {
+        "specs.json": ("application/json", b"{}"),
+        "limits.yaml": ("application/yaml", b"a: 1"),
+        "other": ("application/octet-stream", b"\0"),
+    }
+    assert all(one.create_time == one.log_time > 1e18 for one in attachments.values())
+    for channel in summary.channels.values():
+        schema = summary.schemas[channel.schema_id]
+        assert channel.message_encoding == "cdr" and schema.encoding == "ros2msg" and schema.data
+        (qos,) = yaml.safe_load(channel.metadata["offered_qos_profiles"])
+        assert qos["history"] == 1 and qos["depth"] > 0
+    information = yaml.safe_load((folder / "metadata.yaml").read_text())
+    information = information["rosbag2_bagfile_information"]
+    assert information["message_count"] == count > 10
+    assert information["relative_file_paths"] == [path.name]
+    assert information["files"] == [
+        {
+            "path": path.name,
+            "starting_time": information["starting_time"],
+            "duration": information["duration"],
+            "message_count": count,
+        }
+    ]
+    assert information["storage_identifier"] == "mcap" and information["version"] == 8
+    assert (information["compression_format"], information["compression_mode"]) == ("", "")
+    assert information["custom_data"] == {"person": "é"}
+    assert information["ros_distro"] == "rosbags"
+    assert information["duration"]["nanoseconds"] > 0
+    topics = {
+        one["topic_metadata"]["name"]: one for one in information["topics_with_message_count"]
+    }
+    assert topics.keys() == {channel.topic for channel in summary.channels.values()}
+    for one in topics.values():
+        assert one["topic_metadata"]["serialization_format"] == "cdr" and one["message_count"]
+        assert one["topic_metadata"]["type_description_hash"].startswith("RIHS01_")
+    assert sum(one["message_count"] for one in topics.values()) == count
+    assert kind_of(folder) == "episode" and kind_of(tmp_path) == "episode"
+
+
+@pytest.mark.parametrize("kind", ["session", "fault"])
+def test_a_recording_of_another_kind_says_so_at_its_beginning(kind, tmp_path, task):
+    spool = Spool(tmp_path / "spool", min_free_mb=0, kind=kind)
+    writer = record(spool, task.spec)
+    assert kind_of(spool.root / "open" / writer.episode_id) == (
+        "session" if kind == "session" else "episode"
+    ), "each message of a session is written at once"
+    folder = writer.close()
+    assert kind_of(folder) == kind
+    assert (
+        yaml.safe_load((folder / "metadata.yaml").read_text())["rosbag2_bagfile_information"][
+            "custom_data"
+        ]
+        is None
+    )
