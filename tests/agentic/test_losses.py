@@ -378,3 +378,33 @@ def test_ppo_judges_each_token_that_the_policy_drew(normalise, level, other_defa
     assert metrics["value_loss"] == pytest.approx(value_loss, abs=1e-6)
     policy_alone, _ = super(part.Learner, learner).loss(flat)
     assert total.item() == pytest.approx(policy_alone.item() + 0.3 * value_loss, abs=1e-6)
+
+
+@pytest.mark.parametrize("baseline", [False, True])
+def test_reinforce_takes_the_drift_from_a_token_on_from_its_episode_s_return(baseline, recorded):
+    """Two groups of two episodes; the first episode has two rows."""
+    mask = recorded["mask"][:5]
+    rewards = torch.tensor([1.0, 0.5, 0.0, 2.0, -1.0], dtype=torch.float64)
+    episodes = torch.tensor([0, 0, 1, 2, 3])
+    part = algorithm("reinforce")
+    config = part.Config(group=2, baseline=baseline, beta=0.3, weighting="step")
+    learner = part.Learner(Table(recorded["old"]), config)
+    assert learner.needs_reference
+    learner.reference.values.data.copy_(recorded["reference"])
+    played = rollout(rewards, mask, recorded["old"][:5], episodes)
+    data = learner.prepare(played)
+    returns = np.array([1.5, 0.0, 2.0, -1.0])
+    if baseline:
+        returns = returns - np.array([0.75, 0.75, 0.5, 0.5])
+    drift = ((recorded["old"] - recorded["reference"])[:5] * mask).numpy()
+    advantages = np.array(
+        [
+            [returns[episodes[row]] - 0.3 * drift[row, token:].sum() for token in range(6)]
+            for row in range(5)
+        ]
+    )
+    is_counted = mask.numpy() > 0
+    drawn = advantages[is_counted]
+    expected = (drawn - drawn.mean()) / drawn.std(ddof=1)
+    np.testing.assert_allclose(data["advantages"][0].numpy()[is_counted], expected, atol=1e-6)
+    assert data["weights"].tolist() == [[1.0] * 5]

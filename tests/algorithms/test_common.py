@@ -497,3 +497,15 @@ def test_a_batch_goes_to_the_device_that_is_named():
         "share": "meta",
     }
     assert to_tensors(batch)["share"] is batch["share"], "on the CPU nothing is copied"
+
+
+def test_moments_that_are_given_go_to_every_encoder():
+    learner = group_tests.alone("rlpd")
+    size = learner.actor.input_spec.vector_size
+    mean, std = np.arange(size, dtype=float), np.linspace(0.5, 2.0, size)
+    learner.normalise(mean, std)
+    encoders = [*learner._encoders()]
+    assert len(encoders) > 2
+    for encoder in encoders:
+        np.testing.assert_allclose(encoder.mean, mean)
+        np.testing.assert_allclose(encoder.std, std + 1e-4, rtol=1e-6)

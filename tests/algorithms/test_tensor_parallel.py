@@ -8,6 +8,8 @@ import torch
 
 pytest.importorskip("transformers", reason="the extra vla: transformers has none for Python 3.10")
 
+from torch.distributed.device_mesh import init_device_mesh
+
 from rlinf_core.algorithms.common.data_parallel import (
     backward,
     gather_full,
@@ -16,7 +18,10 @@ from rlinf_core.algorithms.common.data_parallel import (
 )
 from rlinf_core.algorithms.common.optimizer import adam, optimizer_step
 from rlinf_core.algorithms.common.tensor_parallel import (
+    _gathered,
     _heads,
+    _summed,
+    _summed_backward,
     check_divisible,
     decoder_layers,
 )
@@ -207,3 +212,23 @@ def test_heads_are_those_of_the_config_or_of_the_layers():
     assert _heads(SimpleNamespace(head_dim=8, config=config, **layers)) == (2, 2, 8)
     assert _heads(SimpleNamespace(head_dim=8, config=object(), **layers)) == (4, 2, 8)
     assert _heads(SimpleNamespace(size=4, **layers)) == (8, 4, 4)
+
+
+def test_parts_of_keys_are_gathered_and_gradients_are_summed():
+    def hooked(rank):
+        mesh = init_device_mesh("cpu", (2,))
+        part = torch.full((3, 2, 4), float(rank), requires_grad=True)
+        (gathered_input,) = _gathered(mesh)(None, (part,))
+        (gathered_input * torch.arange(8.0)).sum().backward()
+        gradient = torch.full((2,), rank + 1.0)
+        total = _summed(mesh)(gradient)
+        output = torch.full((2,), 5.0, requires_grad=True)
+        (_summed_backward(mesh)(None, None, output) * (rank + 1.0)).sum().backward()
+        return gathered_input.detach(), part.grad, gradient, total, output.grad
+
+    for rank, (whole_input, slope, gradient, total, output_slope) in enumerate(in_ranks(2, hooked)):
+        assert whole_input.shape == (3, 2, 8)
+        assert whole_input[0, 0].tolist() == [0.0] * 4 + [1.0] * 4
+        assert slope[0, 0].tolist() == [float(4 * rank + column) for column in range(4)]
+        assert total.tolist() == output_slope.tolist() == [3.0, 3.0], "of both ranks"
+        assert gradient.tolist() == [rank + 1.0] * 2, "it is left alone"

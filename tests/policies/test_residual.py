@@ -242,3 +242,38 @@ def test_a_run_corrects_a_base_goes_on_and_stations_get_the_share(tmp_path):
     policy = load_policy(max((tmp_path / "run" / "policies").glob("policy-*")), SPEC)
     state = checkpoint.load_newest(tmp_path / "run" / "checkpoints")
     assert policy.share > 0.5 and state["data"]["share"]["episodes"] >= 125 // 25
+
+
+def test_the_share_by_hand():
+    share = residual.Config(base_episodes=2, growth=0.3, window=4, keep_above=1.0).share
+    assert (share.value, share.episodes, share.base_success) == (0.0, 0, 0.0)
+    share.note(True)
+    assert (share.value, share.episodes, share.base_success) == (0.0, 1, 1.0)
+    share.note(False)
+    assert (share.value, share.base_successes, share.base_success) == (0.0, 1, 0.5)
+    assert [*share.recent] == []
+    for success, value, recent in (
+        (True, 0.3, [True]),
+        (False, 0.6, [True, False]),  # exactly as good as the base
+        (False, 0.3, []),  # one of three
+        (False, 0.6, [False]),  # too few to tell
+        (False, 0.3, []),
+        (True, 0.6, [True]),
+        (True, 0.9, [True] * 2),
+        (True, 1.0, [True] * 3),
+        (True, 1.0, [True] * 4),
+        (False, 1.0, [True] * 3 + [False]),
+    ):
+        share.note(success)
+        assert share.value == pytest.approx(value) and [*share.recent] == recent
+    assert share.base_success == 0.5 and share.episodes == 12
+    assert share.state_dict() == {
+        "value": 1.0,
+        "episodes": 12,
+        "base_successes": 1,
+        "recent": [[True, True, True, False]],
+    }
+    other = residual.Config(base_episodes=2, window=4).share
+    other.note(False)
+    other.load_state_dict(share.state_dict())
+    assert other.state_dict() == share.state_dict() and other.recent.maxlen == 4
