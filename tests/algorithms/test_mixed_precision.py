@@ -141,6 +141,19 @@ def test_traced_losses_are_those_of_eager_ones(name, monkeypatch, dynamo):
     assert_compiled(name, COMPILED, 1e-5)
 
 
+def test_what_is_compiled_alone_stays_float32(monkeypatch, dynamo):
+    """The tracer's graphs run as they are."""
+    graphs = []
+    monkeypatch.setattr(
+        mixed_precision, "BACKEND", lambda graph, inputs: graphs.append(graph) or graph.forward
+    )
+    monkeypatch.setattr(mixed_precision, "check_compiles", lambda *_: None)
+    plain, learner = pair("sft", COMPILED)
+    batch = batch_of("sft", np.random.default_rng(1))
+    assert_near(learner.update(batch), plain.update(batch), 1e-5)
+    assert graphs and all("forward" not in vars(network) for network in networks(learner))
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(280)
 @pytest.mark.parametrize(
