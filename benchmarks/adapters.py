@@ -1,14 +1,18 @@
-"""A new version of a large policy on its way to a station: all of it, or the adapters alone.
+"""Time the transfer of a new policy version to a station: the full model, or its adapters alone.
 
     python benchmarks/adapters.py --json results.json
 
-A vision-language-action model of 500 MB with random weights; the trainer's bridge and a station's
-client of it over loopback, both in this process. Of each version: bytes on the wire, and seconds
-until it is there, checked and flushed (``travels``). Beside them what the trainer takes to write
-its file (``writes``), and a station to load it (``loads``): with adapters both look at the base,
-too, whose hash is computed. Every number of a policy changes between two versions, or every one of
-its adapters. It does not cover a network between them, several stations, or a node that plays
-meanwhile.
+The policy is a vision-language-action model of 500 MB with random weights. The trainer's bridge and
+a station's client run in this process, over loopback. The benchmark reports for each version the
+bytes on the wire and three times:
+
+* ``writes``: the trainer writes its file.
+* ``travels``: the station downloads the file, checks it and flushes it to the disk.
+* ``loads``: the station loads the file.
+
+With adapters, ``writes`` and ``loads`` include a hash of the base weights. Between two versions
+every trainable number changes: all of the model, or all of its adapters. The benchmark does not
+cover a network, several stations, or a node that plays meanwhile.
 """
 
 from __future__ import annotations
@@ -37,8 +41,8 @@ TEXT = {
 }
 
 
-def policy_of(rank: int) -> Any:
-    """Some 120 million numbers."""
+def make_vla(rank: int) -> Any:
+    """Return a model of about 120 million numbers; rank 0 has no adapters."""
     from rlinf_core.policies import make_policy
     from rlinf_core.policies.pretrained import openvla
     from rlinf_core.specs.arrays import ActionSpec, ArraySpec, StationSpec
@@ -54,59 +58,62 @@ def policy_of(rank: int) -> Any:
 
 
 @torch.no_grad()
-def train(policy: Any) -> None:
-    """Something else in all that is trained."""
+def change_weights(policy: Any) -> None:
+    """Change every trainable number."""
     for parameter in policy.parameters():
         if parameter.requires_grad:
             parameter += 1e-3
 
 
-def measured(rank: int, rounds: int, folder: Path) -> dict[str, float]:
+def measure(rank: int, rounds: int, folder: Path) -> dict[str, float]:
+    """Return sizes [MB] and median times [s] of the transfer of one version."""
     from rlinf_core.deploy.bridge import bridge_pb2 as pb
     from rlinf_core.deploy.bridge.client import BridgeClient
     from rlinf_core.deploy.bridge.server import BridgeServer
     from rlinf_core.policies.serialization import load_policy, policy_name, save_policy
 
-    policy = policy_of(rank)
+    policy = make_vla(rank)
     server = BridgeServer("127.0.0.1:0", folder / "inbox", folder / "policies", print, dict)
     client = BridgeClient(f"127.0.0.1:{server.port}", "a", links=False)
     station_folder = folder / "station"
-    have = None
+    station_policy = None
     times: dict[str, list[float]] = {"writes": [], "travels": [], "loads": []}
     size = 0
-    for version in range(1, rounds + 2):  # the first is new to the station, and does not count
-        train(policy)
+    for version in range(1, rounds + 2):  # version 1 is a full download and does not count
+        change_weights(policy)
         began = time.perf_counter()
         save_policy(policy, folder / "aside" / policy_name(version))
-        wrote = time.perf_counter()
-        for base in (folder / "aside").glob("base-*"):  # once, by hand: docs/howto/vla.md
-            for where in (server.policies, station_folder):
-                where.mkdir(parents=True, exist_ok=True)
-                (where / base.name).exists() or shutil.copy(base, where / base.name)
+        written_at = time.perf_counter()
+        # A person copies the base weights once (docs/howto/vla.md).
+        for base in (folder / "aside").glob("base-*"):
+            for target in (server.policies, station_folder):
+                target.mkdir(parents=True, exist_ok=True)
+                if not (target / base.name).exists():
+                    shutil.copy(base, target / base.name)
         (folder / "aside" / policy_name(version)).rename(server.policies / policy_name(version))
         published = time.perf_counter()
         fetched = client.next_policy(
-            version - 1 if have else -1, station_folder, wait_s=60.0, base=have
+            version - 1 if station_policy else -1, station_folder, wait_s=60.0, base=station_policy
         )
         arrived = time.perf_counter()
         assert fetched is not None and fetched.version == version
         load_policy(fetched.path)
         loaded = time.perf_counter()
-        if have is not None:
+        if station_policy is not None:
             request = pb.PolicyRequest(
-                have_version=-1, have_sha256=have.sha256, have_file=have.version
+                have_version=-1, have_sha256=station_policy.sha256, have_file=station_policy.version
             )
             size = sum(
                 part.ByteSize()
                 for part in client._stub.NextPolicy(request, metadata=client._metadata)
             )
             for name, took in (
-                ("writes", wrote - began),
+                ("writes", written_at - began),
                 ("travels", arrived - published),
                 ("loads", loaded - arrived),
             ):
                 times[name].append(took)
-        have = fetched
+        station_policy = fetched
     client.close()
     server.stop()
     total = sum(tensor.numel() * tensor.element_size() for tensor in policy.state_dict().values())
@@ -127,14 +134,14 @@ def main() -> None:
     flat: dict[str, float] = {}
     for name, rank in (("whole", 0), ("adapters", options.rank)):
         with tempfile.TemporaryDirectory(prefix="rlinf-adapters-") as folder:
-            for key, value in measured(rank, options.rounds, Path(folder)).items():
+            for key, value in measure(rank, options.rounds, Path(folder)).items():
                 flat[f"{name}_{key}"] = value
                 print(f"{name:>10} {key:12}{value:10.3f}", flush=True)
     flat |= {
         "bytes_ratio": flat["adapters_wire_mb"] / flat["whole_wire_mb"],
         "time_ratio": flat["adapters_travels_s"] / flat["whole_travels_s"],
     }
-    print(f"bytes {flat['bytes_ratio']:.4f}, time {flat['time_ratio']:.4f} of the whole one's")
+    print(f"adapters / full model: bytes {flat['bytes_ratio']:.4f}, time {flat['time_ratio']:.4f}")
     if options.json:
         write(options.json, flat)
 

@@ -1,22 +1,21 @@
-"""Language models that learn in conversations: success of each task before and after
-reinforcement learning, and TRL beside it from the same warm start.
+"""Train language models in conversations, and compare one task with TRL from the same warm start.
 
     python benchmarks/agentic.py --json results.json --trl .venvs/trl/bin/python
     python benchmarks/agentic.py --json results.json --only search --seeds 0 1 2
 
-Measured up to 2026-11-30 (benchmarks/results/agentic.md): the sums of seed 0 (44.0 to 93.2 %), TRL
-from the same start (94.2 %), log-probabilities (at most 1.9e-6 nats apart) and the jail (0 of 24
-escapes). That page also has the settings of the sums that missed 90 %. Search, programs, planner,
-wide, coder and staleness ran with --short alone and have no figure. Seeds 1 to 4 of the sums have
-not run.
+The figures are success before and after reinforcement learning. benchmarks/results/agentic.md holds
+the results, and names the parts that have none yet.
 
-Sums: by default five seeds of configs/text_arithmetic.yaml, 500 held-out sums. The warm start ends
-at 38 % of the training scenes, by the recipe. Seconds are those of one torch thread, for learning and drawing alone; TRL's are those of its
-train(). ``--trl`` names the Python of an environment with TRL (scripts/trl_arithmetic.py); without
-it the comparison is left out. Search, programs and planner run their recipes. Wide compares lead
-agents with sub-agents and one agent. Coder has a simulated user behind the completion server.
-``--json`` keeps the figures of other parts that the file has. It does not cover engines behind a
-server and models larger than these.
+* Sums: by default five seeds of configs/text_arithmetic.yaml with 500 held-out sums. The recipe
+  ends its warm start at 38 % of the training scenes. Our seconds are those of one torch thread for
+  learning and drawing alone; TRL's are those of its train(). ``--trl`` names the Python of an
+  environment with TRL (scripts/trl_arithmetic.py); without it the comparison is left out.
+* Search, programs and planner run their recipes.
+* Wide compares lead agents with sub-agents and one agent.
+* Coder has a simulated user behind the completion server.
+
+``--json`` keeps the figures of other parts that the file has. The benchmark does not cover engines
+behind a server and models larger than these.
 """
 
 from __future__ import annotations
@@ -56,15 +55,15 @@ def main() -> None:
     options = parser.parse_args()
     seeds, short = options.seeds, options.short
     parts = {
-        "arithmetic": partial(arithmetic, seeds, options.trl, short),
-        "search": partial(search, seeds, short),
-        "programs": partial(task, "programs", seeds, short),
-        "planner": partial(task, "planner", seeds, short),
-        "wide": partial(wide, seeds[:1], short),
-        "coder": partial(coder, seeds, short),
-        "staleness": partial(staleness, seeds[:1], short),
-        "log-probabilities": log_probabilities,
-        "jail": jail,
+        "arithmetic": partial(measure_arithmetic, seeds, options.trl, short),
+        "search": partial(measure_search, seeds, short),
+        "programs": partial(measure_task, "programs", seeds, short),
+        "planner": partial(measure_task, "planner", seeds, short),
+        "wide": partial(measure_wide, seeds[:1], short),
+        "coder": partial(measure_coder, seeds, short),
+        "staleness": partial(measure_staleness, seeds[:1], short),
+        "log-probabilities": measure_log_probabilities,
+        "jail": measure_jail,
     }
     chosen = {name: part for name, part in parts.items() if options.only in name}
     if not chosen:
@@ -79,22 +78,26 @@ def main() -> None:
             write(options.json, result)
 
 
-def played(
+def run_recipe(
     name: str, seed: int, short: bool, *overrides: str, before: Path | None = None
 ) -> dict[str, Any]:
-    """Success before and after a run of the recipe ``text_NAME``, its seconds and those of CPU, and
-    the run; the warm start's policy is kept in ``before``.
+    """Run the recipe ``text_NAME``; return its figures, the run and the recipe.
+
+    Args:
+        before: the folder that gets the policy of the warm start.
     """
     from rlinf_core.trainer.train import train
 
-    fewer = [
+    short_overrides = [
         "simulation.environments=32",
         "simulation.env_steps=64",
         "simulation.evaluate_episodes=8",
         "simulation.evaluate_every=64",
         "text.warm_start.steps=20",
     ]
-    recipe = load_recipe(f"text_{name}", [f"seed={seed}", *overrides, *(fewer if short else [])])
+    recipe = load_recipe(
+        f"text_{name}", [f"seed={seed}", *overrides, *(short_overrides if short else [])]
+    )
     marks: dict[str, Any] = {}
 
     def on_progress(run: Any, entry: dict[str, float] | None) -> None:
@@ -125,16 +128,16 @@ def played(
     return marks
 
 
-def arithmetic(seeds: list[int], trl: Path | None, short: bool) -> dict[str, float]:
-    """The recipe, and TRL from the same weights with as many completions."""
+def measure_arithmetic(seeds: list[int], trl: Path | None, short: bool) -> dict[str, float]:
+    """Measure the sums, and TRL from the same weights with as many completions."""
     result: dict[str, float] = {}
     for seed in seeds:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            run = played("arithmetic", seed, short, before=folder)
+            run = run_recipe("arithmetic", seed, short, before=folder)
             result |= figures("arithmetic", seed, run)
             if trl:
-                theirs = by_trl(trl, folder, run, seed)
+                theirs = run_trl(trl, folder, run, seed)
                 result |= figures("trl", seed, theirs)
                 print(
                     f"  TRL: {theirs['before']:.1%} -> {theirs['after']:.1%} in "
@@ -145,13 +148,13 @@ def arithmetic(seeds: list[int], trl: Path | None, short: bool) -> dict[str, flo
 
 
 def figures(name: str, seed: int, run: dict[str, Any]) -> dict[str, float]:
-    """Success before and after, and seconds, of a seed."""
+    """Return success before and after, and seconds, of one seed, by key."""
     keys = ("before", "after", "seconds", "cpu_seconds")
     return {f"{name}_seed_{seed}_{key}": run[key] for key in keys}
 
 
 def summary(result: dict[str, float]) -> dict[str, float]:
-    """The worst figures over the seeds in ``result``."""
+    """Return the worst figures over the seeds in ``result``."""
     rows: dict[str, float] = {}
     for name in ("arithmetic", "trl", "search", "programs", "planner"):
         values = {
@@ -181,22 +184,22 @@ def summary(result: dict[str, float]) -> dict[str, float]:
     return rows
 
 
-def task(name: str, seeds: list[int], short: bool) -> dict[str, float]:
-    """The recipe of a task."""
+def measure_task(name: str, seeds: list[int], short: bool) -> dict[str, float]:
+    """Measure the recipe of one task."""
     result: dict[str, float] = {}
     for seed in seeds:
-        result |= figures(name, seed, played(name, seed, short))
+        result |= figures(name, seed, run_recipe(name, seed, short))
     return result
 
 
-def search(seeds: list[int], short: bool) -> dict[str, float]:
-    """The recipe, and its last policies with a tool that finds nothing."""
+def measure_search(seeds: list[int], short: bool) -> dict[str, float]:
+    """Measure the recipe, and its last policies with a tool that finds nothing."""
     from rlinf_core.agentic.environment import Scene
     from rlinf_core.agentic.source import Conversations
     from rlinf_core.agentic.tasks.search import Search
     from rlinf_core.agentic.tools import SearchIndex
 
-    class Blind(Search):
+    class SearchWithoutResults(Search):
         def begin(self, seed: int) -> Scene:
             return Scene(
                 super().begin(seed).messages, [SearchIndex(["no document"]).tool().brief()]
@@ -204,34 +207,37 @@ def search(seeds: list[int], short: bool) -> dict[str, float]:
 
     result: dict[str, float] = {}
     for seed in seeds:
-        run = played("search", seed, short)
+        run = run_recipe("search", seed, short)
         recipe, policy = run["recipe"], run["run"].policy
-        make = partial(Blind, **recipe.text.options)
+        make = partial(SearchWithoutResults, **recipe.text.options)
         conversations = Conversations(recipe.text, make, policy, 8, 0)
         first, count = recipe.evaluate.first_seed, recipe.simulation.evaluate_episodes
         results = conversations.evaluate(policy, range(first, first + count))
-        blind = sum(episode.success for episode in results) / count
-        print(f"  without the tool: {blind:.1%}", flush=True)
-        result |= figures("search", seed, run) | {f"search_seed_{seed}_without_tool": blind}
+        without_tool = sum(episode.success for episode in results) / count
+        print(f"  without the tool: {without_tool:.1%}", flush=True)
+        result |= figures("search", seed, run) | {f"search_seed_{seed}_without_tool": without_tool}
     return result
 
 
-def wide(seeds: list[int], short: bool) -> dict[str, float]:
-    """Item F1 with 1, 2, 4 and 8 sub-agents, and with one agent alone, whose rows have the same
-    limit of tokens; the gain is that of two sub-agents.
+def measure_wide(seeds: list[int], short: bool) -> dict[str, float]:
+    """Measure the item F1 of one agent alone, and of a lead agent with 1, 2, 4 and 8 sub-agents.
+
+    The single agent's rows have the same limit of tokens. ``wide_gain`` compares two sub-agents with
+    it.
     """
     result: dict[str, float] = {}
     for sub_agents in (0, 1, 2, 4, 8):
         runs = [
-            played("wide", seed, short, f"text.options.sub_agents={sub_agents}") for seed in seeds
+            run_recipe("wide", seed, short, f"text.options.sub_agents={sub_agents}")
+            for seed in seeds
         ]
         result[f"wide_f1_{sub_agents}"] = min(run["return"] for run in runs)
         print(f"  {sub_agents} sub-agents: item F1 {result[f'wide_f1_{sub_agents}']:.3f}")
     return result | {"wide_gain": result["wide_f1_2"] - result["wide_f1_0"]}
 
 
-def coder(seeds: list[int], short: bool) -> dict[str, float]:
-    """Acceptance by a simulated user, who has a hidden rule, over HTTP."""
+def measure_coder(seeds: list[int], short: bool) -> dict[str, float]:
+    """Measure how often a simulated user with a hidden rule accepts completions over HTTP."""
     from tests.agentic.test_online import acceptance
 
     first, last = [], []
@@ -244,8 +250,8 @@ def coder(seeds: list[int], short: bool) -> dict[str, float]:
     return {"coder_before_max": max(first), "coder_min": min(last)}
 
 
-def jail() -> dict[str, float]:
-    """Escapes that are tried, and those that succeed."""
+def measure_jail() -> dict[str, float]:
+    """Count the attempted escapes from the jail, and those that succeed."""
     from rlinf_core.agentic.jail_drill import ESCAPES, attempt
 
     succeeded = [escape.name for escape in ESCAPES if attempt(escape)[0]]
@@ -253,8 +259,8 @@ def jail() -> dict[str, float]:
     return {"jail_tried": len(ESCAPES), "jail_escapes": len(succeeded)}
 
 
-def by_trl(python: Path, folder: Path, run: dict[str, Any], seed: int) -> dict[str, float]:
-    """Success and seconds of scripts/trl_arithmetic.py."""
+def run_trl(python: Path, folder: Path, run: dict[str, Any], seed: int) -> dict[str, float]:
+    """Run scripts/trl_arithmetic.py; return its success and seconds."""
     from rlinf_core.agentic.tasks.arithmetic import Environment
 
     recipe, task = run["recipe"], Environment()
@@ -288,16 +294,17 @@ def by_trl(python: Path, folder: Path, run: dict[str, Any], seed: int) -> dict[s
     return json.loads((folder / "result.json").read_text())
 
 
-def staleness(seeds: list[int], short: bool) -> dict[str, float]:
-    """Success with rollouts that are 0, 1 and 4 updates old, by correction; the gap is that of the
-    best one at 4.
+def measure_staleness(seeds: list[int], short: bool) -> dict[str, float]:
+    """Measure success with rollouts that are 0, 1 and 4 updates old, for each correction.
+
+    ``stale_gap`` compares the best correction at 4 updates with no staleness.
     """
     result: dict[str, float] = {}
     for steps in (0, 1, 4):
         for correction in CORRECTIONS if steps else CORRECTIONS[:1]:
             bounds = ["algorithm.correction_low=0.5", "algorithm.correction_high=5"]
             after = [
-                played(
+                run_recipe(
                     "arithmetic",
                     seed,
                     short,
@@ -313,9 +320,10 @@ def staleness(seeds: list[int], short: bool) -> dict[str, float]:
     return result | {"stale_gap": result["stale_0_none"] - corrected}
 
 
-def log_probabilities() -> dict[str, float]:
-    """The largest difference between engine and trainer after each of five updates, tied and
-    untied, T 0.5 and 1.
+def measure_log_probabilities() -> dict[str, float]:
+    """Return the largest difference between the log-probabilities of engine and trainer [nats].
+
+    It is taken after each of five updates, with tied and untied embeddings, at temperatures 0.5 and 1.
     """
     import torch
 

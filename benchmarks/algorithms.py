@@ -1,12 +1,10 @@
-"""Run every algorithm on its test task with three seeds, next to a random policy.
-
-The figures are success, steps and seconds.
+"""Run every algorithm on a small test task with three seeds, next to a random policy.
 
     python benchmarks/algorithms.py --json results.json --curves curves.png
 
-The task is small (a point into a hole, sparse reward with a shaping term;
-tests/algorithms/point.py): it shows that an algorithm learns. It does not cover how well it does on
-a robot. The losses' numeric checks are tests (tests/algorithms).
+The figures are success, steps and seconds. The task moves a point into a hole; its reward is sparse
+with a shaping term (tests/algorithms/point.py). Success shows that an algorithm learns. The
+benchmark does not cover robots. Tests check the numbers of the losses (tests/algorithms).
 """
 
 from __future__ import annotations
@@ -67,7 +65,7 @@ def main() -> None:
 
 
 def draw(curves: dict[str, list[Run]], seeds: list[int], path: Path) -> None:
-    """One small picture per algorithm, a line per seed."""
+    """Draw one small picture per algorithm, with a line per seed."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,28 +1,32 @@
-"""The bridge beside agentlace and beside gRPC alone, over loopback: episodes up, a policy down,
-many stations at once.
+"""Compare the bridge with agentlace and with gRPC alone, over loopback.
 
     git clone https://github.com/youliangtan/agentlace && uv pip install --target agentlace pyzmq
     lz4 python benchmarks/bridge.py --agentlace agentlace --json results.json
     python benchmarks/bridge.py --stations 200 --uploading 20 --json results.json
 
-Up: transitions with two 128x128 images, from a station's process to a trainer's. Ours are recorded
-episodes of 50 time steps: from closed in the spool to durable and journalled at the trainer
-(`upload`); and from the first message on, with the recording and its flushes (`recorded`).
-agentlace's go as HIL-SERL inserts them, from the client's store to the server's, in memory; one or
-50 an update, of which the faster counts. gRPC alone sends the bytes of our files, and keeps
-nothing. All in turns; medians of the rounds.
+Episodes up: a station's process sends transitions with two 128x128 images to a trainer's process.
 
-Down: a policy from the trainer's memory to 8 stations, each a process. Ours is written there, as the
-trainer does: its flush to the disk goes on meanwhile, and is waited for before the next one begins,
-which is not timed. It is fetched and checked at the station: as a link to the trainer's file, which is what
-stations of the trainer's machine do (`weights_seconds_80mb`), or sent, as to stations elsewhere
-(`..._sent`); or as adapters alone, a fortieth, whose base the station has, sent too
-(`weights_seconds_adapters`). agentlace's is broadcast and unpacked. It does not cover loading it
-into a network.
+* Ours are recorded episodes of 50 time steps. ``upload`` is the time from a closed episode in the
+  spool to a durable, journalled one at the trainer. ``recorded`` adds the recording and its flushes.
+* agentlace's go from the client's store to the server's, in memory, as HIL-SERL inserts them. The
+  faster of 1 and 50 transitions an update counts.
+* gRPC alone sends the bytes of our files and stores nothing.
 
-Many: so many stations, each with the two connections of an uplink, that report twice a second and
-wait for policies; some upload all the while, and a policy is published. Memory is the trainer's,
-which is a process of its own.
+The three take turns; the figures are medians of the rounds.
+
+A policy down: the trainer's memory to 8 stations, each a process. Our trainer writes the policy,
+and its flush to the disk runs in parallel. The untimed end of the flush precedes the next version.
+The stations fetch and check the policy in one of three forms:
+
+* ``weights_seconds_80mb``: a link to the trainer's file, as on the trainer's machine
+* ``..._sent``: the file, as on another machine
+* ``weights_seconds_adapters``: the adapters alone, a fortieth; the station has their base
+
+agentlace broadcasts and unpacks the policy. The benchmark does not cover loading it into a network.
+
+Many stations (``--stations``): each has the two connections of an uplink, reports twice a second and
+waits for policies. Some upload all the time, and one policy is published. The trainer is a process
+of its own, whose memory is measured.
 """
 
 from __future__ import annotations
@@ -45,14 +49,14 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
-from bridge_many import many  # noqa: E402
+from bridge_many import measure_stations  # noqa: E402
 from bridge_peers import (  # noqa: E402
     IMAGE,
-    hear_agentlace,
-    hear_floor,
     raw_call,
+    receive_agentlace,
+    receive_floor,
+    send_floor,
     serve_agentlace,
-    serve_floor,
     serve_raw,
     upload_agentlace,
     upload_raw,
@@ -68,12 +72,13 @@ from rlinf_core.policies.serialization import policy_name  # noqa: E402
 from rlinf_core.tasks.task import load_task  # noqa: E402
 from rlinf_core.trainer.policy_flush import PolicyFlush  # noqa: E402
 
-LENGTH, HEARING, STATION_KEY = 50, 8, "a"  # an episode's name begins with its station's
-DIGEST = "0123456789abcdef" * 4  # of the weights that adapters are for
+LENGTH, RECEIVERS = 50, 8
+STATION_KEY = "a"  # the first part of every episode's name
+DIGEST = "0123456789abcdef" * 4  # hash of the base weights
 
 
 class Child:
-    """A process of its own, and a pipe to it; ``said`` is its first word."""
+    """A spawned process and the pipe to it."""
 
     def __init__(self, work: Callable[..., None], *arguments: Any) -> None:
         context = multiprocessing.get_context("spawn")
@@ -87,16 +92,17 @@ class Child:
 
     def __exit__(self, *_: object) -> None:
         self.pipe.close()
-        self.process.join(1.0)  # one that waits for bytes never ends
+        self.process.join(1.0)  # a process that waits for bytes never ends
         self.process.kill()
 
 
 def serve_ours(pipe: Connection, root: Path, base: int = 0) -> None:
-    """A trainer's end.
+    """Run the trainer's end of our bridge.
 
-    A number that is sent publishes so many bytes; the answer says when that began.
+    Each number received on the pipe publishes a policy of so many bytes; the answer is its start.
 
-    With a ``base`` of so many bytes, each policy stands on it.
+    Args:
+        base: size of the base weights that every policy refers to [bytes]; 0 without.
     """
     from safetensors.numpy import save_file
 
@@ -123,8 +129,10 @@ def serve_ours(pipe: Connection, root: Path, base: int = 0) -> None:
     server.stop()
 
 
-def hear_ours(pipe: Connection, port: int, number: int, folder: Path, links: bool = False) -> None:
-    """A station's end: says the size of each policy that comes, and when it was there."""
+def receive_ours(
+    pipe: Connection, port: int, number: int, folder: Path, links: bool = False
+) -> None:
+    """Run a station's end; send the size of each fetched policy and its time of arrival."""
     client, version, base = BridgeClient(f"127.0.0.1:{port}", f"s{number}", links=links), 0, None
     client.report(0, 0, timeout_s=20.0)
     pipe.send("ready")
@@ -136,14 +144,14 @@ def hear_ours(pipe: Connection, port: int, number: int, folder: Path, links: boo
 
 
 def images_of(count: int) -> np.ndarray:
-    """Frames that look like a camera's to a compressor: a slope, and noise of a few levels."""
+    """Return frames that compress like a camera's: a slope with noise of a few levels."""
     random = np.random.default_rng(0)
     slope = np.add.outer(np.arange(IMAGE[0]), np.arange(IMAGE[1]))[..., None] // 2
     return (slope + random.integers(0, 8, (count, *IMAGE)) + 20).astype(np.uint8)
 
 
 def recordings(images: np.ndarray) -> list[list[tuple[str, str, int, bytes]]]:
-    """The messages of episodes of ``LENGTH`` transitions with these images."""
+    """Return the messages of episodes of ``LENGTH`` transitions with these images."""
     from tests.messages import raw_messages
 
     spec = (
@@ -167,7 +175,7 @@ def recordings(images: np.ndarray) -> list[list[tuple[str, str, int, bytes]]]:
 def upload_ours(
     spool: Spool, client: BridgeClient, messages: list[Any], name: str
 ) -> tuple[float, float, int]:
-    """Seconds from closed to acknowledged, seconds of recording, and the bytes."""
+    """Return seconds of the upload, seconds of the recording, and bytes."""
     from tests.messages import write_raw
 
     started = time.monotonic()
@@ -176,12 +184,14 @@ def upload_ours(
     recorded = time.monotonic()
     size = sum(file.stat().st_size for file in spool.root.glob("closed/*/*"))
     assert Sender(spool, client, print).send_all() == "" and not spool.closed()
-    assert len(list(spool.root.glob(f"sent/{name}-*"))) == len(messages)  # none was refused
+    assert len(list(spool.root.glob(f"sent/{name}-*"))) == len(messages), "an episode was refused"
     return time.monotonic() - recorded, recorded - started, size
 
 
-def upload(root: Path, count: int, rounds: int, agentlace: Path | None) -> dict[str, float]:
-    """Transitions a second, of each."""
+def measure_uploads(
+    root: Path, count: int, rounds: int, agentlace: Path | None
+) -> dict[str, float]:
+    """Measure the uploaded transitions per second of each system."""
     images = images_of(count + 1)
     messages, spool, rates_by_name = recordings(images), Spool(root / "spool"), {}
     with (
@@ -193,7 +203,7 @@ def upload(root: Path, count: int, rounds: int, agentlace: Path | None) -> dict[
         call = raw_call(raw.pipe.recv())
         theirs = more.enter_context(Child(serve_agentlace, agentlace)) if agentlace else None
         ports = theirs.pipe.recv() if theirs else None
-        for number in range(-1, rounds):  # the first one only warms up
+        for number in range(-1, rounds):  # round -1 only warms up
             sent_s, recorded_s, size = upload_ours(
                 spool, client, messages, f"{STATION_KEY}-{number + 1}"
             )
@@ -233,7 +243,7 @@ def upload(root: Path, count: int, rounds: int, agentlace: Path | None) -> dict[
 
 
 def processor_s(children: list[Child]) -> float:
-    """Of the cores, what these processes have had."""
+    """Return the processor time of these processes so far [s]."""
     fields = [
         Path(f"/proc/{child.process.pid}/stat").read_text().rpartition(")")[2].split()
         for child in children
@@ -241,14 +251,13 @@ def processor_s(children: list[Child]) -> float:
     return sum(int(ticks) for row in fields for ticks in row[11:13]) / os.sysconf("SC_CLK_TCK")
 
 
-def publication(
+def measure_publication(
     trainer: Child, stations: list[Child], size: int, rounds: int
 ) -> tuple[float, float]:
-    """Seconds from the publication until the last of the stations has it, and of the cores, both
-    ends' together; medians.
+    """Return two medians: seconds until the last station has a policy, and processor seconds.
 
-    The first one only warms up. Of the trainer's, making the weights counts too, which is the same
-    for all.
+    The processor seconds are those of trainer and stations together, and include making the weights,
+    which is the same for all systems. The first round only warms up.
     """
     trials, used = [], []
     for _ in range(-1, rounds):
@@ -262,60 +271,61 @@ def publication(
     return statistics.median(trials[1:]), statistics.median(used[1:])
 
 
-def publication_floor(how: str, size: int, rounds: int) -> tuple[float, float]:
-    """Of bytes alone."""
+def measure_floor(transport: str, size: int, rounds: int) -> tuple[float, float]:
+    """Measure the publication of bare bytes."""
     with contextlib.ExitStack() as children:
-        sending = children.enter_context(Child(serve_floor, how, HEARING))
-        port = sending.pipe.recv()
-        hearing = [
-            children.enter_context(Child(hear_floor, how, port, size)) for _ in range(HEARING)
+        sender = children.enter_context(Child(send_floor, transport, RECEIVERS))
+        port = sender.pipe.recv()
+        receivers = [
+            children.enter_context(Child(receive_floor, transport, port, size))
+            for _ in range(RECEIVERS)
         ]
-        assert all(station.pipe.recv() == "ready" for station in hearing)
-        return publication(sending, hearing, size, rounds)
+        assert all(station.pipe.recv() == "ready" for station in receivers)
+        return measure_publication(sender, receivers, size, rounds)
 
 
-def publication_ours(
+def measure_ours(
     root: Path, size: int, rounds: int, links: bool, base: int = 0
 ) -> tuple[float, float]:
-    """Of our policies, from one to eight."""
+    """Measure the publication of our policies to ``RECEIVERS`` stations."""
     with contextlib.ExitStack() as children:
         ours = children.enter_context(Child(serve_ours, root / "run", base))
         port = ours.pipe.recv()
-        hearing = [
-            children.enter_context(Child(hear_ours, port, n, root / f"policies{n}", links))
-            for n in range(HEARING)
+        receivers = [
+            children.enter_context(Child(receive_ours, port, n, root / f"policies{n}", links))
+            for n in range(RECEIVERS)
         ]
-        assert all(station.pipe.recv() == "ready" for station in hearing)
-        return publication(ours, hearing, size, rounds)
+        assert all(station.pipe.recv() == "ready" for station in receivers)
+        return measure_publication(ours, receivers, size, rounds)
 
 
-def weights(
+def measure_policies(
     root: Path, size: int, rounds: int, agentlace: Path | None, linked: bool = False
 ) -> dict[str, float]:
-    """A policy from one to eight; only linked and over bare sockets if ``linked``."""
+    """Measure a policy's way to the stations; ``linked`` leaves all but links and sockets out."""
     adapters = size // 40
     costs = {
-        "80mb": publication_ours(root / "linked", size, rounds, links=True),
-        "80mb_socket": publication_floor("socket", size, rounds),
+        "80mb": measure_ours(root / "linked", size, rounds, links=True),
+        "80mb_socket": measure_floor("socket", size, rounds),
     }
     if not linked:
         costs |= {
-            "80mb_sent": publication_ours(root / "sent", size, rounds, links=False),
-            "adapters": publication_ours(
-                root / "adapters", adapters, rounds, False, size - adapters
-            ),
-            "80mb_grpc": publication_floor("grpc", size, rounds),
+            "80mb_sent": measure_ours(root / "sent", size, rounds, links=False),
+            "adapters": measure_ours(root / "adapters", adapters, rounds, False, size - adapters),
+            "80mb_grpc": measure_floor("grpc", size, rounds),
         }
     if agentlace and not linked:
         with contextlib.ExitStack() as children:
             theirs = children.enter_context(Child(serve_agentlace, agentlace))
             ports = theirs.pipe.recv()
-            hearing = [
-                children.enter_context(Child(hear_agentlace, agentlace, ports))
-                for _ in range(HEARING)
+            receivers = [
+                children.enter_context(Child(receive_agentlace, agentlace, ports))
+                for _ in range(RECEIVERS)
             ]
-            _until_all_hear(theirs, hearing)
-            costs["80mb_agentlace"] = theirs_s = publication(theirs, hearing, size, rounds)
+            _wait_for_receivers(theirs, receivers)
+            costs["80mb_agentlace"] = theirs_s = measure_publication(
+                theirs, receivers, size, rounds
+            )
     result = {
         f"weights_{what}_{name}": value
         for name, both in costs.items()
@@ -332,8 +342,11 @@ def weights(
     return result
 
 
-def _until_all_hear(trainer: Child, stations: list[Child]) -> None:
-    """Its sockets join in their own time, and what was published before is lost to them."""
+def _wait_for_receivers(trainer: Child, stations: list[Child]) -> None:
+    """Publish until every station has received something.
+
+    agentlace's sockets connect at their own pace and lose earlier publications.
+    """
     waiting = set(range(len(stations)))
     while waiting:
         trainer.pipe.send(1)
@@ -357,44 +370,43 @@ def main() -> None:
         "--transitions",
         type=int,
         default=1000,
-        help="of an upload (default: 1000, 100 MB of ours); 0 for none",
+        help="transitions of an upload (default: 1000, which are 100 MB); 0 for none",
     )
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--megabytes", type=int, default=80, help="of the policy; 0 for none")
+    parser.add_argument("--megabytes", type=int, default=80, help="size of the policy; 0 for none")
     parser.add_argument(
-        "--linked", action="store_true", help="of policies, only linked and over bare sockets"
+        "--linked", action="store_true", help="measure policies only as links and bare sockets"
     )
     parser.add_argument(
-        "--agentlace", type=Path, help="a checkout of it, with pyzmq and lz4 installed there"
+        "--agentlace", type=Path, help="checkout of agentlace, with pyzmq and lz4 installed there"
     )
     parser.add_argument(
-        "--stations", type=int, default=0, help="measure so many stations at once instead"
+        "--stations", type=int, default=0, help="measure this number of stations at once instead"
     )
-    parser.add_argument("--uploading", type=int, default=20, help="how many of them upload")
+    parser.add_argument("--uploading", type=int, default=20, help="number of stations that upload")
     parser.add_argument(
         "--seconds",
         type=float,
         default=30.0,
-        help="for how long they upload before the policy comes",
+        help="duration of the uploads before the policy is published",
     )
     parser.add_argument("--json", type=Path, help="write one flat object there")
     options = parser.parse_args()
     if options.transitions % LENGTH or options.transitions < 0:
         parser.error(
-            f"--transitions: expected a multiple of {LENGTH}, of which an episode has so many, got "
+            f"--transitions: expected a multiple of {LENGTH}, the length of an episode, got "
             f"{options.transitions}"
         )
     if options.stations and options.megabytes < 1:
         parser.error("--megabytes: expected a policy for --stations to wait for, got none")
-    options.uploading = (
-        min(options.uploading, options.stations) if options.stations else options.uploading
-    )
+    if options.stations:
+        options.uploading = min(options.uploading, options.stations)
     size = options.megabytes * 1_000_000
     agentlace = options.agentlace and options.agentlace.resolve()
     result: dict[str, float] = {"policy_mb": options.megabytes}
     with tempfile.TemporaryDirectory(prefix="rlinf-bridge-") as folder:
         if options.stations:
-            result |= many(
+            result |= measure_stations(
                 Path(folder),
                 Child,
                 serve_ours,
@@ -405,14 +417,13 @@ def main() -> None:
             )
         else:
             if options.transitions:
-                result |= upload(Path(folder), options.transitions, options.rounds, agentlace)
-            result |= (
-                {}
-                if options.megabytes == 0
-                else weights(
+                result |= measure_uploads(
+                    Path(folder), options.transitions, options.rounds, agentlace
+                )
+            if options.megabytes:
+                result |= measure_policies(
                     Path(folder) / "weights", size, options.rounds, agentlace, options.linked
                 )
-            )
     for name, value in result.items():
         print(f"{name:32}{value:16,.3f}".rstrip("0").rstrip("."))
     if options.json:

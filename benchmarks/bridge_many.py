@@ -1,6 +1,4 @@
-"""Many stations at once, for benchmarks/bridge.py: what the trainer's process takes, and how long
-an upload does.
-"""
+"""Many stations at once, for benchmarks/bridge.py: the trainer's memory and the upload times."""
 
 from __future__ import annotations
 
@@ -19,15 +17,15 @@ from rlinf_core.core.errors import BridgeError
 from rlinf_core.deploy.bridge.client import BridgeClient
 from rlinf_core.episodes.checksums import seal
 
-# of a station: seconds of its uploads, failed ones, its policy
+# A station's upload times [s], number of failed uploads, and (size, time of arrival) of its policy.
 Row = tuple[list[float], int, tuple[int, float]]
-REPORT_S, PAUSE_S = 0.5, 0.5  # of an uplink
-PROCESSES = 4  # that stations are spread over
+REPORT_S, PAUSE_S = 0.5, 0.5  # intervals of an uplink
+PROCESSES = 4  # the stations are spread over these
 EPISODE_BYTES = 2_500_000  # 25 time steps with two 128x128 images
 
 
 class Station:
-    """The three threads of an uplink, without ROS."""
+    """The three threads of a station's uplink, without ROS."""
 
     def __init__(
         self, port: int, name: str, folder: Path, uploads: bool, ended: threading.Event
@@ -82,26 +80,26 @@ class Station:
                 return self.uploads.append(time.monotonic() - began)
 
 
-def stations(
+def run_stations(
     pipe: Connection, port: int, names: list[str], folder: Path, uploading: set[str]
 ) -> None:
-    """A process with some of them; says what they have seen when it is asked."""
+    """Run some stations in this process; answer each request with their state."""
     ended = threading.Event()
-    those = [Station(port, name, folder, name in uploading, ended) for name in names]
-    for station in those:
+    members = [Station(port, name, folder, name in uploading, ended) for name in names]
+    for station in members:
         for thread in station.threads:
             thread.start()
-    for station in those:
+    for station in members:
         station.connected.wait()
     pipe.send("all are connected")
     with contextlib.suppress(EOFError):
-        while pipe.recv() == "how":
-            pipe.send([(station.uploads, station.failed, station.policy) for station in those])
+        while pipe.recv() == "state":
+            pipe.send([(station.uploads, station.failed, station.policy) for station in members])
     ended.set()
 
 
 def memory_mb(pid: int, field: str) -> float:
-    """VmRSS, or VmHWM: the most there ever was."""
+    """Return the field VmRSS (memory now) or VmHWM (its peak) of a process [MB]."""
     line = next(
         line
         for line in Path(f"/proc/{pid}/status").read_text().splitlines()
@@ -110,14 +108,16 @@ def memory_mb(pid: int, field: str) -> float:
     return int(line.split()[1]) * 1024 / 1e6
 
 
-def since(first: list[Row], rows: list[Row]) -> list[float]:
-    """Seconds of the uploads that each station has made since an earlier answer."""
+def uploads_since(first: list[Row], rows: list[Row]) -> list[float]:
+    """Return the times [s] of all uploads after an earlier state."""
     return [
-        took for before, row in zip(first, rows, strict=True) for took in row[0][len(before[0]) :]
+        upload_s
+        for before, row in zip(first, rows, strict=True)
+        for upload_s in row[0][len(before[0]) :]
     ]
 
 
-def many(
+def measure_stations(
     root: Path,
     child: Callable[..., Any],
     serve: Callable[..., None],
@@ -126,41 +126,39 @@ def many(
     seconds: float,
     size: int,
 ) -> dict[str, float]:
-    """So many stations; some upload for ``seconds``, then a policy is published; ends when all have
-    it.
-    """
+    """Measure ``count`` stations: uploads for ``seconds``, then a policy until all have it."""
     names = [f"s{number}" for number in range(count)]
     with ExitStack() as children:
         trainer = children.enter_context(child(serve, root / "run"))
         port, pid = trainer.pipe.recv(), trainer.process.pid
         before = memory_mb(pid, "VmRSS")
-        crowd = [
+        processes = [
             children.enter_context(
-                child(stations, port, names[n::PROCESSES], root, set(names[:uploading]))
+                child(run_stations, port, names[n::PROCESSES], root, set(names[:uploading]))
             )
             for n in range(PROCESSES)
         ]
 
-        def how() -> list[Row]:
-            for one in crowd:
-                one.pipe.send("how")
-            return [row for one in crowd for row in one.pipe.recv()]
+        def station_states() -> list[Row]:
+            for process in processes:
+                process.pipe.send("state")
+            return [row for process in processes for row in process.pipe.recv()]
 
-        for one in crowd:
-            one.pipe.recv()
+        for process in processes:
+            process.pipe.recv()
         time.sleep(seconds)
-        first, while_waiting = how(), memory_mb(pid, "VmHWM")
-        uploads = [took for row in first for took in row[0]]
+        first, peak_uploads = station_states(), memory_mb(pid, "VmHWM")
+        uploads = [upload_s for row in first for upload_s in row[0]]
         trainer.pipe.send(size)
         began = trainer.pipe.recv()
-        rows = how()
+        rows = station_states()
         while not all(row[2][0] >= size for row in rows):
             time.sleep(0.5)
-            rows = how()
+            rows = station_states()
         after = memory_mb(pid, "VmHWM")
-        late = since(first, rows)
-        for one in crowd:
-            one.pipe.send("end")
+        uploads_with_policy = uploads_since(first, rows)
+        for process in processes:
+            process.pipe.send("end")
     p50, p99 = np.quantile(uploads or [np.nan], (0.5, 0.99))
     return {
         "stations": count,
@@ -168,11 +166,11 @@ def many(
         "uploads": len(uploads),
         "upload_p50_s": float(p50),
         "upload_p99_s": float(p99),
-        "upload_p99_s_with_policy": float(np.quantile(late or [np.nan], 0.99)),
+        "upload_p99_s_with_policy": float(np.quantile(uploads_with_policy or [np.nan], 0.99)),
         "upload_retries": sum(row[1] for row in rows),
         "policy_seconds_first": min(row[2][1] for row in rows) - began,
         "policy_seconds_all": max(row[2][1] for row in rows) - began,
         "trainer_mb_before": before,
-        "trainer_mb_peak_uploads": while_waiting,
+        "trainer_mb_peak_uploads": peak_uploads,
         "trainer_mb_peak": after,
     }

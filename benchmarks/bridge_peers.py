@@ -1,6 +1,4 @@
-"""The other two of benchmarks/bridge.py: agentlace, unchanged, and a gRPC stream that does nothing
-else.
-"""
+"""The peers that benchmarks/bridge.py compares with: agentlace, and a bare gRPC stream."""
 
 from __future__ import annotations
 
@@ -29,8 +27,8 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def agentlace(path: Path) -> Any:
-    """Its trainer module, from a checkout."""
+def import_agentlace(path: Path) -> Any:
+    """Import agentlace's trainer module from a checkout."""
     sys.path.insert(0, str(path))
     from agentlace import trainer
     from agentlace.data.data_store import QueuedDataStore
@@ -46,11 +44,11 @@ def _config(trainer: Any, ports: tuple[int, int]) -> Any:
 
 
 def serve_agentlace(pipe: Connection, path: Path) -> None:
-    """A trainer's end.
+    """Run the trainer's end.
 
-    A number that is sent publishes so many bytes; the answer says when that began.
+    Each number received on the pipe publishes so many bytes; the answer is the time of the start.
     """
-    trainer, ports = agentlace(path), (free_port(), free_port())
+    trainer, ports = import_agentlace(path), (free_port(), free_port())
     server = trainer.TrainerServer(_config(trainer, ports), log_level=logging.WARNING)
     server.register_data_store("station", trainer.Queued(50_000))
     server.start(threaded=True)
@@ -62,9 +60,9 @@ def serve_agentlace(pipe: Connection, path: Path) -> None:
             server.publish_network({"params": weights})
 
 
-def hear_agentlace(pipe: Connection, path: Path, ports: tuple[int, int]) -> None:
-    """A station's end: says the size of each policy that comes, and when it was there."""
-    trainer = agentlace(path)
+def receive_agentlace(pipe: Connection, path: Path, ports: tuple[int, int]) -> None:
+    """Run a station's end; send the size of each policy and its time of arrival."""
+    trainer = import_agentlace(path)
 
     def note(payload: dict[str, np.ndarray]) -> None:
         pipe.send((len(payload["params"]), time.monotonic()))
@@ -79,7 +77,7 @@ def hear_agentlace(pipe: Connection, path: Path, ports: tuple[int, int]) -> None
 
 
 def transitions(images: np.ndarray) -> Iterator[dict[str, Any]]:
-    """As HIL-SERL's actor inserts them: observation and next observation, each with two images."""
+    """Yield transitions as HIL-SERL's actor inserts them, each with four images."""
     random = np.random.default_rng(0)
     for step in range(len(images) - 1):
         observation, following = (
@@ -100,11 +98,13 @@ def transitions(images: np.ndarray) -> Iterator[dict[str, Any]]:
         }
 
 
-def upload_agentlace(path: Path, ports: tuple[int, int], images: np.ndarray, at_once: int) -> float:
-    """Seconds for all transitions, ``at_once`` in each of the client's updates, until the trainer
-    has them in memory.
+def upload_agentlace(path: Path, ports: tuple[int, int], images: np.ndarray, batch: int) -> float:
+    """Return the seconds until all transitions are in the trainer's memory.
+
+    Args:
+        batch: transitions in each of the client's updates.
     """
-    trainer = agentlace(path)
+    trainer = import_agentlace(path)
     store, name = trainer.Queued(50_000), "station"
     client = trainer.TrainerClient(
         name,
@@ -115,18 +115,18 @@ def upload_agentlace(path: Path, ports: tuple[int, int], images: np.ndarray, at_
         timeout_ms=20_000,
     )
     before, rows = client.get_server_last_update_id(name), list(transitions(images))
-    store.latest_seq_id = before  # go on from where the last round was
+    store.latest_seq_id = before  # continue after the previous round
     started = time.monotonic()
     for number, row in enumerate(rows, 1):
         store.insert(row)
-        if number % at_once == 0 or number == len(rows):
+        if number % batch == 0 or number == len(rows):
             assert client.update()
     assert client.get_server_last_update_id(name) == before + len(rows)
     return time.monotonic() - started
 
 
 def serve_raw(pipe: Connection) -> None:
-    """Counts the bytes of a stream."""
+    """Run a gRPC server that counts the bytes of a stream."""
 
     def put(parts: Iterator[bytes], _: grpc.ServicerContext) -> bytes:
         return sum(map(len, parts)).to_bytes(8, "big")
@@ -144,14 +144,12 @@ def serve_raw(pipe: Connection) -> None:
 
 
 def raw_call(port: int) -> Callable[[Iterator[bytes]], bytes]:
-    """Sends a stream of bytes."""
+    """Return a call that sends a stream of bytes."""
     return grpc.insecure_channel(f"127.0.0.1:{port}").stream_unary(RAW)
 
 
 def upload_raw(call: Callable[[Iterator[bytes]], bytes], folders: list[Path]) -> float:
-    """Seconds for the bytes of all files, a stream for each folder; nothing is checked, and nothing
-    kept.
-    """
+    """Return the seconds for the bytes of all files, one stream per folder."""
     started = time.monotonic()
     for folder in folders:
         files = sorted(folder.iterdir())
@@ -168,9 +166,13 @@ def _parts(files: list[Path]) -> Iterator[bytes]:
                 yield data
 
 
-def serve_floor(pipe: Connection, how: str, stations: int) -> None:
-    """A number that is sent goes as so many bytes to all, over gRPC or bare sockets; nothing is
-    read, checked or kept.
+def send_floor(pipe: Connection, transport: str, stations: int) -> None:
+    """Send as many bytes to all stations as each number on the pipe asks for.
+
+    Nothing is read, checked or stored.
+
+    Args:
+        transport: "grpc" or "socket".
     """
     begin, sent = threading.Barrier(stations + 1), [b""]
 
@@ -193,7 +195,7 @@ def serve_floor(pipe: Connection, how: str, stations: int) -> None:
         for _ in range(stations):
             threading.Thread(target=feed, args=(listening.accept()[0],), daemon=True).start()
 
-    if how == "grpc":
+    if transport == "grpc":
         server = grpc.server(futures.ThreadPoolExecutor(stations), handlers=(Handler(),))
         pipe.send(server.add_insecure_port("127.0.0.1:0"))
         server.start()
@@ -208,20 +210,20 @@ def serve_floor(pipe: Connection, how: str, stations: int) -> None:
             begin.wait()
 
 
-def hear_floor(pipe: Connection, how: str, port: int, size: int) -> None:
-    """Says when so many bytes have come, each time."""
+def receive_floor(pipe: Connection, transport: str, port: int, size: int) -> None:
+    """Send the time each time ``size`` bytes have arrived."""
     address = ("127.0.0.1", port)
-    if how == "grpc":
+    if transport == "grpc":
         channel = grpc.insecure_channel(f"{address[0]}:{port}")
         lengths = map(len, channel.unary_stream(RAW_GET)(b"all"))
     else:
         connection, buffer = socket.create_connection(address), bytearray(PART_BYTES)
         lengths = iter(lambda: connection.recv_into(buffer), 0)
     pipe.send("ready")
-    came = 0
+    received = 0
     with contextlib.suppress(BrokenPipeError, grpc.RpcError, ConnectionError):
         for length in lengths:
-            came += length
-            if came == size:
-                pipe.send((came, time.monotonic()))
-                came = 0
+            received += length
+            if received == size:
+                pipe.send((received, time.monotonic()))
+                received = 0

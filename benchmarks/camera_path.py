@@ -1,18 +1,15 @@
 """Measure the path from a camera to a subscriber: lost images, latency, processor time.
 
-Bare publishers are the floor.
-
     python benchmarks/camera_path.py --json results.json
 
-Two RealSense cameras, 640x480 at 30 Hz, each read by the station's own camera node in a process of
-its own; librealsense's software device stands in for the hardware, in the same process, and its
-part of the processor time is in the figure. This process receives both as a station does: best
-effort, the newest alone. The number of an image is its first pixel, so what is lost anywhere
-between device and callback is known to one. Latency is from the image's stamp, which is the
-device's own, mapped to this machine's clock, to the callback. The bare publishers are two processes
-in which nothing but rclpy publishes a message of that size from a timer.
+Two RealSense cameras run at 640x480 and 30 Hz, each in its own process of the station's camera
+node. librealsense's software device stands in for the hardware in the same process, and counts in
+the processor time. This process receives both topics as a station does: best effort, the newest
+image alone. The first pixel of an image holds its number, so every lost image counts. Latency is
+the time from the image's stamp (the device's, mapped to this machine's clock) to the callback.
+The floor are two processes in which bare rclpy publishes messages of the same size from a timer.
 
-It does not cover USB, a camera's own exposure and transfer, or a network between machines.
+The benchmark does not cover USB, a camera's exposure and transfer, or a network.
 """
 
 from __future__ import annotations
@@ -40,7 +37,7 @@ cameras:
 
 
 class Receiver:
-    """Who reads both topics: of each image its number, and how old it was."""
+    """Receives both topics; keeps the number and the latency of each image."""
 
     def __init__(self, node: Any) -> None:
         from sensor_msgs.msg import Image
@@ -54,24 +51,25 @@ class Receiver:
             node.create_subscription(
                 Image,
                 topic,
-                lambda image, name=name: self.take(name, image),
+                lambda image, name=name: self.add(name, image),
                 received(topic, False),
             )
 
-    def take(self, name: str, image: Any) -> None:
+    def add(self, name: str, image: Any) -> None:
         stamp = image.header.stamp
         self.late_ms.append(time.time() * 1e3 - stamp.sec * 1e3 - stamp.nanosec / 1e6)
         first = image.data[:3]
         self.numbers[name].append(first[0] + (first[1] << 8) + (first[2] << 16))
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         self.late_ms.clear()
         for numbers in self.numbers.values():
             numbers.clear()
 
     def lost(self, expected: int) -> int:
-        """Those between the first and the last that came; and where one falls silent, what should
-        have come.
+        """Return the number of images lost between the first and the last one.
+
+        A camera that falls silent counts as if ``expected`` images had been due.
         """
         gaps = (
             (numbers[-1] - numbers[0] + 1 if numbers else 0, len(numbers))
@@ -81,7 +79,7 @@ class Receiver:
 
 
 def publish(name: str) -> None:
-    """A bare publisher: what one process must do at least."""
+    """Run a bare publisher."""
     import array
 
     import rclpy
@@ -99,19 +97,19 @@ def publish(name: str) -> None:
     )
     numbers = iter(range(1, 1 << 24))
 
-    def say() -> None:
+    def publish_next() -> None:
         number = next(numbers)
         image.data[0], image.data[1], image.data[2] = number & 255, number >> 8 & 255, number >> 16
         image.header.stamp = node.get_clock().now().to_msg()
         publisher.publish(image)
 
-    node.create_timer(1 / HZ, say)
+    node.create_timer(1 / HZ, publish_next)
     with contextlib.suppress(ExternalShutdownException):
         rclpy.spin(node)
 
 
 def cpu_s(pids: list[int]) -> float:
-    """User and system time of processes, all threads."""
+    """Return user and system time of processes with all their threads [s]."""
     ticks = (
         Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13] for pid in pids
     )
@@ -125,22 +123,22 @@ def measure(receiver: Receiver, spin: Any, pids: list[int], seconds: float) -> d
         if time.monotonic() > deadline:
             raise SystemExit(
                 "no image within 60 s of "
-                f"{[name for name, got in receiver.numbers.items() if not got]}"
+                f"{[name for name, received in receiver.numbers.items() if not received]}"
             )
     for pause in (WARM_UP_S, seconds):
-        receiver.forget()
-        before, begun = cpu_s(pids), time.monotonic()
-        while time.monotonic() - begun < pause:
+        receiver.clear()
+        before, started = cpu_s(pids), time.monotonic()
+        while time.monotonic() - started < pause:
             spin(0.1)
-    spent = (cpu_s(pids) - before) / (time.monotonic() - begun)
-    late = np.percentile(receiver.late_ms, [50, 99])
+    used = (cpu_s(pids) - before) / (time.monotonic() - started)
+    latencies = np.percentile(receiver.late_ms, [50, 99])
     return {
         "images": sum(map(len, receiver.numbers.values())),
         "dropped": receiver.lost(int(0.98 * HZ * seconds)),
-        "p50_ms": late[0],
-        "p99_ms": late[1],
+        "p50_ms": latencies[0],
+        "p99_ms": latencies[1],
         "max_ms": max(receiver.late_ms),
-        "core": spent / len(pids),
+        "core": used / len(pids),
     }
 
 
@@ -193,7 +191,7 @@ def main() -> None:
             ],
         )
         for name in ("cameras", "bare"):
-            receiver.forget()
+            receiver.clear()
             with Supervisor(Path(folder), DOMAIN) as supervisor:
                 if name == "cameras":
                     children = [

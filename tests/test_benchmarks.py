@@ -28,7 +28,7 @@ from benchmarks import (
     transfer,
     twin_faults,
 )
-from benchmarks.bridge_many import since
+from benchmarks.bridge_many import uploads_since
 from rlinf_core.recipes import load_recipe
 from tests.algorithms.learning import Run
 from tests.algorithms.point import Points
@@ -174,7 +174,7 @@ def test_late_uploads_are_those_since_whatever_each_station_had_sent_before():
     policy = (0, 0.0)
     first = [([1.0, 1.0, 1.0], 0, policy), ([1.0], 0, policy), ([], 0, policy)]
     rows = [([1.0, 1.0, 1.0], 0, policy), ([1.0, 7.0], 0, policy), ([8.0, 9.0], 0, policy)]
-    assert since(first, rows) == [7.0, 8.0, 9.0]
+    assert uploads_since(first, rows) == [7.0, 8.0, 9.0]
 
 
 def test_the_machine_is_the_one_that_fuzzed(tmp_path, called):
