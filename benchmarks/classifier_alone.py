@@ -1,20 +1,19 @@
-"""Measure the value of a visual reward: demo_vision by RL with a classifier's reward only.
+"""Measure the value of a visual reward: train demo_vision by RL with a classifier's reward only.
 
-The other run has the true reward.
-
-    python benchmarks/classifier_alone.py --json results.json            # all of it: two hours on two cores
+    python benchmarks/classifier_alone.py --json results.json            # two hours on two cores
     python benchmarks/classifier_alone.py --only classifier --rounds 1 --seed 1 --out
     runs/classifier_1
 
-The demo's script records tries through the station (`rlinf demo demo_vision`), `rlinf reward train`
-makes a classifier of them, and `rlinf train demo_vision` learns in simulation from 50
-demonstrations, told by the classifier alone what success is. In the next round the policy that came
-of it plays a hundred episodes through the station, judged by geometry as a person who watches
-would; the classifier is trained again with these, too, and a policy is learned anew. Beside it the
-same is learned with geometry as the reward. All policies are then judged by geometry, on scenes
-that none was trained in; how often the classifier says of its own that it succeeds stands beside
-it. What is done in --out is kept, and the same command goes on. It does not cover a real camera's
-light, nor people who label wrongly.
+Round 1: the demo's script records episodes through the station (`rlinf demo demo_vision`),
+`rlinf reward train` trains a classifier on them, and `rlinf train demo_vision` learns in simulation
+from 50 demonstrations with that classifier as its only reward. Round 2: the trained policy plays a
+hundred episodes through the station. Geometry labels them, in place of a person who watches. They
+join the classifier's data, and classifier and policy are trained anew. A second run learns with the
+true reward (geometry).
+
+Geometry judges all policies on scenes that none was trained in. ``..._believes`` is the success
+rate by the classifier's own judgement. --out keeps each finished step, and the same command
+continues there. The benchmark does not cover a real camera's light, nor people who label wrongly.
 """
 
 from __future__ import annotations
@@ -32,29 +31,31 @@ from benchmarks.figures import write  # noqa: E402
 from rlinf_core.config.overrides import quoted  # noqa: E402
 
 RLINF = ROOT / ".venv/bin/rlinf"
-TRUE = "peg_insertion_vision"
+GEOMETRY_TASK = "peg_insertion_vision"
 VISION_TASK = """defaults: peg_insertion_vision
 reward: {{kind: classifier, model: {model}}}
-success_steps: 2        # one frame may fool it, two in a row hardly
+success_steps: 2        # the classifier errs on single frames, hardly on two in a row
 """
 
 
 def rlinf(*words: str | Path) -> None:
-    """A command of ours, whose output is the terminal's."""
+    """Run an `rlinf` command with its output on this terminal."""
     subprocess.run([RLINF, *words], check=True)
 
 
-def played(folder: Path, *overrides: str) -> Path:
-    """Episodes of a station: its inbox."""
+def record_episodes(folder: Path, *overrides: str) -> Path:
+    """Record a station's episodes, unless they are in the folder; return its inbox."""
     if not (folder / "done").exists():
-        shutil.rmtree(folder, ignore_errors=True)  # it was cut short
+        shutil.rmtree(folder, ignore_errors=True)  # remains of an interrupted recording
         rlinf("demo", "demo_vision", "--quiet", "--out", folder, "--set", *overrides)
         (folder / "done").touch()
     return folder / "inbox"
 
 
-def classifier(folder: Path, number: int, recordings: list[Path]) -> tuple[Path, dict[str, float]]:
-    """The file of a task that it judges, and its scores on held-out episodes."""
+def train_classifier(
+    folder: Path, number: int, recordings: list[Path]
+) -> tuple[Path, dict[str, float]]:
+    """Train a classifier; return its task file and its scores on held-out episodes."""
     task, model, scores = (
         folder / name
         for name in (
@@ -70,8 +71,8 @@ def classifier(folder: Path, number: int, recordings: list[Path]) -> tuple[Path,
     return task, json.loads(scores.read_text())
 
 
-def learned(run: Path, seed: int, env_steps: int, task: str) -> None:
-    """A run of demo_vision in simulation."""
+def train_policy(run: Path, seed: int, env_steps: int, task: str) -> None:
+    """Train demo_vision in simulation, unless the run is finished."""
     if not (run / "done").exists():
         rlinf(
             "train",
@@ -88,8 +89,8 @@ def learned(run: Path, seed: int, env_steps: int, task: str) -> None:
         (run / "done").touch()
 
 
-def judged(run: Path, name: str, scenes: int, *overrides: str) -> dict[str, float]:
-    """A run's newest policy, on held-out scenes."""
+def evaluate_policy(run: Path, name: str, scenes: int, *overrides: str) -> dict[str, float]:
+    """Evaluate a run's newest policy on held-out scenes."""
     file = run / f"{name}.json"
     if not file.exists():
         rlinf(
@@ -111,17 +112,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seed", type=int, default=0, help="of all runs")
+    parser.add_argument("--seed", type=int, default=0, help="seed of all runs")
     parser.add_argument(
-        "--episodes", type=int, default=80, help="tries that the first classifier learns from"
+        "--episodes", type=int, default=80, help="episodes that the first classifier learns from"
     )
     parser.add_argument(
-        "--rounds", type=int, default=2, help="classifiers, each with a run of its own"
+        "--rounds", type=int, default=2, help="number of classifiers, each with one run"
     )
-    parser.add_argument("--env-steps", type=int, default=10000, help="of each run")
-    parser.add_argument("--scenes", type=int, default=200, help="held-out ones that judge")
+    parser.add_argument("--env-steps", type=int, default=10000, help="time steps of each run")
+    parser.add_argument("--scenes", type=int, default=200, help="held-out scenes of an evaluation")
     parser.add_argument(
-        "--only", choices=("true", "classifier"), help="told so alone, and no word on the other"
+        "--only", choices=("true", "classifier"), help="run only the one with this reward"
     )
     parser.add_argument("--out", type=Path, default=ROOT / "runs/classifier_alone")
     parser.add_argument("--json", type=Path, help="write one flat object there")
@@ -132,17 +133,17 @@ def main() -> None:
         "env_steps": options.env_steps,
         "scenes": options.scenes,
     }
-    begun = options.out / "settings.json"
+    settings_file = options.out / "settings.json"
     settings = json.dumps(result | {"episodes": options.episodes})
-    if begun.exists() and begun.read_text() != settings:
+    if settings_file.exists() and settings_file.read_text() != settings:
         parser.error(
-            f"--out {options.out}: expected what it was begun with, {begun.read_text()}, got "
-            f"{settings}. Take another folder"
+            f"--out {options.out}: expected the settings of its first start, "
+            f"{settings_file.read_text()}, got {settings}. Choose another folder"
         )
-    begun.write_text(settings)
+    settings_file.write_text(settings)
 
     def judge(run: Path, name: str) -> None:
-        score = judged(run, "judged", options.scenes, f"station.task={TRUE}")
+        score = evaluate_policy(run, "judged", options.scenes, f"station.task={GEOMETRY_TASK}")
         result.update({f"{name}_{key}": score[key] for key in ("success", "low", "high")})
         print(
             f"{name}: {score['success']:.1%} of {options.scenes} held-out scenes "
@@ -152,27 +153,26 @@ def main() -> None:
 
     if options.only != "true":
         run_folders = [
-            played(
+            record_episodes(
                 options.out / "seen",
                 "collect.no_training=true",
                 f"collect.episodes={options.episodes}",
             )
         ]
         for number in range(1, options.rounds + 1):
-            task, scores = classifier(options.out, number, run_folders)
+            task, scores = train_classifier(options.out, number, run_folders)
             run, task_path = options.out / f"classifier_{number}", quoted(task.resolve())
-            learned(run, options.seed, options.env_steps, task_path)
+            train_policy(run, options.seed, options.env_steps, task_path)
             judge(run, run.name)
             result[f"{run.name}_accuracy"] = scores["accuracy"]
-            result[f"{run.name}_believes"] = judged(
+            result[f"{run.name}_believes"] = evaluate_policy(
                 run, "believed", options.scenes, f"station.task={task_path}"
             )["success"]
-            print(
-                f"the classifier's own word on it: {result[f'{run.name}_believes']:.1%}", flush=True
-            )
+            believes = result[f"{run.name}_believes"]
+            print(f"success by the classifier's judgement: {believes:.1%}", flush=True)
             if number < options.rounds:
                 run_folders.append(
-                    played(
+                    record_episodes(
                         options.out / f"played_{number}",
                         f"simulation.initial_policy={quoted(run.resolve())}",
                         "collect.episodes=1",
@@ -182,7 +182,7 @@ def main() -> None:
                 )
         result["classifier_success"] = result[f"classifier_{options.rounds}_success"]
     if options.only != "classifier":
-        learned(options.out / "true", options.seed, options.env_steps, TRUE)
+        train_policy(options.out / "true", options.seed, options.env_steps, GEOMETRY_TASK)
         judge(options.out / "true", "true")
     if not options.only:
         result["inside"] = float(

@@ -1,13 +1,13 @@
-"""The demo with several seeds: success before and after RL on 50 held-out episodes, how it went on
-the way, time, and one figure of all curves.
+"""Run the demo with several seeds; report success before and after RL, time, and the learning curves.
 
     python benchmarks/demo_seeds.py --seeds 0 1 2 --json results.json --figure curves.png
-    python benchmarks/demo_seeds.py --runs runs/a runs/b      # the same table from runs that are already there
+    python benchmarks/demo_seeds.py --runs runs/a runs/b      # the same table from finished runs
 
-Everything goes through the station: simulator, interlock, nodes, bridge and trainer. "worst" is the
-success of the worst 50 training episodes in a row, exploring, over that before RL: 1 is never worse
-than what it began with. "to 90 %" is after how many time steps 50 in a row were that good. It does
-not cover a real arm, nor scenes other than the task's own distribution.
+Every run uses the whole station: simulator, interlock, nodes, bridge and trainer. Success before
+and after is that of 50 held-out episodes. "worst" is the success of the worst 50 consecutive
+training episodes, exploration included, divided by the success before RL: at 1 the policy was never
+worse than at its start. "to 90 %" is the number of time steps until 50 consecutive episodes reached
+90 %. The benchmark does not cover a real arm, nor scenes outside the task's own distribution.
 """
 
 from __future__ import annotations
@@ -49,17 +49,18 @@ def run_demo(recipe: str, seed: int, folder: Path, *overrides: str) -> Path:
     return out
 
 
-def trained(run: Path) -> list[dict]:
-    """Return the training episodes of a run, in their order."""
+def training_episodes(run: Path) -> list[dict]:
+    """Return the training episodes of a run in order."""
     events = [json.loads(line) for line in (run / "progress.jsonl").read_text().splitlines()]
     return [event for event in events if event["event"] == "episode" and event["mode"] == "train"]
 
 
 def curve(run: Path) -> tuple[list[int], list[float]]:
-    """Environment steps and success, without help, of the last WINDOW training episodes, from the
-    first whole window on.
+    """Return time steps and success rates of all windows of WINDOW training episodes.
+
+    A step is that of the window's last episode. Episodes with an intervention count as failures.
     """
-    episodes = trained(run)
+    episodes = training_episodes(run)
     success = np.array(
         [event["success"] and not event.get("intervened") for event in episodes], float
     )
@@ -70,7 +71,7 @@ def curve(run: Path) -> tuple[list[int], list[float]]:
 
 
 def training_rates(run: Path, before: float) -> dict[str, float]:
-    """The worst window of training episodes, and the time steps until one was good."""
+    """Return the worst window of training episodes, and the time steps to a good one."""
     steps, success = curve(run)
     good = [step for step, rate in zip(steps, success, strict=True) if rate >= 0.9]
     worst = min(success, default=math.nan)
@@ -81,7 +82,7 @@ def training_rates(run: Path, before: float) -> dict[str, float]:
     }
 
 
-def figure(runs: dict[int, Path], results: dict[int, dict], path: Path) -> None:
+def draw_curves(runs: dict[int, Path], results: dict[int, dict], path: Path) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
@@ -119,7 +120,7 @@ def main() -> None:
     )
     parser.add_argument("--recipe", default="demo")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--runs", type=Path, nargs="+", help="run folders that are already there")
+    parser.add_argument("--runs", type=Path, nargs="+", help="finished run folders")
     parser.add_argument("--figure", type=Path, help="write the learning curves as PNG")
     parser.add_argument("--json", type=Path, help="write one flat object there")
     options = parser.parse_args()
@@ -129,7 +130,7 @@ def main() -> None:
         json.loads((run / "report.json").read_text())["seed"] for run in options.runs or []
     ] or options.seeds
     if len(set(seeds)) < len(seeds):
-        parser.error(f"expected a run of each seed, got seeds {', '.join(map(str, seeds))}")
+        parser.error(f"expected runs with different seeds, got {', '.join(map(str, seeds))}")
 
     with tempfile.TemporaryDirectory(prefix="rlinf-demo-seeds-") as folder:
         run_folders = options.runs or [
@@ -155,7 +156,7 @@ def main() -> None:
             print(
                 f"{seed:>4}{cells}{report['worst_window_ratio']:>8.2f}{report['steps_to_90']:>9}{report['env_steps']:>11}"
                 f"{report['updates']:>9}{report['minutes']:>9.1f}   "
-                f"{report.get('ended', 'not said')}"
+                f"{report.get('ended', 'unknown')}"
             )
             flat |= {
                 f"{key}_seed_{seed}": value
@@ -170,7 +171,7 @@ def main() -> None:
             "max_steps_to_90": max(report["steps_to_90"] for report in reports),
         }
         if options.figure:
-            figure(runs, results, options.figure)
+            draw_curves(runs, results, options.figure)
         if options.json:
             write(options.json, flat)
 

@@ -1,19 +1,18 @@
-"""Updates a second in float32, bfloat16, compiled and with batches drawn ahead, and what is learned
-so, on one device.
+"""Measure updates per second of one device in several ways to compute, and whether runs learn.
 
-    python benchmarks/devices.py --json results.json           # the best device there is; --device cuda:1, cpu, ...
+    python benchmarks/devices.py --json results.json           # the best device; --device cuda:1, cpu, ...
     python benchmarks/devices.py --quick                       # seconds: whether all of it runs
 
-One algorithm from state (SAC), and one from two cameras (RLPD), each from a replay filled at
-random; one way after the other, medians of three rounds. An update is a draw, its copy to the
-device, and a step of every optimiser. Then four learning runs of a point into a hole (as in
-tests/trainer/test_simulators.py) on that device, each with its thresholds: success before and after
-over 64 held-out scenes.
+The ways are float32, bfloat16, compiled, and with prefetched batches. The cases are SAC from state
+and RLPD from two cameras, each from a replay filled at random. The figures are medians of three
+rounds. An update is a draw, its copy to the device, and a step of every optimiser. The first
+updates, in which torch.compile works, are a figure of their own. Four learning runs follow that
+bring a point into a hole (as in tests/trainer/test_simulators.py), each with thresholds for success
+before and after over 64 held-out scenes.
 
-It does not cover several GPUs (docs/howto/scale.md), rendering or simulating on the GPU, the rate
-of a whole station, memory, large models, or whether a robot's task is learned as well in bfloat16.
-The first updates, in which torch.compile works, are
-given apart. On a CPU it runs too; such figures say nothing of a GPU.
+The benchmark does not cover several GPUs (docs/howto/scale.md), rendering or simulating on the GPU,
+the rate of a whole station, memory, large models, or whether a robot's task is learned as well in
+bfloat16. Figures of a CPU say nothing about a GPU.
 """
 
 from __future__ import annotations
@@ -55,7 +54,8 @@ WAYS = {
     "prefetch": Computing(prefetch="always"),
     "all": Computing(precision="bfloat16", compile=True, prefetch="always"),
 }
-GROUP, EPISODE = 16, 50  # updates that a run makes at a time, transitions
+GROUP = 16  # updates that a run makes at a time
+EPISODE = 50  # transitions
 POINTS = ("policy.hidden=[64, 64]", "simulation.evaluate_episodes=64")
 DEMONSTRATED = (
     "sft.steps=200",
@@ -71,7 +71,7 @@ SAC = (
     "simulation.start_steps=300",
     "simulation.environments=2",
 )
-LEARNING = {  # recipe, overrides, success at most before
+LEARNING = {  # recipe, overrides, largest success before learning
     "sac": ("sim_sac", SAC, 0.2),
     "ppo": (
         "sim_ppo",
@@ -105,10 +105,10 @@ class Case:
     """A learner with its replay: from state, or from two cameras.
 
     Args:
-        name: of the algorithm.
-        size: pixels of a picture's side; 0 for none.
+        name: the algorithm's name.
+        size: side length of the pictures [px]; 0 for none.
         batch: transitions of an update.
-        episodes: in the replay, of 50 transitions each.
+        episodes: episodes in the replay, of 50 transitions each.
     """
 
     def __init__(
@@ -139,14 +139,14 @@ class Case:
             )
 
     def draw(self) -> dict[str, np.ndarray]:
-        """Return a batch, of two halves where the algorithm asks for that."""
+        """Return a batch; half of it counts as demonstrations if the algorithm needs them."""
         if not algorithm(self.name).Config().half_demonstrations:
             return self.replay.sample(self.batch, self.random)
         return mix(*(self.replay.sample(self.batch // 2, self.random) for _ in range(2)))
 
     def learner(self, computing: Computing) -> Checkpointed:
         torch.manual_seed(0)
-        # the actor learns from the first
+        # Without a warm-up of the critic the actor learns from the first update on.
         config = algorithm(self.name).Config(batch_size=self.batch, critic_warmup=0)
         policy = make_policy(self.spec, policy_kind("tanh_gaussian").Config()).to(self.device)
         learner = algorithm(self.name).Learner(policy, config, 0)
@@ -155,17 +155,17 @@ class Case:
 
 
 class CaseRun:
-    """One way to compute a case, after its first updates, in which torch.compile works."""
+    """A case computed in one way, after its first updates, in which torch.compile works."""
 
     def __init__(self, case: Case, computing: Computing) -> None:
         self.case, self.learner = case, case.learner(computing)
         self.prefetch = Prefetch(
             PREFETCHED_BATCHES if computing.prefetch == "always" else 0, case.device
         )
-        self.first_s = self.seconds(2 * GROUP)
+        self.first_s = self.time_updates(2 * GROUP)
 
-    def seconds(self, updates: int) -> float:
-        """Of so many updates, in groups as a run makes them."""
+    def time_updates(self, updates: int) -> float:
+        """Return the seconds of some updates, in groups as a run makes them."""
         started = time.perf_counter()
         for _ in range(updates // GROUP):
             for batch in self.prefetch.batches(self.case.draw, GROUP):
@@ -175,10 +175,10 @@ class CaseRun:
         return time.perf_counter() - started
 
 
-def rates(case: Case, prefix: str, updates: int, rounds: int) -> Iterator[tuple[str, float]]:
-    """Updates a second of every way that runs on this device; what does not is printed with its
-    reason.
-    """
+def measure_rates(
+    case: Case, prefix: str, updates: int, rounds: int
+) -> Iterator[tuple[str, float]]:
+    """Yield updates per second of every way to compute; print the reason if one cannot run."""
     for name, computing in WAYS.items():
         torch.compiler.reset()
         try:
@@ -186,7 +186,7 @@ def rates(case: Case, prefix: str, updates: int, rounds: int) -> Iterator[tuple[
         except RlinfError as error:
             print(f"  {prefix} {name}: not run: {error}", flush=True)
             continue
-        rate = updates / float(np.median([case_run.seconds(updates) for _ in range(rounds)]))
+        rate = updates / float(np.median([case_run.time_updates(updates) for _ in range(rounds)]))
         print(
             f"  {prefix:12}{name:18}{rate:9.1f} updates/s   the first {2 * GROUP} took "
             f"{case_run.first_s:6.1f} s",
@@ -197,11 +197,11 @@ def rates(case: Case, prefix: str, updates: int, rounds: int) -> Iterator[tuple[
             yield f"{prefix}_{name}_first_s", case_run.first_s
 
 
-def learned(
+def measure_learning(
     name: str, device: str, variant: str, make: Callable[..., Points]
 ) -> tuple[float, float, bool]:
-    """Success before and after, and whether the thresholds are met."""
-    recipe, overrides, at_most = LEARNING[name]
+    """Return success before and after a run, and whether both meet the thresholds."""
+    recipe, overrides, max_before = LEARNING[name]
     computing = WAYS[variant]
     settings = [
         f"learner={{precision: {computing.precision}, compile: {str(computing.compile).lower()}, "
@@ -218,11 +218,11 @@ def learned(
         )
         if last.get("env_steps", 0) < steps:
             raise SystemExit(
-                f"expected a run of {steps} steps, got one that was told to stop after "
+                f"expected a run of {steps} steps, got one that stopped early after "
                 f"{last.get('env_steps', 0)}"
             )
         before = read_evaluations(Path(folder))[0]["success"]
-    return before, last["success"], before <= at_most and last["success"] >= 0.9
+    return before, last["success"], before <= max_before and last["success"] >= 0.9
 
 
 def main() -> None:
@@ -230,7 +230,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--device", default=AUTO, help="auto, cpu, cuda, cuda:1, ...")
-    parser.add_argument("--updates", type=int, default=480, help="of each round, a multiple of 16")
+    parser.add_argument(
+        "--updates", type=int, default=480, help="updates of a round, a multiple of 16"
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--image", type=int, default=64, help="pixels of a picture's side")
     parser.add_argument(
@@ -264,12 +266,12 @@ def main() -> None:
         "image_rlpd": Case("rlpd", image, 128, 40, device),
     }
     for prefix, case in cases.items():
-        result |= dict(rates(case, prefix, count, rounds))
+        result |= dict(measure_rates(case, prefix, count, rounds))
     for task in learn:
         for variant in ("float32", "bfloat16", "all"):
             torch.compiler.reset()
             try:
-                before, after, passed = learned(
+                before, after, passed = measure_learning(
                     task, options.device, variant, lambda recipe, size: Points(size)
                 )
             except RlinfError as error:

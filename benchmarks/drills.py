@@ -1,11 +1,11 @@
-"""The drill again and again, half of the times beside one process that computes and one that writes
-and syncs.
+"""Repeat the safety drill, half of the time beside two hogs: one computes, one writes and syncs.
 
     python benchmarks/drills.py --runs 10 --json benchmarks/results/drills.json
 
-Every run is `rlinf drill` in a run folder of its own, all on the same disk as the hog's file. Told:
-how many requirements and traps each run held, the longest silence between two targets in any row,
-and what was not held. It does not cover another machine, a real-time kernel, or a robot with mass.
+Every run is `rlinf drill` in its own run folder, on the same disk as the hog's file. The figures are
+the number of requirements and traps that held, the ones that did not, and the longest silence
+between two targets in any row. The benchmark does not cover another machine, a real-time kernel, or
+a robot with mass.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from benchmarks.interlock import burn, running, sync  # noqa: E402
 DOMAIN = 64
 
 
-def drilled(folder: Path, busy: bool) -> dict[str, object]:
-    """What one drill wrote of itself."""
+def run_drill(folder: Path, busy: bool) -> dict[str, object]:
+    """Run one drill and return its report."""
     hogs = (
         [
             multiprocessing.Process(target=burn, daemon=True),
@@ -55,7 +55,7 @@ def drilled(folder: Path, busy: bool) -> dict[str, object]:
         ended = subprocess.run(command, cwd=ROOT, text=True, capture_output=True)
     if not report.exists():
         raise SystemExit(
-            f"the drill ended with {ended.returncode} and told nothing:\n"
+            f"the drill ended with {ended.returncode} and wrote no report:\n"
             f"{ended.stdout}{ended.stderr}"
         )
     return json.loads(report.read_text())
@@ -74,9 +74,9 @@ def main() -> None:
     for run in range(arguments.runs):
         busy = run >= (arguments.runs + 1) // 2
         folder = Path(tempfile.mkdtemp(prefix="rlinf-drills-"))
-        report = drilled(folder, busy)
+        report = run_drill(folder, busy)
         if report["not_held"]:
-            print(f"kept for a closer look: {folder}", flush=True)
+            print(f"files of this run: {folder}", flush=True)
         else:
             shutil.rmtree(folder, ignore_errors=True)
         silence = report["longest_silence_ms"]

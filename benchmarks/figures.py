@@ -1,6 +1,4 @@
-"""Where a benchmark's figures go, and their medians; and a folder that stays where it failed, as its messages point to
-the logs in it.
-"""
+"""Files and medians of a benchmark's figures, and a temporary folder that stays after a failure."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from typing import Any
 
 
 def write(path: Path, figures: Mapping[str, Any]) -> None:
-    """One flat JSON object; null for what has no number, as of what never came."""
+    """Write the figures as one flat JSON object; a figure that is not finite becomes null."""
     row = {
         key: None if isinstance(value, float) and not math.isfinite(value) else value
         for key, value in figures.items()
@@ -24,10 +22,10 @@ def write(path: Path, figures: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(row, indent=1, allow_nan=False) + "\n")
 
 
-def summary(measured: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Median, lowest and highest of the figures of several runs."""
+def summary(values_by_name: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Return median, lowest and highest value of each figure over several runs."""
     result: dict[str, float] = {}
-    for key, values in measured.items():
+    for key, values in values_by_name.items():
         result |= {
             key: statistics.median(values),
             f"{key}_lowest": min(values),
@@ -38,11 +36,11 @@ def summary(measured: Mapping[str, Sequence[float]]) -> dict[str, float]:
 
 @contextlib.contextmanager
 def folder(prefix: str) -> Iterator[Path]:
-    """A temporary one; it is kept where what is done in it fails."""
+    """Yield a temporary folder, which stays if the block fails, because errors name its logs."""
     path = Path(tempfile.mkdtemp(prefix=prefix))
     try:
         yield path
     except BaseException:
-        print(f"kept for a closer look: {path}", flush=True)
+        print(f"files of this run: {path}", flush=True)
         raise
     shutil.rmtree(path, ignore_errors=True)

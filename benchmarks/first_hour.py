@@ -1,23 +1,24 @@
-"""The first hour of a new user, as far as a program can live it: the operator's page, by axe-core
-and by keyboard alone.
+"""Measure a new user's first hour, as far as a program can: the operator's page and a new robot.
 
     python benchmarks/first_hour.py --json FILE            # axe_violations, keyboard_steps_done, stop_s_at_load
-    python benchmarks/first_hour.py --load 100             # so many busy processes while STOP is pressed
+    python benchmarks/first_hour.py --load 100             # this number of busy processes while STOP is pressed
     python benchmarks/first_hour.py --parts robosuite      # the figures of one part
 
-The page needs Chromium (``make browser``) and the extra ``test``, the part robosuite needs
-``make simulators``. The page is served by its own server; a
-test stands for the station.
-``axe_violations`` are those of WCAG 2.2 A and AA and of axe-core's best practices, in every state,
-at 1280x800, 390x844 and in dark. ``keyboard_steps_done`` counts take, arm, demonstrate, stop, reset
-and label, each done by the keyboard alone. ``mjcf_minutes`` are from an arm's MJCF to a policy by
-`rlinf new robot` and `rlinf train`, until an evaluation reaches 90 %; ``mjcf_success``, ``urdf_success`` and ``robosuite_success``
-are on held-out scenes. Nothing is written by hand.
-``stop_s_at_load`` is the longest time from the press of the space bar to the station's e-stop, of
-``--presses``, beside busy processes of another session, as another terminal or a training run.
-``stop_s_at_load_same_session`` is the same beside busy processes of the browser's own session:
-Linux shares its cores out among sessions first. The benchmark does not cover installation, ROS, or
-the time of interlock and driver after that.
+The page needs Chromium (``make browser``) and the extra ``test``; the part robosuite needs
+``make simulators``. The page's own server serves it, and a test stands in for the station.
+
+* ``axe_violations`` counts violations of WCAG 2.2 A and AA and of axe-core's best practices, in
+  every state, at 1280x800, 390x844 and in dark.
+* ``keyboard_steps_done`` counts take, arm, demonstrate, stop, reset and label, by keyboard alone.
+* ``mjcf_minutes`` is the time from an arm's MJCF to a policy by `rlinf new robot` and
+  `rlinf train`, until an evaluation reaches 90 %. No file is written by hand.
+* ``mjcf_success``, ``urdf_success`` and ``robosuite_success`` are on held-out scenes.
+* ``stop_s_at_load`` is the longest time from the press of the space bar to the station's e-stop,
+  of ``--presses``, beside busy processes of another session, such as a training run.
+* ``stop_s_at_load_same_session`` is the same beside busy processes of the browser's own session:
+  Linux shares its cores among sessions first.
+
+The benchmark does not cover installation, ROS, or the time of interlock and driver after that.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ while True:
 
 
 def violations(browser) -> int:
-    """Found by axe-core in every state and look."""
+    """Count the violations that axe-core reports in every state and look."""
     from axe_playwright_python.sync_playwright import Axe
 
     from tests.page.rendered import SIZES, STATES, Rendered
@@ -72,7 +73,7 @@ def violations(browser) -> int:
 
 
 def keyboard_steps(browser) -> list[str]:
-    """Those of STEPS that the keyboard alone does."""
+    """Return the STEPS that succeed with the keyboard alone."""
     from tests.page.rendered import Rendered, state
 
     page, done = Rendered(browser), []
@@ -106,7 +107,7 @@ def keyboard_steps(browser) -> list[str]:
 
 @contextlib.contextmanager
 def busy(processes: int, new_session: bool) -> Iterator[None]:
-    """So many processes that compute meanwhile, in a session of their own or in this one."""
+    """Run busy processes during the block, in a new session or in this one."""
     parent = subprocess.Popen(
         [sys.executable, "-c", BUSY, str(processes)],
         process_group=None if new_session else 0,
@@ -120,7 +121,7 @@ def busy(processes: int, new_session: bool) -> Iterator[None]:
 
 
 def slowest_stop_s(browser, load: int, presses: int, new_session: bool) -> float:
-    """The longest of several presses of the space bar, until the station's e-stop is published."""
+    """Return the longest time from a press of the space bar to the published e-stop [s]."""
     from tests.page.rendered import Rendered
 
     page, slowest = Rendered(browser), 0.0
@@ -130,9 +131,9 @@ def slowest_stop_s(browser, load: int, presses: int, new_session: bool) -> float
         for _ in range(presses):
             page.server.stop.release()
             page.page.wait_for_timeout(300)
-            before, begun = len(station.stopped), time.monotonic()
+            before, started = len(station.stopped), time.monotonic()
             page.page.keyboard.press("Space")
-            while not any(station.stopped[before:]) and time.monotonic() - begun < 10.0:
+            while not any(station.stopped[before:]) and time.monotonic() - started < 10.0:
                 time.sleep(0.002)
             stopped_at = next(
                 (
@@ -144,17 +145,17 @@ def slowest_stop_s(browser, load: int, presses: int, new_session: bool) -> float
                 ),
                 time.monotonic(),
             )
-            slowest = max(slowest, stopped_at - begun)
+            slowest = max(slowest, stopped_at - started)
     page.close()
     return slowest
 
 
-def learned(model: Path, folder: Path, *options: str) -> tuple[float, float]:
-    """Minutes from a model's file to a policy of GOAL, and its success on held-out scenes.
+def train_new_robot(model: Path, folder: Path, *options: str) -> tuple[float, float]:
+    """Return the minutes from a model's file to a policy, and its success on held-out scenes.
 
-    Nothing is written by hand. The run is stopped at the first evaluation that reaches GOAL.
+    The run stops at the first evaluation that reaches GOAL.
     """
-    begun, out = time.monotonic(), folder / "run"
+    started, out = time.monotonic(), folder / "run"
     rlinf = [sys.executable, "-m", "rlinf_core.cli.main"]
     subprocess.run(
         [*rlinf, "new", "robot", str(model), "--out", str(folder / "robot"), *options], check=True
@@ -168,7 +169,7 @@ def learned(model: Path, folder: Path, *options: str) -> tuple[float, float]:
             evaluations = [
                 entry["success"] for entry in map(json.loads, lines) if "success" in entry
             ]
-            success, minutes = max(evaluations, default=0.0), (time.monotonic() - begun) / 60.0
+            success, minutes = max(evaluations, default=0.0), (time.monotonic() - started) / 60.0
             if ended:
                 break
             time.sleep(0.5)
@@ -178,8 +179,8 @@ def learned(model: Path, folder: Path, *options: str) -> tuple[float, float]:
     return round(minutes, 1), success
 
 
-def mjcf(folder: Path) -> tuple[float, float]:
-    """An arm of Menagerie's layout that is in no example: other lengths than the example's arm."""
+def train_mjcf(folder: Path) -> tuple[float, float]:
+    """Train an arm of Menagerie's layout with lengths that no example has."""
     from tests.cli.test_new_robot import ARM6
 
     model = folder / "arm.xml"
@@ -188,26 +189,25 @@ def mjcf(folder: Path) -> tuple[float, float]:
         .replace('pos="0 0 0.36"', 'pos="0 0 0.30"')
         .replace('0 0 0.06 0 0 0.3"', '0 0 0.06 0 0 0.24"')
     )
-    return learned(model, folder / "mjcf")
+    return train_new_robot(model, folder / "mjcf")
 
 
-def urdf(folder: Path) -> tuple[float, float]:
-    """Return an arm of a URDF that is in no example."""
-    from tests.cli.test_new_robot import fingers
-    from tests.cli.test_new_robot import urdf as written
+def train_urdf(folder: Path) -> tuple[float, float]:
+    """Train an arm of a URDF that is in no example."""
+    from tests.cli.test_new_robot import fingers, urdf
 
-    return learned(written(folder, extra=fingers()), folder / "urdf")
-
-
-def robosuite(folder: Path) -> tuple[float, float]:
-    """Robosuite's Jaco, which is in no example, without its gripper."""
-    import robosuite as package
-
-    robots = Path(package.__file__).parent / "models/assets/robots"
-    return learned(robots / "jaco/robot.xml", folder / "robosuite", "--name", "jaco")
+    return train_new_robot(urdf(folder, extra=fingers()), folder / "urdf")
 
 
-ARMS = {"mjcf": mjcf, "urdf": urdf, "robosuite": robosuite}
+def train_robosuite(folder: Path) -> tuple[float, float]:
+    """Train robosuite's Jaco without its gripper; no example has this arm."""
+    import robosuite
+
+    robots = Path(robosuite.__file__).parent / "models/assets/robots"
+    return train_new_robot(robots / "jaco/robot.xml", folder / "robosuite", "--name", "jaco")
+
+
+ARMS = {"mjcf": train_mjcf, "urdf": train_urdf, "robosuite": train_robosuite}
 
 
 def save(file: Path | None, figures: dict[str, float]) -> None:
@@ -225,13 +225,15 @@ def main() -> None:
     parser.add_argument(
         "--load", type=int, default=100, help="busy processes while STOP is pressed (default: 100)"
     )
-    parser.add_argument("--presses", type=int, default=5, help="of STOP (default: 5)")
+    parser.add_argument(
+        "--presses", type=int, default=5, help="number of presses of STOP (default: 5)"
+    )
     parser.add_argument(
         "--parts",
         nargs="+",
         choices=("page", *ARMS),
         default=["page", "mjcf", "urdf", "robosuite"],
-        help="what is measured (default: all)",
+        help="parts to measure (default: all)",
     )
     parser.add_argument(
         "--json", type=Path, help="write one flat object there, and keep other parts' figures"

@@ -1,6 +1,4 @@
-"""Measure how fast a fleet learns: one station and several.
-
-The stations either play while the trainer learns or take turns with it.
+"""Measure how fast a fleet learns: one station and several, with and without waiting.
 
     python benchmarks/fleet_learning.py --json results.json
     python benchmarks/fleet_learning.py --stations 1 2 --seeds 0 --real-time-factor 1
@@ -9,32 +7,29 @@ The stations either play while the trainer learns or take turns with it.
 
 Each run is `rlinf fleet up demo`: simulated stations with all of their processes, one trainer, 20
 demonstrations in all, then RLPD. It ends when 90 % of the last 50 training episodes of all stations
-together succeeded, or after --minutes. "To 90 %" is counted from the first training episode:
-seconds of the clock, episodes and time steps of all stations.
+together succeeded, or after --minutes. Seconds, episodes and time steps are counted from the first
+training episode on.
 
-"plays on" is the recipe as it is: a station plays the newest policy that it has, and pauses only
-where the trainer is an episode behind; the trainer makes so many updates for each time step, and
-waits for them. "in turns": after each episode the station waits until the trainer has learned what
-it owes for it, and the new policy is there (online.synchronous). "free": neither waits for the
-other, and the trainer makes as many updates as it can. Seconds an episode, of one station, and
-seconds an update are those of the time from the first training episode to the end.
+* "plays on" is the recipe as it is. A station plays its newest policy, and pauses only when the
+  trainer is an episode behind. The trainer makes a fixed number of updates for each time step.
+* "in turns": after each episode the station waits for the trainer's updates and the new policy
+  (online.synchronous).
+* "free": neither waits for the other; the trainer makes as many updates as it can.
 
-RLinf-USER's table, of its own robots and models, has 1.55 times the episodes and 4.6 times the
-updates (SAC on images), and 1.20 and 5.70 (HG-DAgger), for not waiting. Of one who waits, with e of
-the time for episodes and u for updates (e + u = 1), the best that not waiting can do is 1/e times
-the episodes and 1/u times the updates: which of the two is large says how the recipe shares the
-time, and the inverses of both add up to 1: to less where waiting wastes some of it (theirs to 0.86
-and 1.01). What they add up to here is printed, by time steps: whoever learns sooner has shorter
-episodes.
+RLinf-USER's table, of its own robots and models, reports 1.55 times the episodes and 4.6 times the
+updates without waiting (SAC on images), and 1.20 and 5.70 (HG-DAgger). If a run that waits spends
+the share e of its time on episodes and u on updates (e + u = 1), then without waiting it can have at
+most 1/e times the episodes and 1/u times the updates. The inverses of both ratios add up to 1, or to
+less if waiting wastes time (0.86 and 1.01 in their table). The benchmark prints this sum by time
+steps, because a policy that learns sooner has shorter episodes.
 
-With --line, whatever goes between stations and trainer goes over a line of so many Mbit/s each way
-(tc's token buckets on the trainer's port, at an address of its own, since on one machine policies
-are linked, not sent: needs root and iproute2): who waits, waits for its policy to arrive, too.
+With --line the traffic between stations and trainer passes a line of so many Mbit/s each way: tc's
+token buckets on the trainer's port, at an address of its own, because policies on one machine are
+otherwise linked, not sent. This needs root and iproute2.
 
-Stations are in lockstep, paced to --real-time-factor simulated seconds a second: as many as the
-cores can take play as fast as a robot would, which one can see by how long an episode takes. It
-does not cover stations on machines of their own, nor the time that a person needs to set a scene
-up.
+Stations run in lockstep, paced to --real-time-factor simulated seconds a second. Compare the seconds
+of an episode to see whether the cores keep up with this number of stations. The benchmark does not
+cover stations on machines of their own, nor the time that a person needs to set up a scene.
 """
 
 from __future__ import annotations
@@ -59,7 +54,7 @@ from rlinf_core.launch.fleet import FOLDER  # noqa: E402
 from rlinf_core.reports.curves import read_events  # noqa: E402
 
 WINDOW, GOOD, DOMAIN = 50, 0.9, 130
-ELSEWHERE = "10.199.19.1"  # the trainer's, at the other end of the line
+LINE_ADDRESS = "10.199.19.1"  # the trainer's address at the other end of the line
 WAYS = {
     "plays on": [],
     "in turns": [
@@ -75,8 +70,8 @@ WAYS = {
 }
 
 
-def trained(run: Path) -> list[dict]:
-    """Return the training episodes of all stations, in the order in which they ended."""
+def training_episodes(run: Path) -> list[dict]:
+    """Return the training episodes of all stations in the order of their ends."""
     events = [
         event | {"station": folder.name}
         for folder in (run / FOLDER).glob("*")
@@ -88,14 +83,14 @@ def trained(run: Path) -> list[dict]:
     )
 
 
-def good(episodes: list[dict]) -> bool:
-    """Whether the last ones are as they shall be."""
+def is_learned(episodes: list[dict]) -> bool:
+    """Return whether the last WINDOW episodes reach the success rate GOOD."""
     last = episodes[-WINDOW:]
     return len(last) == WINDOW and sum(event["success"] for event in last) >= GOOD * WINDOW
 
 
-def updates(run: Path) -> int:
-    """Of the trainer, as it has last said."""
+def update_count(run: Path) -> int:
+    """Return the trainer's number of updates, from its newest policy."""
     policies = sorted((run / "policies").glob("policy-*.safetensors"))
     if not policies:
         return 0
@@ -105,11 +100,9 @@ def updates(run: Path) -> int:
 
 
 @contextlib.contextmanager
-def line(port: int, mbit: float) -> Iterator[None]:
-    """What comes from that port of this machine, and what goes to it, at so many Mbit/s each; all,
-    where it is 0.
-    """
-    lo, address = ["dev", "lo"], [f"{ELSEWHERE}/32", "dev", "lo"]
+def slow_line(port: int, mbit: float) -> Iterator[None]:
+    """Limit the traffic of a port of this machine to ``mbit`` Mbit/s each way; 0 sets no limit."""
+    lo, address = ["dev", "lo"], [f"{LINE_ADDRESS}/32", "dev", "lo"]
     commands = [
         ["qdisc", "add", *lo, "root", "handle", "1:", "htb", "default", "1"],
         [
@@ -173,7 +166,7 @@ def line(port: int, mbit: float) -> Iterator[None]:
     if not mbit:
         yield
         return
-    _shape(commands[0])  # refused where somebody else shapes it already
+    _shape(commands[0])  # fails if the loopback is shaped already
     try:
         for command in commands[1:]:
             _shape(command)
@@ -190,16 +183,16 @@ def _shape(command: list[str]) -> None:
     except (OSError, subprocess.CalledProcessError) as error:
         reason = getattr(error, "stderr", None) or error
         raise SystemExit(
-            "--line: expected a right to shape this machine's loopback with tc (root, iproute2), "
-            "and nobody who does so already (tc qdisc del dev lo root ends it); tc "
+            "--line: expected permission to shape this machine's loopback with tc (root, iproute2), "
+            "and a loopback without a shaper (tc qdisc del dev lo root removes one); tc "
             f"{' '.join(command)}: {reason}"
         ) from error
 
 
-def play(
+def run_fleet(
     stations: int, mode: str, seed: int, options: argparse.Namespace, folder: Path
 ) -> dict[str, float]:
-    """One run, to 90 % or its limit."""
+    """Run a fleet until it has learned or the time is over; return its figures."""
     run = folder / f"{stations}_{mode.replace(' ', '_')}_{seed}"
     port = free_port()
     command = [
@@ -222,55 +215,52 @@ def play(
         "online.max_env_steps=100000",
         *options.set,
         *WAYS[mode],
-        *([f"bridge.host={ELSEWHERE}", "bridge.insecure=true"] if options.line else []),
+        *([f"bridge.host={LINE_ADDRESS}", "bridge.insecure=true"] if options.line else []),
     ]
-    with line(port, options.line), open(folder / f"{run.name}.log", "w") as log:
+    with slow_line(port, options.line), open(folder / f"{run.name}.log", "w") as log:
         child = subprocess.Popen(
             [str(word) for word in command], stdout=log, stderr=log, start_new_session=True
         )
         try:
-            ended = _watched(run, child, 60.0 * options.minutes)
+            ended = _wait_until_learned(run, child, 60.0 * options.minutes)
         finally:
             if child.poll() is None:
                 child.terminate()  # a shell's background job has SIGINT ignored
-            child.wait(180)  # its stations first, and then the trainer, each asked three times
-    episodes = trained(run)
+            child.wait(180)  # it ends its stations, then the trainer, each by three signals
+    episodes = training_episodes(run)
     if not episodes:
         raise SystemExit(
             "expected training episodes, got none: "
             f"{(folder / f'{run.name}.log').read_text()[-2000:]}"
         )
-    took = episodes[-1]["time"] - episodes[0]["time"]
+    seconds = episodes[-1]["time"] - episodes[0]["time"]
     steps_by_station = [
         [event["env_steps"] for event in episodes if event["station"] == name]
         for name in {event["station"] for event in episodes}
     ]
     steps = sum(max(steps_of_station) for steps_of_station in steps_by_station)
-    # the first one had ended when the time began
-    within = (
-        steps - episodes[0]["env_steps"],
-        len(episodes) - 1,
-    )
+    # The time begins at the end of the first episode.
+    timed_steps, timed_episodes = steps - episodes[0]["env_steps"], len(episodes) - 1
     return {
         "reached": float(ended),
-        "seconds": took,
+        "seconds": seconds,
         "episodes": float(len(episodes)),
         "steps": float(steps),
-        "updates": float(updates(run)),
-        "seconds_per_episode": took * stations / max(1, within[1]),
-        "seconds_per_step": took * stations / max(1, within[0]),
-        "seconds_per_update": took / max(1, updates(run)),
+        "updates": float(update_count(run)),
+        "seconds_per_episode": seconds * stations / max(1, timed_episodes),
+        "seconds_per_step": seconds * stations / max(1, timed_steps),
+        "seconds_per_update": seconds / max(1, update_count(run)),
     }
 
 
-def _watched(run: Path, child: subprocess.Popen, limit_s: float) -> bool:
-    """Whether it came to 90 % in time."""
+def _wait_until_learned(run: Path, child: subprocess.Popen, limit_s: float) -> bool:
+    """Return whether the run learns within the time."""
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
         if child.poll() is not None:
             log_text = run.with_name(f"{run.name}.log").read_text()[-2000:]
             raise SystemExit(f"rlinf fleet up ended with {child.returncode}:\n{log_text}")
-        if good(trained(run)):
+        if is_learned(training_episodes(run)):
             return True
         time.sleep(1.0)
     return False
@@ -286,7 +276,7 @@ def main() -> None:
         nargs="+",
         choices=WAYS,
         default=list(WAYS),
-        help="of one station; several play on",
+        help="modes of one station; several stations always play on",
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--real-time-factor", type=float, default=1.0)
@@ -295,15 +285,15 @@ def main() -> None:
         type=float,
         default=0.0,
         metavar="MBIT/S",
-        help="between stations and trainer, each way",
+        help="rate of the line between stations and trainer, each way",
     )
     parser.add_argument(
-        "--minutes", type=float, default=30.0, help="of one run, its demonstrations included"
+        "--minutes", type=float, default=30.0, help="limit of one run, including its demonstrations"
     )
     parser.add_argument("--set", nargs="+", default=[], help="further settings of the recipe")
     parser.add_argument("--json", type=Path, help="write one flat object there")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the stations of its run end with it
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # also ends the stations
     flat: dict[str, float] = {
         "real_time_factor": options.real_time_factor,
         "line_mbit": options.line,
@@ -317,7 +307,7 @@ def main() -> None:
         for stations in options.stations:
             for mode in options.ways if stations == 1 else ["plays on"]:
                 for seed in options.seeds:
-                    figures = play(stations, mode, seed, options, Path(folder))
+                    figures = run_fleet(stations, mode, seed, options, Path(folder))
                     print(
                         f"{stations:>8}{mode:>12}{seed:>5}{'yes' if figures['reached'] else 'no':>6}"
                         f"{figures['seconds']:>8.0f}{figures['episodes']:>10.0f}{figures['steps']:>8.0f}{figures['updates']:>9.0f}"
@@ -329,7 +319,7 @@ def main() -> None:
                         f"{key}_{stations}_{mode.replace(' ', '_')}_seed_{seed}": value
                         for key, value in figures.items()
                     }
-                    if options.json:  # a later one may not end well
+                    if options.json:  # now, because a later run may fail
                         write(options.json, flat)
     for key in ("seconds_per_episode", "seconds_per_step", "seconds_per_update"):
         means = {
@@ -351,8 +341,8 @@ def main() -> None:
     if {"seconds_per_step_ratio_free", "seconds_per_update_ratio_free"} <= flat.keys():
         shares = sum(1.0 / flat[f"seconds_per_{unit}_ratio_free"] for unit in ("step", "update"))
         print(
-            f"free: the inverses of both add up to {shares:.2f} (1: not waiting has given all that "
-            f"it can)"
+            f"free: the inverses of both ratios add up to {shares:.2f} (1: the best possible "
+            "result of not waiting)"
         )
     if options.json:
         write(options.json, flat)

@@ -1,26 +1,24 @@
-"""Episodes an hour of 1, 2, 4 and 8 stations and one trainer, all on this machine: until where is
-it linear?
+"""Measure how the episodes per hour grow with 1, 2, 4 and 8 stations and one trainer on this machine.
 
     python benchmarks/fleet_scale.py --json results.json
-    python benchmarks/fleet_scale.py --real-time-factor 0.25     # stations that take a quarter of the processor each
+    python benchmarks/fleet_scale.py --real-time-factor 0.25     # each station needs a quarter of the processor
     python benchmarks/fleet_scale.py --stations 1 2 --episodes 3
 
-Each station is the demo's, all of its processes, as `rlinf fleet up` starts them: simulator,
-interlock, environment, policy, operator, recorder, uplink, director. The scripted operator
-demonstrates, in real time; with --real-time-factor in lockstep, paced to so many simulated seconds
-a second. All stations play the same scenes. The trainer is `rlinf train`, which takes in what they
-send and waits for more demonstrations than will come: it does not learn, so that the processor is
-the stations' alone.
+`rlinf fleet up` starts each station with all of the demo's processes: simulator, interlock,
+environment, policy, operator, recorder, uplink, director. The scripted operator demonstrates in
+real time; with --real-time-factor in lockstep, paced to so many simulated seconds a second. All
+stations play the same scenes. The trainer is `rlinf train`. It takes in the episodes and waits for
+more demonstrations than will come, so it does not learn and leaves the processor to the stations.
 
-An episode counts when the trainer has it on its disk and in its journal. Once the first of each
-station has come, the time from its next one to the --episodes-th after that is taken, between the
-moments in which their stations had closed them: how long they wait for the uplink, which gives way
-to all that controls, changes no rate; "lag" is the longest that one waited. A fleet's rate is the
-sum of its stations'. "Efficiency" is that rate beside so many times that of the smallest fleet.
-"Cores" are the processor time that trainer and stations have used meanwhile, "trainer" that of the
-trainer alone; "busy" is the whole machine, whatever else it does: near 100 %, the cores are full,
-and more stations are slower ones. It does not cover machines of their own, whose stations share
-only the trainer and its line: for that, benchmarks/bridge.py --stations 200.
+An episode counts when it is on the trainer's disk and in its journal. The time of a station runs
+from its first episode after the start of the count to --episodes later, by the moments in which the
+station closed them. So the wait for the uplink, which has the lowest priority, changes no rate;
+"lag" is the longest such wait. A fleet's rate is the sum of its stations' rates, and "efficiency"
+compares it with the smallest fleet's rate times the number of stations. "cores" is the processor
+time of trainer and stations, "trainer" that of the trainer alone, "busy" that of the whole machine.
+Near 100 % the cores are full, and more stations are slower. The benchmark does not cover stations
+on machines of their own, which share only the trainer and its line (benchmarks/bridge.py
+--stations 200).
 """
 
 from __future__ import annotations
@@ -53,33 +51,31 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def arrivals(run_dir: Path, folders: dict[str, Path]) -> dict[str, list[tuple[float, float]]]:
-    """Of each station's episodes that are durable at the trainer: when they were closed there, and
-    how long they waited.
-    """
+    """Return when each station closed its arrived episodes, and how long they waited [s]."""
     by_station, journal = defaultdict(list), run_dir / "journal.jsonl"
     lines = journal.read_bytes().split(b"\n")[:-1] if journal.exists() else ()
     for row in map(json.loads, lines):
         if row["status"] == ARRIVED:
-            closed = _closed(folders[row["station"]] / "spool", row["id"])
+            closed = _closed_at(folders[row["station"]] / "spool", row["id"])
             by_station[row["station"]].append((closed, row["time"] - closed))
     return {station: sorted(times) for station, times in by_station.items()}
 
 
-def _closed(spool: Path, episode_id: str) -> float:
-    """When: a folder keeps the time at which its last file was written, wherever it is moved to."""
-    for place in ("sent", "closed", "sent"):  # it is moved meanwhile
+def _closed_at(spool: Path, episode_id: str) -> float:
+    """Return when an episode was closed: the time of the last file in its folder."""
+    for place in ("sent", "closed", "sent"):  # the uplink moves it in parallel
         with contextlib.suppress(FileNotFoundError):
             return (spool / place / episode_id).stat().st_mtime
     raise SystemExit(f"{spool}: expected the episode {episode_id}, which has arrived")
 
 
 def rate(times: list[float]) -> float:
-    """Episodes an hour, of those at these times; 0 where there are too few to say."""
+    """Return episodes per hour from their times [s]; 0 for fewer than two."""
     return 3600.0 * (len(times) - 1) / (times[-1] - times[0]) if len(times) > 1 else 0.0
 
 
 def used_s(supervisors: list[Supervisor]) -> float:
-    """Processor time of all their processes, and of what those have started and seen end."""
+    """Return the processor time of all processes of the supervisors and of their ended children."""
     total = 0
     for child in (child for supervisor in supervisors for child in supervisor.children.values()):
         fields = Path(f"/proc/{child.popen.pid}/stat").read_text().rpartition(")")[2].split()
@@ -88,7 +84,7 @@ def used_s(supervisors: list[Supervisor]) -> float:
 
 
 def machine_s() -> tuple[float, float]:
-    """Processor time of this machine: busy, and all."""
+    """Return the processor time of this machine: busy, and in total."""
     user, nice, system, idle, wait, *more = map(
         int, Path("/proc/stat").read_text().split("\n")[0].split()[1:9]
     )
@@ -96,10 +92,10 @@ def machine_s() -> tuple[float, float]:
     return busy / TICKS_PER_S, (busy + idle + wait) / TICKS_PER_S
 
 
-def play(
+def run_fleet(
     run_dir: Path, count: int, episodes: int, overrides: list[str], limit_s: float
 ) -> dict[str, float]:
-    """So many stations, from their start to the last episode that counts."""
+    """Run some stations from their start to the last counted episode; return the figures."""
     recipe, fleet_members = members(
         "demo",
         [
@@ -120,22 +116,22 @@ def play(
         try:
             for station in stations:
                 station.start()
-            return _measured(run_dir, trainer, stations, episodes, limit_s)
+            return _count_episodes(run_dir, trainer, stations, episodes, limit_s)
         finally:
             with ThreadPoolExecutor(count) as pool:
                 list(pool.map(lambda station: station.supervisor.stop(), stations))
 
 
-def _measured(
+def _count_episodes(
     run_dir: Path, trainer: Supervisor, stations: list[Station], episodes: int, limit_s: float
 ) -> dict[str, float]:
     supervisors, began = [trainer, *(station.supervisor for station in stations)], time.monotonic()
-    since = 0.0
+    counted_from = 0.0
     before = (0.0,) * 4
     folders = {station.member.name: station.member.folder for station in stations}
     counted: dict[str, list[tuple[float, float]]] = {}
     while time.monotonic() < began + limit_s and (
-        not since or any(len(times) <= episodes for times in counted.values())
+        not counted_from or any(len(times) <= episodes for times in counted.values())
     ):
         time.sleep(0.2)
         for station in stations:
@@ -145,25 +141,34 @@ def _measured(
         if events := trainer.poll():
             raise SystemExit(str(events))
         by_station = arrivals(run_dir, folders)
-        if not since and len(by_station) == len(stations):
-            since, before = time.time(), (used_s(supervisors), used_s([trainer]), *machine_s())
+        if not counted_from and len(by_station) == len(stations):
+            counted_from, before = (
+                time.time(),
+                (used_s(supervisors), used_s([trainer]), *machine_s()),
+            )
         counted = {
-            name: [at for at in times if at[0] > since][: episodes + 1]
+            name: [at for at in times if at[0] > counted_from][: episodes + 1]
             for name, times in by_station.items()
         }
-    if not since:
+    if not counted_from:
         raise SystemExit(
             f"expected an episode of each of {len(stations)} stations within {limit_s:.0f} s, got "
-            f"some of {', '.join(counted) or 'none'}. Take fewer, or a larger --limit-s"
+            f"episodes of {', '.join(counted) or 'none'}. Choose fewer stations or a larger "
+            "--limit-s"
         )
-    now, took = (used_s(supervisors), used_s([trainer]), *machine_s()), time.time() - since
-    used, trainers, busy, every = (after - then for after, then in zip(now, before, strict=True))
+    now, seconds = (
+        (used_s(supervisors), used_s([trainer]), *machine_s()),
+        time.time() - counted_from,
+    )
+    used, trainer_s, busy, machine_total = (
+        after - then for after, then in zip(now, before, strict=True)
+    )
     return {
         "episodes_per_hour": sum(rate([at for at, _ in times]) for times in counted.values()),
         "lag_s": max((lag for times in counted.values() for _, lag in times), default=0.0),
-        "cores": used / took,
-        "trainer_cores": trainers / took,
-        "busy": busy / every,
+        "cores": used / seconds,
+        "trainer_cores": trainer_s / seconds,
+        "busy": busy / machine_total,
         "counted": float(sum(max(0, len(times) - 1) for times in counted.values())),
     }
 
@@ -173,9 +178,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--stations", type=int, nargs="+", default=[1, 2, 4, 8], help="how many, the smallest first"
+        "--stations", type=int, nargs="+", default=[1, 2, 4, 8], help="numbers of stations"
     )
-    parser.add_argument("--episodes", type=int, default=5, help="of each station that are timed")
+    parser.add_argument("--episodes", type=int, default=5, help="timed episodes of each station")
     parser.add_argument(
         "--real-time-factor",
         type=float,
@@ -184,7 +189,7 @@ def main() -> None:
         "(default: real time, each process by its own clock)",
     )
     parser.add_argument(
-        "--limit-s", type=float, default=200.0, help="of each fleet, its start included"
+        "--limit-s", type=float, default=200.0, help="time limit of each fleet, including its start"
     )
     parser.add_argument("--json", type=Path, help="write one flat object there")
     options = parser.parse_args()
@@ -200,18 +205,18 @@ def main() -> None:
     )
     for count in sorted(options.stations):
         with tempfile.TemporaryDirectory(prefix="rlinf-scale-") as folder:
-            figures = play(
+            figures = run_fleet(
                 Path(folder) / "run", count, options.episodes, overrides, options.limit_s
             )
         if not figures["episodes_per_hour"]:
             raise SystemExit(
-                f"{count} stations: expected two episodes or more, whose times can be compared, "
-                f"got {figures['counted']:.0f} within {options.limit_s:.0f} s. Give them longer "
-                "(--limit-s), or a smaller --real-time-factor"
+                f"{count} stations: expected at least two episodes of a station, got "
+                f"{figures['counted']:.0f} within {options.limit_s:.0f} s. Choose a larger "
+                "--limit-s or a smaller --real-time-factor"
             )
         flat |= {f"{name}_{count}": value for name, value in figures.items()}
         least = min(options.stations)
-        if options.json:  # of more of them nothing may come
+        if options.json:  # now, because a larger fleet may fail
             write(options.json, flat)
         efficiency = (
             figures["episodes_per_hour"] / count / (flat[f"episodes_per_hour_{least}"] / least)

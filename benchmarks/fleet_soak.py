@@ -1,21 +1,19 @@
-"""Many episodes from stations that are cut off and killed to a trainer that is killed: is one lost,
-is one taken twice?
+"""Check that no episode is lost or counted twice when stations, network and trainer fail.
 
     python benchmarks/fleet_soak.py --episodes 10000 --json results.json
     python benchmarks/fleet_soak.py --episodes 200 --stations 4 --cut-s 1
 
-Each station is a process: it records small episodes into its spool, and sends them as an uplink
-does, over TLS, enrolled. The trainer is one process, ingest and all: server, inbox, journal, the
-intake that reads what arrived, a replay and checkpoints; it does not learn. Between them is a
-relay, which cuts (every connection is closed and none is taken) or is silent (nothing passes, as
-when a cable is out) for up to --cut-s. SIGKILL ends the trainer, and stations, at random moments;
-each is started again. Moments are drawn over the episodes that have arrived: all of them fall into
-the run.
+Each station is a process that records small episodes into its spool and sends them as an uplink
+does, over TLS, enrolled. The trainer is one process with all of its ingest: server, inbox, journal,
+intake, a replay and checkpoints; it does not learn. A relay between them closes all connections, or
+passes no data (as with an unplugged cable), for up to --cut-s. SIGKILL ends the trainer and stations
+at random moments, and each starts again. The moments are drawn over the number of arrived episodes,
+so all of them fall into the run.
 
-The checker knows what was to be produced. Lost: an episode that is not in the journal with the
-content that its station closed, or not in the inbox as such, or not in the last checkpoint's
-replay. Duplicated: one that arrived, or is in the replay, more than once. It does not cover a disk
-that loses what was flushed (tests/episodes/test_power_cut.py does).
+The checker knows the episodes that stations produce. An episode is lost if its content is not in the
+journal and the inbox as its station closed it, or if it is missing in the replay of the last
+checkpoint. An episode is duplicated if it arrived, or is in the replay, more than once. The
+benchmark does not cover a disk that loses flushed data (tests/episodes/test_power_cut.py does).
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 from bridge_peers import free_port  # noqa: E402
-from cutter import Cutter  # noqa: E402
+from network_faults import FaultyRelay  # noqa: E402
 
 from benchmarks.figures import write  # noqa: E402
 from rlinf_core.core.errors import EpisodeError  # noqa: E402
@@ -54,7 +52,8 @@ from rlinf_core.trainer import checkpoint  # noqa: E402
 from rlinf_core.trainer.sources.recordings import Intake  # noqa: E402
 from rlinf_core.trainer.sources.stations import Stations  # noqa: E402
 
-STEPS, SPACING = 3, 10  # of an episode; between the numbers that its observations begin with
+STEPS = 3  # time steps of an episode
+SPACING = 10  # between the first observations of two episodes, which identify them
 CHECKPOINT_S, RETRY_S, REPORT_S = 1.0, 0.2, 30.0
 ARRIVAL = f'"status": "{ARRIVED}"'.encode()
 SPEC = load_task(ROOT / "configs/tasks/peg_insertion.yaml").spec
@@ -68,9 +67,8 @@ def id_of(station: int, number: int) -> str:
     return f"{name_of(station)}-{number:06d}"
 
 
-# A station's process
-def station(root: Path, number: int, count: int, port: int) -> None:
-    """Records what is not there yet, and sends what waits, until all is sent."""
+def run_station(root: Path, number: int, count: int, port: int) -> None:
+    """Run a station's process: record missing episodes, and send all of them."""
     name = name_of(number)
     spool = Spool(root / name / "spool")
     spool.recover()
@@ -83,10 +81,10 @@ def station(root: Path, number: int, count: int, port: int) -> None:
 
 
 def record_all(spool: Spool, station: int, count: int) -> None:
-    """Each with a number of its own in its observations, by which the checker knows it."""
+    """Record episodes; the first observation of each holds its number for the checker."""
     from tests.messages import raw_messages, write_raw
 
-    def ours(topic: str, _: int, message: Any) -> None:
+    def set_station(topic: str, _: int, message: Any) -> None:
         if topic == "episode":
             message.station = name_of(station)
 
@@ -95,13 +93,12 @@ def record_all(spool: Spool, station: int, count: int) -> None:
         if not any((spool.root / folder / name).exists() for folder in ("closed", "sent")):
             start = float(SPACING * (station * count + number + 1))
             write_raw(
-                spool, name, raw_messages(SPEC, name, steps=STEPS, start=start, change=ours)
+                spool, name, raw_messages(SPEC, name, steps=STEPS, start=start, change=set_station)
             ).close()
 
 
-# The trainer's process
-def trainer(run_dir: Path, capacity: int, port: int) -> None:
-    """Takes what comes, keeps it, and notes it down in checkpoints; SIGTERM ends it with one."""
+def run_trainer(run_dir: Path, capacity: int, port: int) -> None:
+    """Run the trainer's process until SIGTERM: take in episodes and write checkpoints."""
     intake, replay, ended = (
         Intake(run_dir, SPEC, 100),
         ReplayBuffer(SPEC, capacity),
@@ -143,9 +140,8 @@ def save(run_dir: Path, intake: Intake, replay: ReplayBuffer) -> None:
     )
 
 
-# What is done to them
-class Killed:
-    """A process that is started again whenever it was killed; its words go to a log."""
+class RestartedProcess:
+    """A process that can be killed, and then starts again; its output goes to a log."""
 
     def __init__(self, log: Path, *arguments: object) -> None:
         self.command = [sys.executable, __file__, *map(str, arguments)]
@@ -165,13 +161,13 @@ class Killed:
         self.start()
 
     def end(self) -> None:
-        """For good, where it has not ended by itself."""
+        """End the process for good."""
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
 
     def check(self) -> None:
-        """It may not end by itself in trouble."""
+        """Raise SystemExit if the process ended by itself with an error."""
         if self.process.poll():
             raise SystemExit(
                 f"{self.command[2:]} ended with {self.process.returncode}:\n"
@@ -179,8 +175,8 @@ class Killed:
             )
 
 
-def arrived(run_dir: Path) -> list[bytes]:
-    """Return the journal's lines of what arrived; one that is being written does not count."""
+def arrival_lines(run_dir: Path) -> list[bytes]:
+    """Return the journal's complete lines about arrived episodes."""
     with contextlib.suppress(FileNotFoundError):
         lines = (run_dir / "journal.jsonl").read_bytes().split(b"\n")[:-1]
         return [line for line in lines if ARRIVAL in line]
@@ -188,12 +184,12 @@ def arrived(run_dir: Path) -> list[bytes]:
 
 
 class Arrivals:
-    """How many have arrived, by a journal of which each line is read once."""
+    """Counts the arrived episodes; reads each line of the journal once."""
 
     def __init__(self, run_dir: Path) -> None:
         self.path, self.read, self.count = run_dir / "journal.jsonl", 0, 0
 
-    def look(self) -> int:
+    def update(self) -> int:
         with contextlib.suppress(FileNotFoundError), open(self.path, "rb") as journal:
             journal.seek(self.read)
             data = journal.read()
@@ -213,7 +209,7 @@ def soak(
     station_kills: int,
     seed: int = 0,
 ) -> dict[str, float]:
-    """Runs them to the end, and counts."""
+    """Run stations and trainer to the end with all faults; return the counts."""
     per_station = episodes // stations
     draw = random.Random(seed)
     fleet = Fleet(root / "fleet")
@@ -225,47 +221,44 @@ def soak(
     capacity = 2 * total * (STEPS + 1)
     with contextlib.ExitStack() as ending:
 
-        def begin(log: str, *arguments: object) -> Killed:
-            ending.callback((one := Killed(root / log, *arguments)).end)
-            return one
+        def begin(log: str, *arguments: object) -> RestartedProcess:
+            process = RestartedProcess(root / log, *arguments)
+            ending.callback(process.end)
+            return process
 
-        cutter = Cutter(port)
-        ending.callback(cutter.close)
+        relay = FaultyRelay(port)
+        ending.callback(relay.close)
         ingest = begin("trainer.log", "--trainer", run_dir, capacity, port)
-        playing = [
-            begin(f"{name_of(n)}.log", "--station", root, n, per_station, cutter.port)
+        station_processes = [
+            begin(f"{name_of(n)}.log", "--station", root, n, per_station, relay.port)
             for n in range(stations)
         ]
         arrivals = Arrivals(run_dir)
         plan = sorted(
-            (draw.uniform(0.02, 0.9), what)
-            for what, count in (("kill", kills), ("cut", cuts), ("station", station_kills))
+            (draw.uniform(0.02, 0.9), fault)
+            for fault, count in (("kill", kills), ("cut", cuts), ("station", station_kills))
             for _ in range(count)
         )
         reported_at = began
-        while any(one.process.poll() is None for one in playing):
-            for one in (ingest, *playing):
-                one.check()
+        while any(process.process.poll() is None for process in station_processes):
+            for process in (ingest, *station_processes):
+                process.check()
             if time.monotonic() > reported_at + REPORT_S:
                 reported_at = time.monotonic()
                 print(
-                    f"{arrivals.look()} of {total} have arrived after {reported_at - began:.0f} s",
+                    f"{arrivals.update()} of {total} have arrived after {reported_at - began:.0f} s",
                     flush=True,
                 )
-            if plan and arrivals.look() >= plan[0][0] * total:
-                what = plan.pop(0)[1]
+            if plan and arrivals.update() >= plan[0][0] * total:
+                fault = plan.pop(0)[1]
                 time.sleep(draw.uniform(0, 0.5))
-                if what == "cut":
-                    cutter.cut(draw.uniform(0.2, 1.0) * cut_s, silent=draw.random() < 0.5)
+                if fault == "cut":
+                    relay.cut(draw.uniform(0.2, 1.0) * cut_s, silent=draw.random() < 0.5)
                 else:
-                    (ingest if what == "kill" else draw.choice(playing)).kill()
+                    (ingest if fault == "kill" else draw.choice(station_processes)).kill()
             time.sleep(0.1)
-        # one that was killed a moment ago may not be so far as to end in order
-        for patience_s in (
-            0.0,
-            10.0,
-            60.0,
-        ):
+        # A trainer that has just started does not handle SIGTERM yet: start it again and wait.
+        for patience_s in (0.0, 10.0, 60.0):
             time.sleep(patience_s)
             ingest.process.send_signal(signal.SIGTERM)
             if ingest.process.wait() != -signal.SIGTERM:
@@ -276,18 +269,18 @@ def soak(
         "episodes": total,
         **check(root, stations, per_station),
         "kills": ingest.kills,
-        "cuts": cutter.cuts,
-        "station_kills": sum(one.kills for one in playing),
+        "cuts": relay.cuts,
+        "station_kills": sum(process.kills for process in station_processes),
         "longest_cut_s": cut_s,
         "seconds": time.monotonic() - began,
     }
 
 
 def check(root: Path, stations: int, per_station: int) -> dict[str, int]:
-    """What should be there, beside what is."""
+    """Count the lost and duplicated episodes."""
     run_dir, wrong = root / "run", Counter()
     journal = Journal(run_dir / "journal.jsonl")
-    rows = Counter(json.loads(line)["id"] for line in arrived(run_dir))
+    rows = Counter(json.loads(line)["id"] for line in arrival_lines(run_dir))
     state = checkpoint.load(checkpoint.checkpoints(run_dir / "checkpoints")[-1])
     replay = ReplayBuffer(
         SPEC, len(state["replay"]["arrays"]["vectors"]) if "arrays" in state["replay"] else 0
@@ -303,12 +296,12 @@ def check(root: Path, stations: int, per_station: int) -> dict[str, int]:
         )
         wrong["lost"] += not is_stored or in_replay == 0
         wrong["duplicated"] += rows[name] > 1 or in_replay > 1
-    wrong["duplicated"] += len(rows) > stations * per_station  # of what nobody produced
+    wrong["duplicated"] += len(rows) > stations * per_station  # episodes that no station produced
     return {"lost": wrong["lost"], "duplicated": wrong["duplicated"]}
 
 
 def content(folder: Path) -> str:
-    """An episode's, or why it has none."""
+    """Return the digest of an episode, or the reason why it has none."""
     try:
         return digest(verify(folder) | {SUMS: file_sha256(folder / SUMS)})
     except EpisodeError as error:
@@ -319,9 +312,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--episodes", type=int, default=1000, help="of all stations together")
+    parser.add_argument(
+        "--episodes", type=int, default=1000, help="episodes of all stations together"
+    )
     parser.add_argument("--stations", type=int, default=8)
-    parser.add_argument("--kills", type=int, default=5, help="of the trainer")
+    parser.add_argument("--kills", type=int, default=5, help="kills of the trainer")
     parser.add_argument("--cuts", type=int, default=5)
     parser.add_argument("--station-kills", type=int, default=5)
     parser.add_argument("--cut-s", type=float, default=30.0, help="the longest cut")
@@ -330,7 +325,7 @@ def main() -> None:
     parser.add_argument("--station", nargs=4, help=argparse.SUPPRESS)
     parser.add_argument("--trainer", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    for work, arguments in ((station, options.station), (trainer, options.trainer)):
+    for work, arguments in ((run_station, options.station), (run_trainer, options.trainer)):
         if arguments:
             return work(Path(arguments[0]), *map(int, arguments[1:]))
     with tempfile.TemporaryDirectory(prefix="rlinf-soak-") as folder:

@@ -3,17 +3,16 @@
     python benchmarks/floor.py --agentlace PATH --json results.json
     python benchmarks/floor.py --quick --only replay driver
 
-Each part is one of the other benchmarks, in a process of its own, which measures ours and the floor
-or the peer in that process. It runs five times; the table has the median, the lowest and the
-highest of the ratios, the bar, and in how many runs it is met. 25 minutes on two quiet cores;
-``--quick`` takes a few minutes and shows only that all parts run. ``--agentlace`` needs pyzmq, lz4,
-jax and chex where Python finds them (PYTHONPATH). Without it the rows beside agentlace are left
-out.
+Each part is another benchmark in its own process, which measures our code and its floor or peer. It
+runs five times. The table has the median, the lowest and the highest ratio, and the bar. All parts
+take 25 minutes on two quiet cores; ``--quick`` takes a few minutes and only shows that all parts
+run. ``--agentlace`` needs pyzmq, lz4, jax and chex in Python's path (PYTHONPATH). Without it the
+rows on agentlace are left out.
 
-The peer of the recorder is a bare subscriber that writes the bytes: rosbag2's C++ recorder does not
-install from wheels. RLinf-VLA's figure of pipelining is of its paper. It does not cover the minutes
-of a demo (``benchmarks/demo_seeds.py``: 5 minutes a run), machines on a network, GPUs, or anything
-beside the benchmark on the same machine: at a load average above 0.5 the command says so.
+The recorder's peer is a bare subscriber that writes the bytes, because rosbag2's C++ recorder does
+not install from wheels. RLinf-VLA's figure of pipelining is from its paper. The benchmark does not
+cover the minutes of a demo (``benchmarks/demo_seeds.py``: 5 minutes a run), machines on a network,
+GPUs, or other load on the machine: it prints a note if the load average is above 0.5.
 """
 
 from __future__ import annotations
@@ -39,13 +38,13 @@ Figures = dict[str, float]
 
 
 class Part(NamedTuple):
-    """One benchmark.
+    """A benchmark of the table.
 
     Attributes:
-        words: its command, and its arguments.
-        quick: the arguments that are others with ``--quick``.
-        runs: its argument for a number of runs; empty if the command is called once for each run.
-        peer: whether it takes ``--agentlace``.
+        words: the script and its arguments.
+        quick: further arguments with ``--quick``; they override earlier ones.
+        runs: the option for a number of runs; empty if the script is called once for each run.
+        peer: whether the script takes ``--agentlace``.
     """
 
     words: tuple[str, ...]
@@ -110,14 +109,14 @@ PARTS = {
 
 
 class Row(NamedTuple):
-    """One figure of a part, and its bar.
+    """A row of the table: one figure of a part, and its bar.
 
     Attributes:
         part: name of the part.
-        title: what it is, for people.
-        figure: its value in one run.
-        bar: the bar.
-        at_most: whether the figure is at most the bar, else at least.
+        title: the row's name in the table.
+        figure: computes the row's value from the part's figures of one run.
+        bar: the limit.
+        at_most: True if the value may be at most the bar, False if it must be at least the bar.
     """
 
     part: str
@@ -127,24 +126,34 @@ class Row(NamedTuple):
     at_most: bool = True
 
 
-def key(name: str) -> Callable[[Figures], float]:
-    """Return the figure of this name."""
+def read_figure(name: str) -> Callable[[Figures], float]:
+    """Return a function that reads the figure of this name."""
     return lambda figures: figures[name]
 
 
 ROWS = {
     "lockstep_bare": Row(
-        "lockstep", "lockstep, of the bare simulator", key("lockstep_ratio"), 0.28, False
+        "lockstep", "lockstep, of the bare simulator", read_figure("lockstep_ratio"), 0.28, False
     ),
     "lockstep_loop": Row(
-        "lockstep", "lockstep, of one loop without ROS", key("lockstep_ratio_loop"), 0.65, False
+        "lockstep",
+        "lockstep, of one loop without ROS",
+        read_figure("lockstep_ratio_loop"),
+        0.65,
+        False,
     ),
     "p50_20hz": Row(
-        "loop_20hz", "20 Hz, p50 over the events ping-pong", key("p50_ratio_events_20hz"), 2.0
+        "loop_20hz",
+        "20 Hz, p50 over the events ping-pong",
+        read_figure("p50_ratio_events_20hz"),
+        2.0,
     ),
-    "p99_20hz": Row("loop_20hz", "20 Hz, p99 [ms]", key("p99_ms_20hz"), 10.0),
+    "p99_20hz": Row("loop_20hz", "20 Hz, p99 [ms]", read_figure("p99_ms_20hz"), 10.0),
     "p50_100hz": Row(
-        "loop_100hz", "100 Hz, p50 over three bare processes", key("p50_ratio_relay_100hz"), 1.15
+        "loop_100hz",
+        "100 Hz, p50 over three bare processes",
+        read_figure("p50_ratio_relay_100hz"),
+        1.15,
     ),
     "p99_100hz": Row(
         "loop_100hz",
@@ -153,21 +162,30 @@ ROWS = {
         1.0,
     ),
     "missed_100hz": Row(
-        "loop_100hz", "100 Hz, observations without an answer", key("missed_100hz"), 0.0
+        "loop_100hz", "100 Hz, observations without an answer", read_figure("missed_100hz"), 0.0
     ),
     "weights": Row(
-        "weights", "80 MB to 8 stations, over bare sockets", key("weights_ratio_socket_80mb"), 2.0
+        "weights",
+        "80 MB to 8 stations, over bare sockets",
+        read_figure("weights_ratio_socket_80mb"),
+        2.0,
     ),
-    "upload": Row("upload", "upload, over agentlace", key("upload_ratio_agentlace"), 6.0, False),
+    "upload": Row(
+        "upload", "upload, over agentlace", read_figure("upload_ratio_agentlace"), 6.0, False
+    ),
     "recorded": Row(
         "upload",
         "upload with recording, over agentlace",
-        key("recorded_ratio_agentlace"),
+        read_figure("recorded_ratio_agentlace"),
         4.0,
         False,
     ),
     "replay": Row(
-        "replay", "replay sample, over agentlace", key("sample_ratio_to_agentlace"), 1.0, False
+        "replay",
+        "replay sample, over agentlace",
+        read_figure("sample_ratio_to_agentlace"),
+        1.0,
+        False,
     ),
     "replay_memory": Row(
         "replay",
@@ -175,8 +193,12 @@ ROWS = {
         lambda figures: figures["ours_memory_mb"] / figures["agentlace_memory_mb"],
         1.0,
     ),
-    "pipelined": Row("pipelined", "pipelined, over in turns", key("one_worker_ratio"), 1.6, False),
-    "driver": Row("driver", "Franka driver, CPU of before", key("driver_core_ratio"), 1 / 3),
+    "pipelined": Row(
+        "pipelined", "pipelined, over in turns", read_figure("one_worker_ratio"), 1.6, False
+    ),
+    "driver": Row(
+        "driver", "Franka driver, CPU of before", read_figure("driver_core_ratio"), 1 / 3
+    ),
     "recorder_raw": Row(
         "recorder",
         "recorder, raw, CPU of a bare subscriber",
@@ -210,8 +232,9 @@ def run_once(part: Part, quick: bool, agentlace: Path | None, runs: int = 0) -> 
 
 
 def measure(part: Part, quick: bool, agentlace: Path | None, runs: int) -> list[Figures]:
-    """Return the figures of each run; of a benchmark that repeats itself one row of its medians,
-    then of its lowest and of its highest figures.
+    """Return the figures of each run.
+
+    A script that repeats itself gives three rows: its lowest, its highest and its median figures.
     """
     if not part.runs:
         return [run_once(part, quick, agentlace) for _ in range(runs)]
@@ -233,7 +256,7 @@ def main() -> None:
     parser.add_argument("--only", choices=list(PARTS), nargs="+", default=list(PARTS))
     parser.add_argument("--runs", type=int, default=RUNS)
     parser.add_argument("--quick", action="store_true", help="one short run of each part")
-    parser.add_argument("--agentlace", type=Path, help="a checkout of it")
+    parser.add_argument("--agentlace", type=Path, help="checkout of agentlace")
     parser.add_argument("--json", type=Path, help="write one flat object there")
     options = parser.parse_args()
     agentlace = options.agentlace and options.agentlace.resolve()
@@ -244,15 +267,15 @@ def main() -> None:
         print(f"expected a quiet machine, got a load average of {load:.1f}", flush=True)
     print(f"{'':44}{'median':>9}{'lowest':>9}{'highest':>9}{'bar':>14}")
     for name in options.only:
-        begun = time.monotonic()
+        started = time.monotonic()
         measured = measure(PARTS[name], options.quick, agentlace, runs)
-        flat[f"{name}_minutes"] = (time.monotonic() - begun) / 60
+        flat[f"{name}_minutes"] = (time.monotonic() - started) / 60
         for label, row in ROWS.items():
             if row.part != name:
                 continue
             try:
                 values = [row.figure(figures) for figures in measured]
-            except KeyError:  # it failed, or there is no peer
+            except KeyError:  # the script failed, or agentlace is missing
                 failed += [label]
                 print(f"{row.title:44}{'not measured':>27}", flush=True)
                 continue

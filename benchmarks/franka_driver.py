@@ -1,15 +1,16 @@
-"""CPU time of the Franka driver node beside a robot state of 1 kHz, with and without a conversion of
-each state to Python.
+"""Measure the CPU time of the Franka driver node at robot states of 1 kHz.
 
     python benchmarks/franka_driver.py --json results.json
 
-The node runs alone, in a process of its own, and takes the newest state at 100 Hz. This process
-publishes states in place of franka_ros2. ``fields`` is the node as it is: it reads the fields that
-it needs by their offsets. In ``converted`` rclpy converts each state that the node takes, as it did
-before. ``idle`` is the node without any state. The runs take turns. Besides the node's share of a
-core, one state is read repeatedly in one process, in microseconds.
+The node runs alone in its process and uses the newest state at 100 Hz. This process publishes the
+states in place of franka_ros2. Three variants take turns:
 
-It does not cover the hand, a recovery, or franka_ros2 on another machine.
+* ``fields`` is the node as it is: it reads the needed fields by their offsets.
+* ``converted``: rclpy converts each used state to Python.
+* ``idle``: there are no states.
+
+The figures are the node's share of a core, and the microseconds to read one state in this process.
+The benchmark does not cover the hand, a recovery, or franka_ros2 on another machine.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ KINDS = ("fields", "converted", "idle")
 
 
 def state():
-    """Return a state as franka_ros2 publishes it: all joints have names, all poses frames."""
+    """Return a state as franka_ros2 publishes it: every joint and frame has a name."""
     from franka_msgs.msg import FrankaRobotState
 
     message = FrankaRobotState(robot_mode=FrankaRobotState.ROBOT_MODE_MOVE)
@@ -52,14 +53,14 @@ def state():
     return message
 
 
-def node(kind: str) -> None:
-    """The child: the driver node until it is ended."""
+def run_node(kind: str) -> None:
+    """Run the driver node in this process until it is ended."""
     from rclpy.serialization import deserialize_message
 
     from rlinf_drivers.franka import Franka
     from rlinf_ros.spinning import run
 
-    class Converting(Franka):
+    class ConvertingFranka(Franka):
         def __init__(self) -> None:
             super().__init__()
             self.reader.read = self._convert
@@ -68,11 +69,11 @@ def node(kind: str) -> None:
             self.reader.message = deserialize_message(raw, self.reader.kind)
             return self.reader.message
 
-    run(Converting if kind == "converted" else Franka, listens=False)
+    run(ConvertingFranka if kind == "converted" else Franka, listens=False)
 
 
-def share_of_a_core(kind: str, seconds: float) -> float:
-    """Of the node's process, while states come."""
+def measure_core_share(kind: str, seconds: float) -> float:
+    """Return the node's share of a core while states arrive."""
     import rclpy
     from franka_msgs.msg import FrankaRobotState
     from rclpy.serialization import serialize_message
@@ -81,10 +82,10 @@ def share_of_a_core(kind: str, seconds: float) -> float:
     from rlinf_drivers.franka import ROBOT_STATE
     from rlinf_ros.qos import profile
 
-    publishing = rclpy.create_node("broadcaster", namespace="/floor")
-    states = publishing.create_publisher(FrankaRobotState, ROBOT_STATE, 10)
+    broadcaster = rclpy.create_node("broadcaster", namespace="/floor")
+    states = broadcaster.create_publisher(FrankaRobotState, ROBOT_STATE, 10)
     faults: list[Any] = []
-    publishing.create_subscription(String, "robot/fault", faults.append, profile("robot/fault"))
+    broadcaster.create_subscription(String, "robot/fault", faults.append, profile("robot/fault"))
     message = state()
     child = subprocess.Popen(
         [sys.executable, __file__, "--node", kind, "--ros-args", "-r", "__ns:=/floor"]
@@ -92,36 +93,36 @@ def share_of_a_core(kind: str, seconds: float) -> float:
     try:
         raw, end = serialize_message(message), time.monotonic() + 30
         while not faults or states.get_subscription_count() < 1:
-            rclpy.spin_once(publishing, timeout_sec=0.05)
+            rclpy.spin_once(broadcaster, timeout_sec=0.05)
             if child.poll() is not None or time.monotonic() > end:
                 raise SystemExit(f"the driver node ({kind}) did not start")
-        begun = due = time.monotonic()
-        before, started = cpu_s(child.pid), begun
+        started_at = due = time.monotonic()
+        before, started = cpu_s(child.pid), started_at
         warm = True
-        while due < begun + WARM_UP_S + seconds:
+        while due < started_at + WARM_UP_S + seconds:
             if kind != "idle":
                 states.publish(raw)
             due += 1 / STATE_HZ
             time.sleep(max(0.0, due - time.monotonic()))
-            if warm and due > begun + WARM_UP_S:
+            if warm and due > started_at + WARM_UP_S:
                 before, started, warm = cpu_s(child.pid), time.monotonic(), False
-        spent = (cpu_s(child.pid) - before) / (time.monotonic() - started)
-        rclpy.spin_once(publishing, timeout_sec=0.05)
+        core_share = (cpu_s(child.pid) - before) / (time.monotonic() - started)
+        rclpy.spin_once(broadcaster, timeout_sec=0.05)
         for _ in range(50):
-            rclpy.spin_once(publishing, timeout_sec=0.0)
+            rclpy.spin_once(broadcaster, timeout_sec=0.0)
         if kind != "idle" and faults[-1].data:
             raise SystemExit(
-                f"expected a driver that has states, got robot/fault {faults[-1].data}"
+                f"expected a driver that receives states, got robot/fault {faults[-1].data}"
             )
-        return spent
+        return core_share
     finally:
         child.terminate()
         child.wait(20)
-        publishing.destroy_node()
+        broadcaster.destroy_node()
 
 
-def reading_us(kind: str, repetitions: int = 1000) -> float:
-    """CPU microseconds of one state."""
+def measure_reading_us(kind: str, repetitions: int = 1000) -> float:
+    """Return the CPU microseconds to read one state."""
     from franka_msgs.msg import FrankaRobotState
     from rclpy.serialization import deserialize_message, serialize_message
 
@@ -135,38 +136,38 @@ def reading_us(kind: str, repetitions: int = 1000) -> float:
         else lambda raw: deserialize_message(raw, FrankaRobotState)
     )
     read(raw)
-    begun = time.process_time()
+    started_at = time.process_time()
     for _ in range(repetitions):
         read(raw)
-    return 1e6 * (time.process_time() - begun) / repetitions
+    return 1e6 * (time.process_time() - started_at) / repetitions
 
 
 def compare(seconds: float, runs: int) -> dict[str, float]:
-    """Medians over the runs; ratios of the same run."""
-    measured: dict[str, list[float]] = {}
+    """Return medians over the runs; ratios compare variants of the same run."""
+    values_by_name: dict[str, list[float]] = {}
     for _ in range(runs):
-        share = {kind: share_of_a_core(kind, seconds) for kind in KINDS}
-        reading = {kind: reading_us(kind) for kind in KINDS[:2]}
+        share = {kind: measure_core_share(kind, seconds) for kind in KINDS}
+        reading = {kind: measure_reading_us(kind) for kind in KINDS[:2]}
         row = {f"driver_core_{kind}": value for kind, value in share.items()}
         row |= {f"driver_reading_us_{kind}": value for kind, value in reading.items()}
         row["driver_core_ratio"] = share["fields"] / share["converted"]
         row["driver_reading_ratio"] = reading["fields"] / reading["converted"]
         for key, value in row.items():
-            measured.setdefault(key, []).append(value)
-    return figures.summary(measured)
+            values_by_name.setdefault(key, []).append(value)
+    return figures.summary(values_by_name)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seconds", type=float, default=5.0, help="of each run")
+    parser.add_argument("--seconds", type=float, default=5.0, help="duration of each run")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--json", type=Path, help="write one flat object there")
     parser.add_argument("--node", choices=KINDS, help=argparse.SUPPRESS)
     options, _ = parser.parse_known_args()
     if options.node:
-        node(options.node)
+        run_node(options.node)
         return
     from rlinf_core.core.ros import ros_environment
 

@@ -1,16 +1,15 @@
 """Measure the value of a person in the loop: demo_hil with and without takeovers.
 
-Both runs have the same three demonstrations.
-
     python benchmarks/interventions.py --seeds 0 1 2 --json results.json --figure interventions.png
     python benchmarks/interventions.py --runs runs/alone_0 runs/helped_0 runs/alone_1 runs/helped_1
 
-Everything goes through the station. "to 90 %" is after how many time steps 50 training episodes in
-a row had succeeded so often without help, within the time after which a person would have taken
-over: of both alike. "helped" are takeovers per training episode, in the first and in the last 50.
-Where demonstrations are as many as the task needs, takeovers add little: --set collect.episodes=20
-is the demo's number. It does not cover people: the person is a script that ends an episode which
-the policy did not end in time, and never errs or tires and always watches.
+Both runs of a seed use the whole station and start from the same three demonstrations. "to 90 %" is
+the number of time steps until 90 % of 50 consecutive training episodes succeeded without help. Only
+successes within the time after which a person would take over count, in both runs. "helped" is the
+number of takeovers per training episode, in the first and in the last 50. Takeovers add little if
+the demonstrations suffice for the task: --set collect.episodes=20 is the demo's number. The
+benchmark does not cover people. A script takes over every episode that the policy did not finish in
+time; it never errs or tires, and always watches.
 """
 
 from __future__ import annotations
@@ -25,27 +24,28 @@ import numpy as np
 import yaml
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks.demo_seeds import NEVER, WINDOW, run_demo, trained  # noqa: E402
+from benchmarks.demo_seeds import NEVER, WINDOW, run_demo, training_episodes  # noqa: E402
 from benchmarks.figures import write  # noqa: E402
 
 ALONE = ("station.operator.takes_over=0",)
 
 
-def helped(run: Path) -> np.ndarray:
-    """Whether a person took over, of each training episode."""
-    return np.array([bool(event["intervened"]) for event in trained(run)], float)
+def takeovers(run: Path) -> np.ndarray:
+    """Return 1 for each training episode with a takeover, else 0."""
+    return np.array([bool(event["intervened"]) for event in training_episodes(run)], float)
 
 
-def patience(run: Path) -> int:
-    """Time steps after which the person takes over."""
+def takeover_steps(run: Path) -> int:
+    """Return the time steps after which the person takes over."""
     return yaml.safe_load((run / "recipe.yaml").read_text())["station"]["operator"]["takes_over"]
 
 
 def curve(run: Path, within: int) -> tuple[list[int], list[float]]:
-    """Time steps, and success of the last WINDOW training episodes, without help and before
-    somebody would have helped.
+    """Return time steps and success rates of all windows of WINDOW training episodes.
+
+    Only successes without help and within ``within`` time steps count.
     """
-    episodes = trained(run)
+    episodes = training_episodes(run)
     good = np.array(
         [
             event["success"] and not event.get("intervened") and event["steps"] <= within
@@ -59,8 +59,8 @@ def curve(run: Path, within: int) -> tuple[list[int], list[float]]:
 
 
 def figures(alone: Path, run: Path) -> dict[str, float]:
-    """Of one seed."""
-    within = patience(run)
+    """Return the figures of one seed."""
+    within = takeover_steps(run)
     result: dict[str, float] = {}
     for name, folder in (("alone", alone), ("helped", run)):
         steps, success = curve(folder, within)
@@ -71,7 +71,9 @@ def figures(alone: Path, run: Path) -> dict[str, float]:
                 "success_after"
             ],
         }
-    first, last = (float(part.mean()) for part in (helped(run)[:WINDOW], helped(run)[-WINDOW:]))
+    first, last = (
+        float(part.mean()) for part in (takeovers(run)[:WINDOW], takeovers(run)[-WINDOW:])
+    )
     return result | {
         "interventions_first": first,
         "interventions_last": last,
@@ -79,23 +81,25 @@ def figures(alone: Path, run: Path) -> dict[str, float]:
     }
 
 
-def figure(runs: dict[int, tuple[Path, Path]], path: Path) -> None:
+def draw_curves(runs: dict[int, tuple[Path, Path]], path: Path) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    shape, (above, below) = plt.subplots(
+    canvas, (above, below) = plt.subplots(
         2, 1, figsize=(6.4, 6.0), sharex=True, constrained_layout=True
     )
     for place, (seed, (alone, run)) in enumerate(runs.items()):
         above.plot(
-            *curve(alone, patience(run)), "--", color=f"C{place}", label=f"seed {seed}, alone"
+            *curve(alone, takeover_steps(run)), "--", color=f"C{place}", label=f"seed {seed}, alone"
         )
         above.plot(
-            *curve(run, patience(run)), color=f"C{place}", label=f"seed {seed}, with takeovers"
+            *curve(run, takeover_steps(run)),
+            color=f"C{place}",
+            label=f"seed {seed}, with takeovers",
         )
-        taken, steps = helped(run), [event["env_steps"] for event in trained(run)]
+        taken, steps = takeovers(run), [event["env_steps"] for event in training_episodes(run)]
         rate = np.convolve(taken, np.ones(WINDOW) / WINDOW, "valid")
         below.plot(steps[WINDOW - 1 :], rate, color=f"C{place}")
     above.set(
@@ -108,11 +112,11 @@ def figure(runs: dict[int, tuple[Path, Path]], path: Path) -> None:
         xlabel="environment steps (10 a second on a robot)",
         ylim=(-0.02, 1),
     )
-    # where takeovers have fallen, nothing is drawn
+    # The curves leave this corner empty, because takeovers become rare.
     below.legend(*above.get_legend_handles_labels(), loc="upper right")
     for axes in (above, below):
         axes.grid(alpha=0.3)
-    shape.savefig(path, dpi=110)
+    canvas.savefig(path, dpi=110)
 
 
 def main() -> None:
@@ -124,7 +128,7 @@ def main() -> None:
         "--runs",
         type=Path,
         nargs="+",
-        help="run folders that are there: without and with, by turns",
+        help="finished run folders in pairs: without takeovers, with takeovers",
     )
     parser.add_argument(
         "--set",
@@ -153,17 +157,17 @@ def main() -> None:
             for alone, run in pairs
         }
         print(
-            f"{'seed':>4}{'to 90 % alone':>15}{'with takeovers':>16}{'helped, first':>15}{'last':>7}"
+            f"{'seed':>4}{'to 90 % alone':>15}{'with takeovers':>16}{'takeovers, first':>15}{'last':>7}"
             f"{'after, alone':>14}{'with':>7}"
         )
         flat: dict[str, float] = {}
         for seed, pair in runs.items():
-            one = figures(*pair)
+            row = figures(*pair)
             print(
-                f"{seed:>4}{one['steps_to_90_alone']:>15}{one['steps_to_90_helped']:>16}{one['interventions_first']:>15.2f}"
-                f"{one['interventions_last']:>7.2f}{one['success_after_alone']:>14.0%}{one['success_after_helped']:>7.0%}"
+                f"{seed:>4}{row['steps_to_90_alone']:>15}{row['steps_to_90_helped']:>16}{row['interventions_first']:>15.2f}"
+                f"{row['interventions_last']:>7.2f}{row['success_after_alone']:>14.0%}{row['success_after_helped']:>7.0%}"
             )
-            flat |= {f"{key}_seed_{seed}": value for key, value in one.items()}
+            flat |= {f"{key}_seed_{seed}": value for key, value in row.items()}
         flat |= {
             "seeds": len(runs),
             "seeds_better": sum(
@@ -175,7 +179,7 @@ def main() -> None:
             ),
         }
         if options.figure:
-            figure(runs, options.figure)
+            draw_curves(runs, options.figure)
         if options.json:
             write(options.json, flat)
 

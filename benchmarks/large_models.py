@@ -1,24 +1,26 @@
-"""Vision-language-action models of their published sizes on one GPU: how fast they act and learn,
-in how much memory.
+"""Measure speed and memory of vision-language-action models of published sizes on one GPU.
 
     python benchmarks/large_models.py --json results.json        # a CUDA device with 80 GB
-    python benchmarks/large_models.py --quick                    # tiny networks, on any device: whether all of it runs
+    python benchmarks/large_models.py --quick                    # tiny networks on any device: whether all of it runs
     python benchmarks/large_models.py --only act_pi0 --views 2
 
-Random weights; time does not depend on what they are. ``act_*``: from pictures (224 x 224, uint8)
-and state on the host to actions on the host, one observation at a time, medians; eager in float32
-and bfloat16, recorded as CUDA graphs, compiled and recorded (``rlinf_core.policies.inference``). pi0:
-10 steps to a chunk of 50, a sentence of 20 tokens. Beside it in the same process transformers' own
-``sample_actions`` of the same network in bfloat16, on inputs that are on the device already, and
-the floor: weights once over the measured bandwidth of a copy where that is what takes longest,
-multiplications over the measured rate of a matrix product where those do. OpenVLA: 7 tokens one
-after the other, or 56 at once (OpenVLA-OFT). ``sft_*``: of adapters (rank 32) and of all weights;
-``grpo_*``: of adapters on what the model has drawn (in float32, as training draws): seconds a step
-or an update, and the most memory.
+The weights are random, which does not change the times.
 
-It does not cover published weights, several GPUs, simulators (so no share of a time step that is
-inference), a network or cameras between robot and GPU (``benchmarks/policy_server.py``),
-quantisation, or whether anything is learned.
+* ``act_*``: median time from pictures (224 x 224, uint8) and state on the host to actions on the
+  host, one observation at a time. The variants are eager in float32 and bfloat16, recorded as CUDA
+  graphs, and compiled and recorded (``rlinf_core.policies.inference``). pi0 makes 10 steps to a
+  chunk of 50 with a sentence of 20 tokens. In the same process run transformers' own
+  ``sample_actions`` of the same network in bfloat16, with inputs on the device, and the floor: the
+  weights over the measured bandwidth of a copy, or the multiplications over the measured rate of a
+  matrix product, whichever takes longer. OpenVLA decodes 7 tokens one after the other, or 56 at once
+  (OpenVLA-OFT).
+* ``sft_*``: seconds of a step and peak memory, with adapters (rank 32) and with all weights.
+* ``grpo_*``: seconds to draw chunks (in float32, as in training) and of an update with adapters, and
+  peak memory.
+
+The benchmark does not cover published weights, several GPUs, simulators (so no share of inference in
+a time step), a network or cameras between robot and GPU (``benchmarks/policy_server.py``),
+quantisation, or whether a policy learns.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ from rlinf_core.policies.pretrained.openpi import VARIANTS, VISION  # noqa: E402
 from rlinf_core.policies.torch_device import AUTO, device_of  # noqa: E402
 from rlinf_core.specs.arrays import ActionSpec, ArraySpec, StationSpec  # noqa: E402
 
-SENTENCE = "put the peg into it"  # a byte a token here: 20 with the one it begins with
+SENTENCE = "put the peg into it"  # 20 tokens: one per byte, and the start token
 NAMES = ("dx", "dy", "dz", "droll", "dpitch", "dyaw", "gripper")
 PI0 = {
     "vlm_config": {
@@ -77,22 +79,18 @@ WAYS = {
     "graphs": ("bfloat16", "graphs"),
     "compiled": ("bfloat16", "compiled"),
 }
-# realtime-vla's pi0 on an RTX 4090 by the views, tuned kernels [ms]
-PUBLISHED = {
-    1: 23.6,
-    2: 32.9,
-    3: 39.2,
-}
+# Times of realtime-vla's pi0 with tuned kernels on an RTX 4090, by the number of views [ms].
+PUBLISHED = {1: 23.6, 2: 32.9, 3: 39.2}
 
 
-class Sizes:
-    """Of what is measured: published, or the smallest that there are."""
+class Bench:
+    """Makes and times models of published size, or of the smallest size with ``quick``."""
 
     def __init__(self, device: torch.device, quick: bool, rounds: int) -> None:
         self.device, self.quick, self.rounds = device, quick, rounds
 
     def policy(self, kind: str, views: int, **config: Any) -> Any:
-        """Made where it is used: random weights of 7,000 million numbers take long elsewhere."""
+        """Return a policy with random weights, made on the device because that is much faster."""
         size = TINY_SIZE if self.quick else 224
         images = tuple(
             ArraySpec(f"view_{number}", (size, size, 3), "uint8") for number in range(1, views + 1)
@@ -112,47 +110,47 @@ class Sizes:
                 .eval()
             )
 
-    def observation(self, policy: Any, rows: int, where: str = "cpu") -> Observation:
+    def observation(self, policy: Any, rows: int, device: str = "cpu") -> Observation:
         random = np.random.default_rng(0)
         images = {
             image.name: torch.from_numpy(
                 random.integers(0, 256, (rows, *image.shape), np.uint8)
-            ).to(where)
+            ).to(device)
             for image in policy.spec.images
         }
-        vectors = torch.from_numpy(random.normal(size=(rows, 8)).astype(np.float32)).to(where)
+        vectors = torch.from_numpy(random.normal(size=(rows, 8)).astype(np.float32)).to(device)
         return Observation(vectors, images, (SENTENCE,) * rows)
 
     def median(self, call: Callable[[], Any], rounds: int = 0) -> float:
-        """Seconds, after three calls."""
-        taken = []
+        """Return the median seconds of a call, after three calls to warm up."""
+        seconds = []
         for number in range(3 + (rounds or self.rounds)):
             self.wait()
             started = time.perf_counter()
             call()
             self.wait()
             if number >= 3:
-                taken.append(time.perf_counter() - started)
-        return float(np.median(taken))
+                seconds.append(time.perf_counter() - started)
+        return float(np.median(seconds))
 
     def wait(self) -> None:
-        """Until all that was asked of the device is done."""
+        """Wait until the device has finished its work."""
         if self.device.type == "cuda":
             torch.cuda.synchronize()
 
-    def fresh(self) -> None:
-        """Nothing on the device, and the most memory counted anew."""
+    def free_memory(self) -> None:
+        """Free the device's memory, and reset the count of its peak."""
         gc.collect()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
 
-    def gigabytes(self) -> float:
-        """Return the most that was allocated."""
+    def peak_gb(self) -> float:
+        """Return the peak of the allocated memory [GB]."""
         return torch.cuda.max_memory_allocated() / 1e9 if self.device.type == "cuda" else 0.0
 
-    def ceilings(self) -> tuple[float, float]:
-        """Bytes a second of a copy, read and written; operations a second of a bfloat16 product."""
+    def measure_ceilings(self) -> tuple[float, float]:
+        """Return the measured bandwidth of a copy [B/s] and rate of a bfloat16 product [FLOP/s]."""
         numbers, side = (10**6, 256) if self.quick else (10**9, 8192)
         one, two = (torch.randn(numbers, device=self.device) for _ in range(2))
         a, b = (torch.randn(side, side, device=self.device, dtype=torch.bfloat16) for _ in range(2))
@@ -161,9 +159,10 @@ class Sizes:
         )
 
 
-def floor_of_pi0(policy: Any, views: int, ceilings: tuple[float, float]) -> float:
-    """Seconds below which no way to compute it in bfloat16 gets: each part's bytes or operations,
-    the larger.
+def pi0_floor_s(policy: Any, views: int, ceilings: tuple[float, float]) -> float:
+    """Return a lower bound of the seconds of pi0 in bfloat16.
+
+    Each part takes at least the time of its bytes or of its operations, whichever is longer.
     """
 
     def numbers(module: torch.nn.Module) -> int:
@@ -185,68 +184,68 @@ def floor_of_pi0(policy: Any, views: int, ceilings: tuple[float, float]) -> floa
     )
 
 
-def ways(sizes: Sizes, chosen: list[str]) -> Iterator[tuple[str, str, str]]:
+def chosen_variants(bench: Bench, chosen: list[str]) -> Iterator[tuple[str, str, str]]:
+    """Yield name, precision and execution of the chosen variants; graphs need CUDA."""
     for variant in chosen:
-        if sizes.device.type == "cuda" or variant != "graphs":
+        if bench.device.type == "cuda" or variant != "graphs":
             yield variant, *WAYS[variant]
 
 
-def timed(
-    sizes: Sizes, label: str, policy: Any, rows: int = 1
+def time_act(
+    bench: Bench, label: str, policy: Any, rows: int = 1
 ) -> tuple[dict[str, float], np.ndarray]:
-    """Milliseconds of ``act`` from host to host, its first call, memory; and what it said."""
-    observation = sizes.observation(policy, rows)
+    """Return time, first call and memory of ``act`` from host to host, and its actions."""
+    observation = bench.observation(policy, rows)
 
     def act() -> Any:
-        return policy.act(observation.to(sizes.device), explore=False).actions.numpy(force=True)
+        return policy.act(observation.to(bench.device), explore=False).actions.numpy(force=True)
 
     started = time.perf_counter()
     actions = act()
     first = time.perf_counter() - started
-    taken = 1e3 * sizes.median(act)
+    milliseconds = 1e3 * bench.median(act)
     print(
-        f"  {label:34}{taken:9.2f} ms   first {first:6.1f} s   {sizes.gigabytes():5.1f} GB",
+        f"  {label:34}{milliseconds:9.2f} ms   first {first:6.1f} s   {bench.peak_gb():5.1f} GB",
         flush=True,
     )
     return {
-        f"{label}_ms": taken,
+        f"{label}_ms": milliseconds,
         f"{label}_first_s": first,
-        f"{label}_gb": sizes.gigabytes(),
+        f"{label}_gb": bench.peak_gb(),
     }, actions
 
 
-def act_pi0(sizes: Sizes, views: list[int], chosen: list[str]) -> Iterator[dict[str, float]]:
-    ceilings = sizes.ceilings()
+def act_pi0(bench: Bench, views: list[int], chosen: list[str]) -> Iterator[dict[str, float]]:
+    ceilings = bench.measure_ceilings()
     print(
         f"  a copy moves {ceilings[0] / 1e12:.2f} TB/s, a bfloat16 product does "
         f"{ceilings[1] / 1e12:.0f} TFLOP/s"
     )
     yield {"copy_tb_per_s": ceilings[0] / 1e12, "product_tflop_per_s": ceilings[1] / 1e12}
     for count in views:
-        plain: np.ndarray | None = None
+        eager_actions: np.ndarray | None = None
         best = floor = float("inf")
-        for variant, precision, execution in ways(sizes, chosen):
-            sizes.fresh()
-            policy = sizes.policy("pi0", count, horizon=50)
-            floor = 1e3 * floor_of_pi0(policy, count, ceilings)
+        for variant, precision, execution in chosen_variants(bench, chosen):
+            bench.free_memory()
+            policy = bench.policy("pi0", count, horizon=50)
+            floor = 1e3 * pi0_floor_s(policy, count, ceilings)
             inference.prepare(policy, precision, execution)
-            flat, actions = timed(sizes, f"pi0_{count}_views_{variant}", policy)
-            plain = actions if plain is None else plain
+            flat, actions = time_act(bench, f"pi0_{count}_views_{variant}", policy)
+            eager_actions = actions if eager_actions is None else eager_actions
             yield flat | {
-                f"pi0_{count}_views_{variant}_off": float(np.abs(actions - plain).max()),
+                f"pi0_{count}_views_{variant}_off": float(np.abs(actions - eager_actions).max()),
                 f"pi0_{count}_views_floor_ms": floor,
             }
             best = min(best, flat[f"pi0_{count}_views_{variant}_ms"])
             if variant == "graphs":
-                yield timed(sizes, f"pi0_{count}_views_{variant}_of_8", policy, 8)[0]
+                yield time_act(bench, f"pi0_{count}_views_{variant}_of_8", policy, 8)[0]
             del policy
-        sizes.fresh()
-        reference = reference_seconds(sizes, count)
+        bench.free_memory()
+        reference = reference_ms(bench, count)
         print(
-            f"  pi0_{count}_views transformers' own {reference:9.2f} ms: {reference / best:.2f} "
-            f"times the best of ours; the floor {floor:.2f} ms, of which ours is "
-            f"{best / floor:.2f} times; realtime-vla on an RTX 4090: "
-            f"{PUBLISHED.get(count, float('nan'))} ms",
+            f"  pi0_{count}_views: transformers {reference:9.2f} ms ({reference / best:.2f} times "
+            f"our best), floor {floor:.2f} ms (our best: {best / floor:.2f} times the floor), "
+            f"realtime-vla on an RTX 4090 {PUBLISHED.get(count, float('nan'))} ms",
             flush=True,
         )
         yield {
@@ -256,122 +255,120 @@ def act_pi0(sizes: Sizes, views: list[int], chosen: list[str]) -> Iterator[dict[
         }
 
 
-def reference_seconds(sizes: Sizes, views: int) -> float:
-    """Milliseconds of the same network's ``sample_actions`` in bfloat16, its inputs on the
-    device.
-    """
-    policy = sizes.policy("pi0", views, horizon=50)
-    inputs = policy.inputs(policy.to_batch(sizes.observation(policy, 1, str(sizes.device))))
+def reference_ms(bench: Bench, views: int) -> float:
+    """Return the milliseconds of transformers' ``sample_actions`` in bfloat16."""
+    policy = bench.policy("pi0", views, horizon=50)
+    inputs = policy.inputs(policy.to_batch(bench.observation(policy, 1, str(bench.device))))
     network = policy.network.to(torch.bfloat16)
     inputs = {
         name: value.to(torch.bfloat16) if value.is_floating_point() else value
         for name, value in inputs.items()
     }
     noise = policy.noise(1, None).to(torch.bfloat16)
-    return 1e3 * sizes.median(
+    return 1e3 * bench.median(
         lambda: network.sample_actions(noise=noise, num_steps=policy.config.flow_steps, **inputs)
     )
 
 
-def act_openvla(sizes: Sizes, views: list[int], chosen: list[str]) -> Iterator[dict[str, float]]:
+def act_openvla(bench: Bench, views: list[int], chosen: list[str]) -> Iterator[dict[str, float]]:
     for name, config in (("openvla", {}), ("openvla_oft", {"decoding": "parallel", "horizon": 8})):
-        for variant, precision, execution in ways(
-            sizes, [mode for mode in chosen if mode in ("eager", "graphs")]
+        for variant, precision, execution in chosen_variants(
+            bench, [mode for mode in chosen if mode in ("eager", "graphs")]
         ):
-            sizes.fresh()
-            policy = sizes.policy("openvla", 1, **config)
+            bench.free_memory()
+            policy = bench.policy("openvla", 1, **config)
             inference.prepare(policy, precision, execution)
-            sizes.fresh()
-            yield timed(sizes, f"{name}_{variant}", policy)[0]
+            bench.free_memory()
+            yield time_act(bench, f"{name}_{variant}", policy)[0]
             del policy
 
 
-def sft_pi0(sizes: Sizes, views: list[int], chosen: list[str]) -> Iterator[dict[str, float]]:
-    yield from sft(sizes, "pi0", 2, 32, {"horizon": 50, "lora": LORA})
-    yield from sft(sizes, "pi0", 2, 32, {"horizon": 50}, [("bfloat16", True)])
+def sft_pi0(bench: Bench, views: list[int], chosen: list[str]) -> Iterator[dict[str, float]]:
+    yield from sft(bench, "pi0", 2, 32, {"horizon": 50, "lora": LORA})
+    yield from sft(bench, "pi0", 2, 32, {"horizon": 50}, [("bfloat16", True)])
 
 
-def sft_openvla(sizes: Sizes, views: list[int], chosen: list[str]) -> Iterator[dict[str, float]]:
+def sft_openvla(bench: Bench, views: list[int], chosen: list[str]) -> Iterator[dict[str, float]]:
     yield from sft(
-        sizes, "openvla", 1, 16, {"lora": LORA}, [("bfloat16", False), ("bfloat16", True)]
+        bench, "openvla", 1, 16, {"lora": LORA}, [("bfloat16", False), ("bfloat16", True)]
     )
 
 
-def grpo_pi0(sizes: Sizes, views: list[int], chosen: list[str]) -> Iterator[dict[str, float]]:
-    yield from grpo(sizes, "pi0", 2, 32, {"horizon": 10, "sde_noise": 0.5, "lora": LORA})
+def grpo_pi0(bench: Bench, views: list[int], chosen: list[str]) -> Iterator[dict[str, float]]:
+    yield from grpo(bench, "pi0", 2, 32, {"horizon": 10, "sde_noise": 0.5, "lora": LORA})
 
 
-def grpo_openvla(sizes: Sizes, views: list[int], chosen: list[str]) -> Iterator[dict[str, float]]:
-    yield from grpo(sizes, "openvla", 1, 32, {"lora": LORA})
+def grpo_openvla(bench: Bench, views: list[int], chosen: list[str]) -> Iterator[dict[str, float]]:
+    yield from grpo(bench, "openvla", 1, 32, {"lora": LORA})
 
 
 def sft(
-    sizes: Sizes,
+    bench: Bench,
     kind: str,
     views: int,
     rows: int,
     config: dict[str, Any],
     computings: list[tuple[str, bool]] | None = None,
 ) -> Iterator[dict[str, float]]:
-    what, rows = "lora" if "lora" in config else "full", min(rows, 8) if sizes.quick else rows
+    """Yield the seconds and memory of an SFT step; ``computings``: (precision, recompute)."""
+    weights = "lora" if "lora" in config else "full"
+    rows = min(rows, 8) if bench.quick else rows
     for precision, recompute in computings or [
         ("float32", False),
         ("bfloat16", False),
         ("bfloat16", True),
     ]:
-        sizes.fresh()
-        policy = sizes.policy(kind, views, **config)
+        bench.free_memory()
+        policy = bench.policy(kind, views, **config)
         learner = algorithm("sft").Learner(policy, algorithm("sft").Config(image_shift=0), 0)
         compute(learner, Computing(precision=precision, gradient_checkpointing=recompute))
         batch = {
             name: value.numpy()
-            for name, value in policy.to_batch(sizes.observation(policy, rows)).items()
+            for name, value in policy.to_batch(bench.observation(policy, rows)).items()
         }
         batch["action"] = (
             np.random.default_rng(0).uniform(-1, 1, (rows, policy.action_size)).astype(np.float32)
         )
-        label = f"{kind}_sft_{what}_{precision}{'_recompute' if recompute else ''}"
+        label = f"{kind}_sft_{weights}_{precision}{'_recompute' if recompute else ''}"
         try:
-            taken = sizes.median(lambda learner=learner, batch=batch: learner.update(batch), 3)
+            seconds = bench.median(lambda learner=learner, batch=batch: learner.update(batch), 3)
         except torch.OutOfMemoryError:
-            print(f"  {label:44} more memory than there is", flush=True)
+            print(f"  {label:44} out of memory", flush=True)
         else:
             print(
-                f"  {label:44}{taken:8.3f} s a step of {rows}, {rows / taken:6.1f} samples/s   "
-                f"{sizes.gigabytes():5.1f} GB",
+                f"  {label:44}{seconds:8.3f} s a step of {rows}, {rows / seconds:6.1f} samples/s   "
+                f"{bench.peak_gb():5.1f} GB",
                 flush=True,
             )
             yield {
-                f"{label}_s": taken,
-                f"{label}_samples_per_s": rows / taken,
-                f"{label}_gb": sizes.gigabytes(),
+                f"{label}_s": seconds,
+                f"{label}_samples_per_s": rows / seconds,
+                f"{label}_gb": bench.peak_gb(),
             }
         del policy, learner
 
 
 def grpo(
-    sizes: Sizes, kind: str, views: int, rows: int, config: dict[str, Any]
+    bench: Bench, kind: str, views: int, rows: int, config: dict[str, Any]
 ) -> Iterator[dict[str, float]]:
-    """Drawing a chunk of each of so many environments, and an update of all, in four
-    minibatches.
-    """
-    rows = min(rows, 8) if sizes.quick else rows
-    sizes.fresh()
-    policy = sizes.policy(kind, views, **config)
+    """Yield the seconds to draw a chunk per environment, and of an update in four minibatches."""
+    rows = min(rows, 8) if bench.quick else rows
+    bench.free_memory()
+    policy = bench.policy(kind, views, **config)
     learner = algorithm("grpo").Learner(
         policy, algorithm("grpo").Config(group=8, minibatches=4, epochs=1), 0
     )
     compute(learner, Computing(precision="bfloat16", gradient_checkpointing=True))
-    observation = sizes.observation(policy, rows, str(sizes.device))
+    observation = bench.observation(policy, rows, str(bench.device))
     chunks: list[Any] = []
 
     def draw() -> None:
-        chunks[:] = [policy.act(observation, True, torch.Generator(sizes.device).manual_seed(0))]
+        chunks[:] = [policy.act(observation, True, torch.Generator(bench.device).manual_seed(0))]
 
     def update() -> None:
-        (chunk,), one = chunks, torch.ones(1, rows, device=sizes.device)
+        (chunk,), one = chunks, torch.ones(1, rows, device=bench.device)
         now = {name: value.unsqueeze(0) for name, value in policy.to_batch(observation).items()}
-        rewards = torch.randn(1, rows, chunk.actions.shape[1], device=sizes.device)
+        rewards = torch.randn(1, rows, chunk.actions.shape[1], device=bench.device)
         learner.update(
             Rollout(
                 now,
@@ -388,13 +385,13 @@ def grpo(
         )
 
     label = f"{kind}_grpo_lora"
-    drawn, updated = sizes.median(draw, 3), sizes.median(update, 3)
+    draw_s, update_s = bench.median(draw, 3), bench.median(update, 3)
     print(
-        f"  {label:20}{rows} chunks drawn in {drawn:.3f} s, an update of them {updated:.3f} s   "
-        f"{sizes.gigabytes():5.1f} GB",
+        f"  {label:20}{rows} chunks drawn in {draw_s:.3f} s, an update of them {update_s:.3f} s   "
+        f"{bench.peak_gb():5.1f} GB",
         flush=True,
     )
-    yield {f"{label}_draw_s": drawn, f"{label}_update_s": updated, f"{label}_gb": sizes.gigabytes()}
+    yield {f"{label}_draw_s": draw_s, f"{label}_update_s": update_s, f"{label}_gb": bench.peak_gb()}
 
 
 PARTS = {
@@ -408,14 +405,16 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--device", default=AUTO, help="auto, cpu, cuda, cuda:1, ...")
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=[*PARTS], help="parts of it")
     parser.add_argument(
-        "--views", type=int, nargs="+", default=[1, 2, 3], help="cameras of pi0 where it acts"
+        "--only", nargs="+", choices=PARTS, default=[*PARTS], help="parts to measure"
     )
     parser.add_argument(
-        "--ways", nargs="+", choices=WAYS, default=[*WAYS], help="to compute it where it acts"
+        "--views", type=int, nargs="+", default=[1, 2, 3], help="numbers of cameras in act_pi0"
     )
-    parser.add_argument("--rounds", type=int, default=20, help="of each median")
+    parser.add_argument(
+        "--ways", nargs="+", choices=WAYS, default=[*WAYS], help="variants of act_*"
+    )
+    parser.add_argument("--rounds", type=int, default=20, help="calls of each median")
     parser.add_argument(
         "--quick", action="store_true", help="the smallest networks and pictures, two rounds"
     )
@@ -423,13 +422,13 @@ def main() -> None:
     options = parser.parse_args()
     device = device_of(options.device)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
-    sizes = Sizes(device, options.quick, 2 if options.quick else options.rounds)
+    bench = Bench(device, options.quick, 2 if options.quick else options.rounds)
     flat: dict[str, float | str] = {"device_name": name, "torch": torch.__version__}
     print(
         f"{device} ({name}), torch {torch.__version__}{', tiny networks' if options.quick else ''}"
     )
     for part in options.only:
-        for figures in PARTS[part](sizes, options.views, options.ways):
+        for figures in PARTS[part](bench, options.views, options.ways):
             flat |= figures
             if options.json:
                 write(options.json, flat)

@@ -1,17 +1,16 @@
-"""Leader-follower teleoperation of an SO-101: collects with a leader, clones the takes, and
-evaluates the policy.
+"""Check leader-follower teleoperation of an SO-101: collect with a leader, clone, evaluate the policy.
 
     python benchmarks/leader_follower.py --json benchmarks/results/leader_follower.json
 
-Leader and follower are twins that speak the bus of Feetech servos on pseudo-terminals. The station
-runs in real time: `rlinf collect so101_twin` with the leader as the operator's device. A hand is
-imitated: it reads the goal and the follower's joints, and turns the leader's servos towards the
-goal. Keys at the terminal arm and begin each take. The policy is cloned from the takes (SFT) and
-evaluated at the same station on scenes of other seeds. Before it, a policy of random weights (one
-step of SFT) is evaluated on the same scenes. The command fails if the random policy succeeds in
-more than 20 % of them, or the cloned one in less than 80 %.
+Leader and follower are twins on pseudo-terminals that speak the bus of Feetech servos. The station
+runs in real time: `rlinf collect so101_twin` with the leader as the operator's device. A thread
+imitates a hand: it reads the goal and the follower's joints, and turns the leader's servos towards
+the goal. Keys at the terminal arm the station and begin each demonstration. The policy is cloned
+from the demonstrations (SFT) and evaluated at the same station on scenes of other seeds. A policy of
+random weights (one step of SFT) is evaluated on the same scenes. The command fails if the random
+policy succeeds in more than 20 % of them, or the cloned one in less than 80 %.
 
-It does not cover real servos, a person's hand, cameras, or the gripper.
+The benchmark does not cover real servos, a person's hand, cameras, or the gripper.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 RECIPE, DOMAIN, HZ, PLAYING_S = "so101_twin", 69, 20.0, 0.4
 JOINTS = ("shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll")
-SPEED = 0.8  # of the task's largest step that the hand makes in a time step
+SPEED = 0.8  # the hand's step, as a fraction of the task's largest step
 MAX_RANDOM, MIN_CLONED, SEED = 0.2, 0.8, 0
 
 
@@ -46,7 +45,7 @@ class Hand(threading.Thread):
 
     Args:
         leader: the twin of the leader's servos.
-        domain: of the station.
+        domain: the station's ROS_DOMAIN_ID.
     """
 
     def __init__(self, leader: Any, domain: int) -> None:
@@ -54,7 +53,7 @@ class Hand(threading.Thread):
         self.leader, self.domain, self.over = leader, domain, threading.Event()
 
     def run(self) -> None:
-        """Until it is over: one small turn after the other."""
+        """Move the leader in small turns until ``over`` is set."""
         import rclpy
         from geometry_msgs.msg import PoseStamped
         from rclpy.executors import SingleThreadedExecutor
@@ -97,7 +96,7 @@ class Hand(threading.Thread):
         while not self.over.is_set():
             executor.spin_once(timeout_sec=1.0 / HZ)
             now = time.monotonic()
-            if now - stepped_at[-1] > PLAYING_S:  # between two takes the hand rests
+            if now - stepped_at[-1] > PLAYING_S:  # the hand rests between demonstrations
                 last = now
             if len(newest) < 3 or now - last < 1.0 / HZ:
                 continue
@@ -124,9 +123,7 @@ class Hand(threading.Thread):
 
 
 def collect(folder: Path, takes: int, domain: int) -> None:
-    """Record so many successful takes by `rlinf collect`, with a hand at the leader and keys at the
-    terminal.
-    """
+    """Record ``takes`` successful demonstrations by `rlinf collect`, with a hand and keys."""
     from sim_bridges.twins.servos import Servos
 
     leader = Servos(folder / "leader", "feetech", range(1, len(JOINTS) + 1))
@@ -182,11 +179,8 @@ def collect(folder: Path, takes: int, domain: int) -> None:
         os.close(inside)
 
 
-def success(folder: Path, name: str, steps: int, evaluations: int, domain: int) -> float:
-    """Clone the takes by so many gradient steps at the same station, and evaluate the policy.
-
-    RL is left out.
-    """
+def clone_and_evaluate(folder: Path, name: str, steps: int, evaluations: int, domain: int) -> float:
+    """Clone the demonstrations, without RL; return the policy's success at the same station."""
     from rlinf_core.reports.curves import read_events
 
     settings = [
@@ -212,7 +206,7 @@ def success(folder: Path, name: str, steps: int, evaluations: int, domain: int) 
     ]
     process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL)
     try:
-        while True:  # the second evaluation would be of the same policy
+        while True:  # the first evaluation suffices; the second has the same policy
             ended = process.poll() is not None
             for event in read_events(folder / name):
                 if event.get("event") == "evaluation":
@@ -230,13 +224,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--takes", type=int, default=40, help="successful takes of the leader")
+    parser.add_argument(
+        "--takes", type=int, default=40, help="successful demonstrations with the leader"
+    )
     parser.add_argument(
         "--evaluations", type=int, default=10, help="scenes on which the policy is evaluated"
     )
     parser.add_argument("--steps", type=int, default=1500, help="gradient steps of SFT")
     parser.add_argument("--domain", type=int, default=DOMAIN, help="ROS_DOMAIN_ID")
-    parser.add_argument("--out", type=Path, help="folder to keep (default: none is kept)")
+    parser.add_argument(
+        "--out", type=Path, help="folder of the recordings and runs (default: a temporary one)"
+    )
     parser.add_argument("--json", type=Path, help="write the figures as one flat object")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the station ends, too
@@ -250,11 +248,11 @@ def main() -> None:
             stack.enter_context(tempfile.TemporaryDirectory(prefix="rlinf-leader-"))
         )
         folder.mkdir(parents=True, exist_ok=True)
-        begun = time.monotonic()
+        started = time.monotonic()
         collect(folder, options.takes, options.domain)
         collected = time.monotonic()
         random, cloned = (
-            success(folder, name, steps, options.evaluations, options.domain)
+            clone_and_evaluate(folder, name, steps, options.evaluations, options.domain)
             for name, steps in (("random", 1), ("cloned", options.steps))
         )
     figures = {
@@ -263,8 +261,8 @@ def main() -> None:
         "seed": SEED,
         "success_random": random,
         "success": cloned,
-        "collect_minutes": round((collected - begun) / 60.0, 1),
-        "minutes": round((time.monotonic() - begun) / 60.0, 1),
+        "collect_minutes": round((collected - started) / 60.0, 1),
+        "minutes": round((time.monotonic() - started) / 60.0, 1),
     }
     print(json.dumps(figures))
     if options.json:

@@ -1,15 +1,15 @@
-"""Learning on top of what a lab has: a base policy, recordings, and episodes that fail.
+"""Measure learning from a base policy, recordings and failed episodes: residual RL, RECAP, monitor.
 
     python benchmarks/learning.py --json results.json                 # all parts, seeds 0 to 2
     python benchmarks/learning.py --only residual --seeds 0           # one part
     python benchmarks/learning.py --only residual --served            # the base behind rlinf serve
 
 All parts play the demo's peg insertion in the plain simulator, without ROS. ``residual_min`` is the
-worst seed's success after residual RL, ``residual_worst_window`` the worst 50 training episodes in
-a row over the base's success on held-out scenes. ``recap_gain`` is the mean gain of RECAP over SFT
-of the same episodes, in points. ``monitor_found`` is the share of failures that the monitor finds
-before half time. Robot-minutes are time steps at 10 Hz, resets not counted. It does not cover a
-real arm, cameras, or a base that is a vision-language-action model.
+worst seed's success after residual RL. ``residual_worst_window`` is the success of the worst 50
+consecutive training episodes, divided by the base's success on held-out scenes. ``recap_gain`` is
+the mean gain of RECAP over SFT of the same episodes, in points. ``monitor_found`` is the share of
+failures that the monitor finds before half time. Robot-minutes are time steps at 10 Hz, without
+resets. The benchmark does not cover a real arm, cameras, or a vision-language-action base.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ BASE = (
 )
 
 
-def judged(policy: Path, seed: int) -> list[EpisodeResult]:
+def evaluate_policy(policy: Path, seed: int) -> list[EpisodeResult]:
     """Play a policy in held-out scenes."""
     recipe = load_recipe("sim_rlpd")
     env = stations(recipe, 8)
@@ -77,14 +77,14 @@ def judged(policy: Path, seed: int) -> list[EpisodeResult]:
 
 
 def rates(results: list[EpisodeResult], hz: float = 10.0) -> tuple[float, float]:
-    """Success, and successes per hour of robot time."""
+    """Return success, and successes per hour of robot time."""
     won = sum(result.success for result in results)
     return won / len(results), won * 3600 * hz / sum(result.steps for result in results)
 
 
 @contextlib.contextmanager
-def served(policy: Path) -> Iterator[str]:
-    """Provide the address of a server of that policy."""
+def serve_policy(policy: Path) -> Iterator[str]:
+    """Serve a policy during the block; yields the address."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -107,21 +107,23 @@ def served(policy: Path) -> Iterator[str]:
         server.wait()
 
 
-def residual(out: Path, seeds: list[int], serve: bool, overrides: list[str]) -> dict[str, float]:
-    """Correct a cloned base with each seed."""
+def measure_residual(
+    out: Path, seeds: list[int], serve: bool, overrides: list[str]
+) -> dict[str, float]:
+    """Correct a cloned base by residual RL with each seed."""
     figures: dict[str, float] = {}
     for seed in seeds:
-        base = base_run(out, seed)
+        base = train_base(out, seed)
         file = newest_policy(base)
         digest = hashlib.sha256(file.read_bytes()).hexdigest()
-        before, before_an_hour = rates(judged(base, seed))
+        before, before_an_hour = rates(evaluate_policy(base, seed))
         run, started = out / f"residual_{seed}", time.monotonic()
-        with served(file) if serve else contextlib.nullcontext(str(file)) as address:
+        with serve_policy(file) if serve else contextlib.nullcontext(str(file)) as address:
             train(
                 load_recipe("sim_residual", [f"policy.base={address}", f"seed={seed}", *overrides]),
                 run,
             )
-            after, after_an_hour = rates(judged(run, seed))
+            after, after_an_hour = rates(evaluate_policy(run, seed))
         state = checkpoint.load_newest(run / "checkpoints") or {}
         episodes = Episodes.of_replay(state["data"]["online"])
         outcomes = [
@@ -148,25 +150,26 @@ def residual(out: Path, seeds: list[int], serve: bool, overrides: list[str]) -> 
             flush=True,
         )
         figures |= {f"residual_{name}_seed_{seed}": value for name, value in row.items()}
-    of = [
-        [figures[f"residual_{name}_seed_{seed}"] for seed in seeds]
-        for name in ("after", "worst_window")
-    ]
-    return figures | {"residual_min": min(of[0]), "residual_worst_window": min(of[1])}
+    return figures | {
+        "residual_min": min(figures[f"residual_after_seed_{seed}"] for seed in seeds),
+        "residual_worst_window": min(
+            figures[f"residual_worst_window_seed_{seed}"] for seed in seeds
+        ),
+    }
 
 
-def base_run(out: Path, seed: int) -> Path:
-    """Return the run of the cloned base, which is trained if it is not there."""
+def train_base(out: Path, seed: int) -> Path:
+    """Return the run of the cloned base; train it if it is missing."""
     base = out / f"base_{seed}"
     train(load_recipe("sim_sft", [*BASE, f"seed={seed}"]), base)
     return base
 
 
-def monitor(out: Path, seeds: list[int], episodes: int) -> dict[str, float]:
-    """Fit a failure monitor to episodes of the base, and count on others."""
+def measure_monitor(out: Path, seeds: list[int], episodes: int) -> dict[str, float]:
+    """Fit a failure monitor to episodes of the base, and count its alarms on others."""
     figures: dict[str, float] = {}
     for seed in seeds:
-        base = base_run(out, seed)
+        base = train_base(out, seed)
         played = simulated_steps(load_recipe("sim_sft"), base, episodes, seed)
         count = round(HELD_OUT_SHARE * episodes)
         row = judge(fit(played[count:], ALPHA, seed=seed), played[:count])
@@ -184,21 +187,24 @@ def monitor(out: Path, seeds: list[int], episodes: int) -> dict[str, float]:
     }
 
 
-def recap(out: Path, seeds: list[int], steps: int) -> dict[str, float]:
-    """SFT and RECAP of the same episodes: the base's own, exploring, half of which fail."""
+def measure_recap(out: Path, seeds: list[int], steps: int) -> dict[str, float]:
+    """Compare SFT and RECAP on the base's own exploring episodes, half of which fail."""
     figures: dict[str, float] = {}
     for seed in seeds:
         recipe = load_recipe("sim_recap", [f"seed={seed}"])
         env = stations(recipe, 1)
-        base = load_policy(newest_policy(base_run(out, seed)), env.spec)
+        base = load_policy(newest_policy(train_base(out, seed)), env.spec)
         rollouts = EpisodeRollouts(env, base, seed, 5_000_000 + 100_000 * seed)
         episodes = rollouts.play(steps).trajectories
         env.close()
-        row = {"episodes": len(episodes), "recorded": np.mean([one.success for one in episodes])}
+        row = {
+            "episodes": len(episodes),
+            "recorded": np.mean([episode.success for episode in episodes]),
+        }
         for name in ("sft", "sft_all", "recap"):
-            policy = cloned(name, recipe, env.spec, episodes, seed)
+            policy = train_offline(name, recipe, env.spec, episodes, seed)
             file = save_policy(policy, out / f"{name}_{seed}" / policy_name(1))
-            row[name] = rates(judged(file, seed))[0]
+            row[name] = rates(evaluate_policy(file, seed))[0]
         print(
             f"recap, seed {seed}: " + ", ".join(f"{k} {v:.3g}" for k, v in row.items()), flush=True
         )
@@ -210,10 +216,10 @@ def recap(out: Path, seeds: list[int], steps: int) -> dict[str, float]:
     return figures | {"recap_gain": float(np.mean(gains))}
 
 
-def cloned(
+def train_offline(
     name: str, recipe: Recipe, spec: StationSpec, episodes: list[Trajectory], seed: int
 ) -> NetworkPolicy:
-    """Return a new policy by SFT of the successful episodes, by SFT of all, or by RECAP of all."""
+    """Return a policy by SFT of the successful episodes, by SFT of all, or by RECAP of all."""
     torch.manual_seed(seed)
     sizes = {"fine_scale": recipe.policy.fine_scale}
     config: AlgorithmSettings
@@ -226,10 +232,13 @@ def cloned(
     learner = algorithm(config.name).Learner(policy, config, seed)
     random = np.random.default_rng(seed)
     data = ReplayBuffer(policy.policy_spec, 100_000)
-    for one in episodes:
-        if one.success or name != "sft":
+    for episode in episodes:
+        if episode.success or name != "sft":
             data.insert_episode(
-                policy.annotated(one.observations), one.actions, one.rewards, one.discounts
+                policy.annotated(episode.observations),
+                episode.actions,
+                episode.rewards,
+                episode.discounts,
             )
     learner.fit_normalisation(data.vectors())
     for _ in range(UPDATES):
@@ -256,9 +265,11 @@ def main() -> None:
     parser.add_argument(
         "--set", nargs="+", default=[], dest="overrides", help="keys of sim_residual"
     )
-    parser.add_argument("--episodes", type=int, default=500, help="that the monitor is fitted to")
+    parser.add_argument(
+        "--episodes", type=int, default=500, help="episodes that the monitor is fitted to"
+    )
     parser.add_argument("--steps", type=int, default=8000, help="recorded time steps for RECAP")
-    parser.add_argument("--out", type=Path, help="keep the runs there; what is there goes on")
+    parser.add_argument("--out", type=Path, help="folder of the runs, which continue there")
     parser.add_argument("--json", type=Path, help="write one flat object there")
     options = parser.parse_args()
     figures: dict[str, float] = {"seeds": len(options.seeds)}
@@ -268,11 +279,11 @@ def main() -> None:
         else contextlib.nullcontext(options.out) as out
     ):
         if options.only in (None, "monitor"):
-            figures |= monitor(out, options.seeds, options.episodes)
+            figures |= measure_monitor(out, options.seeds, options.episodes)
         if options.only in (None, "recap"):
-            figures |= recap(out, options.seeds, options.steps)
+            figures |= measure_recap(out, options.seeds, options.steps)
         if options.only in (None, "residual"):
-            figures |= residual(out, options.seeds, options.served, options.overrides)
+            figures |= measure_residual(out, options.seeds, options.served, options.overrides)
     print(
         ", ".join(f"{name} {value:.3g}" for name, value in figures.items() if "_seed_" not in name)
     )

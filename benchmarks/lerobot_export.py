@@ -1,15 +1,13 @@
 """Measure the export of episodes with two 480x640 cameras to a LeRobot data set.
 
-The time is compared with the time of the recording.
-
     python benchmarks/lerobot_export.py --json results.json
 
-The pictures are noise that moves over a gradient, which is harder for an encoder than a camera at
-rest. With --updates N and `make lerobot`, LeRobot itself then trains its ACT on the data set for N
-updates (act_steps). With --peer, it also makes a data set of the same pictures by the calls with
-which it records (add_frame, save_episode, finalize; its own threads for images and its own
-encoder): lerobot_times_real_time, lerobot_cpu_s. It does not cover making pictures, in either
-figure, nor those of a real camera.
+``times_real_time`` is the time of the recording divided by the time of the export. The pictures are
+noise that moves over a gradient, which is harder for an encoder than a camera at rest. With
+--updates N and `make lerobot`, LeRobot trains its ACT on the data set for N updates (act_steps). With
+--peer, LeRobot writes a data set of the same pictures by the calls of its own recording (add_frame,
+save_episode, finalize; its own threads and encoder): lerobot_times_real_time, lerobot_cpu_s. The
+benchmark does not cover making pictures, nor those of a real camera.
 """
 
 from __future__ import annotations
@@ -38,29 +36,34 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--episodes", type=int, default=4)
-    parser.add_argument("--steps", type=int, default=50, help="of an episode, at 10 Hz")
-    parser.add_argument("--updates", type=int, default=0, help="of LeRobot's ACT on it")
-    parser.add_argument("--peer", action="store_true", help="LeRobot's own recording beside it")
+    parser.add_argument("--steps", type=int, default=50, help="time steps of an episode, at 10 Hz")
+    parser.add_argument("--updates", type=int, default=0, help="updates of LeRobot's ACT")
+    parser.add_argument("--peer", action="store_true", help="also measure LeRobot's own recording")
     parser.add_argument("--recording", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--json", type=Path, help="write one flat object there")
     arguments = parser.parse_args()
-    if arguments.recording:  # by LeRobot's own environment
-        print(json.dumps(recorded(arguments.recording, arguments.episodes, arguments.steps)))
+    if arguments.recording:  # this process runs in LeRobot's environment
+        print(
+            json.dumps(
+                record_with_lerobot(arguments.recording, arguments.episodes, arguments.steps)
+            )
+        )
         return
     with tempfile.TemporaryDirectory() as folder:
         write_episodes(Path(folder), arguments.episodes, arguments.steps)
-        result = measured(Path(folder), arguments.episodes * arguments.steps / 10.0)
+        result = measure_export(Path(folder), arguments.episodes * arguments.steps / 10.0)
         result["act_steps"] = (
-            trained(Path(folder) / "set", arguments.updates) if arguments.updates else 0
+            train_act(Path(folder) / "set", arguments.updates) if arguments.updates else 0
         )
         if arguments.peer:
-            result |= peer(Path(folder), arguments.episodes, arguments.steps)
+            result |= run_peer(Path(folder), arguments.episodes, arguments.steps)
     print(result)
     if arguments.json:
         write(arguments.json, result)
 
 
 def write_episodes(folder: Path, episodes: int, steps: int) -> None:
+    """Record the episodes into a spool."""
     from rlinf_core.episodes.spool import Spool
     from rlinf_core.tasks.task import load_task
     from tests.messages import record
@@ -83,7 +86,7 @@ def noise() -> np.ndarray:
     return (grain + np.arange(640)[None, :, None] // 4).astype(np.uint8)
 
 
-def measured(folder: Path, recorded_s: float) -> dict[str, float]:
+def measure_export(folder: Path, recorded_s: float) -> dict[str, float]:
     from rlinf_core.data.lerobot.export import export
 
     started, computed = time.perf_counter(), time.process_time()
@@ -101,18 +104,18 @@ def measured(folder: Path, recorded_s: float) -> dict[str, float]:
     }
 
 
-def trained(dataset: Path, updates: int) -> int:
-    return len(lerobot(ROOT / "tests/data/lerobot_itself.py", dataset, updates)["losses"])
+def train_act(dataset: Path, updates: int) -> int:
+    return len(run_in_lerobot(ROOT / "tests/data/lerobot_itself.py", dataset, updates)["losses"])
 
 
-def peer(folder: Path, episodes: int, steps: int) -> dict[str, float]:
-    return lerobot(
+def run_peer(folder: Path, episodes: int, steps: int) -> dict[str, float]:
+    return run_in_lerobot(
         __file__, "--recording", folder / "theirs", "--episodes", episodes, "--steps", steps
     )
 
 
-def lerobot(*command: object) -> dict:
-    """What a script says that its own environment runs."""
+def run_in_lerobot(*command: object) -> dict:
+    """Run a script in LeRobot's environment; return the JSON of its last line."""
     if not (VENV / "bin/python").exists():
         raise SystemExit(
             f"{VENV}: expected LeRobot's own environment, found none. Make it: make lerobot"
@@ -128,16 +131,14 @@ def lerobot(*command: object) -> dict:
     return json.loads(process.stdout.splitlines()[-1])
 
 
-def recorded(folder: Path, episodes: int, steps: int) -> dict[str, float]:
-    """In LeRobot's environment: as ``lerobot-record`` does with two cameras, but as fast as it
-    goes.
-    """
+def record_with_lerobot(folder: Path, episodes: int, steps: int) -> dict[str, float]:
+    """Write a data set like ``lerobot-record``, in LeRobot's environment."""
     import torch
 
     library = torch.library.Library("torchvision", "DEF")  # as in tests/data/lerobot_itself.py
     for name in ("nms", "qnms"):
         library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    from lerobot.datasets.lerobot_dataset import LeRobotDataset
+    from run_in_lerobot.datasets.lerobot_dataset import LeRobotDataset
 
     image = {"dtype": "video", "shape": (480, 640, 3), "names": ["height", "width", "channels"]}
     vector = {"dtype": "float32", "shape": (7,), "names": [f"v{index}" for index in range(7)]}
@@ -158,9 +159,9 @@ def recorded(folder: Path, episodes: int, steps: int) -> dict[str, float]:
     )
     for _ in range(episodes):
         for step in range(steps):
-            shown = {f"observation.images.{name}": pictures[step] for name in CAMERAS}
+            images = {f"observation.images.{name}": pictures[step] for name in CAMERAS}
             dataset.add_frame(
-                shown | {"observation.state": numbers, "action": numbers, "task": "insert the peg"}
+                images | {"observation.state": numbers, "action": numbers, "task": "insert the peg"}
             )
         dataset.save_episode()
     dataset.finalize()
@@ -175,10 +176,10 @@ def recorded(folder: Path, episodes: int, steps: int) -> dict[str, float]:
 
 
 def cpu_s() -> float:
-    """Of this process, its threads and what it has started."""
+    """Return the processor time of this process, its threads and its ended children [s]."""
     return sum(
-        used.ru_utime + used.ru_stime
-        for used in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+        usage.ru_utime + usage.ru_stime
+        for usage in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     )
 
 

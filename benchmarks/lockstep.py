@@ -1,18 +1,17 @@
-"""Lockstep: environment steps a second through the demo's whole station, in one process and in
-several, and of its parts.
+"""Measure steps per second of the demo's station in lockstep, and of its parts.
 
     python benchmarks/lockstep.py --json results.json
 
-Each of these several times in turn:
+Each of these runs several times in turn:
 
 * ``one``, ``several``: the demo's station with its recorder and that ``station.processes``, from
-  the end of its first episode to the end of its last one; resets and recording included.
+  the end of its first episode to the end of its last one, including resets and recording.
 * ``loop``: the same simulator, the interlock's core and the same policy in one loop without ROS.
 * ``bare``: the same simulator, stepped in a loop.
 
-CPU is what the station's processes compute, their children included, in milliseconds a step. It
-depends less on what else the machine does than steps a second do. This command does not cover
-cameras, two arms and listeners outside.
+CPU is the computing time of the station's processes and their children, in milliseconds per step. It
+depends less on other load of the machine than steps per second do. The benchmark does not cover
+cameras, two arms and subscribers outside of the station.
 """
 
 from __future__ import annotations
@@ -32,9 +31,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def cpu_s(pids: list[int]) -> float:
-    """What these processes and their descendants have computed so far [s]; who has ended counts
-    with its parent.
-    """
+    """Return the processor time of processes and their descendants so far [s]."""
     parents, used = {}, {}
     for entry in Path("/proc").iterdir():
         try:
@@ -50,16 +47,16 @@ def cpu_s(pids: list[int]) -> float:
                 int(values[1]),
                 sum(map(int, values[11:15])) / TICKS,
             )
-    wanted = set(pids)
-    while more := {pid for pid, parent in parents.items() if parent in wanted} - wanted:
-        wanted |= more
-    return sum(used.get(pid, 0.0) for pid in wanted)
+    counted_pids = set(pids)
+    while more := {pid for pid, parent in parents.items() if parent in counted_pids} - counted_pids:
+        counted_pids |= more
+    return sum(used.get(pid, 0.0) for pid in counted_pids)
 
 
-def station(
+def measure_station(
     folder: Path, episodes: int, processes: str, without: tuple[str, ...] = ("uplink",)
 ) -> dict[str, float]:
-    """Steps a second and CPU milliseconds a step through the demo's station."""
+    """Return steps per second and CPU milliseconds per step of the demo's station."""
     import rclpy
     from rclpy.action import ActionClient
     from rlinf_msgs.action import RunEpisodes
@@ -74,7 +71,7 @@ def station(
 
     recipe = load_recipe("demo", [f"station.domain_id={DOMAIN}", f"station.processes={processes}"])
     folder.mkdir()
-    file = save_policy(policy(recipe), folder / "policy.safetensors")
+    file = save_policy(make_actor(recipe), folder / "policy.safetensors")
     node = rclpy.create_node("benchmark", namespace=f"/{recipe.station.name}")
     executor = single_threaded()
     executor.add_node(node)
@@ -124,8 +121,8 @@ def station(
     }
 
 
-def policy(recipe):
-    """One that has learned nothing, the same in each process."""
+def make_actor(recipe):
+    """Return an untrained policy, the same in each process."""
     import torch
 
     from rlinf_core.policies.small.tanh_gaussian.policy import Actor
@@ -135,10 +132,8 @@ def policy(recipe):
     return Actor(station_task(recipe).spec).eval()
 
 
-def loop(episodes: int) -> dict[str, float]:
-    """Simulator, interlock core and policy without ROS, in the scenes of ``station`` but
-    the first.
-    """
+def measure_loop(episodes: int) -> dict[str, float]:
+    """Measure simulator, interlock core and policy without ROS, in the same scenes."""
     import torch
 
     from rlinf_core.recipes import load_recipe
@@ -147,21 +142,21 @@ def loop(episodes: int) -> dict[str, float]:
 
     torch.set_num_threads(1)
     recipe = load_recipe("demo", ["simulation.interlock=true", "simulation.environments=1"])
-    env, actor = stations(recipe, 1), policy(recipe)
+    env, actor = stations(recipe, 1), make_actor(recipe)
     evaluate(env, actor, [FIRST_SCENE])
-    begun, cpu = time.monotonic(), time.process_time()
+    started, cpu = time.monotonic(), time.process_time()
     played = evaluate(env, actor, range(FIRST_SCENE + 1, FIRST_SCENE + 1 + episodes))
     steps = sum(episode.steps for episode in played)
     result = {
-        "steps_per_s": steps / (time.monotonic() - begun),
+        "steps_per_s": steps / (time.monotonic() - started),
         "cpu_ms": 1e3 * (time.process_time() - cpu) / steps,
     }
     env.close()
     return result
 
 
-def bare(steps: int = 500) -> dict[str, float]:
-    """The demo's simulator alone."""
+def measure_bare(steps: int = 500) -> dict[str, float]:
+    """Measure the demo's simulator alone."""
     from rlinf_core.recipes import load_recipe, station_task
     from sim_bridges.core.isolated import make
 
@@ -169,30 +164,28 @@ def bare(steps: int = 500) -> dict[str, float]:
     ticks = round(1.0 / station_task(load_recipe("demo", [])).spec.control_hz / 0.01)
     simulator.reset(0)
     target = simulator.tcp_pose()
-    begun, cpu = time.monotonic(), time.process_time()
+    started, cpu = time.monotonic(), time.process_time()
     for _ in range(steps):
         for _ in range(ticks):
             simulator.advance(target)
         simulator.channels()
     return {
-        "steps_per_s": steps / (time.monotonic() - begun),
+        "steps_per_s": steps / (time.monotonic() - started),
         "cpu_ms": 1e3 * (time.process_time() - cpu) / steps,
     }
 
 
 def compare(folder: Path, episodes: int, runs: int = 1, several: bool = True) -> dict[str, float]:
-    """Medians over the runs, and the ratios of each run's own figures; spread as lowest and
-    highest.
-    """
-    measured: dict[str, list[float]] = {}
+    """Return medians, lowest and highest figures over the runs; ratios are within one run."""
+    values_by_name: dict[str, list[float]] = {}
     for run in range(runs):
         rows = {
-            "bare": bare(),
-            "one": station(folder / f"one_{run}", episodes, "one"),
-            "loop": loop(episodes),
+            "bare": measure_bare(),
+            "one": measure_station(folder / f"one_{run}", episodes, "one"),
+            "loop": measure_loop(episodes),
         }
         if several:
-            rows["several"] = station(folder / f"several_{run}", episodes, "several")
+            rows["several"] = measure_station(folder / f"several_{run}", episodes, "several")
         rate = {name: row["steps_per_s"] for name, row in rows.items()}
         ratios = {
             "lockstep_ratio": rate["one"] / rate["bare"],
@@ -202,7 +195,7 @@ def compare(folder: Path, episodes: int, runs: int = 1, several: bool = True) ->
             ratios["lockstep_ratio_several"] = rate["several"] / rate["bare"]
         flat = {f"{name}_{key}": value for name, row in rows.items() for key, value in row.items()}
         for key, value in (flat | ratios).items():
-            measured.setdefault(key, []).append(value)
+            values_by_name.setdefault(key, []).append(value)
         print(
             f"run {run + 1}: "
             + ", ".join(
@@ -213,14 +206,14 @@ def compare(folder: Path, episodes: int, runs: int = 1, several: bool = True) ->
             f"{ratios['lockstep_ratio_loop']:.2f} of loop",
             flush=True,
         )
-    return figures.summary(measured)
+    return figures.summary(values_by_name)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--episodes", type=int, default=20, help="of each run")
+    parser.add_argument("--episodes", type=int, default=20, help="episodes of each run")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument(
         "--one", action="store_true", help="only the station in one process, without several"

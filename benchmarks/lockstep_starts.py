@@ -1,17 +1,17 @@
-"""Starts a lockstep station again and again with one seed, and compares the recordings to the bit.
+"""Start a lockstep station many times with one seed, and compare the recordings bit by bit.
 
     python benchmarks/lockstep_starts.py --starts 50 --busy 1 --json
     benchmarks/results/lockstep_starts.json
 
-Each start is a station of its own: simulator, interlock, environment, policy, scripted operator and
-recorder, which begin at the same time. The goal is sent once the policy's status and the server of
-`run_episodes` are there. Two episodes of the policy and two demonstrations are played. Counted are
-starts in which an action was lost, starts in which no time step came for a guard period of the
-interlock, messages that the recorder left out, and different recordings.
+Each start is a new station: simulator, interlock, environment, policy, scripted operator and
+recorder begin at the same time. The goal is sent after the policy's first status, as soon as the
+server of `run_episodes` is ready. The station plays two episodes of the policy and two
+demonstrations. The figures count starts with a lost action, starts without a time step for a guard
+period of the interlock, starts with messages that the recorder missed, and different recordings.
 
-Compared are all messages from the first time step to the last, topic by topic: log times and
-contents. Left out is what docs/howto/data.md says of two equal runs. It does not cover real time,
-where runs are never equal.
+All messages from the first time step to the last are compared, topic by topic: log times and
+contents. docs/howto/data.md names what may differ between two equal runs; it is left out. The
+benchmark does not cover real time, in which runs are never equal.
 """
 
 from __future__ import annotations
@@ -38,18 +38,14 @@ STALL_S = 0.9  # the interlock's guard is 1 s
 MODES = ("evaluate", "demonstration")
 STATION = ("station.operator.kind=scripted", "station.task=reach")
 NODES = ("sim_bridge", "interlock", "environment", "operator", "recorder", "policy")
-# fields that name a run, or count what was before the episode
-RUN = (
-    "episode_id",
-    "session",
-    "tick",
-)
-OF_A_RUN = ("/safety", "/robot_description")  # topics that go on between episodes
-Messages = dict[str, list[tuple[int, str]]]  # by topic: log time and contents of each
+# Fields that name a run, or count from before the episode; they are not compared.
+RUN_FIELDS = ("episode_id", "session", "tick")
+RUN_TOPICS = ("/safety", "/robot_description")  # published between episodes, too; not compared
+Messages = dict[str, list[tuple[int, str]]]  # by topic: log time and hash of each message
 
 
 def write_policy(path: Path) -> Path:
-    """Random weights of one seed; a chunk of eight actions, of which four are played."""
+    """Write a policy with random weights of one seed; it plays four actions of each chunk."""
     import torch
 
     from rlinf_core.policies import make_policy
@@ -64,8 +60,10 @@ def write_policy(path: Path) -> Path:
 
 
 def play(peer: Any, policy: Path, modes: tuple[str, ...] = MODES) -> tuple[list[Path], list[float]]:
-    """The station in a peer's domain, started: the recordings of its episodes, and the pauses
-    within them [s].
+    """Start the station in a peer's domain and play its episodes.
+
+    Returns:
+        Folders of the recordings, and the times between messages within an episode [s].
     """
     from rclpy.action import ActionClient
     from rlinf_msgs.action import RunEpisodes
@@ -74,10 +72,10 @@ def play(peer: Any, policy: Path, modes: tuple[str, ...] = MODES) -> tuple[list[
     from rlinf_ros.qos import lossless_profile
     from tests.ros.stand import listen, start
 
-    statuses, moments = listen(peer, PolicyStatus, "policy/status"), list[tuple[str, float]]()
+    statuses, message_times = listen(peer, PolicyStatus, "policy/status"), list[tuple[str, float]]()
 
     def note(message: Any) -> None:
-        moments.append((message.episode_id, time.monotonic()))
+        message_times.append((message.episode_id, time.monotonic()))
 
     peer.node.create_subscription(TimeStep, "timestep", note, lossless_profile("timestep"))
     peer.node.create_subscription(EpisodeEvent, "episode", note, lossless_profile("episode"))
@@ -102,12 +100,12 @@ def play(peer: Any, policy: Path, modes: tuple[str, ...] = MODES) -> tuple[list[
         if not result.success:
             raise SystemExit(f"{mode} episodes: {result.message}")
         folders += [peer.supervisor.run_dir / "spool/closed" / name for name in result.episode_ids]
-    pairs = zip(moments, moments[1:], strict=False)
+    pairs = zip(message_times, message_times[1:], strict=False)
     return folders, [then - before for (one, before), (other, then) in pairs if one == other]
 
 
-def contents(folder: Path) -> Messages:
-    """By topic, log time and contents of each message from the first time step to the last."""
+def message_hashes(folder: Path) -> Messages:
+    """Return log time and hash of the messages from the first time step to the last."""
     from rlinf_core.episodes.messages import typestore
     from rlinf_core.episodes.read import recorded
 
@@ -115,27 +113,27 @@ def contents(folder: Path) -> Messages:
     steps = [message.at_ns for message in messages if message.topic.endswith("/timestep")]
     by_topic: Messages = {}
     for message in messages:
-        if steps[0] <= message.at_ns <= steps[-1] and not message.topic.endswith(OF_A_RUN):
-            read: Any = typestore().deserialize_cdr(bytes(message.data), message.kind)
-            for name in RUN:
-                if hasattr(read, name):
-                    object.__setattr__(read, name, type(getattr(read, name))())
-            raw = bytes(typestore().serialize_cdr(read, message.kind))
+        if steps[0] <= message.at_ns <= steps[-1] and not message.topic.endswith(RUN_TOPICS):
+            content: Any = typestore().deserialize_cdr(bytes(message.data), message.kind)
+            for name in RUN_FIELDS:
+                if hasattr(content, name):
+                    object.__setattr__(content, name, type(getattr(content, name))())
+            raw = bytes(typestore().serialize_cdr(content, message.kind))
             by_topic.setdefault(message.topic, []).append(
                 (message.at_ns, hashlib.sha1(raw).hexdigest())
             )
     return by_topic
 
 
-def lost(folder: Path) -> int:
-    """Time steps in which no action was applied."""
+def count_lost(folder: Path) -> int:
+    """Return the number of time steps in which no action was applied."""
     from rlinf_core.episodes import read_episode
 
     return sum(source == "" for source in read_episode(folder).sources)
 
 
-def started(folder: Path, domain: int, policy: Path) -> dict[str, Any]:
-    """One start: what was lost, stalled and left out, and the contents of its recordings."""
+def run_start(folder: Path, domain: int, policy: Path) -> dict[str, Any]:
+    """Start a station once; return the counts of faults and the contents of its recordings."""
     from rlinf_core.reports.recordings import missed
     from tests.ros.conftest import peer_in
 
@@ -143,17 +141,17 @@ def started(folder: Path, domain: int, policy: Path) -> dict[str, Any]:
     with peer_in(folder, domain) as peer:
         recordings, pauses = play(peer, policy)
     return {
-        "lost": sum(map(lost, recordings)),
+        "lost": sum(map(count_lost, recordings)),
         "stalls": sum(pause > STALL_S for pause in pauses),
         "left_out": sum(
             int(count) for recording in recordings for count in missed(recording).values()
         ),
-        "contents": [contents(recording) for recording in recordings],
+        "contents": [message_hashes(recording) for recording in recordings],
     }
 
 
 def differences(one: list[Messages], other: list[Messages]) -> list[str]:
-    """Topics of which two starts have recorded something else."""
+    """Return the topics whose recordings differ between two starts."""
     return [
         f"episode {number} {topic}"
         for number, (a, b) in enumerate(zip(one, other, strict=True))
@@ -168,7 +166,7 @@ def main() -> None:
     )
     parser.add_argument("--starts", type=int, default=50)
     parser.add_argument(
-        "--busy", type=int, default=0, help="processes beside it that compute all the time"
+        "--busy", type=int, default=0, help="number of busy processes beside the station"
     )
     parser.add_argument("--json", type=Path, help="write one flat object there")
     arguments = parser.parse_args()
@@ -182,31 +180,29 @@ def main() -> None:
         multiprocessing.get_context("spawn").Process(target=burn, daemon=True)
         for _ in range(arguments.busy)
     ]
-    counted, first = {"lost": 0, "stalls": 0, "left_out": 0, "different": 0}, None
+    counts, first = {"lost": 0, "stalls": 0, "left_out": 0, "different": 0}, None
     with figures.folder("rlinf-starts-") as folder, running(hogs):
         policy = write_policy(folder / "policy.safetensors")
         for number in range(arguments.starts):
-            run = started(folder / str(number), FIRST_DOMAIN + number % DOMAINS, policy)
+            run = run_start(folder / str(number), FIRST_DOMAIN + number % DOMAINS, policy)
             first = first or run["contents"]
-            unlike = differences(first, run["contents"])
+            different_topics = differences(first, run["contents"])
             for name in ("lost", "stalls", "left_out"):
-                counted[name] += run[name] > 0
-            counted["different"] += bool(unlike)
+                counts[name] += run[name] > 0
+            counts["different"] += bool(different_topics)
             faults = {name: run[name] for name in ("lost", "stalls", "left_out") if run[name]}
             print(
-                f"start {number}: {faults or 'all there'}; {', '.join(unlike) or 'equal'}",
+                f"start {number}: {faults or 'complete'}; {', '.join(different_topics) or 'equal'}",
                 flush=True,
             )
-            if faults or unlike:
+            if faults or different_topics:
                 folder_copy = Path(tempfile.mkdtemp(prefix="rlinf-start-"))
                 shutil.copytree(folder / str(number), folder_copy, dirs_exist_ok=True)
-                print(f"kept for a closer look: {folder_copy}", flush=True)
+                print(f"files of this start: {folder_copy}", flush=True)
             shutil.rmtree(folder / str(number))
-    print(f"{arguments.starts} starts, {arguments.busy} busy processes: {counted}")
+    print(f"{arguments.starts} starts, {arguments.busy} busy processes: {counts}")
     if arguments.json:
-        figures.write(
-            arguments.json, {"starts": arguments.starts, "busy": arguments.busy} | counted
-        )
+        figures.write(arguments.json, {"starts": arguments.starts, "busy": arguments.busy} | counts)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,12 @@
 """Measure the cost of the operator's page to a station, with two 480x640 cameras at 30 Hz.
 
-The figure is the share of a core that its process takes.
-
     python benchmarks/page.py --json results.json
 
-This process stands at the robot side: it publishes two cameras of a noisy scene, and a pose at 100
-Hz. The page's process runs as in a station, alone. It is measured (user and system time of all of
-its threads) with nobody watching, and with one and two viewers, each of which is a WebSocket client
-that says of each frame that it has been drawn, as a browser does. Frames are those that arrived at
-the first viewer, a second, of the slower camera. It does not cover what a browser needs to draw.
+This process stands in for the robot side: it publishes two cameras of a noisy scene, and a pose at
+100 Hz. The page's process runs as in a station. ``core`` is its share of a core (user and system
+time of all threads), without a viewer, and with one and two viewers. A viewer is a WebSocket client
+that acknowledges each frame like a browser. ``fps`` are the frames per second that arrive at the
+first viewer, of the slower camera. The benchmark does not cover the browser's own drawing.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ def scene(seed: int) -> np.ndarray:
 
 
 class Robot:
-    """The robot side, at its own rates, in threads."""
+    """Publishes as the robot side does, at its own rates, in threads."""
 
     def __init__(self, node) -> None:
         from geometry_msgs.msg import PoseStamped
@@ -60,30 +58,30 @@ class Robot:
         self.images = [[to_image(name, scene(seed), now) for seed in range(4)] for name in CAMERAS]
         self.pose = node.create_publisher(PoseStamped, "current_pose", profile("current_pose"))
         self.message = PoseStamped()
-        for seconds, do in ((1 / HZ, self.see), (0.01, self.stand)):
-            threading.Thread(target=self.every, args=[seconds, do], daemon=True).start()
+        for seconds, publish in ((1 / HZ, self.publish_images), (0.01, self.publish_pose)):
+            threading.Thread(target=self.repeat, args=[seconds, publish], daemon=True).start()
 
-    def every(self, seconds: float, do) -> None:
+    def repeat(self, seconds: float, publish) -> None:
         due = time.monotonic()
         while not self.over.is_set():
-            do()
+            publish()
             due = max(due + seconds, time.monotonic() - seconds)
             time.sleep(max(0.0, due - time.monotonic()))
 
-    def see(self) -> None:
+    def publish_images(self) -> None:
         stamp, self.sent = self.node.get_clock().now().to_msg(), self.sent + 1
         for publisher, images in zip(self.cameras.values(), self.images, strict=True):
             images[self.sent % 4].header.stamp = stamp
             publisher.publish(images[self.sent % 4])
 
-    def stand(self) -> None:
+    def publish_pose(self) -> None:
         self.message.header.stamp = self.node.get_clock().now().to_msg()
         self.message.pose.position.x += 1e-5
         self.pose.publish(self.message)
 
 
 async def watch(url: str, seconds: float, counts: list[int]) -> None:
-    """One viewer; counts its frames by camera."""
+    """Run one viewer, and count its frames by camera."""
     import aiohttp
 
     async with (
@@ -99,6 +97,7 @@ async def watch(url: str, seconds: float, counts: list[int]) -> None:
 
 
 def cpu_s(pid: int) -> float:
+    """Return user and system time of a process with all its threads [s]."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -106,18 +105,18 @@ def cpu_s(pid: int) -> float:
 def measure(pid: int, url: str, viewers: int, seconds: float, robot: Robot) -> dict[str, float]:
     counts = [[0] * len(CAMERAS) for _ in range(viewers)]
 
-    async def all_of_them() -> None:
+    async def run_viewers() -> None:
         await asyncio.gather(
-            *(watch(url, seconds, count) for count in counts)
-        ) if viewers else await asyncio.sleep(seconds)
+            asyncio.sleep(seconds), *(watch(url, seconds, count) for count in counts)
+        )
 
-    before, begun, sent = cpu_s(pid), time.monotonic(), robot.sent
-    asyncio.run(all_of_them())
-    spent = time.monotonic() - begun
+    before, started, sent = cpu_s(pid), time.monotonic(), robot.sent
+    asyncio.run(run_viewers())
+    elapsed = time.monotonic() - started
     return {
-        "core": (cpu_s(pid) - before) / spent,
-        "fps": min(counts[0]) / spent if viewers else 0.0,
-        "sent_fps": (robot.sent - sent) / spent,
+        "core": (cpu_s(pid) - before) / elapsed,
+        "fps": min(counts[0]) / elapsed if viewers else 0.0,
+        "sent_fps": (robot.sent - sent) / elapsed,
     }
 
 
@@ -125,7 +124,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seconds", type=float, default=20.0, help="measured time of each")
+    parser.add_argument(
+        "--seconds", type=float, default=20.0, help="measured time for each number of viewers"
+    )
     parser.add_argument("--json", type=Path, help="write one flat object there")
     options = parser.parse_args()
     sys.path[:0] = [str(ROOT), *map(str, ROOT.glob("ros_ws/src/*"))]
@@ -171,7 +172,7 @@ def main() -> None:
         robot.over.set()
     if options.json:
         write(options.json, result)
-    os._exit(0)  # what the middleware still has in its threads is of no interest
+    os._exit(0)  # without waiting for the middleware's threads
 
 
 if __name__ == "__main__":

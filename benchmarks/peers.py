@@ -1,27 +1,28 @@
-"""PPO and SAC beside those of Stable-Baselines3 and CleanRL: the same tasks, budgets, seeds and
-machine, in turns.
+"""Compare PPO and SAC with Stable-Baselines3 and CleanRL: same tasks, budgets, seeds and machine.
 
     git clone https://github.com/vwxyzjn/cleanrl
     uv pip install --target sb3 --no-deps stable-baselines3 pandas python-dateutil tzdata six
     python benchmarks/peers.py --cleanrl cleanrl --sb3 sb3 --json results.json
 
-Each runs in a process of its own, with one torch thread. CleanRL's scripts run unchanged, under an
-adapter for the newer Gymnasium (autoreset and the shape of its infos). Each has its own
-hyper-parameters, with these alike: PPO's rollouts of 2,048 time steps, 32 minibatches, 10 epochs
-and networks of 64 x 64; SAC's batches of 256, one update a time step, 1,000 time steps by chance
-and networks of 256 x 256. What differs: PPO of CleanRL and ours normalises observations and
-rewards, Stable-Baselines3's does not; SAC of CleanRL and ours steps its critics and its temperature
-at 1e-3, Stable-Baselines3's at 3e-4; our critics are layer-normalised and measure values in units
-of their scale. PPO of all three begins with a deviation of one unit of the environment's actions.
+The libraries take turns, each in its own process with one torch thread. CleanRL's scripts run
+unchanged, under an adapter for the newer Gymnasium (autoreset and the shape of its infos). Each
+library has its own hyper-parameters, with these in common: PPO's rollouts of 2,048 time steps, 32
+minibatches, 10 epochs and networks of 64 x 64; SAC's batches of 256, one update a time step, 1,000
+random time steps and networks of 256 x 256. PPO starts with a standard deviation of one unit of the
+environment's actions. These differ:
 
-The return is the mean of the training episodes that ended in the last tenth of the time steps, the
-interval mean +- 1.96 standard errors over seeds; ``all`` the mean of all training episodes, which
-says how early it was learned. Time is that from a process's first to its last environment step,
-without imports; beside it that of the processor, on which other work has less say.
-``worst_time_ratio`` is our time over the faster peer's (``worst_processor_ratio`` likewise),
-``worst_return_gap`` how far our interval's end lies below the better peer's mean, over that mean's
-size (0: it holds it, or lies above). It does not cover pixels, nor more than one environment and
-process.
+* PPO of CleanRL and ours normalises observations and rewards, Stable-Baselines3's does not.
+* SAC of CleanRL and ours steps its critics and its temperature at 1e-3, Stable-Baselines3's at 3e-4.
+* Our critics are layer-normalised and measure values in units of their scale.
+
+The return is the mean of the training episodes that ended in the last tenth of the time steps. The
+interval is the mean +- 1.96 standard errors over seeds. ``all`` is the mean of all training episodes,
+which shows how early a task is learned. Time runs from a process's first to its last environment
+step, without imports; processor time depends less on other work of the machine.
+``worst_time_ratio`` is our time over the faster peer's (``worst_processor_ratio`` likewise).
+``worst_return_gap`` is the distance of our interval's upper end below the better peer's mean, divided
+by that mean's size; 0 if our interval reaches it. The benchmark does not cover pixels, nor more than
+one environment and process.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ TASKS = {
     "sac_double": ("sac", "InvertedDoublePendulum-v5", 15_000),
     "sac_reach": ("sac", "gymnasium_robotics:FetchReachDense-v4", 8_000),
 }
-WHO = ("ours", "sb3", "cleanrl")
-STARTS = 1_000  # time steps of SAC by chance
+LIBRARIES = ("ours", "sb3", "cleanrl")
+RANDOM_STEPS = 1_000  # random time steps at the start of SAC
 SCRIPTS = {"ppo": "cleanrl/ppo_continuous_action.py", "sac": "cleanrl/sac_continuous_action.py"}
 
 ADAPTER = """
@@ -94,24 +95,22 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-Took = tuple[float, float]  # seconds of the clock, and of the processor
-Episodes = list[tuple[int, float]]  # the time step at which each ended, and its return
+Durations = tuple[float, float]  # seconds of the clock, and of the processor
+Episodes = list[tuple[int, float]]  # time step at the end, and return
 
 
-class Noted:
-    """An environment's episodes, as they end: their returns, and when the first and the last step
-    were.
-    """
+class EpisodeRecorder:
+    """Records an environment's episodes, and the times of its first and last step."""
 
     def __init__(self) -> None:
         self.episodes: Episodes = []
         self.steps, self.total, self.first, self.last = 0, 0.0, (0.0, 0.0), (0.0, 0.0)
 
-    def watch(self, env: Any) -> Any:
-        """The same environment, whose steps are noted."""
+    def record(self, env: Any) -> Any:
+        """Return the same environment; its steps are recorded from now on."""
         step = env.step
 
-        def noted(action: Any) -> Any:
+        def recorded_step(action: Any) -> Any:
             if not self.first[0]:
                 self.first = time.perf_counter(), time.process_time()
             result = step(action)
@@ -123,17 +122,17 @@ class Noted:
                 self.total = 0.0
             return result
 
-        env.step = noted
+        env.step = recorded_step
         return env
 
     @property
-    def took(self) -> Took:
-        """From the first step to the last."""
+    def durations(self) -> Durations:
+        """Seconds from the first step to the last."""
         return self.last[0] - self.first[0], self.last[1] - self.first[1]
 
 
-def train_ours(algorithm: str, name: str, steps: int, seed: int) -> tuple[Episodes, Took]:
-    """`rlinf train` with ``env``."""
+def train_ours(algorithm: str, name: str, steps: int, seed: int) -> tuple[Episodes, Durations]:
+    """Run `rlinf train` with ``env``."""
     import gymnasium
 
     from rlinf_core.recipes import load_recipe
@@ -153,7 +152,7 @@ def train_ours(algorithm: str, name: str, steps: int, seed: int) -> tuple[Episod
             "policy.hidden=[256, 256]",
             "algorithm={name: sac, critic_hidden: [256, 256], target_entropy: -1.0, "
             "initial_temperature: 1.0, critic_learning_rate: 1.0e-3}",
-            f"simulation.start_steps={STARTS}",
+            f"simulation.start_steps={RANDOM_STEPS}",
         ],
     }[algorithm]
     recipe = load_recipe(
@@ -168,36 +167,35 @@ def train_ours(algorithm: str, name: str, steps: int, seed: int) -> tuple[Episod
             *settings,
         ],
     )
-    noted, envs = Noted(), []
+    recorder, envs = EpisodeRecorder(), []
 
     def make(_: Any, size: int) -> Any:
         envs.append(plain(name, size))
         if len(envs) == 1:  # the second one is for evaluations
-            noted.watch(envs[-1].envs[0].env)
+            recorder.record(envs[-1].envs[0].env)
         return envs[-1]
 
     with TemporaryDirectory() as folder:
         train(recipe, Path(folder) / "run", make)
-    if noted.steps < steps:
+    if recorder.steps < steps:
         raise SystemExit(
-            f"expected {steps} steps of the environment that is trained in, and watched one of "
-            f"{noted.steps}"
+            f"expected {steps} steps of the training environment, recorded {recorder.steps}"
         )
-    return noted.episodes, noted.took
+    return recorder.episodes, recorder.durations
 
 
-def train_sb3(algorithm: str, name: str, steps: int, seed: int) -> tuple[Episodes, Took]:
-    """Stable-Baselines3's own training loop."""
+def train_sb3(algorithm: str, name: str, steps: int, seed: int) -> tuple[Episodes, Durations]:
+    """Run Stable-Baselines3's own training loop."""
     import gymnasium
     import stable_baselines3
     import torch
 
     torch.set_num_threads(1)
-    noted = Noted()
-    env = noted.watch(gymnasium.make(name))
+    recorder = EpisodeRecorder()
+    env = recorder.record(gymnasium.make(name))
     arguments = {
         "ppo": {"n_steps": 2048, "batch_size": 64, "n_epochs": 10},
-        "sac": {"learning_starts": STARTS},
+        "sac": {"learning_starts": RANDOM_STEPS},
     }[algorithm]
     policy = (
         "MultiInputPolicy"
@@ -208,18 +206,18 @@ def train_sb3(algorithm: str, name: str, steps: int, seed: int) -> tuple[Episode
         policy, env, seed=seed, device="cpu", **arguments
     )
     model.learn(steps)
-    return noted.episodes, noted.took
+    return recorder.episodes, recorder.durations
 
 
 def train_in_process(
-    who: str, task: str, seed: int, options: argparse.Namespace
-) -> tuple[Episodes, Took]:
-    """In a process of its own: the training episodes in order, and what they took."""
+    library: str, task: str, seed: int, options: argparse.Namespace
+) -> tuple[Episodes, Durations]:
+    """Train in a new process; return the training episodes in order, and the durations."""
     algorithm, name, steps = TASKS[task]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    if who == "cleanrl":
+    if library == "cleanrl":
         folder = options.cleanrl.resolve()
-        more = [f"--learning-starts={STARTS}"] if algorithm == "sac" else []
+        more = [f"--learning-starts={RANDOM_STEPS}"] if algorithm == "sac" else []
         environment |= {"PYTHONPATH": str(folder)}
         command = [
             "-c",
@@ -232,8 +230,8 @@ def train_in_process(
             *more,
         ]
     else:
-        environment |= {"PYTHONPATH": str(options.sb3.resolve())} if who == "sb3" else {}
-        command = [__file__, "--one", who, task, str(seed)]
+        environment |= {"PYTHONPATH": str(options.sb3.resolve())} if library == "sb3" else {}
+        command = [__file__, "--one", library, task, str(seed)]
     with TemporaryDirectory() as working_folder:
         done = subprocess.run(
             [sys.executable, *command],
@@ -243,37 +241,37 @@ def train_in_process(
             text=True,
         )
     if done.returncode:
-        raise SystemExit(f"{who} on {task} stopped:\n{done.stderr[-2000:]}")
-    if who == "cleanrl":
+        raise SystemExit(f"{library} on {task} stopped:\n{done.stderr[-2000:]}")
+    if library == "cleanrl":
         matches = re.findall(r"global_step=(\d+), episodic_return=\[?([-\d.e+]+)", done.stdout)
-        took = re.search(r"SECONDS ([\d.]+) ([\d.]+)", done.stdout)
+        durations = re.search(r"SECONDS ([\d.]+) ([\d.]+)", done.stdout)
         return [(int(step), float(value)) for step, value in matches], (
-            float(took.group(1)),
-            float(took.group(2)),
+            float(durations.group(1)),
+            float(durations.group(2)),
         )
-    episodes, took = json.loads(done.stdout.strip().splitlines()[-1])
-    return episodes, took
+    episodes, durations = json.loads(done.stdout.strip().splitlines()[-1])
+    return episodes, durations
 
 
 def table(task: str, runs: dict[str, list[tuple[float, float, float, float]]]) -> dict[str, float]:
-    """Means, intervals, and ours beside the better peer's."""
+    """Return means and intervals of each library, and the comparison with the better peer."""
     flat: dict[str, float] = {}
-    for who, rows in runs.items():
+    for library, rows in runs.items():
         returns, all_episodes, seconds, used = np.array(rows).T
         spread = 1.96 * returns.std(ddof=1) / np.sqrt(len(returns)) if len(returns) > 1 else 0.0
         flat |= {
-            f"{task}_{who}_return": float(returns.mean()),
-            f"{task}_{who}_interval": float(spread),
-            f"{task}_{who}_all": float(all_episodes.mean()),
-            f"{task}_{who}_seconds": float(seconds.mean()),
-            f"{task}_{who}_processor": float(used.mean()),
+            f"{task}_{library}_return": float(returns.mean()),
+            f"{task}_{library}_interval": float(spread),
+            f"{task}_{library}_all": float(all_episodes.mean()),
+            f"{task}_{library}_seconds": float(seconds.mean()),
+            f"{task}_{library}_processor": float(used.mean()),
         }
-    best = max(flat[f"{task}_{who}_return"] for who in WHO[1:])
+    best = max(flat[f"{task}_{library}_return"] for library in LIBRARIES[1:])
     below = best - flat[f"{task}_ours_return"] - flat[f"{task}_ours_interval"]
     flat[f"{task}_return_gap"] = max(0.0, below) / max(abs(best), 1e-9)
     for ratio, kind in (("time", "seconds"), ("processor", "processor")):
         flat[f"{task}_{ratio}_ratio"] = flat[f"{task}_ours_{kind}"] / min(
-            flat[f"{task}_{who}_{kind}"] for who in WHO[1:]
+            flat[f"{task}_{library}_{kind}"] for library in LIBRARIES[1:]
         )
     return flat
 
@@ -290,36 +288,42 @@ def main() -> None:
     parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        who, task, seed = options.one
-        print(json.dumps({"ours": train_ours, "sb3": train_sb3}[who](*TASKS[task], int(seed))))
+        library, task, seed = options.one
+        print(json.dumps({"ours": train_ours, "sb3": train_sb3}[library](*TASKS[task], int(seed))))
         return
     if options.cleanrl is None or options.sb3 is None:
         parser.error(
-            "expected --cleanrl, a checkout of it, and --sb3, a folder with stable_baselines3; see "
-            "--help"
+            "expected --cleanrl (a checkout of CleanRL) and --sb3 (a folder with "
+            "stable_baselines3); see --help"
         )
     result: dict[str, float] = {"seeds": len(options.seeds)}
     for task in options.only:
-        runs: dict[str, list[tuple[float, float, float, float]]] = {who: [] for who in WHO}
+        runs: dict[str, list[tuple[float, float, float, float]]] = {
+            library: [] for library in LIBRARIES
+        }
         for seed in options.seeds:
-            for who in WHO:
-                episodes, took = train_in_process(who, task, seed, options)
+            for library in LIBRARIES:
+                episodes, durations = train_in_process(library, task, seed, options)
                 last = [value for step, value in episodes if step > 0.9 * TASKS[task][2]] or [
                     episodes[-1][1]
                 ]
-                runs[who].append(
-                    (float(np.mean(last)), float(np.mean([value for _, value in episodes])), *took)
+                runs[library].append(
+                    (
+                        float(np.mean(last)),
+                        float(np.mean([value for _, value in episodes])),
+                        *durations,
+                    )
                 )
                 print(
-                    f"  {task} seed {seed} {who:8} return {runs[who][-1][0]:9.1f}, of all "
-                    f"{runs[who][-1][1]:9.1f}  {took[0]:6.1f} s, {took[1]:6.1f} of the processor",
+                    f"  {task} seed {seed} {library:8} return {runs[library][-1][0]:9.1f}, of all "
+                    f"{runs[library][-1][1]:9.1f}  {durations[0]:6.1f} s, {durations[1]:6.1f} of the processor",
                     flush=True,
                 )
         result |= table(task, runs)
         summary = "; ".join(
-            f"{who} {result[f'{task}_{who}_return']:.0f} +- "
-            f"{result[f'{task}_{who}_interval']:.0f} in {result[f'{task}_{who}_seconds']:.0f} s"
-            for who in WHO
+            f"{library} {result[f'{task}_{library}_return']:.0f} +- "
+            f"{result[f'{task}_{library}_interval']:.0f} in {result[f'{task}_{library}_seconds']:.0f} s"
+            for library in LIBRARIES
         )
         print(
             f"{task}, {TASKS[task][2]} steps: {summary}; time ratio "

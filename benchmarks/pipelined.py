@@ -1,14 +1,14 @@
-"""Rollout workers playing while the learner learns, against taking turns: PPO on ManiSkill's cube.
+"""Compare rollout workers that play while the learner learns with taking turns: PPO on ManiSkill's cube.
 
     python benchmarks/pipelined.py --json results.json
 
-The same recipe (asynchronous PPO, 8 environments) several ways, in time steps a second over
-everything between the first rollout and the last update, without evaluations: all in one process;
-one rollout worker on Ray, in turns and pipelined; two workers, in turns and pipelined. Three
-rounds, taking turns, medians. RLinf-VLA reports 1.61 to 1.88 for its pipelining on its GPUs (arXiv
-2510.06710); there rendering and a large model share the work, here physics and a small network
-share two cores. It does not cover how well a policy learns from data that is one update older: the
-tests and the recipes do.
+The same recipe (asynchronous PPO, 8 environments) runs in five ways: in one process, with one
+rollout worker on Ray in turns and pipelined, and with two workers in turns and pipelined. The figure
+is time steps per second from the first rollout to the last update, without evaluations: the median
+of three rounds, in which the ways take turns. RLinf-VLA reports 1.61 to 1.88 times for its pipelining
+on GPUs (arXiv 2510.06710). There rendering and a large model share the work, here physics and a
+small network share two cores. The benchmark does not cover how well a policy learns from data that
+is one update older; tests and recipes do.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ WAYS = {
 
 
 def steps_per_second(workers: int, pipelined: bool, steps: int, epochs: int) -> float:
-    """Of one run, from its first rollout on."""
+    """Run once; return the time steps per second from the first rollout on."""
     recipe = load_recipe(
         "sim_pick_ppo",
         [
@@ -58,7 +58,7 @@ def steps_per_second(workers: int, pipelined: bool, steps: int, epochs: int) -> 
         )
     if not times or times[-1][0] < steps:
         raise SystemExit(
-            f"expected a run of {steps} time steps, got one that was told to stop after "
+            f"expected a run of {steps} time steps, got one that stopped early after "
             f"{times[-1][0] if times else 0}"
         )
     times = [item for item in times if item[0] > 0]
@@ -72,7 +72,9 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=8192, help="time steps of each run")
-    parser.add_argument("--epochs", type=int, default=16, help="of the learner over each rollout")
+    parser.add_argument(
+        "--epochs", type=int, default=16, help="epochs of the learner over each rollout"
+    )
     parser.add_argument("--ways", choices=list(WAYS), nargs="+", default=list(WAYS))
     parser.add_argument("--json", type=Path, help="write one flat object there")
     options = parser.parse_args()

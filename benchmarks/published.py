@@ -1,18 +1,21 @@
-"""Published tables: SAC and CrossQ of this project, and SB3's SAC, by the published protocol.
+"""Compare SAC and CrossQ of this project, and SB3's SAC, with published tables by their protocol.
 
     python benchmarks/published.py --json results.json              # ten tasks of MetaWorld, 3 seeds
     python benchmarks/published.py --table gymnasium                # Hopper, HalfCheetah, ...
     python benchmarks/published.py --tasks reach --seeds 0 --steps 20000 --only sac
 
-MetaWorld: state, no demonstrations, dense reward, action repeat 2, 100 decisions, a random goal
-that is observed, no termination, success of the last step; steps are simulator steps. Source of the
-published SAC: results/sac/mw-*.csv of github.com/nicklashansen/tdmpc2 (3 seeds, v2). This runs v3,
-whose rewards differ, so SB3's SAC runs beside it: `--sb3 PYTHON` names an interpreter with
-stable-baselines3 and metaworld. Gymnasium: return at 100k steps; published values are the 100k
-column of github.com/DAVIAN-Robotics/SimbaV2, results/baseline, to be put beside it by hand.
+* MetaWorld: state, no demonstrations, dense reward, action repeat 2, 100 decisions, a random
+  observed goal, no termination, success of the last step; steps are simulator steps. The published
+  SAC is results/sac/mw-*.csv of github.com/nicklashansen/tdmpc2 (3 seeds, v2). The benchmark runs v3,
+  whose rewards differ, and therefore also SB3's SAC: `--sb3 PYTHON` names an interpreter with
+  stable-baselines3 and metaworld.
+* Gymnasium: return at 100k steps. Compare it with the 100k column of
+  github.com/DAVIAN-Robotics/SimbaV2, results/baseline.
+
 ``sac_over_published`` is the share of tasks in which our SAC reaches 50 % within the published
-number of steps, of those in which the published SAC does within ``--steps``. A task of 200k steps
-takes about 20 minutes on one core. It does not cover images, DMControl or v2 of MetaWorld.
+number of steps; tasks in which the published SAC needs more than ``--steps`` are left out. A task of
+200k steps takes about 20 minutes on one core. The benchmark does not cover images, DMControl or v2 of
+MetaWorld.
 """
 
 from __future__ import annotations
@@ -34,7 +37,8 @@ from benchmarks.figures import folder, write  # noqa: E402
 
 NEVER = 1_000_000_000
 REPEAT, DECISIONS = 2, 100
-PUBLISHED = {  # simulator steps to 50 and 90 % of SAC, on a grid of 100k; NEVER within 2M
+# Published simulator steps of SAC to 50 and 90 %, on a grid of 100k; NEVER: not within 2M.
+PUBLISHED = {
     "reach": (200_000, 1_100_000),
     "drawer-open": (900_000, NEVER),
     "door-open": (600_000, 1_800_000),
@@ -71,8 +75,8 @@ class Published(gymnasium.Wrapper):
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         reward, success = 0.0, 0.0
         for _ in range(REPEAT):
-            observation, one, _, _, info = self.env.step(action)
-            reward, success = reward + float(one), float(info["success"])
+            observation, step_reward, _, _, info = self.env.step(action)
+            reward, success = reward + float(step_reward), float(info["success"])
         self.decisions += 1
         last = self.decisions >= DECISIONS
         return observation, reward, False, last, {"success": success if last else 0.0}
@@ -86,8 +90,8 @@ def make(task: str) -> gymnasium.Env:
 gymnasium.register("rlinf-published/metaworld", entry_point="benchmarks.published:Published")
 
 
-def ours(name: str, task: str, seed: int, steps: int, episodes: int, out: Path) -> list[Any]:
-    """(simulator steps, success, return) at each evaluation of one of our algorithms."""
+def train_ours(name: str, task: str, seed: int, steps: int, episodes: int, out: Path) -> list[Any]:
+    """Train one of our algorithms; return (simulator steps, success, return) of its evaluations."""
     from rlinf_core.recipes import load_recipe
     from rlinf_core.reports.curves import read_evaluations
     from rlinf_core.trainer.train import train
@@ -123,8 +127,8 @@ def ours(name: str, task: str, seed: int, steps: int, episodes: int, out: Path) 
     ]
 
 
-def of_sb3(task: str, seed: int, steps: int, episodes: int) -> list[Any]:
-    """The same of SB3's SAC, in this process."""
+def train_sb3(task: str, seed: int, steps: int, episodes: int) -> list[Any]:
+    """Train SB3's SAC in this process; return the rows of ``train_ours``."""
     from stable_baselines3 import SAC
 
     env, repeat, rows = make(task), REPEAT if task not in GYMNASIUM else 1, []
@@ -146,24 +150,24 @@ def of_sb3(task: str, seed: int, steps: int, episodes: int) -> list[Any]:
     return rows
 
 
-def sb3_elsewhere(python: Path, task: str, seed: int, steps: int, episodes: int) -> list[Any]:
-    """SB3's SAC by another interpreter."""
+def train_sb3_with(python: Path, task: str, seed: int, steps: int, episodes: int) -> list[Any]:
+    """Run ``train_sb3`` with another Python interpreter."""
     code = (
-        "import json, sys; from benchmarks.published import of_sb3; "
-        "print(json.dumps(of_sb3(sys.argv[1], *map(int, sys.argv[2:]))))"
+        "import json, sys; from benchmarks.published import train_sb3; "
+        "print(json.dumps(train_sb3(sys.argv[1], *map(int, sys.argv[2:]))))"
     )
-    words = [str(python), "-c", code, task, str(seed), str(steps), str(episodes)]
-    done = subprocess.run(words, cwd=ROOT, check=True, capture_output=True, text=True)
+    command = [str(python), "-c", code, task, str(seed), str(steps), str(episodes)]
+    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def steps_to(rows: list[Any], rate: float) -> int:
-    """Simulator steps of the first evaluation with that success; NEVER if there is none."""
+    """Return the simulator steps of the first evaluation with this success; NEVER without one."""
     return next((steps for steps, success, _ in rows if success >= rate), NEVER)
 
 
 def over_published(reached: dict[str, int], steps: int) -> float:
-    """Share of tasks that reach 50 % as soon as published, of those in which that is within."""
+    """Return the share of tasks that reach 50 % within the published steps."""
     within = {
         task: PUBLISHED[task][0]
         for task in reached
@@ -182,9 +186,11 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+", help="some rows (default: all of the table)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--steps", type=int, help="simulator steps (default: 200000, 100000)")
-    parser.add_argument("--episodes", type=int, default=20, help="of each evaluation")
+    parser.add_argument("--episodes", type=int, default=20, help="episodes of each evaluation")
     parser.add_argument("--only", choices=sorted(SETTINGS), help="this algorithm alone")
-    parser.add_argument("--sb3", type=Path, metavar="PYTHON", help="run SB3's SAC beside by it")
+    parser.add_argument(
+        "--sb3", type=Path, metavar="PYTHON", help="also run SB3's SAC with this Python"
+    )
     parser.add_argument("--json", type=Path, help="write one flat object there")
     options = parser.parse_args()
     tasks = options.tasks or list(PUBLISHED if options.table == "metaworld" else GYMNASIUM)
@@ -201,9 +207,9 @@ def main() -> None:
         for task in tasks:
             for name in [*names, *(["sb3_sac"] if options.sb3 else [])]:
                 curves = [
-                    sb3_elsewhere(options.sb3, task, seed, steps, options.episodes)
+                    train_sb3_with(options.sb3, task, seed, steps, options.episodes)
                     if name == "sb3_sac"
-                    else ours(name, task, seed, steps, options.episodes, out)
+                    else train_ours(name, task, seed, steps, options.episodes, out)
                     for seed in options.seeds
                 ]
                 mean = [tuple(np.mean(point, axis=0)) for point in zip(*curves, strict=True)]

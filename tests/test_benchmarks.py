@@ -84,9 +84,9 @@ def test_a_run_that_was_told_to_stop_gives_no_figure_of_a_device():
             return super().step(actions, active)
 
     with pytest.raises(
-        SystemExit, match=r"expected a run of 3000 steps, got one that was told to stop"
+        SystemExit, match=r"expected a run of 3000 steps, got one that stopped early"
     ):
-        devices.learned("sac", "cpu", "float32", lambda recipe, size: Stopped(size))
+        devices.measure_learning("sac", "cpu", "float32", lambda recipe, size: Stopped(size))
 
 
 @pytest.mark.parametrize("steps", [[], [16, 32]])
@@ -141,7 +141,7 @@ def test_of_few_drills_the_longest_silence_is_of_those_that_there_are(
             "longest_silence_ms": 10.0 + busy,
         }
 
-    monkeypatch.setattr(drills, "drilled", drilled)
+    monkeypatch.setattr(drills, "run_drill", drilled)
     called(drills, "--runs", runs, "--json", tmp_path / "told.json")
     summary = json.loads((tmp_path / "told.json").read_text())
     assert busy_flags == busy and summary["longest_silence_ms_alone"] == 10.0
@@ -239,10 +239,10 @@ def took(sent, back):
     return time.monotonic() - began
 
 for mbit in (0, 8):
-    with fleet_learning.line(listening.getsockname()[1], mbit):
+    with fleet_learning.slow_line(listening.getsockname()[1], mbit):
         if mbit:
             try:
-                with fleet_learning.line(1, 8):
+                with fleet_learning.slow_line(1, 8):
                     print("shaped twice")
             except SystemExit as error:
                 print(error, file=sys.stderr)
@@ -272,7 +272,7 @@ def test_a_line_is_slow_both_ways_and_gone_at_the_end():
     )
     assert ran.returncode == 0, ran.stderr
     assert (
-        "nobody who does so already (tc qdisc del dev lo root ends it); tc qdisc add dev lo root"
+        "a loopback without a shaper (tc qdisc del dev lo root removes one); tc qdisc add dev lo root"
         in ran.stderr
     )
     _, slow, left = ran.stdout.split("\n", 2)
@@ -285,10 +285,10 @@ def test_a_line_is_slow_both_ways_and_gone_at_the_end():
 def test_a_line_where_none_may_shape_one_is_refused(monkeypatch):
     monkeypatch.setenv("PATH", "")
     error = (
-        "--line: expected a right to shape this machine's loopback with tc .root, iproute2., "
-        ".*already .*; tc qdisc add"
+        "--line: expected permission to shape this machine's loopback with tc .root, iproute2., "
+        ".*without a shaper .*; tc qdisc add"
     )
-    with pytest.raises(SystemExit, match=error), fleet_learning.line(50551, 8):
+    with pytest.raises(SystemExit, match=error), fleet_learning.slow_line(50551, 8):
         pytest.fail("not slow at all")
 
 

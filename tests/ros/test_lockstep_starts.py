@@ -13,7 +13,7 @@ from rlinf_msgs.action import RunEpisodes
 from rlinf_msgs.msg import EpisodeEvent, PolicyStatus, TimeStep
 from std_msgs.msg import String
 
-from benchmarks.lockstep_starts import NODES, STATION, differences, started, write_policy
+from benchmarks.lockstep_starts import NODES, STATION, differences, run_start, write_policy
 from rlinf_core.episodes.read import recorded
 from rlinf_ros.conversions import to_ns
 from rlinf_ros.endpoints import EndpointReport, _unmatched
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.ros, pytest.mark.lockstep, pytest.mark.timeout(300)]
 def test_equal_starts_are_recorded_alike_to_the_bit(tmp_path):
     policy = write_policy(tmp_path / "policy.safetensors")
     one, other = (
-        started(tmp_path / name, 234 - 2 * number, policy) for number, name in enumerate("ab", 1)
+        run_start(tmp_path / name, 234 - 2 * number, policy) for number, name in enumerate("ab", 1)
     )
     for run in (one, other):
         assert (run["lost"], run["stalls"], run["left_out"]) == (0, 0, 0)

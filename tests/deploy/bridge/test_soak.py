@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from benchmarks.fleet_soak import arrived, check, id_of, name_of, soak
+from benchmarks.fleet_soak import arrival_lines, check, id_of, name_of, soak
 
 
 @pytest.mark.slow
@@ -32,7 +32,7 @@ def test_nothing_is_lost_or_taken_twice_whoever_is_killed_and_the_checker_would_
     file.write_bytes(file.read_bytes()[:-1] + b"?")
     shutil.rmtree(sent / id_of(2, 0))
     with open(tmp_path / "run/journal.jsonl", "ab") as journal:
-        journal.write(arrived(tmp_path / "run")[7] + b"\n")
+        journal.write(arrival_lines(tmp_path / "run")[7] + b"\n")
     assert check(tmp_path, stations, episodes_per_station) == {"lost": 3, "duplicated": 1}
     assert check(tmp_path, stations, episodes_per_station + 1)["lost"] > 3, (
         "what was to be produced, and is nowhere"

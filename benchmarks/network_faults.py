@@ -1,5 +1,5 @@
-"""A network that fails: TCP between stations and a trainer, which closes everything, or lets
-nothing pass, for a while.
+"""A faulty network between stations and a trainer: a TCP relay that closes or stops its
+connections.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ import threading
 import time
 
 
-class Cutter:
-    """Listens on ``port``, and passes on to the port behind it.
+class FaultyRelay:
+    """Relays TCP connections from ``port`` to another port of this machine.
 
     Args:
-        behind: the trainer's port on this machine. It need not listen all the while.
+        target_port: the trainer's port on this machine; nothing needs to listen there yet.
     """
 
-    def __init__(self, behind: int) -> None:
-        self.behind, self.cuts, self._down = behind, 0, False
+    def __init__(self, target_port: int) -> None:
+        self.target_port, self.cuts, self._down = target_port, 0, False
         self._ends: set[asyncio.StreamWriter] = set()
         self._loop, self._passing = asyncio.new_event_loop(), asyncio.Event()
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
@@ -26,20 +26,26 @@ class Cutter:
 
     async def _listen(self) -> asyncio.Server:
         self._passing.set()
-        return await asyncio.start_server(self._join, "127.0.0.1", 0)
+        return await asyncio.start_server(self._relay, "127.0.0.1", 0)
 
-    async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        ends = [writer]
         self._ends.add(writer)
         try:
             if self._down:
                 return
-            behind, onward = await asyncio.open_connection("127.0.0.1", self.behind)
-            self._ends.add(onward)
-            await asyncio.gather(self._pump(reader, onward), self._pump(behind, writer))
-        except OSError:  # nobody listens behind it, or an end was closed
+            target_reader, target_writer = await asyncio.open_connection(
+                "127.0.0.1", self.target_port
+            )
+            ends.append(target_writer)
+            self._ends.add(target_writer)
+            await asyncio.gather(
+                self._pump(reader, target_writer), self._pump(target_reader, writer)
+            )
+        except OSError:  # the trainer does not listen, or an end was closed
             pass
         finally:
-            for end in (writer, *({onward} if "onward" in locals() else ())):
+            for end in ends:
                 end.close()
                 self._ends.discard(end)
 
@@ -53,7 +59,12 @@ class Cutter:
             target.close()
 
     def cut(self, seconds: float, silent: bool) -> None:
-        """For so long nothing passes; what is connected stays so where it is ``silent``."""
+        """Interrupt the network for a time.
+
+        Args:
+            silent: keep the connections open but pass no data, as an unplugged cable does;
+                otherwise close all connections and refuse new ones.
+        """
         self.cuts += 1
         self._loop.call_soon_threadsafe(self._passing.clear if silent else self._close)
         time.sleep(seconds)
@@ -68,6 +79,6 @@ class Cutter:
         self._down = False
 
     def close(self) -> None:
-        """For good."""
+        """Close the relay and all its connections."""
         self._loop.call_soon_threadsafe(self._server.close)
         self._loop.call_soon_threadsafe(self._close)
