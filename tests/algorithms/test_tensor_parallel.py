@@ -226,9 +226,9 @@ def test_parts_of_keys_are_gathered_and_gradients_are_summed():
         (_summed_backward(mesh)(None, None, output) * (rank + 1.0)).sum().backward()
         return gathered_input.detach(), part.grad, gradient, total, output.grad
 
-    for rank, (whole_input, slope, gradient, total, output_slope) in enumerate(in_ranks(2, hooked)):
-        assert whole_input.shape == (3, 2, 8)
-        assert whole_input[0, 0].tolist() == [0.0] * 4 + [1.0] * 4
+    for rank, (full_input, slope, gradient, total, output_slope) in enumerate(in_ranks(2, hooked)):
+        assert full_input.shape == (3, 2, 8)
+        assert full_input[0, 0].tolist() == [0.0] * 4 + [1.0] * 4
         assert slope[0, 0].tolist() == [float(4 * rank + column) for column in range(4)]
         assert total.tolist() == output_slope.tolist() == [3.0, 3.0], "of both ranks"
         assert gradient.tolist() == [rank + 1.0] * 2, "it is left alone"

@@ -281,8 +281,8 @@ def test_the_oldest_are_forgotten_until_the_rest_fits(options, left, tmp_path):
     sizes = {path: 100 for path in (tmp_path / "sent").iterdir()}
     spool._sizes["sent"] = dict(sizes)  # without those of the folders themselves
     spool.forget("sent", **options)
-    kept = sorted((tmp_path / "sent").iterdir(), key=order_of)
-    assert "".join(path.name[-1] for path in kept) == left
+    paths = sorted((tmp_path / "sent").iterdir(), key=order_of)
+    assert "".join(path.name[-1] for path in paths) == left
 
 
 def test_a_recording_in_mcap_has_crcs_topics_and_attachments(tmp_path, task):
