@@ -41,10 +41,16 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 from benchmarks.figures import write  # noqa: E402
-from rlinf_core.plan.choose import Stage, choose, split, turn_seconds  # noqa: E402
-from rlinf_core.plan.conductor import KEEP, LEAST_S, Conductor, Turn  # noqa: E402
-from rlinf_core.plan.cost import Costs, Layout, expected  # noqa: E402
-from rlinf_core.plan.measured import Key, Sample  # noqa: E402
+from rlinf_core.plan.choose import choose  # noqa: E402
+from rlinf_core.plan.cost import Costs, Layout, expected_turn  # noqa: E402
+from rlinf_core.plan.device_split import Stage, split_devices, turn_seconds  # noqa: E402
+from rlinf_core.plan.layout_controller import (  # noqa: E402
+    MIN_MEASURED_GAIN,
+    MIN_TURN_S,
+    LayoutController,
+    Turn,
+)
+from rlinf_core.plan.measurements import Key, Sample  # noqa: E402
 from rlinf_core.recipes import load_recipe  # noqa: E402
 from rlinf_core.reports.curves import read_events  # noqa: E402
 from rlinf_core.rollouts.envs import VectorEnv  # noqa: E402
@@ -217,7 +223,7 @@ def recipe_of(network: str, *more: str) -> Any:
     return load_recipe(name, [*ENDLESS, *short, *keys, *more])
 
 
-class Tour(Conductor):
+class Tour(LayoutController):
     """Visits layouts one after another, several rounds, and notes the seconds a time step of each
     turn.
     """
@@ -230,36 +236,36 @@ class Tour(Conductor):
         self.route = [layout for _ in range(self.rounds) for layout in self.layouts]
         self.seconds: dict[Layout, list[float]] = defaultdict(list)
         self.changes: list[float] = []
-        self.counted, self.two_sizes, self.done = 0, None, False
+        self.turn_count, self.two_sizes, self.done = 0, None, False
         self.of_layout: dict[Layout, dict[Key, list[Sample]]] = {}  # samples of its first visit
         self.skip = 10  # turns: the first updates are slow, and rollouts begin at random
         Tour.newest = self
 
-    def first(self) -> Layout:
+    def first_layout(self) -> Layout:
         self.layout = self.route.pop(0)
         return self.layout
 
-    def changed(self, layout: Layout, seconds: float) -> None:
-        super().changed(layout, seconds)
+    def record_change(self, layout: Layout, seconds: float) -> None:
+        super().record_change(layout, seconds)
         self.changes.append(seconds)
 
-    def turn(self, turn: Turn, steps_left: float) -> Layout | None:
+    def record_turn(self, turn: Turn, steps_left: float) -> Layout | None:
         if turn.steps <= 0 or self.done:
             return None
         if self.skip:
             self.skip -= 1
             return None
         if not self.layout.workers:  # its turns are short
-            self.short = turn = self.short.joined(turn)
-            if turn.seconds < LEAST_S:
+            self.pending_turn = turn = self.pending_turn.merge(turn)
+            if turn.seconds < MIN_TURN_S:
                 return None
-        self.short = Turn()
+        self.pending_turn = Turn()
         self._measure(turn)
         self.seconds[self.layout].append(turn.seconds / turn.steps)
-        self.counted += 1
-        if self.counted < self.visit:
+        self.turn_count += 1
+        if self.turn_count < self.visit:
             return None
-        self.counted = 0
+        self.turn_count = 0
         self.of_layout.setdefault(
             self.layout, {key: list(row) for key, row in self.measurements.samples.items()}
         )
@@ -295,14 +301,14 @@ def choice(visited: Tour, rates: dict[Layout, float]) -> tuple[Layout, int]:
         if chosen not in rates:  # one that was not visited: the nearest that was
             chosen = min(
                 set(rates) - refused,
-                key=lambda one: expected(costs, one, visited.machine).seconds,
+                key=lambda one: expected_turn(costs, one, visited.machine).seconds,
             )
         if chosen == layout:
             return layout, trials
         if chosen not in layouts:
             layouts.append(chosen)
             trials += 1
-        if rates[chosen] < rates[layout] * (1 - KEEP):
+        if rates[chosen] < rates[layout] * (1 - MIN_MEASURED_GAIN):
             layout = chosen
         else:
             refused.add(chosen)
@@ -313,7 +319,7 @@ def tour(network: str, step_s: float, layouts: list[Layout], rounds: int) -> Tou
     Tour.layouts, Tour.rounds = layouts, rounds
     kind = SleepingPictures if network in WITH_PICTURES else SleepingPoints
     make = Sleeping(step_s, kind) if step_s else stations
-    before, training.Conductor = training.Conductor, Tour
+    before, training.LayoutController = training.LayoutController, Tour
     try:
         with TemporaryDirectory() as folder:
             training.train(
@@ -325,7 +331,7 @@ def tour(network: str, step_s: float, layouts: list[Layout], rounds: int) -> Tou
                 ),
             )
     finally:
-        training.Conductor = before
+        training.LayoutController = before
     return Tour.newest
 
 
@@ -334,8 +340,10 @@ def judged(name: str, visited: Tour) -> dict[str, float]:
     rates = {layout: median(values) for layout, values in visited.seconds.items()}
     costs, machine = visited.two_sizes, visited.machine
     origin = visited.layouts[0]
-    scale = rates[origin] / expected(costs, origin, machine).seconds  # one layout sets the unit
-    predicted = {layout: scale * expected(costs, layout, machine).seconds for layout in rates}
+    scale = (
+        rates[origin] / expected_turn(costs, origin, machine).seconds
+    )  # one layout sets the unit
+    predicted = {layout: scale * expected_turn(costs, layout, machine).seconds for layout in rates}
     errors = {layout: abs(predicted[layout] / rate - 1) for layout, rate in rates.items()}
     chosen, trials = choice(visited, rates)
     ratio = rates[chosen] / min(rates.values())
@@ -636,7 +644,7 @@ def clusters() -> dict[str, float]:
             for name, seconds in PUBLISHED.items()
         ]
         started = time.perf_counter()
-        plan = split(stages, devices, batches=16, switch_s=5.0)
+        plan = split_devices(stages, devices, batches=16, switch_s=5.0)
         took = time.perf_counter() - started
         collocated = sum(stage.seconds[devices - 1] for stage in stages) + 15.0
         third = max(1, devices // 3)

@@ -10,16 +10,16 @@ import math
 from pathlib import Path
 
 from rlinf_core.plan.choose import Choice, choose, with_layout
-from rlinf_core.plan.conductor import (
-    UNASKED_GAIN,
-    UNASKED_S,
-    chosen_freely,
-    machine_words,
-    this_machine,
-)
 from rlinf_core.plan.cost import Layout, Machine
-from rlinf_core.plan.graph import Graph, graph_of
-from rlinf_core.plan.measured import Measurements
+from rlinf_core.plan.graph import Graph, build_graph
+from rlinf_core.plan.layout_controller import (
+    IMPLICIT_GAIN,
+    MIN_SAVED_S,
+    machine_description,
+    this_machine,
+    with_auto_placement,
+)
+from rlinf_core.plan.measurements import Measurements
 from rlinf_core.recipes import Recipe, check_recipe, load_recipe
 from rlinf_core.recipes.sources import may_choose, why_not_auto
 
@@ -33,8 +33,8 @@ COLOURS = {
 }
 
 CHANGES = (
-    f"the run begins so, and moves to workers if its measurements promise {UNASKED_GAIN:.0%} less "
-    f"seconds a turn and {UNASKED_S:.0f} s saved; placement.auto=false keeps this layout"
+    f"the run begins so, and moves to workers if its measurements promise {IMPLICIT_GAIN:.0%} less "
+    f"seconds a turn and {MIN_SAVED_S:.0f} s saved; placement.auto=false keeps this layout"
 )
 
 
@@ -51,15 +51,15 @@ def plan_command(
     check_recipe(recipe)
     here = this_machine()
     machine = Machine(cpus or here.cpus, gpus if gpus >= 0 else here.gpus, here.gpu_bytes)
-    measurements = Measurements(recipe, machine_words(machine))
+    measurements = Measurements(recipe, machine_description(machine))
     if run_dir is not None and not measurements.load(run_dir):
         print(
-            f"{run_dir}: no measurements of this recipe on {machine_words(machine)}; a first guess "
-            f"is used"
+            f"{run_dir}: no measurements of this recipe on {machine_description(machine)}; a first "
+            "guess is used"
         )
     costs = measurements.costs()
     choice = choose(recipe, costs, machine)
-    graph = graph_of(with_layout(recipe, choice.layout))
+    graph = build_graph(with_layout(recipe, choice.layout))
     print("\n".join(graph_lines(graph, recipe.name, machine)))
     fixed_rate = any(node.fixed_rate for node in graph.nodes)
     print(
@@ -69,7 +69,7 @@ def plan_command(
     )
     if may_choose(recipe):
         print(CHANGES)
-    free = chosen_freely(recipe)
+    free = with_auto_placement(recipe)
     if not recipe.placement.auto and not why_not_auto(free):
         other = choose(free, costs, machine)
         if other.layout != choice.layout:

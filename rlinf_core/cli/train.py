@@ -68,8 +68,8 @@ def _train(recipe: Recipe, run_dir: Path, report: bool, endless: bool, beginning
             nonlocal reported_at, shown_text, stopped, advice
             beginning.close()
             stopped = run.stopping
-            if entry and run.conductor:
-                advice = run.conductor.advice()
+            if entry and run.layout_controller:
+                advice = run.layout_controller.advice()
             if entry:
                 bar.console.print(_line(run.steps, entry), soft_wrap=True)
             words = _words(run) if endless else _simulated_words(run)

@@ -58,24 +58,20 @@ class Layout:
     tensor_parallel: int = 1
 
     def __str__(self) -> str:
-        def counted(count: int, noun: str, work: str, gpus: float) -> str:
-            devices = f" on {gpus:g} GPU{'s' * (gpus != 1)} each" if gpus and count else ""
-            return (
-                f"{count} {noun}{'s' * (count != 1)}{devices}"
-                if count
-                else f"{work} in the trainer's process"
-            )
+        def describe(count: int, noun: str, work: str, gpus: float) -> str:
+            if not count:
+                return f"{work} in the trainer's process"
+            devices = f" on {gpus:g} GPU{'' if gpus == 1 else 's'} each" if gpus else ""
+            return f"{count} {noun}{'' if count == 1 else 's'}{devices}"
 
         stepping = f", {self.simulators} simulator processes" if self.simulators else ""
         order = "pipelined" if self.pipelined else "in turns"
         groups = (
             f" (layers divided among {self.tensor_parallel})" if self.tensor_parallel > 1 else ""
         )
-        return (
-            f"{counted(self.workers, 'worker', 'rollouts', self.worker_gpus)}, "
-            f"{counted(self.learners, 'learner', 'updates', self.learner_gpus)}{groups}{stepping}, "
-            f"{order}"
-        )
+        rollouts = describe(self.workers, "worker", "rollouts", self.worker_gpus)
+        updates = describe(self.learners, "learner", "updates", self.learner_gpus)
+        return f"{rollouts}, {updates}{groups}{stepping}, {order}"
 
 
 @dataclass(frozen=True)
@@ -157,7 +153,7 @@ class Expectation:
     rate: float = 0.0
 
 
-def overlapped(
+def overlapped_seconds(
     players: int, play: tuple[float, float], learners: int, learn: tuple[float, float], cores: float
 ) -> float:
     """Return the seconds until rollout and updates, which begin together, have both ended.
@@ -189,7 +185,7 @@ def overlapped(
     return first + max(rests)
 
 
-def expected(costs: Costs, layout: Layout, machine: Machine) -> Expectation:
+def expected_turn(costs: Costs, layout: Layout, machine: Machine) -> Expectation:
     """Return the expected seconds of one turn in a layout."""
     workers, learners = max(layout.workers, 1), max(layout.learners, 1)
     environment, policy = costs.node(ENVIRONMENT), costs.node(POLICY)
@@ -213,12 +209,9 @@ def expected(costs: Costs, layout: Layout, machine: Machine) -> Expectation:
     learn += learner.call_s if layout.learners else 0.0
     data = costs.node(DATA).seconds(1)
     send = weights.fixed_s + weights.busy_s * workers if layout.workers else 0.0
-    shares = (
-        layout.worker_gpus * layout.workers + layout.learner_gpus * layout.learners
-        > machine.gpus
-        > 0
-    )
-    switch = costs.switch_s if shares else 0.0
+    gpus = layout.worker_gpus * layout.workers + layout.learner_gpus * layout.learners
+    share_gpus = gpus > machine.gpus > 0
+    switch = costs.switch_s if share_gpus else 0.0
     parts = {
         "rollout": rollout,
         "learner": learn,
@@ -230,15 +223,14 @@ def expected(costs: Costs, layout: Layout, machine: Machine) -> Expectation:
         update = load / learners + costs.node(DATA).load_s(1)
         rest = max(0.0, learner.seconds(learners, learns_on_gpu) - load / learners)
         rest += data - costs.node(DATA).load_s(1) + (learner.call_s if layout.learners else 0.0)
-        both = overlapped(players, play, learners, (update, rest), machine.cpus)
+        both = overlapped_seconds(players, play, learners, (update, rest), machine.cpus)
         separate = max(rollout, learn + data)
-        limit = (
-            "the cores"
-            if both > separate * (1 + CONTENDED)
-            else "the rollout"
-            if rollout >= learn + data
-            else "the learner"
-        )
+        if both > separate * (1 + CONTENDED):
+            limit = "the cores"
+        elif rollout >= learn + data:
+            limit = "the rollout"
+        else:
+            limit = "the learner"
         total = both + send
     else:
         total, limit = rollout + learn + data + send + switch, "the sum of rollout and learner"

@@ -77,7 +77,7 @@ class Graph:
         return tuple(dict.fromkeys(tuple(sorted(joined[name], key=names.index)) for name in names))
 
     @cached_property
-    def _needs(self) -> dict[str, frozenset[tuple[str, str]]]:
+    def _external_inputs(self) -> dict[str, frozenset[tuple[str, str]]]:
         """(source, target) of the inputs of each unit from other units, by its first node."""
         ends = {
             unit: {
@@ -101,18 +101,18 @@ class Graph:
         """
         return [
             name
-            for name, edges in reversed(self._needs.items())
+            for name, edges in reversed(self._external_inputs.items())
             if edges and edges.issubset(filled)
         ]
 
 
-def graph_of(recipe: Recipe) -> Graph:
+def build_graph(recipe: Recipe) -> Graph:
     """Return the graph of a recipe's run."""
-    kind, placement, algorithm = source_of(recipe), recipe.placement, recipe.algorithm
+    source_kind, placement, algorithm = source_of(recipe), recipe.placement, recipe.algorithm
     on_policy = algorithm.learns_from == ROLLOUTS
-    stale = algorithm.staleness if on_policy else math.inf
+    max_staleness = algorithm.staleness if on_policy else math.inf
     turns = 2.0 if placement.mode == "pipelined" else 1.0
-    room = turns if on_policy else float(recipe.replay.capacity)
+    data_capacity = turns if on_policy else float(recipe.replay.capacity)
     data = Node(
         DATA,
         "keeps rollouts until the learner uses them"
@@ -129,31 +129,33 @@ def graph_of(recipe: Recipe) -> Graph:
     evaluation = Node(
         EVALUATION, f"plays {recipe.simulation.evaluate_episodes} held-out episodes", "trainer"
     )
-    learning = [data, learner]
-    edges = [Edge(DATA, LEARNER, "batches", 1, stale), Edge(LEARNER, WEIGHTS, "weights", 1)]
-    judged = [Edge(LEARNER, EVALUATION, "policy", 1, 0)]
-    if kind == RECORDINGS or (kind == SIMULATORS and algorithm.learns_from == DEMONSTRATIONS):
-        if kind == SIMULATORS or simulated(recipe):
-            return Graph((*learning, evaluation), (edges[0], *judged))
-        return Graph((*learning, weights), tuple(edges))
-    if kind == STATIONS or recipe.learns_from_feedback:
+    learning_nodes = [data, learner]
+    edges = [Edge(DATA, LEARNER, "batches", 1, max_staleness), Edge(LEARNER, WEIGHTS, "weights", 1)]
+    evaluation_edges = [Edge(LEARNER, EVALUATION, "policy", 1, 0)]
+    if source_kind == RECORDINGS or (
+        source_kind == SIMULATORS and algorithm.learns_from == DEMONSTRATIONS
+    ):
+        if source_kind == SIMULATORS or simulated(recipe):
+            return Graph((*learning_nodes, evaluation), (edges[0], *evaluation_edges))
+        return Graph((*learning_nodes, weights), tuple(edges))
+    if source_kind == STATIONS or recipe.learns_from_feedback:
         station = Node(
             STATION,
             "plays at its control rate and records episodes"
-            if kind == STATIONS
+            if source_kind == STATIONS
             else "serves completions to clients and stores their feedback",
-            "station" if kind == STATIONS else "trainer",
+            "station" if source_kind == STATIONS else "trainer",
             fixed_rate=True,
         )
         edges += [
-            Edge(STATION, DATA, "episodes", room, float(recipe.online.max_staleness)),
+            Edge(STATION, DATA, "episodes", data_capacity, float(recipe.online.max_staleness)),
             Edge(WEIGHTS, STATION, "policy files", math.inf),
         ]
-        if kind == STATIONS:
-            return Graph((station, *learning, weights), tuple(edges))
-        return Graph((station, *learning, weights, evaluation), (*edges, *judged))
+        if source_kind == STATIONS:
+            return Graph((station, *learning_nodes, weights), tuple(edges))
+        return Graph((station, *learning_nodes, weights, evaluation), (*edges, *evaluation_edges))
     process = "workers" if placement.workers else "trainer"
-    acting = [
+    acting_nodes = [
         Node(
             ENVIRONMENT,
             f"steps {recipe.simulation.environments} environments",
@@ -166,10 +168,12 @@ def graph_of(recipe: Recipe) -> Graph:
         Edge(POLICY, ENVIRONMENT, "actions", 1, 0, inner=True),
         Edge(WEIGHTS, POLICY, "changed weights", 1, turns - 1),
     ]
-    maker = ENVIRONMENT
-    if kind == CONVERSATIONS:
-        maker = REWARD
-        acting.append(Node(REWARD, "scores conversations", "trainer"))
+    producer = ENVIRONMENT
+    if source_kind == CONVERSATIONS:
+        producer = REWARD
+        acting_nodes.append(Node(REWARD, "scores conversations", "trainer"))
         edges.append(Edge(ENVIRONMENT, REWARD, "conversations", 1, inner=True))
-    edges.append(Edge(maker, DATA, "experience", room, turns - 1 if turns > 1 else stale))
-    return Graph((*acting, *learning, weights, evaluation), (*edges, *judged))
+    edges.append(
+        Edge(producer, DATA, "experience", data_capacity, turns - 1 if turns > 1 else max_staleness)
+    )
+    return Graph((*acting_nodes, *learning_nodes, weights, evaluation), (*edges, *evaluation_edges))

@@ -32,7 +32,6 @@ from rlinf_core.algorithms.common.settings import (
 from rlinf_core.core.errors import RecipeError, RlinfError
 from rlinf_core.core.usage import Usage, measured, resident_bytes
 from rlinf_core.plan.choose import with_layout
-from rlinf_core.plan.conductor import Conductor, Parts, Turn, added
 from rlinf_core.plan.cost import Layout
 from rlinf_core.plan.graph import (
     DATA,
@@ -42,8 +41,9 @@ from rlinf_core.plan.graph import (
     POLICY,
     STATION,
     WEIGHTS,
-    graph_of,
+    build_graph,
 )
+from rlinf_core.plan.layout_controller import LayoutController, ProcessSeconds, Turn, add_seconds
 from rlinf_core.policies import make_policy, policy_kind
 from rlinf_core.policies.base import NetworkPolicy
 from rlinf_core.policies.normalization import Normalisation
@@ -77,7 +77,7 @@ from rlinf_core.trainer.sources.simulators import Simulators
 from rlinf_core.trainer.trace import write_spans
 
 
-def usage_of(learner: Learner, usage: Usage) -> tuple[Parts, float]:
+def usage_of(learner: Learner, usage: Usage) -> tuple[ProcessSeconds, float]:
     """Return (busy, idle) seconds of each learner process in the last update, and the call's
     overhead [s].
     """
@@ -230,11 +230,11 @@ class Run:
         self.next_evaluation = 0
         self.seconds = 0.0  # duration of the run before its last restart
         self.evaluator: Evaluator | None = None
-        self.conductor: Conductor | None = None
+        self.layout_controller: LayoutController | None = None
         self.turn = Turn()
         self.turn_began = 0.0
         self.first_bytes = 0.0
-        self.graph = graph_of(recipe)
+        self.graph = build_graph(recipe)
         self.work: dict[str, Callable[[], None]] = {
             STATION: self._play,
             ENVIRONMENT: self._play,
@@ -466,12 +466,12 @@ class Run:
         """Add the usage of an update to the current turn."""
         parts, call_s = usage_of(self.learner, usage)
         self.turn.call_s += call_s
-        self.turn.learner = added(self.turn.learner, parts)
+        self.turn.learner = add_seconds(self.turn.learner, parts)
         self._count_data(usage, -1.0)  # within the usage of ``_learn``
 
     def _count_data(self, usage: Usage, sign: float = 1.0) -> None:
         """Add this process's own work between rollouts and updates to the current turn."""
-        self.turn.data = added(self.turn.data, [(sign * usage.busy_s, sign * usage.idle_s)])
+        self.turn.data = add_seconds(self.turn.data, [(sign * usage.busy_s, sign * usage.idle_s)])
 
     def _send(self) -> None:
         """Bring the newest weights to the policies that act: publish them, or copy them for the
@@ -492,10 +492,10 @@ class Run:
             self.experience = self.source.take(self.learner.updates, self.data.order())
         if isinstance(self.source, Simulators):
             usages = self.source.usages
-            self.turn.environment = added(
+            self.turn.environment = add_seconds(
                 self.turn.environment, [usage.environment for usage in usages]
             )
-            self.turn.policy = added(self.turn.policy, [usage.policy for usage in usages])
+            self.turn.policy = add_seconds(self.turn.policy, [usage.policy for usage in usages])
         taken = self.experience
         if taken.trajectories or taken.rollouts or taken.steps:
             self.in_flight = {(edge.source, DATA) for edge in self.graph.inputs(DATA)}
@@ -529,8 +529,8 @@ class Run:
                 moved.on()
 
     def _end_turn(self) -> None:
-        """Close the measurement of a turn; the conductor may change the layout."""
-        if self.conductor is None or not isinstance(self.source, Simulators):
+        """Close the measurement of a turn; the controller may change the layout."""
+        if self.layout_controller is None or not isinstance(self.source, Simulators):
             return
         turn, source = self.turn, self.source
         if not turn.learner and self.learner.updates:
@@ -545,25 +545,29 @@ class Run:
         if self.policy.device.type == "cuda":
             turn.peak_bytes = float(torch.cuda.max_memory_allocated(self.policy.device))
         self.turn = Turn()
-        layout = self.conductor.turn(turn, self.total - self.steps) if turn.learner else None
+        layout = (
+            self.layout_controller.record_turn(turn, self.total - self.steps)
+            if turn.learner
+            else None
+        )
         if layout is not None:
             self.place(layout)
 
     def place(self, layout: Layout) -> None:
         """Change the layout without a change of state.
 
-        An infeasible layout is reported to the conductor.
+        An infeasible layout is reported to the controller.
         """
-        conductor, source = self.conductor, self.source
-        assert conductor is not None and isinstance(source, Simulators)
+        controller, source = self.layout_controller, self.source
+        assert controller is not None and isinstance(source, Simulators)
         before, started = self.recipe, time.perf_counter()
         self.turn = Turn()
-        recipe = with_layout(conductor.recipe, layout)
+        recipe = with_layout(controller.recipe, layout)
         try:
             if recipe.placement.on_ray:  # maybe the first processes on Ray
                 connect(recipe.placement.ray)
         except (RlinfError, OSError, RuntimeError, ValueError) as error:
-            conductor.refuse(layout, f"Ray does not start: {error}")
+            controller.record_refusal(layout, f"Ray does not start: {error}")
             return
         try:
             with self.clock("place"):
@@ -571,11 +575,11 @@ class Run:
                 self._place_learner(recipe)
         except (RecipeError, NoRoomError) as error:
             source.place(before)
-            conductor.refuse(layout, str(error))
+            controller.record_refusal(layout, str(error))
             return
         seconds = time.perf_counter() - started
         print(f"layout: {layout}, in {seconds:.1f} s", flush=True)
-        conductor.changed(layout, seconds)
+        controller.record_change(layout, seconds)
 
     def _place_learner(self, recipe: Recipe) -> None:
         before, count = self.recipe.placement.learners, recipe.placement.learners
@@ -589,7 +593,7 @@ class Run:
             self.learner.close()
             self.learner = learner
         self.recipe = recipe
-        self.graph = graph_of(recipe)
+        self.graph = build_graph(recipe)
         self.prefetch = prefetch_for(recipe, self.policy.device)
 
     def _look_around(self, worked: bool) -> None:
@@ -665,11 +669,11 @@ class Run:
         self.on_progress(self, entry)
 
     def _write(self) -> None:
-        """Write curves, spans and the conductor's measurements; called every few seconds."""
+        """Write curves, spans and the controller's measurements; called every few seconds."""
         self.progress.write(self.steps, self.counts())
         write_spans(self.run_dir, self.clock.spans)
-        if self.conductor is not None:
-            self.conductor.save()
+        if self.layout_controller is not None:
+            self.layout_controller.save()
 
     def counts(self) -> dict[str, float]:
         """Return the counters of all experience, in total and by station."""

@@ -17,7 +17,7 @@ from rlinf_core.core import metrics
 from rlinf_core.core.errors import RecipeError
 from rlinf_core.core.signals import defer_signals, on_signal
 from rlinf_core.plan.choose import with_layout
-from rlinf_core.plan.conductor import Conductor
+from rlinf_core.plan.layout_controller import LayoutController
 from rlinf_core.recipes import Recipe
 from rlinf_core.recipes.bridge_security import fleet_of, token_of
 from rlinf_core.recipes.placement import check_placement
@@ -73,8 +73,8 @@ def train(
         run_dir: folder of the run.
         make: builds a number of simulated environments.
         on_progress: called after every turn, and with the figures of each evaluation.
-        adapts: whether a run whose recipe sets no placement may move to workers (``Conductor``).
-            Such a run may not repeat to the last bit.
+        adapts: whether a run whose recipe sets no placement may move to workers
+            (``LayoutController``). Such a run may not repeat to the last bit.
 
     Returns:
         The figures of the last evaluation.
@@ -114,12 +114,12 @@ def _start_run(
     """Return a started run with its source and evaluations. ``ending`` closes them."""
     source_kind, simulation = source_of(recipe), recipe.simulation
     fleet = fleet_of(recipe.bridge) if source_kind == STATIONS else None
-    original, decisions, conductor = recipe, list[dict[str, Any]](), None
+    original, decisions, controller = recipe, list[dict[str, Any]](), None
     if source_kind == SIMULATORS and not (
         recipe.embodiments or recipe.world.share or recipe.world.run
     ):
-        conductor = Conductor(recipe, run_dir, decisions.append, adapts=adapts)
-        recipe = with_layout(recipe, conductor.first()) if recipe.placement.auto else recipe
+        controller = LayoutController(recipe, run_dir, decisions.append, adapts=adapts)
+        recipe = with_layout(recipe, controller.first_layout()) if recipe.placement.auto else recipe
     if not connected():  # keep a cluster that the caller had connected
         ending.callback(lambda: disconnect() if connected() else None)
     if recipe.placement.on_ray:
@@ -182,11 +182,11 @@ def _start_run(
     ending.callback(source.close)
     keep_recipe(original, run_dir, is_locked=True)
     run.start(source)
-    if conductor is not None:
+    if controller is not None:
         for decision in decisions:
             run.progress.placed(decision)
-        conductor.note = run.progress.placed
-        run.conductor = conductor
+        controller.note = run.progress.placed
+        run.layout_controller = controller
     ending.callback(lambda: run.learner.close())
     return run
 

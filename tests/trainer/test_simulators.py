@@ -407,5 +407,5 @@ def test_only_a_run_that_adapts_may_choose_its_layout_unasked(adapts, tmp_path):
 
     recipe = recipe_of("sac", "device=cpu")
     simulation.train(recipe, tmp_path, points, on_progress, **({"adapts": True} if adapts else {}))
-    assert runs[-1].conductor.is_unasked is adapts
+    assert runs[-1].controller.is_implicit is adapts
     assert runs[-1].recipe.placement == recipe.placement, "it begins in one process"

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from rlinf_core.core.errors import RlinfError
-from rlinf_core.plan.conductor import Conductor
 from rlinf_core.plan.cost import Layout
+from rlinf_core.plan.layout_controller import LayoutController
 from rlinf_core.policies import make_policy
 from rlinf_core.policies.base import SingleRobotPolicy
 from rlinf_core.recipes import load_recipe
@@ -44,13 +44,13 @@ TWO_WORKERS = Layout(2, 0, pipelined=True)
 def test_a_turn_is_measured_from_the_weights_to_the_updates(monkeypatch, tmp_path):
     turns, left, runs = [], [], []
 
-    class Noted(Conductor):
-        def turn(self, turn, steps_left):
+    class Noted(LayoutController):
+        def record_turn(self, turn, steps_left):
             turns.append(turn)
             left.append(steps_left)
-            return super().turn(turn, steps_left)
+            return super().record_turn(turn, steps_left)
 
-    monkeypatch.setattr(training, "Conductor", Noted)
+    monkeypatch.setattr(training, "LayoutController", Noted)
     train(load_recipe("sim_sac", SAC), tmp_path, points, lambda run, entry: runs.append(run))
     run = runs[-1]
     assert all(turn.steps % 4 == 0 and turn.steps > 0 for turn in turns[1:])
@@ -199,7 +199,7 @@ def begun(monkeypatch, tmp_path):
     train(load_recipe("sim_sac", [*SAC, auto]), tmp_path, points, on_progress)
     (run,) = runs
     notes = []
-    run.conductor.note = notes.append
+    run.layout_controller.note = notes.append
     monkeypatch.setattr(running, "connect", lambda address: None)
     return run, notes
 
@@ -219,7 +219,7 @@ def test_a_run_goes_on_in_another_layout_with_its_state(monkeypatch, tmp_path, c
     monkeypatch.setattr(running, "learner_for", learner)
     run.turn.steps = 5
     run.place(TWO_WORKERS)
-    assert run.source.players is workers[0] and run.conductor.layout == TWO_WORKERS
+    assert run.source.players is workers[0] and run.layout_controller.layout == TWO_WORKERS
     assert run.recipe.placement.workers == 2 and run.recipe.placement.mode == "pipelined"
     assert run.learner is old and not learner_counts, "learners stay where they are"
     assert run.turn.steps == 0 and run.clock.seconds["place"] > 0
@@ -238,7 +238,7 @@ def test_a_run_goes_on_in_another_layout_with_its_state(monkeypatch, tmp_path, c
 
 def test_a_layout_that_cannot_be_is_refused_and_the_run_goes_on(monkeypatch, tmp_path):
     run, notes = begun(monkeypatch, tmp_path)
-    layout, players, before = run.conductor.layout, run.source.players, run.recipe
+    layout, players, before = run.layout_controller.layout, run.source.players, run.recipe
 
     def refuses(error):
         def raises(*_):
@@ -257,7 +257,10 @@ def test_a_layout_that_cannot_be_is_refused_and_the_run_goes_on(monkeypatch, tmp
         ("refused", "no room for 2", str(Layout(2, 0))),
         ("refused", "no divisor of 4", str(Layout(2, 0))),
     ]
-    assert run.conductor.layout == layout and run.conductor.refused == {TWO_WORKERS, Layout(2, 0)}
+    assert run.layout_controller.layout == layout and run.layout_controller.refused == {
+        TWO_WORKERS,
+        Layout(2, 0),
+    }
     assert run.source.players is players and run.source.recipe is run.recipe is before
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from rlinf_core.core.errors import RecipeError, RestartLimitError
-from rlinf_core.plan import conductor
+from rlinf_core.plan import layout_controller as controller
 from rlinf_core.plan.cost import Layout, Machine
 from rlinf_core.policies import make_policy
 from rlinf_core.recipes import load_recipe
@@ -220,13 +220,13 @@ def test_a_run_without_a_placement_moves_to_workers_on_ray_and_says_so(
 ):
     """As `rlinf train` does it; here a second is enough instead of a minute.
 
-    The conductor gets the times of an idle machine with two CPUs: what the turns of a busy one
+    The controller gets the times of an idle machine with two CPUs: what the turns of a busy one
     take may not pay for workers, and the run would go on in one process.
     """
-    monkeypatch.setattr(conductor, "UNASKED_S", 1.0)
-    monkeypatch.setattr(conductor, "UNASKED_TURNS", 3)
-    monkeypatch.setattr(conductor, "this_machine", lambda: Machine(cpus=2.0))
-    decide = conductor.Conductor.turn
+    monkeypatch.setattr(controller, "MIN_SAVED_S", 1.0)
+    monkeypatch.setattr(controller, "IMPLICIT_TURNS", 3)
+    monkeypatch.setattr(controller, "this_machine", lambda: Machine(cpus=2.0))
+    decide = controller.LayoutController.record_turn
 
     def decide_on_an_idle_machine(self, turn, steps_left):
         if self.layout.workers:
@@ -240,7 +240,7 @@ def test_a_run_without_a_placement_moves_to_workers_on_ray_and_says_so(
         }
         return decide(self, replace(turn, seconds=1.1 * wait_s, **times), steps_left)
 
-    monkeypatch.setattr(conductor.Conductor, "turn", decide_on_an_idle_machine)
+    monkeypatch.setattr(controller.LayoutController, "record_turn", decide_on_an_idle_machine)
     keys = (
         "policy.hidden=[16]",
         "algorithm.critic_hidden=[16]",

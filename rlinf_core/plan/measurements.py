@@ -19,27 +19,22 @@ from rlinf_core.plan.graph import DATA, ENVIRONMENT, LEARNER, POLICY, WEIGHTS
 from rlinf_core.recipes import Recipe
 
 FILE = "measured.json"
-TURNS = 15  # newest turns of each size that count
-SLICE = 25  # time steps per environment in a turn, of learners with a replay
+# newest turns of each size that count
+MAX_TURNS = 15
+# time steps per environment in a turn, of learners with a replay
+SLICE = 25
 # fraction of a turn that does not divide, used while only one size has been measured
-FIXED = {
-    ENVIRONMENT: 0.0,
-    POLICY: 0.6,
-    LEARNER: 0.0,
-    DATA: 0.0,
-}
-UPDATE_S = 6e-3  # extra seconds per gradient step of several learners, until measured
+FIXED = {ENVIRONMENT: 0.0, POLICY: 0.6, LEARNER: 0.0, DATA: 0.0}
+# extra seconds per gradient step of several learners, until measured
+UPDATE_S = 6e-3
 # seconds of a call to another process, for an update or a turn's weights, until measured
 CALL_S = 2e-3
 # seconds per time step with a small network and simulator
-GUESS_S = {
-    ENVIRONMENT: 1.0e-3,
-    POLICY: 0.3e-3,
-    LEARNER: 0.7e-3,
-    DATA: 0.05e-3,
-}
-LARGE = 30.0  # factor on the guesses for policy and learner if the network is large
-GPU_SPEED = 8.0  # speed-up of policy and learner over one core, until measured
+GUESS_S = {ENVIRONMENT: 1.0e-3, POLICY: 0.3e-3, LEARNER: 0.7e-3, DATA: 0.05e-3}
+# factor on the guesses for policy and learner if the network is large
+LARGE_NETWORK_FACTOR = 30.0
+# speed-up of policy and learner over one core, until measured
+GPU_SPEED = 8.0
 
 
 @dataclass(frozen=True)
@@ -93,7 +88,7 @@ class Measurements:
 
     def add(self, node: str, size: int, device: str, sample: Sample) -> None:
         """Record a turn of a node."""
-        self.samples.setdefault((node, size, device), deque(maxlen=TURNS)).append(sample)
+        self.samples.setdefault((node, size, device), deque(maxlen=MAX_TURNS)).append(sample)
 
     def add_switch(self, change: str, seconds: float) -> None:
         """Record the duration of a change of the layout, by its name."""
@@ -103,21 +98,21 @@ class Measurements:
         """Return the expected seconds of a change: the longest median of any kind."""
         return max((median(values) for values in self.switches.values()), default=default)
 
-    def forget(self, size: Mapping[str, int]) -> None:
+    def forget(self, sizes: Mapping[str, int]) -> None:
         """Forget all samples but the newest of each node at its present size.
 
         Call it after the load has changed.
         """
         self.samples = {
-            key: deque([samples[-1]], TURNS)
+            key: deque([samples[-1]], MAX_TURNS)
             for key, samples in self.samples.items()
-            if size.get(key[0]) == key[1]
+            if sizes.get(key[0]) == key[1]
         }
 
     def costs(self) -> Costs:
         """Return the costs of a turn."""
-        nodes = {name: self._node(name) for name in (ENVIRONMENT, POLICY, LEARNER, DATA)}
-        nodes[WEIGHTS] = self._sending()
+        nodes = {name: self._node_cost(name) for name in (ENVIRONMENT, POLICY, LEARNER, DATA)}
+        nodes[WEIGHTS] = self._weights_cost()
         names = {name for name, _, _ in self.samples}
         resident = max(
             (sample.resident_bytes for samples in self.samples.values() for sample in samples),
@@ -127,7 +122,7 @@ class Measurements:
             nodes, self.steps, frozenset(names | {WEIGHTS}), resident_bytes=float(resident)
         )
 
-    def _sending(self) -> NodeCost:
+    def _weights_cost(self) -> NodeCost:
         """Return the cost of calls to rollout workers: a part for all, and one for each."""
         by_size = {
             size: median(sample.call_s for sample in samples)
@@ -144,68 +139,67 @@ class Measurements:
                 return NodeCost(busy_s=float(slope), fixed_s=float(fixed))
         return NodeCost(fixed_s=float(seconds.mean()))
 
-    def _node(self, name: str) -> NodeCost:
-        by_size = {
-            size: samples
-            for (node, size, device), samples in self.samples.items()
-            if node == name and device == CPU
-        }
-        on_gpu = {
-            size: samples
-            for (node, size, device), samples in self.samples.items()
-            if node == name and device == GPU
-        }
-        if not by_size and not on_gpu:
-            return self._guess(name)
-        sizes = np.array(sorted(by_size or on_gpu), float)
-        samples = [(by_size or on_gpu)[int(size)] for size in sizes]
+    def _node_cost(self, name: str) -> NodeCost:
+        """Return the cost of a node, from its samples on the CPU, else on a GPU, else a guess."""
+        on_cpu, on_gpu = self._samples_by_size(name, CPU), self._samples_by_size(name, GPU)
+        by_size = on_cpu or on_gpu
+        if not by_size:
+            return self._guessed_cost(name)
+        sizes = np.array(sorted(by_size), float)
+        samples = [by_size[int(size)] for size in sizes]
         busy = np.array([median(sample.busy_s for sample in row) for row in samples])
         idle = np.array([median(sample.idle_s for sample in row) for row in samples])
         calls = [sample.call_s for row in samples for sample in row if sample.call_s >= 0]
-        call = median(calls) if calls else self._calls() * CALL_S
+        call = median(calls) if calls else self._learner_calls() * CALL_S
         peak = max(sample.peak_bytes for row in samples for sample in row)
         if len(sizes) == 1:
             fixed = FIXED[name] * busy[0] / sizes[0]
             total = busy[0] - fixed * sizes[0]
         else:  # busy = total + size * fixed
             fixed, total = np.polyfit(sizes, busy, 1)
-            if fixed < 0 or total < 0:
-                fixed, total = (
-                    (0.0, busy.mean()) if fixed < 0 else (float((busy / sizes).mean()), 0.0)
-                )
+            if fixed < 0:
+                fixed, total = 0.0, busy.mean()
+            elif total < 0:
+                fixed, total = float((busy / sizes).mean()), 0.0
         wait, join = float(np.mean(idle * sizes)), 0.0
         # learners wait for each other's gradients, which no number of processes divides
         if name == LEARNER:
             single = idle[sizes == 1]
             wait = float(single[0]) if len(single) else 0.0
-            join = (
-                float(np.mean(idle[sizes > 1]))
-                if (sizes > 1).any()
-                else self._steps() * UPDATE_S / self.steps
-            )
+            if (sizes > 1).any():
+                join = float(np.mean(idle[sizes > 1]))
+            else:
+                join = self._gradient_steps() * UPDATE_S / self.steps
         if name == ENVIRONMENT and (sizes > 1).any():  # a turn waits for the slowest process
             row = samples[int(np.argmax(sizes > 1))]
             join = median(sample.slowest_s for sample in row)
         speed = GPU_SPEED if name in (POLICY, LEARNER) else 0.0
-        if on_gpu and not by_size:
+        if not on_cpu:
             total, fixed, wait = wait * speed, 0.0, 0.0  # the process waits for its device
-        scale = self.steps
         return NodeCost(
-            float(total) * scale,
-            wait * scale,
-            float(fixed) * scale,
-            join * scale,
-            call,
-            peak,
-            speed,
+            busy_s=float(total) * self.steps,
+            wait_s=wait * self.steps,
+            fixed_s=float(fixed) * self.steps,
+            join_s=join * self.steps,
+            call_s=call,
+            peak_bytes=peak,
+            gpu_speed=speed,
         )
 
+    def _samples_by_size(self, name: str, device: str) -> dict[int, deque[Sample]]:
+        """Return the samples of a node on a device, by the number of its processes."""
+        return {
+            size: samples
+            for (node, size, sample_device), samples in self.samples.items()
+            if node == name and sample_device == device
+        }
+
     @property
-    def _is_small(self) -> bool:
+    def _is_small_network(self) -> bool:
         """Whether the policy has only a few layers."""
         return "hidden" in type(self.recipe.policy).model_fields
 
-    def _steps(self) -> float:
+    def _gradient_steps(self) -> float:
         """Return the gradient steps of a turn."""
         algorithm = self.recipe.algorithm
         if algorithm.learns_from == ROLLOUTS:
@@ -213,23 +207,23 @@ class Measurements:
         ratio = algorithm.utd_ratio
         return self.steps * (self.recipe.simulation.updates_per_step if ratio is None else ratio)
 
-    def _calls(self) -> float:
+    def _learner_calls(self) -> float:
         """Return the updates of a turn, which are calls into learners elsewhere."""
-        return 1.0 if self.recipe.algorithm.learns_from == ROLLOUTS else self._steps()
+        return 1.0 if self.recipe.algorithm.learns_from == ROLLOUTS else self._gradient_steps()
 
-    def _guess(self, name: str) -> NodeCost:
-        is_large = not self._is_small and name in (POLICY, LEARNER)
-        seconds = self.steps * GUESS_S[name] * (LARGE if is_large else 1.0)
+    def _guessed_cost(self, name: str) -> NodeCost:
+        """Return the cost of a node that was not measured."""
+        is_large = not self._is_small_network and name in (POLICY, LEARNER)
+        seconds = self.steps * GUESS_S[name] * (LARGE_NETWORK_FACTOR if is_large else 1.0)
         speed = GPU_SPEED if name in (POLICY, LEARNER) else 0.0
         fixed = FIXED[name] * seconds
+        is_learner = name == LEARNER
         return NodeCost(
-            seconds - fixed,
-            0.0,
-            fixed,
-            self._steps() * UPDATE_S if name == LEARNER else 0.0,
-            self._calls() * CALL_S if name == LEARNER else 0.0,
-            0.0,
-            speed,
+            busy_s=seconds - fixed,
+            fixed_s=fixed,
+            join_s=self._gradient_steps() * UPDATE_S if is_learner else 0.0,
+            call_s=self._learner_calls() * CALL_S if is_learner else 0.0,
+            gpu_speed=speed,
         )
 
     def save(self, folder: Path) -> None:
@@ -265,7 +259,7 @@ class Measurements:
                 return False
             samples = {
                 (row["node"], int(row["size"]), row["device"]): deque(
-                    (Sample(**turn) for turn in row["turns"]), TURNS
+                    (Sample(**turn) for turn in row["turns"]), MAX_TURNS
                 )
                 for row in document["samples"]
                 if row["turns"]

@@ -1,4 +1,4 @@
-"""The conductor changes a layout that pays, takes one back that does not, and leaves the rest
+"""The controller changes a layout that pays, takes one back that does not, and leaves the rest
 alone.
 
 A run is played by the cost model: the seconds of each turn are those of the layout under a load.
@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from rlinf_core.plan.choose import choose
-from rlinf_core.plan.conductor import Conductor, Turn
-from rlinf_core.plan.cost import Costs, Layout, Machine, NodeCost, expected
-from rlinf_core.plan.measured import FILE
+from rlinf_core.plan.cost import Costs, Layout, Machine, NodeCost, expected_turn
+from rlinf_core.plan.layout_controller import LayoutController, Turn
+from rlinf_core.plan.measurements import FILE
 from rlinf_core.recipes import load_recipe
 
 pytestmark = pytest.mark.timed
@@ -48,7 +48,7 @@ def turn_of(load, layout, noise=1.0):
     """Return a turn as a run would measure it."""
     workers, learners = max(layout.workers, 1), max(layout.learners, 1)
     environment, policy, learner = (load[name] for name in ("environment", "policy", "learner"))
-    seconds = expected(Costs(load), layout, TWO).seconds * noise
+    seconds = expected_turn(Costs(load), layout, TWO).seconds * noise
     return Turn(
         STEPS,
         seconds,
@@ -66,20 +66,20 @@ class Played:
 
     def __init__(self, folder, loads, recipe=None, noise=0.0, turns=60):
         self.notes = []
-        self.conductor = conductor = Conductor(
+        self.controller = controller = LayoutController(
             recipe or recipe_of(), folder, self.notes.append, TWO, adapts=True
         )
-        layout, random = conductor.first(), np.random.default_rng(0)
+        layout, random = controller.first_layout(), np.random.default_rng(0)
         self.seconds, self.layouts = [], [layout]
-        conductor.measurements.add_switch("workers", 0.5)
+        controller.measurements.add_switch("workers", 0.5)
         for load in loads:
             took = 0.0
             for number in range(turns):
                 turn = turn_of(load, layout, random.uniform(1 - noise, 1 + noise))
                 took += turn.seconds
-                change = conductor.turn(turn, STEPS * (turns - number) * 100)
+                change = controller.record_turn(turn, STEPS * (turns - number) * 100)
                 if change is not None:
-                    conductor.changed(change, 0.5)
+                    controller.record_change(change, 0.5)
                     layout = change
                     self.layouts.append(layout)
             self.seconds.append(took)
@@ -93,7 +93,7 @@ def best(load, recipe=None):
         for pipelined in (False, True)
         if workers or not pipelined
     ]
-    return {layout: expected(Costs(load), layout, TWO).seconds for layout in layouts}
+    return {layout: expected_turn(Costs(load), layout, TWO).seconds for layout in layouts}
 
 
 def test_from_a_first_guess_it_comes_to_the_best_layout_and_says_why(tmp_path):
@@ -120,18 +120,18 @@ def test_a_second_change_under_the_same_load_needs_a_larger_gain(tmp_path, chang
     """Rollouts beside updates save an eighth: enough for the first change, not for a second."""
     load = PLAY | {"environment": NodeCost(busy_s=0.05), "learner": NodeCost(busy_s=0.5)}
     recipe = recipe_of("placement={auto: true, fixed: [learners]}")
-    conductor = Conductor(recipe, tmp_path, [].append, TWO)
-    conductor.layout, conductor.changes = Layout(), changes
-    conductor.measurements.add_switch("workers", 0.5)
-    taken = [conductor.turn(turn_of(load, Layout()), 1e6) for _ in range(60)]
+    controller = LayoutController(recipe, tmp_path, [].append, TWO)
+    controller.layout, controller.changes = Layout(), changes
+    controller.measurements.add_switch("workers", 0.5)
+    taken = [controller.record_turn(turn_of(load, Layout()), 1e6) for _ in range(60)]
     assert any(taken) == moves
 
 
 def test_a_turn_waits_for_its_slowest_worker(tmp_path):
-    conductor = Conductor(recipe_of(), tmp_path, [].append, TWO)
-    conductor.layout, conductor.skip = Layout(2, 0), 0
+    controller = LayoutController(recipe_of(), tmp_path, [].append, TWO)
+    controller.layout, controller.skip = Layout(2, 0), 0
     for _ in range(3):
-        conductor.turn(
+        controller.record_turn(
             Turn(
                 100.0,
                 5.0,
@@ -142,9 +142,9 @@ def test_a_turn_waits_for_its_slowest_worker(tmp_path):
             ),
             0.0,
         )
-    costs = conductor.measurements.costs()
+    costs = controller.measurements.costs()
     assert costs.node("environment").join_s == pytest.approx(1.0), "4.5 s against a mean of 3.5"
-    assert expected(costs, Layout(2, 0), TWO).parts["rollout"] == pytest.approx(4.5)
+    assert expected_turn(costs, Layout(2, 0), TWO).parts["rollout"] == pytest.approx(4.5)
 
 
 def test_a_load_that_turns_is_followed_and_beats_every_static_layout(tmp_path):
@@ -159,15 +159,15 @@ def test_a_load_that_turns_is_followed_and_beats_every_static_layout(tmp_path):
 
 
 def test_a_large_gain_is_taken_after_three_turns_of_another_load(tmp_path):
-    conductor = Conductor(recipe_of(), tmp_path, [].append, TWO)
-    layout = conductor.first()
-    conductor.measurements.add_switch("workers", 0.5)
+    controller = LayoutController(recipe_of(), tmp_path, [].append, TWO)
+    layout = controller.first_layout()
+    controller.measurements.add_switch("workers", 0.5)
     for load, turns in ((LEARN, 40), (PLAY, 10)):
         taken = []
         for number in range(turns):
-            change = conductor.turn(turn_of(load, layout), 1e6)
+            change = controller.record_turn(turn_of(load, layout), 1e6)
             if change is not None:
-                conductor.changed(change, 0.5)
+                controller.record_change(change, 0.5)
                 layout = change
                 taken.append(number + 1)
     table = best(PLAY)
@@ -175,15 +175,15 @@ def test_a_large_gain_is_taken_after_three_turns_of_another_load(tmp_path):
 
 
 def test_a_change_that_does_not_pay_is_taken_back_and_not_tried_again(tmp_path):
-    conductor = Conductor(recipe_of(), tmp_path, (notes := []).append, TWO)
-    start = layout = conductor.first()
-    conductor.measurements.add_switch("workers", 0.5)
+    controller = LayoutController(recipe_of(), tmp_path, (notes := []).append, TWO)
+    start = layout = controller.first_layout()
+    controller.measurements.add_switch("workers", 0.5)
     layouts = [layout]
     for _ in range(150):  # whatever it changes to takes twice as long as the cost model says
         turn = turn_of(PLAY, layout, 1.0 if layout == start else 4.0)
-        change = conductor.turn(turn, 1e6)
+        change = controller.record_turn(turn, 1e6)
         if change is not None:
-            conductor.changed(change, 0.5)
+            controller.record_change(change, 0.5)
             layout = change
             layouts.append(layout)
     tried = [layout for layout in layouts if layout != start]
@@ -209,8 +209,8 @@ def unasked(*more):
 def test_a_run_whose_recipe_sets_a_placement_is_measured_and_never_changed(tmp_path, keys):
     played = Played(tmp_path, [PLAY, LEARN], unasked(f"placement={keys}"))
     assert len(played.layouts) == 1 and not played.notes
-    played.conductor.save()
-    again = Conductor(recipe_of(), tmp_path, [].append, TWO)
+    played.controller.save()
+    again = LayoutController(recipe_of(), tmp_path, [].append, TWO)
     assert again.reused and again.measurements.costs().node("environment").wait_s == pytest.approx(
         0.1, rel=0.01
     )
@@ -223,82 +223,82 @@ def test_a_run_without_a_placement_begins_in_one_process_and_moves_if_it_saves_a
     assert table[played.layouts[-1]] <= 1.05 * min(table.values())
     assert [note["decision"] for note in played.notes] == ["change", "kept"]
     assert "placement.auto=false keeps one process" in played.notes[0]["reason"]
-    assert not played.conductor.advice()
+    assert not played.controller.advice()
 
 
 def test_a_run_without_a_placement_stays_where_little_is_to_gain_or_left(tmp_path):
     quick = PLAY | {"environment": NodeCost(busy_s=0.02), "learner": NodeCost(busy_s=0.6)}
     assert len(Played(tmp_path / "quick", [quick], unasked()).layouts) == 1
-    conductor = Conductor(unasked(), tmp_path, (notes := []).append, TWO, adapts=True)
-    layout = conductor.first()
+    controller = LayoutController(unasked(), tmp_path, (notes := []).append, TWO, adapts=True)
+    layout = controller.first_layout()
     for _ in range(60):  # what is left saves less than a minute
-        assert conductor.turn(turn_of(PLAY, layout), 60 * STEPS) is None
-        assert not conductor.advice(), "nor has the run so far lost one"
+        assert controller.record_turn(turn_of(PLAY, layout), 60 * STEPS) is None
+        assert not controller.advice(), "nor has the run so far lost one"
     for _ in range(60):
-        conductor.turn(turn_of(PLAY, layout), STEPS)
+        controller.record_turn(turn_of(PLAY, layout), STEPS)
     assert not notes
-    assert "--set placement=auto begins with it" in conductor.advice()
-    assert "8 workers" in conductor.advice()
+    assert "--set placement=auto begins with it" in controller.advice()
+    assert "8 workers" in controller.advice()
 
 
 def test_short_turns_of_one_process_are_joined(tmp_path):
     """A replay of one environment takes a time step a turn: a choice after each would cost more."""
-    conductor = Conductor(unasked(), tmp_path, [].append, TWO, adapts=True)
+    controller = LayoutController(unasked(), tmp_path, [].append, TWO, adapts=True)
     tenth = {name: replace(cost, busy_s=cost.busy_s / 100) for name, cost in LEARN.items()}
     tenth |= {"environment": NodeCost(wait_s=1e-3), "policy": NodeCost(fixed_s=1e-4)}
     one = turn_of(tenth, Layout())
     for _ in range(1 + 10 * int(0.2 / one.seconds + 1)):
-        conductor.turn(one, 1e6)
-    assert conductor.counted == 10
-    costs = conductor.measurements.costs()
+        controller.record_turn(one, 1e6)
+    assert controller.turn_count == 10
+    costs = controller.measurements.costs()
     assert costs.node("environment").wait_s / costs.steps == pytest.approx(1e-3 / STEPS)
 
 
 def test_a_layout_without_memory_for_its_processes_is_not_chosen(tmp_path):
     small = Machine(cpus=2, free_bytes=3 * 2**30)
-    conductor = Conductor(unasked(), tmp_path, [].append, small, adapts=True)
-    layout, changed = conductor.first(), []
+    controller = LayoutController(unasked(), tmp_path, [].append, small, adapts=True)
+    layout, changed = controller.first_layout(), []
     for _ in range(60):
         turn = turn_of(PLAY, layout)
         turn.resident_bytes = 2**30
-        if (change := conductor.turn(turn, 1e6)) is not None:
-            conductor.changed(change, 0.5)
+        if (change := controller.record_turn(turn, 1e6)) is not None:
+            controller.record_change(change, 0.5)
             changed.append(layout := change)
     assert changed and changed[-1].workers == 2, "3 GiB are enough for two workers of 1 GiB"
-    choice = choose(conductor.recipe, conductor.measurements.costs(), small)
+    choice = choose(controller.recipe, controller.measurements.costs(), small)
     assert any("3.0 GiB of memory are free" in reason for reason in choice.refused)
 
 
 def test_what_was_measured_is_reused_by_the_same_recipe_on_the_same_machine_alone(tmp_path):
-    Played(tmp_path, [PLAY]).conductor.save()
+    Played(tmp_path, [PLAY]).controller.save()
     notes = []
-    again = Conductor(recipe_of(), tmp_path, notes.append, TWO)
+    again = LayoutController(recipe_of(), tmp_path, notes.append, TWO)
     table = best(PLAY)
-    assert table[again.first()] <= 1.05 * min(table.values())
+    assert table[again.first_layout()] <= 1.05 * min(table.values())
     assert "measurements" in notes[0]["reason"]
-    assert not Conductor(recipe_of(), tmp_path, notes.append, Machine(cpus=4)).reused
-    assert not Conductor(recipe_of("policy.hidden=[8]"), tmp_path, notes.append, TWO).reused
+    assert not LayoutController(recipe_of(), tmp_path, notes.append, Machine(cpus=4)).reused
+    assert not LayoutController(recipe_of("policy.hidden=[8]"), tmp_path, notes.append, TWO).reused
     (tmp_path / FILE).write_text("{")
-    assert not Conductor(recipe_of(), tmp_path, notes.append, TWO).reused
+    assert not LayoutController(recipe_of(), tmp_path, notes.append, TWO).reused
 
 
 def test_a_change_that_costs_more_than_what_is_left_can_bring_is_not_made(tmp_path):
-    conductor = Conductor(recipe_of(), tmp_path, [].append, TWO)
-    layout = conductor.first()
-    assert all(conductor.turn(turn_of(PLAY, layout), 2 * STEPS) is None for _ in range(20))
+    controller = LayoutController(recipe_of(), tmp_path, [].append, TWO)
+    layout = controller.first_layout()
+    assert all(controller.record_turn(turn_of(PLAY, layout), 2 * STEPS) is None for _ in range(20))
 
 
 def test_a_layout_that_the_cluster_refuses_is_not_wanted_again(tmp_path):
-    conductor = Conductor(recipe_of(), tmp_path, (notes := []).append, TWO)
-    layout, wanted = conductor.first(), []
+    controller = LayoutController(recipe_of(), tmp_path, (notes := []).append, TWO)
+    layout, wanted = controller.first_layout(), []
     for _ in range(60):
-        change = conductor.turn(turn_of(PLAY, layout), 1e6)
+        change = controller.record_turn(turn_of(PLAY, layout), 1e6)
         if change is not None:
             wanted.append(change)
-            conductor.refuse(change, "no room")
+            controller.record_refusal(change, "no room")
     assert wanted and len(set(wanted)) == len(wanted)
     assert {"refused"} <= {note["decision"] for note in notes}
-    assert conductor.changes == 0, (
+    assert controller.changes == 0, (
         "a refused change does not raise the gain that the next one needs"
     )
 
@@ -309,9 +309,9 @@ def test_a_layout_that_the_cluster_refuses_is_not_wanted_again(tmp_path):
 def test_a_second_change_under_the_same_load_needs_a_gain_of_a_third(
     tmp_path, monkeypatch, changes, gain, expected_changes
 ):
-    conductor = Conductor(recipe_of(), tmp_path, [].append, TWO)
-    layout = conductor.first()
-    conductor.changes = changes
-    monkeypatch.setattr(conductor, "_gain", lambda choice: gain)
-    answers = [conductor.turn(turn_of(PLAY, layout), 1e6) for _ in range(8)]
+    controller = LayoutController(recipe_of(), tmp_path, [].append, TWO)
+    layout = controller.first_layout()
+    controller.changes = changes
+    monkeypatch.setattr(controller, "_gain", lambda choice: gain)
+    answers = [controller.record_turn(turn_of(PLAY, layout), 1e6) for _ in range(8)]
     assert any(answer is not None for answer in answers) == expected_changes

@@ -1,4 +1,4 @@
-"""Chooses a run's layout at its start, and changes it between two turns."""
+"""Controller of a run's layout: it chooses the first one, and changes it between two turns."""
 
 from __future__ import annotations
 
@@ -12,25 +12,39 @@ from statistics import median
 from typing import Any
 
 from rlinf_core.core.usage import free_bytes
-from rlinf_core.plan.choose import Choice, choose, layout_of
-from rlinf_core.plan.cost import CPU, GPU, Layout, Machine, expected
+from rlinf_core.plan.choose import Choice, choose, recipe_layout
+from rlinf_core.plan.cost import CPU, GPU, Layout, Machine, expected_turn
 from rlinf_core.plan.graph import DATA, ENVIRONMENT, LEARNER, POLICY, WEIGHTS
-from rlinf_core.plan.measured import Measurements, Sample
+from rlinf_core.plan.measurements import Measurements, Sample
 from rlinf_core.recipes import Recipe
 from rlinf_core.recipes.sources import may_choose, why_not_auto
 
-WINDOW = 3  # turns in a comparison
-LEAST_S = 0.2  # shorter turns in the trainer's process are joined
-GAIN = 0.05  # relative reduction of a turn's seconds that a change must promise
-GAIN_AGAIN = 1 / 3  # the same after a change under this load, whose small differences are noise
+# turns in a comparison
+WINDOW = 3
+# shorter turns in the trainer's process are merged [s]
+MIN_TURN_S = 0.2
+# relative reduction of a turn's seconds that a change must promise
+MIN_GAIN = 0.05
+# the same after a change under this load, whose small differences are noise
+REPEATED_GAIN = 1 / 3
 # sum of these reductions over consecutive turns, at least two, before a change
-EVIDENCE = 0.6
-KEEP = 0.02  # relative reduction that a change must achieve, or it is undone
-COST = 2.0  # seconds that a change must save in the rest of the run, per second of its own duration
-SHIFT = 1.4  # factor by which the work of two turns must grow or shrink to count as another load
-# A run whose recipe sets no placement changes only for more than this.
-UNASKED_GAIN, UNASKED_S, UNASKED_TURNS = 0.3, 60.0, 20
-ADVISED_GAIN = 0.2  # relative reduction that is worth a line at the end of a run
+MIN_EVIDENCE = 0.6
+# relative reduction that a change must achieve, or the run returns to the earlier layout
+MIN_MEASURED_GAIN = 0.02
+# seconds that a change must save in the rest of the run, per second of its own duration
+MIN_PAYBACK = 2.0
+# factor by which the work of two turns must grow or shrink to count as another load
+LOAD_FACTOR = 1.4
+# A run whose recipe sets no placement changes only for more than these: the relative gain, the
+# saved seconds, and the number of measured turns.
+IMPLICIT_GAIN = 0.3
+MIN_SAVED_S = 60.0
+IMPLICIT_TURNS = 20
+# relative reduction that is worth a line at the end of a run
+MIN_ADVISED_GAIN = 0.2
+
+# (busy, idle) seconds of each process
+ProcessSeconds = list[tuple[float, float]]
 
 
 def this_machine() -> Machine:
@@ -43,12 +57,9 @@ def this_machine() -> Machine:
     return Machine(float(len(os.sched_getaffinity(0))), gpus, gpu_bytes, free_bytes())
 
 
-def machine_words(machine: Machine) -> str:
+def machine_description(machine: Machine) -> str:
     """Return the machine as text, the key for reusing measurements."""
     return f"{platform.machine()}, {machine.cpus:g} CPUs, {machine.gpus} GPUs"
-
-
-Parts = list[tuple[float, float]]  # (busy, idle) seconds of each process
 
 
 @dataclass
@@ -69,20 +80,20 @@ class Turn:
 
     steps: float = 0.0
     seconds: float = 0.0
-    environment: list[tuple[float, float]] = field(default_factory=list)
-    policy: list[tuple[float, float]] = field(default_factory=list)
-    learner: list[tuple[float, float]] = field(default_factory=list)
-    data: list[tuple[float, float]] = field(default_factory=list)
+    environment: ProcessSeconds = field(default_factory=list)
+    policy: ProcessSeconds = field(default_factory=list)
+    learner: ProcessSeconds = field(default_factory=list)
+    data: ProcessSeconds = field(default_factory=list)
     call_s: float = 0.0
     send_s: float = 0.0
     sent_bytes: float = 0.0
     peak_bytes: float = 0.0
     resident_bytes: float = 0.0
 
-    def joined(self, other: Turn) -> Turn:
+    def merge(self, other: Turn) -> Turn:
         """Return two consecutive turns of the same layout as one."""
         parts: dict[str, Any] = {
-            name: added(getattr(self, name), getattr(other, name))
+            name: add_seconds(getattr(self, name), getattr(other, name))
             for name in ("environment", "policy", "learner", "data")
         }
         sums = {
@@ -92,7 +103,7 @@ class Turn:
         return replace(other, **parts, **sums)
 
 
-def added(before: Parts, parts: Parts) -> Parts:
+def add_seconds(before: ProcessSeconds, parts: ProcessSeconds) -> ProcessSeconds:
     """Return the sum of two measurements, process by process; either may be empty."""
     longer, shorter = (before, parts) if len(before) > len(parts) else (parts, before)
     filled = shorter + [(0.0, 0.0)] * (len(longer) - len(shorter))
@@ -107,8 +118,8 @@ class Trial:
     seconds: float
 
 
-def _slowest_s(turn: Turn) -> float:
-    """Return the seconds of the slowest player beyond the mean of all."""
+def _straggler_s(turn: Turn) -> float:
+    """Return the seconds of the straggler_s player beyond the mean of all."""
     if len(turn.environment) != len(turn.policy) or not turn.environment:
         return 0.0
     seconds = [
@@ -118,12 +129,12 @@ def _slowest_s(turn: Turn) -> float:
     return max(seconds) - sum(seconds) / len(seconds)
 
 
-def chosen_freely(recipe: Recipe, fixed: tuple[str, ...] = ()) -> Recipe:
+def with_auto_placement(recipe: Recipe, fixed: tuple[str, ...] = ()) -> Recipe:
     """Return a recipe whose run may choose its layout, but for the keys that are ``fixed``."""
     return recipe.but(placement=recipe.placement.but(auto=True, fixed=fixed))
 
 
-class Conductor:
+class LayoutController:
     """Measures every turn and decides when the run changes its layout.
 
     A change needs a better layout in at least two consecutive turns, whose gains sum up to 60 %,
@@ -136,7 +147,7 @@ class Conductor:
         recipe: the run's. With ``placement.auto`` false turns are measured, and nothing is
             changed.
         folder: the run's folder, whose measurements are reused.
-        note: receives every decision, for progress.jsonl.
+        note: called with every decision, for progress.jsonl.
         machine: this one by default.
         adapts: whether a run whose recipe sets no placement may move to workers.
     """
@@ -152,11 +163,11 @@ class Conductor:
         self.folder, self.note = folder, note
         self.machine = machine or this_machine()
         on_cpu = not self.machine.gpus or recipe.device == "cpu"
-        self.is_unasked = adapts and on_cpu and may_choose(recipe)
-        self.recipe = chosen_freely(recipe, ("learners",)) if self.is_unasked else recipe
-        self.measurements = Measurements(recipe, machine_words(self.machine))
+        self.is_implicit = adapts and on_cpu and may_choose(recipe)
+        self.recipe = with_auto_placement(recipe, ("learners",)) if self.is_implicit else recipe
+        self.measurements = Measurements(recipe, machine_description(self.machine))
         self.reused = self.measurements.load(folder)
-        self.layout = layout_of(recipe)
+        self.layout = recipe_layout(recipe)
         self.refused: set[Layout] = set()  # under this load
         self.trial: Trial | None = None
         # seconds and work per time step
@@ -166,13 +177,13 @@ class Conductor:
         self.streak = 0
         self.skip = 1
         self.changes = 0  # under this load
-        self.counted = 0
+        self.turn_count = 0
         self.spent_s = 0.0
-        self.short = Turn()
+        self.pending_turn = Turn()
 
-    def first(self) -> Layout:
+    def first_layout(self) -> Layout:
         """Return the first layout."""
-        if self.is_unasked or not self.recipe.placement.auto:
+        if self.is_implicit or not self.recipe.placement.auto:
             return self.layout
         choice = choose(self.recipe, self.measurements.costs(), self.machine)
         self.layout = choice.layout
@@ -181,7 +192,7 @@ class Conductor:
         self._note("chosen", reason, choice.expectation.rate, runner_up=runner_up)
         return choice.layout
 
-    def turn(self, turn: Turn, steps_left: float) -> Layout | None:
+    def record_turn(self, turn: Turn, steps_left: float) -> Layout | None:
         """Record a turn; return the layout to change to, if any.
 
         Args:
@@ -194,11 +205,13 @@ class Conductor:
             self.skip -= 1
             return None
         if not self.layout.workers:
-            self.short = turn = self.short.joined(turn)
-            if turn.seconds < LEAST_S:
+            turn = self.pending_turn.merge(turn)
+            self.pending_turn = turn
+            if turn.seconds < MIN_TURN_S:
                 return None
-        self.short = Turn()
-        self.counted, self.spent_s = self.counted + 1, self.spent_s + turn.seconds
+        self.pending_turn = Turn()
+        self.turn_count += 1
+        self.spent_s += turn.seconds
         work = self._measure(turn)
         if not self.recipe.placement.auto:
             return None
@@ -207,33 +220,37 @@ class Conductor:
             return None
         seconds = median(value for value, _ in self.turns)
         if self.trial is not None:
-            return self._judge(self.trial, seconds)
+            return self._check_trial(self.trial, seconds)
         self._check_load()
-        if self.is_unasked and self.counted < UNASKED_TURNS:
+        if self.is_implicit and self.turn_count < IMPLICIT_TURNS:
             return None
-        return self._better(seconds, steps_left)
+        return self._propose_layout(seconds, steps_left)
 
     def advice(self) -> str:
         """Return a line about a layout that would have saved a minute; empty if there is none.
 
         Only a run that measured its turns and could not choose itself gets advice.
         """
-        if self.recipe.placement.auto and not self.is_unasked:
+        if self.recipe.placement.auto and not self.is_implicit:
             return ""
         # how long several learners wait for each other is not measured
-        recipe = chosen_freely(self.recipe, ("learners",))
+        recipe = with_auto_placement(self.recipe, ("learners",))
         if not self.measurements.samples or why_not_auto(recipe):
             return ""
         choice = self._choice(recipe)
         gain = self._gain(choice)
-        if choice.layout == self.layout or gain < ADVISED_GAIN or gain * self.spent_s < UNASKED_S:
+        if (
+            choice.layout == self.layout
+            or gain < MIN_ADVISED_GAIN
+            or gain * self.spent_s < MIN_SAVED_S
+        ):
             return ""
         return (
             f"placement: {choice.layout}: expected {1 - gain:.0%} of the seconds of this run's "
             "layout. --set placement=auto begins with it"
         )
 
-    def changed(self, layout: Layout, seconds: float) -> None:
+    def record_change(self, layout: Layout, seconds: float) -> None:
         """Record a completed change of layout and its duration."""
         kinds = [
             name
@@ -244,12 +261,12 @@ class Conductor:
         self.layout = layout
         self.changes += 1
         self.turns.clear()
-        self.short = Turn()
+        self.pending_turn = Turn()
         self.evidence = 0.0
         self.streak = 0
         self.skip = 1
 
-    def refuse(self, layout: Layout, reason: str) -> None:
+    def record_refusal(self, layout: Layout, reason: str) -> None:
         """Record that the run could not change to a layout; it is not tried again."""
         self.refused.add(layout)
         self.trial = None
@@ -281,8 +298,8 @@ class Conductor:
             if name == ENVIRONMENT and self.layout.simulators:
                 size = self.layout.simulators
             resident = turn.resident_bytes if name == ENVIRONMENT else 0.0
-            slowest = _slowest_s(turn) / turn.steps if name == ENVIRONMENT else 0.0
-            sample = Sample(busy, idle, call, 0.0, peak, resident, slowest)
+            straggler_s = _straggler_s(turn) / turn.steps if name == ENVIRONMENT else 0.0
+            sample = Sample(busy, idle, call, 0.0, peak, resident, straggler_s)
             self.measurements.add(name, size, device, sample)
             work += busy + idle * (1 if name == LEARNER else size)
         # otherwise calls overlap with updates
@@ -292,32 +309,32 @@ class Conductor:
         self.measurements.steps = turn.steps
         return work
 
-    def _judge(self, trial: Trial, seconds: float) -> Layout | None:
+    def _check_trial(self, trial: Trial, seconds: float) -> Layout | None:
         """Decide whether a change has paid; return the earlier layout if not."""
         self.trial = None
-        pays = seconds < trial.seconds * (1 - KEEP)
-        expectation = expected(self.measurements.costs(), self.layout, self.machine)
+        pays = seconds < trial.seconds * (1 - MIN_MEASURED_GAIN)
+        expectation = expected_turn(self.measurements.costs(), self.layout, self.machine)
         self._note(
             "kept" if pays else "taken back",
             f"{seconds / trial.seconds:.2f} times the seconds a time step of {trial.before}",
             expectation.rate,
             1 / seconds,
         )
-        self.work = self._work()
+        self.work = self._median_work()
         if pays:
             return None
         self.refused.add(self.layout)
         return trial.before
 
-    def _work(self) -> float:
+    def _median_work(self) -> float:
         return median(work for _, work in self.turns)
 
     def _check_load(self) -> None:
         """Discard old measurements if the newest two turns belong to another load."""
         works = [work for _, work in self.turns][-2:]
         if not self.work:
-            self.work = self._work()
-        if min(works) <= SHIFT * self.work and max(works) * SHIFT >= self.work:
+            self.work = self._median_work()
+        if min(works) <= LOAD_FACTOR * self.work and max(works) * LOAD_FACTOR >= self.work:
             return
         ratio = works[-1] / self.work
         self.work = works[-1]
@@ -342,30 +359,31 @@ class Conductor:
 
     def _gain(self, choice: Choice) -> float:
         """Return the expected relative reduction of a turn's seconds."""
-        present = expected(self.measurements.costs(), self.layout, self.machine)
+        present = expected_turn(self.measurements.costs(), self.layout, self.machine)
         return 1.0 - choice.expectation.seconds / present.seconds
 
-    def _better(self, seconds: float, steps_left: float) -> Layout | None:
+    def _propose_layout(self, seconds: float, steps_left: float) -> Layout | None:
         """Return a layout once consecutive turns are enough evidence for it, or None."""
         choice = self._choice(self.recipe)
         gain = self._gain(choice)
         saved = gain * seconds * steps_left
-        least = GAIN_AGAIN if self.changes else GAIN
-        worth = gain > least and saved > COST * self.measurements.switch_s()
-        if self.is_unasked:
-            worth = worth and gain > UNASKED_GAIN and saved > UNASKED_S
-        if choice.layout == self.layout or not worth:
+        min_gain = REPEATED_GAIN if self.changes else MIN_GAIN
+        pays = gain > min_gain and saved > MIN_PAYBACK * self.measurements.switch_s()
+        if self.is_implicit:
+            pays = pays and gain > IMPLICIT_GAIN and saved > MIN_SAVED_S
+        if choice.layout == self.layout or not pays:
             self.evidence = 0.0
             self.streak = 0
             return None
-        self.evidence, self.streak = self.evidence + gain, self.streak + 1
-        if self.streak < 2 or self.evidence < EVIDENCE:
+        self.evidence += gain
+        self.streak += 1
+        if self.streak < 2 or self.evidence < MIN_EVIDENCE:
             return None
         self.trial = Trial(self.layout, seconds)
         self._note(
             "change",
             f"{gain:.0%} less seconds a turn are expected, {saved:.0f} s in what is left"
-            + (". placement.auto=false keeps one process" if self.is_unasked else ""),
+            + (". placement.auto=false keeps one process" if self.is_implicit else ""),
             1.0 / (1.0 - gain) / seconds,
             1 / seconds,
             to=str(choice.layout),
