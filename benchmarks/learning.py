@@ -125,7 +125,7 @@ def measure_residual(
             )
             after, after_an_hour = rates(evaluate_policy(run, seed))
         state = checkpoint.load_newest(run / "checkpoints") or {}
-        episodes = Episodes.of_replay(state["data"]["online"])
+        episodes = Episodes.from_replay(state["data"]["online"])
         outcomes = [
             bool(ended and rewards[-1] > 0)
             for ended, rewards in zip(episodes.ended, episodes.rewards, strict=True)

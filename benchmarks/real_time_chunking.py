@@ -180,7 +180,7 @@ class Station:
         from rlinf_core.policies.base import Observation
         from rlinf_core.policies.real_time_chunking import Continuation
 
-        batch, left = Observation.of_arrays(self.spec, observation), self.chunking.left(now)
+        batch, left = Observation.from_arrays(self.spec, observation), self.chunking.left(now)
         if self.guided and len(left):
             held = Continuation.of(left, self.delay, HORIZON)
             return self.policy.continued(batch, held).actions[0].numpy(), True

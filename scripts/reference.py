@@ -470,7 +470,7 @@ policy = rlinf_core.make_policy(spec, recipe.policy)
 path = rlinf_core.save_policy(policy, "policy.safetensors")
 
 policy = rlinf_core.load_policy(path, spec)
-observation = rlinf_core.Observation.of_arrays(spec, {"vectors": zeros((1, spec.vector_size))})
+observation = rlinf_core.Observation.from_arrays(spec, {"vectors": zeros((1, spec.vector_size))})
 chunk = policy.act(observation, explore=False)  # actions (1, horizon, dimensions) in [-1, 1]
 ```"""
 
@@ -482,7 +482,7 @@ SETUP = """>>> from pathlib import Path
 >>> recipe = load_recipe("sim_sac")
 >>> spec = station_task(recipe).spec
 >>> policy = make_policy(spec, recipe.policy)
->>> observation = Observation.of_arrays(spec, {"vectors": np.zeros((2, spec.vector_size))})"""
+>>> observation = Observation.from_arrays(spec, {"vectors": np.zeros((2, spec.vector_size))})"""
 
 
 def _example(name: str) -> list[str]:

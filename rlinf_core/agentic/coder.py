@@ -58,12 +58,12 @@ class OnlineCoder(Feedback):
         self.port = 0
         self._thread = threading.Thread(target=self._serve, name="completions", daemon=True)
 
-    def take(self, updates: int, order: RolloutLength) -> Experience:
+    def take(self, updates: int, length: RolloutLength) -> Experience:
         """Return a rollout as ``Feedback`` does.
 
         The first call starts the server, with the weights at the run's start or resumption.
         """
-        experience = super().take(updates, order)
+        experience = super().take(updates, length)
         if self._thread.ident is None:
             self.start()
         return experience

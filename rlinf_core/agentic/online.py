@@ -260,7 +260,7 @@ class Feedback(Source):
         self.after = 0
         self.rewards: deque[float] = deque(maxlen=size)  # rewards of the last rollout
 
-    def take(self, updates: int, order: RolloutLength) -> Experience:
+    def take(self, updates: int, length: RolloutLength) -> Experience:
         """Return a rollout of the oldest unused feedback; empty if there is too little."""
         self.publish(updates)
         served = self.store.waiting(self.size, self.after)

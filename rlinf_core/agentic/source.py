@@ -64,12 +64,12 @@ class Conversations(Source):
         self.worst_difference = 0.0
         self.synced = False
 
-    def take(self, updates: int, order: RolloutLength) -> Experience:
+    def take(self, updates: int, length: RolloutLength) -> Experience:
         """Return a rollout of ``size`` conversations.
 
         Further conversations start ahead of it, as far as staleness allows.
         """
-        group, staleness = order.get("group", 1), self.settings.max_staleness
+        group, staleness = length.get("group", 1), self.settings.max_staleness
         self._sync(updates)
         for conversations in self.groups:
             for index, conversation in enumerate(conversations):

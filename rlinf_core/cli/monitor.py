@@ -81,7 +81,7 @@ def simulated_steps(recipe: Recipe, run_dir: Path, episodes: int, seed: int) -> 
 def recorded_steps(recipe: Recipe, run_dir: Path) -> list[Steps]:
     """Return the recordings of a run in which only its policy commanded."""
     from rlinf_core.data.episodes import intact_episodes
-    from rlinf_core.rollouts.from_episode import trajectory_of
+    from rlinf_core.rollouts.episode_conversion import episode_to_trajectory
     from rlinf_core.rollouts.types import DEMONSTRATION
 
     inbox = run_dir / "inbox"
@@ -94,6 +94,6 @@ def recorded_steps(recipe: Recipe, run_dir: Path) -> list[Steps]:
     for _, episode in intact_episodes([inbox]):
         if episode.mode == DEMONSTRATION or "operator" in episode.sources:
             continue
-        one = trajectory_of(episode, spec)
+        one = episode_to_trajectory(episode, spec)
         steps.append(Steps(one.observations["vectors"][:-1], one.actions, one.success))
     return steps

@@ -392,7 +392,7 @@ def _chunks(
     sentence, took = (samples.sentences or [spec.instruction])[0], []
     chunks = []
     for number in range(max(CHUNKS, 2)):
-        observation = Observation.of_one(
+        observation = Observation.from_single(
             spec, samples.first[number % len(samples.first)], policy.device, sentence
         )
         started = time.monotonic()

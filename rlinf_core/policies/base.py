@@ -35,7 +35,7 @@ class Observation:
 
     Example:
         >>> vectors = np.zeros((2, spec.vector_size), np.float32)
-        >>> observation = Observation.of_arrays(spec, {"vectors": vectors})
+        >>> observation = Observation.from_arrays(spec, {"vectors": vectors})
         >>> len(observation), observation.instruction[0]
         (2, 'reach the socket')
     """
@@ -45,7 +45,7 @@ class Observation:
     instruction: tuple[str, ...] = ()
 
     @classmethod
-    def of_arrays(
+    def from_arrays(
         cls,
         spec: StationSpec,
         arrays: Mapping[str, np.ndarray],
@@ -84,7 +84,7 @@ class Observation:
         return cls(tensors.pop("vectors").float(), tensors, words)
 
     @classmethod
-    def of_one(
+    def from_single(
         cls,
         spec: StationSpec,
         named: Mapping[str, np.ndarray],

@@ -1,5 +1,4 @@
-"""Simulators that step a batch of environments at once on a GPU, with results as tensors on that
-device.
+"""Simulators that step a batch of environments at once on a GPU, with tensors as results.
 
 ``TensorRollouts`` builds on-policy rollouts from these tensors. Evaluations and off-policy
 algorithms use the same environments through NumPy arrays (``ArrayEnv``).
@@ -27,7 +26,7 @@ from rlinf_core.specs.arrays import Arrays, StationSpec
 
 @dataclass
 class TensorSteps:
-    """One time step of N environments, like ``vector_env.Steps``, as tensors on their device."""
+    """One time step of N environments, like ``envs.Steps``, as tensors on their device."""
 
     next_observations: Batch
     reward: Tensor
@@ -65,7 +64,7 @@ class TensorEnv(Protocol):
 
 
 class ArrayEnv(BatchedEnv):
-    """A ``TensorEnv`` as a ``vector_env.VectorEnv``.
+    """A ``TensorEnv`` as an ``envs.VectorEnv``.
 
     Attributes:
         tensors: the tensor environments.
@@ -101,7 +100,8 @@ class ArrayEnv(BatchedEnv):
             array = tensor.detach()
             if bool(torch.isfinite(array).all()):
                 continue
-            bad = ~np.isfinite(rows := array.reshape(self.size, -1).numpy(force=True))
+            rows = array.reshape(self.size, -1).numpy(force=True)
+            bad = ~np.isfinite(rows)
             index = int(np.flatnonzero(bad.any(axis=1))[0])
             with at_step(self.name, int(played[index])):
                 raise SpecError(
@@ -109,7 +109,7 @@ class ArrayEnv(BatchedEnv):
                 )
 
     def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> Steps:
-        self.check_all(active)
+        self.check_all_active(active)
         steps = self.tensors.step(
             torch.as_tensor(np.asarray(actions, np.float32), device=self.tensors.device)
         )
@@ -165,14 +165,12 @@ class TensorRollouts(Rollouts):
             chunk, observation = self._step(observation)
             steps.append(chunk)
         self.last_observation = observation
-        rollout = Rollout(**{name: _stacked([step[name] for step in steps]) for name in steps[0]})
+        rollout = Rollout(**{name: _stack([step[name] for step in steps]) for name in steps[0]})
         self._check(rollout)
         return Experience(rollouts=[rollout], steps=chunks * self.env.size)
 
     def _check(self, rollout: Rollout) -> None:
-        """Check that all values are finite, once per rollout, since a check waits for the
-        device.
-        """
+        """Check once per rollout that all values are finite, since a check waits for the device."""
         finite = {
             "observation": rollout.next_observations["vectors"],
             "reward": rollout.step_rewards,
@@ -227,9 +225,9 @@ class TensorRollouts(Rollouts):
         }, steps.observation
 
 
-def _stacked(values: list[Any]) -> Any:
+def _stack(values: list[Any]) -> Any:
     if isinstance(values[0], dict):
-        return {name: _stacked([value[name] for value in values]) for name in values[0]}
+        return {name: _stack([value[name] for value in values]) for name in values[0]}
     return torch.stack(values)
 
 

@@ -1,6 +1,4 @@
-"""Rollouts in vectorised environments: for off-policy and on-policy algorithms, and with an expert
-(DAgger).
-"""
+"""Rollouts in vectorised environments, for off-policy, on-policy and expert (DAgger) algorithms."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ from rlinf_core.core.errors import RlinfError
 from rlinf_core.core.usage import Usage, measured
 from rlinf_core.policies.base import ActionChunk, Observation, Policy
 from rlinf_core.policies.torch_device import restore
-from rlinf_core.rollouts.envs import Chunks, EpisodeAccumulator, Steps, VectorEnv
+from rlinf_core.rollouts.envs import ChunkExecutor, EpisodeAccumulator, Steps, VectorEnv
 from rlinf_core.rollouts.types import DEMONSTRATION, Experience, Trajectory
 from rlinf_core.specs.arrays import Arrays
 
@@ -57,9 +55,9 @@ class Rollouts(ABC):
         simulate_s: wall seconds spent in the environments.
         simulate_busy_s: CPU seconds of this thread in the environments.
         version: version of the policy.
-        turn: lock that these rollouts hold while they act, and release while they wait for their
-            environments; None without alternating rollouts (``Stages``).
-        turn_s: wall seconds spent waiting for ``turn``.
+        acting_lock: lock that these rollouts hold while they act, and release while they wait for
+            their environments; None without alternating rollouts (``AlternatingRollouts``).
+        lock_wait_s: wall seconds spent waiting for ``acting_lock``.
     """
 
     def __init__(self, env: VectorEnv, policy: Policy, seed: int = 0, first_scene: int = 0) -> None:
@@ -72,29 +70,27 @@ class Rollouts(ABC):
         self.simulate_s = 0.0
         self.simulate_busy_s = 0.0
         self.version = 0
-        self.turn: Lock | None = None
-        self.turn_s = 0.0
+        self.acting_lock: Lock | None = None
+        self.lock_wait_s = 0.0
 
-    def play_measured(self, amount: RolloutLength) -> tuple[Experience, RolloutUsage]:
-        """Play a rollout of length ``amount`` and measure its usage."""
+    def play_measured(self, length: RolloutLength) -> tuple[Experience, RolloutUsage]:
+        """Play a rollout of length ``length`` and measure its usage."""
         before, busy_before = self.simulate_s, self.simulate_busy_s
         with measured() as usage:
-            experience = self.play(**amount)
+            experience = self.play(**length)
         simulate = self.simulate_s - before
         busy = self.simulate_busy_s - busy_before
         off_core = max(usage.wall_s - usage.busy_s, 1e-9)  # asleep, or waiting for a core
         stepping = usage.idle_s * min(1.0, max(0.0, simulate - busy) / off_core)
-        acting = max(0.0, usage.busy_s - busy), usage.idle_s - stepping
-        return experience, RolloutUsage(usage, simulate, (busy, stepping), acting)
+        policy = max(0.0, usage.busy_s - busy), usage.idle_s - stepping
+        return experience, RolloutUsage(usage, simulate, (busy, stepping), policy)
 
     @abstractmethod
-    def play(self, *_: Any, **amount: Any) -> Experience:
+    def play(self, *_: Any, **length: Any) -> Experience:
         """Play a rollout. The keyword arguments are the keys of ``RolloutLength`` of this kind."""
 
     def continue_noise(self, former: Rollouts) -> None:
-        """Continue the random state and scenes of another rollout, for a new number of
-        environments.
-        """
+        """Take over random state and scenes of rollouts with another number of environments."""
         self.random = former.random
         self.generator = former.generator
         self.scene = former.scene
@@ -136,17 +132,17 @@ class Rollouts(ABC):
     def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> Steps:
         """Step the environments once and measure the time."""
         started, busy = time.perf_counter(), time.thread_time()
-        if self.turn is not None:
-            self.turn.release()
+        if self.acting_lock is not None:
+            self.acting_lock.release()
         try:
             result = self.env.step(actions, active)
         finally:
             self.simulate_s += time.perf_counter() - started
             self.simulate_busy_s += time.thread_time() - busy
-            if self.turn is not None:
+            if self.acting_lock is not None:
                 started = time.perf_counter()
-                self.turn.acquire()
-                self.turn_s += time.perf_counter() - started
+                self.acting_lock.acquire()
+                self.lock_wait_s += time.perf_counter() - started
         return result
 
     def cut(self) -> list[Trajectory]:
@@ -166,7 +162,7 @@ class EpisodeRollouts(Rollouts):
     def __init__(self, env: VectorEnv, policy: Policy, seed: int = 0, first_scene: int = 0) -> None:
         super().__init__(env, policy, seed, first_scene)
         self.gather = EpisodeAccumulator(env.size)
-        self.chunks = Chunks(env, self._act, policy.config.executed, policy.device)
+        self.chunks = ChunkExecutor(env, self._act, policy.config.executed, policy.device)
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {
@@ -186,10 +182,7 @@ class EpisodeRollouts(Rollouts):
         pieces = self.gather.cut(self.observation)
         self.chunks.schedule.cut(np.ones(self.env.size, bool))
         super().cut()
-        return [
-            replace(episode, chunk_starts=noted[0], latents=noted[1]) if noted else episode
-            for episode, noted in pieces
-        ]
+        return [_with_latents(episode, extras) for episode, extras in pieces]
 
     def play(self, steps: int, random_warmup: bool = False) -> Experience:
         """Play ``steps`` time steps of every environment and return the episodes that ended.
@@ -204,13 +197,11 @@ class EpisodeRollouts(Rollouts):
         for _ in range(steps):
             played = self.chunks.next(observation)
             result = self.step(played)
-            remarks = (
+            step_extras = (
                 (self.chunks.chunk_starts, self.chunks.drawn) if self.policy.latent_size else ()
             )
-            for episode, noted in self.gather.add(observation, played, result, *remarks):
-                finished.append(
-                    replace(episode, chunk_starts=noted[0], latents=noted[1]) if noted else episode
-                )
+            for episode, extras in self.gather.add(observation, played, result, *step_extras):
+                finished.append(_with_latents(episode, extras))
             self.chunks.after(result)
             self.observation = observation = result.observation
         return Experience(finished, steps=steps * self.env.size)
@@ -224,8 +215,16 @@ class EpisodeRollouts(Rollouts):
         return ActionChunk(drawn, config.executed, drawn)
 
 
+def _with_latents(episode: Trajectory, extras: list[np.ndarray]) -> Trajectory:
+    """Add chunk starts and latents, if the policy has latent noise, to an episode."""
+    if not extras:
+        return episode
+    chunk_starts, latents = extras
+    return replace(episode, chunk_starts=chunk_starts, latents=latents)
+
+
 class ExpertRollouts(Rollouts):
-    """Mixes actions of policy and expert; the recorded actions are the expert's labels (DAgger)."""
+    """Mixes actions of policy and expert; recorded actions are the expert's labels (DAgger)."""
 
     def __init__(self, env: VectorEnv, policy: Policy, seed: int = 0, first_scene: int = 0) -> None:
         super().__init__(env, policy, seed, first_scene)
@@ -244,10 +243,7 @@ class ExpertRollouts(Rollouts):
             return []
         pieces = self.gather.cut(self.observation)
         super().cut()
-        return [
-            replace(episode, sources=np.where(drove, "operator", "policy").tolist())
-            for episode, (drove,) in pieces
-        ]
+        return [_with_sources(episode, by_expert) for episode, (by_expert,) in pieces]
 
     def play(self, steps: int, expert_fraction: float) -> Experience:
         """Play ``steps`` time steps of every environment; the script acts in a fraction of them."""
@@ -255,20 +251,23 @@ class ExpertRollouts(Rollouts):
         finished = []
         for _ in range(steps):
             labels = self.env.expert()
-            policy_input = Observation.of_arrays(self.env.spec, observation, self.policy.device)
+            policy_input = Observation.from_arrays(self.env.spec, observation, self.policy.device)
             policy_actions = (
                 self.policy.act(policy_input, explore=True, generator=self.generator)
                 .actions[:, 0]
                 .numpy(force=True)
             )
-            expert = self.random.random(self.env.size) < expert_fraction
-            result = self.step(np.where(expert[:, None], labels, policy_actions))
-            for episode, (drove,) in self.gather.add(observation, labels, result, expert):
-                finished.append(
-                    replace(episode, sources=np.where(drove, "operator", "policy").tolist())
-                )
+            by_expert = self.random.random(self.env.size) < expert_fraction
+            result = self.step(np.where(by_expert[:, None], labels, policy_actions))
+            ended = self.gather.add(observation, labels, result, by_expert)
+            finished += [_with_sources(episode, flags) for episode, (flags,) in ended]
             self.observation = observation = result.observation
         return Experience(finished, steps=steps * self.env.size)
+
+
+def _with_sources(episode: Trajectory, by_expert: np.ndarray) -> Trajectory:
+    """Add the commander of each transition to an episode; ``by_expert`` is (T,) bool."""
+    return replace(episode, sources=np.where(by_expert, "operator", "policy").tolist())
 
 
 class ChunkRollouts(Rollouts):
@@ -296,7 +295,7 @@ class ChunkRollouts(Rollouts):
             chunk, observation = self._play_chunk(observation, np.ones(self.env.size))
             chunks.append(chunk)
         self.observation = observation
-        return _rollout(chunks)
+        return _stack_chunks(chunks)
 
     def episodes(self, group: int) -> Rollout:
         """Play one episode in every environment.
@@ -312,16 +311,19 @@ class ChunkRollouts(Rollouts):
             chunks.append(chunk)
             alive = alive * (1.0 - chunk["done"])
         self.observation = None
-        return _rollout(chunks)
+        return _stack_chunks(chunks)
 
     def _play_chunk(self, observation: Arrays, alive: np.ndarray) -> tuple[dict[str, Any], Arrays]:
-        """Play one chunk in every environment.
+        """Play one chunk in every environment; one whose chunk ends early waits for the others.
 
-        Return its arrays by name, (N, ...), and the next observation.
+        Args:
+            observation: observation by name, (N, ...).
+            alive: (N,), 1 where the episode goes on.
 
-        An environment whose chunk ends early waits for the others.
+        Returns:
+            The chunk's arrays by name, (N, ...), and the next observation.
         """
-        policy_input = Observation.of_arrays(self.env.spec, observation, self.device)
+        policy_input = Observation.from_arrays(self.env.spec, observation, self.device)
         observations = {
             name: values.numpy(force=True)
             for name, values in self.policy.to_batch(policy_input).items()
@@ -339,24 +341,28 @@ class ChunkRollouts(Rollouts):
         terminated = np.zeros(size)
         done = np.zeros(size)
         steps, next_observations = np.zeros(size), dict(observations)
-        still = alive > 0  # environments that still execute their chunk, as in ``ChunkSchedule``
+        # environments that still execute their chunk, as in ``ChunkSchedule``
+        executing = alive > 0
         for index in range(execute):
-            if not still.any():
+            if not executing.any():
                 break
-            result, everyone = self.step(played[:, index], still), still.all()
-            rewards[:, index] = result.reward * still
-            terminated += result.terminated * still
+            result = self.step(played[:, index], executing)
+            rewards[:, index] = result.reward * executing
+            terminated += result.terminated * executing
             for name, values in result.next_observations.items():
-                if name in observations:
-                    before = next_observations[name]
-                    next_observations[name] = (
-                        values if everyone else np.where(_like(still, values), values, before)
-                    )
-            ended = result.done * still
-            done, steps, observation = done + ended, steps + still, result.observation
-            still = still & (ended == 0.0)
+                if name not in observations:
+                    continue
+                if not executing.all():
+                    flags = executing.reshape(-1, *[1] * (values.ndim - 1))
+                    values = np.where(flags, values, next_observations[name])
+                next_observations[name] = values
+            ended = result.done * executing
+            done = done + ended
+            steps = steps + executing
+            observation = result.observation
+            executing = executing & (ended == 0.0)
             if result.held is not None:
-                still &= ~result.held
+                executing &= ~result.held
         arrays = {
             "observations": observations,
             "step_rewards": rewards,
@@ -372,7 +378,7 @@ class ChunkRollouts(Rollouts):
         return arrays, observation
 
 
-class Stages(Rollouts):
+class AlternatingRollouts(Rollouts):
     """Alternating rollouts of two halves: the policy acts for one half while the other is stepped.
 
     It never acts for both at once: two threads of Python are slower than one after the other.
@@ -385,45 +391,43 @@ class Stages(Rollouts):
     def __init__(self, env: VectorEnv, parts: list[Rollouts]) -> None:
         super().__init__(env, parts[0].policy)
         self.parts = parts
-        self.acting = Lock()
+        self.shared_lock = Lock()
         self.threads = ThreadPoolExecutor(len(parts), "rollouts")
 
-    def play(self, **amount: Any) -> Experience:
-        return self.play_measured(cast(RolloutLength, amount))[0]
+    def play(self, **length: Any) -> Experience:
+        return self.play_measured(cast(RolloutLength, length))[0]
 
-    def play_measured(self, amount: RolloutLength) -> tuple[Experience, RolloutUsage]:
-        waited_s = sum(part.turn_s for part in self.parts)
+    def play_measured(self, length: RolloutLength) -> tuple[Experience, RolloutUsage]:
+        waited_s = sum(part.lock_wait_s for part in self.parts)
         for part in self.parts:
             part.version = self.version
         with measured() as usage:
-            futures = [self.threads.submit(self._in_turn, part, amount) for part in self.parts]
-            results = [one.result() for one in futures]
-        waited_s = sum(part.turn_s for part in self.parts) - waited_s
+            futures = [self.threads.submit(self._play_part, part, length) for part in self.parts]
+            results = [future.result() for future in futures]
+        waited_s = sum(part.lock_wait_s for part in self.parts) - waited_s
         experience = Experience(
             [trajectory for played, _ in results for trajectory in played.trajectories],
             [rollout for played, _ in results for rollout in played.rollouts],
             sum(played.steps for played, _ in results),
         )
-        usages = [one for _, one in results]
-        simulate = sum(one.simulate for one in usages) / len(usages)
-        environment, policy = (
-            (sum(one[0] for one in pairs), sum(one[1] for one in pairs))
-            for pairs in ([one.environment for one in usages], [one.policy for one in usages])
-        )
-        policy = policy[0], max(0.0, policy[1] - waited_s)
+        usages = [part_usage for _, part_usage in results]
+        simulate = sum(part.simulate for part in usages) / len(usages)
+        environment = _sum_pairs([part.environment for part in usages])
+        busy_s, idle_s = _sum_pairs([part.policy for part in usages])
+        policy = busy_s, max(0.0, idle_s - waited_s)
         return experience, RolloutUsage(usage, simulate, environment, policy)
 
-    def _in_turn(self, part: Rollouts, amount: RolloutLength) -> tuple[Experience, RolloutUsage]:
+    def _play_part(self, part: Rollouts, length: RolloutLength) -> tuple[Experience, RolloutUsage]:
         """Play one half, which acts only while the other one does not."""
-        with self.acting:
-            part.turn = self.acting
+        with self.shared_lock:
+            part.acting_lock = self.shared_lock
             try:
-                return part.play_measured(amount)
+                return part.play_measured(length)
             finally:
-                part.turn = None
+                part.acting_lock = None
 
     def continue_noise(self, former: Rollouts) -> None:
-        if isinstance(former, Stages):
+        if isinstance(former, AlternatingRollouts):
             for part, other in zip(self.parts, former.parts, strict=True):
                 part.continue_noise(other)
 
@@ -439,6 +443,11 @@ class Stages(Rollouts):
                 part.load_state_dict(state["stages"][str(index)])
 
 
+def _sum_pairs(pairs: list[tuple[float, float]]) -> tuple[float, float]:
+    """Return the sums of (busy, idle) seconds."""
+    return sum(busy for busy, _ in pairs), sum(idle for _, idle in pairs)
+
+
 def demonstrate(env: VectorEnv, episodes: int, first_scene: int) -> list[Trajectory]:
     """Return ``episodes`` successful episodes of the task's script.
 
@@ -447,37 +456,33 @@ def demonstrate(env: VectorEnv, episodes: int, first_scene: int) -> list[Traject
     observation = env.reset(range(first_scene, first_scene + env.size))
     gather = EpisodeAccumulator(env.size)
     solved: list[Trajectory] = []
-    tried = 0
+    attempts = 0
     while len(solved) < episodes:
         actions = env.expert()
         result = env.step(actions)
         for episode, _ in gather.add(observation, actions, result):
-            tried += 1
+            attempts += 1
             if episode.success:
                 solved.append(replace(episode, mode=DEMONSTRATION))
         observation = result.observation
-        if tried >= 20 and len(solved) < tried // 10:
+        if attempts >= 20 and len(solved) < attempts // 10:
             raise RlinfError(
-                f"demonstrations: the task's script solved {len(solved)} of {tried} episodes; "
+                f"demonstrations: the task's script solved {len(solved)} of {attempts} episodes; "
                 "expected at least one in ten. Is it the script of this task (its file's "
                 "'script')?"
             )
     return solved[:episodes]
 
 
-def _rollout(chunks: list[dict[str, Any]]) -> Rollout:
+def _stack_chunks(chunks: list[dict[str, Any]]) -> Rollout:
     """Stack chunks to a rollout on the CPU."""
 
-    def stacked(values: list[Any]) -> Any:
+    def stack(values: list[Any]) -> Any:
         if isinstance(values[0], dict):
-            return {name: stacked([value[name] for value in values]) for name in values[0]}
+            return {name: stack([value[name] for value in values]) for name in values[0]}
         array = np.stack(values)
         return torch.from_numpy(
             array if array.dtype == np.uint8 else array.astype(np.float32, copy=False)
         )
 
-    return Rollout(**{name: stacked([chunk[name] for chunk in chunks]) for name in chunks[0]})
-
-
-def _like(flags: np.ndarray, values: np.ndarray) -> np.ndarray:
-    return flags.reshape(-1, *[1] * (values.ndim - 1))
+    return Rollout(**{name: stack([chunk[name] for chunk in chunks]) for name in chunks[0]})

@@ -16,7 +16,7 @@ from rlinf_core.policies.chunking import ChunkSchedule
 from rlinf_core.rollouts.types import Trajectory
 from rlinf_core.specs.arrays import Arrays, StationSpec
 
-Decide = Callable[[Observation], ActionChunk]
+ActFunction = Callable[[Observation], ActionChunk]
 
 
 @contextlib.contextmanager
@@ -132,7 +132,7 @@ class BatchedEnv:
     size: int
     auto_reset = True
 
-    def check_all(self, active: np.ndarray | None) -> None:
+    def check_all_active(self, active: np.ndarray | None) -> None:
         """Raise RlinfError if not all environments are to be stepped."""
         if active is not None and not np.all(active):
             raise RlinfError(
@@ -156,21 +156,21 @@ class BatchedEnv:
         raise RlinfError(f"env '{self.name}' is stepped together with others and cannot be filmed")
 
 
-class Chunks:
+class ChunkExecutor:
     """Executes chunks in N environments, each at its own index of its own chunk.
 
     Args:
         env: environments.
         decide: returns new chunks for a batch of environments.
         execute: number of executed actions of a chunk.
-        device: device of the observations for ``decide``.
+        device: device of the observations for ``act``.
     """
 
     def __init__(
-        self, env: VectorEnv, decide: Decide, execute: int, device: torch.device | str = "cpu"
+        self, env: VectorEnv, act: ActFunction, execute: int, device: torch.device | str = "cpu"
     ) -> None:
         self.env = env
-        self.decide = decide
+        self.act = act
         self.device = device
         self.schedule = ChunkSchedule(env.size, execute)
         self.actions = self.drawn = np.zeros(0)
@@ -185,7 +185,7 @@ class Chunks:
         due = np.flatnonzero(self.chunk_starts)
         if len(due):
             due_observation = {name: values[due] for name, values in observation.items()}
-            chunk = self.decide(Observation.of_arrays(self.env.spec, due_observation, self.device))
+            chunk = self.act(Observation.from_arrays(self.env.spec, due_observation, self.device))
             actions = chunk.actions.numpy(force=True)
             drawn = chunk.drawn.flatten(1).numpy(force=True)
             if not self.actions.size:
@@ -220,7 +220,7 @@ class EpisodeAccumulator:
         self.steps: list[list[tuple[Arrays, tuple[np.ndarray, ...]]]] = [[] for _ in range(size)]
 
     def add(
-        self, before: Arrays, actions: np.ndarray, result: Steps, *remarks: np.ndarray
+        self, before: Arrays, actions: np.ndarray, result: Steps, *extras: np.ndarray
     ) -> Iterator[tuple[Trajectory, list[np.ndarray]]]:
         """Add one step of each environment and yield the episodes that ended.
 
@@ -228,7 +228,7 @@ class EpisodeAccumulator:
             before: observation before the step.
             actions: (N, A).
             result: result of the step.
-            remarks: further values (N, ...) of the step; they are returned as (T, ...).
+            extras: further values (N, ...) of the step; they are returned as (T, ...).
         """
         for index, episode in enumerate(self.steps):
             episode.append(
@@ -238,38 +238,38 @@ class EpisodeAccumulator:
                         actions[index],
                         result.reward[index],
                         1.0 - result.terminated[index],
-                        *(np.copy(remark[index]) for remark in remarks),
+                        *(np.copy(extra[index]) for extra in extras),
                     ),
                 )
             )
             if result.done[index]:
                 last = {name: values[index] for name, values in result.next_observations.items()}
-                yield self._taken(episode, last, bool(result.success[index]))
+                yield self._pop_trajectory(episode, last, bool(result.success[index]))
 
     def cut(self, observation: Arrays) -> list[tuple[Trajectory, list[np.ndarray]]]:
-        """Return the unfinished episodes, truncated here, with their remarks.
+        """Return the unfinished episodes, truncated here, with their extras.
 
         Args:
             observation: newest observation by name, (N, ...).
         """
         return [
-            self._taken(
+            self._pop_trajectory(
                 episode, {name: values[index] for name, values in observation.items()}, False
             )
             for index, episode in enumerate(self.steps)
             if episode
         ]
 
-    def _taken(
+    def _pop_trajectory(
         self, episode: list[tuple[Arrays, tuple[np.ndarray, ...]]], last: Arrays, success: bool
     ) -> tuple[Trajectory, list[np.ndarray]]:
-        """Remove an episode's steps and return them as a trajectory, with their remarks."""
+        """Remove an episode's steps and return them as a trajectory, with their extras."""
         observations = [observation for observation, _ in episode] + [last]
         columns = zip(*(values for _, values in episode), strict=True)
-        played, rewards, discounts, *noted = (np.array(column) for column in columns)
+        played, rewards, discounts, *extras = (np.array(column) for column in columns)
         episode.clear()
         stacked = {name: np.stack([step[name] for step in observations]) for name in last}
-        return Trajectory(stacked, played, rewards, discounts, success=success), noted
+        return Trajectory(stacked, played, rewards, discounts, success=success), extras
 
     def state_dict(self) -> dict[str, Any]:
         """Return the unfinished episodes."""
@@ -282,7 +282,7 @@ class EpisodeAccumulator:
                 "noted": {
                     str(column): np.array(values)
                     for column, values in enumerate(
-                        zip(*(noted for _, noted in episode), strict=True)
+                        zip(*(extras for _, extras in episode), strict=True)
                     )
                 },
             }
@@ -295,12 +295,12 @@ class EpisodeAccumulator:
         for index, episode in state.items():
             columns = [episode["noted"][str(column)] for column in range(len(episode["noted"]))]
             self.steps[int(index)] = [
-                ({name: values[step] for name, values in episode["seen"].items()}, noted)
-                for step, noted in enumerate(zip(*columns, strict=True))
+                ({name: values[step] for name, values in episode["seen"].items()}, extras)
+                for step, extras in enumerate(zip(*columns, strict=True))
             ]
 
 
-def single(actions: np.ndarray) -> ActionChunk:
+def single_action_chunks(actions: np.ndarray) -> ActionChunk:
     """Return chunks of one action from actions (N, A)."""
     drawn = torch.from_numpy(np.asarray(actions, np.float32))[:, None]
     return ActionChunk(drawn, 1, drawn)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from rlinf_core.policies.base import Policy
-from rlinf_core.rollouts.envs import Chunks, Decide, EpisodeAccumulator, VectorEnv
+from rlinf_core.rollouts.envs import ActFunction, ChunkExecutor, EpisodeAccumulator, VectorEnv
 from rlinf_core.rollouts.types import Trajectory
 
 
@@ -63,18 +63,18 @@ def evaluate(
 
 def play(
     env: VectorEnv,
-    decide: Decide,
+    act: ActFunction,
     execute: int,
     scenes: Sequence[int],
     watch: Callable[[], None] = lambda: None,
     device: torch.device | str = "cpu",
 ) -> list[EpisodeResult]:
-    """Play one episode of every scene with the chunks of ``decide`` (see ``Chunks``)."""
+    """Play one episode of every scene with the chunks of ``act`` (see ``ChunkExecutor``)."""
     results = []
     for start in range(0, len(scenes), env.size):
         group = list(scenes[start : start + env.size])
         observation = env.reset(group + group[:1] * (env.size - len(group)))
-        chunks, zero = Chunks(env, decide, execute, device), np.zeros(env.size)
+        chunks, zero = ChunkExecutor(env, act, execute, device), np.zeros(env.size)
         returns, lengths, done, solved, failed = (zero.copy() for _ in range(5))
         while not done[: len(group)].all():
             watch()
@@ -101,7 +101,7 @@ def record(env: VectorEnv, policy: Policy, episodes: int, first_scene: int) -> l
     Each environment plays the same number of episodes. Scenes are numbered from ``first_scene``.
     """
     generator = torch.Generator(policy.device).manual_seed(first_scene)
-    chunks = Chunks(
+    chunks = ChunkExecutor(
         env,
         lambda observation: policy.act(observation, explore=False, generator=generator),
         policy.config.executed,

@@ -89,7 +89,7 @@ class Trajectory:
             rollout=None,
         )
 
-    def until_taken_over(self) -> list[Trajectory]:
+    def split_at_takeovers(self) -> list[Trajectory]:
         """Split the episode at each takeover by a person.
 
         The part before a takeover ends as a failure.
@@ -136,8 +136,8 @@ class Source(Protocol):
         """Return the recipe's demonstrations; empty if the source cannot make them."""
         return Experience()
 
-    def take(self, updates: int, order: RolloutLength) -> Experience:
-        """Return new experience. A synchronous source plays the length ``order``."""
+    def take(self, updates: int, length: RolloutLength) -> Experience:
+        """Return new experience. A synchronous source plays the length ``length``."""
         ...
 
     def counts(self) -> dict[str, float]:

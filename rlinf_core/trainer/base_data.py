@@ -223,7 +223,7 @@ class Data(ABC):
         return {"accepting": self.accepting(updates), "waiting": self.waiting_reasons(updates)}
 
     @abstractmethod
-    def order(self) -> RolloutLength:
+    def rollout_length(self) -> RolloutLength:
         """Return the length of the next rollout of simulators."""
 
     @abstractmethod

@@ -125,7 +125,7 @@ class RolloutData(Data):
     def normalisation(self) -> np.ndarray | None:
         if not self.waiting:
             return None
-        first = reduce(Rollout.concatenated_with, self.waiting)
+        first = reduce(Rollout.concatenate, self.waiting)
         self.waiting = []
         self.rounds = 0
         self.steps = 0
@@ -158,15 +158,13 @@ class RolloutData(Data):
             return 0
         if self.stations:  # an update needs the chunks of one environment's rollout
             return int(self._chunks(updates) >= self.config.rollout["chunks"])
-        return int(
-            not learner.wants_more(reduce(Rollout.concatenated_with, self.waiting), self.rounds)
-        )
+        return int(not learner.wants_more(reduce(Rollout.concatenate, self.waiting), self.rounds))
 
-    def order(self) -> RolloutLength:
+    def rollout_length(self) -> RolloutLength:
         return self.config.rollout
 
     def batch(self) -> Rollout:
-        self.last = reduce(Rollout.concatenated_with, self.waiting)
+        self.last = reduce(Rollout.concatenate, self.waiting)
         self.waiting = []
         self.rounds = 0
         return self.last
@@ -187,7 +185,7 @@ class RolloutData(Data):
         return valid
 
     def state_dict(self) -> dict[str, Any]:
-        first = reduce(Rollout.concatenated_with, self.waiting).state_dict() if self.waiting else {}
+        first = reduce(Rollout.concatenate, self.waiting).state_dict() if self.waiting else {}
         return super().state_dict() | {
             "moments": dict(self.moments.state_dict()),
             "waiting": first,
@@ -201,7 +199,7 @@ class RolloutData(Data):
             {name: torch.as_tensor(value) for name, value in state["moments"].items()}
         )
         self.floors = state.get("floors", False)  # older runs keep their normalisation
-        self.waiting = [Rollout.of_state(state["waiting"])] if state["waiting"] else []
+        self.waiting = [Rollout.from_state_dict(state["waiting"])] if state["waiting"] else []
         players = max(self.recipe.placement.workers, 1)  # older checkpoints count rollouts instead
         self.rounds = state.get("rounds", state.get("taken", 0) // players)
         if self.waiting:
@@ -222,7 +220,7 @@ class DemonstrationData(Data):
     def accepting(self, updates: int) -> bool:
         return True
 
-    def order(self) -> RolloutLength:
+    def rollout_length(self) -> RolloutLength:
         return {}
 
     def batch(self) -> Arrays:
@@ -285,7 +283,7 @@ class ReplayData(Data):
         if self.policy.latent_size and trajectory.latents is None:
             return "without latent noise"
         fails = isinstance(self.config, ActorCriticSettings) and self.config.takeover_fails
-        for segment in trajectory.until_taken_over() if fails else [trajectory]:
+        for segment in trajectory.split_at_takeovers() if fails else [trajectory]:
             self._played(segment)
         corrected = np.array([source == "operator" for source in trajectory.sources], bool)
         # an episode that a person drove from start to end says nothing of the policy
@@ -376,7 +374,7 @@ class ReplayData(Data):
         may = not (len(self.online) and self.has_all_robots)  # without data the stations must play
         return may or self.governor.accepting(self.steps - self._unearned, updates)
 
-    def order(self) -> RolloutLength:
+    def rollout_length(self) -> RolloutLength:
         return {
             "random_warmup": self.steps < self.recipe.simulation.start_steps
             and not self.config.warm_start
@@ -522,7 +520,7 @@ class LabelledData(ReplayData):
         for part in contiguous_segments(counts, self._reach):
             self._keep(self.online, trajectory.part(part), counts=counts[part], given=given[part])
 
-    def order(self) -> RolloutLength:
+    def rollout_length(self) -> RolloutLength:
         return {
             "expert_fraction": self.config.expert_fraction(
                 self.statuses["online"] + self.statuses["stale"]

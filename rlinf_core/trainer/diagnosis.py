@@ -68,7 +68,7 @@ class Episodes:
         return len(self.rewards)
 
     @classmethod
-    def of_replay(cls, state: dict[str, Any]) -> Episodes:
+    def from_replay(cls, state: dict[str, Any]) -> Episodes:
         """Read the state of a ``ReplayBuffer``.
 
         The episodes of a replay in several processes are not read.
@@ -163,8 +163,8 @@ def read_evidence(run_dir: Path) -> Evidence:
         return evidence
     data, intake = state.get("data", {}), state.get("intake", {})
     evidence.metrics = dict((state.get("progress", {}).get("metrics") or [{}])[0])
-    evidence.demonstrations = Episodes.of_replay(data.get("demonstrations", {}))
-    evidence.online = Episodes.of_replay(data.get("online", {}))
+    evidence.demonstrations = Episodes.from_replay(data.get("demonstrations", {}))
+    evidence.online = Episodes.from_replay(data.get("online", {}))
     evidence.no_episode = "arrays" in data.get("online", {}) and not len(evidence.online)
     evidence.statuses = Counter(data.get("statuses", {}))
     evidence.statuses["refused"] = sum(

@@ -489,7 +489,7 @@ class Run:
     def _play(self) -> None:
         """Take experience from the source."""
         with self._off_device():
-            self.experience = self.source.take(self.learner.updates, self.data.order())
+            self.experience = self.source.take(self.learner.updates, self.data.rollout_length())
         if isinstance(self.source, Simulators):
             usages = self.source.usages
             self.turn.environment = add_seconds(

@@ -14,8 +14,8 @@ from rlinf_core.policies.base import Policy
 from rlinf_core.recipes import Recipe
 from rlinf_core.recipes.station import station_task
 from rlinf_core.reports.curves import wilson
+from rlinf_core.rollouts.episode_conversion import episode_to_trajectory
 from rlinf_core.rollouts.evaluate import evaluate
-from rlinf_core.rollouts.from_episode import trajectory_of
 from rlinf_core.rollouts.types import DEMONSTRATION, EVALUATE, TRAIN, Trajectory
 from rlinf_core.specs.arrays import StationSpec
 from rlinf_core.trainer import checkpoint
@@ -41,7 +41,7 @@ def run_episodes(run_dir: Path, spec: StationSpec) -> list[Trajectory]:
     """
     try:
         recorded = [
-            trajectory_of(episode, spec)
+            episode_to_trajectory(episode, spec)
             for _, episode in intact_episodes([run_dir], lambda _: None)
             if episode.spec_hash == spec.hash
         ]

@@ -19,7 +19,7 @@ from rlinf_core.interlock import load_limits
 from rlinf_core.policies.base import ActionChunk, Observation
 from rlinf_core.recipes import Recipe, load_recipe
 from rlinf_core.recipes.station import station_robot
-from rlinf_core.rollouts.envs import single
+from rlinf_core.rollouts.envs import single_action_chunks
 from rlinf_core.rollouts.evaluate import play
 from rlinf_core.specs.topics import TOPICS, arm_of
 from sim_bridges.core.gym import Environments, StationEnv
@@ -325,7 +325,7 @@ def _front_ends(
         vector, started = Environments([StationEnv(front_end)]), time.perf_counter()
 
         def decide(_: Observation) -> ActionChunk:
-            return single(vector.expert())  # noqa: B023
+            return single_action_chunks(vector.expert())  # noqa: B023
 
         results = play(vector, decide, 1, scenes)
         seconds = time.perf_counter() - started
@@ -425,7 +425,9 @@ def chance(vector: Environments, scenes: range) -> float:
     random = np.random.default_rng(0)
 
     def decide(observation: Observation) -> ActionChunk:
-        return single(random.uniform(-1, 1, (len(observation), vector.spec.action.dim)))
+        return single_action_chunks(
+            random.uniform(-1, 1, (len(observation), vector.spec.action.dim))
+        )
 
     results = play(vector, decide, 1, scenes)
     return float(np.mean([result.success for result in results]))

@@ -383,7 +383,7 @@ class OneVector(BatchedEnv):
         return self._arrays(self.env.reset(seed=[int(seed) for seed in seeds])[0])
 
     def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> Steps:
-        self.check_all(active)
+        self.check_all_active(active)
         played = scaled(self.env.single_action_space, actions)
         with at_step(self.name, int(self.played.max()) + 1), _raised("step"):
             raw_observation, reward, terminated, truncated, info = self.env.step(played)

@@ -83,7 +83,7 @@ class InstructedRobot:
             arrays.NAME: arrays.encoded([self.simulator.instruction])[0],
         }
         batch = {name: values[None] for name, values in observed.items()}
-        chunk = self.policy.act(Observation.of_arrays(self.env.specs, batch), explore=False)
+        chunk = self.policy.act(Observation.from_arrays(self.env.specs, batch), explore=False)
         actions = chunk.actions[0, : self.policy.config.executed].numpy(force=True)
         if not np.isfinite(actions).all():
             raise RlinfError("policy: expected finite actions, got others")

@@ -193,7 +193,7 @@ def test_marks_of_a_robots_rollout_change_nothing(name, recorded):
 def test_rollouts_of_other_lengths_are_joined(recorded):
     long = rollout(recorded["rewards"], recorded["mask"], recorded["old"])
     short = rollout(recorded["rewards"][:4], recorded["mask"][:4, :3], recorded["old"][:4, :3])
-    joined = long.concatenated_with(short)
+    joined = long.concatenate(short)
     assert joined.counted.shape == (1, 12, 6) and joined.episode.tolist() == list(range(12))
     assert joined.counted[0, 8:, 3:].sum() == 0 and torch.equal(
         joined.log_probs[0, 8:, :3], short.log_probs[0]

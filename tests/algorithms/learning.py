@@ -133,7 +133,7 @@ def learner_of(name, seed=0, horizon=1, kind="gaussian", computing=PLAIN, **chan
 def solved(actor):
     """Success of a policy that does not explore."""
     return success(
-        lambda arrays: actor.act(Observation.of_arrays(SPEC, arrays), False).actions.numpy()
+        lambda arrays: actor.act(Observation.from_arrays(SPEC, arrays), False).actions.numpy()
     )
 
 
@@ -189,7 +189,7 @@ def online(learner, random, steps, batch=128, to_its_end=False, demonstrations=N
         def act(observation):
             if buffer.inserted < random_warmup:
                 return random.uniform(-1, 1, (1, 2))
-            chunk = actor.act(Observation.of_one(SPEC, observation), True, draw)
+            chunk = actor.act(Observation.from_single(SPEC, observation), True, draw)
             drawn.append(chunk.drawn[0].numpy())  # noqa: B023
             return chunk.actions[0].numpy()
 

@@ -455,7 +455,7 @@ def test_a_rollout_is_the_same_of_its_state_in_tensors_or_arrays():
         for name, value in state.items()
     }
     for saved in (state, arrays):
-        again = Rollout.of_state(saved)
+        again = Rollout.from_state_dict(saved)
         assert again.episode is None
         assert torch.equal(again.observations["vectors"], values["observations"]["vectors"])
         for name in ("actions", "log_probs", "steps", "counted"):

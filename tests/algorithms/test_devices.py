@@ -56,7 +56,7 @@ def test_policies_act_and_are_played_where_they_are(kind):
             torch.ones(2) + torch.ones(2, device="cpu")
         for explore in (False, True):
             chunk = policy.act(
-                Observation.of_arrays(SPEC, Points(4).reset(range(4)), policy.device),
+                Observation.from_arrays(SPEC, Points(4).reset(range(4)), policy.device),
                 explore,
                 torch.Generator(policy.device),
             )
@@ -75,7 +75,7 @@ def test_a_policy_goes_where_it_is_sent_with_all_it_needs(kind):
     assert {part.device.type for part in (*policy.parameters(), *policy.buffers())} == {"meta"}
     batch = {"vectors": np.zeros((3, 1), np.float32), "front": np.zeros((3, 8, 8, 3), np.uint8)}
     chunk = policy.act(
-        Observation.of_arrays(SEEING, batch, instruction="push").to(policy.device), explore=False
+        Observation.from_arrays(SEEING, batch, instruction="push").to(policy.device), explore=False
     )
     assert chunk.actions.device.type == "meta" and chunk.actions.shape == (3, 1, 2)
 

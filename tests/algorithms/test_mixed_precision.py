@@ -48,7 +48,7 @@ def acted(learner, random):
             for image in spec.images
         },
     }
-    return policy.act(Observation.of_arrays(spec, arrays), True, torch.Generator().manual_seed(1))
+    return policy.act(Observation.from_arrays(spec, arrays), True, torch.Generator().manual_seed(1))
 
 
 def assert_near(got, expected, tolerance):

@@ -209,7 +209,7 @@ def test_of_what_fills_a_rollout_up_no_policy_is_asked(name, network_name, chang
     """Padding is zeros and no sentence; a policy that reads sentences would refuse it."""
     learner, collector = setting(name, **changes)
     long = rollout_of(learner, collector)
-    both = long.concatenated_with(combined([long], lambda parts: parts[0][:2]))
+    both = long.concatenate(combined([long], lambda parts: parts[0][:2]))
     policy, batches = getattr(learner, network_name), []
     answer = policy.log_probs
     monkeypatch.setattr(

@@ -394,7 +394,7 @@ def test_rollouts_lie_side_by_side_and_the_shorter_one_is_filled_up():
             if value is not None
         },
     )
-    both = long.concatenated_with(short)
+    both = long.concatenate(short)
     assert both.mask.shape == (len(long.mask), 32) and both.actions.shape == (
         len(long.mask),
         32,
@@ -407,7 +407,7 @@ def test_rollouts_lie_side_by_side_and_the_shorter_one_is_filled_up():
     assert not both.mask[3:, 16:].any()
     assert torch.equal(both.observations["vectors"][:3, 16:], short.observations["vectors"])
     assert torch.allclose(both.returns, torch.cat([long.returns, short.returns]))
-    swapped = short.concatenated_with(long)
+    swapped = short.concatenate(long)
     assert torch.equal(swapped.mask[:, 16:], long.mask) and not swapped.mask[3:, :16].any()
 
 

@@ -49,7 +49,7 @@ def clumsy(random, noise=0.9):
 def acted(actor, observation, explore=False, generator=None):
     """Return a policy's chunk of actions (H, A) for one observation."""
     return (
-        actor.act(Observation.of_one(actor.spec, observation), explore, generator)
+        actor.act(Observation.from_single(actor.spec, observation), explore, generator)
         .actions[0]
         .numpy()
     )

@@ -179,7 +179,7 @@ def test_it_learns_where_the_square_is_and_stays_so_in_its_file(kind, steps, rat
         learner.update(pictures(32, random))
     file = save_policy(actor, tmp_path / "policy.safetensors")
     again = load_policy(file or tmp_path / "policy.safetensors", SPEC)
-    observations = Observation.of_arrays(
+    observations = Observation.from_arrays(
         SPEC, {"vectors": np.zeros((64, 1), np.float32), "front": unseen["front"]}
     )
     acted = again.act(observations, explore=False).actions[:, 0].numpy()

@@ -59,7 +59,7 @@ def alone(arrays):
 
 def observed(spec, arrays):
     """Return the same as policies take it."""
-    return Observation.of_one(spec, arrays)
+    return Observation.from_single(spec, arrays)
 
 
 def batch(random, size=6):
@@ -302,14 +302,14 @@ def test_an_unknown_kind_is_answered_with_the_nearest():
 
 def test_an_observation_goes_with_all_its_parts_to_the_device_that_is_named(random):
     arrays = observation(random, 3)
-    here = Observation.of_arrays(
+    here = Observation.from_arrays(
         SEEING, {"vectors": arrays["offset"], "front": arrays["front"]}, instruction="push"
     )
     elsewhere = here.to("meta")
     assert elsewhere.vectors.device.type == elsewhere.images["front"].device.type == "meta"
     assert elsewhere.instruction == ("push",) * 3 and elsewhere.vectors.shape == (3, 3)
-    one = Observation.of_one(SEEING, observation(random), "meta")
-    many = Observation.of_arrays(
+    one = Observation.from_single(SEEING, observation(random), "meta")
+    many = Observation.from_arrays(
         SEEING, {"vectors": arrays["offset"], "front": arrays["front"]}, "meta"
     )
     for placed in (one, many):

@@ -152,7 +152,7 @@ def test_a_batch_is_answered_as_its_observations_one_by_one(kind, task, random):
         "vectors": np.stack([spec.flatten(one) for one in observations]),
         "front": np.stack([one["front"] for one in observations]),
     }
-    batch = Observation.of_arrays(spec, arrays)
+    batch = Observation.from_arrays(spec, arrays)
     chunk = policy.act(batch, explore=False)
     assert (chunk.actions.shape, chunk.execute, len(batch)) == (
         (5, 4, 3),
@@ -177,7 +177,7 @@ def test_one_that_is_sampled_draws_where_it_does_not_explore(kind, task, random)
     def chunk(sampled, explore, seed=1):
         torch.manual_seed(0)
         policy = of_config(spec, policy_kind(kind).Config(hidden=(16,), stochastic_eval=sampled))
-        observation = Observation.of_one(
+        observation = Observation.from_single(
             spec, {item.name: np.zeros(item.shape, item.dtype) for item in spec.observation}
         )
         return policy.act(observation, explore, torch.Generator().manual_seed(seed)).actions.numpy()
@@ -196,9 +196,9 @@ def test_an_observation_that_is_not_the_specs_is_refused_by_name(task, random):
     with pytest.raises(
         SpecError, match=r"'front': expected shape \(2, 16, 16, 3\), got \(2, 16, 15, 3\)"
     ):
-        Observation.of_arrays(spec, arrays)
+        Observation.from_arrays(spec, arrays)
     with pytest.raises(SpecError, match="'front': expected shape .*, got nothing"):
-        Observation.of_arrays(spec, {"vectors": arrays["vectors"]})
+        Observation.from_arrays(spec, {"vectors": arrays["vectors"]})
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from rlinf_core.policies.base import ActionChunk
 from rlinf_core.policies.chunking import ChunkSchedule
 from rlinf_core.recipes import load_recipe
 from rlinf_core.rollouts.collect import ChunkRollouts, EpisodeRollouts, demonstrate
-from rlinf_core.rollouts.envs import Chunks, Steps, single
+from rlinf_core.rollouts.envs import ChunkExecutor, Steps, single_action_chunks
 from rlinf_core.rollouts.evaluate import play
 from rlinf_core.rollouts.types import DEMONSTRATION, TRAIN, Trajectory
 from rlinf_core.specs.arrays import ActionSpec, ArraySpec, StationSpec
@@ -162,7 +162,7 @@ def test_only_those_whose_chunk_is_due_are_asked():
         times.append(observation.vectors[:, 0].tolist())
         return plan(observation, 4)
 
-    chunks, observations = Chunks(env, decide, 4), env.reset([0, 1])
+    chunks, observations = ChunkExecutor(env, decide, 4), env.reset([0, 1])
     for _ in range(9):
         actions = chunks.next(observations)
         assert actions.dtype == chunks.drawn.dtype == np.float32
@@ -175,7 +175,7 @@ def test_only_those_whose_chunk_is_due_are_asked():
 
 
 def test_single_actions_are_chunks_of_one():
-    chunk = single(np.array([[0.5], [-0.25]]))
+    chunk = single_action_chunks(np.array([[0.5], [-0.25]]))
     assert chunk.execute == 1 and chunk.actions.shape == (2, 1, 1) and chunk.actions is chunk.drawn
     assert chunk.actions.flatten().tolist() == [0.5, -0.25] and chunk.actions.dtype == torch.float32
 

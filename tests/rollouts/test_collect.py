@@ -11,10 +11,10 @@ import torch
 from rlinf_core.core.errors import RlinfError
 from rlinf_core.policies import make_policy, policy_kind
 from rlinf_core.rollouts.collect import (
+    AlternatingRollouts,
     ChunkRollouts,
     EpisodeRollouts,
     ExpertRollouts,
-    Stages,
     demonstrate,
 )
 from rlinf_core.rollouts.evaluate import record
@@ -225,7 +225,7 @@ def test_the_time_of_a_rollout_is_that_of_its_environments_and_that_of_its_polic
 def halves(seed=0):
     policy = point_policy()
     parts = [EpisodeRollouts(Points(2), policy, seed + 10 * i, 100 * i) for i in range(2)]
-    return Stages(Points(4), parts), parts
+    return AlternatingRollouts(Points(4), parts), parts
 
 
 def test_two_halves_bring_what_each_brings_in_one():
@@ -245,11 +245,15 @@ def test_two_halves_bring_what_each_brings_in_one():
 
 
 def test_two_halves_measure_the_time_of_both():
-    stages = Stages(Numbered([9]), [EpisodeRollouts(Slow([9]), gaussian()) for _ in range(2)])
+    stages = AlternatingRollouts(
+        Numbered([9]), [EpisodeRollouts(Slow([9]), gaussian()) for _ in range(2)]
+    )
     _, usage = stages.play_measured({"steps": 25})
     assert 0.1 <= usage.simulate <= usage.total.wall_s, "the mean of both, which sleep at once"
     assert usage.environment[1] > 0.1, "the sum"
-    chunks = Stages(Points(4), [ChunkRollouts(Points(2), point_policy(), i) for i in range(2)])
+    chunks = AlternatingRollouts(
+        Points(4), [ChunkRollouts(Points(2), point_policy(), i) for i in range(2)]
+    )
     assert len(chunks.play(chunks=3).rollouts) == 2
 
 
@@ -271,7 +275,9 @@ def test_a_policy_acts_for_one_half_while_the_other_is_stepped(monkeypatch):
             return super().step(*arguments)
 
     monkeypatch.setattr(policy, "act", slow_act)
-    stages = Stages(Points(4), [EpisodeRollouts(Watched(2), policy, seed) for seed in (0, 1)])
+    stages = AlternatingRollouts(
+        Points(4), [EpisodeRollouts(Watched(2), policy, seed) for seed in (0, 1)]
+    )
     stages.play(steps=20)
     assert max(both) == 1, "it acted for both at once"
     assert min(both) == -1, "nobody was stepped while it acted"
@@ -283,12 +289,14 @@ def test_a_half_whose_environments_stop_leaves_the_turn_to_the_other():
             raise RlinfError("the simulator stopped")
 
     policy = point_policy()
-    stages = Stages(Points(4), [EpisodeRollouts(env, policy) for env in (Broken(2), Points(2))])
+    stages = AlternatingRollouts(
+        Points(4), [EpisodeRollouts(env, policy) for env in (Broken(2), Points(2))]
+    )
     for _ in range(2):
         with pytest.raises(RlinfError, match="the simulator stopped"):
             stages.play(steps=5)
     stages.threads.shutdown(wait=True)
-    assert not stages.acting.locked()
+    assert not stages.shared_lock.locked()
 
 
 def test_two_halves_go_on_from_their_state_and_in_the_place_of_others():

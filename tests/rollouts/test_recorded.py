@@ -16,7 +16,7 @@ from rlinf_core.episodes.spool import Spool
 from rlinf_core.policies import make_policy
 from rlinf_core.policies.pretrained import pi0
 from rlinf_core.policies.small import gaussian
-from rlinf_core.rollouts.from_episode import rollout_of, trajectory_of
+from rlinf_core.rollouts.episode_conversion import episode_to_rollout, episode_to_trajectory
 from rlinf_core.specs.arrays import NAME, decoded
 from tests.messages import record
 
@@ -43,7 +43,7 @@ def recorded(tmp_path, task):
 
 def test_each_chunk_is_a_decision_with_the_time_steps_in_which_it_was_played(recorded):
     episode, spec = recorded(steps=5)
-    rollout = rollout_of(episode, spec, SIZES)
+    rollout = episode_to_rollout(episode, spec, SIZES)
     assert rollout.actions.shape == (3, 1, 2, 3) and rollout.log_probs.shape == (3, 1, 2)
     assert np.array_equal(rollout.actions[:, 0].flatten(1), episode.chunks.drawn[:, :6])
     assert np.array_equal(rollout.log_probs[:, 0], episode.chunks.log_probs)
@@ -70,10 +70,10 @@ def test_each_chunk_is_a_decision_with_the_time_steps_in_which_it_was_played(rec
 def test_where_the_policy_reads_it_a_decision_has_what_was_asked_for(recorded):
     episode, spec = recorded(steps=5)
     episode = replace(episode, instructions=("left",) * 3 + ("right",) * 3)
-    rollout = rollout_of(episode, spec, SIZES.but(sentence_features=4))
+    rollout = episode_to_rollout(episode, spec, SIZES.but(sentence_features=4))
     assert decoded(rollout.observations[NAME][:, 0].numpy()) == ("left", "left", "right")
     assert decoded(rollout.next_observations[NAME][:, 0].numpy()) == ("left", "right", "right")
-    assert NAME not in rollout_of(episode, spec, SIZES).observations
+    assert NAME not in episode_to_rollout(episode, spec, SIZES).observations
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_where_the_policy_reads_it_a_decision_has_what_was_asked_for(recorded):
     ids=["success", "failure", "time limit"],
 )
 def test_a_time_limit_ends_and_does_not_terminate(recorded, how, terminated):
-    rollout = rollout_of(*recorded(steps=4, **how), SIZES)
+    rollout = episode_to_rollout(*recorded(steps=4, **how), SIZES)
     assert (rollout.done[:, 0].tolist(), rollout.terminated[:, 0].tolist()) == (
         [0, 1],
         [0, terminated],
@@ -94,7 +94,7 @@ def test_what_the_operator_did_is_nobodys_decision_and_ends_the_one_before(recor
     none.
     """
     episode, spec = recorded(steps=8, sources=dict.fromkeys((3, 4, 5), "operator"))
-    rollout = rollout_of(episode, spec, SIZES)
+    rollout = episode_to_rollout(episode, spec, SIZES)
     assert rollout.observations["vectors"][:, 0, 0].tolist() == [0, 2, 6]
     assert rollout.next_observations["vectors"][:, 0, 0].tolist() == [2, 3, 8], (
         "what was observed when the takeover began"
@@ -109,7 +109,9 @@ def test_what_the_operator_did_is_nobodys_decision_and_ends_the_one_before(recor
 
 
 def test_advantages_go_up_to_a_takeover_and_count_the_value_there_and_nothing_beyond(recorded):
-    rollout = rollout_of(*recorded(steps=8, sources=dict.fromkeys((3, 4, 5), "operator")), SIZES)
+    rollout = episode_to_rollout(
+        *recorded(steps=8, sources=dict.fromkeys((3, 4, 5), "operator")), SIZES
+    )
     gamma = 0.9
     lambda_ = 0.5
     r, v, next_observations = ([1 + 0.9 * 2, 3, 7 + 0.9 * 8], [10, 12, 16], [12, 13, 18])
@@ -132,12 +134,12 @@ def test_advantages_go_up_to_a_takeover_and_count_the_value_there_and_nothing_be
 def test_an_episode_that_the_operator_drove_all_along_has_no_decision_and_stands_beside_others(
     recorded,
 ):
-    none = rollout_of(*recorded("none", sources=dict.fromkeys(range(5), "operator")), SIZES)
+    none = episode_to_rollout(*recorded("none", sources=dict.fromkeys(range(5), "operator")), SIZES)
     assert none.mask.shape == (0, 1) and none.actions.shape == (0, 1, 2, 3)
-    some = rollout_of(*recorded("some"), SIZES)
+    some = episode_to_rollout(*recorded("some"), SIZES)
     assert (
-        some.concatenated_with(none).mask.tolist()
-        == none.concatenated_with(some).mask.flip(1).tolist()
+        some.concatenate(none).mask.tolist()
+        == none.concatenate(some).mask.flip(1).tolist()
         == [[1, 0]] * 3
     )
 
@@ -145,12 +147,12 @@ def test_an_episode_that_the_operator_drove_all_along_has_no_decision_and_stands
 def test_ppo_learns_from_episodes_of_several_lengths(recorded):
     episodes = [recorded(str(steps), steps=steps, sources={2: "operator"}) for steps in (5, 9)]
     spec = episodes[0][1]
-    one, other = (rollout_of(*episode, SIZES) for episode in episodes)
+    one, other = (episode_to_rollout(*episode, SIZES) for episode in episodes)
     torch.manual_seed(0)
     policy = make_policy(spec, SIZES)
     before = {name: value.clone() for name, value in policy.state_dict().items()}
     metrics = ppo.Learner(policy, ppo.Config(epochs=2, minibatches=1)).update(
-        one.concatenated_with(other)
+        one.concatenate(other)
     )
     assert all(np.isfinite(value) for value in metrics.values())
     assert any(not torch.equal(value, before[name]) for name, value in policy.state_dict().items())
@@ -163,7 +165,7 @@ def test_what_says_no_log_probabilities_or_has_other_sizes_is_refused_by_name(re
             EpisodeError,
             match="episode a: expected log-probabilities of the sampled actions, got none",
         ):
-            rollout_of(replace(episode, chunks=without), spec, SIZES)
+            episode_to_rollout(replace(episode, chunks=without), spec, SIZES)
     for config, message in (
         (
             SIZES.but(n_action_steps=3),
@@ -172,7 +174,7 @@ def test_what_says_no_log_probabilities_or_has_other_sizes_is_refused_by_name(re
         (SIZES.but(horizon=5), "expected chunks of 15 samples and 2 log-probabilities"),
     ):
         with pytest.raises(EpisodeError, match=message):
-            rollout_of(episode, spec, config)
+            episode_to_rollout(episode, spec, config)
 
 
 def test_what_a_flow_policy_drew_is_one_path_and_models_that_read_have_their_instruction(recorded):
@@ -182,7 +184,7 @@ def test_what_a_flow_policy_drew_is_one_path_and_models_that_read_have_their_ins
         len(episode.chunks), -1
     )
     chunks = replace(episode.chunks, drawn=path)
-    rollout = rollout_of(replace(episode, chunks=chunks), spec, config)
+    rollout = episode_to_rollout(replace(episode, chunks=chunks), spec, config)
     assert rollout.actions.shape == (3, 1, 1, 512) and np.array_equal(
         rollout.actions[:, 0, 0], path
     )
@@ -191,12 +193,14 @@ def test_what_a_flow_policy_drew_is_one_path_and_models_that_read_have_their_ins
         EpisodeError,
         match="expected chunks of 48 samples and 2 log-probabilities .* got 511 and 2",
     ):
-        rollout_of(replace(episode, chunks=replace(chunks, drawn=path[:, :-1])), spec, config)
+        episode_to_rollout(
+            replace(episode, chunks=replace(chunks, drawn=path[:, :-1])), spec, config
+        )
 
 
 def test_a_recording_becomes_a_trajectory_with_the_noise_behind_each_chunk(recorded):
     episode, spec = recorded(steps=5)
-    trajectory = trajectory_of(episode, spec)
+    trajectory = episode_to_trajectory(episode, spec)
     drawn = episode.chunks.drawn
     assert trajectory.chunk_starts.tolist() == [True, False, True, False, True]
     assert trajectory.latents.shape == (5, 12) and trajectory.latents.dtype == np.float32
@@ -212,7 +216,7 @@ def test_a_recording_becomes_a_trajectory_with_the_noise_behind_each_chunk(recor
     assert vectors.shape == (6, spec.vector_size) and vectors[:, 0].tolist() == [0, 1, 2, 3, 4, 5]
     assert trajectory.observations["front"].shape == (6, 8, 8, 3)
     assert decoded(trajectory.observations[NAME]) == ("do it",) * 6
-    without = trajectory_of(replace(episode, chunks=None), spec)
+    without = episode_to_trajectory(replace(episode, chunks=None), spec)
     assert without.latents is None and without.chunk_starts is None
 
 
@@ -221,11 +225,13 @@ def test_actions_are_those_that_were_asked_for_or_executed_by_the_action_scale(
     recorded, use_executed, first
 ):
     episode, spec = recorded(steps=5)
-    actions = trajectory_of(episode, spec, use_executed).actions
+    actions = episode_to_trajectory(episode, spec, use_executed).actions
     expected = np.array([[first, 0.0, 0.001 * k] for k in range(5)]) / spec.action.scale
     np.testing.assert_allclose(actions, np.clip(expected, -1, 1), atol=1e-6)
     fast = replace(episode, requested=100 * episode.requested, executed=-100 * episode.executed)
-    assert trajectory_of(fast, spec, use_executed).actions[0, 0] == (-1.0 if use_executed else 1.0)
+    assert episode_to_trajectory(fast, spec, use_executed).actions[0, 0] == (
+        -1.0 if use_executed else 1.0
+    )
 
 
 @pytest.mark.parametrize(
@@ -240,7 +246,7 @@ def test_actions_are_those_that_were_asked_for_or_executed_by_the_action_scale(
 )
 def test_only_what_the_policy_played_in_training_has_a_rollout(recorded, how, decisions):
     episode, spec = recorded(steps=5, **how)
-    rollout = trajectory_of(episode, spec, rollouts_of=SIZES).rollout
+    rollout = episode_to_trajectory(episode, spec, rollouts_of=SIZES).rollout
     assert (rollout and len(rollout.mask)) == decisions
 
 
@@ -258,4 +264,4 @@ def test_the_interlock_intervened_in_a_share_of_the_time_steps_without_an_operat
 ):
     episode, spec = recorded(steps=4)
     episode = replace(episode, sources=tuple(sources), limits=tuple(limits))
-    assert trajectory_of(episode, spec).interlock == rate
+    assert episode_to_trajectory(episode, spec).interlock == rate

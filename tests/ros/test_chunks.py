@@ -21,7 +21,7 @@ from rlinf_core.policies.serialization import save_policy
 from rlinf_core.policies.small import tanh_gaussian
 from rlinf_core.recipes import load_recipe
 from rlinf_core.rollouts.collect import demonstrate
-from rlinf_core.rollouts.envs import single
+from rlinf_core.rollouts.envs import single_action_chunks
 from rlinf_core.rollouts.evaluate import play
 from rlinf_ros.conversions import set_stamp, to_ns
 from rlinf_ros.qos import lossless_profile, profile
@@ -199,7 +199,7 @@ def test_a_failure_ends_an_episode_at_the_station_as_in_the_vectorised_environme
     (tmp_path / "strict.yaml").write_text(yaml.safe_dump(task))
     strict = (f"station.task={tmp_path / 'strict.yaml'}",)
     vector = stations(load_recipe("sim_rlpd", [*strict, "simulation.interlock=true"]), 1)
-    (expected,) = play(vector, lambda _: single(vector.expert()), 1, [SCENES[0]])
+    (expected,) = play(vector, lambda _: single_action_chunks(vector.expert()), 1, [SCENES[0]])
     vector.close()
     assert (expected.failure, expected.success, expected.value) == (True, False, 0.0)
     for name in NODES:

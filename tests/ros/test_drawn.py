@@ -15,7 +15,7 @@ from rlinf_core.policies.serialization import save_policy
 from rlinf_core.policies.small import gaussian, latent_noise
 from rlinf_core.recipes import load_recipe
 from rlinf_core.rollouts.collect import ChunkRollouts, EpisodeRollouts
-from rlinf_core.rollouts.from_episode import rollout_of
+from rlinf_core.rollouts.episode_conversion import episode_to_rollout
 from rlinf_ros.conversions import action_chunk, release_chunk
 from rlinf_ros.qos import profile
 from sim_bridges.core.environments import stations
@@ -105,7 +105,7 @@ def test_a_rollout_of_recordings_is_the_rollout_of_the_vectorised_environment(en
     for episode in station.episodes("train", COUNT):
         check_episode(episode, env.spec, 1000)
         expected = rollouts.play(group=1).rollouts[0]
-        got = rollout_of(episode, env.spec, policy.config)
+        got = episode_to_rollout(episode, env.spec, policy.config)
         assert (
             len(episode.chunks) == -(-len(episode) // 2) and episode.chunks.drawn.shape[1] == 4 * 3
         )
@@ -211,7 +211,7 @@ def test_what_a_person_does_is_no_chunk_of_the_policy(env, station):
     check_episode(episode, env.spec, 1000)
     chunks, first = episode.chunks, min(theirs)
     assert 3 <= first < 17 and len(theirs) >= 3
-    rollout = rollout_of(episode, env.spec, policy.config)
+    rollout = episode_to_rollout(episode, env.spec, policy.config)
     counted = [
         step
         for start, played in zip(chunks.starts, chunks.played, strict=True)

@@ -71,7 +71,9 @@ def test_a_served_policy_plays_reconnects_and_says_when_it_is_gone(peer, tmp_pat
         assert decided(0, 1, TimeStep.FIRST) and all(map(decided, range(1, 6), [0, 0, 0, 1, 0]))
         named = {item.name: np.zeros(item.shape, item.dtype) for item in spec.observation}
         expected = spec.action.to_si(
-            policy.act(Observation.of_one(spec, named, instruction=""), False).actions[0].numpy()
+            policy.act(Observation.from_single(spec, named, instruction=""), False)
+            .actions[0]
+            .numpy()
         )
         assert np.allclose(np.reshape(chunks[0].data, (SMALL.horizon, -1)), expected, atol=1e-12)
         assert (chunks[0].policy_version, chunks[0].horizon, chunks[0].execute) == (7, 8, 4)

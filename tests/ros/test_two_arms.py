@@ -21,7 +21,7 @@ from rlinf_core.policies import make_policy
 from rlinf_core.policies.serialization import save_policy
 from rlinf_core.policies.small import tanh_gaussian
 from rlinf_core.recipes import load_recipe
-from rlinf_core.rollouts.envs import single
+from rlinf_core.rollouts.envs import single_action_chunks
 from rlinf_core.rollouts.evaluate import play
 from rlinf_ros.conversions import action_chunk
 from rlinf_ros.qos import profile
@@ -91,7 +91,7 @@ def test_both_arms_are_shown_the_task_to_the_last_bit_as_in_the_vectorised_envir
     env, station
 ):
     watched = Watched(env)
-    expected = play(watched, lambda _: single(env.expert()), 1, SCENES)
+    expected = play(watched, lambda _: single_action_chunks(env.expert()), 1, SCENES)
     recordings = recorded(station, station.runner, "demonstration", SCENES)
     for recording, episode, shown in zip(recordings, expected, watched.episodes, strict=True):
         same(recording, episode, shown, env.spec)

@@ -9,7 +9,7 @@ from rlinf_core.episodes import read_episode
 from rlinf_core.policies.base import Observation
 from rlinf_core.recipes import load_recipe
 from rlinf_core.rollouts.collect import demonstrate
-from rlinf_core.rollouts.from_episode import trajectory_of
+from rlinf_core.rollouts.episode_conversion import episode_to_trajectory
 from rlinf_core.specs import arrays
 from sim_bridges.core.environments import stations
 from sim_bridges.simulators.franka_marks import COLOURS, Simulator
@@ -61,7 +61,7 @@ def test_what_is_asked_for_goes_with_every_time_step_to_whoever_learns():
     observation = env.reset([0, 1])
     sentences = [one.station.simulator.instruction for one in env.envs]
     assert sentences == ["go to the blue mark", "go to the red mark"]
-    assert Observation.of_arrays(env.spec, observation).instruction == tuple(sentences)
+    assert Observation.from_arrays(env.spec, observation).instruction == tuple(sentences)
     assert env.envs[0].observation_space.contains(
         {name: values[0] for name, values in observation.items()}
     )
@@ -111,6 +111,8 @@ def test_over_ros_each_recording_says_what_its_scene_asked_for(tmp_path):
         and [episode.instruction for episode in recorded] == sentences
         and len(set(sentences)) == 2
     )
-    trajectory = trajectory_of(recorded[0], stations(load_recipe("sim_vla", RECIPE), 1).spec)
+    trajectory = episode_to_trajectory(
+        recorded[0], stations(load_recipe("sim_vla", RECIPE), 1).spec
+    )
     assert set(arrays.decoded(trajectory.observations[arrays.NAME])) == {sentences[0]}
     assert np.isfinite(trajectory.actions).all()

@@ -240,9 +240,9 @@ def test_rlinf_learns_in_one(tmp_path):
         config, device = recipe.policy, "cpu"
 
         def act(self, observation, explore, generator=None):
-            from rlinf_core.rollouts.envs import single
+            from rlinf_core.rollouts.envs import single_action_chunks
 
-            return single(random.uniform(-1, 1, (len(observation), 1)))
+            return single_action_chunks(random.uniform(-1, 1, (len(observation), 1)))
 
     assert np.mean([episode.success for episode in evaluate(env, Chance(), range(20))]) <= 0.2
 

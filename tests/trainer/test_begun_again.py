@@ -155,7 +155,7 @@ def test_the_first_episode_with_an_expert_is_the_first_that_is_no_demonstration(
             ),
             0,
         )
-        assert data.order()["expert_fraction"] == pytest.approx(fraction)
+        assert data.rollout_length()["expert_fraction"] == pytest.approx(fraction)
 
 
 def test_a_policy_that_a_person_has_named_is_no_newer_version(tmp_path):

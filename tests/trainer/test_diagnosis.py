@@ -222,7 +222,7 @@ def test_a_full_ring_gives_its_episodes_in_their_order(tmp_path):
         buffer.insert_episode(
             {"vectors": np.full((7, 2), number)}, np.zeros((6, 2)), np.full(6, number), np.ones(6)
         )
-    rewards = [episode[0] for episode in Episodes.of_replay(buffer.state_dict()).rewards]
+    rewards = [episode[0] for episode in Episodes.from_replay(buffer.state_dict()).rewards]
     assert rewards[-5:] == [4, 5, 6, 7, 8]
     assert sorted(rewards) == rewards
 

@@ -38,7 +38,7 @@ SAC = (
     "simulation.env_steps=40",
     *TINY,
 )
-READ = "rlinf_core.rollouts.from_episode.read_episode"
+READ = "rlinf_core.rollouts.episode_conversion.read_episode"
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from rlinf_core.core.errors import IngestError, RecipeError, StartupError
 from rlinf_core.episodes import read_episode
 from rlinf_core.episodes.checksums import SUMS, seal
 from rlinf_core.episodes.spool import Spool
-from rlinf_core.rollouts.from_episode import trajectory_of
+from rlinf_core.rollouts.episode_conversion import episode_to_trajectory
 from rlinf_core.specs.arrays import NAME, decoded
 from rlinf_core.trainer.sources.recordings import Intake, check_shown, read_recordings
 from tests.messages import record
@@ -75,7 +75,10 @@ def test_what_was_asked_for_is_of_each_time_step(spool, task, tmp_path):
     assert (
         episode.instructions == ("do it",) * 2 + ("do that",) * 3 and episode.instruction == "do it"
     )
-    assert decoded(trajectory_of(episode, task.spec).observations[NAME]) == episode.instructions
+    assert (
+        decoded(episode_to_trajectory(episode, task.spec).observations[NAME])
+        == episode.instructions
+    )
 
 
 REFUSED = {
@@ -207,7 +210,7 @@ def test_a_damaged_folder_is_refused_whatever_it_raises_and_the_next_one_is_take
     (folders[3] / "e3.mcap").unlink()
     seal(folders[3])
     monkeypatch.setattr(
-        "rlinf_core.rollouts.from_episode.read_episode",
+        "rlinf_core.rollouts.episode_conversion.read_episode",
         lambda folder, sealed: (
             read_episode(folder, sealed)
             if folder.name != "e4"

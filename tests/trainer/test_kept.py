@@ -61,9 +61,9 @@ def test_of_what_a_person_has_corrected_that_alone_takes_room_beside_what_was_de
         (float(number), step) for number in range(1, 17) for step in (7.0, 8.0, 30.0)
     }
     assert gated.online.inserted == STEPS + 16 * 3 and gated.steps == 16 * STEPS
-    assert gated.order()["expert_fraction"] == pytest.approx(gated.config.expert_fraction(16)), (
-        "of whole episodes"
-    )
+    assert gated.rollout_length()["expert_fraction"] == pytest.approx(
+        gated.config.expert_fraction(16)
+    ), "of whole episodes"
 
 
 def test_the_terminal_shows_how_much_a_person_has_commanded_lately(gated):

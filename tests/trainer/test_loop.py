@@ -38,7 +38,7 @@ class ByHand(Run):
             else:
                 self.learner.sync()
                 with self._off_device():
-                    experience = self.source.take(self.learner.updates, self.data.order())
+                    experience = self.source.take(self.learner.updates, self.data.rollout_length())
                 self.data.put(experience, self.version)
             self._look_around(worked)
         self.save()

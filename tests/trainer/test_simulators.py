@@ -13,7 +13,7 @@ from rlinf_core.policies import make_policy
 from rlinf_core.policies.serialization import load_policy
 from rlinf_core.recipes import load_recipe
 from rlinf_core.reports.curves import read_evaluations
-from rlinf_core.rollouts.collect import EpisodeRollouts, Stages
+from rlinf_core.rollouts.collect import AlternatingRollouts, EpisodeRollouts
 from rlinf_core.rollouts.types import Experience
 from rlinf_core.trainer import checkpoint
 from rlinf_core.trainer import train as simulation
@@ -338,7 +338,7 @@ def source_of(seed=0, staged=False):
     source = Simulators(recipe, Points(2), policy, points, Clock())
     if staged:
         parts = [EpisodeRollouts(Points(2), policy, seed + i, 100 * (i + seed)) for i in range(2)]
-        source.players = InProcess(Stages(Points(4), parts))
+        source.players = InProcess(AlternatingRollouts(Points(4), parts))
     return source
 
 
@@ -407,5 +407,5 @@ def test_only_a_run_that_adapts_may_choose_its_layout_unasked(adapts, tmp_path):
 
     recipe = recipe_of("sac", "device=cpu")
     simulation.train(recipe, tmp_path, points, on_progress, **({"adapts": True} if adapts else {}))
-    assert runs[-1].controller.is_implicit is adapts
+    assert runs[-1].layout_controller.is_implicit is adapts
     assert runs[-1].recipe.placement == recipe.placement, "it begins in one process"

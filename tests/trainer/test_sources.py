@@ -319,7 +319,7 @@ def test_what_was_recorded_of_the_policy_itself_is_no_experts_word(
     vectors = run.data.online.vectors()[:, 0]
     assert sorted(vectors[vectors >= 500.0] - 500.0) == learned, "but a person's is"
     if gated == "false":
-        assert run.data.order()["expert_fraction"] == recipe.algorithm.beta, (
+        assert run.data.rollout_length()["expert_fraction"] == recipe.algorithm.beta, (
             "no episode has been played yet"
         )
 

@@ -32,7 +32,7 @@ def test_what_the_policy_did_before_each_takeover_ends_as_a_failure_and_the_rest
     episode = played(
         chunk_starts=np.arange(STEPS) % 2 == 0, latents=np.arange(STEPS)[:, None] * 1.0
     )
-    parts = episode.until_taken_over()
+    parts = episode.split_at_takeovers()
     assert [len(part) for part in parts] == [3, 6, 1]
     assert [list(part.observations["vectors"][:, 0]) for part in parts] == [
         [0, 1, 2, 3],
@@ -61,7 +61,7 @@ def test_what_the_policy_did_before_each_takeover_ends_as_a_failure_and_the_rest
     ],
 )
 def test_where_nobody_takes_over_from_the_policy_an_episode_is_whole(sources):
-    (episode,) = played(sources).until_taken_over()
+    (episode,) = played(sources).split_at_takeovers()
     assert len(episode) == STEPS and list(episode.discounts) == [1] * 9 + [0]
 
 

@@ -57,7 +57,7 @@ class Rollout:
         return {name: value for name, value in values.items() if value is not None}
 
     @classmethod
-    def of_state(cls, state: dict[str, Any]) -> Rollout:
+    def from_state_dict(cls, state: dict[str, Any]) -> Rollout:
         """Build a rollout from the result of ``state_dict``, of tensors or of arrays."""
 
         def tensors(value: Any) -> Any:
@@ -111,7 +111,7 @@ class Rollout:
         """Return the same rollout on another device."""
         return combined([self], lambda parts: parts[0].to(device))
 
-    def concatenated_with(self, other: Rollout) -> Rollout:
+    def concatenate(self, other: Rollout) -> Rollout:
         """Return the environments of both; the shorter is padded with chunks without weight."""
         length = max(len(self.mask), len(other.mask))
 

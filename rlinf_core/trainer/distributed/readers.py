@@ -15,7 +15,7 @@ from typing import Any
 
 from rlinf_core.core.errors import EpisodeError, IngestError, SpecError, is_transient
 from rlinf_core.policies.settings import PolicySettings
-from rlinf_core.rollouts.from_episode import read_checked, trajectory_of
+from rlinf_core.rollouts.episode_conversion import episode_to_trajectory, read_checked_episode
 from rlinf_core.rollouts.types import Trajectory
 from rlinf_core.specs.arrays import StationSpec
 from rlinf_core.trainer.distributed.ray_cluster import check_started, connect, lost, of_ray
@@ -52,8 +52,10 @@ class Reader:
             episode.mkdir()
             for file, data in files.items():
                 (episode / file).write_bytes(data)
-            return trajectory_of(
-                read_checked(episode, self.spec, self.longest, sender), self.spec, *self.options
+            return episode_to_trajectory(
+                read_checked_episode(episode, self.spec, self.longest, sender),
+                self.spec,
+                *self.options,
             )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from rlinf_core.core.errors import RestartLimitError, RlinfError
 from rlinf_core.policies.base import Policy
 from rlinf_core.recipes import Recipe
-from rlinf_core.rollouts.collect import Rollouts, Stages
+from rlinf_core.rollouts.collect import AlternatingRollouts, Rollouts
 from rlinf_core.rollouts.envs import Steps, VectorEnv
 from rlinf_core.specs.arrays import Arrays
 from rlinf_core.trainer.distributed.ray_cluster import check_started, connect, cpus_for, lost
@@ -214,7 +214,7 @@ def rollouts_in(
     if not isinstance(env, RemoteEnvs) or len(env.processes) % 2 or (env.size // 2) % max(group, 1):
         return kind(env, policy, seed, scene)
     halves = env.halves()
-    return Stages(
+    return AlternatingRollouts(
         env,
         [
             kind(half, policy, seed + index * SEED_STRIDE, scene + index * HALF_STRIDE)

@@ -42,12 +42,12 @@ class RolloutRequest:
 
     Attributes:
         version: version of the policy.
-        amount: length of the rollout.
+        length: length of the rollout.
         environments: environments of each worker.
     """
 
     version: int
-    amount: RolloutLength
+    length: RolloutLength
     environments: int
 
 
@@ -95,13 +95,15 @@ class Worker:
         """Return the unfinished episodes, truncated here. The next request starts new ones."""
         return self.rollouts.cut() if self.rollouts is not None else []
 
-    def play(self, order: RolloutRequest, update: WeightUpdate) -> tuple[Experience, RolloutUsage]:
+    def play(
+        self, request: RolloutRequest, update: WeightUpdate
+    ) -> tuple[Experience, RolloutUsage]:
         """Apply a weight update and play a request. Returns the experience and its usage."""
-        rollouts = self._make_rollouts(order.environments)
+        rollouts = self._make_rollouts(request.environments)
         offload = self.recipe.placement.offload and self.device.type == "cuda"
         receive(self.policy.to(self.device), update)
-        rollouts.version = order.version
-        experience, usage = rollouts.play_measured(order.amount)
+        rollouts.version = request.version
+        experience, usage = rollouts.play_measured(request.length)
         usage.total.resident_bytes = resident_bytes()
         if offload:
             self.policy.cpu()
@@ -220,7 +222,7 @@ class OnRay:
                 )
         return parts
 
-    def start(self, version: int, amount: RolloutLength) -> None:
+    def start(self, version: int, length: RolloutLength) -> None:
         """Send a request and the changed weights to all workers.
 
         Raises:
@@ -235,7 +237,7 @@ class OnRay:
         self.update = put(self.ray, update)
         self.everything: Any = self.update if update.base == 0 else None
         share = self.recipe.simulation.environments // len(self.workers)
-        self.order = put(self.ray, RolloutRequest(version, amount, share))
+        self.request = put(self.ray, RolloutRequest(version, length, share))
         self.pending = [self._begin(index) for index in range(len(self.workers))]
 
     def _wait_for_room(self, workers: list[Any]) -> None:
@@ -254,7 +256,7 @@ class OnRay:
                 self.everything = put(self.ray, self.sender.everything())
             update = self.everything
         self.editions[index] = self.sender.edition
-        return self.workers[index].play.remote(self.order, update)
+        return self.workers[index].play.remote(self.request, update)
 
     def _answers(self) -> list[tuple[Experience, RolloutUsage]]:
         answers = [self._answer(index) for index in range(len(self.pending))]

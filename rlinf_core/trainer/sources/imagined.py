@@ -63,13 +63,13 @@ class RealAndImagined:
         """Return the demonstrations of the real source."""
         return self.real.demonstrate()
 
-    def take(self, updates: int, order: RolloutLength) -> Experience:
+    def take(self, updates: int, length: RolloutLength) -> Experience:
         """Return the real source's experience.
 
         After each fit, branches from recorded states are added.
         """
-        experience = self.real.take(updates, order)
-        if self.data.steps - self.fitted_at < self.recipe.world.refit_every or order.get(
+        experience = self.real.take(updates, length)
+        if self.data.steps - self.fitted_at < self.recipe.world.refit_every or length.get(
             "random_warmup"
         ):
             return experience

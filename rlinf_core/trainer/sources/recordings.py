@@ -28,7 +28,7 @@ from rlinf_core.episodes.checksums import SUMS, never_closed, read_sums
 from rlinf_core.episodes.journal import Journal
 from rlinf_core.episodes.storage import kind_of
 from rlinf_core.policies.settings import PolicySettings
-from rlinf_core.rollouts.from_episode import read_checked, trajectory_of
+from rlinf_core.rollouts.episode_conversion import episode_to_trajectory, read_checked_episode
 from rlinf_core.rollouts.types import Experience, Source, Trajectory
 from rlinf_core.specs.arrays import StationSpec
 from rlinf_core.specs.topics import EPISODE
@@ -141,13 +141,17 @@ class Intake:
 
     def read(self, folder: Path) -> Episode:
         """Read and check the episode in ``folder``. Raises EpisodeError if it is invalid."""
-        return read_checked(folder, self.spec, self.longest, self.journal.station(folder.name))
+        return read_checked_episode(
+            folder, self.spec, self.longest, self.journal.station(folder.name)
+        )
 
     def trajectory(self, folder: Path) -> Trajectory:
         """Read an episode as a trajectory, in a reader process if there are any."""
         if self.readers is not None:
             return self.readers.read(folder, self.journal.station(folder.name))
-        return trajectory_of(self.read(folder), self.spec, self.use_executed, self.rollouts_of)
+        return episode_to_trajectory(
+            self.read(folder), self.spec, self.use_executed, self.rollouts_of
+        )
 
     def prefetch(self, folders: Iterable[Path]) -> None:
         """Let the reader processes start with these folders."""
@@ -186,7 +190,7 @@ class Recordings(Source):
     def __init__(self) -> None:
         self.report: dict[str, Any] = {}  # unused
 
-    def take(self, updates: int, order: RolloutLength) -> Experience:
+    def take(self, updates: int, length: RolloutLength) -> Experience:
         """Return no experience."""
         return Experience()
 

@@ -147,16 +147,16 @@ class Simulators(Source):
                 demonstrate(self.env, collect.episodes, self.recipe.scene(collect.first_seed))
             )
 
-    def take(self, updates: int, order: RolloutLength) -> Experience:
+    def take(self, updates: int, length: RolloutLength) -> Experience:
         """Return the experience of all workers.
 
         In the pipelined mode the next rollout is started here.
         """
         if not self.players:  # the algorithm uses demonstrations alone
             return Experience()
-        amount = order | self.slice
+        length = length | self.slice
         if not self.is_pending:
-            self._request_rollouts(self.players, updates, amount)
+            self._request_rollouts(self.players, updates, length)
         played, seconds = self.players.take()
         for part, value in seconds.items():
             self.clock.seconds[part] += value
@@ -166,7 +166,7 @@ class Simulators(Source):
         self.early = []
         self.is_pending = False
         if self.recipe.placement.mode == "pipelined":
-            self._request_rollouts(self.players, updates, amount)
+            self._request_rollouts(self.players, updates, length)
         else:  # the rollout has begun before the wait for it
             self.send_s += self.players.call_s
         return Experience(
@@ -176,11 +176,11 @@ class Simulators(Source):
         )
 
     def _request_rollouts(
-        self, players: InProcess | OnRay, updates: int, amount: RolloutLength
+        self, players: InProcess | OnRay, updates: int, length: RolloutLength
     ) -> None:
         started = time.perf_counter()
         with self.clock("transfer"):
-            players.start(updates, amount)
+            players.start(updates, length)
         self.is_pending = True
         self.send_s = time.perf_counter() - started
 
@@ -220,16 +220,16 @@ class InProcess:
         self.call_s = 0.0
         self.usages: list[RolloutUsage] = []
 
-    def start(self, version: int, amount: RolloutLength) -> None:
-        """Request a rollout of length ``amount`` by policy ``version``, also from an engine."""
-        self.rollouts.version, self.amount = version, amount
+    def start(self, version: int, length: RolloutLength) -> None:
+        """Request a rollout of length ``length`` by policy ``version``, also from an engine."""
+        self.rollouts.version, self.length = version, length
         synchronise = getattr(self.rollouts.policy, "synchronise", None)
         if synchronise is not None:
             synchronise(version)
 
     def take(self) -> tuple[list[Experience], dict[str, float]]:
         """Return the experience, and seconds by part of the clock."""
-        played, usage = self.rollouts.play_measured(self.amount)
+        played, usage = self.rollouts.play_measured(self.length)
         self.usages = [usage]
         return [played], {"simulate": usage.simulate, "infer": usage.total.wall_s - usage.simulate}
 
@@ -305,7 +305,7 @@ class Robots(Source):
             ]
         )
 
-    def take(self, updates: int, order: RolloutLength) -> Experience:
+    def take(self, updates: int, length: RolloutLength) -> Experience:
         """Return a rollout of each robot.
 
         Time steps count by complete episodes, as with stations.
@@ -314,7 +314,7 @@ class Robots(Source):
             [
                 trajectory
                 for name, source in self.sources.items()
-                for trajectory in self._among(name, source.take(updates, order))
+                for trajectory in self._among(name, source.take(updates, length))
             ]
         )
 

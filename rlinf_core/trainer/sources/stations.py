@@ -94,10 +94,10 @@ class Stations(Source):
             stations=stations,
         )
 
-    def take(self, updates: int, order: RolloutLength) -> Experience:
+    def take(self, updates: int, length: RolloutLength) -> Experience:
         """Insert some of the arrived episodes.
 
-        ``order`` is ignored: stations decide how much they play.
+        ``length`` is ignored: stations decide how much they play.
         """
         # the checkpoint contains these episodes
         while self.journaled and self.journaled[0].name in self.intake.ids:

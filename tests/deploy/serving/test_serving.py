@@ -123,7 +123,10 @@ def test_an_openpi_client_gets_what_the_policy_answers_here(served, spec):
         {f"observation/{key}" if key != "prompt" else key: value for key, value in named.items()}
     )
     expected = (
-        policy_of(spec, 0).act(Observation.of_one(spec, named), explore=False).actions[0].numpy()
+        policy_of(spec, 0)
+        .act(Observation.from_single(spec, named), explore=False)
+        .actions[0]
+        .numpy()
     )
     assert np.array_equal(answer["actions"], spec.action.to_si(expected))
     assert (
@@ -202,7 +205,7 @@ def test_several_clients_are_answered_in_one_batch_each_with_its_own(served, spe
     assert max(answer["server_timing"]["batch"] for answer in got.values()) > 1
     for index, answer in got.items():
         expected = (
-            policy.act(Observation.of_one(spec, observed(spec, index)), explore=False)
+            policy.act(Observation.from_single(spec, observed(spec, index)), explore=False)
             .actions[0]
             .numpy()
         )
@@ -335,7 +338,7 @@ def test_a_chunk_goes_on_where_the_clients_last_one_is_and_what_is_no_chunk_is_s
         on = client.infer(observation | {EXTENSION_KEY: {"left": left, "frozen": 3}})
         assert on[EXTENSION_KEY]["continues"] and "continues" not in free[EXTENSION_KEY]
         expected = policy.continued(
-            Observation.of_one(spec, observation), Continuation.of(np.full((6, 3), 0.9), 3, 8)
+            Observation.from_single(spec, observation), Continuation.of(np.full((6, 3), 0.9), 3, 8)
         ).actions[0]
         assert np.allclose(on["actions"], spec.action.to_si(expected.numpy()), atol=1e-7)
         off = [np.abs(answer["actions"][:3] - left[:3]).mean() for answer in (free, on)]

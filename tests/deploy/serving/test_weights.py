@@ -57,7 +57,7 @@ def request(seed=0, **extension):
 
 def batch(*seeds):
     """Return the policy's own answer for several stations."""
-    stations = [Observation.of_one(SPEC, observed(seed)) for seed in seeds]
+    stations = [Observation.from_single(SPEC, observed(seed)) for seed in seeds]
     return Observation(
         torch.cat([one.vectors for one in stations]),
         {"front": torch.cat([one.images["front"] for one in stations])},

@@ -156,7 +156,7 @@ class ResidualActor(NetworkPolicy):
         for start in range(0, length, ROWS):
             rows = {name: values[start : start + ROWS] for name, values in observations.items()}
             parts.append(
-                self.base_actions(Observation.of_arrays(self.spec, rows, self.device)).numpy(
+                self.base_actions(Observation.from_arrays(self.spec, rows, self.device)).numpy(
                     force=True
                 )
             )

@@ -201,7 +201,7 @@ class LocalPolicyNode(PolicyNode):
         return observation_of(step, self.spec)
 
     def _plan(self, policy: Policy, step: TimeStep, explore: bool) -> ActionChunk:
-        observation = Observation.of_one(
+        observation = Observation.from_single(
             self.spec, self.observed(step), self.device, step.instruction
         )
         decided = policy.act(observation, explore=explore, generator=self.generator)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rlinf_core.policies.base import Batch
 
 
-def rollout_of(episode: Episode, spec: StationSpec, config: PolicySettings) -> Rollout:
+def episode_to_rollout(episode: Episode, spec: StationSpec, config: PolicySettings) -> Rollout:
     """Return the policy's chunks of an episode as a rollout of one environment.
 
     The rollout is empty if the operator commanded all along. A chunk gets the rewards of the time
@@ -43,60 +43,60 @@ def rollout_of(episode: Episode, spec: StationSpec, config: PolicySettings) -> R
     """
     from rlinf_core.algorithms.common.rollout import Rollout
 
-    chunks, log_probs = _fitting(episode, spec, config)
+    chunks, log_probs = _checked_chunks(episode, spec, config)
     starts = chunks.starts
     played = chunks.played
     length = len(episode)
-    after, execute = starts + played, config.executed
+    ends = starts + played  # the time step after each chunk
+    execute = config.executed
     steps = starts[:, None] + np.arange(execute)
     rewards = np.where(
         np.arange(execute) < played[:, None], episode.rewards[np.minimum(steps, length - 1)], 0.0
     )
-    done = after != np.append(starts[1:], -1)[: len(starts)]
-    terminated = (after == length) & (episode.discounts[-1] == 0.0)
-    actions = (
-        chunks.drawn[:, None]
-        if isinstance(config, FlowSettings)  # a path, as a whole
-        else chunks.drawn.reshape(len(chunks), config.horizon, spec.action.dim)[:, :execute]
-    )
-    reads = bool(config.sentence_features) or isinstance(config, PretrainedSettings)
+    # another commander, or nobody, follows the chunk
+    done = ends != np.append(starts[1:], -1)[: len(starts)]
+    terminated = (ends == length) & (episode.discounts[-1] == 0.0)
+    if isinstance(config, FlowSettings):  # the path of a flow is one sample
+        actions = chunks.drawn[:, None]
+    else:
+        drawn = chunks.drawn.reshape(len(chunks), config.horizon, spec.action.dim)
+        actions = drawn[:, :execute]
+    with_instruction = bool(config.sentence_features) or isinstance(config, PretrainedSettings)
     return Rollout(
-        _observed(episode, spec, starts, reads),
-        _observed(episode, spec, after, reads),
-        _one(actions),
-        _one(log_probs),
-        _one(rewards),
-        _one(played),
-        _one(terminated),
-        _one(done),
-        _one(np.ones(len(chunks))),
-        _one(chunks.versions),
+        observations=_observations_at(episode, spec, starts, with_instruction),
+        next_observations=_observations_at(episode, spec, ends, with_instruction),
+        actions=_with_env_axis(actions),
+        log_probs=_with_env_axis(log_probs),
+        step_rewards=_with_env_axis(rewards),
+        steps=_with_env_axis(played),
+        terminated=_with_env_axis(terminated),
+        done=_with_env_axis(done),
+        mask=_with_env_axis(np.ones(len(chunks))),
+        versions=_with_env_axis(chunks.versions),
     )
 
 
-def _fitting(
+def _checked_chunks(
     episode: Episode, spec: StationSpec, config: PolicySettings
 ) -> tuple[PlayedChunks, np.ndarray]:
     """Return the episode's chunks and their log-probabilities.
 
     Raises EpisodeError if they do not fit.
     """
-    chunks, drawn = episode.chunks, config.horizon * spec.action.dim
+    chunks = episode.chunks
     if chunks is None or chunks.log_probs is None:
         raise EpisodeError(
             f"episode {episode.id}: expected log-probabilities of the sampled actions, got none. "
             "Stations record them for a policy with a density (policy.kind) that explores (mode "
             "train)"
         )
-    # a path of points; the network sets the numbers per action
-    if isinstance(config, FlowSettings):
-        points, size = config.horizon * (config.flow_steps + 1), chunks.drawn.shape[1]
-        drawn = (
-            size
-            if size >= points * spec.action.dim and size % points == 0
-            else points * spec.action.dim
-        )
-    sizes, expected = (chunks.drawn.shape[1], chunks.log_probs.shape[1]), (drawn, config.executed)
+    size = chunks.drawn.shape[1]
+    expected_size = config.horizon * spec.action.dim
+    if isinstance(config, FlowSettings):  # a path of points; the network may pad each action
+        points = config.horizon * (config.flow_steps + 1)
+        is_padded = size >= points * spec.action.dim and size % points == 0
+        expected_size = size if is_padded else points * spec.action.dim
+    sizes, expected = (size, chunks.log_probs.shape[1]), (expected_size, config.executed)
     if sizes != expected:
         raise EpisodeError(
             f"episode {episode.id}: expected chunks of {expected[0]} samples and {expected[1]} "
@@ -107,10 +107,10 @@ def _fitting(
     return chunks, chunks.log_probs
 
 
-def _observed(episode: Episode, spec: StationSpec, steps: np.ndarray, reads: bool) -> Batch:
-    """Return the observations at ``steps``, (T, 1, ...), with the instruction if the policy
-    ``reads`` it.
-    """
+def _observations_at(
+    episode: Episode, spec: StationSpec, steps: np.ndarray, with_instruction: bool
+) -> Batch:
+    """Return the observations at ``steps``, (T, 1, ...), optionally with the instruction."""
     import torch
 
     from rlinf_core.policies.base import Observation
@@ -119,20 +119,20 @@ def _observed(episode: Episode, spec: StationSpec, steps: np.ndarray, reads: boo
         [episode.observations[item.name][steps] for item in spec.vectors], axis=1
     )
     images = {image.name: episode.observations[image.name][steps] for image in spec.images}
-    batch = Observation.of_arrays(spec, {"vectors": vectors} | images).batch
-    if reads:
+    batch = Observation.from_arrays(spec, {"vectors": vectors} | images).batch
+    if with_instruction:
         batch[arrays.NAME] = torch.from_numpy(arrays.encoded(episode.instructions)[steps])
     return {name: values.unsqueeze(1) for name, values in batch.items()}
 
 
-def _one(values: np.ndarray) -> Tensor:
+def _with_env_axis(values: np.ndarray) -> Tensor:
     """Add the dimension of one environment: (T, 1, ...)."""
     import torch
 
     return torch.from_numpy(np.asarray(values, np.float32)).unsqueeze(1)
 
 
-def read_checked(folder: Path, spec: StationSpec, longest: int, sender: str) -> Episode:
+def read_checked_episode(folder: Path, spec: StationSpec, longest: int, sender: str) -> Episode:
     """Read and check the episode in ``folder``.
 
     Raises:
@@ -154,7 +154,7 @@ def read_checked(folder: Path, spec: StationSpec, longest: int, sender: str) -> 
     return episode
 
 
-def trajectory_of(
+def episode_to_trajectory(
     episode: Episode,
     spec: StationSpec,
     use_executed: bool = False,
@@ -179,7 +179,7 @@ def trajectory_of(
     length = len(episode)
     rollout = None
     if rollouts_of and episode.mode == TRAIN and "policy" in episode.sources:
-        rollout = rollout_of(episode, spec, rollouts_of)
+        rollout = episode_to_rollout(episode, spec, rollouts_of)
     return Trajectory(
         observations,
         actions,
