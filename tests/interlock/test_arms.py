@@ -122,6 +122,13 @@ def test_s27_what_another_arm_says_and_what_a_new_scene_makes_of_it(blocked, res
     assert others(Inputs(others=(ArmReport("right", blocked),), restart=restart)) == held
 
 
+def test_s27_of_several_arms_that_may_not_move_the_first_is_named(rig):
+    waits_for = (ArmReport("free", ""), ArmReport("left", "contact"), ArmReport("right", "fault"))
+    rig.tick(chunk(1, rig.now), others=waits_for)
+    assert [(event.kind, event.cause) for event in rig.events] == [("dropped", "arm:left")]
+    assert rig.state.mode is Mode.ARMED and rig.output.blocked == ""
+
+
 def test_s27_alone_it_says_nothing_and_waits_for_nobody(rig):
     assert rig.tick().blocked == "" and rig.tick(chunk(1, rig.now)).mode is Mode.ACTIVE
 

@@ -130,6 +130,36 @@ def test_s06_late_chunks_are_dropped(rig):
     assert "dropped" in rig.kinds() and rig.state.mode is Mode.ARMED
 
 
+@pytest.mark.parametrize(
+    "age_ns, actions, cause",
+    [
+        (100_000_000, 1, "late"),
+        (99_999_999, 1, ""),
+        (300_000_000, 3, "late"),
+        (299_999_999, 3, ""),
+    ],
+)
+def test_s06_a_chunk_is_late_once_its_last_action_is_over(rig, age_ns, actions, cause):
+    rig.now += TICK_NS * 30
+    rig.tick(chunk(1, rig.now - age_ns, ((0.01, 0.0, 0.0),) * actions))
+    assert [event.cause for event in rig.events if event.kind == "dropped"] == [cause] * bool(cause)
+    assert rig.state.mode is (Mode.ARMED if cause else Mode.ACTIVE)
+
+
+@pytest.mark.parametrize(
+    "source, before_ns, cause",
+    [("policy", 1, "episode_ended"), ("policy", 0, ""), ("operator", 1, "")],
+)
+def test_a_policy_s_chunk_from_before_the_end_of_the_episode_is_dropped(
+    rig, source, before_ns, cause
+):
+    ended_ns = rig.now
+    rig.tick(end_episode=True)
+    rig.tick(chunk(1, ended_ns - before_ns, source=source))
+    assert [event.cause for event in rig.events if event.kind == "dropped"] == [cause] * bool(cause)
+    assert rig.state.mode is (Mode.ARMED if cause else Mode.ACTIVE)
+
+
 def test_s06_a_new_session_needs_arming_again(rig):
     play(rig)
     rig.tick(chunk(1, rig.now, session="b"))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from rlinf_core.core.errors import RlinfError
 from rlinf_core.core.machine import take
 from rlinf_core.interlock import latch as latching
 from rlinf_core.interlock.latch import ROBOT, Latch
@@ -304,6 +305,16 @@ def test_the_reason_of_a_file_of_ones_own_names_no_domain(tmp_path):
         f"{tmp_path}/latch: the previous interlock, of {latching.user_name(os.geteuid())}, was not "
         "disarmed at its end"
     )
+
+
+def test_only_the_latch_of_a_robot_has_a_domain(tmp_path, shared, monkeypatch):
+    """A file of one's own holds for whatever domain the shell names, also for none that exists."""
+    path = str(tmp_path / "latch")
+    assert [Latch(place).domain for place in ("", path, f"{ROBOT}arm")] == [-1, -1, 7]
+    monkeypatch.setenv("ROS_DOMAIN_ID", "seven")
+    assert Latch(path).write("ARMED") == "" and path in Latch(path).latch_reason()
+    with pytest.raises(RlinfError, match="expected a number from 0 to"):
+        robot()
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ import math
 
 import pytest
 
-from rlinf_core.interlock import EStop, Mode
+from rlinf_core.interlock import EStop, Inputs, Mode
+from rlinf_core.interlock.coordinates import in_other_units
 from rlinf_core.interlock.types import MAX_ACTIONS
 from tests.interlock.conftest import (
     HOME,
@@ -126,6 +127,32 @@ def test_s21_odd_places_in_metres_and_radians_are_states(limits_, inputs):
     for _ in range(12):
         rig.tick(**inputs)
     assert rig.state.track.valid
+
+
+@pytest.mark.parametrize(
+    "limits_, inputs, topic",
+    [
+        (limits(), dict(pose=(10.7, -10.25, 10.45, *HOME[3:])), ""),
+        (limits(), dict(pose=(-9.7, 10.25, -9.995, *HOME[3:])), ""),
+        (limits(), dict(pose=(10.71, *HOME[1:])), "current_pose"),
+        (limits(), dict(pose=(*HOME[:2], -10.0, *HOME[3:])), "current_pose"),
+        (limits(), dict(pose=None), ""),
+        (joint_limits(), dict(joints=(2.74 + 2.0 * math.pi, *JOINTS[1:])), ""),
+        (joint_limits(), dict(joints=(-2.74 - 2.0 * math.pi, *JOINTS[1:])), ""),
+        (joint_limits(), dict(joints=(-2.75 - 2.0 * math.pi, *JOINTS[1:])), "joint_states"),
+        (joint_limits(), dict(joints=(*JOINTS[:6], 9.4)), "joint_states"),
+        (joint_limits(), dict(joints=JOINTS, pose=MM), ""),
+        (limits(gripper_width=0.05), dict(pose=HOME, gripper=0.5), ""),
+        (limits(gripper_width=0.05), dict(pose=HOME, gripper=-0.51), "gripper/state"),
+        (limits(gripper_width=0.4), dict(pose=HOME, gripper=-0.8), ""),
+        (limits(gripper_width=0.4), dict(pose=HOME, gripper=0.81), "gripper/state"),
+        (limits(gripper_width=0.4), dict(pose=HOME), ""),
+        (limits(), dict(pose=HOME, gripper=40.0), ""),
+    ],
+)
+def test_s21_other_units_begin_ten_metres_or_a_turn_beyond_the_limits(limits_, inputs, topic):
+    """A gripper may measure half a metre, or twice its width."""
+    assert in_other_units(limits_, Inputs(**inputs)) == topic
 
 
 def test_s21_a_foreign_place_that_stays_is_gone_to_within_the_limits_or_is_a_fault(evidence):
