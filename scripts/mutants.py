@@ -151,6 +151,7 @@ ROOMS = {
             "tests/policies/test_residual.py",
             "tests/agentic/test_text_run.py",
             "tests/agentic/test_action_engine.py",
+            "tests/agentic/test_coder.py",
         ),
         (
             "--ignore=tests/trainer/distributed",
@@ -171,6 +172,8 @@ ROOMS = {
                     "what_a_server_cannot_draw_is_refused_first",
                 )
             ),
+            "--deselect=tests/agentic/test_coder.py"
+            "::test_a_run_learns_from_an_editor_and_goes_on_behind_its_feedback",
             "-k=not workers",
         ),
         (OPTIMISER,),

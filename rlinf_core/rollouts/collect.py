@@ -180,7 +180,7 @@ class EpisodeRollouts(Rollouts):
         if self.observation is None:
             return []
         pieces = self.gather.cut(self.observation)
-        self.chunks.schedule.cut(np.ones(self.env.size, bool))
+        self.chunks.schedule.cut()
         super().cut()
         return [_with_latents(episode, extras) for episode, extras in pieces]
 

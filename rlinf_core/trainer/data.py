@@ -285,7 +285,7 @@ class ReplayData(Data):
         fails = isinstance(self.config, ActorCriticSettings) and self.config.takeover_fails
         for segment in trajectory.split_at_takeovers() if fails else [trajectory]:
             self._played(segment)
-        corrected = np.array([source == "operator" for source in trajectory.sources], bool)
+        corrected = np.array([source == "operator" for source in trajectory.sources])
         # an episode that a person drove from start to end says nothing of the policy
         if self.share is not None and not (corrected.size and corrected.all()):
             self.share.note(trajectory.success and not corrected.any())

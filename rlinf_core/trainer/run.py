@@ -222,11 +222,11 @@ class Run:
             run_dir, recipe.wandb, recipe.model_dump(mode="json") if recipe.wandb else None
         )
         self.disk, self.flush = Disk(run_dir), PolicyFlush(run_dir / "policies")
-        self.version = 0
+        self.version: int  # of the newest policy; ``start`` sets it
         self.published_at = -1
         self.fitted = sees(self.policy, self.before)
         self.stopping = False
-        self.saved = (-1,) * 5
+        self.saved: tuple[int, ...] = ()
         self.next_evaluation = 0
         self.seconds = 0.0  # duration of the run before its last restart
         self.evaluator: Evaluator | None = None
@@ -243,8 +243,8 @@ class Run:
             WEIGHTS: self._send,
             EVALUATION: self._evaluate,
         }
-        self.due = 0
-        self.is_done = False
+        self.due: int  # ``advance`` sets both
+        self.is_done: bool
         self.experience = Experience()
         # edges with weights or experience on their way to the next node; no checkpoint meanwhile
         self.in_flight: set[tuple[str, str]] = set()

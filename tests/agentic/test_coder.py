@@ -20,6 +20,7 @@ from rlinf_core.agentic.warm_start import clone_examples, read_examples
 from rlinf_core.core.errors import RecipeError, RlinfError
 from rlinf_core.recipes import check_recipe, load_recipe
 from rlinf_core.trainer.checkpoint import load_newest
+from rlinf_core.trainer.train import train
 from tests.agentic.test_language import tiny
 
 pytestmark = pytest.mark.timed
@@ -198,6 +199,57 @@ def test_examples_are_cloned(tmp_path):
     before = worst()
     clone_examples(policy, examples, WarmStart(steps=60, batch_size=8, learning_rate=1e-2), seed=0)
     assert before < -3.0 and worst() > -0.1
+
+
+def examples_of(policy, file):
+    return [
+        score
+        for row, mask in read_examples(file, policy.tokenizer)
+        for score, counts in zip(policy.score([row])[0], mask, strict=True)
+        if counts
+    ]
+
+
+def test_a_run_clones_its_examples_once_and_before_anybody_is_served(tmp_path):
+    """A run that goes on, and one that begins with the policy of another run, clone nothing."""
+    file, runs = tmp_path / "examples.jsonl", []
+    file.write_text(json.dumps({"prompt": "add ", "completion": "ok"}) + "\n")
+    warm = [
+        f"text.feedback.examples={file}",
+        "text.warm_start={steps: 40, batch_size: 4, learning_rate: 0.01}",
+        "text.feedback.port=0",
+    ]
+
+    def begin(name, *more):
+        def on_progress(run, entry):
+            run.stopping = True
+            runs.append(run)
+
+        train(
+            load_recipe("text_feedback", [*SMALL, *warm, *more]),
+            tmp_path / name,
+            on_progress=on_progress,
+        )
+        return runs[-1]
+
+    def cloned_s(run):
+        return run.clock.seconds.get("warm_start", 0.0)
+
+    first, same, other = begin("a"), begin("b"), begin("c", "seed=1")
+    assert cloned_s(first) > 0.0 and min(examples_of(first.policy, file)) > -0.2
+    assert (first.source.size, first.next_evaluation) == (16, 16)
+    assert first.source.settings is first.recipe.text and first.source.policy is first.policy
+    assert first.source.evaluate() == first.evaluator() == []
+    assert (tmp_path / "a/feedback.sqlite3").is_file() and Editor(tmp_path / "a", 0).token
+    weights = [torch.cat([p.flatten() for p in run.policy.parameters()]) for run in runs]
+    assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])
+    again = begin("a")
+    assert cloned_s(again) == cloned_s(first), "not again"
+    began = begin("d", f"simulation.initial_policy={tmp_path / 'a'}")
+    assert cloned_s(began) == 0.0
+    untaught = begin("e", "text.warm_start.steps=0")
+    assert cloned_s(untaught) == 0.0 and min(examples_of(untaught.policy, file)) < -1.0
+    assert same is not other
 
 
 @pytest.mark.parametrize(

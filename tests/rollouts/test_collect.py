@@ -1,5 +1,6 @@
 """Results, continuation and timing of rollouts, in counting environments and among points."""
 
+import threading
 import time
 from dataclasses import replace
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ import torch
 
 from rlinf_core.core.errors import RlinfError
 from rlinf_core.policies import make_policy, policy_kind
+from rlinf_core.policies.base import Observation
 from rlinf_core.rollouts.collect import (
     AlternatingRollouts,
     ChunkRollouts,
@@ -17,7 +19,7 @@ from rlinf_core.rollouts.collect import (
     ExpertRollouts,
     demonstrate,
 )
-from rlinf_core.rollouts.evaluate import record
+from rlinf_core.rollouts.evaluate import evaluate, record
 from rlinf_core.rollouts.types import DEMONSTRATION, TRAIN
 from tests.algorithms.point import SPEC as POINT_SPEC
 from tests.algorithms.point import Points
@@ -96,6 +98,29 @@ def test_random_actions_are_uniform_and_of_the_seed():
     assert max(np.abs(rollouts.env.played[0] - expected[:20])) > 0.1, "the policy's own"
 
 
+@pytest.mark.parametrize(
+    "play",
+    [
+        lambda env, policy: EpisodeRollouts(env, policy).play(2),
+        lambda env, policy: ExpertRollouts(env, policy).play(2, 0.5),
+        lambda env, policy: ChunkRollouts(env, policy).play(chunks=2),
+        lambda env, policy: evaluate(env, policy, range(3)),
+        lambda env, policy: record(env, policy, 2, 5),
+    ],
+)
+def test_a_policy_gets_observations_on_its_own_device(play, monkeypatch):
+    devices, of_arrays = [], Observation.of_arrays
+
+    def noted(spec, arrays, device="the default", instruction=None):
+        devices.append(device)
+        return of_arrays(spec, arrays, device, instruction)
+
+    monkeypatch.setattr(Observation, "of_arrays", noted)
+    policy = gaussian()
+    play(Numbered([3, 4]), policy)
+    assert len(devices) >= 2 and devices == [policy.device] * len(devices)
+
+
 @pytest.mark.parametrize("fraction", [0.0, 0.5, 1.0])
 def test_the_script_acts_in_a_fraction_and_labels_all(fraction):
     env = Numbered([20, 40])
@@ -143,6 +168,13 @@ def test_a_rollout_goes_on_from_its_state_as_if_nothing_had_been(kind, amount, p
     fewer = kind(Numbered([5]), policy(), 3)
     fewer.load_state_dict(one.state_dict())
     assert fewer.observation is None and fewer.scene == one.scene, "another number begins anew"
+
+
+@pytest.mark.parametrize("kind", [EpisodeRollouts, ExpertRollouts, ChunkRollouts])
+def test_rollouts_begin_without_an_observation_and_with_nothing_measured(kind):
+    rollouts = kind(Numbered([5]), gaussian())
+    assert rollouts.observation is None and rollouts.turn is None and rollouts.version == 0
+    assert rollouts.simulate_s == rollouts.simulate_busy_s == rollouts.turn_s == 0.0
 
 
 def test_a_rollout_in_the_place_of_another_goes_on_with_its_noise_and_scenes():
@@ -258,7 +290,7 @@ def test_two_halves_measure_the_time_of_both():
 
 
 def test_a_policy_acts_for_one_half_while_the_other_is_stepped(monkeypatch):
-    policy, acting, both = point_policy(), [], []
+    policy, acting, both, names = point_policy(), [], [], set()
     act = policy.act
 
     def slow_act(*arguments, **options):
@@ -270,6 +302,7 @@ def test_a_policy_acts_for_one_half_while_the_other_is_stepped(monkeypatch):
 
     class Watched(Points):
         def step(self, *arguments):
+            names.add(threading.current_thread().name)
             time.sleep(0.003)
             both.append(-len(acting))
             return super().step(*arguments)
@@ -281,6 +314,7 @@ def test_a_policy_acts_for_one_half_while_the_other_is_stepped(monkeypatch):
     stages.play(steps=20)
     assert max(both) == 1, "it acted for both at once"
     assert min(both) == -1, "nobody was stepped while it acted"
+    assert names == {"rollouts_0", "rollouts_1"}
 
 
 def test_a_half_whose_environments_stop_leaves_the_turn_to_the_other():

@@ -257,6 +257,7 @@ def test_only_what_the_policy_played_in_training_has_a_rollout(recorded, how, de
         (["policy", "", "policy", "policy"], [()] * 4, 0.25),
         (["operator", "policy", "policy", "operator"], [("speed",), ("speed",), (), ()], 0.5),
         (["operator"] * 4, [("speed",)] * 4, 0.0),
+        (["operator"] * 3 + ["policy"], [(), (), (), ("speed",)], 1.0),
     ],
 )
 def test_the_interlock_intervened_in_a_share_of_the_time_steps_without_an_operator(

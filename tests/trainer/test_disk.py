@@ -411,6 +411,25 @@ def test_a_folder_has_one_trainer_and_the_lock_of_a_dead_one_is_free(tmp_path):
         assert not checkpoint.checkpoints(tmp_path)
 
 
+def test_a_run_holds_its_folder_from_the_first_turn_to_the_last(tmp_path):
+    code = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    lock, errors = tmp_path / "run/.trainer.lock", []
+
+    def take():
+        return subprocess.run(
+            [sys.executable, "-c", code, str(lock)], stderr=subprocess.PIPE, text=True
+        ).stderr
+
+    def on_progress(run, entry):
+        if entry:
+            errors.append(take())
+
+    recipe = load_recipe("sim_sac", SAC)
+    train(recipe, tmp_path / "run", points, on_progress)
+    assert len(errors) >= 2 and all("BlockingIOError" in error for error in errors)
+    assert take() == "", "and gives it up"
+
+
 @pytest.mark.parametrize(
     "change, message",
     [

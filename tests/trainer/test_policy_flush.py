@@ -47,6 +47,21 @@ def flushes(monkeypatch):
     on.set()
 
 
+def test_versions_are_flushed_one_by_one_in_a_thread_that_bears_a_name(publish, monkeypatch):
+    names, fsync = [], policy_flush.fsync
+
+    def noted(path):
+        names.append(threading.current_thread().name)
+        fsync(path)
+
+    publish.flush.prepare()
+    monkeypatch.setattr(policy_flush, "fsync", noted)
+    for version in range(1, 5):
+        publish(version)
+    publish.flush.wait()
+    assert names == ["policy-flush_0"] * 8, "each file, and its folder"
+
+
 @pytest.fixture
 def reboot(monkeypatch):
     return lambda: monkeypatch.setattr(policy_flush, "boot_id", lambda: "another")

@@ -2,6 +2,7 @@
 or lost.
 """
 
+import contextlib
 import threading
 import time
 
@@ -13,6 +14,7 @@ from rlinf_core.episodes.spool import Spool
 from rlinf_core.policies.serialization import load_policy
 from rlinf_core.reports.curves import read_evaluations
 from rlinf_core.rollouts.types import Trajectory
+from rlinf_core.trainer import prefetch as prefetching
 from rlinf_core.trainer.prefetch import PREFETCHED_BATCHES, Prefetch, prefetch_for
 from rlinf_core.trainer.train import train
 from tests.algorithms.by_hand import pictures
@@ -68,6 +70,12 @@ def test_while_one_is_learned_from_the_next_are_drawn_and_no_more():
             time.sleep(0.001)
         time.sleep(0.02)
         assert draw.drawn == min(learned + 2, 6)
+
+
+def test_batches_are_drawn_in_one_thread_that_bears_a_name():
+    prefetch = Prefetch(3)
+    names = list(prefetch.batches(lambda: threading.current_thread().name, 8))
+    assert names == ["prefetch_0"] * 8
 
 
 def test_a_draw_that_fails_is_heard_and_an_update_that_fails_stops_drawing():
@@ -207,6 +215,61 @@ def test_nothing_is_drawn_before_what_the_governor_asks_for_is_in(task, tmp_path
         )
     shown(run, spool, "o2", steps=5)
     assert run._due() > 0 and happened.count("draw") == run.updates
+
+
+def test_on_cuda_an_update_waits_for_the_copy_of_its_batch_and_keeps_its_memory(monkeypatch):
+    """A stand-in for CUDA says in which stream each step comes, and in which order."""
+    happened, current = [], ["learning"]
+
+    class Stream:
+        def __init__(self, name):
+            self.name = name
+
+        def record_event(self):
+            happened.append((self.name, "event"))
+            return "copied"
+
+        def wait_event(self, event):
+            happened.append((self.name, f"waits until {event}"))
+
+    class Values:
+        def __init__(self, place):
+            self.place = place
+
+        def pin_memory(self):
+            return Values("pinned")
+
+        def to(self, device, non_blocking):
+            happened.append((current[-1], f"copy of {self.place}", device.type, non_blocking))
+            return Values("gpu")
+
+        def record_stream(self, stream):
+            happened.append((stream.name, "keeps"))
+
+    @contextlib.contextmanager
+    def in_stream(stream):
+        current.append(stream.name)
+        yield
+        current.pop()
+
+    device = torch.device("cuda")
+    monkeypatch.setattr(torch.cuda, "Stream", lambda of: Stream(f"copies to {of.type}"))
+    monkeypatch.setattr(torch.cuda, "stream", in_stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda of: Stream(f"updates on {of.type}"))
+    monkeypatch.setattr(
+        prefetching, "to_tensors", lambda batch: dict.fromkeys(batch, Values("cpu"))
+    )
+    (first, _) = Prefetch(1, device).batches(lambda: {"a": 0, "b": 1}, 2)
+    assert [(name, values.place) for name, values in first.items()] == [("a", "gpu"), ("b", "gpu")]
+    copies = [one for one in happened if one[0] == "copies to cuda"]
+    uses = [one for one in happened if one[0] == "updates on cuda"]
+    copy = ("copies to cuda", "copy of pinned", "cuda", True)
+    assert copies == [copy, copy, ("copies to cuda", "event")] * 2
+    updates = ["waits until copied", "keeps", "keeps"] * 2
+    assert uses == [("updates on cuda", update) for update in updates]
+    assert len(happened) == len(copies) + len(uses), "no copy is in another stream"
+    assert Prefetch(0, device).stream is None and Prefetch(1, CPU).stream is None
+    assert Prefetch(1).stream is None
 
 
 @pytest.mark.skipif(

@@ -498,6 +498,44 @@ def test_reports_checkpoints_and_curves_come_at_their_intervals(spool, task, tmp
     assert happened()[1] is False, "nothing has changed since"
 
 
+@pytest.mark.parametrize(
+    "worked, asynchronous, pauses", [(False, True, [0.02]), (True, True, []), (False, False, [])]
+)
+def test_a_run_that_waits_for_stations_pauses_between_two_looks(
+    spool, task, tmp_path, monkeypatch, worked, asynchronous, pauses
+):
+    run, slept = begun(task, tmp_path / "run", spool), []
+    run.source.asynchronous = asynchronous
+    monkeypatch.setattr(time, "sleep", slept.append)
+    run._look_around(worked)
+    assert slept == pauses
+
+
+def test_a_checkpoint_that_counts_the_updates_of_an_earlier_run_goes_on_without_them(
+    spool, task, tmp_path
+):
+    """Releases before kept the updates of the run that they continued."""
+    run = begun(task, tmp_path / "run", spool)
+    run._learn(3)
+    run.publish()
+    run.save()
+    folder = run.run_dir / "checkpoints"
+    state = checkpoint.load_newest(folder)
+    state["learner"]["updates"] += 40
+    state["run"] |= {"published_at": 43, "owed_from": 40}
+    checkpoint.save(folder, "older", state)
+    again = run_of(task, tmp_path / "run")
+    assert (again.updates, again.published_at) == (run.updates, run.published_at) == (3, 3)
+
+
+def test_the_first_look_writes_curves(spool, task, tmp_path):
+    run = run_of(task, tmp_path / "run")
+    assert not (run.run_dir / "tensorboard").exists()
+    shown(run, spool, "d1", mode="demonstration")
+    run._look_around(True)
+    assert list((run.run_dir / "tensorboard").iterdir())
+
+
 def test_a_policy_is_published_first_and_then_every_so_many_updates(spool, task, tmp_path):
     run = run_of(task, tmp_path / "run", "online.publish_every_updates=4")
     assert not run._is_publication_due(), "nothing is shown yet"

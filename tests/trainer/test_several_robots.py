@@ -273,6 +273,17 @@ def test_nothing_is_learned_before_each_robot_has_brought_something_by_which_it_
     assert again.has_all_robots and again.due(0, learner) == owed
 
 
+def test_an_older_checkpoint_counts_the_demonstrations_of_each_robot_by_its_episodes():
+    _, data, _, episode = two_robots("sac", 8)
+    for name in ("one", "two", "one"):
+        data.insert(episode(name, mode=DEMONSTRATION), 0)
+    state = {name: value for name, value in data.state_dict().items() if name != "shown_of"}
+    again = two_robots("sac", 8)[1]
+    again.load_state_dict(state)
+    assert again.shown_of.tolist() == data.shown_of.tolist() == [2, 1]
+    assert again.shown == 1 and again.shown_of.dtype == np.int64
+
+
 def test_of_each_robot_as_much_is_demonstrated_also_where_one_alone_succeeds():
     _, data, policy, episode = two_robots("rlpd", 4000)
     for name in policy.spec.robots:

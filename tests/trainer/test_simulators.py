@@ -370,7 +370,7 @@ def test_an_algorithm_that_plays_nothing_has_a_source_without_experience_and_sta
     source = Simulators(recipe, Points(2), make_policy(SPEC, recipe.policy), points, Clock())
     assert source.take(0, {}) == Experience() and source.state_dict() == {}
     source.load_state_dict({"generator": None})
-    assert (source.usages, source.sent_bytes) == ([], 0)
+    assert (source.usages, source.sent_bytes, source.send_s, source.report) == ([], 0, 0.0, {})
     source.close()
 
 

@@ -1,11 +1,14 @@
 """Measurements of each turn and changes of the layout, with stand-ins for workers on Ray."""
 
+import contextlib
+import signal
 from contextlib import ExitStack
 
 import numpy as np
 import pytest
 import torch
 
+from rlinf_core.algorithms import sac
 from rlinf_core.core.errors import RlinfError
 from rlinf_core.plan.cost import Layout
 from rlinf_core.plan.layout_controller import LayoutController
@@ -16,12 +19,15 @@ from rlinf_core.reports.curves import read_evaluations, read_events
 from rlinf_core.rollouts.collect import EpisodeRollouts
 from rlinf_core.rollouts.types import DEMONSTRATION
 from rlinf_core.specs.embodiment import joined
+from rlinf_core.trainer import checkpoint
 from rlinf_core.trainer import run as running
 from rlinf_core.trainer import train as training
+from rlinf_core.trainer.distributed.group import LearnerGroup
 from rlinf_core.trainer.distributed.ray_cluster import NoRoomError
 from rlinf_core.trainer.distributed.rollout_workers import SCENE_STRIDE, OnRay
-from rlinf_core.trainer.progress import Clock
+from rlinf_core.trainer.progress import Clock, Progress
 from rlinf_core.trainer.run import learner_for
+from rlinf_core.trainer.sources import simulators
 from rlinf_core.trainer.sources.simulators import InProcess, Robots, Simulators, environments
 from rlinf_core.trainer.train import train
 from tests.algorithms.point import SPEC, Points, points
@@ -56,6 +62,8 @@ def test_a_turn_is_measured_from_the_weights_to_the_updates(monkeypatch, tmp_pat
     assert all(turn.steps % 4 == 0 and turn.steps > 0 for turn in turns[1:])
     assert left[-1] <= 4 and len(turns) >= 10
     assert left[1:] == [before - turn.steps for before, turn in zip(left, turns[1:], strict=False)]
+    measured_parts = {part for part, seconds in run.clock.seconds.items() if seconds > 0.0}
+    assert measured_parts == {"simulate", "infer", "transfer", "learn", "evaluate"}
     parts = sum(run.clock.seconds[part] for part in running.TURN)
     assert 0.0 < sum(turn.seconds for turn in turns) <= parts
     assert 0.9 * parts < sum(turn.seconds for turn in turns) + turns[-1].seconds * 5
@@ -72,14 +80,13 @@ def test_a_turn_is_measured_from_the_weights_to_the_updates(monkeypatch, tmp_pat
     assert min(busy) > 0.0 and sum(busy) <= parts + 0.1
 
 
-class Placed:
+class Placed(OnRay):
     """Workers on Ray, of which this process plays the part."""
 
-    spawned, usages, sent_bytes, call_s = 3, [], 70, 0.5
-
-    def __init__(self, recipe, policy):
-        env = Points(recipe.simulation.environments)
-        self.rollouts = EpisodeRollouts(env, policy)
+    def __init__(self, recipe, make, kind, policy, spawned):
+        self.recipe, self.make, self.policy = recipe, make, policy
+        self.spawned, self.usages, self.sent_bytes, self.call_s = spawned, [], 70, 0.5
+        self.rollouts = kind(Points(recipe.simulation.environments), policy)
         self.is_closed, self.requests = False, []
 
     def start(self, version, amount):
@@ -98,16 +105,16 @@ def source_of(*more):
     return Simulators(recipe, Points(4), make_policy(SPEC, recipe.policy), points, Clock())
 
 
-def placed(monkeypatch, source):
-    """Let the source make these stand-ins; the list of them."""
+def placed(monkeypatch):
+    """Let sources make these stand-ins; the list of them."""
     workers = []
 
-    def players(kind, recipe, spawned):
-        assert kind is EpisodeRollouts and spawned == 1
-        workers.append(Placed(recipe, source.policy))
-        return workers[-1]
+    class Noted(Placed):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            workers.append(self)
 
-    monkeypatch.setattr(source, "_players", players)
+    monkeypatch.setattr(simulators, "OnRay", Noted)
     return workers
 
 
@@ -118,7 +125,7 @@ def steps_of(experience):
 @pytest.mark.parametrize("pending", [False, True])
 def test_a_change_of_the_layout_loses_no_time_step(pending, monkeypatch):
     source = source_of()
-    workers = placed(monkeypatch, source)
+    workers = placed(monkeypatch)
     before = source.take(0, {})
     assert before.steps == 4 * 25, "25 time steps of each, as of a worker"
     assert source.clock.seconds["simulate"] > 0 and source.clock.seconds["infer"] > 0
@@ -127,6 +134,9 @@ def test_a_change_of_the_layout_loses_no_time_step(pending, monkeypatch):
     recipe = source.recipe.but(placement=source.recipe.placement.but(workers=2))
     source.place(recipe)
     assert source.recipe is recipe and source.players is workers[0] and not source.is_pending
+    (of_workers,) = workers
+    assert of_workers.recipe is recipe and of_workers.make is points and of_workers.spawned == 1
+    assert of_workers.policy is source.policy and type(of_workers.rollouts) is EpisodeRollouts
     after = source.take(1, {"random_warmup": False})
     assert workers[0].requests == [(1, {"random_warmup": False, "steps": 25})]
     assert after.steps == 4 * (10 + 25 * pending)
@@ -206,7 +216,7 @@ def begun(monkeypatch, tmp_path):
 
 def test_a_run_goes_on_in_another_layout_with_its_state(monkeypatch, tmp_path, capsys):
     run, notes = begun(monkeypatch, tmp_path)
-    workers, state = placed(monkeypatch, run.source), run.learner.state_dict()
+    workers, state = placed(monkeypatch), run.learner.state_dict()
     closed, old = [], run.learner
     monkeypatch.setattr(old, "close", lambda: closed.append(old))
     learner_counts = []
@@ -234,6 +244,45 @@ def test_a_run_goes_on_in_another_layout_with_its_state(monkeypatch, tmp_path, c
             assert np.array_equal(value, state["modules"][name][key]), (name, key)
     assert run.prefetch.device is None, "the processes of a group copy for themselves"
     assert run.graph.nodes != () and run.recipe.placement.learners == 1 and not notes
+
+
+class Group(LearnerGroup):
+    """Learners on Ray, of which this process plays the part."""
+
+    def __init__(self, learner):
+        self.learner, self.sizes, self.is_closed = learner, [], False
+
+    def resize(self, count):
+        self.sizes.append(count)
+
+    def sync(self):
+        self.learner.sync()
+
+    def state_dict(self):
+        return self.learner.state_dict()
+
+    def close(self):
+        self.is_closed = True
+
+
+def test_a_group_of_learners_is_resized_and_given_up_for_the_trainers_process(
+    monkeypatch, tmp_path
+):
+    run, notes = begun(monkeypatch, tmp_path)
+    group = run.learner = Group(run.learner)
+    two, state = run.recipe.placement.but(learners=2), run.learner.state_dict()
+    run.recipe = run.recipe.but(placement=two)
+    run._place_learner(run.recipe.but(placement=two.but(learners=3)))
+    assert run.learner is group and group.sizes == [3] and run.recipe.placement.learners == 3
+    alone = run.recipe.but(placement=two.but(learners=0))
+    run._place_learner(alone)
+    assert group.is_closed and group.sizes == [3] and run.recipe is alone
+    assert not isinstance(run.learner, LearnerGroup) and run.prefetch.device is not None
+    for name, module in run.learner.state_dict()["modules"].items():
+        for key, value in module.items():
+            assert np.array_equal(value, state["modules"][name][key]), (name, key)
+    run._place_learner(alone.but(seed=5))
+    assert run.recipe.seed == 5 and not notes
 
 
 def test_a_layout_that_cannot_be_is_refused_and_the_run_goes_on(monkeypatch, tmp_path):
@@ -287,6 +336,7 @@ def test_two_robots_play_demonstrate_and_are_judged_each_in_its_own_task():
     with ExitStack() as ending:
         source, policy = robots_source(ending)
         assert {name: env.size for name, env in source.envs.items()} == {"one": 2, "two": 2}
+        assert source.report == {} == source.counts(), "no station, no evaluation"
         shown = source.demonstrate().trajectories
         assert [(one.station, one.mode, one.success) for one in shown] == [
             (name, DEMONSTRATION, True) for name in ("one", "one", "two", "two")
@@ -433,3 +483,67 @@ def test_a_placement_without_room_is_refused_before_any_environment_is_made(
     with pytest.raises(RlinfError, match=message):
         train(recipe, tmp_path / "run", make)
     assert addresses == ["10.0.0.2:6379"] and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("before, ended", [(False, 1), (True, 0)])
+def test_a_run_leaves_the_cluster_that_it_joined_and_not_that_of_its_caller(
+    before, ended, monkeypatch, tmp_path
+):
+    joined, endings = [before], []
+    monkeypatch.setattr(training, "connected", lambda: joined[-1])
+    monkeypatch.setattr(training, "connect", lambda address: joined.append(True))
+    monkeypatch.setattr(training, "disconnect", lambda: endings.append(joined.append(False)))
+    monkeypatch.setattr(training, "resources", lambda: {"CPU": 0.01})
+    monkeypatch.setattr(training, "gpus_of_machines", list)
+    with pytest.raises(RlinfError, match="4 workers are 4 processes"):
+        train(load_recipe("sim_sac", [*SAC, "placement={workers: 4}"]), tmp_path / "run", points)
+    assert len(endings) == ended
+    train(load_recipe("sim_sac", [*SAC, "simulation.env_steps=4"]), tmp_path / "alone", points)
+    assert len(endings) == ended, "a run in one process leaves nothing"
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_learner_source_and_curves_are_closed_however_a_run_ends(ends, monkeypatch, tmp_path):
+    closed, threads = [], []
+    kinds = {"learner": sac.Learner, "source": Simulators, "curves": Progress}
+    for name, kind in kinds.items():
+
+        def close(self, name=name, close=kind.close):
+            closed.append(name)
+            close(self)
+
+        monkeypatch.setattr(kind, "close", close)
+
+    def on_progress(run, entry):
+        threads.append(torch.get_num_threads())
+        if not ends:
+            raise KeyError("a fault")
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with contextlib.nullcontext() if ends else pytest.raises(KeyError):
+            train(
+                load_recipe("sim_sac", [*SAC, "simulation.env_steps=8"]),
+                tmp_path,
+                points,
+                on_progress,
+            )
+    finally:
+        torch.set_num_threads(before)
+    assert closed == ["learner", "source", "curves"]
+    assert set(threads) == {1}, "small networks are slower in several"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_run_after_its_turn_with_a_checkpoint(number, tmp_path):
+    steps = []
+
+    def on_progress(run, entry):
+        steps.append(run.data.steps)
+        if len(steps) == 3:
+            signal.raise_signal(number)
+
+    train(load_recipe("sim_sac", SAC), tmp_path, points, on_progress)
+    state = checkpoint.load_newest(tmp_path / "checkpoints")
+    assert len(steps) == 3 and state["data"]["steps"] == steps[-1] < 160
