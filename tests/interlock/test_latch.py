@@ -15,7 +15,7 @@ import pytest
 from rlinf_core.core.errors import RlinfError
 from rlinf_core.core.machine import take
 from rlinf_core.interlock import latch as latching
-from rlinf_core.interlock.latch import ROBOT, Latch
+from rlinf_core.interlock.latch import ROBOT, Latch, exclusive_command, lock_of
 
 ALICE, BOB = 12345, 12346
 AS_ANOTHER = (
@@ -327,3 +327,72 @@ def test_s14_a_file_of_ones_own_is_a_latch_too(tmp_path, content, latched):
     path.write_bytes(content)
     assert (str(path) in Latch(str(path)).latch_reason()) is latched
     assert Latch(str(path)).write("ARMED") == "" and path.read_text() == "ARMED"
+
+
+def test_the_reason_names_any_domain_that_a_record_has(shared, monkeypatch):
+    assert robot(domain=0, monkeypatch=monkeypatch).write("ARMED") == ""
+    assert "in ROS_DOMAIN_ID 0, was not disarmed" in robot().latch_reason()
+
+
+@pytest.mark.parametrize(
+    "make, trouble",
+    [
+        (os.mkfifo, "no file, of "),
+        (lambda path: path.mkdir(), "Is a directory, of "),
+        (lambda path: path.write_bytes(b"x" * 100), f"{b'x' * 64!r}, of "),
+    ],
+)
+def test_what_is_no_record_is_named_with_its_owner_and_domain(make, trouble, tmp_path):
+    path = tmp_path / "latch"
+    make(path)
+    owner = latching.user_name(os.geteuid())
+    expected = latching.Record(path, "", domain=3, trouble=trouble + owner)
+    assert latching._read(path, 3) == expected
+    missing = latching._read(tmp_path / "nothing", 3)
+    assert missing.trouble == "No such file or directory, of an unknown user"
+    assert (missing.path, missing.mode, missing.domain) == (tmp_path / "nothing", "", 3)
+
+
+@pytest.fixture
+def unused_name(monkeypatch):
+    """Provide a name that no other process uses, in domain 7."""
+    monkeypatch.setenv("ROS_DOMAIN_ID", "7")
+    return f"/test{os.getpid()}"
+
+
+def test_s23_one_interlock_at_a_time_commands_a_robot(unused_name, monkeypatch):
+    assert lock_of("/a/b/") == "interlock/7/a/b" and lock_of("/") == "interlock/7/station"
+    command = f"{unused_name}/command"
+    with exclusive_command(unused_name, [command, unused_name]):
+        with pytest.raises(RlinfError) as refused:
+            exclusive_command(unused_name)
+        assert f"another interlock commands station '{unused_name}' in ROS_DOMAIN_ID 7" in str(
+            refused.value
+        )
+        for _ in range(2):
+            with pytest.raises(RlinfError) as refused:
+                exclusive_command(f"{unused_name}b", [command])
+            assert f"commands the robot on '{command}' in ROS_DOMAIN_ID 7" in str(refused.value)
+        exclusive_command(f"{unused_name}b").close()  # a refusal holds nothing
+        monkeypatch.setenv("ROS_DOMAIN_ID", "8")
+        exclusive_command(unused_name, [command]).close()
+        monkeypatch.setenv("ROS_DOMAIN_ID", "7")
+    exclusive_command(unused_name, [command]).close()
+
+
+def test_s23_a_right_that_cannot_be_checked_is_refused_and_none_is_held(unused_name, monkeypatch):
+    def take_first(name):
+        if name.endswith("command"):
+            raise OSError("no sockets")
+        return take(name)
+
+    monkeypatch.setattr(latching, "take", take_first)
+    for _ in range(2):
+        with pytest.raises(
+            RlinfError,
+            match="cannot check whether another interlock commands the robot on "
+            f"'{unused_name}/command': "
+            "no sockets. Free sockets",
+        ):
+            exclusive_command(unused_name, [f"{unused_name}/command"])
+    exclusive_command(unused_name).close()

@@ -502,3 +502,19 @@ def test_the_watch_skips_no_stage():
 def test_the_watch_of_an_arming_keeps_the_takeover():
     watch = OperatorWatch(5, Enabling.IDLE).on_arming()
     assert watch == OperatorWatch(5) and watch.has_takeover
+
+
+def test_s16_an_operator_of_another_session_is_what_the_other_arms_hear_of(station):
+    """The policy's chunk that comes then is dropped for the silence, and changes nothing."""
+    station.play(2.0)
+    assert station.stands == SILENT
+    free, rig = (ArmReport("right", ""),), station.rig
+    for source, session, cause in (
+        ("operator", "b", "new_session"),
+        ("policy", "a", "operator_silent"),
+    ):
+        station.seq += 1
+        sent = chunk(station.seq, rig.now, ((0.001, 0.0, 0.0),), source=source, session=session)
+        station.once(sent, others=free)
+        assert [one.cause for one in rig.events if one.kind == "dropped"] == [cause]
+        assert station.stands == (Mode.HOLD, "new_session") and rig.output.blocked == "new_session"

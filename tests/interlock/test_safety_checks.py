@@ -7,7 +7,13 @@ import math
 import pytest
 
 from rlinf_core.interlock import EStop, Inputs, active_faults, enabled, missing_inputs
-from rlinf_core.interlock.coordinates import Track, measured_at_rest, placed, update_track
+from rlinf_core.interlock.coordinates import (
+    Track,
+    measured_at_rest,
+    placed,
+    recheck_due,
+    update_track,
+)
 from rlinf_core.interlock.safety_checks import count_contacts, obstacles
 from tests.interlock.conftest import HOME, JOINTS, joint_limits, limits
 
@@ -303,6 +309,11 @@ def test_s21_a_tenth_of_a_second_has_at_least_three_ticks(tick, ticks):
         some, track_of(rested=ticks)
     )
     assert not measured_at_rest(some, track_of(rested=ticks, valid=False))
+
+
+def test_a_resting_arm_is_looked_at_again_every_tenth_of_a_second():
+    due = [rested for rested in range(1, 31) if recheck_due(LIMITS, track_of(rested=rested))]
+    assert due == [10, 20, 30]
 
 
 def test_s21_another_place_is_believed_only_anew_and_at_rest():

@@ -1,5 +1,6 @@
 """Results, continuation and timing of rollouts, in counting environments and among points."""
 
+import contextlib
 import threading
 import time
 from dataclasses import replace
@@ -10,17 +11,20 @@ import pytest
 import torch
 
 from rlinf_core.core.errors import RlinfError
+from rlinf_core.core.usage import Usage
 from rlinf_core.policies import make_policy, policy_kind
 from rlinf_core.policies.base import Observation
+from rlinf_core.rollouts import collect
 from rlinf_core.rollouts.collect import (
     AlternatingRollouts,
     ChunkRollouts,
     EpisodeRollouts,
     ExpertRollouts,
+    RolloutUsage,
     demonstrate,
 )
 from rlinf_core.rollouts.evaluate import evaluate, record
-from rlinf_core.rollouts.types import DEMONSTRATION, TRAIN
+from rlinf_core.rollouts.types import DEMONSTRATION, TRAIN, Experience
 from tests.algorithms.point import SPEC as POINT_SPEC
 from tests.algorithms.point import Points
 from tests.rollouts.test_chunks import SPEC, Counting, gaussian, plan
@@ -140,6 +144,79 @@ def test_the_script_acts_in_a_fraction_and_labels_all(fraction):
         assert [source == "operator" for source in sources] == [one == 0.25 for one in played]
     share = np.mean([source == "operator" for source in episode.sources + other.sources])
     assert abs(share - fraction) <= (0.15 if fraction == 0.5 else 0.0)
+
+
+def test_beside_an_expert_the_policy_explores_by_the_noise_of_the_seed():
+    env, policy, generator = Numbered([50]), gaussian(), torch.Generator().manual_seed(3)
+    ExpertRollouts(env, policy, seed=3).play(20, 0.0)
+    times_ = [Observation.of_arrays(SPEC, {"vectors": np.float32([[0, t]])}) for t in range(20)]
+    expected = [policy.act(one, explore=True, generator=generator).actions.item() for one in times_]
+    np.testing.assert_allclose(env.played[0], expected, atol=1e-6)
+    without = [policy.act(one, explore=False).actions.item() for one in times_]
+    assert np.abs(np.subtract(expected, without)).max() > 0.1
+
+
+def test_recorded_episodes_are_played_without_exploring_and_with_noise_of_their_scenes():
+    first, other = (record(Numbered([6]), gaussian(), 1, scene)[0] for scene in (5, 9))
+    assert first.actions.tolist() == other.actions.tolist(), "the means"
+    config = policy_kind("tanh_gaussian").Config(hidden=(8,), stochastic_eval=True)
+    torch.manual_seed(0)
+    policy, before = make_policy(SPEC, config), torch.get_rng_state()
+    first, again, other = (record(Numbered([6]), policy, 1, scene)[0] for scene in (5, 5, 9))
+    assert first.actions.tolist() == again.actions.tolist() != other.actions.tolist()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(
+    "wall, busy, idle, simulated, stepped, environment, policy",
+    [
+        # of 6 s off a core, 5 s idle, the environments take 5 s off a core
+        (10.0, 4.0, 5.0, 6.0, 1.0, (1.0, 25.0 / 6.0), (3.0, 5.0 / 6.0)),
+        (10.0, 4.0, 5.0, 12.0, 1.0, (1.0, 5.0), (3.0, 0.0)),
+        (10.0, 4.0, 5.0, 4.0, 5.0, (5.0, 0.0), (0.0, 5.0)),
+        (4.0, 4.0, 0.0, 1.0, 1.0, (1.0, 0.0), (3.0, 0.0)),
+        (4.0, 4.0, 2.0, 2.0, 1.0, (1.0, 2.0), (3.0, 0.0)),
+    ],
+)
+def test_idle_seconds_are_divided_between_environments_and_policy(
+    wall, busy, idle, simulated, stepped, environment, policy, monkeypatch
+):
+    @contextlib.contextmanager
+    def measured():
+        usage = Usage()
+        yield usage
+        usage.wall_s, usage.busy_s, usage.idle_s = wall, busy, idle
+
+    class Played(EpisodeRollouts):
+        def play(self, steps):
+            self.simulate_s += simulated
+            self.simulate_busy_s += stepped
+            return Experience(steps=steps)
+
+    monkeypatch.setattr(collect, "measured", measured)
+    rollouts = Played(Numbered([5]), gaussian())
+    rollouts.simulate_s, rollouts.simulate_busy_s = 100.0, 50.0  # of earlier rollouts
+    experience, usage = rollouts.play_measured({"steps": 7})
+    assert experience.steps == 7 and usage.simulate == pytest.approx(simulated)
+    assert usage.environment == pytest.approx(environment)
+    assert usage.policy == pytest.approx(policy)
+    assert (usage.total.wall_s, usage.total.busy_s) == (wall, busy)
+
+
+@pytest.mark.parametrize("waited, idle", [(1.5, 2.5), (9.0, 0.0)])
+def test_of_two_halves_what_one_waited_for_the_other_is_no_idleness_of_the_policy(waited, idle):
+    class Half(EpisodeRollouts):
+        def play_measured(self, amount):
+            self.turn_s += waited / 2
+            usage = RolloutUsage(Usage(), amount["steps"] * 1.0, (1.0, 2.0), (3.0, 2.0))
+            return Experience(["one"], ["two"], 5), usage
+
+    parts = [Half(Numbered([5]), gaussian()) for _ in range(2)]
+    parts[0].turn_s = 7.0  # of earlier rollouts
+    experience, usage = AlternatingRollouts(Numbered([5, 5]), parts).play_measured({"steps": 3})
+    assert experience == Experience(["one"] * 2, ["two"] * 2, 10)
+    assert usage.simulate == 3.0 and usage.environment == (2.0, 4.0)
+    assert usage.policy == (6.0, idle)
 
 
 @pytest.mark.parametrize(

@@ -273,15 +273,22 @@ def test_nothing_is_learned_before_each_robot_has_brought_something_by_which_it_
     assert again.has_all_robots and again.due(0, learner) == owed
 
 
-def test_an_older_checkpoint_counts_the_demonstrations_of_each_robot_by_its_episodes():
+@pytest.mark.parametrize("names, counts", [(["one", "two", "one"], [2, 1]), (["two"] * 2, [0, 2])])
+def test_an_older_checkpoint_counts_the_demonstrations_of_each_robot_by_its_episodes(names, counts):
+    """It was learned from before all robots had data, and every time step has earned updates."""
     _, data, _, episode = two_robots("sac", 8)
-    for name in ("one", "two", "one"):
+    for name in names:
         data.insert(episode(name, mode=DEMONSTRATION), 0)
-    state = {name: value for name, value in data.state_dict().items() if name != "shown_of"}
+    data.insert(episode("two"), 0)
+    newer = ("shown_of", "met", "unearned")
+    state = {name: value for name, value in data.state_dict().items() if name not in newer}
+    assert len(state) == len(data.state_dict()) - 3
     again = two_robots("sac", 8)[1]
     again.load_state_dict(state)
-    assert again.shown_of.tolist() == data.shown_of.tolist() == [2, 1]
-    assert again.shown == 1 and again.shown_of.dtype == np.int64
+    assert again.shown_of.tolist() == data.shown_of.tolist() == counts
+    assert again.shown == min(counts) and again.shown_of.dtype == np.int64
+    assert again.has_all_robots and again.due(0, None) == again.governor.due(again.steps, 0) > 0
+    assert data.has_all_robots is (0 not in counts)
 
 
 def test_of_each_robot_as_much_is_demonstrated_also_where_one_alone_succeeds():

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,14 +17,17 @@ from rlinf_core.episodes.spool import Spool
 from rlinf_core.policies import make_policy
 from rlinf_core.policies.serialization import save_policy
 from rlinf_core.recipes import check_recipe, load_recipe, station_task
+from rlinf_core.reports.curves import wilson
 from rlinf_core.rollouts.types import DEMONSTRATION, EVALUATE, IMAGINED, TRAIN, Trajectory
 from rlinf_core.tasks.task import observe
+from rlinf_core.trainer import checkpoint
 from rlinf_core.trainer.progress import Clock
 from rlinf_core.trainer.sources.imagined import RealAndImagined, with_world
 from rlinf_core.trainer.sources.simulators import Simulators
 from rlinf_core.trainer.train import train
 from rlinf_core.trainer.worlds import (
     FILE,
+    Prediction,
     imagined_envs,
     predict,
     run_episodes,
@@ -548,6 +552,77 @@ def test_predictions_are_of_whole_episodes(world_run):
     assert 0.0 <= one.low <= one.success <= one.high <= 1.0 and one == predict(
         run.source.world, episodes, run.policy, 5
     )
+
+
+@pytest.mark.parametrize("scenes, size, branches, unsure", [(70, 64, 8, 3 / 8), (3, 3, 0, 3.0)])
+def test_a_prediction_is_the_share_of_its_scenes_with_an_interval(
+    fitted, monkeypatch, scenes, size, branches, unsure
+):
+    world, episodes = fitted
+    policy = object()
+
+    def judged(env, judged_policy, judged_scenes):
+        assert (env.world, env.episodes, judged_policy) == (world, episodes, policy)
+        assert (env.size, env.length, env.full_episodes) == (size, TASK.max_steps, True)
+        env.flagged, env.branch_count = 3, branches
+        return [SimpleNamespace(success=number % 4 == 0) for number in judged_scenes]
+
+    monkeypatch.setattr("rlinf_core.trainer.worlds.evaluate", judged)
+    won = -(-scenes // 4)
+    low, high = wilson(won, scenes)
+    assert predict(world, episodes, policy, scenes) == Prediction(won / scenes, low, high, unsure)
+    assert 0.0 < low < won / scenes < high < 1.0
+
+
+def saved_replay(folder, spec, capacity, episodes):
+    """Save a checkpoint whose replay has taken these episodes; returns the replay."""
+    buffers = {name: ReplayBuffer(spec, capacity) for name in ("demonstrations", "online")}
+    images = {image.name: np.zeros((21, *image.shape), np.uint8) for image in spec.images}
+    for name, buffer in buffers.items():
+        for one in episodes[name]:
+            buffer.insert_episode(
+                one.observations | images, one.actions, one.rewards, one.discounts
+            )
+    state = {name: buffer.state_dict() for name, buffer in buffers.items()}
+    checkpoint.save(folder / "checkpoints", "updates", {"data": state, "run": {"stage": 0}})
+    return buffers
+
+
+@pytest.mark.parametrize("capacity", [500, 84, 100])
+def test_the_replay_of_a_checkpoint_is_read_episode_by_episode(capacity, tmp_path):
+    """Also one that four episodes of 21 rows fill to the last row."""
+    real = lagging(6)
+    taken = {"demonstrations": real[:2], "online": real[2:6]}
+    saved_replay(tmp_path, TASK.spec, capacity, taken)
+    read = run_episodes(tmp_path, TASK.spec)
+    expected = real[:6]
+    assert [one.mode for one in read] == [DEMONSTRATION] * 2 + [TRAIN] * (len(read) - 2)
+    assert len(read) == len(expected)
+    for one, other in zip(read, expected, strict=True):
+        np.testing.assert_array_equal(one.observations["vectors"], other.observations["vectors"])
+        np.testing.assert_array_equal(one.actions, other.actions)
+        np.testing.assert_array_equal(one.rewards, other.rewards)
+        np.testing.assert_array_equal(one.discounts, other.discounts)
+        assert one.success is other.success
+
+
+def test_a_replay_that_lost_its_oldest_episode_gives_the_others(tmp_path):
+    real = lagging(7)
+    saved_replay(tmp_path, TASK.spec, 70, {"demonstrations": [], "online": real})
+    read = run_episodes(tmp_path, TASK.spec)
+    assert [one.mode for one in read] == [TRAIN] * len(read) and len(read) == 3
+    for one, other in zip(read, real[4:], strict=True):
+        np.testing.assert_array_equal(one.actions, other.actions)
+
+
+def test_a_replay_without_the_pictures_of_a_task_has_no_episodes_for_it(tmp_path):
+    task, real = station_task(load_recipe("sim_rlpd", CAMERA)), lagging(2)
+    episodes = {"demonstrations": real, "online": []}
+    saved_replay(tmp_path / "without", TASK.spec, 50, episodes)
+    with pytest.raises(RlinfError, match="expected recorded episodes, or a checkpoint"):
+        run_episodes(tmp_path / "without", task.spec)
+    saved_replay(tmp_path / "with", task.spec, 50, episodes)
+    assert len(run_episodes(tmp_path / "with", task.spec)) == 2
 
 
 def test_a_run_without_episodes_is_refused(tmp_path):
