@@ -113,13 +113,13 @@ def test_random_actions_are_uniform_and_of_the_seed():
     ],
 )
 def test_a_policy_gets_observations_on_its_own_device(play, monkeypatch):
-    devices, of_arrays = [], Observation.of_arrays
+    devices, from_arrays = [], Observation.from_arrays
 
     def noted(spec, arrays, device="the default", instruction=None):
         devices.append(device)
-        return of_arrays(spec, arrays, device, instruction)
+        return from_arrays(spec, arrays, device, instruction)
 
-    monkeypatch.setattr(Observation, "of_arrays", noted)
+    monkeypatch.setattr(Observation, "from_arrays", noted)
     policy = gaussian()
     play(Numbered([3, 4]), policy)
     assert len(devices) >= 2 and devices == [policy.device] * len(devices)
@@ -149,7 +149,7 @@ def test_the_script_acts_in_a_fraction_and_labels_all(fraction):
 def test_beside_an_expert_the_policy_explores_by_the_noise_of_the_seed():
     env, policy, generator = Numbered([50]), gaussian(), torch.Generator().manual_seed(3)
     ExpertRollouts(env, policy, seed=3).play(20, 0.0)
-    times_ = [Observation.of_arrays(SPEC, {"vectors": np.float32([[0, t]])}) for t in range(20)]
+    times_ = [Observation.from_arrays(SPEC, {"vectors": np.float32([[0, t]])}) for t in range(20)]
     expected = [policy.act(one, explore=True, generator=generator).actions.item() for one in times_]
     np.testing.assert_allclose(env.played[0], expected, atol=1e-6)
     without = [policy.act(one, explore=False).actions.item() for one in times_]
@@ -207,12 +207,12 @@ def test_idle_seconds_are_divided_between_environments_and_policy(
 def test_of_two_halves_what_one_waited_for_the_other_is_no_idleness_of_the_policy(waited, idle):
     class Half(EpisodeRollouts):
         def play_measured(self, amount):
-            self.turn_s += waited / 2
+            self.lock_wait_s += waited / 2
             usage = RolloutUsage(Usage(), amount["steps"] * 1.0, (1.0, 2.0), (3.0, 2.0))
             return Experience(["one"], ["two"], 5), usage
 
     parts = [Half(Numbered([5]), gaussian()) for _ in range(2)]
-    parts[0].turn_s = 7.0  # of earlier rollouts
+    parts[0].lock_wait_s = 7.0  # of earlier rollouts
     experience, usage = AlternatingRollouts(Numbered([5, 5]), parts).play_measured({"steps": 3})
     assert experience == Experience(["one"] * 2, ["two"] * 2, 10)
     assert usage.simulate == 3.0 and usage.environment == (2.0, 4.0)
@@ -250,8 +250,8 @@ def test_a_rollout_goes_on_from_its_state_as_if_nothing_had_been(kind, amount, p
 @pytest.mark.parametrize("kind", [EpisodeRollouts, ExpertRollouts, ChunkRollouts])
 def test_rollouts_begin_without_an_observation_and_with_nothing_measured(kind):
     rollouts = kind(Numbered([5]), gaussian())
-    assert rollouts.observation is None and rollouts.turn is None and rollouts.version == 0
-    assert rollouts.simulate_s == rollouts.simulate_busy_s == rollouts.turn_s == 0.0
+    assert rollouts.observation is None and rollouts.acting_lock is None and rollouts.version == 0
+    assert rollouts.simulate_s == rollouts.simulate_busy_s == rollouts.lock_wait_s == 0.0
 
 
 def test_a_rollout_in_the_place_of_another_goes_on_with_its_noise_and_scenes():
