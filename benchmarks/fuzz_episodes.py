@@ -1,16 +1,19 @@
-"""Damaged and hostile episodes on the whole way from a spool to the replay: spool, client, bridge,
-inbox, replay.
+"""Send damaged and hostile episodes through spool, client, bridge, inbox and replay.
 
     python benchmarks/fuzz_episodes.py --episodes 10000 --json benchmarks/results/fuzz_episodes.json
 
-Each episode is recorded anew (one of four shapes, one with an image) and spoiled in one way at one
-place: its messages before it is closed, its files before they are sealed, its files in the spool,
-its parts on the way, its files in the inbox. Then it goes its real way. An exception is one that a
-person would see, or that would have ended the trainer. A silent change is an episode that was
-sealed as it was recorded, spoiled after that, and accepted with other content. What is spoiled
-before the seal must be refused or valid: finite, of the right shapes, within bounds.
+Each episode is a new recording (one of four shapes, one with an image) that is spoiled in one way at
+one place: its messages before it is closed, its files before they are sealed, its files in the
+spool, its parts in the upload, or its files in the inbox. Then it passes the real path. These are
+errors:
 
-It does not cover a disk that answers differently each time it is read, or two spoiled places in one
+* an exception that a person would see, or that would have ended the trainer
+* a silent change: an episode that was sealed intact, spoiled after that, and accepted with other
+  content
+* an episode that was spoiled before the seal, and accepted although it is not valid: finite, of the
+  right shapes, within bounds
+
+The benchmark does not cover a disk that gives other data at each read, or two spoiled places in one
 episode.
 """
 
@@ -127,7 +130,7 @@ def wrong_type(r: Random, messages: MessageList) -> MessageList:
 
 
 def wrong_value(r: Random, messages: MessageList) -> MessageList:
-    """A number, a size or a text of one message, to something else."""
+    """Change a number, a size or a text of one message."""
     at = r.randrange(len(messages))
     topic, kind, ns, raw = messages[at]
     message = typestore().deserialize_cdr(raw, kind)
@@ -218,19 +221,19 @@ def link(r: Random, folder: Path, other: Path) -> None:
 
 
 def swap_file(r: Random, folder: Path, other: Path) -> None:
-    """One file from another episode."""
+    """Replace a file by one of another episode."""
     file = r.choice(sorted(folder.iterdir()))
     shutil.copyfile(other / file.name.replace(folder.name, other.name), file)
 
 
 def swap_episode(r: Random, folder: Path, other: Path) -> None:
-    """All of them, whole: another episode under this one's name."""
+    """Replace all files by those of another episode, under this episode's name."""
     shutil.rmtree(folder)
     shutil.copytree(other, folder)
 
 
 def swap_records(r: Random, folder: Path, other: Path) -> None:
-    """Two pieces of a file change places."""
+    """Exchange two pieces of a file."""
     file = folder / f"{folder.name}.mcap"
     data, size = bytearray(file.read_bytes()), r.randrange(8, 400)
     one, two = sorted(r.sample(range(0, len(data) - size, 4), 2))
@@ -261,34 +264,34 @@ def flipped(r: Random, data: bytes) -> bytes:
 
 # Parts on the way
 def spoil_parts(r: Random, parts: list[Any]) -> list[Any]:
-    how = r.choice(
+    spoil_episode = r.choice(
         ["flip", "cut", "drop", "repeat", "shuffle", "end", "place", "rename", "hash", "id", "size"]
     )
     # the first has no chunk
-    at = r.randrange(1 if how in ("flip", "cut", "place") else 0, len(parts))
+    at = r.randrange(1 if spoil_episode in ("flip", "cut", "place") else 0, len(parts))
     episode, file = parts[0].episode, r.randrange(len(parts[0].episode.files))
-    if how in ("flip", "cut"):
+    if spoil_episode in ("flip", "cut"):
         chunk = parts[at].chunk
-        chunk.data = flipped(r, chunk.data) if how == "flip" else chunk.data[:-1]
+        chunk.data = flipped(r, chunk.data) if spoil_episode == "flip" else chunk.data[:-1]
         # damaged on the way, or by a peer's own fault
         chunk.crc32 = r.choice([chunk.crc32, zlib.crc32(chunk.data)])
-    elif how == "place":
+    elif spoil_episode == "place":
         parts[at].chunk.file = r.choice([0, 1, 99])
         parts[at].chunk.offset = r.choice([0, 1, 1 << 40])
-    elif how == "rename":
+    elif spoil_episode == "rename":
         episode.files[file].name = r.choice(["../x", "x", "", SUMS, "." * 300])
-    elif how == "hash":
+    elif spoil_episode == "hash":
         episode.files[file].sha256 = r.choice(["", "0" * 64, "x" * 100_000])
-    elif how == "id":
+    elif spoil_episode == "id":
         episode.id = r.choice(["", "../x", ".part-x", "other"])
-    elif how == "size":
+    elif spoil_episode == "size":
         episode.files[file].size = r.choice([0, 1, 1 << 62])
     return {
         "drop": parts[:at] + parts[at + 1 :],
         "repeat": [*parts, parts[at]],
         "shuffle": r.sample(parts, len(parts)),
         "end": parts[:at],
-    }.get(how, parts)
+    }.get(spoil_episode, parts)
 
 
 BEFORE: tuple[Callable, ...] = (
@@ -330,8 +333,8 @@ FILES: tuple[Callable, ...] = (
 PLACES = ("messages", "unsealed", "spool", "way", "inbox")
 
 
-class Watched(Intake):
-    """An intake that shows what it took."""
+class RecordingIntake(Intake):
+    """An intake that records what it took."""
 
     taken: Episode | None = None
 
@@ -343,11 +346,11 @@ class Watched(Intake):
 class Pipeline:
     """One station and one trainer for episodes of one spec."""
 
-    def __init__(self, root: Path, spec: Any, how: dict[str, Any]) -> None:
-        self.root, self.spec, self.how = root, spec, how
+    def __init__(self, root: Path, spec: Any, recording: dict[str, Any]) -> None:
+        self.root, self.spec, self.recording = root, spec, recording
         recipe = load_recipe("demo", ["replay.capacity=500"])
         data = data_for(recipe, make_policy(spec, recipe.policy), governor_for(recipe, 10))
-        self.intake = Watched(root / "run", spec, data.longest)
+        self.intake = RecordingIntake(root / "run", spec, data.longest)
         self.stations = Stations(
             "127.0.0.1:0", root / "run", self.intake, lambda taken: data.insert(taken, 4)
         )
@@ -359,7 +362,7 @@ class Pipeline:
         self.other = self.other.rename(root / "other")
 
     def messages(self, name: str) -> MessageList:
-        return raw_messages(self.spec, name, **self.how)
+        return raw_messages(self.spec, name, **self.recording)
 
     def send(self) -> None:
         trouble = self.sender.send_all()
@@ -378,19 +381,23 @@ class Pipeline:
         self.stations.close()
 
 
-def one(r: Random, pipeline: Pipeline, name: str, place: str) -> str:
-    """Spoil one episode and send it its way: "refused", "accepted_unchanged", "silent_changes" or
-    "valid".
+def fuzz_one(r: Random, pipeline: Pipeline, name: str, place: str) -> str:
+    """Spoil one episode and send it to the trainer.
+
+    Returns:
+        "refused", "accepted_unchanged", "silent_changes" or "valid".
     """
-    how, pipeline.intake.taken = r.choice(BEFORE if place == "messages" else FILES), None
+    spoil_episode, pipeline.intake.taken = r.choice(BEFORE if place == "messages" else FILES), None
     messages = pipeline.messages(name)
-    writer = write_raw(pipeline.spool, name, how(r, messages) if place == "messages" else messages)
+    writer = write_raw(
+        pipeline.spool, name, spoil_episode(r, messages) if place == "messages" else messages
+    )
     folder = writer.close()
     original = read_episode(folder, sealed=True) if place in ("spool", "way", "inbox") else None
     if place in ("unsealed", "spool"):
-        how(r, folder, pipeline.other)
+        spoil_episode(r, folder, pipeline.other)
     if place == "unsealed":
-        with contextlib.suppress(Exception):  # what cannot even be sealed goes on as it is
+        with contextlib.suppress(Exception):  # an episode that cannot be sealed is sent without
             seal(folder)
     if place == "way":
         episode = episode_offer(folder)
@@ -400,7 +407,7 @@ def one(r: Random, pipeline: Pipeline, name: str, place: str) -> str:
             raise RuntimeError(f"neither stored nor refused by name: {reply}")
     pipeline.send()
     if place == "inbox":
-        how(r, pipeline.server.inbox.folder / name, pipeline.other)
+        spoil_episode(r, pipeline.server.inbox.folder / name, pipeline.other)
     pipeline.take()
     return verdict(pipeline.intake.taken, original)
 
@@ -414,7 +421,7 @@ def verdict(taken: Episode | None, original: Episode | None) -> str:
         taken.executed,
         taken.rewards,
         taken.discounts,
-        *drawn(taken).values(),
+        *chunk_arrays(taken).values(),
     ]
     if not all(
         np.isfinite(value).all() and np.abs(value.astype(float)).max(initial=0.0) <= 1e6
@@ -423,22 +430,25 @@ def verdict(taken: Episode | None, original: Episode | None) -> str:
         return "silent_changes"
     if original is None:
         return "valid"
-    return "accepted_unchanged" if same(taken, original) else "silent_changes"
+    return "accepted_unchanged" if is_same(taken, original) else "silent_changes"
 
 
-def drawn(episode: Episode) -> dict[str, np.ndarray]:
-    """What is said of the policy's chunks."""
+def chunk_arrays(episode: Episode) -> dict[str, np.ndarray]:
+    """Return the recorded chunks of the policy."""
     chunks = vars(episode.chunks) if episode.chunks else {}
     return {name: np.asarray(value) for name, value in chunks.items() if value is not None}
 
 
-def same(one: Episode, other: Episode) -> bool:
+def is_same(one: Episode, other: Episode) -> bool:
     arrays = ("requested", "executed", "rewards", "discounts", "stamps_ns")
     facts = ("id", "mode", "success", "policy_version", "spec_hash", "sources", "limits")
     return (
         all(np.array_equal(getattr(one, name), getattr(other, name)) for name in arrays)
-        and drawn(one).keys() == drawn(other).keys()
-        and all(np.array_equal(value, drawn(other)[name]) for name, value in drawn(one).items())
+        and chunk_arrays(one).keys() == chunk_arrays(other).keys()
+        and all(
+            np.array_equal(value, chunk_arrays(other)[name])
+            for name, value in chunk_arrays(one).items()
+        )
         and all(getattr(one, name) == getattr(other, name) for name in facts)
         and one.observations.keys() == other.observations.keys()
         and all(
@@ -451,7 +461,7 @@ def same(one: Episode, other: Episode) -> bool:
 def pipelines(root: Path) -> Iterator[Pipeline]:
     task = load_task(ROOT / "configs/tasks/peg_insertion.yaml")
     with_images = task.with_images({"front": (8, 8)})
-    for number, (spec, how) in enumerate(
+    for number, (spec, recording) in enumerate(
         [
             (task.spec, {"steps": 5}),
             (task.spec, {"steps": 20, "sources": {3: "operator"}, "chunk": (4, 2)}),
@@ -459,21 +469,21 @@ def pipelines(root: Path) -> Iterator[Pipeline]:
             (with_images.spec, {"steps": 6}),
         ]
     ):
-        yield Pipeline(root / str(number), spec, how)
+        yield Pipeline(root / str(number), spec, recording)
 
 
 def fuzz(episodes: int, seed: int, root: Path) -> dict[str, Any]:
-    """Numbers by verdict; the exceptions themselves go to stderr."""
+    """Return the number of episodes by verdict; exceptions go to stderr."""
     r, counts, started = Random(seed), Counter(), time.perf_counter()
-    every = list(pipelines(root))
+    all_pipelines = list(pipelines(root))
     for number in range(episodes):
-        pipeline = every[number % len(every)]
+        pipeline = all_pipelines[number % len(all_pipelines)]
         place = PLACES[number % len(PLACES)]
         name = f"f{number}"
         try:
             with contextlib.redirect_stdout(io.StringIO()):
-                result = one(r, pipeline, name, place)
-        except Exception as error:  # what this is about
+                result = fuzz_one(r, pipeline, name, place)
+        except Exception as error:  # the benchmark's subject
             result = "exceptions"
             print(f"{name} ({place}): {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         counts[result] += 1
@@ -481,9 +491,11 @@ def fuzz(episodes: int, seed: int, root: Path) -> dict[str, Any]:
             print(f"{name} ({place}): silently changed", file=sys.stderr, flush=True)
         pipeline.clean(name)
     last_resort = sum(
-        "cannot be read" in status for pipeline in every for status in pipeline.intake.ids.values()
+        "cannot be read" in status
+        for pipeline in all_pipelines
+        for status in pipeline.intake.ids.values()
     )
-    for pipeline in every:
+    for pipeline in all_pipelines:
         pipeline.close()
     names = ("exceptions", "silent_changes", "refused", "accepted_unchanged", "valid")
     return {
@@ -502,7 +514,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, help="write one flat object there")
     arguments = parser.parse_args()
-    memory = Path("/dev/shm")  # where flushing costs nothing
+    memory = Path("/dev/shm")  # a file system in memory, where a flush is free
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as root:
         figures = fuzz(arguments.episodes, arguments.seed, Path(root))
     figures |= {

@@ -1,14 +1,13 @@
-"""The interlock's core under random limits, commands, measurements, people and clocks, beside an
-independent model.
+"""Fuzz the interlock's core with random limits, commands, measurements, people and clocks.
 
     python benchmarks/fuzz_interlock.py [--ticks 10000000] [--seed 0] [--processes 2] [--json FILE]
-    python benchmarks/fuzz_interlock.py --replay SEED        # one stretch again, with what it broke
-    python benchmarks/fuzz_interlock.py --digest --ticks 200000   # of all outputs: two versions are equal to the bit
+    python benchmarks/fuzz_interlock.py --replay SEED        # one stretch again, with its violations
+    python benchmarks/fuzz_interlock.py --digest --ticks 200000   # hash of all outputs, to compare two versions
 
 Each stretch has a seed, limits from the whole table and an arm of its own (``interlock_world.py``).
-After each tick ``interlock_oracle.py``, which shares no code with the core, compares inputs and
-outputs with docs/safety.md. A violation is printed with the seed that replays it. It does not cover
-the process around the core (tests/ros).
+After each tick an independent model (``interlock_oracle.py``), which shares no code with the core,
+compares inputs and outputs with docs/safety.md. A violation is printed with the seed that replays it.
+The benchmark does not cover the process around the core (tests/ros).
 """
 
 from __future__ import annotations
@@ -67,13 +66,11 @@ WORDS = (
     "unreadable",
     "wrench",
 )
-AT_ONCE = 25  # stretches of one job
+JOB_STRETCHES = 25
 
 
 def fuzz(seeds: range, ticks: int = STRETCH) -> dict[str, Any]:
-    """A stretch of each seed: ticks, what was broken (with its seed), and how near the limits it
-    came.
-    """
+    """Fuzz a stretch of each seed; return ticks, violations with their seeds, and the margins."""
     counts: Counter[str] = Counter(ticks=0, violations=0, exceptions=0)
     worst: dict[str, float] = {}
     messages: list[str] = []
@@ -101,26 +98,23 @@ def fuzz(seeds: range, ticks: int = STRETCH) -> dict[str, Any]:
 
 
 def replay(seed: int, ticks: int = STRETCH) -> int:
-    """Print what a stretch breaks, and the limits and inputs around it; how many ticks broke
-    something.
-    """
-    broken = 0
+    """Print the violations of a stretch with limits and inputs around them; return their number."""
+    violating_ticks = 0
     for number, problems, world in stretch(seed, ticks):
         if problems:
-            broken += 1
+            violating_ticks += 1
             output = world.output
             print(f"tick {number}: {'; '.join(problems)}\n  {output}")
-            if broken == 1:
+            if violating_ticks == 1:
                 print(f"  {world.limits}")
-            if broken == 5:
+            if violating_ticks == 5:
                 break
-    print(f"seed {seed}: {broken} ticks broke something")
-    return broken
+    print(f"seed {seed}: {violating_ticks} ticks with violations")
+    return violating_ticks
 
 
 def digest(seeds: range, ticks: int = STRETCH) -> str:
-    """SHA-256 over all outputs, events and plans of a stretch of each seed, to the last bit of each
-    number.
+    """Return a SHA-256 over all outputs, events and plans of a stretch of each seed.
 
     The words are fixed, because those of the code change with it.
     """
@@ -137,7 +131,7 @@ def digest(seeds: range, ticks: int = STRETCH) -> str:
 def figures(
     total: Counter[str], worst: dict[str, float], options: argparse.Namespace, began: float
 ) -> dict[str, Any]:
-    """What came out so far, flat."""
+    """Return the results so far as one flat object."""
     return {
         **total,
         **worst,
@@ -171,10 +165,14 @@ def main() -> None:
     began = time.time()
     total: Counter[str] = Counter()
     worst: dict[str, float] = {}
-    size = AT_ONCE * STRETCH
-    first = range(options.seed, options.seed + AT_ONCE * math.ceil(options.ticks / size), AT_ONCE)
+    size = JOB_STRETCHES * STRETCH
+    first = range(
+        options.seed, options.seed + JOB_STRETCHES * math.ceil(options.ticks / size), JOB_STRETCHES
+    )
     with multiprocessing.Pool(options.processes) as pool:
-        for result in pool.imap_unordered(fuzz, [range(seed, seed + AT_ONCE) for seed in first]):
+        for result in pool.imap_unordered(
+            fuzz, [range(seed, seed + JOB_STRETCHES) for seed in first]
+        ):
             for message in result.pop("messages"):
                 print(f"\n{message}", flush=True)
             for name, value in result.pop("worst").items():

@@ -1,19 +1,19 @@
-"""The interlock: what a tick costs, how soon the node answers, and what other guards let through on
-the same inputs.
+"""Measure the interlock: time of a tick, response of the node, and what other guards let through.
 
     python benchmarks/interlock.py --json results.json --lerobot PATH_OF_A_LEROBOT_CHECKOUT
 
-Core: time of one ``step`` while it plays chunks under tool limits (position, rotation, gripper, all
-with acceleration and jerk) and under joint limits. Node: a real interlock process on the real
-middleware, armed; its own measure of the time from a chunk's arrival to the published target, at
-several rates, with the machine idle and with every core loaded. It keeps its last 1000 chunks, so
-that 20 s pass before --seconds begin. Guards: 20,000 goals at 100 Hz of which some are NaN, jump,
-or lie outside; counted is what came out. ``np.clip`` is what HIL-SERL-style environments do;
-LeRobot's two guards are taken from their own files. A guard that raises stops its loop there: the
-robot then keeps its last command.
+* Core: time of one ``step`` while it plays chunks, under tool limits (position, rotation, gripper,
+  all with acceleration and jerk) and under joint limits.
+* Node: an armed interlock process on the real middleware. It measures the time from a chunk's arrival
+  to the published target itself, at several rates, with the machine idle and with every core loaded.
+  It keeps the times of its last 1000 chunks, so 20 s pass before --seconds begin.
+* Guards: 20,000 goals at 100 Hz, of which some are NaN, jump, or lie outside. The figures count the
+  outputs of each guard beyond a limit. HIL-SERL-style environments use ``np.clip``; LeRobot's two
+  guards come from their own files. A guard that raises stops its loop, and the robot keeps its last
+  command.
 
-It does not cover a real-time kernel, a loaded network, or how a robot's own controller treats what
-a guard lets through.
+The benchmark does not cover a real-time kernel, a loaded network, or how a robot's own controller
+treats the outputs of a guard.
 """
 
 from __future__ import annotations
@@ -39,9 +39,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 from benchmarks import figures  # noqa: E402
 
-DOMAIN, PATIENCE_S, ARMS_S = 73, 60.0, 10.0
-# chunks whose times the node keeps, of the last 1000 ticks their lateness; and how many come
-HISTORY = 1000
+DOMAIN, TIMEOUT_S, ARM_TIMEOUT_S = 73, 60.0, 10.0
+HISTORY = 1000  # chunks whose times the node keeps
 CHUNK_HZ = 50
 HOME = (0.5, 0.0, 0.2, 1.0, 0.0, 0.0, 0.0)
 TICK = 0.01
@@ -56,7 +55,7 @@ def fr3_limits(**changes: Any) -> Any:
 
 
 def core_times(steps: int, **changes: Any) -> dict[str, float]:
-    """Microseconds of one step, chunks arriving at 20 Hz."""
+    """Return the microseconds of one step, with chunks at 20 Hz."""
     from rlinf_core.interlock import Chunk, Inputs, State, step
 
     limits = fr3_limits(**changes)
@@ -108,7 +107,7 @@ def burn() -> None:
 
 
 def sync(folder: Path) -> None:
-    """Write and sync, for ever."""
+    """Write and sync for ever."""
     with open(folder / "hog", "wb") as file:
         while True:
             file.seek(0)
@@ -118,14 +117,14 @@ def sync(folder: Path) -> None:
 
 @contextlib.contextmanager
 def running(hogs: list[multiprocessing.Process]) -> Iterator[None]:
-    """While these processes run."""
+    """Run these processes during the block."""
     for hog in hogs:
         hog.start()
     try:
         yield
     finally:
         for hog in hogs:
-            hog.kill()  # a copy of this process, it may have rclpy's signal handlers
+            hog.kill()  # SIGTERM may meet rclpy's signal handlers, copied from this process
             hog.join()
 
 
@@ -138,14 +137,12 @@ LOADS = {
 
 
 def node_times(hz: int, load: str, seconds: float) -> dict[str, float]:
-    """Milliseconds from a chunk's arrival to the target's publication, and of the tick's lateness,
-    by the node itself.
-    """
+    """Return the node's times from a chunk to its target, and of late ticks [ms]."""
     with figures.folder("rlinf-interlock-") as folder:
-        return times_in(folder, hz, load, seconds)
+        return node_times_in(folder, hz, load, seconds)
 
 
-def times_in(folder: Path, hz: int, load: str, seconds: float) -> dict[str, float]:
+def node_times_in(folder: Path, hz: int, load: str, seconds: float) -> dict[str, float]:
     import rclpy
     import yaml
     from diagnostic_msgs.msg import DiagnosticArray
@@ -202,7 +199,7 @@ def times_in(folder: Path, hz: int, load: str, seconds: float) -> dict[str, floa
             if status.name == "bench/interlock":
                 diagnostics.update({value.key: value.value for value in status.values})
 
-    def wait(ready: Callable[[], Any], what: str, limit_s: float = PATIENCE_S) -> None:
+    def wait(ready: Callable[[], Any], what: str, limit_s: float = TIMEOUT_S) -> None:
         end = time.monotonic() + limit_s
         while not ready():
             executor.spin_once(timeout_sec=0.05)
@@ -250,12 +247,12 @@ def times_in(folder: Path, hz: int, load: str, seconds: float) -> dict[str, floa
                 requests.append(arming.call_async(SetBool.Request(data=True)))
             return safety[0].state in (SafetyState.ARMED, SafetyState.ACTIVE)
 
-        wait(armed, "the interlock to be armed", ARMS_S)
+        wait(armed, "the interlock to be armed", ARM_TIMEOUT_S)
         # every second pose a chunk: what was before it was armed is forgotten by then
         last = seq[0] + 2 * HISTORY
-        wait(lambda: seq[0] >= last, f"{HISTORY} chunks", PATIENCE_S + 4 * HISTORY / CHUNK_HZ)
+        wait(lambda: seq[0] >= last, f"{HISTORY} chunks", TIMEOUT_S + 4 * HISTORY / CHUNK_HZ)
         end = time.monotonic() + seconds
-        wait(lambda: time.monotonic() > end, "the end", seconds + PATIENCE_S)
+        wait(lambda: time.monotonic() > end, "the end", seconds + TIMEOUT_S)
         wait(
             lambda: safety[0].state == SafetyState.ACTIVE,
             "the interlock to follow the chunks to the end",
@@ -272,13 +269,12 @@ def times_in(folder: Path, hz: int, load: str, seconds: float) -> dict[str, floa
     } | {key: float(diagnostics[key]) for key in ("tick_late_p99_ms", "tick_late_worst_ms")}
 
 
-# Guards side by side
 BOX = {"min": np.array([0.35, -0.20, 0.02]), "max": np.array([0.65, 0.20, 0.40])}
-STEP = 0.25 * TICK  # the same 0.25 m/s for everyone
+STEP = 0.25 * TICK  # the same 0.25 m/s for every guard
 
 
 def goals(count: int) -> np.ndarray:
-    """A slow wander through and beyond the box, with NaN, infinities, jumps and stops."""
+    """Yield a slow wander through and beyond the box, with NaN, infinities, jumps and stops."""
     random = np.random.default_rng(3)
     positions = np.array(HOME[:3]) + np.cumsum(random.normal(0.0, 4e-4, (count, 3)), axis=0)
     positions[random.integers(0, count, count // 200)] = np.nan
@@ -288,9 +284,7 @@ def goals(count: int) -> np.ndarray:
 
 
 def lerobot_guards(checkout: Path) -> tuple[Any, Any]:
-    """LeRobot's ``ensure_safe_goal_position`` and ``EEBoundsAndSafety``, from their own files,
-    without their imports.
-    """
+    """Load LeRobot's ``ensure_safe_goal_position`` and ``EEBoundsAndSafety`` from their files."""
     names: dict[str, Any] = {
         "np": np,
         "dataclass": dataclass,
@@ -319,7 +313,7 @@ def lerobot_guards(checkout: Path) -> tuple[Any, Any]:
     return names["ensure_safe_goal_position"], names["EEBoundsAndSafety"]
 
 
-class Ours:
+class InterlockGuard:
     """The interlock's core as a guard of absolute goals."""
 
     def __init__(self) -> None:
@@ -350,25 +344,25 @@ class Ours:
 
 
 def guards(checkout: Path | None) -> dict[str, Any]:
-    """Name to a function from goal to what is commanded; it may keep state and may raise."""
+    """Return functions from goal to command by name; they may have state and may raise."""
     last = {"clip": np.array(HOME[:3]), "cap": np.array(HOME[:3])}
 
     def clip(goal: np.ndarray) -> np.ndarray:
         last["clip"] = np.clip(goal, BOX["min"], BOX["max"])
         return last["clip"]
 
-    result: dict[str, Any] = {"rlinf": Ours(), "np_clip": clip}
+    result: dict[str, Any] = {"rlinf": InterlockGuard(), "np_clip": clip}
     if checkout:
         ensure, bounds = lerobot_guards(checkout)
 
-        def capped(goal: np.ndarray) -> np.ndarray:
+        def ensure_safe(goal: np.ndarray) -> np.ndarray:
             present = dict(
                 zip("xyz", zip(goal.tolist(), last["cap"].tolist(), strict=True), strict=True)
             )
             last["cap"] = np.array(list(ensure(present, STEP).values()))
             return last["cap"]
 
-        def bounded(raises: bool) -> Any:
+        def make_bounds_guard(raises: bool) -> Any:
             guard = bounds(end_effector_bounds=BOX, max_ee_step_m=STEP, raise_on_jump=raises)
 
             def apply(goal: np.ndarray) -> np.ndarray:
@@ -381,15 +375,15 @@ def guards(checkout: Path | None) -> dict[str, Any]:
             return apply
 
         result |= {
-            "lerobot_ensure_safe_goal_position": capped,
-            "lerobot_ee_bounds": bounded(True),
-            "lerobot_ee_bounds_rate_limited": bounded(False),
+            "lerobot_ensure_safe_goal_position": ensure_safe,
+            "lerobot_ee_bounds": make_bounds_guard(True),
+            "lerobot_ee_bounds_rate_limited": make_bounds_guard(False),
         }
     return result
 
 
-def judged(guard: Any, positions: np.ndarray) -> dict[str, float]:
-    """What a guard let through, per tick, against the limits of the FR3; and its cost."""
+def measure_guard(guard: Any, positions: np.ndarray) -> dict[str, float]:
+    """Return what a guard let through against the limits of the FR3, per tick, and its cost."""
     out, raised, times = [np.array(HOME[:3])], 0, []
     for goal in positions:
         started = time.perf_counter()
@@ -423,7 +417,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--steps", type=int, default=1_000_000, help="of the core")
+    parser.add_argument("--steps", type=int, default=1_000_000, help="steps of the core")
     parser.add_argument("--seconds", type=float, default=12.0, help="per rate and load of the node")
     parser.add_argument("--hz", type=int, nargs="*", default=[100, 250, 500])
     parser.add_argument("--goals", type=int, default=20_000)
@@ -472,7 +466,7 @@ def main() -> None:
         f"jerk  raised    cost"
     )
     for name, guard in guards(options.lerobot).items():
-        row = judged(guard, positions)
+        row = measure_guard(guard, positions)
         print(
             f"  {name:<34}{row['not_finite']:10d}{row['outside_box']:9d}{row['too_fast']:10d}"
             f"{row['too_much_acceleration']:14d}{row['too_much_jerk']:7d}{row['raised']:8d}"

@@ -1,24 +1,27 @@
-"""Compare ways to handle chunks at 20 Hz while a policy computes for 300 ms.
+"""Compare ways to handle chunks at 20 Hz when a policy computes for 300 ms.
 
     python benchmarks/real_time_chunking.py --scenes 100 --json results.json
     python benchmarks/real_time_chunking.py --tasks pick --steps 8000         # needs `make simulators`
     python benchmarks/real_time_chunking.py --tasks insertion --steady --demonstrations 1000
-    --hidden 512 512         --steps 40000 --corrected 3                                           # half an hour on a core
+    --hidden 512 512         --steps 40000 --corrected 3                      # half an hour on a core
 
-A flow is cloned from a script's episodes at 20 Hz (chunks of 16 actions, the next one asked for
-after six) and plays held-out scenes in simulated time, so that no other work on this machine
-matters: an answer comes so many time steps after it was asked for, and is put together by
-``Chunking``, as in the policy node. Columns: success; of the time steps after an episode's first
-answer, those without an action of the policy (the arm holds); and the largest step from one action
-to the next, in units of the largest action. ``real_time`` is given what is in play, which the flow
-is cloned to go on from (``max_delay``), ``blended`` only mixed with it, as for policies that are no
-flows. ``no delay`` is the same policy when thinking takes no time. With ``--corrected`` the script
-takes over somewhere in episodes that the policy begins late, and cloning goes on with what it did
-from then on (HG-DAgger).
+A flow policy is cloned from a script's episodes at 20 Hz: chunks of 16 actions, with the next
+request after six. It plays held-out scenes in simulated time, so other work on this machine does
+not matter. An answer arrives a fixed number of time steps after its request, and ``Chunking``
+merges it, as in the policy node. The columns are:
 
-Tasks: in ``reach`` and ``pick`` the arm moves freely most of the time; ``insertion`` must come
-within a millimetre of a hole, on what was seen up to 12 time steps before. It does not cover
-network and middleware, which tests/ros/test_remote_station.py has.
+* success
+* the time steps without an action of the policy (the arm holds), after an episode's first answer
+* the largest step from one action to the next, in units of the largest action
+
+``real_time`` continues the actions in play, as the flow is trained to (``max_delay``). ``blended``
+only mixes the new actions with them, as for policies that are no flows. ``no delay`` is the same
+policy without computing time. With ``--corrected`` the script takes over somewhere in episodes that
+the policy plays with its delay, and cloning continues with the script's part (HG-DAgger).
+
+In ``reach`` and ``pick`` the arm moves freely most of the time. ``insertion`` must hit a hole within
+a millimetre, from observations up to 12 time steps old. The benchmark does not cover network and
+middleware (tests/ros/test_remote_station.py does).
 """
 
 from __future__ import annotations
@@ -43,8 +46,9 @@ TASKS = {
     "pick": ("panda_maniskill", "pick_cube"),  # robot and task of the recipe
     "insertion": ("franka_sim", "peg_insertion"),
 }
-HZ, THINKS_S, HORIZON, DELAY = 20.0, 0.3, 16, 6
-CORRECTIONS, LATEST = 72, 45  # episodes of a round, and by when the script takes over
+HZ, COMPUTING_S, HORIZON, DELAY = 20.0, 0.3, 16, 6
+CORRECTIONS = 72  # episodes of a round of corrections
+LATEST = 45  # time step by which the script has taken over
 MODES = {
     "no delay": ("receding_horizon", 0, False),
     "real_time": ("real_time", DELAY, True),
@@ -54,13 +58,13 @@ MODES = {
 }
 
 
-def task_at(folder: Path, name: str, steady: bool) -> Path:
-    """A task at 20 Hz: steps half as long, twice as many, and half as much of the way a step."""
+def write_task(folder: Path, name: str, steady: bool) -> Path:
+    """Write a task at 20 Hz: more time steps, each with a proportionally smaller action."""
     task = yaml.safe_load((ROOT / f"configs/tasks/{name}.yaml").read_text())
     faster = HZ / task["control_hz"]
     task |= {"control_hz": HZ, "max_steps": int(task["max_steps"] * faster)}
     for action, dimension in task["action"]["dimensions"].items():
-        if action != "grip":  # a width, no step
+        if action != "grip":  # a width, independent of the rate
             dimension["scale"] /= faster
     task["script"] |= {"gain": 0.4 / faster} | ({"pause": 0.0} if steady else {})
     path = folder / f"{name}_20hz.yaml"
@@ -68,8 +72,8 @@ def task_at(folder: Path, name: str, steady: bool) -> Path:
     return path
 
 
-class Cloned:
-    """A flow of chunks that goes on where a chunk is, by SFT, and what it was cloned from."""
+class ClonedFlow:
+    """A flow policy trained by SFT to continue chunks in play, and its training data."""
 
     def __init__(self, env: Any, options: argparse.Namespace) -> None:
         from rlinf_core.data.replay import ReplayBuffer
@@ -91,14 +95,17 @@ class Cloned:
             ),
         )
         self.replay = ReplayBuffer(env.spec, 200 * options.demonstrations + 10_000, given=True)
-        for shown in demonstrate(env, options.demonstrations, 5):
+        for demonstration in demonstrate(env, options.demonstrations, 5):
             self.replay.insert_episode(
-                shown.observations, shown.actions, shown.rewards, shown.discounts
+                demonstration.observations,
+                demonstration.actions,
+                demonstration.rewards,
+                demonstration.discounts,
             )
         self.learn(options.steps, 1e-3, fit=True)
 
     def learn(self, steps: int, rate: float, fit: bool = False) -> None:
-        """So many steps, the rate falling to 0."""
+        """Train for some steps with a rate that falls to 0."""
         from rlinf_core.algorithms import sft
 
         config = sft.Config(learning_rate=rate, anneal_steps=steps, min_std=0.03)
@@ -110,9 +117,7 @@ class Cloned:
         self.policy.eval()
 
     def correct(self, env: Any, scenes: range) -> None:
-        """The script takes over at any time step of episodes that are played late; cloning goes on
-        with its own.
-        """
+        """Add the script's takeovers in episodes with delay, and train on."""
         from rlinf_core.trainer.data import valid_chunk_starts
 
         for scene in scenes:
@@ -132,7 +137,7 @@ class Cloned:
                 observation = result.observation
                 observations.append(observation)
             if result.success[0] and len(actions) > takes_over:
-                of_all = {
+                all_observations = {
                     name: np.concatenate([arrays[name] for arrays in observations])
                     for name in observations[0]
                 }
@@ -140,13 +145,13 @@ class Cloned:
                 is_correction = np.arange(len(actions)) >= takes_over
                 counts, given = valid_chunk_starts(is_correction, self.options.execute, DELAY)
                 self.replay.insert_episode(
-                    of_all, np.stack(actions), none, none, counts, given=given
+                    all_observations, np.stack(actions), none, none, counts, given=given
                 )
         self.learn(self.options.steps // 2, 5e-4)
 
 
 class Station:
-    """One episode in simulated time, whose policy's answers come late."""
+    """An episode in simulated time with a policy whose answers arrive late."""
 
     def __init__(
         self, policy: Any, spec: Any, mode: str, delay: int, guided: bool, execute: int
@@ -159,46 +164,44 @@ class Station:
         self.guided = guided
         self.execute = execute
         self.chunking = Chunking(mode, execute)
-        # since when, what
-        self.playing: tuple[int, np.ndarray] = (
-            0,
-            np.zeros((0, spec.action.dim)),
-        )
+        # The time step of the first action in play, and the actions.
+        self.playing: tuple[int, np.ndarray] = (0, np.zeros((0, spec.action.dim)))
         self.request: tuple[int, np.ndarray, bool] | None = None
         self.next_at, self.answered = 0, False
 
     def action(self, now: int, observation: Any) -> np.ndarray | None:
-        """What is played at a time step; None where the arm holds."""
+        """Return the action at a time step; None if the arm holds."""
         if self.request is None and now >= self.next_at:
-            self.request = now, *self.ask(now, observation)
+            self.request = now, *self.request_chunk(now, observation)
         if self.request is not None and now >= self.request[0] + self.delay:
-            self.take(now)
+            self.merge_answer(now)
         since, actions = self.playing
         return actions[now - since] if 0 <= now - since < len(actions) else None
 
-    def ask(self, now: int, observation: Any) -> tuple[np.ndarray, bool]:
+    def request_chunk(self, now: int, observation: Any) -> tuple[np.ndarray, bool]:
         from rlinf_core.policies.base import Observation
         from rlinf_core.policies.real_time_chunking import Continuation
 
         batch, left = Observation.from_arrays(self.spec, observation), self.chunking.left(now)
         if self.guided and len(left):
-            held = Continuation.of(left, self.delay, HORIZON)
-            return self.policy.continued(batch, held).actions[0].numpy(), True
+            unplayed = Continuation.of(left, self.delay, HORIZON)
+            return self.policy.continued(batch, unplayed).actions[0].numpy(), True
         return self.policy.act(batch, explore=False).actions[0].numpy(), False
 
-    def take(self, now: int) -> None:
-        """As the policy node does: where the arm stood meanwhile, all of the answer is played from
-        now on.
+    def merge_answer(self, now: int) -> None:
+        """Merge the answer as the policy node does.
+
+        If the arm held in the meantime, the whole answer is played from now on.
         """
         assert self.request is not None
         (began, actions, continues), self.request = self.request, None
-        stood = not self.chunking.chunks or self.chunking.mode == "synchronous"
-        start = now if stood else began
+        is_holding = not self.chunking.chunks or self.chunking.mode == "synchronous"
+        start = now if is_holding else began
         self.playing = start, self.chunking.merge(actions, start, now - start, continues)
         self.answered, self.next_at = True, start + self.execute
 
 
-def played(
+def play_scenes(
     env: Any, policy: Any, scenes: range, execute: int, mode: str, delay: int, guided: bool
 ) -> dict[str, float]:
     solved, held, steps, jump = 0, 0, 0, 0.0
@@ -227,14 +230,14 @@ def played(
     }
 
 
-def compared(name: str, options: argparse.Namespace, folder: Path) -> dict[str, float]:
-    """A task by each way of handling chunks: printed, and flat."""
+def compare_modes(name: str, options: argparse.Namespace, folder: Path) -> dict[str, float]:
+    """Play a task with each way to handle chunks; print and return the figures."""
     from rlinf_core.config.overrides import quoted
     from rlinf_core.recipes import load_recipe
     from rlinf_core.reports.throughput import wilson
     from sim_bridges.core.environments import stations
 
-    robot, task = TASKS[name][0], task_at(folder, TASKS[name][1], options.steady)
+    robot, task = TASKS[name][0], write_task(folder, TASKS[name][1], options.steady)
     noise = 0.03 if options.steady else 0.12
     env = stations(
         load_recipe(
@@ -247,19 +250,19 @@ def compared(name: str, options: argparse.Namespace, folder: Path) -> dict[str, 
         ),
         1,
     )
-    cloned, scenes = Cloned(env, options), options.scenes
+    flow_policy, scenes = ClonedFlow(env, options), options.scenes
     for number in range(options.corrected):
         first = 2_000_000 + number * CORRECTIONS
-        cloned.correct(env, range(first, first + CORRECTIONS))
+        flow_policy.correct(env, range(first, first + CORRECTIONS))
     print(
         f"{name:>18}{'success':>9}{'95 %':>14}{'without action':>16}{'largest jump':>14}",
         flush=True,
     )
     flat: dict[str, float] = {}
     for mode_name, (mode, delay, guided) in MODES.items():
-        result = played(
+        result = play_scenes(
             env,
-            cloned.policy,
+            flow_policy.policy,
             range(1_000_000, 1_000_000 + scenes),
             options.execute,
             mode,
@@ -289,19 +292,19 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=["reach", "insertion"])
     parser.add_argument("--scenes", type=int, default=100)
     parser.add_argument("--demonstrations", type=int, default=100)
-    parser.add_argument("--steps", type=int, default=3000, help="of SFT")
+    parser.add_argument("--steps", type=int, default=3000, help="gradient steps of SFT")
     parser.add_argument(
         "--hidden", type=int, nargs="+", default=[256, 256], help="widths of the flow's layers"
     )
-    parser.add_argument("--batch", type=int, default=256, help="of each step")
+    parser.add_argument("--batch", type=int, default=256, help="rows of each gradient step")
     parser.add_argument(
-        "--execute", type=int, default=DELAY, help="actions after which the next chunk is asked for"
+        "--execute", type=int, default=DELAY, help="actions played before the next request"
     )
     parser.add_argument(
         "--corrected",
         type=int,
         default=0,
-        help=f"rounds of {CORRECTIONS} episodes that the script ends",
+        help=f"rounds of {CORRECTIONS} episodes in which the script takes over",
     )
     parser.add_argument(
         "--steady",
@@ -312,10 +315,10 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write one flat object there")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    flat: dict[str, float] = {"thinks_s": THINKS_S, "control_hz": HZ, "scenes": options.scenes}
+    flat: dict[str, float] = {"thinks_s": COMPUTING_S, "control_hz": HZ, "scenes": options.scenes}
     with tempfile.TemporaryDirectory(prefix="rlinf-rtc-") as folder:
         for name in options.tasks:
-            flat |= compared(name, options, Path(folder))
+            flat |= compare_modes(name, options, Path(folder))
     if options.json:
         write(options.json, flat)
 

@@ -1,17 +1,17 @@
 """Measure the cost of recording two 480x640 cameras at 30 Hz, raw and as JPEG.
 
-A bare subscriber that writes the bytes is the floor.
-
     python benchmarks/recorder.py --json results.json
 
-raw: each time step carries both images, as of a policy that observes them (55 MB/s). jpeg: time
-steps carry none, and the recorder keeps of each camera's topic the image of the time step's time,
-as JPEG. This process is the station's other side: it publishes one episode of each kind. The
+* raw: each time step carries both images, for a policy that observes them (55 MB/s).
+* jpeg: time steps carry no image. The recorder stores from each camera's topic the image with the
+  time step's stamp, as JPEG.
+
+This process stands in for the rest of the station, and publishes one episode of each kind. The
 recorder runs as in a station. Its share of a core is user and system time of all of its threads,
-from the first time step until the episode is closed, sealed and flushed. The bare subscriber is an
-rclpy node with the same subscriptions, with as many messages kept for it as for the recorder, that
-writes what it gets, unparsed, to a file. Lost is what was sent and is not in the recording, which
-is read back by the `mcap` package. It does not cover a slow disk, other rates, or a network.
+from the first time step until the episode is closed, sealed and flushed. The floor is a bare
+subscriber: an rclpy node with the same subscriptions and queues, which writes the raw bytes to a
+file. Lost messages are those that were sent and are not in the recording, which the `mcap` package
+reads. The benchmark does not cover a slow disk, other rates, or a network.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ sys.path[:0] = [str(ROOT), *map(str, ROOT.glob("ros_ws/src/*"))]
 from benchmarks.figures import write  # noqa: E402
 from benchmarks.page import CAMERAS, HZ, cpu_s, scene  # noqa: E402
 
-DOMAIN, KINDS, PATIENCE_S = 59, ("raw", "jpeg"), 60.0
-# of its time step is an image: an environment has received it before it says the time step
-AHEAD_S = 0.005
+DOMAIN, KINDS, TIMEOUT_S = 59, ("raw", "jpeg"), 60.0
+# An environment publishes a time step after the images that belong to it.
+IMAGE_LEAD_S = 0.005
 
 
 class Station:
-    """What a recorder hears of a station, by one node."""
+    """One node that publishes what a recorder subscribes to."""
 
     def __init__(self, name: str) -> None:
         import rclpy
@@ -76,20 +76,20 @@ class Station:
             self.closed.append(event)
 
     def has_subscribers(self, receivers: int) -> bool:
-        """Whether so many hear it."""
+        """Return whether every topic has this number of subscribers."""
         return all(
             publisher.get_subscription_count() >= receivers
             for publisher in (self.topics["timestep"], *self.cameras)
         )
 
     def play(self, kind: str, seconds: float, episode: str) -> int:
-        """One episode; returns how many time steps it has."""
+        """Publish one episode; return its number of time steps."""
         import rclpy
         from rlinf_msgs.msg import Applied, EpisodeEvent, NamedVector, TimeStep
 
         steps = round(seconds * HZ)
-        about = {"episode_id": episode, "station": self.name, "mode": "demonstration"}
-        self.topics["episode"].publish(EpisodeEvent(kind=EpisodeEvent.STARTED, **about))
+        episode_fields = {"episode_id": episode, "station": self.name, "mode": "demonstration"}
+        self.topics["episode"].publish(EpisodeEvent(kind=EpisodeEvent.STARTED, **episode_fields))
         due = time.monotonic()
         for k in range(steps + 1):
             stamp = self.node.get_clock().now().to_msg()
@@ -98,7 +98,7 @@ class Station:
                 image.header.stamp = stamp
                 if kind == "jpeg":
                     publisher.publish(image)
-            time.sleep(AHEAD_S)
+            time.sleep(IMAGE_LEAD_S)
             step = TimeStep(
                 step_index=k,
                 episode_id=episode,
@@ -117,12 +117,14 @@ class Station:
             rclpy.spin_once(self.node, timeout_sec=0)
             due += 1 / HZ
             time.sleep(max(0.0, due - time.monotonic()))
-        self.topics["episode"].publish(EpisodeEvent(kind=EpisodeEvent.ENDED, steps=steps, **about))
+        self.topics["episode"].publish(
+            EpisodeEvent(kind=EpisodeEvent.ENDED, steps=steps, **episode_fields)
+        )
         return steps + 1
 
 
-def qualities() -> dict[str, Any]:
-    """By topic the quality of service with which the recorder hears it."""
+def subscribed_profiles() -> dict[str, Any]:
+    """Return the recorder's quality of service for each topic."""
     from rlinf_ros.qos import lazy_profile, lossless_profile
     from rlinf_station.recorder import IMAGE_QUEUE_DEPTH
 
@@ -132,8 +134,8 @@ def qualities() -> dict[str, Any]:
     }
 
 
-def bare(namespace: str, out: Path) -> None:
-    """The child that writes what it hears, and nothing else; its standard input ends it."""
+def run_bare_subscriber(namespace: str, out: Path) -> None:
+    """Write the raw messages to a file until the standard input ends."""
     import threading
 
     import rclpy
@@ -144,30 +146,30 @@ def bare(namespace: str, out: Path) -> None:
     node, counts = rclpy.create_node("bare", namespace=namespace), Counter[str]()
     with out.open("wb") as file:
 
-        def take(topic: str, raw: bytes) -> None:
+        def write_message(topic: str, raw: bytes) -> None:
             counts[topic] += 1
             file.write(raw)
 
-        for topic, quality in qualities().items():
-            subscription(node, topic, partial(take, topic), quality=quality, raw=True)
+        for topic, quality in subscribed_profiles().items():
+            subscription(node, topic, partial(write_message, topic), quality=quality, raw=True)
         threading.Thread(target=lambda: (sys.stdin.read(), rclpy.shutdown()), daemon=True).start()
-        with contextlib.suppress(Exception):  # it was shut down
+        with contextlib.suppress(Exception):  # spin raises after the shutdown
             rclpy.spin(node)
     print(json.dumps(counts))
 
 
-def wait(node: Any, until: Any, what: str) -> None:
+def wait(node: Any, condition: Any, what: str) -> None:
     import rclpy
 
-    end = time.monotonic() + PATIENCE_S
-    while not until():
+    end = time.monotonic() + TIMEOUT_S
+    while not condition():
         rclpy.spin_once(node, timeout_sec=0.05)
         if time.monotonic() > end:
-            raise SystemExit(f"expected {what} within {PATIENCE_S:.0f} s")
+            raise SystemExit(f"expected {what} within {TIMEOUT_S:.0f} s")
 
 
-def recorded(folder: Path) -> Counter[str]:
-    """Messages of each topic in a recording."""
+def count_recorded(folder: Path) -> Counter[str]:
+    """Return the number of messages of each topic in a recording."""
     from mcap.reader import make_reader
 
     with next(folder.glob("*.mcap")).open("rb") as file:
@@ -177,7 +179,7 @@ def recorded(folder: Path) -> Counter[str]:
         )
 
 
-def lost(counts: Counter[str], kind: str, steps: int, suffix: str) -> int:
+def count_lost(counts: Counter[str], kind: str, steps: int, suffix: str) -> int:
     images = (
         sum(steps - counts[f"camera/{camera}/image{suffix}"] for camera in CAMERAS)
         if kind == "jpeg"
@@ -186,26 +188,26 @@ def lost(counts: Counter[str], kind: str, steps: int, suffix: str) -> int:
     return steps - counts["timestep"] + images
 
 
-def of_the_recorder(
+def measure_recorder(
     station: Station, pid: int, kind: str, seconds: float, spool: Path
 ) -> dict[str, float]:
-    before, begun = cpu_s(pid), time.monotonic()
+    before, started = cpu_s(pid), time.monotonic()
     steps = station.play(kind, seconds, f"take_{kind}")
-    wait(station.node, lambda: station.closed, "the recorder's word that the episode is closed")
-    spent, event = time.monotonic() - begun, station.closed.pop()
+    wait(station.node, lambda: station.closed, "the recorder to close the episode")
+    elapsed, event = time.monotonic() - started, station.closed.pop()
     if event.kind != 2:
         raise SystemExit(f"expected a closed episode, got: {event.detail}")
     folder = spool / "closed" / f"take_{kind}"
     size = sum(file.stat().st_size for file in folder.iterdir()) / 1e6
     return {
-        "core": (cpu_s(pid) - before) / spent,
-        "lost": lost(recorded(folder), kind, steps, "/compressed"),
+        "core": (cpu_s(pid) - before) / elapsed,
+        "lost": count_lost(count_recorded(folder), kind, steps, "/compressed"),
         "sent": steps,
         "megabytes_per_s": size / seconds,
     }
 
 
-def of_the_bare_one(station: Station, kind: str, seconds: float, folder: Path) -> dict[str, float]:
+def measure_bare(station: Station, kind: str, seconds: float, folder: Path) -> dict[str, float]:
     out = folder / f"bare_{kind}"
     child = subprocess.Popen(
         [sys.executable, __file__, "--bare", f"/{station.name}", str(out)],
@@ -215,24 +217,26 @@ def of_the_bare_one(station: Station, kind: str, seconds: float, folder: Path) -
     )
     wait(station.node, lambda: station.has_subscribers(1), "the bare subscriber")
     time.sleep(1.0)
-    before, begun = cpu_s(child.pid), time.monotonic()
+    before, started = cpu_s(child.pid), time.monotonic()
     steps = station.play(kind, seconds, f"bare_{kind}")
-    spent, written = time.monotonic() - begun, -1
-    while written != (written := out.stat().st_size):  # what is kept for it is not lost
+    elapsed, written = time.monotonic() - started, -1
+    while written != (written := out.stat().st_size):  # until its queue is written
         time.sleep(0.5)
-    core = (cpu_s(child.pid) - before) / spent
+    core = (cpu_s(child.pid) - before) / elapsed
     counts = Counter(json.loads(child.communicate("")[0].splitlines()[-1]))
     out.unlink()
-    return {"bare_core": core, "bare_lost": lost(counts, kind, steps, "")}
+    return {"bare_core": core, "bare_lost": count_lost(counts, kind, steps, "")}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seconds", type=float, default=20.0, help="of each episode, 30 at most")
     parser.add_argument(
-        "--folder", type=Path, help="on the disk that is measured; by default a temporary one"
+        "--seconds", type=float, default=20.0, help="duration of each episode, at most 30"
+    )
+    parser.add_argument(
+        "--folder", type=Path, help="folder on the measured disk (default: a temporary one)"
     )
     parser.add_argument("--json", type=Path, help="write one flat object there")
     parser.add_argument("--bare", nargs=2, help=argparse.SUPPRESS)
@@ -243,7 +247,7 @@ def main() -> None:
     from rlinf_core.recipes import load_recipe
 
     if options.bare:
-        bare(options.bare[0], Path(options.bare[1]))
+        run_bare_subscriber(options.bare[0], Path(options.bare[1]))
         return
     if os.environ.get("ROS_DOMAIN_ID") != str(DOMAIN):
         os.execve(sys.executable, [sys.executable, *sys.argv], ros_environment(DOMAIN))
@@ -257,7 +261,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="rlinf-recorder-", dir=options.folder) as name:
         folder = Path(name)
         for kind in KINDS:
-            for key, value in of_the_bare_one(station, kind, options.seconds, folder).items():
+            for key, value in measure_bare(station, kind, options.seconds, folder).items():
                 result[f"{kind}_{key}"] = round(value, 4)
         wait(
             station.node, lambda: not station.has_subscribers(1), "the bare subscribers to be gone"
@@ -277,13 +281,13 @@ def main() -> None:
             )
             time.sleep(1.0)
             for kind in KINDS:
-                figures = of_the_recorder(
+                figures = measure_recorder(
                     station, child.popen.pid, kind, options.seconds, folder / "spool"
                 )
                 for key, value in figures.items():
                     result[f"{kind}_{key}"] = round(value, 4)
     print(
-        f"{'':6}{'lost':>6}{'of':>8}{'share of a core':>18}{'MB/s':>8}{'bare: lost':>13}{'share':>8}"
+        f"{'':6}{'lost':>6}{'of':>8}{'share of a core':>18}{'MB/s':>8}{'run_bare_subscriber: lost':>13}{'share':>8}"
     )
     for kind in KINDS:
         print(
@@ -293,7 +297,7 @@ def main() -> None:
         )
     if options.json:
         write(options.json, result)
-    os._exit(0)  # what the middleware still has in its threads is of no interest
+    os._exit(0)  # without waiting for the middleware's threads
 
 
 if __name__ == "__main__":

@@ -1,17 +1,16 @@
-"""Insert and sample rate of the trainer's replay, beside a plain NumPy ring of transitions: state
-and two 128x128 images.
+"""Measure insert and sample rate of the trainer's replay, beside a plain NumPy ring of transitions.
 
     python benchmarks/replay.py --json results.json
 
-The ring is what most code starts from: one array per field, observation and next observation both
-stored, filled one transition at a time. Ours takes whole episodes and stores every observation
-once. Both sample uniformly. The buffers take turns; each figure is the median of the runs, with the
-lowest and the highest. CPU milliseconds depend less than rates on what else the machine does. A
-ratio above 1 means that ours is faster.
+A transition holds a state and two 128x128 images. The ring is what most code starts from: one array
+per field, with observation and next observation both stored, filled one transition at a time. Ours
+takes whole episodes and stores every observation once. Both sample uniformly. The buffers take
+turns; the figures are medians of the runs, with the lowest and the highest. CPU milliseconds depend
+less on other work of the machine than rates do. A ratio above 1 means that ours is faster.
 
     python benchmarks/replay.py --agentlace PATH    # adds agentlace's TrajectoryBuffer (needs jax and chex)
 
-It does not cover reading episodes from disk, the bridge, or the copy to a GPU.
+The benchmark does not cover reading episodes from disk, the bridge, or the copy to a GPU.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ IMAGE, LENGTH = (128, 128, 3), 50
 
 
 class Ours:
-    """rlinf_core.data.replay."""
+    """The replay of rlinf_core.data.replay."""
 
     def __init__(self, capacity: int) -> None:
         from rlinf_core.data.replay import ReplayBuffer
@@ -89,14 +88,14 @@ class Ring:
 
 
 class Agentlace:
-    """agentlace.data.trajectory_buffer.TrajectoryBuffer, as its replay example uses it."""
+    """The TrajectoryBuffer of agentlace.data, used as in its replay example."""
 
     def __init__(self, capacity: int, vector_size: int, path: Path) -> None:
         import jax
 
         sys.path.insert(0, str(path))
         if not hasattr(jax, "tree_map"):
-            # it was written for a jax that still had this name
+            # agentlace was written for a jax that still had this name.
             jax.tree_map = jax.tree_util.tree_map
         from agentlace.data.trajectory_buffer import DataShape, TrajectoryBuffer
 
@@ -137,7 +136,7 @@ class Agentlace:
         return self.buffer.sample("transition", size)
 
 
-def episode(vector_size: int, random: np.random.Generator) -> dict[str, np.ndarray]:
+def make_episode(vector_size: int, random: np.random.Generator) -> dict[str, np.ndarray]:
     return {
         "vectors": random.standard_normal((LENGTH + 1, vector_size)).astype(np.float32),
         "front": random.integers(0, 255, (LENGTH + 1, *IMAGE), dtype=np.uint8),
@@ -156,8 +155,8 @@ def fill(buffer, data: dict[str, np.ndarray], episodes: int) -> float:
     return episodes * LENGTH / (time.perf_counter() - started)
 
 
-def sample(buffer, seconds: float, batch: int) -> dict[str, float]:
-    """Sample as a learner does, which holds a batch until it has the next one.
+def measure_sampling(buffer, seconds: float, batch: int) -> dict[str, float]:
+    """Sample like a learner, which holds a batch until it has the next one.
 
     Returns:
         Transitions per second, and CPU milliseconds of a batch.
@@ -176,17 +175,17 @@ def sample(buffer, seconds: float, batch: int) -> dict[str, float]:
 
 
 def peak_mb() -> float:
-    """Peak memory of this process since the last call."""
+    """Return the peak memory of this process since the last call [MB]."""
     lines = Path("/proc/self/status").read_text().splitlines()
     peak = next(line for line in lines if line.startswith("VmHWM"))
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew, see proc(5)
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak, see proc(5)
     return int(peak.split()[1]) / 1e3
 
 
 def compare(
     capacity: int, batch: int, seconds: float, runs: int, agentlace: Path | None
 ) -> dict[str, float]:
-    """Medians over the runs, in which the buffers take turns; ratios of the same run."""
+    """Return medians over the runs, in which the buffers take turns; ratios are within one run."""
     vector_size = Ours(2).vector_size
     makers: dict[str, Callable[[], Any]] = {
         "ours": lambda: Ours(capacity),
@@ -194,32 +193,33 @@ def compare(
     }
     if agentlace:
         makers["agentlace"] = lambda: Agentlace(capacity, vector_size, agentlace)
-    data, episodes = episode(vector_size, np.random.default_rng(0)), capacity // (LENGTH + 1)
+    data = make_episode(vector_size, np.random.default_rng(0))
+    episodes = capacity // (LENGTH + 1)
     buffers, result = {}, dict[str, float](batch=batch, capacity=capacity, runs=runs)
     for name, make in makers.items():
         peak_mb()
-        before = peak_mb()  # what is resident now
+        before = peak_mb()  # the resident memory now
         buffers[name] = make()
         fill(buffers[name], data, episodes + 1)  # touch the memory first
-        sample(buffers[name], 0.1, batch)
+        measure_sampling(buffers[name], 0.1, batch)
         result[f"{name}_memory_mb"] = peak_mb() - before
-    measured: dict[str, list[float]] = {}
+    values_by_name: dict[str, list[float]] = {}
     for _ in range(runs):
         rows = {
             name: {"insert_per_s": fill(buffer, data, episodes // 2)}
-            | sample(buffer, seconds, batch)
+            | measure_sampling(buffer, seconds, batch)
             for name, buffer in buffers.items()
         }
         for name, row in rows.items():
             for key, value in row.items():
-                measured.setdefault(f"{name}_{key}", []).append(value)
+                values_by_name.setdefault(f"{name}_{key}", []).append(value)
                 if name != "ours":
                     ours = rows["ours"][key]
                     ratio = value / ours if key.endswith("cpu_ms") else ours / value
-                    measured.setdefault(f"{key.removesuffix('_per_s')}_ratio_to_{name}", []).append(
-                        ratio
-                    )
-    return result | figures.summary(measured)
+                    values_by_name.setdefault(
+                        f"{key.removesuffix('_per_s')}_ratio_to_{name}", []
+                    ).append(ratio)
+    return result | figures.summary(values_by_name)
 
 
 def main() -> None:
@@ -230,7 +230,7 @@ def main() -> None:
         "--capacity", type=int, default=10_000, help="time steps (default: 10000, 3 GB for both)"
     )
     parser.add_argument("--batch", type=int, default=256)
-    parser.add_argument("--seconds", type=float, default=2.0, help="of sampling, each")
+    parser.add_argument("--seconds", type=float, default=2.0, help="time of sampling each buffer")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--agentlace", type=Path, help="path of a checkout of agentlace")
     parser.add_argument("--json", type=Path, help="write one flat object there")

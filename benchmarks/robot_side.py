@@ -1,9 +1,9 @@
-"""The robot side of a benchmark, and the floors of what it measures: bare processes in the
-station's place.
+"""The robot side of a benchmark, and floors for its figures: bare processes in the station's place.
 
-"spin": one process under ``rclpy.spin``. "events": one on the executor that our nodes spin on.
-"relay": three of those in a row, as environment, policy and interlock are, which pass on messages
-of the same size and compute nothing.
+* "spin": one process under ``rclpy.spin``
+* "events": one process with the executor of our nodes
+* "relay": three of those in a row, in the places of environment, policy and interlock; they pass on
+  messages of the same size and compute nothing
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ import numpy as np
 
 CAMERAS, SIZE, STATE_HZ = ("front", "wrist"), (128, 128), 100
 LEVELS = (-0.75, -0.25, 0.25, 0.75)  # normalised actions
-SPEED = 0.005  # [m/s] of an action of 1: of those above, each follows each within a tick of 2 ms
-OFFSETS = (-0.15, -0.05, 0.05, 0.15)  # [m] where the socket seems to be, which names the level
+# Velocity of an action of 1 [m/s]: small enough to change between any two levels in a tick of 2 ms.
+SPEED = 0.005
+OFFSETS = (-0.15, -0.05, 0.05, 0.15)  # published offsets of the socket [m]; each asks for a level
 WARM_UP_S = 8.0
 HOME = (0.5, 0.0, 0.25, 1.0, 0.0, 0.0, 0.0)
 FLOORS = {"spin": ("spin",), "events": ("events",), "relay": ("environment", "policy", "interlock")}
@@ -31,8 +32,11 @@ def pixels() -> np.ndarray:
 
 
 class RobotSide:
-    """Publishes state at STATE_HZ and both images at ``hz``; ``answers`` holds (time, target pose)
-    of every command.
+    """Publishes the state at STATE_HZ and both images at ``hz``, and records the commands.
+
+    Attributes:
+        published: (time, level) of every observation.
+        answers: (time, x of the target pose) of every command.
     """
 
     def __init__(self, node, hz: int) -> None:
@@ -95,8 +99,9 @@ class RobotSide:
         self.target = (p.x, p.y, p.z)
 
     def latencies(self, hz: int, tick_s: float) -> tuple[np.ndarray, int]:
-        """Seconds from each observation to the first command of its level; and how many were never
-        answered.
+        """Return the times [s] from each observation to the first command of its level.
+
+        The second value is the number of observations without an answer.
         """
         levels, arrived = [], []
         for (_, before), (at, x) in zip(self.answers, self.answers[1:], strict=False):
@@ -118,12 +123,10 @@ class RobotSide:
 
 
 def round_trips(hz: int, seconds: float, floor: str) -> np.ndarray:
-    """Seconds from a message to the pose that answers it, without a station: through the processes
-    of one of FLOORS.
+    """Measure a floor: the time [s] from each message to the pose that answers it.
 
-    inf where no answer came within a period: these answers do not say what they answer. A station's
-        do, and count
-    within three periods, those after more than one as late.
+    An answer does not name its message. Without an answer within a period the time is infinite. A
+    station's answers name their observation; they count within three periods, and as late after one.
     """
     import rclpy
 
@@ -133,20 +136,20 @@ def round_trips(hz: int, seconds: float, floor: str) -> np.ndarray:
     executor = single_threaded()
     executor.add_node(node)
     robot = RobotSide(node, hz)
-    others = [subprocess.Popen([sys.executable, __file__, name]) for name in FLOORS[floor]]
+    floor_processes = [subprocess.Popen([sys.executable, __file__, name]) for name in FLOORS[floor]]
     try:
         end = time.monotonic() + 60
         while len(robot.answers) < 10:
             executor.spin_once(timeout_sec=0.05)
             if time.monotonic() > end:
-                raise SystemExit(f"{floor}: the other side does not answer")
+                raise SystemExit(f"{floor}: expected answers within 60 s, got none")
         robot.published.clear()
         robot.answers.clear()
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             executor.spin_once(timeout_sec=0.05)
     finally:
-        for other in others:
+        for other in floor_processes:
             other.terminate()
             other.wait()
         executor.shutdown()
@@ -167,10 +170,8 @@ def percentiles(times: np.ndarray) -> dict[str, float]:
     }
 
 
-def other_side(name: str) -> None:
-    """One process of a floor: it answers what has come with a message that it has ready, and
-    computes nothing.
-    """
+def answer_messages(name: str) -> None:
+    """Run one process of a floor: answer the last message of a set with a ready message."""
     import rclpy
     from geometry_msgs.msg import PoseStamped, TwistStamped, WrenchStamped
     from rclpy._rclpy_pybind11 import RCLError
@@ -182,7 +183,7 @@ def other_side(name: str) -> None:
     from rlinf_ros.qos import profile
     from rlinf_ros.spinning import run
 
-    # an answer is due when the last image has come
+    # The last image completes an observation and triggers the answer.
     kinds = {
         "current_pose": PoseStamped,
         "object_pose": PoseStamped,
@@ -199,54 +200,53 @@ def other_side(name: str) -> None:
         vectors=[NamedVector(name=topic_name, data=[0.0] * 7) for topic_name in kinds],
     )
     pose, chunk = PoseStamped(), ActionChunk(horizon=1, dim=7, data=[0.0] * 7)
-    hears, topic, answer, priority = {
+    subscribed, topic, answer, priority = {
         "environment": (kinds, "timestep", step, 20),
         "policy": ({"timestep": TimeStep}, "policy/action", chunk, 10),
         "interlock": ({"policy/action": ActionChunk}, "target_pose", pose, 30),
     }.get(name, (kinds, "target_pose", pose, 10))
 
-    class Other(Node):
+    class Answerer(Node):
         def __init__(self) -> None:
             super().__init__(name, namespace="/pingpong")
             answers = self.create_publisher(type(answer), topic, profile(topic))
-            *before, last = hears
+            *before, last = subscribed
             for topic_name in before:
                 self.create_subscription(
-                    hears[topic_name], topic_name, lambda _: None, profile(topic_name)
+                    subscribed[topic_name], topic_name, lambda _: None, profile(topic_name)
                 )
             self.create_subscription(
-                hears[last], last, lambda _: answers.publish(answer), profile(last)
+                subscribed[last], last, lambda _: answers.publish(answer), profile(last)
             )
 
     if name != "spin":
-        run(Other, priority=priority)
+        run(Answerer, priority=priority)
         return
     with contextlib.suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(priority))
     rclpy.init()
     with contextlib.suppress(KeyboardInterrupt, ExternalShutdownException, RCLError):
-        rclpy.spin(Other())
+        rclpy.spin(Answerer())
 
 
-def as_a_driver(children: int = 0) -> None:
-    """At the priority of a robot's driver; with SCHED_RESET_ON_FORK, what this thread starts from
-    now on has none.
+def use_driver_priority(children: int = 0) -> None:
+    """Set this thread to the real-time priority of a robot's driver.
+
+    Args:
+        children: os.SCHED_RESET_ON_FORK to give threads and processes started from now on none.
     """
     with contextlib.suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_FIFO | children, os.sched_param(25))
 
 
-def as_everybody() -> None:
-    """At no real-time priority, which what this thread starts would have, too."""
-    # which a thread that has no right to it may not take back
-    for children in (
-        0,
-        os.SCHED_RESET_ON_FORK,
-    ):
+def use_normal_priority() -> None:
+    """Set this thread, and all that it starts from now on, to no real-time priority."""
+    # A thread without the privilege may not remove SCHED_RESET_ON_FORK again.
+    for children in (0, os.SCHED_RESET_ON_FORK):
         with contextlib.suppress(PermissionError):
             os.sched_setscheduler(0, os.SCHED_OTHER | children, os.sched_param(0))
             return
 
 
 if __name__ == "__main__":
-    other_side(sys.argv[1])
+    answer_messages(sys.argv[1])

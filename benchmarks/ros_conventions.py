@@ -1,20 +1,18 @@
 """Measure how well the ROS 2 workspace follows ROS's conventions.
 
-The figures are about packages, their tests, launch files, and nodes.
-
     python benchmarks/ros_conventions.py --json results.json
 
-* packages, packages_tested: manifests in ros_ws/src; those whose tests `colcon test` passes after
+* packages, packages_tested: manifests in ros_ws/src; packages whose tests `colcon test` passes after
   `colcon build`.
-* launch_files, launch_files_equal_to_up: files of launch/; those that start what the process graph
-  of `rlinf up` says, and restart and end it so.
+* launch_files, launch_files_equal_to_up: files of launch/; those that start, restart and end the
+  same processes as the process graph of `rlinf up`.
 * nodes, nodes_with_lifecycle, nodes_with_diagnostics: executables of the packages that are nodes;
-  those that are managed, or that publish on /diagnostics. An executable with several modules, as
-  `driver`, counts if each of them does. `drill` is a command, and no node.
+  those that are managed, or that publish on /diagnostics. An executable with several modules, such
+  as `driver`, counts if each of them does. `drill` is a command, not a node.
 
-`launch_files_equal_to_up` needs ROS's launch: a sourced ROS, RLINF_ROS_SETUP, or make ros2. It
-builds each description and does not cover how processes behave: tests/machine/test_launch.py starts
-them, test_launch_policy.py there ends them.
+`launch_files_equal_to_up` needs ROS's launch: a sourced ROS, RLINF_ROS_SETUP, or make ros2. It builds
+each description and does not cover the behaviour of the processes: tests/machine/test_launch.py
+starts them, test_launch_policy.py there ends them.
 """
 
 from __future__ import annotations
@@ -36,38 +34,38 @@ from xml.etree import ElementTree
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), *map(str, ROOT.glob("ros_ws/src/rlinf_*"))]
 WORKSPACE = ROOT / "ros_ws/src"
-LAUNCHES = {  # arguments, and what the same station is by the process graph; None: no station
+LAUNCHES = {  # arguments of the launch files that start a station
     "realworld": {"recipe": "franka_twin"},
     "station": {"recipe": "ur5e_twin"},
     "sim": {"recipe": "demo"},
     "collect": {"recipe": "demo", "episodes": "2"},
     "fleet": {"recipe": "demo_tiny", "stations": "2"},
 }
-COMMANDS, OURS = ("drill",), ("rlinf_", "sim_bridges.")
-# it includes the launch file of a vendor, of which rlinf up starts nothing
-OF_VENDORS = ("driver",)
+COMMANDS, OUR_PREFIXES = ("drill",), ("rlinf_", "sim_bridges.")
+# Launch files that include a vendor's launch file; `rlinf up` does not start their processes.
+VENDOR_LAUNCHES = ("driver",)
 MANAGED = re.compile(r"^class \w+\(.*\b(?:LifecycleNode|Managed)\b.*\):", re.M)
 DIAGNOSED = re.compile(r"\bDiagnostics\(|DiagnosticArray")
 
 
 def packages() -> list[str]:
-    """Names of the packages of the workspace."""
+    """Return the names of the packages of the workspace."""
     return sorted(
         ElementTree.parse(path).getroot().findtext("name", "")
         for path in WORKSPACE.glob("*/package.xml")
     )
 
 
-def tested(folder: Path) -> list[str]:
-    """Packages that colcon builds in a copy and whose tests pass, with at least one test each."""
+def tested_packages(folder: Path) -> list[str]:
+    """Return the packages with at least one test whose tests pass in a copy of the workspace."""
     from tests.machine.workspace import built, colcon
 
-    class Base:
+    class BasetempFactory:
         @staticmethod
         def getbasetemp() -> Path:
             return folder
 
-    clone = built(Base)
+    clone = built(BasetempFactory)
     colcon(clone, "test")
     passed = []
     for path in clone.glob("ros_ws/build/*/pytest.xml"):
@@ -82,9 +80,7 @@ def tested(folder: Path) -> list[str]:
 
 
 def executables() -> dict[str, set[str]]:
-    """Modules of each node by its executable, as the packages' setup.py, and the drivers, grippers
-    and twins, name them.
-    """
+    """Return the modules of each node by its executable, from setup.py files and plug-ins."""
     from rlinf_core.launch.graph import HOSTED
     from rlinf_core.robots import drivers, grippers
 
@@ -100,11 +96,8 @@ def executables() -> dict[str, set[str]]:
         if "def main()" in path.read_text()
     }
     gripper_twins = {module for module in twins if module.rpartition(".")[2] in grippers.grippers()}
-    # which of them, the recipe says
-    modules["policy"] = {
-        "rlinf_station.local_policy",
-        "rlinf_station.remote_policy",
-    }
+    # A recipe selects one of these.
+    modules["policy"] = {"rlinf_station.local_policy", "rlinf_station.remote_policy"}
     return modules | {
         "driver": {
             drivers.driver(name).node
@@ -119,9 +112,7 @@ def executables() -> dict[str, set[str]]:
 
 
 def nodes_with(pattern: re.Pattern) -> list[str]:
-    """Executables of which each module, or one of our packages that it imports for its node,
-    matches.
-    """
+    """Return the executables of which each module, or a module that it imports, matches."""
     matching = []
     for name, modules in executables().items():
         try:
@@ -129,16 +120,14 @@ def nodes_with(pattern: re.Pattern) -> list[str]:
         except ImportError as error:
             sys.exit(f"ros_conventions: {name}: {error}. Run: make setup")
         if sources and all(
-            any(pattern.search(source) for source in of_module) for of_module in sources
+            any(pattern.search(source) for source in module_sources) for module_sources in sources
         ):
             matching.append(name)
     return sorted(matching)
 
 
 def _sources(module) -> list[str]:
-    """Its own source, and those of its package's modules that it imports, with the bases of their
-    classes of nodes.
-    """
+    """Return the sources of a module, of the modules that it imports, and of base classes."""
     imported = re.findall(r"^ *from (rlinf_\w+\.\w+) import", inspect.getsource(module), re.M)
     names = {
         module.__name__,
@@ -153,46 +142,46 @@ def _sources(module) -> list[str]:
         base.__module__
         for value in classes
         for base in value.__mro__
-        if base.__module__.startswith(OURS)
+        if base.__module__.startswith(OUR_PREFIXES)
     }
-    ours = {name for name in names | bases if not name.startswith(("rlinf_core", "rlinf_ros"))}
+    expected_nodes = {
+        name for name in names | bases if not name.startswith(("rlinf_core", "rlinf_ros"))
+    }
     return [
         inspect.getsource(importlib.import_module(name))
-        for name in sorted(ours | {module.__name__})
+        for name in sorted(expected_nodes | {module.__name__})
     ]
 
 
 def launch_files() -> list[str]:
-    """Names of the launch files that start processes of ours."""
+    """Return the names of the launch files that start our processes."""
     names = sorted(
         path.name.removesuffix(".launch.py") for path in (ROOT / "launch").glob("*.launch.py")
     )
-    return [name for name in names if name not in OF_VENDORS]
+    return [name for name in names if name not in VENDOR_LAUNCHES]
 
 
-def equal_to_up(setup: str) -> list[str]:
-    """Launch files whose description is the process graph; each is built in a process of
-    its own.
-    """
+def equal_launch_files(setup: str) -> list[str]:
+    """Return the launch files that match the process graph; each builds in its own process."""
     equal = []
     for name in launch_files():
-        words = f'[ -z "{setup}" ] || . "{setup}"; exec "{sys.executable}" {__file__} --one {name}'
+        script = f'[ -z "{setup}" ] || . "{setup}"; exec "{sys.executable}" {__file__} --one {name}'
         environment = {
             key: value
             for key, value in os.environ.items()
             if key != "_ROS_WHEELS_BOOTSTRAP_COMPLETE"
         }
-        ran = subprocess.run(
-            ["bash", "-ec", words], text=True, capture_output=True, env=environment
+        result = subprocess.run(
+            ["bash", "-ec", script], text=True, capture_output=True, env=environment
         )
-        print(f"{name}: {ran.stdout.strip() or ran.stderr.strip()[-300:]}")
-        if ran.returncode == 0:
+        print(f"{name}: {result.stdout.strip() or result.stderr.strip()[-300:]}")
+        if result.returncode == 0:
             equal.append(name)
     return equal
 
 
 def compare(name: str) -> str:
-    """Compare one launch file with the process graph; empty, or what differs."""
+    """Return the difference of a launch file from the process graph; empty if there is none."""
     import runpy
 
     from launch.actions import DeclareLaunchArgument, OpaqueFunction
@@ -206,11 +195,11 @@ def compare(name: str) -> str:
         "generate_launch_description"
     ]()
     with tempfile.TemporaryDirectory() as folder:
-        given = LAUNCHES.get(name, {}) | {"run_dir": f"{folder}/run"}
+        arguments = LAUNCHES.get(name, {}) | {"run_dir": f"{folder}/run"}
         for entity in description.entities:
             if isinstance(entity, DeclareLaunchArgument):
                 default = perform_substitutions(context, entity.default_value or [])
-                context.launch_configurations[entity.name] = given.get(entity.name, default)
+                context.launch_configurations[entity.name] = arguments.get(entity.name, default)
         actions = [
             action
             for entity in description.entities
@@ -220,32 +209,40 @@ def compare(name: str) -> str:
         nodes = [action for action in actions if isinstance(action, Node)]
         if name not in LAUNCHES:
             return "" if nodes else "it starts no node"
-        return _difference(name, given, nodes, Path(folder))
+        return _difference(name, arguments, nodes, Path(folder))
 
 
-def _difference(name: str, given: dict, nodes: list, folder: Path) -> str:
+def _difference(name: str, arguments: dict, nodes: list, folder: Path) -> str:
     from station import StationNode, nodes_of
 
     from rlinf_core.launch.fleet import members
 
     if name == "fleet":
-        _, stations = members(given["recipe"], [], given["stations"].split(), folder / "run")
+        _, stations = members(
+            arguments["recipe"], [], arguments["stations"].split(), folder / "run"
+        )
         expected = [(station.prepare(), station.folder) for station in stations]
     else:
-        expected = [(_by_up(name, given, folder / "up"), folder / "up")]
-    ours = [node for processes, run_dir in expected for node in nodes_of(processes, run_dir)]
-    theirs = [node for node in nodes if isinstance(node, StationNode)]
-    if len(theirs) != len(nodes):
+        expected = [(_graph_processes(name, arguments, folder / "up"), folder / "up")]
+    expected_nodes = [
+        node for processes, run_dir in expected for node in nodes_of(processes, run_dir)
+    ]
+    launched = [node for node in nodes if isinstance(node, StationNode)]
+    if len(launched) != len(nodes):
         return "a node is not a StationNode"
-    pairs = list(zip(map(_decisive, ours), map(_decisive, theirs), strict=False))
+    pairs = list(
+        zip(map(_key_properties, expected_nodes), map(_key_properties, launched), strict=False)
+    )
     different = [str(pair) for pair in pairs if pair[0] != pair[1]]
     return "; ".join(different) or (
-        "" if len(ours) == len(theirs) else f"{len(theirs)} nodes instead of {len(ours)}"
+        ""
+        if len(expected_nodes) == len(launched)
+        else f"{len(launched)} nodes instead of {len(expected_nodes)}"
     )
 
 
-def _by_up(name: str, given: dict, run_dir: Path) -> list:
-    """Return the processes that rlinf up, or rlinf collect, starts of the recipe."""
+def _graph_processes(name: str, arguments: dict, run_dir: Path) -> list:
+    """Return the processes that `rlinf up`, or `rlinf collect`, starts."""
     from rlinf_core.launch.graph import (
         collecting,
         collecting_processes,
@@ -256,22 +253,23 @@ def _by_up(name: str, given: dict, run_dir: Path) -> list:
 
     if name == "collect":
         recipe, before = collecting(
-            given["recipe"], ["station.operator={kind: keyboard}"], run_dir, int(given["episodes"])
+            arguments["recipe"],
+            ["station.operator={kind: keyboard}"],
+            run_dir,
+            int(arguments["episodes"]),
         )
         return collecting_processes(recipe, run_dir, before, terminal=False)
-    recipe = load_recipe(given["recipe"])
+    recipe = load_recipe(arguments["recipe"])
     return composed(recipe, station_processes(recipe, run_dir))
 
 
-def _decisive(node) -> tuple:
-    """What decides on a node: its process, whether it is started again, and how many nodes end
-    before it.
-    """
+def _key_properties(node) -> tuple:
+    """Return a node's process, whether it restarts, and how many nodes end before it."""
     return (_without_folders(asdict(node.process)), node._ExecuteLocal__respawn, len(node.before))
 
 
 def _without_folders(process: dict) -> dict:
-    """A process, and those that it hosts, without the parameters that hold a folder of the run."""
+    """Return a process, and those that it hosts, without parameters that hold a run's folder."""
     parameters = {
         key: value
         for key, value in process["parameters"].items()
@@ -288,7 +286,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--json", type=Path, help="where the figures go")
+    parser.add_argument("--json", type=Path, help="write one flat object there")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
@@ -299,7 +297,7 @@ def main() -> int:
     from rlinf_core.core.ros import ros_environment
     from tests.machine.ros2_there import SETUP
 
-    # libraries are searched where the process was started
+    # The loader reads LD_LIBRARY_PATH at the start of a process, so this one starts again.
     if not importlib.util.find_spec("rlinf_msgs"):
         environment = {
             key: value
@@ -310,9 +308,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="ros-conventions-") as folder:
         figures = {
             "packages": len(packages()),
-            "packages_tested": len(tested(Path(folder))),
+            "packages_tested": len(tested_packages(Path(folder))),
             "launch_files": len(launch_files()),
-            "launch_files_equal_to_up": len(equal_to_up(SETUP)),
+            "launch_files_equal_to_up": len(equal_launch_files(SETUP)),
             "nodes": len(executables()),
             "nodes_with_lifecycle": len(nodes_with(MANAGED)),
             "nodes_with_diagnostics": len(nodes_with(DIAGNOSED)),

@@ -1,12 +1,12 @@
-"""Check every installed simulator, and measure the overhead over the bare simulator.
+"""Check every installed simulator, and measure our overhead over the bare simulator.
 
     python benchmarks/simulators.py --json results.json
 
 Success is that of the task's script in ten scenes, through the vectorised environment and through a
-whole station over ROS (`rlinf check sim`). Speed is that of one control period of 0.1 s, arm
-moving, no resets: the simulator's own ``step`` with an action of its own, as often as the period
-takes, against our vectorised environment without and with the interlock; three rounds, taking
-turns, medians. It does not cover pictures, nor the cost for those in a Python of their own.
+whole station over ROS (`rlinf check sim`). The cost is the time of one control period of 0.1 s with
+a moving arm and without resets: the simulator's own ``step``, and our vectorised environment without
+and with the interlock. The figures are medians of three rounds, in which the variants take turns. The
+benchmark does not cover pictures, nor the cost of simulators with a Python of their own.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from sim_bridges.core.station import simulated_station  # noqa: E402
 STEPS, ROUNDS, PICTURE_STEP = 150, 3, 15
 
 
-def bare(name: str) -> Callable[[int], None]:
-    """One control period of the simulator as its own documentation steps it."""
+def bare_step(name: str) -> Callable[[int], None]:
+    """Return a function that steps the simulator alone for one control period."""
     if name == "maniskill":
         import gymnasium
         import mani_skill.envs  # noqa: F401
@@ -89,11 +89,11 @@ def bare(name: str) -> Callable[[int], None]:
         return lambda i: [env.step(np.array([0.2 * np.cos(0.2 * i), 0, 0, -1.0])) for _ in range(8)]
     if name == "gymnasium_robotics":
         return lambda i: [env.step(np.array([0.2 * np.cos(0.2 * i), 0, 0, 1.0])) for _ in range(2)]
-    raise SystemExit(f"{name}: say here how it is stepped without us")
+    raise SystemExit(f"{name}: expected a case in bare_step that steps this simulator, found none")
 
 
-def ours(name: str, interlock: bool) -> Callable[[int], None]:
-    """One control period of the vectorised environment."""
+def environment_step(name: str, interlock: bool) -> Callable[[int], None]:
+    """Return a function that steps the vectorised environment for one control period."""
     recipe = load_recipe_like(
         recipe_of(name), f"simulation.interlock={'true' if interlock else 'false'}"
     )
@@ -107,23 +107,23 @@ def ours(name: str, interlock: bool) -> Callable[[int], None]:
         action[0, 0] = 0.2 * np.cos(0.2 * i)
         started = time.perf_counter()
         vector.step(action)
-        spent.append(time.perf_counter() - started)
+        step_seconds.append(time.perf_counter() - started)
 
-    spent: list[float] = []
-    step.spent = spent  # resets are not counted
+    step_seconds: list[float] = []
+    step.step_seconds = step_seconds  # resets are not counted
     return step
 
 
 def milliseconds(step: Callable[[int], None]) -> float:
-    """Median over the steps of one round."""
+    """Return the median milliseconds of the steps of one round."""
     times = []
-    if hasattr(step, "spent"):
-        step.spent.clear()
+    if hasattr(step, "step_seconds"):
+        step.step_seconds.clear()
     for i in range(1, STEPS):
         started = time.perf_counter()
         step(i)
         times.append(time.perf_counter() - started)
-    return 1e3 * float(np.median(getattr(step, "spent", None) or times))
+    return 1e3 * float(np.median(getattr(step, "step_seconds", None) or times))
 
 
 def main() -> None:
@@ -132,7 +132,7 @@ def main() -> None:
     )
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--json", type=Path, help="write one flat object there")
-    parser.add_argument("--picture", type=Path, help="draw all of them at work there, side by side")
+    parser.add_argument("--picture", type=Path, help="draw all simulators there, side by side")
     parser.add_argument("--cost-of", help=argparse.SUPPRESS)
     parser.add_argument("--picture-of", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -140,15 +140,15 @@ def main() -> None:
         draw(options.picture_of, options.picture)
         return
     if options.cost_of:
-        print(json.dumps(cost(options.cost_of)))
+        print(json.dumps(measure_cost(options.cost_of)))
         return
     result: dict[str, float] = {"simulators_run_here": 0}
     print(
-        f"{'':22}{'checks':>9}{'vectorised':>12}{'station':>9}{'bare ms':>9}{'ours':>7}{'ratio':>7}"
+        f"{'':22}{'checks':>9}{'vectorised':>12}{'station':>9}{'bare_step ms':>9}{'ours':>7}{'ratio':>7}"
         f"{'with interlock':>16}"
     )
     for name in options.only or simulators():
-        figures = one(name)
+        figures = check_simulator(name)
         if figures is None:
             print(f"{name:22}  not installed here")
             continue
@@ -172,18 +172,18 @@ def main() -> None:
 
 
 def draw(name: str, file: Path) -> None:
-    """The script at work, half way."""
+    """Write a picture of the script at work, half way."""
     import imageio
 
-    alone = simulated_station(recipe_of(name))
-    alone.reset(3)
+    station = simulated_station(recipe_of(name))
+    station.reset(3)
     for _ in range(PICTURE_STEP):
-        alone.step(alone.expert())
-    imageio.imwrite(file, caption([alone.simulator.render("video", 360, 480)], name)[0])
+        station.step(station.expert())
+    imageio.imwrite(file, caption([station.simulator.render("video", 360, 480)], name)[0])
 
 
 def side_by_side(names: list[str], file: Path) -> None:
-    """Three in a row, those that are installed."""
+    """Write the pictures of all installed simulators, three in a row."""
     import imageio
 
     with TemporaryDirectory() as folder:
@@ -207,10 +207,10 @@ def side_by_side(names: list[str], file: Path) -> None:
     )
 
 
-def one(name: str) -> dict[str, float] | None:
-    """Each in processes of its own, as their graphics libraries do not share well."""
+def check_simulator(name: str) -> dict[str, float] | None:
+    """Check one simulator in separate processes, because graphics libraries conflict."""
     with TemporaryDirectory() as folder:
-        file = Path(folder) / "seen.json"
+        file = Path(folder) / "figures.json"
         command = [
             sys.executable,
             "-m",
@@ -237,9 +237,13 @@ def one(name: str) -> dict[str, float] | None:
     return figures | json.loads(done.stdout.strip().splitlines()[-1])
 
 
-def cost(name: str) -> dict[str, float]:
-    """Medians over the rounds [ms], and the ratios to the bare simulator."""
-    variants = {"bare": bare(name), "ours": ours(name, False), "interlock": ours(name, True)}
+def measure_cost(name: str) -> dict[str, float]:
+    """Return medians over the rounds [ms], and the ratios to the bare simulator."""
+    variants = {
+        "bare": bare_step(name),
+        "ours": environment_step(name, False),
+        "interlock": environment_step(name, True),
+    }
     rounds = {variant: [] for variant in variants}
     for _ in range(ROUNDS):
         for variant, step in variants.items():

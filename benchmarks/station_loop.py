@@ -1,33 +1,29 @@
-"""Measure the path from observation to command through a station in real time.
-
-A bare rclpy ping-pong is the floor. Lockstep is measured in steps a second.
+"""Measure the path from observation to command through a station, in real time and in lockstep.
 
     python benchmarks/station_loop.py --json results.json
 
-Real time: this process stands at the robot side. It publishes two camera images and the robot's
-state; environment, policy (a small network on the state: both images travel to it with every
-observation, but what a network on images costs is not the loop's), interlock and recorder run as
-they do on a station. Every observation asks for another velocity than the one before, so that the
-first command with that velocity is the answer to it. The time is from just before the observation's
-first message is published until that command is in this process's callback: transport, packing,
-inference and the waits for the environment's and the interlock's timers included; "late" counts
-those beyond a period. The ping-pong sends the same messages at the same rate to one process, a bare
-node under ``rclpy.spin``, which answers with a pose when the last has come. "events" is the same
-ping-pong with the executor that our nodes spin on, which wakes faster; so does this process.
-"relay": three bare nodes on it in the places of environment, policy and interlock, which compute
-nothing.
+Real time: this process stands in for the robot side. It publishes two camera images and the robot's
+state. Environment, policy, interlock and recorder run as on a station. The policy is a small network
+on the state; both images travel to it with every observation. Every observation asks for another
+velocity than the one before, so the first command with that velocity is its answer. The time runs
+from just before the observation's first message is published until the command arrives in this
+process's callback. It includes transport, packing, inference and the waits for the timers of
+environment and interlock; "late" counts times beyond a period.
 
-The station is as docs/robots/realtime.md has it for 100 Hz: an interlock of 200 Hz, so that a chunk
-that misses a tick waits for 5 ms and not for 10; chunks of two actions, the second of which is
-played where the next chunk is late; and environment and
-policy in one process. ``--tick 0.01 --horizon 1 --backend local`` is a station that is told nothing
-of the kind.
+Three floors exchange the same messages at the same rate: "spin" with a bare node under
+``rclpy.spin``, which answers with a pose after the last message, "events" with the faster executor of
+our nodes, which this process uses, too, and "relay" with three bare nodes in the places of
+environment, policy and interlock.
 
-Lockstep: the demo's station and its simulator, as fast as it goes, beside the simulator stepped in
-a loop.
+The station is set up like docs/robots/realtime.md recommends for 100 Hz: an interlock of 200 Hz, so
+that a chunk that misses a tick waits for 5 ms and not for 10; chunks of two actions, the second of
+which is played if the next chunk is late; environment and policy in one process. ``--tick 0.01
+--horizon 1 --backend local`` measures a station without these settings.
 
-It does not cover a network between machines, compressed images, or what the robot's own controller
-does with a command.
+Lockstep: steps per second of the demo's station with its simulator, beside the simulator alone.
+
+The benchmark does not cover a network between machines, compressed images, or the response of the
+robot's own controller.
 """
 
 from __future__ import annotations
@@ -56,14 +52,14 @@ from benchmarks.robot_side import (  # noqa: E402
     STATE_HZ,
     WARM_UP_S,
     RobotSide,
-    as_a_driver,
-    as_everybody,
     percentiles,
     round_trips,
+    use_driver_priority,
+    use_normal_priority,
 )
 
 DOMAIN = 55
-# of the floors, in the results
+# Names of the floors in the results.
 KEYS = {
     "spin": "pingpong",
     "events": "pingpong_events",
@@ -72,7 +68,7 @@ KEYS = {
 
 
 def write_task(folder: Path, hz: int, seconds: float) -> Path:
-    """The demo's task at another rate, with actions whose size does not depend on it."""
+    """Write the demo's task at another rate, with the same velocity of an action of 1."""
     task = yaml.safe_load((ROOT / "configs/tasks/peg_insertion.yaml").read_text())
     task |= {"control_hz": float(hz), "max_steps": round(seconds * hz)}
     for dimension in task["action"]["dimensions"].values():
@@ -83,7 +79,7 @@ def write_task(folder: Path, hz: int, seconds: float) -> Path:
 
 
 def write_robot(folder: Path, tick_s: float) -> Path:
-    """The demo's robot with another period of its interlock."""
+    """Write the demo's robot with another period of its interlock."""
     at = ROOT / "sim_bridges/simulators/franka_mujoco/franka_sim"
     robot = Path(shutil.copytree(at, folder / "robot", dirs_exist_ok=True))
     limits = yaml.safe_load((at / "limits.yaml").read_text())
@@ -92,9 +88,7 @@ def write_robot(folder: Path, tick_s: float) -> Path:
 
 
 def train_policy(task_path: Path, path: Path, horizon: int) -> None:
-    """A policy that answers each socket offset with its level, throughout a chunk (supervised,
-    seconds).
-    """
+    """Train a policy by regression that answers each socket offset with its level."""
     import torch
 
     from rlinf_core.policies.serialization import save_policy
@@ -117,20 +111,20 @@ def train_policy(task_path: Path, path: Path, horizon: int) -> None:
         vectors = random.normal(0.0, 0.02, (64, spec.vector_size)).astype(np.float32)
         vectors[:, columns["tcp_position"]] += HOME[:3]
         vectors[:, columns["socket_offset"].start] = np.take(OFFSETS, index)
-        wanted = torch.zeros(64, horizon, spec.action.dim)
-        wanted[..., 0] = torch.as_tensor(np.take(LEVELS, index))[:, None]
+        targets = torch.zeros(64, horizon, spec.action.dim)
+        targets[..., 0] = torch.as_tensor(np.take(LEVELS, index))[:, None]
         loss = (
-            (torch.tanh(actor({"vectors": torch.as_tensor(vectors)})[0]) - wanted.flatten(1)) ** 2
+            (torch.tanh(actor({"vectors": torch.as_tensor(vectors)})[0]) - targets.flatten(1)) ** 2
         ).mean()
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
     if loss.item() > 5e-3:
-        raise SystemExit(f"the benchmark's policy was not learned: loss {loss.item():.4f}")
+        raise SystemExit(f"expected a loss of at most 0.005 of the policy, got {loss.item():.4f}")
     save_policy(actor, path)
 
 
-def real_time(
+def measure_real_time(
     folder: Path, hz: int, seconds: float, tick_s: float, horizon: int, backend: str
 ) -> dict[str, float]:
     import rclpy
@@ -162,15 +156,15 @@ def real_time(
         ],
     )
     (run_dir := folder / f"station_{hz}hz").mkdir()
-    plays = "environment" if backend == "composed" else "policy"
+    policy_host = "environment" if backend == "composed" else "policy"
     nodes = robot_node, node = [
         rclpy.create_node(name, namespace=f"/{recipe.station.name}") for name in ("robot", "asks")
     ]
-    executors = executor, asking = [single_threaded() for _ in nodes]
-    # commands are heard by a node as in the floors, and by nothing else
+    executors = executor, side_executor = [single_threaded() for _ in nodes]
+    # Only the robot's node receives commands, as in the floors.
     executor.add_node(robot_node)
-    asking.add_node(node)
-    robot, safety, status, quiet = (
+    side_executor.add_node(node)
+    robot, safety, status, measured_from = (
         RobotSide(robot_node, hz),
         [SafetyState()],
         [PolicyStatus(version=-1)],
@@ -197,17 +191,17 @@ def real_time(
         end = time.monotonic() + limit_s
         while not ready():
             executor.spin_once(timeout_sec=0.05)
-            if not 0.0 < time.monotonic() - quiet[0] < seconds:
-                asking.spin_once(timeout_sec=0.0)
+            if not 0.0 < time.monotonic() - measured_from[0] < seconds:
+                side_executor.spin_once(timeout_sec=0.0)
             if time.monotonic() > end:
                 raise SystemExit(f"waited {limit_s:.0f} s for {what}; logs in {run_dir / 'logs'}")
 
-    as_a_driver(os.SCHED_RESET_ON_FORK)
+    use_driver_priority(os.SCHED_RESET_ON_FORK)
     with Supervisor(run_dir, DOMAIN) as supervisor:
         for process in station_processes(recipe, run_dir):
             if process.name in ("interlock", "environment", "policy", "recorder"):
                 process.parameters.update(
-                    {"policy_file": str(policy)} if process.name == plays else {}
+                    {"policy_file": str(policy)} if process.name == policy_host else {}
                 )
                 supervisor.start(process)
         wait(
@@ -220,33 +214,36 @@ def real_time(
         requests = [arming.call_async(SetBool.Request(data=True))]
 
         def armed() -> bool:
-            # it has not seen the arm at rest for long enough
+            # The interlock refuses to arm until the arm has been at rest for some time.
             if requests[-1].done() and not requests[-1].result().success:
                 requests.append(arming.call_async(SetBool.Request(data=True)))
             return safety[0].state == SafetyState.ARMED
 
         wait(armed, 10, "the interlock to be armed")
         robot.published.clear()
-        quiet[0] = time.monotonic() + WARM_UP_S
+        measured_from[0] = time.monotonic() + WARM_UP_S
         runner.send_goal_async(RunEpisodes.Goal(count=1, mode="evaluate"))
-        ended = []
+        ended_episodes = []
         node.create_subscription(
-            EpisodeEvent, "episode", lambda m: m.kind == EpisodeEvent.ENDED and ended.append(1), 10
+            EpisodeEvent,
+            "episode",
+            lambda m: m.kind == EpisodeEvent.ENDED and ended_episodes.append(1),
+            10,
         )
-        wait(lambda: ended, seconds + WARM_UP_S + 30, "the episode to end")
-        robot.until = quiet[0] + seconds
+        wait(lambda: ended_episodes, seconds + WARM_UP_S + 30, "the episode to end")
+        robot.until = measured_from[0] + seconds
         inference_ms, dropped = status[0].inference_p50_ms, safety[0].dropped
-    as_a_driver()
+    use_driver_priority()
     resetter.destroy()
     runner.destroy()
-    for spinner, of in zip(executors, nodes, strict=True):
+    for spinner, spinning_node in zip(executors, nodes, strict=True):
         spinner.shutdown()
-        of.destroy_node()
+        spinning_node.destroy_node()
     times, missed = robot.latencies(hz, tick_s)
     if len(times) < 0.5 * seconds * hz:
         raise SystemExit(
-            f"only {len(times)} of {seconds * hz:.0f} observations were answered; logs in "
-            f"{run_dir / 'logs'}"
+            f"expected answers to most of {seconds * hz:.0f} observations, got {len(times)}; logs "
+            f"in {run_dir / 'logs'}"
         )
     return {
         **percentiles(times),
@@ -258,10 +255,8 @@ def real_time(
     }
 
 
-def lockstep(folder: Path, episodes: int) -> dict[str, float]:
-    """Environment steps per second through the demo's station, resets and recording included; and
-    of the bare simulator.
-    """
+def measure_lockstep(folder: Path, episodes: int) -> dict[str, float]:
+    """Return steps per second of the demo's station, and of the bare simulator."""
     import rclpy
     from rclpy.action import ActionClient
     from rlinf_msgs.action import RunEpisodes
@@ -338,7 +333,7 @@ def main() -> None:
     parser.add_argument("--hz", type=int, nargs="+", default=[20, 100], help="control rates")
     parser.add_argument("--tick", type=float, default=0.005, help="period of the interlock [s]")
     parser.add_argument(
-        "--horizon", type=int, default=2, help="actions of a chunk, of which one is played"
+        "--horizon", type=int, default=2, help="actions of a chunk; one of them is played"
     )
     parser.add_argument(
         "--backend",
@@ -354,14 +349,14 @@ def main() -> None:
         choices=list(FLOORS),
         nargs="+",
         default=list(FLOORS),
-        help="what to compare with",
+        help="floors to compare with",
     )
     parser.add_argument("--json", type=Path, help="write one flat object there")
     options = parser.parse_args()
     if wrong := [hz for hz in options.hz if hz < 1 or STATE_HZ % hz]:
         parser.error(
-            f"--hz: expected parts of the {STATE_HZ} Hz of the robot's state, e.g. 20, 50 or 100, "
-            f"got {wrong[0]}"
+            f"--hz: expected a divisor of the robot's {STATE_HZ} Hz, e.g. 20, 50 or 100, got "
+            f"{wrong[0]}"
         )
     from rlinf_core.core.ros import ros_environment
 
@@ -369,17 +364,17 @@ def main() -> None:
         os.execve(sys.executable, [sys.executable, *sys.argv], ros_environment(DOMAIN))
     import rclpy
 
-    as_a_driver()
+    use_driver_priority()
     rclpy.init()
     result: dict[str, float] = {}
     with figures.folder("rlinf-station-loop-") as folder:
         print(
             f"{'':24}{'p50':>9}{'p99':>12}{'missed':>8}{'late':>6}{'dropped':>9}{'inference':>11}{'ratio':>7}"
         )
-        # half of each floor before and half after: the machine's mood changes
+        # Half of each floor runs before and half after, because other load varies.
         for hz in options.hz:
             before = {name: round_trips(hz, options.seconds / 2, name) for name in options.floors}
-            ours = real_time(
+            ours = measure_real_time(
                 folder, hz, options.seconds, options.tick, options.horizon, options.backend
             )
             result |= {f"{key}_{hz}hz": value for key, value in ours.items()}
@@ -409,8 +404,8 @@ def main() -> None:
             ratios = [result[f"p50_ratio_events_{hz}hz"] for hz in options.hz]
             result["p50_ratio_events"] = max(ratios)
         if options.episodes:
-            as_everybody()  # what a lockstep's station is started from
-            result |= lockstep(folder, options.episodes)
+            use_normal_priority()  # a lockstep station inherits this priority
+            result |= measure_lockstep(folder, options.episodes)
             print(
                 f"lockstep: {result['lockstep_steps_per_s']:.1f} environment steps/s through the "
                 f"station, {result['bare_simulator_steps_per_s']:.1f} of the bare simulator (ratio "

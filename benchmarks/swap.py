@@ -1,20 +1,23 @@
-"""A policy that is swapped, or dies and comes back, while the arm moves: what is asked of the arm,
-and what it is told.
+"""Measure the commands to a moving arm when its policy is swapped, or dies and restarts.
 
     python benchmarks/swap.py --json results.json
 
-A whole simulated station in real time, the arm under a real FR3's speed, acceleration and jerk.
-Version 1 of the policy goes around a circle at 8 cm/s, version 2 around the same circle the other
-way: wherever it is, a swap at once would ask for 16 cm/s. Chunks of 8 actions at 10 Hz, of which 4
-are played; in the policy node (``local``), and of a server by each way of handling them. In one
-episode version 2 comes in mid-chunk; in the next, which plays it, a process is killed in mid-chunk
-(SIGKILL): the server, or the policy node. Columns: time steps that the old version played on, and
-whether any other played; the largest step between two actions asked for in a row since; the largest
-change of the commanded velocity from tick to tick, beside what the acceleration allows in one; how
-long the arm went on after the kill, by the rest of its chunk and braking; and how long it stood
-until it moved again. A scene's reset, which puts a simulated arm elsewhere, and a tick that was
-late, from which the interlock begins at rest (S24), are no steps. It does not cover a real arm, nor
-a real network.
+A whole simulated station runs in real time, with a real FR3's limits of speed, acceleration and jerk.
+Version 1 of the policy moves around a circle at 8 cm/s, version 2 in the other direction: an
+immediate swap would ask for a change of 16 cm/s. Chunks have 8 actions at 10 Hz, of which 4 are
+played, in the policy node (``local``), or from a server with each way to handle chunks. In one
+episode version 2 arrives in mid-chunk. In the next one, which version 2 plays, SIGKILL ends a process
+in mid-chunk: the server, or the policy node. The columns are:
+
+* "old went on": time steps that the old version played on
+* "others": actions of any other version
+* "asked step": largest step between two consecutive requested velocities
+* "told step", "allowed": largest change of the commanded velocity from tick to tick, and the limit
+* "goes on": motion after the kill, by the rest of the chunk and by braking
+* "stands": time at rest until the arm moves again
+
+A scene's reset, which moves a simulated arm elsewhere, is no step; nor is a late tick, after which
+the interlock begins at rest (S24). The benchmark does not cover a real arm, nor a real network.
 """
 
 from __future__ import annotations
@@ -38,19 +41,23 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 from benchmarks import figures  # noqa: E402
 
 DOMAIN, HZ, TICK_S = 91, 10.0, 0.01
-# [m], [m], [m/s], [m] of an action of 1
-CENTRE = np.array([0.5, 0.0, 0.25])
-RADIUS = 0.08
-SPEED = 0.08
-SCALE = 0.02
-HORIZON, EXECUTE, AT, STEPS = 8, 4, 18, 160  # time step in mid-chunk, and of an episode
+CENTRE = np.array([0.5, 0.0, 0.25])  # [m]
+RADIUS = 0.08  # [m]
+SPEED = 0.08  # [m/s]
+SCALE = 0.02  # displacement of an action of 1 [m]
+HORIZON, EXECUTE = 8, 4
+AT = 18  # the time step in mid-chunk
+STEPS = 160  # time steps of an episode
 MODES = ("local", "synchronous", "receding_horizon", "temporal_ensembling", "real_time")
-NS, STILL, TRIES = 10**9, 1e-6, 5  # [m/s]
+NS, TRIES = 10**9, 5
+STILL = 1e-6  # speed of an arm at rest [m/s]
 
 
-def around(places: np.ndarray, sign: int) -> np.ndarray:
-    """Chunks (N, 8, 3) of normalised actions from places (N, 3) on, around the circle one way (1)
-    or the other (-1).
+def circle_chunks(places: np.ndarray, sign: int) -> np.ndarray:
+    """Return chunks (N, 8, 3) of normalised actions around the circle from places (N, 3).
+
+    Args:
+        sign: 1 or -1, the direction.
     """
     places, chunks = places.copy(), []
     for _ in range(HORIZON):
@@ -65,8 +72,8 @@ def around(places: np.ndarray, sign: int) -> np.ndarray:
     return np.clip(np.stack(chunks, axis=1), -0.9, 0.9)
 
 
-def taught(spec: Any, sign: int, steps: int = 800) -> Any:
-    """A small policy that goes around so, by regression: seconds."""
+def train_policy(spec: Any, sign: int, steps: int = 800) -> Any:
+    """Train a small policy by regression to move around the circle."""
     import torch
 
     from rlinf_core.policies import make_policy
@@ -78,9 +85,9 @@ def taught(spec: Any, sign: int, steps: int = 800) -> Any:
     )
     random, names = np.random.default_rng(0), [vector.name for vector in spec.vectors]
     begins = sum(vector.size for vector in spec.vectors[: names.index("tcp_position")])
-    where, (mean, std) = slice(begins, begins + 3), np.zeros((2, spec.vector_size))
-    std += 1e3  # it looks at nothing but where the tool is
-    mean[where], std[where] = CENTRE, 0.1
+    tool, (mean, std) = slice(begins, begins + 3), np.zeros((2, spec.vector_size))
+    std += 1e3  # the policy uses the tool's position alone
+    mean[tool], std[tool] = CENTRE, 0.1
     policy.encoder.fit_normalisation(
         (mean + std * random.normal(size=(4000, spec.vector_size))).astype(np.float32)
     )
@@ -89,23 +96,24 @@ def taught(spec: Any, sign: int, steps: int = 800) -> Any:
     for _ in range(steps):
         places = CENTRE + random.uniform([-0.16, -0.16, -0.12], [0.16, 0.16, 0.1], (128, 3))
         vectors = np.zeros((128, spec.vector_size), np.float32)
-        vectors[:, where] = places
-        wanted = torch.as_tensor(around(places, sign).reshape(128, -1), dtype=torch.float32)
+        vectors[:, tool] = places
+        targets = torch.as_tensor(circle_chunks(places, sign).reshape(128, -1), dtype=torch.float32)
         loss = (
-            (torch.tanh(policy({"vectors": torch.as_tensor(vectors)})[0]) - wanted).square().mean()
+            (torch.tanh(policy({"vectors": torch.as_tensor(vectors)})[0]) - targets).square().mean()
         )
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
         scheduler.step()
     if loss.item() > 2e-3:
-        raise SystemExit(f"the benchmark's policy was not learned: loss {loss.item():.4f}")
+        raise SystemExit(f"expected a loss of at most 0.002 of the policy, got {loss.item():.4f}")
     return policy.eval()
 
 
-def written(folder: Path, steps: int) -> list[str]:
-    """Overrides of a recipe: the simulated arm under a real FR3's motion limits, a task that is not
-    done before its end.
+def write_recipe(folder: Path, steps: int) -> list[str]:
+    """Write robot and task; return the recipe's overrides.
+
+    The robot has a real FR3's limits of motion. The task cannot succeed before its end.
     """
     from rlinf_core.config.overrides import quoted
 
@@ -134,34 +142,34 @@ def written(folder: Path, steps: int) -> list[str]:
 
 @dataclass
 class SwapResult:
-    """What the arm was told during something, and what was asked for.
+    """The requests and commands during a swap or a kill.
 
     Attributes:
-        versions: of the policy, in the actions that were applied.
+        versions: the policy versions of the applied actions.
         step: the largest change of the commanded velocity from tick to tick [m/s].
-        asked: the largest change of the asked velocity from one action to the next [m/s].
+        requested_step: the largest change of the requested velocity between actions [m/s].
     """
 
     versions: list[int]
     step: float
     requested_step: float
 
-    def others(self, version: int) -> float:
-        """How many actions were of another version; of all, where there was none."""
+    def other_versions(self, version: int) -> float:
+        """Return the number of actions of other versions; infinity without any action."""
         return (
             float(len(self.versions) - self.versions.count(version)) if self.versions else math.inf
         )
 
 
 class Station:
-    """One station under a supervisor, and what was heard of it.
+    """A station under a supervisor, and the messages received from it.
 
     Args:
-        folder: of its run.
+        folder: the run's folder.
         mode: one of ``MODES``.
-        domain: ROS_DOMAIN_ID.
-        steps: of an episode.
-        supervisor: what keeps its processes.
+        domain: the ROS_DOMAIN_ID.
+        steps: time steps of an episode.
+        supervisor: the class that supervises the processes.
     """
 
     def __init__(self, folder: Path, mode: str, domain: int, steps: int, supervisor: Any) -> None:
@@ -185,7 +193,7 @@ class Station:
         from rlinf_ros.qos import lossless_profile, profile
 
         self.folder, self.mode, self.port = folder, mode, free_port()
-        served = (
+        remote_settings = (
             []
             if mode == "local"
             else [
@@ -197,8 +205,8 @@ class Station:
         self.recipe = load_recipe(
             "demo",
             [
-                *written(folder, steps),
-                *served,
+                *write_recipe(folder, steps),
+                *remote_settings,
                 "station.lockstep=false",
                 f"station.domain_id={domain}",
             ],
@@ -207,7 +215,7 @@ class Station:
         self.policies = folder / "policies"
         spec = station_task(self.recipe).spec
         self.files = [
-            save_policy(taught(spec, sign), folder / policy_name(version))
+            save_policy(train_policy(spec, sign), folder / policy_name(version))
             for version, sign in ((1, 1), (2, -1))
         ]
         self.context = rclpy.Context()
@@ -239,7 +247,7 @@ class Station:
     def __enter__(self) -> Station:
         from rlinf_core.launch.graph import Process, station_processes
 
-        self.give(1)
+        self.publish_policy(1)
         if self.mode != "local":
             command = [
                 sys.executable,
@@ -271,8 +279,8 @@ class Station:
         statuses = self.messages["policy/status"]
         return statuses[-1].version if statuses and not statuses[-1].error else -1
 
-    def give(self, version: int) -> None:
-        """To the policy node, or to the server's folder."""
+    def publish_policy(self, version: int) -> None:
+        """Send a version to the policy node, or write it to the server's folder."""
         from rlinf_msgs.msg import PolicyUpdate
 
         file = self.files[version - 1]
@@ -283,9 +291,9 @@ class Station:
         (self.folder / "new").write_bytes(file.read_bytes())
         (self.folder / "new").rename(self.policies / file.name)
 
-    def wait(self, until: Callable[[], Any], seconds: float, what: str) -> None:
+    def wait(self, motion_ns: Callable[[], Any], seconds: float, what: str) -> None:
         end = time.monotonic() + seconds
-        while not until():
+        while not motion_ns():
             self.executor.spin_once(timeout_sec=0.02)
             self.supervisor.poll()
             if time.monotonic() > end:
@@ -294,10 +302,8 @@ class Station:
                     f"{self.folder / 'logs'}"
                 )
 
-    def during(self, do: Callable[[], None], seed: int) -> dict[str, Any]:
-        """One episode, with ``do`` in mid-chunk: its time steps, and what was heard from its
-        request to its end.
-        """
+    def play_episode(self, action: Callable[[], None], seed: int) -> dict[str, Any]:
+        """Play an episode, call ``do`` in mid-chunk, and return the messages of the episode."""
         from rlinf_msgs.action import RunEpisodes
 
         before = {
@@ -305,17 +311,17 @@ class Station:
             for topic, messages in self.messages.items()
             if topic != "policy/status"
         }
-        begun = before["timestep"]
+        first_step = before["timestep"]
 
         def is_due() -> bool:
-            steps = self.messages["timestep"][begun:]
+            steps = self.messages["timestep"][first_step:]
             return (
                 bool(steps)
                 and AT <= steps[-1].step_index <= AT + 3 * EXECUTE
                 and self.speed() > 0.5 * SPEED
             )
 
-        for _ in range(TRIES):  # on a busy machine an arm may be held just then
+        for _ in range(TRIES):  # on a busy machine the interlock may hold the arm at that moment
             sent = self.runner.send_goal_async(
                 RunEpisodes.Goal(count=1, mode="evaluate", first_seed=seed)
             )
@@ -326,28 +332,36 @@ class Station:
                 break
         else:
             raise SystemExit(
-                f"{self.mode}: in {TRIES} episodes the arm was held; logs in {self.folder / 'logs'}"
+                f"{self.mode}: expected a moving arm at time step {AT}, but the interlock held it "
+                f"in {TRIES} episodes; logs in {self.folder / 'logs'}"
             )
         at = _ns(self.messages["target_pose"][-1])
         speed = self.speed()
         step = self.messages["timestep"][-1].step_index
-        do()
+        action()
         self.wait(answer.done, 180, "the episode")
         result = answer.result().result
         if not result.success:
             raise SystemExit(f"{self.mode}: {result.message}")
-        got = {topic: self.messages[topic][number:] for topic, number in before.items()}
-        return got | {"at": at, "speed": speed, "step": step, "id": result.episode_ids[0]}
+        messages_by_topic = {
+            topic: self.messages[topic][number:] for topic, number in before.items()
+        }
+        return messages_by_topic | {
+            "at": at,
+            "speed": speed,
+            "step": step,
+            "id": result.episode_ids[0],
+        }
 
     def speed(self) -> float:
-        """As commanded last [m/s]."""
+        """Return the last commanded speed [m/s]."""
         targets = self.messages["target_pose"][-2:]
         return math.dist(*map(_place, targets)) / TICK_S if len(targets) == 2 else 0.0
 
-    def commands_since(self, got: dict[str, Any], since_ns: int) -> SwapResult:
-        """What the arm was told during it, and asked since then."""
+    def commands_since(self, messages_by_topic: dict[str, Any], since_ns: int) -> SwapResult:
+        """Return the commands of an episode, and its requests since a time."""
         velocity, step = None, 0.0
-        for a, b, placed in self._pairs(got):
+        for a, b, placed in self._pairs(messages_by_topic):
             if placed:
                 velocity = np.zeros(3)
                 continue
@@ -358,7 +372,7 @@ class Station:
             step, velocity = max(step, changed), now
         applied = [
             message
-            for message in got["applied"]
+            for message in messages_by_topic["applied"]
             if message.source == "policy" and _ns(message) >= since_ns
         ]
         rows = [
@@ -375,63 +389,80 @@ class Station:
         )
         return SwapResult([message.policy_version for message in applied], step, requested_step)
 
-    def _pairs(self, got: dict[str, Any]) -> list[tuple[Any, Any, bool]]:
-        """Targets one after the other, and whether the arm was put elsewhere between the two."""
-        placed = [_ns(event) for event in got["safety/events"] if event.kind == "reseeded"]
+    def _pairs(self, messages_by_topic: dict[str, Any]) -> list[tuple[Any, Any, bool]]:
+        """Return consecutive targets, and whether the arm was moved elsewhere between the two."""
+        placed = [
+            _ns(event) for event in messages_by_topic["safety/events"] if event.kind == "reseeded"
+        ]
         return [
             (a, b, any(_ns(a) < stamp <= _ns(b) for stamp in placed))
-            for a, b in zip(got["target_pose"], got["target_pose"][1:], strict=False)
+            for a, b in zip(
+                messages_by_topic["target_pose"], messages_by_topic["target_pose"][1:], strict=False
+            )
         ]
 
-    def swapped(self, seed: int) -> dict[str, float]:
-        """Version 2 comes in mid-chunk."""
-        got = self.during(lambda: self.give(2), seed)
+    def swap_policy(self, seed: int) -> dict[str, float]:
+        """Publish version 2 in mid-chunk."""
+        messages_by_topic = self.play_episode(lambda: self.publish_policy(2), seed)
         if (
             self.mode != "local"
             and "version 2 is served now" not in (self.folder / "logs/server.log").read_text()
         ):
             raise SystemExit(
-                f"{self.mode}: the server had not taken version 2 before the episode's end"
+                f"{self.mode}: expected the server to load version 2 before the episode's end"
             )
-        last = max(step.step_index for step in got["timestep"] if step.episode_id == got["id"])
-        commands = self.commands_since(got, got["at"])
+        last = max(
+            step.step_index
+            for step in messages_by_topic["timestep"]
+            if step.episode_id == messages_by_topic["id"]
+        )
+        commands = self.commands_since(messages_by_topic, messages_by_topic["at"])
         return {
-            "speed": got["speed"],
-            "at": float(got["step"]),
-            "old_went_on": float(last - got["step"]),
-            "others": commands.others(1),
+            "speed": messages_by_topic["speed"],
+            "at": float(messages_by_topic["step"]),
+            "old_went_on": float(last - messages_by_topic["step"]),
+            "others": commands.other_versions(1),
             "step": commands.step,
             "asked": commands.requested_step,
         }
 
-    def killed(self, name: str, seed: int) -> dict[str, float]:
-        """A process dies in mid-chunk; the episode after ``swapped`` is of version 2."""
-        got = self.during(
+    def kill_process(self, name: str, seed: int) -> dict[str, float]:
+        """Kill a process in mid-chunk, in an episode of version 2 (after ``swap_policy``)."""
+        messages_by_topic = self.play_episode(
             lambda: os.kill(self.supervisor.children[name].popen.pid, signal.SIGKILL), seed
         )
-        commands = self.commands_since(got, got["at"])
+        commands = self.commands_since(messages_by_topic, messages_by_topic["at"])
         return {
-            "speed": got["speed"],
-            "others": commands.others(2),
+            "speed": messages_by_topic["speed"],
+            "others": commands.other_versions(2),
             "step": commands.step,
             "asked": commands.requested_step,
-            **self._stood(got),
+            **self._time_at_rest(messages_by_topic),
         }
 
-    def _stood(self, got: dict[str, Any]) -> dict[str, float]:
-        """How long the arm went on and then stood, half a second at least; empty where it
-        did not.
-        """
-        pairs = [pair for pair in self._pairs(got) if _ns(pair[0]) >= got["at"]]
+    def _time_at_rest(self, messages_by_topic: dict[str, Any]) -> dict[str, float]:
+        """Return how long the arm went on and then stood; empty for less than half a second."""
+        pairs = [
+            pair
+            for pair in self._pairs(messages_by_topic)
+            if _ns(pair[0]) >= messages_by_topic["at"]
+        ]
         still = [
             placed or math.dist(_place(a), _place(b)) / TICK_S < STILL for a, b, placed in pairs
         ]
-        begun = next((index for index in range(len(still)) if all(still[index : index + 50])), None)
-        ended = next((index for index in range(begun or 0, len(still)) if not still[index]), None)
-        if begun is None or ended is None:
+        first_step = next(
+            (index for index in range(len(still)) if all(still[index : index + 50])), None
+        )
+        rest_end = next(
+            (index for index in range(first_step or 0, len(still)) if not still[index]), None
+        )
+        if first_step is None or rest_end is None:
             return {}
-        since, until = _ns(pairs[begun][0]), _ns(pairs[ended][0])
-        return {"went_on_s": (since - got["at"]) / NS, "stood_s": (until - since) / NS}
+        rest_ns, motion_ns = _ns(pairs[first_step][0]), _ns(pairs[rest_end][0])
+        return {
+            "went_on_s": (rest_ns - messages_by_topic["at"]) / NS,
+            "stood_s": (motion_ns - rest_ns) / NS,
+        }
 
 
 def _ns(message: Any) -> int:
@@ -443,19 +474,19 @@ def _place(message: Any) -> tuple[float, float, float]:
     return p.x, p.y, p.z
 
 
-def measured(
+def measure(
     folder: Path, mode: str, domain: int, steps: int = STEPS, supervisor: Any = None
 ) -> dict[str, dict[str, float]]:
-    """By what happened: swap, and the death of each process of the policy."""
+    """Measure a swap, and the death of each process of the policy."""
     from rlinf_core.launch.supervisor import Supervisor
 
     with Station(folder, mode, domain, steps, supervisor or Supervisor) as station:
         allowed = {"allowed": station.limits.acceleration * TICK_S}
-        rows = {"swap": station.swapped(1)}
+        rows = {"swap": station.swap_policy(1)}
         for number, name in enumerate(
             ("policy",) if mode == "local" else ("server", "policy"), start=2
         ):
-            rows[f"{name} killed"] = station.killed(name, number)
+            rows[f"{name} killed"] = station.kill_process(name, number)
         return {name: row | allowed for name, row in rows.items()}
 
 
@@ -478,7 +509,7 @@ def main() -> None:
     )
     with figures.folder("rlinf-swap-") as folder:
         for mode in options.modes:
-            for name, row in measured(folder / mode, mode, DOMAIN).items():
+            for name, row in measure(folder / mode, mode, DOMAIN).items():
                 durations = {
                     key: f"{value:.2f} s"
                     for key, value in row.items()

@@ -1,14 +1,13 @@
-"""Tasks of the simulators, learned: each recipe of `configs/simulators`, by the simulator's own
-measure of success.
+"""Learn each task of the simulators by its recipe in `configs/simulators`.
 
     python benchmarks/tasks.py [--only maniskill_push ...] [--seed 0] [--json results.json]
     [--markdown table.md]
 
-Ten demonstrations of the task's script, supervised fine-tuning, then RLPD, with one set of
-hyper-parameters for all. What is reported are 50 held-out scenes by chance (uniform actions), after
-fine-tuning, and at the end, with Wilson's interval; steps are time steps of RL until an evaluation
-first reached 90 %. What is done already in --out is kept. It does not cover cameras (tasks are
-observed as poses), or more than one seed, unless it is run with more.
+Each run has ten demonstrations of the task's script, supervised fine-tuning, then RLPD, with one set
+of hyper-parameters for all tasks. The figures are success, by the simulator's own measure, on 50
+held-out scenes with uniform random actions, after fine-tuning, and at the end with Wilson's interval;
+and the time steps of RL until an evaluation first reached 90 %. --out keeps finished runs. The
+benchmark does not cover cameras (tasks are observed as poses), or more than one seed at a time.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ GOAL, NEVER = 0.9, 1_000_000_000
 
 
 def learn(name: str, seed: int, out: Path) -> dict[str, float]:
-    """The figures of one task; what is there is kept, what was begun goes on."""
+    """Return the figures of one task; an unfinished run continues."""
     folder = out / f"{name}_{seed}"
     overrides = [f"seed={seed}"]
     recipe = load_recipe(f"simulators/{name}", overrides)
@@ -48,7 +47,7 @@ def learn(name: str, seed: int, out: Path) -> dict[str, float]:
     low, high = wilson(round(after * episodes), episodes)
     random = folder / "chance.json"
     if not random.exists():
-        random.write_text(json.dumps(by_chance(name, episodes)))
+        random.write_text(json.dumps(random_success(name, episodes)))
     to_90 = next((entry["env_steps"] for entry in entries if entry["success"] >= GOAL), NEVER)
     return {
         "chance": json.loads(random.read_text()),
@@ -63,8 +62,8 @@ def learn(name: str, seed: int, out: Path) -> dict[str, float]:
     }
 
 
-def by_chance(name: str, episodes: int) -> float:
-    """Success of uniform actions in the same scenes."""
+def random_success(name: str, episodes: int) -> float:
+    """Return the success of uniform random actions in the same scenes."""
     recipe = load_recipe(f"simulators/{name}")
     env = stations(recipe, 1)
     rate = chance(env, range(recipe.evaluate.first_seed, recipe.evaluate.first_seed + episodes))
@@ -72,8 +71,8 @@ def by_chance(name: str, episodes: int) -> float:
     return rate
 
 
-def row(name: str, figures: dict[str, float]) -> str:
-    """Of the table."""
+def table_row(name: str, figures: dict[str, float]) -> str:
+    """Return a task's row of the Markdown table."""
     to_90 = f"{figures['steps_to_90']:,.0f}" if figures["steps_to_90"] < NEVER else "not reached"
     return (
         f"| `simulators/{name}` | {figures['chance']:.0%} | {figures['before']:.0%} | "
@@ -93,14 +92,14 @@ def main() -> None:
         choices=names,
         default=names,
         metavar="TASK",
-        help=f"of {', '.join(names)}",
+        help=f"tasks, of {', '.join(names)}",
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--out",
         type=Path,
         default=ROOT / "runs/tasks",
-        help="run folders; what is done there is kept",
+        help="run folders; runs there continue",
     )
     parser.add_argument("--json", type=Path, help="write one flat object there")
     parser.add_argument("--markdown", type=Path, help="write the table there")
@@ -113,7 +112,7 @@ def main() -> None:
     ]
     for name in options.only:
         results[name] = learn(name, options.seed, options.out)
-        rows.append(row(name, results[name]))
+        rows.append(table_row(name, results[name]))
         print(rows[-1], flush=True)
         flat = {
             f"{task}_{key}": value

@@ -1,15 +1,13 @@
 """Measure the transfer from a randomised simulator A to a simulator B in place of the real arm.
 
-The policy is used as it is, fine-tuned, and trained from scratch.
-
     python benchmarks/transfer.py --json results.json --curves curves.png
 
-Learned in ManiSkill (a Panda, PhysX) with another delay, lag and perception in every scene
-(`configs/transfer_source.yaml`); taken unchanged to Gymnasium-Robotics' Fetch: another arm, hand,
-controller and physics (MuJoCo); fine-tuned there by RLPD with 20 demonstrations, beside RLPD from
-scratch with the same demonstrations (`configs/transfer_target.yaml`). Success over 50 held-out
-scenes; steps are those in B after which an evaluation first reached 90 %. B is a simulator: it does
-not cover what a real arm would say.
+A policy learns in ManiSkill (a Panda, PhysX) with another delay, lag and perception in every scene
+(`configs/transfer_source.yaml`). Simulator B is Gymnasium-Robotics' Fetch: another arm, hand,
+controller and physics (MuJoCo). There the policy plays unchanged, and is fine-tuned by RLPD with 20
+demonstrations, beside RLPD from scratch with the same demonstrations
+(`configs/transfer_target.yaml`). Success is over 50 held-out scenes; steps are those in B until an
+evaluation first reached 90 %. The benchmark does not cover a real arm: B is a simulator.
 """
 
 from __future__ import annotations
@@ -33,19 +31,19 @@ GOAL = 0.9
 
 
 def run(name: str, folder: Path, *overrides: str) -> list[dict[str, float]]:
-    """Return the evaluations of a run, which goes on if it was begun before."""
+    """Train and return the evaluations; an unfinished run continues."""
     recipe = load_recipe(name, list(overrides))
     done = read_evaluations(folder) if (folder / "progress.jsonl").exists() else []
     if not done or done[-1]["env_steps"] < recipe.simulation.env_steps:
         folder.mkdir(parents=True, exist_ok=True)
         if code := train_command(name, list(overrides), folder, report=False):
-            # it was told to stop: what there is is no figure, and the same command goes on
+            # The run was stopped and has no figures; the same command continues.
             sys.exit(code)
     return read_evaluations(folder)
 
 
 def steps_to(entries: list[dict[str, float]], goal: float = GOAL) -> float:
-    """Time steps until an evaluation first reached the goal; infinite if none did."""
+    """Return the time steps until an evaluation first reached the goal; infinite without one."""
     return next((entry["env_steps"] for entry in entries if entry["success"] >= goal), float("inf"))
 
 
@@ -54,12 +52,12 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--robots", nargs="+", default=["fetch"], help="those of simulator B")
+    parser.add_argument("--robots", nargs="+", default=["fetch"], help="robots of simulator B")
     parser.add_argument(
         "--out",
         type=Path,
         default=ROOT / "runs/transfer",
-        help="run folders; what is done there is kept",
+        help="run folders; runs there continue",
     )
     parser.add_argument("--json", type=Path, help="write one flat object there")
     parser.add_argument("--curves", type=Path, help="draw success in B over steps there")
@@ -72,7 +70,7 @@ def main() -> None:
         by_name: dict[str, list[float]] = {}
         for seed in options.seeds:
             source = options.out / f"source_{seed}"
-            taught = run("transfer_source", source, f"seed={seed}")
+            source_run = run("transfer_source", source, f"seed={seed}")
             target = [f"seed={seed}", f"station.robot={quoted(robot)}"]
             tuned = run(
                 "transfer_target",
@@ -84,7 +82,7 @@ def main() -> None:
             curves[robot]["fine-tuned"].append(tuned)
             curves[robot]["from scratch"].append(scratch)
             figures = {
-                "source": taught[-1]["success"],
+                "source": source_run[-1]["success"],
                 "zero_shot": tuned[0]["success"],
                 "fine_tuned": tuned[-1]["success"],
                 "scratch": scratch[-1]["success"],
@@ -114,7 +112,7 @@ def main() -> None:
 
 
 def draw(curves: dict[str, dict[str, list]], file: Path) -> None:
-    """One picture for every robot of B, one line for every seed."""
+    """Draw a picture for every robot of B, with a line for every seed."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,12 +1,12 @@
-"""Seconds from a tensor in the trainer's process, or in a Ray actor, to its readers.
+"""Measure the seconds from a tensor in the trainer's process, or in a Ray actor, to its readers.
 
-Compares Ray's object store with the transports of ``ray.experimental.rdt``. A transport that fails
-prints its error. NIXL needs the package ``nixl``.
+The benchmark compares Ray's object store with the transports of ``ray.experimental.rdt``. A transport
+that fails prints its error. NIXL needs the package ``nixl``.
 
     python benchmarks/transports.py --json FILE      # 80 MB on CPUs
     python benchmarks/transports.py --device cuda    # several readers need several GPUs
 
-It does not cover several machines, weights of which only a part changes, and other work on the
+The benchmark does not cover several machines, weights of which only a part changes, and other work on the
 machine.
 """
 

@@ -1,14 +1,14 @@
-"""Measure faults at the twin of a Franka's station, up to the interlock and /diagnostics.
+"""Measure the reaction to faults of a Franka's twin, up to the interlock and /diagnostics.
 
     python benchmarks/twin_faults.py --json results.json
 
-The station of the recipe franka_twin_devices in real time; this process is the operator, who
-answers each time step: up and down, and the hand open and closed. Each fault is injected as often
-as asked for while the arm moves. The time is from just before the twin is told (or the camera's
-process is stopped) to the first ``safety`` that says so, the way of the telling included. Bounds
-are those of docs/safety.md, and what the driver's node adds: a state's period and its own look, 10
-ms each, or the time after which silence is a fault. It does not cover a real Franka, whose
-controller stops by itself, two machines, or faults of which the twin knows nothing.
+The station of the recipe franka_twin_devices runs in real time. This process is the operator, whose
+answers move the arm up and down, and open and close the hand. Each fault is injected --times times
+while the arm moves. The time runs from just before the command to the twin (or the stop of the
+camera's process) to the first message ``safety`` with the fault. The bounds are those of
+docs/safety.md plus the driver node's share: a state's period and its own check, 10 ms each, or the
+time after which silence is a fault. The benchmark does not cover a real Franka, whose controller
+stops by itself, two machines, or faults that the twin does not imitate.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 DOMAIN, HAND_S = 56, 2.0
 STATES = ("DISARMED", "ARMED", "ACTIVE", "HOLD", "FAULT")
-# what is injected, how, what must be heard, within [ms], and the requirement
+# Name, injection, expected text of the interlock or diagnostics, bound [ms], requirement.
 FAULTS = (
     ("reflex", ("inject", "cartesian_reflex"), "FAULT robot:reflex (cartesian_reflex)", 55, "S17"),
     ("user stop", ("inject", "user_stop"), "FAULT robot:user_stop", 55, "S17"),
@@ -53,7 +53,7 @@ FAULTS = (
 
 
 class Bench:
-    """The station, and what is heard of it."""
+    """The station, and the messages received from it."""
 
     def __init__(self, folder: Path) -> None:
         import rclpy
@@ -76,12 +76,12 @@ class Bench:
 
         robot = folder / "robot"
         robot.mkdir()
-        ours = (
+        robot_yaml = (
             (ROOT / "robots/franka_twin_devices/robot.yaml")
             .read_text()
             .replace("hand_eye: hand_eye.yaml\n", "")
         )
-        (robot / "robot.yaml").write_text(f"{ours}options: {{hand_timeout_s: {HAND_S}}}\n")
+        (robot / "robot.yaml").write_text(f"{robot_yaml}options: {{hand_timeout_s: {HAND_S}}}\n")
         (robot / "limits.yaml").write_text(
             f"extends: {ROOT}/robots/franka_fr3/limits.yaml\ngripper_width: 0.08\n"
             "gripper_speed: 0.2\n"
@@ -106,8 +106,8 @@ class Bench:
         self.executor.add_node(self.node)
         self.states: list[tuple[float, str]] = []
         self.diagnostics: list[tuple[float, str]] = []
-        hear = self.node.create_subscription
-        hear(
+        subscribe = self.node.create_subscription
+        subscribe(
             SafetyState,
             "safety",
             lambda m: self.states.append(
@@ -115,8 +115,8 @@ class Bench:
             ),
             profile("safety"),
         )
-        hear(DiagnosticArray, "/diagnostics", self._on_health, 50)
-        hear(TimeStep, "timestep", self._answer, profile("timestep"))
+        subscribe(DiagnosticArray, "/diagnostics", self._on_health, 50)
+        subscribe(TimeStep, "timestep", self._answer_step, profile("timestep"))
         self.actions = self.node.create_publisher(
             ActionChunk, "teleop/action", profile("teleop/action")
         )
@@ -131,8 +131,8 @@ class Bench:
         self.supervisor = Supervisor(folder, DOMAIN)
         self.processes = station_processes(recipe, folder, without=("uplink", "operator", "policy"))
 
-    def _answer(self, step: Any) -> None:
-        """As an operator does."""
+    def _answer_step(self, step: Any) -> None:
+        """Answer a time step as an operator does."""
         from rlinf_ros.conversions import action_chunk
 
         if step.step_type == step.LAST:
@@ -185,8 +185,8 @@ class Bench:
         request = SetParameters.Request(parameters=[Parameter(name=name, value=parameter_value)])
         self.setting_answer = self.setting.call_async(request)
 
-    def moving(self) -> None:
-        """Armed, and the policy plays."""
+    def start_motion(self) -> None:
+        """Arm the interlock, start an episode and wait for motion."""
         from rlinf_msgs.action import RunEpisodes
         from std_srvs.srv import SetBool
 
@@ -203,8 +203,8 @@ class Bench:
         end = time.monotonic() + 0.7
         self.spin(lambda: time.monotonic() > end, 5, "a while")
 
-    def mend(self) -> None:
-        """As it was, disarmed or armed, with nothing playing."""
+    def recover(self) -> None:
+        """End the fault and the episode, and reset the interlock."""
         from rlinf_msgs.srv import ResetFault
         from std_msgs.msg import String
 
@@ -215,9 +215,11 @@ class Bench:
         if self.handle.accepted:
             ended = self.handle.get_result_async()
             self.handle.cancel_goal_async()
-            again = self.node.create_timer(0.2, lambda: self.labels.publish(String(data="discard")))
+            label_timer = self.node.create_timer(
+                0.2, lambda: self.labels.publish(String(data="discard"))
+            )
             self.spin(ended.done, 60, "the episode's end")
-            self.node.destroy_timer(again)
+            self.node.destroy_timer(label_timer)
 
         def clear() -> bool:
             state, _, cause = self.states[-1][1].partition(" ")
@@ -225,43 +227,45 @@ class Bench:
                 self.ask(self.clearing, ResetFault.Request(cause=cause)).success
             )
 
-        end = time.monotonic() + 0.8  # a hold that is about to be a fault
+        end = time.monotonic() + 0.8  # a hold may still become a fault
         self.spin(lambda: time.monotonic() > end, 5, "a while")
         self.spin(clear, 60, "the reset")
 
-    def once(self, how: tuple[str, Any], expect: str) -> float:
-        """Milliseconds until it is heard; infinity if it is not within five seconds."""
-        self.moving()
-        begun = time.monotonic()
-        if how[0] == "stop":
-            os.kill(self.supervisor.children[how[1]].popen.pid, signal.SIGSTOP)
+    def inject(self, injection: tuple[str, Any], expect: str) -> float:
+        """Inject a fault; return the milliseconds to the expected text, infinity after 5 s."""
+        self.start_motion()
+        injected_at = time.monotonic()
+        if injection[0] == "stop":
+            os.kill(self.supervisor.children[injection[1]].popen.pid, signal.SIGSTOP)
         else:
-            self.set(*how)
+            self.set(*injection)
         samples = self.diagnostics if expect.startswith("diagnostics") else self.states
-        end = begun + 5.0
+        end = injected_at + 5.0
 
         def first_match() -> float | None:
             return next(
-                (at for at, text in samples if at > begun and text.startswith(expect)), None
+                (at for at, text in samples if at > injected_at and text.startswith(expect)), None
             )
 
         while first_match() is None and time.monotonic() < end:
             self.executor.spin_once(timeout_sec=0.01)
-        took = 1e3 * ((first_match() or float("inf")) - begun)
-        if took == float("inf"):
+        milliseconds = 1e3 * ((first_match() or float("inf")) - injected_at)
+        if milliseconds == float("inf"):
             print(
                 f"never '{expect}': "
-                + ", ".join(f"{1e3 * (at - begun):.0f} ms {text}" for at, text in samples[-8:])
+                + ", ".join(
+                    f"{1e3 * (at - injected_at):.0f} ms {text}" for at, text in samples[-8:]
+                )
             )
-        self.mend()
-        return took
+        self.recover()
+        return milliseconds
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--times", type=int, default=5, help="of each fault")
+    parser.add_argument("--times", type=int, default=5, help="injections of each fault")
     parser.add_argument("--only", default="", help="faults whose name contains this")
     parser.add_argument("--json", type=Path, help="write one flat object there")
     options = parser.parse_args()
@@ -301,20 +305,20 @@ def main() -> None:
                 "the station",
             )
             print(f"{'':<28}{'heard':<44}{'bound':>9}{'worst':>9}{'median':>9}")
-            for name, how, expect, within, requirement in faults:
-                took = sorted(bench.once(how, expect) for _ in range(options.times))
-                held = took[-1] <= within
+            for name, injection, expect, within, requirement in faults:
+                milliseconds = sorted(bench.inject(injection, expect) for _ in range(options.times))
+                held = milliseconds[-1] <= within
                 print(
-                    f"{name:<28}{expect:<44}{within:>6.0f} ms{took[-1]:>6.0f} "
-                    f"ms{took[len(took) // 2]:>6.0f} ms  {requirement} "
+                    f"{name:<28}{expect:<44}{within:>6.0f} ms{milliseconds[-1]:>6.0f} "
+                    f"ms{milliseconds[len(milliseconds) // 2]:>6.0f} ms  {requirement} "
                     f"{'held' if held else 'NOT HELD'}",
                     flush=True,
                 )
                 key = name.replace(":", "").replace(" ", "_")
                 result |= {
                     f"{key}_bound_ms": within,
-                    f"{key}_worst_ms": round(took[-1], 1),
-                    f"{key}_median_ms": round(took[len(took) // 2], 1),
+                    f"{key}_worst_ms": round(milliseconds[-1], 1),
+                    f"{key}_median_ms": round(milliseconds[len(milliseconds) // 2], 1),
                     f"{key}_held": held,
                 }
     result["held"] = all(value for key, value in result.items() if key.endswith("_held"))

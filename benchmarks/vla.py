@@ -1,19 +1,18 @@
-"""A small vision-language-action model from scratch, told by a sentence to which of two marks to
-go: SFT, then RL.
+"""Train a small vision-language-action model from scratch to follow an instruction: SFT, then RL.
 
     python benchmarks/vla.py --seeds 0 1 2 --json results.json            # in simulation, then through the whole station
     python benchmarks/vla.py --seeds 0 --only simulation
-    python benchmarks/vla.py --runs runs/a runs/b --json results.json     # of runs that are there: trained or demo
+    python benchmarks/vla.py --runs runs/a runs/b --json results.json     # of finished runs, by train or demo
 
-``rlinf train demo_vla --set simulation.environments=1`` trains in simulation alone,
-``rlinf demo demo_vla`` through simulator, interlock, nodes, bridge and trainer. The newest policy
-of each run then plays held-out scenes in the simulator twice: told what the scene asks for
-(``success_after``), and told the other sentence, where what counts is still what the scene asks for
-(``wrong_instruction``). The first policy of a run, after SFT, gives ``success_before``.
-``families``: how many of those of docs/howto/vla.md go through a whole cycle here on random
-weights: each acts, an SFT step and a PPO step (where it has a density) change it, and its file
-gives the same actions back. It does not cover published weights, other sentences than these two, or
-a real arm.
+A sentence names one of two marks as the goal. ``rlinf train demo_vla --set
+simulation.environments=1`` trains in simulation alone, ``rlinf demo demo_vla`` through simulator,
+interlock, nodes, bridge and trainer. The newest policy of each run then plays held-out scenes in the
+simulator twice: with the scene's sentence (``success_after``), and with the other sentence, while
+success is still that of the scene (``wrong_instruction``). The first policy of a run, after SFT,
+gives ``success_before``. ``families`` counts the families of docs/howto/vla.md that pass a whole
+cycle with random weights: each acts, an SFT step and a PPO step (if it has a density) change it, and
+its file gives the same actions. The benchmark does not cover published weights, other sentences, or a
+real arm.
 """
 
 from __future__ import annotations
@@ -50,28 +49,28 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 
 
-def trained(where: str, seed: int, folder: Path) -> Path:
-    """Return the folder of a run of this seed."""
-    out = folder / f"{where}_{seed}"
-    words = {
+def train(place: str, seed: int, folder: Path) -> Path:
+    """Train with this seed, and return the run's folder."""
+    out = folder / f"{place}_{seed}"
+    arguments = {
         "simulation": ["train", "demo_vla", "--no-report", "--set", "simulation.environments=1"],
         "station": ["demo", "demo_vla", "--quiet", "--set"],
-    }[where]
-    subprocess.run([ROOT / ".venv/bin/rlinf", *words, f"seed={seed}", "--out", out], check=True)
+    }[place]
+    subprocess.run([ROOT / ".venv/bin/rlinf", *arguments, f"seed={seed}", "--out", out], check=True)
     return out
 
 
 def other_instruction(observation: Any) -> Any:
-    """The same scene, and the other sentence."""
-    words = tuple(
+    """Return the same observation with the other sentence."""
+    sentences = tuple(
         " ".join(OTHER.get(word, word) for word in sentence.split())
         for sentence in observation.instruction
     )
-    return replace(observation, instruction=words)
+    return replace(observation, instruction=sentences)
 
 
-def measured(run: Path, scenes: int) -> dict[str, float]:
-    """Of a run's policies, before RL and after."""
+def evaluate_run(run: Path, scenes: int) -> dict[str, float]:
+    """Return the figures of a run's policies before and after RL."""
     from rlinf_core.policies.serialization import load_policy, newest_policy, read_info
     from rlinf_core.recipes import load_recipe
     from rlinf_core.rollouts.evaluate import play
@@ -108,10 +107,8 @@ def measured(run: Path, scenes: int) -> dict[str, float]:
     return result
 
 
-def goes_round(name: str, folder: Path) -> bool:
-    """Whether a family acts, learns by imitation and by rewards, and comes back from its file as it
-    was.
-    """
+def passes_cycle(name: str, folder: Path) -> bool:
+    """Return whether a family acts, learns by SFT and PPO, and keeps its actions in its file."""
     from rlinf_core.algorithms import algorithm
     from rlinf_core.algorithms.common.rollout import Rollout
     from rlinf_core.policies import make_policy, policy_kind
@@ -131,9 +128,9 @@ def goes_round(name: str, folder: Path) -> bool:
     observation = Observation(torch.zeros(4, 3), pictures, ("go", "stay", "go", "stay"))
     batch = policy.to_batch(observation)
 
-    def acted(which: Any) -> torch.Tensor:
+    def sampled_actions(acting_policy: Any) -> torch.Tensor:
         actions: torch.Tensor = (
-            which.eval().act(observation, True, torch.Generator().manual_seed(1)).actions
+            acting_policy.eval().act(observation, True, torch.Generator().manual_seed(1)).actions
         )
         return actions
 
@@ -171,8 +168,11 @@ def goes_round(name: str, folder: Path) -> bool:
             policy, algorithm("ppo").Config(minibatches=2, epochs=1), 0
         ).update(rollout)
         assert not torch.equal(weights(), cloned), name
-    again = load_policy(save_policy(policy, folder / name / policy_name(1)), spec)
-    return bool(not torch.equal(cloned, before) and torch.equal(acted(again), acted(policy)))
+    loaded = load_policy(save_policy(policy, folder / name / policy_name(1)), spec)
+    return bool(
+        not torch.equal(cloned, before)
+        and torch.equal(sampled_actions(loaded), sampled_actions(policy))
+    )
 
 
 def main() -> None:
@@ -180,14 +180,14 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--only", choices=["simulation", "station"], help="train there alone")
+    parser.add_argument("--only", choices=["simulation", "station"], help="train only there")
     parser.add_argument(
         "--runs",
         type=Path,
         nargs="*",
-        help="run folders that are there; none to leave training out",
+        help="finished run folders; an empty list leaves the runs out",
     )
-    parser.add_argument("--scenes", type=int, default=100, help="held out, of each success")
+    parser.add_argument("--scenes", type=int, default=100, help="held-out scenes of each success")
     parser.add_argument("--json", type=Path, help="write one flat object there")
     options = parser.parse_args()
     from rlinf_core.reports.throughput import wilson
@@ -198,18 +198,18 @@ def main() -> None:
     torch.set_num_threads(1)
     flat: dict[str, float] = {}
     with tempfile.TemporaryDirectory(prefix="rlinf-vla-") as folder:
-        flat["families"] = sum(goes_round(name, Path(folder)) for name in FAMILIES)
+        flat["families"] = sum(passes_cycle(name, Path(folder)) for name in FAMILIES)
         print(f"families: {flat['families']} of {len(FAMILIES)}")
         runs = (
             options.runs
             if options.runs is not None
             else [
-                trained(where, seed, Path(folder))
-                for where in ([options.only] if options.only else ["simulation", "station"])
+                train(place, seed, Path(folder))
+                for place in ([options.only] if options.only else ["simulation", "station"])
                 for seed in options.seeds
             ]
         )
-        results = {run.name: measured(run, options.scenes) for run in runs}
+        results = {run.name: evaluate_run(run, options.scenes) for run in runs}
     for name, result in results.items():
         cells = ""
         for key in ("success_before", "success_after", "wrong_instruction"):

@@ -1,15 +1,13 @@
-"""Published families beside their reference implementations: the same folder, the same
-observation, the same actions.
+"""Compare published families with their reference implementations: same folder, same observation.
 
     make references
     python benchmarks/vla_references.py --json benchmarks/results/vla_references.json
 
 LeRobot runs in .venvs/references. There its own classes make tiny policies with random weights and
-write them as they are
-published; here the same folders are loaded, and both answer the same observations from the same
-noise.
-It does not cover published weights, GR00T before N1.7 (tests/policies/groot_n1_6_itself.json), OpenVLA and Qwen2.5-VL (tests/policies), policies with
-a history, or success on a task.
+write them in their published layout. This process loads the same folders, and both compute actions
+for the same observations from the same noise. The benchmark does not cover published weights, GR00T
+before N1.7 (tests/policies/groot_n1_6_itself.json), OpenVLA and Qwen2.5-VL (tests/policies), policies
+with a history, or success on a task.
 """
 
 from __future__ import annotations
@@ -122,7 +120,7 @@ GROOT_PIXELS = {"front": (48, 85, 3), "wrist": (48, 85, 3)}  # LeRobot asks for 
 
 
 def statistics() -> dict[str, dict[str, list[float]]]:
-    """Of state and action, as a data set has them."""
+    """Return statistics of state and action as a data set has them."""
     random = np.random.default_rng(3)
     numbers = {}
     for name, size, scale in (("observation.state", STATE, 1.0), ("action", ACTION, 0.3)):
@@ -142,12 +140,12 @@ def statistics() -> dict[str, dict[str, list[float]]]:
 
 
 def shapes_of(family: str) -> dict[str, tuple[int, ...]]:
-    """Shapes of the pictures by camera."""
+    """Return the shapes of the pictures by camera."""
     return GROOT_PIXELS if family == "groot_n1_7" else PIXELS
 
 
 def observations(family: str = "") -> dict[str, np.ndarray]:
-    """Pictures that are smooth, states, and noise."""
+    """Return smooth pictures, states, and noise."""
     random = np.random.default_rng(5)
     pictures = {
         name: random.integers(0, 255, (len(SENTENCES), *shape), np.uint8)
@@ -164,9 +162,7 @@ def observations(family: str = "") -> dict[str, np.ndarray]:
 
 
 def fill(network, prefix: str = "", biases: bool = False) -> None:
-    """Weights that each name gives, whatever the version of torch; norms stay, and biases too
-    unless ``biases``.
-    """
+    """Set weights by their names, for any version of torch; norms stay, and biases by default."""
     import torch
 
     for name, parameter in network.named_parameters():
@@ -186,8 +182,7 @@ _ORIGINALS: dict = {}
 
 # What runs in LeRobot's environment
 def make(case: str, folder: Path) -> None:
-    """A tiny policy by LeRobot's own classes, its folder, and ``answers.npz``: actions in a data
-    set's units.
+    """Write a tiny policy by LeRobot's own classes, and its answers in ``answers.npz``.
 
     A second time its folder has ``ours``, adapters that were written here: the actions with them
     are in ``ours.npz``.
@@ -341,7 +336,7 @@ def make(case: str, folder: Path) -> None:
 
 
 def groot_sizes(vocabulary: int, folder: Path) -> tuple[dict, dict]:
-    """The config.json of a small GR00T N1.7, and that of its vision-language model."""
+    """Return the config.json of a small GR00T N1.7, and that of its vision-language model."""
     config = {
         "model_name": str(folder / "cosmos"),
         "model_dtype": "float32",
@@ -406,7 +401,7 @@ def groot_sizes(vocabulary: int, folder: Path) -> tuple[dict, dict]:
 
 
 def make_groot(case: str, folder: Path) -> None:
-    """A tiny GR00T N1.7 by LeRobot's own classes, in NVIDIA's layout, and what ``make`` writes.
+    """Write a tiny GR00T N1.7 by LeRobot's own classes in NVIDIA's layout, and its answers.
 
     Each observation is answered alone, because GR00T attends to what fills a batch up.
     """
@@ -570,7 +565,7 @@ def make_groot(case: str, folder: Path) -> None:
 
 
 def clone(policy, batch, steps: int = 300) -> None:
-    """Let it write FAST's tokens: random weights write none."""
+    """Train the policy to write FAST's tokens, because random weights write none."""
     import torch
 
     optimizer = torch.optim.Adam(policy.parameters(), 3e-3)
@@ -581,8 +576,7 @@ def clone(policy, batch, steps: int = 300) -> None:
 
 
 def action_tokenizer(folder: Path, fast) -> Callable:
-    """Let LeRobot find a FAST tokenizer, made as the published one, and PaliGemma's with the ends
-    that it asks for.
+    """Replace LeRobot's FAST tokenizer and PaliGemma's tokenizer by small ones.
 
     The published class: huggingface.co/physical-intelligence/fast, processing_action_tokenizer.py.
     """
@@ -681,9 +675,7 @@ PLAYED = {
 
 
 def make_played(kind: str, folder: Path) -> None:
-    """A tiny policy as LeRobot's class saves it, and what that class answers, with the seed of one
-    that does not draw.
-    """
+    """Write a tiny policy as LeRobot's class saves it, and that class's answers."""
     import torch
     from lerobot.configs.types import FeatureType, PolicyFeature
     from lerobot.policies.factory import (
@@ -750,7 +742,7 @@ def make_played(kind: str, folder: Path) -> None:
 
 
 def squares() -> dict[str, np.ndarray]:
-    """Pictures (B, 56, 56, 3) of each camera."""
+    """Return the pictures (B, 56, 56, 3) of each camera."""
     random = np.random.default_rng(7)
     return {
         name: random.integers(0, 255, (len(SENTENCES), SIZE, SIZE, 3), np.uint8) for name in PIXELS
@@ -758,7 +750,7 @@ def squares() -> dict[str, np.ndarray]:
 
 
 def played_spec():
-    """The station of ``played``, and its observations."""
+    """Return the station specs of ``played``, and its observations."""
     import torch
 
     from rlinf_core.policies.base import Observation
@@ -778,7 +770,7 @@ def played_spec():
 
 
 def chunk_of_lerobot(folder: Path) -> np.ndarray:
-    """The chunk of a folder through ``policy.kind: lerobot`` [the data set's units]."""
+    """Return the chunk of a folder by ``policy.kind: lerobot``, in the data set's units."""
     from rlinf_core.policies import make_policy
     from rlinf_core.policies.isolated.lerobot import Config
 
@@ -791,17 +783,13 @@ def chunk_of_lerobot(folder: Path) -> np.ndarray:
 
 
 def played(kind: str, folder: Path) -> float:
-    """The largest difference of the folder's actions through ``policy.kind: lerobot`` [the data
-    set's units].
-    """
+    """Return the largest difference of the folder's actions by ``policy.kind: lerobot``."""
     chunk = chunk_of_lerobot(folder)
     return float(np.abs(chunk - np.load(folder / "answers.npz")["chunk"]).max())
 
 
 def visuomotor(kind: str, folder: Path) -> dict:
-    """The folder by ``policy.kind: act`` or ``diffusion``: differences of its chunk from LeRobot's,
-    and of LeRobot's from its own for the folder that is written here.
-    """
+    """Compare ``policy.kind: act`` or ``diffusion`` with LeRobot, both ways."""
     import torch
 
     from rlinf_core.policies import policy_kind
@@ -840,9 +828,7 @@ def visuomotor(kind: str, folder: Path) -> dict:
 
 
 def adapted(policy, folder: Path):
-    """The policy with adapters that do something and a layer that was trained whole, by the
-    library peft, saved there.
-    """
+    """Return the policy with adapters and a retrained layer, saved by the library peft."""
     import torch
     from peft import LoraConfig, get_peft_model
 
@@ -870,9 +856,7 @@ def adapted(policy, folder: Path):
 
 
 def shrink(modeling, vocabulary: int) -> dict:
-    """Let LeRobot's pi0 and pi0.5 make small networks; the sizes stand in our config.json, since
-    no variant names them.
-    """
+    """Let LeRobot's pi0 and pi0.5 make networks of the small sizes in our config.json."""
     text = {
         "model_type": "gemma",
         "hidden_size": 32,
@@ -939,7 +923,7 @@ def shrink(modeling, vocabulary: int) -> dict:
 
 
 def shrink_xvla(fast) -> dict:
-    """A small Florence-2 and a small transformer."""
+    """Let LeRobot's X-VLA make a small Florence-2 and a small transformer."""
     fast.pad_token = "<pad>"
     text = {
         "vocab_size": len(fast),
@@ -989,9 +973,7 @@ def shrink_xvla(fast) -> dict:
 
 
 def shrink_smolvla(folder: Path, fast) -> dict:
-    """The vision-language model's config and processor, from which LeRobot's SmolVLA makes its
-    own.
-    """
+    """Return the small config and processor from which LeRobot's SmolVLA makes its model."""
     from transformers import (
         SmolVLMConfig,
         SmolVLMImageProcessor,
@@ -1044,9 +1026,7 @@ def shrink_smolvla(folder: Path, fast) -> dict:
 
 # What runs here
 def compare(case: str, folder: Path) -> dict:
-    """Loads the folder here and answers the same observations; returns the largest difference [the
-    data set's units].
-    """
+    """Return the largest difference of our answers in the data set's units."""
     import torch
 
     from rlinf_core.policies import lora_files, policy_kind
@@ -1251,7 +1231,7 @@ COLUMNS = {
 
 
 def table(summary: dict) -> str:
-    """The table of docs/howto/vla.md: largest differences, and gaps with their reasons."""
+    """Return the table of docs/howto/vla.md: largest differences, and gaps with their reasons."""
     cases = summary["cases"]
     rows = [
         "| family | layout loads | " + " | ".join(COLUMNS.values()) + " |",
@@ -1277,9 +1257,7 @@ def table(summary: dict) -> str:
 
 
 def step_of(policy, observation) -> dict:
-    """One step of SFT and of GRPO: how far the weights move, and the drawn log-probabilities from
-    those computed again.
-    """
+    """Compare a step of SFT and of GRPO: moved weights, and recomputed log-probabilities."""
     import torch
 
     from rlinf_core.algorithms import algorithm

@@ -1,13 +1,13 @@
-"""Learned worlds on the demo's peg: their error, how they rank policies, what they save, and where
-they can be fooled; a simulator fitted to another one; a tiny video model; splats.
+"""Measure learned worlds on the demo's peg, a fitted simulator, a tiny video model, and splats.
 
     python benchmarks/worlds.py --json FILE                    # an hour of one core
     python benchmarks/worlds.py --json FILE --quick            # minutes: without the training of RL
     python benchmarks/worlds.py --json FILE --only error exploit
 
-Parts that ran before keep their figures in the file. Imagined figures come from the world alone,
-success from the simulator.
-It does not cover cameras, other tasks than the demo's, and a real robot.
+The parts measure a world's error, actions that exploit it, its ranking of policies, and the real time
+steps that it saves. Parts that ran before keep their figures in the file. Imagined figures come from
+the world alone, success from the simulator. The benchmark does not cover cameras, other tasks than
+the demo's, and a real robot.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from sim_bridges.core import splats as gaussians
 from sim_bridges.core.environments import stations
 from sim_bridges.core.station import simulated_station
 
-NOISES = (0.0, 0.1, 0.2, 0.3, 0.5)  # of the script's actions, one after the other
+NOISES = (0.0, 0.1, 0.2, 0.3, 0.5)  # noise of the script's actions, in turn by episode
 PARTS = (
     "error",
     "exploit",
@@ -60,13 +60,17 @@ HIDDEN = (  # the "real" arm: another simulator, whose values the fit does not k
     "station.options.front_camera=[0.02,-0.015,0.02,0.03,-0.03,0.02]",
 )
 CAMERA = ("station.observe_cameras=[front]", "station.image_size=[64,64]")
-CLONED = (1, 3, 8, 20, 60)  # demonstrations that are cloned
+DEMONSTRATION_COUNTS = (1, 3, 8, 20, 60)  # demonstrations of the cloned policies
 SCENES, FIT_S = 50, 30.0
 
 
-def mixed(episodes: int, seed: int = 0) -> tuple[list[Trajectory], list[tuple[int, np.ndarray]]]:
-    """Episodes of the demo's script, ever noisier; with the scene and the actions of each, to play
-    them again.
+def noisy_episodes(
+    episodes: int, seed: int = 0
+) -> tuple[list[Trajectory], list[tuple[int, np.ndarray]]]:
+    """Play episodes of the demo's script with increasing noise.
+
+    Returns:
+        The episodes, and the scene and the actions of each, to play it again.
     """
     env, random = stations(load_recipe("sim_rlpd"), 1), np.random.default_rng(seed)
     env.auto_reset = False
@@ -101,10 +105,10 @@ def mixed(episodes: int, seed: int = 0) -> tuple[list[Trajectory], list[tuple[in
     return played, scenes
 
 
-def fitted(
+def fit_world(
     played: list[Trajectory], seconds: float = FIT_S, **settings: object
 ) -> tuple[WorldModel, Episodes]:
-    """A world of these episodes, after so many seconds of this process."""
+    """Fit a world to episodes for some seconds."""
     world = WorldModel(station_task(load_recipe("sim_rlpd")), WorldSettings(**settings))
     episodes = Episodes(played)
     world.fit(episodes, seconds=seconds)
@@ -112,8 +116,8 @@ def fitted(
 
 
 def error() -> dict[str, float]:
-    """About 4,000 time steps, half a minute."""
-    world, episodes = fitted(mixed(100)[0], horizon=10)
+    """Measure the errors of about 4,000 predicted time steps; takes half a minute."""
+    world, episodes = fit_world(noisy_episodes(100)[0], horizon=10)
     check = world.check
     return {
         "steps": episodes.steps,
@@ -127,22 +131,26 @@ def error() -> dict[str, float]:
 
 
 def exploit(branches: int = 60) -> dict[str, float]:
-    """Actions that the world says succeed within ten time steps, found by search; of those that do
-    not in the simulator, how many the members' disagreement flags. The same for the last three,
-    five and eight actions of recorded successes, which no world was fitted to.
+    """Search for actions that succeed within ten time steps in the world, and play them in the simulator.
+
+    ``exploited_flagged`` is the share of the false successes that the members' disagreement flags.
+    ``real_flagged_N`` is the share of recorded successes that the world flags from N actions before; no
+    world was fitted to them.
     """
-    played, scenes = mixed(100)
-    world, episodes = fitted(played, horizon=10)
+    played, scenes = noisy_episodes(100)
+    world, episodes = fit_world(played, horizon=10)
     env, depth, random = stations(load_recipe("sim_rlpd"), 1), 10, np.random.default_rng(0)
-    env.auto_reset, fooled, flagged, honest = False, 0, 0, 0
+    env.auto_reset, fooled, flagged, real_successes = False, 0, 0, 0
     for _ in range(branches):
         number = int(random.integers(len(episodes)))
         length = int(np.diff(episodes.bounds)[number]) - 1
         step = int(random.integers(max(1, length - depth)))
-        fooling = _fool(world, episodes, int(episodes.bounds[number]) + step, depth, random)
-        if fooling is None:
+        search_result = _search_success(
+            world, episodes, int(episodes.bounds[number]) + step, depth, random
+        )
+        if search_result is None:
             continue
-        actions, peak = fooling
+        actions, peak = search_result
         scene, before = scenes[number]
         env.reset([scene])
         for action in before[:step]:
@@ -153,24 +161,24 @@ def exploit(branches: int = 60) -> dict[str, float]:
             done = bool(steps.success[0])
             if steps.done[0]:
                 break
-        honest += done
+        real_successes += done
         fooled += not done
         windows = episodes.windows(
             np.array([episodes.bounds[number] + step]), world.settings.history
         )
-        unsure = peak > world.check.threshold or not world.confirms(windows, actions)
-        flagged += not done and unsure
+        is_flagged = peak > world.check.threshold or not world.confirms(windows, actions)
+        flagged += not done and is_flagged
     env.close()
     return {
         "exploited_flagged": flagged / max(1, fooled),
         "exploited": fooled,
-        "found_and_real": honest,
-        **_flagged_successes(world, Episodes(mixed(100, seed=3)[0])),
+        "found_and_real": real_successes,
+        **_flagged_successes(world, Episodes(noisy_episodes(100, seed=3)[0])),
     }
 
 
 def _flagged_successes(world: WorldModel, episodes: Episodes) -> dict[str, float]:
-    """Share of real successes that the world does not confirm from so many actions before."""
+    """Return the share of real successes that the world does not confirm, by length."""
     figures = {}
     for length in (3, 5, 8):
         confirmed = []
@@ -184,7 +192,7 @@ def _flagged_successes(world: WorldModel, episodes: Episodes) -> dict[str, float
     return figures
 
 
-def _fool(
+def _search_success(
     world: WorldModel,
     episodes: Episodes,
     index: int,
@@ -193,9 +201,7 @@ def _fool(
     size: int = 200,
     rounds: int = 4,
 ) -> tuple[np.ndarray, float] | None:
-    """Actions by which the world says it succeeds, and the largest disagreement on the way; by
-    search (CEM).
-    """
+    """Search by CEM for actions that succeed in the world; return them and the disagreement."""
     mean, std, best = np.zeros((depth, 3)), np.full((depth, 3), 0.8), None
     offset = slice(9, 12)  # of the socket from the tool
     for _ in range(rounds):
@@ -208,8 +214,10 @@ def _fool(
             peak = np.where(when < 0, np.maximum(peak, disagreement), peak)
             won = np.array([result.success for result in state.results]) & (when < 0)
             when[won] = step
-            away = state.vectors[:, -1, offset].numpy()
-            near = 10.0 * away[:, 2] - 20.0 * np.abs(away[:, :2]).sum(1)  # the rim above the tool
+            offsets = state.vectors[:, -1, offset].numpy()
+            near = 10.0 * offsets[:, 2] - 20.0 * np.abs(offsets[:, :2]).sum(
+                1
+            )  # the rim above the tool
             value = np.where(when >= 0, 10.0 - 0.01 * when, near)
         first = int(value.argmax())
         if when[first] >= 0 and (best is None or value[first] > best[0]):
@@ -219,7 +227,7 @@ def _fool(
     return None if best is None else (best[1], best[2])
 
 
-def cloned(folder: Path, demonstrations: int) -> tuple[Path, float]:
+def clone_policy(folder: Path, demonstrations: int) -> tuple[Path, float]:
     """Return a policy by behaviour cloning, and its success in the simulator."""
     result = train(
         load_recipe(
@@ -235,8 +243,8 @@ def cloned(folder: Path, demonstrations: int) -> tuple[Path, float]:
     return newest_policy(folder), result["success"]
 
 
-def reinforced(folder: Path, *more: str) -> dict[str, float]:
-    """RLPD on the demo; the last evaluation, with the real time steps to 90 %."""
+def train_rlpd(folder: Path, *more: str) -> dict[str, float]:
+    """Train RLPD on the demo; return the last evaluation with the time steps to 90 %."""
     recipe = load_recipe(
         "sim_rlpd",
         [
@@ -257,41 +265,46 @@ def reinforced(folder: Path, *more: str) -> dict[str, float]:
 
 
 def rank() -> dict[str, float]:
-    """Policies from one demonstration to sixty, and after RL, by a world of that run's and the
-    mixed episodes.
-    """
+    """Compare predicted with real success for cloned policies and one after RL."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        policies = [cloned(folder / f"cloned_{count}", count) for count in CLONED]
-        after = reinforced(folder / "rl")
+        policies = [
+            clone_policy(folder / f"cloned_{count}", count) for count in DEMONSTRATION_COUNTS
+        ]
+        after = train_rlpd(folder / "rl")
         policies.append((newest_policy(folder / "rl"), after["success"]))
         spec = station_task(load_recipe("sim_rlpd")).spec
-        world, episodes = fitted(mixed(100)[0] + run_episodes(folder / "rl", spec), 2 * FIT_S)
+        world, episodes = fit_world(
+            noisy_episodes(100)[0] + run_episodes(folder / "rl", spec), 2 * FIT_S
+        )
         predicted = [
             predict(world, episodes, load_policy(path).eval(), SCENES).success
             for path, _ in policies
         ]
     real = [success for _, success in policies]
-    for count, one, other in zip([*CLONED, "RL"], real, predicted, strict=True):
+    for count, one, other in zip([*DEMONSTRATION_COUNTS, "RL"], real, predicted, strict=True):
         print(f"  {count}: simulator {one:.2f}, world {other:.2f}", flush=True)
     return {
         "rank_spearman": rank_correlation(real, predicted),
         "rank_gap": max(abs(one - other) for one, other in zip(real, predicted, strict=True)),
-        **{f"rank_real_{count}": one for count, one in zip([*CLONED, "rl"], real, strict=True)},
+        **{
+            f"rank_real_{count}": one
+            for count, one in zip([*DEMONSTRATION_COUNTS, "rl"], real, strict=True)
+        },
         **{
             f"rank_predicted_{count}": one
-            for count, one in zip([*CLONED, "rl"], predicted, strict=True)
+            for count, one in zip([*DEMONSTRATION_COUNTS, "rl"], predicted, strict=True)
         },
     }
 
 
 def second_source(seeds: int = 3, share: float = 0.5) -> dict[str, float]:
-    """RLPD with and without a learned world beside the simulator, at equal real time steps."""
+    """Train RLPD with and without a world beside the simulator, at equal real time steps."""
     results: dict[str, float] = {}
     for kind, value in (("without", 0.0), ("with", share)):
         for seed in range(seeds):
             with tempfile.TemporaryDirectory() as name:
-                result = reinforced(Path(name) / "run", f"seed={seed}", f"world.share={value}")
+                result = train_rlpd(Path(name) / "run", f"seed={seed}", f"world.share={value}")
             results |= {
                 f"to_90_{kind}_{seed}": result["to_90"],
                 f"success_{kind}_{seed}": result["success"],
@@ -311,17 +324,19 @@ def second_source(seeds: int = 3, share: float = 0.5) -> dict[str, float]:
 
 
 def alone() -> dict[str, float]:
-    """RLPD in a learned world alone, in short branches, against RLPD in the simulator, from the
-    same demonstrations.
-    """
+    """Compare RLPD in a world alone (short branches) with RLPD in the simulator."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        real = reinforced(folder / "real")
+        real = train_rlpd(folder / "real")
         spec = station_task(load_recipe("sim_rlpd")).spec
-        recorded = [one for one in run_episodes(folder / "real", spec) if one.mode == DEMONSTRATION]
-        world, episodes = fitted(recorded + mixed(100)[0], 2 * FIT_S, horizon=10)
+        demonstrations = [
+            episode
+            for episode in run_episodes(folder / "real", spec)
+            if episode.mode == DEMONSTRATION
+        ]
+        world, episodes = fit_world(demonstrations + noisy_episodes(100)[0], 2 * FIT_S, horizon=10)
         world.save(folder / FILE, episodes)
-        imagined = reinforced(
+        imagined = train_rlpd(
             folder / "alone",
             f"world.run={folder}",
             "simulation.environments=16",
@@ -334,9 +349,10 @@ def alone() -> dict[str, float]:
     }
 
 
-def recorded(recipe: Recipe, seed: int, steps: int = 70) -> Episode:
-    """An episode of a station without ROS: the tool moves to and fro, then presses on the socket's
-    rim and slides.
+def record_contact_episode(recipe: Recipe, seed: int, steps: int = 70) -> Episode:
+    """Return an episode of a station without ROS.
+
+    The tool moves to and fro, then presses on the socket's rim and slides.
     """
     station = simulated_station(recipe)
     spec, random = station.task.spec, np.random.default_rng(seed)
@@ -380,17 +396,17 @@ def recorded(recipe: Recipe, seed: int, steps: int = 70) -> Episode:
 
 
 def fit_hidden() -> tuple[real_to_sim.Fit, float]:
-    """The demo's simulator fitted to eight episodes of the hidden one; and the seconds it took."""
+    """Fit the demo's simulator to eight episodes of the hidden one; return also the seconds."""
     straight = "simulation.interlock=false"
     hidden = load_recipe("sim_rlpd", [straight, *HIDDEN, *CAMERA])
-    episodes = [recorded(hidden, seed) for seed in range(100, 108)]
+    episodes = [record_contact_episode(hidden, seed) for seed in range(100, 108)]
     begin = time.perf_counter()
     result = real_to_sim.fit(load_recipe("sim_rlpd", [straight, *CAMERA]), episodes, print)
     return result, time.perf_counter() - begin
 
 
 def identify() -> dict[str, float]:
-    """Hidden delay, gain, friction and camera pose: relative errors of the fit."""
+    """Return relative errors of the fitted delay, gain, friction and camera pose."""
     result, seconds = fit_hidden()
     truth = load_recipe("sim_rlpd", [*HIDDEN, *CAMERA])
     dynamics, options = truth.simulation.dynamics, truth.station.options
@@ -409,11 +425,11 @@ def identify() -> dict[str, float]:
 
 
 def transfer() -> dict[str, float]:
-    """Success on the hidden simulator of a policy trained in today's, and in the fitted one."""
+    """Return success on the hidden simulator after training in today's and in the fitted one."""
     result, _ = fit_hidden()
     fitted_values = result.dynamics.model_dump()
     friction = f"station.options.friction={result.options['friction']}"
-    fitted_ones = (
+    fitted_overrides = (
         f"simulation.dynamics={{delay_s: {fitted_values['delay_s']}, lag_s: "
         f"{fitted_values['lag_s']}, gain: {fitted_values['gain']}}}",
         friction,
@@ -421,18 +437,18 @@ def transfer() -> dict[str, float]:
     hidden = stations(load_recipe("sim_rlpd", list(HIDDEN[:2])), 1)
     figures = {}
     with tempfile.TemporaryDirectory() as name:
-        for kind, overrides in (("today", ()), ("fitted", fitted_ones)):
-            reinforced(Path(name) / kind, *overrides)
+        for kind, overrides in (("today", ()), ("fitted", fitted_overrides)):
+            train_rlpd(Path(name) / kind, *overrides)
             policy = load_policy(newest_policy(Path(name) / kind)).eval()
             results = evaluate(hidden, policy, range(1_000_000, 1_000_000 + SCENES))
-            figures[f"transfer_{kind}"] = float(np.mean([one.success for one in results]))
+            figures[f"transfer_{kind}"] = float(np.mean([result.success for result in results]))
             print(f"  trained in {kind}: {figures[f'transfer_{kind}']:.2f}", flush=True)
     ratio = figures["transfer_fitted"] / max(figures["transfer_today"], 0.5 / SCENES)
     return figures | {"transfer_ratio": ratio}
 
 
 def video(episodes: int = 40) -> dict[str, float]:
-    """A tiny video model of the demo's front camera at 32 x 32, fitted to its script's episodes."""
+    """Fit a tiny video model to 32 x 32 pictures of the demo's front camera; return its errors."""
     camera = ["station.observe_cameras=[front]", "station.image_size=[32,32]"]
     env = stations(load_recipe("sim_rlpd", [*camera, "simulation.interlock=false"]), 1)
     env.auto_reset, random, films = False, np.random.default_rng(0), []
@@ -466,7 +482,7 @@ def video(episodes: int = 40) -> dict[str, float]:
 
 
 def splats() -> dict[str, float]:
-    """Seconds of 2,000 Gaussians at 128 x 128 on one core, forward, and with gradients."""
+    """Return the seconds to render 2,000 Gaussians at 128 x 128, without and with gradients."""
     random = torch.Generator().manual_seed(0)
     cloud = gaussians.scattered(2000, np.full(3, -1.0), np.ones(3))
     cloud = dataclasses.replace(cloud, colours=torch.randn(2000, 3, generator=random))
@@ -491,7 +507,7 @@ def main() -> None:
     )
     parser.add_argument("--json", type=Path, required=True, help="write one flat object there")
     parser.add_argument(
-        "--only", nargs="+", choices=PARTS, default=PARTS, help="of the figures (default: all)"
+        "--only", nargs="+", choices=PARTS, default=PARTS, help="parts to measure (default: all)"
     )
     parser.add_argument(
         "--quick", action="store_true", help=f"only {', '.join(QUICK)}, without the training of RL"

@@ -119,7 +119,7 @@ def test_folders_of_the_transfer_may_have_any_name(tmp_path, monkeypatch, called
 
 
 def test_the_folder_of_the_swapped_policy_may_have_any_name(tmp_path):
-    recipe = load_recipe("demo", swap.written(tmp_path / "it's, here=[1]", 10))
+    recipe = load_recipe("demo", swap.write_recipe(tmp_path / "it's, here=[1]", 10))
     assert recipe.station.robot == str(tmp_path / "it's, here=[1]/robot")
 
 
@@ -211,7 +211,7 @@ def test_why_a_simulator_could_not_be_timed_is_said(monkeypatch):
     with pytest.raises(
         SystemExit, match="franka_mujoco, its cost:\nImportError: no such simulator"
     ):
-        simulators.one("franka_mujoco")
+        simulators.check_simulator("franka_mujoco")
 
 
 LINE = """

@@ -69,7 +69,7 @@ def test_the_interlocks_times_are_its_own(alone):
 @pytest.mark.slow
 @pytest.mark.domain(75)
 def test_an_interlock_that_cannot_be_armed_gives_no_times(alone, monkeypatch):
-    monkeypatch.setattr(interlock, "ARMS_S", 2.0)
+    monkeypatch.setattr(interlock, "ARM_TIMEOUT_S", 2.0)
     with (
         saying(PoseStamped, "/bench/current_pose", PoseStamped(), profile("current_pose")),
         pytest.raises(SystemExit, match="100 Hz, idle: waited 2 s for the interlock to be armed"),
@@ -84,8 +84,8 @@ def test_a_lockstep_station_is_started_without_real_time_priority(monkeypatch):
     schedulers = []
 
     def real_time(*_):
-        station_loop.as_a_driver(os.SCHED_RESET_ON_FORK)
-        station_loop.as_a_driver()
+        station_loop.use_driver_priority(os.SCHED_RESET_ON_FORK)
+        station_loop.use_driver_priority()
         return rate | {"inference_p50_ms": 1.0, "missed": 0, "late": 0, "dropped": 0}
 
     def lockstep(*_):
@@ -101,8 +101,8 @@ def test_a_lockstep_station_is_started_without_real_time_priority(monkeypatch):
     monkeypatch.setattr(station_loop, "DOMAIN", 93)
     monkeypatch.setenv("ROS_DOMAIN_ID", "93")
     monkeypatch.setattr(station_loop, "round_trips", lambda *_: [1e-3])
-    monkeypatch.setattr(station_loop, "real_time", real_time)
-    monkeypatch.setattr(station_loop, "lockstep", lockstep)
+    monkeypatch.setattr(station_loop, "measure_real_time", real_time)
+    monkeypatch.setattr(station_loop, "measure_lockstep", lockstep)
     monkeypatch.setattr(sys, "argv", ["station_loop.py"])
     try:
         station_loop.main()
@@ -126,7 +126,7 @@ def test_one_bare_process_answers_and_so_do_three_in_a_row(alone, monkeypatch):
 
 @pytest.mark.domain(95)
 def test_for_the_bare_subscriber_as_much_is_kept_as_for_the_recorder(alone, monkeypatch):
-    cameras, qualities = [name for name in recorder.qualities() if name != "timestep"], {}
+    cameras, qualities = [name for name in recorder.subscribed_profiles() if name != "timestep"], {}
 
     def subscription(node, name, *_, quality, **__):
         qualities[name] = quality
@@ -135,6 +135,6 @@ def test_for_the_bare_subscriber_as_much_is_kept_as_for_the_recorder(alone, monk
     monkeypatch.setattr(sampled, "subscription", subscription)
     sampled.Sampled(rclpy.create_node("recorder"), cameras).node.destroy_node()
     assert (
-        recorder.qualities() == qualities | {"timestep": lossless_profile("timestep")}
+        recorder.subscribed_profiles() == qualities | {"timestep": lossless_profile("timestep")}
         and len(cameras) == 2
     )
