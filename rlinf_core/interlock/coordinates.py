@@ -16,13 +16,16 @@ from rlinf_core.interlock.motion import Numbers
 from rlinf_core.interlock.types import COMMANDERS, MAX_ACTIONS, MAX_SEQ, NS, Chunk, Inputs, Pose
 
 Coordinates = tuple[Numbers, ...]  # one entry per group
+# Measurement noise: a sample may jump by this much.
+NOISE_M, NOISE_RAD = 0.005, 0.03
+# A resting arm may be measured to move by this much.
+REST_M, REST_RAD = 0.002, 0.01
 
 
-def measured(limits: Limits, inputs: Inputs) -> Coordinates | None:
+def measured_coordinates(limits: Limits, inputs: Inputs) -> Coordinates | None:
     """Return the arm's measured coordinates, or None if they are unknown.
 
-    They are unknown if a number is missing or not finite (trap 2), or in another frame or unit
-    (S5).
+    They are unknown if a number is missing, not finite (trap 2), or in another frame or unit (S5).
     """
     if inputs.frame not in ("", limits.frame) or in_other_units(limits, inputs):
         return None
@@ -45,74 +48,72 @@ def measured(limits: Limits, inputs: Inputs) -> Coordinates | None:
 
 def in_other_units(limits: Limits, inputs: Inputs) -> str:
     """Return the topic of a measured state in other units than metres and radians, or ""."""
-    values = inputs.joints if limits.control_mode == "joint_delta" else inputs.pose
+    if limits.control_mode == "joint_delta":
+        topic, values = "joint_states", inputs.joints
+    else:
+        topic, values = "current_pose", inputs.pose
     for (low, high), value in zip(limits.metric_range, values or (), strict=False):
         if value < low or value > high:
-            return "joint_states" if limits.control_mode == "joint_delta" else "current_pose"
-    if not limits.gripper_width:
-        return ""
-    return (
-        "gripper/state"
-        if abs(inputs.gripper or 0.0) > max(WIDE_M, 2.0 * limits.gripper_width)
-        else ""
-    )
+            return topic
+    widest_m = max(WIDE_M, 2.0 * limits.gripper_width)
+    if limits.gripper_width and abs(inputs.gripper or 0.0) > widest_m:
+        return "gripper/state"
+    return ""
 
 
-def pose_of(limits: Limits, coordinates: Coordinates) -> Pose:
-    """Return the tool's pose at ``coordinates``, in ``tcp_delta``."""
+def tool_pose(limits: Limits, coordinates: Coordinates) -> Pose:
+    """Return the tool's pose at ``coordinates`` of the control mode ``tcp_delta``."""
     x, y, z = coordinates[0]
     return (x, y, z, *product(limits.nominal, to_quaternion(coordinates[1])))
 
 
-def by_group(limits: Limits, action: Numbers) -> Coordinates:
+def split_by_group(limits: Limits, action: Numbers) -> Coordinates:
     """Split an action into its groups; a group that the action leaves out gets zeros."""
-    arm = (
-        len(limits.joint_low)
-        if limits.control_mode == "joint_delta"
-        else 6
-        if len(action) >= 6
-        else 3
-    )
-    gripper = ((action[arm] if len(action) > arm else 0.0,),) if limits.gripper_width else ()
+    parts: Coordinates
     if limits.control_mode == "joint_delta":
-        return (action[:arm], *gripper)
-    return (action[:3], action[3:6] if arm == 6 else (0.0, 0.0, 0.0), *gripper)
+        arm_size = len(limits.joint_low)
+        parts = (action[:arm_size],)
+    elif len(action) >= 6:
+        arm_size = 6
+        parts = (action[:3], action[3:6])
+    else:
+        arm_size = 3
+        parts = (action[:3], (0.0, 0.0, 0.0))
+    if not limits.gripper_width:
+        return parts
+    return (*parts, (action[arm_size] if len(action) > arm_size else 0.0,))
 
 
 def velocities(limits: Limits, chunk: Chunk, action: Numbers, at: Coordinates) -> Coordinates:
     """Return the velocity of each group's coordinates that plays ``action`` from ``at``."""
     dt_s = chunk.dt_s
     requested = tuple(
-        [tuple([value / dt_s for value in part]) for part in by_group(limits, action)]
+        [tuple([value / dt_s for value in part]) for part in split_by_group(limits, action)]
     )
     if limits.control_mode == "joint_delta" or not any(requested[1]):
         return requested
-    turn = to_quaternion([value * limits.tick for value in requested[1]])
-    nominal = limits.nominal
-    then = to_vector(
-        product(limits.from_nominal, product(turn, product(nominal, to_quaternion(at[1]))))
-    )
-    return (
-        requested[0],
-        tuple([delta / limits.tick for delta in map(sub, then, at[1])]),
-        *requested[2:],
-    )
+    # A rotation in the base frame changes the tool's rotation vector, which is relative to
+    # ``orientation``, by another vector.
+    rotation = to_quaternion([value * limits.tick for value in requested[1]])
+    tool = product(limits.nominal, to_quaternion(at[1]))
+    rotated = to_vector(product(limits.from_nominal, product(rotation, tool)))
+    turn_speed = tuple([delta / limits.tick for delta in map(sub, rotated, at[1])])
+    return (requested[0], turn_speed, *requested[2:])
 
 
-def moved(limits: Limits, start: Coordinates, end: Coordinates, size: int) -> Numbers:
-    """Return the displacement from ``start`` to ``end``, written as an action of ``size``
-    numbers.
-    """
-    arm = tuple(map(sub, end[0], start[0]))
+def displacement(limits: Limits, start: Coordinates, end: Coordinates, size: int) -> Numbers:
+    """Return the displacement from ``start`` to ``end`` as an action of ``size`` numbers."""
+    action = tuple(map(sub, end[0], start[0]))
     if limits.control_mode == "tcp_delta" and size >= 6:
-        first, last = (
-            product(limits.nominal, to_quaternion(coordinates[1])) for coordinates in (start, end)
-        )
-        arm += to_vector(product(last, inverse(first)))
-    return arm + (tuple(map(sub, end[-1], start[-1])) if size > len(arm) else ())
+        first = product(limits.nominal, to_quaternion(start[1]))
+        last = product(limits.nominal, to_quaternion(end[1]))
+        action += to_vector(product(last, inverse(first)))
+    if size > len(action):
+        action += tuple(map(sub, end[-1], start[-1]))
+    return action
 
 
-def invalid(limits: Limits, chunk: Chunk, now_ns: int) -> str:
+def refusal_reason(limits: Limits, chunk: Chunk, now_ns: int) -> str:
     """Return the reason to refuse a chunk (S4, S5, S6, S7), or "" if it is well formed."""
     if chunk.source not in COMMANDERS:
         return "source"
@@ -141,7 +142,7 @@ def invalid(limits: Limits, chunk: Chunk, now_ns: int) -> str:
         return "future_stamp"
     jump = limits.jump_factor * chunk.dt_s
     for action in chunk.actions:
-        for group, part in zip(limits.groups, by_group(limits, action), strict=True):
+        for group, part in zip(limits.groups, split_by_group(limits, action), strict=True):
             if group.norm(part) > jump * group.speed:
                 return "jump"
     return ""
@@ -149,10 +150,6 @@ def invalid(limits: Limits, chunk: Chunk, now_ns: int) -> str:
 
 def _finite(values: Numbers | None, size: int) -> TypeGuard[Numbers]:
     return values is not None and len(values) == size and all(map(math.isfinite, values))
-
-
-NOISE_M, NOISE_RAD = 0.005, 0.03  # noise of the measurement: a sample may jump by this much
-REST_M, REST_RAD = 0.002, 0.01  # a resting arm may be measured to move by this much
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,11 +217,11 @@ def update_track(
 
 
 def recheck_due(limits: Limits, track: Track) -> bool:
-    """Return True once every ``SETTLE_S`` while the arm rests."""
+    """Return True in one tick of each ``SETTLE_S`` in which the arm rests."""
     return track.rested % limits.settle_ticks == 0
 
 
-def placed(limits: Limits, sample: Coordinates, now_ns: int) -> Track:
+def track_at_rest(limits: Limits, sample: Coordinates, now_ns: int) -> Track:
     """Return the track of an arm that a simulator has put somewhere without motion."""
     return Track(sample, now_ns, False, sample, limits.settle_ticks, True)
 

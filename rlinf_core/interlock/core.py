@@ -7,23 +7,23 @@ from __future__ import annotations
 
 from rlinf_core.interlock.coordinates import (
     Coordinates,
-    invalid,
     measured_at_rest,
-    pose_of,
     recheck_due,
+    refusal_reason,
+    tool_pose,
 )
 from rlinf_core.interlock.limits import Limits
 from rlinf_core.interlock.safety_checks import (
     HANDING_BACK,
     POLICY_CAUSES,
     UNTIL_A_PERSON,
+    blocking_arms,
     enabled,
     follows_nothing,
     missing_inputs,
-    others,
 )
 from rlinf_core.interlock.takeover import OPERATOR_SILENT
-from rlinf_core.interlock.tick import STOPPED, UNSEEN, State, Tick
+from rlinf_core.interlock.tick import POSITION_UNKNOWN, STOPPED, State, Tick
 from rlinf_core.interlock.types import (
     COMMAND_TOPICS,
     MAX_SEQ_GAP,
@@ -52,12 +52,12 @@ def step(
         The next state, the messages to publish now, and the events of this tick.
     """
     tick = _Stages(limits, state, inputs, now_ns)
-    tick.watch_outside()
-    tick.requests()
-    tick.watch_operator()
-    tick.watch_state()
+    tick.check_surroundings()
+    tick.handle_requests()
+    tick.check_operator()
+    tick.check_measured_state()
     for chunk in inputs.chunks:
-        tick.take(chunk)
+        tick.take_chunk(chunk)
     tick.move()
     return tick.result()
 
@@ -65,25 +65,25 @@ def step(
 class _Stages(Tick):
     """The stages of one tick, over one working copy of the state."""
 
-    # S10, S11, S14, S15, S17, S22, S23, S24, S27: checks of the surroundings and of the people
-    # around the arm
-    def watch_outside(self) -> None:
+    # S10, S11, S14, S15, S17, S22, S23, S24, S27
+    def check_surroundings(self) -> None:
+        """Latch or hold for the surroundings of the arm, and for the people around it."""
         # a disarmed arm has stopped already and cannot be armed now
-        if self.standing and self.mode is not Mode.DISARMED:
-            self.fault(self.standing[0])
-        if self.obstacles or self.others:
+        if self.active_faults and self.mode is not Mode.DISARMED:
+            self.fault(self.active_faults[0])
+        if self.obstacles or self.blocking_arms:
             # this hold ends with the next command and must not hide an obstacle
             silence = "stale_command"
             ignored = (silence,) if self.cause == silence else ()
             by_policy = self.chunk is not None and self.chunk.source != OPERATOR
-            lasting = others(self.inputs, *ignored, *(() if by_policy else POLICY_CAUSES))
+            lasting = blocking_arms(self.inputs, *ignored, *(() if by_policy else POLICY_CAUSES))
             for cause in [*self.obstacles, *lasting]:
                 self.hold(cause, only_active=self.cause != silence)
         if self.chunk is not None and self.not_enabled(self.chunk):
             self.hold("enable")
 
     def not_enabled(self, chunk: Chunk) -> str:
-        """Return the enabling that a chunk lacks, or ""; an operator's chunk needs none."""
+        """Return the hold's cause if a chunk lacks its enable, or ""; an operator needs none."""
         if chunk.source == OPERATOR or self.is_enabled():
             return ""
         return OPERATOR_SILENT if self.operator.dropped else "enable"
@@ -92,7 +92,7 @@ class _Stages(Tick):
         return not self.operator.dropped and enabled(self.limits, self.inputs)
 
     # S16: an operator who falls silent in a takeover
-    def watch_operator(self) -> None:
+    def check_operator(self) -> None:
         """Hold the policy after a takeover without a release, whoever holds the enable."""
         self.operator = self.operator.on_tick(self.inputs, self.now)
         if self.inputs.restart and self.chunk is not None and self.commands(OPERATOR):
@@ -100,15 +100,16 @@ class _Stages(Tick):
             self.operator = self.operator.on_command(self.chunk)
         if self.placed is not None and not self.operator.has_takeover:
             self.pauses_now = False  # the arm rests at the place that the simulator put it
-        waits = self.operator.dropped and not self.operator.has_takeover
+        awaits_enable = self.operator.dropped and not self.operator.has_takeover
         # any other cause needs a person first
-        if waits and self.cause in ("", "stale_command", "enable", HANDING_BACK):
+        if awaits_enable and self.cause in ("", "stale_command", "enable", HANDING_BACK):
             self.hold(OPERATOR_SILENT)
         if self.cause == OPERATOR_SILENT and not self.operator.dropped:  # a person has enabled anew
             self.enter(Mode.ARMED, "")
 
-    # S13: requests
-    def requests(self) -> None:
+    # S13
+    def handle_requests(self) -> None:
+        """Handle the end of an episode, a restart, a reset of a fault, disarming and arming."""
         inputs = self.inputs
         if inputs.end_episode:
             self.ended_ns = self.now
@@ -118,14 +119,14 @@ class _Stages(Tick):
         if self.placed is not None and self.mode in (Mode.DISARMED, Mode.ARMED, Mode.HOLD):
             self.trajectory.rest_at(self.placed)
             self.event("reseeded", "restart")
-        self.follow_a_stopped_robot()
+        self.reseed_at_stopped_robot()
         cleared = (
             inputs.reset_fault is not None
             and self.mode is Mode.FAULT
             and inputs.reset_fault == self.cause
-            and not self.standing
+            and not self.active_faults
             and enabled(self.limits, inputs)
-            and not (self.cause in UNSEEN and self.unknown() == self.cause)
+            and not (self.cause in POSITION_UNKNOWN and self.unknown_reason() == self.cause)
         )
         if cleared:
             self.enter(Mode.DISARMED, "")
@@ -133,11 +134,11 @@ class _Stages(Tick):
         if inputs.arm is False and self.mode is not Mode.FAULT:
             self.drop_chunk()
             self.enter(Mode.DISARMED, "")
-        ready = self.track.valid and not self.standing and not missing_inputs(inputs)
+        ready = self.track.valid and not self.active_faults and not missing_inputs(inputs)
         suppressed = self.suppress_setpoint and self.arm is not None
         if suppressed and (
             self.recovering
-            or self.trajectory.outside(self.arm or ())
+            or self.trajectory.exceeded_workspace(self.arm or ())
             or not self.was_suppressed
             or not measured_at_rest(self.limits, self.track)
         ):
@@ -156,7 +157,7 @@ class _Stages(Tick):
                 self.enter(Mode.ARMED, "")
 
     # S13, S17: a robot that has stopped by itself does not move when it follows again
-    def follow_a_stopped_robot(self) -> None:
+    def reseed_at_stopped_robot(self) -> None:
         """Move the set-point to a stopped robot's arm, as soon as the arm rests.
 
         A controller that comes back would go to the set-point.
@@ -175,26 +176,27 @@ class _Stages(Tick):
         ):
             return
         # so that noise moves the set-point ten times a second at most
-        looks = self.recovering or recheck_due(self.limits, self.track)
+        rechecks = self.recovering or recheck_due(self.limits, self.track)
         differs = self.trajectory.differs_from(arm) or (
-            looks and self.trajectory.differs_slightly_from(arm)
+            rechecks and self.trajectory.differs_slightly_from(arm)
         )
         if differs and (self.recovering or follows_nothing(robot_fault)):
             self.reseed(arm, "recover" if self.recovering else "robot")
         self.recovering = False
 
-    # S3, S21: the measured state
-    def watch_state(self) -> None:
+    # S3, S21
+    def check_measured_state(self) -> None:
+        """Hold, and later latch, if the arm's place is unknown, outside or far from its target."""
         if self.mode in (Mode.DISARMED, Mode.FAULT):
             self.diverged_ticks = 0
             return
-        unknown = self.unknown()
+        unknown = self.unknown_reason()
         if unknown:
             self.hold(unknown, only_active=True)
-            lost_s = max(self.lost * self.limits.tick, self.inputs.pose_age_ns / NS)
+            lost_s = max(self.lost_ticks * self.limits.tick, self.inputs.pose_age_ns / NS)
             if lost_s > self.limits.lost_state:
                 self.fault(unknown)
-        elif outside := self.trajectory.carried_out(self.arm or ()):
+        elif outside := self.trajectory.left_workspace(self.arm or ()):
             self.hold(f"outside_{outside}", only_active=True)
         self.diverged_ticks = (
             self.diverged_ticks + 1 if self.trajectory.has_diverged(self.arm) else 0
@@ -202,15 +204,16 @@ class _Stages(Tick):
         if self.diverged_ticks * self.limits.tick > self.limits.lost_state:
             self.fault("divergence")
 
-    # S5, S6, S7: one chunk
-    def take(self, chunk: Chunk) -> None:
+    # S5, S6, S7
+    def take_chunk(self, chunk: Chunk) -> None:
+        """Refuse, drop or accept one chunk."""
         if self.mode in (Mode.DISARMED, Mode.FAULT):
             self.event("dropped", self.mode.name.lower(), chunk)
             return
         if COMMAND_TOPICS.get(chunk.source) in self.inputs.doubled:
             self.drop_of_two_publishers(chunk)
             return
-        reason = invalid(self.limits, chunk, self.now)
+        reason = refusal_reason(self.limits, chunk, self.now)
         if reason:
             self.refuse(reason, chunk)
             if chunk.source == OPERATOR:
@@ -218,7 +221,8 @@ class _Stages(Tick):
             return
         session, seq = self.sessions.get(chunk.source, (chunk.session, -1))
         if session != chunk.session:
-            if chunk.is_release:  # a release of another process, which has taken nothing over
+            if chunk.is_release:
+                # another process sent the release, and it has taken nothing over
                 self.event("dropped", "new_session", chunk)
             elif (
                 self.mode is Mode.ACTIVE
@@ -277,7 +281,7 @@ class _Stages(Tick):
             return "episode_ended"  # the chunk answers an observation of the last episode (trap 9)
         if chunk.source != OPERATOR and self.commands(OPERATOR):
             return f"{chunk.source}:operator_commands"
-        reason = [*self.obstacles, self.not_enabled(chunk) or self.unknown()][0]
+        reason = self.first_obstacle() or self.not_enabled(chunk) or self.unknown_reason()
         if reason:
             silent = reason == OPERATOR_SILENT and self.cause != "new_session"
             if silent or (
@@ -291,14 +295,26 @@ class _Stages(Tick):
             return self.cause
         if self.refused_now:
             return "refused_now"
-        moved = self.commander == OPERATOR and not self.trajectory.still
+        moved = self.operator_moved_last()
         if chunk.source != OPERATOR and (moved or self.pauses_now or self.operator.has_takeover):
             self.hold(HANDING_BACK, only_active=True)  # S16: a pause before the policy goes on
             # the other arms hear of it, whatever already holds this one
             self.held_now = self.held_now or HANDING_BACK
             return HANDING_BACK
-        waits = others(self.inputs, *POLICY_CAUSES) if chunk.source == OPERATOR else self.others
-        return "" if self.mode is Mode.ACTIVE else self.misaligned() or "".join(waits[:1])
+        arms = self.blocking_arms
+        if chunk.source == OPERATOR:
+            arms = blocking_arms(self.inputs, *POLICY_CAUSES)
+        if self.mode is Mode.ACTIVE:
+            return ""
+        return self.hold_if_misaligned() or next(iter(arms), "")
+
+    def first_obstacle(self) -> str:
+        """Return the first cause that holds this arm now, or ""."""
+        return next(iter(self.obstacles), "")
+
+    def operator_moved_last(self) -> bool:
+        """Return True if an operator's motion still goes on."""
+        return self.commander == OPERATOR and not self.trajectory.still
 
     def commands(self, source: str) -> bool:
         """Return True if a chunk of ``source`` is in command and still valid."""
@@ -306,11 +322,12 @@ class _Stages(Tick):
         return chunk is not None and chunk.source == source and self.now < chunk.valid_until_ns
 
     def accept(self, chunk: Chunk) -> None:
+        """Give the command to a chunk."""
         self.chunk = chunk
         self.commander = chunk.source
         self.enter(Mode.ACTIVE, "")
 
-    def misaligned(self) -> str:
+    def hold_if_misaligned(self) -> str:
         """Hold if motion cannot start at the arm, and return the reason or an empty string.
 
         Motion starts from the arm's measured place, never from an old target (traps 3 and 4).
@@ -326,37 +343,37 @@ class _Stages(Tick):
         if not trajectory.still and trajectory.goal is None:
             # near the arm the set-point brakes, and may as well go on
             return "realigning" if trajectory.too_far(self.arm) else ""
-        outside = trajectory.outside(self.arm or ())
+        outside = trajectory.exceeded_workspace(self.arm or ())
         if outside:
             return f"outside_{outside}"
         needs_realigning = trajectory.goal is not None or trajectory.misaligned(self.arm)
         return "realigning" if needs_realigning and not trajectory.arrived() else ""
 
     # S27: the reason that the other arms wait for
-    def blocked(self) -> str:
+    def blocked_reason(self) -> str:
         """Return the reason why this arm could not move now, or an empty string if it may.
 
         Holds by other arms do not count. A hold that began in this very tick does.
         """
         if self.mode in (Mode.DISARMED, Mode.FAULT):
             return self.mode.name.lower()
-        arm_reason = [*self.obstacles, self.unknown()][0]
-        later = self.held_now or (self.cause if self.cause == "new_session" else "")
-        return (
-            arm_reason
-            if arm_reason or self.mode is Mode.ACTIVE
-            else later or self.hold_reason() or self.policy_hold_cause()
-        )
+        reason = self.first_obstacle() or self.unknown_reason()
+        if reason or self.mode is Mode.ACTIVE:
+            return reason
+        hold = self.held_now or (self.cause if self.cause == "new_session" else "")
+        return hold or self.hold_reason() or self.policy_hold_cause()
 
     def policy_hold_cause(self) -> str:
         """Return the cause in ``POLICY_CAUSES`` that this arm waits for, or an empty string."""
         if not self.is_enabled():
             return "enable"
-        moved = self.commander == OPERATOR and not self.trajectory.still
-        return HANDING_BACK if self.operator.has_takeover or moved else ""
+        if self.operator.has_takeover or self.operator_moved_last():
+            return HANDING_BACK
+        return ""
 
-    # S2, S7, S8, S12: motion
+    # S2, S7, S8, S12
     def move(self) -> None:
+        """Move the set-points by one tick."""
         desired, window_end = self.desired_velocities()
         if self.trajectory.motions:
             self.trajectory.move(desired, self.now, window_end)
@@ -365,7 +382,9 @@ class _Stages(Tick):
         """Return the desired velocities, and the end of the current action's window [ns]."""
         chunk, trajectory = self.chunk, self.trajectory
         if self.mode is not Mode.ACTIVE or chunk is None:
-            return (trajectory.homing() if self.is_realigning() else trajectory.zeros()), 0
+            if self.is_realigning():
+                return trajectory.velocities_to_goal(), 0
+            return trajectory.zeros(), 0
         trajectory.goal = None
         dt_ns, count = chunk.dt_ns, len(chunk.actions)
         index = (self.now - chunk.observation_stamp_ns) // dt_ns
@@ -387,13 +406,13 @@ class _Stages(Tick):
         too; and causes that hold the policy alone.
         """
         trajectory, arm = self.trajectory, self.arm
-        may = (
+        may_realign = (
             (self.mode is Mode.ARMED or (self.mode is Mode.HOLD and self.cause == "realigning"))
             and all(cause == "contact" for cause in self.obstacles)
-            and not others(self.inputs, "realigning", *POLICY_CAUSES)
+            and not blocking_arms(self.inputs, "realigning", *POLICY_CAUSES)
         )
         if (
-            not may
+            not may_realign
             or not trajectory.motions
             or (trajectory.goal is not None and trajectory.lost_its_goal(arm))
         ):
@@ -403,13 +422,14 @@ class _Stages(Tick):
             and trajectory.still
             and measured_at_rest(self.limits, self.track)
             and trajectory.misaligned(arm)
-            and not trajectory.outside(arm or ())
+            and not trajectory.exceeded_workspace(arm or ())
         ):
-            trajectory.go_back(arm or ())
+            trajectory.set_goal(arm or ())
             self.event("reseeded", self.mode.name.lower())
         return trajectory.goal is not None
 
     def result(self) -> tuple[State, Output, tuple[Event, ...]]:
+        """Return the next state, the messages to publish, and the events of this tick."""
         limits, trajectory = self.limits, self.trajectory
         sessions = tuple(
             [(source, session, seq) for source, (session, seq) in self.sessions.items()]
@@ -427,7 +447,7 @@ class _Stages(Tick):
             self.contacts,
             self.commander,
             self.track,
-            self.lost,
+            self.lost_ticks,
             self.diverged_ticks,
             self.gripper_silent,
             self.recovering,
@@ -437,7 +457,7 @@ class _Stages(Tick):
         )
         source = self.chunk.source if self.mode is Mode.ACTIVE and self.chunk is not None else ""
         at = trajectory.set_points()
-        target = pose_of(limits, at) if at and limits.control_mode == "tcp_delta" else None
+        target = tool_pose(limits, at) if at and limits.control_mode == "tcp_delta" else None
         joints = at[0] if at and limits.control_mode == "joint_delta" else ()
         gripper = at[-1][0] if at and limits.gripper_width else None
         output = Output(
@@ -448,7 +468,7 @@ class _Stages(Tick):
             source,
             self.cause,
             tuple(trajectory.applied),
-            self.blocked() if self.inputs.others else "",
+            self.blocked_reason() if self.inputs.others else "",
             suppress_setpoint,
         )
         return state, output, tuple(self.event.emitted)

@@ -26,7 +26,7 @@ from rlinf_core.core.ros import shell_domain
 
 ROBOT = "robot:"  # prefix of a robot's name, used in place of a file's path
 FOLDERS = (Path("/var/lib/rlinf"), Path("/var/tmp"))
-MAKE = f"sudo install -d -m 1777 {FOLDERS[0]}"
+MAKE_FOLDER = f"sudo install -d -m 1777 {FOLDERS[0]}"
 DISARMED = "DISARMED"
 MAX_BYTES = 64
 RECORD = re.compile(rb"(ARMED|DISARMED)(?: ([0-9]{1,15}))?\n?")
@@ -74,14 +74,15 @@ class Latch:
             records = list(self._records())
         except OSError as error:
             return f"{error}. It counts as armed"
-        live = {
-            domain: is_held(f"interlock/{domain}/{self.robot}")
-            for domain in {record.domain for record in records} - {self.domain, -1}
+        # a running interlock of another domain looks after its own robot
+        other_domains = {record.domain for record in records} - {self.domain, -1}
+        running = {
+            domain for domain in other_domains if is_held(f"interlock/{domain}/{self.robot}")
         }
-        records = [record for record in records if not live.get(record.domain)]
+        records = [record for record in records if record.domain not in running]
         unreadable = [record for record in records if record.trouble]
-        of_domain = [record for record in records if record.domain == self.domain]
-        newest = [max(candidates, key=_order) for candidates in (of_domain, records) if candidates]
+        in_domain = [record for record in records if record.domain == self.domain]
+        newest = [max(candidates, key=_order) for candidates in (in_domain, records) if candidates]
         return next(filter(None, map(_reason, [*unreadable, *newest])), "")
 
     def write(self, mode: str) -> str:
@@ -102,7 +103,7 @@ class Latch:
             where = f"{path} " if path else ""
             return (
                 f"latch_file {where}cannot be written: {reason}. A stop would not survive a "
-                f"restart. Free disk space, or create the folder for all users: {MAKE}"
+                f"restart. Free disk space, or create the folder for all users: {MAKE_FOLDER}"
             )
         self.written_mode = mode
         return ""
@@ -145,7 +146,7 @@ class Latch:
 def check(folder: Path) -> None:
     """Raise OSError unless only root, or the owner of each file, can remove a file there."""
     status = folder.lstat()
-    remedy = f"Inspect and remove it. Then {MAKE}"
+    remedy = f"Inspect and remove it. Then {MAKE_FOLDER}"
     if stat.S_ISLNK(status.st_mode) and status.st_uid == 0:
         status = folder.stat()
     if not stat.S_ISDIR(status.st_mode):
@@ -171,6 +172,7 @@ def _order(record: Record) -> tuple[int, bool]:
 
 
 def _reason(record: Record) -> str:
+    """Return the reason to start latched with this record, or ""."""
     if record.trouble:
         return (
             f"{record.path}: expected {DISARMED} or ARMED and a number, got {record.trouble}. It "
@@ -223,7 +225,7 @@ def _write(path: Path, text: str) -> None:
         raise
 
 
-def lock_of(name: str) -> str:
+def lock_name(name: str) -> str:
     """Return the name of this machine's lock for a namespace or a command topic."""
     return f"interlock/{shell_domain()}/{name.strip('/') or 'station'}"
 
@@ -243,7 +245,7 @@ def exclusive_command(namespace: str, commands: Iterable[str] = ()) -> ExitStack
     for name in dict.fromkeys((namespace, *commands)):
         where = f"station '{namespace}'" if name == namespace else f"the robot on '{name}'"
         try:
-            locks.enter_context(take(lock_of(name)))
+            locks.enter_context(take(lock_name(name)))
         except HeldError as error:
             locks.close()
             raise RlinfError(

@@ -1,6 +1,6 @@
 """The limits of one robot as one declarative table.
 
-Schema, parameters, documentation and hash are made from it.
+Schema, parameters, documentation and hash derive from this table.
 """
 
 from __future__ import annotations
@@ -252,18 +252,16 @@ class Limits:
     @cached_property
     def joint_range(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """The lowest and the highest angles of the joints, within their margins."""
-        margin = self.joint_margin
-        return tuple(low + margin for low in self.joint_low), tuple(
-            high - margin for high in self.joint_high
-        )
+        lowest = tuple(low + self.joint_margin for low in self.joint_low)
+        highest = tuple(high - self.joint_margin for high in self.joint_high)
+        return lowest, highest
 
     @cached_property
     def divergences(self) -> tuple[float, ...]:
-        """The largest distance from the arm at which a set-point may still go further, per group of
-        the arm.
-        """
-        joint = self.control_mode == "joint_delta"
-        return (self.joint_divergence,) if joint else (self.divergence, self.rotation_divergence)
+        """The largest ``tracking_error`` of each group at which a set-point may go further."""
+        if self.control_mode == "joint_delta":
+            return (self.joint_divergence,)
+        return (self.divergence, self.rotation_divergence)
 
     @cached_property
     def metric_range(self) -> tuple[tuple[float, float], ...]:
@@ -271,11 +269,10 @@ class Limits:
 
         A number outside of them must be in other units.
         """
-        low, high, far = (
-            (self.joint_low, self.joint_high, FAR_RAD)
-            if self.control_mode == "joint_delta"
-            else (self.box_low, self.box_high, FAR_M)
-        )
+        if self.control_mode == "joint_delta":
+            low, high, far = self.joint_low, self.joint_high, FAR_RAD
+        else:
+            low, high, far = self.box_low, self.box_high, FAR_M
         return tuple((lo - far, hi + far) for lo, hi in zip(low, high, strict=True))
 
     @cached_property
@@ -284,13 +281,10 @@ class Limits:
 
         They are position and rotation of the tool, or the joints. Last comes the gripper, if any.
         """
-        moving: tuple[Group, ...]
-        gripper = (
-            Group("gripper", self.tick, self.gripper_speed, low=(0.0,), high=(self.gripper_width,)),
-        )
+        arm: tuple[Group, ...]
         if self.control_mode == "joint_delta":
             low, high = self.joint_range
-            moving = (
+            arm = (
                 Group(
                     "joints",
                     self.tick,
@@ -303,7 +297,7 @@ class Limits:
                 ),
             )
         else:
-            moving = (
+            arm = (
                 Group(
                     "position",
                     self.tick,
@@ -322,7 +316,11 @@ class Limits:
                     radius=self.cone,
                 ),
             )
-        return moving + (gripper if self.gripper_width else ())
+        if not self.gripper_width:
+            return arm
+        width = self.gripper_width
+        gripper = Group("gripper", self.tick, self.gripper_speed, low=(0.0,), high=(width,))
+        return (*arm, gripper)
 
     @cached_property
     def action_sizes(self) -> tuple[int, ...]:
@@ -332,28 +330,29 @@ class Limits:
         is one.
         """
         sizes = (len(self.joint_low),) if self.control_mode == "joint_delta" else (3, 6)
-        return tuple(
-            size + extra for extra in ((0, 1) if self.gripper_width else (0,)) for size in sizes
-        )
+        if not self.gripper_width:
+            return sizes
+        return sizes + tuple(size + 1 for size in sizes)
 
 
 TABLE = {item.name: item for item in fields(Limits)}
 
 
 def loosened(old: Limits, new: Limits) -> list[str]:
-    """Return the names of the limits that ``new`` loosens or that may not change while
-    armed (S19).
+    """Return the names of the limits that may not change to ``new`` while armed (S19).
+
+    They are those that ``new`` loosens, and fixed ones with another value.
     """
     return [
         name
         for name, item in TABLE.items()
-        if _looser(item.metadata["tighter"], getattr(old, name), getattr(new, name))
+        if _is_looser(item.metadata["tighter"], getattr(old, name), getattr(new, name))
     ]
 
 
-def _looser(tighter: str, before: Any, after: Any) -> bool:
+def _is_looser(tighter: str, before: Any, after: Any) -> bool:
     if tighter == FIXED:
         return before != after
     if isinstance(before, tuple):
-        return len(before) != len(after) or any(map(partial(_looser, tighter), before, after))
+        return len(before) != len(after) or any(map(partial(_is_looser, tighter), before, after))
     return after < before if tighter == HIGHER else after > before

@@ -20,7 +20,8 @@ from rlinf_core.interlock.limits import HIGHER, MODES, TABLE, Limits, loosened
 UNLIMITED = "unlimited"
 EXTENDS = "extends"
 MAXIMUM_FILE = "maximum.yaml"
-MAX_POINTS = 1000  # A longer moving average of the plan would take too long per tick.
+# A longer moving average of the plan would take too long per tick.
+MAX_POINTS = 1000
 Values = dict[str, Any]
 
 
@@ -73,20 +74,14 @@ def loosest(path: str | Path) -> Limits:
 def load_with_loosest(path: str | Path) -> tuple[Limits, Limits]:
     """Return ``load_limits`` and ``loosest`` from one reading; the file may change between two."""
     limits, maxima = _load(path)
-    names = {name for maximum in maxima for name in maximum}
-    return limits, replace(
-        limits,
-        **{
-            name: _tightest(
-                TABLE[name].metadata["tighter"],
-                [maximum[name] for maximum in maxima if name in maximum],
-            )
-            for name in names
-        },
-    )
+    tightest_maxima = {}
+    for name in {name for maximum in maxima for name in maximum}:
+        values = [maximum[name] for maximum in maxima if name in maximum]
+        tightest_maxima[name] = _tightest(TABLE[name].metadata["tighter"], values)
+    return limits, replace(limits, **tightest_maxima)
 
 
-def bound(path: str | Path) -> set[str]:
+def names_with_maximum(path: str | Path) -> set[str]:
     """Return the names of the limits for which the robot has its own maxima."""
     return {name for maximum in _load(path)[1] for name in maximum}
 
@@ -129,9 +124,7 @@ def schema() -> dict[str, Any]:
 
 
 def _load(path: str | Path) -> tuple[Limits, list[Values]]:
-    """Return the limits of a file and its base, and the robot's own maxima beside each of
-    the two.
-    """
+    """Return the limits of a file and its base, and the robot's own maxima beside each."""
     values, lines, base = _read(path)
     folders = {Path(path).parent: None}
     if base is not None:
@@ -162,21 +155,19 @@ def _load(path: str | Path) -> tuple[Limits, list[Values]]:
     return limits, maxima
 
 
-def box_is_of(path: Path, other: Path) -> bool:
-    """Return True if ``other`` takes its box from ``path``.
+def takes_box_from(other: Path, path: Path) -> bool:
+    """Return True if the limits file ``other`` takes its box from the file ``path``.
 
-    That is so if both are the same file, or if ``other`` extends ``path`` and sets no box itself.
+    Both may be the same file, or ``other`` extends ``path`` and sets no box itself.
     """
     values, _, base = _read(other)
-    return other.resolve() == path.resolve() or (
-        base == path.resolve() and not values.keys() >= {"box_low", "box_high"}
-    )
+    if other.resolve() == path.resolve():
+        return True
+    return base == path.resolve() and not values.keys() >= {"box_low", "box_high"}
 
 
 def _read(path: str | Path) -> tuple[Values, dict[str, str], Path | None]:
-    """Return a limits YAML's checked values, the place of each key, and the extended file
-    or None.
-    """
+    """Return a limits YAML's checked values, each key's place, and the extended file or None."""
     document = read(path, "limits")
     data = {
         name: list(value) if isinstance(value, tuple) else value
@@ -211,9 +202,7 @@ def _base(path: str | Path, where: str, extended: Any) -> Path:
 
 
 def _maximum(maximum_path: Path, path: str | Path, lines: dict[str, str], limits: Limits) -> Values:
-    """Return the robot's own maxima that apply, after checking that no value in ``path`` is
-    looser.
-    """
+    """Return the robot's own maxima; raise RecipeError if a value in ``path`` is looser."""
     data, places, base = _read(maximum_path)
     if base is not None:
         raise RecipeError(f"limits {places[EXTENDS]}: '{EXTENDS}': expected none in {MAXIMUM_FILE}")

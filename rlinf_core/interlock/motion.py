@@ -23,8 +23,9 @@ from typing import NamedTuple
 
 _BISECTIONS = 5
 _ROUNDING = 1e-12
-_SAME_SPEED = 1e-9  # relative: equal up to rounding
-# after the set-point's last step; its acceleration has then been zero for a tick, too
+# relative difference of speeds that are equal up to rounding
+_SAME_SPEED = 1e-9
+# this many ticks after the set-point's last step, its acceleration has been zero for a tick, too
 SETTLED_TICKS = 2
 _NONE: frozenset[str] = frozenset()
 Numbers = tuple[float, ...]
@@ -103,9 +104,7 @@ class Group:
 
     @cached_property
     def reach(self) -> float:
-        """A distance longer than stopping from full speed at half the acceleration, and two
-        ticks.
-        """
+        """A distance beyond that of two ticks and a stop from full speed at half acceleration."""
         return self.speed * (self.speed / self.acceleration + 2.0 * self.tick)
 
     def can_stop(self, position: Numbers, velocity: Numbers) -> bool:
@@ -170,9 +169,7 @@ class Motion(NamedTuple):
 
     @property
     def settled(self) -> bool:
-        """Whether velocity and acceleration of the set-point are zero, so that any limits
-        hold now.
-        """
+        """Whether the set-point's velocity and acceleration are zero, so that any limits hold."""
         return self.still and self.rested >= SETTLED_TICKS
 
     def one_tick_later(self) -> Motion:

@@ -17,8 +17,8 @@ from rlinf_core.interlock.types import Inputs, Pose
 Contacts = tuple[int, int]
 ARM_PREFIX = "arm:"  # prefix of the cause if another arm holds this one
 FAR_DISTANCE_M = 100.0  # a larger distance is in other units, such as millimetres
-NEVER_S = 1e8  # an enable this old was never heard
-RECOVERING = "recovering"  # a robot/fault: somebody recovers the robot
+NEVER_S = 1e8  # an enable this old was never received
+RECOVERING = "recovering"  # the robot/fault while somebody recovers the robot
 # prefixes of robot faults in which the arm may still follow
 FOLLOWS = ("gripper", "silent", "frozen", "error")
 STOPPED = ("disarmed", "fault")  # reports of another arm that has stopped
@@ -60,12 +60,9 @@ def follows_nothing(robot_fault: str) -> bool:
     is silent, frozen or unreadable reports nothing. An error alone, without a mode, may be
     anything.
     """
-    return robot_fault not in (
-        "",
-        RECOVERING,
-        "unreadable",
-        "interlock",
-    ) and not robot_fault.startswith(FOLLOWS)
+    if robot_fault in ("", RECOVERING, "unreadable", "interlock"):
+        return False
+    return not robot_fault.startswith(FOLLOWS)
 
 
 def missing_inputs(inputs: Inputs) -> list[str]:
@@ -73,8 +70,6 @@ def missing_inputs(inputs: Inputs) -> list[str]:
 
     Until they are gone there is no arming and no motion (S22, S23).
     """
-    if not (inputs.silent or inputs.doubled or inputs.clock_stepped):
-        return []
     return (
         [f"silent:{name}" for name in inputs.silent]
         + [f"two_publishers:{topic}" for topic in inputs.doubled]
@@ -96,14 +91,12 @@ def obstacles(limits: Limits, inputs: Inputs, contacts: Contacts) -> list[str]:
     return causes + outside_range(limits, inputs) + missing_inputs(inputs)
 
 
-def others(inputs: Inputs, *ignored: str) -> list[str]:
+def blocking_arms(inputs: Inputs, *ignored: str) -> list[str]:
     """Return the other arms that may not move, except for the causes ``ignored`` (S27).
 
     This arm then does not move either. After a simulator has moved all arms at once, earlier holds
     are void.
     """
-    if not inputs.others:
-        return []
     return [
         f"{ARM_PREFIX}{arm.name}"
         for arm in inputs.others
@@ -142,20 +135,20 @@ def outside_range(limits: Limits, inputs: Inputs) -> list[str]:
 
     They are the joints while the tool is commanded, and the tool while the joints are.
     """
-    if limits.control_mode == "joint_delta":
-        box = (
-            [] if _between(limits.box_low, inputs.pose or (), limits.box_high) else ["outside_box"]
-        )
-        return box + (
-            []
-            if inputs.pose is None or _turned(limits, inputs.pose) <= limits.cone
-            else ["outside_rotation"]
-        )
-    low, high = limits.joint_range
-    return [] if _between(low, inputs.joints or (), high) else ["outside_joints"]
+    if limits.control_mode != "joint_delta":
+        low, high = limits.joint_range
+        return [] if _between(low, inputs.joints or (), high) else ["outside_joints"]
+    if inputs.pose is None:
+        return []
+    causes = []
+    if not _between(limits.box_low, inputs.pose, limits.box_high):
+        causes.append("outside_box")
+    if not _rotation_from_nominal(limits, inputs.pose) <= limits.cone:
+        causes.append("outside_rotation")
+    return causes
 
 
-def _turned(limits: Limits, pose: Pose) -> float:
+def _rotation_from_nominal(limits: Limits, pose: Pose) -> float:
     """Return the tool's rotation from its nominal orientation [rad]; infinite if not a number."""
     length = math.hypot(*pose[3:])
     if not abs(length - 1.0) < 0.01:

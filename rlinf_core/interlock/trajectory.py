@@ -9,20 +9,23 @@ from collections.abc import Callable, Iterable, Set
 from dataclasses import replace
 from operator import gt, mul, sub
 
-from rlinf_core.interlock.coordinates import REST_M, REST_RAD, Coordinates, moved, velocities
+from rlinf_core.interlock.coordinates import REST_M, REST_RAD, Coordinates, displacement, velocities
 from rlinf_core.interlock.limits import Limits
 from rlinf_core.interlock.motion import Group, Motion, Numbers, advance, resting, stopping_speed
 from rlinf_core.interlock.types import Applied, Chunk, Window
 
-# a set-point further from the arm than this goes to the arm before it moves again
+# A set-point further from the arm than this goes to the arm before it moves again.
 REALIGN_M, REALIGN_RAD = 0.01, 0.05
 _NONE: frozenset[str] = frozenset()
-ALIGNED = 1e-9  # [m], [rad]
-SAME_M, SAME_RAD = 0.0002, 0.0005  # a set-point nearer to the resting arm than this is at the arm
-# [1/s] rate at which a set-point's excess distance from the arm is taken back, while actions ask
-# for more
-DRAW_BACK = 5.0
-ADRIFT = 1.5  # a resting set-point this many divergences away from the arm has lost it
+# A set-point nearer to its goal than this is at the goal [m] or [rad].
+ALIGNED = 1e-9
+# A set-point nearer to the resting arm than this is at the arm.
+SAME_M, SAME_RAD = 0.0002, 0.0005
+# Rate at which a set-point's excess distance from the arm is taken back while actions request more
+# of it [1/s].
+DRAW_BACK_RATE = 5.0
+# A resting set-point this many divergences away from the arm has lost the arm.
+DIVERGED_FACTOR = 1.5
 
 
 class Trajectory:
@@ -46,8 +49,8 @@ class Trajectory:
         self.note = note
         self.applied: list[Applied] = []
         self.share = 1.0  # fraction of each speed limit that holds in this tick
-        # Cached results, each with the motions and the arm that it belongs to: a tick asks several
-        # times
+        # Cached results, each with the motions and the arm that it belongs to: a tick needs each
+        # several times.
         self._set_points: tuple[tuple[Motion, ...], Coordinates] = ((), ())
         self._error: tuple[Coordinates, Coordinates | None, list[float]] | None = None
 
@@ -68,9 +71,7 @@ class Trajectory:
         return tuple([(0.0,) * len(motion.position) for motion in self.motions])
 
     def rest_at(self, coordinates: Coordinates) -> None:
-        """Put the set-points there at once, before the first command or after a simulator's
-        reset.
-        """
+        """Put the set-points at ``coordinates`` at once, without motion."""
         self.goal = None
         self.motions = tuple(map(Motion.at_rest, self.limits.groups, coordinates))
 
@@ -92,15 +93,16 @@ class Trajectory:
             self.rest_at(self.set_points())
 
     def tracking_error(self, arm: Coordinates | None) -> list[float]:
-        """Return the distance of each set-point from the arm, without the gripper, which
-        may grasp.
+        """Return the distance of each set-point from the arm, except for the gripper's.
+
+        A gripper that grasps rests away from its set-point. Without an arm each distance is zero.
         """
         at = self.set_points()
         if self._error is None or self._error[0] is not at or self._error[1] is not arm:
-            pairs = zip(
-                self.limits.groups, at, at if arm is None else arm, self.divergences(), strict=False
-            )
-            self._error = at, arm, [group.distance(a, b) for group, a, b, _ in pairs]
+            arm_at = at if arm is None else arm
+            groups = self.limits.groups[: len(self.divergences())]
+            pairs = zip(groups, at, arm_at, strict=False)
+            self._error = at, arm, [group.distance(a, b) for group, a, b in pairs]
         return self._error[2]
 
     def divergences(self) -> tuple[float, ...]:
@@ -112,15 +114,14 @@ class Trajectory:
         return _beyond(self.tracking_error(arm), self.divergences())
 
     def has_diverged(self, arm: Coordinates | None) -> bool:
-        """Return True if a resting set-point is far from the arm, so that it is not reality
-        (S21).
-        """
+        """Return True if a resting set-point is far from the arm (S21)."""
         return (
             bool(self.motions)
             and self.still
             and (self.goal is None or self.arrived())
             and _beyond(
-                self.tracking_error(arm), [ADRIFT * largest for largest in self.divergences()]
+                self.tracking_error(arm),
+                [DIVERGED_FACTOR * largest for largest in self.divergences()],
             )
         )
 
@@ -147,27 +148,24 @@ class Trajectory:
         )
         return _beyond(self.tracking_error(arm), smallest)
 
-    def outside(self, arm: Coordinates) -> str:
+    def exceeded_workspace(self, arm: Coordinates) -> str:
         """Return the name of the first workspace that does not hold the arm, or an empty string."""
         for group, at in zip(self.limits.groups, arm, strict=True):
             if not group.inside(at):
                 return "box" if group.name == "position" else group.name
         return ""
 
-    def carried_out(self, arm: Coordinates) -> str:
-        """Return the name of the first workspace that the arm has left by more than its
-        lag, or "".
-        """
-        for index, (error, largest) in enumerate(
-            zip(self.tracking_error(arm), self.divergences(), strict=False)
-        ):
+    def left_workspace(self, arm: Coordinates) -> str:
+        """Return the name of the first workspace that the arm has left beyond its lag, or ""."""
+        errors = zip(self.tracking_error(arm), self.divergences(), strict=False)
+        for index, (error, largest) in enumerate(errors):
             group, at = self.limits.groups[index], arm[index]
             if error > largest and not group.inside(at):
                 return "box" if group.name == "position" else group.name
         return ""
 
-    def go_back(self, arm: Coordinates) -> None:
-        """Start the way to the resting arm."""
+    def set_goal(self, arm: Coordinates) -> None:
+        """Make the resting arm the set-point's goal."""
         self.goal = arm[: len(self.divergences())]
 
     def lost_its_goal(self, arm: Coordinates | None) -> bool:
@@ -176,7 +174,7 @@ class Trajectory:
             map(Group.distance, self.limits.groups, self.goal or (), arm), self.divergences()
         )
 
-    def homing(self) -> Coordinates:
+    def velocities_to_goal(self) -> Coordinates:
         """Return the velocities towards the goal, from which each group can still stop there."""
         desired: list[Numbers] = []
         for index, motion in enumerate(self.motions):
@@ -213,15 +211,15 @@ class Trajectory:
             window_end: end of the current window [ns].
         """
         groups = (
-            map(_open, self.limits.groups, self.motions)
+            map(_without_walls_if_outside, self.limits.groups, self.motions)
             if self.goal is not None
             else self.limits.groups
         )
         motions, active = [], _NONE
         for group, motion, velocity in zip(groups, self.motions, desired, strict=True):
-            moved_on, changed = advance(group, motion, velocity, self.share)
-            motions.append(moved_on)
-            active |= changed
+            next_motion, limits_hit = advance(group, motion, velocity, self.share)
+            motions.append(next_motion)
+            active |= limits_hit
         self.motions = tuple(motions)
         if self.window is not None and not self.window.done:
             self.limited_by(active)
@@ -231,9 +229,7 @@ class Trajectory:
     def play(
         self, chunk: Chunk, index: int, arm: Coordinates | None, distance_m: float | None
     ) -> Coordinates:
-        """Return the velocities that play action ``index`` of the chunk, slower near an
-        obstacle.
-        """
+        """Return the velocities of action ``index`` of the chunk, slower near an obstacle."""
         if self.window is None or self.window.index != index or self.window.chunk is not chunk:
             self.finish_window()
             self.window = Window(chunk, index, self.set_points())
@@ -242,9 +238,7 @@ class Trajectory:
         return self._clamped_by_divergence(self._scaled_by_distance(desired, distance_m), arm)
 
     def _scaled_by_distance(self, desired: Coordinates, distance_m: float | None) -> Coordinates:
-        """Slow down in proportion to the distance of an obstacle (S11): the velocity and
-        its limit.
-        """
+        """Slow the velocity and its limit in proportion to the distance of an obstacle (S11)."""
         fraction = 1.0 if distance_m is None else distance_m / self.limits.slow_distance
         if fraction >= 1.0:
             return desired
@@ -270,35 +264,28 @@ class Trajectory:
             away = tuple(map(sub, self.motions[index].set_point, arm[index]))
             outward_speeds = map(mul, away, desired[index])
             together = self.limits.groups[index].together
-            outward = (
-                max(
-                    (
-                        lead
-                        for lead, far in zip(outward_speeds, away, strict=True)
-                        if abs(far) > largest
-                    ),
-                    default=0.0,
-                )
-                if together
-                else sum(outward_speeds)
-            )
-            if outward > 0.0:
-                self.limited_by({"divergence"})
-                back = (outward / error + DRAW_BACK * (error - largest)) / error
-                result[index] = (
-                    (0.0,) * len(away)
-                    if together
-                    else tuple(
-                        [
-                            value - back * part
-                            for value, part in zip(desired[index], away, strict=True)
-                        ]
-                    )
-                )
+            if together:
+                too_far = [
+                    speed
+                    for speed, distance in zip(outward_speeds, away, strict=True)
+                    if abs(distance) > largest
+                ]
+                outward = max(too_far, default=0.0)
+            else:
+                outward = sum(outward_speeds)
+            if not outward > 0.0:
+                continue
+            self.limited_by({"divergence"})
+            if together:
+                result[index] = (0.0,) * len(away)
+            else:
+                back = (outward / error + DRAW_BACK_RATE * (error - largest)) / error
+                pairs = zip(desired[index], away, strict=True)
+                result[index] = tuple([value - back * part for value, part in pairs])
         return tuple(result)
 
     def limited_by(self, limits: Set[str]) -> None:
-        """Note that these limits have changed the current action."""
+        """Note that ``limits`` have changed the current action."""
         if self.window is not None and not limits <= self.window.limits:
             self.window = replace(self.window, limits=self.window.limits | limits)
 
@@ -308,7 +295,7 @@ class Trajectory:
         if window is None or window.done or not self.motions:
             return
         chunk = window.chunk
-        executed = moved(
+        executed = displacement(
             self.limits, window.start, self.set_points(), len(chunk.actions[window.index])
         )
         self.applied.append(
@@ -334,8 +321,8 @@ def _beyond(values: Iterable[float], largest: Iterable[float]) -> bool:
     return any(map(gt, values, largest))
 
 
-def _open(group: Group, motion: Motion) -> Group:
-    """Return the group without its walls while its path is outside them, to let it come back in."""
+def _without_walls_if_outside(group: Group, motion: Motion) -> Group:
+    """Return the group, without its walls while its path is outside, so that it can come back."""
     if all(map(group.inside, motion.trail)) and group.can_stop(motion.position, motion.velocity):
         return group
     return group.without_walls

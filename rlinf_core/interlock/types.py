@@ -13,9 +13,10 @@ from rlinf_core.interlock.motion import Numbers
 Pose = tuple[float, float, float, float, float, float, float]
 
 NS = 1_000_000_000
-COMMANDERS = ("policy", "operator")  # by authority, the operator last
+# sources of commands by authority, the operator last
+COMMANDERS = ("policy", "operator")
 OPERATOR = COMMANDERS[-1]
-COMMAND_TOPICS = {"policy": "policy/action", OPERATOR: "teleop/action"}  # the topic of each
+COMMAND_TOPICS = {"policy": "policy/action", OPERATOR: "teleop/action"}
 MAX_SEQ = 2**40  # largest sequence number
 MAX_SEQ_GAP = 100_000  # largest difference of sequence numbers between two chunks
 MAX_ACTIONS = 1024  # actions in one chunk
@@ -65,8 +66,8 @@ class Chunk:
     """A plan of displacements, one row per action; see rlinf_msgs/ActionChunk.
 
     Attributes:
-        source: its authority, one of COMMANDERS; set by the topic of its arrival, not by its
-            content.
+        source: the authority, one of COMMANDERS. The topic on which the chunk arrived sets it, not
+            the chunk's content.
         actions: in ``tcp_delta`` x y z [m], or these and a rotation vector [rad] in the base frame;
             in ``joint_delta`` one angle [rad] per joint. If there is a gripper, one more number [m]
             opens it (positive) or closes it.
@@ -103,9 +104,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class EStop:
-    """One source of the e-stop (S14): its last state and its age, infinite if it was never
-    heard.
-    """
+    """One source of the e-stop (S14): its last state, and its age, infinite without any."""
 
     name: str
     pressed: bool
@@ -212,7 +211,7 @@ class Event:
 
 
 class Events:
-    """The events of one tick; call it to add one.
+    """The events of one tick; a call adds one.
 
     It holds no reference to the tick, so that no cycle is left to the garbage collector.
     """
@@ -222,11 +221,11 @@ class Events:
         self.emitted: list[Event] = []
 
     def __call__(self, kind: str, cause: str, chunk: Chunk | None = None, index: int = 0) -> None:
-        arm_prefix: tuple = ()
+        command: tuple = ()
         if chunk is not None:
             requested = tuple(chunk.actions[index]) if index < len(chunk.actions) else ()
-            arm_prefix = chunk.source, chunk.session, chunk.seq, requested
-        self.emitted.append(Event(kind, cause, self.now, *arm_prefix))
+            command = chunk.source, chunk.session, chunk.seq, requested
+        self.emitted.append(Event(kind, cause, self.now, *command))
 
 
 @dataclass(frozen=True, slots=True)

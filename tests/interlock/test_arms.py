@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlinf_core.interlock import ArmReport, Inputs, Mode
-from rlinf_core.interlock.safety_checks import others
+from rlinf_core.interlock.safety_checks import blocking_arms
 from rlinf_core.interlock.types import FULL_ACTION, ActionSlice
 from tests.interlock.conftest import S9, TICK_NS, Rig, chunk, limits, release
 
@@ -119,7 +119,7 @@ def two(request):
     ],
 )
 def test_s27_what_another_arm_says_and_what_a_new_scene_makes_of_it(blocked, restart, held):
-    assert others(Inputs(others=(ArmReport("right", blocked),), restart=restart)) == held
+    assert blocking_arms(Inputs(others=(ArmReport("right", blocked),), restart=restart)) == held
 
 
 def test_s27_of_several_arms_that_may_not_move_the_first_is_named(rig):

@@ -363,7 +363,7 @@ def test_the_state_remembers_all_that_it_needs():
         state.cause,
         state.commander,
         state.contacts,
-        state.lost,
+        state.lost_ticks,
         state.diverged_ticks,
     ) == (Mode.ACTIVE, "", "policy", (0, 0), 0, 0)
     assert state.chunk.seq == 1 and state.window.index == 0 and state.window.chunk is state.chunk

@@ -235,13 +235,13 @@ def test_s24_a_late_tick_begins_from_rest_and_an_even_one_does_not():
 def test_s03_unknown_for_longer_than_half_a_second_is_a_fault(inputs, ticks, cause):
     rig = Rig(follow=False).arm()
     for number in range(1, ticks):
-        assert tick(rig, **inputs) == [] and rig.state.lost == number
+        assert tick(rig, **inputs) == [] and rig.state.lost_ticks == number
     assert tick(rig, **inputs) == [mode(f"FAULT:{cause}")]
     rig = Rig(follow=False).arm()
     tick(rig, pose_age_ns=500_000_000)
     assert rig.state.mode is Mode.ARMED
     tick(rig)
-    assert rig.state.lost == 0
+    assert rig.state.lost_ticks == 0
 
 
 def test_s21_a_jump_that_falls_silent_is_still_told_as_a_jump():

@@ -40,8 +40,8 @@ BROKEN = {
     ),
     "a tightened acceleration in the last step towards rest": (
         "tick",
-        "if shaped and not motion.settled:",
-        "if shaped and not motion.still:",
+        "if reshaped and not motion.settled:",
+        "if reshaped and not motion.still:",
     ),
     "a hold that covers the one of a new session": (
         "tick",

@@ -10,7 +10,7 @@ import yaml
 
 from rlinf_core.core.errors import RecipeError
 from rlinf_core.interlock import load_limits, loosest
-from rlinf_core.interlock.limits_file import box_is_of
+from rlinf_core.interlock.limits_file import takes_box_from
 
 BASE = """\
 # shared
@@ -208,7 +208,7 @@ def test_a_maximum_extends_nothing(files):
 def test_a_box_is_of_the_same_file_or_of_the_one_that_is_extended_without_its_own(files):
     arm_file, shared = files
     other = arm_file.with_name("other.yaml")
-    assert box_is_of(arm_file, arm_file) and not box_is_of(shared, arm_file)
+    assert takes_box_from(arm_file, arm_file) and not takes_box_from(arm_file, shared)
     box = ARM_LIMITS.partition("\n")[2]
     for keys, taken in (
         ("", True),
@@ -217,5 +217,5 @@ def test_a_box_is_of_the_same_file_or_of_the_one_that_is_extended_without_its_ow
         (box, False),
     ):
         other.write_text(f"extends: limits.yaml\n{keys}")
-        assert box_is_of(arm_file, other) is taken, keys
-        assert not box_is_of(shared, other)
+        assert takes_box_from(other, arm_file) is taken, keys
+        assert not takes_box_from(other, shared)

@@ -6,7 +6,7 @@ import pytest
 
 from rlinf_core.core.errors import RecipeError
 from rlinf_core.interlock import load_limits, loosest
-from rlinf_core.interlock.limits_file import bound
+from rlinf_core.interlock.limits_file import names_with_maximum
 from tests.interlock.test_limits_messages import GOOD, JOINTS, written
 
 
@@ -84,5 +84,5 @@ def test_the_loosest_are_the_robots_own_where_it_has_any(robot):
 
 
 def test_the_limits_with_maxima_of_the_robot_are_known_by_name(robot, tmp_path_factory):
-    assert bound(written(robot, GOOD)) == {"speed", "cone", "joint_margin"}
-    assert bound(written(tmp_path_factory.mktemp("free"), GOOD)) == set()
+    assert names_with_maximum(written(robot, GOOD)) == {"speed", "cone", "joint_margin"}
+    assert names_with_maximum(written(tmp_path_factory.mktemp("free"), GOOD)) == set()

@@ -9,7 +9,14 @@ from scipy.spatial.transform import Rotation
 
 from rlinf_core.core.rotation import angle, inverse, product, to_quaternion, to_vector, turned, unit
 from rlinf_core.interlock import Inputs
-from rlinf_core.interlock.coordinates import by_group, invalid, measured, moved, pose_of, velocities
+from rlinf_core.interlock.coordinates import (
+    displacement,
+    measured_coordinates,
+    refusal_reason,
+    split_by_group,
+    tool_pose,
+    velocities,
+)
 from rlinf_core.interlock.types import MAX_ACTIONS
 from tests.interlock.conftest import HOME, JOINTS, chunk, joint_limits, limits
 
@@ -71,12 +78,12 @@ def test_small_and_half_turns():
 def test_a_pose_is_its_place_and_its_rotation_from_nominal():
     for _ in range(20):
         pose = (*vector(), *quaternion())
-        place, turn = measured(TOOL, Inputs(pose=pose))
+        place, turn = measured_coordinates(TOOL, Inputs(pose=pose))
         assert place == pose[:3]
         assert turn == pytest.approx(
             (Rotation.from_quat(TILTED).inv() * Rotation.from_quat(pose[3:])).as_rotvec()
         )
-        back = pose_of(TOOL, (place, turn))
+        back = tool_pose(TOOL, (place, turn))
         assert back[:3] == pose[:3] and same(back[3:], Rotation.from_quat(pose[3:]))
 
 
@@ -85,11 +92,13 @@ def test_a_pose_is_its_place_and_its_rotation_from_nominal():
     [(1.0, True), (1.009, True), (0.991, True), (1.011, False), (0.989, False), (0.0, False)],
 )
 def test_a_quaternion_is_nearly_of_length_one(length, valid):
-    result = measured(TOOL, Inputs(pose=(0.5, 0.0, 0.2, *(length * x for x in HOME[3:]))))
+    result = measured_coordinates(
+        TOOL, Inputs(pose=(0.5, 0.0, 0.2, *(length * x for x in HOME[3:])))
+    )
     assert (result is not None) is valid
     if valid:
         assert result[0] == HOME[:3] and result[1] == pytest.approx(
-            measured(TOOL, Inputs(pose=HOME))[1]
+            measured_coordinates(TOOL, Inputs(pose=HOME))[1]
         )
 
 
@@ -112,28 +121,32 @@ NAN, INF = math.nan, math.inf
     ],
 )
 def test_s05_what_is_no_place_is_none(inputs):
-    assert measured(GRIPPER, Inputs(**({"gripper": 0.02} | inputs))) is None
+    assert measured_coordinates(GRIPPER, Inputs(**({"gripper": 0.02} | inputs))) is None
 
 
 def test_the_base_frame_has_two_names_and_the_gripper_stays_in_its_range():
     for frame in ("", "base_link"):
         for gripper, taken in ((0.02, 0.02), (-0.001, 0.0), (0.09, 0.08)):
-            assert measured(GRIPPER, Inputs(pose=HOME, frame=frame, gripper=gripper))[2] == (taken,)
-    assert len(measured(TOOL, Inputs(pose=HOME, gripper=NAN))) == 2, (
+            assert measured_coordinates(GRIPPER, Inputs(pose=HOME, frame=frame, gripper=gripper))[
+                2
+            ] == (taken,)
+    assert len(measured_coordinates(TOOL, Inputs(pose=HOME, gripper=NAN))) == 2, (
         "where there is none it is not looked at"
     )
 
 
 def test_joints_are_known_whatever_the_pose_is():
     ranges = joint_limits()
-    assert measured(ranges, Inputs(joints=list(JOINTS))) == (JOINTS,)
-    assert measured(joint_limits(gripper_width=0.08), Inputs(joints=JOINTS, gripper=0.01)) == (
+    assert measured_coordinates(ranges, Inputs(joints=list(JOINTS))) == (JOINTS,)
+    assert measured_coordinates(
+        joint_limits(gripper_width=0.08), Inputs(joints=JOINTS, gripper=0.01)
+    ) == (
         JOINTS,
         (0.01,),
     )
     for joints in (None, JOINTS[:6], (*JOINTS, 0.0), (*JOINTS[:6], NAN)):
-        assert measured(ranges, Inputs(joints=joints, pose=HOME)) is None
-    assert measured(ranges, Inputs(joints=JOINTS, frame="camera")) is None
+        assert measured_coordinates(ranges, Inputs(joints=joints, pose=HOME)) is None
+    assert measured_coordinates(ranges, Inputs(joints=JOINTS, frame="camera")) is None
 
 
 # Actions
@@ -152,7 +165,7 @@ def test_joints_are_known_whatever_the_pose_is():
     ],
 )
 def test_an_action_says_something_of_each_group(limits_, action, groups):
-    assert by_group(limits_, action) == groups
+    assert split_by_group(limits_, action) == groups
 
 
 def test_an_action_turns_the_tool_in_the_base_frame_whatever_its_orientation():
@@ -193,12 +206,12 @@ def test_what_was_moved_is_said_in_the_words_of_the_action():
             (6, [*distance, *turn]),
             (7, [*distance, *turn, gripper]),
         ):
-            assert moved(GRIPPER, start, end, size) == pytest.approx(expected)
-        assert moved(TOOL, start[:2], end[:2], 6) == pytest.approx([*distance, *turn])
+            assert displacement(GRIPPER, start, end, size) == pytest.approx(expected)
+        assert displacement(TOOL, start[:2], end[:2], 6) == pytest.approx([*distance, *turn])
     start, end = (tuple(range(7)), (1.0,)), (tuple(range(1, 14, 2)), (4.0,))
-    assert moved(joint_limits(), start[:1], end[:1], 7) == (1, 2, 3, 4, 5, 6, 7)
-    assert moved(joint_limits(gripper_width=0.08), start, end, 8) == (1, 2, 3, 4, 5, 6, 7, 3.0)
-    assert moved(joint_limits(gripper_width=0.08), start, end, 7) == (1, 2, 3, 4, 5, 6, 7)
+    assert displacement(joint_limits(), start[:1], end[:1], 7) == (1, 2, 3, 4, 5, 6, 7)
+    assert displacement(joint_limits(gripper_width=0.08), start, end, 8) == (*range(1, 8), 3.0)
+    assert displacement(joint_limits(gripper_width=0.08), start, end, 7) == (1, 2, 3, 4, 5, 6, 7)
 
 
 # Which chunks may be considered: each check alone, at its edge, and in its order
@@ -208,7 +221,7 @@ JOINT_ACTION = (0.01,) * 7
 
 def asks(limits_=TOOL, now=0, **changes):
     values = vars_of(chunk(mode=limits_.control_mode)) | changes
-    return invalid(limits_, type(chunk())(**values), now)
+    return refusal_reason(limits_, type(chunk())(**values), now)
 
 
 def vars_of(some):

@@ -10,8 +10,8 @@ from rlinf_core.interlock import EStop, Inputs, active_faults, enabled, missing_
 from rlinf_core.interlock.coordinates import (
     Track,
     measured_at_rest,
-    placed,
     recheck_due,
+    track_at_rest,
     update_track,
 )
 from rlinf_core.interlock.safety_checks import count_contacts, obstacles
@@ -304,7 +304,7 @@ def test_s21_the_first_place_is_believed_after_a_tenth_of_a_second_of_rest():
 )
 def test_s21_a_tenth_of_a_second_has_at_least_three_ticks(tick, ticks):
     some = limits(tick=tick)
-    assert placed(some, REST, 5) == Track(REST, 5, False, REST, ticks, True)
+    assert track_at_rest(some, REST, 5) == Track(REST, 5, False, REST, ticks, True)
     assert not measured_at_rest(some, track_of(rested=ticks - 1)) and measured_at_rest(
         some, track_of(rested=ticks)
     )

@@ -9,7 +9,7 @@ import pytest
 
 from rlinf_core.interlock import Mode, State, adopt_limits
 from rlinf_core.interlock.motion import Motion, stopping_speed
-from rlinf_core.interlock.trajectory import ADRIFT, Trajectory
+from rlinf_core.interlock.trajectory import DIVERGED_FACTOR, Trajectory
 from tests.interlock.conftest import HOME, JOINTS, Rig, joint_limits, limits, stream
 
 NAN, INF = math.nan, math.inf
@@ -67,8 +67,8 @@ def test_s08_too_far_and_adrift_begin_beyond_their_limit(largest):
         far(math.nextafter(largest, 1))
     )
     assert not trajectory.too_far(None)
-    assert not trajectory.has_diverged(far(ADRIFT * largest)) and trajectory.has_diverged(
-        far(math.nextafter(ADRIFT * largest, 1))
+    assert not trajectory.has_diverged(far(DIVERGED_FACTOR * largest)) and trajectory.has_diverged(
+        far(math.nextafter(DIVERGED_FACTOR * largest, 1))
     )
     assert not trajectory.has_diverged(None)
     turned, _ = make_trajectory(limits(rotation_divergence=largest), ZERO)
@@ -113,21 +113,24 @@ def test_the_first_workspace_that_does_not_hold_the_arm_is_named():
         (place(0.0, 0.9, 0.0), "rotation"),
         (place(0.0, 0.0, 0.09), "gripper"),
     ):
-        assert trajectory.outside(arm) == name
+        assert trajectory.exceeded_workspace(arm) == name
     joints, _ = make_trajectory(joint_limits(), (JOINTS,))
-    assert joints.outside((JOINTS,)) == "" and joints.outside(((9.0,) * 7,)) == "joints"
+    assert (
+        joints.exceeded_workspace((JOINTS,)) == ""
+        and joints.exceeded_workspace(((9.0,) * 7,)) == "joints"
+    )
     with pytest.raises(ValueError):
-        trajectory.outside(ORIGIN)
+        trajectory.exceeded_workspace(ORIGIN)
 
 
 # The way back
 def test_the_way_back_leads_where_the_arm_rests_but_not_its_gripper():
     trajectory, _ = make_trajectory(GRIP, (*ORIGIN, (0.02,)))
-    trajectory.go_back(place(0.1, 0.2, 0.08))
+    trajectory.set_goal(place(0.1, 0.2, 0.08))
     assert trajectory.goal == place(0.1, 0.2)
-    assert trajectory.homing()[2] == (0.0,), "it grasps"
+    assert trajectory.velocities_to_goal()[2] == (0.0,), "it grasps"
     joints, _ = make_trajectory(joint_limits(gripper_width=0.08), (JOINTS, (0.02,)))
-    joints.go_back((JOINTS, (0.0,)))
+    joints.set_goal((JOINTS, (0.0,)))
     assert joints.goal == (JOINTS,)
 
 
@@ -142,20 +145,23 @@ def test_the_goal_is_lost_when_the_arm_leaves_it_by_more_than_it_may_diverge():
 
 def test_homing_wants_the_speed_from_which_half_the_acceleration_stops_at_the_goal():
     trajectory, _ = make_trajectory(at=ZERO, goal=((0.1, 0.0, 0.0), (0.0, -0.2, 0.0)))
-    assert trajectory.homing() == (pytest.approx((0.25, 0.0, 0.0)), pytest.approx((0.0, -0.5, 0.0)))
+    assert trajectory.velocities_to_goal() == (
+        pytest.approx((0.25, 0.0, 0.0)),
+        pytest.approx((0.0, -0.5, 0.0)),
+    )
     trajectory.goal = ((0.0, 0.0, -0.01), (0.0, 0.0, 0.02))
     slow, turn = stopping_speed(0.01, 2.0, 0.01), stopping_speed(0.02, 1.25, 0.01)
-    assert trajectory.homing() == (
+    assert trajectory.velocities_to_goal() == (
         pytest.approx((0.0, 0.0, -slow)),
         pytest.approx((0.0, 0.0, turn)),
     )
     assert slow < 0.25 and turn < 0.5
     trajectory.goal = ((1e-9, 0.0, 0.0), (0.0, 1.1e-9, 0.0))
-    assert trajectory.homing() == ((0.0, 0.0, 0.0), pytest.approx((0.0, 1.1e-7, 0.0)))
+    assert trajectory.velocities_to_goal() == ((0.0, 0.0, 0.0), pytest.approx((0.0, 1.1e-7, 0.0)))
     trajectory.goal = None
-    assert trajectory.homing() == ZERO
+    assert trajectory.velocities_to_goal() == ZERO
     trajectory.goal = ((0.0, 0.0, 0.05),)
-    assert trajectory.homing() == (pytest.approx((0.0, 0.0, 0.25)), (0.0, 0.0, 0.0)), (
+    assert trajectory.velocities_to_goal() == (pytest.approx((0.0, 0.0, 0.25)), (0.0, 0.0, 0.0)), (
         "groups without a goal rest"
     )
 
@@ -168,7 +174,7 @@ def test_homing_arrives_exactly_and_in_the_time_that_its_speed_takes(changes):
     fastest, ticks = 0.0, 0
     while not trajectory.arrived():
         before = trajectory.set_points()
-        trajectory.move(trajectory.homing(), 0, 0)
+        trajectory.move(trajectory.velocities_to_goal(), 0, 0)
         fastest = max(fastest, math.dist(before[0], trajectory.set_points()[0]) / limits_.tick)
         ticks += 1
         assert ticks < 2000

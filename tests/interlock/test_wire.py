@@ -16,7 +16,7 @@ from sensor_msgs.msg import JointState
 from std_msgs.msg import Bool
 
 from rlinf_core.interlock import Inputs, Mode, State
-from rlinf_core.interlock.coordinates import invalid
+from rlinf_core.interlock.coordinates import refusal_reason
 from rlinf_interlock import interlock, safety_messages
 from rlinf_interlock.interlock import UNANSWERED_S, Requests
 from rlinf_ros.conversions import angles_of
@@ -87,7 +87,7 @@ def test_s05_actions_for_joints_in_another_order_are_refused():
         (order, "joint_names"),
         (NAMES[:6], "joint_names"),
     ):
-        assert invalid(joint_limits(), replace(command, joint_names=names), 0) == reason
+        assert refusal_reason(joint_limits(), replace(command, joint_names=names), 0) == reason
 
 
 # Other units
@@ -169,7 +169,7 @@ def release_message(**more):
 
 def test_s16_a_release_is_an_operators_chunk_that_announces_nothing():
     got = safety_messages.to_chunk(release_message(), "operator")
-    assert got.is_release and not got.actions and invalid(limits(), got, 0) == ""
+    assert got.is_release and not got.actions and refusal_reason(limits(), got, 0) == ""
     assert not safety_messages.to_chunk(release_message(), "policy").is_release
 
 
@@ -186,12 +186,13 @@ def test_s16_a_release_is_an_operators_chunk_that_announces_nothing():
 def test_s16_whatever_announces_something_is_no_release(more):
     got = safety_messages.to_chunk(release_message(**more), "operator")
     assert not got.is_release
-    assert got.actions or invalid(limits(), got, 0) == "size"
+    assert got.actions or refusal_reason(limits(), got, 0) == "size"
 
 
 def test_s16_a_message_with_nothing_in_it_is_refused():
     assert (
-        invalid(limits(), safety_messages.to_chunk(ActionChunk(), "operator"), 0) == "control_mode"
+        refusal_reason(limits(), safety_messages.to_chunk(ActionChunk(), "operator"), 0)
+        == "control_mode"
     )
 
 

@@ -212,7 +212,7 @@ def test_a_trajectory_that_is_slowed_down_goes_on_where_the_robot_has_come_to(sl
         horizon_s=0.05,
         speed=1.0,
         _note=lambda: None,
-        _passes_on=lambda: True,
+        _may_forward=lambda: True,
         limits=SimpleNamespace(tick=0.01, joint_speed=0.5),
         output=SimpleNamespace(publish=lambda message: sent.append((at, message))),
     )
@@ -250,7 +250,7 @@ def test_one_target_that_is_none_ends_no_controller_and_comes_back_in_no_other(w
         horizon_s=0.05,
         speed=1.0,
         _note=lambda: None,
-        _passes_on=lambda: True,
+        _may_forward=lambda: True,
         limits=SimpleNamespace(tick=0.01, joint_speed=0.5),
         output=SimpleNamespace(publish=sent.append),
     )

@@ -23,7 +23,7 @@ def test_a_device_that_cannot_even_be_closed_is_opened_again(monkeypatch):
     node, opened = DeviceNode.__new__(DeviceNode), threading.Event()  # without ROS
     node.device_name = "camera"
     node.trouble = ""
-    node.over = threading.Event()
+    node.stopping = threading.Event()
     node.failed = None
     count = []
     node.get_logger = MagicMock()
@@ -34,14 +34,14 @@ def test_a_device_that_cannot_even_be_closed_is_opened_again(monkeypatch):
         count.append(1)
         if len(count) == 3:
             opened.set()
-            node.over.set()
+            node.stopping.set()
         return Stubborn()
 
-    def turn(_):
+    def poll(_):
         raise DeviceError("unplugged")
 
-    node.open, node.turn = begin, turn
-    monkeypatch.setattr(device, "AGAIN_S", 0.01)
+    node.open, node.poll = begin, poll
+    monkeypatch.setattr(device, "RETRY_S", 0.01)
     reading = threading.Thread(target=node._read)
     reading.start()
     assert opened.wait(20)
@@ -54,7 +54,7 @@ class Reader(DeviceNode):
 
     def __init__(self, *outcomes):
         self.device_name, self.trouble, self.failed = "camera", "", None
-        self.over, self.configured = threading.Event(), threading.Event()
+        self.stopping, self.configured = threading.Event(), threading.Event()
         self.outcomes, self.closed, self.logged = list(outcomes), 0, []
         self.reading = threading.Thread(target=self._read, daemon=True)
 
@@ -71,13 +71,13 @@ class Reader(DeviceNode):
         self._next()
         return self
 
-    def turn(self, opened):
+    def poll(self, opened):
         assert opened is self
         self._next()
 
     def _next(self):
         if not self.outcomes:
-            self.over.set()
+            self.stopping.set()
         elif (outcome := self.outcomes.pop(0)) == "cleanup":
             self.cleanup()
         elif outcome:
@@ -93,7 +93,7 @@ def test_a_device_is_read_until_the_node_ends_and_then_closed():
     node = Reader(None, None, None)
     assert node.configure() == "" and node.configured.is_set()
     node.run()
-    assert node.closed == 1 and not node.logged and node.finish() and node.over.is_set()
+    assert node.closed == 1 and not node.logged and node.finish() and node.stopping.is_set()
     node.check()
 
 
@@ -105,7 +105,7 @@ def test_a_device_is_read_until_the_node_ends_and_then_closed():
     ],
 )
 def test_a_lost_device_is_told_once_opened_again_and_closed_each_time(monkeypatch, error, words):
-    monkeypatch.setattr(device, "AGAIN_S", 0.01)
+    monkeypatch.setattr(device, "RETRY_S", 0.01)
     node = Reader(None, error, error, error, None, None)
     node.configure()
     node.run()
@@ -133,8 +133,8 @@ def test_what_plugging_in_cannot_repair_ends_the_process():
 
 
 def test_a_device_is_open_only_while_its_node_is_configured(monkeypatch):
-    monkeypatch.setattr(device, "LOOK_S", 0.01)
-    monkeypatch.setattr(device, "AGAIN_S", 60.0)
+    monkeypatch.setattr(device, "POLL_S", 0.01)
+    monkeypatch.setattr(device, "RETRY_S", 60.0)
     node = Reader(None, None, "cleanup", None)
     node.begin()
     time.sleep(0.05)
@@ -147,7 +147,7 @@ def test_a_device_is_open_only_while_its_node_is_configured(monkeypatch):
     assert node.outcomes == [None] and not node.configured.is_set()
     node.configure()
     node.reading.join(20)
-    assert node.closed == 2 and node.over.is_set()
+    assert node.closed == 2 and node.stopping.is_set()
 
 
 def test_a_node_that_has_just_begun_has_no_device_yet(monkeypatch):
@@ -155,13 +155,13 @@ def test_a_node_that_has_just_begun_has_no_device_yet(monkeypatch):
     monkeypatch.setattr(device.Managed, "__init__", lambda node, name: names.append(name))
     node = DeviceNode("camera")
     assert names == ["camera"] and (node.device_name, node.trouble) == ("camera", "")
-    assert node.failed is None and not node.over.is_set() and not node.configured.is_set()
+    assert node.failed is None and not node.stopping.is_set() and not node.configured.is_set()
     assert node.reading.daemon and not node.reading.is_alive()
     node.check()
     node.begin()
     assert node.reading.is_alive() and not node.finish()
     node.reading.join(20)
     assert node.finish()
-    for method in (node.open, lambda: node.turn(None)):
+    for method in (node.open, lambda: node.poll(None)):
         with pytest.raises(NotImplementedError):
             method()

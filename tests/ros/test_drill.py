@@ -230,9 +230,9 @@ def test_a_fault_is_announced_with_the_first_message_that_it_alters(fraction, an
 class FakeObserver:
     """An observer of a drill with given records of interlock, target and arm."""
 
-    _goes_on, _stays_stopped, _fresh, _has_state, _state_text = (
+    _continues, _stays_stopped, _fresh, _has_state, _state_text = (
         getattr(rlinf_tools.drill.Drill, name)
-        for name in ("_goes_on", "_stays_stopped", "_fresh", "_has_state", "_state_text")
+        for name in ("_continues", "_stays_stopped", "_fresh", "_has_state", "_state_text")
     )
 
     def __init__(self, states, places=((0.0, 0.0),) * 3):
@@ -260,23 +260,23 @@ class FakeObserver:
 @pytest.mark.parametrize(
     "last, held, words",
     [
-        ((0.0, SafetyState.ACTIVE, ""), True, "went on"),
+        ((0.0, SafetyState.ACTIVE, ""), True, "continued"),
         ((-1.2, SafetyState.ACTIVE, ""), False, "no message from the interlock any more"),
-        ((0.0, SafetyState.DISARMED, ""), False, "stands at DISARMED"),
-        ((0.0, SafetyState.ARMED, ""), False, "stands at ARMED"),
+        ((0.0, SafetyState.DISARMED, ""), False, "the interlock is in DISARMED"),
+        ((0.0, SafetyState.ARMED, ""), False, "the interlock is in ARMED"),
         ((0.0, SafetyState.HOLD, "contact"), False, "stopped: contact"),
     ],
 )
 def test_the_arm_goes_on_only_where_its_interlock_says_so_now(last, held, words):
     observer = FakeObserver([(-1.4, SafetyState.ACTIVE, ""), last])
     scenario = SimpleNamespace(expect="ACTIVE", counts=None, process="")
-    assert observer._goes_on(scenario, SafetyState(), time.time() - 1.5) == (
+    assert observer._continues(scenario, SafetyState(), time.time() - 1.5) == (
         held,
         words,
         "the arm continues",
     )
     scenario.counts, observer.states[-1][1].dropped = "dropped", 3
-    held_too, counted, _ = observer._goes_on(scenario, SafetyState(), time.time() - 1.5)
+    held_too, counted, _ = observer._continues(scenario, SafetyState(), time.time() - 1.5)
     assert held_too is held and counted == ("3 dropped" if held else f"3 dropped, {words}")
 
 

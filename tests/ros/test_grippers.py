@@ -307,7 +307,7 @@ def test_a_gripper_that_comes_back_elsewhere_is_told_anew_where_it_is_wanted(mon
     monkeypatch.setattr(gripper_command, "ActionClient", lambda *_: client)
     for module in (orders, gripper_command):
         monkeypatch.setattr(module, "subscription", lambda *_: None)
-    commands = gripper_command.Commands(
+    commands = gripper_command.ActionCommands(
         None, Gripper(kind="gripper_command", joint="knuckle", open_at=0.08)
     )
 

@@ -249,12 +249,12 @@ def test_where_nothing_is_heard_of_the_arm_the_way_home_says_of_what(going_home)
     homing, now = going_home
     homing.started_at = homing.nearer_at = now - 4.0
     homing.measured = {}
-    code, reason = homing._stopped(now)
+    code, reason = homing._end_reason(now)
     assert code == CODES.NO_STATE and reason.startswith(
         "no message on joint_states. Is the arm's driver running"
     )
     homing.measured = {"": ()}
-    assert homing._stopped(now) == (CODES.NO_PROGRESS, "the arm came no nearer to home for 3 s")
+    assert homing._end_reason(now) == (CODES.NO_PROGRESS, "the arm came no nearer to home for 3 s")
 
 
 @pytest.mark.parametrize(
@@ -293,7 +293,7 @@ def test_where_nothing_is_heard_of_the_arm_the_way_home_says_of_what(going_home)
 def test_whatever_stops_the_way_home_stops_it_by_itself(going_home, change, code, cause):
     homing, now = going_home
     vars(homing).update(change)
-    stopped_by, reason = homing._stopped(now)
+    stopped_by, reason = homing._end_reason(now)
     assert stopped_by == code and cause in reason and bool(cause) == bool(reason)
 
 

@@ -63,7 +63,7 @@ def people(monkeypatch):
 def test_a_label_of_the_page_renews_the_enable_only_with_a_hand(people):
     device = Page()
     person, enables, labels, _ = people(device)
-    person.look()
+    person.poll()
     for pressed, renewed in ((("asked", "success"), []), (("asked", "active", "failure"), [True])):
         del enables[:]
         device.receive(
@@ -71,22 +71,22 @@ def test_a_label_of_the_page_renews_the_enable_only_with_a_hand(people):
                 axes=[0.0] * len(AXES), buttons=[int(name in pressed) for name in BUTTONS]
             )
         )
-        person.look()
+        person.poll()
         assert enables == renewed and labels[-1] == pressed[-1]
 
 
 def test_a_label_of_any_other_device_renews_it(people):
     person, enables, labels, _ = people(Knob("success"))
-    person.look()
+    person.poll()
     assert enables == [True] and labels == ["success"]
 
 
 def test_a_device_that_is_in_trouble_disarms_and_asks_for_nothing_else(people):
     device = Knob()
     person, enables, labels, client = people(device)
-    person.look()
+    person.poll()
     device.trouble, device.words = "silent", ("arm", "success", "enable", "disarm")
-    person.look()
+    person.poll()
     assert [call.args[0].data for call in client.call_async.call_args_list] == [False]
     assert not any(enables) and not labels and time.monotonic() - person.reported_at < 60.0
 
@@ -98,21 +98,21 @@ def test_one_that_has_said_nothing_yet_lets_go_of_no_enable_while_it_may_still_s
     people, axes, lets_go
 ):
     person, enables, _, _ = people(Joy(silence_s=0.3, clutch="rb"))
-    person.look()
-    assert enables == [] and not person.trouble and not person.guards[0].believed
+    person.poll()
+    assert enables == [] and not person.trouble and not person.guards[0].trusted
     end = time.monotonic() + FIRST_MESSAGE_S
     while time.monotonic() < end:
         if axes:
             person.guards[0].device.receive(SimpleNamespace(axes=axes, buttons=[0] * 11))
-        person.look()
+        person.poll()
         time.sleep(0.02)
-    assert enables == [False] * lets_go and person.guards[0].believed is not lets_go
+    assert enables == [False] * lets_go and person.guards[0].trusted is not lets_go
 
 
 def test_disarming_lets_go_of_the_enable_too(people):
     """The policy stops by that if no interlock answers."""
     person, enables, _, client = people(Knob("disarm"))
-    person.look()
+    person.poll()
     assert enables == [False] and [
         call.args[0].data for call in client.call_async.call_args_list
     ] == [False]
@@ -123,23 +123,23 @@ def test_s26_what_was_pressed_while_the_process_stood_still_arms_nothing_afterwa
 ):
     device = Knob()
     person, enables, labels, client = people(device)
-    person.look()
+    person.poll()
     guard, device.words = person.guards[0], ("arm", "success", "enable", "disarm")
     guard._polled_at -= 61.0
-    person.look()
+    person.poll()
     assert (
         [call.args[0].data for call in client.call_async.call_args_list] == [False]
         and not any(enables)
         and not labels
     )
-    assert "the process was stopped for 61" in person.trouble and not guard.believed
+    assert "the process was stopped for 61" in person.trouble and not guard.trusted
     device.words = ("arm",)
-    person.look()
+    person.poll()
     assert client.call_async.call_count == 1, "a key that was read late still moves for a moment"
     time.sleep(FORGET_S)
-    person.look()
+    person.poll()
     device.words = ("arm",)
-    person.look()
+    person.poll()
     assert not person.trouble and client.call_async.call_args.args[0].data and enables[-1]
 
 
@@ -200,7 +200,7 @@ class Two:
 
     def press(self, name, *words):
         next(guard for guard in self.person.guards if guard.name == name).device.words = words
-        self.person.look()
+        self.person.poll()
 
     def status(self):
         topic, message = self.statuses[-1]
@@ -220,31 +220,31 @@ def test_motions_of_two_devices_add_up_within_the_largest_step(two):
     assert person.device_motions() == [] and person.answer("demonstration", []) is None, (
         "neither has been seen at rest"
     )
-    person.look()
+    person.poll()
     moves = person.device_motions()
-    assert moves == [{"z": 0.75}, {"x": -0.5, "z": 0.5}] and person.moves and person.believed
+    assert moves == [{"z": 0.75}, {"x": -0.5, "z": 0.5}] and person.moves and person.trusted
     for mode in ("demonstration", "train", ""):
         assert person.answer(mode, moves) == pytest.approx([-0.5, 0.0, 1.0])
-    assert person.between() == pytest.approx([-0.5, 0.0, 1.0])
+    assert person.idle_action() == pytest.approx([-0.5, 0.0, 1.0])
     assert np.array_equal(person.answer("demonstration", []), np.zeros(3)), "rest is an action"
     assert person.answer("train", []) is None, "nobody takes over"
     pedal.deflection, stick.deflection = {"z": 0.0}, {}
     assert person.device_motions() == [{"z": 0.0}] and not person.moves
-    assert person.between() is None
+    assert person.idle_action() is None
     pedal.trouble = "gone"
-    person.look()
+    person.poll()
     assert person.answer("demonstration", [{"x": 1.0}]) is None, "one in trouble stops all"
     pedal.trouble = ""
-    person.look()
-    person.doubt()
-    assert not person.believed and person.device_motions() == []
+    person.poll()
+    person.distrust()
+    assert not person.trusted and person.device_motions() == []
 
 
 def test_every_device_hears_its_topics_and_is_attached_once_to_the_action(two):
     station = two(stick=(stick := Stick()), pedal=Stick())
     assert stick.attached == [([], 3, 10.0)]
     assert station.listeners.keys() == {"prompt", "joy"} and station.timers[0][0] == 0.02
-    assert station.timers[0][1] == station.person.look
+    assert station.timers[0][1] == station.person.poll
     station.listeners["joy"]("a message")
     assert station.person.guards[1].device.messages == ["a message"]
     assert station.logged == [("info", "stick: moves x,y,z; pedal: moves x,y,z")]
@@ -256,7 +256,7 @@ def test_every_device_hears_its_topics_and_is_attached_once_to_the_action(two):
 
 def test_the_devices_move_the_arm_that_a_person_has_chosen(two):
     station = two("reach_both", stick=(stick := Stick(y=0.5)))
-    station.person.look()
+    station.person.poll()
     person = station.person
     assert station.logged[0][1] == (
         "stick: moves x,y,z The keys move arm left; choose by number: 1 left, 2 right. The other "
@@ -276,14 +276,14 @@ def test_the_devices_move_the_arm_that_a_person_has_chosen(two):
 
 def test_joints_are_moved_by_their_numbers(two):
     station = two("ur5e_reach", stick=Stick(j1=0.5, j6=-1.0))
-    station.person.look()
+    station.person.poll()
     action = station.person.answer("", station.person.device_motions())
     assert action == pytest.approx([0.5, 0.0, 0.0, 0.0, 0.0, -1.0])
 
 
 def test_who_is_there_renews_the_enable_and_labels_are_sent(two):
     station = two(stick=Stick())
-    station.person.look()
+    station.person.poll()
     station.press("stick", "enable", "success", "arm")
     assert station.enables == [True] * 3 and station.labels == ["success"]
     assert ("info", "label sent: success") in station.logged
@@ -297,10 +297,10 @@ def test_who_is_there_renews_the_enable_and_labels_are_sent(two):
 
 def test_trouble_lets_go_of_the_enable_and_its_end_is_told(two):
     station = two(stick=(stick := Stick()), pedal=Stick())
-    station.person.look()
+    station.person.poll()
     stick.trouble = "silent for 3 s"
-    station.person.look()
-    station.person.look()
+    station.person.poll()
+    station.person.poll()
     assert station.enables == [False] and station.logged[1:] == [
         (
             "error",
@@ -318,7 +318,7 @@ def test_trouble_lets_go_of_the_enable_and_its_end_is_told(two):
     station.press("pedal", "success", "enable")
     assert station.labels == ["success"] and station.enables[1:] == [False], "a label still counts"
     stick.trouble = ""
-    station.person.look()
+    station.person.poll()
     assert station.logged[-1][1].startswith("all devices send again and are at rest. Any key")
     assert station.status().message == "stick, pedal: ready"
     assert station.status().level == DiagnosticStatus.OK
@@ -328,14 +328,14 @@ def test_a_healthy_device_is_reported_every_second(two, monkeypatch):
     now = [1000.0]
     station = two(stick=Stick())
     monkeypatch.setattr(human_operator, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    station.person.look()
+    station.person.poll()
     assert len(station.statuses) == 1
     now[0] += 0.9
-    station.person.look()
+    station.person.poll()
     assert len(station.statuses) == 1
     now[0] += 0.2
     station.node.active = False
-    station.person.look()
+    station.person.poll()
     assert len(station.statuses) == 2
     assert (station.status().level, station.status().message) == (DiagnosticStatus.WARN, INACTIVE)
     station.person.finish()

@@ -83,7 +83,7 @@ def controller(horizon_s=HORIZON_S, tick=TICK_S):
     return SimpleNamespace(
         kind="joint_trajectory",
         _note=lambda: None,
-        _passes_on=lambda: True,
+        _may_forward=lambda: True,
         before=JointState(),
         segment=([], [], 0.0),
         horizon_s=horizon_s,

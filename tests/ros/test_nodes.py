@@ -297,7 +297,7 @@ def at_the_keyboard(spec):
     node.get_logger.return_value.info = log_lines.append
     node.get_clock.return_value.now.return_value.to_msg.return_value = Time()
     person = HumanOperator(node, [], spec, {"keyboard": keyboard})
-    person.look()
+    person.poll()
     return person, keyboard, log_lines
 
 
@@ -362,7 +362,7 @@ def test_the_keys_are_those_of_the_arm_that_they_move(monkeypatch):
         (b"1", "o", {5: -0.5}),
     ):
         os.write(terminal, chosen)
-        person.look()
+        person.poll()
         keyboard.key, keyboard.key_at = key, time.monotonic()
         assert {
             place: value
@@ -387,7 +387,7 @@ def test_in_joint_space_the_gripper_is_the_last_number_and_a_device_is_asked_onc
     node = MagicMock()
     node.get_clock.return_value.now.return_value.to_msg.return_value = Time()
     person = HumanOperator(node, [], spec, {"leader": device})
-    person.look()
+    person.poll()
     moves = person.device_motions()
     assert person.answer("train", moves).tolist() == [0.5, -1.0, -0.25]
     assert device.motion.call_count == 1

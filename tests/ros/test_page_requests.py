@@ -360,11 +360,11 @@ def test_a_disarming_in_between_wins(asks, interlocks, at_once):
 
 def test_a_page_that_goes_disarms_once_by_both_ways(asks, interlocks):
     arming, topics = interlocks(right={"ready": False})
-    assert asks.disarmed_once() and asks.disarmed_once() and asks.ending
+    assert asks.disarm_all() and asks.disarm_all() and asks.ending
     assert [client.requests for client in arming] == [[False], []] and topics == ["l", "r"]
     asks.ending = False
     interlocks(left={"ready": False}, right={"ready": False})
-    assert not asks.disarmed_once()
+    assert not asks.disarm_all()
 
 
 def test_a_reset_is_for_the_arms_with_that_fault(asks):

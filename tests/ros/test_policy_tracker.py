@@ -10,8 +10,8 @@ from rlinf_core.core.errors import SpecError
 from rlinf_station.episodes import (
     InstructionParameter,
     PolicyTracker,
+    checked_instruction,
     episode_name,
-    fitting,
     new_request,
     request_of,
 )
@@ -101,7 +101,7 @@ def test_names_sort_by_time_and_number():
     "words, fits", [("", ""), ("pick it", "pick it"), ("  pick it ", "pick it")]
 )
 def test_an_instruction_has_no_blanks_around_it(words, fits):
-    assert fitting(words) == fits
+    assert checked_instruction(words) == fits
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_an_instruction_has_no_blanks_around_it(words, fits):
 )
 def test_an_instruction_that_is_none_is_refused(words, reason):
     with pytest.raises(SpecError, match=reason):
-        fitting(words)
+        checked_instruction(words)
 
 
 def test_a_nodes_instruction_changes_with_its_parameter():

@@ -17,7 +17,7 @@ from rlinf_core.robots.config import load_robot
 from rlinf_ros.qos import profile
 from rlinf_ros.station_state import command
 from rlinf_tools import arming
-from rlinf_tools.station_client import _nodes, _release, _ticks, status
+from rlinf_tools.station_client import _nodes, _release, _ticks, reset_fault, status
 from tests.ros.stand import Arm, start
 
 pytestmark = [pytest.mark.ros, pytest.mark.patient, pytest.mark.timeout(300)]
@@ -204,7 +204,7 @@ def test_a_shell_that_says_no_domain_is_in_domain_0(monkeypatch):
     monkeypatch.setenv("ROS_DOMAIN_ID", "")
     command.cache_clear()
     assert command("arm", "station_a") == "rlinf arm"
-    assert latch.lock_of("/station_a") == "interlock/0/station_a"
+    assert latch.lock_name("/station_a") == "interlock/0/station_a"
     command.cache_clear()
 
 
@@ -274,6 +274,19 @@ def test_a_refused_reset_of_an_e_stop_names_the_release():
     assert "press 'Release the stop' on the operator's page" in _release("estop:page")
     assert "The e-stop 'pendant' is still pressed: release it" in _release("estop:pendant")
     assert _release("estop_silent:page") == _release("divergence") == ""
+
+
+def test_a_reset_refused_by_the_interlock_of_a_pressed_e_stop_names_the_release():
+    answer = SimpleNamespace(
+        success=False, message="refused: its cause persists: estop:pendant, the enable is not ready"
+    )
+    station = MagicMock(
+        arms=[""],
+        safety_by_arm={"": SafetyState(state=SafetyState.FAULT, cause="estop:pendant")},
+        call=lambda *_: answer,
+    )
+    with pytest.raises(RlinfError, match="'pendant' is still pressed: release it, then reset"):
+        reset_fault(station, "estop:pendant")
 
 
 def test_a_station_that_collects_needs_neither_policy_nor_uplink():

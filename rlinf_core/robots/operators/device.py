@@ -132,7 +132,7 @@ class Guard:
     def __init__(self, name: str, device: Device) -> None:
         self.name, self.device = name, device
         self.trouble = ""
-        self.believed = False
+        self.trusted = False
         self._opened = False
         self._rest_since = 0.0
         self._looked_at = 0.0
@@ -169,19 +169,19 @@ class Guard:
             self._weigh()
         return (
             requests
-            if self.believed
+            if self.trusted
             else tuple(request for request in requests if request == "disarm")
         )
 
     def motion(self) -> dict[str, float] | None:
         """Return a device's motion; None without trust."""
-        motion = self.device.motion() if self.believed else None
+        motion = self.device.motion() if self.trusted else None
         self._commands = motion is not None
         return motion
 
-    def doubt(self) -> None:
+    def distrust(self) -> None:
         """Believe the device again only once it has been at rest."""
-        self.believed = False
+        self.trusted = False
         self._rest_since = 0.0
 
     def close(self) -> None:
@@ -202,7 +202,7 @@ class Guard:
     def _doubt(self, error: DeviceError) -> None:
         if self._opened or not self.trouble:  # keep the first message while the device is away
             self.trouble = f"{self.name}: {error}"
-        self.believed = False
+        self.trusted = False
         self._rest_since = 0.0
         if error.disconnected and self._opened:
             self.close()
@@ -214,7 +214,7 @@ class Guard:
             f"{self.name}: the process was stopped for {late_s:.1f} s and did not read the device. "
             "Buttons of that time are ignored, except disarm. Press again"
         )
-        self.believed = False
+        self.trusted = False
         self._rest_since = 0.0
         self._forgets_until = now + FORGET_S
 
@@ -222,11 +222,11 @@ class Guard:
         now = time.monotonic()
         resting = self.device.at_rest()
         has_reported = self.device.has_reported()
-        if self.believed or now < self._forgets_until:
+        if self.trusted or now < self._forgets_until:
             return
         self._rest_since = (self._rest_since or now) if resting else 0.0
         if resting and now - self._rest_since >= self.device.rest_s:
-            self.believed = True
+            self.trusted = True
             self.trouble = ""
         elif (
             not resting

@@ -15,7 +15,7 @@ def settle(guard, until, timeout_s=30.0):
         if until():
             return requests
         assert time.monotonic() < end, (
-            f"believed {guard.believed}, trouble '{guard.trouble}', asked {requests}"
+            f"believed {guard.trusted}, trouble '{guard.trouble}', asked {requests}"
         )
         time.sleep(0.01)
 
@@ -23,7 +23,7 @@ def settle(guard, until, timeout_s=30.0):
 def ready(device):
     guard = Guard("device", device)
     guard.open()
-    settle(guard, lambda: guard.believed)
+    settle(guard, lambda: guard.trusted)
     return guard
 
 

@@ -76,7 +76,7 @@ def test_half_an_event_lost_events_a_value_beyond_and_the_end_stop_a_gamepad(pad
         settle(guard, lambda: "garbage" in guard.trouble)
         assert guard.motion() is None
         twin.rest()
-        settle(guard, lambda: guard.believed)
+        settle(guard, lambda: guard.trusted)
     twin.unplug()
     settle(guard, lambda: "unplugged" in guard.trouble)
 
@@ -111,7 +111,7 @@ def test_joy_is_mapped_as_the_gamepad_is_and_stops_on_silence_and_nonsense():
     guard = Guard("joy", device)
     guard.open()
     still, held = [0, 0, 1, 0, 0, 1, 0, 0], [0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0]
-    settle(guard, lambda: device.receive(Message(still)) or guard.believed)
+    settle(guard, lambda: device.receive(Message(still)) or guard.trusted)
     device.receive(Message([0, 1.0, 1, 0, 0, 1, 0, 0], held))
     settle(guard, lambda: moving(guard) == {"x": 1.0})
     assert not guard.poll(), "once for each message"
@@ -125,7 +125,7 @@ def test_joy_is_mapped_as_the_gamepad_is_and_stops_on_silence_and_nonsense():
         device.receive(Message(wrong, held))
         settle(guard, lambda reason=reason: reason in guard.trouble)
         assert guard.motion() is None
-        settle(guard, lambda: device.receive(Message(still)) or guard.believed)
+        settle(guard, lambda: device.receive(Message(still)) or guard.trusted)
     settle(guard, lambda: "silent" in guard.trouble)
     assert guard.motion() is None, "silent at rest, too"
 
@@ -137,11 +137,11 @@ def test_a_joystick_is_believed_once_it_was_heard_at_rest():
     for _ in range(2):  # before its first message, and from that on
         end = time.monotonic() + 2 * REST_S
         while time.monotonic() < end:
-            assert guard.poll() == () and not guard.believed and guard.motion() is None
+            assert guard.poll() == () and not guard.trusted and guard.motion() is None
             time.sleep(0.01)
         device.receive(Message([0, 1.0, 1, 0, 0, 1, 0, 0]))
     device.receive(Message([0, 0, 1, 0, 0, 1, 0, 0]))
-    settle(guard, lambda: guard.believed)
+    settle(guard, lambda: guard.trusted)
 
 
 @pytest.mark.parametrize("axes", [[7.0] * 8, [0.0], [0, 1.0, 1, 0, 0, 1, 0, 0]])
@@ -150,7 +150,7 @@ def test_a_joystick_disarms_whatever_its_axes_say(axes):
     guard = Guard("joy", device)
     guard.open()
     device.receive(Message(axes, [int(name in ("start", "back")) for name in BUTTONS]))
-    assert guard.poll() == ("disarm",) and not guard.believed and guard.poll() == ()
+    assert guard.poll() == ("disarm",) and not guard.trusted and guard.poll() == ()
 
 
 def test_what_comes_before_a_gamepad_is_lost_disarms_and_nothing_else(pad):

@@ -49,7 +49,7 @@ def typed(guard, *parts):
 
 @pytest.mark.parametrize("sent", [b"\xff", b"\xc3", "ü".encode(), b"\x1b", b"\x00", b"Z"])
 def test_any_key_renews_the_enable_and_asks_for_nothing_else(guard, sent):
-    assert set(typed(guard, sent)) == {"enable"} and guard.believed and not guard.trouble
+    assert set(typed(guard, sent)) == {"enable"} and guard.trusted and not guard.trouble
     assert guard.motion() is None
     guard.device.cut_at -= 100.0
     assert typed(guard, b"e") == ["arm"]
@@ -103,4 +103,4 @@ def test_a_terminal_that_ends_is_trouble_and_what_was_pressed_before_disarms(gua
     os.write(guard.terminal, b"eyq")
     os.close(guard.terminal)
     assert guard.poll() == ("disarm",)
-    assert "unplugged: the terminal was closed" in guard.trouble and not guard.believed
+    assert "unplugged: the terminal was closed" in guard.trouble and not guard.trusted

@@ -140,7 +140,7 @@ def test_silent_servos_and_wrong_checksums_stop_it(arm, spoil):
     settle(guard, lambda: "silent: expected answers of servos [1, 2]" in guard.trouble)
     assert guard.motion() is None
     twin.rest()
-    settle(guard, lambda: guard.believed)
+    settle(guard, lambda: guard.trusted)
 
 
 def test_a_jump_that_no_hand_makes_is_garbage(arm):
@@ -148,7 +148,7 @@ def test_a_jump_that_no_hand_makes_is_garbage(arm):
     twin.deflect({"1": math.pi + 1.5})
     settle(guard, lambda: "garbage" in guard.trouble)
     assert guard.motion() is None
-    settle(guard, lambda: guard.believed)
+    settle(guard, lambda: guard.trusted)
 
 
 def test_a_turn_over_the_end_of_the_count_is_no_jump(arm):
@@ -169,7 +169,7 @@ def test_unplugged_in_use_and_plugged_in_again(arm, tmp_path):
     settle(guard, lambda: "unplugged" in guard.trouble)
     assert guard.motion() is None
     again = Servos(twin.path, (1, 2))
-    settle(guard, lambda: guard.believed, 5)
+    settle(guard, lambda: guard.trusted, 5)
     again.unplug()
 
 

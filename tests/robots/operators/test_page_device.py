@@ -54,7 +54,7 @@ def test_what_is_held_moves_and_what_is_not_asks_for_nothing():
 def test_a_takeover_that_falls_silent_is_trouble_until_it_was_let_go(last):
     guard = opened(Page(silence_s=0.2))
     held(guard, last)
-    assert guard.believed and guard.motion() is not None
+    assert guard.trusted and guard.motion() is not None
     settle(guard, lambda: guard.trouble)
     assert (
         "silent: a takeover is held, but no message came for 0.2 s" in guard.trouble
@@ -63,14 +63,14 @@ def test_a_takeover_that_falls_silent_is_trouble_until_it_was_let_go(last):
     held(guard, last, seconds=0.4)
     assert guard.motion() is None, "it goes on where it was: a hand is not taken for granted"
     held(guard, report(), seconds=0.3)
-    assert guard.believed and not guard.trouble
+    assert guard.trusted and not guard.trouble
 
 
 def test_silence_of_a_page_that_holds_nothing_is_no_trouble():
     guard = ready(Page(silence_s=0.1))
     held(guard, report())
     time.sleep(0.25)
-    assert guard.poll() == () and guard.believed and not guard.trouble
+    assert guard.poll() == () and guard.trusted and not guard.trouble
 
 
 @pytest.mark.parametrize("label", LABELS)
@@ -100,7 +100,7 @@ def test_a_button_says_nothing_of_what_is_held_and_does_not_stand_in_for_its_sil
 
 def test_a_takeover_that_is_held_when_it_is_first_heard_moves_nothing_until_it_is_let_go_of():
     guard = ready(Page())
-    assert guard.believed and not guard.trouble, (
+    assert guard.trusted and not guard.trouble, (
         "while nobody has opened the page, nothing waits for them"
     )
     guard.device.receive(report("held", "active", x=1.0))
@@ -110,7 +110,7 @@ def test_a_takeover_that_is_held_when_it_is_first_heard_moves_nothing_until_it_i
         guard.motion() is None and "expected it at rest before its first command" in guard.trouble
     )
     held(guard, report(), seconds=0.3)
-    assert guard.believed and not guard.trouble
+    assert guard.trusted and not guard.trouble
     held(guard, report("held", x=1.0))
     assert guard.motion()
 

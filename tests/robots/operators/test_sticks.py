@@ -102,7 +102,7 @@ def test_a_device_that_falls_silent_while_deflected_stops_and_is_believed_again_
     time.sleep(2 * REST_S)
     assert guard.poll() == () and guard.motion() is None, "not yet let go of"
     twin.rest()
-    settle(guard, lambda: guard.believed and not guard.trouble)
+    settle(guard, lambda: guard.trusted and not guard.trouble)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_garbage_stops_it_until_it_was_at_rest(mouse, report):
     guard.poll()
     assert guard.motion() is None
     twin.rest()
-    settle(guard, lambda: guard.believed)
+    settle(guard, lambda: guard.trusted)
 
 
 def test_the_battery_of_a_wireless_one_is_no_garbage(mouse):
@@ -147,7 +147,7 @@ def test_unplugged_in_use_it_stops_and_comes_back_at_rest_alone(mouse):
     settle(guard, lambda: "unplugged" in guard.trouble)
     assert guard.motion() is None and "Plug it in again" in guard.trouble
     again = MouseTwin(twin.path)
-    settle(guard, lambda: guard.believed)
+    settle(guard, lambda: guard.trusted)
     again.deflect({"tz": -1.0})
     settle(guard, lambda: moving(guard))
     again.unplug()
@@ -163,7 +163,7 @@ def test_one_that_is_held_when_it_is_opened_waits_for_rest(tmp_path):
     guard.poll()
     assert guard.motion() is None
     twin.rest()
-    settle(guard, lambda: guard.believed)
+    settle(guard, lambda: guard.trusted)
     twin.unplug()
 
 
@@ -177,15 +177,15 @@ def test_a_moment_of_rest_is_not_enough_nor_is_rest_with_a_button_pressed(mouse)
         end = time.monotonic() + 0.3
         while time.monotonic() < end:
             guard.poll()
-            assert not guard.believed
+            assert not guard.trusted
         guard.device.rest_s = REST_S
-        settle(guard, lambda: guard.believed or "1" in guard.device.pressed)
+        settle(guard, lambda: guard.trusted or "1" in guard.device.pressed)
     for _ in range(30):
         guard.poll()
         time.sleep(0.01)
-    assert not guard.believed
+    assert not guard.trusted
     twin.press("1", False)
-    settle(guard, lambda: guard.believed)
+    settle(guard, lambda: guard.trusted)
 
 
 def test_a_spacemouse_is_found_by_its_vendor_and_its_descriptor(tmp_path):

@@ -35,7 +35,7 @@ class Hand:
         self.turned = STILL
         self.held = set()
         self.guard.open()
-        settle(self.guard, lambda: self.send() or self.guard.believed)
+        settle(self.guard, lambda: self.send() or self.guard.trusted)
 
     def send(self):
         x, y, z = self.at
@@ -174,7 +174,7 @@ def test_what_cannot_be_believed_stops_it_until_it_is_let_go_of(hand, wrong, rea
         hand.guard.poll()
     assert hand.guard.motion() is None, "it is held all the while"
     hand.let_go()
-    settle(hand.guard, lambda: hand.send() or hand.guard.believed)
+    settle(hand.guard, lambda: hand.send() or hand.guard.trusted)
     hand.press("grip")
     assert hand.goes(0.0, 0.0, 0.0) == {}
 

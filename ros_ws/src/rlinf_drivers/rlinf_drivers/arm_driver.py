@@ -21,14 +21,15 @@ from rlinf_ros.scene import either
 from rlinf_ros.spinning import ControlNode, is_active
 from rlinf_ros.workarounds import AwaitFuture, run_routine
 
-STEP_S, BACK_S = 4.0, 1.0  # timeouts: of an answer; of the robot's own report that it is back
+STEP_S = 4.0  # timeout of an answer
+BACK_S = 1.0  # timeout of the robot's own report that it is back
 
 
 class Steps:
-    """Requests of a routine that never wait for ever.
+    """Requests of a routine, each with a timeout.
 
     Args:
-        node: its routine makes the requests.
+        node: the node whose routine makes the requests.
     """
 
     def __init__(self, node: Node) -> None:
@@ -40,10 +41,7 @@ class Steps:
         raise NotImplementedError
 
     async def service(self, client: Any, request: Any) -> Any:
-        """Return a service's answer.
-
-        None if the service is missing or late, or the node is inactive.
-        """
+        """Return a service's answer; None if it is missing or late, or the node is inactive."""
         ready = client.service_is_ready() and is_active(self.node)
         return await self.answer(client.call_async(request)) if ready else None
 
@@ -53,16 +51,17 @@ class Steps:
 
 
 RECOVERING = "recovering"
-AGAIN_S = 0.1  # interval of repetitions: a longer silence reveals a hanging node
+# interval of repetitions: a longer silence reveals a hanging node
+REPEAT_S = 0.1
 
 
 class ArmDriver(Managed, ControlNode):
-    """``robot/fault`` out, ``robot/reset`` in.
+    """Publishes ``robot/fault``, and recovers the robot on ``robot/reset``.
 
     A subclass makes its ``recovery`` and then calls ``begin``.
 
-    While inactive it publishes nothing, so that the interlock holds (``silent:robot/fault``), and
-    starts no recovery.
+    While inactive, the node publishes nothing, so that the interlock holds
+    (``silent:robot/fault``), and starts no recovery.
     """
 
     recovery: Steps
@@ -90,7 +89,7 @@ class ArmDriver(Managed, ControlNode):
         """Start to listen and report."""
         subscription(self, "robot/reset", self._on_reset)
         self.publish_fault()
-        self.create_timer(AGAIN_S, self._repeat)
+        self.create_timer(REPEAT_S, self._repeat)
 
     def activate(self) -> str:
         """Publish the robot's fault at once."""

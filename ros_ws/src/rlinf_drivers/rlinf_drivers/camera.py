@@ -23,7 +23,8 @@ from rlinf_ros.qos import publisher
 from rlinf_ros.spinning import ERROR, OK, WARN, Diagnostics, Health, run
 
 STALE_S = 0.2  # value of S3
-SLOW = 0.9  # fraction of the requested rate below which a camera counts as slow
+# fraction of the requested rate below which a camera counts as slow
+SLOW_FRACTION = 0.9
 
 
 class ImageCounts:
@@ -58,7 +59,7 @@ class ImageCounts:
                 else round((frame.stamp_ns - stamp_ns) / NS * self.fps)
             )
             self.lost += max(0, gap - 1)
-        self.images = self.images + 1
+        self.images += 1
         self.at = time.monotonic()
         self.newest = (frame.number, frame.stamp_ns)
         self.late_ms = max(self.late_ms, (time.time_ns() - frame.stamp_ns) / 1e6)
@@ -82,7 +83,7 @@ class ImageCounts:
         self.late_ms = 0.0
         if age_s > max(STALE_S, 3 / self.fps):
             return Health(ERROR, f"no image for {age_s:.1f} s", values)
-        if new or hz < SLOW * self.fps:
+        if new or hz < SLOW_FRACTION * self.fps:
             return Health(
                 WARN,
                 f"{hz:.1f} Hz, expected {self.fps:g}; {new} dropped in the last second",
@@ -94,7 +95,7 @@ class ImageCounts:
 class Camera(DeviceNode):
     """Publishes ``image``, ``camera_info``, and on request ``image/compressed`` and ``depth``.
 
-    It publishes only while it is active.
+    The node publishes only while it is active.
     """
 
     def __init__(self) -> None:
@@ -108,14 +109,14 @@ class Camera(DeviceNode):
         self.images, self.infos = self._publisher("image"), self._publisher("camera_info")
         self.jpegs = self._publisher("image/compressed") if self.settings.jpeg else None
         self.device_name = f"camera '{self.camera}'"
-        self.tally = ImageCounts(self.settings.fps)
+        self.counts = ImageCounts(self.settings.fps)
         self.diagnostics = Diagnostics(self, self._health)
         self.begin()
 
     def activate(self) -> str:
         """Count images from here on."""
-        self.tally.newest = (-1, 0)
-        self.tally.at = time.monotonic()
+        self.counts.newest = (-1, 0)
+        self.counts.at = time.monotonic()
         return ""
 
     def _publisher(self, name: str) -> Publisher:
@@ -128,10 +129,10 @@ class Camera(DeviceNode):
     # In the reading thread
     def open(self) -> Source:
         source = self.settings.open()
-        self.tally.begin()
+        self.counts.begin()
         return source
 
-    def turn(self, device: Source) -> None:
+    def poll(self, device: Source) -> None:
         frame = device.read()
         if self.active:
             self._publish(device, frame)
@@ -139,12 +140,12 @@ class Camera(DeviceNode):
     def _publish(self, source: Source, frame: Frame) -> None:
         pixels, lens = frame.pixels, source.lens
         if size := self.settings.published:
-            lens = shrunk_lens(lens, pixels.shape[:2], size)
+            lens = resized_lens(lens, pixels.shape[:2], size)
             pixels = cv2.resize(pixels, size[::-1], interpolation=cv2.INTER_AREA)
         image = to_image(self.frame, pixels, to_stamp(frame.stamp_ns))
         self.images.publish(image)
         self.infos.publish(camera_info(image, lens))
-        self.tally.add(frame)
+        self.counts.add(frame)
         if self.jpegs is not None and self.jpegs.get_subscription_count():
             self.jpegs.publish(compressed(image, pixels, self.settings.jpeg))
         if frame.depth is not None:
@@ -152,27 +153,24 @@ class Camera(DeviceNode):
         self.log_trouble("", "images arrive again")
 
     def _health(self) -> Health:
-        health = self.tally.health()
+        health = self.counts.health()
         values = {**health.values, "device": self.settings.where}
-        return (
-            Health(ERROR, self.trouble, values)
-            if self.trouble
-            else Health(health.level, health.message, values)
-        )
+        if self.trouble:
+            return Health(ERROR, self.trouble, values)
+        return Health(health.level, health.message, values)
 
 
-def shrunk_lens(
+def resized_lens(
     lens: tuple[float, ...], size: tuple[int, ...], to: tuple[int, int]
 ) -> tuple[float, ...]:
     """Return the camera info of a resized image.
 
     Distortion applies to directions, so it does not change.
     """
-    tall, wide = to[0] / size[0], to[1] / size[1]
-    return (
-        tuple(value * by for value, by in zip(lens[:4], (wide, tall, wide, tall), strict=False))
-        + lens[4:]
-    )
+    height_ratio, width_ratio = to[0] / size[0], to[1] / size[1]
+    ratios = (width_ratio, height_ratio, width_ratio, height_ratio)
+    pinhole = tuple(value * ratio for value, ratio in zip(lens[:4], ratios, strict=False))
+    return pinhole + lens[4:]
 
 
 def depth_image(image: Image, depth: np.ndarray, size: Any) -> Image:

@@ -36,14 +36,15 @@ from rlinf_ros.parameters import finite
 from rlinf_ros.qos import LAZY_PROFILE, received, subscription
 from rlinf_ros.spinning import OK, WARN, ControlNode, Diagnostics, Health, run
 
-# while armed, the target comes to the arm
-MOVES, HOLDS = (SafetyState.ACTIVE,), (SafetyState.ARMED, SafetyState.HOLD)
+MOVES = (SafetyState.ACTIVE,)
+# in these states the target comes to the arm
+HOLDS = (SafetyState.ARMED, SafetyState.HOLD)
 STILL: tuple[float, ...] = (0.0, 0.0, 0.0)
 # largest interval of two messages, if three ticks are shorter; after a longer one, start from rest
 SLOWEST_S = 0.1
 CATCHES_UP = 2.0  # factor on the limits' joint speed for a robot that was slowed down and lags
 SAFETY_S = 0.5  # the interlock reports its state several times in this time
-AGAIN_S = 0.2  # interval of requests for the limits
+RETRY_S = 0.2  # interval of requests for the limits
 MESSAGES = {
     "joint_trajectory": JointTrajectory,
     "forward_position": Float64MultiArray,
@@ -54,9 +55,9 @@ MESSAGES = {
 class Controller(Managed, ControlNode):
     """One output topic; ``kind`` selects its message.
 
-    While inactive it passes no target on, and the arm lags behind the interlock's set-point. After
-    its activation it waits until the interlock is disarmed, because the set-point is then at the
-    arm.
+    While inactive, the node forwards no target, and the arm lags behind the interlock's set-point.
+    After its activation the node waits until the interlock is disarmed, because the set-point is
+    then at the arm.
     """
 
     def __init__(self) -> None:
@@ -73,7 +74,7 @@ class Controller(Managed, ControlNode):
             MESSAGES[self.kind], self.declare_parameter("topic", "").value, 10
         )
         self.received = self.reported = 0  # targets
-        # whether the set-point has been at the arm since the node last passed nothing on
+        # whether the set-point has been at the arm since the node last forwarded nothing
         self.aligned = self._autostart
         self.frame = ""
         self.received_at = -math.inf
@@ -127,7 +128,7 @@ class Controller(Managed, ControlNode):
     def _on_state(self, safety: SafetyState) -> None:
         self.aligned = self.aligned or (self.active and safety.state == SafetyState.DISARMED)
 
-    def _passes_on(self) -> bool:
+    def _may_forward(self) -> bool:
         return self.active and self.aligned
 
     def _health(self) -> Health:
@@ -159,40 +160,37 @@ class Controller(Managed, ControlNode):
             values,
         )
 
-    def _note(self) -> None:
+    def _count_target(self) -> None:
         self.received += 1
         self.received_at = time.monotonic()
 
     def _on_joints(self, target: JointState) -> None:
-        self._note()
-        if not self._passes_on():
+        self._count_target()
+        if not self._may_forward():
             return
         if self.kind == "forward_position":
             self.output.publish(Float64MultiArray(data=target.position))
             return
         since_s = (to_ns(target.header.stamp) - to_ns(self.before.header.stamp)) / NS
         end = list(target.position)
-        is_continuation = (
+        has_segment = (
             self.before.name == target.name
             and len(self.segment[0]) == len(end)
             and all(map(math.isfinite, self.segment[1]))
         )
-        start_positions = (
-            played(*self.segment, since_s * self.speed)
-            if is_continuation and since_s > 0.0
-            else end
-        )
-        auto_reset = is_continuation and 0.0 < since_s <= max(
-            self.horizon_s, 3.0 * self.limits.tick
-        )
-        distance = max(map(abs, map(sub, end, start_positions)), default=0.0)
+        start = end
+        if has_segment and since_s > 0.0:
+            start = segment_position(*self.segment, since_s * self.speed)
+        # after a longer gap, the robot's controller starts at the measured arm
+        continues = has_segment and 0.0 < since_s <= max(self.horizon_s, 3.0 * self.limits.tick)
+        distance = max(map(abs, map(sub, end, start)), default=0.0)
         takes_s = max(
-            since_s if auto_reset else self.horizon_s,
+            since_s if continues else self.horizon_s,
             distance / (CATCHES_UP * self.limits.joint_speed),
         )
         self.before = target
-        self.segment = (start_positions, end, takes_s)
-        self.output.publish(trajectory(start_positions if auto_reset else [], target, takes_s))
+        self.segment = (start, end, takes_s)
+        self.output.publish(trajectory(start if continues else [], target, takes_s))
 
     def _on_scaling(self, percent: Float64) -> None:
         """Store the part of its speed at which the robot's controller plays."""
@@ -223,7 +221,7 @@ class Controller(Managed, ControlNode):
         self.agrees = safety.limits_hash in ("", self.hash)
         if (
             not self.agrees
-            and self.state_at - self.requested_at > AGAIN_S
+            and self.state_at - self.requested_at > RETRY_S
             and self.parameters_client.service_is_ready()
         ):
             self.requested_at = self.state_at
@@ -267,41 +265,27 @@ class Controller(Managed, ControlNode):
             )
 
     def _is_expected(self, target: PoseStamped) -> bool:
-        """Return whether interlock and arm are heard, and the arm may move or must stop."""
-        now, here = time.monotonic(), self.pose.pose
-        fresh = now - self.pose_at <= self.limits.stale_state and now - self.state_at <= SAFETY_S
-        turn = here.orientation
-        is_unit = abs(math.hypot(turn.x, turn.y, turn.z, turn.w) - 1.0) < 0.01
-        lives = self.state in (*MOVES, *HOLDS) and is_unit
-        return (
-            lives
-            and fresh
-            and self.pose.header.frame_id == target.header.frame_id
-            and all(
-                map(
-                    math.isfinite,
-                    (
-                        here.position.x,
-                        here.position.y,
-                        here.position.z,
-                        here.orientation.x,
-                        here.orientation.y,
-                        here.orientation.z,
-                        here.orientation.w,
-                    ),
-                )
-            )
-        )
+        """Return whether interlock and arm report, and the arm may move or must stop."""
+        now = time.monotonic()
+        if now - self.pose_at > self.limits.stale_state or now - self.state_at > SAFETY_S:
+            return False
+        if self.state not in (*MOVES, *HOLDS):
+            return False
+        if self.pose.header.frame_id != target.header.frame_id:
+            return False
+        p, q = self.pose.pose.position, self.pose.pose.orientation
+        is_finite = all(map(math.isfinite, (p.x, p.y, p.z, q.x, q.y, q.z, q.w)))
+        return is_finite and abs(math.hypot(q.x, q.y, q.z, q.w) - 1.0) < 0.01
 
     def _on_target_pose(self, target: PoseStamped) -> None:
-        self._note()
+        self._count_target()
         self.frame = target.header.frame_id
-        if not self._passes_on():
+        if not self._may_forward():
             return
         now, limits = time.monotonic(), self.limits
         since_s = now - self.sent_at
         self.sent_at = now
-        if since_s > self.slowest_s:  # it may have stopped meanwhile
+        if since_s > self.slowest_s:  # the robot may have stopped meanwhile
             since_s = self.slowest_s
             self.linear = STILL
             self.angular = STILL
@@ -330,32 +314,31 @@ class Controller(Managed, ControlNode):
         self.output.publish(twist)
 
 
-def trajectory(start_positions: list[float], target: JointState, takes_s: float) -> JointTrajectory:
-    """Return a trajectory from ``start_positions``, or from the arm if that is empty.
+def trajectory(start: list[float], target: JointState, takes_s: float) -> JointTrajectory:
+    """Return a trajectory from ``start``, or from the arm if that is empty.
 
     Its stamp is 0, so it starts now. By default, ros2_control's controller starts each message at
     the measured arm, unless the message contains its start. The arm lags: its target would fall
     back there a hundred times a second, and hardly advance.
     """
-    points = [JointTrajectoryPoint(positions=start_positions)] if start_positions else []
-    reached = Duration(seconds=takes_s).to_msg()
+    points = [JointTrajectoryPoint(positions=start)] if start else []
+    duration = Duration(seconds=takes_s).to_msg()
     return JointTrajectory(
         joint_names=target.name,
-        points=[*points, JointTrajectoryPoint(positions=target.position, time_from_start=reached)],
+        points=[*points, JointTrajectoryPoint(positions=target.position, time_from_start=duration)],
     )
 
 
-def played(start: list[float], end: list[float], takes_s: float, seconds: float) -> list[float]:
+def segment_position(
+    start: list[float], end: list[float], takes_s: float, seconds: float
+) -> list[float]:
     """Return the position of the robot's controller on its last trajectory after ``seconds``.
 
     A slowed controller is less far along, and starting the next trajectory further on would be a
     jump.
     """
-    part = min(1.0, seconds / takes_s) if takes_s else 1.0
-    return [
-        start_position + part * (ends - start_position)
-        for start_position, ends in zip(start, end, strict=True)
-    ]
+    fraction = min(1.0, seconds / takes_s) if takes_s else 1.0
+    return [a + fraction * (b - a) for a, b in zip(start, end, strict=True)]
 
 
 def twist_towards(
@@ -381,10 +364,10 @@ def within_reach(before: PoseStamped, now: PoseStamped, distance_m: float) -> bo
 
 
 def towards(
-    velocity: tuple[float, ...], target: tuple[float, ...], most: float
+    velocity: tuple[float, ...], target: tuple[float, ...], max_change: float
 ) -> tuple[float, ...]:
-    """Return ``velocity``, changed by a bounded amount."""
-    change = at_most(most, tuple(w - v for v, w in zip(velocity, target, strict=True)))
+    """Return ``velocity``, changed towards ``target`` by at most ``max_change``."""
+    change = at_most(max_change, tuple(w - v for v, w in zip(velocity, target, strict=True)))
     return tuple(v + c for v, c in zip(velocity, change, strict=True))
 
 

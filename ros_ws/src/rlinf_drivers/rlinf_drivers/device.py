@@ -14,32 +14,33 @@ from rlinf_core.core.errors import DeviceError, RlinfError
 from rlinf_ros.lifecycle_node import Managed
 from rlinf_ros.spinning import ControlNode
 
-AGAIN_S = 1.0
-LOOK_S = 0.1  # interval of the check for the node's end, while it is not configured
+RETRY_S = 1.0
+# interval of the check for the node's end, while it is not configured
+POLL_S = 0.1
 
 
 class Closeable(Protocol):
     """An open resource."""
 
     def close(self) -> None:
-        """Close it; may be called repeatedly."""
+        """Close the resource; a second call does nothing."""
 
 
 class DeviceNode(Managed, ControlNode):
-    """Base of such nodes; a subclass calls ``begin()`` at the end of its constructor.
+    """Base of nodes that read a device; a subclass calls ``begin()`` at its constructor's end.
 
     The device is open while the node is configured.
 
     Attributes:
         device_name: the device's name in the log.
-        trouble: description of its error; empty without one.
+        trouble: description of the device's error; empty without one.
     """
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.device_name = name
         self.trouble = ""
-        self.over = threading.Event()
+        self.stopping = threading.Event()
         self.configured = threading.Event()
         self.failed: RlinfError | None = None
         self.reading = threading.Thread(target=self._read, daemon=True)
@@ -64,7 +65,7 @@ class DeviceNode(Managed, ControlNode):
 
     def finish(self) -> bool:
         """End the node once the device is closed."""
-        self.over.set()
+        self.stopping.set()
         return not self.reading.is_alive()
 
     # In the thread
@@ -77,7 +78,7 @@ class DeviceNode(Managed, ControlNode):
         """
         raise NotImplementedError
 
-    def turn(self, device: Any) -> None:
+    def poll(self, device: Any) -> None:
         """Read or write once; called repeatedly.
 
         Raises:
@@ -86,14 +87,14 @@ class DeviceNode(Managed, ControlNode):
         raise NotImplementedError
 
     def _read(self) -> None:
-        while not self.over.is_set():
-            if not self.configured.wait(LOOK_S):
+        while not self.stopping.is_set():
+            if not self.configured.wait(POLL_S):
                 continue
             device: Closeable | None = None
             try:
                 device = self.open()
-                while self.configured.is_set() and not self.over.is_set():
-                    self.turn(device)
+                while self.configured.is_set() and not self.stopping.is_set():
+                    self.poll(device)
             except DeviceError as error:
                 self.log_trouble(str(error))
             except RlinfError as error:
@@ -107,7 +108,7 @@ class DeviceNode(Managed, ControlNode):
                     # an unplugged device may fail to close; it is reopened anyway
                     with contextlib.suppress(Exception):
                         device.close()
-            self.over.wait(AGAIN_S if self.configured.is_set() else 0.0)
+            self.stopping.wait(RETRY_S if self.configured.is_set() else 0.0)
 
     def log_trouble(self, trouble: str, ended: str = "the device works again") -> None:
         """Report a new trouble, or its end, once each."""

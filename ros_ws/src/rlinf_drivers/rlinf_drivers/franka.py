@@ -35,7 +35,7 @@ from rlinf_ros.scene import sleep
 from rlinf_ros.spinning import ERROR, OK, Diagnostics, Health, is_active, run
 
 WIDEST_M = 0.08
-AGAIN_S = 1.0  # between two tries
+RETRY_S = 1.0  # between two tries
 ANY = GraspEpsilon(inner=WIDEST_M, outer=WIDEST_M)  # an object of any width is held
 
 
@@ -87,7 +87,7 @@ class Hand(GripperCommands):
             self.failed
             and not self.fault
             and self.target is not None
-            and time.monotonic() - self.failed_at > AGAIN_S
+            and time.monotonic() - self.failed_at > RETRY_S
         ):
             since = self.since
             failure = self.failed
@@ -165,18 +165,19 @@ class Recovery(Steps):
         """Recover the arm, then the hand (see ``Steps``)."""
         self.running = True
         try:
-            return (await self._arm() if self.franka.arm_fault else "") or await self._hand()
+            arm_trouble = await self._recover_arm() if self.franka.arm_fault else ""
+            return arm_trouble or await self._recover_hand()
         finally:
             self.running = False
 
-    async def _arm(self) -> str:
+    async def _recover_arm(self) -> str:
         return (
             await self._clear()
             or await self._activate()
             or await self._switch(self.settings.broadcasters)
             or await self._await_target()
             or await self._switch(self.settings.controllers)
-            or await self._back()
+            or await self._await_health()
         )
 
     async def _clear(self) -> str:
@@ -207,11 +208,9 @@ class Recovery(Steps):
                 activate_controllers=names, strictness=SwitchController.Request.BEST_EFFORT
             ),
         )
-        return (
-            ""
-            if done is not None and done.ok
-            else f"controllers {', '.join(names)} were not activated"
-        )
+        if done is not None and done.ok:
+            return ""
+        return f"controllers {', '.join(names)} were not activated"
 
     async def _await_target(self) -> str:
         """Wait for the interlock's next target, sent once it knows where the arm rests."""
@@ -228,14 +227,14 @@ class Recovery(Steps):
             await sleep(self.node, 0.02)
         return ""
 
-    async def _back(self) -> str:
+    async def _await_health(self) -> str:
         """Wait until franka_ros2 itself reports that the arm is well."""
         deadline = time.monotonic() + BACK_S
         while self.franka.arm_fault and time.monotonic() < deadline:
             await sleep(self.node, 0.02)
         return self.franka.arm_fault
 
-    async def _hand(self) -> str:
+    async def _recover_hand(self) -> str:
         hand = self.franka.hand
         if hand is None or not hand.fault:
             return ""
@@ -269,7 +268,7 @@ FIELDS = (
     "current_errors",
     "last_motion_errors",
 )
-# until a person lets go
+# modes that last until a person lets go of the robot
 BY_HAND = (FrankaRobotState.ROBOT_MODE_USER_STOPPED, FrankaRobotState.ROBOT_MODE_GUIDING)
 
 
@@ -283,17 +282,19 @@ def flags(errors: Errors) -> Iterator[str]:
 
 
 def fault_of(state: FrankaRobotState) -> str:
-    """Return why the arm would not follow a controller, in words; empty if it would.
+    """Return why the arm would not follow a controller, in words; empty if it would follow.
 
     The errors of the last motion persist until the next one. They explain its end once it has
     ended.
     """
     moves = state.robot_mode == FrankaRobotState.ROBOT_MODE_MOVE
     mode = "error" if moves else MODES.get(state.robot_mode, f"mode_{state.robot_mode}")
-    because = ", ".join(flags(state.current_errors)) or (
-        "" if moves else ", ".join(flags(state.last_motion_errors))
-    )
-    return f"{mode} ({because})" if because else "" if moves else mode
+    errors = ", ".join(flags(state.current_errors))
+    if not errors and not moves:
+        errors = ", ".join(flags(state.last_motion_errors))
+    if errors:
+        return f"{mode} ({errors})"
+    return "" if moves else mode
 
 
 def wrench_on_tool(state: FrankaRobotState) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -313,7 +314,7 @@ def wrench_on_tool(state: FrankaRobotState) -> tuple[tuple[float, ...], tuple[fl
 
 
 class Franka(ArmDriver):
-    """robot_state to ``robot/fault``, ``wrench``, ``current_pose``; the hand; recovery."""
+    """Publishes robot_state as ``robot/fault``, ``wrench`` and ``current_pose``; recovers."""
 
     def __init__(self) -> None:
         super().__init__()

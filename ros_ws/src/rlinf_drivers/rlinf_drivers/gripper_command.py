@@ -28,10 +28,10 @@ TICK_S = 0.02
 SILENT_S = SETTLED_S = 0.5  # value of S3
 SAFETY_S = 0.5  # the interlock reports its state several times in this time
 MAY_MOVE = (SafetyState.ARMED, SafetyState.ACTIVE, SafetyState.HOLD)
-WAITING = 10  # messages of other joints on the same topic
+QUEUE_DEPTH = 10  # messages of other joints on the same topic
 
 
-class Commands(GripperCommands):
+class ActionCommands(GripperCommands):
     """Commands to one action."""
 
     def __init__(self, node: Node, settings: Gripper) -> None:
@@ -75,7 +75,9 @@ class Commands(GripperCommands):
         )
 
     def outcome(self, result: Any) -> str:
-        return "done" if result.reached_goal else "stalled" if result.stalled else "ended elsewhere"
+        if result.reached_goal:
+            return "done"
+        return "stalled" if result.stalled else "ended elsewhere"
 
     def finish_command(self, number: int, outcome: str) -> None:
         """Record the answer; a refusal is a fault, because the fingers would stay still."""
@@ -86,33 +88,33 @@ class Commands(GripperCommands):
 
 
 class GripperNode(Managed, ControlNode):
-    """``gripper/command`` to the action; the joint to ``gripper/state``; while active."""
+    """Sends ``gripper/command`` to the action and publishes ``gripper/state``, while active."""
 
     def __init__(self) -> None:
         super().__init__("gripper")
         self.settings = self.declare_settings("settings", Gripper)
-        self.orders = Commands(self, self.settings)
+        self.commands = ActionCommands(self, self.settings)
         self.received_at = 0.0
         self.implausible = ""
         self.widths = publisher(self, "gripper/state")
         self.create_subscription(
-            JointState, self.settings.states, self._on_states, lazy_profile(WAITING)
+            JointState, self.settings.states, self._on_states, lazy_profile(QUEUE_DEPTH)
         )
         self.create_timer(TICK_S, self._poll)
         self.diagnostics = Diagnostics(self, self._health)
 
     def activate(self) -> str:
         """Forget earlier commands."""
-        self.orders.begin()
+        self.commands.begin()
         return ""
 
     def deactivate(self) -> None:
         """Send the fingers no further command; without ``gripper/state`` the interlock holds."""
-        self.orders.begin()
+        self.commands.begin()
 
     def _poll(self) -> None:
         if self.active:
-            self.orders.look()
+            self.commands.look()
 
     @property
     def silent(self) -> bool:
@@ -129,17 +131,17 @@ class GripperNode(Managed, ControlNode):
         if self.implausible:
             return
         if self.silent:
-            self.orders.begin()
+            self.commands.begin()
         self.received_at = time.monotonic()
-        self.orders.width = width
-        if self.active and not self.orders.fault:
+        self.commands.width = width
+        if self.active and not self.commands.fault:
             self.widths.publish(
-                JointState(header=state.header, name=STATE, position=[self.orders.width])
+                JointState(header=state.header, name=STATE, position=[self.commands.width])
             )
 
     def _health(self) -> Health:
-        settings, orders = self.settings, self.orders
-        values = {"order": orders.last_result, "width": orders.width, "action": settings.action}
+        settings, commands = self.settings, self.commands
+        values = {"order": commands.last_result, "width": commands.width, "action": settings.action}
         if self.implausible:
             return Health(
                 ERROR,
@@ -155,11 +157,9 @@ class GripperNode(Managed, ControlNode):
                 "or set gripper.joint and gripper.states",
                 values,
             )
-        return (
-            Health(ERROR, orders.fault, values)
-            if orders.fault
-            else Health(OK, orders.last_result, values)
-        )
+        if commands.fault:
+            return Health(ERROR, commands.fault, values)
+        return Health(OK, commands.last_result, values)
 
 
 def main() -> None:

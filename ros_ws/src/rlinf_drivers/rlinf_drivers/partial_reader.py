@@ -108,10 +108,10 @@ class PartialReader(Generic[M]):
         self.message = deserialize_message(raw, self.kind)
         if self._differs or raw[: len(LITTLE_ENDIAN)] != LITTLE_ENDIAN:
             return self.message
-        self._differs = not self._follow(raw)
+        self._differs = not self._note_layout(raw)
         return self.message
 
-    def _follow(self, raw: bytes) -> bool:
+    def _note_layout(self, raw: bytes) -> bool:
         """Note the layout of ``message``; return whether its fields are read as rclpy does."""
         layout = Layout(self.fields)
         try:
@@ -122,7 +122,7 @@ class PartialReader(Generic[M]):
         if pattern.size != len(raw):
             return False
         unpacked = pattern.unpack(raw)
-        if not all(map(_same, unpacked, (item.value for item in items))):
+        if not all(map(_equal_or_nan, unpacked, (item.value for item in items))):
             return False
         self._struct = pattern
         self._only_lengths = _getter([k for k, item in enumerate(items) if not item.path])
@@ -198,6 +198,6 @@ def _getter(places: list[int]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
     return lambda values: tuple(values[place] for place in places)
 
 
-def _same(one: Any, other: Any) -> bool:
+def _equal_or_nan(one: Any, other: Any) -> bool:
     """Return True if two numbers are equal, or both are NaN."""
     return bool(one == other or (one != one and other != other))

@@ -40,9 +40,9 @@ OBJECTS = (
 
 
 class RobotiqNode(DeviceNode):
-    """``gripper/command`` to its registers; its position to ``gripper/state``.
+    """Writes ``gripper/command`` to the gripper and publishes its position as ``gripper/state``.
 
-    While inactive it only reads the gripper.
+    While inactive, the node only reads the gripper.
     """
 
     def __init__(self) -> None:
@@ -105,7 +105,7 @@ class RobotiqNode(DeviceNode):
         self.activation.clear()
         return Robotiq(self.settings)
 
-    def turn(self, device: Robotiq) -> None:
+    def poll(self, device: Robotiq) -> None:
         try:
             self.status = status = device.status()
         except Exception:
@@ -127,27 +127,23 @@ class RobotiqNode(DeviceNode):
             state = JointState(name=STATE, position=[self.settings.opening(status.position)])
             state.header.stamp = self.get_clock().now().to_msg()
             self.widths.publish(state)
-        self.over.wait(PERIOD_S)
+        self.stopping.wait(PERIOD_S)
 
     def _trouble(self, status: Status) -> str:
         if not status.trouble:
-            lost = time.monotonic() - self.order_tracker.taken_at > self.settings.timeout_s
+            if time.monotonic() - self.order_tracker.taken_at <= self.settings.timeout_s:
+                return ""
             return (
                 f"it has not executed the command {self.order_tracker.order} for "
                 f"{self.settings.timeout_s:g} s"
-                if lost
-                else ""
             )
-        remedy = (
-            ""
-            if status.state == ACTIVATING
-            else (
-                ". Keep clear of its fingers, which open and close once, and run: rlinf gripper "
-                "activate (with ROS: ros2 service call "
-                f"{self.resolve_service_name('gripper/activate')} std_srvs/srv/Trigger)"
-            )
+        if status.state == ACTIVATING:
+            return status.trouble
+        return (
+            f"{status.trouble}. Keep clear of its fingers, which open and close once, and run: "
+            "rlinf gripper activate (with ROS: ros2 service call "
+            f"{self.resolve_service_name('gripper/activate')} std_srvs/srv/Trigger)"
         )
-        return f"{status.trouble}{remedy}"
 
     def _health(self) -> Health:
         status = self.status

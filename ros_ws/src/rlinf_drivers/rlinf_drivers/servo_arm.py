@@ -27,10 +27,13 @@ from rlinf_ros.spinning import ERROR, OK, WARN, Diagnostics, Health, run
 PERIOD_S = 0.015
 REPEAT_S = 0.1
 FAULT_CHECK_S = 0.5
-FRESH_S = 0.2  # an older target is not followed
-SAFETY_S = 0.5  # no target is followed if the interlock's state, sent every ten ticks, is older
+# The servos follow no older target.
+FRESH_S = 0.2
+# The servos follow no target if the interlock's state, sent every ten ticks, is older.
+SAFETY_S = 0.5
 ARMED = (SafetyState.ARMED, SafetyState.ACTIVE, SafetyState.HOLD)
-FAR_RAD = 0.5  # from a target to its joint; the limits' joint_divergence is smaller
+# Largest distance of a target from its joint; the limits' joint_divergence is smaller.
+FAR_RAD = 0.5
 # The same for the first target of limp servos. The interlock realigns above 0.05 rad.
 NEAR_RAD = 0.06
 STARTING, SILENT = "starting", "silent"
@@ -123,7 +126,7 @@ class ServoArm(DeviceNode):
                     "lerobot-calibrate and name its output file"
                 )
 
-    def turn(self, device: Bus) -> None:
+    def poll(self, device: Bus) -> None:
         now, ticks = time.monotonic(), device.positions()
         if ticks is None:
             if now - self.answered_at > self.settings.silence_s:
@@ -142,7 +145,7 @@ class ServoArm(DeviceNode):
             self._publish(angles, ticks)
             self._follow(device, now, angles, ticks)
         self.log_trouble(self.fault)
-        self.over.wait(PERIOD_S)
+        self.stopping.wait(PERIOD_S)
 
     def _check_servos(self, device: Bus) -> None:
         """Check for faults; a fault stays until a person resets it and the servo reports none."""
@@ -179,23 +182,25 @@ class ServoArm(DeviceNode):
         device.command(goals)
 
     def _why_ignored(self, target: list[float], angles: list[float], ticks: dict[int, int]) -> str:
-        """Return why the servos do not follow this target; empty if they do."""
-        joints, farthest = self.settings.joints, FAR_RAD if self.torque else NEAR_RAD
-        by_name = zip(joints, target, angles, strict=True)
-        name, away = max(
-            ((name, abs(goal - angle)) for name, goal, angle in by_name), key=lambda pair: pair[1]
-        )
-        if away > farthest:
+        """Return why the servos do not follow this target; empty if they follow."""
+        joints, largest = self.settings.joints, FAR_RAD if self.torque else NEAR_RAD
+        distances = {
+            name: abs(goal - angle)
+            for name, goal, angle in zip(joints, target, angles, strict=True)
+        }
+        name = max(distances, key=distances.__getitem__)
+        if distances[name] > largest:
+            reason = "" if self.torque else ", as the torque is off until then"
             return (
-                f"expected a target within {farthest:g} rad of each "
-                f"joint{'' if self.torque else ', as the torque is off until then'}, got "
-                f"{away:.3f} rad at '{name}'. Disarm, and arm again"
+                f"expected a target within {largest:g} rad of each joint{reason}, got "
+                f"{distances[name]:.3f} rad at '{name}'. Disarm, and arm again"
             )
         if self.torque:
             return ""
-        for name, joint in joints.items():  # torque would drive it to the end of its range
-            past = max(joint.low - ticks[joint.id], ticks[joint.id] - joint.high) * RAD
-            if past > NEAR_RAD:
+        for name, joint in joints.items():
+            # torque would drive a joint outside its range to the range's end
+            outside = max(joint.low - ticks[joint.id], ticks[joint.id] - joint.high) * RAD
+            if outside > NEAR_RAD:
                 return (
                     f"expected '{name}' within its range of {joint.low:g} to {joint.high:g} ticks "
                     f"before the torque goes on, got {ticks[joint.id]}. Move it by hand, or "

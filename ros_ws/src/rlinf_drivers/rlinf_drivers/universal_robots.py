@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from array import array
+from collections.abc import Callable
 from math import nan
 from typing import Any
 
@@ -24,7 +25,9 @@ from rlinf_ros.qos import LAZY_PROFILE
 from rlinf_ros.scene import sleep
 from rlinf_ros.spinning import ERROR, OK, WARN, Diagnostics, Health, run
 
-LOOK_S, SILENT_S = 0.02, 0.5  # speed_scaling arrives at 100 Hz; value of S3
+POLL_S = 0.02
+# value of S3; speed_scaling arrives at 100 Hz
+SILENT_S = 0.5
 JOINTS = (
     "shoulder_pan_joint",
     "shoulder_lift_joint",
@@ -43,7 +46,7 @@ RESTARTS = {
 MOVES = (SafetyMode.NORMAL, SafetyMode.REDUCED)
 
 
-def names(kind: Any) -> dict[int, str]:
+def constant_names(kind: Any) -> dict[int, str]:
     """Return the constants of a message as a map from value to lower-case name."""
     return {
         getattr(kind, name): name.lower()
@@ -52,11 +55,11 @@ def names(kind: Any) -> dict[int, str]:
     }
 
 
-SAFETY, ROBOT = names(SafetyMode), names(RobotMode)
+SAFETY, ROBOT = constant_names(SafetyMode), constant_names(RobotMode)
 
 
 def fault_of(safety: int, robot: int, program: bool) -> str:
-    """Return why the arm would not follow a controller, in a word; empty if it would."""
+    """Return why the arm would not follow a controller, in a word; empty if it would follow."""
     if safety not in MOVES:
         return SAFETY.get(safety, f"safety_mode_{safety}")
     if robot != RobotMode.RUNNING:
@@ -90,7 +93,7 @@ def arm_readings(message: JointState, anonymous: bool = True) -> bytes:
 
 
 class UniversalRobots(ArmDriver):
-    """Modes to ``robot/fault``; unlocking and the program's restart with a reset."""
+    """Publishes the modes as ``robot/fault``; a reset unlocks and restarts the program."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,7 +102,8 @@ class UniversalRobots(ArmDriver):
         self.robot = RobotMode.DISCONNECTED
         self.program = False
         self.scaling = 0.0
-        self.received_at = self.changed_at = self.requested_at = 0.0
+        # times of the last speed_scaling, changed measurement and measurement
+        self.received_at = self.changed_at = self.measured_at = 0.0
         self.since = time.monotonic()
         self.measured = b""
         self.anonymous = True
@@ -118,7 +122,7 @@ class UniversalRobots(ArmDriver):
         ):
             self.create_subscription(kind, prefix + topic, take, quality)
         self.recovery = Recovery(self, prefix, self.settings)
-        self.create_timer(LOOK_S, self._poll)
+        self.create_timer(POLL_S, self._poll)
         self.diagnostics = Diagnostics(self, self._health)
         self.begin()
 
@@ -141,23 +145,23 @@ class UniversalRobots(ArmDriver):
         self.received_at = time.monotonic()
 
     def _poll(self) -> None:
-        """Check whether measurements change; the driver repeats an unheard robot's last ones."""
+        """Check whether measurements change: the driver repeats the last ones of a silent robot."""
         message = newest(self.joints)
         if message is not None and self.anonymous and arm_readings(message, anonymous=False):
             # from now on, messages of a hand with many joints are not the arm's
             self.anonymous = False
         if message is not None and (measured := arm_readings(message, self.anonymous)):
             now = time.monotonic()
-            # the second case: a gap in the messages
-            if measured != self.measured or now - self.requested_at > SILENT_S:
+            had_gap = now - self.measured_at > SILENT_S
+            if measured != self.measured or had_gap:
                 self.measured, self.changed_at = measured, now
-            self.requested_at = now
+            self.measured_at = now
         self.publish_fault()
 
     @property
     def frozen(self) -> bool:
         """Whether the same measurements are repeated again and again."""
-        return 0.0 < self.settings.frozen_s < self.requested_at - self.changed_at
+        return 0.0 < self.settings.frozen_s < self.measured_at - self.changed_at
 
     @property
     def arm_fault(self) -> str:
@@ -191,7 +195,7 @@ class UniversalRobots(ArmDriver):
 
 
 class Recovery(Steps):
-    """The dashboard's unlocking, then the program."""
+    """Unlocks the robot through its dashboard, then restarts its program."""
 
     def __init__(self, node: UniversalRobots, prefix: str, settings: Driver) -> None:
         super().__init__(node)
@@ -207,7 +211,7 @@ class Recovery(Steps):
         """Unlock, restart the program, and wait for the robot (see ``Steps``)."""
         self.running = True
         try:
-            return await self._unlock() or await self._restart() or await self._back()
+            return await self._unlock() or await self._restart() or await self._await_health()
         finally:
             self.running = False
 
@@ -221,32 +225,29 @@ class Recovery(Steps):
             if trouble := await self._trigger(f"dashboard_client/{name}", client):
                 return trouble
         await self._until(lambda: self.arm.safety in MOVES)
-        return (
-            ""
-            if self.arm.safety in MOVES
-            else f"the robot is still in {SAFETY.get(self.arm.safety)} still"
-        )
+        if self.arm.safety in MOVES:
+            return ""
+        return f"the robot is still in {SAFETY.get(self.arm.safety)}"
 
     async def _restart(self) -> str:
         return "" if self.arm.program else await self._trigger(*self.restarting)
 
-    async def _back(self) -> str:
+    async def _await_health(self) -> str:
         """Wait until the robot itself reports that it is well."""
         await self._until(lambda: not self.arm.arm_fault)
         return self.arm.arm_fault
 
-    async def _until(self, holds: Any) -> None:
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        """Wait for a condition, at most BACK_S."""
         deadline = time.monotonic() + BACK_S
-        while not holds() and time.monotonic() < deadline:
+        while not condition() and time.monotonic() < deadline:
             await sleep(self.node, 0.02)
 
     async def _trigger(self, name: str, client: Any) -> str:
         answer = await self.service(client, Trigger.Request())
-        return (
-            ""
-            if answer is not None and answer.success
-            else f"{name}: {answer.message if answer else 'no answer'}"
-        )
+        if answer is not None and answer.success:
+            return ""
+        return f"{name}: {answer.message if answer else 'no answer'}"
 
 
 def main() -> None:

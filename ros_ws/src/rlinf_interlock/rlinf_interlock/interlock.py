@@ -46,10 +46,10 @@ from rlinf_core.interlock import (
     step,
     with_values,
 )
-from rlinf_core.interlock.coordinates import in_other_units, measured, measured_at_rest
+from rlinf_core.interlock.coordinates import in_other_units, measured_at_rest, measured_coordinates
 from rlinf_core.interlock.latch import Latch, exclusive_command
 from rlinf_core.interlock.limits import SETTLE_S
-from rlinf_core.interlock.tick import UNSEEN
+from rlinf_core.interlock.tick import POSITION_UNKNOWN
 from rlinf_core.interlock.trajectory import Trajectory
 from rlinf_core.interlock.types import NS, ActionSlice
 from rlinf_interlock import safety_messages as messages
@@ -276,7 +276,7 @@ class Requests:
             )
         if node.output.suppress_setpoint and node.state.track.valid:
             trajectory = Trajectory(node.limits, node.state.motions, None, None, lambda *_: None)
-            if outside := trajectory.outside(node.state.track.at or ()):
+            if outside := trajectory.exceeded_workspace(node.state.track.at or ()):
                 return (
                     f"the arm rests outside its {outside} and far from its last position. Guide it "
                     "inside first, or change the limits"
@@ -321,7 +321,7 @@ class Requests:
                 f"'{wrong_topic}': expected metres and radians near the limits, got {numbers}. "
                 "Are they millimetres or degrees? Publish SI units, or correct the limits"
             )
-        missing = measured(node.limits, inputs)
+        missing = measured_coordinates(node.limits, inputs)
         age_s = (
             math.inf
             if node.inputs.pose is None and node.inputs.joints is None
@@ -381,7 +381,9 @@ class Requests:
                 self._recover(cause, inputs.robot_fault)
             return f"{owner}refused: its cause persists: {', '.join(map(self._describe, reasons))}"
         if node.state.mode is Mode.FAULT:
-            unseen = cause in UNSEEN and not (node.state.track.valid or node.state.track.jumped)
+            unseen = cause in POSITION_UNKNOWN and not (
+                node.state.track.valid or node.state.track.jumped
+            )
             if unseen and (reason := self._why_unknown(inputs)):
                 return f"refused: its cause persists: {reason}"
             self._queue_request(reset_fault=cause)

@@ -22,16 +22,15 @@ from rlinf_ros.qos import publisher, subscription
 from rlinf_ros.spinning import INACTIVE, is_active
 from rlinf_ros.station_state import ArmAnswerLog
 
-LOOK_S, SAY_S = 0.02, 1.0
-CHOOSE = " The keys move arm {}; choose by number: {}. The other arms rest. Arming is for all."
+POLL_S, DIAGNOSE_S = 0.02, 1.0
+ARM_CHOICE = " The keys move arm {}; choose by number: {}. The other arms rest. Arming is for all."
 
 
 class HumanOperator:
     """Devices that act together.
 
-    Each renews the enable, their motions add up, and the trouble of one stops all.
-
-    With several arms they move one, and the others rest.
+    Each device renews the enable, their motions add up, and the trouble of one stops all. With
+    several arms the devices move one, and the others rest.
     """
 
     def __init__(
@@ -62,7 +61,7 @@ class HumanOperator:
             for topic in guard.device.topics:
                 subscription(node, topic, guard.device.receive)
         self._help()
-        node.create_timer(LOOK_S, self.look)
+        node.create_timer(POLL_S, self.poll)
 
     @property
     def _action(self) -> ActionSpec:
@@ -79,50 +78,59 @@ class HumanOperator:
         return "; ".join(guard.trouble for guard in self.guards if guard.trouble)
 
     @property
-    def believed(self) -> bool:
-        """Whether every device is heard, and has been seen at rest."""
-        return all(guard.believed for guard in self.guards)
+    def trusted(self) -> bool:
+        """Whether every device sends, and has been at rest."""
+        return all(guard.trusted for guard in self.guards)
 
     def _help(self) -> None:
         numbers = ", ".join(f"{number} {arm}" for number, arm in self.arms.items())
         keys = "; ".join(f"{guard.name}: {guard.device.help(self.axes)}" for guard in self.guards)
-        self.node.get_logger().info(keys + (CHOOSE.format(self.arm, numbers) if self.arms else ""))
+        self.node.get_logger().info(
+            keys + (ARM_CHOICE.format(self.arm, numbers) if self.arms else "")
+        )
 
     def _on_prompt(self, message: String) -> None:
         if message.data:
             self.node.get_logger().info(message.data)
 
-    def look(self) -> None:
-        """Read the devices."""
+    def poll(self) -> None:
+        """Read the devices, and execute the person's requests."""
         self.arming.expire()
         for guard in self.guards:
             for request in guard.poll():
                 self._on_request(request, guard.device.label_renews)
         if self.trouble != self.published_trouble:
             self._report_trouble()
-        elif time.monotonic() - self.reported_at > SAY_S:
+        elif time.monotonic() - self.reported_at > DIAGNOSE_S:
             self._diagnose()
 
-    def _on_request(self, arm_name: str, label_renews: bool) -> None:
-        if not is_active(self.node) and arm_name != "disarm":
+    def _on_request(self, request: str, label_renews: bool) -> None:
+        """Execute a request: arm, disarm, a label, next_arm, or an arm's number."""
+        if not is_active(self.node) and request != "disarm":
             return
-        if self.trouble and arm_name not in ("disarm", *LABELS):
+        if self.trouble and request not in ("disarm", *LABELS):
             return  # a working device does not renew the enable for a failing one
-        if label_renews or arm_name not in LABELS:
-            self.enables.publish(Bool(data=arm_name != "disarm" and not self.trouble))
-        if arm_name in ("arm", "disarm"):
-            (self.arming.arm if arm_name == "arm" else self.arming.disarm)()
-        if arm_name in LABELS:
-            self.labels.publish(String(data=arm_name))
-            self.node.get_logger().info(f"label sent: {arm_name}")
-        numbers = list(self.arms)
-        if arm_name == "next_arm" and numbers:
-            arm_name = numbers[([*self.arms.values()].index(self.arm) + 1) % len(numbers)]
-        if arm_name in self.arms:
-            self.arm = self.arms[arm_name]
-            for guard in self.guards:
-                guard.device.attach(self._action, self.spec.control_hz)
-            self._help()
+        if label_renews or request not in LABELS:
+            self.enables.publish(Bool(data=request != "disarm" and not self.trouble))
+        if request == "arm":
+            self.arming.arm()
+        elif request == "disarm":
+            self.arming.disarm()
+        elif request in LABELS:
+            self.labels.publish(String(data=request))
+            self.node.get_logger().info(f"label sent: {request}")
+        elif request == "next_arm" and self.arms:
+            arms = list(self.arms.values())
+            self._select_arm(arms[(arms.index(self.arm) + 1) % len(arms)])
+        elif request in self.arms:
+            self._select_arm(self.arms[request])
+
+    def _select_arm(self, arm: str) -> None:
+        """Let the devices move this arm from now on."""
+        self.arm = arm
+        for guard in self.guards:
+            guard.device.attach(self._action, self.spec.control_hz)
+        self._help()
 
     def _report_trouble(self) -> None:
         """Report a change of trouble.
@@ -146,22 +154,19 @@ class HumanOperator:
     def _diagnose(self) -> None:
         self.reported_at = time.monotonic()
         active = is_active(self.node)
-        level = (
-            DiagnosticStatus.ERROR
-            if self.trouble
-            else DiagnosticStatus.OK
-            if active
-            else DiagnosticStatus.WARN
-        )
-        ready_text = (
-            f"{', '.join(guard.name for guard in self.guards)}: ready" if active else INACTIVE
-        )
+        names = ", ".join(guard.name for guard in self.guards)
+        if self.trouble:
+            level, text = DiagnosticStatus.ERROR, self.trouble
+        elif active:
+            level, text = DiagnosticStatus.OK, f"{names}: ready"
+        else:
+            level, text = DiagnosticStatus.WARN, INACTIVE
         message = DiagnosticArray(
             status=[
                 DiagnosticStatus(
                     name=f"{self.node.get_namespace().strip('/')}/operator",
                     level=level,
-                    message=self.trouble or ready_text,
+                    message=text,
                     values=[
                         KeyValue(key=guard.name, value=guard.trouble or "ready")
                         for guard in self.guards
@@ -172,10 +177,10 @@ class HumanOperator:
         message.header.stamp = self.node.get_clock().now().to_msg()
         self.diagnostics.publish(message)
 
-    def doubt(self) -> None:
+    def distrust(self) -> None:
         """Trust each device again only once it has been at rest."""
         for guard in self.guards:
-            guard.doubt()
+            guard.distrust()
 
     def device_motions(self) -> list[dict[str, float]]:
         """Return the motion that each device requests now, if any.
@@ -191,7 +196,7 @@ class HumanOperator:
             any(move.values()) for guard in self.guards if (move := guard.motion()) is not None
         )
 
-    def between(self) -> np.ndarray | None:
+    def idle_action(self) -> np.ndarray | None:
         """Return the requested motion between episodes, or None."""
         moves = self.device_motions()
         return self.answer("", moves) if any(any(move.values()) for move in moves) else None
@@ -201,7 +206,7 @@ class HumanOperator:
 
         Without a request, return rest in demonstrations and None elsewhere. Return None in trouble.
         """
-        if not self.believed:
+        if not self.trusted:
             return None
         if not moves and mode != "demonstration":
             return None

@@ -57,7 +57,8 @@ ACTIVE_STATUSES = (
     GoalStatus.STATUS_CANCELING,
 )
 MAY_MOVE = (SafetyState.ARMED, SafetyState.ACTIVE, SafetyState.HOLD)
-HELD_LOOK_S, REST_S = 1.0, 1.0  # a held key may repeat first after 0.7 s
+POLL_DIRECTOR_S = 1.0
+REST_S = 1.0  # a held key may repeat first after 0.7 s
 
 
 class IdleTeleop:
@@ -86,7 +87,7 @@ class IdleTeleop:
         self.busy = busy
         self.publish = publish
         self.request_active = self.rested = False
-        self.directed = True  # until the first look
+        self.directed = True  # until the first poll
         self.rests_since = math.inf
         self.safety = SafetyState()
         self.received_at = 0.0
@@ -95,7 +96,7 @@ class IdleTeleop:
             GoalStatusArray, GOALS, self._on_goals, qos_profile_action_status_default
         )
         subscribe_safety(node, spec.action.arms, self._on_safety)
-        node.create_timer(HELD_LOOK_S, self._poll)
+        node.create_timer(POLL_DIRECTOR_S, self._poll)
         node.create_timer(1.0 / spec.control_hz, self.go)
 
     def _on_goals(self, goals: GoalStatusArray) -> None:
@@ -128,7 +129,7 @@ class IdleTeleop:
             self.rested = False
             self.rests_since = math.inf
             return
-        action = self.person.between()
+        action = self.person.idle_action()
         if action is None:
             self.rests_since = min(self.rests_since, now)
             self.rested |= now - self.rests_since >= REST_S
@@ -140,8 +141,8 @@ class IdleTeleop:
             self.rests_since = math.inf
 
 
-# holds that pass
-GOES_ON = (
+# causes of holds that end by themselves
+TEMPORARY_HOLDS = (
     "stale_command",
     "stale_state",
     "silent:",
@@ -238,7 +239,7 @@ class Homing:
         """Publish the next action once per time step, or end the motion."""
         self._update_states()
         now = time.monotonic()
-        code, reason = self._stopped(now)
+        code, reason = self._end_reason(now)
         if code or (self.home_since and now - self.home_since > SETTLED_S):
             self._finish(code, reason)
         elif self.measured.keys() == self.homes.goals.keys():
@@ -275,18 +276,13 @@ class Homing:
             self.nearest = far or self.nearest
             self.nearer_at = now
         if far:
-            self.publish(
-                action,
-                min(
-                    (stamp for stamp, *_ in self.measured.values()),
-                    key=lambda at: (at.sec, at.nanosec),
-                ),
-            )
+            stamps = [stamp for stamp, *_ in self.measured.values()]
+            self.publish(action, min(stamps, key=lambda stamp: (stamp.sec, stamp.nanosec)))
 
-    def _stopped(self, now: float) -> tuple[int, str]:
+    def _end_reason(self, now: float) -> tuple[int, str]:
         """Return the error code and the reason if the motion must end; NONE if it may go on."""
         safety, codes = self.safety, Home.Result
-        held = safety.state == SafetyState.HOLD and not safety.cause.startswith(GOES_ON)
+        held = safety.state == SafetyState.HOLD and not safety.cause.startswith(TEMPORARY_HOLDS)
         if self.handle is None or self.handle.is_cancel_requested:
             return codes.CANCELLED, "cancelled"
         if not is_active(self.node):
@@ -324,13 +320,12 @@ class Homing:
 
     def _end(self, handle: ServerGoalHandle) -> Home.Result:
         self.handle = None
-        (
-            handle.succeed
-            if self.result.success
-            else handle.canceled
-            if handle.is_cancel_requested
-            else handle.abort
-        )()
+        if self.result.success:
+            handle.succeed()
+        elif handle.is_cancel_requested:
+            handle.canceled()
+        else:
+            handle.abort()
         return self.result
 
 
@@ -345,7 +340,9 @@ def _measured(
         return np.zeros(7), dict(zip(joints, angles, strict=True))
     p, q = message.pose.position, message.pose.orientation
     pose = np.array([p.x, p.y, p.z, q.x, q.y, q.z, q.w])
-    return (pose, {}) if np.isfinite(pose).all() and np.linalg.norm(pose[3:]) > 0.5 else None
+    if not np.isfinite(pose).all() or np.linalg.norm(pose[3:]) <= 0.5:
+        return None
+    return pose, {}
 
 
 PLAYING_S = 1.0  # since the last time step that was not LAST
@@ -435,23 +432,21 @@ class Operator(Managed, StationNode):
     def _homing(self, homes: dict[str, Any]) -> Homing | None:
         """Make the homing of a robot that has a home, where a person can start it."""
         person = self.person
-        return (
-            Homing(
-                self,
-                self.spec,
-                Homes.from_document(homes),
-                lambda: person.moves,
-                self._publish_action,
-                lambda: time.monotonic() - self.stepped_at < PLAYING_S,
-            )
-            if homes and person
-            else None
+        if not homes or person is None:
+            return None
+        return Homing(
+            self,
+            self.spec,
+            Homes.from_document(homes),
+            lambda: person.moves,
+            self._publish_action,
+            lambda: time.monotonic() - self.stepped_at < PLAYING_S,
         )
 
     def activate(self) -> str:
         """Activate; a device that is held now must be let go before it commands."""
         if self.person:
-            self.person.doubt()
+            self.person.distrust()
         return ""
 
     def deactivate(self) -> None:
@@ -513,12 +508,13 @@ class Operator(Managed, StationNode):
 
         A failing device is no release.
         """
-        return self.person is None or (self.person.believed and not self.person.moves)
+        return self.person is None or (self.person.trusted and not self.person.moves)
 
     def _busy(self) -> bool:
         """Return whether an episode is in play, an arm on its way home, or the node inactive."""
-        homing = not self.active or self.homing is not None and self.homing.handle is not None
-        return homing or time.monotonic() - self.stepped_at < PLAYING_S
+        if not self.active or time.monotonic() - self.stepped_at < PLAYING_S:
+            return True
+        return self.homing is not None and self.homing.handle is not None
 
     def _publish_action(self, action: np.ndarray | SentChunk, stamp: Time) -> None:
         """Publish an action, or a recorded chunk, for a state of the given time."""
@@ -545,7 +541,7 @@ class Operator(Managed, StationNode):
 
     def _release(self, stamp: Time) -> None:
         """Release the takeover; without a release the interlock withdraws the enable (S16)."""
-        if self.person and not self.person.believed:
+        if self.person and not self.person.trusted:
             return
         self.seq += 1
         self.takeover = None

@@ -41,7 +41,7 @@ from rlinf_station.director_status import OperatorHealth, status_fields
 
 STATE_S = 0.05
 FRAME_S = 1 / 60
-LOOK_S = 1.0
+POLL_S = 1.0
 # an interlock publishes 10 times a second, except in lockstep, where it waits for the simulator
 INTERLOCK_SILENCE_S = 3.0
 SCENE_S = 2.0  # age at which an object, goal or set-point is no longer drawn, except in lockstep
@@ -131,12 +131,12 @@ class Page(StationNode):
         self.requests.report = self._report
         self.server.broadcast("station", self._introduction(), keep=True)
         self.server.broadcast("history", self.history.curves(), keep=True)
-        for seconds, do in (
+        for period_s, callback in (
             (STATE_S, self._publish_state),
             (FRAME_S, self._show),
-            (LOOK_S, self._poll),
+            (POLL_S, self._poll),
         ):
-            self.create_timer(seconds, do)
+            self.create_timer(period_s, callback)
         self.diagnostics = Diagnostics(self, self._health)
 
     def _health(self) -> Health:
@@ -330,9 +330,9 @@ class Page(StationNode):
         """Return why the arm is at rest, and whether a run resumes once it is armed."""
         if self.policy.error == PERSON_NEEDED and self.safety.cause == "stale_command":
             return PERSON_NEEDED
-        auto_reset = self.requests.director and self.safety.state in AT_REST
         reason = NOBODY_COMMANDS[0] if self._nobody_commands() else cause_meaning(self.safety.cause)
-        return f"{reason} {GOES_ON}.".strip() if auto_reset else reason
+        run_continues = self.requests.director and self.safety.state in AT_REST
+        return f"{reason} {GOES_ON}.".strip() if run_continues else reason
 
     def _next(self) -> str:
         return NOBODY_COMMANDS[1] if self._nobody_commands() else next_step(self.safety.cause)
@@ -415,7 +415,7 @@ class Page(StationNode):
 
     def finish(self) -> bool:
         """End the node, disarming first, because its silence would be an e-stop."""
-        if self.safety.state in AT_REST or not self.requests.disarmed_once():
+        if self.safety.state in AT_REST or not self.requests.disarm_all():
             self.server.close()
             return True
         return False

@@ -35,8 +35,8 @@ ANSWER_S = 6.0
 PASSED_ON_S = 1.0
 TRIES = 15
 STARTS = (SafetyState.ARMED, SafetyState.ACTIVE)
-# holds of an armed arm that end with the next command; without an episode nobody sends one
-WAITS_FOR_A_COMMAND = ("stale_command", "realigning", "handing_back")
+# causes of holds that end with the next command; between episodes nobody sends one
+AWAITS_COMMAND = ("stale_command", "realigning", "handing_back")
 
 
 class PageRequests:
@@ -98,14 +98,14 @@ class PageRequests:
                 f"{request.what}: no answer for {ANSWER_S:.0f} s. See the station's logs"
             ) from error
 
-    def disarmed_once(self) -> bool:
-        """Request every interlock to disarm; return False if there is none."""
+    def disarm_all(self) -> bool:
+        """Request every interlock to disarm, at the first call; return False if there is none."""
         ready = [client for client in self.arming if client.service_is_ready()]
         if not self.ending:
+            self.ending = True
             self._disarm_now()
-        for client in () if self.ending else ready:
-            client.call_async(SetBool.Request(data=False))
-        self.ending = True
+            for client in ready:
+                client.call_async(SetBool.Request(data=False))
         return bool(ready)
 
     def on_episode_begin(self, event: EpisodeEvent) -> None:
@@ -203,7 +203,8 @@ class PageRequests:
                 "count. Watch this episode, and label it again"
             )
         before = self.labelled
-        self._publish([REQUESTED, *[ACTIVE] * (not request.late_s(time.monotonic())), request.what])
+        is_late = bool(request.late_s(time.monotonic()))
+        self._publish([REQUESTED, request.what] if is_late else [REQUESTED, ACTIVE, request.what])
         for _ in range(int(PASSED_ON_S / 0.05)):
             if self.labelled > before:
                 return f"labelled: {request.what}"
@@ -325,16 +326,16 @@ class PageRequests:
 
 async def _answer(future: Future) -> Any:
     """Await an answer of the ROS thread in this thread."""
-    here: concurrent.futures.Future[Any] = concurrent.futures.Future()
+    local: concurrent.futures.Future[Any] = concurrent.futures.Future()
 
-    def done(answered: Future) -> None:
-        if here.set_running_or_notify_cancel():  # false if the waiting was cancelled
-            here.set_result(answered.result())
+    def on_done(answered: Future) -> None:
+        if local.set_running_or_notify_cancel():  # false if the waiting was cancelled
+            local.set_result(answered.result())
 
-    future.add_done_callback(done)
-    return await asyncio.wrap_future(here)
+    future.add_done_callback(on_done)
+    return await asyncio.wrap_future(local)
 
 
 def _may_start(safety: SafetyState) -> bool:
-    waits = safety.state == SafetyState.HOLD and safety.cause in WAITS_FOR_A_COMMAND
-    return safety.state in STARTS or waits
+    awaits_command = safety.state == SafetyState.HOLD and safety.cause in AWAITS_COMMAND
+    return safety.state in STARTS or awaits_command

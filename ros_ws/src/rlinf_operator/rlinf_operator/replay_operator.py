@@ -82,7 +82,7 @@ class ReplayOperator:
         if step.mode != "demonstration" or not armed or self.ended or self.refusal:
             return None
         if step.step_index == 0:
-            self.refusal = self._far()
+            self.refusal = self._why_far()
             if self.refusal:
                 return None
         if step.step_index >= self.steps:
@@ -90,7 +90,7 @@ class ReplayOperator:
         chunk = self.recording.chunks.get(step.step_index, CONTINUES)
         return chunk if chunk.horizon else None
 
-    def _far(self) -> str:
+    def _why_far(self) -> str:
         """Return why the arm is too far from the recording's start; empty if it is there."""
         self.latest.pull()
         expected, messages = self.recording, self.latest.messages
@@ -103,14 +103,14 @@ class ReplayOperator:
                 away = abs(angles[name] - expected.joints[name])
                 if away > FAR_RAD:
                     home = {name: round(angle, 4) for name, angle in expected.joints.items()}
-                    return self._say_far(
+                    return self._far_message(
                         f"'{name}' {away:.3f} rad away", f"{{joints: {json.dumps(home)}}}"
                     )
         if expected.pose and pose is not None:
             p, start = pose.pose.position, np.array(expected.pose[:3])
             away = math.dist((p.x, p.y, p.z), start)
             if away > FAR_M:
-                return self._say_far(
+                return self._far_message(
                     f"the tool {away:.3f} m away", f"{{position: {np.round(start, 4).tolist()}}}"
                 )
         if joints is None and pose is None:
@@ -120,7 +120,7 @@ class ReplayOperator:
             )
         return ""
 
-    def _say_far(self, got: str, home: str) -> str:
+    def _far_message(self, got: str, home: str) -> str:
         return (
             f"replay: expected the arm at the start of recording {self.recording.episode.id}, "
             f"within {FAR_M:g} m and {FAR_RAD:g} rad, got {got}. Nothing was sent. Move it there "

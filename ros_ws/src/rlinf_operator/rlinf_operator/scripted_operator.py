@@ -34,8 +34,8 @@ from rlinf_ros.spinning import OK, WARN, Health, StationNode, is_active
 from rlinf_ros.station_state import resume_instruction
 
 SEED_STRIDE = 1_000_003  # another seed of the run shows the same scenes with other noise
-ASK_AGAIN_S = 1.0
-GUIDE_AGAIN_S = 5.0  # interval of new scenes while a freed arm cannot be armed
+REQUEST_S = 1.0  # interval of requests to arm
+NEW_SCENE_S = 5.0  # interval of new scenes while a freed arm cannot be armed
 JAMMED = "divergence"
 
 
@@ -71,7 +71,7 @@ class FirstArming:
         self.refused = ""
         self.topics = of_arms("safety", arms)
         self.armed = Path(node.declare_parameter("armed_file", "").value)
-        self.armed_interlock = self.last_standstill = self.refusal = ""
+        self.armed_interlock = self.last_instruction = self.refusal = ""
         self.has_armed = False
         self.released = False
         self.release_echoes = 0  # this node's own releases, which it hears itself
@@ -134,18 +134,16 @@ class FirstArming:
         if self.armed_interlock and safety.state != SafetyState.DISARMED:
             self._begin()
         disarmed = self.has_armed and safety.state == SafetyState.DISARMED
-        is_arming = self.arming_now > 0 or time.monotonic() - self.requested_at < ASK_AGAIN_S
+        is_arming = self.arming_now > 0 or time.monotonic() - self.requested_at < REQUEST_S
         if disarmed and before.state != SafetyState.DISARMED and is_arming:
             # somebody disarmed during our arming, and that takes precedence
             self._request_arming(False)
-        still = (
-            resume_instruction(safety, self.node.get_namespace())
-            if disarmed or safety.state == SafetyState.FAULT
-            else ""
-        )
-        if still and still != self.last_standstill:
-            self.node.get_logger().warning(still)
-        self.last_standstill = still
+        instruction = ""
+        if disarmed or safety.state == SafetyState.FAULT:
+            instruction = resume_instruction(safety, self.node.get_namespace())
+        if instruction and instruction != self.last_instruction:
+            self.node.get_logger().warning(instruction)
+        self.last_instruction = instruction
 
     def _poll(self) -> None:
         """Twice a second, find the interlock, hold the enable, and arm if necessary."""
@@ -162,7 +160,7 @@ class FirstArming:
         interlock = "+".join(min(interlocks) for interlocks in publishers)
         if self.armed_interlock != interlock:
             self.armed_interlock = ""
-            self._meet(interlock)
+            self._check_simulated(interlock)
             return
         if not (self.released or self.trouble()):
             self.enables.publish(Bool(data=True))
@@ -173,17 +171,17 @@ class FirstArming:
         must_arm = restarted or (
             self.safety.state == SafetyState.DISARMED and (self.freed or not self.has_armed)
         )
-        for client in (
-            self.resetting
-            if self.safety.state == SafetyState.FAULT and self.safety.cause == JAMMED
-            else ()
-        ):
-            if client.service_is_ready():  # an arm that has not jammed refuses
-                client.call_async(ResetFault.Request(cause=JAMMED)).add_done_callback(
-                    self._on_reset
-                )
-        if must_arm and self._is_connected() and time.monotonic() - self.requested_at > ASK_AGAIN_S:
+        if self.safety.state == SafetyState.FAULT and self.safety.cause == JAMMED:
+            self._reset_jam()
+        if must_arm and self._is_connected() and time.monotonic() - self.requested_at > REQUEST_S:
             self._request_arming(True)
+
+    def _reset_jam(self) -> None:
+        """Ask each interlock to reset a jam; an arm that has not jammed refuses."""
+        for client in self.resetting:
+            if client.service_is_ready():
+                future = client.call_async(ResetFault.Request(cause=JAMMED))
+                future.add_done_callback(self._on_reset)
 
     def _on_reset(self, answer: Future) -> None:
         self.freed = self.freed or answer.result().success
@@ -195,7 +193,7 @@ class FirstArming:
             and self.node.count_publishers("timestep")
         )
 
-    def _meet(self, interlock: str) -> None:
+    def _check_simulated(self, interlock: str) -> None:
         """Ask the interlock whether its robot is simulated, that is, whether its scene may jump."""
         missing = len(self.arm_clients)
 
@@ -215,14 +213,10 @@ class FirstArming:
             self.has_armed = self.armed.is_file() and self.armed.read_text() == interlock
             self._on_safety(self.safety)
 
-        for client in (
-            self.arm_clients
-            if all(client.service_is_ready() for client in self.arm_clients)
-            else ()
-        ):
-            client.call_async(GetParameters.Request(names=["teleports"])).add_done_callback(
-                answered
-            )
+        if all(client.service_is_ready() for client in self.arm_clients):
+            for client in self.arm_clients:
+                future = client.call_async(GetParameters.Request(names=["teleports"]))
+                future.add_done_callback(answered)
 
     def _request_arming(self, arm: bool) -> None:
         self.requested_at = time.monotonic()
@@ -248,11 +242,12 @@ class FirstArming:
 
     def _guide_inside(self) -> None:
         now = time.monotonic()
-        if now - self.guided_at > GUIDE_AGAIN_S and self.scenes.server_is_ready():
+        if now - self.guided_at > NEW_SCENE_S and self.scenes.server_is_ready():
             self.guided_at = now
             self.scenes.send_goal_async(ResetScene.Goal(seed=0))
 
     def _begin(self) -> None:
+        """Note that the script has armed this interlock, also for a restart of this node."""
         if not self.has_armed:
             self.has_armed = True
             if self.armed.name:

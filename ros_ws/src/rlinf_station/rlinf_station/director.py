@@ -59,7 +59,7 @@ EVALUATIONS = 3  # tries to evaluate with only one policy version
 
 
 class Director(StationNode):
-    """Client of one station; see the module's docstring."""
+    """Runs the phases of a recipe at one station."""
 
     def __init__(self) -> None:
         super().__init__("director")
@@ -80,10 +80,9 @@ class Director(StationNode):
         self._closed_events: list[EpisodeEvent] = []
         self.mode = ""  # requested mode of episodes
         self.lines = Lines(self.run_dir)  # waiting lines of progress.jsonl
-        self.counted = False  # whether the trainer has reported a number of refused episodes
-        # by the trainer; -1 before its first report
         self.station = self.get_namespace().strip("/")
-        self.refused = -1
+        self.counted = False  # whether the trainer has reported a number of refused episodes
+        self.refused = -1  # episodes refused by the trainer; -1 before its first report
         self.active_at = self.moved_at = time.monotonic()
         self.request: GoalHandle | None = None
         self.runner = ActionClient(self, RunEpisodes, "run_episodes")
@@ -449,12 +448,11 @@ class Director(StationNode):
         self.lines.write()
         if self.lines.trouble:
             self.get_logger().error(self.lines.trouble, throttle_duration_sec=10.0)
-        still = (
-            resume_instruction(self.safety, self.get_namespace())
-            if time.monotonic() - self.moved_at > STILL_S
-            else ""
-        )
-        still = f"{still}. {GOES_ON}" if still and self.safety.state in AT_REST else still
+        instruction = ""
+        if time.monotonic() - self.moved_at > STILL_S:
+            instruction = resume_instruction(self.safety, self.get_namespace())
+        if instruction and self.safety.state in AT_REST:
+            instruction = f"{instruction}. {GOES_ON}"
         status = {
             "phase": self.phase,
             "phase_seconds": time.monotonic() - self.phase_started,
@@ -464,7 +462,7 @@ class Director(StationNode):
             "recent_success": self.recent.success(RECENT),
             "recent_intervened": self.recent.intervened(RECENT),
             "env_steps": self.env_steps,
-            "waiting_for": self.discovery.warning or still or self.operator.prompt,
+            "waiting_for": self.discovery.warning or instruction or self.operator.prompt,
             "dropped": self.dropped,
             **status_fields(self.policy, self.trainer, self.safety, self.operator.trouble),
         }

@@ -138,11 +138,9 @@ def ending(recent: Recent, env_steps: int, online: dict[str, Any], deadline: flo
         )
     if env_steps >= online["max_env_steps"]:
         return f"{env_steps} time steps were played (online.max_env_steps)"
-    return (
-        f"{online['max_minutes']:g} minutes have passed (online.max_minutes)"
-        if time.monotonic() >= deadline
-        else ""
-    )
+    if time.monotonic() >= deadline:
+        return f"{online['max_minutes']:g} minutes have passed (online.max_minutes)"
+    return ""
 
 
 def status_fields(

@@ -137,9 +137,10 @@ class SceneRequests:
         return True
 
 
-SAY_AFTER_S, SAY_AGAIN_S = 5.0, 30.0
+WARN_AFTER_S, WARN_INTERVAL_S = 5.0, 30.0
 STALE_CAMERA_NS = NS // 5
-CLOSES = 10  # factor on the environment's patience for a present recorder to close an episode
+# factor on the environment's patience for a present recorder to close an episode
+CLOSE_PATIENCE = 10
 NOT_RECEIVED = (
     "no recorder: expected a recorder node in the station, got none. rlinf status lists the "
     "running nodes"
@@ -150,7 +151,7 @@ FORBIDDEN = "the interlock does not let the arm move. Arm it, or clear its fault
 
 
 class Watch:
-    """Checks twice a second, and reports once a second on /diagnostics."""
+    """Checks an environment twice a second, and reports once a second on /diagnostics."""
 
     def __init__(self, environment: Environment) -> None:
         self.environment = environment
@@ -161,25 +162,25 @@ class Watch:
     def _poll(self) -> None:
         """Abort an episode after too long a silence, and name the missing topics."""
         env, logger = self.environment, self.environment.get_logger()
-        if env.running and env.still and time.monotonic() - env.still_at > SAY_AFTER_S:
-            logger.warning(env.still, throttle_duration_sec=SAY_AGAIN_S)
+        if env.running and env.still and time.monotonic() - env.still_at > WARN_AFTER_S:
+            logger.warning(env.still, throttle_duration_sec=WARN_INTERVAL_S)
         if (
             env.running
             and self.lacks_trainer_status()
-            and time.monotonic() - env.progress_at > SAY_AFTER_S
+            and time.monotonic() - env.progress_at > WARN_AFTER_S
         ):
             logger.warning(
                 "no message from the uplink yet. No episode begins before the first one (rlinf "
                 "status)",
-                throttle_duration_sec=SAY_AGAIN_S,
+                throttle_duration_sec=WARN_INTERVAL_S,
             )
         if env.running and env.trainer.spool_full >= 1.0:
             logger.warning(
                 "the spool is full. No episode begins until some are sent (rlinf status)",
-                throttle_duration_sec=SAY_AGAIN_S,
+                throttle_duration_sec=WARN_INTERVAL_S,
             )
         if trouble := self._unjudged():
-            logger.warning(trouble, throttle_duration_sec=SAY_AGAIN_S)
+            logger.warning(trouble, throttle_duration_sec=WARN_INTERVAL_S)
         quiet_s = time.monotonic() - env.progress_at
         if quiet_s < env.patience_s:
             return
@@ -187,8 +188,8 @@ class Watch:
             missing = ", ".join(self.missing()) or "an action from the commander"
             env.abandon(f"no time step for {quiet_s:.0f} s; waiting for {missing}")
         elif env.episode_id in env.closed and not env.closed[env.episode_id].done():
-            if self.recorders & self._recorders() and quiet_s < CLOSES * env.patience_s:
-                return  # it is flushing a large episode; a replacement would know of none
+            if self.recorders & self._recorders() and quiet_s < CLOSE_PATIENCE * env.patience_s:
+                return  # the recorder flushes a large episode; a restarted one would not know it
             env.closed[env.episode_id].set_result(
                 f"the recorder did not close the episode within {quiet_s:.0f} s"
             )
@@ -253,11 +254,9 @@ class Watch:
     def _unjudged(self) -> str:
         """Return why the reward cannot judge the task."""
         success = self.environment.task.success
-        return (
-            f"the reward has no usable image: {success.trouble}"
-            if isinstance(success, CanAbstain) and success.trouble
-            else ""
-        )
+        if isinstance(success, CanAbstain) and success.trouble:
+            return f"the reward has no usable image: {success.trouble}"
+        return ""
 
     def missing(self) -> list[str]:
         """Return the topics without a fresh message for the next step; none outside an episode."""
@@ -280,15 +279,13 @@ class Watch:
         values = {**ages, "episode": env.episode_id, "step": env.step_index}
         if (
             missing := ", ".join(self.missing())
-        ) and time.monotonic() - env.progress_at > SAY_AFTER_S:
+        ) and time.monotonic() - env.progress_at > WARN_AFTER_S:
             return Health(ERROR, f"waits for {missing}", values)
         if trouble := self._unjudged():
             return Health(ERROR, trouble, values)
-        return (
-            Health(WARN, env.still, values)
-            if env.still
-            else Health(OK, env.mode if env.running else "idle", values)
-        )
+        if env.still:
+            return Health(WARN, env.still, values)
+        return Health(OK, env.mode if env.running else "idle", values)
 
 
 DEACTIVATED = "the environment was deactivated"
@@ -331,11 +328,12 @@ class Environment(Managed, ControlNode):
         self.mode = ""
         self.episode_id = ""
         self.step_index = -1
-        self.judged = StepResult()
+        self.last_result = StepResult()
         self.due_ns = 0
         self.clock_ns = 0
-        self.stepped_ns = 0
-        self.held_until = 0.0  # stamp of the last time step
+        self.stepped_ns = 0  # stamp of the last time step
+        # time.monotonic() until which no episode begins, because the arm was just held
+        self.held_until = 0.0
         self.done = Future()
         self.closed = dict[str, Future]()
         self.policy_tracker = PolicyTracker()
@@ -386,7 +384,7 @@ class Environment(Managed, ControlNode):
                 early=0.25,
                 late=patience(self.period_ns / NS),
             )
-            self.rehearsal = WarmUp(self, self._again)
+            self.warm_up = WarmUp(self, self._make_extra_step)
         self.watch, self.instruction = Watch(self), InstructionParameter(self)
 
     # Incoming messages
@@ -440,7 +438,7 @@ class Environment(Managed, ControlNode):
     def _accept(self, goal: RunEpisodes.Goal) -> GoalResponse:
         if not self.active:
             refusal = f"run_episodes refused: the environment is {INACTIVE}"
-            self.get_logger().error(refusal, throttle_duration_sec=SAY_AFTER_S)
+            self.get_logger().error(refusal, throttle_duration_sec=WARN_AFTER_S)
             return GoalResponse.REJECT
         if self.running or goal.mode not in MODES or goal.count == 0:
             self.get_logger().error(
@@ -491,17 +489,13 @@ class Environment(Managed, ControlNode):
                 while self._must_wait() and not (handle.is_cancel_requested or self.ends):
                     await sleep(self, 0.05)
                 if handle.is_cancel_requested or self.ends:
-                    reason, code = (
-                        (CANCELLED, result.CANCELLED)
-                        if handle.is_cancel_requested
-                        else (
-                            self.ends,
-                            result.INTERLOCK_STOPPED if self.stop.reason else result.NODE_INACTIVE,
-                        )
-                    )
                     result.success = False
-                    result.message = reason
-                    result.error_code = code
+                    if handle.is_cancel_requested:
+                        result.message, result.error_code = CANCELLED, result.CANCELLED
+                    elif self.stop.reason:
+                        result.message, result.error_code = self.ends, result.INTERLOCK_STOPPED
+                    else:
+                        result.message, result.error_code = self.ends, result.NODE_INACTIVE
                     break
                 trouble = await self._one_episode(
                     handle, goal.first_seed + result.episodes + discarded
@@ -525,13 +519,12 @@ class Environment(Managed, ControlNode):
                     if several or trouble == CANCELLED or inactive:
                         result.success = False
                         result.message = several + (self.withdrawn or trouble)
-                        result.error_code = (
-                            result.NODE_INACTIVE
-                            if inactive
-                            else result.EPISODES_FAILED
-                            if several
-                            else result.CANCELLED
-                        )
+                        if inactive:
+                            result.error_code = result.NODE_INACTIVE
+                        elif several:
+                            result.error_code = result.EPISODES_FAILED
+                        else:
+                            result.error_code = result.CANCELLED
                         break
                     continue
                 failures = 0
@@ -574,12 +567,12 @@ class Environment(Managed, ControlNode):
         The trainer holds it or is behind, the spool is full, the arm was just held, or a person
         must act.
         """
-        waits = (
+        return (
             bool(self.still)
             or holds_back(self.trainer, self.mode)
             or self.watch.lacks_trainer_status()
+            or time.monotonic() < self.held_until
         )
-        return waits or time.monotonic() < self.held_until
 
     def may_move(self) -> bool:
         """Return whether an episode may begin."""
@@ -618,9 +611,9 @@ class Environment(Managed, ControlNode):
         self._step_if_due()
 
     def _step_now(self) -> None:
-        """Take the newest messages (real time), unless a source is stale.
+        """Take a step from the newest messages (real time), unless a source is stale.
 
-        Then the policy waits and the interlock holds.
+        With a stale source the policy waits and the interlock holds.
         """
         if self.step_index < 0:
             return
@@ -638,8 +631,8 @@ class Environment(Managed, ControlNode):
         except SpecError as error:
             self.get_logger().error(str(error), throttle_duration_sec=2.0)
             return
-        result = self.judged = step_result(
-            self.task, channels, index, self.judged if index else None
+        result = self.last_result = step_result(
+            self.task, channels, index, self.last_result if index else None
         )
         # no action has been executed yet
         result = self.labels.on(result) if index else StepResult()
@@ -662,7 +655,7 @@ class Environment(Managed, ControlNode):
         set_stamp(message.header.stamp, stamp_ns)
         self._publish_step(message, observation)
         if not self.lockstep:
-            self.rehearsal.before(self.timer.until_next())
+            self.warm_up.before(self.timer.until_next())
         self.total += result.reward
         self.stepped_ns = stamp_ns
         self.step_index = index + 1
@@ -677,7 +670,8 @@ class Environment(Managed, ControlNode):
         fill_observation(step, self.task.spec, observation)
         self.steps.publish(step)
 
-    def _again(self) -> TimeStep:
+    def _make_extra_step(self) -> TimeStep:
+        """Return a time step of the newest messages, which nobody publishes (``WarmUp``)."""
         fill_observation(
             message := TimeStep(), self.task.spec, observe(self.task.spec, self.inputs.channels)
         )

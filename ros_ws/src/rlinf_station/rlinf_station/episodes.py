@@ -74,11 +74,9 @@ class PolicyTracker:
             return ""
         if self.session is None:
             self.version = status.version
-        return (
-            "the policy was restarted during the episode"
-            if before.session not in ("", status.session)
-            else ""
-        )
+        if before.session not in ("", status.session):
+            return "the policy was restarted during the episode"
+        return ""
 
     def played(self, applied: Applied) -> str:
         """Take an applied action, of this or the previous episode.
@@ -93,19 +91,21 @@ class PolicyTracker:
                 self.session = ""
                 self.version = -1
             return ""
-        before = self.session
-        self.session = applied.session
-        was = self.version
-        self.version = applied.policy_version
-        if before and (before, was) != (self.session, self.version):
-            return f"the policy changed during the episode, from version {was} to {self.version}"
+        before_session, before_version = self.session, self.version
+        self.session, self.version = applied.session, applied.policy_version
+        same = (before_session, before_version) == (self.session, self.version)
+        if before_session and not same:
+            return (
+                f"the policy changed during the episode, from version {before_version} to "
+                f"{self.version}"
+            )
         return ""
 
 
 NAME = "instruction"
 
 
-def fitting(words: str) -> str:
+def checked_instruction(words: str) -> str:
     """Return the instruction without surrounding blanks; raise SpecError if it is invalid."""
     encoded([words])
     if words and not words.strip():
@@ -131,14 +131,17 @@ class InstructionParameter:
         try:
             for parameter in parameters:
                 if parameter.name == NAME:
-                    fitting(str(parameter.value))
+                    checked_instruction(str(parameter.value))
         except SpecError as error:
             return SetParametersResult(successful=False, reason=str(error))
         return SetParametersResult(successful=True)
 
     def _changed(self, parameters: Sequence[Parameter]) -> None:
         for parameter in parameters:
-            if parameter.name == NAME and (words := fitting(str(parameter.value))) != self.words:
+            if (
+                parameter.name == NAME
+                and (words := checked_instruction(str(parameter.value))) != self.words
+            ):
                 self.words = words
                 self.node.get_logger().info(
                     f"asked for: {words or 'the instruction of scene or task'}"

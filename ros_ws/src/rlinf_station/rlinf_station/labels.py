@@ -44,14 +44,13 @@ class Labels:
         self.remark = remark
         self.playing = playing
         self.label = ""
-        # the question to a person; whether a remark was added to it
-        self.question = ""
-        self.noted = False
+        self.question = ""  # the question to a person
+        self.has_remark = False  # whether a remark was added to the question
         self.may_begin: Callable[[], bool] = lambda: True
         self.word: Future | None = None  # the awaited word
         self.over = False  # whether no further episode is wanted
         self.prompts = publisher(node, "prompt")
-        self.remark_timer = node.create_timer(REMARK_S, self._drop_remark)  # timer of a remark
+        self.remark_timer = node.create_timer(REMARK_S, self._drop_remark)
         self.prompt("")
         self.remark_timer.cancel()
         subscription(node, "label", self._on_label)
@@ -73,7 +72,7 @@ class Labels:
     def begin(self) -> None:
         """Begin another episode."""
         self.label = ""
-        if self.noted:
+        if self.has_remark:
             self.prompt(self.question)
 
     def on(self, result: StepResult) -> StepResult:
@@ -118,13 +117,13 @@ class Labels:
         """Publish a remark about a void word, together with the question."""
         self.node.get_logger().warning(remark)
         self.prompts.publish(String(data=f"{remark}. {self.question}".rstrip()))
-        self.noted = True
+        self.has_remark = True
         self.remark_timer.reset()
 
     def _drop_remark(self) -> None:
         """Repeat the prompt without the remark."""
         self.remark_timer.cancel()
-        if self.noted:
+        if self.has_remark:
             self.prompt(self.question)
 
     def cancel(self) -> None:
@@ -136,5 +135,5 @@ class Labels:
     def prompt(self, text: str) -> None:
         """Publish the question to a person, or what they wait for."""
         self.question = text
-        self.noted = False
+        self.has_remark = False
         self.prompts.publish(String(data=text))

@@ -26,7 +26,8 @@ from rlinf_ros.timer_phase import WarmUp
 from rlinf_station.episodes import request_of
 from rlinf_station.policy_node import PolicyNode
 
-QUICK_MS = 3.0  # caches do not matter for slower policies, whose warm-up would delay them
+# Caches do not matter for slower policies, whose warm-up would delay them.
+QUICK_MS = 3.0
 
 
 class LocalPolicyNode(PolicyNode):
@@ -41,7 +42,7 @@ class LocalPolicyNode(PolicyNode):
         super().__init__(**kwargs)
         self.seed = self.declare_parameter("seed", 0).value
         self.device = device_of(self.declare_parameter("device", "auto").value)
-        self.rehearsal = None if self.lockstep else WarmUp(self, self._again)
+        self.warm_up = None if self.lockstep else WarmUp(self, self._make_extra_chunk)
         self.record: UpdateRecord | None = None
         self.custom_kinds = [*filter(None, self.declare_parameter("custom_kinds", [""]).value)]
         for kind in self.custom_kinds:
@@ -190,10 +191,11 @@ class LocalPolicyNode(PolicyNode):
         self.times_ms.append(1e3 * (time.perf_counter() - started))
         self.status.inferences += 1
         self.newest = self.policy, step
-        if self.rehearsal is not None and self.times_ms[-1] < QUICK_MS:
-            self.rehearsal.before(chunk.execute * self.period_ns / NS)
+        if self.warm_up is not None and self.times_ms[-1] < QUICK_MS:
+            self.warm_up.before(chunk.execute * self.period_ns / NS)
 
-    def _again(self) -> ActionChunk:
+    def _make_extra_chunk(self) -> ActionChunk:
+        """Return a chunk for the last answered step, which nobody publishes (``WarmUp``)."""
         return self._plan(*self.newest, explore=False)
 
     def observed(self, step: TimeStep) -> dict[str, np.ndarray]:
@@ -204,8 +206,8 @@ class LocalPolicyNode(PolicyNode):
         observation = Observation.from_single(
             self.spec, self.observed(step), self.device, step.instruction
         )
-        decided = policy.act(observation, explore=explore, generator=self.generator)
-        self.sent = decided.actions[0].numpy(force=True)
+        plan = policy.act(observation, explore=explore, generator=self.generator)
+        self.sent = plan.actions[0].numpy(force=True)
         chunk = action_chunk(
             self.spec,
             self.sent,
@@ -214,11 +216,11 @@ class LocalPolicyNode(PolicyNode):
             seq=0,
             version=self.status.version,
             observation_stamp=step.header.stamp,
-            execute=decided.execute,
+            execute=plan.execute,
         )
         fill_drawn(
             chunk,
-            decided.drawn[0].numpy(force=True),
-            None if decided.log_probs is None else decided.log_probs[0].numpy(force=True),
+            plan.drawn[0].numpy(force=True),
+            None if plan.log_probs is None else plan.log_probs[0].numpy(force=True),
         )
         return chunk

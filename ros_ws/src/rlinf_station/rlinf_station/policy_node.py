@@ -76,11 +76,9 @@ class PolicyNode(Managed, ControlNode):
         values = {"version": status.version, "inference_p50_ms": status.inference_p50_ms}
         if status.error:
             return Health(ERROR, status.error, values)
-        return (
-            Health(OK, f"version {status.version}", values)
-            if self.ready
-            else Health(WARN, "has no policy yet", values)
-        )
+        if not self.ready:
+            return Health(WARN, "has no policy yet", values)
+        return Health(OK, f"version {status.version}", values)
 
     def _on_safety(self, safety: SafetyState) -> None:
         """Note whether the rest of a chunk is void: the operator commands, or nobody."""
@@ -93,9 +91,10 @@ class PolicyNode(Managed, ControlNode):
             return
         before_ns = self.stamp_ns
         self.stamp_ns = to_ns(step.header.stamp)
-        other = step.instruction != self.instruction
+        is_new_instruction = step.instruction != self.instruction
         self.instruction = step.instruction
-        if step.step_type == TimeStep.FIRST or self.idle or self.interrupted or other:
+        is_first = step.step_type == TimeStep.FIRST
+        if is_first or self.idle or self.interrupted or is_new_instruction:
             self.schedule.cut()
         else:
             self.schedule.advance(steps=max(1, round((self.stamp_ns - before_ns) / self.period_ns)))

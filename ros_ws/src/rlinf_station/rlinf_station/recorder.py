@@ -196,8 +196,10 @@ class Sampled:
             waiting, newest = self.waiting[name], None
             while waiting and stamp_ns(waiting[0]) <= until_ns:
                 newest = waiting.popleft()
-            (self.present_topics.add if newest is not None else self.present_topics.discard)(name)
-            if newest is not None:
+            if newest is None:
+                self.present_topics.discard(name)
+            else:
+                self.present_topics.add(name)
                 simulated_ns = stamp_ns(newest) if self.lockstep else None
                 raw = newest.raw if isinstance(newest, Envelope) else newest
                 full_name, kind = self.full_names[name]
@@ -207,13 +209,9 @@ class Sampled:
                 )
 
     def _depth(self, name: str) -> int:
-        return (
-            IMAGE_QUEUE_DEPTH
-            if _is_image(name)
-            else LOSSLESS_DEPTH
-            if self.lockstep
-            else QUEUE_DEPTH
-        )
+        if _is_image(name):
+            return IMAGE_QUEUE_DEPTH
+        return LOSSLESS_DEPTH if self.lockstep else QUEUE_DEPTH
 
     def _take(self, name: str) -> None:
         subscription = self.subscriptions[name]
@@ -258,11 +256,13 @@ def _ignore(_: Any) -> None:
     """Do nothing; never called, because nobody spins the node of these topics."""
 
 
-SAMPLED, OVER = "sampled", "over"  # markers in the queue: sampled messages; the end
+# markers in the queue
+SAMPLED, OVER = "sampled", "over"
 SESSION_GB = 1.0
 CLOSE_LATE_S = 0.4  # longest wait of an episode's last time step for its images
-LOOK_S = 0.02  # interval of the check for them
-PATIENCE_S = 1.0  # at the end: longest wait for an ended episode before the session is closed
+POLL_S = 0.02  # interval of the check for these images
+# at the end: longest wait for an ended episode before the session is closed
+PATIENCE_S = 1.0
 RECORDED = {
     store: [topic.name for topic in TOPICS if topic.recorded == store]
     for store in (EPISODE, BLACK_BOX)
@@ -317,7 +317,7 @@ class Recorder(Managed, StationNode):
         ]
         self.recording = Recording(self.spool, self._publish_event, max(len(arms), 1), *names)
         self.last: Message | None = None  # an episode's last time step, which waits for its images
-        self.waits = self.create_timer(LOOK_S, self._on_late)
+        self.waits = self.create_timer(POLL_S, self._on_late)
         self.waits.cancel()
         self.refused = self.refused_before = 0
         self.losing = False
@@ -427,7 +427,7 @@ class Recorder(Managed, StationNode):
             stamp_ns(raw) if headed else None,
         )
         if topic == "timestep":
-            self._go_on()
+            self._write_waiting()
             if step_type(message.raw) == TimeStep.LAST and self.sampled.behind(message.raw):
                 self.last = message
                 self.recording.held = True
@@ -442,10 +442,10 @@ class Recorder(Managed, StationNode):
             or time.monotonic_ns() - last.at_ns > CLOSE_LATE_S * 1e9
             or not self.sampled.behind(last.raw)
         ):
-            self._go_on()
+            self._write_waiting()
 
-    def _go_on(self) -> None:
-        """Write the messages that have waited for images."""
+    def _write_waiting(self) -> None:
+        """Write an episode's last time step, which has waited for its images."""
         self.waits.cancel()
         last = self.last
         self.last = None

@@ -32,15 +32,15 @@ from rlinf_ros.spinning import (
 RETRY_S = 1.0
 DAY_S = 86_400.0
 HELD = ".held"  # name of a file in the spool that marks that the trainer forbids episodes
-LOOK_S = 0.1  # interval of the check whether the node is active
+POLL_S = 0.1  # interval of the check whether the node is active
 PAUSE_S = 0.5  # a trainer with very many stations answers at once
 
 
 class Uplink(Managed, StationNode):
-    """Two worker threads do the waiting; the executor only publishes.
+    """Sends episodes and fetches policies in two worker threads; the executor only publishes.
 
-    An unreachable trainer costs nothing but backlog. While inactive, the node asks nothing of the
-    trainer, as if it were unreachable. An upload in progress is finished.
+    While the trainer is unreachable, episodes wait in the spool. While inactive, the node asks
+    nothing of the trainer, as if it were unreachable. An upload in progress is finished.
     """
 
     def __init__(self) -> None:
@@ -68,10 +68,9 @@ class Uplink(Managed, StationNode):
         self.stopping = threading.Event()
         self.lock = threading.Lock()  # held to publish from a worker, and to begin the end
         self.troubles = {"up": "", "down": ""}  # problem of each worker
-        # whether the trainer knows this station; the file that marks a hold
-        self.is_registered = False
-        self.holding = self.spool.root / HELD
-        self.held = self.holding.exists()
+        self.is_registered = False  # whether the trainer knows this station
+        self.hold_file = self.spool.root / HELD
+        self.held = self.hold_file.exists()
         self.policy = PolicyStatus(version=-1)
         subscription(self, "policy/status", self._on_policy)
         self.updates = publisher(self, "policy/update")
@@ -84,8 +83,8 @@ class Uplink(Managed, StationNode):
         self.health = Health(WARN, "has not contacted the trainer yet")
         self.create_timer(0.5, self._report)
         self.diagnostics = Diagnostics(self, lambda: self.health)
-        self._look_at_certificate()
-        self.create_timer(DAY_S, self._look_at_certificate)
+        self._check_certificate()
+        self.create_timer(DAY_S, self._check_certificate)
 
     def _on_policy(self, status: PolicyStatus) -> None:
         self.policy = status
@@ -105,7 +104,7 @@ class Uplink(Managed, StationNode):
         base = last_policy(self.policies)
         while not self.stopping.is_set():
             if not self.active:
-                self.stopping.wait(LOOK_S)
+                self.stopping.wait(POLL_S)
                 continue
             try:
                 fetched = self.reporter.next_policy(self.version, self.policies, base=base)
@@ -134,7 +133,7 @@ class Uplink(Managed, StationNode):
                     if not self.stopping.is_set():  # the publisher is there until then
                         self.updates.publish(update)
 
-    def _look_at_certificate(self) -> None:
+    def _check_certificate(self) -> None:
         if self.client.credentials and (warning := self.client.credentials.warning()):
             self.get_logger().warning(warning)
 
@@ -183,11 +182,9 @@ class Uplink(Managed, StationNode):
                 policy_error=self.policy.error,
                 **room,
             )
-            reason, refused = (
-                self._register()
-                if self.specs and not (self.is_registered and reply.registered)
-                else ("", False)
-            )
+            reason, refused = "", False
+            if self.specs and not (self.is_registered and reply.registered):
+                reason, refused = self._register()
             self._hold(reply.held or refused)
             status = TrainerStatus(
                 connected=True,
@@ -209,21 +206,14 @@ class Uplink(Managed, StationNode):
             status.message = str(error)
             if self.held:
                 status.message += "; the trainer pauses new episodes"
-        level = (
-            ERROR
-            if full
-            else OK
-            if status.connected and not self.trouble and not room["set_aside"]
-            else WARN
-        )
-        reason = (
-            "the spool is full"
-            if full
-            else status.message or f"{room['set_aside']} episodes were refused"
-        )
-        self.health = Health(
-            level, status.phase if level == OK else reason, {"backlog": backlog, **room}
-        )
+        values = {"backlog": backlog, **room}
+        if full:
+            self.health = Health(ERROR, "the spool is full", values)
+        elif status.connected and not self.trouble and not room["set_aside"]:
+            self.health = Health(OK, status.phase, values)
+        else:
+            reason = status.message or f"{room['set_aside']} episodes were refused"
+            self.health = Health(WARN, reason, values)
         status.header.stamp = self.get_clock().now().to_msg()
         self.statuses.publish(status)
 
@@ -232,7 +222,10 @@ class Uplink(Managed, StationNode):
         if held != self.held:
             self.held = held
             with contextlib.suppress(OSError):  # then only a restart would forget it
-                self.holding.touch() if held else self.holding.unlink()
+                if held:
+                    self.hold_file.touch()
+                else:
+                    self.hold_file.unlink()
 
     def _register(self) -> tuple[str, bool]:
         """Register this station after its start, and with a trainer that does not know it.

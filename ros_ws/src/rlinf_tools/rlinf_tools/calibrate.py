@@ -23,7 +23,13 @@ from sensor_msgs.msg import JointState
 
 from rlinf_core.core.errors import RlinfError
 from rlinf_core.interlock import Limits, Mode
-from rlinf_core.interlock.limits_file import bound, box_is_of, load_limits, loosest, with_values
+from rlinf_core.interlock.limits_file import (
+    load_limits,
+    loosest,
+    names_with_maximum,
+    takes_box_from,
+    with_values,
+)
 from rlinf_core.recipes import Recipe, load_recipe, station_robot, station_task
 from rlinf_core.robots.calibration.guided import (
     AXES,
@@ -47,7 +53,7 @@ WORDS = (
 )
 PATIENCE_S = 5.0
 SILENT_S = 1.0
-SAY_S = 0.2
+PRINT_S = 0.2
 
 
 class Listener:
@@ -132,15 +138,14 @@ class Listener:
     def silent(self, joints: bool) -> str:
         """Return why the arm's pose, or with ``joints`` its joints, are unknown; else ""."""
         late = time.monotonic() - SILENT_S
-        lacks = (
-            "current_pose"
-            if self.at < late
-            else "joint_states with the joints of the limits"
-            if joints and self.joints_at < late
-            else ""
-        )
-        return lacks and (
-            f"expected {lacks} within {SILENT_S:g} s, got none. The arm's position is unknown. "
+        if self.at < late:
+            missing = "current_pose"
+        elif joints and self.joints_at < late:
+            missing = "joint_states with the joints of the limits"
+        else:
+            return ""
+        return (
+            f"expected {missing} within {SILENT_S:g} s, got none. The arm's position is unknown. "
             "Check its driver (rlinf doctor station RECIPE). The points so far are kept"
         )
 
@@ -170,7 +175,7 @@ def guide_corners(
     print(WORDS, flush=True)
     while True:
         listener.spin()
-        if sys.stdout.isatty() and time.monotonic() - shown > SAY_S:
+        if sys.stdout.isatty() and time.monotonic() - shown > PRINT_S:
             shown = time.monotonic()
             print(f"\r\x1b[K{listener.where}  ", end="", flush=True)
         if not select.select([sys.stdin], [], [], 0)[0]:
@@ -219,7 +224,7 @@ def _limits_of(robot: Robot, arm: str) -> Path:
     if others := [
         name
         for name, arm_interlock in robot.interlocks.items()
-        if name != arm and box_is_of(path, arm_interlock)
+        if name != arm and takes_box_from(arm_interlock, path)
     ]:
         raise RlinfError(
             f"{path}: expected limits of arm '{arm}' alone, since its box is written there, got "
@@ -245,7 +250,9 @@ def calibrate(recipe: Recipe, arm: str, margin: float, out: Path, write: bool) -
     if orientation:
         box = box | {"orientation": orientation}
         most = (
-            most if "orientation" in bound(path) else replace(most, orientation=tuple(orientation))
+            most
+            if "orientation" in names_with_maximum(path)
+            else replace(most, orientation=tuple(orientation))
         )
         print(
             f"the tool at its home is {math.degrees(off_nominal):.0f} degrees from the limits' "

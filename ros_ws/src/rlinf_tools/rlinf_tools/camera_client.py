@@ -33,13 +33,13 @@ from rlinf_ros.qos import LAZY_PROFILE, subscription
 from rlinf_ros.station_state import command_context, command_node, silence_message
 
 PATIENCE_S = 8.0
-SAY_S = 0.5
+PRINT_S = 0.5
 SILENT_S = 1.0
 STILL_S = 0.5
 STILL_M = 0.0005
 STILL_RAD = 0.002
 FILE = "hand_eye.yaml"
-LEAST_PIXELS = 15  # smallest square of the board; corners are refined within 11 pixels
+MIN_PIXELS = 15  # smallest square of the board; corners are refined within 11 pixels
 
 
 class CameraSubscriber:
@@ -94,13 +94,10 @@ class CameraSubscriber:
         while self.pixels is None or (pose and not (self.poses and self.lens)):
             rclpy.spin_once(self.node, timeout_sec=0.05)
             if time.monotonic() > deadline:
-                source = (
-                    f"image of camera '{self.camera}'"
-                    if self.pixels is None
-                    else "camera_info"
-                    if not self.lens
-                    else "pose of the arm"
-                )
+                if self.pixels is None:
+                    source = f"image of camera '{self.camera}'"
+                else:
+                    source = "pose of the arm" if self.lens else "camera_info"
                 raise RlinfError(silence_message(self.node, source, PATIENCE_S))
         if pose and not self.lens[0] > 0.0:
             raise RlinfError(
@@ -119,7 +116,7 @@ class CameraSubscriber:
         """Time without a picture after which a camera is silent [s]; at least three pictures."""
         return max(SILENT_S, 3.0 / getattr(self.robot.devices.get(self.camera), "fps", 30.0))
 
-    def sees_anew(self) -> bool:
+    def has_new_picture(self) -> bool:
         """Return whether another picture comes in time from now on."""
         started_at = time.monotonic()
         while self.received_at <= started_at and time.monotonic() < started_at + self.silent_s:
@@ -165,21 +162,21 @@ class CameraSubscriber:
                 if not line or line.strip() == "q":
                     raise RlinfError("nothing is written")
                 yield line.strip() or "take"
-            elif time.monotonic() - shown_at > SAY_S:
+            elif time.monotonic() - shown_at > PRINT_S:
                 shown_at = time.monotonic()
                 yield ""
 
 
-def locate(looker: CameraSubscriber, options: argparse.Namespace) -> None:
+def locate(subscriber: CameraSubscriber, options: argparse.Namespace) -> None:
     """Collect views until a person is done; then report the camera's place."""
     columns, rows = (int(number) for number in options.board.split("x"))
-    looker.meet(pose=True)
-    frame = load_limits(looker.robot.interlocks[options.arm]).frame
-    if options.on == BASE and looker.frame != frame:
+    subscriber.meet(pose=True)
+    frame = load_limits(subscriber.robot.interlocks[options.arm]).frame
+    if options.on == BASE and subscriber.frame != frame:
         raise RlinfError(
             f"current_pose: expected the limits' frame '{frame}' as the parent of a camera at the "
-            f"base, got '{looker.frame}'. Set 'frame' in the limits, or publish the pose in that "
-            "frame"
+            f"base, got '{subscriber.frame}'. Set 'frame' in the limits, or publish the pose in "
+            "that frame"
         )
     print(
         f"the board's {columns} x {rows} inner corners must all be visible. Move the arm to "
@@ -188,9 +185,9 @@ def locate(looker: CameraSubscriber, options: argparse.Namespace) -> None:
         flush=True,
     )
     views: list[View] = []
-    for word in looker.lines():
+    for word in subscriber.lines():
         if word == "take":
-            print(_take(looker, views, columns, rows, options.square), flush=True)
+            print(_take(subscriber, views, columns, rows, options.square), flush=True)
         elif word == "d":
             try:
                 mount = solve(views, options.on, options.arm)
@@ -198,48 +195,49 @@ def locate(looker: CameraSubscriber, options: argparse.Namespace) -> None:
             except RlinfError as error:
                 print(error, flush=True)
     print(
-        f"{looker.camera}: on {mount.on}, position {list(mount.position)}, orientation "
+        f"{subscriber.camera}: on {mount.on}, position {list(mount.position)}, orientation "
         f"{list(mount.orientation)}; the views disagree by {mount.error_mm} mm",
         flush=True,
     )
-    folder = robot_folder(looker.recipe.station.robot)
-    path = looker.robot.hand_eye or folder / FILE
+    folder = robot_folder(subscriber.recipe.station.robot)
+    path = subscriber.robot.hand_eye or folder / FILE
     if not options.write:
         print(f"not written: {path}. Use --write to write it")
         return
-    save(path, looker.camera, mount)
-    if looker.robot.hand_eye is None:
+    save(path, subscriber.camera, mount)
+    if subscriber.robot.hand_eye is None:
         written = folder / "robot.yaml"
         publish(written, rewritten(written.read_text(), {"hand_eye": FILE}))
     print(f"written: {path}")
 
 
 def _take(
-    looker: CameraSubscriber, views: list[View], columns: int, rows: int, square_m: float
+    subscriber: CameraSubscriber, views: list[View], columns: int, rows: int, square_m: float
 ) -> str:
     """Take one view; return a report, or the reason why there is none."""
-    if silent := looker.silent():
+    if silent := subscriber.silent():
         return f"no view: expected a new {silent} within {SILENT_S:g} s, got none. Check its driver"
-    if not looker.rests:
+    if not subscriber.rests:
         return f"no view: expected the arm at rest for {STILL_S:g} s"
-    if (board := board_in(looker.newest, looker.lens, columns, rows, square_m)) is None:
+    if (board := board_in(subscriber.newest, subscriber.lens, columns, rows, square_m)) is None:
         return (
             f"no view: the board is not fully visible in this picture (expected {columns} x {rows} "
-            f"inner corners){_larger(looker)}"
+            f"inner corners){_resolution_advice(subscriber)}"
         )
     away = float(np.linalg.norm(board[:3, 3]))
-    if (wide := looker.lens[0] * square_m / away) < LEAST_PIXELS:
+    if (wide := subscriber.lens[0] * square_m / away) < MIN_PIXELS:
+        advice = _resolution_advice(subscriber)
         return (
-            f"no view: a square of the board is {wide:.0f} pixels wide, expected {LEAST_PIXELS} to "
-            f"locate its corners. Move nearer, or use a board with larger squares{_larger(looker)}"
+            f"no view: a square of the board is {wide:.0f} pixels wide, expected {MIN_PIXELS} to "
+            f"locate its corners. Move nearer, or use a board with larger squares{advice}"
         )
-    views.append(View(looker.poses[-1][1], board))
+    views.append(View(subscriber.poses[-1][1], board))
     return f"{len(views)} views; the board is {away:.3f} m away"
 
 
-def _larger(looker: CameraSubscriber) -> str:
+def _resolution_advice(subscriber: CameraSubscriber) -> str:
     """Return advice for a larger image than the published one, if it is scaled down."""
-    device = looker.robot.devices.get(looker.camera)
+    device = subscriber.robot.devices.get(subscriber.camera)
     size = getattr(device, "published", None)
     return (
         f". The published picture has {size[0]} x {size[1]} pixels. Remove 'published' from "
@@ -249,15 +247,17 @@ def _larger(looker: CameraSubscriber) -> str:
     )
 
 
-def align(looker: CameraSubscriber, options: argparse.Namespace) -> None:
+def align(subscriber: CameraSubscriber, options: argparse.Namespace) -> None:
     """Report the picture's displacement from its reference until a person is done.
 
     With ``--write``, save the picture as the reference.
     """
-    looker.meet(pose=False)
-    path = options.reference or place(robot_folder(looker.recipe.station.robot), looker.camera)
+    subscriber.meet(pose=False)
+    path = options.reference or place(
+        robot_folder(subscriber.recipe.station.robot), subscriber.camera
+    )
     if options.write:
-        save_picture(path, looker.newest)
+        save_picture(path, subscriber.newest)
         print(f"written: {path}, the reference view")
         return
     reference = read(path, "the same with --write")
@@ -266,23 +266,23 @@ def align(looker: CameraSubscriber, options: argparse.Namespace) -> None:
         "camera. Then d done, or q quit",
         flush=True,
     )
-    for word in looker.lines():
-        if word == "d" and not looker.sees_anew():
-            old_s = time.monotonic() - looker.received_at
+    for word in subscriber.lines():
+        if word == "d" and not subscriber.has_new_picture():
+            old_s = time.monotonic() - subscriber.received_at
             raise RlinfError(
-                f"camera '{looker.camera}': its last picture is {old_s:.0f} s old and does not "
+                f"camera '{subscriber.camera}': its last picture is {old_s:.0f} s old and does not "
                 "show its present place. Check its driver"
             )
-        if (silent_s := time.monotonic() - looker.received_at) > looker.silent_s:
+        if (silent_s := time.monotonic() - subscriber.received_at) > subscriber.silent_s:
             print(f"no picture for {silent_s:.0f} s. Check the camera's driver", flush=True)
             continue
-        alignment = moved(reference, looker.newest)
-        save_picture(options.out, shown(reference, looker.newest))
+        alignment = moved(reference, subscriber.newest)
+        save_picture(options.out, shown(reference, subscriber.newest))
         print(alignment.words, flush=True)
         if word == "d":
             if alignment.aligned:
                 return
-            raise RlinfError(f"camera '{looker.camera}' has moved: {alignment.words}")
+            raise RlinfError(f"camera '{subscriber.camera}' has moved: {alignment.words}")
 
 
 def main() -> None:
@@ -301,10 +301,10 @@ def main() -> None:
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
     with command_context():
-        looker = CameraSubscriber(
+        subscriber = CameraSubscriber(
             load_recipe(arguments.recipe, arguments.overrides), arguments.camera, arguments.arm
         )
-        (locate if arguments.what == "locate" else align)(looker, arguments)
+        (locate if arguments.what == "locate" else align)(subscriber, arguments)
 
 
 if __name__ == "__main__":

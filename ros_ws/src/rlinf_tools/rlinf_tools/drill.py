@@ -47,8 +47,9 @@ from rlinf_tools.drill_station import CAMERA, NODES, ROUTES, DrilledStation, Row
 
 REQUIREMENTS, TRAPS = [f"S{n}" for n in range(1, 27)], list(range(1, 20))
 ARM_RESTS_M = 0.0005  # measurement noise of a resting arm
-# an arm that still closes in on a fixed target moves at most this in 0.7 s; number of such periods
-CREEPS_M, SETTLES = 0.002, 3
+# an arm that still closes in on a fixed target moves at most this in a period of 0.7 s
+CREEPS_M = 0.002
+SETTLE_PERIODS = 3
 DOMAIN = "42"  # if the shell sets none; the default of a recipe
 STAYS = ("FAULT", f"HOLD {OPERATOR_SILENT}")  # states that last until a person ends them
 FRESH_S = 0.5  # an interlock publishes its state ten times a second
@@ -90,10 +91,10 @@ class Drill(DrilledStation):
             scenario.real or bool(scenario.process) and not scenario.process.startswith("interlock")
         )
         self.scenario_starts.append((time.time(), scenario.name))
-        dropped, start_s = self.state(), self._provoke(scenario)
+        before, start_s = self.state(), self._provoke(scenario)
         expect, within = scenario.expect, scenario.within_ms
         if within is None:
-            held, measured, bound = self._goes_on(scenario, dropped, start_s)
+            held, measured, bound = self._continues(scenario, before, start_s)
         elif expect == "still":
             held, measured, bound = self._arm_stops(start_s, within)
         else:
@@ -177,7 +178,7 @@ class Drill(DrilledStation):
             bounds.append(f"{expect} within {within:g} ms")
         return held, "; ".join(measured), "; ".join(bounds)
 
-    def _goes_on(
+    def _continues(
         self, scenario: Scenario, before: SafetyState, start_s: float
     ) -> tuple[bool, str, str]:
         """Check a disturbance that must not stop the arm, but be counted."""
@@ -189,17 +190,18 @@ class Drill(DrilledStation):
         ]
         # an episode may just have ended, and its recorder must still close it
         patience_s = 20.0 if scenario.process else 1.0
-        now = self.spin(lambda: self._has_state(scenario.expect), patience_s)
-        words = f"stopped: {stopped[0].cause}" if stopped else "" if now else self._state_text()
+        has_state = self.spin(lambda: self._has_state(scenario.expect), patience_s)
+        trouble = ""
+        if stopped:
+            trouble = f"stopped: {stopped[0].cause}"
+        elif not has_state:
+            trouble = self._state_text()
         name = scenario.counts
         if not name:
-            return not words, words or "went on", "the arm continues"
+            return not trouble, trouble or "continued", "the arm continues"
         counted = getattr(self.state(), name) - getattr(before, name)
-        return (
-            not words and counted > 0,
-            f"{counted} {name}{words and f', {words}'}",
-            f"continues, {name} counted",
-        )
+        measured = f"{counted} {name}" + (f", {trouble}" if trouble else "")
+        return not trouble and counted > 0, measured, f"continues, {name} counted"
 
     def _fresh(self) -> bool:
         return bool(self.states) and time.time() - self.states[-1][0] < FRESH_S
@@ -209,7 +211,7 @@ class Drill(DrilledStation):
 
     def _state_text(self) -> str:
         return (
-            f"stands at {Mode(self.state().state).name}"
+            f"the interlock is in {Mode(self.state().state).name}"
             if self._fresh()
             else "no message from the interlock any more"
         )
@@ -237,7 +239,7 @@ class Drill(DrilledStation):
         # a process that hung has resumed and caught up
         self.spin_for(0.7 + (scenario.seconds or 0.0))
         at, rests = self.targets[-1][2], False
-        for _ in range(SETTLES):
+        for _ in range(SETTLE_PERIODS):
             arm = self.pose
             self.spin_for(0.7)
             moved, arm_moved = math.dist(self.targets[-1][2], at), math.dist(self.pose[:3], arm[:3])

@@ -46,7 +46,7 @@ from rlinf_ros.station_state import (
 from rlinf_tools import arming
 from rlinf_tools.arming import ANSWER_S, disarm
 
-# topic, and the node that publishes it
+# latched topics, each with the node that publishes it
 LATCHED = {"policy/status": "policy", "trainer/status": "uplink", "prompt": "environment"}
 AT_LEAST_S = 1.5  # discovery takes one second; meanwhile a playing station publishes a time step
 MISSING_S = 3.0  # a node that is not discovered after so long is reported as missing
@@ -110,7 +110,7 @@ class StationClient:
             RlinfError: there is no such station, or its interlock is silent.
         """
         started_at = time.monotonic()
-        owed = LATCHED | {
+        expected = LATCHED | {
             arm_topic(arm, "diagnostics"): arm_topic(arm, "interlock") for arm in self.arms
         }
         self.within(
@@ -119,7 +119,7 @@ class StationClient:
                 time.monotonic() - started_at > AT_LEAST_S
                 and "safety" in self.latest
                 and not (
-                    {owner for topic, owner in owed.items() if topic not in self.latest}
+                    {owner for topic, owner in expected.items() if topic not in self.latest}
                     & set(self.nodes())
                 )
             ),
@@ -272,11 +272,9 @@ def _policy(status: Any) -> str:
         if status.version >= 0
         else "none loaded"
     )
-    return (
-        f"{loaded}; refused the last update: {status.error}"
-        if status.error not in ("", PERSON_NEEDED)
-        else loaded
-    )
+    if status.error in ("", PERSON_NEEDED):
+        return loaded
+    return f"{loaded}; refused the last update: {status.error}"
 
 
 def _trainer(status: Any) -> str:
@@ -293,11 +291,9 @@ def _trainer(status: Any) -> str:
     )
     if not status.connected:
         return f"away: {status.message or 'no message from it'}{waiting}"
-    slow = (
-        ""
-        if status.accepting or status.spool_full >= 1.0
-        else ("; learning is behind, so the stations pause")
-    )
+    slow = ""
+    if not (status.accepting or status.spool_full >= 1.0):
+        slow = "; learning is behind, so the stations pause"
     return (
         f"connected, {status.phase}, version {status.policy_version}, {status.episodes} episodes, "
         f"{status.updates} updates{slow}{waiting}"
@@ -314,13 +310,12 @@ def _nodes(alive: list[str], expected: list[str], recipe: str) -> str:
         for name in alive
         if not name.startswith("station_client_") and not name.endswith(HELPERS)
     ]
-    if "director" in alive and set(missing) <= TO_LEARN:
-        note = " (rlinf collect needs neither)"
-    else:
-        note = ""
-    return ", ".join(station_nodes) + (
-        f"; MISSING for '{recipe}': {', '.join(missing)}{note}" if missing else ""
-    )
+    text = ", ".join(station_nodes)
+    if missing:
+        text += f"; MISSING for '{recipe}': {', '.join(missing)}"
+        if "director" in alive and set(missing) <= TO_LEARN:
+            text += " (rlinf collect needs neither)"
+    return text
 
 
 def _release(cause: str) -> str:
@@ -357,7 +352,7 @@ def reset_fault(station: StationClient, cause: str) -> None:
                 ". Enter in `rlinf teleop` renews it"
                 if "the enable is not held" in answer.message
                 else _release(cause)
-                if f"has not gone: {cause}" in answer.message
+                if f"its cause persists: {cause}" in answer.message
                 else ""
             )
             raise RlinfError(f"{arm_prefix(arm)}{answer.message}{hint}", code="RL-E517")
