@@ -22,7 +22,7 @@ from rlinf_core.core.ros import provides_messages, ros_is_sourced
 from rlinf_core.deploy.bridge import PORT
 from rlinf_core.deploy.bridge.credentials import read_certificate
 from rlinf_core.deploy.bridge.fleet import CERTIFICATE, Fleet, warning
-from rlinf_core.interlock.latch import FOLDERS, MAKE
+from rlinf_core.interlock.latch import FOLDERS, MAKE_FOLDER
 from rlinf_core.interlock.latch import check as check_folder
 
 SOCKET_BYTES = 4_194_304
@@ -365,7 +365,7 @@ def _latches() -> Finding:
     subject = "latches of robots"
     folder = next((candidate for candidate in FOLDERS if candidate.is_dir()), None)
     if folder is None:
-        return Finding(subject, "no folder", MAKE, needed=False)
+        return Finding(subject, "no folder", MAKE_FOLDER, needed=False)
     try:
         check_folder(folder)
     except OSError as error:
@@ -384,7 +384,7 @@ def _latches() -> Finding:
         str(folder),
         ""
         if folder == FOLDERS[0]
-        else f"where systemd removes files after 30 days; with a real arm: {MAKE}",
+        else f"where systemd removes files after 30 days; with a real arm: {MAKE_FOLDER}",
         needed=False,
     )
 

@@ -131,12 +131,12 @@ class Page(StationNode):
         self.requests.report = self._report
         self.server.broadcast("station", self._introduction(), keep=True)
         self.server.broadcast("history", self.history.curves(), keep=True)
-        for period_s, callback in (
+        for period_s, tick in (
             (STATE_S, self._publish_state),
             (FRAME_S, self._show),
             (POLL_S, self._poll),
         ):
-            self.create_timer(period_s, callback)
+            self.create_timer(period_s, tick)
         self.diagnostics = Diagnostics(self, self._health)
 
     def _health(self) -> Health:
