@@ -15,7 +15,7 @@ import pytest
 from rlinf_core.core.errors import RlinfError
 from rlinf_core.core.machine import take
 from rlinf_core.interlock import latch as latching
-from rlinf_core.interlock.latch import ROBOT, Latch, exclusive_command, lock_of
+from rlinf_core.interlock.latch import ROBOT, Latch, exclusive_command, lock_name
 
 ALICE, BOB = 12345, 12346
 AS_ANOTHER = (
@@ -361,7 +361,7 @@ def unused_name(monkeypatch):
 
 
 def test_s23_one_interlock_at_a_time_commands_a_robot(unused_name, monkeypatch):
-    assert lock_of("/a/b/") == "interlock/7/a/b" and lock_of("/") == "interlock/7/station"
+    assert lock_name("/a/b/") == "interlock/7/a/b" and lock_name("/") == "interlock/7/station"
     command = f"{unused_name}/command"
     with exclusive_command(unused_name, [command, unused_name]):
         with pytest.raises(RlinfError) as refused:
