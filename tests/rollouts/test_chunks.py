@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from rlinf_core.core.errors import RlinfError
+from rlinf_core.core.errors import RecipeError, RlinfError
 from rlinf_core.policies import make_policy, policy_kind
 from rlinf_core.policies.base import ActionChunk
 from rlinf_core.policies.chunking import ChunkSchedule
 from rlinf_core.recipes import load_recipe
 from rlinf_core.rollouts.collect import ChunkRollouts, EpisodeRollouts, demonstrate
-from rlinf_core.rollouts.envs import ChunkExecutor, Steps, single_action_chunks
+from rlinf_core.rollouts.envs import BatchedEnv, ChunkExecutor, Steps, single_action_chunks
 from rlinf_core.rollouts.evaluate import play
 from rlinf_core.rollouts.types import DEMONSTRATION, TRAIN, Trajectory
 from rlinf_core.specs.arrays import ActionSpec, ArraySpec, StationSpec
@@ -172,6 +172,23 @@ def test_only_those_whose_chunk_is_due_are_asked():
     assert times == [[0, 1], [0, 1], [0], [1]], (
         "the first one's second episode begins at its time step 5"
     )
+
+
+def test_environments_that_are_stepped_at_once_refuse_what_only_single_ones_can():
+    class Batched(BatchedEnv):
+        name, size = "lift", 3
+
+    env = Batched()
+    env.check_all_active(None)
+    env.check_all_active(np.ones(3, bool))
+    with pytest.raises(RlinfError, match="env 'lift' steps all of its 3 at once"):
+        env.check_all_active(np.array([True, False, True]))
+    with pytest.raises(RecipeError, match="env 'lift' has no script for demonstrations"):
+        env.expert()
+    with pytest.raises(RlinfError, match="env 'lift' is stepped together with others and cannot"):
+        env.render(1)
+    assert env.state_dict() == {} and env.auto_reset is True
+    env.load_state_dict({})
 
 
 def test_single_actions_are_chunks_of_one():

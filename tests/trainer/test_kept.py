@@ -268,3 +268,12 @@ def test_an_episode_that_lacks_something_is_counted_by_that(name, more, mode, st
     again.load_state_dict(data.state_dict())
     assert again.counts() == counts and again.statuses[status] == 1
     assert sum(again.statuses.values()) == 1
+
+
+def test_demonstrations_are_learned_from_in_a_fixed_number_of_updates_and_hold_nobody_up():
+    data = data_of("sim_sac", "algorithm={name: sft, steps: 7, batch_size: 5}")
+    assert [data.due(updates, None) for updates in (0, 3, 7)] == [7, 4, 0]
+    assert data.accepting(0) is True and data.rollout_length() == {}
+    data.insert(episode(1, mode=DEMONSTRATION), 0)
+    assert data.batch()["vectors"].shape == (5, 2)
+    assert data.admits(0) == {"accepting": True, "waiting": {}}

@@ -528,6 +528,85 @@ def test_a_checkpoint_that_counts_the_updates_of_an_earlier_run_goes_on_without_
     assert (again.updates, again.published_at) == (run.updates, run.published_at) == (3, 3)
 
 
+def test_an_evaluation_says_what_was_played_in_how_much_time_and_when_the_next_is_due(
+    spool, task, tmp_path
+):
+    run, entries = begun(task, tmp_path / "run", spool, "simulation.evaluate_every=250"), []
+    run._learn(2)
+    run.on_progress = lambda run, entry: entries.append(entry)
+    run.evaluator = lambda: [
+        EpisodeResult(1, True, False, 2.0, 30),
+        EpisodeResult(2, False, True, -1.0, 60),
+    ]
+    run.source.counts = lambda: {"a/backlog": 3.0}
+    run.seconds, run.next_evaluation, run.data.steps = 1000.0, 300, 900
+    run._evaluate()
+    (entry,) = entries
+    hz = task.spec.control_hz
+    assert entry["time_to_success_s"] == pytest.approx(30 / hz)
+    assert (entry["return"], entry["success"], entry["failure"]) == (0.5, 0.5, 0.5)
+    assert entry["robot_minutes"] == pytest.approx(900 / hz / 60) and entry["updates"] == 2
+    assert 1000.0 < entry["seconds"] < 1060.0 and entry["policy_version"] == 2
+    assert entry["critic_loss"] == run.progress.metrics["critic_loss"] and entry["a/backlog"] == 3.0
+    assert entry["seconds_learn"] == run.clock.seconds["learn"] > 0.0
+    assert "seconds_evaluate" in entry and run.progress.last == entry
+    assert run.next_evaluation == 1050, "a turn may take more steps than one interval"
+    run.data.steps = 1050
+    run._evaluate()
+    assert run.next_evaluation == 1300
+
+
+def test_a_checkpoint_is_saved_when_any_of_its_numbers_has_changed(spool, task, tmp_path):
+    run = begun(task, tmp_path / "run", spool)
+    run._learn(3)
+
+    def newest():
+        return checkpoint.checkpoints(run.run_dir / "checkpoints")[-1].name
+
+    run.save()
+    before = newest()
+    assert before.endswith("updates-000000007"), "4 of the warm start and 3"
+    run.save()
+    assert newest() == before, "nothing has changed"
+    for holder, name in (
+        (run.data, "steps"),
+        (run.learner, "updates"),
+        (run, "next_evaluation"),
+        (run, "version"),
+    ):
+        setattr(holder, name, getattr(holder, name) + 1)
+        run.save()
+        assert newest() > before, name
+        before = newest()
+    run.intake.ids["another"] = "online"
+    run.save()
+    assert newest() > before
+
+
+def test_a_run_pauses_only_after_a_turn_without_updates_and_data(
+    spool, task, tmp_path, monkeypatch
+):
+    run, slept = begun(task, tmp_path / "run", spool), []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    while run._due():
+        run.advance()
+    assert slept == [] and run.updates > 0
+    run.advance()
+    assert slept == [0.02]
+
+
+def test_a_run_that_died_before_its_first_checkpoint_counts_its_policies_on(task, tmp_path):
+    first = run_of(task, tmp_path / "run")
+    assert first.version == 0
+    for version in (1, 2):
+        first.publish()
+        assert first.version == version
+    again = run_of(task, tmp_path / "run")
+    assert again.version == 2 and again.published_at == -1
+    again.publish()
+    assert again.version == 3
+
+
 def test_the_first_look_writes_curves(spool, task, tmp_path):
     run = run_of(task, tmp_path / "run")
     assert not (run.run_dir / "tensorboard").exists()
