@@ -1,5 +1,4 @@
-"""What each simulator's adapter uses of a package that cannot run here, resolved against that
-package's real source.
+"""Check simulators that cannot run here: resolve what each adapter uses in the package's source.
 
     python scripts/adapters.py  # every manifest; packages of PyPI are downloaded
     python scripts/adapters.py isaaclab --root isaaclab==3.0.0=FOLDER

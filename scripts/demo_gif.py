@@ -1,5 +1,4 @@
-"""Write docs/images/demo.gif from the film of a finished demo: the same scenes before RL (left) and
-after RL (right).
+"""Write docs/images/demo.gif from the film of a finished demo, before and after RL.
 
     rlinf demo --out runs/gif
     python scripts/demo_gif.py runs/gif [--height 300] [--out docs/images/demo.gif]

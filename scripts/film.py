@@ -1,5 +1,4 @@
-"""Write a film of two minutes about rlinf: what it is, the demo before and after RL, the operator's
-page, the simulators and the first commands.
+"""Write a film of two minutes about rlinf: the demo, the operator's page, the simulators.
 
     python scripts/film.py --out film.mp4                  # with the pictures of docs/images
     rlinf demo --out runs/film && python scripts/film.py --run runs/film --out film.mp4

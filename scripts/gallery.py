@@ -1,5 +1,4 @@
-"""Write docs/simulators/gallery.md and docs/images/gallery/: a picture and the learning curve of
-each task of a simulator.
+"""Write the gallery of simulators' tasks, with a picture and a learning curve of each.
 
     python scripts/gallery.py [--only maniskill_push ...] [--runs runs/tasks]
 
@@ -215,9 +214,7 @@ def page() -> str:
 
 
 def main() -> None:
-    """Draw each task in a process of its own, as simulators exclude each other, and write
-    the page.
-    """
+    """Draw each task in its own process, because simulators exclude each other; write the page."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

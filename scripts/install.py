@@ -1,5 +1,4 @@
-"""Install the locked packages of some extras, and this project, into the environment that runs this
-script.
+"""Install this project and the locked packages of some extras into this environment.
 
     .venv/bin/python scripts/install.py trainer sim  # as uv.lock says
     .venv/bin/python scripts/install.py trainer --torch cuda

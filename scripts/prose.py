@@ -1,5 +1,4 @@
-"""Measure the prose of README.md and docs/: words, punctuation and relative words a sentence, for
-each page and over all.
+"""Measure the prose of README.md and docs/: words, punctuation and relative words a sentence.
 
     python scripts/prose.py [PAGE ...] [--bar]
 

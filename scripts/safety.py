@@ -1,5 +1,4 @@
-"""Write docs/reference/safety_evidence.md: every requirement of the interlock, its test, and what
-was last measured.
+"""Write docs/reference/safety_evidence.md: the interlock's requirements with tests and evidence.
 
     python scripts/safety.py [--drill drill.json]
 

@@ -1,5 +1,4 @@
-"""Write docs/images/page_*.jpg: the operator's page in each of its states, at a simulated station
-in Chromium.
+"""Write docs/images/page_*.jpg: the operator's page in each of its states, in Chromium.
 
     make browser && python scripts/screenshots.py [--only hold fault]
 

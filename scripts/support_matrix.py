@@ -1,5 +1,4 @@
-"""Write docs/support_matrix.md from docs/support_matrix.yaml: what ran where, when, and by which
-test or command.
+"""Write docs/support_matrix.md from docs/support_matrix.yaml.
 
     python scripts/support_matrix.py
 

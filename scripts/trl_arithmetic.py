@@ -1,5 +1,4 @@
-"""TRL's GRPO on the sums of configs/text_arithmetic.yaml, from a warm start that rlinf made: for
-benchmarks/agentic.py.
+"""Train TRL's GRPO on the sums of configs/text_arithmetic.yaml, for benchmarks/agentic.py.
 
     TRL_PYTHON scripts/trl_arithmetic.py FOLDER  # sums.json and the network; writes result.json
 

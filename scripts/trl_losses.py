@@ -1,5 +1,4 @@
-"""Losses and gradients of TRL on one small batch, as JSON: what tests/agentic/test_losses.py
-compares with.
+"""Write TRL's losses and gradients on a small batch as JSON, for tests/agentic/test_losses.py.
 
 Run it in an environment of its own, where TRL is installed:
 

@@ -1,3 +1,1 @@
-"""Reinforcement learning of language models that reason, call tools and lead other agents (extra
-``rlinf[agentic]``).
-"""
+"""Reinforcement learning of language models that reason, call tools and lead other agents."""

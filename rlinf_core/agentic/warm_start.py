@@ -71,7 +71,7 @@ def clone_examples(
 
 
 def read_examples(path: Path, codec: TextCodec) -> list[Example]:
-    """Completions to clone from a file of JSON lines, each with ``prompt`` and ``completion``.
+    """Read completions to clone from a file of JSON lines with ``prompt`` and ``completion``.
 
     Raises:
         RecipeError: names the line that is not of this form.

@@ -48,9 +48,7 @@ def config_command(name: str, overrides: list[str], check: bool) -> None:
 
 
 def first_comment(path: Path) -> str:
-    """Return the first sentence of the comment at the top of a YAML file, without its
-    schema line.
-    """
+    """Return the first sentence of a YAML file's top comment, without its schema line."""
     comment: list[str] = []
     for line in path.read_text().splitlines():
         if not line.startswith("#"):

@@ -1,6 +1,4 @@
-"""``rlinf chat``: a conversation with a trained language policy, in a scene of its task or with a
-person.
-"""
+"""``rlinf chat``: a conversation with a trained language policy, in a scene or with a person."""
 
 from __future__ import annotations
 
@@ -17,8 +15,7 @@ if TYPE_CHECKING:
 
 
 class HumanReplies:
-    """An environment in which a person writes the messages, until an empty line or the end of
-    input.
+    """An environment in which a person writes messages until an empty line or the end of input.
 
     Args:
         read: returns the person's next line; None at the end.

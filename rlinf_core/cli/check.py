@@ -1,6 +1,4 @@
-"""``rlinf check``: a simulator, the jail of programs, or a policy against a data set and a
-station.
-"""
+"""``rlinf check``: check a simulator, the jail, or a policy against a data set and a station."""
 
 from __future__ import annotations
 

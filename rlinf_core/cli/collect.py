@@ -1,6 +1,4 @@
-"""``rlinf collect``: record demonstrations by hand, or by a script in simulation, until enough have
-succeeded.
-"""
+"""``rlinf collect``: record demonstrations by a person or a script until enough have succeeded."""
 
 from __future__ import annotations
 
@@ -207,9 +205,7 @@ class CollectDisplay(Display):
 
 
 def log_tail(log: Path) -> str:
-    """Return the last log line of a node without time and name, such as the reason of a refused
-    arming.
-    """
+    """Return a node's last log line without time and name, such as why arming was refused."""
     try:
         lines = log.read_text(errors="replace").splitlines()
     except OSError:
@@ -218,7 +214,7 @@ def log_tail(log: Path) -> str:
 
 
 def moves_of(recipe: Recipe, pictured: bool = False) -> str:
-    """Return the keys of this terminal that move the arm; empty where it has none."""
+    """Return the keys of this terminal that move the arm; empty if there are none."""
     station = recipe.station
     if (
         station.operator.kind == SCRIPTED

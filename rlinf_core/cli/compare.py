@@ -61,9 +61,7 @@ def _shown(value: float, measure: str) -> str:
 
 
 def _first(entries: list[dict[str, Any]], success: float) -> str:
-    """Return when a run first reached a success rate, in time steps, robot time and trainer
-    time.
-    """
+    """Return when a run first reached a success rate: time steps, robot time, trainer time."""
     first = next((entry for entry in entries if entry["success"] >= success), None)
     if first is None:
         return f"never {success:.0%}"

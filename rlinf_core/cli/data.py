@@ -187,8 +187,9 @@ def identify_command(
     recipe: str | None = None,
     overrides: list[str] | None = None,
 ) -> None:
-    """Print the arm's response over all recordings, its spread over single ones, and ranges to
-    randomise; with ``out`` fit a simulator instead, and write its recipe.
+    """Print the arm's response over all recordings, its spread, and ranges to randomise.
+
+    With ``out`` fit a simulator instead, and write its recipe.
     """
     if out:
         from rlinf_core.cli.real_to_sim import fit_simulator
@@ -485,9 +486,7 @@ def train(
     late: float,
     learns_progress: bool,
 ) -> None:
-    """Train a success classifier, evaluate it on held-out episodes, and write the model and a
-    picture of its errors.
-    """
+    """Train a success classifier; write the model, its held-out scores and a picture of errors."""
     from rich.progress import Progress
 
     from rlinf_core.core.extras import require
@@ -565,9 +564,7 @@ def _print_progress_scores(out: Path, scores: ProgressScores, json_file: Path | 
 
 
 def _picture(frames: Frames, verdicts: np.ndarray, path: Path, columns: int = 6) -> None:
-    """Write a picture with frames of true and false positives and negatives, the least certain ones
-    first.
-    """
+    """Write a picture with frames of each kind of result, the least certain ones first."""
     import matplotlib
 
     matplotlib.use("Agg")

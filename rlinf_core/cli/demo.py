@@ -1,5 +1,4 @@
-"""``rlinf demo``: trainer, station and director under one supervisor, a live display, and a report
-at the end.
+"""``rlinf demo`` and ``rlinf up``: run a recipe's station, with trainer, director and display.
 
 ``next_steps`` are the commands that a user may run once a station is up.
 """
@@ -316,9 +315,7 @@ def _record_demonstrations(
 
 
 def teleop(name: str, overrides: list[str]) -> int:
-    """Read a person's device in this terminal: the recipe's device, or the keyboard if it has a
-    script.
-    """
+    """Read a person's device in this terminal: the recipe's device, or else the keyboard."""
     recipe = load_recipe(name, overrides)
     if recipe.station.operator.kind == SCRIPTED:
         recipe = load_recipe(name, [*overrides, f"station.operator={{kind: {KEYBOARD}}}"])

@@ -1,6 +1,4 @@
-"""``rlinf duel``: compare two policies on the same simulated scenes until a sequential test
-decides.
-"""
+"""``rlinf duel``: compare two policies on the same simulated scenes by a sequential test."""
 
 from __future__ import annotations
 

@@ -24,9 +24,7 @@ def evaluate_command(
     video: Path | None,
     json_file: Path | None,
 ) -> None:
-    """Play every scene with every variation, print a line each, and write the requested films and
-    figures.
-    """
+    """Play every scene with every variation, and write the requested films and figures."""
     from rich.markup import escape
     from rich.progress import track
 

@@ -1,6 +1,4 @@
-"""``rlinf explain RL-E101``: cause and remedy of an error, by the code at the end of its
-message.
-"""
+"""``rlinf explain RL-E101``: cause and remedy of an error by its code."""
 
 from rlinf_core.cli.data import print_table
 from rlinf_core.core.error_codes import error_kinds

@@ -1,5 +1,4 @@
-"""``rlinf fleet``: certificates of stations, a live table of them, and commands to a running
-trainer.
+"""``rlinf fleet``: certificates of stations, a live table, and commands to a running trainer.
 
 ``promote``, ``rollback``, ``pin`` and ``drain`` are such commands.
 """

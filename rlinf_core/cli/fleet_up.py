@@ -1,6 +1,4 @@
-"""``rlinf fleet up``: a trainer and simulated stations on this machine, until all are through a
-recipe, or Ctrl-C.
-"""
+"""``rlinf fleet up``: run a trainer and simulated stations on this machine."""
 
 from __future__ import annotations
 

@@ -110,9 +110,7 @@ def new_robot(
 
 
 def _name_of(model: Path) -> str:
-    """Return the name of the model's file, or of its folder if the file is called robot, model or
-    scene.
-    """
+    """Return the robot's name: the file's, or the folder's if the file has a generic name."""
     return (
         model.resolve().parent.name
         if model.stem in ("robot", "model", "scene", "arm")

@@ -1,6 +1,4 @@
-"""Parsers of ``rlinf data``, ``reward``, ``world``, ``fleet`` and of the commands for a running
-station.
-"""
+"""Parsers of the commands with subcommands, and of the commands for a running station."""
 
 from __future__ import annotations
 

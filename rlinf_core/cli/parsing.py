@@ -1,6 +1,4 @@
-"""Argument parsing: errors in one line with the nearest known name, grouped help, and closed
-standard streams.
-"""
+"""Argument parsing with one-line errors, the nearest known name, and grouped help."""
 
 from __future__ import annotations
 
@@ -144,9 +142,7 @@ RECORDINGS: dict[str, Any] = {
 
 
 def written(*endings: str) -> Callable[[str], Path]:
-    """Return a type for output files: the path must be writable, and end with one of ``endings`` if
-    there are any.
-    """
+    """Return a type for output files: a writable path with one of ``endings``, if there are any."""
 
     def read(text: str) -> Path:
         path, folder = Path(text), os.path.dirname(text) or os.curdir
@@ -231,9 +227,7 @@ def recipe_command(
 
 
 def teach(parser: argparse.ArgumentParser) -> None:
-    """Give every command below this one its purpose, and every option the default that its help
-    does not name.
-    """
+    """Add missing purposes to all commands, and missing defaults to the help of their options."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             texts = {choice.dest: choice.help for choice in action._choices_actions}

@@ -1,6 +1,4 @@
-"""``rlinf replay``: the recorded actions of an episode again, through the interlock of a
-station.
-"""
+"""``rlinf replay``: repeat the recorded actions of an episode through a station's interlock."""
 
 from __future__ import annotations
 
@@ -72,9 +70,7 @@ def replay(
 
 
 def check(actions: RecordedActions, recording: Path, recipe: Recipe, name: str) -> None:
-    """EpisodeError where the recording is of another robot, of other limits, units or another rate
-    than the station.
-    """
+    """Raise EpisodeError if the recording's robot, limits, units or rate are not the station's."""
     episode = actions.episode
     robot = station_robot(recipe)
     spec = station_task(recipe).spec

@@ -1,6 +1,4 @@
-"""``rlinf serve`` and ``rlinf vla``: serve a policy by openpi's protocol, and write folders of VLA
-models.
-"""
+"""``rlinf serve`` and ``rlinf vla``: serve a policy, and write folders of VLA models."""
 
 from __future__ import annotations
 

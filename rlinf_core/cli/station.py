@@ -1,6 +1,4 @@
-"""``rlinf status``, ``arm``, ``calibrate``, ``drill``, ``fake-device`` and others: commands that
-run a ROS program.
-"""
+"""Commands that run a ROS program: ``rlinf status``, ``arm``, ``drill`` and others."""
 
 from __future__ import annotations
 

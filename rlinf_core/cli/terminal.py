@@ -77,9 +77,7 @@ def foreground(command: list[str], environment: Mapping[str, str], starts: str =
 
 
 def notify_started() -> None:
-    """Tell the parent of a program in the foreground that it has started and reports its
-    own waits.
-    """
+    """Tell the parent that this program has started and reports its own waits."""
     with contextlib.suppress(KeyError, OSError, ValueError):
         os.close(int(os.environ.pop(STARTED_FD)))
 
@@ -142,9 +140,7 @@ NEARLY_FULL, FULL = 0.5, ": nothing is played or recorded until the trainer acce
 
 
 class Display:
-    """Shows ``status.json``, which the director writes twice a second: a live panel, or lines
-    without a terminal.
-    """
+    """Shows the director's ``status.json`` as a live panel, or as lines without a terminal."""
 
     def __init__(self, recipe: Recipe, run_dir: Path, quiet: bool) -> None:
         self.recipe = recipe

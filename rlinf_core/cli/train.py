@@ -1,6 +1,4 @@
-"""``rlinf train``: from simulators, stations or recordings, with a progress bar, and a report where
-it was evaluated.
-"""
+"""``rlinf train``: train from simulators, stations or recordings, with progress and a report."""
 
 from __future__ import annotations
 
@@ -32,7 +30,7 @@ PHASES = {
 
 
 def train_command(name: str, overrides: list[str], run_dir: Path, report: bool) -> int:
-    """Train; 130 where it was told to stop before its end."""
+    """Train; return 130 if the run was stopped before its end."""
     recipe = load_recipe(name, overrides)
     check_recipe(recipe)
     check_trainer(recipe, run_dir)

@@ -1,6 +1,4 @@
-"""``rlinf train`` as a supervisor starts it: its exit code tells what it refuses, which no restart
-mends, from all else.
-"""
+"""``rlinf train`` under a supervisor, with an exit code for errors that no restart can fix."""
 
 import sys
 

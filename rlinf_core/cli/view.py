@@ -21,9 +21,7 @@ from rlinf_core.recipes import load_recipe
 
 
 def view(name: str, overrides: list[str], run_dir: Path, show: bool) -> int:
-    """Write both layouts of a recipe's station, or of the station in a recording, and say how to
-    open them.
-    """
+    """Write both layouts of a recipe's or a recording's station, and print how to open them."""
     shown, domain = _shown(name, overrides)
     run_dir.mkdir(parents=True, exist_ok=True)
     files = {kind: run_dir / f"{shown.station}.{kind}" for kind in ("rviz", "foxglove.json")}

@@ -1,4 +1,4 @@
-"""``rlinf why``: what keeps a run from learning, in plain words."""
+"""``rlinf why``: the reasons why a run does not learn."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rlinf_core.trainer.diagnosis import CHECKS, diagnose, read_evidence
 
 
 def why(run_dir: Path, json_file: Path | None) -> int:
-    """Print each fault that the checks find, what shows it and what to do; 1 where there is one."""
+    """Print each fault that the checks find, with evidence and remedy; return 1 if there is one."""
     evidence = read_evidence(run_dir)
     findings = diagnose(evidence)
     print(

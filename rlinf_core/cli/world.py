@@ -1,6 +1,4 @@
-"""``rlinf world``: a model of a run's task, from its episodes; its errors; and checkpoints by what
-it predicts of them.
-"""
+"""``rlinf world``: fit and check a model of a run's task, and rank policies by its predictions."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ VIDEO = "video.safetensors"
 
 
 def fit(run_dir: Path, overrides: list[str], seconds: float | None, json_file: Path | None) -> None:
-    """Fit a world to what a run has recorded, and write it beside."""
+    """Fit a world to a run's recordings, and write it beside them."""
     import torch
 
     from rlinf_core.trainer.worlds import FILE, run_episodes
@@ -44,7 +42,7 @@ def fit(run_dir: Path, overrides: list[str], seconds: float | None, json_file: P
 def fit_video(
     run_dir: Path, overrides: list[str], updates: int, film: Path | None, json_file: Path | None
 ) -> None:
-    """Fit the tiny video model to the camera of a run's recordings, and write it beside."""
+    """Fit the tiny video model to the camera of a run's recordings, and write it beside them."""
     import torch
 
     from rlinf_core.reports.report import write_video
@@ -85,9 +83,7 @@ def fit_video(
 def check(
     run_dir: Path, overrides: list[str], steps: int, picture: Path | None, json_file: Path | None
 ) -> None:
-    """Print a world's error by step, its calibration and its horizon on held-out episodes, and draw
-    them.
-    """
+    """Print and draw a world's error by step, its calibration and horizon on held-out episodes."""
     from rlinf_core.trainer.worlds import world_file
     from rlinf_core.worlds.model import load_world
 

@@ -166,9 +166,7 @@ class Discriminated:
 
 
 def _without_references(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a JSON schema with each reference replaced by its definition, to embed it in another
-    schema.
-    """
+    """Return a JSON schema with each reference replaced by its definition."""
     definitions = schema.pop("$defs", {})
 
     def placed(item: Any) -> Any:

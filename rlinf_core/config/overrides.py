@@ -124,9 +124,7 @@ def quoted(path: Path | str) -> str:
 
 
 def split(text: str) -> list[str]:
-    """Split the text of several overrides, such as ROS's ``set:=``, at spaces outside of brackets
-    and quotes.
-    """
+    """Split the text of several overrides at spaces outside of brackets and quotes."""
     parts = [""]
     quote = ""
     depth = 0

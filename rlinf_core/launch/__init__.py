@@ -1,3 +1,1 @@
-"""The processes of a station (graph.py), and their supervision where ROS's launch is absent
-(supervisor.py).
-"""
+"""The processes of a station (graph.py), and their supervision without ROS's launch."""

@@ -159,9 +159,7 @@ def _include() -> str:
 
 
 def _path() -> str:
-    """Return PATH for the build: the virtual environment first, or last for a sourced ROS, which
-    needs its Python.
-    """
+    """Return PATH for the build: the virtual environment first, or last for a sourced ROS."""
     path, python_folder = os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)
     others = [entry for entry in path.split(":") if entry != python_folder]
     return ":".join([*others, python_folder] if ros_is_sourced() else [python_folder, *others])

@@ -1,6 +1,4 @@
-"""``rlinf fleet up``: the recipes and folders of a trainer and simulated stations on one machine,
-with their checks.
-"""
+"""``rlinf fleet up``: recipes and folders of a trainer and simulated stations on one machine."""
 
 from __future__ import annotations
 

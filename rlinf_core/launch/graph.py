@@ -1,5 +1,4 @@
-"""The process graph of a station as data: ``station_processes`` turns a recipe into the list that
-all launchers start.
+"""The process graph of a station: the processes of a recipe, for all launchers.
 
 ``collecting_processes`` starts a station without policy and uplink, with a director that ends after
 the last demonstration.
@@ -283,8 +282,7 @@ def station_processes(
 
 
 def composed(recipe: Recipe, processes: list[Process]) -> list[Process]:
-    """Return the processes with the nodes of a simulated lockstep station in one process, if the
-    recipe allows it.
+    """Return the processes, with a lockstep station's nodes in one process if the recipe allows.
 
     A policy of a remote server, an operator at a terminal and all other nodes keep their own
     process.
@@ -559,9 +557,7 @@ def _page(recipe: Recipe, robot: Robot, run_dir: Path) -> Process:
 
 
 def _views(recipe: Recipe, robot: Robot) -> list[str]:
-    """Return the simulator's cameras for the page: its own view, and the cameras that the policy
-    observes.
-    """
+    """Return the simulator's cameras for the page: its own view and the policy's cameras."""
     shown = robot.driver == SIMULATOR and recipe.station.web.port
     return ["video", *recipe.station.observe_cameras] if shown else [""]
 
@@ -620,9 +616,7 @@ def _settings(part: Settings) -> dict[str, Any]:
 
 
 def _mounts(robot: Robot) -> dict[str, Any]:
-    """Return static transforms by child frame: camera mounts, and the root of the driver's
-    tf tree.
-    """
+    """Return static transforms by child frame: cameras, and the root of the driver's tf tree."""
     transforms: dict[str, Any] = {}
     if (
         robot.root_frame
@@ -646,9 +640,7 @@ def _mounts(robot: Robot) -> dict[str, Any]:
 
 
 def _cameras(recipe: Recipe, robot: Robot) -> Iterator[Process]:
-    """Yield one process for each camera device, so that a failed camera does not affect the
-    others.
-    """
+    """Yield one process for each camera device, so that a failure affects one camera only."""
     for name, camera in robot.devices.items():
         node = _node(
             recipe, "camera", "rlinf_drivers.camera", camera=name, settings=_settings(camera)
@@ -784,8 +776,7 @@ def faster_than_a_hand(recipe: Recipe) -> bool:
 def collecting(
     name: str, overrides: list[str], run_dir: Path, episodes: int | None = None
 ) -> tuple[Recipe, DemonstrationStats]:
-    """Return the recipe for collecting demonstrations, and the takes that ``run_dir`` holds
-    already.
+    """Return the recipe for collecting demonstrations, and the takes that ``run_dir`` holds.
 
     With a person, a simulator runs in real time, unless ``real_time_factor`` paces it.
     """

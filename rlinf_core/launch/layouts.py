@@ -1,6 +1,4 @@
-"""Layouts of RViz and Foxglove for one station, made of ``configs/station.rviz`` and
-``configs/foxglove.json``.
-"""
+"""Layouts of RViz and Foxglove for one station, made from the templates in ``configs``."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Fast checks of a machine for its part in a recipe, without torch and Ray, before any folder or
-process is created.
-"""
+"""Fast checks of a machine for its part in a recipe, before any folder or process is created."""
 
 from __future__ import annotations
 

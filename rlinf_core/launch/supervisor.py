@@ -1,5 +1,4 @@
-"""A supervisor of a station's processes for machines without ROS's launch: it starts, restarts and
-ends them.
+"""A supervisor that starts, restarts and ends a station's processes without ROS's launch.
 
 ``launch/*.launch.py`` give the same list to launch_ros. The supervisor also removes shared-memory
 segments of Fast DDS (35 MB each) whose process was killed. Fast DDS holds a file lock (flock) for
@@ -293,9 +292,7 @@ def _hosted(node: Process, folder: Path) -> dict[str, Any]:
 
 
 def _end(children: list[Child]) -> None:
-    """End process groups with SIGINT, then SIGTERM, then SIGKILL, each ``stop_s`` after the
-    other.
-    """
+    """End process groups by SIGINT, SIGTERM, then SIGKILL, each ``stop_s`` after the other."""
     started_at = time.monotonic()
     signals_sent = dict.fromkeys((child.popen.pid for child in children), 0)
     end = started_at + len(ENDING) * max((child.process.stop_s for child in children), default=0.0)

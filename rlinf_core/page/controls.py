@@ -1,6 +1,4 @@
-"""Controls among several open pages: one page commands, and its messages count if they are fresh
-and in order.
-"""
+"""Controls among several open pages: one page commands, with fresh messages in order."""
 
 from __future__ import annotations
 

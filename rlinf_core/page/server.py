@@ -1,5 +1,4 @@
-"""The web server of the operator's page: static files, one WebSocket for each open page, and STOP
-without a socket.
+"""The web server of the operator's page: static files, a WebSocket for each page, and STOP.
 
 All decisions are made here. The browser only reports its input. The event loop that handles STOP
 also sends the heartbeat of the e-stop source. If the loop hangs, the source falls silent, and the

@@ -1,5 +1,4 @@
-"""Content of the page besides live data: reference pictures, reasons for a rest of the arm, and
-curves.
+"""Content of the page besides live data: reference pictures, reasons for a stop, and curves.
 
 ``<run>/page.jsonl`` has one line per episode, for the curves.
 """

@@ -1,6 +1,4 @@
-"""A recipe from a YAML of RLinf, with the keys that have a counterpart here
-(docs/coming_from/rlinf.md).
-"""
+"""Convert a YAML of RLinf to a recipe (docs/coming_from/rlinf.md)."""
 
 from __future__ import annotations
 

@@ -421,9 +421,7 @@ def _check_text(recipe: Recipe) -> None:
 
 
 def _check_env(recipe: Recipe) -> None:
-    """Check an environment: its algorithm must need no demonstrations, because there is no
-    script.
-    """
+    """Check an environment: without a script its algorithm must need no demonstrations."""
     algorithm, simulation = recipe.algorithm, recipe.simulation
     if (recipe.policy.kind == "language") != bool(recipe.text_task):
         raise RecipeError(

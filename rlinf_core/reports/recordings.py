@@ -1,6 +1,4 @@
-"""Contents of recordings, without ROS and torch: a line per episode, topics, a picture, events of a
-session.
-"""
+"""Contents of recordings, without ROS and torch: rows, topics, a picture, events of a session."""
 
 from __future__ import annotations
 

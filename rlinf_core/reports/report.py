@@ -1,6 +1,4 @@
-"""The report of a run: learning curve, films of its policies in simulation, report.md and
-report.json.
-"""
+"""The report of a run: learning curve, films in simulation, report.md and report.json."""
 
 from __future__ import annotations
 
@@ -464,9 +462,7 @@ def _side_by_side(
 
 
 def _poster(run_dir: Path) -> None:
-    """Write ``learned.png``: the largest difference before and after RL, above the learning
-    curve.
-    """
+    """Write ``learned.png``: the largest difference by RL above the learning curve."""
     import cv2
 
     films, curve = (
@@ -494,8 +490,7 @@ def _poster(run_dir: Path) -> None:
 
 
 def _nearer(frame: np.ndarray) -> np.ndarray:
-    """Crop both sides to the region of half width and height with the largest difference, and
-    enlarge it.
+    """Crop both sides to the half-size region with the largest difference, and enlarge it.
 
     Lower pixels weigh more, because the arm's shoulder may differ more than its tool.
     """

@@ -1,5 +1,4 @@
-"""Figures in robot time: successes per hour, seconds to success, takeovers per hour, longest
-unbroken run.
+"""Figures in robot time: successes and takeovers per hour, seconds to success, longest run.
 
 Robot time is the time of the episodes and of the resets between them.
 """
@@ -74,9 +73,7 @@ class Throughput:
     resets: int
 
     def flat(self) -> dict[str, float]:
-        """Return a flat dict with ``successes_per_hour``, ``successes_per_hour_low``, ``..._high``
-        and so on.
-        """
+        """Return a flat dict: each figure, and its bounds as ``NAME_low`` and ``NAME_high``."""
         figures: dict[str, float] = {
             "episodes": self.episodes,
             "robot_minutes": self.robot_minutes,

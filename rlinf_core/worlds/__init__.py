@@ -1,3 +1,1 @@
-"""Learned worlds: a model of the task from recorded episodes, in which policies train and are
-compared.
-"""
+"""Learned worlds: models of a task from recorded episodes, to train and compare policies in."""

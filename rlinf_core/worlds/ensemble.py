@@ -66,9 +66,7 @@ class Ensemble(nn.Module):
         self.change_std: Tensor
 
     def fit_statistics(self, before: Tensor, after: Tensor) -> None:
-        """Set the normalisation from vectors (N, V) and the state's change from one to the
-        other.
-        """
+        """Set the normalisation from vectors (N, V) and their changes."""
         self.mean[:] = before.mean(0)
         self.std[:] = before.std(0) + STD_FLOOR
         self.change_std[:] = ((after - before) @ self.matrix).std(0).clamp_min(STD_FLOOR)

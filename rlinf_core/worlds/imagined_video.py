@@ -1,6 +1,4 @@
-"""A video model as a vector of environments: its frames, proprioception from the commands, and the
-task's own success on the predicted frames.
-"""
+"""A video model as a vector of environments, judged by the task on the predicted frames."""
 
 from __future__ import annotations
 

@@ -182,9 +182,7 @@ class WorldModel:
         return self.check
 
     def _bags(self, episodes: Episodes, index: np.ndarray) -> list[Tensor]:
-        """Return the observations for each member: those of four episodes in five, drawn by
-        number.
-        """
+        """Return the observations for each member: those of four episodes in five, by number."""
         numbers = np.searchsorted(episodes.bounds, index, side="right") - 1
         drawn = np.array(
             [

@@ -81,15 +81,17 @@ def is_loopback_address(address: str) -> bool:
 
 
 def partial_path(folder: Path, file: str, version: int) -> Path:
-    """Return the temporary path of a download: of ``file``, or of policy ``version`` if ``file`` is
-    empty. A partial download stays there and is resumed.
+    """Return the temporary path of a download: of ``file``, or of policy ``version``.
+
+    A partial download stays there and is resumed.
     """
     return folder / f".{file or policy_name(version)}.part"
 
 
 def partial_download(folder: Path, file: str) -> tuple[int, int]:
-    """Return version and size in bytes of a partial download: of ``file``, or of the newest policy
-    if ``file`` is empty. (0, 0) if there is none.
+    """Return version and size [bytes] of a partial download; (0, 0) if there is none.
+
+    The download is that of ``file``, or of the newest policy if ``file`` is empty.
     """
     if file:
         left = [path] if (path := partial_path(folder, file, -1)).is_file() else []
@@ -142,9 +144,7 @@ def assemble(
 
 
 def _resume(out: BinaryIO, first_offset: int, sha: Any) -> None:
-    """Continue a partial file: hash its first ``first_offset`` bytes into ``sha`` and cut off the
-    rest.
-    """
+    """Hash the first ``first_offset`` bytes of a partial file into ``sha``; cut off the rest."""
     while first_offset and (data := out.read(min(first_offset, PART_BYTES))):
         sha.update(data)
         first_offset -= len(data)
@@ -349,9 +349,7 @@ class BridgeClient:
     def _download(
         self, request: pb.PolicyRequest, folder: Path, base: PolicyFile | None = None
     ) -> Download:
-        """Download a file to its temporary path: as a link, else as a patch of ``base``, else in
-        full.
-        """
+        """Download a file to its temporary path as a link, a patch of ``base``, or in full."""
         sources = (
             [(base, True)] * self.links + [(base, False)] * (base is not None) + [(None, False)]
         )
@@ -428,8 +426,9 @@ class BridgeClient:
             raise self._error(error, unreachable, too_late) from error
 
     def _checked_reply(self, reply: pb.EpisodeReply, episode: pb.Episode) -> pb.EpisodeReply:
-        """Return the reply, or raise its error: RefusedError if the refusal is final, else
-        BridgeError.
+        """Return the reply, or raise its error.
+
+        A final refusal is a RefusedError, any other error a BridgeError.
         """
         if not reply.error:
             return reply

@@ -1,5 +1,4 @@
-"""Credentials of the bridge: the token of a trainer that listens on loopback, and the keys and
-certificates of a fleet.
+"""Credentials of the bridge: a local trainer's token, and keys and certificates of a fleet.
 
 The token keeps other users of the machine out. The trainer creates it in its run folder
 (``bridge.token``, mode 0600). A link in the user's home, named by the port, leads stations of the

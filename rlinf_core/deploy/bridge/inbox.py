@@ -138,9 +138,7 @@ class PartialUpload:
         self.byte_at = time.monotonic()
 
     def finish(self) -> None:
-        """Flush all files, then compare the bytes on disk with the offer and the episode's
-        hashes.
-        """
+        """Flush all files, then compare the bytes on disk with the offer and the hashes."""
         self.close()
         for file, have in zip(self.episode.files, self.have(), strict=True):
             path = self.folder / file.name

@@ -1,6 +1,4 @@
-"""The trainer's policy files: reading each once for all stations, and choosing the version for each
-station.
-"""
+"""The trainer's policy files: each is read once for all stations; each station has its version."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Parts of a policy file on the wire: the tensors that a station lacks, and an encoding that copies
-data once.
+"""Parts of a policy file on the wire: the missing tensors, in an encoding that copies data once.
 
 The encoding is valid protobuf. Concatenated messages merge their fields (protobuf.dev, Encoding,
 "Last One Wins"). So the library encodes a part without its data, and the data field is appended.

@@ -1,5 +1,4 @@
-"""The trainer's end of the bridge: it receives episodes, serves policies and answers reports of up
-to 200 stations.
+"""The trainer's end of the bridge: receives episodes, serves policies, answers reports.
 
 Each waiting call is a coroutine of a few kilobytes, not a thread. Only disk access runs in a small
 pool of threads. ``families`` yields the Prometheus metrics of uploads, stations and training.

@@ -1,5 +1,4 @@
-"""Commands to a running trainer: a file per command in ``<run>/orders``, with its answer in a file
-beside it.
+"""Commands to a running trainer as files in ``<run>/orders``, each with an answer beside it.
 
 Every user who can write to the run's folder can send commands; none comes over the network. The
 sender renames a complete file into place. The trainer renames it again when it takes it, so a

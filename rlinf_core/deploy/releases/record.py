@@ -1,5 +1,4 @@
-"""The trainer's record of releases, ``<run>/release.json``, and the sequential test for a worse
-policy.
+"""The trainer's record of releases, ``<run>/release.json``, and its sequential test.
 
 The test is Wald's sequential probability ratio test for two binomial distributions (A. Wald,
 Sequential Analysis, Wiley 1947, section 6.4.2). It may be evaluated after every pair of episodes.
@@ -85,9 +84,7 @@ class Evidence:
 
     @property
     def p_value(self) -> float:
-        """The always-valid p-value: the maximum probability of this evidence for a policy that is
-        not worse.
-        """
+        """Always-valid p-value: largest probability of this evidence for a policy as good."""
         return 1.0 / self.largest
 
 

@@ -1,6 +1,4 @@
-"""The release controller: it gives stations the newest policy, or releases it in stages, and
-executes commands.
-"""
+"""The release controller: gives stations the newest policy at once or in stages."""
 
 from __future__ import annotations
 
@@ -162,9 +160,7 @@ class ReleaseController(PolicySelector):
             )
 
     def _canary(self, reports: StationReports, present: str = "") -> str:
-        """Return the station for a trial: the present one if it is free, else one with enough old
-        episodes.
-        """
+        """Return the station for a trial: the present one if free, else one with old episodes."""
         record = self.record
         station = self.settings.canary
         now = time.monotonic()
@@ -180,9 +176,7 @@ class ReleaseController(PolicySelector):
         return present if present in free else min(able, default="")
 
     def needed(self) -> set[int]:
-        """Return the versions whose files must stay: those in use, and the last GO_BACK former
-        ones.
-        """
+        """Return the versions whose files must stay: those in use, and the last GO_BACK ones."""
         record = self.record
         record.previous = record.previous[-GO_BACK:]
         return {
@@ -196,9 +190,7 @@ class ReleaseController(PolicySelector):
 
     # Decisions
     def _judge(self, trial: Trial) -> None:
-        """Decide on a trial by the tests of all measures, which share the false-alarm
-        probability.
-        """
+        """Decide on a trial by the tests of all measures, which share the error probability."""
         settings = self.settings
         verdicts = {
             name: judged(
@@ -272,8 +264,9 @@ class ReleaseController(PolicySelector):
         return self.changed(f"version {version} goes to all stations: {reason}")
 
     def _from_now_on(self) -> Watched | None:
-        """Return the reference for the next version of all: each station's last episodes of this
-        version that no trial has used.
+        """Return the reference for the next version: each station's last episodes of this one.
+
+        Episodes that a trial has used are left out.
         """
         record = self.record
         used = {old.id for _, old in record.trial.pairs} if record.trial else set()

@@ -208,9 +208,7 @@ class Request:
 def metadata(
     spec: StationSpec, version: int, horizon: int, execute: int, continues: bool
 ) -> dict[str, Any]:
-    """Return the metadata for a new client: the observation in words, and the specs for our own
-    clients.
-    """
+    """Return the metadata for a new client: the observation in words, and our specs."""
     observation = {
         item.name: f"{item.dtype}{list(item.shape)} {item.unit}".strip()
         for item in spec.observation
@@ -275,9 +273,7 @@ def check_keys(spec: StationSpec, keys: Mapping[str, str]) -> None:
 def observation_message(
     spec: StationSpec, named: Arrays, instruction: str, keys: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return the client's message with all observations, or with those in ``keys`` under the
-    server's names.
-    """
+    """Return the client's message with all observations, or with those in ``keys``."""
     message: dict[str, Any] = {**named, PROMPT: instruction}
     if not keys:
         return message

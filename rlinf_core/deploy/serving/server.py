@@ -1,5 +1,4 @@
-"""The websocket server: a client's error is that client's alone, and a new version changes no
-episode that has begun.
+"""The websocket server of policies: isolates clients' errors, and swaps versions between episodes.
 
 ``Metrics`` counts what it has done, in a line for people and as Prometheus reads it.
 """

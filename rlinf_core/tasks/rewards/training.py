@@ -1,6 +1,4 @@
-"""Train a visual reward: frames of recordings to a ``classifier.Network``, with a held-out
-score.
-"""
+"""Train a visual reward (``classifier.Network``) on frames of recordings, with a held-out score."""
 
 from __future__ import annotations
 
