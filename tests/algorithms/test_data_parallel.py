@@ -18,6 +18,7 @@ from rlinf_core.algorithms.common.data_parallel import (
     skip_step,
     update_weights,
 )
+from rlinf_core.algorithms.common.offload import Offload
 from rlinf_core.core.errors import RecipeError, RlinfError
 from tests.trainer.distributed.test_group import alone, batch_of, policy_in
 
@@ -164,3 +165,36 @@ def test_a_value_is_sharded_as_its_reference_is(group):
         copy = match_sharding(value, other)
         assert torch.equal(copy, value) and copy is not value and not hasattr(copy, "placements")
     assert torch.equal(match_sharding([1, 2], None), torch.tensor([1, 2]))
+
+
+def test_sharded_weights_do_not_leave_their_device(group):
+    learner = Two(both=["one", "two"])
+    parallelise(learner, "fsdp")
+    with pytest.raises(RecipeError) as refused:
+        Offload(learner).off()
+    assert str(refused.value) == (
+        "placement.offload: expected placement.strategy ddp, got fsdp, whose weights are sharded. "
+        "Set placement.strategy to ddp"
+    )
+
+
+def test_what_leaves_the_device_is_counted_once_and_comes_back_in_its_type():
+    learner = Two(both=["one", "two"])
+    learner.modules["again"] = learner.modules["one"]
+    learner.modules["half"] = nn.Linear(2, 3).to(torch.bfloat16)
+    learner.modules["half"].register_buffer("count", torch.tensor([7, 8]))
+    learner.modules["one"](torch.ones(1, 4)).sum().backward()
+    before = weights(learner)
+    offload = Offload(learner, resident=learner.modules["two"])
+    size = 4 * (16 + 4) + 2 * (6 + 3) + 2 * 8
+    assert offload.on() == 0 and offload.off() == size
+    assert learner.modules["one"].weight.grad is None
+    assert learner.modules["two"].weight.numel() == 16
+    assert learner.modules["half"].weight.numel() == learner.modules["one"].bias.numel() == 0
+    assert learner.modules["half"].weight.dtype == torch.bfloat16
+    assert learner.modules["half"].count.dtype == torch.int64
+    assert offload.off() == 0 and offload.on() == size and offload.on() == 0
+    for name, value in weights(learner).items():
+        assert value.dtype == before[name].dtype and torch.equal(value, before[name])
+    assert offload.off() == size, "again and again"
+    offload.on()
