@@ -408,3 +408,22 @@ def test_reinforce_takes_the_drift_from_a_token_on_from_its_episode_s_return(bas
     expected = (drawn - drawn.mean()) / drawn.std(ddof=1)
     np.testing.assert_allclose(data["advantages"][0].numpy()[is_counted], expected, atol=1e-6)
     assert data["weights"].tolist() == [[1.0] * 5]
+
+
+@pytest.mark.parametrize("level", ["chunk", "mean"])
+def test_a_constant_length_divides_also_whole_conversations(level, recorded):
+    """Each row has one ratio, of all of its tokens or of their mean; 8 rows of constant length 5."""
+    loss, gradient = loss_and_gradient(
+        recorded, level=level, weighting="constant", constant_length=5, clip_low=0.1, clip_high=0.3
+    )
+    mask, rewards = recorded["mask"], recorded["rewards"].view(2, 4)
+    now = recorded["now"].clone().requires_grad_()
+    relative = rewards - rewards.mean(dim=1, keepdim=True)
+    advantages = (relative / (rewards.std(dim=1, keepdim=True) + 1e-6)).flatten()
+    difference = ((now - recorded["old"]) * mask).sum(dim=1)
+    ratio = (difference / (mask.sum(dim=1) if level == "mean" else 1.0)).exp()
+    objective = torch.minimum(ratio * advantages, ratio.clamp(0.9, 1.3) * advantages)
+    expected = -objective.sum() / (8 * 5)
+    expected.backward()
+    assert loss == pytest.approx(expected.item(), abs=1e-9)
+    np.testing.assert_allclose(gradient.numpy(), now.grad.numpy(), rtol=0, atol=1e-9)

@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch import distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 
 from rlinf_core.algorithms.common.data_parallel import (
     _large_layers,
@@ -19,7 +21,9 @@ from rlinf_core.algorithms.common.data_parallel import (
     update_weights,
 )
 from rlinf_core.algorithms.common.offload import Offload
+from rlinf_core.algorithms.common.optimizer import polyak_update
 from rlinf_core.core.errors import RecipeError, RlinfError
+from tests.ranks import in_ranks
 from tests.trainer.distributed.test_group import alone, batch_of, policy_in
 
 
@@ -152,9 +156,6 @@ def test_large_layers_are_those_that_nobody_else_uses():
 
 
 def test_a_value_is_sharded_as_its_reference_is(group):
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import Shard, distribute_tensor
-
     mesh = init_device_mesh("cpu", (1,))
     reference = distribute_tensor(torch.zeros(4, 2), mesh, [Shard(0)])
     value = torch.arange(8.0).view(4, 2)
@@ -198,3 +199,20 @@ def test_what_leaves_the_device_is_counted_once_and_comes_back_in_its_type():
         assert value.dtype == before[name].dtype and torch.equal(value, before[name])
     assert offload.off() == size, "again and again"
     offload.on()
+
+
+def test_an_average_of_sharded_weights_follows_part_by_part():
+    """The target may be sharded like the online weights, or complete in each process."""
+
+    def followed(rank):
+        mesh = init_device_mesh("cpu", (2,))
+        online = torch.arange(8.0).view(4, 2)
+        sharded = distribute_tensor(online.clone(), mesh, [Shard(0)])
+        target = distribute_tensor(torch.zeros(4, 2), mesh, [Shard(0)])
+        complete = torch.zeros(4, 2)
+        polyak_update([target, complete], [sharded, sharded], 0.25)
+        return gather_full(target), complete
+
+    for target, complete in in_ranks(2, followed):
+        for average in (target, complete):
+            assert torch.equal(average, 0.25 * torch.arange(8.0).view(4, 2))

@@ -40,7 +40,7 @@ class Learner(PPO):
         return (
             self.level(batch["proximal"], batch)
             if "proximal" in batch
-            else interpolated(now.detach(), then, batch["versions"].unsqueeze(-1), self.updates)
+            else interpolated(now.detach(), then, batch["versions"][:, None], self.updates)
         )
 
     def objective(self, now: Tensor, then: Tensor, batch: Batch) -> Tensor:

@@ -52,7 +52,7 @@ class Critics(nn.Module):
 
     def forward(self, features: Tensor, action: Tensor) -> Tensor:
         *hidden, last = zip(self.weights, self.biases, strict=True)
-        x = torch.cat([features, action], dim=-1).expand(last[0].shape[0], -1, -1)
+        x = torch.cat([features, action], dim=1).expand(last[0].shape[0], -1, -1)
         for weight, bias in hidden:
             x = torch.baddbmm(bias, x, weight)
             x = F.relu(F.layer_norm(x, x.shape[-1:]), inplace=True)
@@ -65,7 +65,7 @@ def ensemble_layer(x: Tensor, weights: Tensor, biases: Tensor) -> Tensor:
 
     A matrix product would take longer, because one factor has one column.
     """
-    return (x.to(weights.dtype) * weights.mT).sum(dim=-1) + biases.squeeze(-1)
+    return (x.to(weights.dtype) * weights.mT).sum(dim=-1) + biases[:, :, 0]
 
 
 def critic_target(

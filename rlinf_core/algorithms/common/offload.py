@@ -59,7 +59,7 @@ class Offload:
         """Bring everything back; return the bytes. Without a move before, nothing changes."""
         size = 0
         for tensor, copy in self.stored:
-            tensor.data = copy.to(tensor.device) if tensor.device.type != "cpu" else copy
+            tensor.data = copy.to(tensor.device)
             size += copy.nbytes
         self.stored = []
         return size

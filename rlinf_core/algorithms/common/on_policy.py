@@ -87,7 +87,7 @@ class OnPolicy(Checkpointed):
             "executed": rollout.executed,
         }
         flat = {name: values.flatten(0, 1) for name, values in data.items()}
-        valid = torch.nonzero(flat["weights"]).squeeze(-1)
+        valid = torch.nonzero(flat["weights"])[:, 0]
         totals: dict[str, float] = {}
         # smallest number of rows in a minibatch, so that no process has none
         count, least = 0, max(2, world_size())
@@ -117,7 +117,7 @@ class OnPolicy(Checkpointed):
         log_probs, entropy = self.evaluate(batch)
         now, then = self.level(log_probs, batch), self.level(batch["log_probs"], batch)
         objective = self.objective(now, then, batch)
-        weights = batch["weights"].unsqueeze(-1) * (executed if config.level == "action" else 1.0)
+        weights = batch["weights"][:, None] * (executed if config.level == "action" else 1.0)
         counted = self.element_shares(weights.expand(now.shape))
         loss = (objective * counted).sum()
         bonus = (self.level(entropy if config.entropy else entropy.detach(), batch) * counted).sum()
@@ -154,7 +154,7 @@ class OnPolicy(Checkpointed):
         executed = batch["executed"]
         level = to_level(log_probs * executed, self.config.level)
         return (
-            level / executed.sum(dim=-1, keepdim=True).clamp(min=1.0)
+            level / executed.sum(dim=1, keepdim=True).clamp(min=1.0)
             if self.config.level == "mean"
             else level
         )
@@ -177,4 +177,4 @@ class OnPolicy(Checkpointed):
     def advantages(batch: Batch) -> Tensor:
         """Return the advantages of each chunk (B, 1), or of each of its elements (B, E)."""
         advantages = batch["advantages"]
-        return advantages if advantages.ndim == batch["executed"].ndim else advantages.unsqueeze(-1)
+        return advantages if advantages.ndim == batch["executed"].ndim else advantages[:, None]

@@ -116,4 +116,4 @@ def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
 
 def to_level(log_probs: Tensor, level: str) -> Tensor:
     """Return log-probabilities of a chunk's actions (B, H) (``action``) or of the chunk (B, 1)."""
-    return log_probs if level == "action" else log_probs.sum(dim=-1, keepdim=True)
+    return log_probs if level == "action" else log_probs.sum(dim=1, keepdim=True)

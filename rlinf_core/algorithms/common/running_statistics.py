@@ -45,14 +45,15 @@ class RunningReturn(nn.Module):
         gammas = self.gamma ** (torch.ones_like(rewards) if steps is None else steps)
         if len(self.running) != rewards.shape[1]:
             self.running = torch.zeros_like(rewards[0])
-        returns, running = np.empty(rewards.shape, np.float32), self.running.numpy(force=True)
+        returns: list[np.ndarray] = []
+        running = self.running.numpy(force=True)
         rows = (values.numpy(force=True) for values in (rewards, 1.0 - done, gammas))
         # step by step: on the CPU, by NumPy
-        for index, (reward, auto_reset, gamma) in enumerate(zip(*rows, strict=True)):
-            returns[index] = running * gamma + reward
-            running = returns[index] * auto_reset
+        for reward, auto_reset, gamma in zip(*rows, strict=True):
+            returns.append(running * gamma + reward)
+            running = returns[-1] * auto_reset
         self.running = torch.from_numpy(running).to(self.running)
-        return_tensor = torch.from_numpy(returns).to(rewards)
+        return_tensor = torch.from_numpy(np.stack(returns)).to(rewards)
         update_moments(
             self.count,
             self.mean,

@@ -75,7 +75,7 @@ class Critics(actor_critic.Critics):
         )
 
     def forward(self, features: Tensor, action: Tensor) -> Tensor:
-        x = torch.cat([features, action], dim=-1).expand(self.weights[0].shape[0], -1, -1)
+        x = torch.cat([features, action], dim=1).expand(self.weights[0].shape[0], -1, -1)
         *before, (last, weights, biases) = zip(self.norms, self.weights, self.biases, strict=True)
         for norm, weight, bias in before:
             x = F.relu(torch.baddbmm(bias, norm(x), weight))

@@ -100,7 +100,7 @@ class Learner(OnPolicy):
         ):
             return super().evaluate(batch)
         is_needed[0] = True  # every process of a group takes part in the gradient
-        rows = is_needed.nonzero().squeeze(-1)
+        rows = is_needed.nonzero()[:, 0]
         part = {name: values[rows] for name, values in batch.items()}
         log_probs, entropy = super().evaluate(part)
         drawn = part["executed"] > 0
@@ -146,7 +146,7 @@ class Learner(OnPolicy):
         if not self.config.reference_kl:
             return None, metrics
         reference, _ = self.reference.log_probs(batch, batch["actions"])
-        counted = self.element_shares(batch["weights"].unsqueeze(-1) * batch["executed"])
+        counted = self.element_shares(batch["weights"][:, None] * batch["executed"])
         divergence = (k3(log_probs, reference) * counted).sum()
         return self.config.reference_kl * divergence, metrics | {"reference_kl": divergence.item()}
 

@@ -43,7 +43,7 @@ class Value(nn.Module):
 
     def mean(self, batch: Batch) -> Tensor:
         """Return the expected value (B,)."""
-        return self(batch).softmax(dim=-1) @ self.support
+        return self(batch).softmax(dim=1) @ self.support
 
 
 def two_hot(values: Tensor, bins: int) -> Tensor:
@@ -93,7 +93,7 @@ class Learner(Checkpointed):
         polyak_update(self.target.parameters(), self.value.parameters(), config.target_rate)
         self.updates += 1
         with torch.no_grad():
-            advantages = returns - logits.softmax(dim=-1) @ self.value.support
+            advantages = returns - logits.softmax(dim=1) @ self.value.support
         metrics = {
             "value_loss": value_loss.item(),
             "value": returns.mean().item(),
