@@ -59,7 +59,7 @@ def default_port_free(monkeypatch):
 
 def pytest_addoption(parser):
     parser.addoption(
-        "--evidence", default="", help="write what the safety tests measured to this JSON file"
+        "--evidence", default="", help="write the figures of the safety tests to this JSON file"
     )
 
 

@@ -1,18 +1,19 @@
-"""ROS domains of tests: none is a person's, and no two files share one.
+"""ROS domains of tests: no two test files share one, and no person uses one.
 
-A station of a test has the names of a user's. In one domain, each would take the other's messages
-for its own, and an arm that is simulated or real would follow both.
+A station of a test has the same names as a user's station. In one domain each would follow the
+other's messages, and so would a real arm.
 """
 
 import ast
 import re
 
-FIRST = 5  # those below are for people; 0 is the default of all of ROS
-OF_ALL, OF_WORKERS = 77, range(21, 29)  # of tests that name none, in one process or several
-WITHOUT_ROS = 90  # of supervisors whose processes are small programs
+FIRST = 5  # lower domains are for people; 0 is ROS's default
+# Domains of tests that name none: in one process, or in several workers.
+OF_ALL, OF_WORKERS = 77, range(21, 29)
+WITHOUT_ROS = 90  # for supervisors whose processes do not use ROS
 STARTS = {
     "Peer",
-    "Quick",
+    "ForkingSupervisor",
     "RobotSide",
     "Supervisor",
     "domain",
@@ -27,20 +28,20 @@ IN_TEXT = re.compile(r"(?:domain_id[=:] ?|ROS_DOMAIN_ID=|--domain )(\d+)")
 
 
 def shell_domain(worker):
-    """ROS_DOMAIN_ID of the tests' own shell; ``worker`` is pytest-xdist's, such as ``gw0``."""
+    """Return ROS_DOMAIN_ID for a test process; ``worker`` is pytest-xdist's name, or empty."""
     number = worker.removeprefix("gw")
     return OF_WORKERS[int(number) % len(OF_WORKERS)] if number.isdecimal() else OF_ALL
 
 
 def numbers(node):
-    """Whole numbers in an expression, or in a text that is one."""
+    """Return the integers in an expression or in a text."""
     parts = node.elts if isinstance(node, ast.Tuple) else [node]
     values = [part.value for part in parts if isinstance(part, ast.Constant)]
     return [int(value) for value in values if type(value) is int or f"{value}".isdecimal()]
 
 
 def domains_in(text):
-    """Every domain that a source file gives to a process or a node of its own."""
+    """Return every domain that a source file gives to a process or node."""
     tree = ast.parse(text)
     named = {
         target.id: node.value
@@ -70,7 +71,7 @@ def domains_in(text):
 
 
 def loses_domain(text):
-    """Lines at which a process gets no ROS_DOMAIN_ID, and so that of all of ROS."""
+    """Return the lines at which a process loses ROS_DOMAIN_ID, and would use ROS's default."""
     lines = []
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.keyword) and node.arg == "env" and isinstance(node.value, ast.Dict):
@@ -90,7 +91,7 @@ def _is_variable(node):
 
 
 def _given(call, named):
-    """Expressions that a call may give as a domain."""
+    """Yield the expressions in a call that may be a domain."""
     name = getattr(call.func, "attr", getattr(call.func, "id", ""))
     yield from (word.value for word in call.keywords if word.arg in ("domain", "domain_id"))
     if name in STARTS:

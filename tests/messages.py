@@ -21,12 +21,13 @@ def raw_messages(
     store=None,
     chunk=None,
 ):
-    """The messages of an episode of ``steps`` transitions, as (topic, type, ns, CDR).
+    """Return the messages of an episode of ``steps`` transitions as (topic, type, ns, CDR).
 
-    ``leave`` names what is left out (``ended``, ``applied``, the third ``timestep``); ``change``
-    may change each message, given its topic and its number on that topic. ``store`` knows other
-    definitions of the messages than today's. With ``chunk``, a horizon and how many actions are
-    played, the policy's chunks are recorded, and actions are theirs.
+    Args:
+        leave: names of messages to leave out (``ended``, ``applied``, the third ``timestep``).
+        change: may change each message; gets its topic, its number on that topic and the message.
+        store: a type store with other definitions of the messages than today's.
+        chunk: horizon and number of played actions; records chunks of the policy with these.
     """
     store = store or typestore()
     types = store.types

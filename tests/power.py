@@ -1,9 +1,9 @@
-"""Power cuts without a power cut: what a disk holds after every step of what was done to it.
+"""Simulated power cuts: the possible contents of a disk after every step of a test.
 
-Kept for sure is the content of a file as it was when the file was flushed, and the names in a
-folder as they were when the folder was flushed. After each call that changes names or flushes, two
-disks are noted: one that has kept nothing else, and one that has kept every change of names at once
-but of unflushed data only half. A journaling disk is somewhere between.
+A disk surely keeps the content of a file at its last flush, and the names in a folder at its last
+flush. After each call that changes names or flushes, two possible disks are recorded. One keeps
+nothing else. The other keeps every change of names at once, but only half of unflushed data. A
+journaling disk is between the two.
 """
 
 import os
@@ -13,10 +13,10 @@ CALLS = ("rename", "replace", "mkdir", "unlink", "remove", "rmdir")
 
 
 class Disk:
-    """Watches ``root`` from now on, in which everything counts as flushed.
+    """Watches ``root`` from now on; its present content counts as flushed.
 
-    ``cuts`` are (what had been acknowledged, {path: bytes}) for every prefix; folders are paths
-    with None.
+    Attributes:
+        cuts: (acknowledged files, {path: bytes}) after every step; a folder has None for bytes.
     """
 
     def __init__(self, root, monkeypatch):
@@ -47,7 +47,7 @@ class Disk:
         return noted
 
     def _flush(self, handle):
-        self._held.append(handle)  # so that no other file gets its number
+        self._held.append(handle)  # an open file keeps its inode number from reuse
         number = os.fstat(handle).st_ino
         if os.path.isdir(f"/proc/self/fd/{handle}"):
             with os.scandir(handle) as entries:

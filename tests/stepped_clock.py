@@ -1,4 +1,4 @@
-"""A clock of their own for processes of a test, which the test sets.
+"""A clock for processes of a test, which the test can step.
 
 A library that the processes load first shifts CLOCK_REALTIME for them, also in waits that have
 begun: a wait for a time of day ends early if the clock steps ahead, and lasts longer if it steps
@@ -89,7 +89,7 @@ int sem_timedwait(sem_t *s, const struct timespec *at) {
 
 
 class SteppedClock:
-    """The library and the file with its offset.
+    """The library, and the file with the clock's offset.
 
     Attributes:
         environment: environment variables of a process that has this clock.
@@ -108,7 +108,7 @@ class SteppedClock:
         self.environment = {"LD_PRELOAD": str(library), "CLOCK_OFFSET": str(self.offset)}
 
     def step(self, seconds):
-        """Set the clock so many seconds ahead of this machine's."""
+        """Set the clock this number of seconds ahead of the machine's."""
         if not self.offset.exists():
             self.offset.write_bytes(struct.pack("q", seconds))
         with open(self.offset, "r+b") as file:  # the same file, which the processes have mapped

@@ -1,4 +1,4 @@
-"""The adapters beside the packages that they are for, in an environment of its own.
+"""Check the adapters with the packages that they adapt, in an environment of its own.
 
 RLINF_AGENTIC_VENV/bin/python tests/agentic/peers.py verifiers|trl|mcp
 """
@@ -83,7 +83,7 @@ def verifiers():
 
 
 def trl():
-    """The classes of TRL's documentation, beside the probe that its trainer makes of them."""
+    """Return the classes of TRL's documentation, and the probe that TRL's trainer makes of them."""
     import inspect
 
     from trl.trainer import grpo_trainer

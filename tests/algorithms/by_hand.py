@@ -1,4 +1,4 @@
-"""Adam and the losses of the algorithms, written a second time to compare updates with."""
+"""Second implementations of Adam and of the losses, to compare the algorithms' updates with."""
 
 import copy
 
@@ -24,7 +24,7 @@ SEEING = StationSpec(
 
 
 class Adam:
-    """Kingma and Ba 2015, algorithm 1, after the gradient's norm has been clipped."""
+    """Adam (Kingma and Ba 2015, algorithm 1) after clipping the norm of the gradient."""
 
     def __init__(self, parameters, rate, beta=0.9, epsilon=1e-8):
         self.parameters = list(parameters)
@@ -32,7 +32,7 @@ class Adam:
         self.beta = beta
         self.epsilon = epsilon
         self.steps = 0
-        self.factors = [1.0] * len(self.parameters)  # of the rate
+        self.factors = [1.0] * len(self.parameters)  # multiply the rate of each parameter
         self.first = [torch.zeros_like(p) for p in self.parameters]
         self.second = [torch.zeros_like(p) for p in self.parameters]
 
@@ -66,7 +66,7 @@ class Adam:
 
 
 def twin(learner):
-    """The same networks once more, with parameters of their own that all can be differentiated."""
+    """Return a copy of the learner whose networks are all differentiable."""
     copied = copy.deepcopy(learner)
     copied.generator = torch.Generator()
     copied.generator.set_state(learner.generator.get_state())
@@ -76,7 +76,7 @@ def twin(learner):
 
 
 def assert_alike(learner, reference, atol=2e-6):
-    """All parameters and buffers of all modules."""
+    """Compare all parameters and buffers of all modules."""
     for name, module in learner.modules.items():
         expected = reference.modules[name].state_dict()
         for key, value in module.state_dict().items():
@@ -88,13 +88,13 @@ def assert_alike(learner, reference, atol=2e-6):
 
 
 def seeing():
-    """A policy from pictures."""
+    """Return a small policy that uses pictures."""
     torch.manual_seed(0)
     return make_policy(SEEING, tanh_gaussian.Config(hidden=(8,), image_features=4, channels=(4,)))
 
 
 def pictures(random, size=12):
-    """A batch for it."""
+    """Return a random batch for ``seeing``."""
     batch = {
         "vectors": random.normal(size=(size, 1)),
         "next/vectors": random.normal(size=(size, 1)),
@@ -110,7 +110,7 @@ def pictures(random, size=12):
 
 
 def prepared(kind="tanh_gaussian", horizon=1, hidden=(16,), **config):
-    """Return a policy whose normalisation is not the one it was born with."""
+    """Return a small policy with a fitted normalisation."""
     actor = make(kind, horizon=horizon, hidden=hidden, **config)
     encoder = actor.flow.encoder if kind == "latent_noise" else actor.encoder
     encoder.fit_normalisation(np.random.default_rng(5).normal(0.4, 0.7, (50, 2)))
@@ -118,7 +118,7 @@ def prepared(kind="tanh_gaussian", horizon=1, hidden=(16,), **config):
 
 
 def batches(count, random, horizon=1, size=24):
-    """Return batches of misled episodes; some transitions end their episode."""
+    """Return batches of episodes of ``misled``, some of whose transitions end an episode."""
     data = buffer_of(misled(random, 0.9), 12)
     return [
         data.sample(size, random, horizon, 0.9) if horizon > 1 else data.sample(size, random)
@@ -127,6 +127,7 @@ def batches(count, random, horizon=1, size=24):
 
 
 def parts(batch):
+    """Return the tensors of the observation, and of the next observation."""
     tensors = to_tensors(batch)
     here = {name: value for name, value in tensors.items() if not name.startswith("next/")}
     return here, {name[5:]: value for name, value in tensors.items() if name.startswith("next/")}

@@ -1,8 +1,7 @@
-"""One learning run of every algorithm on the points of ``point.py``: random fails, the algorithm
-succeeds.
+"""A learning run of every algorithm on the points of ``point.py``, with thresholds of success.
 
-The tests take one seed of each, and end a run once it is above ``ENOUGH``;
-``benchmarks/algorithms.py`` takes three, to their ends, with curves.
+The tests run one seed of each algorithm, and end a run above ``ENOUGH``. ``benchmarks/algorithms.py``
+runs three seeds to their ends, with curves.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ class Run:
         return self.before <= self.at_most and self.after >= self.at_least
 
     def look(self, actor, at: int, to_its_end: bool) -> bool:
-        """Notes how far it is; true where it may end here."""
+        """Record the success, and return whether the run may end."""
         self.curve.append((at, solved(actor)))
         return not to_its_end and self.curve[-1][1] >= ENOUGH
 
@@ -79,11 +78,10 @@ def make(kind="tanh_gaussian", seed=0, **config):
 
 
 def of_config(spec, config):
-    """A policy of any kind; one that corrects a base has a tanh-Gaussian as its base, and corrects
-    it fully.
+    """Return a policy of any kind that can learn the task.
 
-    A fresh pi0-FAST has words that are all actions: else it writes another word somewhere, and the
-    chunk is its mean.
+    A residual policy gets a tanh-Gaussian base, and corrects it fully. A pi0-FAST from scratch gets a
+    vocabulary of actions only, because one other word in a chunk would replace it by the mean.
     """
     if config.kind == "pi0_fast":
         return randomize_head(
@@ -102,19 +100,14 @@ def of_config(spec, config):
 
 
 def words_of_actions():
-    """FAST's tokens in a network from scratch: each of its 514 is one, of a number in about [-1,
-    1].
-    """
+    """Return a network config whose 514 tokens each stand for a number in about [-1, 1]."""
     from rlinf_core.policies.pretrained.pi0_fast.fast import letters
 
     return {"action_tokenizer": {"text": letters(514), "scale": 257.0, "least": -257}}
 
 
 def randomize_head(policy):
-    """A pi0-FAST with a head of its own.
-
-    A fresh head is the embedding of words, and repeats the last word.
-    """
+    """Give a pi0-FAST a random head, because its initial head repeats the last word."""
     with torch.no_grad():
         policy.network.lm_head.weight.normal_()
     return policy
@@ -131,14 +124,14 @@ def learner_of(name, seed=0, horizon=1, kind="gaussian", computing=PLAIN, **chan
 
 
 def solved(actor):
-    """Success of a policy that does not explore."""
+    """Return the success of a policy without exploration."""
     return success(
         lambda arrays: actor.act(Observation.from_arrays(SPEC, arrays), False).actions.numpy()
     )
 
 
 def buffer_of(act, episodes, latent=0, shaping=1.0):
-    """Return a replay of so many episodes."""
+    """Return a replay with some episodes of ``act``."""
     buffer = ReplayBuffer(SPEC, 50_000, latent)
     for seed in range(episodes):
         buffer.insert_episode(*play(act, seed, shaping))
@@ -146,9 +139,7 @@ def buffer_of(act, episodes, latent=0, shaping=1.0):
 
 
 def on_policy(name, seed=0, rollouts=60, size=64, stale=0, to_its_end=False, **changes) -> Run:
-    """``size`` environments; with ``stale``, every rollout is learned from only so many updates
-    later.
-    """
+    """Train with ``size`` environments; each rollout is learned ``stale`` updates later."""
     learner = learner_of(name, seed, **changes)
     collector = ChunkRollouts(Points(size), learner.policy, seed)
     run, waiting, config = Run(solved(learner.policy), 0.0, 0), [], learner.config
@@ -165,7 +156,7 @@ def on_policy(name, seed=0, rollouts=60, size=64, stale=0, to_its_end=False, **c
 
 
 def off_policy(name, seed=0, steps=3000, kind="tanh_gaussian", to_its_end=False, **changes) -> Run:
-    """One environment, one update a step."""
+    """Train with one environment and one update per time step."""
     return online(
         learner_of(name, seed, kind=kind, **changes),
         np.random.default_rng(seed),
@@ -175,9 +166,9 @@ def off_policy(name, seed=0, steps=3000, kind="tanh_gaussian", to_its_end=False,
 
 
 def online(learner, random, steps, batch=128, to_its_end=False, demonstrations=None) -> Run:
-    """Play, keep, learn.
+    """Train a learner while its policy plays.
 
-    ``demonstrations`` fill half of every batch; of a noise policy the latent noise is kept too.
+    ``demonstrations`` fill half of every batch. For a noise policy the latent noise is stored, too.
     """
     actor, seed, draw = learner.actor, 0, torch.Generator().manual_seed(int(random.integers(2**31)))
     buffer = ReplayBuffer(actor.policy_spec, 50_000, actor.latent_size)
@@ -214,7 +205,7 @@ def online(learner, random, steps, batch=128, to_its_end=False, demonstrations=N
 
 
 def rlpd_run(seed=0, to_its_end=False) -> Run:
-    """Twelve demonstrations of a misled hand, cloned a little, then RLPD."""
+    """Clone twelve demonstrations of ``misled`` a little, then train RLPD."""
     random = np.random.default_rng(seed)
     demonstrations = buffer_of(misled(random, 0.8), 12)
     actor = make(seed=seed)
@@ -228,9 +219,7 @@ def rlpd_run(seed=0, to_its_end=False) -> Run:
 
 
 def residual_run(seed=0, to_its_end=False) -> Run:
-    """A frozen base, cloned from a hand that is misled, gets a correction; before is the base
-    alone.
-    """
+    """Correct a frozen cloned base by residual RL; ``before`` is the base alone."""
     random, base = np.random.default_rng(seed), make(seed=seed)
     demonstrations = buffer_of(misled(random, 0.8), 12)
     cloner = sft.Learner(base, sft.Config(learning_rate=1e-3), seed)
@@ -270,7 +259,7 @@ def annotated(actor, buffer):
 
 
 def sft_run(seed=0, kind="tanh_gaussian", to_its_end=False) -> Run:
-    """Cloning of sixty good demonstrations."""
+    """Clone sixty good demonstrations."""
     random, actor = np.random.default_rng(seed), make(kind, seed)
     data = buffer_of(lambda o: expert(o)[None], 60)
     cloner = sft.Learner(actor, sft.Config(min_std=0.1, learning_rate=3e-3), seed)
@@ -278,7 +267,7 @@ def sft_run(seed=0, kind="tanh_gaussian", to_its_end=False) -> Run:
 
 
 def cloned(cloner, data, random, to_its_end) -> Run:
-    """Two thousand gradient steps at most."""
+    """Clone for at most two thousand gradient steps."""
     run = Run(solved(cloner.actor), 0.0, data.inserted)
     for number in range(2000):
         if number % 200 == 0 and run.look(cloner.actor, number, to_its_end):
@@ -289,9 +278,7 @@ def cloned(cloner, data, random, to_its_end) -> Run:
 
 
 def lora_run(seed=0, to_its_end=False) -> Run:
-    """A policy that was cloned from a misled hand is put right by sixty good demonstrations,
-    through adapters of rank 4.
-    """
+    """Correct a policy, cloned from ``misled``, by good demonstrations and adapters of rank 4."""
     random, actor = np.random.default_rng(seed), make(seed=seed)
     wrong, right = buffer_of(misled(random, 0.0), 60), buffer_of(lambda o: expert(o)[None], 60)
     cloner = sft.Learner(actor, sft.Config(learning_rate=1e-3), seed)
@@ -302,9 +289,7 @@ def lora_run(seed=0, to_its_end=False) -> Run:
 
 
 def dsrl_run(seed=0, to_its_end=False) -> Run:
-    """A frozen flow, cloned from misled demonstrations, gets a noise policy; before is the flow
-    alone.
-    """
+    """Train a noise policy for a frozen cloned flow; ``before`` is the flow alone."""
     random = np.random.default_rng(seed)
     latent_noise = make("latent_noise", seed, noise_policy=(64, 64))
     flow = latent_noise.flow
@@ -321,7 +306,7 @@ def dsrl_run(seed=0, to_its_end=False) -> Run:
 
 
 def iql_run(seed=0, to_its_end=False) -> Run:
-    """Learn from misled transitions only, compared with a policy cloned from them."""
+    """Learn from transitions of ``misled`` only, in comparison with a cloned policy."""
     random, cloned = np.random.default_rng(seed), make(seed=seed)
     data = buffer_of(misled(random), 200)
     cloner = sft.Learner(cloned, sft.Config(min_std=0.0, learning_rate=1e-3), seed)
@@ -342,7 +327,7 @@ def iql_run(seed=0, to_its_end=False) -> Run:
 
 
 def recap_run(seed=0, to_its_end=False) -> Run:
-    """Learn from misled transitions only, compared with a policy cloned from them."""
+    """Learn from transitions of ``misled`` only, in comparison with a cloned policy."""
     random, cloned = np.random.default_rng(seed), make(seed=seed)
     data = buffer_of(misled(random), 200, shaping=0.0)
     cloner = sft.Learner(cloned, sft.Config(min_std=0.0, learning_rate=1e-3), seed)
@@ -373,7 +358,7 @@ def recap_run(seed=0, to_its_end=False) -> Run:
 
 
 def dagger_run(seed=0, gated=False, to_its_end=False) -> Run:
-    """Sixty episodes, 25 gradient steps after each."""
+    """Play sixty episodes, with 25 gradient steps after each."""
     random, actor = np.random.default_rng(seed), make(seed=seed)
     learner = dagger.Learner(
         actor, dagger.Config(gated=gated, learning_rate=1e-3, min_std=0.02), seed

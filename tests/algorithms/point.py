@@ -1,6 +1,4 @@
-"""N points that must be brought into small holes: the toy of ``toy.py`` as a vector of
-environments.
-"""
+"""N points that must move into small holes: the task of ``toy.py`` as a vector of environments."""
 
 import numpy as np
 
@@ -15,7 +13,7 @@ SPEC = StationSpec(
 STEPS, RADIUS = 25, 0.08
 TURN = np.array([[0.5, -0.866], [0.866, 0.5]])  # the world turns every action by 60 degrees
 
-# of another robot: it moves each number by the action of another, and backwards
+# Another robot: each coordinate moves backwards, by the action of another coordinate.
 CIRCLE = -np.eye(3)[[1, 2, 0]]
 SPACE = StationSpec(
     (ArraySpec("where", (3,)),), ActionSpec("tcp_delta", tuple("xyz"), (0.1,) * 3, ("m",) * 3), 10.0
@@ -23,8 +21,10 @@ SPACE = StationSpec(
 
 
 class Points:
-    """Reward 1 in the hole, and ``shaping`` times the way gained towards it; the episode ends
-    there, or after 25 steps.
+    """N points, each with a hole at the origin.
+
+    The reward is 1 in the hole, plus ``shaping`` times the approach in a time step. An episode ends in
+    the hole, or after 25 time steps.
     """
 
     def __init__(self, size, shaping=1.0, spec=SPEC, turn=TURN):
@@ -86,8 +86,10 @@ def points(recipe, size):
 
 
 def success(act, episodes=64):
-    """Share of held-out scenes solved by ``act(what is seen of N) -> chunks (N, H, A)``, each chunk
-    played to its end.
+    """Return the share of solved held-out scenes.
+
+    Args:
+        act: returns chunks (N, H, A), played to their ends, for observations of N points.
     """
     env = Points(episodes)
     observations = env.reset(range(10**7, 10**7 + episodes))
@@ -102,14 +104,14 @@ def success(act, episodes=64):
 
 
 def expert(observation):
-    """Straight to the hole."""
+    """Return the action straight to the hole."""
     return np.clip(-(TURN.T @ observation["offset"]) / 0.1, -1, 1)
 
 
 def misled(random, fraction=0.35):
-    """The expert now and then; otherwise 100 degrees past it.
+    """Return a demonstrator that is right in a ``fraction`` of its actions, else 100 degrees off.
 
-    What it does on average leads nowhere.
+    Its mean action leads nowhere.
     """
     aside = np.array([[np.cos(1.75), -np.sin(1.75)], [np.sin(1.75), np.cos(1.75)]])
 
@@ -121,7 +123,7 @@ def misled(random, fraction=0.35):
 
 
 def play(act, seed, shaping=1.0):
-    """One episode of ``act(observation of one) -> chunk (H, A)``, as a replay takes it."""
+    """Play an episode of ``act``, which returns chunks (H, A); return its arrays for a replay."""
     env = Points(1, shaping)
     positions = [env.reset([seed])["vectors"][0]]
     actions = []

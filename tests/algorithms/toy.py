@@ -1,6 +1,4 @@
-"""A point that must be brought into a small hole: sparse reward, 2-D, fast enough for a learning
-test.
-"""
+"""A point that must move into a small hole: 2-D, sparse reward, fast enough for a learning test."""
 
 import numpy as np
 
@@ -16,9 +14,7 @@ STEPS, RADIUS = 25, 0.05
 
 
 def play(act, random):
-    """One episode: moves are distorted by an unknown rotation, which cloning from clumsy
-    demonstrations misses.
-    """
+    """Play an episode and return its arrays for a replay."""
     position, positions, actions, rewards, discounts = random.uniform(-1, 1, 2), [], [], [], []
     positions.append(position.copy())
     for _ in range(STEPS):
@@ -40,7 +36,7 @@ def play(act, random):
 
 
 def clumsy(random, noise=0.9):
-    """A demonstrator that gets there now and then."""
+    """Return a demonstrator with noise, which succeeds sometimes."""
     return lambda observation: (
         np.clip(-observation["offset"] / 0.1, -1, 1) + noise * random.normal(size=2)
     )

@@ -1,4 +1,4 @@
-"""Run by LeRobot's own environment: what its reader gives of data sets, a line of JSON each.
+"""Print a line of JSON about each data set as LeRobot reads it; runs in LeRobot's environment.
 
 .venvs/lerobot/bin/python tests/data/lerobot_reads.py DATASET ...
 """

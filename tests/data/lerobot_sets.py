@@ -1,6 +1,4 @@
-"""LeRobot data sets of three episodes, as their makers publish them; a test spoils one before it is
-written.
-"""
+"""LeRobot data sets of three episodes as published; a test damages one before writing it."""
 
 from __future__ import annotations
 
@@ -128,9 +126,7 @@ class OddSet:
         self.files: list[int] = []
 
     def with_images(self) -> OddSet:
-        """Pictures in columns of data/ instead of videos: PNG, grey 10 + 4 * frame as in the
-        videos.
-        """
+        """Store the pictures in columns of data/ instead of videos: PNG, grey 10 + 4 * frame."""
         for camera in CAMERAS:
             self.info["features"][camera] = {
                 "dtype": "image",
@@ -185,7 +181,7 @@ def png(grey: int, shape: tuple[int, ...] = (SIZE, SIZE, 3), dtype: type = np.ui
 
 
 def parquet(path: Path, table: pa.Table) -> None:
-    """Write a table; the folder need not be there."""
+    """Write a table, and its folder if it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(table, path)
 

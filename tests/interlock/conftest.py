@@ -47,7 +47,7 @@ def chunk(
 
 
 def release(seq=1, stamp_ns=0, session="a", mode="tcp_delta"):
-    """Return the operator lets go of a takeover."""
+    """Return a chunk with which the operator lets go of a takeover."""
     return Chunk("operator", session, seq, -1, stamp_ns, 0.1, mode, (), execute=0, is_release=True)
 
 
@@ -78,7 +78,7 @@ class Rig:
         return self.output
 
     def settle(self):
-        """Long enough for the arm to be seen at rest."""
+        """Run enough ticks for the interlock to see the arm at rest."""
         for _ in range(max(3, round(0.1 / self.limits.tick))):
             self.tick()
         return self
@@ -102,7 +102,7 @@ S9 = dict(acceleration=1.0, jerk=10.0)
 
 
 def stream(rig, action, actions=10, source="policy", seq=1, ticks=10, **inputs):
-    """Chunks of one action each, back to back; returns what was commanded, tick by tick."""
+    """Send chunks of one action each, back to back; return the output of every tick."""
     outputs = []
     for number in range(actions):
         command = chunk(
@@ -113,7 +113,7 @@ def stream(rig, action, actions=10, source="policy", seq=1, ticks=10, **inputs):
 
 
 def until(rig, condition, ticks=1000, **inputs):
-    """Ticks until it holds."""
+    """Run ticks until the condition holds; return their number."""
     for number in range(1, ticks):
         rig.tick(**inputs)
         if condition():

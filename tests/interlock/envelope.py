@@ -1,7 +1,7 @@
-"""What a group of coordinates may do from tick to tick: an independent computation of it.
+"""An independent check of the motion of a group of coordinates from tick to tick.
 
-Speed and position are met to 1e-9. Acceleration and jerk are differences of published targets, in
-which float64 leaves about 1e-12 and 1e-9; the tolerances say so.
+Speed and position must hold to 1e-9. Acceleration and jerk are differences of published targets,
+whose float64 errors are about 1e-12 and 1e-9; the tolerances are larger accordingly.
 """
 
 import math
@@ -10,12 +10,12 @@ from collections import defaultdict
 import numpy as np
 
 TOLERANCE = {"position": 1e-9, "speed": 1e-9, "acceleration": 1e-8, "jerk": 1e-5}
-# excess over the limit, by shape
+# Largest excess over each limit, by shape.
 WORST: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(lambda: -math.inf))
 
 
 def rotation_vector(nominal, q):
-    """log(nominal^-1 q) by way of matrices: an independent computation."""
+    """Return log(nominal^-1 q), computed by matrices, independently of the code."""
 
     def matrix(q):
         x, y, z, w = np.asarray(q) / np.linalg.norm(q)
@@ -62,7 +62,7 @@ class Envelope:
                 (np.array(group.low) - position).max(), (position - np.array(group.high)).max()
             )
         outside, self.outside = self.outside, max(excess["position"], 0.0)
-        # an arm that was put outside is held where it is, or comes back in
+        # An arm outside of its range may rest there or return.
         if outside > TOLERANCE["position"]:
             assert excess.pop("position") <= outside + 1e-9, f"{group.name}: further outside"
         for name, value in excess.items():
@@ -71,5 +71,5 @@ class Envelope:
         self.position, self.velocity, self.acceleration = position, velocity, acceleration
 
     def stood(self):
-        """A time without ticks has passed: whatever moves now starts from rest."""
+        """Restart from rest after a time without ticks."""
         self.velocity = self.acceleration = np.zeros(len(self.position))

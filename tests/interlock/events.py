@@ -9,15 +9,12 @@ from tests.interlock.conftest import HOME, Rig, limits, stream
 NAN = math.nan
 NS = 10**9
 PRESSED = (EStop("pendant", True, 0.0),)
-# more than what sends a set-point back, less than what it may diverge by
-AWAY = (
-    HOME[0] + 0.02,
-    *HOME[1:],
-)
+# Far enough to realign the set-point, near enough not to count as divergence.
+AWAY = (HOME[0] + 0.02, *HOME[1:])
 
 
 def chunk(seq, stamp_ns, actions=((0.002, 0.0, 0.0),), **changes):
-    """One slow enough to be limited by nothing."""
+    """Return a chunk slow enough for all limits."""
     return conftest.chunk(seq, stamp_ns, actions, **changes)
 
 
@@ -37,7 +34,7 @@ def about(kind, cause, command, index=0):
 
 
 def tick(rig, *chunks, **inputs):
-    """One tick's events, as tuples."""
+    """Run one tick; return its events as tuples."""
     now = rig.now
     rig.tick(*chunks, **inputs)
     assert all(event.now_ns == now for event in rig.events)
@@ -57,7 +54,7 @@ def active(source="policy", actions=((0.002, 0.0, 0.0),), ticks=1, limits_=None,
 
 
 def fast(source="policy"):
-    """0.2 m/s, from which it takes 20 ticks to brake; the last action has just ended."""
+    """Return a rig at 0.2 m/s, 20 ticks from rest, whose last action has just ended."""
     rig = Rig(limits(acceleration=1.0)).arm()
     stream(rig, (0.02, 0.0, 0.0), actions=4, source=source)
     return rig

@@ -18,8 +18,9 @@ needs_ros2 = pytest.mark.skipif(
 
 
 def as_installed(folder):
-    """Shell lines behind SETUP: ros2 runs in a Python that has ROS's packages and none of ours, as
-    one of /opt/ros does.
+    """Return shell lines after SETUP that give ros2 a Python with ROS's packages but without ours.
+
+    This is the situation with a ROS in /opt/ros.
     """
     if str(VENV_SETUP) != SETUP:
         return ""
@@ -27,7 +28,7 @@ def as_installed(folder):
     packages.mkdir(parents=True)
     ros2.parent.mkdir()
     for distribution in metadata.distributions():
-        # a ROS asks apt for these
+        # ROS's own packages, and those that it installs by apt.
         if distribution.name.startswith("ros-") or distribution.name.lower() in (
             "numpy",
             "psutil",

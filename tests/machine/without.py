@@ -1,5 +1,7 @@
-"""Run as where some packages are not installed: ``without.py torch,ray doctor``,
-``without.py torch,ray -m a b c``.
+"""Run rlinf, or import modules, as if some packages were not installed.
+
+without.py torch,ray doctor
+without.py torch,ray -m a b c
 """
 
 import importlib

@@ -1,6 +1,4 @@
-"""The workspace after `colcon build`: a copy of the clone's part of it, built once for all tests of
-a session.
-"""
+"""The ROS workspace after `colcon build`: a copy of the clone, built once for a test session."""
 
 import fcntl
 import os
@@ -21,7 +19,7 @@ COLCON = [sys.executable, "-c", "from colcon_core.command import main; raise Sys
 
 
 def colcon(clone, verb, *options):
-    """Run a verb of colcon on our packages, but the messages, in a clone; its output."""
+    """Run a verb of colcon on our packages, without the messages, in a clone."""
     prefix = f"{built_messages()}:{sys.prefix}"
     ran = subprocess.run(
         [
@@ -52,7 +50,7 @@ def colcon(clone, verb, *options):
 
 
 def built(tmp_path_factory):
-    """Return the clone in which it is built."""
+    """Return the clone with the built workspace."""
     base = tmp_path_factory.getbasetemp()
     base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     clone = base / "workspace"

@@ -1,4 +1,4 @@
-"""The page's server over real sockets, and pages that are open there."""
+"""The page's server over real sockets, and open pages."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ TOKEN = "0123456789abcdef0123456789abcdef"
 
 
 class Station:
-    """Keeps what it is asked."""
+    """Records the requests of pages."""
 
     def __init__(self):
         self.hands, self.requests, self.beats, self.stopped = [], [], [], []
@@ -58,7 +58,7 @@ def serve(token="", views=NONE, stop=None, needs_viewer=False):
 
 
 class Open:
-    """A page that is open."""
+    """An open page."""
 
     def __init__(self, socket):
         self.socket, self.seq = socket, 0
@@ -120,7 +120,7 @@ async def until(holds):
         if holds():
             return
         await asyncio.sleep(0.02)
-    raise AssertionError("it did not come")
+    raise AssertionError("expected the condition within 8 s")
 
 
 async def status(method, url, **headers):

@@ -1,6 +1,4 @@
-"""The page in a real browser, of a station that says what a test wants: every state without a
-robot.
-"""
+"""The page in a real browser at a simulated station: every state without a robot."""
 
 import contextlib
 import importlib.util
@@ -160,7 +158,7 @@ SIZES = {"laptop": (1280, 800), "desktop": (1920, 1080), "phone": (390, 844)}
 
 
 class Rendered:
-    """A page that is open at a server of its own, which says what it is given.
+    """A page that is open at its own server, whose state the test sets.
 
     Attributes:
         requests: what was asked of the station, in order.
@@ -198,7 +196,7 @@ class Rendered:
         self.until(lambda: self.page.inner_text("#link") == "connected")
 
     def until(self, holds, what="it"):
-        """The station goes on speaking meanwhile."""
+        """Wait for a condition while the station continues to publish."""
         end = time.monotonic() + 60
         while not holds():
             assert time.monotonic() < end, (what, self.page.inner_text("body"))
@@ -224,14 +222,14 @@ class Rendered:
             self.page.wait_for_timeout(60)
 
     def measures(self, what):
-        """One of measure.js."""
+        """Call a function of measure.js."""
         return self.page.evaluate(f"() => {{ {MEASURE}\n return {what}(); }}")
 
     def sees(self, element, text):
         self.until(lambda: re.search(text, self.page.inner_text(element)), f"{text!r} in {element}")
 
     def presses(self, key, for_ms=30):
-        """A key of the keyboard, held so long."""
+        """Press a key of the keyboard for some time."""
         self.page.keyboard.down(key)
         end = time.monotonic() + for_ms / 1000
         while time.monotonic() < end:
@@ -248,7 +246,7 @@ class Rendered:
         raise AssertionError(f"{element}: not reached by Tab")
 
     def takes(self):
-        """Take the controls; once more if the request came too late on a busy machine."""
+        """Take the controls; try again if the request came too late on a busy machine."""
 
         def has_them():
             self.say(self.last)

@@ -1,6 +1,4 @@
-"""The smallest task there is for a learner from rollouts: what lies above 0 in its first number
-pays, whatever was seen.
-"""
+"""A minimal task for a learner from rollouts: a first number above 0 is paid."""
 
 import torch
 
@@ -9,8 +7,7 @@ from rlinf_core.algorithms.common.rollout import Rollout
 
 
 def paid_before_and_after(policy, observations, name, rounds, log_probs_per_chunk=1, **config):
-    """The share that pays in the first round of a learner's, and in what the policy draws after so
-    many.
+    """Return the paid share of a learner's first round, and after some rounds.
 
     Args:
         each: log-probabilities that an action has.

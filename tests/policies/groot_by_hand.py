@@ -1,6 +1,4 @@
-"""GR00T's velocity once more, of one observation, by the names of its weights and transformers'
-modules.
-"""
+"""A second implementation of GR00T's velocity for one observation."""
 
 import math
 
@@ -11,7 +9,7 @@ from tests.policies.test_smolvla import CAMERAS
 
 
 def eagle_by_hand(network, sentence, images):
-    """Features (L, D) of one observation, without any batch, by transformers' own modules."""
+    """Return the features (L, D) of one observation by transformers' own modules."""
     eagle = network.backbone["eagle_model"]
     pictures = torch.stack(
         [
@@ -37,7 +35,7 @@ def eagle_by_hand(network, sentence, images):
 
 
 def by_hand(policy, sentence, images, state, point, time):
-    """Return the velocity of one observation (H, M), by its weights' names."""
+    """Return the velocity of one observation (H, M) by the names of the weights."""
     weights = {
         name.removeprefix("action_head."): value
         for name, value in policy.network.named_parameters()

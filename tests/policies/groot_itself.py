@@ -1,5 +1,4 @@
-"""Run by LeRobot's own environment: a tiny GR00T N1.5 with random weights, saved by its own key
-names, and what it says.
+"""Write a tiny random GR00T N1.5 and its answers; runs in LeRobot's environment.
 
     .venvs/lerobot/bin/python tests/policies/groot_itself.py FOLDER
 

@@ -1,4 +1,4 @@
-"""Play GR00T N1.6 by NVIDIA's own classes: its answers for the folders of test_groot_n1_6.py.
+"""Write the answers of NVIDIA's GR00T N1.6 for the folders of test_groot_n1_6.py.
 
     PYTHONPATH=. PYTHON tests/policies/groot_n1_6_itself.py ISAAC_GR00T FOLDER
 
@@ -25,7 +25,7 @@ FAMILIES = {"groot_n1_6": "groot_n1_7", "groot_n1_6_plain": ""}  # whose picture
 
 
 def packed(module, query, key, value, mask, scaling=None, seq_len_list=None, **_):
-    """Attention of each picture to itself, in place of flash_attn_varlen_func."""
+    """Compute attention within each picture, in place of flash_attn_varlen_func."""
     parts = zip(*(x.split(seq_len_list, dim=2) for x in (query, key, value)), strict=True)
     attend = torch.nn.functional.scaled_dot_product_attention
     attended = torch.cat([attend(*part, scale=scaling) for part in parts], dim=2)
@@ -33,7 +33,7 @@ def packed(module, query, key, value, mask, scaling=None, seq_len_list=None, **_
 
 
 def model_of(folder: Path):
-    """NVIDIA's model with the weights of a folder."""
+    """Return NVIDIA's model with the weights of a folder."""
     from gr00t.configs.model.gr00t_n1d6 import Gr00tN1d6Config
     from gr00t.model.gr00t_n1d6.gr00t_n1d6 import Gr00tN1d6
     from safetensors.torch import load_file
@@ -62,7 +62,7 @@ def model_of(folder: Path):
 
 
 def processor_of(folder: Path):
-    """NVIDIA's processor of a folder."""
+    """Return NVIDIA's processor of a folder."""
     from gr00t.model.gr00t_n1d6.image_augmentations import LetterBoxPad, LetterBoxTransform
     from gr00t.model.gr00t_n1d6.processing_gr00t_n1d6 import Gr00tN1d6Processor
 
@@ -82,7 +82,7 @@ def processor_of(folder: Path):
 
 
 def play(folder: Path) -> None:
-    """Answers of a case, of the case with adapters, and of the folder written again."""
+    """Return the answers of a case, with adapters, and from the folder that our code wrote."""
     from gr00t.data.embodiment_tags import EmbodimentTag
     from gr00t.data.types import VLAStepData
 

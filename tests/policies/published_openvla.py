@@ -1,4 +1,4 @@
-"""A tiny OpenVLA as it is published, and what transformers' own modules say of its weights."""
+"""A tiny OpenVLA in its published layout, and its logits by transformers' own modules."""
 
 import json
 
@@ -33,9 +33,7 @@ STATISTICS = {
 
 
 def written(folder, family="openvla", **sizes):
-    """A tiny one as published: two weights files, SigLIP's head, a tokenizer that begins answers
-    with an empty token.
-    """
+    """Write a tiny OpenVLA with two weights files, SigLIP's head and its tokenizer."""
     from safetensors.torch import load_file, save_file
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
@@ -76,9 +74,7 @@ def written(folder, family="openvla", **sizes):
 
 
 def theirs(folder):
-    """Picture (3, 32, 32) in [0, 1] and tokens to all logits, by transformers' own modules on the
-    same weights.
-    """
+    """Return all logits of a picture (3, 32, 32) and tokens by transformers' own modules."""
     from safetensors.torch import load_file
     from transformers import (
         Dinov2WithRegistersConfig,
@@ -174,7 +170,7 @@ def _below(weights, prefix):
 
 
 def _load(model, weights, renamed):
-    """timm's weights under transformers' names, which must be all that it has."""
+    """Load timm's weights under transformers' names, and check that all are used."""
     state = {}
     for name, value in weights.items():
         parts = {name: value}

@@ -1,5 +1,4 @@
-"""Run by LeRobot's own environment: a tiny SmolVLA with random weights, saved as LeRobot publishes
-one, and what it says.
+"""Write a tiny random SmolVLA and its answers; runs in LeRobot's environment.
 
     .venvs/lerobot/bin/python tests/policies/smolvla_itself.py FOLDER
 

@@ -1,5 +1,4 @@
-"""Run by LeRobot's own environment: a tiny ACT or Diffusion Policy with random weights, as LeRobot
-publishes it.
+"""Write a tiny random ACT or Diffusion Policy and its answers; runs in LeRobot's environment.
 
     .venvs/lerobot/bin/python tests/policies/visuomotor_itself.py make FOLDER    # from given.json and given.npz: a folder
     .venvs/lerobot/bin/python tests/policies/visuomotor_itself.py load FOLDER    # answers of a folder that lies there

@@ -1,6 +1,4 @@
-"""The operator's page in a real browser, as a test's hands and eyes have it: with a mouse, or with
-fingers.
-"""
+"""The operator's page in a real browser, operated by a mouse or by fingers."""
 
 import contextlib
 import re
@@ -13,7 +11,7 @@ __all__ = ["Network", "Phone", "Tab", "chromium", "needs_browser"]
 
 
 class Tab:
-    """One, whose complaints fail the test."""
+    """An open tab; errors of the browser fail the test."""
 
     def __init__(self, browser, station, **how):
         self.station, self.wrong = station, []
@@ -21,7 +19,7 @@ class Tab:
             **{"viewport": {"width": 1280, "height": 800}, "has_touch": True} | how
         )
         self.page = self.context.new_page()
-        self.page.set_default_timeout(120_000)  # a busy machine is no failure
+        self.page.set_default_timeout(120_000)  # long, because a busy machine must not fail a test
         self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
         self.page.on(
             "console", lambda message: message.type == "error" and self.wrong.append(message.text)
@@ -35,7 +33,7 @@ class Tab:
         self.sees("#link", "connected")
 
     def until(self, holds, what="it", timeout_s=90):
-        """The station and the browser both go on."""
+        """Wait for a condition while station and browser continue."""
 
         def look():
             self.page.wait_for_timeout(50)
@@ -52,7 +50,7 @@ class Tab:
         self.until(lambda: self.station.state.state == state, f"state {state}")
 
     def touch(self, element):
-        """A pointer that goes down on it."""
+        """Press the pointer down on an element."""
         self.until(
             lambda: self.page.is_enabled(element) and self.page.is_visible(element),
             f"{element} enabled",
@@ -69,15 +67,16 @@ class Tab:
         self.lift()
 
     def press_and_hold(self, element):
-        """Until the page has counted it as held: on a busy machine that is later."""
+        """Hold the pointer down until the page has counted it as held."""
         self.touch(element)
         self.page.wait_for_timeout(800)
         self.until(lambda: not self.page.query_selector(f"{element}.holding"), f"{element} held")
         self.lift()
 
     def takes(self):
-        """By one touch, or a hold where another page has them; once more where the server says that
-        it came too late.
+        """Take the controls: by a click, or by a hold if another page has them.
+
+        Try again if the server answers that the request came too late.
         """
         late = "take: expected within"
         while "You have" not in (text := self.page.inner_text("#controls")):
@@ -100,7 +99,7 @@ class Tab:
         self.sees("#playing", "train, step")
 
         def plays():
-            if self._waits():  # a takeover before may fall silent only now
+            if self._waits():  # an earlier takeover may end only now
                 self._arm()
             return self.station.state.source == "policy"
 
@@ -131,9 +130,7 @@ class Tab:
             self.station.peer.for_s(0.3)
 
     def moves_left(self, press, let_go):
-        """Held until it moves; a browser that is late on a busy machine loses what it held, and a
-        person takes it anew.
-        """
+        """Push until the arm moves; release and push again if the browser was late."""
         for _ in range(6):
             press()
             before = self.station.at[1]
@@ -148,17 +145,17 @@ class Tab:
                 )
                 return
             let_go()
-            self.page.wait_for_timeout(1500)  # it must be heard at rest, before a touch counts
+            self.page.wait_for_timeout(1500)  # the station must see a rest before the next touch
         raise AssertionError(f"no motion: {self.page.inner_text('body')} {self.station.state}")
 
     def push(self):
-        """The pad, to the left."""
+        """Push the pad to the left."""
         self.touch(".pad")
         at = self.page.locator(".pad").first.bounding_box()
         self.page.mouse.move(at["x"] + 3, at["y"] + at["height"] / 2)
 
 
-HELD_UP = """
+NETWORK_SCRIPT = """
     const Real = WebSocket;
     network = {words: true, answers: true, waiting: [], old: []};
     WebSocket = class extends Real {
@@ -183,18 +180,16 @@ HELD_UP = """
 
 
 class Network:
-    """Between a tab, which is opened anew, and its server: a button's words, and all that is
-    answered, may be held up.
-    """
+    """Delays or drops the messages between a tab and its server. It opens the tab again."""
 
     def __init__(self, tab):
         self.tab = tab
-        tab.page.add_init_script(HELD_UP)
+        tab.page.add_init_script(NETWORK_SCRIPT)
         tab.page.goto(tab.station.url)
         tab.sees("#link", "^connected")
 
     def holds_up_a_word(self, press):
-        """Then all that is answered, until the page says so."""
+        """Delay a button's message, then drop all answers, until the page notices."""
         before = self.tab.page.evaluate("network.words = false, network.old.length")
         press()
         self.tab.until(lambda: self.tab.page.evaluate("network.waiting.length"), "a word")
@@ -205,7 +200,7 @@ class Network:
         )
 
     def comes_back(self, loses=False):
-        """What waited arrives, or is lost; then that the page had given its socket up."""
+        """Deliver the delayed messages, or drop them with ``loses``; then connect again."""
         if loses:
             self.tab.page.evaluate("network.waiting = []")
         self.tab.page.evaluate("network.back()")
@@ -213,7 +208,7 @@ class Network:
 
 
 class Phone(Tab):
-    """One that is held in a hand: a finger where a mouse was."""
+    """A tab on a phone, operated by fingers."""
 
     def __init__(self, browser, station, width, height):
         super().__init__(
@@ -226,9 +221,7 @@ class Phone(Tab):
         self.glass = self.context.new_cdp_session(self.page)
 
     def finger(self, what, *places):
-        """touchStart, touchMove, touchEnd or touchCancel; ``places``: (x, y) of each that
-        is down.
-        """
+        """Send a touch event of this type, with (x, y) of each finger that is down."""
         points = [{"x": x, "y": y, "id": number} for number, (x, y) in enumerate(places)]
         self.glass.send("Input.dispatchTouchEvent", {"type": what, "touchPoints": points})
 
@@ -250,7 +243,7 @@ class Phone(Tab):
         self.finger("touchEnd")
 
     def push(self):
-        """A finger that rests on the pad, and goes to the left."""
+        """Rest a finger on the pad, then move it to the left."""
         x, y = self.middle(".pad")
         self.finger("touchStart", (x, y))
         self.page.wait_for_timeout(300)

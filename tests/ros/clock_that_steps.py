@@ -1,6 +1,4 @@
-"""The interlock on a machine whose clock is set while it runs: SIGUSR1 an hour ahead, SIGUSR2 an
-hour back.
-"""
+"""Run the interlock with a clock that steps: SIGUSR1 an hour ahead, SIGUSR2 an hour back."""
 
 import signal
 import time

@@ -1,4 +1,4 @@
-"""One node of the station as a process, with the test as everybody else."""
+"""A node of the station as a process, with the test in place of all others."""
 
 import contextlib
 import faulthandler
@@ -13,7 +13,7 @@ from _pytest.faulthandler import fault_handler_stderr_fd_key
 rclpy = pytest.importorskip("rclpy")
 
 from rlinf_ros.workarounds import end_soon, single_threaded  # noqa: E402
-from tests.ros.nursery import Quick  # noqa: E402
+from tests.ros.fork_server import ForkingSupervisor  # noqa: E402
 
 CLOSES_S, EXITS_S = 120, 20
 STATUS = pytest.StashKey[int]()
@@ -21,11 +21,10 @@ PRIORITY = 2  # below the nodes that command, observe and plan
 
 
 def keep_time():
-    """This process stands in for an arm, a pendant, a person's finger: like those it does not wait
-    for a busy core.
+    """Give all threads of this process a real-time priority, if the system grants it.
 
-    Each of its threads, where the system grants it; whatever it starts, process or thread, begins
-    as ever.
+    The test stands in for an arm, a pendant or a finger, which do not wait for a busy core. Threads and
+    processes that it starts later have no such priority.
     """
     for thread in os.listdir("/proc/self/task"):
         with contextlib.suppress(PermissionError, ProcessLookupError):
@@ -37,14 +36,14 @@ def keep_time():
 class Peer:
     """A test's own node, and the processes that it supervises, in one ROS domain."""
 
-    terminal = 2  # whose stderr is not pytest's
+    terminal = 2  # the stderr that pytest does not capture
 
     def __init__(self, folder, domain, station="station_a"):
-        self.supervisor = Quick(folder, domain)
+        self.supervisor = ForkingSupervisor(folder, domain)
         self.context = rclpy.Context()
         rclpy.init(context=self.context, domain_id=domain)
         self.node = rclpy.create_node("peer", namespace=f"/{station}", context=self.context)
-        # as nodes have it: half of what a wait set computes
+        # The executor of our nodes, which computes half as much as one with a wait set.
         self.executor = single_threaded(self.context)
         self.executor.add_node(self.node)
         self._over, self._live = threading.Event(), []
@@ -62,8 +61,10 @@ class Peer:
         keep_time()
 
     def spin(self, until, timeout_s=120.0, what="it"):
-        """Until it holds; ``what`` is awaited, or a function that says so, and how it stands, when
-        it has not come.
+        """Spin until a condition holds.
+
+        Args:
+            what: the awaited thing for the error's text, or a function that returns it.
         """
         deadline = time.monotonic() + timeout_s
         while not until():
@@ -74,11 +75,10 @@ class Peer:
             )
 
     def meet(self, *publishers, by=(), timeout_s=90.0):
-        """Until each publisher has met the nodes of these names, and everybody else whom the graph
-        knows to listen to it.
+        """Wait until each publisher is matched with the nodes in ``by`` and with all known subscribers.
 
-        A number alone would not say whom: who was killed counts until it is missed, and a test may
-            listen to itself.
+        A count alone would not suffice: a killed node counts until it is missed, and a test may subscribe to
+        its own topics.
         """
 
         def subscribers(publisher):
@@ -104,11 +104,10 @@ class Peer:
         self.spin(lambda: time.monotonic() > end)
 
     def close(self):
-        """The test's own node first: one that hears how others go may wait for itself for ever
-        (eProsima/Fast-DDS#6502).
+        """Destroy the test's own node, then stop the processes.
 
-        No Python runs then, and no time limit of pytest; so who is still at it after two minutes
-        says where, and ends.
+        Fast DDS may deadlock here (eProsima/Fast-DDS#6502), where no Python code and no time limit of pytest
+        runs. After two minutes the process prints its stacks and exits.
         """
         faulthandler.dump_traceback_later(CLOSES_S, exit=True, file=self.terminal)
         try:
@@ -116,7 +115,7 @@ class Peer:
             for thread in self._live:
                 thread.join()
             self.executor.shutdown()
-            # or they hold the node, which is then there until this process ends
+            # Actions would keep the node alive until this process ends.
             for action in [*self.node.waitables]:
                 action.destroy()
             self.node.destroy_node()
@@ -129,7 +128,7 @@ class Peer:
 @contextlib.contextmanager
 def peer_in(folder, domain, station="station_a"):
     gc.collect()
-    # or a collection, in a process that has imported all of it, silences the peer for a second
+    # Without this a collection over all imported modules stops the peer for a second.
     gc.freeze()
     peer = Peer(folder, domain, station)
     try:
@@ -139,14 +138,14 @@ def peer_in(folder, domain, station="station_a"):
 
 
 @pytest.fixture(autouse=True)
-def of_a_test_before(request):
-    """A fault that it left behind is none of the next one's, which shares its station."""
+def clear_old_faults(request):
+    """Clear a fault that an earlier test left at a shared station."""
     for name in {"station", "bench"}.intersection(request.fixturenames):
         if ends_faults := getattr(request.getfixturevalue(name), "ends_faults", None):
             ends_faults()
 
 
-@pytest.hookimpl(trylast=True)  # after pytest's own, who keeps it
+@pytest.hookimpl(trylast=True)  # after the plug-in that stores the key
 def pytest_configure(config):
     Peer.terminal = config.stash.get(fault_handler_stderr_fd_key, Peer.terminal)
 
@@ -157,8 +156,9 @@ def pytest_sessionfinish(session, exitstatus):
 
 
 def pytest_unconfigure(config):
-    """All is said: what a test has left of ROS is taken down by Fast DDS as this process exits,
-    which may wait for itself for ever (eProsima/Fast-DDS#6502). A process of mutmut has more to do.
+    """Exit soon: Fast DDS may deadlock when this process exits (eProsima/Fast-DDS#6502).
+
+    A process of mutmut continues.
     """
     stays = hasattr(config, "workerinput") or config.pluginmanager.hasplugin(
         "scripts.quickest_first"
@@ -169,7 +169,7 @@ def pytest_unconfigure(config):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
-    """What failed shows the last words of its processes."""
+    """Add the last lines of its processes' logs to a failed test."""
     report = yield
     if report.when == "call" and report.failed:
         peers = {

@@ -1,6 +1,4 @@
-"""A simulated station in real time with the operator's page, and a policy that always wants to go
-on; the test is both.
-"""
+"""A simulated station in real time with the operator's page, and a policy that always continues."""
 
 import asyncio
 import contextlib
@@ -30,7 +28,7 @@ TASK = "configs/tasks/reach.yaml"
 
 @contextlib.contextmanager
 def paged(folder, *overrides, domain):
-    """Such a station, up, in a domain of its own."""
+    """Run such a station in a domain of its own."""
     with peer_in(folder, domain) as peer:
         station = Paged(peer, folder, *overrides)
         with visitor(station):  # it is up
@@ -40,7 +38,7 @@ def paged(folder, *overrides, domain):
 
 
 class Paged:
-    """The station; its policy drifts up, so that it is seen where it may move."""
+    """A station whose policy drifts upwards, so that a test sees when it moves."""
 
     def __init__(self, peer, folder, *more):
         with socket.socket() as free:
@@ -75,7 +73,7 @@ class Paged:
         self.executor = single_threaded(peer.context)
         self.executor.add_node(self.node)
         self.over, self.spinning = False, threading.Thread(target=self._spin, daemon=True)
-        self.spinning.start()  # it answers, whatever the test waits for
+        self.spinning.start()  # the policy answers while the test waits
         for name in NODES:
             start(
                 peer,
@@ -139,9 +137,7 @@ class Paged:
 
 
 class Client:
-    """A page without a browser: one socket in a thread of its own, 20 words a second of what is
-    held.
-    """
+    """A page without a browser: one socket in a thread, which sends the held motion at 20 Hz."""
 
     def __init__(self, url):
         self.url, self.held, self.axes, self.active, self.silent = url, False, {}, True, False
@@ -214,7 +210,7 @@ class Client:
         )
 
     def ask(self, peer, what, **more):
-        """The answer."""
+        """Send a request and return the answer."""
         before = len(self.notes)
         self.press(what, **more)
         peer.spin(lambda: len(self.notes) > before, what=f"an answer to {what}")
@@ -244,7 +240,7 @@ def visitor(station):
 
 
 def ready(station, client, mode="train"):
-    """Armed, in an episode."""
+    """Arm the station and start an episode."""
     end = time.monotonic() + 60
     stopped = (SafetyState.FAULT, SafetyState.DISARMED)
     if station.state.state == SafetyState.FAULT:
@@ -253,14 +249,14 @@ def ready(station, client, mode="train"):
         assert time.monotonic() < end, (station.state, client.notes[-3:])
         if station.state.cause == OPERATOR_SILENT:
             client.enable_anew(station.peer)
-        if station.state.state in stopped:  # also by a page that was late while it began
+        if station.state.state in stopped:  # a late page may also have stopped the arm
             what = (
                 {"cause": station.state.cause} if station.state.state == SafetyState.FAULT else {}
             )
             client.ask(station.peer, "reset" if what else "arm", **what)
             station.peer.for_s(0.3)
             continue
-        # as a person does: once more, while one is still being ended
+        # Repeat the request like a person, while an earlier episode still ends.
         client.ask(station.peer, "start", mode=mode)
         with contextlib.suppress(AssertionError):
             station.peer.spin(

@@ -1,4 +1,4 @@
-"""A recording played into a running graph, as ros2 bag play does."""
+"""Play a recording into a running graph, like ros2 bag play."""
 
 import time
 
@@ -11,10 +11,11 @@ from rlinf_ros.qos import kind, profile
 
 
 def assert_played(folder, domain, least, others=(), station="station_a"):
-    """Publishers with the recorded quality of service, the bytes as they are: every message is
-    heard by who listens so.
+    """Publish the recorded bytes with the recorded quality of service; check that all arrive.
 
-    ``least`` topics of the robot interface are in it; ``others`` are none.
+    Args:
+        least: smallest number of recorded topics of the robot interface.
+        others: other recorded topics.
     """
     context = rclpy.Context()
     rclpy.init(context=context, domain_id=domain)

@@ -1,4 +1,4 @@
-"""A whole tiny demo of real processes, and what must be true of its folder at the end."""
+"""A tiny demo of real processes, and checks of its folder at the end."""
 
 import json
 import os
@@ -10,15 +10,13 @@ from rlinf_core.episodes import read_episode
 from rlinf_core.launch.graph import composed, director_process, station_processes, trainer_process
 from rlinf_core.recipes import load_recipe
 from tests.ports import free_port
-from tests.ros.nursery import Quick
+from tests.ros.fork_server import ForkingSupervisor
 
 
 class Run:
-    """A tiny demo under a supervisor, as ``rlinf demo`` runs it, of the task with the shortest
-    episodes.
-    """
+    """A tiny demo under a supervisor, as ``rlinf demo`` runs it, with a task of short episodes."""
 
-    def __init__(self, folder, *overrides, domain, trains=True, supervisor=Quick):
+    def __init__(self, folder, *overrides, domain, trains=True, supervisor=ForkingSupervisor):
         self.folder, self.trains = folder, trains
         self.recipe = load_recipe(
             "demo_tiny",
@@ -99,9 +97,7 @@ def online(run):
 
 
 def check_nothing_lost(run):
-    """Every episode that the recorder closed is in the inbox, readable, and in the trainer's
-    buffers once.
-    """
+    """Check that every closed episode is in the inbox, and in the buffers once."""
     closed = [event["id"] for event in run.events("episode")]
     assert len(closed) == len(set(closed)) and set(closed) <= run.sent()
     statuses = run.statuses()

@@ -17,20 +17,21 @@ from rlinf_ros.conversions import to_ns
 from rlinf_ros.qos import profile, publisher
 from tests.ports import NO_TRAINER
 
-STUCK = 100  # states of an interlock, ten a second
+STUCK = 100  # consecutive states with a fault, ten a second
 
 
 def start(peer, name, *overrides, **parameters):
+    """Start a node of the demo's station; the test replaces all other nodes."""
     recipe = load_recipe("demo", ["station.operator.kind=keyboard", NO_TRAINER, *overrides])
     process = next(p for p in station_processes(recipe, peer.supervisor.run_dir) if p.name == name)
     defaults = {
-        "environment": {"person": False},  # the test is the person, and does not wait to be asked
+        "environment": {"person": False},  # the test acts without being asked
         "interlock": {
-            "lockstep_guard_s": 5.0,  # a busy machine may keep an answer from coming for a second
-            "driver": "driver" in peer.supervisor.children,
-        },  # or the test is the robot side
+            "lockstep_guard_s": 5.0,  # a busy machine may delay an answer by a second
+            "driver": "driver" in peer.supervisor.children,  # otherwise the test is the robot side
+        },
     }.get(name, {})
-    if name.startswith("interlock_"):  # of one of several arms
+    if name.startswith("interlock_"):  # the interlock of one of several arms
         defaults = {"lockstep_guard_s": 5.0}
     if (
         process.executable == "interlock"
@@ -44,7 +45,7 @@ def start(peer, name, *overrides, **parameters):
 
 
 def listen(peer, kind, topic, qos=profile):
-    """Messages as they come; ``qos=witnessed`` where none of them may be missed."""
+    """Return a list that receives the messages of a topic; ``qos=witnessed`` loses none."""
     got = []
     peer.node.create_subscription(kind, topic, got.append, qos(topic))
     return got
@@ -86,7 +87,7 @@ class Arm:
     arm is silent.
     """
 
-    topics = {}  # that its driver names otherwise
+    topics = {}  # the driver's names of topics, if they differ
     commanded = PoseStamped, "target_pose"
 
     def __init__(self, peer, streams=True):
@@ -202,9 +203,7 @@ class Arm:
         """Inject a fault of the twin."""
 
     def ends_faults(self):
-        """What a test has left behind, where the machine stood still within it, is no matter of the
-        next one's.
-        """
+        """Clear a fault that an earlier test left, for example because the machine stalled."""
         if self.states and self.states[-1].state == SafetyState.FAULT:
             self.held = self.enabled = True
             self.inject("")
@@ -224,7 +223,7 @@ class Arm:
                 safety.state for safety in self.states[max(begun, len(self.states) - STUCK) :]
             ]
             assert state == SafetyState.FAULT or lately != [SafetyState.FAULT] * STUCK, (
-                "a fault, which nobody clears"
+                "the interlock stays in a fault that the test does not clear"
             )
             return self.states and (self.states[-1].state, self.states[-1].cause) == (state, cause)
 

@@ -1,5 +1,4 @@
-"""Isaac Lab 3.0 itself, without Isaac Sim: a box is pushed to a goal, on Newton and the CPU; by
-Isaac Lab's Python.
+"""Run Isaac Lab 3.0 without Isaac Sim, in its own Python: a box is pushed to a goal on Newton.
 
 Prints one JSON object: the box's rotation as the adapter's release reads it, before and after it
 was turned; environment steps a second; success of the task before and after an algorithm learned it
@@ -63,9 +62,7 @@ class Config(DirectRLEnvCfg):
 
 
 class PushBox(DirectRLEnv):
-    """A velocity is commanded; reward is what the box has come nearer to the middle, and 1
-    there.
-    """
+    """A task with velocity commands; the reward is the approach to the middle, and 1 there."""
 
     def __init__(self, cfg, render_mode=None, **more):
         super().__init__(cfg, render_mode, **more)
@@ -142,9 +139,7 @@ def main(size: int) -> dict:
 
 
 def learn(env, size: int) -> dict:
-    """REINFORCE with a linear policy: how often the box arrives in the first and the last
-    rounds.
-    """
+    """Train REINFORCE with a linear policy; return the success of the first and the last rounds."""
     torch.manual_seed(0)
     weights = torch.zeros(2, 2, requires_grad=True)
     optimiser, arrived = torch.optim.Adam([weights], 0.3), []

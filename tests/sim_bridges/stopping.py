@@ -1,6 +1,4 @@
-"""A simulator whose arm stops by itself: what ``sim_bridges.core.interface.Faulting`` says, in a
-line each.
-"""
+"""A simulator whose arm stops by itself, in the interface of ``Faulting``."""
 
 import numpy as np
 

@@ -12,7 +12,7 @@ from rlinf_core.episodes.spool import Spool
 
 
 def until(condition, what="it", seconds=90):
-    """Wait for something that another thread or process does."""
+    """Wait for a condition that another thread or process fulfils."""
     end = time.monotonic() + seconds
     while not (got := condition()):
         assert time.monotonic() < end, f"waited {seconds} s for {what}"
@@ -27,7 +27,7 @@ def serve(tmp_path, address="127.0.0.1:0", arrived=print, **how):
 
 
 class Stalled:
-    """An upload of which no more than its description comes, until it is let go on."""
+    """An upload that sends only its description until the test releases it."""
 
     def __init__(self, client, folder):
         self.hold = threading.Event()

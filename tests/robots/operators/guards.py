@@ -8,7 +8,7 @@ PLAIN = {"deadband": 0.1, "curve": 1.0, "scale": 1.0, "rotation_scale": 0.5}
 
 
 def settle(guard, until, timeout_s=30.0):
-    """Poll as the operator does; returns all that was asked."""
+    """Poll as the operator does; return all requests."""
     requests, end = [], time.monotonic() + timeout_s
     while True:
         requests += guard.poll()

@@ -1,6 +1,4 @@
-"""A world without physics, behind the stand-ins of Isaac Lab and OmniGibson: a hand, and a cube
-that it can hold.
-"""
+"""A world without physics for the stand-ins of Isaac Lab and OmniGibson: a hand and a cube."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""One Ray cluster for all tests of this folder: to start one takes longer than most of them."""
+"""One Ray cluster for all tests of this folder, because its start takes longer than most tests."""
 
 import pytest
 

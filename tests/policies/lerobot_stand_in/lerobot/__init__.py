@@ -1,1 +1,1 @@
-"""Stands in for LeRobot: the calls of our worker, and a policy that a test computes by hand."""
+"""Stands in for LeRobot: the calls of our worker, and a policy that a test can compute."""

@@ -1,5 +1,4 @@
-"""Stands in for Isaac Lab 3.0, or 2.3 by STANDIN_ISAACLAB, which need a GPU: what the adapter uses,
-without physics.
+"""Stands in for Isaac Lab 3.0 or 2.3 (STANDIN_ISAACLAB), without physics and GPU.
 
 Constants of 3.0 are those of the wheel isaaclab 3.0.0, of 2.3 those of isaaclab 2.3.2.post1 (PyPI):
 3.0 isaaclab/assets/rigid_object/rigid_object_data.py "Root link orientation (x, y, z, w) in

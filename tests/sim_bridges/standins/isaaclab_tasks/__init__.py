@@ -1,5 +1,4 @@
-"""Registers two tasks as Isaac Lab does: tensors with a leading axis, the version's order of
-quaternions, an origin.
+"""Registers two tasks like Isaac Lab: tensors with a leading axis, quaternions of the version.
 
 3.0: isaaclab_tasks/contrib/lift/config/franka/__init__.py
 id="IsaacContrib-Lift-Cube-Franka-IK-Abs", isaaclab_tasks/core/reach/config/franka/__init__.py
@@ -97,8 +96,9 @@ class ManagerBasedRLEnv(gymnasium.Env):
 
 
 class Batch(gymnasium.Env):
-    """Environment i of N observes (i, its time step); its episodes end after five, those of the
-    last one by termination.
+    """N environments that observe (index, time step); episodes end after five time steps.
+
+    Those of the last environment end by termination.
     """
 
     exists = False

@@ -2,7 +2,7 @@ from types import SimpleNamespace as Space
 
 
 def parse_env_cfg(task, device, num_envs):
-    """The parts of ``FrankaCubeLiftEnvCfg`` (IK-Abs) that are changed; of a batch, nothing."""
+    """Return the fields of ``FrankaCubeLiftEnvCfg`` (IK-Abs) that the adapter changes."""
     if task.startswith("Isaac-Reach-Franka"):
         return Space(num_envs=num_envs, device=device)
     assert num_envs == 1

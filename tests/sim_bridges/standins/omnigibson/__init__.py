@@ -1,5 +1,4 @@
-"""Stands in for OmniGibson, which needs Isaac Sim, a GPU and an encrypted dataset: what the adapter
-uses, without physics.
+"""Stands in for OmniGibson, without physics, GPU and the encrypted data set.
 
 The robot stands turned in its home, so that frames can be told apart; quaternions are xyzw, as
 OmniGibson has them.

@@ -1,5 +1,4 @@
-"""Stands in for RoboCasa 1.0.1, whose kitchens cannot be had here: one of its tasks by name, on a
-table of robosuite.
+"""Stands in for RoboCasa 1.0.1: one of its tasks by name, on a table of robosuite.
 
 What the adapter uses is as RoboCasa has it: the constructor's kitchen arguments, ``obj_body_id``,
 fixtures with a ``root_body``, ``get_ep_meta``, ``_check_success``, the PandaOmron, its cameras'

@@ -1,9 +1,8 @@
-"""Nodes' processes from one that has imported already what they import: each a fork of it, and else
-as it would be.
+"""Start nodes as forks of one process that has imported their modules already.
 
-Hundreds of nodes are started, and most of what each would compute is its imports. What a test wants
-to see of a node that still imports, or of a whole station as a user starts it, begins with
-``python -m`` all the same (``launching.supervisor``).
+Hundreds of nodes are started in tests, and most of their computing is imports. A test of a node that
+still imports, or of a whole station as a user starts it, starts processes by ``python -m`` with the
+usual supervisor (``rlinf_core.launch.supervisor``).
 """
 
 import contextlib
@@ -21,7 +20,7 @@ from pathlib import Path
 
 from rlinf_core.launch.supervisor import Supervisor, command_line
 
-# what asks a station, by Quick.command
+# Modules of nodes, and of the commands that ``ForkingSupervisor.command`` runs.
 NODES = [
     "rlinf_drivers.camera",
     "rlinf_drivers.controller",
@@ -37,7 +36,7 @@ NODES = [
     "sim_bridges.core.ros_bridge",
     "rlinf_core.cli.main",
 ]
-# with torch
+# Modules that import torch.
 LEARNING = [
     "rlinf_station.local_policy",
     "rlinf_station.policy",
@@ -45,9 +44,9 @@ LEARNING = [
     "rlinf_core.cli.main",
     "rlinf_core.trainer.train",
 ]
-PROCESS = Path(__file__).with_name("nursery_process.py")
-# these, what it imports sets
-OF_A_TEST = {
+PROCESS = Path(__file__).with_name("fork_server_process.py")
+# Environment variables that differ between tests, or that an import sets.
+TEST_VARIABLES = {
     "ROS_DOMAIN_ID",
     "PYTEST_CURRENT_TEST",
     "MUJOCO_GL",
@@ -55,17 +54,16 @@ OF_A_TEST = {
     "SDL_AUDIODRIVER",
     "TORCHINDUCTOR_CACHE_DIR",
 }
-# the priority of a simulated arm in real time: a robot's own controller waits for no busy core
-# either
-ARM = 25
+# The real-time priority of a simulated arm, because a robot's own controller waits for no busy core.
+ARM_PRIORITY = 25
 
 
-class Quick(Supervisor):
-    """A supervisor whose children begin at once."""
+class ForkingSupervisor(Supervisor):
+    """A supervisor whose children are forks, which start at once."""
 
     def start(self, process):
         if process.name == "sim_bridge" and not process.parameters["lockstep"]:
-            process.parameters.setdefault("priority", ARM)
+            process.parameters.setdefault("priority", ARM_PRIORITY)
         return super().start(process)
 
     def _spawn(self, process):
@@ -80,10 +78,10 @@ class Quick(Supervisor):
         if (
             process.terminal
             or kind is None
-            or (nursery := Nursery.of(kind, self.environment)) is None
+            or (server := ForkServer.of(kind, self.environment)) is None
         ):
             return super()._spawn(process)
-        return nursery.start(
+        return server.start(
             command[2:],
             self.environment,
             self.run_dir / "logs" / f"{process.name}.log",
@@ -91,11 +89,11 @@ class Quick(Supervisor):
         )
 
     def command(self, *words):
-        """``rlinf`` with these words, and the file of what it says."""
+        """Run ``rlinf`` with these arguments; return the process and the file of its output."""
         log = Path(tempfile.mkstemp(suffix=".log", dir=self.run_dir / "logs")[1])
         argv = ["rlinf_core.cli.main", *words]
-        if nursery := Nursery.of(NODES, self.environment):
-            return nursery.start(argv, self.environment, log, blocked=False), log
+        if server := ForkServer.of(NODES, self.environment):
+            return server.start(argv, self.environment, log, blocked=False), log
         with log.open("w") as out:
             return subprocess.Popen(
                 [sys.executable, "-m", *argv],
@@ -106,37 +104,37 @@ class Quick(Supervisor):
             ), log
 
 
-class Nursery:
-    """The client's side of one process with these modules (``nursery_process.py``)."""
+class ForkServer:
+    """The client of a process that forks nodes (``fork_server_process.py``)."""
 
     instances = {}
 
     @classmethod
     def of(cls, modules, environment):
-        """That of these modules, where it was begun with the same environment as is wanted now."""
-        wanted = {name: value for name, value in environment.items() if name not in OF_A_TEST}
-        nursery = cls.instances.get(modules[0]) or cls.instances.setdefault(
-            modules[0], cls(modules, wanted)
+        """Return the server of these modules; None if it has another environment."""
+        shared = {name: value for name, value in environment.items() if name not in TEST_VARIABLES}
+        server = cls.instances.get(modules[0]) or cls.instances.setdefault(
+            modules[0], cls(modules, shared)
         )
-        return nursery if nursery.environment == wanted else None
+        return server if server.environment == shared else None
 
     def __init__(self, modules, environment):
         self.environment = environment
         self.ended = {}
         self.lock = threading.Lock()
-        self.ours, its = socket.socketpair()
+        self.own_end, child_end = socket.socketpair()
         subprocess.Popen(
-            [sys.executable, PROCESS, str(its.fileno()), *modules],
+            [sys.executable, PROCESS, str(child_end.fileno()), *modules],
             env=environment,
             start_new_session=True,
             stdin=subprocess.DEVNULL,
-            pass_fds=[its.fileno()],
+            pass_fds=[child_end.fileno()],
         )
-        its.close()
+        child_end.close()
         self.buffer = b""
 
     def start(self, argv, environment, log, blocked):
-        wanted = {
+        request = {
             "argv": argv,
             "environment": environment,
             "log": str(log),
@@ -145,7 +143,7 @@ class Nursery:
             "last": os.environ.get("LAST", ""),
         }
         with self.lock:
-            self.ours.sendall(json.dumps(wanted).encode() + b"\n")
+            self.own_end.sendall(json.dumps(request).encode() + b"\n")
             return Forked(
                 self,
                 next(
@@ -154,9 +152,11 @@ class Nursery:
                 argv,
             )
 
-    def read_messages(self, patience_s):
-        """Its words, as they come; of whoever has ended, it is kept."""
-        while select.select([self.ours], [], [], patience_s)[0] and (more := self.ours.recv(4096)):
+    def read_messages(self, timeout_s):
+        """Yield messages of the server; the status of ended processes is stored."""
+        while select.select([self.own_end], [], [], timeout_s)[0] and (
+            more := self.own_end.recv(4096)
+        ):
             *lines, self.buffer = (self.buffer + more).split(b"\n")
             messages = [json.loads(line) for line in lines]
             self.ended |= {
@@ -165,7 +165,7 @@ class Nursery:
             yield from messages
 
     def code(self, pid):
-        """None while it lives."""
+        """Return a process's exit code; None while it runs."""
         with self.lock:
             for _ in self.read_messages(0):
                 pass
@@ -175,13 +175,11 @@ class Nursery:
 class Forked:
     """A forked process with the interface of subprocess.Popen."""
 
-    def __init__(self, nursery, pid, args):
-        self.nursery, self.pid, self.args, self.returncode = nursery, pid, args, None
+    def __init__(self, server, pid, args):
+        self.server, self.pid, self.args, self.returncode = server, pid, args, None
 
     def poll(self):
-        self.returncode = (
-            self.nursery.code(self.pid) if self.returncode is None else self.returncode
-        )
+        self.returncode = self.server.code(self.pid) if self.returncode is None else self.returncode
         return self.returncode
 
     def wait(self, timeout=None):

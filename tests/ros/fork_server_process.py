@@ -1,7 +1,6 @@
-"""The process of a nursery (``nursery.py``): has imported what nodes import, and forks itself for
-each that is asked for.
+"""Import the modules of nodes, and fork this process for each requested node.
 
-python nursery_process.py FILE_DESCRIPTOR MODULE...
+python fork_server_process.py FILE_DESCRIPTOR MODULE...
 """
 
 import contextlib
@@ -26,11 +25,11 @@ from types import SimpleNamespace
 
 from rlinf_core.core.signals import end_with_parent
 
-SHARE = Path("/proc/self/autogroup")  # of the cores, among sessions
+AUTOGROUP = Path("/proc/self/autogroup")  # this session's share of the cores
 
 
 def fork_for(client):
-    """Serve until nobody asks any more; returns, in each child, what was asked for."""
+    """Serve requests until the client is gone; return in each child with its request."""
     woken, wake = os.pipe2(os.O_NONBLOCK)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake)
@@ -44,7 +43,7 @@ def fork_for(client):
         if client in ready:
             line = lines.readline()
             if not line:
-                os._exit(0)  # and its children with it
+                os._exit(0)  # the children end with it
             if not (pid := forked()):
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -57,23 +56,22 @@ def fork_for(client):
 
 
 def forked():
-    """``os.fork()``, of which LTTng is told, as its own wrapper tells it: rclpy brings it, with two
-    threads.
+    """Fork with the calls around it that LTTng's own wrapper makes.
 
-    It begins these anew in the child, at whose end it looks for them; one that has none may be
-    ended by SIGSEGV.
+    rclpy brings LTTng with two threads. The calls start them anew in the child; a child without them may
+    end by SIGSEGV.
     """
     loaded = re.findall(
         r"\S*/liblttng-ust(?:-[0-9a-f]{8})?\.so\S*", Path("/proc/self/maps").read_text()
     )
     lttng = ctypes.CDLL(loaded[0]) if loaded else None
-    # since 2.13, and before
+    # The prefix changed in LTTng 2.13.
     prefix = "lttng_ust_" if hasattr(lttng, "lttng_ust_before_fork") else "ust_"
     signals = ctypes.create_string_buffer(128)  # a sigset_t
     if lttng:
         lttng[f"{prefix}before_fork"](signals)
     with warnings.catch_warnings():
-        # of Python's, which cannot know what threads these are
+        # Python warns about forks of processes with threads.
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if lttng:
@@ -88,32 +86,32 @@ def reaped():
     return None
 
 
-def become(wanted):
+def become(request):
     """Set up the process as ``python -m`` would."""
     end_with_parent()
     os.setsid()
-    if wanted["last"]:
-        SHARE.write_text(wanted["last"])
-    blocked = signal.SIG_BLOCK if wanted["blocked"] else signal.SIG_UNBLOCK
+    if request["last"]:
+        AUTOGROUP.write_text(request["last"])
+    blocked = signal.SIG_BLOCK if request["blocked"] else signal.SIG_UNBLOCK
     signal.pthread_sigmask(blocked, (signal.SIGINT, signal.SIGTERM))
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.environ.clear()
-    os.environ.update(wanted["environment"])
-    os.chdir(wanted["folder"])
-    log = os.open(wanted["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    os.environ.update(request["environment"])
+    os.chdir(request["folder"])
+    log = os.open(request["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     for number in (1, 2):
         os.dup2(log, number)
     os.close(log)
     random.seed()
     importlib.import_module("numpy").random.seed()
-    if wanted["argv"][0] == "rlinf_interlock.interlock":
+    if request["argv"][0] == "rlinf_interlock.interlock":
         fork_service_process()
-    if wanted["argv"][0] == "rlinf_core.cli.main":
+    if request["argv"][0] == "rlinf_core.cli.main":
         ask_by_fork()
-    sys.argv = wanted["argv"]
-    if wanted["blocked"]:
-        # it looks at the command line, and takes signals
+    sys.argv = request["argv"]
+    if request["blocked"]:
+        # The module reads the command line and installs signal handlers.
         importlib.reload(importlib.import_module("rlinf_ros"))
 
 
@@ -128,7 +126,7 @@ def fork_service_process():
         ours.close()
         request, lines, *_ = socket.recv_fds(its, 1 << 16, 1)
         its.close()
-        if not request:  # it has ended before it started one
+        if not request:  # the interlock ended before it started a service process
             os._exit(0)
         _, _, code, _, *more = json.loads(request)  # python -c CODE LINE
         sys.argv = ["-c", str(lines[0]), *more]
@@ -150,7 +148,7 @@ def fork_service_process():
 
 
 def ask_by_fork():
-    """Who asks a station is one, too, of the command that a person typed."""
+    """Let ``rlinf`` fork the client of a station, too, instead of starting a Python."""
 
     def start(command, env, preexec_fn, pass_fds):
         if command[1:3] != ["-m", "rlinf_tools.station_client"]:
@@ -168,10 +166,10 @@ def ask_by_fork():
             sys.argv = command[2:]
             runpy.run_module(command[2], run_name="__main__", alter_sys=True)
             code = 0
-        except SystemExit as said:
-            code = said.code if isinstance(said.code, int) else int(said.code is not None)
-            if isinstance(said.code, str):
-                print(said.code, file=sys.stderr)
+        except SystemExit as error:
+            code = error.code if isinstance(error.code, int) else int(error.code is not None)
+            if isinstance(error.code, str):
+                print(error.code, file=sys.stderr)
         except BaseException:
             traceback.print_exc()
         finally:
@@ -194,10 +192,9 @@ def started(command, pid):
 
 
 def read_meshes():
-    """MuJoCo keeps what it makes of an arm's meshes, which takes a second, for as long as a process
-    lives, and its forks.
+    """Read the arm's meshes once: MuJoCo caches them in this process, and so in its forks.
 
-    How it renders each of them decides for itself, when it imports it.
+    The modules are imported again in each fork, where MuJoCo selects its renderer.
     """
     os.environ["MUJOCO_GL"] = "disable"
     importlib.import_module("sim_bridges.simulators.franka_mujoco").Simulator()
@@ -205,11 +202,11 @@ def read_meshes():
         if name.split(".")[0] in ("mujoco", "sim_bridges") and (
             getattr(module, "__file__", None) or ""
         ).endswith(".py"):
-            del sys.modules[name]  # but what is compiled, which has them
+            del sys.modules[name]  # compiled modules stay, because they hold the cache
 
 
 if __name__ == "__main__":
-    sys.path[0] = ""  # as `python -m` has it; what is beside this file is no module
+    sys.path[0] = ""  # like `python -m`; the files beside this one are no modules
     if "sim_bridges.core.ros_bridge" in sys.argv:
         read_meshes()
     if "rlinf_interlock.interlock" in sys.argv:
