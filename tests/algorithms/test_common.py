@@ -9,6 +9,7 @@ import torch
 
 from rlinf_core.algorithms import algorithm, algorithms, crossq, iql, sft
 from rlinf_core.algorithms.common import advantages
+from rlinf_core.algorithms.common.gradient_checkpointing import recomputing
 from rlinf_core.algorithms.common.image_augmentation import shift_images
 from rlinf_core.algorithms.common.learner import Checkpointed, Scalar
 from rlinf_core.algorithms.common.optimizer import adam, optimizer_step, skipped
@@ -509,3 +510,20 @@ def test_moments_that_are_given_go_to_every_encoder():
     for encoder in encoders:
         np.testing.assert_allclose(encoder.mean, mean)
         np.testing.assert_allclose(encoder.std, std + 1e-4, rtol=1e-6)
+
+
+def test_a_layer_is_computed_as_it_is_where_no_gradient_is_needed():
+    calls = []
+
+    def layer(x, *more, scale=1.0):
+        calls.append(x)
+        return scale * (x * x + sum(more))
+
+    wrapped = recomputing(layer)
+    one = torch.ones(2, requires_grad=True)
+    with torch.no_grad():
+        assert wrapped(one, 2.0, scale=3.0).tolist() == [9.0, 9.0] and len(calls) == 1
+    result = wrapped(one, 2.0, scale=3.0)
+    assert result.tolist() == [9.0, 9.0] and len(calls) == 2
+    result.sum().backward()
+    assert one.grad.tolist() == [6.0, 6.0] and len(calls) == 3, "once more on the way back"

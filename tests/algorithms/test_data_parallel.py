@@ -21,7 +21,7 @@ from rlinf_core.algorithms.common.data_parallel import (
     update_weights,
 )
 from rlinf_core.algorithms.common.offload import Offload
-from rlinf_core.algorithms.common.optimizer import polyak_update
+from rlinf_core.algorithms.common.optimizer import optimizer_step, polyak_update
 from rlinf_core.core.errors import RecipeError, RlinfError
 from tests.ranks import in_ranks
 from tests.trainer.distributed.test_group import alone, batch_of, policy_in
@@ -127,6 +127,20 @@ def test_an_optimiser_without_a_group_is_left_alone():
         optimiser.step()
 
 
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_an_update_need_not_use_all_that_is_trained(strategy, group):
+    learner = Two(both=["one", "two"])
+    (optimiser,) = learner.optimisers.values()
+    before = weights(learner)
+    parallelise(learner, strategy)
+    for used in ("one", "two", "one"):
+        with update_weights(learner):
+            optimizer_step(optimiser, learner.modules[used](torch.ones(2, 4)).sum())
+    after = weights(learner)
+    assert (before["one.weight"] - after["one.weight"]).mean() == pytest.approx(0.4, rel=1e-4)
+    assert (before["two.weight"] - after["two.weight"]).mean() == pytest.approx(0.2, rel=1e-4)
+
+
 def test_a_step_that_is_skipped_needs_another_backward_pass(group):
     learner = Two(both=["one", "two"])
     (optimiser,) = learner.optimisers.values()
@@ -188,7 +202,11 @@ def test_what_leaves_the_device_is_counted_once_and_comes_back_in_its_type():
     before = weights(learner)
     offload = Offload(learner, resident=learner.modules["two"])
     size = 4 * (16 + 4) + 2 * (6 + 3) + 2 * 8
-    assert offload.on() == 0 and offload.off() == size
+    torch.set_default_device("meta")  # host memory is the CPU's, whatever the default
+    try:
+        assert offload.on() == 0 and offload.off() == size
+    finally:
+        torch.set_default_device(None)
     assert learner.modules["one"].weight.grad is None
     assert learner.modules["two"].weight.numel() == 16
     assert learner.modules["half"].weight.numel() == learner.modules["one"].bias.numel() == 0

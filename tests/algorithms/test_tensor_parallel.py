@@ -5,11 +5,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import distributed as dist
 
 pytest.importorskip("transformers", reason="the extra vla: transformers has none for Python 3.10")
 
 from torch.distributed.device_mesh import init_device_mesh
 
+from rlinf_core.algorithms.common import data_parallel
 from rlinf_core.algorithms.common.data_parallel import (
     backward,
     gather_full,
@@ -232,3 +234,17 @@ def test_parts_of_keys_are_gathered_and_gradients_are_summed():
         assert slope[0, 0].tolist() == [float(4 * rank + column) for column in range(4)]
         assert total.tolist() == output_slope.tolist() == [3.0, 3.0], "of both ranks"
         assert gradient.tolist() == [rank + 1.0] * 2, "it is left alone"
+
+
+def test_processes_that_divide_layers_keep_the_same_rows(monkeypatch):
+    policy = language(network={"num_attention_heads": 4, "num_key_value_heads": 2})
+    copies = [copy.deepcopy(policy) for _ in range(4)]
+    rows = {rank: [] for rank in range(4)}
+
+    def note(group):
+        if group is not None:
+            rows[dist.get_rank()] = dist.get_process_group_ranks(group)
+
+    monkeypatch.setattr(data_parallel, "set_group", note)
+    in_ranks(4, lambda rank: parallelise(learner_of(copies[rank]), "ddp", tensor_parallel=2))
+    assert rows == {0: [0, 2], 1: [1, 3], 2: [0, 2], 3: [1, 3]}

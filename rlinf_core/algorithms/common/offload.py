@@ -47,7 +47,9 @@ class Offload:
                 )
             moved.setdefault(id(tensor), tensor)
         for tensor in moved.values():
-            copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+            copy = torch.empty(
+                tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=tensor.is_cuda
+            )
             copy.copy_(tensor.detach())
             self.stored.append((tensor, copy))
             tensor.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
