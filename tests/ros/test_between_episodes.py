@@ -40,7 +40,7 @@ def test_while_episodes_are_wanted_a_device_answers_their_time_steps_alone_and_h
     between.node = MagicMock()
     between.busy = lambda: busy[0]
     between.publish = lambda action, stamp: stamps.append(stamp)
-    between.person = SimpleNamespace(between=lambda: held[0])
+    between.person = SimpleNamespace(idle_action=lambda: held[0])
     held = [np.ones(3)]
 
     def moves(released=True):
@@ -102,7 +102,7 @@ def test_the_pause_before_a_held_key_is_repeated_is_not_letting_go(monkeypatch):
     between.safety = SafetyState(state=SafetyState.ARMED)
     between.received_at = 100.0
     between.busy, between.publish = lambda: False, lambda action, stamp: stamps.append(stamp)
-    between.person = SimpleNamespace(between=lambda: held[0])
+    between.person = SimpleNamespace(idle_action=lambda: held[0])
     for rests_s, moves in ((0.7, False), (1.1, True)):
         held[0] = None
         for _ in range(2):

@@ -275,7 +275,7 @@ def test_a_joint_in_other_units_is_not_heard_and_named(position):
     orders_ = SimpleNamespace(width=0.04, fault="", last_result="", begin=lambda: None)
     node = SimpleNamespace(
         settings=settings,
-        orders=orders_,
+        commands=orders_,
         received_at=0.0,
         silent=False,
         implausible="",

@@ -82,7 +82,7 @@ def controller(horizon_s=HORIZON_S, tick=TICK_S):
     sent = []
     return SimpleNamespace(
         kind="joint_trajectory",
-        _note=lambda: None,
+        _count_target=lambda: None,
         _may_forward=lambda: True,
         before=JointState(),
         segment=([], [], 0.0),
