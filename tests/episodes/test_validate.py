@@ -9,6 +9,7 @@ from rlinf_core.core.errors import EpisodeError
 from rlinf_core.episodes import read_episode
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.episodes.validate import LARGEST, check_episode
+from rlinf_core.specs.embodiment import joined
 from tests.messages import record
 
 NAN = float("nan")
@@ -53,6 +54,21 @@ def test_an_episode_without_faults_is_accepted_up_to_the_replays_capacity(episod
     assert faults(episode, spec, 4) == "expected 1 to 4 transitions (replay.capacity), got 5"
     nothing = replace(episode, rewards=episode.rewards[:0])
     assert faults(nothing, spec) == "expected 1 to 5 transitions (replay.capacity), got 0"
+
+
+def test_an_episode_of_one_of_several_robots_is_checked_by_its_own_specs(episode, spec):
+    other = replace(spec, action=replace(spec.action, scale=(0.5,) * spec.action.dim))
+    assert faults(episode, joined({"other": other, "this": spec})) == ""
+    third = replace(spec, control_hz=3.0)
+    both = joined({"other": other, "third": third})
+    text = faults(episode, both)
+    assert text.startswith(
+        f"was recorded with specs {spec.hash}, this trainer serves {both.description}. Start"
+    )
+    wrong = replace(episode, executed=episode.executed[:, :1])
+    assert faults(wrong, joined({"this": spec, "other": other})) == (
+        f"executed actions: expected shape (5, {spec.action.dim}), got (5, 1)"
+    )
 
 
 def test_the_episode_itself_is_checked_first_and_all_its_faults_are_named(episode, spec):

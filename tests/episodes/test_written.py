@@ -70,6 +70,7 @@ def test_its_messages_are_those_of_a_station(tmp_path, spec):
         assert not any(getattr(step, name) for step in steps)
     (picture,) = steps[2].images
     assert (picture.height, picture.width, picture.encoding, picture.step) == (4, 6, "rgb8", 18)
+    assert picture.is_bigendian == 0
     assert picture.header.frame_id == "front" and set(picture.data.tolist()) == {2}
     applied = [one for _, one in messages["/a/applied"]]
     assert [at for at, _ in messages["/a/applied"]] == [0, 10**8, 2 * 10**8]
