@@ -2,6 +2,7 @@
 
 import json
 import os
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -264,18 +265,18 @@ def test_a_spool_counts_the_bytes_of_all_but_sent_episodes(tmp_path):
 @pytest.mark.parametrize(
     ("options", "left"),
     [
-        ({}, "345"),  # 300 bytes of 350 fit
-        ({"needed": 50}, "345"),
-        ({"needed": 51}, "45"),
-        ({"keep": 2}, "45"),
+        ({}, "012"),  # 300 bytes of 350 fit
+        ({"needed": 50}, "012"),
+        ({"needed": 51}, "12"),
+        ({"keep": 2}, "12"),
         ({"keep": 0}, ""),
         ({"keep": 9, "needed": 1000}, ""),
     ],
 )
 def test_the_oldest_are_forgotten_until_the_rest_fits(options, left, tmp_path):
     spool = Spool(tmp_path, max_gb=350e-9)
-    for number in (5, 4, 3, 2, 1):
-        path = tmp_path / "sent" / f"a-20260101T000000-0000000{number}-{number}"
+    for number in (12, 11, 10, 9, 8):  # by their numbers, not by their letters
+        path = tmp_path / "sent" / f"a-20260101T000000-0000000a-{number}"
         path.mkdir()
         (path / "x").write_bytes(bytes(100))
     sizes = {path: 100 for path in (tmp_path / "sent").iterdir()}
@@ -351,4 +352,27 @@ def test_a_recording_of_another_kind_says_so_at_its_beginning(kind, tmp_path, ta
             "custom_data"
         ]
         is None
+    )
+
+
+def test_on_a_full_disk_the_oldest_sent_ones_go_first_and_only_as_many_as_it_takes(
+    tmp_path, monkeypatch
+):
+    spool = Spool(tmp_path, min_free_mb=500.0)
+    for number in (12, 11, 10, 9):
+        (tmp_path / "sent" / f"a-20260101T000000-0000000a-{number}").mkdir()
+    (tmp_path / "sent" / "a-20250101T000000-0000000a-99").write_text("a stray file")
+
+    def usage(root):
+        return SimpleNamespace(free=1e9 - 2e8 * len([*(tmp_path / "sent").iterdir()]))
+
+    monkeypatch.setattr("rlinf_core.episodes.spool.shutil.disk_usage", usage)
+    spool.open_episode("b").abort()
+    left = sorted(path.name[-2:] for path in (tmp_path / "sent").iterdir())
+    assert left == ["12", "99"], "exactly 600 MB are free"
+    with pytest.raises(SpoolError) as refused:
+        Spool(tmp_path, min_free_mb=900.0).open_episode("c")
+    assert str(refused.value) == (
+        f"spool {tmp_path}: expected at least 900 MB free, got 800 MB, and no sent episode is left "
+        "to remove. Free disk space. Closed episodes are safe"
     )

@@ -28,6 +28,7 @@ def test_a_journal_with_half_a_line_goes_on_and_one_that_is_damaged_is_told(tmp_
 def test_a_disk_that_fills_up_leaves_no_half_line_in_the_journal(tmp_path):
     journal = Journal(tmp_path / "journal.jsonl")
     journal.arrived("a", "s", "1")
+    journal.taken("a", "online")
     file = journal._file
 
     class Full:
