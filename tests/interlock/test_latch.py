@@ -181,12 +181,13 @@ def test_s14_a_robot_that_is_restarted_in_another_domain_meets_its_latch(shared,
     assert "in ROS_DOMAIN_ID 7" in robot(domain=7, monkeypatch=monkeypatch).latch_reason()
 
 
-def test_s14_a_robot_that_runs_in_another_domain_latches_none(shared, monkeypatch):
+@pytest.mark.parametrize("domain", [0, 1, 7])
+def test_s14_a_robot_that_runs_in_another_domain_latches_none(shared, monkeypatch, domain):
     """Another robot's interlock runs there."""
-    robot("b/left", domain=7, monkeypatch=monkeypatch).write("ARMED")
-    with take("interlock/7/b/left"):
+    robot("b/left", domain=domain, monkeypatch=monkeypatch).write("ARMED")
+    with take(f"interlock/{domain}/b/left"):
         assert robot("b/left", domain=8, monkeypatch=monkeypatch).latch_reason() == ""
-        assert robot("b/left", domain=7, monkeypatch=monkeypatch).latch_reason(), (
+        assert robot("b/left", domain=domain, monkeypatch=monkeypatch).latch_reason(), (
             "its own lock says nothing"
         )
     assert robot("b/left", domain=8, monkeypatch=monkeypatch).latch_reason()

@@ -203,6 +203,37 @@ def test_idle_seconds_are_divided_between_environments_and_policy(
     assert (usage.total.wall_s, usage.total.busy_s) == (wall, busy)
 
 
+def test_seconds_of_steps_and_of_waits_for_the_other_half_add_up(monkeypatch):
+    clock, calls = SimpleNamespace(wall=100.0, busy=10.0), []
+    times = {"perf_counter": lambda: clock.wall, "thread_time": lambda: clock.busy}
+    monkeypatch.setattr(collect, "time", SimpleNamespace(**times))
+
+    class Timed(Numbered):
+        def step(self, actions, active=None):
+            calls.append("step")
+            clock.wall += 2.0
+            clock.busy += 0.5
+            return super().step(actions, active)
+
+    class Waited:
+        def release(self):
+            calls.append("release")
+
+        def acquire(self):
+            calls.append("acquire")
+            clock.wall += 3.0
+
+    rollouts = EpisodeRollouts(Timed([5]), gaussian())
+    rollouts.begin()
+    seconds = []
+    for lock in (Waited(), Waited(), None):
+        rollouts.acting_lock = lock
+        rollouts.step(np.zeros((1, 1)))
+        seconds.append((rollouts.simulate_s, rollouts.simulate_busy_s, rollouts.lock_wait_s))
+    assert seconds == [(2.0, 0.5, 3.0), (4.0, 1.0, 6.0), (6.0, 1.5, 6.0)]
+    assert calls == ["release", "step", "acquire"] * 2 + ["step"]
+
+
 @pytest.mark.parametrize("waited, idle", [(1.5, 2.5), (9.0, 0.0)])
 def test_of_two_halves_what_one_waited_for_the_other_is_no_idleness_of_the_policy(waited, idle):
     class Half(EpisodeRollouts):

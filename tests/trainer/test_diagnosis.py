@@ -599,7 +599,7 @@ THRESHOLDS = [
     ),
     (
         "observations_dead",
-        dict(online=[episode(vectors=np.ones((6, 2)))] * 10),
+        dict(online=[episode(vectors=np.ones((6, 2)) * [1, -3])] * 10),
         "none of the 2 observed numbers ever changes in 60 time steps",
         [
             dict(online=[episode(vectors=np.ones((6, 2)))] * 9),

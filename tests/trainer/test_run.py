@@ -1,5 +1,6 @@
 """Decisions of a run without a source: episodes, due updates, publications and checkpoints."""
 
+import json
 import time
 from dataclasses import replace
 
@@ -16,6 +17,7 @@ from rlinf_core.rollouts.evaluate import EpisodeResult
 from rlinf_core.rollouts.types import Experience, Source, Trajectory
 from rlinf_core.trainer import checkpoint
 from rlinf_core.trainer.governor import Governor
+from rlinf_core.trainer.policy_flush import NOTE
 from rlinf_core.trainer.progress import Progress
 from rlinf_core.trainer.run import Run
 from tests.messages import record
@@ -605,6 +607,13 @@ def test_a_run_that_died_before_its_first_checkpoint_counts_its_policies_on(task
     assert again.version == 2 and again.published_at == -1
     again.publish()
     assert again.version == 3
+
+
+def test_a_policy_that_stations_wait_for_is_flushed_where_it_lies(spool, task, tmp_path):
+    run = begun(task, tmp_path / "run", spool)
+    run.flush.wait()
+    note = json.loads((run.run_dir / "policies" / NOTE).read_text())
+    assert note["version"] == run.version == 1
 
 
 def test_the_first_look_writes_curves(spool, task, tmp_path):
