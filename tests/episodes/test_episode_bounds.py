@@ -2,19 +2,25 @@
 
 import json
 import os
+from dataclasses import replace
 from types import SimpleNamespace
 
+import cv2
+import numpy as np
 import pytest
 import yaml
 from mcap.reader import make_reader
+from rosbags import interfaces as rosbag
 
 from rlinf_core.core.errors import EpisodeError, SpoolError
 from rlinf_core.episodes import checksums
 from rlinf_core.episodes.journal import Journal
+from rlinf_core.episodes.messages import offered_qos, standard, typestore
 from rlinf_core.episodes.names import order_of
 from rlinf_core.episodes.ring import Message, Ring
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.episodes.storage import kind_of
+from rlinf_core.specs.topics import topic
 from tests.messages import record
 
 S = 10**9
@@ -376,3 +382,51 @@ def test_on_a_full_disk_the_oldest_sent_ones_go_first_and_only_as_many_as_it_tak
         f"spool {tmp_path}: expected at least 900 MB free, got 800 MB, and no sent episode is left "
         "to remove. Free disk space. Closed episodes are safe"
     )
+
+
+# Messages
+@pytest.mark.parametrize("name", ["label", "robot/fault", "timestep", "elsewhere", "/tf"])
+def test_a_topic_is_offered_again_as_it_was(name):
+    qos = offered_qos(name if name == "/tf" else f"/s/{name}")
+    is_named = name not in ("elsewhere", "/tf")
+    depth, latched = (topic(name).depth, topic(name).latched) if is_named else (10, False)
+    never = rosbag.QosTime(0, 0)
+    assert qos == rosbag.Qos(
+        history=rosbag.QosHistory.KEEP_LAST,
+        depth=depth,
+        reliability=rosbag.QosReliability.RELIABLE,
+        durability=rosbag.QosDurability.TRANSIENT_LOCAL
+        if latched
+        else rosbag.QosDurability.VOLATILE,
+        deadline=never,
+        lifespan=never,
+        liveliness=rosbag.QosLiveliness.AUTOMATIC,
+        liveliness_lease_duration=never,
+        avoid_ros_namespace_conventions=False,
+    )
+
+
+def image(encoding="rgb8", step=18):
+    types, store = typestore().types, typestore()
+    header = types["std_msgs/msg/Header"](types["builtin_interfaces/msg/Time"](3, 4), "camera")
+    pixels = np.full(4 * step, 200, np.uint8)
+    picture = types["sensor_msgs/msg/Image"](header, 4, 6, encoding, 0, step, pixels)
+    raw = bytes(store.serialize_cdr(picture, "sensor_msgs/msg/Image"))
+    return Message("/s/camera/image", "sensor_msgs/msg/Image", 5, raw, 6, 7)
+
+
+def test_a_sampled_picture_is_recorded_as_image_transport_compresses_it():
+    stored = standard(image())
+    assert (stored.topic, stored.kind) == (
+        *("/s/camera/image/compressed", "sensor_msgs/msg/CompressedImage"),
+    )
+    assert (stored.at_ns, stored.wall_ns, stored.simulated_ns) == (5, 6, 7)
+    picture = typestore().deserialize_cdr(stored.raw, stored.kind)
+    assert picture.format == "rgb8; jpeg compressed bgr8"
+    assert (picture.header.stamp.sec, picture.header.frame_id) == (3, "camera")
+    pixels = cv2.imdecode(picture.data, cv2.IMREAD_COLOR)
+    assert pixels.shape == (4, 6, 3) and (abs(pixels.astype(int) - 200) <= 2).all()
+    for other in (image("mono8"), image(step=20), replace(image(), raw=b"broken")):
+        assert standard(other) is other
+    text = replace(image(), kind="std_msgs/msg/String")
+    assert standard(text) is text
