@@ -527,3 +527,18 @@ def test_a_layer_is_computed_as_it_is_where_no_gradient_is_needed():
     assert result.tolist() == [9.0, 9.0] and len(calls) == 2
     result.sum().backward()
     assert one.grad.tolist() == [6.0, 6.0] and len(calls) == 3, "once more on the way back"
+
+
+def test_the_share_of_a_batch_is_played_from_then_on_and_reported():
+    learner, random = group_tests.alone("residual"), np.random.default_rng(0)
+    batch = group_tests.batch_of("residual", random)
+    metrics = learner.update(batch)
+    assert metrics["share"] == pytest.approx(0.4)
+    assert learner.actor.share.item() == pytest.approx(0.4)
+    for share in (0.7, None):
+        batch = group_tests.batch_of("residual", random)
+        share_of_batch = {} if share is None else {"share": np.full(24, share, np.float32)}
+        del batch["share"]
+        metrics = learner.update(batch | share_of_batch)
+        assert metrics.get("share") == (None if share is None else pytest.approx(0.7))
+        assert learner.actor.share.item() == pytest.approx(0.7), "it stays without another"
