@@ -26,6 +26,7 @@ from rlinf_core.algorithms.common.tensor_parallel import (
     _summed_backward,
     check_divisible,
     decoder_layers,
+    divide,
 )
 from rlinf_core.core.errors import RecipeError
 from tests.agentic.test_language import tiny as language
@@ -248,3 +249,37 @@ def test_processes_that_divide_layers_keep_the_same_rows(monkeypatch):
     monkeypatch.setattr(data_parallel, "set_group", note)
     in_ranks(4, lambda rank: parallelise(learner_of(copies[rank]), "ddp", tensor_parallel=2))
     assert rows == {0: [0, 2], 1: [1, 3], 2: [0, 2], 3: [1, 3]}
+
+
+def crossed():
+    """Return a decoder layer whose attention reads keys of 8 numbers that another layer made."""
+    torch.manual_seed(0)
+    attention, perceptron, layer = torch.nn.Module(), torch.nn.Module(), torch.nn.Module()
+    attention.head_dim, attention.cross = 4, True
+    attention.q_proj, attention.o_proj = torch.nn.Linear(6, 16), torch.nn.Linear(16, 6)
+    attention.k_proj, attention.v_proj = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+    perceptron.gate_proj, perceptron.up_proj = torch.nn.Linear(6, 10), torch.nn.Linear(6, 10)
+    perceptron.down_proj = torch.nn.Linear(10, 6)
+    layer.self_attn, layer.mlp = attention, perceptron
+    return torch.nn.ModuleList([layer])
+
+
+def test_a_cross_attention_gathers_the_keys_that_other_ranks_made():
+    x, keys = torch.randn(2, 3, 6), torch.randn(2, 3, 8)
+    complete, copies = crossed()[0].self_attn, [crossed() for _ in range(2)]
+
+    def projected(rank):
+        divide(copies[rank], init_device_mesh("cpu", (2,)))
+        attention, part = copies[rank][0].self_attn, keys[..., 4 * rank : 4 * rank + 4]
+        queries = attention.q_proj(x)
+        outputs = [queries, attention.k_proj(part), attention.v_proj(part)]
+        return [output.detach() for output in (*outputs, attention.o_proj(queries))]
+
+    ranks = in_ranks(2, projected)
+    for index, expected in enumerate(
+        (complete.q_proj(x), complete.k_proj(keys), complete.v_proj(keys))
+    ):
+        joined = torch.cat([outputs[index] for outputs in ranks], dim=-1)
+        assert torch.allclose(joined, expected, atol=1e-6)
+    for outputs in ranks:
+        assert torch.allclose(outputs[3], complete.o_proj(complete.q_proj(x)), atol=1e-6)
