@@ -95,8 +95,17 @@ def test_they_act_as_the_merged_weights_do(kind):
     assert torch.allclose(*acted, atol=1e-4) and not torch.allclose(acted[0], begun, atol=1e-2)
 
 
-# GR00T N1.6 is left out: three losses of 20 updates are too noisy to compare at this rate
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "groot_n1_6"])
+def loss_of_many_draws(policy, inputs, actions, draws=64):
+    """The imitation loss over fixed draws of noise and time; that of one draw varies 5 times."""
+    repeated = {name: values.repeat_interleave(draws, 0) for name, values in inputs.items()}
+    goals = torch.from_numpy(actions).repeat_interleave(draws, 0)
+    with torch.no_grad():
+        return float(
+            policy.imitation_loss(repeated, goals, torch.Generator().manual_seed(1)).detach()
+        )
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_learners_train_them_alone(kind):
     make, observation = KINDS[kind]
     policy = make(**LORA)
@@ -104,16 +113,15 @@ def test_learners_train_them_alone(kind):
     inputs = policy.to_batch(observation("push", "pull"))
     batch = {name: values.numpy() for name, values in inputs.items()}
     actions = np.full((2, policy.action_size), 0.5, np.float32)
+    first = loss_of_many_draws(policy, inputs, actions)
     learner = Learner(policy, SFTConfig(learning_rate=1e-2, min_std=0.0, image_shift=0), seed=0)
-    losses = [learner.update(batch | {"action": actions})["sft_loss"] for _ in range(20)]
+    for _ in range(20):
+        learner.update(batch | {"action": actions})
     changed = {
         name for name, value in policy.state_dict().items() if not torch.equal(value, before[name])
     }
-    assert (
-        changed
-        and all(".lora_" in name for name in changed)
-        and np.mean(losses[-3:]) < np.mean(losses[:3])
-    )
+    assert changed and all(".lora_" in name for name in changed)
+    assert loss_of_many_draws(policy, inputs, actions) < 0.9 * first
     with pytest.raises(RlinfError, match="algorithm.lora_rank: expected 0"):
         Learner(policy, SFTConfig(lora_rank=2), seed=0)
     trained = GRPO(policy, GRPOConfig(group=2), 0).optimisers["policy"].param_groups[0]["params"]
