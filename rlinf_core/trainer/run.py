@@ -167,7 +167,8 @@ def first_policy(recipe: Recipe, spec: StationSpec, before: Path | None) -> Netw
     )
     if isinstance(recipe.policy, LatentNoise) and policy.config == recipe.policy.flow_settings:
         policy = policy_kind(recipe.policy.kind).Policy.around(recipe.policy, policy)
-    if policy.config != recipe.policy:
+    # as JSON, because a file gives lists where a recipe has tuples
+    if policy.config.model_dump(mode="json") != recipe.policy.model_dump(mode="json"):
         raise RecipeError(
             f"simulation.initial_policy: expected the recipe's policy {recipe.policy}, got "
             f"{policy.config}"

@@ -10,8 +10,10 @@ from rlinf_core.algorithms.common.learner import Checkpointed
 from rlinf_core.core.errors import RecipeError
 from rlinf_core.core.usage import Usage
 from rlinf_core.interlock import load_limits
+from rlinf_core.policies.serialization import policy_name, save_policy
 from rlinf_core.recipes import load_recipe
 from rlinf_core.recipes.station import station_robot
+from rlinf_core.specs.arrays import ActionSpec, ArraySpec, StationSpec
 from rlinf_core.trainer import checkpoint
 from rlinf_core.trainer import run as running
 from rlinf_core.trainer.distributed.group import LearnerGroup
@@ -114,6 +116,23 @@ def test_a_policy_of_other_settings_is_refused(before):
         RecipeError, match=r"initial_policy: expected the recipe's policy .*\(9,\).*, got .*\(8,\)"
     ):
         first_policy(load_recipe("sim_sac", [*SHORT, *SAC, "policy.hidden=[9]"]), SPEC, before)
+
+
+def test_a_policy_whose_network_has_a_list_is_the_recipes(tmp_path):
+    pytest.importorskip("transformers", reason="the extra vla: transformers has none")
+    recipe = load_recipe(
+        "sim_vla",
+        [
+            "policy={kind: smolvla, horizon: 2, network: {resize_imgs_with_padding: [32, 32], "
+            "vlm_config: {scale_factor: 1, vision_config: {image_size: 32}}}}"
+        ],
+    )
+    action = ActionSpec("tcp_delta", ("dx",), (0.02,), ("m",))
+    spec = StationSpec(
+        (ArraySpec("pose", (3,)), ArraySpec("front", (32, 32, 3), "uint8")), action, 10.0, "push"
+    )
+    file = save_policy(first_policy(recipe, spec, None), tmp_path / policy_name(1))
+    assert first_policy(recipe, spec, file).config.flow_steps == recipe.policy.flow_steps
 
 
 def test_a_recipes_simulated_station_has_its_shaping_its_randomisation_and_its_interlock():
