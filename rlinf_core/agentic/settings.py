@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from rlinf_core.config.base import Settings
+from rlinf_core.config.base import FreeOptions, Settings
 from rlinf_core.core.machine import is_loopback
 
 FEEDBACK = "feedback"  # env: text:feedback, a run that learns from editors' feedback
@@ -95,7 +95,7 @@ class Text(Settings):
         "kind: vllm, concurrency: 64, timeout_s: 600, key_variable: NAME}. "
         "key_variable names the environment variable with the key",
     )
-    options: dict[str, Any] = Field({}, description="options of the task. Example: {max_turns: 4}")
+    options: FreeOptions = Field({}, description="options of the task. Example: {max_turns: 4}")
     max_new_tokens: int = Field(
         256,
         gt=0,

@@ -50,6 +50,17 @@ def _at_home(place: str) -> str:
         ) from error
 
 
+def _with_tuples(value: Any) -> Any:
+    """Return nested lists as tuples: YAML gives tuples and JSON lists, and both must be equal."""
+    if isinstance(value, dict):
+        return {key: _with_tuples(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return tuple(_with_tuples(item) for item in value)
+    return value
+
+
+# keys and values of another program, which are not checked here
+FreeOptions = Annotated[dict[str, Any], AfterValidator(_with_tuples)]
 Place = Annotated[str, AfterValidator(_at_home)]  # path in which ~ is the user's home
 FROM_FOLDER = "from folder"  # marks an option: its path is relative to the folder of the YAML
 FileFromFolder = Annotated[str, Field(min_length=1), AfterValidator(_at_home), FROM_FOLDER]

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from rlinf_core.config.base import Count, Place, Positive, Settings, Widths, with_default
+from rlinf_core.config.base import (
+    Count,
+    FreeOptions,
+    Place,
+    Positive,
+    Settings,
+    Widths,
+    with_default,
+)
 
 
 class Lora(Settings):
@@ -113,7 +121,7 @@ class PretrainedSettings(PolicySettings):
         description="folder of the library peft with LoRA adapters, "
         "added to the checkpoint's weights at the start",
     )
-    network: dict[str, Any] = Field(
+    network: FreeOptions = Field(
         {},
         description="keys of the model's config.json for a network without a checkpoint. "
         "Example: {text_config: {num_hidden_layers: 4}}. The others are those of "
@@ -150,7 +158,7 @@ class VisuomotorSettings(PolicySettings):
         "tokenizer, as Hugging Face or LeRobot writes it. "
         "Empty starts with random weights",
     )
-    network: dict[str, Any] = Field(
+    network: FreeOptions = Field(
         {},
         description="keys of LeRobot's config.json for a network without a checkpoint. The "
         "others are those of a small network",

@@ -11,7 +11,7 @@ from rlinf_core.algorithms import algorithm, algorithms
 from rlinf_core.algorithms.common.settings import AlgorithmSettings, Computing
 from rlinf_core.algorithms.rlpd import Config as RLPD
 from rlinf_core.algorithms.sft import Config as SFT
-from rlinf_core.config.base import Count, Discriminated, Name, Place, Settings
+from rlinf_core.config.base import Count, Discriminated, FreeOptions, Name, Place, Settings
 from rlinf_core.core.errors import RlinfError
 from rlinf_core.core.ros import MAX_DOMAIN, shell_domain
 from rlinf_core.deploy.bridge import PORT
@@ -32,7 +32,7 @@ class Embodiment(Settings):
 
     robot: str = Field(min_length=1, description="robot, as in station.robot")
     task: str = Field(min_length=1, description="task, as in station.task")
-    options: dict[str, Any] = Field({}, description="options, as in station.options")
+    options: FreeOptions = Field({}, description="options, as in station.options")
 
 
 ALGORITHM = Discriminated("name", lambda name: algorithm(name).Config, algorithms, "rlpd")
@@ -120,7 +120,7 @@ class Station(Settings):
         description="folder in robots/ or of a simulator, entry "
         "point, or path. ./path is relative to this file",
     )
-    options: dict[str, Any] = Field(
+    options: FreeOptions = Field(
         {},
         description="options of the robot's simulator. They replace those in robot.yaml. "
         "Example: {task: PushCube-v1}",

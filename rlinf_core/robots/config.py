@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from rlinf_core.config.base import FROM_FOLDER, Name, Positive, Settings, values
+from rlinf_core.config.base import FROM_FOLDER, FreeOptions, Name, Positive, Settings, values
 from rlinf_core.config.checking import checked
 from rlinf_core.config.yaml_source import Document, read, resolve_file_reference
 from rlinf_core.core import plugins
@@ -103,7 +103,7 @@ class Twin(Settings):
         description="module with the twin's main function, for example sim_bridges.twins.franka",
     )
     simulator: str = Field("", description="simulator inside the twin, if it has one")
-    options: dict[str, Any] = Field({}, description="options of the twin's simulator")
+    options: FreeOptions = Field({}, description="options of the twin's simulator")
 
     @model_validator(mode="after")
     def _check_options(self) -> Twin:
@@ -141,9 +141,7 @@ class Robot(Settings):
         "with one arm and without `reset_scene`",
     )
     simulator: str = Field("", description="name of the simulator")
-    options: dict[str, Any] = Field(
-        {}, description="options of the simulator or of the driver's node"
-    )
+    options: FreeOptions = Field({}, description="options of the simulator or of the driver's node")
     twin: Twin | None = Field(
         None,
         description="twin that the station starts in place of hardware and the vendor's driver",

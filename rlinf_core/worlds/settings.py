@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pydantic import Field, model_validator
 
-from rlinf_core.config.base import Place, Settings, Widths
+from rlinf_core.config.base import FreeOptions, Place, Settings, Widths
 
 
 class VideoSettings(Settings):
@@ -17,7 +15,7 @@ class VideoSettings(Settings):
         description="tiny, replay, an entry point of rlinf.video_models, module:Class or "
         "file.py:Class. Empty predicts numbers instead of frames",
     )
-    options: dict[str, Any] = Field(
+    options: FreeOptions = Field(
         {}, description="arguments of the model's class, such as {file: runs/x/video.safetensors}"
     )
 

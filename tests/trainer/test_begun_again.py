@@ -12,9 +12,10 @@ from rlinf_core.core.errors import IngestError, RecipeError, RlinfError
 from rlinf_core.data.replay import ORIGINS
 from rlinf_core.policies import make_policy
 from rlinf_core.policies.normalization import STD_FLOOR, Normalisation
-from rlinf_core.policies.serialization import load_policy, newest_policy
+from rlinf_core.policies.serialization import load_policy, newest_policy, save_policy
 from rlinf_core.policies.torch_device import restore
 from rlinf_core.recipes import check_recipe, load_recipe
+from rlinf_core.recipes.station import station_task
 from rlinf_core.reports.curves import read_evaluations
 from rlinf_core.rollouts.collect import ChunkRollouts
 from rlinf_core.rollouts.types import DEMONSTRATION, IMAGINED, TRAIN, Experience, Trajectory
@@ -489,3 +490,18 @@ def test_readers_read_as_the_intake_would(monkeypatch, tmp_path):
         intake.rollouts_of,
     )
     assert training._readers(load_recipe("demo"), intake) is None
+
+
+def test_a_network_with_lists_begins_from_the_policy_of_another_run(tmp_path):
+    """YAML gives tuples, and the JSON of a policy's file gives lists."""
+    small = "{resize_imgs_with_padding: [32, 32], vlm_config: {vision_config: {image_size: 32}}}"
+    camera = ["station.observe_cameras=[front]", "station.image_size=[32,32]"]
+    recipe = load_recipe("sim_vla", [*camera, f"policy={{kind: smolvla, network: {small}}}"])
+    folder = tmp_path / "first"
+    (folder / "policies").mkdir(parents=True)
+    spec = station_task(recipe).spec
+    policy = make_policy(spec, recipe.policy)
+    save_policy(policy, folder / "policies/policy-00000001.safetensors", version=1)
+    again = first_policy(recipe, spec, folder)
+    assert again.config == recipe.policy
+    assert torch.equal(next(again.parameters()), next(policy.parameters()))
