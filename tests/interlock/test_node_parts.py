@@ -80,7 +80,7 @@ def inputs_of_nothing(**more):
             "pose_stamp_ns": 0,
             "pulled_ns": time.monotonic_ns(),
             "looks": 0,
-            "fault_speakers": -1,
+            "fault_publishers": -1,
             "commands": (),
             "listeners": {
                 topic: SimpleNamespace(
@@ -101,7 +101,7 @@ def test_s14_an_estop_that_was_pressed_between_two_ticks_counts_though_it_was_re
     inputs = inputs_of_nothing()
     for pressed in (True, False):
         inputs.receive("estop/a", Bool(data=pressed))
-    assert [inputs.hand_over()[0]["estops"][0].pressed for _ in range(2)] == [True, False]
+    assert [inputs.take_inputs()[0]["estops"][0].pressed for _ in range(2)] == [True, False]
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_s15_an_enable_that_was_let_go_between_two_ticks_counts_though_it_was_he
     )
     inputs.decode = lambda topic, kind, raw: Bool(data=raw)
     inputs.pull()
-    assert inputs.hand_over()[0]["enable"] is held
+    assert inputs.take_inputs()[0]["enable"] is held
 
 
 def test_s23_a_second_voice_counts_on_every_topic_that_says_how_the_arm_or_a_person_stands():
@@ -147,13 +147,13 @@ def test_s23_a_second_voice_counts_on_every_topic_that_says_how_the_arm_or_a_per
             get_publishers_info_by_topic=lambda name: [],
         ),
     )
-    inputs.look_around()
+    inputs.check_publishers()
     assert set(inputs.doubled) == set(topics)
     voices, matched = 1, 2  # not in the graph yet
-    inputs.look_around()
+    inputs.check_publishers()
     assert set(inputs.doubled) == set(topics)
     matched = 1
-    inputs.look_around()
+    inputs.check_publishers()
     assert inputs.doubled == ()
 
 
@@ -169,7 +169,7 @@ def test_s23_a_second_publisher_counts_in_the_tick_of_its_first_message(topic, k
     inputs.pull()
     inputs.pull()
     assert getattr(inputs, kind) == (topic,)
-    assert inputs.hand_over()[0][kind] == (topic,)
+    assert inputs.take_inputs()[0][kind] == (topic,)
 
 
 def test_s25_a_defect_of_the_core_stops_the_arm_for_good_and_is_said(monkeypatch):
@@ -205,7 +205,7 @@ def clock(monkeypatch):
     looks = []
     clock.inputs = SimpleNamespace(
         pull=lambda: None,
-        look_around=lambda: looks.append(1),
+        check_publishers=lambda: looks.append(1),
         looks=looks,
         state_topic="x",
         listeners={topic: SimpleNamespace(arrived=[]) for topic in interlock_inputs.ROLES},
@@ -284,4 +284,4 @@ def test_s04_an_interruption_between_the_two_readings_is_no_step_of_the_clock(cl
 def test_s14_a_latch_file_that_says_anything_else_latches(tmp_path, written, mode):
     (tmp_path / "latch").write_bytes(written)
     node = SimpleNamespace(settings={"latch_file": str(tmp_path / "latch")})
-    assert interlock.Interlock._remember(node).mode is mode
+    assert interlock.Interlock._initial_state(node).mode is mode

@@ -130,7 +130,7 @@ def test_what_no_tick_takes_is_refused_in_the_end_and_forgotten(monkeypatch):
     assert node.replies == [
         (1, "refused: no tick of the interlock cleared it for 3 s. Is the robot side running?")
     ]
-    assert node.queued_requests == {} and node.requests.granted == []
+    assert node.queued_requests == {} and node.requests.pending_resets == []
 
 
 def test_s26_what_is_come_to_too_late_is_refused_but_a_disarming():
@@ -350,7 +350,7 @@ def test_in_lockstep_ticks_in_quick_succession_read_requests_once_but_answer_a_r
     assert node.pending, "a millisecond has not passed"
     now[0] += 0.003
     node.requests.answer_at_tick()
-    assert not node.pending and not node.replies and node.requests.granted
+    assert not node.pending and not node.replies and node.requests.pending_resets
     node.rig.tick(**node.queued_requests)
     node.requests.answer_at_tick()
     assert node.replies == [(1, "")], "the tick after a reset answers it at once"

@@ -13,10 +13,10 @@ from rlinf_interlock.interlock_services import (
     NO_ANSWER,
     REQUESTS_CLOSED,
     Channel,
-    Front,
+    InterlockClient,
     LimitsFileWatch,
     ServiceProcess,
-    _listed,
+    _tuples_to_lists,
 )
 from tests.interlock.conftest import limits
 
@@ -26,7 +26,7 @@ from tests.interlock.conftest import limits
 )
 def test_s14_a_refused_arming_is_not_remembered_as_armed(tmp_path, answer, written):
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    interlock, front = Channel(ours), Front(Channel(theirs))
+    interlock, front = Channel(ours), InterlockClient(Channel(theirs))
     front.latch = Latch(str(tmp_path / "memory"))
     interlock.send({"disarmed": 0})
     front.listen()
@@ -38,7 +38,7 @@ def test_s14_a_refused_arming_is_not_remembered_as_armed(tmp_path, answer, writt
 
 def test_s14_an_arming_without_an_answer_stays_written_down(tmp_path):
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    interlock, front = Channel(ours), Front(Channel(theirs))
+    interlock, front = Channel(ours), InterlockClient(Channel(theirs))
     front.latch = Latch(str(tmp_path / "memory"))
     interlock.send({"disarmed": 0})
     front.listen()
@@ -59,7 +59,7 @@ def test_s14_armings_are_counted_alike_at_both_ends_whatever_became_of_them(
     """
     monkeypatch.setattr("rlinf_interlock.interlock_services.ANSWER_S", 0.1)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    interlock, front = Channel(ours), Front(Channel(theirs))
+    interlock, front = Channel(ours), InterlockClient(Channel(theirs))
     front.latch = Latch(str(tmp_path / "memory"))
     if first is not None:
         interlock.send({"reply": 1, "reason": first})
@@ -80,14 +80,14 @@ def only_the_second_disarming_counts(interlock, front, memory):
 
 
 def test_s14_what_could_not_be_asked_is_not_counted(tmp_path):
-    front = Front(SimpleNamespace(send=lambda _: False))
+    front = InterlockClient(SimpleNamespace(send=lambda _: False))
     assert front.arm(True) == REQUESTS_CLOSED and front.armings == 0
 
 
 def test_s14_a_new_service_process_goes_on_counting_armings_and_believes_no_older_word(tmp_path):
     """Else the disk would say DISARMED of an arm that was armed in the meantime, or never again."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    interlock, front = Channel(ours), Front(Channel(theirs))
+    interlock, front = Channel(ours), InterlockClient(Channel(theirs))
     interlock.send(
         {
             "hello": {
@@ -125,16 +125,18 @@ def test_s25_where_no_process_can_be_had_the_interlock_goes_on_and_tries_again(m
 
     monkeypatch.setattr("rlinf_interlock.interlock_services.subprocess.Popen", none_left)
     service_process = ServiceProcess({"latch_file": "", "autostart": True}, limits())
-    assert not service_process.keep(0, True)
-    service_process.limits_are(limits(speed=0.1))
+    assert not service_process.replace_if_dead(0, True)
+    service_process.set_limits(limits(speed=0.1))
     processes[0].code = -9
     for expected in (1, 2, 3, 4):
         service_process.opened, service_process.beat_s = time.monotonic() - 3.0, time.monotonic()
-        assert service_process.keep(3, False) is (expected < 4), "once it is there, it stays"
+        assert service_process.replace_if_dead(3, False) is (expected < 4), (
+            "once it is there, it stays"
+        )
         service_process.log("info", "nobody hears it")
         assert service_process.requests() == []
     assert len(processes) == 4 and service_process.process is processes[-1]
-    assert service_process._hello["limits"] == _listed(asdict(limits(speed=0.1))), (
+    assert service_process._hello["limits"] == _tuples_to_lists(asdict(limits(speed=0.1))), (
         "those of now, not those of its start"
     )
     service_process.close()
@@ -145,7 +147,7 @@ def test_s14_an_arming_is_as_old_as_its_arrival_however_long_the_disk_takes(tmp_
     says.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    interlock, front = Channel(ours), Front(Channel(theirs))
+    interlock, front = Channel(ours), InterlockClient(Channel(theirs))
     front.latch = Latch(str(tmp_path / "memory"))
     note, clock = front.latch.write, [100.0]
     monkeypatch.setattr("rlinf_interlock.interlock_services.time.monotonic", lambda: clock[0])
@@ -182,7 +184,7 @@ def test_s25_a_service_process_beats_unless_its_main_loop_hangs_and_a_slow_disk_
     monkeypatch, writing, silent_s, beats
 ):
     line = Line()
-    front = Front(line)
+    front = InterlockClient(line)
     front.writing, front.listened_s = writing, time.monotonic() - silent_s
     looks = []
 
@@ -217,11 +219,11 @@ def test_s25_a_service_process_that_hangs_is_killed_and_replaced(
         "rlinf_interlock.interlock_services.subprocess.Popen",
         lambda *_, **__: processes.append(Process()) or processes[-1],
     )
-    monkeypatch.setattr("rlinf_interlock.interlock_services._starved", lambda _: starved)
+    monkeypatch.setattr("rlinf_interlock.interlock_services._is_starved", lambda _: starved)
     service_process = ServiceProcess({"latch_file": "", "autostart": True}, limits())
     now = time.monotonic()
     service_process.beat_s, service_process.checked_s = now - silent_s, now - check_gap_s
-    assert service_process.keep(0, True) is replaced
+    assert service_process.replace_if_dead(0, True) is replaced
     assert killed == processes[:1] * replaced and len(processes) == 1 + replaced
     service_process.close()
 
@@ -234,9 +236,9 @@ def test_s25_a_service_process_that_never_begins_is_replaced_too(monkeypatch):
         lambda *_, **__: processes.append(Process()) or processes[-1],
     )
     service_process = ServiceProcess({"latch_file": "", "autostart": True}, limits())
-    assert not service_process.keep(0, True)
+    assert not service_process.replace_if_dead(0, True)
     service_process.opened -= 61.0
-    assert service_process.keep(0, True) and len(processes) == 2
+    assert service_process.replace_if_dead(0, True) and len(processes) == 2
     service_process.close()
 
 
@@ -278,24 +280,24 @@ def test_s19_a_limits_file_that_is_swapped_behind_its_link_is_noticed_once_and_l
     link.symlink_to(tmp_path / "slow.yaml")
     slow, fast = load_limits(link).hash, load_limits(tmp_path / "fast.yaml").hash
     watch = LimitsFileWatch(str(link), slow)
-    assert watch.look() == ""
+    assert watch.check() == ""
     link.unlink()
     link.symlink_to(tmp_path / "fast.yaml")
-    warning = watch.look()
+    warning = watch.check()
     assert (
         f"fast.yaml) holds limits {fast} now. The limits {slow} from the start stay in force"
         in warning
     )
     assert "Restart the station" in warning
-    assert watch.look() == "", "once"
+    assert watch.check() == "", "once"
     link.unlink()
-    assert "unreadable" in watch.look() and watch.look() == ""
+    assert "unreadable" in watch.check() and watch.check() == ""
     link.write_text(LIMITS.format(speed="nan"))
-    assert "unreadable" in watch.look()
+    assert "unreadable" in watch.check()
     link.write_text("# another comment\n" + LIMITS.format(speed=0.1))
-    assert f"has limits {slow} again" in watch.look() and watch.look() == ""
+    assert f"has limits {slow} again" in watch.check() and watch.check() == ""
     (tmp_path / "maximum.yaml").write_text("speed: 0.05\n")
-    assert "unreadable" in watch.look(), "what it depends on counts too"
+    assert "unreadable" in watch.check(), "what it depends on counts too"
 
 
 def test_s19_the_service_process_is_told_the_hash_of_the_file_also_after_limits_were_set(
@@ -305,7 +307,7 @@ def test_s19_the_service_process_is_told_the_hash_of_the_file_also_after_limits_
         "subprocess.Popen", lambda *_, **__: SimpleNamespace(poll=lambda: None, kill=lambda: None)
     )
     service_process = ServiceProcess({"latch_file": "", "autostart": True}, limits())
-    service_process.limits_are(limits(speed=0.1))
+    service_process.set_limits(limits(speed=0.1))
     assert (
         service_process._hello["file_hash"] == limits().hash
         and service_process._hello["limits"]["speed"] == 0.1

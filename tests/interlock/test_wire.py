@@ -210,9 +210,9 @@ def test_s16_a_release_outlives_the_end_of_the_episode_and_a_command_does_not():
 def test_s16_an_enable_that_arrives_is_handed_over_once():
     inputs = inputs_of_nothing()
     inputs.receive("enable", Bool(data=True))
-    assert [inputs.hand_over()[0]["enable_renewed"] for _ in range(2)] == [True, False]
+    assert [inputs.take_inputs()[0]["enable_renewed"] for _ in range(2)] == [True, False]
     inputs.receive("enable", Bool(data=False))
-    assert inputs.hand_over()[0]["enable_renewed"] is False
+    assert inputs.take_inputs()[0]["enable_renewed"] is False
 
 
 def test_s16_an_enable_that_is_let_go_in_the_same_breath_is_none():
@@ -284,9 +284,12 @@ def test_s26_an_arming_whose_answer_is_lost_with_the_service_process_is_taken_ba
     requests._why_not_armed = lambda: ""
     if mode is not Mode.FAULT:
         assert requests._arm(True) == "" and node.queued_requests.pop("arm") is True
-    requests.granted, now[0] = [1], now[0] + since_s
+    requests.pending_resets, now[0] = [1], now[0] + since_s
     requests.on_new_service_process()
-    assert node.queued_requests == ({"arm": False} if taken_back else {}) and not requests.granted
+    assert (
+        node.queued_requests == ({"arm": False} if taken_back else {})
+        and not requests.pending_resets
+    )
     assert bool(logged) is taken_back
 
 

@@ -11,7 +11,7 @@ from std_msgs.msg import Empty
 from std_srvs.srv import SetBool
 
 from rlinf_core.core.errors import RlinfError
-from rlinf_ros.station_state import GOES_ON, command
+from rlinf_ros.station_state import RUN_CONTINUES, command
 from rlinf_tools import arming
 from rlinf_tools.arming import arm, disarm
 
@@ -218,7 +218,7 @@ def test_a_run_that_moves_the_arm_at_once_is_announced(monkeypatch, capsys, at_t
     station = Station(monkeypatch)
     station.directed = True
     arm(station)
-    assert capsys.readouterr().out.splitlines()[0] == GOES_ON
+    assert capsys.readouterr().out.splitlines()[0] == RUN_CONTINUES
 
 
 def test_a_real_arm_is_armed_by_a_person_at_a_terminal(monkeypatch, in_script):

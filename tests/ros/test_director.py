@@ -18,7 +18,13 @@ from rlinf_core.cli.compare import compare
 from rlinf_core.cli.sweep import table
 from rlinf_core.reports.curves import draw, read_evaluations
 from rlinf_ros import arms, station_state
-from rlinf_ros.station_state import GOES_ON, GOES_ON_S, SettledCount, caught_up, refused
+from rlinf_ros.station_state import (
+    RUN_CONTINUES,
+    RUN_CONTINUES_S,
+    SettledCount,
+    has_caught_up,
+    refused_episodes,
+)
 from rlinf_station import director as director_module
 from rlinf_station import director_status, labels
 from rlinf_station.director import Director
@@ -59,7 +65,7 @@ def test_what_the_trainer_refused_of_a_station_is_counted_whatever_it_says(set_a
     status = TrainerStatus(
         set_aside=set_aside, names=["other/refused", "station_a/refused"], values=[7.0, read]
     )
-    assert refused(status, "station_a") == count
+    assert refused_episodes(status, "station_a") == count
 
 
 @pytest.mark.parametrize("collect", [{"episodes": 2}, {"episodes": 0, "share": 2}])
@@ -244,7 +250,9 @@ def test_what_was_refused_before_is_not_recorded_anew_and_what_is_since_is(statu
         director._on_trainer(TrainerStatus(connected=connected, names=names, values=values))
         if number == len(statuses) - 2:
             director._closed_ids.add("the first of this run")
-    assert max(0, refused(director.trainer, "a") - max(director.refused, 0)) == refused_since
+    assert (
+        max(0, refused_episodes(director.trainer, "a") - max(director.refused, 0)) == refused_since
+    )
 
 
 def test_refusals_are_counted_from_the_first_report_on():
@@ -257,7 +265,7 @@ def test_refusals_are_counted_from_the_first_report_on():
         values = [] if count is None else [9.0, float(count)]
         director._on_trainer(TrainerStatus(connected=True, names=names, values=values))
     assert (director.refused, director.counted) == (3, True)
-    assert refused(director.trainer, "a") - director.refused == 2
+    assert refused_episodes(director.trainer, "a") - director.refused == 2
 
 
 def test_a_full_disk_keeps_its_lines_for_later_and_ends_nothing(tmp_path, monkeypatch):
@@ -292,7 +300,7 @@ def test_the_learner_is_caught_up_with_once_it_has_all_owes_nothing_and_its_poli
         **{"accepting": True, "names": ["a/episodes"], "values": [5.0], "policy_version": 3}
         | trainer
     )
-    assert caught_up(status, PolicyStatus(version=version), "a", episodes) is is_so
+    assert has_caught_up(status, PolicyStatus(version=version), "a", episodes) is is_so
 
 
 def test_what_is_on_its_way_has_come_once_its_number_has_been_the_same_for_a_while(monkeypatch):
@@ -416,7 +424,7 @@ def test_after_a_stop_a_run_goes_on_a_while_after_a_person_has_armed_for_good(
 
     director._spin = turn
     director._await_arming(0.0)
-    assert armed_s + GOES_ON_S - 1.0 <= now[0] <= armed_s + GOES_ON_S + 1.0, (
+    assert armed_s + RUN_CONTINUES_S - 1.0 <= now[0] <= armed_s + RUN_CONTINUES_S + 1.0, (
         "seen in turns of a second"
     )
     assert "moves the arm as soon as it is armed" in warnings[0]
@@ -988,11 +996,11 @@ def test_the_status_says_what_a_run_waits_for(world):
     assert written()["waiting_for"] == "put the peg back", "a moment's rest is nothing to say"
     station.now += 1.5
     words = written()["waiting_for"]
-    assert words.startswith("disarmed; arm it: rlinf arm") and words.endswith(GOES_ON)
+    assert words.startswith("disarmed; arm it: rlinf arm") and words.endswith(RUN_CONTINUES)
     assert "/lab/interlock/arm" in words
     station.publish("safety", SafetyState(state=SafetyState.HOLD, cause="new_session"))
     assert "commander was restarted" in written()["waiting_for"]
-    assert not written()["waiting_for"].endswith(GOES_ON)
+    assert not written()["waiting_for"].endswith(RUN_CONTINUES)
     station.ready = False
     station.now += 6.0
     for _, do in station.timers:

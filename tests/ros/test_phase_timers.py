@@ -347,7 +347,7 @@ def test_a_message_that_fails_in_another_way_is_a_defect():
         raise TypeError("not an array")
 
     with pytest.raises(TypeError):
-        WarmUp(node, make)._rehearse()
+        WarmUp(node, make)._run_once()
 
 
 def test_a_timer_that_was_stopped_calls_no_more(monkeypatch):

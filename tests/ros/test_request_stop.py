@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from rlinf_msgs.msg import SafetyState
 
-from rlinf_ros.station_state import GOES_ON, STOPPED, RequestStop, resume_instruction
+from rlinf_ros.station_state import RUN_CONTINUES, STOPPED, RequestStop, resume_instruction
 from rlinf_station.environment import Environment, SceneRequests
 
 pytestmark = pytest.mark.ros
@@ -125,4 +125,4 @@ def test_a_hold_keeps_an_episode_from_its_start_only_if_it_waits_for_a_person(ca
 
 
 def test_a_person_who_arms_is_told_that_a_run_goes_on():
-    assert "moves the arm as soon as it is armed" in GOES_ON
+    assert "moves the arm as soon as it is armed" in RUN_CONTINUES

@@ -13,22 +13,22 @@ from rlinf_core.core.errors import RlinfError
 from rlinf_core.interlock.takeover import OPERATOR_SILENT
 from rlinf_ros import station_state
 from rlinf_ros.station_state import (
-    GOES_ON,
-    SAY_AFTER_S,
+    RUN_CONTINUES,
     TAKES_S,
+    WARN_AFTER_S,
     ArmAnswerLog,
     Discovery,
     RequestStop,
+    accepted_episodes,
     command,
     command_context,
     command_node,
-    holds_back,
     is_directed,
+    is_episode_held,
     publisher_ids,
     resume_instruction,
     silence_message,
     state_text,
-    taken,
 )
 
 ARM = (
@@ -162,7 +162,7 @@ def test_a_missing_part_is_warned_of_after_a_while_and_its_return_is_told(monkey
     discovery = Discovery(node, "environment", lambda: present[0])
     [(period, poll)] = node.timers
     assert period == 1.0 and discovery.warning == ""
-    now[0] += SAY_AFTER_S
+    now[0] += WARN_AFTER_S
     poll()
     assert discovery.warning == "" and not node.logged
     now[0] += 1.0
@@ -176,7 +176,7 @@ def test_a_missing_part_is_warned_of_after_a_while_and_its_return_is_told(monkey
         ("info", "the environment was discovered")
     ]
     present[0] = False
-    now[0] += SAY_AFTER_S
+    now[0] += WARN_AFTER_S
     poll()
     assert discovery.warning == "", "the time begins anew"
 
@@ -336,7 +336,7 @@ def test_what_a_person_must_do_is_logged_once_and_with_a_run_that_goes_on(answer
     report(state("DISARMED"))
     report(state("HOLD", "new_session"))
     assert [entry[1] for entry in node.logged[1:]] == [
-        f"disarmed; arm it: {ARM}. {GOES_ON}",
+        f"disarmed; arm it: {ARM}. {RUN_CONTINUES}",
         f"a commander was restarted. Arm again: {ARM}",
     ]
 
@@ -354,12 +354,16 @@ def test_what_a_person_must_do_is_logged_once_and_with_a_run_that_goes_on(answer
     ],
 )
 def test_a_trainer_or_a_full_spool_holds_episodes_back(mode, fields, held):
-    assert holds_back(TrainerStatus(**fields), mode) is held
+    assert is_episode_held(TrainerStatus(**fields), mode) is held
 
 
 def test_episodes_taken_are_those_of_the_station():
     status = TrainerStatus(names=["b/episodes", "a/episodes"], values=[2.0, 5.0])
-    assert (taken(status, "a"), taken(status, "b"), taken(status, "c")) == (5, 2, 0)
+    assert (
+        accepted_episodes(status, "a"),
+        accepted_episodes(status, "b"),
+        accepted_episodes(status, "c"),
+    ) == (5, 2, 0)
 
 
 @pytest.fixture

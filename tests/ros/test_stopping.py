@@ -48,7 +48,7 @@ def test_a_timer_that_is_due_when_it_is_stopped_calls_nobody(node, again):
 
 def test_a_lockstep_that_is_stopped_ticks_for_nothing_that_comes_after(node):
     inputs = SimpleNamespace(
-        others={}, pose_stamp_ns=7, pull=lambda: None, look_around=lambda: None
+        others={}, pose_stamp_ns=7, pull=lambda: None, check_publishers=lambda: None
     )
     ticks = []
     clock = Lockstep(

@@ -71,7 +71,7 @@ class Chunks:
             others={},
             pose_stamp_ns=0,
             pull=lambda: None,
-            look_around=lambda: None,
+            check_publishers=lambda: None,
             chunks=[],
             decode=lambda topic, kind, raw: raw,
             receive=self._receive,

@@ -5,7 +5,7 @@ test_phase_timers).
 import numpy as np
 import pytest
 
-from rlinf_ros.timer_phase import MIN_WAIT_S, SAMPLES, SLACK_S, SOONEST, PhaseLock, better
+from rlinf_ros.timer_phase import MIN_WAIT_S, SAMPLES, SLACK_S, SOONEST, PhaseLock, best_shift
 
 
 def settle(period, jitter, hurry, start, seed=0):
@@ -16,7 +16,7 @@ def settle(period, jitter, hurry, start, seed=0):
     for _ in range(40):
         arrivals = random.normal(0.0, jitter, SAMPLES) if jitter else np.zeros(SAMPLES)
         waits = [(tick - arrival) % period for arrival in arrivals]
-        gain, to_go = better(waits, period, hurry)
+        gain, to_go = best_shift(waits, period, hurry)
         shifts.append(to_go if gain > 0.0 else 0.0)
         tick += shifts[-1]
     return np.array(waits), shifts
@@ -43,7 +43,7 @@ def test_jitter_widens_the_margin():
 
 def test_inputs_without_a_rhythm_move_nothing():
     random = np.random.default_rng(0)
-    assert better(list(random.uniform(0, 0.01, 200)), 0.01, 0.05) == (0.0, 0.0)
+    assert best_shift(list(random.uniform(0, 0.01, 200)), 0.01, 0.05) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize("hurry", [0.0, 0.05])
@@ -53,7 +53,7 @@ def test_of_all_phases_it_is_the_one_in_which_inputs_wait_least(hurry, seed):
     waits = (
         0.004 + random.gamma(1.0, 0.0004 * (seed + 1), 64) + 0.003 * (random.random(64) < 0.1)
     ) % 0.01
-    gain, later = better(waits, 0.01, hurry)
+    gain, later = best_shift(waits, 0.01, hurry)
 
     def mean(by):
         return np.mean((waits - MIN_WAIT_S + by) % 0.01)

@@ -63,7 +63,8 @@ from rlinf_ros.qos import publisher
 from rlinf_ros.spinning import Rates, StationNode, override_of, run
 from rlinf_ros.workarounds import wait_for_nobody
 
-SILENT = {
+# inputs that a limit needs, each with the reason and the remedy for its silence
+SILENCE_REMEDIES = {
     "wrench": "contact_force, contact_torque and contact_fault need it. On an arm without this "
     "sensor set all three to 'unlimited'",
     "joint_states": "joint_low and joint_high need it",
@@ -73,15 +74,16 @@ SILENT = {
     "or publishes without transient-local durability",
 }
 
-# after an arming, its service process may have ended before the answer; a hang is noticed in 1 s
+# If the service process ends this soon after an arming, the arming's sender may get no answer.
 UNANSWERED_S = 2.0
 READ_S = 0.002
-LAST_TICKS = 10  # ticks at rest before the end, so that the last target is published repeatedly
+# ticks at rest before the end, so that the last target is published repeatedly
+LAST_TICKS = 10
 OVERRULED = "a disarming came in between. Arm again"
 INACTIVE = "the node is inactive (rlinf lifecycle interlock activate)"
 
 
-class Granted(NamedTuple):
+class PendingReset(NamedTuple):
     """A reset that a tick has yet to execute.
 
     Attributes:
@@ -100,14 +102,14 @@ class Granted(NamedTuple):
 class Requests:
     """Answers the service process's requests.
 
-    A refusal returns its reason. An empty string means that it is done or under way.
+    Each method for a request returns the reason of a refusal, or an empty string for success.
     """
 
     def __init__(self, node: Interlock) -> None:
         self.node = node
         # requests so far, granted or not; the service process must not write an older state
         self.armings = 0
-        self.granted: list[Granted] = []
+        self.pending_resets: list[PendingReset] = []
         self.ending: int | None = None
         self.rested = 0
         self.read_s = -math.inf  # time of the last reading at a tick [s, CLOCK_MONOTONIC]
@@ -124,7 +126,7 @@ class Requests:
             self.rested = self.rested + 1 if self.node.state.still else 0
             if self.rested == LAST_TICKS:
                 self.node.service_process.reply(self.ending, "")
-                self.node.over()
+                self.node.end_process()
 
     def answer_at_tick(self) -> None:
         """Answer requests in a tick.
@@ -133,7 +135,7 @@ class Requests:
         earlier one awaits this tick.
         """
         now = time.monotonic()
-        is_due = now - self.read_s > READ_S or self.granted or self.ending is not None
+        is_due = now - self.read_s > READ_S or self.pending_resets or self.ending is not None
         if is_due or not self.node.settings["lockstep"]:
             self.read_s = now
             self.answer()
@@ -148,10 +150,7 @@ class Requests:
         self.answer()
 
     def take_disarm(self) -> bool:
-        """Disarm if the topic ``disarm`` requests it, without any service process.
-
-        Return whether it did.
-        """
+        """Disarm if a message on ``disarm`` came, without any service process; return if so."""
         is_requested = self.node.inputs.disarm
         self.node.inputs.disarm = False
         if is_requested:
@@ -163,52 +162,52 @@ class Requests:
     def _take(self, number: int, do: str, arguments: dict[str, Any], deadline: float) -> None:
         """Execute a request and answer it.
 
-        A reset is answered once a tick has executed it: in lockstep that may be at once.
+        A reset gets its answer once a tick has executed it: in lockstep that may be at once.
         """
         node, ticks = self.node, self.node.counts["ticks"]
         try:
             arms = do == "arm" and arguments["value"]
             self.armings += bool(arms)
             stops = do in ("deactivate", "shutdown") or (do == "arm" and not arms)
-            overruled = arms and deadline - TAKEN_S < self.disarmed_s
-            reason = OVERRULED if overruled else "" if stops else self._too_late(deadline)
+            if arms and deadline - TAKEN_S < self.disarmed_s:
+                reason = OVERRULED
+            else:
+                reason = "" if stops else self._too_late(deadline)
             reason = reason or getattr(self, f"_{do}")(**arguments)
         # a request may hold anything; it must not end the process that holds the arm
         except Exception as error:
             node.service_process.log("error", traceback.format_exc())
             reason = f"not understood: {type(error).__name__}: {error}"
         if do == "reset" and reason == "" and node.state.mode is Mode.FAULT:
-            self.granted.append(Granted(number, arguments, ticks, deadline))
+            self.pending_resets.append(PendingReset(number, arguments, ticks, deadline))
         elif reason is not None:
             node.service_process.reply(number, reason)
 
     def _too_late(self, deadline: float) -> str:
         """Return why a request is too old; empty if it is not.
 
-        Its sender was told, or soon will be, that it was not executed.
+        The sender of a late request gets, or has got, the answer that it was not executed.
         """
         late_s = time.monotonic() - deadline
+        if late_s <= 0.0:
+            return ""
         return (
-            ""
-            if late_s <= 0.0
-            else (
-                f"refused: the request reached the interlock after {TAKEN_S + late_s:.1f} s, "
-                f"expected within {TAKEN_S:g} s. Was the interlock stopped? Try again"
-            )
+            f"refused: the request reached the interlock after {TAKEN_S + late_s:.1f} s, "
+            f"expected within {TAKEN_S:g} s. Was the interlock stopped? Try again"
         )
 
     def _confirm(self) -> None:
         """Answer resets after their tick. A fault that is still present may be a newer one."""
         node = self.node
         now = time.monotonic()
-        waiting = self.granted
+        waiting = self.pending_resets
         cleared = node.state.mode is not Mode.FAULT
         due = [
             request
             for request in waiting
             if cleared or request.ticks != node.counts["ticks"] or now > request.until
         ]
-        self.granted = [request for request in waiting if request not in due]
+        self.pending_resets = [request for request in waiting if request not in due]
         for request in due:
             if cleared:
                 node.service_process.reply(request.number, "")
@@ -241,7 +240,7 @@ class Requests:
         """Withdraw a recent arming after a change of the service process: its sender may get no
         answer.
         """
-        self.granted.clear()  # the new service process counts its requests from one
+        self.pending_resets.clear()  # the new service process counts its requests from one
         if (
             time.monotonic() - self.armed_s < UNANSWERED_S
             and self.node.active
@@ -307,7 +306,9 @@ class Requests:
                 f"{cause} (published by {self.node.inputs.publishers_of(topic)}; a killed process "
                 "is forgotten after seconds)"
             )
-        return f"{cause} ({SILENT[topic]})" if kind == "silent" and topic in SILENT else cause
+        if kind == "silent" and topic in SILENCE_REMEDIES:
+            return f"{cause} ({SILENCE_REMEDIES[topic]})"
+        return cause
 
     def _why_unknown(self, inputs: core.Inputs) -> str:
         """Return why the arm's position is unknown; empty if it is known."""
@@ -321,27 +322,27 @@ class Requests:
                 f"'{wrong_topic}': expected metres and radians near the limits, got {numbers}. "
                 "Are they millimetres or degrees? Publish SI units, or correct the limits"
             )
-        missing = measured_coordinates(node.limits, inputs)
+        coordinates = measured_coordinates(node.limits, inputs)
         age_s = (
             math.inf
             if node.inputs.pose is None and node.inputs.joints is None
             else inputs.pose_age_ns / NS
         )
-        if missing is not None and age_s <= node.limits.stale_state:
+        if coordinates is not None and age_s <= node.limits.stale_state:
+            if node.state.track.valid or node.settings["lockstep"]:
+                return ""
             return (
-                ""
-                if node.state.track.valid or node.settings["lockstep"]
-                else "the measured position jumped. The arm must be measured at rest for "
+                "the measured position jumped. The arm must be measured at rest for "
                 f"{SETTLE_S} s. Try again"
             )
-        actual = "none" if math.isinf(age_s) else f"one {age_s:.1f} s old"
-        if math.isfinite(age_s) and missing is None:
-            foreign = inputs.frame not in ("", node.limits.frame)
-            actual = (
-                f"one in the frame '{inputs.frame}'"
-                if foreign
-                else "one that is not finite, or whose quaternion is not of length 1"
-            )
+        if math.isinf(age_s):
+            actual = "none"
+        elif coordinates is not None:
+            actual = f"one {age_s:.1f} s old"
+        elif inputs.frame not in ("", node.limits.frame):
+            actual = f"one in the frame '{inputs.frame}'"
+        else:
+            actual = "one that is not finite, or whose quaternion is not of length 1"
         return (
             f"expected a measured state on '{topic}' in the frame '{node.limits.frame}', not "
             f"older than {node.limits.stale_state} s, got {actual}. Is the robot side running?"
@@ -371,15 +372,12 @@ class Requests:
             )
             return f"refused: {current_state} is active, and the request named '{cause}'"
         if reasons:
-            only_the_robots = all(fault.startswith("robot:") for fault in reasons)
-            owner = (
-                ROBOT_FAULT_PREFIX
-                if only_the_robots and node.resets.get_subscription_count()
-                else ""
-            )
-            if owner and not recovering:
+            is_robots_own = all(fault.startswith("robot:") for fault in reasons)
+            can_recover = is_robots_own and node.resets.get_subscription_count() > 0
+            if can_recover and not recovering:
                 self._recover(cause, inputs.robot_fault)
-            return f"{owner}refused: its cause persists: {', '.join(map(self._describe, reasons))}"
+            prefix = ROBOT_FAULT_PREFIX if can_recover else ""
+            return f"{prefix}refused: its cause persists: {', '.join(map(self._describe, reasons))}"
         if node.state.mode is Mode.FAULT:
             unseen = cause in POSITION_UNKNOWN and not (
                 node.state.track.valid or node.state.track.jumped
@@ -411,12 +409,11 @@ class Requests:
         state, reason = adopt_limits(limits, node.state, node.limits)
         if not reason:
             node.limits = node.inputs.limits = limits
-            for topic in (
-                () if node.settings["lockstep"] else needs(limits) - node.inputs.listeners.keys()
-            ):
-                node.inputs.subscribe(topic)  # silent until its first message
+            if not node.settings["lockstep"]:
+                for topic in needs(limits) - node.inputs.listeners.keys():
+                    node.inputs.subscribe(topic)  # silent until its first message
             node.state = state
-            node.service_process.limits_are(limits)
+            node.service_process.set_limits(limits)
             node.service_process.log("info", f"limits are now {limits.hash}: {', '.join(values)}")
         return reason
 
@@ -452,13 +449,13 @@ class Requests:
         node, inputs = self.node, self.node.inputs
         if not node.active or node.settings["lockstep"]:
             inputs.pull()
-        inputs.look_around()
+        inputs.check_publishers()
         age_ns = 0 if node.settings["lockstep"] else inputs.age_ns(inputs.state_topic)
         return core.Inputs(
             pose=inputs.pose,
             pose_age_ns=age_ns,
             joints=inputs.joints,
-            **inputs.outside(),
+            **inputs.surroundings(),
             clock_stepped=node.clock is not None and node.clock.clock_stepped,
         )
 
@@ -519,7 +516,7 @@ class Interlock(StationNode):
             self.get_namespace(),
             map(self.resolve_topic_name, filter(None, [target, self.settings["follows"]])),
         )
-        self.state = self._remember()
+        self.state = self._initial_state()
         self.counts: Counter[str] = Counter()
         self.queued_requests: dict[str, Any] = (
             {"restart": True} if self.settings["teleports"] else {}
@@ -564,8 +561,9 @@ class Interlock(StationNode):
         self.listening = self.create_timer(0.02, self.requests.listen)
         self._publish_safety(0 if self.settings["lockstep"] else self.get_clock().now().nanoseconds)
         if memory_bus.bus() is None:
-            _stay_in_memory()
-        self.awake = None if self.settings["lockstep"] else _stay_awake()
+            _lock_memory()
+        # the open file keeps cores from deep sleep for the life of the node
+        self.dma_latency_file = None if self.settings["lockstep"] else _prevent_deep_sleep()
 
     def _make_outputs(self) -> None:
         if self.limits.control_mode == "tcp_delta":
@@ -591,7 +589,7 @@ class Interlock(StationNode):
         self.to_others = publisher(self, TO_OTHERS) if self.others else None
 
     # S14: a stop survives a restart
-    def _remember(self) -> State:
+    def _initial_state(self) -> State:
         """Return DISARMED, or FAULT if the previous interlock did not end disarmed."""
         self.latch_reason = Latch(self.settings["latch_file"]).latch_reason()
         return State(Mode.FAULT, "restarted") if self.latch_reason else State()
@@ -624,7 +622,7 @@ class Interlock(StationNode):
             self.clock.stop(self)
         self.active = False
 
-    def over(self) -> None:
+    def end_process(self) -> None:
         """End the process after the life cycle's end, as a signal would."""
         if bus := memory_bus.bus():
             bus.ended_by = self
@@ -651,7 +649,7 @@ class Interlock(StationNode):
             return
         self.requests.take_disarm()
         self.requests.answer_at_tick()
-        received, events = self.inputs.hand_over()
+        received, events = self.inputs.take_inputs()
         for event in events:
             self._on_episode(event)
         queued_requests = self.queued_requests
@@ -673,9 +671,8 @@ class Interlock(StationNode):
             ),
             now_ns,
         )
-        self._publish_target(
-            now_ns, "gripper/state" not in received["silent"] and not self.state.gripper_silent
-        )
+        gripper_reports = "gripper/state" not in received["silent"]
+        self._publish_target(now_ns, gripper_reports and not self.state.gripper_silent)
         if self.to_others is not None:
             self.to_others.publish(messages.to_others(self.output, now_ns))
         done = time.monotonic_ns()
@@ -688,11 +685,8 @@ class Interlock(StationNode):
             clock.clock_stepped = False
             if before.mode is Mode.DISARMED and self.state.still:
                 self.service_process.report_disarmed(self.requests.armings)
-        if (
-            self.output.mode,
-            self.output.cause,
-            self.output.source,
-        ) != self.published_state or self.counts["ticks"] % 10 == 0:
+        present_state = self.output.mode, self.output.cause, self.output.source
+        if present_state != self.published_state or self.counts["ticks"] % 10 == 0:
             self._publish_safety(now_ns)
         if self.counts["ticks"] % COLLECT_TICKS == 0 and not gc.isenabled():
             # collects only the last ticks; a full collection late in the day would take a second
@@ -746,7 +740,7 @@ class Interlock(StationNode):
             self.counts["holds" if event.cause.startswith("HOLD") else event.kind] += 1
             if event.kind in ("refused", "mode", "reseeded"):
                 self.service_process.log(
-                    "info", f"{event.kind}: {event.cause}{self._owner_of(event.cause)}"
+                    "info", f"{event.kind}: {event.cause}{self._publishers_text(event.cause)}"
                 )
             if index < MAX_EVENTS:
                 self.events.publish(
@@ -755,14 +749,13 @@ class Interlock(StationNode):
                     )
                 )
 
-    def _owner_of(self, cause: str) -> str:
+    def _publishers_text(self, cause: str) -> str:
         """Return the publishers of a topic that may have only one."""
-        _, separator, topic = (
-            cause.partition("_publisher:")
-            if "_publisher:" in cause
-            else cause.partition("_publishers:")
-        )
-        return f" (published by {self.inputs.publishers_of(topic)})" if separator else ""
+        for prefix in ("_publisher:", "_publishers:"):
+            _, separator, topic = cause.partition(prefix)
+            if separator:
+                return f" (published by {self.inputs.publishers_of(topic)})"
+        return ""
 
     def _publish_safety(self, now_ns: int) -> None:
         self.published_state = self.output.mode, self.output.cause, self.output.source
@@ -786,11 +779,11 @@ class Interlock(StationNode):
         self.diagnostics.publish(message)
 
     def _keep_service_process(self) -> None:
-        if self.service_process.keep(self.requests.armings, self.active):
+        if self.service_process.replace_if_dead(self.requests.armings, self.active):
             self.requests.on_new_service_process()
 
 
-def _stay_in_memory() -> None:
+def _lock_memory() -> None:
     """Keep all pages in memory while ticking, if allowed; collect garbage only by hand."""
     gc.disable()
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
@@ -798,10 +791,10 @@ def _stay_in_memory() -> None:
         ctypes.CDLL("libc.so.6", use_errno=True).mlockall(_MCL_CURRENT | _MCL_FUTURE | _MCL_ONFAULT)
 
 
-def _stay_awake() -> Any:
+def _prevent_deep_sleep() -> Any:
     """Keep cores from deep sleep, which would delay wake-ups, while the returned file is open.
 
-    None if the system does not allow it.
+    The result is None if the system does not allow it.
     """
     try:
         request = open("/dev/cpu_dma_latency", "wb", buffering=0)  # noqa: SIM115 (held for life)
@@ -811,7 +804,7 @@ def _stay_awake() -> Any:
     return request
 
 
-def _keep_memory() -> None:
+def _reserve_memory() -> None:
     """Keep used memory in this process; call it before any thread starts.
 
     Returning and refetching a large message's pages would cost more than the message.
@@ -827,7 +820,7 @@ def main() -> None:
     # a simulator waits for the interlock: nothing may be lost, and nobody can be hurt
     if not override_of("lockstep"):
         wait_for_nobody()
-        _keep_memory()
+        _reserve_memory()
     run(Interlock, priority=30, listens=False)
 
 

@@ -27,7 +27,8 @@ from rlinf_ros.timer_phase import PhaseLockedTimer
 Tick = Callable[[int, int, float], None]  # now_ns, age of the pose [ns], lateness of the tick [s]
 READ_NS = 1_000_000  # longest time of reading two clocks
 CLOCK_STEP_NS = 20_000_000  # between two ticks; slower drift is followed
-LOOK_NS = 7_500_000  # interval of the search for other publishers, if ticks are more frequent
+# interval of the search for other publishers, if ticks are more frequent
+LOOK_NS = 7_500_000
 
 
 class RealTime:
@@ -63,7 +64,7 @@ class RealTime:
         )
         if now - self.looked_ns > LOOK_NS:
             self.looked_ns = now
-            self.inputs.look_around()  # after the command, which does not wait for it
+            self.inputs.check_publishers()  # after the command, which does not wait for it
 
     def _follow_clock(self) -> None:
         """Follow this machine's clock, which stamps the messages.
@@ -87,9 +88,7 @@ class RealTime:
 
 
 class Lockstep:
-    """A clock for simulators: each pose allows one tick.
-
-    It does if a chunk covers it and the environment has seen the step.
+    """A clock for simulators: each pose that a chunk covers allows one tick.
 
     A chunk that spans several time steps allows the ticks of each one only once the environment has
     taken that time step, so that every observation is of its own time. With other arms, each waits
@@ -224,7 +223,7 @@ class Lockstep:
     def _on_guard(self) -> None:
         """Tick without credit after too long a wait.
 
-        It goes on at the real rate while ACTIVE, else once per guard period.
+        Such ticks come at the real rate while ACTIVE, else once per guard period.
         """
         # since the pose: the first tick of a new scene belongs to its chunk
         waited_s = (time.monotonic_ns() - self.since_ns) / NS
@@ -245,7 +244,7 @@ class Lockstep:
         self.inputs.pull()
         if self.last_ns - self.looked_ns > 0.1 * NS:
             self.looked_ns = self.last_ns
-            self.inputs.look_around()
+            self.inputs.check_publishers()
         self.answered = True
         self.ticked_ns = self.inputs.pose_stamp_ns
         self.tick(self.inputs.pose_stamp_ns, 0, 0.0)

@@ -41,9 +41,12 @@ FEW_BYTES = 1_024  # largest message of all other types
 TO_OTHERS = "safety/to_others"  # topic of another arm, below that arm's name
 FEW_TICKS = 4
 NOT_RECEIVED = "unheard"
-NOW_AND_THEN = 100
-FAULT_TOPIC = "robot/fault"  # latched: a publisher with other durability is not heard (S17)
-DRIVER_S = 0.5  # a driver's node that repeats its fault but is silent this long hangs
+# checks for publishers between two looks at the durability of the faults' publishers
+DURABILITY_CHECK_INTERVAL = 100
+# latched: messages of a publisher with other durability do not arrive (S17)
+FAULT_TOPIC = "robot/fault"
+# a driver's node that repeats its fault but is silent this long hangs
+DRIVER_S = 0.5
 STATE_TOPICS = (
     "current_pose",
     "wrench",
@@ -76,7 +79,7 @@ class OtherArm:
         self.blocked_at: dict[int, str] = {}  # the last few, by the time of their tick
 
     def update(self, stamp_ns: int, blocked: str) -> None:
-        """Take the report of one of its ticks."""
+        """Store the report of one of the other arm's ticks."""
         self.blocked_at[stamp_ns] = self.newest = blocked
         # holds of the policy hide none that also holds an operator
         if blocked and self.held in ("", *POLICY_CAUSES):
@@ -106,19 +109,16 @@ class OtherArm:
 
 def needs(limits: Limits) -> set[str]:
     """Return the topics that the limits in force need."""
-    felt = min(limits.contact_force, limits.contact_torque, limits.contact_fault) < float("inf")
-    other = (
-        {"current_pose"}
-        if limits.control_mode == "joint_delta"
-        else {"joint_states"}
-        if limits.joint_names
-        else set()
-    )
-    return (
-        other
-        | ({"wrench"} if felt else set())
-        | ({"gripper/state"} if limits.gripper_width else set())
-    )
+    topics = set()
+    if limits.control_mode == "joint_delta":
+        topics.add("current_pose")
+    elif limits.joint_names:
+        topics.add("joint_states")
+    if min(limits.contact_force, limits.contact_torque, limits.contact_fault) < float("inf"):
+        topics.add("wrench")
+    if limits.gripper_width:
+        topics.add("gripper/state")
+    return topics
 
 
 class Inputs:
@@ -126,7 +126,7 @@ class Inputs:
 
     Args:
         owner: the interlock's node, which resolves topic names.
-        limits: they decide which topics must be heard.
+        limits: the limits in force, which decide which topics are needed.
         estops: names of e-stop sources.
         distance: whether the station declares a distance input.
         lockstep: whether no message may be lost, and ages mean nothing.
@@ -172,8 +172,8 @@ class Inputs:
         self.foreign: tuple[str, ...] = ()
         self.doubled: tuple[str, ...] = ()
         self.unmatched = False
-        self.fault_speakers = -1
-        self.looks = 0  # number of checks for publishers of faults
+        self.fault_publishers = -1  # number of publishers of faults
+        self.looks = 0  # number of checks for publishers
         self.commands: tuple[str, ...] = ()
         self.others = {f"{name}/{TO_OTHERS}": OtherArm(name) for name in others}
         for name in estops:
@@ -238,17 +238,16 @@ class Inputs:
         """Return raw messages with their ages [ns], at most the time since the last call."""
         taken: list[tuple[bytes | Envelope, int]] = []
         while len(taken) < MAX_AT_ONCE:
-            actual = take(listener.subscription, raw=True)
-            if actual is None:
+            sample = take(listener.subscription, raw=True)
+            if sample is None:
                 break
-            arrived = actual[1]["received_timestamp"]
-            if not isinstance(actual[0], Envelope) and len(actual[0]) > FEW_BYTES * 64:
+            raw, arrived_ns = sample[0], sample[1]["received_timestamp"]
+            if not isinstance(raw, Envelope) and len(raw) > FEW_BYTES * 64:
                 # the next one at the next tick, because each copy costs time
-                taken.append((actual[0], 0))
+                taken.append((raw, 0))
                 break
-            taken.append(
-                (actual[0], min(max(time.time_ns() - arrived, 0), since_ns) if arrived else 0)
-            )
+            age_ns = min(max(time.time_ns() - arrived_ns, 0), since_ns) if arrived_ns else 0
+            taken.append((raw, age_ns))
         return taken
 
     def decode(self, topic: str, kind: type, raw: bytes | Envelope) -> Any:
@@ -271,9 +270,9 @@ class Inputs:
             self.robot_fault = "unreadable"
         return None
 
-    def hand_over(self) -> tuple[dict[str, Any], list[EpisodeEvent]]:
+    def take_inputs(self) -> tuple[dict[str, Any], list[EpisodeEvent]]:
         """Return the core's inputs and the episode events; events are handed over only once."""
-        inputs = self.outside() | {
+        inputs = self.surroundings() | {
             "chunks": tuple(self.chunks),
             "wrench": self.wrench,
             "pose": self.pose,
@@ -338,17 +337,12 @@ class Inputs:
         return True
 
     # Publishers
-    def look_around(self) -> None:
+    def check_publishers(self) -> None:
         """Find other publishers of commands, and second publishers of other topics (S23)."""
         count = self.owner.count_publishers
-        self.foreign = tuple(
-            [topic for topic in self.commands if count(self.owner.resolve_topic_name(topic)) > 1]
-            + [
-                topic
-                for topic in map("estop/{}".format, self.estops)
-                if self._publishers(topic) > 1
-            ]
-        )
+        commands = [t for t in self.commands if count(self.owner.resolve_topic_name(t)) > 1]
+        estops = [t for t in map("estop/{}".format, self.estops) if self._publishers(t) > 1]
+        self.foreign = (*commands, *estops)
         self.doubled = tuple(
             [
                 topic
@@ -357,13 +351,15 @@ class Inputs:
             ]
         )
         self.looks += 1
-        publisher_ids = count(name := self._name(FAULT_TOPIC))
-        if publisher_ids != self.fault_speakers or self.unmatched or self.looks % NOW_AND_THEN == 0:
+        name = self._name(FAULT_TOPIC)
+        publishers = count(name)
+        is_due = self.looks % DURABILITY_CHECK_INTERVAL == 0
+        if publishers != self.fault_publishers or self.unmatched or is_due:
             offered = [
                 info.qos_profile.durability
                 for info in self.owner.get_publishers_info_by_topic(name)
             ]
-            self.fault_speakers = publisher_ids
+            self.fault_publishers = publishers
             self.unmatched = DurabilityPolicy.VOLATILE in offered
 
     def _add_second_publishers(self, topics: Sequence[str]) -> None:
@@ -411,19 +407,13 @@ class Inputs:
         oldest = 10**17 if self.lockstep else self.limits.stale_input * NS
         needed = {*needs(self.limits), *self.others}
         missing = {name for name in self.others if not self.others[name].blocked_at}
-        missing |= (
-            {FAULT_TOPIC}
-            if self.unmatched or self.driver and self.age_ns(FAULT_TOPIC) > DRIVER_S * NS
-            else set()
-        )
-        return tuple(
-            sorted(
-                missing
-                | {topic for topic in needed & self.listeners.keys() if self.age_ns(topic) > oldest}
-            )
-        )
+        if self.unmatched or (self.driver and self.age_ns(FAULT_TOPIC) > DRIVER_S * NS):
+            missing.add(FAULT_TOPIC)
+        subscribed = needed & self.listeners.keys()
+        missing |= {topic for topic in subscribed if self.age_ns(topic) > oldest}
+        return tuple(sorted(missing))
 
-    def outside(self) -> dict[str, Any]:
+    def surroundings(self) -> dict[str, Any]:
         """Return the inputs from people and surroundings, as inputs of the core."""
         distance = None if self.distance is None else (self.distance, self.age_ns("distance") / NS)
         return {

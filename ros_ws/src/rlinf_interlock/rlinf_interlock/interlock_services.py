@@ -1,9 +1,9 @@
 """The interlock's service process: services, parameters, life cycle, log and persisted latch.
 
-This process may be slow: requests of any size, a disk that syncs,
-a blocked terminal. The interlock answers the service process's requests at its next tick. If the
-service process hangs or dies, the interlock goes on and starts another. ``Channel`` connects the
-two with JSON objects of bounded size; neither end ever waits to send one.
+This process may be slow: requests of any size, a disk that syncs, a blocked terminal. The interlock
+answers the service process's requests at its next tick. If the service process hangs or dies, the
+interlock continues and starts another. ``Channel`` connects the two with JSON objects of bounded
+size; neither end ever waits to send one.
 """
 
 from __future__ import annotations
@@ -124,10 +124,11 @@ NO_ANSWER = "no answer from the interlock"
 REQUESTS_CLOSED = "the interlock accepts no requests now. Try again"
 MAX_PARAMETERS = 64  # in one request
 BEAT_S, HANGS_S = 0.1, 0.7
-LOOK_S = 5.0  # between two checks of the limits file
-# limits on a busy machine: for a service process that waits for the CPU; until its first beat
-STARVED_S, STARTS_S = 10.0, 60.0
-# not the interlock's scheduling
+FILE_CHECK_S = 5.0  # between two checks of the limits file
+# longest silence on a busy machine of a service process that waits for the CPU
+STARVED_S = 10.0
+STARTS_S = 60.0  # longest time until the first beat
+# the service process does not inherit the interlock's real-time scheduling
 START = (
     "import os; os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0)); os.nice(5); "
     "from rlinf_interlock.interlock_services import main; main()"
@@ -140,7 +141,7 @@ class ServiceProcess:
     def __init__(self, settings: dict[str, Any], limits: Limits) -> None:
         self._hello = {
             "settings": settings,
-            "limits": _listed(asdict(limits)),
+            "limits": _tuples_to_lists(asdict(limits)),
             "file_hash": limits.hash,
         }
         self._disarmed = -1
@@ -169,7 +170,7 @@ class ServiceProcess:
             *remaps,
             *arguments[place:],
         ]
-        # until it imports rlinf
+        # the process handles signals once it has imported rlinf
         before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
         try:
             self.process = subprocess.Popen(
@@ -187,7 +188,7 @@ class ServiceProcess:
         self._requests: list[Message] = []
         self.channel.send({"hello": self._hello | {"armings": armings, "active": active}})
 
-    def keep(self, armings: int, active: bool) -> bool:
+    def replace_if_dead(self, armings: int, active: bool) -> bool:
         """Replace a service process that has died or hangs, also while the arm moves.
 
         Call it several times a second.
@@ -200,7 +201,8 @@ class ServiceProcess:
             Whether it was replaced.
         """
         ended = self.process.poll() is not None
-        if not (time.monotonic() - self.opened > 2.0 if ended else self._hangs()):
+        must_replace = time.monotonic() - self.opened > 2.0 if ended else self._hangs()
+        if not must_replace:
             return False
         if not ended:
             self.process.kill()
@@ -236,7 +238,7 @@ class ServiceProcess:
         if now - before_s > HANGS_S / 2:  # this process itself stalled, perhaps with all others
             self.beat_s = now
         silent_s = now - self.beat_s
-        return silent_s > STARVED_S or (silent_s > HANGS_S and not _starved(self.process.pid))
+        return silent_s > STARVED_S or (silent_s > HANGS_S and not _is_starved(self.process.pid))
 
     def reply(self, number: int, reason: str) -> None:
         """Answer one request; an empty reason means success."""
@@ -249,9 +251,9 @@ class ServiceProcess:
         """
         self.channel.send({"log": level, "text": text[:4000]})
 
-    def limits_are(self, limits: Limits) -> None:
+    def set_limits(self, limits: Limits) -> None:
         """Store the limits that a replacement of a dead service process will report."""
-        self._hello["limits"] = _listed(asdict(limits))
+        self._hello["limits"] = _tuples_to_lists(asdict(limits))
 
     def report_disarmed(self, armings: int) -> None:
         """Report that the arm is at rest and disarmed.
@@ -266,7 +268,7 @@ class ServiceProcess:
         self.channel.close()
 
 
-def _starved(pid: int) -> bool:
+def _is_starved(pid: int) -> bool:
     """Return whether a thread of a process waits for a CPU or disk, and is silent for that."""
     try:
         states = [
@@ -278,7 +280,7 @@ def _starved(pid: int) -> bool:
     return any(state in "RD" for state in states)
 
 
-def _listed(values: dict[str, Any]) -> dict[str, Any]:
+def _tuples_to_lists(values: dict[str, Any]) -> dict[str, Any]:
     """Return values as parameters and JSON hold them."""
     return {
         name: list(value) if isinstance(value, tuple) else value
@@ -287,8 +289,8 @@ def _listed(values: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-class Front:
-    """The service process's side of the channel: requests with answers, and other messages."""
+class InterlockClient:
+    """The service process's side of the channel: requests to the interlock, and its messages."""
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
@@ -364,8 +366,9 @@ class Front:
             return reason
         self.armings += 1
         reason = self.request("arm", arrival_s, value=True)
-        # the interlock counts every other request, too, whatever its answer
-        self.armings -= reason == REQUESTS_CLOSED
+        # the interlock counts every request that reached it, whatever its answer
+        if reason == REQUESTS_CLOSED:
+            self.armings -= 1
         # refused: restore the latch
         if reason and before == Mode.DISARMED.name and not reason.startswith(NO_ANSWER):
             self._write(Mode.DISARMED)
@@ -387,7 +390,7 @@ class LimitsFileWatch:
         self.loaded = loaded
         self.last = loaded
 
-    def look(self) -> str:
+    def check(self) -> str:
         """Return a warning if the file has changed since the last call; else an empty string."""
         try:
             now = load_limits(self.path).hash
@@ -409,19 +412,19 @@ class LimitsFileWatch:
             "to load the file"
         )
 
-    def run(self, front: Front) -> None:
+    def run(self, front: InterlockClient) -> None:
         """Check repeatedly; call it in a thread, because a disk may be slow."""
         while front.channel.open:
-            if warning := self.look():
+            if warning := self.check():
                 front.lines.append(("warning", warning))
-            time.sleep(LOOK_S)
+            time.sleep(FILE_CHECK_S)
 
 
 def main() -> None:
     """Run the service process; the interlock starts it with the connection's file descriptor."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # it ends when the interlock closes the connection
-    front = Front(Channel(socket.socket(fileno=int(sys.argv[1]))))
+    front = InterlockClient(Channel(socket.socket(fileno=int(sys.argv[1]))))
     while front.hello is None:
         front.channel.wait(1.0)
         front.listen()
@@ -433,10 +436,9 @@ def main() -> None:
 
 def describe(name: str) -> tuple[str, bool]:
     """Return a limit's meaning for people, and whether it never changes."""
-    about = TABLE[name].metadata
-    return about["meaning"] + (f" [{about['unit']}]" if about["unit"] else ""), about[
-        "tighter"
-    ] == FIXED
+    metadata = TABLE[name].metadata
+    unit = f" [{metadata['unit']}]" if metadata["unit"] else ""
+    return f"{metadata['meaning']}{unit}", metadata["tighter"] == FIXED
 
 
 ARRIVES_S = 1.0  # time for the answer to a shutdown on a busy machine
@@ -456,7 +458,7 @@ class Services(SafeTransitions, LifecycleNode):
     It ends once the interlock has braked and ended.
     """
 
-    def __init__(self, front: Front) -> None:
+    def __init__(self, front: InterlockClient) -> None:
         super().__init__(
             "interlock_services",
             parameter_overrides=[Parameter("start_type_description_service", value=False)],
@@ -524,31 +526,30 @@ class Services(SafeTransitions, LifecycleNode):
         self, request: ResetFault.Request, response: ResetFault.Response
     ) -> ResetFault.Response:
         cause = request.cause[:300]
-        reason = self._recovered(cause, self.front.request("reset", cause=cause)).removeprefix(
-            ROBOT_FAULT_PREFIX
-        )
+        reason = self._await_recovery(cause, self.front.request("reset", cause=cause))
+        reason = reason.removeprefix(ROBOT_FAULT_PREFIX)
         response.success = not reason
         response.message = reason or "cleared; arm again to move"
         return response
 
-    def _recovered(self, cause: str, reason: str) -> str:
+    def _await_recovery(self, cause: str, reason: str) -> str:
         """Return a reset's answer, after a recovery if only the robot's fault forbids it (S17)."""
         first, started_at = reason, time.monotonic()
-        while reason.startswith(ROBOT_FAULT_PREFIX) and time.monotonic() - started_at < (
-            RECOVERY_START_S if reason == first else RECOVERS_S
-        ):
+        while reason.startswith(ROBOT_FAULT_PREFIX):
+            longest_s = RECOVERY_START_S if reason == first else RECOVERS_S
+            if time.monotonic() - started_at >= longest_s:
+                break
             time.sleep(0.1)
             reason = self.front.request("reset", cause=cause, recovering=True)
         return reason
 
     def _on_parameters(self, parameters: list[Parameter]) -> SetParametersResult:
-        changes = {
-            p.name.removeprefix("limits."): finite(
-                list(p.value) if isinstance(p.value, array.array) else p.value
-            )
-            for p in parameters
-            if p.name.startswith("limits.")
-        }
+        changes = {}
+        for parameter in parameters:
+            if parameter.name.startswith("limits."):
+                value = parameter.value
+                numbers = list(value) if isinstance(value, array.array) else value
+                changes[parameter.name.removeprefix("limits.")] = finite(numbers)
         if not changes:
             return SetParametersResult(successful=True)
         if len(changes) > MAX_PARAMETERS:
@@ -564,12 +565,12 @@ class Services(SafeTransitions, LifecycleNode):
         return SUCCESS
 
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
-        if not self.starting and not self._done("activate"):
+        if not self.starting and not self._request("activate"):
             return FAILURE
         return super().on_activate(state)
 
     def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
-        return super().on_deactivate(state) if self._done("deactivate") else FAILURE
+        return super().on_deactivate(state) if self._request("deactivate") else FAILURE
 
     def on_cleanup(self, _: LifecycleState) -> TransitionCallbackReturn:
         self.get_logger().error(
@@ -580,9 +581,10 @@ class Services(SafeTransitions, LifecycleNode):
     def on_shutdown(self, _: LifecycleState) -> TransitionCallbackReturn:
         self.front.last_id += 1
         self.ending = True
-        return SUCCESS if self._done("shutdown", id=self.front.last_id + 1) else FAILURE
+        return SUCCESS if self._request("shutdown", id=self.front.last_id + 1) else FAILURE
 
-    def _done(self, do: str, **values: Any) -> bool:
+    def _request(self, do: str, **values: Any) -> bool:
+        """Ask the interlock for a transition; return whether it granted it."""
         reason = self.front.request(do, **values)
         if reason:
             self.get_logger().error(reason)
@@ -608,7 +610,7 @@ def log_line(logger: RcutilsLogger, level: str, text: str) -> None:
         logger.info(text)
 
 
-def serve(front: Front) -> None:
+def serve(front: InterlockClient) -> None:
     """Serve until the interlock closes the connection."""
     rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
     node = Services(front)

@@ -36,7 +36,7 @@ from rlinf_ros.conversions import from_image
 from rlinf_ros.latest_messages import Latest
 from rlinf_ros.qos import LAZY_PROFILE, received, subscription
 from rlinf_ros.spinning import OK, WARN, Diagnostics, Health, StationNode, run
-from rlinf_ros.station_state import AT_REST, GOES_ON, publisher_ids
+from rlinf_ros.station_state import AT_REST, RUN_CONTINUES, publisher_ids
 from rlinf_station.director_status import OperatorHealth, status_fields
 
 STATE_S = 0.05
@@ -332,7 +332,7 @@ class Page(StationNode):
             return PERSON_NEEDED
         reason = NOBODY_COMMANDS[0] if self._nobody_commands() else cause_meaning(self.safety.cause)
         run_continues = self.requests.director and self.safety.state in AT_REST
-        return f"{reason} {GOES_ON}.".strip() if run_continues else reason
+        return f"{reason} {RUN_CONTINUES}.".strip() if run_continues else reason
 
     def _next(self) -> str:
         return NOBODY_COMMANDS[1] if self._nobody_commands() else next_step(self.safety.cause)

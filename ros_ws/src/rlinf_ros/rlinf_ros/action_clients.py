@@ -81,7 +81,7 @@ class GripperCommands:
         self.last_result = "no command yet"
         subscription(node, "gripper/command", self._on_command)
 
-    # Of one gripper
+    # Overridden for each gripper
     def verb(self, width: float) -> str:
         """Return the command that brings the fingers there."""
         return "move"
@@ -94,7 +94,7 @@ class GripperCommands:
         """Return the result in words."""
         raise NotImplementedError
 
-    # Of all grippers
+    # Common to all grippers
     def _on_command(self, command: GripperWidth) -> None:
         self.target = min(max(command.width, 0.0), self.widest)
 
@@ -130,7 +130,8 @@ class GripperCommands:
 
     def _differs(self, width: float) -> bool:
         """Return whether a width differs from the last command, or else the fingers' width."""
-        return abs(width - (self.ordered[1] if self.ordered else self.width or 0.0)) > NEAR_M
+        reference = self.ordered[1] if self.ordered else self.width or 0.0
+        return abs(width - reference) > NEAR_M
 
     def words(self) -> str:
         """Return the current command in words."""

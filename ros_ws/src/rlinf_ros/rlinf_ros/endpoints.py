@@ -99,14 +99,14 @@ class EndpointReport:
         }
         report: Report = {}
         for topic in sorted({topic for topic, _ in counts}):
-            publisher_ids = self.node.get_publishers_info_by_topic(topic)
-            listeners = self.node.get_subscriptions_info_by_topic(topic)
-            for direction, infos in (("out", listeners), ("in", publisher_ids)):
+            publishers = self.node.get_publishers_info_by_topic(topic)
+            subscriptions = self.node.get_subscriptions_info_by_topic(topic)
+            for direction, infos in (("out", subscriptions), ("in", publishers)):
                 reporting_count = sum(_name(info) in reporting for info in infos)
                 if min(counts.get((topic, direction), [reporting_count])) < reporting_count:
                     return None
             ids: dict[str, list[int]] = {"own": [], "others": []}
-            for info in (*publisher_ids, *listeners):
+            for info in (*publishers, *subscriptions):
                 owner = "own" if _name(info) in names else "others"
                 ids[owner].append(zlib.crc32(bytes(info.endpoint_gid)))
             report[topic] = {owner: sorted(gids) for owner, gids in ids.items()}
@@ -124,14 +124,11 @@ class Endpoints:
         ).topic_name
 
     def _on_report(self, message: String) -> None:
-        name = (read := json.loads(message.data))[0]
-        self.reports[name] = read[1]
+        name, report = json.loads(message.data)
+        self.reports[name] = report
 
     def unmatched(self) -> str:
-        """Return, in words, the nodes that have not matched each other.
-
-        It is empty once every publisher and subscription of the loop has.
-        """
+        """Return, in words, the nodes that have not matched each other; empty if all have."""
         names = {_name(info) for info in self.node.get_publishers_info_by_topic(self._topic)}
         if silent := sorted(names - self.reports.keys()):
             return f"no report on '{TOPIC}' from {', '.join(silent)}"

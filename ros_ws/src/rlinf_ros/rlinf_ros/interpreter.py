@@ -33,8 +33,7 @@ WHERE = (
 
 
 def switch() -> None:
-    """Replace this process by the same executable in the chosen Python, if it is an executable of
-    ours.
+    """Replace this process by the same executable in the chosen Python, if it is one of ours.
 
     Raises:
         ImportError: no Python here has the distribution.
@@ -45,7 +44,11 @@ def switch() -> None:
     # before NumPy reads it: rlinf_core/core/ros.py gives the reason
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     chosen = os.environ.get(CHOICE)
-    if os.path.abspath(chosen) == sys.executable if chosen else find_spec(DISTRIBUTION):
+    if chosen:
+        is_right_python = os.path.abspath(chosen) == sys.executable
+    else:
+        is_right_python = find_spec(DISTRIBUTION) is not None
+    if is_right_python:
         return
     python = os.path.abspath(chosen) if chosen and os.path.exists(chosen) else find()[0]
     os.execve(python, [python, *sys.argv], os.environ | {CHOSEN: "1"})

@@ -104,14 +104,13 @@ def _duplicate(kind: str) -> str:
 def _list(values: Any) -> Any:
     if isinstance(values, ARRAYS):
         return values[:] if isinstance(values, array.array) else values.copy()
-    return [
-        _text(item)
-        if isinstance(item, str)
-        else snapshot(item)
-        if hasattr(item, "__slots__")
-        else item
-        for item in values
-    ]
+    return [_copy_item(item) for item in values]
+
+
+def _copy_item(item: Any) -> Any:
+    if isinstance(item, str):
+        return _text(item)
+    return snapshot(item) if hasattr(item, "__slots__") else item
 
 
 def _text(value: str) -> str:
@@ -216,7 +215,10 @@ class MemorySubscription(Subscription):
     def hand_over(self, envelope: Envelope) -> None:
         """Call the callback."""
         if self.alive:
-            self.callback(envelope if self.lazy else envelope.raw if self.raw else envelope.message)
+            if self.lazy:
+                self.callback(envelope)
+            else:
+                self.callback(envelope.raw if self.raw else envelope.message)
 
     def get_publisher_count(self) -> int:
         """Return the number of matched publishers, here and outside."""
@@ -296,12 +298,9 @@ class Bus:
         for publisher in self.publishers.get(subscription.name, ()):
             if _fits(publisher, subscription):
                 publisher.listeners.append(subscription)
-                for envelope in (
-                    publisher.latched or ()
-                    if subscription.qos_profile.durability == LATCHED
-                    else ()
-                ):
-                    subscription.accept(envelope)
+                if subscription.qos_profile.durability == LATCHED:
+                    for envelope in publisher.latched or ():
+                        subscription.accept(envelope)
         return subscription
 
     def post(self, subscription: MemorySubscription, envelope: Envelope) -> None:

@@ -180,18 +180,14 @@ def described_field(structure: str, key: str, value: object, field: Any) -> Para
 
 def expected(name: str, value: object) -> str:
     """Describe the allowed values of a parameter in words."""
-    kind = {bool: "true or false", int: "an integer", float: "a number", str: "a string"}.get(
-        type(value), "a list"
-    )
-    low, high = RANGES.get(name, (None, None))
-    bounds = (
-        f" from {low:g} to {high:g}"
-        if low is not None and high is not None and high < LARGEST
-        else f" of at least {low:g}"
-        if low is not None
-        else ""
-    )
-    return f"{kind}{bounds}"
+    kinds = {bool: "true or false", int: "an integer", float: "a number", str: "a string"}
+    kind = kinds.get(type(value), "a list")
+    if name not in RANGES:
+        return kind
+    low, high = RANGES[name]
+    if high < LARGEST:
+        return f"{kind} from {low:g} to {high:g}"
+    return f"{kind} of at least {low:g}"
 
 
 def finite(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Clients of ``reset_scene`` and ``home``, which never wait in vain."""
+"""Clients of the actions ``reset_scene`` and ``home``, with timeouts."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class Request:
     """One goal at a time of an action that moves the arm between episodes.
 
     Args:
-        node: its routines make the requests.
+        node: the node whose routines make the requests.
         patience_s: timeout of a request: the middleware drops an answer to a client that it has not
             discovered.
         action: type of the action.
-        name: of the action.
-        gone: error text if nobody answers.
+        name: name of the action.
+        unavailable: error text if nobody answers.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Request:
         self.node = node
         self.patience_s = patience_s
         self.name = name
-        self.disconnected = unavailable
+        self.unavailable = unavailable
         self.client = ActionClient(action_node(node), action, name)
         self.goal: GoalHandle | None = None  # the present goal
 
@@ -78,7 +78,7 @@ class Request:
         accepted = goal.send()
         if not await either(self.node, accepted, self.patience_s):
             goal.withdraw()  # it must not begin once nobody waits for it
-            return None, f"{self.disconnected} (no answer for {self.patience_s:.0f} s)"
+            return None, f"{self.unavailable} (no answer for {self.patience_s:.0f} s)"
         handle = accepted.result()
         if not handle.accepted:
             return None, f"{self.name} was refused"
@@ -86,7 +86,7 @@ class Request:
         while not await either(self.node, answer, self.patience_s):
             if not self.client.server_is_ready():
                 goal.withdraw()  # it may be there after all, just not discovered now
-                return None, f"{self.disconnected} The server ended during {self.name}"
+                return None, f"{self.unavailable} The server ended during {self.name}"
             answer = handle.get_result_async()
         return answer.result().result, ""
 
@@ -121,6 +121,6 @@ class HomeMotion(Request):
     async def go(self) -> str:
         """Move the arm to its home; returns why it is not there, or an empty string."""
         if not self.client.server_is_ready():
-            return self.disconnected
+            return self.unavailable
         _, trouble = await self.send(Home.Goal())
         return trouble

@@ -149,18 +149,18 @@ class Rates:
 
 
 class Diagnostics:
-    """Publishes the result of ``look``, and the rate of each topic of the node."""
+    """Publishes the result of ``check``, and the rate of each topic of the node."""
 
-    def __init__(self, node: Node, look: Callable[[], Health]) -> None:
+    def __init__(self, node: Node, check: Callable[[], Health]) -> None:
         self.node = node
-        self.look = look
+        self.check = check
         self.rates = Rates(node)
         self.publisher = node.create_publisher(DiagnosticArray, "/diagnostics", 10)
         node.create_timer(EVERY_S, self.publish)
 
     def publish(self) -> None:
         """Publish now; the timer calls this, too."""
-        level, message, values = self.look()
+        level, message, values = self.check()
         if not is_active(self.node):
             level, message = WARN, INACTIVE
         status = DiagnosticStatus(
@@ -251,9 +251,7 @@ class StationNode(Node):
             RlinfError: a parameter is wrong; the message names it.
         """
         # an interlock has no use for pydantic
-        from rlinf_core.config.checking import (
-            checked_parameters,
-        )
+        from rlinf_core.config.checking import checked_parameters
 
         settings = checked_parameters(
             model, from_parameters(self._below(name)), f"{self.get_name()}: {name}"
@@ -375,7 +373,7 @@ class Ending(Protocol):
     def finish(self) -> bool:
         """Return whether the node has ended.
 
-        It is called repeatedly, while messages come and go, until it has or FINISH_S have passed.
+        The process calls it repeatedly until the node has ended, or FINISH_S have passed.
         """
 
 
@@ -466,7 +464,7 @@ def stop_on_signal() -> Iterator[Callable[[], bool]]:
     end the context at once, and with it publishers that are still needed.
     """
     signals: list[int] = []
-    _answer(lambda number, _: signals.append(number))
+    _handle_signals(lambda number, _: signals.append(number))
     end_with_parent()
     rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
     try:
@@ -474,19 +472,19 @@ def stop_on_signal() -> Iterator[Callable[[], bool]]:
     finally:
         rclpy.try_shutdown()
         # a second signal is normal: the terminal and ros2 launch both send one
-        _answer(signal.SIG_IGN)
+        _handle_signals(signal.SIG_IGN)
 
 
-def _answer(handler: Any) -> None:
+def _handle_signals(handler: Any) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, handler)
 
 
-def _spin(node: Node, subscribes: bool, stop_requested: Callable[[], bool]) -> None:
+def _spin(node: Node, listens: bool, stop_requested: Callable[[], bool]) -> None:
     executor = single_threaded()
     for member in _of_process(node):
         executor.add_node(member)
-    watchdog = DiscoveryWatchdog(node, override_of("arms") or ()) if subscribes else None
+    watchdog = DiscoveryWatchdog(node, override_of("arms") or ()) if listens else None
     giving_up = node if isinstance(node, CanGiveUp) else None
     gc.freeze()  # the node's own objects stay; collections look only at later ones
     with contextlib.suppress(ExternalShutdownException):
@@ -527,8 +525,8 @@ def override_of(name: str) -> Any:
     None if they do not hold it.
     """
     files = [
-        after
-        for option, after in zip(sys.argv, sys.argv[1:], strict=False)
+        value
+        for option, value in zip(sys.argv, sys.argv[1:], strict=False)
         if option == "--params-file"
     ]
     nodes = [

@@ -29,7 +29,7 @@ from rlinf_core.interlock.takeover import OPERATOR_SILENT
 from rlinf_core.recipes.schema import Station
 from rlinf_ros.arms import subscribe_safety
 
-SAY_AFTER_S, SAY_AGAIN_S = 5.0, 30.0
+WARN_AFTER_S, WARN_INTERVAL_S = 5.0, 30.0
 HELPERS = ("_inputs", "_services", "_client")  # second nodes of one process
 
 
@@ -122,15 +122,15 @@ class Discovery:
                 self.node.get_logger().info(f"the {self.of} was discovered")
             self.since = now
             self.warning = ""
-        elif now - self.since > SAY_AFTER_S:
+        elif now - self.since > WARN_AFTER_S:
             self.warning = silence_message(self.node, self.of, now - self.since)
-            self.node.get_logger().warning(self.warning, throttle_duration_sec=SAY_AGAIN_S)
+            self.node.get_logger().warning(self.warning, throttle_duration_sec=WARN_INTERVAL_S)
 
 
 STOPPED = "the interlock stopped"
 AT_REST = (SafetyState.DISARMED, SafetyState.FAULT)
-GOES_ON_S = 3.0  # a director asks again this long after a person has armed
-GOES_ON = (
+RUN_CONTINUES_S = 3.0  # a director asks again this long after a person has armed
+RUN_CONTINUES = (
     "A run is active and moves the arm as soon as it is armed. End the run first if the arm must "
     "stay at rest"
 )
@@ -170,10 +170,9 @@ class RequestStop:
 
         While disarmed, a person arms after the request.
         """
-        fault = self.safety.state == SafetyState.FAULT
-        return (
-            f"FAULT '{self.safety.cause}' is active. Reset it, arm, then try again" if fault else ""
-        )
+        if self.safety.state != SafetyState.FAULT:
+            return ""
+        return f"FAULT '{self.safety.cause}' is active. Reset it, arm, then try again"
 
 
 DEFAULT = Station()
@@ -212,17 +211,17 @@ def resume_instruction(safety: SafetyState, namespace: str) -> str:
 @lru_cache(maxsize=64)
 def command(action: str, station: str, cause: str = "") -> str:
     """Return the ``rlinf`` command that does ``action`` at this station."""
-    domain = shell_domain()
-    other = [f"station.name={station}"] * (station != DEFAULT.name) + [
-        f"station.domain_id={domain}"
-    ] * bool(domain)
-    return " ".join(
-        [
-            f"rlinf {action}",
-            *(["--cause", shlex.quote(cause)] if cause else []),
-            *(["--set", *other] if other else []),
-        ]
-    )
+    overrides = []
+    if station != DEFAULT.name:
+        overrides.append(f"station.name={station}")
+    if domain := shell_domain():
+        overrides.append(f"station.domain_id={domain}")
+    words = [f"rlinf {action}"]
+    if cause:
+        words += ["--cause", shlex.quote(cause)]
+    if overrides:
+        words += ["--set", *overrides]
+    return " ".join(words)
 
 
 TAKES_S = 0.15  # time from the answer to a request to the interlock's tick and report
@@ -239,42 +238,45 @@ class ArmAnswerLog:
 
     def __init__(self, node: Node, arms: Sequence[str]) -> None:
         self.node = node
-        self.still = ""
-        # answers, each with the time from which states are newer
-        self.owed: list[tuple[float, str]] = []
+        self.last_instruction = ""
+        # answers that are not logged yet, each with the time from which states are newer
+        self.pending: list[tuple[float, str]] = []
         subscribe_safety(node, arms, self._on_safety)
 
     def answered(self, answer: Future) -> None:
         """Record an answer of the arm service."""
-        self.owed.append((time.monotonic() + TAKES_S, answer.result().message))
+        self.pending.append((time.monotonic() + TAKES_S, answer.result().message))
 
     def _on_safety(self, safety: SafetyState) -> None:
-        while self.owed and time.monotonic() > self.owed[0][0]:
-            self.node.get_logger().info(
-                f"{self.owed.pop(0)[1]}: the interlock is {state_text(safety)}"
-            )
-        still = resume_instruction(safety, self.node.get_namespace())
-        if still and still != self.still:
-            auto_reset = safety.state in AT_REST and is_directed(self.node)
-            self.node.get_logger().warning(f"{still}. {GOES_ON}" if auto_reset else still)
-        self.still = still
+        while self.pending and time.monotonic() > self.pending[0][0]:
+            _, answer = self.pending.pop(0)
+            self.node.get_logger().info(f"{answer}: the interlock is {state_text(safety)}")
+        instruction = resume_instruction(safety, self.node.get_namespace())
+        if instruction and instruction != self.last_instruction:
+            run_continues = safety.state in AT_REST and is_directed(self.node)
+            text = f"{instruction}. {RUN_CONTINUES}" if run_continues else instruction
+            self.node.get_logger().warning(text)
+        self.last_instruction = instruction
 
 
 SETTLED_S = 2.0  # reports come twice a second
 
 
-def caught_up(trainer: TrainerStatus, policy: PolicyStatus, station: str, episodes: int) -> bool:
+def has_caught_up(
+    trainer: TrainerStatus, policy: PolicyStatus, station: str, episodes: int
+) -> bool:
     """Return whether the trainer has learned from enough of a station's episodes.
 
     It has no backlog then, and the station plays the resulting policy.
     """
-    learned = trainer.accepting and trainer.backlog == 0 and taken(trainer, station) >= episodes
+    accepted = accepted_episodes(trainer, station)
+    learned = trainer.accepting and trainer.backlog == 0 and accepted >= episodes
     return learned and policy.version == trainer.policy_version
 
 
-def taken(trainer: TrainerStatus, station: str) -> int:
+def accepted_episodes(trainer: TrainerStatus, station: str) -> int:
     """Return the number of a station's episodes that its trainer accepted, of every mode."""
-    return _counted(trainer, f"{station}/episodes")
+    return _count(trainer, f"{station}/episodes")
 
 
 class SettledCount:
@@ -292,7 +294,7 @@ class SettledCount:
         return time.monotonic() - self.since > SETTLED_S
 
 
-def holds_back(trainer: TrainerStatus, mode: str) -> bool:
+def is_episode_held(trainer: TrainerStatus, mode: str) -> bool:
     """Return whether no episode of that mode may begin now.
 
     The trainer holds it, the spool is full, or the learner is behind.
@@ -301,12 +303,12 @@ def holds_back(trainer: TrainerStatus, mode: str) -> bool:
     return bool(trainer.held or trainer.spool_full >= 1.0 or behind)
 
 
-def refused(trainer: TrainerStatus, station: str) -> int:
+def refused_episodes(trainer: TrainerStatus, station: str) -> int:
     """Return the number of a station's episodes that its trainer refused, at any stage."""
-    return trainer.set_aside + _counted(trainer, f"{station}/refused")
+    return trainer.set_aside + _count(trainer, f"{station}/refused")
 
 
-def _counted(trainer: TrainerStatus, name: str) -> int:
+def _count(trainer: TrainerStatus, name: str) -> int:
     """Return a count from the trainer's report; 0 if the value is no count."""
     read = dict(zip(trainer.names, trainer.values, strict=False)).get(name, 0.0)
     return int(read) if math.isfinite(read) else 0

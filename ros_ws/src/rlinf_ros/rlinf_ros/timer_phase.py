@@ -37,7 +37,7 @@ SLOWEST = 0.1  # largest advance of a timer's wake-up, of a period
 # fraction of a period before the tick; an earlier input may be late for the previous tick
 NEXT = 0.5
 PATIENCE_S = 0.004  # wait for a late input, bounded by parts of a period ...
-LEAST, MOST = 0.08, 0.35  # ... smallest and largest part
+MIN_PART, MAX_PART = 0.08, 0.35  # ... smallest and largest part
 TOO_SOON_S = 0.00002  # largest difference of two clocks about a timer's wake-up
 
 
@@ -75,9 +75,9 @@ class PhaseLock:
         )
         late = max(now - self.due_s, 0.0)
         progressed_s = min(late, max(self._to_go_s, 0.0))  # part of the path to a later phase
-        self.due_s = self.due_s + progressed_s
-        self._to_go_s = self._to_go_s - progressed_s
-        late = late - progressed_s
+        self.due_s += progressed_s
+        self._to_go_s -= progressed_s
+        late -= progressed_s
         if not self.hurry and late > min(MAX_CATCH_UP_S, SHORTER * self.period_s):
             self.due_s = now
             self._to_go_s = self.period_s - late
@@ -98,7 +98,7 @@ class PhaseLock:
             self._new += 1
         if self._to_go_s == 0.0 and self._new >= SAMPLES:
             self._to_go_s = self._worthwhile_shift(
-                *better(
+                *best_shift(
                     [(self.due_s - at) % self.period_s for at in self._inputs],
                     self.period_s,
                     self.hurry,
@@ -240,10 +240,10 @@ class PhaseLockedTimer:
 
 def patience(period_s: float) -> float:
     """Return how long a tick waits for a late input, as a part of its period."""
-    return max(LEAST, min(MOST, PATIENCE_S / period_s))
+    return max(MIN_PART, min(MAX_PART, PATIENCE_S / period_s))
 
 
-def better(waits: Collection[float], period_s: float, hurry: float) -> tuple[float, float]:
+def best_shift(waits: Collection[float], period_s: float, hurry: float) -> tuple[float, float]:
     """Return the reduction of the mean wait [s] and the shift of the ticks [s] that gives it.
 
     A negative shift means earlier ticks. The best phase is just behind an input. If the ticks move
@@ -258,7 +258,8 @@ def better(waits: Collection[float], period_s: float, hurry: float) -> tuple[flo
     gain, sooner = max(
         (wait - missed / len(in_vain) * period_s, wait) for missed, wait in enumerate(in_vain)
     )
-    return gain, -sooner if sooner * STRETCH < (period_s - sooner) * hurry else period_s - sooner
+    moves_earlier = sooner * STRETCH < (period_s - sooner) * hurry
+    return gain, -sooner if moves_earlier else period_s - sooner
 
 
 BEFORE_S = 0.004  # the warm-up then still sits in the caches, and ends before the real call
@@ -276,7 +277,7 @@ class WarmUp:
 
     def __init__(self, node: Node, make: Callable[[], Any]) -> None:
         self._make = make
-        self._timer = node.create_timer(1.0, self._rehearse)
+        self._timer = node.create_timer(1.0, self._run_once)
         self._timer.cancel()
 
     def before(self, seconds: float) -> None:
@@ -285,7 +286,7 @@ class WarmUp:
             self._timer.timer_period_ns = round((seconds - BEFORE_S) * NS)
             self._timer.reset()
 
-    def _rehearse(self) -> None:
+    def _run_once(self) -> None:
         self._timer.cancel()
         with contextlib.suppress(RlinfError, KeyError, ValueError):
             serialize_message(self._make())

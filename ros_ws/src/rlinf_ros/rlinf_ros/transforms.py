@@ -94,15 +94,9 @@ class Transforms:
             return None
         return publisher(self.node, name)
 
-    def _publish_moving(self) -> None:
-        assert self.moving is not None
-        if not self.moving.get_subscription_count():
-            return
-        for name in (
-            ()
-            if self.subscriptions
-            else (name for row in MOVING for name in of_arms(row, self.arms))
-        ):
+    def _subscribe(self) -> None:
+        """Subscribe to the poses and joints of every arm, on the node that nobody spins."""
+        for name in [name for row in MOVING for name in of_arms(row, self.arms)]:
             self.subscriptions[name] = subscription(
                 self.inputs,
                 name,
@@ -111,6 +105,13 @@ class Transforms:
                 raw=True,
                 at=self.node.resolve_topic_name(name),
             )
+
+    def _publish_moving(self) -> None:
+        assert self.moving is not None
+        if not self.moving.get_subscription_count():
+            return
+        if not self.subscriptions:
+            self._subscribe()
         for name, poses in self.subscriptions.items():
             # the queue has depth 1: it holds the newest message or none
             taken = take(poses, raw=True)

@@ -33,7 +33,7 @@ except ImportError:  # rclpy before 7.1.4
     EventsExecutor = SingleThreadedExecutor
 
 LOOK_UP_S = 0.5  # EventsExecutor.spin() without a timeout may spin on its clock; with one it sleeps
-DEAF_S = 8.0  # discovery takes 1 s, on an overloaded machine 3 s
+DEAF_S = 8.0  # longest silence of a discovered interlock; discovery takes 1 s, under load 3 s
 SIGEV_THREAD = 2
 CLOCK_LOOK_S = 0.1
 CLOCK_STEP_S = 0.05
@@ -87,7 +87,7 @@ def _wake(executor: Executor) -> None:
 
 
 class DiscoveryWatchdog:
-    """Ends a process that discovers the interlock but hears nothing of it.
+    """Ends a process that discovers the interlock but receives nothing from it.
 
     The supervisor restarts the process. Fast DDS's shared memory can leave a process deaf that
     starts right after the kill of another one: discovery works both ways, and no message arrives
@@ -183,7 +183,7 @@ LaunchFileLoader.add_constructor("tag:yaml.org,2002:python/tuple", LaunchFileLoa
 
 
 class AwaitFuture:
-    """``await Until(future)`` in a routine gives the future's result.
+    """``await AwaitFuture(future)`` in a routine gives the future's result.
 
     rclpy polls its own tasks, which costs a whole core on the events executor (ros2/rclpy#1405;
     later rclpy: #1469).

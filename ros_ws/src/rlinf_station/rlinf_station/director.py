@@ -28,16 +28,16 @@ from rlinf_ros.arms import arms_of, subscribe_arms, subscribe_safety
 from rlinf_ros.spinning import OK, WARN, Diagnostics, Health, StationNode, destroy, stop_on_signal
 from rlinf_ros.station_state import (
     AT_REST,
-    GOES_ON,
-    GOES_ON_S,
+    RUN_CONTINUES,
+    RUN_CONTINUES_S,
     Discovery,
     SettledCount,
-    caught_up,
-    holds_back,
-    refused,
+    accepted_episodes,
+    has_caught_up,
+    is_episode_held,
+    refused_episodes,
     resume_instruction,
     silence_message,
-    taken,
 )
 from rlinf_station.director_status import (
     Lines,
@@ -121,7 +121,7 @@ class Director(StationNode):
     # Incoming messages
     def _on_trainer(self, message: TrainerStatus) -> None:
         self.trainer = message
-        now = refused(message, self.station)
+        now = refused_episodes(message, self.station)
         counts = "refused" in message.names  # absent while the trainer has only begun to listen
         first = counts and not (self.counted or self._closed_ids)
         self.counted = self.counted or counts
@@ -221,7 +221,7 @@ class Director(StationNode):
         episode_count = self.plan["collect"].get("share", self.plan["collect"]["episodes"])
         refused_now = 0
         while self.policy.version < 1:
-            if (again := refused(self.trainer, self.station) - max(self.refused, 0)) > 0:
+            if (again := refused_episodes(self.trainer, self.station) - max(self.refused, 0)) > 0:
                 self.refused = max(self.refused, 0) + again
                 refused_now += again
                 reason = (
@@ -309,10 +309,11 @@ class Director(StationNode):
         self.recent.ended.clear()
         if online["synchronous"]:  # the preceding evaluation does not answer a slice
             self._within(
-                online["drain_timeout_s"], SettledCount(lambda: taken(self.trainer, self.station))
+                online["drain_timeout_s"],
+                SettledCount(lambda: accepted_episodes(self.trainer, self.station)),
             )
         while not (ended := ending(self.recent, self.env_steps, online, deadline)):
-            before = taken(self.trainer, self.station)
+            before = accepted_episodes(self.trainer, self.station)
             self._episodes(online["request_episodes"], "train", seed, deadline)
             seed += online["request_episodes"]
             if online["synchronous"]:
@@ -324,7 +325,7 @@ class Director(StationNode):
     def _catch_up(self, seconds: float, episodes: int = 0) -> None:
         """Wait until the learner has caught up, and the policy node has the newest weights."""
         if not self._within(
-            seconds, lambda: caught_up(self.trainer, self.policy, self.station, episodes)
+            seconds, lambda: has_caught_up(self.trainer, self.policy, self.station, episodes)
         ):
             self._log(
                 "warning",
@@ -356,9 +357,11 @@ class Director(StationNode):
         self._log(
             "stopped_by_interlock", state=Mode(self.safety.state).name, cause=self.safety.cause
         )
-        self.get_logger().warning(f"{GOES_ON}. After the arming it waits {GOES_ON_S:g} s")
+        self.get_logger().warning(
+            f"{RUN_CONTINUES}. After the arming it waits {RUN_CONTINUES_S:g} s"
+        )
         at_rest_s = time.monotonic()
-        while time.monotonic() - at_rest_s < GOES_ON_S and not (
+        while time.monotonic() - at_rest_s < RUN_CONTINUES_S and not (
             deadline and time.monotonic() > deadline
         ):
             self._spin(0.1)
@@ -392,7 +395,7 @@ class Director(StationNode):
             if (
                 resume_instruction(self.safety, "")
                 or self.operator.prompt
-                or holds_back(self.trainer, mode)
+                or is_episode_held(self.trainer, mode)
             ):
                 # it waits for a person or the trainer, not for the environment
                 self.active_at = time.monotonic()
@@ -452,7 +455,7 @@ class Director(StationNode):
         if time.monotonic() - self.moved_at > STILL_S:
             instruction = resume_instruction(self.safety, self.get_namespace())
         if instruction and self.safety.state in AT_REST:
-            instruction = f"{instruction}. {GOES_ON}"
+            instruction = f"{instruction}. {RUN_CONTINUES}"
         status = {
             "phase": self.phase,
             "phase_seconds": time.monotonic() - self.phase_started,

@@ -46,7 +46,7 @@ from rlinf_ros.spinning import (
 from rlinf_ros.station_state import (
     STOPPED,
     RequestStop,
-    holds_back,
+    is_episode_held,
     publisher_ids,
     resume_instruction,
 )
@@ -569,7 +569,7 @@ class Environment(Managed, ControlNode):
         """
         return (
             bool(self.still)
-            or holds_back(self.trainer, self.mode)
+            or is_episode_held(self.trainer, self.mode)
             or self.watch.lacks_trainer_status()
             or time.monotonic() < self.held_until
         )

@@ -21,7 +21,7 @@ from std_srvs.srv import SetBool
 
 from rlinf_core.core.errors import RlinfError
 from rlinf_ros.arms import arm_prefix, arm_topic, disarm_topics
-from rlinf_ros.station_state import GOES_ON, command, is_directed, state_text
+from rlinf_ros.station_state import RUN_CONTINUES, command, is_directed, state_text
 
 # the middleware drops an answer to a client that it has not discovered; a repeated request changes
 # nothing
@@ -161,7 +161,7 @@ def arm(station: Station) -> None:
     """
     before = station.meet()
     if is_directed(station.node, f"/{station.name}"):
-        print(GOES_ON)
+        print(RUN_CONTINUES)
     if not sys.stdin.isatty() and not all(
         station.parameter(arm_topic(arm, "interlock"), "teleports") for arm in station.arms
     ):

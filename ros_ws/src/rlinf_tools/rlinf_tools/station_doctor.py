@@ -43,17 +43,17 @@ from rlinf_ros.station_state import command_context, command_node
 LISTEN_S = 4.0
 LATE_S = 0.05
 MIN_RATE_SHARE = 0.7  # share of the required rate
-# tolerance of a quaternion's norm; largest distance of an arm from its workspace
-UNIT, REACH_M = 1e-2, 2.0
-# tolerance beyond a limit for noise; the third value is the largest angle of any joint
+UNIT = 1e-2  # tolerance of a quaternion's norm
+REACH_M = 2.0  # largest distance of an arm from its workspace
+# tolerance beyond a limit, for noise
 EDGE_M = 0.02
 EDGE_RAD = 0.02
-TURN_RAD = 7.0
+TURN_RAD = 7.0  # largest angle of any joint
 ENCODINGS = ("rgb8", "bgr8")
 IMAGE = "sensor_msgs/msg/Image"
 # words in the names of topics that command an arm
 COMMANDS = ("target", "command", "goal", "desired", "reference")
-# a wrong topic would deceive the interlock
+# topics that the doctor never suggests, since a wrong one would deceive the interlock
 UNSUGGESTED = ("estop/", "enable", "task/success", "distance")
 PING_MS = 1.0  # largest round trip to a controller at 1 kHz
 STATION_NODES = ("driver", "recorder")  # nodes of the station that hear a target and move no arm
@@ -96,12 +96,10 @@ class TopicProbe:
 
     @property
     def hz(self) -> float:
-        """Rate of its messages [Hz]."""
-        return (
-            (len(self.times) - 1) / max(self.times[-1] - self.times[0], 1e-3)
-            if len(self.times) > 1
-            else 0.0
-        )
+        """Rate of the messages [Hz]."""
+        if len(self.times) < 2:
+            return 0.0
+        return (len(self.times) - 1) / max(self.times[-1] - self.times[0], 1e-3)
 
 
 def _estops(no_estop_reason: str, port: int) -> Finding:
@@ -125,7 +123,7 @@ def findings(node: Node, recipe: Recipe, spin: Callable[[], Any]) -> Iterator[Fi
     robot = station_robot(recipe)
     task = station_task(recipe)
     root = f"/{recipe.station.name}"
-    every = {arm: load_limits(path) for arm, path in robot.interlocks.items()}
+    limits_by_arm = {arm: load_limits(path) for arm, path in robot.interlocks.items()}
     used_topics = {
         *task.channels,
         *(f"estop/{name}" for name in robot.estops),
@@ -134,14 +132,15 @@ def findings(node: Node, recipe: Recipe, spin: Callable[[], Any]) -> Iterator[Fi
     unused_images = {f"camera/{name}/image" for name in robot.cameras} - used_topics
     used_topics |= {
         arm_topic(arm, name)
-        for arm, limits in every.items()
+        for arm, limits in limits_by_arm.items()
         for name in needs(limits) | {"current_pose"}
     }
-    of = {
-        name: every.get(arm_of(name), next(iter(every.values())))
+    first_limits = next(iter(limits_by_arm.values()))
+    limits_by_topic = {
+        name: limits_by_arm.get(arm_of(name), first_limits)
         for name in sorted(used_topics | unused_images)
     }
-    listeners = [
+    probes = [
         TopicProbe(
             node,
             name,
@@ -149,41 +148,39 @@ def findings(node: Node, recipe: Recipe, spin: Callable[[], Any]) -> Iterator[Fi
             name in robot.tool_axes,
             limits.joint_names,
         )
-        for name, limits in of.items()
+        for name, limits in limits_by_topic.items()
     ]
-    taken = frozenset(robot.topics.values()) | frozenset(one.full for one in listeners)
+    used_names = frozenset(robot.topics.values()) | frozenset(probe.full for probe in probes)
     if robot.controller:
-        taken |= {robot.controller.topic}
-    faults: dict[str, list[str]] = {arm_topic(arm, "robot/fault"): [] for arm in every}
+        used_names |= {robot.controller.topic}
+    faults: dict[str, list[str]] = {arm_topic(arm, "robot/fault"): [] for arm in limits_by_arm}
     for name, fault_text in faults.items():
         subscription(node, name, partial(_note, fault_text))
     deadline = time.monotonic() + LISTEN_S
     while time.monotonic() < deadline:
         spin()
-    for name, fault in (
-        (name, fault_text[-1]) for name, fault_text in faults.items() if fault_text
-    ):
-        yield Finding(
-            name,
-            fault or "none",
-            fault
-            and "end the named cause, at the robot if the robot itself reports it. Then: rlinf "
-            "fault reset (docs/robots/franka.md)",
-        )
+    for name, texts in faults.items():
+        if texts and (fault := texts[-1]):
+            fix = (
+                "end the named cause, at the robot if the robot itself reports it. Then: rlinf "
+                "fault reset (docs/robots/franka.md)"
+            )
+            yield Finding(name, fault, fix)
+        elif texts:
+            yield Finding(name, "none", "")
     if not (robot.estops or robot.without_hardware):
         yield _estops(robot.no_estop_reason, recipe.station.web.port)
-    for one in listeners:
-        finding = _finding(node, one, of[one.name], task.spec.control_hz, taken)
-        if (
-            finding.fix
-            and one.name.startswith("camera/")
-            and (camera := robot.devices.get(one.name.split("/")[1]))
-        ):
-            finding = replace(finding, fix=_device(camera))
+    for probe in probes:
+        limits = limits_by_topic[probe.name]
+        finding = _finding(node, probe, limits, task.spec.control_hz, used_names)
+        if finding.fix and probe.name.startswith("camera/"):
+            camera = robot.devices.get(probe.name.split("/")[1])
+            if camera:
+                finding = replace(finding, fix=_device(camera))
         # images that the task does not use may be missing
-        yield replace(finding, needed=one.name not in unused_images)
-    yield from _listeners(node, recipe, every)
-    for arm, limits in every.items():
+        yield replace(finding, needed=probe.name not in unused_images)
+    yield from _listeners(node, recipe, limits_by_arm)
+    for arm, limits in limits_by_arm.items():
         yield Finding(
             arm_topic(arm, "limits"),
             f"{limits.hash}, box {list(limits.box_low)} to {list(limits.box_high)} m, "
@@ -248,8 +245,9 @@ def _ping(address: str) -> Finding:
 
 
 def _finding(
-    node: Node, probe: TopicProbe, limits: Limits, control_hz: float, taken: frozenset[str]
+    node: Node, probe: TopicProbe, limits: Limits, control_hz: float, used_names: frozenset[str]
 ) -> Finding:
+    """Return the finding on one topic: its publishers, type, rate and content."""
     publishers = node.get_publishers_info_by_topic(probe.full)
     others = {info.topic_type for info in publishers} - {probe.type}
     text = f"{probe.hz:.0f} Hz on {probe.full}"
@@ -262,7 +260,9 @@ def _finding(
             f"expected {probe.type}: name another topic, or run a node that converts it",
         )
     if not publishers:
-        return Finding(probe.name, f"no publisher of {probe.full}", _suggested(node, probe, taken))
+        return Finding(
+            probe.name, f"no publisher of {probe.full}", _suggested(node, probe, used_names)
+        )
     if len(publishers) > 1:
         text += ", from " + ", ".join(
             sorted(f"{info.node_namespace.rstrip('/')}/{info.node_name}" for info in publishers)
@@ -292,12 +292,13 @@ def _finding(
 
 
 def _content(probe: TopicProbe, limits: Limits, summary: str) -> Finding:
+    """Return the finding on the newest message of a topic."""
     late = statistics.median(probe.offsets) if probe.offsets else 0.0
     if abs(late) > LATE_S:
         return Finding(
             probe.name,
             f"{summary}, stamped {late:.2f} s ago",
-            "use use one clock for driver and station: chrony, or stamp on arrival",
+            "use one clock for driver and station: chrony, or stamp on arrival",
         )
     message = deserialize_message(probe.newest, kind(probe.name))
     if topic(probe.name).name == "current_pose" and message.header.frame_id != limits.frame:
@@ -395,7 +396,7 @@ def image_trouble(image: Image) -> str:
     return ""
 
 
-def _suggested(node: Node, probe: TopicProbe, taken: frozenset[str]) -> str:
+def _suggested(node: Node, probe: TopicProbe, used_names: frozenset[str]) -> str:
     """Return a line for the robot's YAML, with the driver's topics of the same type.
 
     It suggests neither topics that robot.yaml names already, among them the station's commands, nor
@@ -406,7 +407,7 @@ def _suggested(node: Node, probe: TopicProbe, taken: frozenset[str]) -> str:
         for name, types in node.get_topic_names_and_types()
         if probe.type in types
         and node.count_publishers(name)
-        and name not in taken
+        and name not in used_names
         and not name.startswith(f"{node.get_namespace()}/")
         and not any(word in name.lower() for word in COMMANDS)
     ]
@@ -418,9 +419,9 @@ def _suggested(node: Node, probe: TopicProbe, taken: frozenset[str]) -> str:
     )
 
 
-def _listeners(node: Node, recipe: Recipe, every: dict[str, Limits]) -> Iterator[Finding]:
+def _listeners(node: Node, recipe: Recipe, limits_by_arm: dict[str, Limits]) -> Iterator[Finding]:
     robot, root = station_robot(recipe), f"/{recipe.station.name}"
-    for arm, limits in every.items():
+    for arm, limits in limits_by_arm.items():
         command_topic = "target_joints" if limits.control_mode == "joint_delta" else "target_pose"
         name = arm_topic(arm, command_topic)
         full = (
@@ -436,7 +437,7 @@ def _listeners(node: Node, recipe: Recipe, every: dict[str, Limits]) -> Iterator
 
 
 def _listener(node: Node, name: str, full: str, kind: str) -> Finding:
-    """Return True if a subscriber of a command topic exists, with messages of its type."""
+    """Return the finding on the subscribers of a command topic."""
     infos = [
         info
         for info in node.get_subscriptions_info_by_topic(full)
