@@ -372,8 +372,8 @@ class Requests:
             )
             return f"refused: {current_state} is active, and the request named '{cause}'"
         if reasons:
-            is_robots_own = all(fault.startswith("robot:") for fault in reasons)
-            can_recover = is_robots_own and node.resets.get_subscription_count() > 0
+            only_robot_faults = all(fault.startswith("robot:") for fault in reasons)
+            can_recover = only_robot_faults and node.resets.get_subscription_count() > 0
             if can_recover and not recovering:
                 self._recover(cause, inputs.robot_fault)
             prefix = ROBOT_FAULT_PREFIX if can_recover else ""
