@@ -244,7 +244,11 @@ def test_a_picture_that_is_old_says_nothing_of_where_the_camera_is_now(tmp_path,
     looker = MagicMock(
         camera="wrist", newest=np.zeros((64, 64, 3), np.uint8), received_at=time.monotonic() - 7.0
     )
-    looker.lines.return_value, looker.silent_s, looker.has_new_picture = ["", "d"], 1.0, lambda: False
+    looker.lines.return_value, looker.silent_s, looker.has_new_picture = (
+        ["", "d"],
+        1.0,
+        lambda: False,
+    )
     with pytest.raises(RlinfError, match="camera 'wrist': its last picture is 7 s old"):
         align(
             looker,
