@@ -269,6 +269,12 @@ def test_s14_where_no_folder_can_be_written_the_arming_is_refused_with_a_remedy(
     )
 
 
+def test_s14_folders_that_cannot_be_written_are_all_named(shared, monkeypatch):
+    monkeypatch.setattr(latching.os, "access", lambda folder, mode: False)
+    user = latching.user_name(os.geteuid())
+    assert f"expected /nonexistent/rlinf or {shared}, writable for {user}" in robot().write("ARMED")
+
+
 def test_s14_a_full_disk_refuses_and_leaves_nothing(shared, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
