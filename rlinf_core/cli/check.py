@@ -84,7 +84,7 @@ def check_model(
             "check model: expected both --data and --recipe. Example: rlinf check model "
             "/models/pi0 --data runs/x/spool --recipe my_recipe"
         )
-    from rlinf_core.data.check_model import check, read, report
+    from rlinf_core.data.check_model import check_policy, read_samples, to_json
     from rlinf_core.policies import make_policy
     from rlinf_core.policies.base import NetworkPolicy
     from rlinf_core.policies.serialization import load_policy
@@ -99,7 +99,7 @@ def check_model(
         return make_policy(spec, recipe.policy).eval() if published else load_policy(model, spec)
 
     rows = []
-    for row in check(load, spec, read(data, spec), model):
+    for row in check_policy(load, spec, read_samples(data, spec), model):
         rows.append(row)
         print(f"  {row}", flush=True)
     faults = [row.name for row in rows if not row.passed]
@@ -108,7 +108,7 @@ def check_model(
         + (f"; faults: {', '.join(faults)}" if faults else "")
     )
     if json_file:
-        json_file.write_text(report(rows))
+        json_file.write_text(to_json(rows))
     return 1 if faults else 0
 
 

@@ -14,7 +14,7 @@ from rlinf_core.cli.terminal import Display, clock, terminal_as_before
 from rlinf_core.config.overrides import quoted
 from rlinf_core.core.errors import RecipeError, escape_ascii
 from rlinf_core.core.extras import how_to_get, missing
-from rlinf_core.data.demonstrations import DemonstrationStats, takes_of
+from rlinf_core.data.demonstrations import DemonstrationStats, demonstration_stats
 from rlinf_core.launch.graph import collecting, collecting_processes
 from rlinf_core.launch.preflight import why_taken
 from rlinf_core.launch.supervisor import Supervisor, only_station
@@ -59,7 +59,7 @@ def collect(
     missing = recipe.collect.episodes - before.succeeded
     _check(recipe, missing)
     code = _run(recipe, run_dir, before, quiet, pictured) if missing > 0 else 0
-    print(_result_text(recipe, takes_of(run_dir, recipe), run_dir), flush=True)
+    print(_result_text(recipe, demonstration_stats(run_dir, recipe), run_dir), flush=True)
     if code:
         print(
             f"stopped before its end; the same command with --out {run_dir} continues", flush=True

@@ -248,13 +248,13 @@ def check(paths: list[Path], recipe: str | None, json_file: Path | None) -> int:
     """Print the defects of each recording. Returns 1 if there is one."""
     from rich.progress import track
 
-    from rlinf_core.data.repair import fault
+    from rlinf_core.data.repair import find_fault
     from rlinf_core.recipes import load_recipe, station_task
 
     spec = station_task(load_recipe(recipe)).spec if recipe else None
     folders = recordings(paths)
     shown = track(folders, "checking", transient=True, disable=len(folders) < 20)
-    faults = {folder: fault(folder, spec) for folder in shown}
+    faults = {folder: find_fault(folder, spec) for folder in shown}
     broken = {folder: reason for folder, reason in faults.items() if reason}
     for folder, reason in broken.items():
         print(f"{escape_ascii(folder)}: {reason}")
@@ -275,11 +275,11 @@ def repair(paths: list[Path], out: Path) -> int:
     Returns 1 if something was lost.
     """
     from rlinf_core.data.folders import check_unused, new_folder
-    from rlinf_core.data.repair import fault
+    from rlinf_core.data.repair import find_fault
     from rlinf_core.data.repair import repair as repaired
 
     check_unused(out)
-    broken = [folder for folder in recordings(paths) if fault(folder)]
+    broken = [folder for folder in recordings(paths) if find_fault(folder)]
     if not broken:
         print("all are intact; nothing was written")
         return 0
@@ -327,10 +327,10 @@ def merge(paths: list[Path], out: Path) -> None:
 
 def split(paths: list[Path], out: Path, fractions: list[str], seed: int) -> None:
     """Copy all intact episodes into several folders, by fractions or by outcome."""
-    from rlinf_core.data.folders import fractions_of
+    from rlinf_core.data.folders import parse_fractions
     from rlinf_core.data.folders import split as parted
 
-    counts = parted(paths, out, fractions_of(fractions) if fractions else None, seed)
+    counts = parted(paths, out, parse_fractions(fractions) if fractions else None, seed)
     print(f"{', '.join(f'{count} {name}' for name, count in counts.items())} in {out}")
 
 

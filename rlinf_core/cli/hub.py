@@ -9,12 +9,12 @@ from rlinf_core.data import hub
 
 def push_data(paths: list[Path], repository: str, public: bool, message: str) -> None:
     """Send recordings or a LeRobot data set."""
-    _push(hub.dataset(paths), repository, public, message)
+    _push(hub.dataset_upload(paths), repository, public, message)
 
 
 def push_policy(path: Path, repository: str, public: bool, message: str) -> None:
     """Send a policy."""
-    _push(hub.policy(path), repository, public, message)
+    _push(hub.policy_upload(path), repository, public, message)
 
 
 def pull_data(repository: str, out: Path, revision: str) -> None:

@@ -14,7 +14,7 @@ from rlinf_core.cli.terminal import Display, terminal_as_before
 from rlinf_core.config.overrides import quoted
 from rlinf_core.core.errors import EpisodeError, RecipeError, RlinfError, escape_ascii
 from rlinf_core.core.outputs import empty_folder
-from rlinf_core.data.episodes import attachment, spec_of
+from rlinf_core.data.episodes import episode_spec, read_attachment
 from rlinf_core.episodes.actions import RecordedActions, motion_difference, read_actions
 from rlinf_core.episodes.read import read_episode
 from rlinf_core.interlock import load_limits
@@ -74,7 +74,7 @@ def check(actions: RecordedActions, recording: Path, recipe: Recipe, name: str) 
     episode = actions.episode
     robot = station_robot(recipe)
     spec = station_task(recipe).spec
-    recorded = spec_of(episode, recording, None)
+    recorded = episode_spec(episode, recording, None)
     period_s = float(episode.stamps_ns[-1] - episode.stamps_ns[0]) / 1e9 / len(episode)
     if abs(period_s * spec.control_hz - 1.0) > PERIOD:
         raise EpisodeError(
@@ -107,7 +107,7 @@ def _robot_of(recording: Path) -> str:
     """Return the robot's name in the recording's attached recipe; empty without one."""
     import yaml
 
-    document = yaml.safe_load(attachment(recording, "recipe.yaml") or b"") or {}
+    document = yaml.safe_load(read_attachment(recording, "recipe.yaml") or b"") or {}
     return str(document.get("station", {}).get("robot", "")) if isinstance(document, dict) else ""
 
 
@@ -116,7 +116,7 @@ def _limits_difference(recording: Path, limits_file: Path) -> str:
     import yaml
 
     try:
-        recorded_limits = yaml.safe_load(attachment(recording, "limits.yaml") or b"")
+        recorded_limits = yaml.safe_load(read_attachment(recording, "limits.yaml") or b"")
         station_limits = yaml.safe_load(limits_file.read_text())
     except (OSError, yaml.YAMLError):
         return ""

@@ -1,7 +1,7 @@
 """Checks before any motion that a policy fits a data set and a station.
 
-They cover statistics, actions, rate, cameras and the first chunk. People asked for them after their
-checkpoint scored nothing: openpi issue 1025, LeRobot issues 3954 and 4206.
+They cover statistics, actions, rate, cameras and the first chunk. Each fault makes a checkpoint
+score nothing without an error (openpi issue 1025, LeRobot issues 3954 and 4206).
 """
 
 from __future__ import annotations
@@ -26,17 +26,24 @@ from rlinf_core.policies.normalization import BOUND
 from rlinf_core.policies.pretrained.visuomotor import Visuomotor
 from rlinf_core.specs.arrays import FAR, StationSpec, other_units
 
-EPISODES, CHUNKS = 20, 5  # episodes that are read, and chunks that are timed
-OUTSIDE = 0.05  # share of a data set's numbers that may lie outside the statistics
-# smallest spread in the network's range, and smallest share of the largest step; less means other
-# units
-NARROW, SMALL = 0.02, 0.01
-ALIKE = 0.98  # correlation of an action with a state from which on it counts as a position
-FILLS = 0.9  # share of the room for tokens
+# episodes that are read
+MAX_EPISODES = 20
+# chunks that are timed
+TIMED_CHUNKS = 5
+# share of a data set's numbers that may lie outside the statistics
+MAX_OUTSIDE_SHARE = 0.05
+# smallest spread in the network's range, and smallest share of the largest step; less means that
+# the numbers are in other units
+MIN_SPREAD = 0.02
+MIN_STEP_SHARE = 0.01
+# correlation with a state above which an action counts as a position
+POSITION_CORRELATION = 0.98
+# share of the tokens that an instruction may fill
+MAX_TOKEN_SHARE = 0.9
 
 
 @dataclass(frozen=True)
-class Row:
+class CheckResult:
     """One check: its subject, whether it passed, and its finding."""
 
     name: str
@@ -69,10 +76,10 @@ class Samples:
     sentences: list[str] = field(default_factory=list)
 
 
-def check(
+def check_policy(
     load: Callable[[], NetworkPolicy], spec: StationSpec, samples: Samples, folder: Path
-) -> Iterator[Row]:
-    """Yield each check in its turn; nothing follows ``loads`` if the policy cannot be made.
+) -> Iterator[CheckResult]:
+    """Yield the result of each check; none follows ``loads`` if the policy cannot be made.
 
     Args:
         load: makes the policy.
@@ -80,16 +87,16 @@ def check(
         samples: a part of the policy's training data, or of another data set.
         folder: folder of the checkpoint.
     """
-    yield _rate(spec, samples)
-    yield _cameras(spec, samples)
-    yield _camera_order(spec, folder)
-    yield _sizes(spec, samples)
+    yield _check_rate(spec, samples)
+    yield _check_cameras(spec, samples)
+    yield _check_camera_order(spec, folder)
+    yield _check_sizes(spec, samples)
     try:
         policy = load()
     except RlinfError as error:
-        yield Row("loads", False, str(error))
+        yield CheckResult("loads", False, str(error))
         return
-    yield Row(
+    yield CheckResult(
         "loads",
         True,
         f"{policy.config.kind}, chunks of {policy.config.horizon}, {policy.config.executed} "
@@ -99,27 +106,27 @@ def check(
         spec.vector_size,
     ):
         return
-    yield _finite(samples)
-    yield _state_statistics(policy, samples)
-    yield _action_statistics(policy, samples)
-    yield _delta_or_absolute(spec, samples)
-    yield _horizon(policy, samples)
-    yield _prompt(policy, samples)
+    yield _check_finite(samples)
+    yield _check_state_statistics(policy, samples)
+    yield _check_action_statistics(policy, samples)
+    yield _check_delta_actions(spec, samples)
+    yield _check_horizon(policy, samples)
+    yield _check_prompt(policy, samples)
     if any(image.shape != samples.cameras.get(image.name) for image in spec.images) or (
         policy.needs_instruction and not (samples.sentences or [spec.instruction])[0].strip()
     ):
         return
-    chunks, took_s = _chunks(policy, spec, samples)
-    yield _first_command(spec, chunks, samples)
-    yield _latency(policy, spec, took_s)
-    yield _replay(spec, chunks, samples)
+    chunks, took_s = _time_chunks(policy, spec, samples)
+    yield _check_first_command(spec, chunks, samples)
+    yield _check_latency(policy, spec, took_s)
+    yield _compare_with_recorded(spec, chunks, samples)
 
 
-def read(folder: Path, spec: StationSpec) -> Samples:
+def read_samples(folder: Path, spec: StationSpec) -> Samples:
     """Read samples from recordings in a spool or a run.
 
     Raises:
-        EpisodeError: no episode is whole.
+        EpisodeError: no episode is intact.
     """
     states = []
     actions = []
@@ -128,7 +135,7 @@ def read(folder: Path, spec: StationSpec) -> Samples:
     chunk = np.zeros((0, spec.action.dim))
     hz = spec.control_hz
     for number, (_, episode) in enumerate(intact_episodes([folder])):
-        if number >= EPISODES:
+        if number >= MAX_EPISODES:
             break
         vectors = [
             np.asarray(episode.observations[item.name], np.float64).reshape(len(episode) + 1, -1)
@@ -155,9 +162,9 @@ def read(folder: Path, spec: StationSpec) -> Samples:
     )
 
 
-def _rate(spec: StationSpec, samples: Samples) -> Row:
+def _check_rate(spec: StationSpec, samples: Samples) -> CheckResult:
     passed = abs(samples.hz - spec.control_hz) <= 0.1 * spec.control_hz
-    return Row(
+    return CheckResult(
         "rate",
         passed,
         f"expected {spec.control_hz:g} time steps per second (the station's), got data with "
@@ -165,7 +172,7 @@ def _rate(spec: StationSpec, samples: Samples) -> Row:
     )
 
 
-def _cameras(spec: StationSpec, samples: Samples) -> Row:
+def _check_cameras(spec: StationSpec, samples: Samples) -> CheckResult:
     def size(shape: Sequence[int] | None) -> str:
         return "none" if shape is None else "x".join(map(str, shape[:2]))
 
@@ -175,17 +182,15 @@ def _cameras(spec: StationSpec, samples: Samples) -> Row:
         if samples.cameras.get(image.name) != image.shape
     ]
     names = ", ".join(samples.cameras) or "none"
-    return Row(
+    return CheckResult(
         "cameras",
         not wrong,
         f"expected {'; '.join(wrong)} (the data has {names})" if wrong else names,
     )
 
 
-def _camera_order(spec: StationSpec, folder: Path) -> Row:
-    """Compare the camera order with LeRobot's input_features, the order of the network's
-    pictures.
-    """
+def _check_camera_order(spec: StationSpec, folder: Path) -> CheckResult:
+    """Compare the camera order with LeRobot's input_features, the order of the network's images."""
     try:
         features = read_json(folder / "config.json").get("input_features") or {}
     except RlinfError:
@@ -196,9 +201,9 @@ def _camera_order(spec: StationSpec, folder: Path) -> Row:
     policy_names = [name for name in policy_names if not name.startswith("empty_camera")]
     station_names = [image.name for image in spec.images]
     if not policy_names:
-        return Row("camera order", True, "the checkpoint names no cameras")
+        return CheckResult("camera order", True, "the checkpoint names no cameras")
     if len(policy_names) != len(station_names):
-        return Row(
+        return CheckResult(
             "camera order",
             False,
             f"expected {len(policy_names)} cameras of the checkpoint's training "
@@ -206,13 +211,13 @@ def _camera_order(spec: StationSpec, folder: Path) -> Row:
             f"{', '.join(station_names) or 'none'} (station.observe_cameras)",
         )
     if sorted(policy_names) == sorted(station_names) and policy_names != station_names:
-        return Row(
+        return CheckResult(
             "camera order",
             False,
             f"expected {', '.join(policy_names)}, the checkpoint's order, got "
             f"{', '.join(station_names)} (station.observe_cameras)",
         )
-    return Row(
+    return CheckResult(
         "camera order",
         True,
         ", ".join(
@@ -222,10 +227,10 @@ def _camera_order(spec: StationSpec, folder: Path) -> Row:
     )
 
 
-def _sizes(spec: StationSpec, samples: Samples) -> Row:
+def _check_sizes(spec: StationSpec, samples: Samples) -> CheckResult:
     actual = (samples.states.shape[1], samples.actions.shape[1])
     expected = (spec.vector_size, spec.action.dim)
-    return Row(
+    return CheckResult(
         "sizes",
         actual == expected,
         f"expected {expected[0]} numbers of state and {expected[1]} of an action (the station's), "
@@ -233,96 +238,92 @@ def _sizes(spec: StationSpec, samples: Samples) -> Row:
     )
 
 
-def _finite(samples: Samples) -> Row:
+def _check_finite(samples: Samples) -> CheckResult:
     wrong = [
         name
         for name, values in (("state", samples.states), ("action", samples.actions))
         if not np.isfinite(values).all()
     ]
-    return Row(
+    return CheckResult(
         "finite data",
         not wrong,
         f"NaN or Inf in {' and '.join(wrong)}" if wrong else f"{len(samples.actions)} time steps",
     )
 
 
-def _state_statistics(policy: NetworkPolicy, samples: Samples) -> Row:
+def _check_state_statistics(policy: NetworkPolicy, samples: Samples) -> CheckResult:
     """Check the distance of the data's states from a checkpoint's own statistics."""
     given = getattr(policy, "normalisation", None)
     if not isinstance(given, FixedNormalisation) or not isinstance(
         policy, FlowMatching | Visuomotor
     ):
-        return Row("state statistics", True, "learned from the data")
+        return CheckResult("state statistics", True, "learned from the data")
     numbers = (
         given.normalised(torch.from_numpy(samples.states.astype(np.float32))).numpy(force=True)
         / policy.quantile
     )
     names = [f"{item.name}.{index}" for item in policy.spec.vectors for index in range(item.size)]
     room = BOUND if policy.quantile == 1.0 else 1.5
-    return _beyond("state statistics", numbers, names, room, samples.states.std(axis=0))
+    return _check_range("state statistics", numbers, names, room, samples.states.std(axis=0))
 
 
-def _action_statistics(policy: NetworkPolicy, samples: Samples) -> Row:
-    """Check that the data's actions are within the network's range, and within the
-    station's steps.
-    """
+def _check_action_statistics(policy: NetworkPolicy, samples: Samples) -> CheckResult:
+    """Check that the data's actions are in the network's range and in the station's steps."""
     action = policy.spec.action
     if wrong := other_units(action, samples.actions.min(axis=0), samples.actions.max(axis=0)):
-        return Row(
+        return CheckResult(
             "action statistics",
             False,
             f"{wrong} {FAR:g} largest steps: the data set looks like that of a faster arm",
         )
     largest = np.abs(samples.actions) / np.asarray(action.scale)
-    if largest.max() < SMALL:
-        return Row(
+    if largest.max() < MIN_STEP_SHARE:
+        return CheckResult(
             "action statistics",
             False,
             f"expected steps of up to {action.scale[0]:g} {action.units[0]}, got none "
             f"beyond {np.abs(samples.actions).max():.2g}. Are they in other units?",
         )
     if not isinstance(policy, FlowMatching | Visuomotor) or not policy.config.statistics:
-        return Row(
+        return CheckResult(
             "action statistics",
             True,
             "the actions are in the task's units, in [-1, 1] of its largest steps",
         )
     scaled = torch.from_numpy((samples.actions / np.asarray(action.scale)).astype(np.float32))
     numbers = policy.units.to_network(scaled).numpy(force=True)
-    return _beyond(
+    return _check_range(
         "action statistics", numbers, list(action.names), BOUND, samples.actions.std(axis=0)
     )
 
 
-def _beyond(
+def _check_range(
     name: str, numbers: np.ndarray, names: list[str], room: float, varies: np.ndarray
-) -> Row:
-    """Check that a network's numbers (N, D) fill its range: neither beyond it nor in a
-    small part.
-    """
+) -> CheckResult:
+    """Check that a network's numbers (N, D) fill its range: not beyond it, not in a small part."""
     shares, spread = (np.abs(numbers) > room).mean(axis=0), numbers.std(axis=0)
-    if shares.max(initial=0.0) > OUTSIDE:  # a station may have no numbers of state
+    if shares.max(initial=0.0) > MAX_OUTSIDE_SHARE:  # a station may have no numbers of state
         worst = int(shares.argmax())
-        return Row(
+        return CheckResult(
             name,
             False,
             f"expected numbers within {room:g} for the network, got {100 * shares[worst]:.0f} % "
             f"of '{names[worst]}' beyond it. Are the statistics from another data set, in other "
             "units or in another order?",
         )
-    narrow = [names[index] for index in np.flatnonzero((spread < NARROW) & (varies > 0.0))]
+    narrow = [names[index] for index in np.flatnonzero((spread < MIN_SPREAD) & (varies > 0.0))]
     if narrow:
-        return Row(
+        return CheckResult(
             name,
             False,
             "expected varying numbers for the network, got nearly constant ones for "
             f"'{narrow[0]}'. Are the statistics from a wider data set, or from one in which it "
             "never changed?",
         )
-    return Row(name, True, f"at most {100 * shares.max(initial=0.0):.1f} % beyond {room:g}")
+    return CheckResult(name, True, f"at most {100 * shares.max(initial=0.0):.1f} % beyond {room:g}")
 
 
-def _delta_or_absolute(spec: StationSpec, samples: Samples) -> Row:
+def _check_delta_actions(spec: StationSpec, samples: Samples) -> CheckResult:
     """Check that the data's actions are steps, the station's kind of action, and not positions."""
     for index, name in enumerate(spec.action.names):
         action = samples.actions[:, index]
@@ -330,21 +331,21 @@ def _delta_or_absolute(spec: StationSpec, samples: Samples) -> Row:
             if (
                 action.std() > 0.0
                 and column.std() > 0.0
-                and np.corrcoef(action, column)[0, 1] > ALIKE
+                and np.corrcoef(action, column)[0, 1] > POSITION_CORRELATION
                 and np.abs(action - column).mean() < column.std()
             ):
-                return Row(
+                return CheckResult(
                     "delta or absolute",
                     False,
                     f"expected steps of '{name}', got numbers that follow a state. The actions "
                     "are positions and would be played as steps",
                 )
-    return Row("delta or absolute", True, "no action is a position")
+    return CheckResult("delta or absolute", True, "no action is a position")
 
 
-def _horizon(policy: NetworkPolicy, samples: Samples) -> Row:
+def _check_horizon(policy: NetworkPolicy, samples: Samples) -> CheckResult:
     horizon = policy.config.horizon
-    return Row(
+    return CheckResult(
         "horizon",
         horizon <= len(samples.chunk),
         f"expected episodes of {horizon} time steps or more (the chunk horizon), got a first one "
@@ -352,13 +353,13 @@ def _horizon(policy: NetworkPolicy, samples: Samples) -> Row:
     )
 
 
-def _prompt(policy: NetworkPolicy, samples: Samples) -> Row:
-    """Check that the sentences are there, and have room."""
+def _check_prompt(policy: NetworkPolicy, samples: Samples) -> CheckResult:
+    """Check that the instructions exist and fit into the policy's tokens."""
     sentences = samples.sentences or [policy.spec.instruction]
     if not policy.needs_instruction:
-        return Row("prompt", True, "the policy reads none")
+        return CheckResult("prompt", True, "the policy reads none")
     if not all(sentence.strip() for sentence in sentences):
-        return Row(
+        return CheckResult(
             "prompt",
             False,
             "expected an instruction in each episode, got none in some. This policy needs "
@@ -366,32 +367,32 @@ def _prompt(policy: NetworkPolicy, samples: Samples) -> Row:
         )
     task = policy.spec.instruction
     if task and samples.sentences and task not in samples.sentences:
-        return Row(
+        return CheckResult(
             "prompt",
             False,
             f"expected one of the data's sentences ({escape_ascii(samples.sentences[0])[:60]}), "
             f"got the task's '{escape_ascii(task)[:60]}'",
         )
     room = getattr(policy.config, "tokens", 0)
-    if (
-        isinstance(policy, FlowMatching)
-        and (longest := max(len(policy.prompt(text)) for text in sentences)) > FILLS * room
-    ):
-        return Row(
-            "prompt",
-            longest <= room,
-            f"{longest} tokens of {room} (policy.tokens); longer instructions are cut",
-        )
-    return Row("prompt", True, f"{len(sentences)} sentences")
+    if isinstance(policy, FlowMatching):
+        longest = max(len(policy.prompt(text)) for text in sentences)
+        if longest > MAX_TOKEN_SHARE * room:
+            return CheckResult(
+                "prompt",
+                longest <= room,
+                f"{longest} tokens of {room} (policy.tokens); longer instructions are cut",
+            )
+    return CheckResult("prompt", True, f"{len(sentences)} sentences")
 
 
-def _chunks(
+def _time_chunks(
     policy: NetworkPolicy, spec: StationSpec, samples: Samples
 ) -> tuple[list[np.ndarray], float]:
     """Return chunks [SI units] at the beginning of episodes, each (H, A), and a median time [s]."""
-    sentence, took = (samples.sentences or [spec.instruction])[0], []
+    sentence = (samples.sentences or [spec.instruction])[0]
+    took = []
     chunks = []
-    for number in range(max(CHUNKS, 2)):
+    for number in range(max(TIMED_CHUNKS, 2)):
         observation = Observation.from_single(
             spec, samples.first[number % len(samples.first)], policy.device, sentence
         )
@@ -402,14 +403,16 @@ def _chunks(
     return chunks, statistics.median(took[1:])
 
 
-def _first_command(spec: StationSpec, chunks: list[np.ndarray], samples: Samples) -> Row:
+def _check_first_command(
+    spec: StationSpec, chunks: list[np.ndarray], samples: Samples
+) -> CheckResult:
     """Check that the first chunk is finite and not at the largest step throughout."""
     first = chunks[0]
     if not np.isfinite(first).all():
-        return Row("first command", False, "expected finite actions, got NaN or Inf")
+        return CheckResult("first command", False, "expected finite actions, got NaN or Inf")
     full = float((np.abs(first) >= 0.999 * np.asarray(spec.action.scale)).mean())
     data = float((np.abs(samples.actions) >= 0.999 * np.asarray(spec.action.scale)).mean())
-    return Row(
+    return CheckResult(
         "first command",
         full <= max(0.5, 2.0 * data),
         f"{100 * full:.0f} % of the first chunk's numbers are at the largest step; in the data "
@@ -417,9 +420,9 @@ def _first_command(spec: StationSpec, chunks: list[np.ndarray], samples: Samples
     )
 
 
-def _latency(policy: NetworkPolicy, spec: StationSpec, took_s: float) -> Row:
+def _check_latency(policy: NetworkPolicy, spec: StationSpec, took_s: float) -> CheckResult:
     budget = policy.config.executed / spec.control_hz
-    return Row(
+    return CheckResult(
         "latency",
         took_s < budget,
         f"a chunk in {1e3 * took_s:.0f} ms, and {1e3 * budget:.0f} ms are available until the "
@@ -427,7 +430,9 @@ def _latency(policy: NetworkPolicy, spec: StationSpec, took_s: float) -> Row:
     )
 
 
-def _replay(spec: StationSpec, chunks: list[np.ndarray], samples: Samples) -> Row:
+def _compare_with_recorded(
+    spec: StationSpec, chunks: list[np.ndarray], samples: Samples
+) -> CheckResult:
     """Compare the first chunk with the recorded one.
 
     The number means nothing for a policy that was not trained on the data.
@@ -436,7 +441,7 @@ def _replay(spec: StationSpec, chunks: list[np.ndarray], samples: Samples) -> Ro
     scale = np.asarray(spec.action.scale)
     error = float(np.abs((chunks[0][:length] - samples.chunk[:length]) / scale).mean())
     resting = float(np.abs(samples.chunk[:length] / scale).mean())
-    return Row(
+    return CheckResult(
         "replay",
         bool(np.isfinite(error)),
         f"mean distance of {error:.3f} largest steps from the recorded chunk, {resting:.3f} for "
@@ -444,7 +449,7 @@ def _replay(spec: StationSpec, chunks: list[np.ndarray], samples: Samples) -> Ro
     )
 
 
-def report(rows: list[Row]) -> str:
+def to_json(rows: list[CheckResult]) -> str:
     """Return the rows as JSON."""
     return json.dumps(
         {

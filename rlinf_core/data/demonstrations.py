@@ -1,4 +1,4 @@
-"""The takes of ``rlinf collect`` in a run folder, and a check that a recipe may add more."""
+"""The demonstrations of ``rlinf collect`` in a run folder, and whether a recipe may add more."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from rlinf_core.recipes.station import task_file
 from rlinf_core.specs.arrays import StationSpec
 
 ENDED = 1  # EpisodeEvent.kind
-TAKE_FOLDERS = ("closed", "sent")
+RECORDING_FOLDERS = ("closed", "sent")
 
 
 @dataclass(frozen=True)
 class DemonstrationStats:
-    """Whole demonstrations, and their size.
+    """The intact demonstrations of a folder, and their size.
 
     Attributes:
-        succeeded, failed: closed ones, by the task's reward or a person's label; the first count.
+        succeeded, failed: number of each, by the task's reward or a person's label.
         size: bytes of all.
-        next_seed: seed of a scene without a demonstration; None without a take.
+        next_seed: seed of a scene without a demonstration; None without any demonstration.
     """
 
     succeeded: int = 0
@@ -37,43 +37,45 @@ class DemonstrationStats:
         return self.succeeded + self.failed
 
 
-def takes_of(run_dir: Path, recipe: Recipe, refused: Collection[str] = ()) -> DemonstrationStats:
-    """Return the takes in a folder of ``rlinf collect``, without those that the trainer refused.
+def demonstration_stats(
+    run_dir: Path, recipe: Recipe, refused: Collection[str] = ()
+) -> DemonstrationStats:
+    """Count the demonstrations in a folder, without those that the trainer refused.
 
     Raises:
-        EpisodeError: the takes are of another robot, task or specs.
+        EpisodeError: the demonstrations are of another robot, task or specs.
     """
     folders = [
         path
-        for subfolder in TAKE_FOLDERS
+        for subfolder in RECORDING_FOLDERS
         for path in sorted((run_dir / "spool" / subfolder).glob("*"))
         if (path / SUMS).exists() and path.name not in refused
     ]
     if not folders:
         return DemonstrationStats()
     _check_same_task(run_dir, recipe)
-    ended, spec = [event_of(folder) for folder in folders], station_task(recipe).spec
-    for folder, event in zip(folders, ended, strict=True):
+    events, spec = [read_last_event(folder) for folder in folders], station_task(recipe).spec
+    for folder, event in zip(folders, events, strict=True):
         if event.spec_hash != spec.hash:
             raise EpisodeError(
                 f"--out {run_dir}: expected demonstrations with the specs {spec.hash} of recipe "
                 f"'{recipe.name}', got {event.spec_hash} in "
-                f"{folder.name}{_difference(run_dir, spec)}. {OTHER}"
+                f"{folder.name}{_difference(run_dir, spec)}. {REMEDY}"
             )
-    shown = [event for event in ended if event.mode == "demonstration"]
-    won = sum(event.success for event in shown)
+    demonstrations = [event for event in events if event.mode == "demonstration"]
+    succeeded = sum(event.success for event in demonstrations)
     return DemonstrationStats(
-        won,
-        len(shown) - won,
+        succeeded,
+        len(demonstrations) - succeeded,
         sum(file.stat().st_size for folder in folders for file in folder.iterdir()),
-        max(event.seed for event in shown) + 1 if shown else None,
+        max(event.seed for event in demonstrations) + 1 if demonstrations else None,
     )
 
 
-OTHER = "Nothing was changed. Choose another --out, or start with the earlier settings"
+REMEDY = "Nothing was changed. Choose another --out, or start with the earlier settings"
 
 
-def event_of(folder: Path) -> Any:
+def read_last_event(folder: Path) -> Any:
     """Return the last event of a recording's episode, without reading the rest.
 
     Raises:
@@ -107,7 +109,7 @@ def event_of(folder: Path) -> Any:
 
 def _check_same_task(run_dir: Path, recipe: Recipe) -> None:
     """Compare with the stored recipe, because two tasks may have the same specs."""
-    before = _before(run_dir)
+    before = _stored_recipe(run_dir)
     if before is None:
         return
     for key in ("robot", "task"):
@@ -115,22 +117,22 @@ def _check_same_task(run_dir: Path, recipe: Recipe) -> None:
         if was != now and not (key == "task" and task_file(before) == task_file(recipe)):
             raise EpisodeError(
                 f"--out {run_dir}: expected demonstrations with station.{key} '{now}', got some "
-                f"with '{was}'. {OTHER}"
+                f"with '{was}'. {REMEDY}"
             )
 
 
-def _before(run_dir: Path) -> Recipe | None:
+def _stored_recipe(run_dir: Path) -> Recipe | None:
     try:
         before = load_recipe(run_dir / "recipe.yaml")
         task_file(before)
         return before
-    # another version, or removed; the takes themselves store their specs
+    # another version, or removed; the recordings themselves store their specs
     except (RlinfError, OSError):
         return None
 
 
 def _difference(run_dir: Path, spec: StationSpec) -> str:
-    before = _before(run_dir)
+    before = _stored_recipe(run_dir)
     try:
         difference = station_task(before).spec.difference(spec) if before else ""
     except RlinfError:

@@ -1,4 +1,4 @@
-"""The whole episodes below some folders, one after the other, all of one kind."""
+"""The intact episodes below some folders, one after the other, all with the same specs."""
 
 from __future__ import annotations
 
@@ -23,16 +23,18 @@ from rlinf_core.recipes.station import station_task
 from rlinf_core.reports.recordings import episodes_in
 from rlinf_core.specs.arrays import ActionSpec, ArraySpec, StationSpec
 
-# time steps; episodes read at once, because hashes and copies release the interpreter
-LONGEST, READERS = 10**9, 2
+# no limit on the time steps of an episode
+LONGEST = 10**9
+# episodes read at once, because hashes and copies release the interpreter
+READERS = 2
 Log = Callable[[str], None]
 
 
 def intact_episodes(paths: list[Path], log: Log = print) -> Iterator[tuple[Path, Episode]]:
-    """Yield every whole episode in and below some folders, in the order of their paths.
+    """Yield every intact episode in and below some folders, in the order of their paths.
 
-    Recordings that were never closed are skipped, and reported. An episode that is there twice, for
-    example in a spool and an inbox, comes once.
+    Recordings that were never closed are skipped, and reported. An episode that occurs twice, for
+    example in a spool and an inbox, is yielded once.
 
     Raises:
         EpisodeError: an episode is damaged, two different ones share an id, or their specs differ;
@@ -40,7 +42,7 @@ def intact_episodes(paths: list[Path], log: Log = print) -> Iterator[tuple[Path,
     """
     first: tuple[Path, Episode] | None = None
     folders_by_id: dict[str, Path] = {}
-    for folder, reading in _read_ahead(_closed(episodes_in(paths), log)):
+    for folder, reading in _read_ahead(_closed_recordings(episodes_in(paths), log)):
         try:
             episode = reading.result()
         except EpisodeError as error:
@@ -61,7 +63,7 @@ def intact_episodes(paths: list[Path], log: Log = print) -> Iterator[tuple[Path,
         first = first or (folder, episode)
         _check_same_specs(folder, episode, *first)
         if episode.id in folders_by_id:
-            _check_same(folder, folders_by_id[episode.id])
+            _check_same_content(folder, folders_by_id[episode.id])
             continue
         folders_by_id[episode.id] = folder
         yield folder, episode
@@ -72,7 +74,7 @@ def intact_episodes(paths: list[Path], log: Log = print) -> Iterator[tuple[Path,
         )
 
 
-def _closed(folders: list[Path], log: Log) -> Iterator[Path]:
+def _closed_recordings(folders: list[Path], log: Log) -> Iterator[Path]:
     """Yield the closed recordings.
 
     Interrupted and aborted recordings are reported, even if they are complete.
@@ -134,7 +136,7 @@ def recorded_spec(episode: Episode) -> StationSpec:
     )
 
 
-def spec_of(episode: Episode, folder: Path, recipe: str | None) -> StationSpec:
+def episode_spec(episode: Episode, folder: Path, recipe: str | None) -> StationSpec:
     """Return the station's specs of an episode.
 
     They come from the recipe, else from the recorder's attachment, else from the run around the
@@ -152,7 +154,7 @@ def spec_of(episode: Episode, folder: Path, recipe: str | None) -> StationSpec:
                 "of this recording"
             )
         return spec
-    if (attached := _attached(folder)) and attached.hash == episode.spec_hash:
+    if (attached := _attached_spec(folder)) and attached.hash == episode.spec_hash:
         return attached
     for above in folder.resolve().parents:
         if (above / "recipe.yaml").is_file():
@@ -165,15 +167,15 @@ def spec_of(episode: Episode, folder: Path, recipe: str | None) -> StationSpec:
     return recorded_spec(episode)
 
 
-def _attached(folder: Path) -> StationSpec | None:
+def _attached_spec(folder: Path) -> StationSpec | None:
     """Return the specs that a recorder attached; None if there are none, or they are unreadable."""
     with suppress(RlinfError, ValueError, KeyError, TypeError):
-        if data := attachment(folder, SPECS):
+        if data := read_attachment(folder, SPECS):
             return StationSpec.from_dict(json.loads(data))
     return None
 
 
-def attachment(folder: Path, name: str) -> bytes | None:
+def read_attachment(folder: Path, name: str) -> bytes | None:
     """Return a file that the recorder attached to an episode; None if there is none."""
     from mcap.exceptions import McapError
     from mcap.reader import make_reader
@@ -198,7 +200,7 @@ def _check_same_specs(folder: Path, episode: Episode, first_folder: Path, first:
         )
 
 
-def _check_same(folder: Path, before: Path) -> None:
+def _check_same_content(folder: Path, before: Path) -> None:
     sums = [
         read_sums(recording / SUMS) if (recording / SUMS).exists() else str(recording)
         for recording in (folder, before)

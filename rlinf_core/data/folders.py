@@ -61,7 +61,7 @@ def new_folder(out: Path) -> Iterator[Path]:
             fsync(path)
         move(partial, out)
     except OSError as error:
-        if source := _elsewhere(error, partial):
+        if source := _path_outside(error, partial):
             raise RlinfError(
                 f"{escape_ascii(source)}: cannot be read: {error.strerror}. --out {out} was "
                 "removed again. Correct the named path, or leave it out"
@@ -74,29 +74,30 @@ def new_folder(out: Path) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _elsewhere(error: OSError, partial: Path) -> str:
+def _path_outside(error: OSError, partial: Path) -> str:
     """Return the only path of an error, if it is neither in ``partial`` nor above it, or ""."""
     if not isinstance(error.filename, str | bytes | os.PathLike) or error.filename2 is not None:
         return ""
     path = Path(os.path.abspath(os.fsdecode(error.filename)))
-    return (
-        ""
-        if path.is_relative_to(partial) or partial.is_relative_to(path)
-        else os.fsdecode(error.filename)
-    )
+    if path.is_relative_to(partial) or partial.is_relative_to(path):
+        return ""
+    return os.fsdecode(error.filename)
 
 
 def merge(paths: list[Path], out: Path) -> int:
-    """Copy every whole episode into ``out``; return their number."""
+    """Copy every intact episode into ``out``; return their number."""
     with new_folder(out) as folder:
-        copies = [(_copied(source, folder / source.name)) for source, _ in intact_episodes(paths)]
-    return len(copies)
+        count = 0
+        for source, _ in intact_episodes(paths):
+            _copy_recording(source, folder / source.name)
+            count += 1
+    return count
 
 
 def split(
     paths: list[Path], out: Path, fractions: dict[str, float] | None = None, seed: int = 0
 ) -> dict[str, int]:
-    """Copy every whole episode into a subfolder of ``out``; return each subfolder's number.
+    """Copy every intact episode into a subfolder of ``out``; return each subfolder's number.
 
     Args:
         paths: recordings to split.
@@ -110,16 +111,16 @@ def split(
         source: outcome(episode).replace(" ", "_") for source, episode in intact_episodes(paths)
     }
     if fractions:
-        episodes = _drawn(sorted(episodes, key=lambda source: source.name), fractions, seed)
+        episodes = _assign_parts(sorted(episodes, key=lambda source: source.name), fractions, seed)
     counts = dict.fromkeys(fractions or sorted(set(episodes.values())), 0)
     with new_folder(out) as folder:
         for source, part in episodes.items():
-            _copied(source, folder / part / source.name)
+            _copy_recording(source, folder / part / source.name)
             counts[part] += 1
     return counts
 
 
-def fractions_of(texts: list[str]) -> dict[str, float]:
+def parse_fractions(texts: list[str]) -> dict[str, float]:
     """Parse ``["train=0.9", "val=0.1"]`` to {name: fraction}.
 
     Raises:
@@ -143,7 +144,8 @@ def fractions_of(texts: list[str]) -> dict[str, float]:
     return fractions
 
 
-def _drawn(sources: list[Path], fractions: dict[str, float], seed: int) -> dict[Path, str]:
+def _assign_parts(sources: list[Path], fractions: dict[str, float], seed: int) -> dict[Path, str]:
+    """Draw a part for each source, so that the parts have the given fractions."""
     bounds = np.round(np.cumsum(list(fractions.values())) * len(sources)).astype(int)
     places = np.searchsorted(bounds, np.arange(len(sources)), side="right")
     order = np.random.default_rng(seed).permutation(len(sources))
@@ -151,18 +153,18 @@ def _drawn(sources: list[Path], fractions: dict[str, float], seed: int) -> dict[
     return {sources[index]: names[place] for index, place in zip(order, places, strict=True)}
 
 
-def _copied(source: Path, target: Path) -> Path:
+def _copy_recording(source: Path, target: Path) -> None:
+    """Copy a recording and verify its seal."""
     target.parent.mkdir(exist_ok=True)
     try:
-        shutil.copytree(source, target, copy_function=_copy)
-    except _Stopped as stopped:
+        shutil.copytree(source, target, copy_function=_copy_file)
+    except _CopyError as stopped:
         raise stopped.reason from None
     if (target / SUMS).exists():
         verify(target)
-    return target
 
 
-class _Stopped(Exception):
+class _CopyError(Exception):
     """Stops copytree at its first error, because it would collect errors in a list of tuples."""
 
     def __init__(self, reason: OSError) -> None:
@@ -170,8 +172,8 @@ class _Stopped(Exception):
         self.reason = reason
 
 
-def _copy(source: str, target: str) -> None:
+def _copy_file(source: str, target: str) -> None:
     try:
         shutil.copy2(source, target)
     except OSError as error:
-        raise _Stopped(error) from error
+        raise _CopyError(error) from error

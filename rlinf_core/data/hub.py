@@ -52,7 +52,7 @@ class Upload:
     summary: str
 
 
-def dataset(paths: list[Path]) -> Upload:
+def dataset_upload(paths: list[Path]) -> Upload:
     """Return the upload of recordings or of one LeRobot data set.
 
     Raises:
@@ -84,7 +84,7 @@ def dataset(paths: list[Path]) -> Upload:
     return Upload(DATASET, files, _card("rosbag2", summary, "rlinf data list"), "", summary)
 
 
-def policy(path: Path) -> Upload:
+def policy_upload(path: Path) -> Upload:
     """Return the upload of a policy file, of a run's newest policy, or of a LeRobot policy folder.
 
     Raises:
@@ -128,7 +128,7 @@ def push(upload: Upload, repository: str, public: bool = False, message: str = "
     Raises:
         RlinfError: the server cannot be reached, or refuses; the message names the remedy.
     """
-    _check(repository)
+    _check_repository(repository)
     with _hub() as api:
         from huggingface_hub import CommitOperationAdd
         from huggingface_hub.errors import RevisionNotFoundError
@@ -165,7 +165,7 @@ def pull(kind: str, repository: str, out: Path, revision: str = "") -> Path:
         RlinfError: the server cannot be reached, or refuses, or a recording does not match its
             seal.
     """
-    _check(repository)
+    _check_repository(repository)
     with new_folder(out) as folder:
         with _hub() as api:
             api.snapshot_download(
@@ -178,7 +178,7 @@ def pull(kind: str, repository: str, out: Path, revision: str = "") -> Path:
     return out
 
 
-def _check(repository: str) -> None:
+def _check_repository(repository: str) -> None:
     if not REPOSITORY.fullmatch(repository):
         raise RlinfError(
             f"repository: expected OWNER/NAME of letters, digits, '.', '_' and '-', got "
@@ -217,15 +217,15 @@ def _hub() -> Iterator[Any]:
             raise RlinfError(f"repository: {error}", code="RL-E110") from None
         answers = [cause for cause in _causes(error) if isinstance(cause, HfHubHTTPError)]
         if isinstance(error, LocalTokenNotFoundError):
-            raise RlinfError(_access_error(endpoint)) from error
+            raise RlinfError(_access_text(endpoint)) from error
         if answers:
             # the text of the first error may contain the sent token
-            raise RlinfError(_refusal(answers[0], endpoint)) from None
+            raise RlinfError(_refusal_text(answers[0], endpoint)) from None
         library = type(error).__module__.partition(".")[0]
         if library.startswith("http") or isinstance(
             error, LocalEntryNotFoundError | ConnectionError | TimeoutError
         ):
-            raise RlinfError(_unreachable(endpoint, error)) from None
+            raise RlinfError(_unreachable_text(endpoint, error)) from None
         raise
 
 
@@ -236,10 +236,10 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _refusal(error: Any, endpoint: str) -> str:
+def _refusal_text(error: Any, endpoint: str) -> str:
     status = getattr(error.response, "status_code", 0)
     if status in (401, 403):
-        return _access_error(endpoint)
+        return _access_text(endpoint)
     if status == 404:
         return (
             f"expected a repository or revision that you can see at {endpoint}, got none of that "
@@ -252,7 +252,7 @@ def _refusal(error: Any, endpoint: str) -> str:
     )
 
 
-def _access_error(endpoint: str) -> str:
+def _access_text(endpoint: str) -> str:
     return (
         f"expected a token that {endpoint} accepts for this repository, got none or one without "
         "this permission. Create one with write access at <endpoint>/settings/tokens, then run "
@@ -260,7 +260,7 @@ def _access_error(endpoint: str) -> str:
     )
 
 
-def _unreachable(endpoint: str, error: Exception) -> str:
+def _unreachable_text(endpoint: str, error: Exception) -> str:
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
         return (
             "HF_HUB_OFFLINE is set, so nothing was sent or read. Unset it, and run the command "

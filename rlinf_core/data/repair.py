@@ -1,7 +1,4 @@
-"""Check recordings, and repair damaged ones: each chunk with a valid checksum is written anew.
-
-The original stays.
-"""
+"""Checks recordings, and writes the intact chunks of damaged ones to a new recording."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ from rlinf_core.specs.arrays import StationSpec
 from rlinf_core.specs.topics import EPISODE
 
 
-def fault(folder: Path, spec: StationSpec | None = None) -> str:
+def find_fault(folder: Path, spec: StationSpec | None = None) -> str:
     """Return the fault of a recording (seal, messages, steps, values); empty if it is intact.
 
     Args:
@@ -45,7 +42,7 @@ def fault(folder: Path, spec: StationSpec | None = None) -> str:
             return "no metadata.yaml: the recording is in progress or was interrupted"
         sealed = (folder / SUMS).exists()
         if kind_of(folder) != EPISODE:
-            return _fault_of_other(folder, sealed)
+            return _find_fault_of_other(folder, sealed)
         episode = read_episode(folder, sealed=sealed)
         check_values(episode, spec)
     except (EpisodeError, OSError) as error:
@@ -59,7 +56,7 @@ def fault(folder: Path, spec: StationSpec | None = None) -> str:
     )
 
 
-def _fault_of_other(folder: Path, sealed: bool) -> str:
+def _find_fault_of_other(folder: Path, sealed: bool) -> str:
     """Return the fault of a session or an incident recording, which have no steps."""
     if sealed:
         verify(folder)
@@ -67,15 +64,15 @@ def _fault_of_other(folder: Path, sealed: bool) -> str:
     return "" if sealed else f"no {SUMS}: {count} intact messages; the recording was never closed"
 
 
-HEAD = struct.Struct("<BQ")
-MAGIC = 8
+RECORD_HEAD = struct.Struct("<BQ")
+MAGIC_BYTES = 8
 OPCODES = {Chunk: Opcode.CHUNK, Attachment: Opcode.ATTACHMENT}
 RecordedMessage: TypeAlias = tuple[Schema, Channel, Message]
 T = TypeVar("T", Chunk, Attachment)
 
 
 @dataclass(frozen=True)
-class Repaired:
+class RepairResult:
     """The result of one repair.
 
     Attributes:
@@ -99,8 +96,10 @@ class Repaired:
         return not self.fault and (self.kind == EPISODE or not self.lost)
 
 
-def repair(folder: Path, out: Path) -> Repaired:
-    """Write the intact part of a recording to ``out``; seal a whole episode, or another kind.
+def repair(folder: Path, out: Path) -> RepairResult:
+    """Write the intact part of a recording to ``out``, and seal the result.
+
+    An episode that remains incomplete gets no seal.
 
     Raises:
         EpisodeError: the folder does not have one MCAP file, or nothing in it is intact.
@@ -112,7 +111,9 @@ def repair(folder: Path, out: Path) -> Repaired:
         )
     lost: list[str] = []
     kind = kind_of(folder)
-    count = _write(out, kind, _messages(files[0], lost), _records(files[0], Attachment, lost))
+    count = _write(
+        out, kind, _read_messages(files[0], lost), _read_records(files[0], Attachment, lost)
+    )
     lost = list(dict.fromkeys(lost))  # both readers have reported the cut
     if not count:
         shutil.rmtree(out)
@@ -124,14 +125,14 @@ def repair(folder: Path, out: Path) -> Repaired:
         if kind == EPISODE:
             check_values(read_episode(out))
     except EpisodeError as error:
-        return Repaired(
+        return RepairResult(
             kind,
             count,
             tuple(lost),
             escape_ascii(error).removeprefix(f"episode {escape_ascii(out)}: "),
         )
     seal(out)
-    return Repaired(kind, count, tuple(lost), fault(out))
+    return RepairResult(kind, count, tuple(lost), find_fault(out))
 
 
 def _write(
@@ -153,12 +154,12 @@ def _write(
     return count
 
 
-def _messages(file: Path, lost: list[str]) -> Iterator[RecordedMessage]:
-    schemas, channels = _summary(file)
+def _read_messages(file: Path, lost: list[str]) -> Iterator[RecordedMessage]:
+    schemas, channels = _read_summary(file)
     unknown = 0
-    for chunk in _records(file, Chunk, lost):
+    for chunk in _read_records(file, Chunk, lost):
         try:
-            records = breakup_chunk(_uncompressed(chunk), validate_crc=True)
+            records = breakup_chunk(_decompress(chunk), validate_crc=True)
         except Exception as error:  # the reader raises many kinds for damaged chunks
             lost.append(f"a chunk of {len(chunk.data)} bytes: {escape_ascii(error)}")
             continue
@@ -178,7 +179,7 @@ def _messages(file: Path, lost: list[str]) -> Iterator[RecordedMessage]:
         lost.append(f"{unknown} messages of topics without a description")
 
 
-def _uncompressed(chunk: Chunk) -> Chunk:
+def _decompress(chunk: Chunk) -> Chunk:
     """Return a chunk without compression; a recorder's largest chunk bounds the unpacked size.
 
     Raises:
@@ -206,12 +207,12 @@ def _uncompressed(chunk: Chunk) -> Chunk:
     return replace(chunk, compression="", data=data)
 
 
-def _records(file: Path, kind: type[T], lost: list[str]) -> Iterator[T]:
+def _read_records(file: Path, kind: type[T], lost: list[str]) -> Iterator[T]:
     """Yield all records of a kind, by their lengths, until one goes beyond the file's end."""
     with file.open("rb") as stream:
-        stream.seek(MAGIC)
-        while len(head := stream.read(HEAD.size)) == HEAD.size:
-            opcode, length = HEAD.unpack(head)
+        stream.seek(MAGIC_BYTES)
+        while len(head := stream.read(RECORD_HEAD.size)) == RECORD_HEAD.size:
+            opcode, length = RECORD_HEAD.unpack(head)
             data = stream.read(min(length, MAX_CHUNK_BYTES))
             if len(data) < length:
                 lost.append(
@@ -226,7 +227,7 @@ def _records(file: Path, kind: type[T], lost: list[str]) -> Iterator[T]:
                     ):
                         raise ValueError("its checksum does not match")  # the reader ignores it
                     yield kind.read(ReadDataStream(io.BytesIO(data)))
-                except Exception as error:  # see above
+                except Exception as error:  # the reader raises many kinds for damaged records
                     noun = "an attachment" if kind is Attachment else "a chunk"
                     lost.append(
                         f"{noun} of {length} bytes: {type(error).__name__}: {escape_ascii(error)}"
@@ -237,7 +238,7 @@ def _records(file: Path, kind: type[T], lost: list[str]) -> Iterator[T]:
             lost.append(f"the rest from byte {stream.tell() - len(head)}: truncated")
 
 
-def _summary(file: Path) -> tuple[dict[int, Schema], dict[int, Channel]]:
+def _read_summary(file: Path) -> tuple[dict[int, Schema], dict[int, Channel]]:
     """Return schemas and channels from the file's end, or nothing if it is cut off.
 
     A lost first chunk may have held them.

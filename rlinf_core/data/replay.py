@@ -1,7 +1,4 @@
-"""A ring of time steps: each image is stored once and serves as two observations.
-
-Episodes lie one after another.
-"""
+"""Replay buffer: a ring of time steps, in which each image serves as two observations."""
 
 from __future__ import annotations
 
@@ -16,9 +13,9 @@ from rlinf_core.rollouts.types import Trajectory
 from rlinf_core.specs.arrays import NAME as INSTRUCTION
 from rlinf_core.specs.arrays import WIDTH, Arrays, StationSpec, encoded
 
-ORIGINS = 255  # number of distinct stations; later ones count as the last
+MAX_ORIGIN = 255  # number of distinct stations; later ones count as the last
 LARGE_BYTES = 1 << 20  # a smaller array costs nothing to allocate
-MOST_ARRAYS = 16  # largest number of arrays that the memory of batches refers to
+MAX_ARRAYS = 16  # largest number of arrays that the memory of batches refers to
 
 
 class BatchMemory:
@@ -26,8 +23,8 @@ class BatchMemory:
 
     The images of a batch take tens of megabytes. The kernel clears each page of fresh memory, which
     takes as long as the copy of the images. An array is used again when nothing else refers to it.
-    Views and tensors hold a reference to their array, so a batch stays as it is while anybody has
-    a part of it.
+    Views and tensors hold a reference to their array, so a batch stays unchanged while a
+    part of it is in use.
     """
 
     def __init__(self) -> None:
@@ -43,14 +40,14 @@ class BatchMemory:
             free = [
                 k
                 for k in range(len(self._arrays))
-                # the list, and the argument; a name for the array would be one more
+                # two references: the list and the argument of getrefcount
                 if sys.getrefcount(self._arrays[k]) == 2
             ]
             fitting = [k for k in free if size <= len(self._arrays[k]) <= 2 * size]
             if fitting:
                 memory = self._arrays[min(fitting, key=lambda k: len(self._arrays[k]))]
             else:
-                if len(self._arrays) >= MOST_ARRAYS:
+                if len(self._arrays) >= MAX_ARRAYS:
                     del self._arrays[min(free, default=0)]
                 memory = np.empty(size, np.uint8)
                 self._arrays.append(memory)
@@ -134,10 +131,10 @@ class ReplayBuffer:
         self.episodes = 0
         self.sampled = np.zeros(256, np.int64)  # sampled transitions, by origin
         # inserted transitions that may be sampled, by origin
-        self.inserted_of = np.zeros(256, np.int64)
+        self.inserted_by_origin = np.zeros(256, np.int64)
         self._valid: np.ndarray | None = None
-        self._of: tuple[np.ndarray, np.ndarray] | None = None
-        self._fair: np.ndarray | None = None
+        self._origin_groups: tuple[np.ndarray, np.ndarray] | None = None
+        self._equal_weights: np.ndarray | None = None
 
     def __len__(self) -> int:
         return int(self._arrays["starts"].sum())
@@ -195,7 +192,7 @@ class ReplayBuffer:
         if "given" in self._arrays:
             steps |= {"given": np.zeros(length) if given is None else given}
         if INSTRUCTION in self._arrays:
-            steps |= {"asked": _until_another(observations[INSTRUCTION][:-1], self.capacity)}
+            steps |= {"asked": _steps_until_change(observations[INSTRUCTION][:-1], self.capacity)}
         self._check(steps, length)
         for name, values in observations.items():
             self._arrays[name][slots] = values
@@ -203,19 +200,19 @@ class ReplayBuffer:
             self._arrays[name][slots[:-1]] = values
         self._arrays["starts"][slots[:-1]] = True if counts is None else counts
         self._arrays["starts"][slots[-1]] = False
-        self._arrays["origin"][slots] = min(origin, ORIGINS)
+        self._arrays["origin"][slots] = min(origin, MAX_ORIGIN)
         self._arrays["final"][slots] = np.arange(length + 1) == length
         self._next = int((slots[-1] + 1) % self.capacity)
         self.inserted += length
-        self.inserted_of[min(origin, ORIGINS)] += length if counts is None else int(np.sum(counts))
+        self.inserted_by_origin[min(origin, MAX_ORIGIN)] += (
+            length if counts is None else int(np.sum(counts))
+        )
         self.episodes += 1
-        self._valid = self._of = self._fair = None
+        self._valid = self._origin_groups = self._equal_weights = None
         return length
 
     def _check(self, arrays: Arrays, length: int) -> None:
-        """Check shapes, bytes and finite numbers before anything is written, so that an invalid
-        episode changes nothing.
-        """
+        """Check shapes, dtypes and finite numbers, so that an invalid episode changes nothing."""
         for name, values in arrays.items():
             if values is None or values.shape != (length, *self._arrays[name].shape[1:]):
                 raise SpecError(
@@ -268,9 +265,9 @@ class ReplayBuffer:
             weights: (256,) of origins; an origin is drawn first, and then one of its transitions.
         """
         execute = horizon if execute is None else execute
-        index = self._drawn(size, random, weights)
+        index = self._draw(size, random, weights)
         longest = max(execute, n_step)
-        left = self._left(index) if max(horizon, longest) > 1 else np.ones(size, int)
+        left = self._steps_left(index) if max(horizon, longest) > 1 else np.ones(size, int)
         if "asked" in self._arrays:  # actions for another instruction do not count
             left = np.minimum(left, self._arrays["asked"][index])
         if "latent" in self._arrays:  # the latent noise did not cause later steps
@@ -300,7 +297,7 @@ class ReplayBuffer:
             {"action": self._arrays["latent"][index]} if "latent" in self._arrays else {}
         )
 
-    def _drawn(
+    def _draw(
         self, size: int, random: np.random.Generator, weights: np.ndarray | None
     ) -> np.ndarray:
         """Draw slots of transitions (B,)."""
@@ -316,23 +313,23 @@ class ReplayBuffer:
 
     def _by_origin(self, valid: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return slots of transitions, grouped by origin, and the end of each group (256,)."""
-        if self._of is None:
+        if self._origin_groups is None:
             origins = self._arrays["origin"][valid]
-            self._of = (
+            self._origin_groups = (
                 valid[np.argsort(origins, kind="stable")],
                 np.cumsum(np.bincount(origins, minlength=256)),
             )
-        return self._of
+        return self._origin_groups
 
-    def present(self) -> np.ndarray:
+    def present_by_origin(self) -> np.ndarray:
         """Return the number of transitions that may be sampled now, by origin (256,)."""
         return np.bincount(self._arrays["origin"][self._arrays["starts"]], minlength=256)
 
-    def present_of(self, robots: int) -> np.ndarray:
+    def present_by_robot(self, robots: int) -> np.ndarray:
         """Return the number of transitions that may be sampled now, by robot (R,)."""
         return self._arrays["vectors"][self._arrays["starts"], :robots].sum(axis=0)
 
-    def fair(self, robots: int, shares: np.ndarray | None = None) -> np.ndarray:
+    def robot_weights(self, robots: int, shares: np.ndarray | None = None) -> np.ndarray:
         """Return weights (256,) of origins that draw each robot equally, and its origins too.
 
         The vectors' first numbers name the robot (``rlinf_core.specs.embodiment``).
@@ -341,21 +338,21 @@ class ReplayBuffer:
             robots: R, the number of robots.
             shares: (R,) weight of each robot; equal if None.
         """
-        if self._fair is None:
+        if self._equal_weights is None:
             starts = np.flatnonzero(self._arrays["starts"])
             of = np.zeros((256, robots), bool)
             of[
                 self._arrays["origin"][starts],
                 self._arrays["vectors"][starts, :robots].argmax(axis=1),
             ] = True
-            self._fair = of / np.maximum(of.sum(axis=0), 1.0)
-        return self._fair.sum(axis=1) if shares is None else self._fair @ shares
+            self._equal_weights = of / np.maximum(of.sum(axis=0), 1.0)
+        return self._equal_weights.sum(axis=1) if shares is None else self._equal_weights @ shares
 
-    def episodes_of(self, robots: int) -> np.ndarray:
+    def episodes_by_robot(self, robots: int) -> np.ndarray:
         """Return the number of present episodes of each robot (R,)."""
         return self._arrays["vectors"][self._arrays["final"], :robots].sum(axis=0)
 
-    def _left(self, index: np.ndarray) -> np.ndarray:
+    def _steps_left(self, index: np.ndarray) -> np.ndarray:
         """Return the number of transitions from each slot to the end of its episode."""
         ends = np.flatnonzero(self._arrays["final"])
         return (ends[np.searchsorted(ends, index) % len(ends)] - index) % self.capacity
@@ -404,7 +401,7 @@ class ReplayBuffer:
             "inserted": self.inserted,
             "episodes": self.episodes,
             "sampled": self.sampled,
-            "inserted_of": self.inserted_of,
+            "inserted_of": self.inserted_by_origin,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -429,13 +426,13 @@ class ReplayBuffer:
         self.inserted = state["inserted"]
         self.episodes = state["episodes"]
         self.sampled = np.array(state["sampled"])
-        self._valid = self._of = self._fair = None
-        self.inserted_of = np.array(
-            state["inserted_of"] if "inserted_of" in state else self.present()
+        self._valid = self._origin_groups = self._equal_weights = None
+        self.inserted_by_origin = np.array(
+            state["inserted_of"] if "inserted_of" in state else self.present_by_origin()
         )
 
 
-def _until_another(positions: np.ndarray, forever: int) -> np.ndarray:
+def _steps_until_change(positions: np.ndarray, forever: int) -> np.ndarray:
     """Return the number of time steps (T,) until the instruction (T, WIDTH) changes."""
     ends = np.append(np.flatnonzero((positions[1:] != positions[:-1]).any(axis=1)) + 1, forever)
     steps = np.arange(len(positions))

@@ -26,7 +26,7 @@ import rerun as rr
 import rerun.blueprint as rrb
 
 from rlinf_core.core.errors import EpisodeError, escape_ascii
-from rlinf_core.data.episodes import intact_episodes, spec_of
+from rlinf_core.data.episodes import episode_spec, intact_episodes
 from rlinf_core.data.folders import new_folder
 from rlinf_core.episodes import Episode
 from rlinf_core.episodes.checksums import is_plain
@@ -39,7 +39,7 @@ from rlinf_core.specs.topics import arm_of
 # entity, and colour of its path
 POSES = {"current_pose": ("tool", (80, 160, 250)), "target_pose": ("target", (250, 160, 60))}
 STATE, EVENT = "rlinf_msgs/msg/SafetyState", "rlinf_msgs/msg/SafetyEvent"
-SHOWN = (COMPRESSED, POSE, STATE, EVENT)
+SHOWN_TYPES = (COMPRESSED, POSE, STATE, EVENT)
 LEVELS = {Mode.HOLD: rr.TextLogLevel.WARN, Mode.FAULT: rr.TextLogLevel.ERROR}
 AXES_M = 0.05
 
@@ -68,7 +68,7 @@ def export(paths: list[Path], out: Path, recipe: str | None = None) -> int:
                     f"{escape_ascii(episode.id)}"
                 )
             (root / f"{episode.id}.rrd").write_bytes(
-                RerunEpisode(episode, spec_of(episode, folder, recipe)).of(folder)
+                RerunEpisode(episode, episode_spec(episode, folder, recipe)).to_bytes(folder)
             )
             count += 1
     return count
@@ -85,22 +85,21 @@ class RerunEpisode:
         self.cameras: set[str] = set()
         self.last_states: dict[str, tuple[str, str]] = {}  # state and cause of each interlock
 
-    def of(self, folder: Path) -> bytes:
-        """Return the file's content, from a recording's messages and its episode."""
-        self._describe()
-        self._plots()
-        self._images()
+    def to_bytes(self, folder: Path) -> bytes:
+        """Return the content of the ``.rrd`` file; ``folder`` holds the recording's messages."""
+        self._log_description()
+        self._log_plots()
+        self._log_images()
         for name, at_ns, message in messages(folder):
             if message is None:
                 self._log_text(at_ns, f"{name}: an unreadable message")
             else:
-                self._show(name, message)
+                self._log_message(name, message)
         self._draw_paths()
         self.stream.send_blueprint(self._layout())
         return bytes(self.memory.drain_as_bytes())
 
-    # The episode
-    def _describe(self) -> None:
+    def _log_description(self) -> None:
         episode = self.episode
         instruction = ", then ".join(dict.fromkeys(episode.instructions))
         rows = {
@@ -114,14 +113,14 @@ class RerunEpisode:
             "specs": episode.spec_hash,
         }
         text = "\n".join(f"| {name} | {value} |" for name, value in rows.items())
-        self._static(
+        self._log_static(
             "episode",
             rr.TextDocument(
                 f"| episode | {episode.id} |\n|---|---|\n{text}", media_type=rr.MediaType.MARKDOWN
             ),
         )
 
-    def _plots(self) -> None:
+    def _log_plots(self) -> None:
         episode, action = self.episode, self.spec.action
         sources = np.array([source == "operator" for source in episode.sources], float)
         for item in self.spec.vectors:
@@ -135,12 +134,12 @@ class RerunEpisode:
         self._plot("episode/takeover", sources[:, None])
         for step, source in enumerate(episode.sources):
             if not step or source != episode.sources[step - 1]:
-                self._at(step)
+                self._set_step(step)
                 self.stream.log(
                     "episode/log",
                     rr.TextLog(f"{source or 'nobody'} commands", level=rr.TextLogLevel.INFO),
                 )
-        self._at(len(episode))
+        self._set_step(len(episode))
         self.stream.log("episode/log", rr.TextLog(outcome(episode), level=rr.TextLogLevel.INFO))
 
     def _plot(
@@ -153,7 +152,9 @@ class RerunEpisode:
             [f"{index}" for index in range(values.shape[1])] if values.shape[1] > 1 else [""]
         )
         label = entity.partition("/")[2]
-        self._static(entity, rr.SeriesLines(names=[f"{label} {name}".strip() for name in names]))
+        self._log_static(
+            entity, rr.SeriesLines(names=[f"{label} {name}".strip() for name in names])
+        )
         steps = np.arange(first, first + len(values))
         since = self.episode.stamps_ns[steps] - self.episode.stamps_ns[0]
         rr.send_columns(
@@ -166,20 +167,19 @@ class RerunEpisode:
             recording=self.stream,
         )
 
-    def _images(self) -> None:
+    def _log_images(self) -> None:
         for item in self.spec.images:
             for step, pixels in enumerate(self.episode.observations[item.name]):
-                self._at(step)
+                self._set_step(step)
                 self.stream.log(f"observation/{item.name}", rr.Image(pixels))
 
-    # The messages
-    def _show(self, name: str, message: Any) -> None:
+    def _log_message(self, name: str, message: Any) -> None:
         """Show a message by its topic's name in the station."""
         arm, kind = arm_of(name), message.__msgtype__
         self.stream.reset_time()
-        self._time(to_ns(message.header.stamp))
+        self._set_time(to_ns(message.header.stamp))
         if kind == POSE:
-            self._pose(below("world", arm), name.removeprefix(f"{arm}/"), message.pose)
+            self._log_pose(arm_entity("world", arm), name.removeprefix(f"{arm}/"), message.pose)
         elif kind == COMPRESSED and name.startswith("camera/"):
             entity = "/".join(name.split("/")[:2])
             self.cameras.add(entity)
@@ -187,14 +187,14 @@ class RerunEpisode:
                 entity, rr.EncodedImage(contents=message.data.tobytes(), media_type="image/jpeg")
             )
         elif kind == STATE:
-            self._state(below("safety", arm), message)
+            self._log_state(arm_entity("safety", arm), message)
         elif kind == EVENT:
             self.stream.log(
-                f"{below('safety', arm)}/log",
+                f"{arm_entity('safety', arm)}/log",
                 rr.TextLog(f"{message.kind} {message.cause}", level=rr.TextLogLevel.DEBUG),
             )
 
-    def _pose(self, entity: str, topic: str, pose: Any) -> None:
+    def _log_pose(self, entity: str, topic: str, pose: Any) -> None:
         if topic not in POSES:
             return
         place, turn = pose.position, pose.orientation
@@ -209,7 +209,7 @@ class RerunEpisode:
             ),
         )
 
-    def _state(self, entity: str, message: Any) -> None:
+    def _log_state(self, entity: str, message: Any) -> None:
         mode = Mode(message.state)
         state_text = (f"{mode.name} {message.source}".strip(), message.cause)
         self.stream.log(f"{entity}/state", rr.Scalars(float(mode)))
@@ -226,27 +226,26 @@ class RerunEpisode:
     def _draw_paths(self) -> None:
         colours = dict(POSES.values())
         for entity, places in self.paths.items():
-            self._static(
+            self._log_static(
                 f"{entity}_path",
                 rr.LineStrips3D([places], colors=[colours[entity.rpartition("/")[2]]]),
             )
 
     def _log_text(self, at_ns: int, text: str) -> None:
         self.stream.reset_time()
-        self._time(at_ns)
+        self._set_time(at_ns)
         self.stream.log("episode/log", rr.TextLog(text, level=rr.TextLogLevel.WARN))
 
-    # Common
-    def _at(self, step: int) -> None:
+    def _set_step(self, step: int) -> None:
         self.stream.set_time("step", sequence=step)
-        self._time(self.episode.stamps_ns[step])
+        self._set_time(self.episode.stamps_ns[step])
 
-    def _time(self, stamp_ns: int) -> None:
+    def _set_time(self, stamp_ns: int) -> None:
         self.stream.set_time(
             "time", duration=np.timedelta64(int(stamp_ns - self.episode.stamps_ns[0]), "ns")
         )
 
-    def _static(self, entity: str, shown: Any) -> None:
+    def _log_static(self, entity: str, shown: Any) -> None:
         self.stream.log(entity, shown, static=True)
 
     def _layout(self) -> rrb.Blueprint:
@@ -272,7 +271,7 @@ class RerunEpisode:
         return rrb.Blueprint(rrb.Vertical(*rows), collapse_panels=True)
 
 
-def below(entity: str, arm: str) -> str:
+def arm_entity(entity: str, arm: str) -> str:
     """Return an arm's entity, if there are several arms."""
     return f"{entity}/{arm}" if arm else entity
 
@@ -285,7 +284,9 @@ def messages(folder: Path) -> Iterator[tuple[str, int, Any]]:
     from rosbags.rosbag2 import Reader
 
     with Reader(folder) as reader:
-        shown = [connection for connection in reader.connections if connection.msgtype in SHOWN]
+        shown = [
+            connection for connection in reader.connections if connection.msgtype in SHOWN_TYPES
+        ]
         for connection, at_ns, raw in reader.messages(shown) if shown else ():
             store = store_for(((connection.msgtype, connection.msgdef.data),))
             try:

@@ -12,16 +12,16 @@ from rlinf_core.episodes.messages import NS
 from rlinf_core.reports.throughput import wilson
 
 QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
-STEP = 4  # distance of the pixels that count, in either direction
-FRAMES = 100  # images per episode that count, in equal steps; LeRobot's minimum
+# distance of the sampled pixels, in either direction
+PIXEL_STEP = 4
+# sampled images per episode, in equal steps; LeRobot's minimum
+SAMPLED_FRAMES = 100
 
-Numbers = dict[str, np.ndarray]
+ColumnStats = dict[str, np.ndarray]
 
 
-def described(values: np.ndarray) -> Numbers:
-    """Return count, mean, deviation, extremes and quantiles of every column of ``values``
-    (N, D).
-    """
+def describe(values: np.ndarray) -> ColumnStats:
+    """Return count, mean, std, extremes and quantiles of every column of ``values`` (N, D)."""
     values = np.asarray(values, np.float64)
     statistics = {
         "count": np.array([len(values)]),
@@ -35,16 +35,14 @@ def described(values: np.ndarray) -> Numbers:
     )
 
 
-def sampled(images: np.ndarray) -> np.ndarray:
-    """Return the images of an episode (N, H, W, C) whose pixels count."""
-    return images[:: len(images) // FRAMES or 1]
+def sample_frames(images: np.ndarray) -> np.ndarray:
+    """Return the images of an episode that enter the statistics, of (N, H, W, C)."""
+    return images[:: len(images) // SAMPLED_FRAMES or 1]
 
 
 def histogram(images: np.ndarray) -> np.ndarray:
-    """Return the frequency (C, 256) of each value in each channel of ``images`` (N, H, W,
-    C) uint8.
-    """
-    pixels = sampled(images)[:, ::STEP, ::STEP]
+    """Return the frequency (C, 256) of each value in each channel of uint8 images (N, H, W, C)."""
+    pixels = sample_frames(images)[:, ::PIXEL_STEP, ::PIXEL_STEP]
     return np.stack(
         [
             np.bincount(pixels[..., channel].ravel(), minlength=256)
@@ -53,7 +51,7 @@ def histogram(images: np.ndarray) -> np.ndarray:
     )
 
 
-def described_histogram(counts: np.ndarray) -> Numbers:
+def describe_histogram(counts: np.ndarray) -> ColumnStats:
     """Return the same statistics of pixels, without count, in [0, 1], from frequencies (C, 256)."""
     values, total = np.arange(256) / 255.0, counts.sum(1)
     mean = counts @ values / total
@@ -97,11 +95,11 @@ class Statistics:
         self.steps += len(episode)
         self.seconds += (episode.stamps_ns[-1] - episode.stamps_ns[0]) / NS
 
-    def keys(self) -> dict[str, Numbers]:
+    def keys(self) -> dict[str, ColumnStats]:
         """Return each key's statistics."""
-        return {
-            name: described(np.concatenate(values)) for name, values in self.vectors.items()
-        } | {name: described_histogram(counts) for name, counts in sorted(self.images.items())}
+        return {name: describe(np.concatenate(values)) for name, values in self.vectors.items()} | {
+            name: describe_histogram(counts) for name, counts in sorted(self.images.items())
+        }
 
     def summary(self) -> dict[str, float]:
         """Return the statistics of all episodes, and the success rate with its 95 % interval."""

@@ -12,7 +12,7 @@ from rlinf_core.core.errors import BridgeError, RecipeError
 from rlinf_core.core.machine import connect_address
 from rlinf_core.core.paths import expanded
 from rlinf_core.core.ros import MAX_DOMAIN
-from rlinf_core.data.demonstrations import DemonstrationStats, takes_of
+from rlinf_core.data.demonstrations import DemonstrationStats, demonstration_stats
 from rlinf_core.deploy.bridge.fleet import STATION_NAME, Credentials, Fleet
 from rlinf_core.launch.graph import (
     Process,
@@ -52,7 +52,7 @@ class Member:
 
     def _demonstrations(self) -> DemonstrationStats:
         """Return its demonstrations, without those that the trainer refused."""
-        return takes_of(
+        return demonstration_stats(
             self.folder,
             self.recipe,
             {path.name for path in (self.folder.parent.parent / REFUSED).glob("*/")},

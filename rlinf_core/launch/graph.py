@@ -17,7 +17,7 @@ from typing import Any
 from rlinf_core.config.base import Settings
 from rlinf_core.core.errors import RecipeError
 from rlinf_core.core.paths import expanded
-from rlinf_core.data.demonstrations import DemonstrationStats, takes_of
+from rlinf_core.data.demonstrations import DemonstrationStats, demonstration_stats
 from rlinf_core.deploy.bridge.fleet import Credentials
 from rlinf_core.interlock import load_limits
 from rlinf_core.interlock.latch import ROBOT
@@ -787,7 +787,7 @@ def collecting(
     recipe = load_recipe(name, all_overrides)
     if faster_than_a_hand(recipe):
         recipe = load_recipe(name, [*all_overrides, *REAL_TIME])
-    return recipe, takes_of(run_dir, recipe)
+    return recipe, demonstration_stats(run_dir, recipe)
 
 
 def collecting_processes(

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 
 from rlinf_core.algorithms.common.learner import Learner
 from rlinf_core.algorithms.common.settings import DEMONSTRATIONS, AlgorithmSettings, RolloutLength
-from rlinf_core.data.replay import ORIGINS, ReplayBuffer
+from rlinf_core.data.replay import MAX_ORIGIN, ReplayBuffer
 from rlinf_core.policies.base import NetworkPolicy
 from rlinf_core.policies.serialization import policy_files, policy_version, read_info
 from rlinf_core.recipes import Recipe
@@ -203,7 +203,9 @@ class Data(ABC):
         It is None for one robot.
         """
         return (
-            buffer.fair(self._robots) if self._robots and isinstance(buffer, ReplayBuffer) else None
+            buffer.robot_weights(self._robots)
+            if self._robots and isinstance(buffer, ReplayBuffer)
+            else None
         )
 
     @abstractmethod
@@ -263,7 +265,11 @@ class Data(ABC):
         """Return episodes, time steps and drawn samples of each station."""
         return {
             name: counts
-            | {"sampled": sum(int(buffer.sampled[min(number, ORIGINS)]) for buffer in self.buffers)}
+            | {
+                "sampled": sum(
+                    int(buffer.sampled[min(number, MAX_ORIGIN)]) for buffer in self.buffers
+                )
+            }
             for number, (name, counts) in enumerate(self.stations.items(), 1)
         }
 
@@ -304,7 +310,7 @@ class Data(ABC):
         self.demonstrations.load_state_dict(state["demonstrations"])
         robots = self._robots
         self.shown_of = np.array(
-            state.get("shown_of", self.demonstrations.episodes_of(robots)), np.int64
+            state.get("shown_of", self.demonstrations.episodes_by_robot(robots)), np.int64
         )
         self.steps = state["steps"]
         self.statuses.update(state["statuses"])

@@ -28,7 +28,7 @@ from rlinf_core.algorithms.common.settings import (
     RolloutLength,
 )
 from rlinf_core.core.errors import RecipeError
-from rlinf_core.data.replay import ORIGINS, ReplayBuffer, mix
+from rlinf_core.data.replay import MAX_ORIGIN, ReplayBuffer, mix
 from rlinf_core.policies.base import NetworkPolicy
 from rlinf_core.policies.normalization import STD_FLOOR, Normalisation, floored
 from rlinf_core.recipes import Recipe
@@ -226,7 +226,7 @@ class DemonstrationData(Data):
     def batch(self) -> Arrays:
         replay = self.demonstrations
         present = (
-            (replay.present() > 0).astype(float)
+            (replay.present_by_origin() > 0).astype(float)
             if self.governor.fair and not self._robots
             else np.zeros(0)
         )
@@ -351,13 +351,19 @@ class ReplayData(Data):
         """
         if not self._met and isinstance(self.online, ReplayBuffer):  # always so with several robots
             robots = self._robots
-            if (self.demonstrations.episodes_of(robots) + self.online.episodes_of(robots)).all():
+            if (
+                self.demonstrations.episodes_by_robot(robots)
+                + self.online.episodes_by_robot(robots)
+            ).all():
                 self._met = True
                 self._unearned = max(0, self.steps - self.governor.min_transitions)
         return self._met
 
     def normalisation(self) -> np.ndarray | None:
-        if self.demonstrations.episodes and self.demonstrations.episodes_of(self._robots).all():
+        if (
+            self.demonstrations.episodes
+            and self.demonstrations.episodes_by_robot(self._robots).all()
+        ):
             return super().normalisation()
         if not (self.has_all_robots and len(self.online)):
             return None
@@ -400,16 +406,20 @@ class ReplayData(Data):
         if not (governor.fair or governor.max_samples):
             return None
         return governor.weights(
-            replay.present(), replay.inserted_of, replay.sampled, self._alike(replay)
+            replay.present_by_origin(),
+            replay.inserted_by_origin,
+            replay.sampled,
+            self._alike(replay),
         )
 
     def waiting_reasons(self, updates: int) -> dict[str, str]:
         least, replay = self.governor.min_samples, self.online
         if not (least and self.governor.due(self.steps - self._unearned, updates)):
             return {}
-        places = {name: min(number, ORIGINS) for number, name in enumerate(self.stations, 1)}
+        places = {name: min(number, MAX_ORIGIN) for number, name in enumerate(self.stations, 1)}
         drawn = {
-            name: (int(replay.inserted_of[k]), int(replay.sampled[k])) for name, k in places.items()
+            name: (int(replay.inserted_by_origin[k]), int(replay.sampled[k]))
+            for name, k in places.items()
         }
         return {
             name: f"station '{name}' waits for the learner: of its transitions, "
@@ -430,13 +440,13 @@ class ReplayData(Data):
         weights: list[np.ndarray | None] = [None, None]
         if robots := self._robots:  # equal shares of all robots, whatever their success rates
             shown, played = (
-                buffer.present_of(robots) for buffer in (self.demonstrations, self.imitated)
+                buffer.present_by_robot(robots) for buffer in (self.demonstrations, self.imitated)
             )
             demonstration_share = played / np.maximum(shown + played, 1)
             fraction = float(demonstration_share[shown + played > 0].mean())
             weights = [
-                self.demonstrations.fair(robots, 1.0 - demonstration_share),
-                self.imitated.fair(robots, demonstration_share),
+                self.demonstrations.robot_weights(robots, 1.0 - demonstration_share),
+                self.imitated.robot_weights(robots, demonstration_share),
             ]
         share = int(self.random.binomial(size, fraction))
         parts = [

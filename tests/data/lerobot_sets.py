@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rlinf_core.data.lerobot.export import _tasks
+from rlinf_core.data.lerobot.export import _task_table
 
 LENGTHS, FPS, SIZE = (6, 5, 7), 10, 48
 CAMERAS = ("observation.images.front", "observation.images.wrist")
@@ -118,7 +118,7 @@ class OddSet:
                 }
             self.rows.append(row)
             begin += length
-        self.tasks = _tasks(["put it in"])
+        self.tasks = _task_table(["put it in"])
         self.videos = {
             camera: [(number / FPS, 10 + 4 * number) for number in range(count)]
             for camera in CAMERAS

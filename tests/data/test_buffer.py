@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from rlinf_core.core.errors import RlinfError, SpecError
-from rlinf_core.data.replay import LARGE_BYTES, MOST_ARRAYS, BatchMemory, ReplayBuffer, mix
+from rlinf_core.data.replay import LARGE_BYTES, MAX_ARRAYS, BatchMemory, ReplayBuffer, mix
 from rlinf_core.rollouts.types import Trajectory
 from rlinf_core.specs.arrays import decoded, encoded
 
@@ -334,7 +334,7 @@ def test_a_batch_stays_as_it_is_while_anybody_holds_a_part_of_it(large, random):
     mixed = mix(large.sample(32, random), large.sample(32, random))["front"][40:]
     held = [batch["front"], part, tensor.numpy(), mixed]
     before = [array.copy() for array in held]
-    for _ in range(3 * MOST_ARRAYS):
+    for _ in range(3 * MAX_ARRAYS):
         mix(large.sample(32, random), large.sample(32, random))
     assert all(np.array_equal(*pair) for pair in zip(held, before, strict=True))
 
@@ -347,10 +347,10 @@ def test_memory_is_used_again_and_bounded():
     assert first.ctypes.data == address != second.ctypes.data
     del first
     assert memory.array((LARGE_BYTES,), np.dtype(np.uint16)).ctypes.data == address
-    held = [memory.array(shape, dtype) for _ in range(2 * MOST_ARRAYS)]
+    held = [memory.array(shape, dtype) for _ in range(2 * MAX_ARRAYS)]
     assert len({array.ctypes.data for array in held}) == len(held)
-    assert len(memory._arrays) == MOST_ARRAYS
-    assert len(memory.array((1,), dtype)) == 1 and len(memory._arrays) == MOST_ARRAYS
+    assert len(memory._arrays) == MAX_ARRAYS
+    assert len(memory.array((1,), dtype)) == 1 and len(memory._arrays) == MAX_ARRAYS
 
 
 def test_a_replay_keeps_each_array_in_its_shape_and_type(spec):
@@ -382,7 +382,7 @@ def test_a_replay_keeps_each_array_in_its_shape_and_type(spec):
     assert plain.state_dict()["arrays"].keys() == {
         *("vectors", "action", "reward", "discount", "starts", "final", "origin", "front")
     }
-    for counts in (buffer.sampled, buffer.inserted_of):
+    for counts in (buffer.sampled, buffer.inserted_by_origin):
         assert counts.shape == (256,) and counts.dtype == np.int64
 
 
@@ -395,8 +395,8 @@ def test_transitions_begin_where_they_may_and_are_counted_by_their_station(spec,
     assert (buffer.inserted, buffer.episodes, len(buffer)) == (11, 3, 9)
     counts = {0: 1, 3: 2, 255: 6}
     expected = np.array([counts.get(origin, 0) for origin in range(256)])
-    assert np.array_equal(buffer.inserted_of, expected)
-    assert np.array_equal(buffer.present(), expected)
+    assert np.array_equal(buffer.inserted_by_origin, expected)
+    assert np.array_equal(buffer.present_by_origin(), expected)
     batch = buffer.sample(900, random)
     drawn = batch["vectors"][:, 0]
     assert set(drawn.tolist()) == {0.0, 2.0, *np.arange(100.0, 106.0), 200.0}
@@ -412,7 +412,9 @@ def test_transitions_begin_where_they_may_and_are_counted_by_their_station(spec,
     with pytest.raises(SpecError, match="episode of 0 transitions: expected 1 to 99"):
         buffer.insert_episode({}, *(np.zeros(0) for _ in range(3)))
     assert buffer.insert_episode(*episode(spec, 99, 0)) == 99 and len(buffer) == 99
-    assert buffer.present()[0] == 99 and buffer.present().sum() == 99, "the others have left"
+    assert buffer.present_by_origin()[0] == 99 and buffer.present_by_origin().sum() == 99, (
+        "the others have left"
+    )
 
 
 def test_counters_add_up_over_the_episodes_of_a_station(spec):
@@ -420,7 +422,7 @@ def test_counters_add_up_over_the_episodes_of_a_station(spec):
     buffer.insert_episode(*episode(spec, 4, 0), origin=3)
     buffer.insert_episode(*episode(spec, 2, 10), origin=3)
     buffer.insert_episode(*episode(spec, 3, 20), origin=3, counts=np.array([True, False, True]))
-    assert buffer.inserted_of[3] == 4 + 2 + 2 and buffer.inserted_of.sum() == 8
+    assert buffer.inserted_by_origin[3] == 4 + 2 + 2 and buffer.inserted_by_origin.sum() == 8
     assert (buffer.inserted, buffer.episodes) == (9, 3)
 
 
@@ -466,8 +468,11 @@ def test_a_station_with_one_transition_is_drawn_by_its_weight(spec, random):
 
 def test_an_empty_replay_has_weights_of_zero_and_nothing_to_draw(spec, random):
     buffer = ReplayBuffer(spec, 40)
-    assert buffer.fair(2).tolist() == [0.0] * 256 and buffer.present().tolist() == [0] * 256
-    assert buffer.present_of(2).tolist() == buffer.episodes_of(2).tolist() == [0, 0]
+    assert (
+        buffer.robot_weights(2).tolist() == [0.0] * 256
+        and buffer.present_by_origin().tolist() == [0] * 256
+    )
+    assert buffer.present_by_robot(2).tolist() == buffer.episodes_by_robot(2).tolist() == [0, 0]
     assert buffer.vectors().shape == (0, spec.vector_size) and len(buffer) == 0
     with pytest.raises(ValueError):
         buffer.sample(1, random)
@@ -484,20 +489,26 @@ def test_each_robot_is_drawn_as_often_as_it_should_be(spec, random):
     buffer = ReplayBuffer(spec, 60)
     for robot, origin, length in ((0, 0, 3), (0, 1, 9), (1, 2, 5), (1, 2, 4)):
         buffer.insert_episode(*of_robot(spec, robot, length, 10 * origin), origin=origin)
-    weights = buffer.fair(2)
+    weights = buffer.robot_weights(2)
     assert weights.shape == (256,) and weights[:4].tolist() == [0.5, 0.5, 1.0, 0.0]
     assert not weights[3:].any()
-    assert buffer.fair(2, np.array([0.2, 0.6]))[:4].tolist() == pytest.approx([0.1, 0.1, 0.6, 0.0])
-    assert buffer.present_of(2).tolist() == [12, 9] and buffer.episodes_of(2).tolist() == [2, 2]
+    assert buffer.robot_weights(2, np.array([0.2, 0.6]))[:4].tolist() == pytest.approx(
+        [0.1, 0.1, 0.6, 0.0]
+    )
+    assert buffer.present_by_robot(2).tolist() == [12, 9] and buffer.episodes_by_robot(
+        2
+    ).tolist() == [2, 2]
     robots = buffer.sample(4000, random, weights=weights)["vectors"][:, 0]
     assert robots.mean() == pytest.approx(0.5, abs=0.03)
     buffer.insert_episode(*of_robot(spec, 1, 2, 0), origin=0)  # a station with both
-    assert buffer.fair(2)[:3].tolist() == [1.0, 0.5, 0.5]
+    assert buffer.robot_weights(2)[:3].tolist() == [1.0, 0.5, 0.5]
     alone = ReplayBuffer(spec, 60)
     alone.insert_episode(*of_robot(spec, 1, 2, 0), origin=4)
-    assert alone.fair(2).sum() == alone.fair(2)[4] == 1.0, "a robot without transitions: nothing"
+    assert alone.robot_weights(2).sum() == alone.robot_weights(2)[4] == 1.0, (
+        "a robot without transitions: nothing"
+    )
     buffer.load_state_dict(alone.state_dict())
-    assert buffer.fair(2)[:5].tolist() == [0.0, 0.0, 0.0, 0.0, 1.0]
+    assert buffer.robot_weights(2)[:5].tolist() == [0.0, 0.0, 0.0, 0.0, 1.0]
 
 
 def test_its_episodes_are_given_back_oldest_first_and_whole(spec):
@@ -610,7 +621,7 @@ def test_a_saved_state_has_all_counters_and_one_of_before_has_those_that_follow(
     assert state.keys() == {"arrays", "next", "inserted", "episodes", "sampled", "inserted_of"}
     two = ReplayBuffer(spec, 20, instructions=True, latent=1)
     two.load_state_dict(state)
-    assert (two.inserted, two.episodes, two.sampled[2], two.inserted_of[2]) == (5, 1, 7, 5)
+    assert (two.inserted, two.episodes, two.sampled[2], two.inserted_by_origin[2]) == (5, 1, 7, 5)
     assert two.state_dict()["next"] == 6 and len(two) == 5
     two.sample(3, random)
     assert one.sampled.sum() == 7, "they share no counter"
@@ -621,7 +632,7 @@ def test_a_saved_state_has_all_counters_and_one_of_before_has_those_that_follow(
     three = ReplayBuffer(spec, 20, instructions=True, latent=1)
     three.insert_episode(*episode(spec, 15, 100), latents=np.ones((15, 1)), played=np.ones(15))
     three.load_state_dict(older)
-    assert three.inserted_of[2] == 5 and three.inserted_of.sum() == 5
+    assert three.inserted_by_origin[2] == 5 and three.inserted_by_origin.sum() == 5
     arrays = three.state_dict()["arrays"]
     assert "side" not in arrays and set(arrays["played"].tolist()) == {20}
     assert set(arrays["asked"].tolist()) == {20}
@@ -684,12 +695,12 @@ def test_memory_of_about_the_size_is_taken_and_the_smallest_of_it():
 
 def test_full_memory_gives_up_what_nobody_holds():
     memory, dtype = BatchMemory(), np.dtype(np.uint8)
-    held = [memory.array((LARGE_BYTES,), dtype) for _ in range(MOST_ARRAYS)]
+    held = [memory.array((LARGE_BYTES,), dtype) for _ in range(MAX_ARRAYS)]
     still_held = {address_of(array) for number, array in enumerate(held) if number not in (5, 8)}
     held[5] = held[8] = None
     large = memory.array((5 * LARGE_BYTES,), dtype)
     addresses = {address_of(array) for array in memory._arrays}
-    assert len(memory._arrays) == MOST_ARRAYS and still_held < addresses
+    assert len(memory._arrays) == MAX_ARRAYS and still_held < addresses
     assert address_of(large) in addresses
 
 

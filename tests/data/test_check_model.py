@@ -11,7 +11,14 @@ import torch
 pytest.importorskip("transformers", reason="the extra vla: transformers has none for Python 3.10")
 
 from rlinf_core.core.errors import EpisodeError, PolicyFileError
-from rlinf_core.data.check_model import Row, Samples, _beyond, check, read, report
+from rlinf_core.data.check_model import (
+    CheckResult,
+    Samples,
+    _check_range,
+    check_policy,
+    read_samples,
+    to_json,
+)
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.policies import make_policy, policy_kind, tiny
 from rlinf_core.policies.base import ActionChunk
@@ -93,10 +100,10 @@ def faults(kind, data, spec=SPEC, features=None, **config):
         settings = part.Config(
             **{"checkpoint": str(folder), "horizon": 2, "flow_steps": 10} | config
         )
-        rows = list(check(lambda: make_policy(spec, settings).eval(), spec, data, folder))
+        rows = list(check_policy(lambda: make_policy(spec, settings).eval(), spec, data, folder))
     finally:
         (folder / "config.json").write_text(before)
-    assert json.loads(report(rows))["checks"] == len(rows)
+    assert json.loads(to_json(rows))["checks"] == len(rows)
     # random weights answer slowly on a busy machine, and where they like
     return [row.name for row in rows if not row.passed and row.name != "latency"]
 
@@ -237,7 +244,7 @@ def test_a_slow_policy_and_one_that_answers_nan_are_named(kind, monkeypatch):
     monkeypatch.setattr(
         "rlinf_core.data.check_model.time", SimpleNamespace(monotonic=lambda: next(clock))
     )  # other threads ask the real clock
-    rows = {row.name: row for row in check(lambda: policy, SPEC, data, folder)}
+    rows = {row.name: row for row in check_policy(lambda: policy, SPEC, data, folder)}
     assert not rows["latency"].passed
     assert "a chunk in 500 ms, and 200 ms are available until the next one" in rows["latency"].text
     act = policy.act
@@ -246,7 +253,7 @@ def test_a_slow_policy_and_one_that_answers_nan_are_named(kind, monkeypatch):
         "act",
         lambda *inputs: replace(chunk := act(*inputs), actions=chunk.actions * torch.nan),
     )
-    rows = {row.name: row for row in check(lambda: policy, SPEC, data, folder)}
+    rows = {row.name: row for row in check_policy(lambda: policy, SPEC, data, folder)}
     assert not rows["first command"].passed and not rows["replay"].passed
 
 
@@ -267,7 +274,7 @@ class Still:
 
 def rows_of(policy, folder, data=None, spec=SPEC):
     data = data or samples()
-    return {row.name: row for row in check(lambda: policy, spec, data, folder)}
+    return {row.name: row for row in check_policy(lambda: policy, spec, data, folder)}
 
 
 def one_step(step, frames=8, **changes):
@@ -311,8 +318,11 @@ def test_each_row_says_what_it_found(tmp_path, monkeypatch):
         assert observation.instruction == ("push the cube",) and (explore, seed) == (False, 0)
         assert observation.vectors.tolist() == data.first[0]["pose"][None].tolist()
         assert (observation.images["wrist"][0].numpy() == data.first[0]["wrist"]).all()
-    assert str(Row("a", True, "b")) == "passed a: b" and str(Row("a", False, "b")) == "FAULT a: b"
-    assert json.loads(report([*rows.values(), Row("x", False, "y")])) == {
+    assert (
+        str(CheckResult("a", True, "b")) == "passed a: b"
+        and str(CheckResult("a", False, "b")) == "FAULT a: b"
+    )
+    assert json.loads(to_json([*rows.values(), CheckResult("x", False, "y")])) == {
         "faults": ["x"],
         "checks": 15,
         "rows": {name: row.text for name, row in rows.items()} | {"x": "y"},
@@ -382,7 +392,7 @@ def test_nothing_follows_a_policy_that_cannot_be_made_or_data_of_another_size(tm
     def load():
         raise PolicyFileError("no such file")
 
-    rows = list(check(load, SPEC, samples(), tmp_path))
+    rows = list(check_policy(load, SPEC, samples(), tmp_path))
     assert [row.name for row in rows] == ["rate", "cameras", "camera order", "sizes", "loads"]
     assert not rows[-1].passed and rows[-1].text == "no such file"
     data = samples()
@@ -547,7 +557,7 @@ def column(*values):
     ],
 )
 def test_numbers_fill_the_networks_range(numbers, varies, passed, text):
-    row = _beyond("x", numbers, ["a", "b"], 5.0, varies)
+    row = _check_range("x", numbers, ["a", "b"], 5.0, varies)
     assert (row.name, row.passed, row.text) == ("x", passed, text)
 
 
@@ -582,7 +592,7 @@ def test_samples_of_recordings_are_read_in_their_order(tmp_path, task, capsys):
     record(spool, spec, "a-1", steps=5, change=words).close()
     record(spool, spec, "a-2", steps=3, start=9.0, change=words).close()
     record(spool, spec, "a-3").abort()
-    data = read(spool.root, spec)
+    data = read_samples(spool.root, spec)
     assert data.hz == pytest.approx(10.0) and data.sentences == ["do it", "push"]
     assert data.states.dtype == np.float64 == data.actions.dtype
     values = [0, 1, 2, 3, 4, 9, 10, 11]
@@ -595,14 +605,14 @@ def test_samples_of_recordings_are_read_in_their_order(tmp_path, task, capsys):
     assert data.first[1]["front"].shape == (4, 6, 3)
     assert "a-3" in capsys.readouterr().out
     blind = StationSpec((ArraySpec("other", (2,)),), spec.action, 10.0)
-    assert read(spool.root, blind).states.shape == (8, 0)
+    assert read_samples(spool.root, blind).states.shape == (8, 0)
     with pytest.raises(EpisodeError, match="none: expected a recording"):
-        read(tmp_path / "none", spec)
+        read_samples(tmp_path / "none", spec)
 
 
 def test_twenty_episodes_are_read_and_the_rate_is_that_of_the_first(tmp_path, task):
     spool = Spool(tmp_path / "spool", min_free_mb=0)
     for number in range(21):
         record(spool, task.spec, f"a-{number:02d}", steps=2, start=float(number)).close()
-    data = read(spool.root, task.spec)
+    data = read_samples(spool.root, task.spec)
     assert len(data.first) == 20 and len(data.actions) == 40 and data.first[-1]["force"][0] == 19.0

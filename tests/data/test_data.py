@@ -17,8 +17,8 @@ from mcap.reader import make_reader
 from rlinf_core.cli.main import main
 from rlinf_core.core.errors import EpisodeError, RlinfError
 from rlinf_core.data import episodes
-from rlinf_core.data.folders import check_unused, fractions_of, merge, new_folder, split
-from rlinf_core.data.stats import Statistics, described, described_histogram, histogram, sampled
+from rlinf_core.data.folders import check_unused, merge, new_folder, parse_fractions, split
+from rlinf_core.data.stats import Statistics, describe, describe_histogram, histogram, sample_frames
 from rlinf_core.episodes import read_episode
 from rlinf_core.episodes.spool import Spool
 from tests.messages import record
@@ -189,8 +189,8 @@ def test_what_was_attached_is_in_what_is_repaired_unless_it_is_damaged_itself(
     )
     with open(tmp_path / "new/c-1/c-1.mcap", "rb") as stream:
         attachments = {
-            attachment.name: attachment.data
-            for attachment in make_reader(stream, validate_crcs=True).iter_attachments()
+            read_attachment.name: read_attachment.data
+            for read_attachment in make_reader(stream, validate_crcs=True).iter_attachments()
         }
     assert attachments == {"blob": bytes(range(256))} | (
         {} if damaged else {"recipe.yaml": b"name: mine\n"}
@@ -371,7 +371,7 @@ def test_fractions_that_are_none_are_told(fractions):
     with pytest.raises(
         RlinfError, match="--fractions: expected names with fractions that sum to 1"
     ):
-        fractions_of(fractions)
+        parse_fractions(fractions)
 
 
 def test_statistics_are_those_of_numpy(spool, task, capsys, tmp_path):
@@ -399,7 +399,7 @@ def test_statistics_are_those_of_numpy(spool, task, capsys, tmp_path):
 
 def test_statistics_of_pixels_are_those_of_numpy(random):
     images = random.integers(10, 240, (3, 16, 24, 3)).astype(np.uint8)
-    statistics = described_histogram(histogram(images[:1]) + histogram(images[1:]))
+    statistics = describe_histogram(histogram(images[:1]) + histogram(images[1:]))
     pixels = images[:, ::4, ::4].reshape(-1, 3) / 255.0
     for name, expected in {
         "mean": pixels.mean(0),
@@ -528,15 +528,15 @@ def test_a_merge_says_how_many_and_a_split_how_many_of_each(spool, task, tmp_pat
 
 
 def test_episodes_are_drawn_at_random_and_each_once():
-    from rlinf_core.data.folders import _drawn
+    from rlinf_core.data.folders import _assign_parts
 
     sources = [Path(str(number)) for number in range(10)]
-    drawn = _drawn(sources, {"a": 0.25, "b": 0.5, "c": 0.25}, 5)
+    drawn = _assign_parts(sources, {"a": 0.25, "b": 0.5, "c": 0.25}, 5)
     assert sorted(drawn) == sources
     names = [drawn[source] for source in sources]
     assert [names.count(name) for name in "abc"] == [2, 6, 2], "bounds at 2.5 and 7.5"
     assert names != sorted(names)
-    several = [_drawn(sources, {"a": 0.5, "b": 0.5}, seed) for seed in range(200)]
+    several = [_assign_parts(sources, {"a": 0.5, "b": 0.5}, seed) for seed in range(200)]
     for source in sources:
         assert 70 < sum(one[source] == "a" for one in several) < 130
 
@@ -551,7 +551,7 @@ def test_episodes_are_drawn_at_random_and_each_once():
     ],
 )
 def test_fractions_are_read_by_name(texts, expected):
-    assert fractions_of(texts) == expected
+    assert parse_fractions(texts) == expected
 
 
 @pytest.mark.parametrize(
@@ -560,7 +560,7 @@ def test_fractions_are_read_by_name(texts, expected):
 )
 def test_fractions_that_are_none_are_told_as_they_were_given(texts):
     with pytest.raises(RlinfError) as refused:
-        fractions_of(texts)
+        parse_fractions(texts)
     assert str(refused.value) == (
         "--fractions: expected names with fractions that sum to 1, such as train=0.9 val=0.1, got "
         + " ".join(texts)
@@ -569,7 +569,7 @@ def test_fractions_that_are_none_are_told_as_they_were_given(texts):
 
 def test_numbers_are_described_by_column():
     values = np.array([[0, 10], [1, 20], [2, 30], [3, 40], [4, 100]], np.float32)
-    statistics = described(values)
+    statistics = describe(values)
     assert {name: numbers.tolist() for name, numbers in statistics.items()} == {
         "count": [5],
         "mean": [2.0, 40.0],
@@ -589,7 +589,7 @@ def test_pixels_are_described_by_channel():
     counts = np.zeros((2, 256), int)
     counts[0, [0, 51, 255]] = 2, 6, 2
     counts[1, 102] = 7
-    statistics = described_histogram(counts)
+    statistics = describe_histogram(counts)
     assert {name: numbers.tolist() for name, numbers in statistics.items()} == {
         "mean": pytest.approx([0.32, 0.4]),
         "std": pytest.approx([0.3487, 0.0], abs=1e-4),
@@ -605,8 +605,8 @@ def test_pixels_are_described_by_channel():
 
 def test_a_hundred_pictures_of_an_episode_count_or_a_few_more_and_each_fourth_pixel(random):
     for count, left in ((1, 1), (99, 99), (100, 100), (199, 199), (200, 100), (250, 125)):
-        assert len(sampled(np.zeros((count, 1)))) == left
-    assert sampled(np.arange(300))[:3].tolist() == [0, 3, 6]
+        assert len(sample_frames(np.zeros((count, 1)))) == left
+    assert sample_frames(np.arange(300))[:3].tolist() == [0, 3, 6]
     images = random.integers(0, 256, (2, 9, 6, 3), dtype=np.uint8)
     counts = histogram(images)
     assert counts.shape == (3, 256) and counts.sum() == 2 * 3 * 2 * 3

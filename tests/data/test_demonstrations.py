@@ -17,7 +17,7 @@ from rlinf_core.cli.collect import (
 )
 from rlinf_core.cli.main import main
 from rlinf_core.core.errors import EpisodeError
-from rlinf_core.data.demonstrations import DemonstrationStats, event_of, takes_of
+from rlinf_core.data.demonstrations import DemonstrationStats, demonstration_stats, read_last_event
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.launch.fleet import Member
 from rlinf_core.launch.graph import collecting, collecting_processes
@@ -54,14 +54,14 @@ def run(tmp_path, task):
 
 
 def test_what_counts_is_what_was_closed_and_succeeded(run, tmp_path):
-    takes = takes_of(run, load_recipe("demo"))
+    takes = demonstration_stats(run, load_recipe("demo"))
     assert (takes.succeeded, takes.failed, len(takes), takes.next_seed) == (
         2,
         1,
         3,
         14,
     ) and takes.size > 1000
-    assert takes_of(tmp_path / "nothing", load_recipe("demo")) == DemonstrationStats()
+    assert demonstration_stats(tmp_path / "nothing", load_recipe("demo")) == DemonstrationStats()
 
 
 def test_a_second_call_goes_on_from_there(run, capsys):
@@ -118,13 +118,13 @@ def test_takes_of_another_task_or_other_specs_are_refused_with_both_named(
 
 def test_a_task_is_the_same_by_name_and_by_path_and_a_damaged_take_is_named(run):
     task = Path("configs/tasks/peg_insertion.yaml").resolve()
-    assert len(takes_of(run, load_recipe("demo", [f"station.task={task}"]))) == 3
+    assert len(demonstration_stats(run, load_recipe("demo", [f"station.task={task}"]))) == 3
     file = run / "spool/closed/a-2/a-2.mcap"
     file.write_bytes(file.read_bytes()[:-300])
     with pytest.raises(
         EpisodeError, match="a-2: expected an intact demonstration, .*`rlinf data check`"
     ):
-        takes_of(run, load_recipe("demo"))
+        demonstration_stats(run, load_recipe("demo"))
 
 
 def test_what_was_discarded_demonstrates_nothing(run):
@@ -218,7 +218,7 @@ def test_the_folder_of_takes_may_have_any_name(tmp_path):
 
 
 def test_of_a_fleet_what_the_trainer_refused_is_recorded_again(run):
-    assert takes_of(run, load_recipe("demo"), {"a-1"}).succeeded == 1
+    assert demonstration_stats(run, load_recipe("demo"), {"a-1"}).succeeded == 1
     member = Member(load_recipe("demo", ["collect.episodes=5"]), run)
     (run.parent.parent / "refused/a-3").mkdir(parents=True)
     member.prepare()
@@ -258,14 +258,14 @@ def test_takes_are_counted_with_their_size_and_the_next_seed(run, task):
         path for part in ("closed", "sent") for path in sorted((run / "spool" / part).glob("*"))
     ]
     size = sum(file.stat().st_size for folder in folders for file in folder.iterdir())
-    assert takes_of(run, load_recipe("demo")) == DemonstrationStats(2, 1, size, 14)
-    assert takes_of(run, load_recipe("demo"), {"a-3"}).next_seed == 13
+    assert demonstration_stats(run, load_recipe("demo")) == DemonstrationStats(2, 1, size, 14)
+    assert demonstration_stats(run, load_recipe("demo"), {"a-3"}).next_seed == 13
     assert len(DemonstrationStats(2, 1)) == 3
-    only = takes_of(run, load_recipe("demo"), {"a-1", "a-2", "a-3"})
+    only = demonstration_stats(run, load_recipe("demo"), {"a-1", "a-2", "a-3"})
     assert (only.succeeded, only.failed, only.next_seed) == (0, 0, None) and only.size > 0
     for folder in folders:  # none of them was closed
         (folder / "SHA256SUMS").unlink()
-    assert takes_of(run, load_recipe("demo")) == DemonstrationStats()
+    assert demonstration_stats(run, load_recipe("demo")) == DemonstrationStats()
 
 
 def test_takes_of_other_specs_are_refused_in_full(run):
@@ -276,7 +276,7 @@ def test_takes_of_other_specs_are_refused_in_full(run):
 
     def refusal():
         with pytest.raises(EpisodeError) as refused:
-            takes_of(run, recipe)
+            demonstration_stats(run, recipe)
         return str(refused.value)
 
     assert refusal() == (
@@ -297,35 +297,35 @@ def test_takes_of_other_specs_are_refused_in_full(run):
 def test_takes_of_another_robot_are_refused_in_full(run):
     recipe = load_recipe("demo", ["station.robot=panda_gym_hil"])
     with pytest.raises(EpisodeError) as refused:
-        takes_of(run, recipe)
+        demonstration_stats(run, recipe)
     assert str(refused.value) == (
         f"--out {run}: expected demonstrations with station.robot 'panda_gym_hil', got some with "
         f"'franka_sim'. {NOTHING}"
     )
     (run / "recipe.yaml").write_text(resolved(recipe))
     with pytest.raises(EpisodeError, match="station.robot 'franka_sim', got some with 'panda_gym"):
-        takes_of(run, load_recipe("demo"))
+        demonstration_stats(run, load_recipe("demo"))
 
 
 def test_the_last_end_of_an_episode_counts(tmp_path, task):
     spool = Spool(tmp_path, min_free_mb=0)
-    event = event_of(record(spool, task.spec, "a-1", steps=4, success=False).close())
+    event = read_last_event(record(spool, task.spec, "a-1", steps=4, success=False).close())
     assert (event.kind, event.steps, event.success, event.seed) == (1, 4, False, 3)
     messages = raw_messages(task.spec, "a-2", steps=4)
     more = raw_messages(task.spec, "a-2", steps=9, success=False)
     topic, kind, _, raw = messages[0]  # begun again
     folder = write_raw(spool, "a-2", [*messages, *more, (topic, kind, 10**10, raw)]).close()
-    assert event_of(folder).steps == 9, "the last end, and no beginning after it"
+    assert read_last_event(folder).steps == 9, "the last end, and no beginning after it"
     folder = record(spool, task.spec, "a-3", leave=("ended",)).close()
     with pytest.raises(EpisodeError) as refused:
-        event_of(folder)
+        read_last_event(folder)
     assert str(refused.value) == (
         f"{folder}: expected an intact demonstration, got one without an end. Move it elsewhere to "
         "continue"
     )
     (folder / "a-3.mcap").write_bytes(b"x")
     with pytest.raises(EpisodeError) as refused:
-        event_of(folder)
+        read_last_event(folder)
     begin = f"{folder}: expected an intact demonstration, got: "
     end = ". `rlinf data check` lists all damaged ones. Move it elsewhere to continue"
     assert str(refused.value).startswith(begin) and str(refused.value).endswith(end)

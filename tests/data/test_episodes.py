@@ -8,11 +8,11 @@ import pytest
 
 from rlinf_core.core.errors import EpisodeError
 from rlinf_core.data.episodes import (
-    attachment,
     check_values,
+    episode_spec,
     intact_episodes,
+    read_attachment,
     recorded_spec,
-    spec_of,
 )
 from rlinf_core.episodes import read_episode
 from rlinf_core.episodes.spool import Spool
@@ -180,22 +180,22 @@ def test_the_station_s_specs_come_from_the_nearest_that_fits(spool, task, tmp_pa
     spec = station_task(recipe).spec
     folder = record(spool, spec, "a-1").close()
     episode = read_episode(folder)
-    assert spec_of(episode, folder, "demo") == spec
-    assert spec_of(episode, folder, None) == recorded_spec(episode)
+    assert episode_spec(episode, folder, "demo") == spec
+    assert episode_spec(episode, folder, None) == recorded_spec(episode)
     with pytest.raises(EpisodeError) as refused:
-        spec_of(episode, folder, "demo_vision")
+        episode_spec(episode, folder, "demo_vision")
     other = station_task(load_recipe("demo_vision")).spec
     assert str(refused.value) == (
         f"{folder}: expected specs {other.hash}, of recipe 'demo_vision', got {spec.hash}:\n"
         f"{other.difference(recorded_spec(episode))}\nName the recipe of this recording"
     )
     (tmp_path / "recipe.yaml").write_text(resolved(recipe))
-    assert spec_of(episode, folder, None) == spec, "of the run around it"
+    assert episode_spec(episode, folder, None) == spec, "of the run around it"
     (tmp_path / "recipe.yaml").write_text(resolved(load_recipe("demo_vision")))
-    assert spec_of(episode, folder, None) == recorded_spec(episode)
+    assert episode_spec(episode, folder, None) == recorded_spec(episode)
     (spool.root / "recipe.yaml").write_text("station: {robot: none}\n")
     (tmp_path / "recipe.yaml").write_text(resolved(recipe))
-    assert spec_of(episode, folder, None) == recorded_spec(episode), "the nearest one counts"
+    assert episode_spec(episode, folder, None) == recorded_spec(episode), "the nearest one counts"
 
 
 def test_what_a_recorder_attached_is_found_by_its_name(spool, task):
@@ -213,11 +213,11 @@ def test_what_a_recorder_attached_is_found_by_its_name(spool, task):
         spool.attachments = lambda files=files: files
         folder = record(spool, spec, name).close()
         episode = read_episode(folder)
-        assert (spec_of(episode, folder, None) == spec) is fits
-        assert fits or spec_of(episode, folder, None) == recorded_spec(episode)
+        assert (episode_spec(episode, folder, None) == spec) is fits
+        assert fits or episode_spec(episode, folder, None) == recorded_spec(episode)
     folder = spool.root / "closed/a-1"
-    assert attachment(folder, "b") == b"\x00\x01" and attachment(folder, "c") is None
-    assert json.loads(attachment(folder, "specs.json")) == spec.to_dict()
+    assert read_attachment(folder, "b") == b"\x00\x01" and read_attachment(folder, "c") is None
+    assert json.loads(read_attachment(folder, "specs.json")) == spec.to_dict()
     (folder / "a-0.mcap").write_bytes(b"no MCAP file")
-    assert attachment(folder, "b") == b"\x00\x01"
-    assert attachment(folder / "none", "b") is None
+    assert read_attachment(folder, "b") == b"\x00\x01"
+    assert read_attachment(folder / "none", "b") is None

@@ -344,7 +344,7 @@ def test_an_upload_of_recordings_has_those_that_were_closed(tmp_path, task, caps
     record(spool, task.spec, "a-3", steps=4).abort()
     closed = spool.root / "closed"
     for paths in ([tmp_path / "run"], [closed / "a-1", closed / "a-2"]):
-        upload = hub.dataset(paths)
+        upload = hub.dataset_upload(paths)
         names = ("{0}.mcap", "SHA256SUMS", "metadata.yaml")
         expected = {f"{a}/{name.format(a)}" for a in ("a-1", "a-2") for name in names}
         assert set(upload.files) == expected
@@ -357,7 +357,7 @@ def test_an_upload_of_recordings_has_those_that_were_closed(tmp_path, task, caps
         )
     assert "a-3" in capsys.readouterr().out
     with pytest.raises(EpisodeError):
-        hub.dataset([tmp_path / "none"])
+        hub.dataset_upload([tmp_path / "none"])
 
 
 def lerobot_set(root, **document):
@@ -370,7 +370,7 @@ def lerobot_set(root, **document):
 
 def test_an_upload_of_a_lerobot_set_has_all_its_files_and_its_layout_as_the_tag(tmp_path):
     root = lerobot_set(tmp_path / "set", codebase_version="v3.0", total_episodes=7)
-    upload = hub.dataset([root])
+    upload = hub.dataset_upload([root])
     assert upload.files == {name: root / name for name in ("data/a.parquet", "meta/info.json")}
     assert (upload.kind, upload.tag) == ("dataset", "v3.0")
     assert upload.summary == "7 episodes (LeRobot v3.0)"
@@ -378,10 +378,10 @@ def test_an_upload_of_a_lerobot_set_has_all_its_files_and_its_layout_as_the_tag(
         "---\ntags: [robotics, rlinf, LeRobot]\n---\n\n7 episodes (LeRobot v3.0). Layout: "
         "LeRobot. Use: `rlinf data import lerobot`\n"
     )
-    upload = hub.dataset([lerobot_set(tmp_path / "other")])
+    upload = hub.dataset_upload([lerobot_set(tmp_path / "other")])
     assert (upload.tag, upload.summary) == ("", "? episodes (LeRobot )")
     with pytest.raises(EpisodeError):  # two sets are no upload
-        hub.dataset([root, tmp_path / "other"])
+        hub.dataset_upload([root, tmp_path / "other"])
 
 
 def test_an_upload_of_a_policy_has_what_belongs_to_its_run(tmp_path):
@@ -394,7 +394,7 @@ def test_an_upload_of_a_policy_has_what_belongs_to_its_run(tmp_path):
         (run / f"policies/policy-00000{number}.safetensors").write_bytes(b"1")
     newest = run / "policies/policy-000002.safetensors"
     for path in (run / "policies", newest):
-        upload = hub.policy(path)
+        upload = hub.policy_upload(path)
         assert upload.files == {newest.name: newest} | {name: run / name for name in names[:4]}
         assert (upload.kind, upload.tag) == ("model", "")
         assert upload.summary == "policy-000002.safetensors"
@@ -404,9 +404,9 @@ def test_an_upload_of_a_policy_has_what_belongs_to_its_run(tmp_path):
         )
     alone = tmp_path / "policy-000007.safetensors"
     alone.write_bytes(b"1")
-    assert hub.policy(alone).files == {alone.name: alone}
+    assert hub.policy_upload(alone).files == {alone.name: alone}
     with pytest.raises(PolicyFileError):
-        hub.policy(tmp_path / "none")
+        hub.policy_upload(tmp_path / "none")
 
 
 def test_an_upload_of_a_lerobot_policy_is_its_folder(tmp_path):
@@ -414,7 +414,7 @@ def test_an_upload_of_a_lerobot_policy_is_its_folder(tmp_path):
     (folder / "more").mkdir(parents=True)
     for name in ("config.json", "model.safetensors", "stats.json"):
         (folder / name).write_text("{}")
-    upload = hub.policy(folder)
+    upload = hub.policy_upload(folder)
     assert upload.files == {
         name: folder / name for name in ("config.json", "model.safetensors", "stats.json")
     }
@@ -425,13 +425,13 @@ def test_an_upload_of_a_lerobot_policy_is_its_folder(tmp_path):
     )
     (folder / "config.json").unlink()
     with pytest.raises(PolicyFileError):
-        hub.policy(folder)
+        hub.policy_upload(folder)
 
 
 def test_a_push_is_one_commit_with_its_message_card_and_tag(here, tmp_path):
     root = lerobot_set(tmp_path / "set", codebase_version="v3.0", total_episodes=7)
     (root / "data/b.parquet").write_bytes(b"2" * 5000)
-    upload = hub.dataset([root])
+    upload = hub.dataset_upload([root])
     assert hub.push(upload, "me/set") == f"{here.url}/datasets/me/set"
     repo = here.repos["datasets", "me/set"]
     assert repo["visibility"] == "private" and here.messages == ["rlinf: 7 episodes (LeRobot v3.0)"]
@@ -443,7 +443,7 @@ def test_a_push_is_one_commit_with_its_message_card_and_tag(here, tmp_path):
     }
     assert here.tags == {"me/set": {"v3.0"}} and here.revisions == ["0" * 40]
     (root / "README.md").write_text("mine")
-    assert hub.push(hub.dataset([root]), "me/open", public=True, message="more") == (
+    assert hub.push(hub.dataset_upload([root]), "me/open", public=True, message="more") == (
         f"{here.url}/datasets/me/open"
     )
     repo = here.repos["datasets", "me/open"]
@@ -451,7 +451,7 @@ def test_a_push_is_one_commit_with_its_message_card_and_tag(here, tmp_path):
     assert here.messages[1:] == ["more"]
     policy = tmp_path / "policy-000001.safetensors"
     policy.write_bytes(b"1")
-    assert hub.push(hub.policy(policy), "me/policy") == f"{here.url}/me/policy"
+    assert hub.push(hub.policy_upload(policy), "me/policy") == f"{here.url}/me/policy"
     assert here.repos["models", "me/policy"]["files"][policy.name] == b"1"
     assert "me/policy" not in here.tags
 
@@ -484,7 +484,7 @@ def test_a_refusal_is_said_with_its_remedy_and_without_the_token(here, tmp_path,
     policy.write_bytes(b"1")
     here.fails = status
     with pytest.raises(RlinfError) as refused:
-        hub.push(hub.policy(policy), "me/policy")
+        hub.push(hub.policy_upload(policy), "me/policy")
     if status == 418:
         begin, end = message.format(url=here.url).split(": Client")[0], ". Try again later"
         assert str(refused.value).startswith(f"{begin}: ") and str(refused.value).endswith(end)
@@ -504,7 +504,7 @@ def test_without_a_token_one_is_asked_for(here, tmp_path, monkeypatch):
     policy = tmp_path / "policy-000001.safetensors"
     policy.write_bytes(b"1")
     with pytest.raises(RlinfError, match=f"expected a token that {here.url} accepts"):
-        hub.push(hub.policy(policy), "me/policy")
+        hub.push(hub.policy_upload(policy), "me/policy")
 
 
 OFFLINE = "HF_HUB_OFFLINE is set, so nothing was sent or read. Unset it, and run the command again"
@@ -526,7 +526,7 @@ def test_a_server_that_is_not_there_is_said_with_what_to_do(
     policy = tmp_path / "policy-000001.safetensors"
     policy.write_bytes(b"1")
     with pytest.raises(RlinfError) as refused:
-        hub.push(hub.policy(policy), "me/policy")
+        hub.push(hub.policy_upload(policy), "me/policy")
     assert str(refused.value) == message or str(refused.value) == UNREACHABLE.format("ConnectError")
     assert (str(refused.value) == OFFLINE) is (message == OFFLINE)
     monkeypatch.setattr("huggingface_hub.HfApi.snapshot_download", _times_out)

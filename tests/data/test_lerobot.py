@@ -12,8 +12,8 @@ from rlinf_core.episodes.spool import Spool
 from tests.messages import record
 
 pq, av = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("av")
-from rlinf_core.data.episodes import spec_of  # noqa: E402
-from rlinf_core.data.lerobot.columns import Video  # noqa: E402
+from rlinf_core.data.episodes import episode_spec  # noqa: E402
+from rlinf_core.data.lerobot.video import VideoWriter  # noqa: E402
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_what_was_let_through_can_be_the_action(spool, tmp_path):
 
 
 def test_a_damaged_episode_leaves_no_half_a_data_set(spool, tmp_path, capsys, monkeypatch):
-    encode, begun, ended = Video.add, [], []
+    encode, begun, ended = VideoWriter.add, [], []
 
     def add(video, pictures):
         begun.append(video)
@@ -128,7 +128,7 @@ def test_a_damaged_episode_leaves_no_half_a_data_set(spool, tmp_path, capsys, mo
         encode(video, pictures)
         ended.append(video)
 
-    monkeypatch.setattr(Video, "add", add)
+    monkeypatch.setattr(VideoWriter, "add", add)
     file = spool.root / "closed/a-2/a-2.mcap"
     file.write_bytes(file.read_bytes()[:-1])
     assert main(["data", "export", "lerobot", str(spool.root), "--out", str(tmp_path / "set")]) == 1
@@ -378,7 +378,7 @@ def test_what_its_recorder_attached_names_the_actions_wherever_a_recording_lies(
     specs = {}
     for name in ("a-1", "b-1", "c-1"):
         folder = spool.root / "closed" / name
-        specs[name] = spec_of(read_episode(folder), folder, None)
+        specs[name] = episode_spec(read_episode(folder), folder, None)
     assert (
         specs["b-1"] == spec
         and specs["a-1"].action.names[0] == specs["c-1"].action.names[0] == "action_0"

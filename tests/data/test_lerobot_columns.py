@@ -11,15 +11,13 @@ from rlinf_core.core.errors import EpisodeError
 
 pa, av = pytest.importorskip("pyarrow"), pytest.importorskip("av")
 from rlinf_core.data.lerobot.columns import (  # noqa: E402
-    Pictures,
-    Video,
-    decode_image,
+    column_order,
     first_fault,
-    flat_names,
-    numbers,
-    reordering,
-    task_texts,
+    flatten_names,
+    read_task_texts,
+    to_numbers,
 )
+from rlinf_core.data.lerobot.video import VideoReader, VideoWriter, decode_image  # noqa: E402
 from tests.data.lerobot_sets import png, video  # noqa: E402
 
 
@@ -45,7 +43,7 @@ def column(values, kind=None):
     ],
 )
 def test_a_column_of_numbers_is_rows_of_float64_or_nothing(values, shape, expected):
-    got = numbers(column(values), shape)
+    got = to_numbers(column(values), shape)
     if expected is None:
         assert got is None
     else:
@@ -87,7 +85,7 @@ def test_the_first_row_at_fault_is_named_with_what_stands_there(values, shape, r
     ],
 )
 def test_names_of_every_form_are_a_list_in_their_order(names, expected):
-    assert flat_names(names) == expected
+    assert flatten_names(names) == expected
 
 
 @pytest.mark.parametrize(
@@ -114,7 +112,7 @@ def test_names_of_every_form_are_a_list_in_their_order(names, expected):
     ],
 )
 def test_numbers_are_found_by_their_names_or_in_their_order(expected, given, order):
-    assert reordering(expected, given) == order
+    assert column_order(expected, given) == order
 
 
 def indexed(columns, *indexes):
@@ -138,7 +136,7 @@ def indexed(columns, *indexes):
     ],
 )
 def test_the_texts_of_tasks_are_found_by_column_or_index(table):
-    texts = task_texts(table)
+    texts = read_task_texts(table)
     assert texts == {4: "push", 1: "pull"} and all(type(index) is int for index in texts)
 
 
@@ -171,12 +169,12 @@ def test_the_texts_of_tasks_are_found_by_column_or_index(table):
 )
 def test_tasks_without_texts_are_refused_with_the_columns_that_are_there(table, message):
     with pytest.raises(ValueError) as refused:
-        task_texts(table)
+        read_task_texts(table)
     assert str(refused.value) == f"meta/tasks.parquet: {message}"
 
 
 def test_a_video_grows_by_episodes_and_has_a_key_picture_every_second_one(tmp_path):
-    one = Video(tmp_path / "videos/a/file.mp4", 5, (32, 48, 3), 1)
+    one = VideoWriter(tmp_path / "videos/a/file.mp4", 5, (32, 48, 3), 1)
     greys = [20, 60, 100, 140, 180]
     pictures = np.repeat(np.array(greys, np.uint8), 32 * 48 * 3).reshape(5, 32, 48, 3)
     pictures[:, :, :24, 0] = 250  # the left half is red
@@ -200,7 +198,7 @@ def test_a_video_grows_by_episodes_and_has_a_key_picture_every_second_one(tmp_pa
 
 def test_the_nearest_picture_is_found_forwards_and_backwards(tmp_path):
     video(tmp_path / "a.mp4", [(0.0, 10), (0.1, 50), (0.2, 90), (0.5, 130)])
-    pictures = Pictures(tmp_path / "a.mp4")
+    pictures = VideoReader(tmp_path / "a.mp4")
     for time, grey, at in (
         (0.0, 10, 0.0),
         (0.04, 10, 0.0),
@@ -220,9 +218,9 @@ def test_the_nearest_picture_is_found_forwards_and_backwards(tmp_path):
 def test_a_file_that_is_no_video_is_named(tmp_path):
     (tmp_path / "a.mp4").write_bytes(b"x")
     with pytest.raises(EpisodeError, match=re.escape(f"{tmp_path}/a.mp4: expected a video, got: ")):
-        Pictures(tmp_path / "a.mp4")
+        VideoReader(tmp_path / "a.mp4")
     with pytest.raises(EpisodeError, match="b.mp4: expected a video, got: .*No such file"):
-        Pictures(tmp_path / "b.mp4")
+        VideoReader(tmp_path / "b.mp4")
     with av.open(str(tmp_path / "c.mp4"), "w") as file:  # of sound alone
         stream = file.add_stream("aac", rate=8000)
         frame = av.AudioFrame.from_ndarray(np.zeros((1, 1024), np.float32), "fltp", "mono")
@@ -230,7 +228,7 @@ def test_a_file_that_is_no_video_is_named(tmp_path):
         file.mux(stream.encode(frame))
         file.mux(stream.encode(None))
     with pytest.raises(EpisodeError, match="c.mp4: expected a video, got: "):
-        Pictures(tmp_path / "c.mp4")
+        VideoReader(tmp_path / "c.mp4")
 
 
 def colours(channels):

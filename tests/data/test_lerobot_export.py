@@ -15,8 +15,8 @@ from tests.messages import record
 pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
 av = pytest.importorskip("av")
 from rlinf_core.data.lerobot import export as exporting  # noqa: E402
-from rlinf_core.data.lerobot.columns import Video  # noqa: E402
-from rlinf_core.data.lerobot.export import Dataset, export  # noqa: E402
+from rlinf_core.data.lerobot.export import DatasetWriter, export  # noqa: E402
+from rlinf_core.data.lerobot.video import VideoWriter  # noqa: E402
 
 FRONT, WRIST = (f"observation.images.{name}" for name in ("front", "wrist"))
 VECTORS = ("tcp_position", "tcp_velocity", "force", "socket_offset")
@@ -261,14 +261,14 @@ def test_a_new_video_begins_where_one_is_large_enough(spool, spec, tmp_path, mon
     monkeypatch.setattr(exporting, "VIDEO_BYTES", 100)
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     videos_begun = []
-    begin = Video.__init__
+    begin = VideoWriter.__init__
 
     def noted(video, path, fps, shape, threads):
         videos_begun.append((path.relative_to(tmp_path / "set").as_posix(), fps, shape, threads))
         begin(video, path, fps, shape, threads)
 
-    monkeypatch.setattr(Video, "__init__", noted)
-    data = Dataset(tmp_path / "set", spec, False)
+    monkeypatch.setattr(VideoWriter, "__init__", noted)
+    data = DatasetWriter(tmp_path / "set", spec, False)
     first, second = (read_episode(spool.root / "closed" / name) for name in ("a-1", "a-2"))
     data.add(first)
     data._wait()
@@ -312,5 +312,5 @@ def test_a_rate_that_is_no_whole_number_is_refused(spec, tmp_path, hz):
         match=f"expected a whole number of time steps per second, as LeRobot requires, got {hz:g}. "
         "A recording without specs gives this rate from its stamps. Name its recipe with --recipe",
     ):
-        Dataset(tmp_path, replace(spec, control_hz=hz), False)
-    assert Dataset(tmp_path, replace(spec, control_hz=1.0), False).fps == 1
+        DatasetWriter(tmp_path, replace(spec, control_hz=hz), False)
+    assert DatasetWriter(tmp_path, replace(spec, control_hz=1.0), False).fps == 1

@@ -10,7 +10,7 @@ from rlinf_core.core.errors import EpisodeError
 
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("av")
-from rlinf_core.data.lerobot.reading import DataSet  # noqa: E402
+from rlinf_core.data.lerobot.reading import DatasetReader  # noqa: E402
 from tests.data.lerobot_sets import (  # noqa: E402
     ACTION,
     CAMERAS,
@@ -36,7 +36,7 @@ def written(folder, change=lambda odd: None, images=True):
 
 
 def read(folder, change=lambda odd: None, images=True):
-    return DataSet(written(folder, change, images)[1])
+    return DatasetReader(written(folder, change, images)[1])
 
 
 def message_of(call, *arguments):
@@ -47,7 +47,7 @@ def message_of(call, *arguments):
 
 def test_a_set_is_read_in_its_parts(tmp_path):
     odd, root = written(tmp_path)
-    data = DataSet(root)
+    data = DatasetReader(root)
     assert len(data) == 3 and data.fps == FPS and data.sentences == {0: "put it in"}
     assert data.root == root and data.instruction == "" and data.metadata == {}
     assert data.starts.tolist() == [0, 6, 11] and data.ends.tolist() == [6, 11, 18]
@@ -56,7 +56,7 @@ def test_a_set_is_read_in_its_parts(tmp_path):
     assert data.names("action") == ACTION and data.names("observation.state") == STATE
     assert data.names("timestamp") == [] == data.names("nothing")
     assert data.episode_metadata(1) == {}
-    assert data.left([FRONT]) == [WRIST] and data.left([]) == [FRONT, WRIST]
+    assert data.unused_features([FRONT]) == [WRIST] and data.unused_features([]) == [FRONT, WRIST]
     columns = data.columns(1)
     for name in ("action", "observation.state"):
         assert np.array_equal(columns[name], np.array(odd.columns[name][6:11])), name
@@ -98,15 +98,18 @@ def test_the_shape_of_pictures_is_height_width_channels(tmp_path, dtype, shape, 
 
     data = read(tmp_path, change)
     assert data.shape("more") == expected and data.shape("nothing") == ()
-    assert data.described("more") == "x".join(map(str, expected))
+    assert data.describe_feature("more") == "x".join(map(str, expected))
 
 
 def test_a_feature_is_described_with_its_names_or_with_its_neighbours(tmp_path):
     data = read(tmp_path)
-    assert data.described("action") == "3 (dx, dy, dz)" and data.described("timestamp") == "1"
-    assert data.described(FRONT) == "48x48x3"
-    assert data.described("observation.images.side") == f"none ({FRONT}, {WRIST} there)"
-    assert data.described("other.state") == "none (no such there)"
+    assert (
+        data.describe_feature("action") == "3 (dx, dy, dz)"
+        and data.describe_feature("timestamp") == "1"
+    )
+    assert data.describe_feature(FRONT) == "48x48x3"
+    assert data.describe_feature("observation.images.side") == f"none ({FRONT}, {WRIST} there)"
+    assert data.describe_feature("other.state") == "none (no such there)"
 
 
 @pytest.mark.parametrize(
@@ -216,33 +219,36 @@ def shape_error(shown):
 )
 def test_a_set_that_cannot_be_read_is_refused_in_full(tmp_path, change, message):
     _, root = written(tmp_path, change)
-    assert message_of(DataSet, root) == f"{root}: {message}"
+    assert message_of(DatasetReader, root) == f"{root}: {message}"
 
 
 def test_files_that_are_missing_broken_or_of_another_layout_are_named(tmp_path):
     _, root = written(tmp_path)
     (root / "data/chunk-000/file-000.parquet").rename(tmp_path / "kept")
-    assert message_of(DataSet, root) == (
+    assert message_of(DatasetReader, root) == (
         f"{root}: expected an intact LeRobot data set, got: no Parquet file in {root}/data"
     )
     (tmp_path / "kept").rename(root / "data/chunk-000/file-000.parquet")
     episodes = root / "meta/episodes/chunk-000/file-000.parquet"
     episodes.rename(tmp_path / "kept")
     assert (
-        message_of(DataSet, root)
+        message_of(DatasetReader, root)
         == f"{root}: meta/episodes: expected at least one episode, got none"
     )
     (root / "meta/episodes").rename(root / "meta/other")
     (root / "meta/episodes.jsonl").write_text("{}")
-    assert message_of(DataSet, root) == (
+    assert message_of(DatasetReader, root) == (
         f"{root}: expected meta/episodes of LeRobot's layout v3.0, got episodes.jsonl of v2.1, "
         f"though meta/info.json says v3.0. Set codebase_version there to v2.1, then convert it. "
         f"{CONVERT}"
     )
     (root / "meta/info.json").write_text("[]")
-    assert message_of(DataSet, root) == f"{root}: meta/info.json: expected a JSON object, got list"
+    assert (
+        message_of(DatasetReader, root)
+        == f"{root}: meta/info.json: expected a JSON object, got list"
+    )
     (root / "meta/info.json").write_text("{")
-    assert message_of(DataSet, root).startswith(
+    assert message_of(DatasetReader, root).startswith(
         f"{root}: expected a LeRobot data set, got no meta/info.json in readable form: "
         "Expecting property name"
     )
@@ -252,7 +258,7 @@ def test_files_of_data_with_other_columns_are_named(tmp_path):
     _, root = written(tmp_path)
     other = pa.table({"episode_index": [2], "frame_index": [0]})
     parquet(root / "data/chunk-000/file-001.parquet", other)
-    assert message_of(DataSet, root) == (
+    assert message_of(DatasetReader, root) == (
         f"{root}: expected the same columns in each file of data/, got 'action' in only one of "
         "data/chunk-000/file-000.parquet and data/chunk-000/file-001.parquet"
     )
@@ -338,7 +344,7 @@ def put(name, row, value):
 )
 def test_an_episode_that_contradicts_itself_is_refused_in_full(tmp_path, change, number, message):
     _, root = written(tmp_path, change)
-    data = DataSet(root)
+    data = DatasetReader(root)
     assert message_of(data.columns, number) == f"{root}: {message}"
 
 
@@ -419,13 +425,13 @@ def test_in_our_own_set_a_picture_follows_the_last_frame(tmp_path):
     _, root = written(tmp_path, images=False)
     extra = {"episodes": [{"sources": ["policy"] * length} for length in LENGTHS], "spec": {"a": 1}}
     (root / "meta/rlinf.json").write_text(json.dumps(extra))
-    data = DataSet(root)
+    data = DatasetReader(root)
     assert data.metadata == extra and data.episode_metadata(2) == {"sources": ["policy"] * 7}
     got = greys(data.pictures(FRONT, 0, data.columns(0)["timestamp"][:, 0]))
     assert got == pytest.approx([10, 14, 18, 22, 26, 30, 34], abs=1.5)
     extra["episodes"][1]["sources"].pop()  # a tool has changed the set, and not this file
     (root / "meta/rlinf.json").write_text(json.dumps(extra))
-    assert DataSet(root).metadata == {}
+    assert DatasetReader(root).metadata == {}
 
 
 def test_a_column_of_pictures_that_is_missing_or_broken_is_named(tmp_path):
@@ -493,7 +499,7 @@ def front(**changes):
 )
 def test_a_video_that_does_not_fit_its_episode_is_refused_in_full(tmp_path, change, message):
     _, root = written(tmp_path, change, images=False)
-    data = DataSet(root)
+    data = DatasetReader(root)
     times = data.columns(1)["timestamp"][:, 0]
     assert message_of(data.pictures, FRONT, 1, times) == f"{root}: {message}"
 
@@ -510,7 +516,7 @@ def test_an_episode_may_have_a_file_of_its_own_and_no_end(tmp_path):
     _, root = written(tmp_path, change, images=False)
     path = root / f"videos/{FRONT}/chunk-002/file-013.mp4"
     video(path, [(1.0 + number / FPS + 0.009, 200 - 20 * number) for number in range(9)])
-    data = DataSet(root)
+    data = DatasetReader(root)
     times = data.columns(1)["timestamp"][:, 0]
     assert greys(data.pictures(FRONT, 1, times)) == pytest.approx(
         [200, 180, 160, 140, 120, 120], abs=1.5
@@ -520,8 +526,8 @@ def test_an_episode_may_have_a_file_of_its_own_and_no_end(tmp_path):
     path.unlink()
     video(path, [(1.0 + number / FPS + 0.011, 200) for number in range(9)])
     with pytest.raises(EpisodeError, match=re.escape("within 0.0100 s, got the nearest at 1.0")):
-        DataSet(root).pictures(FRONT, 1, times)
+        DatasetReader(root).pictures(FRONT, 1, times)
     path.unlink()
     video(path, [])
     with pytest.raises(EpisodeError):
-        DataSet(root).pictures(FRONT, 1, times)
+        DatasetReader(root).pictures(FRONT, 1, times)

@@ -10,7 +10,7 @@ from mcap.reader import make_reader
 from mcap.records import Chunk
 
 from rlinf_core.core.errors import EpisodeError
-from rlinf_core.data.repair import Repaired, _uncompressed, fault, repair
+from rlinf_core.data.repair import RepairResult, _decompress, find_fault, repair
 from rlinf_core.episodes import read_episode
 from rlinf_core.episodes.read import MAX_CHUNK_BYTES
 from rlinf_core.episodes.spool import Spool
@@ -59,12 +59,12 @@ def messages_of(folder):
 
 
 def test_an_intact_recording_has_no_fault_and_comes_out_the_same(folder, tmp_path, task):
-    assert fault(folder) == "" == fault(folder, read_spec(task))
+    assert find_fault(folder) == "" == find_fault(folder, read_spec(task))
     result = repair(folder, tmp_path / "out/c-1")
     expected = messages_of(folder)
-    assert result == Repaired("episode", len(expected), (), "") and result.intact
+    assert result == RepairResult("episode", len(expected), (), "") and result.intact
     assert messages_of(tmp_path / "out/c-1") == expected
-    assert fault(tmp_path / "out/c-1") == ""
+    assert find_fault(tmp_path / "out/c-1") == ""
 
 
 def read_spec(task):
@@ -72,15 +72,17 @@ def read_spec(task):
 
 
 def test_faults_are_told_without_the_folder_twice(folder, task, tmp_path):
-    other = fault(folder, task.spec)
+    other = find_fault(folder, task.spec)
     assert "this trainer serves" in other and str(folder) not in other
     (folder / "SHA256SUMS").rename(tmp_path / "moved")
-    assert fault(folder) == "no SHA256SUMS: an intact episode that was never closed"
+    assert find_fault(folder) == "no SHA256SUMS: an intact episode that was never closed"
     (tmp_path / "moved").rename(folder / "SHA256SUMS")
     named = folder.rename(folder.with_name("b-1"))
-    assert fault(named) == "expected the folder name c-1, that of its episode"
+    assert find_fault(named) == "expected the folder name c-1, that of its episode"
     (named / "metadata.yaml").unlink()
-    assert fault(named) == ("no metadata.yaml: the recording is in progress or was interrupted")
+    assert find_fault(named) == (
+        "no metadata.yaml: the recording is in progress or was interrupted"
+    )
 
 
 @pytest.mark.parametrize("kind", ["session", "incident"])
@@ -88,20 +90,20 @@ def test_a_recording_without_steps_is_whole_where_nothing_is_lost(tmp_path, task
     spool = Spool(tmp_path / "spool", min_free_mb=0, kind=kind)
     folder = record(spool, task.spec, "s-1", steps=4).close()
     count = len(messages_of(folder))
-    assert fault(folder) == ""
+    assert find_fault(folder) == ""
     (folder / "SHA256SUMS").unlink()
-    assert fault(folder) == (
+    assert find_fault(folder) == (
         f"no SHA256SUMS: {count} intact messages; the recording was never closed"
     )
     result = repair(folder, tmp_path / "out/s-1")
-    assert result == Repaired(kind, count, (), "") and result.intact
+    assert result == RepairResult(kind, count, (), "") and result.intact
     assert (tmp_path / "out/s-1/SHA256SUMS").exists()
-    assert not Repaired(kind, 4, ("a chunk",), "").intact
-    assert Repaired("episode", 4, ("a chunk",), "").intact
-    assert not Repaired("episode", 4, (), "x").intact
+    assert not RepairResult(kind, 4, ("a chunk",), "").intact
+    assert RepairResult("episode", 4, ("a chunk",), "").intact
+    assert not RepairResult("episode", 4, (), "x").intact
     folder = record(Spool(tmp_path / "b", min_free_mb=0, kind=kind), task.spec, "s-2").close()
     flipped(folder / "s-2.mcap", 2000)
-    assert "s-2.mcap does not fit SHA256SUMS" in fault(folder)
+    assert "s-2.mcap does not fit SHA256SUMS" in find_fault(folder)
 
 
 def test_one_bit_costs_one_chunk_and_the_result_says_which(folder, tmp_path):
@@ -202,8 +204,11 @@ def test_attachments_are_kept_where_their_checksum_matches(spool, task, tmp_path
     )
     assert result.fault == "" and result.intact
     with open(tmp_path / "out/c-1/c-1.mcap", "rb") as stream:
-        (attachment,) = make_reader(stream).iter_attachments()
-    assert (attachment.name, attachment.data) == ("a", b"first") and attachment.create_time > 0
+        (read_attachment,) = make_reader(stream).iter_attachments()
+    assert (read_attachment.name, read_attachment.data) == (
+        "a",
+        b"first",
+    ) and read_attachment.create_time > 0
     assert len(read_episode(tmp_path / "out/c-1", sealed=True)) == 4
 
 
@@ -218,20 +223,20 @@ def test_chunks_of_each_compression_are_unpacked_to_their_size():
         "zstd": zstandard.ZstdCompressor().compress(text),
     }
     for kind, data in packed.items():
-        unpacked = _uncompressed(chunk(kind, data, len(text)))
+        unpacked = _decompress(chunk(kind, data, len(text)))
         assert (unpacked.compression, unpacked.data) == ("", text)
         for size, more in ((len(text) - 1, "more"), (len(text) + 1, str(len(text)))):
             with pytest.raises(ValueError) as refused:
-                _uncompressed(chunk(kind, data, size))
+                _decompress(chunk(kind, data, size))
             assert str(refused.value) == f"expected {size} bytes when unpacked, got {more}"
     plain = chunk("", text, 5)
-    assert _uncompressed(plain) is plain
+    assert _decompress(plain) is plain
     with pytest.raises(ValueError) as refused:
-        _uncompressed(chunk("br\x1b", b"", 5))
+        _decompress(chunk("br\x1b", b"", 5))
     assert str(refused.value) == "expected a compression of lz4 or zstd, got br\\x1b"
     with pytest.raises(ValueError) as refused:
-        _uncompressed(chunk("lz4", b"", MAX_CHUNK_BYTES + (1 << 20)))
+        _decompress(chunk("lz4", b"", MAX_CHUNK_BYTES + (1 << 20)))
     mib = MAX_CHUNK_BYTES >> 20
     assert str(refused.value) == f"expected at most {mib} MiB when unpacked, got {mib + 1}"
     with pytest.raises(ValueError, match="bytes when unpacked, got 3000"):
-        _uncompressed(chunk("zstd", packed["zstd"], MAX_CHUNK_BYTES))
+        _decompress(chunk("zstd", packed["zstd"], MAX_CHUNK_BYTES))

@@ -14,8 +14,8 @@ from rlinf_core.episodes.spool import Spool
 from tests.messages import raw_messages, record, write_raw
 
 rerun = pytest.importorskip("rerun")
-from rlinf_core.data.episodes import spec_of  # noqa: E402
-from rlinf_core.data.rerun import RerunEpisode, below, export, messages  # noqa: E402
+from rlinf_core.data.episodes import episode_spec  # noqa: E402
+from rlinf_core.data.rerun import RerunEpisode, arm_entity, export, messages  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("error::rerun.error_utils.RerunWarning")
 NS = 1_000_000_000
@@ -335,7 +335,7 @@ def views_of(container):
 def test_the_first_layout_shows_arm_cameras_plots_and_words(spool):
     folder = spool.root / "closed/a-1"
     episode = read_episode(folder)
-    spec = spec_of(episode, folder, None)
+    spec = episode_spec(episode, folder, None)
     vectors = [f"observation/{item.name}" for item in spec.vectors]
     common = [
         [
@@ -354,7 +354,7 @@ def test_the_first_layout_shows_arm_cameras_plots_and_words(spool):
         ],
     ]
     shown = RerunEpisode(episode, spec)
-    shown.of(folder)
+    shown.to_bytes(folder)
     layout = shown._layout()
     assert layout.collapse_panels is True
     front = "observation/front"
@@ -366,7 +366,7 @@ def test_the_first_layout_shows_arm_cameras_plots_and_words(spool):
         *common,
     ]
     other = RerunEpisode(read_episode(spool.root / "closed/a-2"), spec)
-    other.of(spool.root / "closed/a-2")
+    other.to_bytes(spool.root / "closed/a-2")
     assert views_of(other._layout().root_container) == [
         [("2D", front, front, "$origin/**")],
         *common,
@@ -376,7 +376,7 @@ def test_the_first_layout_shows_arm_cameras_plots_and_words(spool):
 
 
 def test_several_arms_stand_below_their_names():
-    assert below("world", "") == "world" and below("world", "left") == "world/left"
+    assert arm_entity("world", "") == "world" and arm_entity("world", "left") == "world/left"
 
 
 def test_an_episode_whose_id_is_no_file_name_is_refused(tmp_path, task):

@@ -47,7 +47,10 @@ def test_what_is_attached_is_read_back_bit_for_bit_and_changes_nothing_for_reade
     closed = record(spool, task.spec).close()
     with open(closed / f"{closed.name}.mcap", "rb") as file:
         read = list(make_reader(file, validate_crcs=True).iter_attachments())
-    attachments = {attachment.name: (attachment.data, attachment.media_type) for attachment in read}
+    attachments = {
+        read_attachment.name: (read_attachment.data, read_attachment.media_type)
+        for read_attachment in read
+    }
     assert {name: data for name, (data, _) in attachments.items()} == attached
     assert [attachments[name][1] for name in attached] == [
         "application/yaml",

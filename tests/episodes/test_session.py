@@ -131,8 +131,8 @@ def test_parts_tell_of_themselves_are_sealed_and_the_oldest_go(session, monkeypa
     assert closed_messages(session.root)[-1][1] == 3001, "the newest is there"
     with next(folders[-1].glob("*.mcap")).open("rb") as file:
         assert [
-            attachment.data
-            for attachment in make_reader(file, validate_crcs=True).iter_attachments()
+            read_attachment.data
+            for read_attachment in make_reader(file, validate_crcs=True).iter_attachments()
         ] == [b"name: x"]
 
 

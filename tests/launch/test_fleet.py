@@ -99,12 +99,12 @@ def station(tmp_path, monkeypatch):
     )
     stats, refused = {"stats": DemonstrationStats()}, []
 
-    def takes_of(folder, recipe, without):
+    def demonstration_stats(folder, recipe, without):
         assert folder == member.folder and recipe is member.recipe
         refused.append(without)
         return stats["stats"]
 
-    monkeypatch.setattr(fleet, "takes_of", takes_of)
+    monkeypatch.setattr(fleet, "takes_of", demonstration_stats)
     return member, stats, refused
 
 

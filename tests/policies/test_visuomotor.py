@@ -575,7 +575,7 @@ def test_cameras_are_taken_in_the_folders_order(tmp_path):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_check_model_names_statistics_of_another_data_set(kind, tmp_path):
-    from rlinf_core.data.check_model import check
+    from rlinf_core.data.check_model import check_policy
     from tests.data.test_check_model import SPEC, samples, statistics
 
     policy_of(kind, SPEC).save_folder(tmp_path / "theirs")
@@ -599,7 +599,9 @@ def test_check_model_names_statistics_of_another_data_set(kind, tmp_path):
         (tmp_path / "stats.json").write_text(json.dumps(numbers))
         keys = {"checkpoint": str(tmp_path / "theirs"), "statistics": str(tmp_path / "stats.json")}
         rows = [
-            *check(lambda keys=keys: policy_of(kind, SPEC, **keys), SPEC, data, tmp_path / "theirs")
+            *check_policy(
+                lambda keys=keys: policy_of(kind, SPEC, **keys), SPEC, data, tmp_path / "theirs"
+            )
         ]
         faults.append([row.name for row in rows if not row.passed])
     assert "state statistics" not in faults[0] and "action statistics" not in faults[0]

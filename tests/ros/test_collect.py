@@ -21,7 +21,7 @@ from rlinf_msgs.msg import ActionChunk, EpisodeEvent, SafetyState, TimeStep
 from std_msgs.msg import String
 from std_srvs.srv import SetBool
 
-from rlinf_core.data.demonstrations import takes_of
+from rlinf_core.data.demonstrations import demonstration_stats
 from rlinf_core.launch.graph import station_processes
 from rlinf_core.recipes import load_recipe, station_task
 from rlinf_ros.conversions import action_chunk
@@ -338,7 +338,7 @@ def test_a_person_collects_in_one_terminal_stops_and_goes_on(tmp_path, at_the_te
     output, code = second.popen.communicate(timeout=90)[0], second.popen.returncode
     assert code == 0 and "2 of 2 demonstrations succeeded and count, 1 failed;" in output
     assert "rlinf data export lerobot" in output
-    takes = takes_of(run, load_recipe("demo", overrides[1:]))
+    takes = demonstration_stats(run, load_recipe("demo", overrides[1:]))
     assert (takes.succeeded, takes.failed) == (2, 1)
     seeds = [
         json.loads(line)["seed"]

@@ -192,9 +192,9 @@ def test_robots_are_drawn_alike_and_each_station_of_a_robot_whichever_shows_more
                 np.ones(10),
                 origin=origin,
             )
-    assert buffer.episodes_of(2).tolist() == [32, 1]
-    assert buffer.fair(2)[:5].tolist() == [0, 0.5, 0.5, 1, 0]
-    buffer.sample(40_000, random, weights=buffer.fair(2))
+    assert buffer.episodes_by_robot(2).tolist() == [32, 1]
+    assert buffer.robot_weights(2)[:5].tolist() == [0, 0.5, 0.5, 1, 0]
+    buffer.sample(40_000, random, weights=buffer.robot_weights(2))
     assert buffer.sampled[1:4] / 40_000 == pytest.approx([0.25, 0.25, 0.5], abs=0.02)
 
 

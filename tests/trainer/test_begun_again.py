@@ -9,7 +9,7 @@ import torch
 
 from rlinf_core.algorithms import algorithm
 from rlinf_core.core.errors import IngestError, RecipeError, RlinfError
-from rlinf_core.data.replay import ORIGINS
+from rlinf_core.data.replay import MAX_ORIGIN
 from rlinf_core.policies import make_policy
 from rlinf_core.policies.normalization import STD_FLOOR, Normalisation
 from rlinf_core.policies.serialization import load_policy, newest_policy, save_policy
@@ -360,10 +360,10 @@ def test_workers_of_a_run_that_goes_on_play_scenes_of_their_own():
 def test_stations_beyond_those_that_are_told_apart_are_counted_as_the_last():
     recipe = load_recipe("sim_sac", ["policy.hidden=[8]"])
     data = data_for(recipe, first_policy(recipe, SPEC, None), governor_for(recipe, 10))
-    for number in range(ORIGINS + 5):
+    for number in range(MAX_ORIGIN + 5):
         data.stations[f"s{number}"] = {"episodes": 1, "steps": 1}
     counts = data.counts()
-    assert counts[f"s{ORIGINS + 4}/sampled"] == counts[f"s{ORIGINS - 1}/sampled"] == 0
+    assert counts[f"s{MAX_ORIGIN + 4}/sampled"] == counts[f"s{MAX_ORIGIN - 1}/sampled"] == 0
 
 
 def test_a_real_robot_among_several_is_not_simulated():

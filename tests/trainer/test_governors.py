@@ -56,14 +56,18 @@ def test_with_weights_each_origin_is_drawn_as_often_as_they_say_and_within_it_ea
 def test_what_the_ring_has_overwritten_is_not_drawn_and_counts_as_sent(task, random):
     replay = filled(task.spec, 15, 15, capacity=40)
     put(replay, 20, 3)
-    assert replay.present()[[1, 2, 3]].tolist() == [2, 15, 20] and replay.inserted_of[
-        [1, 2, 3]
-    ].tolist() == [15, 15, 20]
-    drawn = replay.sample(3000, random, weights=(replay.present() > 0) * 1.0)["vectors"][:, 0]
+    assert replay.present_by_origin()[[1, 2, 3]].tolist() == [
+        2,
+        15,
+        20,
+    ] and replay.inserted_by_origin[[1, 2, 3]].tolist() == [15, 15, 20]
+    drawn = replay.sample(3000, random, weights=(replay.present_by_origin() > 0) * 1.0)["vectors"][
+        :, 0
+    ]
     assert np.bincount(drawn.astype(int), minlength=4)[1:] == pytest.approx([1000] * 3, abs=150)
     again = ReplayBuffer(task.spec, 40)
     again.load_state_dict(replay.state_dict())
-    assert (again.inserted_of == replay.inserted_of).all()
+    assert (again.inserted_by_origin == replay.inserted_by_origin).all()
 
 
 def test_stations_are_alike_or_as_they_come_and_none_is_drawn_more_often_than_it_may_be():

@@ -19,17 +19,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rlinf_core.core.errors import EpisodeError
-from rlinf_core.data.episodes import intact_episodes, spec_of
+from rlinf_core.data.episodes import episode_spec, intact_episodes
 from rlinf_core.data.folders import new_folder
-from rlinf_core.data.lerobot.columns import PIXELS, Video
-from rlinf_core.data.stats import Numbers, described, described_histogram, histogram, sampled
+from rlinf_core.data.lerobot.video import PIXELS, VideoWriter
+from rlinf_core.data.stats import (
+    ColumnStats,
+    describe,
+    describe_histogram,
+    histogram,
+    sample_frames,
+)
 from rlinf_core.episodes import Episode
 from rlinf_core.reports.recordings import outcome
 from rlinf_core.specs.arrays import StationSpec
 
-PLACE = "chunk-000/file-{file:03d}"
-DATA, EPISODES = f"data/{PLACE}.parquet", f"meta/episodes/{PLACE}.parquet"
-VIDEO = "videos/{key}/" + PLACE + ".mp4"
+FILE_PATH = "chunk-000/file-{file:03d}"
+DATA, EPISODES = f"data/{FILE_PATH}.parquet", f"meta/episodes/{FILE_PATH}.parquet"
+VIDEO = "videos/{key}/" + FILE_PATH + ".mp4"
 VIDEO_BYTES = 200 << 20  # size at which a new file begins
 SCALARS = {
     "timestamp": "float32",
@@ -43,7 +49,7 @@ SCALARS = {
 def export(
     paths: list[Path], out: Path, recipe: str | None = None, executed: bool = False
 ) -> tuple[int, int]:
-    """Write every whole episode below some folders to a new data set.
+    """Write every intact episode below some folders to a new data set.
 
     Args:
         paths: the recordings.
@@ -59,10 +65,10 @@ def export(
         EpisodeError: the specs differ, or do not fit a data set; the message names both sides.
     """
     with new_folder(out) as root, ExitStack() as encoders:
-        dataset: Dataset | None = None
+        dataset: DatasetWriter | None = None
         for folder, episode in intact_episodes(paths):
             if dataset is None:
-                dataset = Dataset(root, spec_of(episode, folder, recipe), executed)
+                dataset = DatasetWriter(root, episode_spec(episode, folder, recipe), executed)
                 # before the folder of a failed export is removed, no thread writes to it any more
                 encoders.callback(dataset.pool.shutdown, cancel_futures=True)
             dataset.add(episode)
@@ -71,8 +77,8 @@ def export(
     return len(dataset.rows), dataset.frames
 
 
-class Dataset:
-    """A data set being written."""
+class DatasetWriter:
+    """Writes a data set, episode by episode."""
 
     def __init__(self, root: Path, spec: StationSpec, executed: bool) -> None:
         self.root = root
@@ -84,15 +90,15 @@ class Dataset:
         self.tasks: dict[str, int] = {}
         self.extras: list[dict[str, Any]] = []
         self.columns: dict[str, list[np.ndarray]] = {}
-        self.pixels = {_key(image.name): np.zeros((3, 256), int) for image in spec.images}
+        self.pixels = {_image_key(image.name): np.zeros((3, 256), int) for image in spec.images}
         self.sampled = 0
-        self.videos: dict[str, list[Video]] = {key: [] for key in self.pixels}
+        self.videos: dict[str, list[VideoWriter]] = {key: [] for key in self.pixels}
         self.pool = ThreadPoolExecutor(max(1, len(self.pixels)))
         self.jobs: list[Future[None]] = []
 
     def add(self, episode: Episode) -> None:
         """Append an episode; its pictures are encoded while the next one is read."""
-        self._wait()
+        self._wait_for_encoders()
         row = {
             "episode_index": len(self.rows),
             "tasks": list(dict.fromkeys(episode.instructions[:-1])),
@@ -104,15 +110,15 @@ class Dataset:
             "meta/episodes/chunk_index": 0,
             "meta/episodes/file_index": 0,
         }
-        stats = {name: described(values) for name, values in self._put(episode).items()}
-        frames = len(sampled(episode.requested))
+        stats = {name: describe(values) for name, values in self._add_columns(episode).items()}
+        frames = len(sample_frames(episode.requested))
         self.sampled += frames
         for image in self.spec.images:
-            key, pictures = _key(image.name), episode.observations[image.name]
+            key, pictures = _image_key(image.name), episode.observations[image.name]
             counts = histogram(pictures[:-1])
             self.pixels[key] += counts
-            stats[key] = _of_pixels(counts, frames)
-            video, number = self._video(key, image.shape)
+            stats[key] = _pixel_stats(counts, frames)
+            video, number = self._video_for(key, image.shape)
             row |= {
                 f"videos/{key}/chunk_index": 0,
                 f"videos/{key}/file_index": number,
@@ -126,24 +132,24 @@ class Dataset:
             for name, values in numbers.items()
         }
         self.rows.append(row)
-        self.extras.append(_extra(episode))
+        self.extras.append(_episode_metadata(episode))
         self.frames += len(episode)
 
     def close(self) -> None:
         """Finish all files."""
-        self._wait()
+        self._wait_for_encoders()
         for videos in self.videos.values():
             for video in videos[-1:]:
                 video.close()
         columns = {name: np.concatenate(values) for name, values in self.columns.items()}
-        stats = {name: described(values) for name, values in columns.items()}
-        stats |= {key: _of_pixels(counts, self.sampled) for key, counts in self.pixels.items()}
-        _parquet(
+        stats = {name: describe(values) for name, values in columns.items()}
+        stats |= {key: _pixel_stats(counts, self.sampled) for key, counts in self.pixels.items()}
+        _write_parquet(
             self.root / DATA.format(file=0),
-            pa.table({name: _column(values) for name, values in columns.items()}),
+            pa.table({name: _to_arrow(values) for name, values in columns.items()}),
         )
-        _parquet(self.root / EPISODES.format(file=0), pa.Table.from_pylist(self.rows))
-        _parquet(self.root / "meta/tasks.parquet", _tasks(list(self.tasks)))
+        _write_parquet(self.root / EPISODES.format(file=0), pa.Table.from_pylist(self.rows))
+        _write_parquet(self.root / "meta/tasks.parquet", _task_table(list(self.tasks)))
         for name, document in (
             ("info", self._info(columns)),
             ("rlinf", self._rlinf()),
@@ -157,7 +163,7 @@ class Dataset:
         ):
             (self.root / f"meta/{name}.json").write_text(json.dumps(document, indent=1))
 
-    def _put(self, episode: Episode) -> dict[str, np.ndarray]:
+    def _add_columns(self, episode: Episode) -> dict[str, np.ndarray]:
         """Store and return an episode's columns, (T, D) each."""
         length, spec = len(episode), self.spec
         count = np.arange(length)
@@ -190,7 +196,7 @@ class Dataset:
             self.columns.setdefault(name, []).append(values)
         return columns
 
-    def _video(self, key: str, shape: tuple[int, ...]) -> tuple[Video, int]:
+    def _video_for(self, key: str, shape: tuple[int, ...]) -> tuple[VideoWriter, int]:
         """Return the video file for the next episode, and its number."""
         videos = self.videos[key]
         if videos and videos[-1].path.stat().st_size > VIDEO_BYTES:
@@ -203,11 +209,13 @@ class Dataset:
                 )
             threads = max(1, (os.cpu_count() or 1) // len(self.videos))
             videos.append(
-                Video(self.root / VIDEO.format(key=key, file=len(videos)), self.fps, shape, threads)
+                VideoWriter(
+                    self.root / VIDEO.format(key=key, file=len(videos)), self.fps, shape, threads
+                )
             )
         return videos[-1], len(videos) - 1
 
-    def _wait(self) -> None:
+    def _wait_for_encoders(self) -> None:
         for job in self.jobs:
             job.result()
         self.jobs.clear()
@@ -228,7 +236,7 @@ class Dataset:
             for name, values in columns.items()
         }
         features |= {
-            _key(image.name): {
+            _image_key(image.name): {
                 "dtype": "video",
                 "shape": list(image.shape),
                 "names": ["height", "width", "channels"],
@@ -257,8 +265,8 @@ class Dataset:
             "fps": self.fps,
             "splits": {"train": f"0:{len(self.rows)}"},
             "features": features,
-            "data_path": _pattern(DATA),
-            "video_path": _pattern(VIDEO) if self.spec.images else None,
+            "data_path": _path_pattern(DATA),
+            "video_path": _path_pattern(VIDEO) if self.spec.images else None,
         }
 
     def _rlinf(self) -> dict[str, Any]:
@@ -269,7 +277,7 @@ class Dataset:
         }
 
 
-def _extra(episode: Episode) -> dict[str, Any]:
+def _episode_metadata(episode: Episode) -> dict[str, Any]:
     """Return the data that frames cannot hold."""
     final = {
         name: values[-1].tolist()
@@ -291,7 +299,7 @@ def _extra(episode: Episode) -> dict[str, Any]:
     }
 
 
-def _pattern(path: str) -> str:
+def _path_pattern(path: str) -> str:
     """Return a path as a pattern for info.json."""
     for field, replacement in (
         ("chunk-000", "chunk-{chunk_index:03d}"),
@@ -312,26 +320,26 @@ def _fps(spec: StationSpec) -> int:
     return int(spec.control_hz)
 
 
-def _key(image: str) -> str:
+def _image_key(image: str) -> str:
     return f"observation.images.{image}"
 
 
-def _of_pixels(counts: np.ndarray, frames: int) -> Numbers:
+def _pixel_stats(counts: np.ndarray, frames: int) -> ColumnStats:
     """Return LeRobot's statistics of pictures: (channels, 1, 1), counted in frames."""
     numbers = {
-        name: values.reshape(-1, 1, 1) for name, values in described_histogram(counts).items()
+        name: values.reshape(-1, 1, 1) for name, values in describe_histogram(counts).items()
     }
     return {"count": np.array([frames])} | numbers
 
 
-def _column(values: np.ndarray) -> pa.Array:
+def _to_arrow(values: np.ndarray) -> pa.Array:
     flat = pa.array(values.ravel())
     return (
         flat if values.shape[1] == 1 else pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
     )
 
 
-def _tasks(texts: list[str]) -> pa.Table:
+def _task_table(texts: list[str]) -> pa.Table:
     """Return the table of tasks, with the texts as the index that pandas finds."""
 
     def described_column(name: str, kind: str, numpy_kind: str) -> dict[str, Any]:
@@ -356,6 +364,6 @@ def _tasks(texts: list[str]) -> pa.Table:
     return table.replace_schema_metadata({"pandas": json.dumps(metadata)})
 
 
-def _parquet(path: Path, table: pa.Table) -> None:
+def _write_parquet(path: Path, table: pa.Table) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(table, path)

@@ -16,8 +16,8 @@ import numpy as np
 from rlinf_core.core.errors import EpisodeError, RlinfError, SpecError, escape_ascii
 from rlinf_core.data.episodes import check_values
 from rlinf_core.data.folders import check_unused, new_folder
-from rlinf_core.data.lerobot.columns import reordering
-from rlinf_core.data.lerobot.reading import FINAL, DataSet
+from rlinf_core.data.lerobot.columns import column_order
+from rlinf_core.data.lerobot.reading import FINAL, DatasetReader
 from rlinf_core.episodes import Episode
 from rlinf_core.episodes.checksums import is_plain
 from rlinf_core.episodes.messages import NS
@@ -73,17 +73,19 @@ def _import(
     instruction: str,
 ) -> tuple[int, int, list[str]]:
     check_unused(out)
-    data = DataSet(root)
+    data = DatasetReader(root)
     data.instruction = instruction
     spec, station = _specs(data, recipe, overrides)
-    names = {image.name: _feature(cameras.get(image.name, image.name)) for image in spec.images}
-    if faults := [*_unknown(cameras, spec), *_faults(data, spec, names)]:
+    names = {
+        image.name: _feature_name(cameras.get(image.name, image.name)) for image in spec.images
+    }
+    if faults := [*_camera_faults(cameras, spec), *_feature_faults(data, spec, names)]:
         raise EpisodeError(f"{root}: " + "; ".join(faults) + ". Nothing was written")
     frames = 0
     orders = {
         name: order
-        for name, expected in _expected(spec)
-        if (order := _order(data, name, expected)) is not None
+        for name, expected in _expected_features(spec)
+        if (order := _feature_order(data, name, expected)) is not None
     }
     with new_folder(out) as folder:
         for number in range(len(data)):
@@ -91,10 +93,12 @@ def _import(
             _check(episode, data, spec if recipe else None)
             write_episode(folder / episode.id, episode)
             frames += len(episode)
-    return len(data), frames, data.left(names.values())
+    return len(data), frames, data.unused_features(names.values())
 
 
-def _specs(data: DataSet, recipe: str | None, overrides: list[str]) -> tuple[StationSpec, str]:
+def _specs(
+    data: DatasetReader, recipe: str | None, overrides: list[str]
+) -> tuple[StationSpec, str]:
     """Return the specs and the station's name."""
     if recipe is not None:
         loaded = load_recipe(recipe, overrides)
@@ -107,11 +111,11 @@ def _specs(data: DataSet, recipe: str | None, overrides: list[str]) -> tuple[Sta
     return StationSpec.from_dict(data.metadata["spec"]), ""
 
 
-def _feature(camera: str) -> str:
+def _feature_name(camera: str) -> str:
     return camera if camera.startswith("observation.") else f"observation.images.{camera}"
 
 
-def _unknown(cameras: dict[str, str], spec: StationSpec) -> Iterator[str]:
+def _camera_faults(cameras: dict[str, str], spec: StationSpec) -> Iterator[str]:
     camera_names = [image.name for image in spec.images]
     for name in cameras:
         if name not in camera_names:
@@ -121,7 +125,7 @@ def _unknown(cameras: dict[str, str], spec: StationSpec) -> Iterator[str]:
             )
 
 
-def _faults(data: DataSet, spec: StationSpec, names: dict[str, str]) -> Iterator[str]:
+def _feature_faults(data: DatasetReader, spec: StationSpec, names: dict[str, str]) -> Iterator[str]:
     """Yield each feature that does not fit, with the expected and the actual form."""
     if data.fps != spec.control_hz:
         yield (
@@ -132,13 +136,13 @@ def _faults(data: DataSet, spec: StationSpec, names: dict[str, str]) -> Iterator
         "action": spec.action.names,
         "observation.state": [item.name for item in spec.vectors],
     }
-    for name, expected in _expected(spec):
+    for name, expected in _expected_features(spec):
         if data.shape(name) != (len(expected),):
             yield (
                 f"feature '{name}': expected {len(expected)} numbers "
-                f"({', '.join(described[name])}), got {data.described(name)}"
+                f"({', '.join(described[name])}), got {data.describe_feature(name)}"
             )
-        elif _order(data, name, expected) is None:
+        elif _feature_order(data, name, expected) is None:
             yield (
                 f"feature '{name}': expected the names {', '.join(expected)}, in any order, got "
                 f"{escape_ascii(', '.join(data.names(name)))}. If they are the same quantities, "
@@ -153,12 +157,13 @@ def _faults(data: DataSet, spec: StationSpec, names: dict[str, str]) -> Iterator
         if data.shape(names[image.name]) != image.shape:
             yield (
                 f"feature '{names[image.name]}': expected pictures of "
-                f"{image.shape[0]}x{image.shape[1]}, got {data.described(names[image.name])} "
+                f"{image.shape[0]}x{image.shape[1]}, got "
+                f"{data.describe_feature(names[image.name])} "
                 f"(--set station.image_size, --camera {image.name}=NAME)"
             )
 
 
-def _expected(spec: StationSpec) -> Iterator[tuple[str, list[str]]]:
+def _expected_features(spec: StationSpec) -> Iterator[tuple[str, list[str]]]:
     """Yield each numeric feature that a station needs, with the names of its numbers."""
     yield "action", list(spec.action.names)
     if spec.vectors:
@@ -168,17 +173,17 @@ def _expected(spec: StationSpec) -> Iterator[tuple[str, list[str]]]:
         )
 
 
-def _order(data: DataSet, name: str, expected: list[str]) -> list[int] | None:
+def _feature_order(data: DatasetReader, name: str, expected: list[str]) -> list[int] | None:
     """Return the index of each number of a feature in the data set; None if its names differ."""
     names = [
         f"{label}.0" if f"{label}.0" in expected and f"{label}.1" not in expected else label
         for label in data.names(name)
     ]
-    return reordering(expected, names)
+    return column_order(expected, names)
 
 
 def _episode(
-    data: DataSet,
+    data: DatasetReader,
     number: int,
     spec: StationSpec,
     names: dict[str, str],
@@ -213,12 +218,12 @@ def _episode(
     discounts = np.ones(length, np.float32)
     discounts[-1] = 0.0 if success or failure else 1.0
     stamps = metadata.get("stamps_ns", np.round(data.stamps_s(columns) * NS).astype(np.int64))
-    named = metadata.get(
+    episode_id = metadata.get(
         "id",
-        f"{_plain(data.root.resolve().name)}-{data.index(number):06d}-{_content_suffix(columns)}",
+        f"{_plain_name(data.root.resolve().name)}-{data.index(number):06d}-{_content_suffix(columns)}",
     )
     return Episode(
-        id=named,
+        id=episode_id,
         station=station or metadata["station"],
         mode=metadata.get("mode", "demonstration"),
         seed=metadata.get("seed", data.index(number)),
@@ -245,7 +250,7 @@ def _sources(columns: dict[str, np.ndarray], length: int) -> list[str]:
     return ["operator" if by_operator else "policy" for by_operator in taken_over]
 
 
-def _check(episode: Episode, data: DataSet, spec: StationSpec | None) -> None:
+def _check(episode: Episode, data: DatasetReader, spec: StationSpec | None) -> None:
     """Check an episode for training, and that no action exceeds the station's largest step."""
     if not is_plain(episode.id):
         raise EpisodeError(
@@ -290,5 +295,5 @@ def _content_suffix(columns: dict[str, np.ndarray]) -> str:
     ).hexdigest()[:8]
 
 
-def _plain(name: str) -> str:
+def _plain_name(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.+=-]", "_", name).lstrip(".") or "set"

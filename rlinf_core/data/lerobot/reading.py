@@ -16,14 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rlinf_core.core.errors import EpisodeError, escape_ascii
-from rlinf_core.data.lerobot.columns import (
-    Pictures,
-    decode_image,
-    first_fault,
-    flat_names,
-    numbers,
-    task_texts,
-)
+from rlinf_core.data.lerobot.columns import first_fault, flatten_names, read_task_texts, to_numbers
+from rlinf_core.data.lerobot.video import VideoReader, decode_image
 
 VERSION, FINAL = "v3.", "final_observation"
 TIMES = ("timestamp", "frame_index", "episode_index", "index", "task_index")
@@ -42,7 +36,7 @@ CONVERT = "LeRobot converts older ones: lerobot.datasets.v30.convert_dataset_v21
 DELETE = "lerobot-edit-dataset --operation.type delete_episodes"
 
 
-class DataSet:
+class DatasetReader:
     """A readable LeRobot data set.
 
     Attributes:
@@ -67,19 +61,19 @@ class DataSet:
         try:
             self.rows = self._rows()
             self.table = self._table()
-            self.sentences = task_texts(pq.read_table(self._file("meta/tasks.parquet")))
+            self.sentences = read_task_texts(pq.read_table(self._file("meta/tasks.parquet")))
         except (OSError, pa.ArrowException, ValueError) as error:
             raise self.error(
                 f"expected an intact LeRobot data set, got: {escape_ascii(error)}"
             ) from error
-        self.starts, self.ends = self._spans()
+        self.starts, self.ends = self._row_spans()
         metadata = self._json("rlinf") if (root / "meta/rlinf.json").exists() else {}
         changed = [len(episode.get("sources", ())) for episode in metadata.get("episodes", ())] != [
             row["length"] for row in self.rows
         ]
         # changed by a tool without knowledge of this file
         self.metadata: dict[str, Any] = {} if changed else metadata
-        self.videos: dict[str, Pictures] = {}
+        self.videos: dict[str, VideoReader] = {}
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -96,7 +90,6 @@ class DataSet:
             f"{DELETE}"
         )
 
-    # Files
     def _json(self, name: str) -> dict[str, Any]:
         path = self.root / f"meta/{name}.json"
         try:
@@ -219,7 +212,7 @@ class DataSet:
         rows = np.lexsort(keys[::-1])
         return table if (rows == np.arange(len(rows))).all() else table.take(pa.array(rows))
 
-    def _spans(self) -> tuple[np.ndarray, np.ndarray]:
+    def _row_spans(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the first row of each episode in the table, and the row after its last."""
         column = np.asarray(self.table["episode_index"].to_pylist()).reshape(len(self.table), -1)[
             :, 0
@@ -227,18 +220,18 @@ class DataSet:
         indexes = [self.index(number) for number in range(len(self))]
         if stray := sorted({*column.tolist()} - {*indexes}):
             raise self.error(
-                f"data/: expected frames of the episodes in meta/episodes ({_shortened(indexes)}), "
-                f"got some of episode {stray[0]}. Are there files of two data sets in one folder?"
+                "data/: expected frames of the episodes in meta/episodes "
+                f"({_index_text(indexes)}), got some of episode {stray[0]}. Are "
+                "there files of two data sets in one folder?"
             )
         return np.searchsorted(column, indexes), np.searchsorted(column, indexes, side="right")
 
-    # Features
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of a feature, images as (height, width, 3); empty if there is none."""
         feature = self.features.get(name)
         if feature is None:
             return ()
-        shape, names = tuple(feature["shape"]), flat_names(feature.get("names"))
+        shape, names = tuple(feature["shape"]), flatten_names(feature.get("names"))
         if len(shape) != 3 or feature["dtype"] not in ("image", "video"):
             return shape
         axes = [axis[:1] for axis in names]  # height, width and channel or channels, in any order
@@ -250,9 +243,9 @@ class DataSet:
 
     def names(self, name: str) -> list[str]:
         """Return the names of a feature's numbers; empty without any."""
-        return flat_names(self.features[name].get("names")) if name in self.features else []
+        return flatten_names(self.features[name].get("names")) if name in self.features else []
 
-    def described(self, name: str) -> str:
+    def describe_feature(self, name: str) -> str:
         """Describe a feature's shape and names; list similar features if it is missing."""
         if name not in self.features:
             same = [
@@ -271,11 +264,10 @@ class DataSet:
         info = feature.get("info") or feature.get("video_info") or {}
         return bool(info.get("video.is_depth_map", info.get("is_depth_map", False)))
 
-    def left(self, used: Iterable[str]) -> list[str]:
+    def unused_features(self, used: Iterable[str]) -> list[str]:
         """Return the features that an import does not use."""
         return sorted(self.features.keys() - {*COLUMN_NAMES, *used})
 
-    # An episode
     def index(self, number: int) -> int:
         """Return the episode_index of the episode at this position."""
         return int(self.rows[number]["episode_index"])
@@ -302,7 +294,7 @@ class DataSet:
         for name in COLUMN_NAMES:
             if name in self.table.column_names:
                 column = self.table[name].slice(begin, expected)
-                values = numbers(column, self.shape(name))
+                values = to_numbers(column, self.shape(name))
                 if values is None:
                     raise self.fault(name, number, *first_fault(column, self.shape(name)))
                 columns[name] = values
@@ -388,7 +380,7 @@ class DataSet:
                     number,
                     frame,
                     "expected a task of meta/tasks.parquet "
-                    f"({_shortened(sorted(self.sentences))}), got {index}; --instruction sets one "
+                    f"({_index_text(sorted(self.sentences))}), got {index}; --instruction sets one "
                     "for all episodes",
                 )
         return tuple([self.sentences[index] for index in [*indexes, indexes[-1]]])
@@ -404,9 +396,9 @@ class DataSet:
             times: time stamp of each frame [s].
         """
         if self.features[key]["dtype"] == "image":
-            images = self._images(key, number, len(times))
+            images = self._embedded_images(key, number, len(times))
         else:
-            images = self._frames(
+            images = self._video_images(
                 key, number, np.append(times, times[-1] + 1 / self.fps) if self.metadata else times
             )
         for frame, image in enumerate(images):
@@ -420,7 +412,7 @@ class DataSet:
                 )
         return np.stack(images if len(images) > len(times) else [*images, images[-1]])
 
-    def _images(self, key: str, number: int, length: int) -> list[np.ndarray]:
+    def _embedded_images(self, key: str, number: int, length: int) -> list[np.ndarray]:
         if key not in self.table.column_names:
             raise self.error(
                 f"feature '{escape_ascii(key)}': expected a column of that name in data/, got none"
@@ -435,7 +427,7 @@ class DataSet:
                 raise self.fault(key, number, frame, escape_ascii(error)) from error
         return images
 
-    def _frames(self, key: str, number: int, times: np.ndarray) -> list[np.ndarray]:
+    def _video_images(self, key: str, number: int, times: np.ndarray) -> list[np.ndarray]:
         row, part = self.rows[number], f"videos/{key}"
         for name in ("chunk_index", "file_index", "from_timestamp"):
             if row.get(f"{part}/{name}") is None:
@@ -466,7 +458,7 @@ class DataSet:
                 f"file_index, got {escape_ascii(self.info.get('video_path', 'none'))}"
             ) from error
         if key not in self.videos or self.videos[key].path != path:
-            self.videos[key] = Pictures(path)
+            self.videos[key] = VideoReader(path)
         images = []
         for frame, time in enumerate((begin + times).tolist()):
             image, at = self.videos[key].nearest(time)
@@ -483,7 +475,7 @@ class DataSet:
         return images
 
 
-def _shortened(indexes: list[int]) -> str:
+def _index_text(indexes: list[int]) -> str:
     return (
         ", ".join(map(str, indexes))
         if len(indexes) <= 10

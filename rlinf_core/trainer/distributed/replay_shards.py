@@ -61,7 +61,7 @@ class Shard(ReplayBuffer):
     def put(self, episode: dict[str, Any]) -> tuple[int, np.ndarray]:
         """Insert an episode. Returns the number of transitions, in total and by origin (256,)."""
         self.insert_episode(**episode)
-        return len(self), self.present()
+        return len(self), self.present_by_origin()
 
     def draw(self, size: int, seed: int, how: dict[str, Any]) -> tuple[Arrays, np.ndarray]:
         """Return a batch of this shard, and its number of transitions by origin (256,)."""
@@ -71,7 +71,7 @@ class Shard(ReplayBuffer):
     def restore(self, state: dict[str, Any]) -> tuple[int, np.ndarray]:
         """Restore a state. Returns the number of transitions, in total and by origin (256,)."""
         self.load_state_dict(state)
-        return len(self), self.present()
+        return len(self), self.present_by_origin()
 
 
 class ReplayShards:
@@ -102,7 +102,7 @@ class ReplayShards:
         self.buffer_arguments = spec, capacity // shards, latent, instructions, given
         self.capacity = capacity // shards  # the longest episode must fit into one shard
         self.inserted, self.episodes, self.died = 0, 0, 0
-        self.sampled, self.inserted_of = np.zeros(256, np.int64), np.zeros(256, np.int64)
+        self.sampled, self.inserted_by_origin = np.zeros(256, np.int64), np.zeros(256, np.int64)
         self._actors = [self._spawn() for _ in range(shards)]
         self._checkpoints: list[Any] = [None] * shards  # states in Ray's store, and
         self._since: list[list[Any]] = [[] for _ in range(shards)]  # episodes after them
@@ -112,7 +112,7 @@ class ReplayShards:
     def __len__(self) -> int:
         return sum(count for count, _ in self._present)
 
-    def present(self) -> np.ndarray:
+    def present_by_origin(self) -> np.ndarray:
         """Return the number of transitions that can be sampled, by origin (256,)."""
         return np.sum([origins for _, origins in self._present], axis=0)
 
@@ -152,7 +152,7 @@ class ReplayShards:
         self._since[number].append(episode)
         self.episodes += 1
         self.inserted += len(actions)
-        self.inserted_of[min(origin, 255)] += (
+        self.inserted_by_origin[min(origin, 255)] += (
             len(actions) if counts is None else int(np.sum(counts))
         )
         return len(actions)
@@ -210,7 +210,7 @@ class ReplayShards:
 
     def _weights_in_shard(self, weights: np.ndarray, origins: np.ndarray) -> np.ndarray:
         """Return the weights by origin (256,) in a shard with ``origins`` transitions of each."""
-        everywhere = self.present()
+        everywhere = self.present_by_origin()
         return np.where(everywhere > 0, weights * origins / np.maximum(everywhere, 1), 0.0)
 
     def _drawn(self, answer: Any, number: int, *what: Any) -> tuple[Arrays, np.ndarray]:
@@ -238,7 +238,7 @@ class ReplayShards:
             "inserted": self.inserted,
             "episodes": self.episodes,
             "sampled": self.sampled,
-            "inserted_of": self.inserted_of,
+            "inserted_of": self.inserted_by_origin,
         }
 
     @_of_ray()
@@ -254,7 +254,10 @@ class ReplayShards:
             self._since[number] = []
             self._present[number] = self._ask(number, self._restored(number))
         self.inserted, self.episodes = state["inserted"], state["episodes"]
-        self.sampled, self.inserted_of = np.array(state["sampled"]), np.array(state["inserted_of"])
+        self.sampled, self.inserted_by_origin = (
+            np.array(state["sampled"]),
+            np.array(state["inserted_of"]),
+        )
 
     def close(self) -> None:
         """End the processes."""

@@ -16,13 +16,13 @@ from rlinf_core.trainer.distributed.replay_shards import ReplayShards
 
 pytestmark = pytest.mark.timed
 
-LENGTHS, ORIGINS = (7, 3, 12, 1, 9, 5), (1, 2, 1, 2, 1, 3)
+LENGTHS, MAX_ORIGIN = (7, 3, 12, 1, 9, 5), (1, 2, 1, 2, 1, 3)
 
 
 def fill(replay, first=0):
     """Episodes whose vectors say which transition they are."""
     number = first
-    for length, origin in zip(LENGTHS, ORIGINS, strict=True):
+    for length, origin in zip(LENGTHS, MAX_ORIGIN, strict=True):
         rows = np.arange(number, number + length + 1, dtype=np.float32)
         replay.insert_episode(
             {"vectors": np.repeat(rows[:, None], replay.spec.vector_size, axis=1)},
@@ -56,8 +56,8 @@ def shards(task):
 def test_what_is_drawn_is_distributed_as_from_one_replay(shards, task, random):
     spread, one = fill(shards()), fill(ReplayBuffer(task.spec, 300, given=True))
     assert len(spread) == len(one) == 37 and spread.inserted == 37 and spread.episodes == 6
-    assert (spread.present() == one.present()).all() and (
-        spread.inserted_of == one.inserted_of
+    assert (spread.present_by_origin() == one.present_by_origin()).all() and (
+        spread.inserted_by_origin == one.inserted_by_origin
     ).all()
     assert sorted(spread.vectors()[:, 0]) == sorted(one.vectors()[:, 0])
     batch = spread.sample(7400, random, horizon=2, gamma=0.9, n_step=3)
@@ -172,7 +172,7 @@ def test_a_shard_that_dies_again_while_it_is_filled_holds_each_episode_once(task
                 self.shard.load_state_dict(what)
             else:
                 self.shard.insert_episode(**what)
-            return len(self.shard), self.shard.present()
+            return len(self.shard), self.shard.present_by_origin()
 
     class Replay(ReplayShards):
         def _spawn(self):
