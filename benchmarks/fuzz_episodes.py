@@ -53,8 +53,8 @@ from rlinf_core.episodes.spool import Spool  # noqa: E402
 from rlinf_core.policies import make_policy  # noqa: E402
 from rlinf_core.recipes import load_recipe  # noqa: E402
 from rlinf_core.tasks.task import load_task  # noqa: E402
-from rlinf_core.trainer.data import data_for  # noqa: E402
-from rlinf_core.trainer.governor import governor_for  # noqa: E402
+from rlinf_core.trainer.data import make_data  # noqa: E402
+from rlinf_core.trainer.governor import make_governor  # noqa: E402
 from rlinf_core.trainer.sources.recordings import Intake  # noqa: E402
 from rlinf_core.trainer.sources.stations import Stations  # noqa: E402
 from tests.messages import raw_messages, write_raw  # noqa: E402
@@ -349,8 +349,8 @@ class Pipeline:
     def __init__(self, root: Path, spec: Any, recording: dict[str, Any]) -> None:
         self.root, self.spec, self.recording = root, spec, recording
         recipe = load_recipe("demo", ["replay.capacity=500"])
-        data = data_for(recipe, make_policy(spec, recipe.policy), governor_for(recipe, 10))
-        self.intake = RecordingIntake(root / "run", spec, data.longest)
+        data = make_data(recipe, make_policy(spec, recipe.policy), make_governor(recipe, 10))
+        self.intake = RecordingIntake(root / "run", spec, data.max_transitions)
         self.stations = Stations(
             "127.0.0.1:0", root / "run", self.intake, lambda taken: data.insert(taken, 4)
         )

@@ -593,8 +593,8 @@ def separate_rates(checkpoint: Path, rounds: int, steps: int) -> dict[str, float
     """Return the time steps a second of each layout, in turns."""
     from rlinf_core.policies import make_policy, policy_kind
     from rlinf_core.rollouts.collect import EpisodeRollouts
-    from rlinf_core.trainer.distributed.remote_envs import RemoteEnvs, rollouts_in
-    from rlinf_core.trainer.distributed.rollout_workers import OnRay
+    from rlinf_core.trainer.distributed.remote_envs import RemoteEnvs, make_rollouts
+    from rlinf_core.trainer.distributed.rollout_workers import RolloutWorkers
 
     keys = ["simulation.environments=8", "simulation.start_steps=0"]
     vla = policy_kind("smolvla").Config(checkpoint=str(checkpoint), horizon=2)
@@ -606,7 +606,7 @@ def separate_rates(checkpoint: Path, rounds: int, steps: int) -> dict[str, float
         if workers:
             name = f"workers_{workers}" + (f"_simulators_{simulators}" if simulators else "")
             placed = with_workers(recipe, workers, simulators)
-            player = OnRay(placed, pictures, EpisodeRollouts, policy)
+            player = RolloutWorkers(placed, pictures, EpisodeRollouts, policy)
             for number in range(rounds + 1):
                 started = time.perf_counter()
                 player.start(number, {"steps": steps})
@@ -615,7 +615,7 @@ def separate_rates(checkpoint: Path, rounds: int, steps: int) -> dict[str, float
             player.close()
             continue
         env = RemoteEnvs.started(recipe, pictures, 8, simulators)
-        stages = rollouts_in(EpisodeRollouts, env, policy, 0, 0, 1)
+        stages = make_rollouts(EpisodeRollouts, env, policy, 0, 0, 1)
         for _ in range(rounds + 1):
             started = time.perf_counter()
             stages.play_measured({"steps": steps})

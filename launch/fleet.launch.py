@@ -59,14 +59,14 @@ def _start(context: LaunchContext) -> list:
     from rlinf_core.core.errors import REFUSED
     from rlinf_core.launch.fleet import members
     from rlinf_core.launch.graph import trainer_process
-    from rlinf_core.trainer.folder import keep_recipe
+    from rlinf_core.trainer.folder import write_recipe
 
     value = {name: LaunchConfiguration(name).perform(context) for name in ARGUMENTS}
     run_dir = folder("run_dir", value["run_dir"])
     recipe, station_members = members(
         value["recipe"], split(value["set"]), value["stations"].split(), run_dir
     )
-    keep_recipe(recipe, run_dir)
+    write_recipe(recipe, run_dir)
     prepared_stations = [(member, member.prepare()) for member in station_members]
     process = trainer_process(run_dir)
     trainer = ExecuteProcess(

@@ -94,10 +94,7 @@ DENIED_ALONE = frozenset(
 )
 PACKAGES = ("rlinf_core/", "ros_ws/src/", "sim_bridges/")
 # These parts still have such names.
-UNREAD = (
-    "rlinf_core/trainer/distributed/replay_shards",
-    "rlinf_core/agentic/jail_drill",
-)
+UNREAD = ("rlinf_core/agentic/jail_drill",)
 # Keys of files, protocols and the command line, which keep their names, and the command `rlinf why`.
 FIELDS = {
     "rlinf_core/cli/why.py": {"why"},

@@ -37,7 +37,7 @@ from rlinf_core.reports.curves import read_events
 from rlinf_core.reports.report import REPORT_STEPS, write_report
 from rlinf_core.robots.operators import KEYBOARD, SCRIPTED
 from rlinf_core.specs.topics import EPISODE
-from rlinf_core.trainer.folder import keep_recipe
+from rlinf_core.trainer.folder import write_recipe
 
 
 def next_steps(
@@ -347,5 +347,5 @@ def check(recipe: Recipe, run_dir: Path, starts: bool = True) -> None:
 
 
 def _write(recipe: Recipe, run_dir: Path) -> None:
-    keep_recipe(recipe, run_dir)
+    write_recipe(recipe, run_dir)
     write_plan(recipe, run_dir)

@@ -22,7 +22,7 @@ from rlinf_core.launch.restart import MAX_RESTARTS, ending
 from rlinf_core.launch.supervisor import Supervisor, only_station
 from rlinf_core.recipes import Recipe
 from rlinf_core.reports.curves import read_events
-from rlinf_core.trainer.folder import keep_recipe
+from rlinf_core.trainer.folder import write_recipe
 
 PLAYING = "playing"
 FINISHED = "through"
@@ -50,7 +50,7 @@ def up(
     with contextlib.ExitStack() as locks:
         for member in fleet_members:
             locks.enter_context(only_station(member.name, member.recipe.station.domain))
-        keep_recipe(recipe, run_dir)
+        write_recipe(recipe, run_dir)
         display = FleetDisplay(recipe, run_dir, quiet)
         display.stations = [Station(member, respawn, display.note) for member in fleet_members]
         print(

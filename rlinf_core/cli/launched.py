@@ -38,7 +38,7 @@ from rlinf_core.launch.preflight import check_page, check_policy_device
 from rlinf_core.launch.supervisor import free_segments
 from rlinf_core.recipes import Recipe, load_recipe, station_robot
 from rlinf_core.robots.operators import KEYBOARD, SCRIPTED
-from rlinf_core.trainer.folder import keep_recipe
+from rlinf_core.trainer.folder import write_recipe
 
 PERSON = "person"  # operator: the recipe's device of a person
 ROBOTS = {"sim": "franka_sim", "franka": "franka_fr3"}
@@ -98,7 +98,7 @@ def launched(arguments: Mapping[str, str]) -> Launched:
     processes = composed(recipe, station_processes(recipe, run_dir))
     check_page(recipe.station.web)
     check_policy_device(recipe)
-    keep_recipe(recipe, run_dir)
+    write_recipe(recipe, run_dir)
     if episode_count:
         processes = collecting_processes(recipe, run_dir, before, terminal=False)
     elif arguments["director"] == "true":

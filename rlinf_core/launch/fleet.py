@@ -28,7 +28,7 @@ from rlinf_core.recipes.schema import Bridge
 from rlinf_core.recipes.sources import STATIONS, source_of
 from rlinf_core.recipes.station import robots_of
 from rlinf_core.robots.operators import SCRIPTED
-from rlinf_core.trainer.folder import keep_recipe
+from rlinf_core.trainer.folder import write_recipe
 
 TRAINER_MB, STATION_MB = 700, 1100  # memory of the demo (docs/howto/fleet.md)
 FOLDER, REFUSED = "stations", "refused"  # in the run's folder
@@ -69,7 +69,7 @@ class Member:
         Existing demonstrations count.
         """
         before, episode_count = self._demonstrations(), self.recipe.collect.episodes
-        keep_recipe(self.recipe, self.folder)
+        write_recipe(self.recipe, self.folder)
         write_plan(
             self.recipe,
             self.folder,

@@ -20,8 +20,8 @@ from rlinf_core.recipes.placement import check_placement, check_shards
 from rlinf_core.recipes.schema import Bridge
 from rlinf_core.recipes.sources import STATIONS, begun_from, source_of
 from rlinf_core.trainer.checkpoint import checkpoints
-from rlinf_core.trainer.folder import check_same
-from rlinf_core.trainer.sources.recordings import recorded
+from rlinf_core.trainer.folder import check_same_recipe
+from rlinf_core.trainer.sources.recordings import closed_episodes
 
 
 def check_trainer(recipe: Recipe, run_dir: Path) -> None:
@@ -36,7 +36,7 @@ def check_trainer(recipe: Recipe, run_dir: Path) -> None:
         RlinfError: something is missing; the text names the recipe's key. A remote Ray cluster is
             not checked here.
     """
-    check_same(recipe, run_dir)
+    check_same_recipe(recipe, run_dir)
     check_device("device", recipe.device)
     if recipe.placement.on_ray and not recipe.placement.ray:
         check_placement(recipe.placement, {"CPU": os.cpu_count() or 1, "GPU": gpus()})
@@ -48,7 +48,7 @@ def check_trainer(recipe: Recipe, run_dir: Path) -> None:
             make_token(token)
         _check_port(recipe.bridge)
     if not checkpoints(run_dir / "checkpoints"):
-        for _ in recorded(recipe.collect.recordings):
+        for _ in closed_episodes(recipe.collect.recordings):
             pass
     if before := begun_from(recipe):
         _check_policy(before)

@@ -132,14 +132,17 @@ def _with_env_axis(values: np.ndarray) -> Tensor:
     return torch.from_numpy(np.asarray(values, np.float32)).unsqueeze(1)
 
 
-def read_checked_episode(folder: Path, spec: StationSpec, longest: int, sender: str) -> Episode:
+def read_checked_episode(
+    folder: Path, spec: StationSpec, max_transitions: int, sender: str
+) -> Episode:
     """Read and check the episode in ``folder``.
 
     Raises:
-        EpisodeError: it is invalid, longer than ``longest``, or of another station than ``sender``.
+        EpisodeError: it is invalid, longer than ``max_transitions``, or not of
+            ``sender``.
     """
     episode = read_episode(folder, sealed=True)
-    check_episode(episode, spec, longest)
+    check_episode(episode, spec, max_transitions)
     if sender and sender != episode.station:
         raise EpisodeError(
             f"episode {folder.name}: station: expected '{sender}', the name of its sender, got a "

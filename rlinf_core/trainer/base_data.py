@@ -1,6 +1,4 @@
-"""The base class of training data: demonstrations, counters by station, and the updates that are
-due.
-"""
+"""Base class of training data: demonstrations, counters by station, and due updates."""
 
 from __future__ import annotations
 
@@ -36,13 +34,14 @@ if TYPE_CHECKING:
     from rlinf_core.trainer.distributed.replay_shards import ReplayShards
 
 Replay: TypeAlias = "ReplayBuffer | ReplayShards"
-MAX_DEMONSTRATION_STEPS = 50_000  # capacity for demonstrations beside a replay buffer
-
-RECENT_EPISODES = 50  # episodes in the intervention rate that the terminal shows
+# capacity for demonstrations beside a replay buffer
+MAX_DEMONSTRATION_STEPS = 50_000
+# episodes in the intervention rate that the terminal shows
+RECENT_EPISODES = 50
 
 
 class Data(ABC):
-    """Base of all training data.
+    """Base class of training data.
 
     Args:
         recipe: recipe of the run; it sets capacities and the transitions of chunks.
@@ -68,11 +67,11 @@ class Data(ABC):
         if self.config.learns_from != DEMONSTRATIONS:  # another buffer shares the memory
             capacity = min(capacity, MAX_DEMONSTRATION_STEPS)
         self.demonstrations = self._buffer(capacity)
-        self.shown_of = np.zeros(self._robots, np.int64)
+        self.demonstrations_by_robot = np.zeros(self._robots, np.int64)
         self.steps = 0
         self.statuses: dict[str, int] = defaultdict(int)
         self.stations: dict[str, dict[str, int]] = defaultdict(lambda: {"episodes": 0, "steps": 0})
-        self.taken_over: dict[str, deque[tuple[int, int]]] = defaultdict(
+        self.operator_steps: dict[str, deque[tuple[int, int]]] = defaultdict(
             lambda: deque(maxlen=RECENT_EPISODES)
         )
         self.versions: dict[int, int] = {}
@@ -87,7 +86,7 @@ class Data(ABC):
         )
 
     @property
-    def longest(self) -> int:
+    def max_transitions(self) -> int:
         """Transitions of the longest episode that every buffer can hold."""
         return self.demonstrations.capacity - 1
 
@@ -105,12 +104,11 @@ class Data(ABC):
     def insert(self, trajectory: Trajectory, newest: int) -> str:
         """Insert one episode and return its status. Time steps of stations count here."""
         if trajectory.station:
-            self.stations[trajectory.station]["episodes"] += (
-                1  # the position in this dict is the origin
-            )
+            # the position of a station in this dict is its origin in the replay
+            self.stations[trajectory.station]["episodes"] += 1
             if trajectory.mode == TRAIN:
-                helped = sum(source == "operator" for source in trajectory.sources)
-                self.taken_over[trajectory.station].append((helped, len(trajectory)))
+                commanded = sum(source == "operator" for source in trajectory.sources)
+                self.operator_steps[trajectory.station].append((commanded, len(trajectory)))
         if trajectory.mode != EVALUATE:
             trajectory = replace(
                 trajectory, observations=self.policy.annotated(trajectory.observations)
@@ -118,20 +116,22 @@ class Data(ABC):
         if trajectory.mode == EVALUATE:
             status = "evaluation"
         elif trajectory.mode == IMAGINED:
-            status = self._imagined(trajectory)
+            status = self._insert_imagined(trajectory)
         elif trajectory.mode == DEMONSTRATION or self.config.include_failures:
-            status = self._demonstrated(trajectory)
+            status = self._insert_demonstration(trajectory)
         else:
-            status = self._experienced(trajectory, newest)
+            status = self._insert_experience(trajectory, newest)
         self.statuses[status] += 1
         if trajectory.station and status == "online":
             self.stations[trajectory.station]["steps"] += len(trajectory)
             self.steps += len(trajectory)
         return status
 
-    def _keep(self, buffer: Replay, trajectory: Trajectory, **more: Any) -> None:
+    def _store(self, buffer: Replay, trajectory: Trajectory, **more: Any) -> None:
         if buffer is self.demonstrations and self._robots:
-            self.shown_of[trajectory.observations["vectors"][0, : self._robots].argmax()] += 1
+            self.demonstrations_by_robot[
+                trajectory.observations["vectors"][0, : self._robots].argmax()
+            ] += 1
         origin = 1 + list(self.stations).index(trajectory.station) if trajectory.station else 0
         buffer.insert_episode(
             trajectory.observations,
@@ -142,17 +142,17 @@ class Data(ABC):
             **more,
         )
 
-    def _demonstrated(self, trajectory: Trajectory) -> str:
+    def _insert_demonstration(self, trajectory: Trajectory) -> str:
         if not (trajectory.success or self.config.include_failures):
             return "failed demonstration"
-        self._keep(self.demonstrations, trajectory)
+        self._store(self.demonstrations, trajectory)
         return DEMONSTRATION
 
     @abstractmethod
-    def _experienced(self, trajectory: Trajectory, newest: int) -> str:
+    def _insert_experience(self, trajectory: Trajectory, newest: int) -> str:
         """Insert an episode of the policy and return its status."""
 
-    def _imagined(self, trajectory: Trajectory) -> str:
+    def _insert_imagined(self, trajectory: Trajectory) -> str:
         """Insert a branch of a learned world, which earns no updates, and return its status."""
         return "not used for training"
 
@@ -170,23 +170,28 @@ class Data(ABC):
         return True
 
     @property
-    def shown(self) -> int:
+    def demonstration_count(self) -> int:
         """Number of demonstrations; with several robots, the smallest number of any."""
-        return int(self.shown_of.min()) if self._robots else self.demonstrations.episodes
+        return (
+            int(self.demonstrations_by_robot.min())
+            if self._robots
+            else self.demonstrations.episodes
+        )
 
     @property
     def _robots(self) -> int:
         """Number of robots that share the policy; 0 for a single robot."""
         return len(self.policy.spec.robots) if isinstance(self.policy.spec, JointSpec) else 0
 
-    def demonstrated(self, size: int) -> Arrays:
-        """Return a batch of demonstrations, in equal shares of each robot and of each of its
-        stations.
-        """
-        return self._sampled(self.demonstrations, size)
+    def demonstration_batch(self, size: int) -> Arrays:
+        """Return a batch of demonstrations, in equal shares of all robots and of their stations."""
+        return self._sample(self.demonstrations, size)
 
-    def _sampled(self, buffer: Replay, size: int, weights: np.ndarray | None = None) -> Arrays:
-        chunk, weights = self.policy.config, self._alike(buffer) if weights is None else weights
+    def _sample(self, buffer: Replay, size: int, weights: np.ndarray | None = None) -> Arrays:
+        chunk, weights = (
+            self.policy.config,
+            self._equal_robot_weights(buffer) if weights is None else weights,
+        )
         return buffer.sample(
             size,
             self.random,
@@ -197,7 +202,7 @@ class Data(ABC):
             weights,
         )
 
-    def _alike(self, buffer: Replay) -> np.ndarray | None:
+    def _equal_robot_weights(self, buffer: Replay) -> np.ndarray | None:
         """Return sampling weights for equal shares of robots and of their stations.
 
         It is None for one robot.
@@ -220,7 +225,7 @@ class Data(ABC):
         """Return the reasons why single stations must wait, by name."""
         return {}
 
-    def admits(self, updates: int) -> dict[str, Any]:
+    def admission(self, updates: int) -> dict[str, Any]:
         """Return the fields of a report that say which stations may play on."""
         return {"accepting": self.accepting(updates), "waiting": self.waiting_reasons(updates)}
 
@@ -232,7 +237,7 @@ class Data(ABC):
     def batch(self) -> Any:
         """Return the learner's next batch."""
 
-    def learned(self, learner: Learner) -> None:  # noqa: B027 (most need nothing)
+    def after_update(self, learner: Learner) -> None:  # noqa: B027 (most need nothing)
         """Update the data after an update of the learner."""
 
     def counts(self) -> dict[str, float]:
@@ -251,12 +256,13 @@ class Data(ABC):
         }
 
     def intervention_rate(self, station: str) -> float | None:
-        """Share of the time steps in which a person commanded, of a station's last RECENT_EPISODES
-        training episodes; None before the first one.
+        """Return the share of time steps in which a person commanded a station.
+
+        The last RECENT_EPISODES training episodes count. It is None before the first one.
         """
-        recent = self.taken_over.get(station)
+        recent = self.operator_steps.get(station)
         return (
-            sum(helped for helped, _ in recent) / sum(steps for _, steps in recent)
+            sum(commanded for commanded, _ in recent) / sum(steps for _, steps in recent)
             if recent
             else None
         )
@@ -273,7 +279,7 @@ class Data(ABC):
             for number, (name, counts) in enumerate(self.stations.items(), 1)
         }
 
-    def published_since(self, version: int, folder: Path, updates: int) -> int:
+    def register_published(self, version: int, folder: Path, updates: int) -> int:
         """Register policies in ``folder`` that were published after the checkpoint.
 
         Args:
@@ -297,7 +303,7 @@ class Data(ABC):
         """Return the state for a checkpoint."""
         return {
             "demonstrations": self.demonstrations.state_dict(),
-            "shown_of": self.shown_of,
+            "shown_of": self.demonstrations_by_robot,
             "steps": self.steps,
             "statuses": dict(self.statuses),
             "stations": [self.stations],
@@ -309,7 +315,7 @@ class Data(ABC):
         """Restore a state of ``state_dict``."""
         self.demonstrations.load_state_dict(state["demonstrations"])
         robots = self._robots
-        self.shown_of = np.array(
+        self.demonstrations_by_robot = np.array(
             state.get("shown_of", self.demonstrations.episodes_by_robot(robots)), np.int64
         )
         self.steps = state["steps"]

@@ -19,18 +19,18 @@ DAMAGED = "damaged"  # folder for damaged checkpoints, beside ``checkpoints``
 State = dict[str, Any]  # nested dicts of arrays, tensors and JSON values
 
 
-class DamagedError(RlinfError):
+class DamagedCheckpointError(RlinfError):
     """A checkpoint whose files are missing or changed."""
 
 
-def split(state: State, prefix: str = "") -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+def flatten(state: State, prefix: str = "") -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Flatten a nested state into named arrays (for safetensors) and the rest (for JSON)."""
     arrays: dict[str, np.ndarray] = {}
     rest: dict[str, Any] = {}
     for key, value in state.items():
         if isinstance(value, dict) and value:
-            below, other = split(value, f"{prefix}{key}/")
-            arrays |= below
+            nested, other = flatten(value, f"{prefix}{key}/")
+            arrays |= nested
             rest |= other
         elif hasattr(value, "detach") or isinstance(value, np.ndarray | np.generic):
             arrays[f"{prefix}{key}"] = np.array(
@@ -41,8 +41,8 @@ def split(state: State, prefix: str = "") -> tuple[dict[str, np.ndarray], dict[s
     return arrays, rest
 
 
-def join(arrays: dict[str, np.ndarray], rest: dict[str, Any]) -> State:
-    """Invert ``split``; tensors become arrays."""
+def unflatten(arrays: dict[str, np.ndarray], rest: dict[str, Any]) -> State:
+    """Invert ``flatten``; tensors become arrays."""
     state: State = {}
     for name, value in [*arrays.items(), *rest.items()]:
         node = state
@@ -69,7 +69,7 @@ def save(root: Path, name: str, state: State, keep: int = 2) -> Path:
         if left.is_dir():
             shutil.rmtree(left)
     temporary.mkdir()
-    arrays, rest = split(state)
+    arrays, rest = flatten(state)
     try:
         write_as_usual(temporary / ARRAYS, lambda file: save_file(arrays, file))
         (temporary / REST).write_text(json.dumps(rest))
@@ -98,7 +98,7 @@ def load(folder: Path, parts: tuple[str, ...] = ()) -> State:
 
     try:
         _verify(folder)
-        state = join(load_file(folder / ARRAYS), json.loads((folder / REST).read_text()))
+        state = unflatten(load_file(folder / ARRAYS), json.loads((folder / REST).read_text()))
     except Exception as error:  # the libraries raise many kinds
         reason = escape_ascii(error)
         if is_transient(error) or (
@@ -109,7 +109,7 @@ def load(folder: Path, parts: tuple[str, ...] = ()) -> State:
                 "the cause and start again, or move this folder away to continue from the "
                 "previous checkpoint"
             ) from error
-        raise DamagedError(
+        raise DamagedCheckpointError(
             f"checkpoint {folder}: expected {ARRAYS} and {REST}, intact, got: {reason}"
         ) from error
     if missing := [part for part in parts if part not in state]:
@@ -139,12 +139,12 @@ def load_newest(
     for folder in reversed(_folders(root)):
         try:
             state = load(folder, parts)
-        except DamagedError as error:
+        except DamagedCheckpointError as error:
             damaged[folder] = str(error)
             continue
         if damaged:
-            goes_on = f"checkpoint {folder}: the run continues from this intact checkpoint"
-            print(*damaged.values(), goes_on, sep="\n", flush=True)
+            notice = f"checkpoint {folder}: the run continues from this intact checkpoint"
+            print(*damaged.values(), notice, sep="\n", flush=True)
         break
     if damaged and state is None:
         raise RlinfError(

@@ -1,5 +1,4 @@
-"""Training data of a run: it takes episodes and rollouts from a source and yields batches for the
-learner.
+"""Training data of a run: episodes and rollouts of a source become batches for the learner.
 
 ``RolloutData`` serves on-policy algorithms, ``DemonstrationData`` imitation, ``ReplayData``
 off-policy algorithms and ``LabelledData`` algorithms with an expert.
@@ -93,19 +92,20 @@ class RolloutData(Data):
         self.rounds = 0  # rounds of rollouts in ``waiting``; each round has one rollout per worker
         self.moments = RunningMoments(policy.spec.vector_size)
         self.floors = True
-        started_at = begun_from(recipe)
+        start = begun_from(recipe)
         # the run continues the learner of another run, which has its normalisation
-        self.inherited = started_at is not None and started_at.is_dir()
-        self.before = next(
+        self.has_inherited_learner = start is not None and start.is_dir()
+        # mean and std of a policy that the run begins with
+        self.initial_normalisation = next(
             (
                 (part.mean.numpy(force=True).copy(), part.std.numpy(force=True) - STD_FLOOR)
                 for part in policy.modules()
-                if started_at and isinstance(part, Normalisation)
+                if start and isinstance(part, Normalisation)
             ),
             None,
         )
 
-    def _experienced(self, trajectory: Trajectory, newest: int) -> str:
+    def _insert_experience(self, trajectory: Trajectory, newest: int) -> str:
         if trajectory.rollout is None:
             return "without log-probabilities"
         rollout = trajectory.rollout
@@ -140,24 +140,24 @@ class RolloutData(Data):
             return True
         governor = self.governor
         lag = governor.max_lag_episodes * governor.steps_per_episode / self.policy.config.executed
-        return self._chunks(updates) <= self.config.rollout["chunks"] + lag
+        return self._waiting_chunks(updates) <= self.config.rollout["chunks"] + lag
 
-    def _chunks(self, updates: int) -> float:
+    def _waiting_chunks(self, updates: int) -> float:
         """Return the number of waiting chunks from policies within the staleness bound."""
-        return sum(self._fresh(rollout, updates) for rollout in self.waiting)
+        return sum(self._fresh_chunks(rollout, updates) for rollout in self.waiting)
 
-    def _fresh(self, rollout: Rollout, updates: int) -> float:
+    def _fresh_chunks(self, rollout: Rollout, updates: int) -> float:
         return float((rollout.mask * (updates - rollout.versions <= self.config.staleness)).sum())
 
     def due(self, updates: int, learner: Learner) -> int:
         # stale rollouts are dropped
-        fresh = [rollout for rollout in self.waiting if self._fresh(rollout, updates)]
+        fresh = [rollout for rollout in self.waiting if self._fresh_chunks(rollout, updates)]
         self.statuses["stale"] += len(self.waiting) - len(fresh)
         self.waiting = fresh
         if not fresh:
             return 0
         if self.stations:  # an update needs the chunks of one environment's rollout
-            return int(self._chunks(updates) >= self.config.rollout["chunks"])
+            return int(self._waiting_chunks(updates) >= self.config.rollout["chunks"])
         return int(not learner.wants_more(reduce(Rollout.concatenate, self.waiting), self.rounds))
 
     def rollout_length(self) -> RolloutLength:
@@ -169,12 +169,15 @@ class RolloutData(Data):
         self.rounds = 0
         return self.last
 
-    def learned(self, learner: Learner) -> None:
+    def after_update(self, learner: Learner) -> None:
         self._update_moments(self.last)
         mean, std = self.moments.mean.numpy(force=True), self.moments.var.sqrt().numpy(force=True)
-        if not self.inherited:  # an inherited learner keeps its normalisation
+        if not self.has_inherited_learner:  # an inherited learner keeps its normalisation
             learner.normalise(
-                *(self.before or (mean, floored(std, np.abs(mean)) if self.floors else std))
+                *(
+                    self.initial_normalisation
+                    or (mean, floored(std, np.abs(mean)) if self.floors else std)
+                )
             )
 
     def _update_moments(self, rollout: Rollout) -> torch.Tensor:
@@ -211,7 +214,7 @@ class DemonstrationData(Data):
 
     config: DemonstrationSettings
 
-    def _experienced(self, trajectory: Trajectory, newest: int) -> str:
+    def _insert_experience(self, trajectory: Trajectory, newest: int) -> str:
         return "not used for training"
 
     def due(self, updates: int, learner: Learner) -> int:
@@ -230,7 +233,7 @@ class DemonstrationData(Data):
             if self.governor.fair and not self._robots
             else np.zeros(0)
         )
-        return self._sampled(replay, self.config.batch_size, present if present.sum() > 1 else None)
+        return self._sample(replay, self.config.batch_size, present if present.sum() > 1 else None)
 
 
 class ReplayData(Data):
@@ -246,7 +249,7 @@ class ReplayData(Data):
 
     def __init__(self, recipe: Recipe, policy: NetworkPolicy, governor: Governor) -> None:
         super().__init__(recipe, policy, governor)
-        self.online = _replay(recipe, policy)
+        self.online = _make_replay(recipe, policy)
         self.share = recipe.algorithm.share
         capacity = (
             self.demonstrations.capacity
@@ -259,40 +262,44 @@ class ReplayData(Data):
             2 * world.refit_every * (world.horizon + 1) if world.share else 1
         )
         # a policy of an earlier run is already fitted to all robots
-        self._met = not self._robots or begun_from(recipe) is not None
-        self._unearned = 0  # time steps from before all robots had data; they earn no updates
+        self._all_contributed = not self._robots or begun_from(recipe) is not None
+        self._unearning_steps = (
+            0  # time steps from before all robots had data; they earn no updates
+        )
         # Demonstrations have no latent noise. With half_demonstrations, half of each batch is drawn
         # from them anyway.
-        self.demonstrates_too = not self.config.half_demonstrations and not policy.latent_size
+        self.also_replays_demonstrations = (
+            not self.config.half_demonstrations and not policy.latent_size
+        )
 
     @property
     def buffers(self) -> tuple[Replay, ...]:
         return self.demonstrations, self.online, self.imitated, self.imagined
 
     @property
-    def longest(self) -> int:
-        return min(self.online.capacity - 1, super().longest)
+    def max_transitions(self) -> int:
+        return min(self.online.capacity - 1, super().max_transitions)
 
-    def _demonstrated(self, trajectory: Trajectory) -> str:
-        status = super()._demonstrated(trajectory)
-        if status == DEMONSTRATION and self.demonstrates_too:
-            self._keep(self.online, trajectory)
+    def _insert_demonstration(self, trajectory: Trajectory) -> str:
+        status = super()._insert_demonstration(trajectory)
+        if status == DEMONSTRATION and self.also_replays_demonstrations:
+            self._store(self.online, trajectory)
         return status
 
-    def _experienced(self, trajectory: Trajectory, newest: int) -> str:
+    def _insert_experience(self, trajectory: Trajectory, newest: int) -> str:
         if self.policy.latent_size and trajectory.latents is None:
             return "without latent noise"
         fails = isinstance(self.config, ActorCriticSettings) and self.config.takeover_fails
         for segment in trajectory.split_at_takeovers() if fails else [trajectory]:
-            self._played(segment)
+            self._store_played(segment)
         corrected = np.array([source == "operator" for source in trajectory.sources])
         # an episode that a person drove from start to end says nothing of the policy
         if self.share is not None and not (corrected.size and corrected.all()):
             self.share.note(trajectory.success and not corrected.any())
         if self.config.half_demonstrations and corrected.any():  # only the corrected steps
             counts, _ = valid_chunk_starts(corrected, self.policy.config.executed, 0)
-            for part in contiguous_segments(counts, self._reach):
-                self._keep(self.demonstrations, trajectory.part(part), counts=counts[part])
+            for part in contiguous_segments(counts, self._transition_span):
+                self._store(self.demonstrations, trajectory.part(part), counts=counts[part])
         # False if a person drove the whole episode
         played = trajectory.version >= 0 or "operator" not in trajectory.sources
         if (
@@ -307,13 +314,13 @@ class ReplayData(Data):
             and trajectory.success
             and not corrected.any()
         ):
-            self._keep(self.imitated, trajectory)
+            self._store(self.imitated, trajectory)
         return "online"
 
-    def _imagined(self, trajectory: Trajectory) -> str:
+    def _insert_imagined(self, trajectory: Trajectory) -> str:
         if not self.recipe.world.share:
             return "not used for training"
-        self._keep(self.imagined, trajectory)
+        self._store(self.imagined, trajectory)
         return IMAGINED
 
     def real_episodes(self) -> list[Trajectory]:
@@ -325,22 +332,26 @@ class ReplayData(Data):
                 "world.share: expected placement.replay_shards 0, as a learned world reads the "
                 f"replay of this process, got {self.recipe.placement.replay_shards}"
             )
-        shown = [] if self.demonstrates_too else self.demonstrations.trajectories(DEMONSTRATION)
-        return shown + self.online.trajectories(TRAIN)
+        demonstrations = (
+            []
+            if self.also_replays_demonstrations
+            else self.demonstrations.trajectories(DEMONSTRATION)
+        )
+        return demonstrations + self.online.trajectories(TRAIN)
 
     @property
-    def _reach(self) -> int:
+    def _transition_span(self) -> int:
         """Number of time steps that a transition spans."""
         return max(self.policy.config.horizon, self.config.n_return_steps)
 
-    def _played(self, trajectory: Trajectory) -> None:
+    def _store_played(self, trajectory: Trajectory) -> None:
         """Store an episode of the policy, with valid transition starts and latent noise."""
         noise = {
             "counts": trajectory.chunk_starts,
             "latents": trajectory.latents,
             "played": trajectory.played,
         }
-        self._keep(self.online, trajectory, **(noise if self.policy.latent_size else {}))
+        self._store(self.online, trajectory, **(noise if self.policy.latent_size else {}))
 
     @property
     def has_all_robots(self) -> bool:
@@ -349,15 +360,17 @@ class ReplayData(Data):
         Earlier time steps earn no updates. Otherwise their updates would all fall due at once, with
         a single episode of the last robot.
         """
-        if not self._met and isinstance(self.online, ReplayBuffer):  # always so with several robots
+        if not self._all_contributed and isinstance(
+            self.online, ReplayBuffer
+        ):  # always so with several robots
             robots = self._robots
             if (
                 self.demonstrations.episodes_by_robot(robots)
                 + self.online.episodes_by_robot(robots)
             ).all():
-                self._met = True
-                self._unearned = max(0, self.steps - self.governor.min_transitions)
-        return self._met
+                self._all_contributed = True
+                self._unearning_steps = max(0, self.steps - self.governor.min_transitions)
+        return self._all_contributed
 
     def normalisation(self) -> np.ndarray | None:
         if (
@@ -371,14 +384,14 @@ class ReplayData(Data):
 
     def due(self, updates: int, learner: Learner) -> int:
         return (
-            self.governor.due(self.steps - self._unearned, updates)
+            self.governor.due(self.steps - self._unearning_steps, updates)
             if len(self.online) and self.has_all_robots
             else 0
         )
 
     def accepting(self, updates: int) -> bool:
         may = not (len(self.online) and self.has_all_robots)  # without data the stations must play
-        return may or self.governor.accepting(self.steps - self._unearned, updates)
+        return may or self.governor.accepting(self.steps - self._unearning_steps, updates)
 
     def rollout_length(self) -> RolloutLength:
         return {
@@ -390,10 +403,12 @@ class ReplayData(Data):
         size = self.config.batch_size
         demonstrated = size // 2 if self.config.half_demonstrations else 0
         imagined = int(self.recipe.world.share * (size - demonstrated)) if len(self.imagined) else 0
-        experience = self._sampled(self.online, size - demonstrated - imagined, self._weights())
+        experience = self._sample(self.online, size - demonstrated - imagined, self._weights())
         if imagined:
-            experience = mix(experience, self._sampled(self.imagined, imagined))
-        batch = mix(experience, self.demonstrated(demonstrated)) if demonstrated else experience
+            experience = mix(experience, self._sample(self.imagined, imagined))
+        batch = (
+            mix(experience, self.demonstration_batch(demonstrated)) if demonstrated else experience
+        )
         return (
             batch
             if self.share is None
@@ -409,12 +424,12 @@ class ReplayData(Data):
             replay.present_by_origin(),
             replay.inserted_by_origin,
             replay.sampled,
-            self._alike(replay),
+            self._equal_robot_weights(replay),
         )
 
     def waiting_reasons(self, updates: int) -> dict[str, str]:
         least, replay = self.governor.min_samples, self.online
-        if not (least and self.governor.due(self.steps - self._unearned, updates)):
+        if not (least and self.governor.due(self.steps - self._unearning_steps, updates)):
             return {}
         places = {name: min(number, MAX_ORIGIN) for number, name in enumerate(self.stations, 1)}
         drawn = {
@@ -429,34 +444,32 @@ class ReplayData(Data):
             if self.governor.must_wait(inserted, sampled)
         }
 
-    def demonstrated(self, size: int) -> Arrays:
-        """Return a batch of demonstrations and imitated episodes, each transition equally
-        likely.
-        """
+    def demonstration_batch(self, size: int) -> Arrays:
+        """Return a batch of demonstrations and imitated episodes; all transitions are equally likely."""
         imitated = len(self.imitated)
         if not imitated:
-            return super().demonstrated(size)
+            return super().demonstration_batch(size)
         fraction = imitated / (imitated + len(self.demonstrations))
         weights: list[np.ndarray | None] = [None, None]
         if robots := self._robots:  # equal shares of all robots, whatever their success rates
-            shown, played = (
-                buffer.present_by_robot(robots) for buffer in (self.demonstrations, self.imitated)
-            )
-            demonstration_share = played / np.maximum(shown + played, 1)
-            fraction = float(demonstration_share[shown + played > 0].mean())
+            demonstrated = self.demonstrations.present_by_robot(robots)
+            played = self.imitated.present_by_robot(robots)
+            total = demonstrated + played
+            imitated_share = played / np.maximum(total, 1)
+            fraction = float(imitated_share[total > 0].mean())
             weights = [
-                self.demonstrations.robot_weights(robots, 1.0 - demonstration_share),
-                self.imitated.robot_weights(robots, demonstration_share),
+                self.demonstrations.robot_weights(robots, 1.0 - imitated_share),
+                self.imitated.robot_weights(robots, imitated_share),
             ]
-        share = int(self.random.binomial(size, fraction))
-        parts = [
-            self._sampled(buffer, count, weight)
-            for buffer, count, weight in zip(
-                (self.demonstrations, self.imitated), (size - share, share), weights, strict=True
-            )
-            if count
-        ]
-        return mix(*parts)
+        imitated_size = int(self.random.binomial(size, fraction))
+        demonstration_weights, imitated_weights = weights
+        draws = (
+            (self.demonstrations, size - imitated_size, demonstration_weights),
+            (self.imitated, imitated_size, imitated_weights),
+        )
+        return mix(
+            *(self._sample(buffer, count, weight) for buffer, count, weight in draws if count)
+        )
 
     def counts(self) -> dict[str, float]:
         counts = super().counts() | {"imitated": float(self.imitated.episodes)}
@@ -472,8 +485,8 @@ class ReplayData(Data):
             "imitated": self.imitated.state_dict(),
             **({"imagined": self.imagined.state_dict()} if self.recipe.world.share else {}),
             **({} if self.share is None else {"share": self.share.state_dict()}),
-            "met": self._met,
-            "unearned": self._unearned,
+            "met": self._all_contributed,
+            "unearned": self._unearning_steps,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -485,11 +498,11 @@ class ReplayData(Data):
         if self.share is not None:
             self.share.load_state_dict(state["share"])
         # older runs lack these values
-        self._met = state.get("met", True)
-        self._unearned = state.get("unearned", 0)
+        self._all_contributed = state.get("met", True)
+        self._unearning_steps = state.get("unearned", 0)
 
 
-def _replay(recipe: Recipe, policy: NetworkPolicy) -> Replay:
+def _make_replay(recipe: Recipe, policy: NetworkPolicy) -> Replay:
     """Return a replay buffer in this process, or shards in several processes on Ray."""
     arguments = (
         policy.policy_spec,
@@ -514,21 +527,21 @@ class LabelledData(ReplayData):
 
     config: ExpertSettings
 
-    def _experienced(self, trajectory: Trajectory, newest: int) -> str:
-        status = super()._experienced(trajectory, newest)
-        return "unlabelled" if self._unlabelled(trajectory) else status  # it has no expert labels
+    def _insert_experience(self, trajectory: Trajectory, newest: int) -> str:
+        status = super()._insert_experience(trajectory, newest)
+        return "unlabelled" if self._lacks_labels(trajectory) else status  # it has no expert labels
 
-    def _unlabelled(self, trajectory: Trajectory) -> bool:
+    def _lacks_labels(self, trajectory: Trajectory) -> bool:
         """Return whether an episode is a recording without an expert label for each time step."""
         return bool(trajectory.id) and not self.config.warm_start
 
-    def _played(self, trajectory: Trajectory) -> None:
+    def _store_played(self, trajectory: Trajectory) -> None:
         labelled = self.config.learned_from(trajectory.sources)
-        if self._unlabelled(trajectory):  # a person's actions are their own labels
+        if self._lacks_labels(trajectory):  # a person's actions are their own labels
             labelled &= np.array([source == "operator" for source in trajectory.sources], bool)
         counts, given = valid_chunk_starts(labelled, self.policy.config.executed, self.policy.given)
-        for part in contiguous_segments(counts, self._reach):
-            self._keep(self.online, trajectory.part(part), counts=counts[part], given=given[part])
+        for part in contiguous_segments(counts, self._transition_span):
+            self._store(self.online, trajectory.part(part), counts=counts[part], given=given[part])
 
     def rollout_length(self) -> RolloutLength:
         return {
@@ -538,7 +551,7 @@ class LabelledData(ReplayData):
         }
 
 
-def data_for(recipe: Recipe, policy: NetworkPolicy, governor: Governor) -> Data:
+def make_data(recipe: Recipe, policy: NetworkPolicy, governor: Governor) -> Data:
     """Return the training data of the kind that the recipe's algorithm learns from."""
     kinds: dict[str, type[Data]] = {ROLLOUTS: RolloutData, REPLAY: ReplayData, EXPERT: LabelledData}
     return kinds.get(recipe.algorithm.learns_from, DemonstrationData)(recipe, policy, governor)

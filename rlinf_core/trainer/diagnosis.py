@@ -1,8 +1,7 @@
-"""Why a run does not learn: checks of its curves, its replay, its demonstrations and what became of
-its episodes.
+"""Diagnosis of a run that does not learn, from its curves, replay, demonstrations and episodes.
 
-Each check names one fault, the figures that show it, and the remedy. A check that lacks its data
-says nothing. The thresholds are wide on purpose: a check that speaks is worth a person's time.
+Each check names one fault, the figures that show it, and the remedy. A check without data finds
+nothing. The thresholds are wide, so that each finding is worth a person's time.
 """
 
 from __future__ import annotations
@@ -24,13 +23,18 @@ from rlinf_core.recipes import Recipe, load_recipe
 from rlinf_core.reports.curves import read_events
 from rlinf_core.rollouts.types import TRAIN
 from rlinf_core.trainer import checkpoint
-from rlinf_core.trainer.governor import governor_for
+from rlinf_core.trainer.governor import make_governor
 
-LEAST_EPISODES = 10  # smallest number of episodes for a meaningful fraction
-AT_BOUND = 0.98  # |action| from which one counts as the largest
-RECORDINGS = 30  # number of the newest recordings that are read for takeovers
-PLAYED_STEPS = 200  # time steps after which an episode should have ended
-LEARNED = 0.9  # success from which a run needs no diagnosis of its learning
+# smallest number of episodes for a meaningful fraction
+MIN_EPISODES = 10
+# |action| from which an action counts as the largest
+AT_BOUND = 0.98
+# number of the newest recordings that are read for takeovers
+RECORDINGS = 30
+# time steps after which an episode should have ended
+PLAYED_STEPS = 200
+# success from which a run needs no diagnosis of its learning
+SOLVED = 0.9
 
 
 @dataclass(frozen=True)
@@ -97,7 +101,7 @@ class Episodes:
 
     @cached_property
     def ended(self) -> np.ndarray:
-        """(N,) whether the task ended each, and no time limit."""
+        """(N,) whether the task ended each episode, and not a time limit."""
         return np.array([discounts[-1] == 0 for discounts in self.discounts])
 
 
@@ -110,10 +114,10 @@ class Evidence:
         evaluations: the records of progress.jsonl, the oldest first.
         metrics: of the last evaluation or checkpoint, as learners name them.
         demonstrations, online: episodes of the newest checkpoint.
-        statuses: how many episodes became what, as ``stale`` or ``refused``.
+        statuses: number of episodes by their status, such as ``stale`` or ``refused``.
         updates: of the learner.
         steps: time steps of experience.
-        no_episode: the replay of the policy's own episodes is there, and holds none.
+        no_episode: whether the replay of the policy's own episodes exists and is empty.
         operator_shares: of the newest recorded training episodes, the share of time steps that a
             person commanded.
     """
@@ -136,7 +140,7 @@ class Evidence:
 
     @property
     def discount(self) -> float:
-        """A time step's, of the algorithm; 0.99 where it has none."""
+        """The discount per time step of the algorithm; 0.99 if it has none."""
         return float(getattr(self.recipe.algorithm, "discount", 0.99))
 
 
@@ -148,7 +152,7 @@ def read_evidence(run_dir: Path) -> Evidence:
     """
     recipe_file = run_dir / "recipe.yaml"
     if not recipe_file.is_file():
-        raise RlinfError(f"{run_dir}: expected the folder of a run, with recipe.yaml; found none")
+        raise RlinfError(f"{run_dir}: expected the folder of a run, with recipe.yaml, got none")
     evaluations = [event for event in read_events(run_dir) if event.get("event") == "evaluation"]
     evidence = Evidence(
         load_recipe(recipe_file), evaluations, operator_shares=_operator_shares(run_dir / "inbox")
@@ -157,8 +161,7 @@ def read_evidence(run_dir: Path) -> Evidence:
     if state is None:
         if not evaluations:
             raise RlinfError(
-                f"{run_dir}: expected a started run with an evaluation or a checkpoint, found "
-                "neither"
+                f"{run_dir}: expected a started run with an evaluation or a checkpoint, got neither"
             )
         return evidence
     data, intake = state.get("data", {}), state.get("intake", {})
@@ -199,14 +202,12 @@ def _changed_at(folder: Path) -> float:
 
 
 def diagnose(evidence: Evidence) -> list[Finding]:
-    """Run every check; what harms most comes first."""
+    """Run every check; the most harmful fault comes first."""
     return [finding for check in CHECKS if (finding := check(evidence)) is not None]
 
 
 def _reward_absent(run: Evidence) -> Finding | None:
-    if len(run.online) < LEAST_EPISODES or any(
-        (rewards > 0).any() for rewards in run.online.rewards
-    ):
+    if len(run.online) < MIN_EPISODES or any((rewards > 0).any() for rewards in run.online.rewards):
         return None
     shown = any((rewards > 0).any() for rewards in run.demonstrations.rewards)
     more = (
@@ -226,22 +227,20 @@ def _reward_absent(run: Evidence) -> Finding | None:
 
 
 def _reward_constant(run: Evidence) -> Finding | None:
-    rewards = (
-        np.concatenate(run.online.rewards) if len(run.online) >= LEAST_EPISODES else np.zeros(1)
-    )
+    rewards = np.concatenate(run.online.rewards) if len(run.online) >= MIN_EPISODES else np.zeros(1)
     if rewards.std() > 0 or rewards[0] == 0:
         return None
     return Finding(
         "reward_constant",
         f"every time step of {len(run.online)} episodes has the reward {rewards[0]:g}",
-        "a reward must tell good from bad: check the task's reward",
+        "a reward must differ between good and bad time steps: check the task's reward",
     )
 
 
 def _terminals_missing(run: Evidence) -> Finding | None:
     rewarded = [rewards[-1] > 0 for rewards in run.online.rewards]
     ended = run.online.ended
-    if sum(rewarded) < LEAST_EPISODES or (ended & np.array(rewarded)).any():
+    if sum(rewarded) < MIN_EPISODES or (ended & np.array(rewarded)).any():
         return None
     return Finding(
         "terminals_missing",
@@ -253,13 +252,13 @@ def _terminals_missing(run: Evidence) -> Finding | None:
 
 
 def _time_limit_ends_the_task(run: Evidence) -> Finding | None:
-    if len(run.online) < LEAST_EPISODES:
+    if len(run.online) < MIN_EPISODES:
         return None
     longest = run.online.lengths == run.online.lengths.max()
     unrewarded = np.array([rewards[-1] <= 0 for rewards in run.online.rewards])
     at_limit = longest & unrewarded
     if (
-        at_limit.sum() < max(LEAST_EPISODES, 0.3 * len(run.online))
+        at_limit.sum() < max(MIN_EPISODES, 0.3 * len(run.online))
         or not run.online.ended[at_limit].all()
     ):
         return None
@@ -272,7 +271,7 @@ def _time_limit_ends_the_task(run: Evidence) -> Finding | None:
 
 
 def _actions_saturated(run: Evidence) -> Finding | None:
-    if len(run.online) < LEAST_EPISODES or run.success >= LEARNED:
+    if len(run.online) < MIN_EPISODES or run.success >= SOLVED:
         return None
     actions = np.concatenate(run.online.actions[-50:])
     share = float((np.abs(actions) >= AT_BOUND).mean())
@@ -316,7 +315,7 @@ def _demonstrations_clipped(run: Evidence) -> Finding | None:
 
 def _demonstrations_elsewhere(run: Evidence) -> Finding | None:
     """Compare the first observations of demonstrations and episodes, dimension by dimension."""
-    if len(run.demonstrations) < 3 or len(run.online) < LEAST_EPISODES:
+    if len(run.demonstrations) < 3 or len(run.online) < MIN_EPISODES:
         return None
     shown = np.stack([vectors[0] for vectors in run.demonstrations.vectors])
     played = np.stack([vectors[0] for vectors in run.online.vectors])
@@ -372,7 +371,7 @@ def _critic_diverges(run: Evidence) -> Finding | None:
 
 
 def _exploration_gone(run: Evidence) -> Finding | None:
-    if len(run.online) < LEAST_EPISODES or run.success >= 0.5:
+    if len(run.online) < MIN_EPISODES or run.success >= 0.5:
         return None
     actions = np.concatenate(run.online.actions[-20:])
     if float(actions.std(0).max()) >= 0.02:
@@ -386,11 +385,11 @@ def _exploration_gone(run: Evidence) -> Finding | None:
 
 
 def _learner_behind(run: Evidence) -> Finding | None:
-    ratio = governor_for(run.recipe, max_steps=1).updates_per_step
+    ratio = make_governor(run.recipe, max_steps=1).updates_per_step
     if not isinstance(run.recipe.algorithm, ActorCriticSettings) or run.steps < 1000 or not ratio:
         return None
     reached = run.updates / run.steps
-    if reached >= 0.25 * ratio or run.success >= LEARNED:
+    if reached >= 0.25 * ratio or run.success >= SOLVED:
         return None
     return Finding(
         "learner_behind",
@@ -400,31 +399,31 @@ def _learner_behind(run: Evidence) -> Finding | None:
 
 
 def _episodes_stale(run: Evidence) -> Finding | None:
-    stale, all_of_them = run.statuses["stale"], sum(run.statuses.values())
-    if stale < max(5, 0.2 * all_of_them):
+    stale, total = run.statuses["stale"], sum(run.statuses.values())
+    if stale < max(5, 0.2 * total):
         return None
     return Finding(
         "episodes_stale",
-        f"{stale} of {all_of_them} episodes came from a policy that was too old and were left out",
+        f"{stale} of {total} episodes came from a policy that was too old and were left out",
         "check the stations' connection (rlinf fleet status), publish more often, or allow older "
         "ones",
     )
 
 
 def _episodes_refused(run: Evidence) -> Finding | None:
-    refused, all_of_them = run.statuses["refused"], sum(run.statuses.values())
-    if refused < max(3, 0.1 * all_of_them):
+    refused, total = run.statuses["refused"], sum(run.statuses.values())
+    if refused < max(3, 0.1 * total):
         return None
     return Finding(
         "episodes_refused",
-        f"{refused} of {all_of_them} episodes were refused",
+        f"{refused} of {total} episodes were refused",
         "the reasons are in journal.jsonl and in refused/",
     )
 
 
 def _helped_too_much(run: Evidence) -> Finding | None:
     if (
-        len(run.operator_shares) < LEAST_EPISODES
+        len(run.operator_shares) < MIN_EPISODES
         or (share := float(np.mean(run.operator_shares))) < 0.5
     ):
         return None
@@ -437,10 +436,8 @@ def _helped_too_much(run: Evidence) -> Finding | None:
 
 
 def _time_limit_short(run: Evidence) -> Finding | None:
-    """Return whether demonstrations, which end with success, need nearly all of the time that a
-    policy has.
-    """
-    if len(run.demonstrations) < 3 or len(run.online) < LEAST_EPISODES or run.success >= 0.5:
+    """Find a time limit that demonstrations, which end with success, nearly reach."""
+    if len(run.demonstrations) < 3 or len(run.online) < MIN_EPISODES or run.success >= 0.5:
         return None
     limit = int(run.online.lengths.max())
     cut = run.online.lengths == limit
@@ -479,7 +476,7 @@ def _no_finished_episode(run: Evidence) -> Finding | None:
 
 
 def _observations_dead(run: Evidence) -> Finding | None:
-    if len(run.online) < LEAST_EPISODES:
+    if len(run.online) < MIN_EPISODES:
         return None
     vectors = np.concatenate(run.online.vectors)
     if (vectors.std(0) > 0).any():

@@ -1,6 +1,4 @@
-"""The folder of a run: a resumed run needs the same recipe, and only one trainer may use the
-folder.
-"""
+"""The folder of a run: its recipe, which a resumed run must match, and the lock of its trainer."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ from rlinf_core.recipes import Recipe, resolved
 from rlinf_core.recipes.loader import is_resolved
 from rlinf_core.trainer.checkpoint import checkpoints
 
-SAME = (
+FIXED_KEYS = (
     "seed",
     "algorithm.name",
     "algorithm.group",
@@ -37,18 +35,18 @@ SAME = (
 FILE, LOCK = "recipe.yaml", ".trainer.lock"
 
 
-def keep_recipe(recipe: Recipe, run_dir: Path, is_locked: bool = False) -> None:
+def write_recipe(recipe: Recipe, run_dir: Path, is_locked: bool = False) -> None:
     """Write the recipe into the folder.
 
     Raises:
         RecipeError: the folder holds a run of another recipe, or a recipe that a person wrote.
     """
-    check_same(recipe, run_dir, is_locked)
+    check_same_recipe(recipe, run_dir, is_locked)
     run_dir.mkdir(parents=True, exist_ok=True)
     write_atomically(run_dir / FILE, lambda temporary: temporary.write_text(resolved(recipe)))
 
 
-def check_same(recipe: Recipe, run_dir: Path, is_locked: bool = False) -> None:
+def check_same_recipe(recipe: Recipe, run_dir: Path, is_locked: bool = False) -> None:
     """Check that a recipe fits the run in a folder, in all keys that its results depend on.
 
     Args:
@@ -64,7 +62,7 @@ def check_same(recipe: Recipe, run_dir: Path, is_locked: bool = False) -> None:
     path = run_dir / FILE
     if not path.exists():
         return
-    if not (checkpoints(run_dir / "checkpoints") or (not is_locked and _at_work(run_dir))):
+    if not (checkpoints(run_dir / "checkpoints") or (not is_locked and _has_trainer(run_dir))):
         if not is_resolved(path):
             raise RecipeError(
                 f"{path}: expected no file or one of a run, got another file, which the run would "
@@ -82,7 +80,7 @@ def check_same(recipe: Recipe, run_dir: Path, is_locked: bool = False) -> None:
                     for document in (was, now)
                 ),
             )
-            for key in SAME
+            for key in FIXED_KEYS
         ]
     except (yaml.YAMLError, AttributeError, ValueError) as error:
         raise RecipeError(
@@ -101,7 +99,7 @@ def check_same(recipe: Recipe, run_dir: Path, is_locked: bool = False) -> None:
 
 
 @contextlib.contextmanager
-def only_trainer(run_dir: Path) -> Iterator[None]:
+def lock_folder(run_dir: Path) -> Iterator[None]:
     """Hold the lock of a run folder, since two trainers would overwrite each other's files.
 
     Child processes do not inherit the lock. A folder that was created here is removed again if the
@@ -122,18 +120,18 @@ def only_trainer(run_dir: Path) -> Iterator[None]:
         except OSError:  # a file system without locks
             pass
         if is_new:
-            ending.callback(_unmake, run_dir)
+            ending.callback(_remove_unused, run_dir)
         yield
 
 
-def _unmake(run_dir: Path) -> None:
+def _remove_unused(run_dir: Path) -> None:
     """Remove a folder that holds only the lock file."""
     if [path.name for path in run_dir.iterdir()] == [LOCK]:
         (run_dir / LOCK).unlink()
         run_dir.rmdir()
 
 
-def _at_work(run_dir: Path) -> bool:
+def _has_trainer(run_dir: Path) -> bool:
     """Return whether another process holds the lock of a run folder."""
     try:
         with open(run_dir / LOCK, "r+") as lock:

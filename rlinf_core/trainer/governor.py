@@ -1,6 +1,4 @@
-"""The trainer's governor: ratio of updates to data, lag of the learner, staleness, and shares of
-stations.
-"""
+"""The governor: ratio of updates to data, lag of the learner, staleness, shares of stations."""
 
 from __future__ import annotations
 
@@ -14,8 +12,9 @@ from rlinf_core.recipes import Recipe
 
 @dataclass(frozen=True, kw_only=True)
 class Governor:
-    """Samples per insert (as in Reverb, arXiv 2102.04736) and policy staleness (as in AReaL, arXiv
-    2505.24298).
+    """Bounds samples per insert and policy staleness.
+
+    Reverb (arXiv 2102.04736) describes the first bound, AReaL (arXiv 2505.24298) the second.
 
     Attributes:
         updates_per_step: gradient updates per online transition (update-to-data ratio).
@@ -40,9 +39,7 @@ class Governor:
     fair: bool = False
 
     def due(self, transitions: int, updates: int) -> int:
-        """Return the updates that are due for ``transitions`` online transitions after
-        ``updates``.
-        """
+        """Return the updates that are due for online transitions, after ``updates`` updates."""
         return max(
             0, int(self.updates_per_step * max(0, transitions - self.min_transitions)) - updates
         )
@@ -89,27 +86,27 @@ class Governor:
         return sampled < self.min_samples * (inserted - self.min_transitions)
 
 
-def governor_for(recipe: Recipe, max_steps: int) -> Governor:
+def make_governor(recipe: Recipe, max_steps: int) -> Governor:
     """Return the governor of a recipe.
 
     The ratio of updates comes from the algorithm if it sets one, else from ``simulation`` for a
     run in simulators, else from ``online``.
     """
     online, simulation = recipe.online, recipe.simulation
-    per_step, least = (
+    per_step, min_transitions = (
         (simulation.updates_per_step, simulation.start_steps)
         if simulation.environments
         else (online.updates_per_step, online.min_transitions)
     )
     if recipe.algorithm.utd_ratio is not None:
-        per_step, least = recipe.algorithm.utd_ratio, 0
+        per_step, min_transitions = recipe.algorithm.utd_ratio, 0
     lag = 0.0 if online.synchronous else online.max_lag_episodes
     return Governor(
         updates_per_step=per_step,
         max_lag_episodes=lag,
         max_staleness=online.max_staleness,
         steps_per_episode=max_steps,
-        min_transitions=least,
+        min_transitions=min_transitions,
         max_staleness_of=online.max_staleness_of,
         max_samples=online.max_samples_per_insert,
         min_samples=online.min_samples_per_insert,

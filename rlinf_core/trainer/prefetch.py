@@ -50,13 +50,13 @@ class Prefetch:
         try:
             for number in range(count):
                 while len(waiting) <= self.depth and number + len(waiting) < count:
-                    waiting.append(self.thread.submit(self._prepared, draw))
-                yield self._arrived(waiting.popleft().result())
+                    waiting.append(self.thread.submit(self._prepare, draw))
+                yield self._wait_for_copy(waiting.popleft().result())
         finally:  # an update or a draw may have failed
             for future in waiting:
                 future.cancel()
 
-    def _prepared(self, draw: Callable[[], Any]) -> tuple[Any, torch.cuda.Event | None]:
+    def _prepare(self, draw: Callable[[], Any]) -> tuple[Any, torch.cuda.Event | None]:
         """Draw a batch, in the thread. Returns it and the CUDA event of its copy, or None."""
         batch = draw()
         if self.device is None or self.stream is None:
@@ -68,7 +68,7 @@ class Prefetch:
             }
             return copied, self.stream.record_event()
 
-    def _arrived(self, prepared: tuple[Any, torch.cuda.Event | None]) -> Any:
+    def _wait_for_copy(self, prepared: tuple[Any, torch.cuda.Event | None]) -> Any:
         """Return the batch for use on the current CUDA stream."""
         batch, event = prepared
         if event is not None:
@@ -79,7 +79,7 @@ class Prefetch:
         return batch
 
 
-def prefetch_for(recipe: Recipe, device: torch.device) -> Prefetch:
+def make_prefetch(recipe: Recipe, device: torch.device) -> Prefetch:
     """Return the prefetcher of a recipe.
 
     Args:

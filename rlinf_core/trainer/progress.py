@@ -1,6 +1,4 @@
-"""The output of a run: ``progress.jsonl`` (one line per evaluation), TensorBoard, and times by
-part.
-"""
+"""The output of a run: ``progress.jsonl``, TensorBoard, Weights & Biases, and times by part."""
 
 from __future__ import annotations
 
@@ -23,8 +21,8 @@ from rlinf_core.reports.curves import read_events
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
-SLOWEST = 0.02  # weight of the newest value in a metric's mean
-EVALUATED = {
+MIN_WEIGHT = 0.02  # weight of the newest value in a metric's mean
+EVALUATION_SCALARS = {
     "success",
     "failure",
     "return",
@@ -35,7 +33,7 @@ EVALUATED = {
 }
 WRITE_S = 2.0  # interval of writing scalars
 SPANS = 20_000  # maximum number of spans in memory
-AGAIN_S = 10.0  # delay after a failed write
+RETRY_S = 10.0  # delay after a failed write
 
 
 class Clock:
@@ -73,7 +71,7 @@ class Clock:
             self.span(part, "trainer", time.time() - seconds, seconds)
 
 
-class Disk:
+class DiskGuard:
     """Keeps a run alive when the disk refuses writes: it reports the failure and retries later.
 
     Args:
@@ -82,7 +80,7 @@ class Disk:
 
     def __init__(self, run_dir: Path) -> None:
         self.run_dir = run_dir
-        self.again_at = dict[str, float]()
+        self.retry_at = dict[str, float]()
 
     def keep(self, file_kind: str, write: Callable[[], None]) -> None:
         """Call ``write`` unless it failed within the last AGAIN_S.
@@ -90,7 +88,7 @@ class Disk:
         Raises:
             OSError: the error does not come from a full or failing disk.
         """
-        if time.monotonic() < self.again_at.get(file_kind, -math.inf):
+        if time.monotonic() < self.retry_at.get(file_kind, -math.inf):
             return
         try:
             write()
@@ -98,10 +96,10 @@ class Disk:
             # errors of safetensors have no errno
             if not (is_transient(error) or error.errno in (None, errno.EFBIG)):
                 raise
-            self.again_at[file_kind] = time.monotonic() + AGAIN_S
+            self.retry_at[file_kind] = time.monotonic() + RETRY_S
             print(
                 f"{self.run_dir}: {file_kind} cannot be written: {error}. Training continues, and "
-                f"the trainer retries every {AGAIN_S:.0f} s. Free disk space",
+                f"the trainer retries every {RETRY_S:.0f} s. Free disk space",
                 flush=True,
             )
 
@@ -184,7 +182,7 @@ class Progress:
                     "resume from it"
                 )
             self.counts[name] += 1
-            weight = max(SLOWEST, 1.0 / self.counts[name])
+            weight = max(MIN_WEIGHT, 1.0 / self.counts[name])
             self.metrics[name] = (1.0 - weight) * self.metrics.get(name, 0.0) + weight * value
 
     def write(self, step: int, counts: dict[str, float]) -> None:
@@ -203,21 +201,21 @@ class Progress:
             self.close()
             raise
 
-    def evaluated(self, entry: dict[str, float]) -> None:
+    def write_evaluation(self, entry: dict[str, float]) -> None:
         """Write an evaluation: a line in progress.jsonl, and its scalars."""
         self.last = entry
         append_line(self.file, json.dumps({"event": "evaluation", "time": time.time()} | entry))
         self._log(
-            {f"eval/{name}": entry[name] for name in EVALUATED & entry.keys()},
+            {f"eval/{name}": entry[name] for name in EVALUATION_SCALARS & entry.keys()},
             int(entry["env_steps"]),
         )
         try:
-            for name in EVALUATED & entry.keys():
+            for name in EVALUATION_SCALARS & entry.keys():
                 self.writer.add_scalar(f"eval/{name}", entry[name], entry["env_steps"])
         except OSError:  # the line in progress.jsonl is written
             self.close()
 
-    def placed(self, entry: dict[str, Any]) -> None:
+    def write_placement(self, entry: dict[str, Any]) -> None:
         """Write a decision on the layout: a line in progress.jsonl."""
         append_line(self.file, json.dumps({"event": "placement", "time": time.time()} | entry))
 

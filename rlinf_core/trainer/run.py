@@ -1,5 +1,6 @@
-"""A training run: a source brings experience, a learner updates the policy, and one loop runs the
-nodes of the run's graph whose inputs are filled.
+"""A training run: one loop runs the nodes of the run's graph whose inputs are filled.
+
+A source brings experience, and a learner updates the policy.
 
 The run folder holds recipe.yaml, progress.jsonl (one line for each evaluation), tensorboard/,
 policies/ and checkpoints/. Runs with recorded episodes also have inbox/, refused/ and
@@ -65,22 +66,20 @@ from rlinf_core.rollouts.evaluate import EpisodeResult
 from rlinf_core.rollouts.types import Experience, Source, Trajectory
 from rlinf_core.specs.arrays import StationSpec, TextSpec
 from rlinf_core.trainer import checkpoint
-from rlinf_core.trainer.data import data_for
+from rlinf_core.trainer.data import make_data
 from rlinf_core.trainer.distributed.group import LearnerGroup
 from rlinf_core.trainer.distributed.ray_cluster import NoRoomError, connect, cpus_for
-from rlinf_core.trainer.governor import governor_for
+from rlinf_core.trainer.governor import make_governor
 from rlinf_core.trainer.policy_flush import PolicyFlush
-from rlinf_core.trainer.prefetch import prefetch_for
-from rlinf_core.trainer.progress import WRITE_S, Clock, Disk, Progress
-from rlinf_core.trainer.sources.recordings import Intake, check_shown, read_recordings
+from rlinf_core.trainer.prefetch import make_prefetch
+from rlinf_core.trainer.progress import WRITE_S, Clock, DiskGuard, Progress
+from rlinf_core.trainer.sources.recordings import Intake, check_demonstrations, read_recordings
 from rlinf_core.trainer.sources.simulators import Simulators
 from rlinf_core.trainer.trace import write_spans
 
 
-def usage_of(learner: Learner, usage: Usage) -> tuple[ProcessSeconds, float]:
-    """Return (busy, idle) seconds of each learner process in the last update, and the call's
-    overhead [s].
-    """
+def learner_usage(learner: Learner, usage: Usage) -> tuple[ProcessSeconds, float]:
+    """Return (busy, idle) seconds of each learner process, and the overhead of the call [s]."""
     if isinstance(learner, LearnerGroup):
         inside = max(part.wall_s for part in learner.usages)
         return [(part.busy_s, part.idle_s) for part in learner.usages], max(
@@ -89,10 +88,8 @@ def usage_of(learner: Learner, usage: Usage) -> tuple[ProcessSeconds, float]:
     return [(usage.busy_s, usage.idle_s)], 0.0
 
 
-def learner_for(recipe: Recipe, config: AlgorithmSettings, policy: NetworkPolicy) -> Learner:
-    """Return a learner in this process, or a group of learner processes on Ray, as the
-    recipe says.
-    """
+def make_learner(recipe: Recipe, config: AlgorithmSettings, policy: NetworkPolicy) -> Learner:
+    """Return a learner in this process, or a group of learner processes on Ray."""
     placement = recipe.placement
     if not placement.learners:
         learner: Checkpointed = algorithm(config.name).Learner(policy, config, recipe.seed)
@@ -113,7 +110,7 @@ def learner_for(recipe: Recipe, config: AlgorithmSettings, policy: NetworkPolicy
     )
 
 
-def sees(policy: NetworkPolicy, before: Path | None) -> bool:
+def is_normalised(policy: NetworkPolicy, before: Path | None) -> bool:
     """Return whether the initial policy needs no fit of the normalisation.
 
     True for text policies, for a run that is continued, and for a policy that brings its own.
@@ -125,7 +122,7 @@ def sees(policy: NetworkPolicy, before: Path | None) -> bool:
     )
 
 
-def inherit(learner: Learner, folder: Path, name: str) -> None:
+def inherit_networks(learner: Learner, folder: Path, name: str) -> None:
     """Load the learner's networks from another run; update count and noise start anew.
 
     A reference policy, if the algorithm has one, becomes the loaded policy.
@@ -156,7 +153,7 @@ def inherit(learner: Learner, folder: Path, name: str) -> None:
     )
 
 
-def first_policy(recipe: Recipe, spec: StationSpec, before: Path | None) -> NetworkPolicy:
+def initial_policy(recipe: Recipe, spec: StationSpec, before: Path | None) -> NetworkPolicy:
     """Return the initial policy: a new one, or the newest policy of another run (``before``).
 
     Raises:
@@ -176,7 +173,7 @@ def first_policy(recipe: Recipe, spec: StationSpec, before: Path | None) -> Netw
     return policy.to(device_of(recipe.device)).train()
 
 
-GROUP, REPORT_S = 16, 0.25  # maximum updates between two polls; seconds between two reports
+MAX_UPDATES, REPORT_S = 16, 0.25  # maximum updates between two polls; seconds between two reports
 TURN = ("simulate", "infer", "wait", "transfer", "switch", "learn")  # the clock's parts of a turn
 PARTS = ("learner", "data", "intake", "source", "progress", "clock", "run")  # parts of a checkpoint
 OnProgress = Callable[["Run", dict[str, float] | None], None]
@@ -184,8 +181,7 @@ Evaluator = Callable[[], list[EpisodeResult]]
 
 
 class Run:
-    """A training run in one or two stages: the warm start (SFT), if there is one, then the
-    algorithm.
+    """A training run in one or two stages: an optional warm start (SFT), then the algorithm.
 
     Args:
         recipe: recipe of the run.
@@ -203,15 +199,15 @@ class Run:
         self.clock = Clock()
         self.before = begun_from(recipe)
         torch.manual_seed(recipe.seed)
-        self.policy = first_policy(recipe, spec, self.before)
+        self.policy = initial_policy(recipe, spec, self.before)
         # the policy that is sent to stations
         self.shipped = copy.deepcopy(self.policy) if recipe.algorithm.averages else self.policy
-        self.data = data_for(recipe, self.policy, governor_for(recipe, longest_episode(recipe)))
-        self.prefetch = prefetch_for(recipe, self.policy.device)
+        self.data = make_data(recipe, self.policy, make_governor(recipe, longest_episode(recipe)))
+        self.prefetch = make_prefetch(recipe, self.policy.device)
         self.intake = Intake(
             run_dir,
             spec,
-            self.data.longest,
+            self.data.max_transitions,
             recipe.replay.use_executed,
             recipe.policy if recipe.algorithm.learns_from == ROLLOUTS else None,
         )
@@ -222,10 +218,10 @@ class Run:
         self.progress = Progress(
             run_dir, recipe.wandb, recipe.model_dump(mode="json") if recipe.wandb else None
         )
-        self.disk, self.flush = Disk(run_dir), PolicyFlush(run_dir / "policies")
+        self.disk, self.flush = DiskGuard(run_dir), PolicyFlush(run_dir / "policies")
         self.version: int  # of the newest policy; ``start`` sets it
         self.published_at = -1
-        self.fitted = sees(self.policy, self.before)
+        self.fitted = is_normalised(self.policy, self.before)
         self.stopping = False
         self.saved: tuple[int, ...] = ()
         self.next_evaluation = 0
@@ -241,7 +237,7 @@ class Run:
             ENVIRONMENT: self._play,
             DATA: self._insert,
             LEARNER: lambda: self._learn(self.due),
-            WEIGHTS: self._send,
+            WEIGHTS: self._send_weights,
             EVALUATION: self._evaluate,
         }
         self.due: int  # ``advance`` sets both
@@ -250,7 +246,6 @@ class Run:
         # edges with weights or experience on their way to the next node; no checkpoint meanwhile
         self.in_flight: set[tuple[str, str]] = set()
 
-    # Status
     @property
     def config(self) -> AlgorithmSettings:
         """The config of the current learner."""
@@ -258,24 +253,22 @@ class Run:
 
     @property
     def offline(self) -> DemonstrationSettings | None:
-        """The current settings if they train on demonstrations for a fixed number of updates, else
-        None.
-        """
+        """The current settings if they train on demonstrations alone, else None."""
         return self.config if offline(self.config) else None
 
     @property
-    def last_stage(self) -> bool:
+    def is_last_stage(self) -> bool:
         return self.stage == len(self.stages) - 1
 
     @property
     def steps(self) -> int:
         """Environment steps; for an offline algorithm its updates."""
-        return self.learner.updates if self.last_stage and self.offline else self.data.steps
+        return self.learner.updates if self.is_last_stage and self.offline else self.data.steps
 
     @property
     def updates(self) -> int:
         """Updates of the last stage's learner; 0 before it."""
-        return self.learner.updates if self.last_stage else 0
+        return self.learner.updates if self.is_last_stage else 0
 
     @property
     def total(self) -> int:
@@ -288,18 +281,19 @@ class Run:
         """waiting for demonstrations, sft, or online."""
         return (
             "waiting"
-            if not (self._ready() and self.data.has_all_robots)
+            if not (self._has_demonstrations() and self.data.has_all_robots)
             else "online"
-            if self.last_stage
+            if self.is_last_stage
             else "sft"
         )
 
-    def _ready(self) -> bool:
+    def _has_demonstrations(self) -> bool:
         """Return whether the recipe's number of demonstrations is there."""
         episode_count = 1 if self.recipe.collect.recordings else self.recipe.collect.episodes
-        return not self.config.needs_demonstrations or self.data.shown >= episode_count
+        return (
+            not self.config.needs_demonstrations or self.data.demonstration_count >= episode_count
+        )
 
-    # Start
     def start(self, source: Source) -> None:
         """Start with a source, or resume from the newest valid checkpoint."""
         self.source = source
@@ -316,29 +310,30 @@ class Run:
         self.saved_at = time.monotonic()
 
     def _begin(self, source: Source) -> None:
-        self._enter(0)
+        self._enter_stage(0)
         # A run that died before its first checkpoint may have published policies.
         self.version = max(0, newest_version(self.run_dir / "policies"))
         if self.recipe.collect.recordings:
             read_recordings(self.recipe.collect.recordings, self.intake, self.insert)
-            check_shown(source.asynchronous or self._ready(), self.data.statuses)
+            check_demonstrations(
+                source.asynchronous or self._has_demonstrations(), self.data.statuses
+            )
             if self.recipe.simulation.environments:
                 self.data.steps = 0  # recorded steps do not count as simulated ones
-        elif not self._ready():
+        elif not self._has_demonstrations():
             for trajectory in source.demonstrate().trajectories:
                 self.insert(trajectory)
         if self.before and self.before.is_dir():
-            inherit(self.learner, self.before, self.recipe.algorithm.name)
+            inherit_networks(self.learner, self.before, self.recipe.algorithm.name)
 
-    def _enter(self, stage: int) -> None:
+    def _enter_stage(self, stage: int) -> None:
         self.stage = stage
-        self.learner = learner_for(self.recipe, self.config, self.policy)
+        self.learner = make_learner(self.recipe, self.config, self.policy)
 
     def insert(self, trajectory: Trajectory) -> str:
         """Insert an episode of a source into the training data, and return its status."""
         return self.data.insert(trajectory, self.version)
 
-    # Loop
     def loop(self) -> dict[str, float]:
         """Run until no node is ready or ``stopping`` is set, then save a checkpoint.
 
@@ -362,7 +357,7 @@ class Run:
         for node in ready:
             self.work[node]()
         if ready and not self.in_flight:
-            self._look_around(LEARNER in ready or DATA in ready)
+            self._do_periodic_work(LEARNER in ready or DATA in ready)
         return ready
 
     def _filled(self) -> set[tuple[str, str]]:
@@ -375,9 +370,9 @@ class Run:
             return self.in_flight
         asynchronous = self.source.asynchronous
         filled = {(WEIGHTS, STATION)} if asynchronous else set()
-        self.due = self._due()
-        settled = self.last_stage and self._fit() and bool(self.offline or not self.due)
-        self.is_done = done = settled and self._done(self.due)
+        self.due = self._updates_due()
+        settled = self.is_last_stage and self._fit() and bool(self.offline or not self.due)
+        self.is_done = done = settled and self._is_done(self.due)
         if settled and self._is_evaluation_due(done):
             filled.add((LEARNER, EVALUATION))
         elif self.due:
@@ -388,13 +383,17 @@ class Run:
             filled.add((LEARNER, WEIGHTS))
         return filled
 
-    def _due(self) -> int:
+    def _updates_due(self) -> int:
         """Return the number of updates that are due now."""
-        if not self._ready() or not self._fit():
+        if not self._has_demonstrations() or not self._fit():
             return 0
-        return self._left() if self.offline else self.data.due(self.learner.updates, self.learner)
+        return (
+            self._updates_left()
+            if self.offline
+            else self.data.due(self.learner.updates, self.learner)
+        )
 
-    def _left(self) -> int:
+    def _updates_left(self) -> int:
         """Return the remaining updates of an offline stage."""
         return max(0, self.offline.steps - self.learner.updates) if self.offline else 0
 
@@ -404,7 +403,7 @@ class Run:
         An off-policy algorithm without demonstrations fits it at the first update instead.
         """
         early = self.config.needs_demonstrations or self.config.rollout
-        return self.fitted or not early or (self._ready() and self._fit_now())
+        return self.fitted or not early or (self._has_demonstrations() and self._fit_now())
 
     def _fit_now(self) -> bool:
         if (vectors := self.data.normalisation()) is not None:
@@ -413,7 +412,7 @@ class Run:
             self.published_at = -1
         return self.fitted
 
-    def _done(self, due: int) -> bool:
+    def _is_done(self, due: int) -> bool:
         through = not due if self.offline else self.data.steps >= self.recipe.simulation.env_steps
         return through and not self.source.asynchronous
 
@@ -422,50 +421,50 @@ class Run:
         if self.evaluator is None:
             return False
         # an ended run has evaluated this policy already
-        judged = self.progress.last.get("env_steps") == self.steps
-        return self.steps >= self.next_evaluation or (done and not judged)
+        is_evaluated = self.progress.last.get("env_steps") == self.steps
+        return self.steps >= self.next_evaluation or (done and not is_evaluated)
 
     def _is_unpublished(self) -> bool:
         """Return whether no evaluation publishes the last policy, as after a robot's recordings."""
         return self.evaluator is None and self.published_at < self.updates
 
     def _is_publication_due(self) -> bool:
-        """Return whether stations are due a policy: the first usable one, then one every
-        ``publish_every_updates`` updates.
+        """Return whether the stations are due a policy.
+
+        The first usable policy is due, then one every ``publish_every_updates`` updates.
         """
         every = 1 if self.config.rollout else self.recipe.online.publish_every_updates
         if (
-            not self.last_stage
-            or not self._ready()
+            not self.is_last_stage
+            or not self._has_demonstrations()
             or (self.offline and (self.due or not self.fitted))
         ):
             return False
         return self.published_at < 0 or self.updates // every > self.published_at // every
 
-    # Work of the nodes
     def _learn(self, due: int) -> None:
         """Take up to ``due`` updates, at most GROUP."""
         if not self.fitted:
             self._fit_now()
         left = (
             self.next_evaluation - self.steps
-            if self.offline and self.last_stage and self.evaluator
-            else GROUP
+            if self.offline and self.is_last_stage and self.evaluator
+            else MAX_UPDATES
         )
-        warm = None if self.last_stage else self.offline
-        draw = partial(self.data.demonstrated, warm.batch_size) if warm else self.data.batch
+        warm = None if self.is_last_stage else self.offline
+        draw = partial(self.data.demonstration_batch, warm.batch_size) if warm else self.data.batch
         with self.clock("learn"), measured() as total:
-            for batch in self.prefetch.batches(draw, max(1, min(due, GROUP, left))):
+            for batch in self.prefetch.batches(draw, max(1, min(due, MAX_UPDATES, left))):
                 with measured() as update:
                     metrics = self.learner.update(batch)
-                self._count(update)
+                self._count_update(update)
                 self.progress.note(metrics, self.learner.updates)
-                self.data.learned(self.learner)
+                self.data.after_update(self.learner)
         self._count_data(total)
 
-    def _count(self, usage: Usage) -> None:
+    def _count_update(self, usage: Usage) -> None:
         """Add the usage of an update to the current turn."""
-        parts, call_s = usage_of(self.learner, usage)
+        parts, call_s = learner_usage(self.learner, usage)
         self.turn.call_s += call_s
         self.turn.learner = add_seconds(self.turn.learner, parts)
         self._count_data(usage, -1.0)  # within the usage of ``_learn``
@@ -474,10 +473,8 @@ class Run:
         """Add this process's own work between rollouts and updates to the current turn."""
         self.turn.data = add_seconds(self.turn.data, [(sign * usage.busy_s, sign * usage.idle_s)])
 
-    def _send(self) -> None:
-        """Bring the newest weights to the policies that act: publish them, or copy them for the
-        next rollout.
-        """
+    def _send_weights(self) -> None:
+        """Publish the newest weights for stations, or copy them for the next rollout."""
         if self.source.asynchronous:
             self.disk.keep("a policy", self.publish)
         elif self.is_done:
@@ -513,9 +510,7 @@ class Run:
 
     @contextmanager
     def _off_device(self) -> Iterator[None]:
-        """Move the learner off its device while rollouts use it, if ``placement.offload``
-        is set.
-        """
+        """Move the learner off its device during rollouts, if ``placement.offload`` is set."""
         if not self.recipe.placement.offload or self.source.asynchronous:
             yield
             return
@@ -552,9 +547,9 @@ class Run:
             else None
         )
         if layout is not None:
-            self.place(layout)
+            self.change_layout(layout)
 
-    def place(self, layout: Layout) -> None:
+    def change_layout(self, layout: Layout) -> None:
         """Change the layout without a change of state.
 
         An infeasible layout is reported to the controller.
@@ -572,37 +567,42 @@ class Run:
             return
         try:
             with self.clock("place"):
-                source.place(recipe)
-                self._place_learner(recipe)
+                source.change_layout(recipe)
+                self._change_learner(recipe)
         except (RecipeError, NoRoomError) as error:
-            source.place(before)
+            source.change_layout(before)
             controller.record_refusal(layout, str(error))
             return
         seconds = time.perf_counter() - started
         print(f"layout: {layout}, in {seconds:.1f} s", flush=True)
         controller.record_change(layout, seconds)
 
-    def _place_learner(self, recipe: Recipe) -> None:
+    def _change_learner(self, recipe: Recipe) -> None:
         before, count = self.recipe.placement.learners, recipe.placement.learners
         if isinstance(self.learner, LearnerGroup) and count:
             self.learner.resize(count)
         elif count != before:
             self.learner.sync()
             state = self.learner.state_dict()
-            learner = learner_for(recipe, self.config, self.policy)
+            learner = make_learner(recipe, self.config, self.policy)
             learner.load_state_dict(state)
             self.learner.close()
             self.learner = learner
         self.recipe = recipe
         self.graph = build_graph(recipe)
-        self.prefetch = prefetch_for(recipe, self.policy.device)
+        self.prefetch = make_prefetch(recipe, self.policy.device)
 
-    def _look_around(self, worked: bool) -> None:
+    def _do_periodic_work(self, worked: bool) -> None:
         """Do the periodic work: next stage, report to the stations, checkpoint, curves."""
-        if not self.last_stage and self._ready() and self._fit() and not self._due():
+        if (
+            not self.is_last_stage
+            and self._has_demonstrations()
+            and self._fit()
+            and not self._updates_due()
+        ):
             self.learner.sync()
             self.learner.close()
-            self._enter(self.stage + 1)
+            self._enter_stage(self.stage + 1)
             self.next_evaluation, self.saved_at = self.steps, -math.inf
             if self.source.asynchronous:
                 return  # stations get the policy first, so that the checkpoint knows its version
@@ -617,25 +617,24 @@ class Run:
             self.disk.keep("curves", self._write)
         self.on_progress(self, None)
 
-    # Output
     def publish(self) -> None:
         """Write the policy as the next version."""
         self.learner.sync()
         self.learner.ship(self.shipped)
         folder, updates = self.run_dir / "policies", self.updates
         version = free_version(folder, self.version)
-        waited_for = self.source.asynchronous  # stations wait for the policy
-        if waited_for:
+        stations_wait = self.source.asynchronous  # stations wait for the policy
+        if stations_wait:
             self.flush.prepare()
         save_policy(
             self.shipped,
             folder / policy_name(version),
-            durable=not waited_for,
+            durable=not stations_wait,
             version=version,
             updates=updates,
             env_steps=self.steps,
         )
-        if waited_for:
+        if stations_wait:
             self.flush.begin(version)
         self.version = version
         self.published_at = updates
@@ -665,7 +664,7 @@ class Run:
             **self.progress.metrics,
             **self.source.counts(),
         }
-        self.progress.evaluated(entry)
+        self.progress.write_evaluation(entry)
         self.save()
         self.on_progress(self, entry)
 
@@ -690,8 +689,12 @@ class Run:
             "transitions": steps,
             "episodes": len(self.intake.ids),
             "update_ratio": updates / max(1, steps),
-            **(self.data.admits(updates) if self.last_stage else {"accepting": True}),
-            "metrics": {**self.progress.metrics, **self.counts(), "sft_left": float(self._left())},
+            **(self.data.admission(updates) if self.is_last_stage else {"accepting": True}),
+            "metrics": {
+                **self.progress.metrics,
+                **self.counts(),
+                "sft_left": float(self._updates_left()),
+            },
         }
 
     def save(self) -> None:
@@ -730,7 +733,7 @@ class Run:
         self.saved_at = time.monotonic()
 
     def _resume(self, state: dict[str, Any]) -> None:
-        self._enter((run := state["run"])["stage"])
+        self._enter_stage((run := state["run"])["stage"])
         # Older checkpoints also count the updates of the run that they continue.
         for counted, key in ((state["learner"], "updates"), (run, "published_at")):
             counted[key] -= run.get("owed_from", 0)
@@ -741,7 +744,7 @@ class Run:
             state["progress"], before=self.next_evaluation, step=self.steps
         )
         self.clock.seconds.update(state["clock"][0])
-        self.version = self.data.published_since(
+        self.version = self.data.register_published(
             run["version"], self.run_dir / "policies", self.updates
         )
         self.fitted, self.published_at = run["fitted"], run["published_at"]

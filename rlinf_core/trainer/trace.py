@@ -1,6 +1,4 @@
-"""The timeline of a run: it writes spans to disk, and converts them to a Chrome or Perfetto
-trace.
-"""
+"""The timeline of a run: spans on disk, and their conversion to a Chrome or Perfetto trace."""
 
 from __future__ import annotations
 

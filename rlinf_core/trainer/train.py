@@ -44,8 +44,8 @@ from rlinf_core.trainer.distributed.ray_cluster import (
     gpus_of_machines,
     resources,
 )
-from rlinf_core.trainer.distributed.remote_envs import Make, rollout_envs
-from rlinf_core.trainer.folder import check_same, keep_recipe, only_trainer
+from rlinf_core.trainer.distributed.remote_envs import MakeEnvs, rollout_envs
+from rlinf_core.trainer.folder import check_same_recipe, lock_folder, write_recipe
 from rlinf_core.trainer.run import OnProgress, Run
 from rlinf_core.trainer.sources.imagined import with_world
 from rlinf_core.trainer.sources.recordings import Intake, Recordings
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 def train(
     recipe: Recipe,
     run_dir: Path,
-    make: Make = stations,
+    make: MakeEnvs = stations,
     on_progress: OnProgress = lambda run, entry: None,
     adapts: bool = False,
 ) -> dict[str, float]:
@@ -95,8 +95,8 @@ def train(
     check_source(recipe)
     torch.set_num_threads(1)
     with ExitStack() as ending:
-        ending.enter_context(only_trainer(run_dir))
-        check_same(recipe, run_dir, is_locked=True)
+        ending.enter_context(lock_folder(run_dir))
+        check_same_recipe(recipe, run_dir, is_locked=True)
         with defer_signals():
             run = _start_run(recipe, run_dir, make, on_progress, ending, adapts)
         with on_signal(lambda _: setattr(run, "stopping", True)):  # finish with a checkpoint
@@ -106,7 +106,7 @@ def train(
 def _start_run(
     recipe: Recipe,
     run_dir: Path,
-    make: Make,
+    make: MakeEnvs,
     on_progress: OnProgress,
     ending: ExitStack,
     adapts: bool,
@@ -127,11 +127,11 @@ def _start_run(
         check_placement(recipe.placement, resources(), gpus_of_machines())
     at_once = simulation.environments or 1
     robots = dict[str, VectorEnv]()
-    judged = dict[str, VectorEnv]()
+    robots_held_out = dict[str, VectorEnv]()
     if source_kind not in (STATIONS, CONVERSATIONS) and recipe.embodiments and simulated(recipe):
-        robots = judged = environments(recipe, make, ending, at_once)
+        robots = robots_held_out = environments(recipe, make, ending, at_once)
         if not offline(recipe.algorithm):  # training episodes must not be interrupted
-            judged = environments(recipe, make, ending, min(at_once, AT_ONCE))
+            robots_held_out = environments(recipe, make, ending, min(at_once, AT_ONCE))
     arrays = not recipe.embodiments and source_kind != CONVERSATIONS
     env, held_out = (None, None) if not arrays else _environments(recipe, source_kind, make, ending)
     spec = (
@@ -176,16 +176,16 @@ def _start_run(
         language: Any = run.shipped
         run.evaluator = partial(text.evaluate, language, scenes)
     elif robots:
-        source = several = Robots(recipe, robots, judged, run.policy, make, run.clock)
+        source = several = Robots(recipe, robots, robots_held_out, run.policy, make, run.clock)
         run.evaluator = partial(several.evaluate, run.shipped, scenes)
     source = with_world(recipe, source, run.data, run.policy, run.clock)
     ending.callback(source.close)
-    keep_recipe(original, run_dir, is_locked=True)
+    write_recipe(original, run_dir, is_locked=True)
     run.start(source)
     if controller is not None:
         for decision in decisions:
-            run.progress.placed(decision)
-        controller.note = run.progress.placed
+            run.progress.write_placement(decision)
+        controller.note = run.progress.write_placement
         run.layout_controller = controller
     ending.callback(lambda: run.learner.close())
     return run
@@ -227,7 +227,7 @@ def _conversations(recipe: Recipe, run: Run) -> Conversations:
 
 
 def _environments(
-    recipe: Recipe, source_kind: str, make: Make, ending: ExitStack
+    recipe: Recipe, source_kind: str, make: MakeEnvs, ending: ExitStack
 ) -> tuple[VectorEnv | None, VectorEnv | None]:
     """Return the environments for training and those for evaluation; None where there are none."""
     env: VectorEnv | None = None
@@ -278,7 +278,7 @@ def _readers(recipe: Recipe, intake: Intake) -> Readers | None:
         placement.ingest,
         placement.ray,
         intake.spec,
-        intake.longest,
+        intake.max_transitions,
         intake.use_executed,
         intake.rollouts_of,
     )

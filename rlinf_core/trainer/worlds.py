@@ -1,6 +1,4 @@
-"""The world model of a run: its file, the episodes for its fit, and its prediction of a policy's
-success.
-"""
+"""The world model of a run: its file, the episodes for its fit, and its predictions."""
 
 from __future__ import annotations
 
@@ -52,7 +50,7 @@ def run_episodes(run_dir: Path, spec: StationSpec) -> list[Trajectory]:
     state = checkpoint.load_newest(run_dir / "checkpoints")
     data = state.get("data", {}) if state else {}
     shown, played = (
-        _replayed(data.get(name, {}), spec, mode)
+        _buffered_episodes(data.get(name, {}), spec, mode)
         for name, mode in (("demonstrations", DEMONSTRATION), ("online", TRAIN))
     )
     if not (shown or played):
@@ -64,7 +62,7 @@ def run_episodes(run_dir: Path, spec: StationSpec) -> list[Trajectory]:
     return shown + played
 
 
-def _replayed(state: dict, spec: StationSpec, mode: str) -> list[Trajectory]:
+def _buffered_episodes(state: dict, spec: StationSpec, mode: str) -> list[Trajectory]:
     """Return the episodes in the state of a replay buffer."""
     arrays = state.get("arrays", {})
     if "vectors" not in arrays:
@@ -126,16 +124,17 @@ class Prediction:
 
 
 def predict(world: WorldModel, episodes: Episodes, policy: Policy, scenes: int) -> Prediction:
-    """Imagine whole episodes of a policy without exploration, from the first states of recorded
-    ones.
+    """Predict a policy's success in imagined episodes, without exploration.
 
-    Every policy gets the same first states.
+    They begin in the first states of recorded episodes, the same ones for every policy.
     """
     env = Imagined(
         world, episodes, min(scenes, AT_ONCE), world.task.max_steps, gated=False, full_episodes=True
     )
     results = evaluate(env, policy, range(scenes))
-    won = sum(result.success for result in results)
+    successes = sum(result.success for result in results)
     return Prediction(
-        won / len(results), *wilson(won, len(results)), env.flagged / max(1, env.branch_count)
+        successes / len(results),
+        *wilson(successes, len(results)),
+        env.flagged / max(1, env.branch_count),
     )

@@ -29,7 +29,7 @@ from rlinf_core.policies.pretrained.qwen_vl.policy import QwenVL
 from rlinf_core.recipes import load_recipe
 from rlinf_core.recipes.sources import check_source
 from rlinf_core.specs.arrays import ActionSpec, ArraySpec, StationSpec
-from rlinf_core.trainer.sources.simulators import InProcess, player_of
+from rlinf_core.trainer.sources.simulators import InProcessRollouts, acting_policy
 from tests.agentic.openai_server import Server
 
 pytestmark = pytest.mark.timed
@@ -243,10 +243,10 @@ def rewarded(policy, url, rollouts, differences=None):
     learner, draw = algorithm("grpo").Learner(policy, settings, 0), torch.Generator().manual_seed(0)
     batch = {name: value[None] for name, value in policy.to_batch(observed).items()}
     one = torch.ones(1, 16)
-    player = player_of(
+    player = acting_policy(
         SimpleNamespace(policy=policy.config.model_copy(update={"engine": url})), policy
     )
-    players = InProcess(SimpleNamespace(policy=player, version=0))
+    players = InProcessRollouts(SimpleNamespace(policy=player, version=0))
     for version in range(rollouts):
         players.start(version, {})
         chunk = player.act(observed, True, draw)

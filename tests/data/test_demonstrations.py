@@ -22,7 +22,7 @@ from rlinf_core.episodes.spool import Spool
 from rlinf_core.launch.fleet import Member
 from rlinf_core.launch.graph import collecting, collecting_processes
 from rlinf_core.recipes import load_recipe, resolved, station_task
-from rlinf_core.trainer.sources.recordings import recorded
+from rlinf_core.trainer.sources.recordings import closed_episodes
 from tests.messages import raw_messages, record, write_raw
 
 BY_HAND = [
@@ -128,7 +128,7 @@ def test_a_task_is_the_same_by_name_and_by_path_and_a_damaged_take_is_named(run)
 
 
 def test_what_was_discarded_demonstrates_nothing(run):
-    assert {folder.name for folder in recorded((str(run),))} == {"a-1", "a-2", "a-3", "a-5"}
+    assert {folder.name for folder in closed_episodes((str(run),))} == {"a-1", "a-2", "a-3", "a-5"}
 
 
 def test_the_keys_of_the_terminal_are_shown_and_a_simulated_scene_has_a_picture(

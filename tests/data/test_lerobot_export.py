@@ -271,7 +271,7 @@ def test_a_new_video_begins_where_one_is_large_enough(spool, spec, tmp_path, mon
     data = DatasetWriter(tmp_path / "set", spec, False)
     first, second = (read_episode(spool.root / "closed" / name) for name in ("a-1", "a-2"))
     data.add(first)
-    data._wait()
+    data._wait_for_encoders()
     # as if the encoder had written them already
     for videos in data.videos.values():
         size = os.path.getsize(videos[0].path)

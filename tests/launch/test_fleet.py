@@ -104,7 +104,7 @@ def station(tmp_path, monkeypatch):
         refused.append(without)
         return stats["stats"]
 
-    monkeypatch.setattr(fleet, "takes_of", demonstration_stats)
+    monkeypatch.setattr(fleet, "demonstration_stats", demonstration_stats)
     return member, stats, refused
 
 

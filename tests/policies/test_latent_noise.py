@@ -15,7 +15,7 @@ from rlinf_core.policies.small.latent_noise.policy import LatentNoiseActor
 from rlinf_core.policies.small.tanh_gaussian.policy import Actor
 from rlinf_core.recipes import load_recipe
 from rlinf_core.specs import arrays
-from rlinf_core.trainer.run import first_policy
+from rlinf_core.trainer.run import initial_policy
 from tests.policies import test_groot, test_groot_n1_6, test_pi0, test_pi05, test_smolvla, test_xvla
 
 KINDS = {
@@ -165,7 +165,7 @@ def test_a_model_that_has_learned_is_taken_as_it_is(tmp_path):
     torch.manual_seed(0)
     flow = test_pi0.Pi0(test_pi0.SPEC, recipe.policy.flow_settings)
     file = save_policy(flow, tmp_path / policy_name(3))
-    policy = first_policy(recipe, test_pi0.SPEC, file)
+    policy = initial_policy(recipe, test_pi0.SPEC, file)
     assert policy.config == recipe.policy and isinstance(policy.noise_policy, Actor)
     observations = test_pi0.observation("push")
     assert torch.equal(
@@ -174,7 +174,7 @@ def test_a_model_that_has_learned_is_taken_as_it_is(tmp_path):
     with pytest.raises(
         RecipeError, match="simulation.initial_policy: expected the recipe's policy"
     ):
-        first_policy(
+        initial_policy(
             recipe.but(policy=recipe.policy.but(flow=recipe.policy.flow.but(flow_steps=7))),
             test_pi0.SPEC,
             file,

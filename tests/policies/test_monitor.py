@@ -15,7 +15,7 @@ from rlinf_core.policies.serialization import policy_name, save_policy
 from rlinf_core.policies.small import tanh_gaussian
 from rlinf_core.recipes import load_recipe
 from rlinf_core.recipes.station import learned_spec
-from rlinf_core.trainer.folder import keep_recipe
+from rlinf_core.trainer.folder import write_recipe
 
 LIMIT = 40
 
@@ -114,7 +114,7 @@ def test_its_file_and_what_it_does_not_fit(monitor, tmp_path):
 def test_the_command_fits_to_played_episodes(tmp_path, monkeypatch, capsys):
     recipe = load_recipe("sim_rlpd", ["policy.hidden=[8]"])
     (tmp_path / "run").mkdir()
-    keep_recipe(recipe, tmp_path / "run", is_locked=True)
+    write_recipe(recipe, tmp_path / "run", is_locked=True)
     spec = learned_spec(recipe)
     save_policy(
         make_policy(spec, tanh_gaussian.Config(hidden=(8,))),

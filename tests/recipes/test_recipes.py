@@ -15,7 +15,7 @@ from rlinf_core.recipes.loader import recipes
 from rlinf_core.robots.config import load_robot, robots
 from rlinf_core.tasks.rewards.geometry import External
 from rlinf_core.tasks.task import load_task, shaped
-from rlinf_core.trainer.governor import governor_for
+from rlinf_core.trainer.governor import make_governor
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -208,7 +208,7 @@ def test_what_a_run_must_know_of_an_algorithm_is_what_its_settings_say(
 def test_in_turns_whoever_plays_waits_for_every_update_else_for_an_episodes_worth_of_them(
     overrides, owed, accepting
 ):
-    governor = governor_for(
+    governor = make_governor(
         load_recipe("demo", ["online.min_transitions=0", "online.updates_per_step=2", *overrides]),
         100,
     )
@@ -216,7 +216,7 @@ def test_in_turns_whoever_plays_waits_for_every_update_else_for_an_episodes_wort
 
 
 def test_an_algorithm_that_says_its_own_pace_does_not_wait_for_the_phases_first_transitions():
-    dagger, phase = (governor_for(load_recipe(name), 100) for name in ("sim_dagger", "sim_rlpd"))
+    dagger, phase = (make_governor(load_recipe(name), 100) for name in ("sim_dagger", "sim_rlpd"))
     assert (dagger.updates_per_step, dagger.min_transitions) == (5.0, 0)
     simulation = load_recipe("sim_rlpd").simulation
     assert (phase.updates_per_step, phase.min_transitions) == (

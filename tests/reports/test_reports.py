@@ -14,7 +14,7 @@ from rlinf_core.policies.serialization import policy_name
 from rlinf_core.recipes import load_recipe
 from rlinf_core.reports import report
 from rlinf_core.reports.curves import read_events
-from rlinf_core.trainer.folder import keep_recipe
+from rlinf_core.trainer.folder import write_recipe
 
 
 def phase(at_s, name):
@@ -81,7 +81,7 @@ def recipe():
 def test_a_report_is_of_its_own_attempt_and_says_how_to_repeat_it(
     before, duration_text, recipe, tmp_path, monkeypatch, capsys
 ):
-    keep_recipe(recipe, tmp_path)
+    write_recipe(recipe, tmp_path)
     (tmp_path / "progress.jsonl").write_text(lines(before))
     for version in (1, 2):
         (tmp_path / "policies_at_station").mkdir(exist_ok=True)

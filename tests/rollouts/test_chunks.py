@@ -296,7 +296,7 @@ def test_transitions_are_of_what_is_played_of_a_chunk():
             ),
             0,
         )
-    for batch in (data.batch(), data.demonstrated(32)):
+    for batch in (data.batch(), data.demonstration_batch(32)):
         begun, after = batch["vectors"][:, 0], batch["next/vectors"][:, 0]
         assert np.array_equal(after, np.minimum(begun + 2, 6)) and np.array_equal(
             batch["steps"], after - begun

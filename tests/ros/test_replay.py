@@ -33,7 +33,7 @@ from rlinf_core.episodes.actions import motion_difference, read_actions
 from rlinf_core.episodes.read import read_episode
 from rlinf_core.interlock.latch import FOLDERS
 from rlinf_core.recipes import load_recipe
-from rlinf_core.trainer.folder import keep_recipe
+from rlinf_core.trainer.folder import write_recipe
 from rlinf_ros.qos import publisher
 from sim_bridges.twins.servo_arm import HOME_RAD
 from sim_bridges.twins.servos import Servos
@@ -49,7 +49,7 @@ def recordings(tmp_path_factory):
     """Two episodes by a policy of chunks, and two by a script, of a station in lockstep."""
     folder = tmp_path_factory.mktemp("recorded")
     policy = write_policy(folder / "policy.safetensors")
-    keep_recipe(load_recipe("demo", [*BENCHMARK_STATION]), folder)
+    write_recipe(load_recipe("demo", [*BENCHMARK_STATION]), folder)
     with peer_in(folder, 226) as peer:
         return play(peer, policy)[0]
 

@@ -20,12 +20,12 @@ from rlinf_core.reports.curves import read_evaluations
 from rlinf_core.rollouts.collect import ChunkRollouts
 from rlinf_core.rollouts.types import DEMONSTRATION, IMAGINED, TRAIN, Experience, Trajectory
 from rlinf_core.trainer import train as training
-from rlinf_core.trainer.data import data_for
+from rlinf_core.trainer.data import make_data
 from rlinf_core.trainer.distributed import readers
 from rlinf_core.trainer.distributed.readers import Readers
-from rlinf_core.trainer.distributed.rollout_workers import OnRay
-from rlinf_core.trainer.governor import governor_for
-from rlinf_core.trainer.run import first_policy
+from rlinf_core.trainer.distributed.rollout_workers import RolloutWorkers
+from rlinf_core.trainer.governor import make_governor
+from rlinf_core.trainer.run import initial_policy
 from rlinf_core.trainer.sources.recordings import Intake
 from rlinf_core.trainer.train import train
 from tests.algorithms.point import SPEC, Points, points
@@ -126,12 +126,12 @@ def test_demonstrations_of_what_learns_from_nothing_else_may_fill_the_replay():
         (["replay.capacity=600"], 600),
     ):
         recipe = load_recipe("sim_iql", [*overrides, "policy.hidden=[8]"])
-        data = data_for(recipe, first_policy(recipe, SPEC, None), governor_for(recipe, 10))
+        data = make_data(recipe, initial_policy(recipe, SPEC, None), make_governor(recipe, 10))
         assert data.demonstrations.capacity == capacity
     recipe = load_recipe("sim_rlpd", ["replay.capacity=60000", "policy.hidden=[8]"])
     assert (
-        data_for(
-            recipe, first_policy(recipe, SPEC, None), governor_for(recipe, 10)
+        make_data(
+            recipe, initial_policy(recipe, SPEC, None), make_governor(recipe, 10)
         ).demonstrations.capacity
         == 50_000
     )
@@ -141,7 +141,7 @@ def test_the_first_episode_with_an_expert_is_the_first_that_is_no_demonstration(
     recipe = load_recipe(
         "sim_dagger", ["policy.hidden=[8]", "algorithm.beta=0.5", "algorithm.beta_decay=0.9"]
     )
-    data = data_for(recipe, first_policy(recipe, SPEC, None), governor_for(recipe, 10))
+    data = make_data(recipe, initial_policy(recipe, SPEC, None), make_governor(recipe, 10))
     zeros = np.zeros((3, SPEC.action.dim), np.float32)
     for mode, fraction in ((DEMONSTRATION, 0.5), (DEMONSTRATION, 0.5), (TRAIN, 0.45)):
         data.insert(
@@ -201,9 +201,9 @@ def rollouts_of(policy, count=1):
 
 def test_what_hardly_varies_is_scaled_after_an_update_as_before_the_first():
     recipe = load_recipe("sim_ppo", ["policy.hidden=[8]"])
-    policy = first_policy(recipe, SPEC, None)
+    policy = initial_policy(recipe, SPEC, None)
     learner = algorithm("ppo").Learner(policy, recipe.algorithm, 0)
-    data, again = (data_for(recipe, policy, governor_for(recipe, 10)) for _ in range(2))
+    data, again = (make_data(recipe, policy, make_governor(recipe, 10)) for _ in range(2))
     first, *others = rollouts_of(policy, 3)
     data.put(Experience(rollouts=[first]), 0)
     learner.fit_normalisation(data.normalisation())
@@ -212,7 +212,7 @@ def test_what_hardly_varies_is_scaled_after_an_update_as_before_the_first():
     for rollout in others:
         data.put(Experience(rollouts=[rollout]), 0)
         data.batch()
-        data.learned(learner)
+        data.after_update(learner)
         assert policy.encoder.std[1].item() == pytest.approx(fitted[1].item(), rel=0.01)
     assert torch.equal(policy.encoder.std, learner.value.encoder.std)
     assert policy.encoder.std[0].item() == pytest.approx(
@@ -225,7 +225,7 @@ def test_what_hardly_varies_is_scaled_after_an_update_as_before_the_first():
         again.load_state_dict(state)
         again.put(Experience(rollouts=rollouts_of(policy)), 0)
         again.batch()
-        again.learned(learner)
+        again.after_update(learner)
         assert (policy.encoder.std[1].item() > 0.09) is not older
         assert again.state_dict()["floors"] is not older, "and so on"
 
@@ -234,7 +234,7 @@ def test_what_hardly_varies_is_scaled_after_an_update_as_before_the_first():
     "before, sees", [("run", "as inherited"), ("file", "as the policy"), ("blind", "by what came")]
 )
 def test_critics_of_a_policy_that_rl_improves_see_as_those_before_or_as_it_does(
-    tmp_path, before, sees
+    tmp_path, before, is_normalised
 ):
     named = tmp_path if before == "run" else tmp_path / "policy.safetensors"
     recipe = load_recipe("sim_ppo", ["policy.hidden=[8]", f"simulation.initial_policy={named}"])
@@ -245,15 +245,15 @@ def test_critics_of_a_policy_that_rl_improves_see_as_those_before_or_as_it_does(
     value.normalise(np.full(2, 0.2), np.full(2, 7.0))
     if before == "blind":  # one that normalises nothing
         policy.modules = lambda: iter(())
-    data = data_for(recipe, policy, governor_for(recipe, 10))
+    data = make_data(recipe, policy, make_governor(recipe, 10))
     data.put(Experience(rollouts=rollouts_of(policy)), 0)
     data.batch()
-    data.learned(learner)
+    data.after_update(learner)
     expected = {
         "as inherited": 7.0,
         "as the policy": 3.0,
         "by what came": data.moments.var[0].sqrt().item(),
-    }[sees]
+    }[is_normalised]
     assert value.std[0].item() == pytest.approx(expected + STD_FLOOR, rel=1e-5)
 
 
@@ -317,15 +317,15 @@ def test_rollouts_that_wait_are_as_many_after_a_resume():
             "policy={kind: gaussian, hidden: [8]}",
         ],
     )
-    policy = first_policy(recipe, SPEC, None)
-    one, two = (data_for(recipe, policy, governor_for(recipe, 10)) for _ in range(2))
+    policy = initial_policy(recipe, SPEC, None)
+    one, two = (make_data(recipe, policy, make_governor(recipe, 10)) for _ in range(2))
     one.rounds = 3
     two.load_state_dict(one.state_dict())
     assert two.rounds == 3
 
 
 def test_workers_of_a_run_that_goes_on_play_scenes_of_their_own():
-    class Players(OnRay):
+    class Players(RolloutWorkers):
         def __init__(self):
             self.recipe = load_recipe("sim_ppo", ["placement.workers=2"])
             self.resources = {}
@@ -348,8 +348,8 @@ def test_workers_of_a_run_that_goes_on_play_scenes_of_their_own():
     players = Players()
     for _ in range(2):
         players._worker()
-    players.go_on(1)
-    players.go_on(2)
+    players.restart_workers(1)
+    players.restart_workers(2)
     assert (
         len({seed for seed, _ in players.seeds_and_scenes})
         == len({scene for _, scene in players.seeds_and_scenes})
@@ -359,7 +359,7 @@ def test_workers_of_a_run_that_goes_on_play_scenes_of_their_own():
 
 def test_stations_beyond_those_that_are_told_apart_are_counted_as_the_last():
     recipe = load_recipe("sim_sac", ["policy.hidden=[8]"])
-    data = data_for(recipe, first_policy(recipe, SPEC, None), governor_for(recipe, 10))
+    data = make_data(recipe, initial_policy(recipe, SPEC, None), make_governor(recipe, 10))
     for number in range(MAX_ORIGIN + 5):
         data.stations[f"s{number}"] = {"episodes": 1, "steps": 1}
     counts = data.counts()
@@ -397,7 +397,7 @@ class Lost:
 def test_a_process_that_is_killed_for_memory_is_replaced_and_one_that_is_not_heard_refuses_no_episode(
     tmp_path,
 ):
-    workers, replaced = OnRay.__new__(OnRay), []
+    workers, replaced = RolloutWorkers.__new__(RolloutWorkers), []
     workers.ray = Lost(ray.exceptions.OutOfMemoryError("m"))
     workers.died = 0
     workers.workers = [0]
@@ -438,7 +438,7 @@ def test_an_older_replay_owes_updates_for_all_of_its_time_steps():
         "sim_sac", ["policy.hidden=[8]", "replay.capacity=100", "simulation.start_steps=0"]
     )
     one, two = (
-        data_for(recipe, first_policy(recipe, SPEC, None), governor_for(recipe, 10))
+        make_data(recipe, initial_policy(recipe, SPEC, None), make_governor(recipe, 10))
         for _ in range(2)
     )
     observations = {"vectors": np.zeros((10, SPEC.vector_size), np.float32)}
@@ -454,7 +454,7 @@ def test_an_older_replay_owes_updates_for_all_of_its_time_steps():
 def test_what_was_imagined_is_there_after_a_resume():
     recipe = load_recipe("sim_sac", ["policy.hidden=[8]", "replay.capacity=100", "world.share=0.5"])
     one, two = (
-        data_for(recipe, first_policy(recipe, SPEC, None), governor_for(recipe, 10))
+        make_data(recipe, initial_policy(recipe, SPEC, None), make_governor(recipe, 10))
         for _ in range(2)
     )
     observations = {"vectors": np.ones((10, SPEC.vector_size), np.float32)}
@@ -464,7 +464,7 @@ def test_what_was_imagined_is_there_after_a_resume():
     assert len(two.imagined) == len(one.imagined) == 9 and two.counts()["imagined"] == 9.0
     assert (two.imagined.vectors() == 1.0).all()
     plain = load_recipe("sim_sac", ["policy.hidden=[8]", "replay.capacity=100"])
-    other = data_for(plain, first_policy(plain, SPEC, None), governor_for(plain, 10))
+    other = make_data(plain, initial_policy(plain, SPEC, None), make_governor(plain, 10))
     other.load_state_dict(one.state_dict())
     assert len(other.imagined) == 0 and "imagined" not in other.counts()
     assert (

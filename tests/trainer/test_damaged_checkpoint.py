@@ -13,15 +13,15 @@ from safetensors.numpy import load_file
 from rlinf_core.core.errors import RlinfError
 from rlinf_core.trainer import checkpoint
 from rlinf_core.trainer.checkpoint import (
-    DamagedError,
+    DamagedCheckpointError,
     checkpoints,
-    join,
+    flatten,
     load,
     load_newest,
     save,
-    split,
+    unflatten,
 )
-from rlinf_core.trainer.run import inherit
+from rlinf_core.trainer.run import inherit_networks
 from tests.trainer.test_run import ASYNC_PPO, run_of
 
 
@@ -161,7 +161,7 @@ def test_a_learner_is_inherited_from_the_newest_whole_one(task, tmp_path, capsys
     newest = checkpoints(tmp_path / "first/checkpoints")[-1]
     flipped(newest / "state.json")
     heir = run_of(task, tmp_path / "second")
-    inherit(heir.learner, tmp_path / "first", heir.recipe.algorithm.name)
+    inherit_networks(heir.learner, tmp_path / "first", heir.recipe.algorithm.name)
     assert (
         "the run continues from this intact checkpoint" in capsys.readouterr().out
         and newest.is_dir()
@@ -177,7 +177,7 @@ def test_memory_that_lacks_is_no_damage(root, monkeypatch):
         RlinfError, match="cannot be read now: of 8 GiB. Nothing was changed"
     ) as now:
         load_newest(root, (), root.parent / "damaged")
-    assert not isinstance(now.value, DamagedError) and len(checkpoints(root)) == 2
+    assert not isinstance(now.value, DamagedCheckpointError) and len(checkpoints(root)) == 2
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_the_file_that_was_changed_is_named(damages, message, root):
     newest = checkpoints(root)[-1]
     for damage in damages:
         DAMAGES[damage](newest)
-    with pytest.raises(DamagedError, match=message):
+    with pytest.raises(DamagedCheckpointError, match=message):
         load(newest)
 
 
@@ -203,7 +203,7 @@ def test_sums_with_another_line_fit_no_file(root):
     newest = checkpoints(root)[-1]
     with (newest / "SHA256SUMS").open("a") as sums:
         sums.write("0" * 64 + "  other\n")
-    with pytest.raises(DamagedError, match="got: SHA256SUMS does not fit SHA256SUMS"):
+    with pytest.raises(DamagedCheckpointError, match="got: SHA256SUMS does not fit SHA256SUMS"):
         load(newest)
 
 
@@ -215,10 +215,10 @@ def test_tensors_and_arrays_of_any_kind_come_back_and_the_rest_as_it_was(tmp_pat
         "pixels": np.arange(6, dtype=np.uint8).reshape(2, 3).T,
         "run": rest,
     }
-    arrays, others = split(state)
+    arrays, others = flatten(state)
     assert sorted(arrays) == ["learner/count", "learner/turned", "learner/weights", "pixels"]
     assert others["run/inner/rate"] == 0.5 and others["run/empty"] == {}
-    assert join(arrays, others)["run"] == rest
+    assert unflatten(arrays, others)["run"] == rest
     loaded = load(save(tmp_path, "updates-1", state), ("learner", "run"))
     assert loaded["run"] == rest and loaded["learner"]["count"] == 0.5
     assert loaded["learner"]["weights"].tolist() == [[0, 1, 2], [3, 4, 5]]

@@ -23,7 +23,7 @@ from rlinf_core.launch.preflight import check_trainer
 from rlinf_core.policies.serialization import newest_version, policy_files
 from rlinf_core.recipes import load_recipe, resolved
 from rlinf_core.trainer import checkpoint, progress
-from rlinf_core.trainer.folder import check_same, keep_recipe, only_trainer
+from rlinf_core.trainer.folder import check_same_recipe, lock_folder, write_recipe
 from rlinf_core.trainer.sources import stations
 from rlinf_core.trainer.sources.recordings import LATER, Intake, read_recordings
 from rlinf_core.trainer.sources.stations import Stations
@@ -66,7 +66,7 @@ def test_a_full_disk_ends_no_run_and_what_it_did_not_take_is_written_when_there_
     run, two = run_of(task, tmp_path / "run"), record(spool, task.spec, "two").close()
     shown(run, spool, "one", mode="demonstration")
     turn(run, 3)
-    assert run.last_stage and run.version == 1
+    assert run.is_last_stage and run.version == 1
 
     def files_on_disk():
         return policy_files(run.run_dir / "policies"), checkpoint.checkpoints(
@@ -79,7 +79,7 @@ def test_a_full_disk_ends_no_run_and_what_it_did_not_take_is_written_when_there_
         run.published_at, run.saved, run.saved_at, run.progress.written_at = -1, (), -1e9, -1e9
         turn(run, 5)
         end = time.monotonic() + 60
-        while "curves" not in run.disk.again_at:  # TensorBoard says it later
+        while "curves" not in run.disk.retry_at:  # TensorBoard says it later
             run.progress.written_at = -1e9
             turn(run)
             assert time.monotonic() < end
@@ -101,7 +101,7 @@ def test_a_full_disk_ends_no_run_and_what_it_did_not_take_is_written_when_there_
     assert not [*run.run_dir.glob("policies/.*"), *run.run_dir.glob("checkpoints/.*")], (
         "half a file keeps a full disk full"
     )
-    run.disk.again_at.clear()
+    run.disk.retry_at.clear()
     turn(run)
     assert newest_version(run.run_dir / "policies") == run.version == 2
     assert len(files_on_disk()[1]) == len(before[1]) + 1
@@ -165,7 +165,7 @@ def test_a_trainer_that_dies_before_its_first_checkpoint_uses_no_version_again(
 
 
 def test_what_lacks_is_tried_again_later_and_what_no_room_mends_is_raised(tmp_path, monkeypatch):
-    disk, tried, now = progress.Disk(tmp_path), [], time.monotonic()
+    disk, tried, now = progress.DiskGuard(tmp_path), [], time.monotonic()
 
     def refuses(number):
         def write():
@@ -177,7 +177,7 @@ def test_what_lacks_is_tried_again_later_and_what_no_room_mends_is_raised(tmp_pa
     monkeypatch.setattr(progress.time, "monotonic", lambda: now)
     for _ in range(3):
         disk.keep("a policy", refuses(errno.ENOSPC))
-    now += progress.AGAIN_S + 0.1
+    now += progress.RETRY_S + 0.1
     disk.keep("a policy", refuses(errno.ENOSPC))
     assert len(tried) == 2
     for number in (errno.EACCES, errno.ENOENT, errno.EROFS):
@@ -198,7 +198,7 @@ def test_what_lacks_is_tried_again_later_and_what_no_room_mends_is_raised(tmp_pa
 def test_a_trainer_keeps_its_folder_from_its_first_turn_to_its_last(tmp_path):
     take = (
         "import sys; from pathlib import Path; from rlinf_core.trainer.folder import only_trainer\n"
-        "with only_trainer(Path(sys.argv[1])): pass"
+        "with lock_folder(Path(sys.argv[1])): pass"
     )
     recipe, codes = load_recipe("sim_sac", [*SAC]), []
 
@@ -210,10 +210,10 @@ def test_a_trainer_keeps_its_folder_from_its_first_turn_to_its_last(tmp_path):
                 )
             )
 
-    keep_recipe(recipe, tmp_path)  # as whoever starts a trainer does
+    write_recipe(recipe, tmp_path)  # as whoever starts a trainer does
     train(recipe, tmp_path, points, on_progress)
     assert b"another trainer is using this folder" in codes[0].stderr
-    with only_trainer(tmp_path):
+    with lock_folder(tmp_path):
         pass
 
 
@@ -240,7 +240,7 @@ def test_an_episode_that_cannot_be_read_now_is_read_again(
         bridge.arrived.append(folder)
         with monkeypatch.context() as less:
             lacking(less, error)
-            less.setattr(stations, "AGAIN_S", 0.0)
+            less.setattr(stations, "RETRY_S", 0.0)
             bridge.take(0, {})
         output = capsys.readouterr().out
         assert (
@@ -285,7 +285,7 @@ def test_recordings_that_cannot_be_read_now_are_not_left_out_without_a_word(
 
 def begun(folder, *overrides):
     """Return a folder of a run that has a checkpoint; what its recipe says."""
-    keep_recipe(load_recipe("demo", [*overrides]), folder)
+    write_recipe(load_recipe("demo", [*overrides]), folder)
     checkpoint.save(folder / "checkpoints", "updates-0", {"n": [0]})
     return (folder / "recipe.yaml").read_text()
 
@@ -296,7 +296,7 @@ def test_another_recipe_does_not_take_the_place_of_that_of_the_run_that_is_there
     for begin in (
         lambda: prepare(other, tmp_path / "run"),
         lambda: train(other, tmp_path / "run"),
-        lambda: keep_recipe(other, tmp_path / "run"),
+        lambda: write_recipe(other, tmp_path / "run"),
         lambda: members("demo", ["seed=3"], ["2"], tmp_path / "run"),
     ):
         with pytest.raises(
@@ -333,7 +333,7 @@ def test_a_recipe_that_a_person_has_written_stays_whatever_is_begun_in_its_folde
         lambda: check_trainer(recipe, tmp_path),
         lambda: prepare(recipe, tmp_path),
         lambda: train(recipe, tmp_path),
-        lambda: keep_recipe(recipe, tmp_path),
+        lambda: write_recipe(recipe, tmp_path),
     ):
         with pytest.raises(
             RecipeError,
@@ -365,11 +365,11 @@ def test_the_recipe_that_was_given_is_not_written_over(tmp_path, capsys):
 @pytest.mark.parametrize("name", ["demo", "sim_vla", "sim_embodiments", "franka_twin"])
 def test_what_a_run_has_written_is_written_again(name, tmp_path):
     for overrides in (["seed=1"], ["seed=2", "algorithm.learning_rate=1e-5"], []):
-        keep_recipe(load_recipe(name, overrides), tmp_path)
+        write_recipe(load_recipe(name, overrides), tmp_path)
     before = (tmp_path / "recipe.yaml").read_text()
     # of a release that knew no such section
     (tmp_path / "recipe.yaml").write_text(before.partition("release:")[0])
-    keep_recipe(load_recipe(tmp_path / "recipe.yaml"), tmp_path)
+    write_recipe(load_recipe(tmp_path / "recipe.yaml"), tmp_path)
     assert (tmp_path / "recipe.yaml").read_text() == before
 
 
@@ -381,14 +381,14 @@ def test_a_recipe_that_is_damaged_is_said(text, tmp_path):
         RecipeError,
         match="recipe.yaml: expected the recipe of this run, got a damaged",
     ):
-        check_same(load_recipe("demo"), tmp_path / "run")
+        check_same_recipe(load_recipe("demo"), tmp_path / "run")
 
 
 def test_a_folder_has_one_trainer_and_the_lock_of_a_dead_one_is_free(tmp_path):
     hold = (
         "import sys, time; from pathlib import Path; from rlinf_core.trainer.folder import "
-        "only_trainer\n"
-        "with only_trainer(Path(sys.argv[1])): print('held', flush=True); time.sleep(600)"
+        "lock_folder\n"
+        "with lock_folder(Path(sys.argv[1])): print('held', flush=True); time.sleep(600)"
     )
     with subprocess.Popen(
         [sys.executable, "-c", hold, str(tmp_path)], stdout=subprocess.PIPE, text=True
@@ -400,14 +400,14 @@ def test_a_folder_has_one_trainer_and_the_lock_of_a_dead_one_is_free(tmp_path):
         ):
             train(load_recipe("demo", ["bridge.port=50999"]), tmp_path)
         assert not (tmp_path / "recipe.yaml").exists()
-        keep_recipe(load_recipe("demo"), tmp_path)
+        write_recipe(load_recipe("demo"), tmp_path)
         with pytest.raises(RecipeError, match="seed: expected 0"):
             # though it has no checkpoint yet
-            keep_recipe(load_recipe("demo", ["seed=3"]), tmp_path)
+            write_recipe(load_recipe("demo", ["seed=3"]), tmp_path)
         other.kill()
         other.wait()
-    keep_recipe(load_recipe("demo", ["seed=3"]), tmp_path)
-    with only_trainer(tmp_path):
+    write_recipe(load_recipe("demo", ["seed=3"]), tmp_path)
+    with lock_folder(tmp_path):
         assert not checkpoint.checkpoints(tmp_path)
 
 
@@ -438,9 +438,9 @@ def test_a_run_holds_its_folder_from_the_first_turn_to_the_last(tmp_path):
     ],
 )
 def test_a_run_does_not_go_on_with_another_task_or_robot(tmp_path, change, message):
-    keep_recipe(load_recipe("demo"), tmp_path)
+    write_recipe(load_recipe("demo"), tmp_path)
     (tmp_path / "checkpoints/00000001-x").mkdir(parents=True)
     (tmp_path / "checkpoints/00000001-x/state.json").write_text("{}")
-    check_same(load_recipe("demo"), tmp_path)
+    check_same_recipe(load_recipe("demo"), tmp_path)
     with pytest.raises(RecipeError, match=message):
-        check_same(load_recipe("demo", [change]), tmp_path)
+        check_same_recipe(load_recipe("demo", [change]), tmp_path)

@@ -46,9 +46,9 @@ def test_with_weights_each_origin_is_drawn_as_often_as_they_say_and_within_it_ea
     drawn = replay.sample(20_000, random, weights=by_origin(o1=1.0, o2=3.0))["vectors"][:, 0]
     assert stats.binomtest(int((drawn == 1).sum()), 20_000, 0.25).pvalue > 1e-4
     assert replay.sampled[1] + replay.sampled[2] == 20_000
-    alike = replay._drawn(9_000, random, by_origin(o1=1.0))
+    alike = replay._draw(9_000, random, by_origin(o1=1.0))
     assert stats.chisquare(np.bincount(alike, minlength=90)[:90]).pvalue > 1e-4 and alike.max() < 90
-    assert set(replay._drawn(100, random, by_origin(o2=1.0, o9=5.0))) <= set(range(91, 101)), (
+    assert set(replay._draw(100, random, by_origin(o2=1.0, o9=5.0))) <= set(range(91, 101)), (
         "nobody is origin 9"
     )
 
@@ -198,7 +198,7 @@ def test_who_learns_from_demonstrations_alone_draws_them_fairly_and_as_often_as_
         "online.max_samples_per_insert=1",
         algorithm=algorithm,
     )
-    draw = run.data.batch if algorithm is not RLPD else partial(run.data.demonstrated, 2000)
+    draw = run.data.batch if algorithm is not RLPD else partial(run.data.demonstration_batch, 2000)
     feed(run, "quick", 9, mode="demonstration")
     alone = draw()["vectors"]
     assert np.array_equal(alone, drawn_by_chance(run, 2000)), (

@@ -17,7 +17,7 @@ from rlinf_core.recipes import load_recipe
 from rlinf_core.recipes.sources import check_source
 from rlinf_core.rollouts.types import DEMONSTRATION, Trajectory
 from rlinf_core.specs import arrays
-from rlinf_core.trainer.data import data_for
+from rlinf_core.trainer.data import make_data
 from tests.policies import test_pi0
 from tests.trainer.test_run import GOVERNOR
 
@@ -36,12 +36,12 @@ def recipe():
     return load_recipe("demo_hg_dagger", overrides)
 
 
-def episode(random, taken_over, value, success=False, mode="train", handed_back=STEPS):
-    """The policy does -0.8; from ``taken_over`` on, until it is handed back, a person does
+def episode(random, operator_steps, value, success=False, mode="train", handed_back=STEPS):
+    """The policy does -0.8; from ``operator_steps`` on, until it is handed back, a person does
     ``value``.
     """
     sources = [
-        "operator" if taken_over <= step < handed_back else "policy" for step in range(STEPS)
+        "operator" if operator_steps <= step < handed_back else "policy" for step in range(STEPS)
     ]
     actions = np.array(
         [[value if source == "operator" else -0.8] * 2 for source in sources], np.float32
@@ -69,7 +69,7 @@ def episode(random, taken_over, value, success=False, mode="train", handed_back=
 def test_a_model_learns_chunks_from_where_a_person_had_taken_over_and_none_else(recipe, random):
     check_source(recipe)
     policy = test_pi0.pi0(flow_steps=3).train()
-    data = data_for(recipe, policy, GOVERNOR)
+    data = make_data(recipe, policy, GOVERNOR)
     assert data.insert(episode(random, 0, 0.6, True, DEMONSTRATION), 0) == "demonstration"
     for _ in range(4):
         assert data.insert(episode(random, 7, 0.6), 0) == "online"
@@ -96,7 +96,7 @@ def test_of_a_takeover_that_ends_only_chunks_count_that_are_the_persons_as_far_a
     recipe, random
 ):
     for execute, starts in ((4, {2, 3}), (2, {2, 3, 4, 5})):
-        data = data_for(recipe, test_pi0.pi0(n_action_steps=execute), GOVERNOR)
+        data = make_data(recipe, test_pi0.pi0(n_action_steps=execute), GOVERNOR)
         data.insert(episode(random, 2, 0.6, handed_back=7), 0)
         batch = data.batch()
         assert set((batch["vectors"][:, 0] * STEPS).round().astype(int)) == starts
@@ -128,7 +128,7 @@ def test_what_follows_on_what_the_policy_had_begun_counts_too_and_its_actions_ar
     person's is learned.
     """
     flow_recipe, policy = flow_of(recipe)
-    data = data_for(flow_recipe, policy, GOVERNOR)
+    data = make_data(flow_recipe, policy, GOVERNOR)
     data.insert(episode(random, 5, 0.6, handed_back=9), 0)
     batch = data.batch()
     rows = (batch["vectors"][:, 0] * STEPS).round().astype(int)
@@ -143,12 +143,12 @@ def test_what_follows_on_what_the_policy_had_begun_counts_too_and_its_actions_ar
             actions[count : count + 2], 0.6
         ), row
     policy.given = 0
-    assert "given" not in data_for(flow_recipe, policy, GOVERNOR).demonstrations._arrays
+    assert "given" not in make_data(flow_recipe, policy, GOVERNOR).demonstrations._arrays
 
 
 def test_what_is_given_counts_for_nothing(recipe, random):
     flow_recipe, policy = flow_of(recipe)
-    data = data_for(flow_recipe, policy, GOVERNOR)
+    data = make_data(flow_recipe, policy, GOVERNOR)
     data.insert(episode(random, 5, 0.6, handed_back=9), 0)
     batch = to_tensors({name: value[:32] for name, value in data.batch().items()})
 

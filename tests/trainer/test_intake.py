@@ -16,7 +16,7 @@ from rlinf_core.episodes.checksums import SUMS, seal
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.rollouts.episode_conversion import episode_to_trajectory
 from rlinf_core.specs.arrays import NAME, decoded
-from rlinf_core.trainer.sources.recordings import Intake, check_shown, read_recordings
+from rlinf_core.trainer.sources.recordings import Intake, check_demonstrations, read_recordings
 from tests.messages import record
 
 NAN, INF = float("nan"), float("inf")
@@ -347,9 +347,9 @@ def test_what_was_refused_is_counted_as_it_is_noted_and_when_a_run_goes_on(spool
     ],
 )
 def test_too_few_demonstrations_are_counted_by_what_became_of_them(statuses, message):
-    check_shown(True, statuses)
+    check_demonstrations(True, statuses)
     with pytest.raises(RecipeError) as refused:
-        check_shown(False, statuses)
+        check_demonstrations(False, statuses)
     assert message in str(refused.value)
 
 

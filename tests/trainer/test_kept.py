@@ -9,9 +9,9 @@ import pytest
 from rlinf_core.cli.train import _words
 from rlinf_core.recipes import load_recipe
 from rlinf_core.rollouts.types import DEMONSTRATION, EVALUATE, TRAIN, Trajectory
-from rlinf_core.trainer.data import data_for
-from rlinf_core.trainer.governor import governor_for
-from rlinf_core.trainer.run import first_policy
+from rlinf_core.trainer.data import make_data
+from rlinf_core.trainer.governor import make_governor
+from rlinf_core.trainer.run import initial_policy
 from tests.algorithms.point import SPEC
 from tests.trainer.test_run import ASYNC_PPO, run_of, shown, spool  # noqa: F401 (a fixture)
 
@@ -30,12 +30,12 @@ def gated():
             f"replay.capacity={3 * (STEPS + 1)}",
         ],
     )
-    return data_for(recipe, first_policy(recipe, SPEC, None), governor_for(recipe, STEPS))
+    return make_data(recipe, initial_policy(recipe, SPEC, None), make_governor(recipe, STEPS))
 
 
-def episode(number, *taken_over, mode=TRAIN):
+def episode(number, *operator_steps, mode=TRAIN):
     """Return an episode whose vectors hold its number and time step."""
-    sources = ["operator" if step in taken_over else "policy" for step in range(STEPS)]
+    sources = ["operator" if step in operator_steps else "policy" for step in range(STEPS)]
     vectors = np.stack([np.full(STEPS + 1, number), np.arange(STEPS + 1)], axis=1).astype(
         np.float32
     )
@@ -93,7 +93,7 @@ def test_a_correction_is_a_demonstration_where_all_that_is_played_of_a_chunk_is_
     recipe = load_recipe(
         "sim_rlpd", ["policy.hidden=[8]", f"policy.horizon={chunk}", "algorithm.batch_size=400"]
     )
-    data = data_for(recipe, first_policy(recipe, SPEC, None), governor_for(recipe, STEPS))
+    data = make_data(recipe, initial_policy(recipe, SPEC, None), make_governor(recipe, STEPS))
     data.insert(episode(0, 5, mode=DEMONSTRATION), 0)
     data.insert(episode(1, 7, 8, 9, 30, 38, 39), 0)
     shown = {int(step) for number, step in data.batch()["vectors"][200:] if number == 1}
@@ -170,7 +170,7 @@ def test_rollouts_that_are_too_old_make_no_update_and_keep_nobody_waiting(spool,
 
 def replay_data(*more):
     recipe = load_recipe("sim_rlpd", ["policy.hidden=[8]", "replay.capacity=60000", *more])
-    return data_for(recipe, first_policy(recipe, SPEC, None), governor_for(recipe, STEPS))
+    return make_data(recipe, initial_policy(recipe, SPEC, None), make_governor(recipe, STEPS))
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_each_buffer_has_the_room_that_it_needs(more, capacities):
     buffers = (data.demonstrations, data.online, data.imitated, data.imagined)
     assert tuple(buffer.capacity for buffer in buffers) == capacities
     assert data.buffers == buffers
-    assert data.longest == min(capacities[:2]) - 1
+    assert data.max_transitions == min(capacities[:2]) - 1
 
 
 def test_branches_of_a_learned_world_are_kept_in_a_checkpoint_of_a_run_that_has_one():
@@ -236,7 +236,7 @@ def test_episodes_for_a_world_model_are_demonstrations_and_then_the_policys_own(
 
 def data_of(name, *more):
     recipe = load_recipe(name, ["policy.hidden=[8]", "replay.capacity=2000", *more])
-    return data_for(recipe, first_policy(recipe, SPEC, None), governor_for(recipe, STEPS))
+    return make_data(recipe, initial_policy(recipe, SPEC, None), make_governor(recipe, STEPS))
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from rlinf_core.specs.arrays import ActionSpec, ArraySpec, StationSpec
 from rlinf_core.trainer import checkpoint
 from rlinf_core.trainer import run as running
 from rlinf_core.trainer.distributed.group import LearnerGroup
-from rlinf_core.trainer.run import first_policy, inherit, learner_for, usage_of
+from rlinf_core.trainer.run import inherit_networks, initial_policy, learner_usage, make_learner
 from rlinf_core.trainer.train import train
 from sim_bridges.core.randomization import Randomised
 from sim_bridges.core.station import simulated_station
@@ -53,13 +53,13 @@ def test_a_run_that_ends_ends_its_learner(tmp_path, monkeypatch):
 
 def learner_of(*overrides, before=None):
     recipe = load_recipe("sim_sac", [*SHORT, *overrides])
-    return learner_for(recipe, recipe.algorithm, first_policy(recipe, SPEC, before))
+    return make_learner(recipe, recipe.algorithm, initial_policy(recipe, SPEC, before))
 
 
 def test_a_learner_goes_on_from_that_of_another_run(before):
     learner = learner_of(*SAC)
-    inherit(learner, before, "sac")
-    policy = first_policy(load_recipe("sim_sac", [*SHORT, *SAC]), SPEC, before)
+    inherit_networks(learner, before, "sac")
+    policy = initial_policy(load_recipe("sim_sac", [*SHORT, *SAC]), SPEC, before)
     assert learner.updates == 0, "it counts its own, and a schedule begins anew"
     for one, other in zip(
         learner.actor.state_dict().values(), policy.state_dict().values(), strict=True
@@ -72,7 +72,7 @@ def test_it_draws_by_a_seed_of_its_own_and_its_reference_is_what_it_begins_with(
 ):
     learner = learner_of("seed=7", *SAC)
     rng_state = learner.generator.get_state()
-    inherit(learner, before, "sac")
+    inherit_networks(learner, before, "sac")
     assert torch.equal(learner.generator.get_state(), rng_state)
     one, other = (
         learner_of(f"seed={seed}", "algorithm={name: reinforce}", "policy.kind=gaussian")
@@ -82,7 +82,7 @@ def test_it_draws_by_a_seed_of_its_own_and_its_reference_is_what_it_begins_with(
         weight.data += 1.0  # it has learned something
     monkeypatch.setattr(checkpoint, "checkpoints", lambda _: ["its newest"])
     monkeypatch.setattr(checkpoint, "load", lambda folder, parts=(): {"learner": one.state_dict()})
-    inherit(other, before, "reinforce")
+    inherit_networks(other, before, "reinforce")
     for got, policy, first in zip(
         other.reference.parameters(),
         one.policy.parameters(),
@@ -95,7 +95,7 @@ def test_it_draws_by_a_seed_of_its_own_and_its_reference_is_what_it_begins_with(
 def test_a_learner_of_another_algorithm_is_refused_with_the_parts_of_both(before, tmp_path):
     other = learner_of("algorithm={name: iql}")
     with pytest.raises(RecipeError) as refused:
-        inherit(other, before, "iql")
+        inherit_networks(other, before, "iql")
     expected, actual = (
         ", ".join(names)
         for names in (
@@ -108,14 +108,14 @@ def test_a_learner_of_another_algorithm_is_refused_with_the_parts_of_both(before
         f"{expected}, got {actual}. Name a run of iql, or a policy file to use only the policy"
     )
     with pytest.raises(RecipeError, match=re.escape(f"{expected}, got none. Name a run of iql")):
-        inherit(other, tmp_path, "iql")
+        inherit_networks(other, tmp_path, "iql")
 
 
 def test_a_policy_of_other_settings_is_refused(before):
     with pytest.raises(
         RecipeError, match=r"initial_policy: expected the recipe's policy .*\(9,\).*, got .*\(8,\)"
     ):
-        first_policy(load_recipe("sim_sac", [*SHORT, *SAC, "policy.hidden=[9]"]), SPEC, before)
+        initial_policy(load_recipe("sim_sac", [*SHORT, *SAC, "policy.hidden=[9]"]), SPEC, before)
 
 
 def test_a_policy_whose_network_has_a_list_is_the_recipes(tmp_path):
@@ -178,8 +178,8 @@ def test_a_group_of_learners_is_as_the_recipe_says(monkeypatch):
             "learner.precision=bfloat16",
         ],
     )
-    policy = first_policy(recipe, SPEC, None)
-    group = learner_for(recipe, recipe.algorithm, policy)
+    policy = initial_policy(recipe, SPEC, None)
+    group = make_learner(recipe, recipe.algorithm, policy)
     assert (group.name, group.policy, group.config, group.seed) == (
         "sac",
         policy,
@@ -205,9 +205,9 @@ def test_what_a_call_of_a_group_costs_is_its_time_beyond_the_longest_process():
     group.usages = [usage(2.0, 1.5, 0.5), usage(3.0, 1.0, 2.0)]
     group.close = lambda: None
     parts = [(1.5, 0.5), (1.0, 2.0)]
-    assert usage_of(group, usage(3.5, 9.0, 9.0)) == (parts, 0.5)
-    assert usage_of(group, usage(2.5, 9.0, 9.0)) == (parts, 0.0)
-    assert usage_of(learner_of(*SAC), usage(3.0, 1.0, 2.0)) == ([(1.0, 2.0)], 0.0)
+    assert learner_usage(group, usage(3.5, 9.0, 9.0)) == (parts, 0.5)
+    assert learner_usage(group, usage(2.5, 9.0, 9.0)) == (parts, 0.0)
+    assert learner_usage(learner_of(*SAC), usage(3.0, 1.0, 2.0)) == ([(1.0, 2.0)], 0.0)
 
 
 def test_a_learner_that_leaves_its_device_meanwhile_learns_the_same(tmp_path):

@@ -10,9 +10,9 @@ import pytest
 
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.trainer import checkpoint
-from rlinf_core.trainer.progress import AGAIN_S, Disk
+from rlinf_core.trainer.progress import RETRY_S, DiskGuard
 from rlinf_core.trainer.sources.recordings import LATER, Intake
-from rlinf_core.trainer.sources.stations import AGAIN_S as READ_AGAIN_S
+from rlinf_core.trainer.sources.stations import RETRY_S as READ_AGAIN_S
 from rlinf_core.trainer.sources.stations import Stations
 from tests.messages import record
 
@@ -113,12 +113,12 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_said_to_be_taken(tm
 
 
 def test_a_disk_that_refuses_is_named_once_in_a_while(tmp_path):
-    disk = Disk(tmp_path)
+    disk = DiskGuard(tmp_path)
     with redirect_stdout(Log()) as log:
         for _ in range(2):
             disk.keep("curves", raises(OSError(errno.ENOSPC, "No space left")))
         (line,) = log.lines()
     assert line.startswith(f"{tmp_path}: curves cannot be written: ")
     assert line.endswith(
-        f"Training continues, and the trainer retries every {AGAIN_S:.0f} s. Free disk space"
+        f"Training continues, and the trainer retries every {RETRY_S:.0f} s. Free disk space"
     )

@@ -22,9 +22,9 @@ class ByHand(Run):
 
     def loop(self):
         while not self.stopping:
-            self.due = self._due()
-            if self.last_stage and self._fit() and (self.offline or not self.due):
-                done = self._done(self.due)
+            self.due = self._updates_due()
+            if self.is_last_stage and self._fit() and (self.offline or not self.due):
+                done = self._is_done(self.due)
                 judged = self.progress.last.get("env_steps") == self.steps
                 if self.evaluator and (self.steps >= self.next_evaluation or (done and not judged)):
                     self._evaluate()
@@ -40,7 +40,7 @@ class ByHand(Run):
                 with self._off_device():
                     experience = self.source.take(self.learner.updates, self.data.rollout_length())
                 self.data.put(experience, self.version)
-            self._look_around(worked)
+            self._do_periodic_work(worked)
         self.save()
         return self.progress.last
 

@@ -17,7 +17,7 @@ from rlinf_core.policies.serialization import load_policy
 from rlinf_core.reports.curves import read_evaluations
 from rlinf_core.rollouts.collect import EpisodeRollouts
 from rlinf_core.trainer.distributed.ray_cluster import connect, connected, disconnect
-from rlinf_core.trainer.distributed.rollout_workers import OnRay, RolloutRequest, Worker
+from rlinf_core.trainer.distributed.rollout_workers import RolloutRequest, RolloutWorkers, Worker
 from rlinf_core.trainer.distributed.weights import WeightUpdate
 from rlinf_core.trainer.train import train
 from tests.algorithms.point import SPEC, Points
@@ -73,7 +73,7 @@ def test_learners_on_ray_make_the_run_of_one_process_though_one_is_killed_in_it(
     killed = []
 
     def on_progress(run, entry):
-        if run.last_stage and run.learner.updates >= 8 and not killed:
+        if run.is_last_stage and run.learner.updates >= 8 and not killed:
             pid = ray.get(run.learner.processes[1].pid.remote())
             os.kill(pid, signal.SIGKILL)
             killed.append(pid)
@@ -134,7 +134,7 @@ def test_a_rollout_worker_gets_the_weights_that_changed_and_its_successor_gets_a
         "sac", "placement.workers=1", "simulation.environments=1", "policy.hidden=[16]"
     )
     policy = make_policy(SPEC, recipe.policy)
-    players = OnRay(recipe, points, EpisodeRollouts, policy)
+    players = RolloutWorkers(recipe, points, EpisodeRollouts, policy)
     here = Worker(recipe, points, EpisodeRollouts, recipe.seed, recipe.scene(0))
 
     def played(version):

@@ -15,7 +15,7 @@ from rlinf_core.policies.serialization import load_policy
 from rlinf_core.reports.curves import read_evaluations
 from rlinf_core.rollouts.types import Trajectory
 from rlinf_core.trainer import prefetch as prefetching
-from rlinf_core.trainer.prefetch import PREFETCHED_BATCHES, Prefetch, prefetch_for
+from rlinf_core.trainer.prefetch import PREFETCHED_BATCHES, Prefetch, make_prefetch
 from rlinf_core.trainer.train import train
 from tests.algorithms.by_hand import pictures
 from tests.algorithms.point import SPEC, Points
@@ -101,7 +101,7 @@ def test_a_draw_that_fails_is_heard_and_an_update_that_fails_stops_drawing():
     ],
 )
 def test_where_it_cannot_help_it_is_off(mode, placement, ahead, copies):
-    prefetch = prefetch_for(
+    prefetch = make_prefetch(
         recipe_of("sac", f"learner.prefetch={mode}", f"placement={placement}"), CPU
     )
     assert (prefetch.depth, prefetch.device, prefetch.stream) == (
@@ -198,7 +198,7 @@ def test_nothing_is_drawn_before_what_the_governor_asks_for_is_in(task, tmp_path
     run.data.batch = lambda: happened.append("draw") or batch()
     run.learner.update = lambda batch: happened.append("learn") or update(batch)
     for number in range(4):
-        while due := run._due():
+        while due := run._updates_due():
             run._learn(due)
         assert happened.count("draw") == happened.count("learn") == run.updates == 18 + 10 * number
         observations = {"vectors": np.zeros((6, run.policy.spec.vector_size), np.float32)}
@@ -214,7 +214,7 @@ def test_nothing_is_drawn_before_what_the_governor_asks_for_is_in(task, tmp_path
             )
         )
     shown(run, spool, "o2", steps=5)
-    assert run._due() > 0 and happened.count("draw") == run.updates
+    assert run._updates_due() > 0 and happened.count("draw") == run.updates
 
 
 def test_on_cuda_an_update_waits_for_the_copy_of_its_batch_and_keeps_its_memory(monkeypatch):

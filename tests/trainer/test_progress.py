@@ -12,8 +12,8 @@ from rlinf_core.core.errors import RlinfError
 from rlinf_core.policies import make_policy
 from rlinf_core.policies.serialization import policy_name, save_policy
 from rlinf_core.recipes import load_recipe
-from rlinf_core.trainer.data import data_for
-from rlinf_core.trainer.governor import governor_for
+from rlinf_core.trainer.data import make_data
+from rlinf_core.trainer.governor import make_governor
 from rlinf_core.trainer.progress import Clock, Progress
 from rlinf_core.trainer.trace import MAX_BYTES, trace_of, write_spans
 from tests.algorithms.point import SPEC
@@ -66,7 +66,7 @@ def test_curves_have_the_learners_metrics_the_datas_counts_and_the_evaluations(t
     progress.note({"loss": 0.5}, 1)
     progress.write(10, {"steps": 10.0})
     entry = {"success": 0.25, "return": 2.0, "env_steps": 20, "seconds": 1.0}
-    progress.evaluated(entry)
+    progress.write_evaluation(entry)
     assert progress.last == entry
     progress.close()
     assert scalars(tmp_path) == {
@@ -87,8 +87,8 @@ def test_a_resumed_run_writes_its_curves_and_evaluations_from_its_checkpoint_on(
     state = first.state_dict()
     for step in (10, 20, 30):
         first.write(step, {"steps": float(step)})
-        first.evaluated({"success": step / 100, "env_steps": step})
-    first.placed({"decision": "change"})
+        first.write_evaluation({"success": step / 100, "env_steps": step})
+    first.write_placement({"decision": "change"})
     first.close()
     resumed = Progress(tmp_path)
     resumed.load_state_dict(state, before=30, step=20)
@@ -106,14 +106,14 @@ def test_a_resumed_run_writes_its_curves_and_evaluations_from_its_checkpoint_on(
 def test_versions_after_a_checkpoint_are_those_of_the_folder(tmp_path):
     recipe = load_recipe("sim_rlpd", ["policy.hidden=[8]", "replay.capacity=100"])
     policy = make_policy(SPEC, recipe.policy)
-    data = data_for(recipe, policy, governor_for(recipe, 10))
+    data = make_data(recipe, policy, make_governor(recipe, 10))
     for version, updates in ((1, 4), (2, 10), (3, 99)):
         save_policy(policy, tmp_path / policy_name(version), version=version, updates=updates)
     (tmp_path / policy_name(5)).write_bytes(b"a power cut")
-    assert data.published_since(1, tmp_path, 20) == 5
+    assert data.register_published(1, tmp_path, 20) == 5
     assert data.versions == {2: 10, 3: 20}, "no policy is of more updates than the checkpoint"
-    assert data.published_since(7, tmp_path, 20) == 7
-    assert data.published_since(0, tmp_path / "none", 20) == 0
+    assert data.register_published(7, tmp_path, 20) == 7
+    assert data.register_published(0, tmp_path / "none", 20) == 0
 
 
 def test_spans_are_written_until_the_file_is_large(tmp_path):

@@ -50,7 +50,7 @@ def test_a_cluster_has_a_folder_of_its_process_and_those_of_processes_that_were_
     for name in names:
         (tmp_path / name / "session").mkdir(parents=True)
     for where, name, value in (
-        (ray_cluster, "ROOM", tmp_path),
+        (ray_cluster, "PARENT", tmp_path),
         (ray_cluster, "_folder", None),
         (ray, "is_initialized", lambda: False),
         (ray, "init", lambda *_, **how: calls.append(how)),

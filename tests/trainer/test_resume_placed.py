@@ -17,7 +17,7 @@ from rlinf_core.rollouts.types import Experience
 from rlinf_core.trainer import checkpoint
 from rlinf_core.trainer.data import RolloutData
 from rlinf_core.trainer.distributed.ray_cluster import connect, disconnect
-from rlinf_core.trainer.governor import governor_for
+from rlinf_core.trainer.governor import make_governor
 from rlinf_core.trainer.train import train
 from tests.algorithms.point import SPEC, Points
 from tests.trainer.test_resume import CRITICS, GAUSSIAN, SMALL, Stopped
@@ -69,7 +69,7 @@ def test_a_run_goes_on_in_other_processes(name, first, then, tmp_path):
     end = 120 if name == "iql" else recipe.simulation.env_steps
 
     def on_progress(run, entry):
-        if run.last_stage and run.steps >= end // 2 and not entry:
+        if run.is_last_stage and run.steps >= end // 2 and not entry:
             run.stopping = True
 
     with suppress(Stopped):
@@ -88,7 +88,7 @@ def rollout_data(workers):
     recipe = load_recipe("sim_sac", [*SMALL, *KINDS["dapo"], "simulation.environments=8", *more])
     policy = make_policy(SPEC, recipe.policy)
     learner = algorithm("dapo").Learner(policy, recipe.algorithm)
-    return RolloutData(recipe, policy, governor_for(recipe, 25)), learner
+    return RolloutData(recipe, policy, make_governor(recipe, 25)), learner
 
 
 @pytest.mark.parametrize("before, after", [(0, 4), (1, 2), (2, 4), (4, 1), (4, 0), (2, 2)])
@@ -100,7 +100,7 @@ def test_a_round_of_rollouts_is_one_round_with_any_number_of_workers(before, aft
     for _ in range(3):
         data.put(Experience(rollouts=[rollout] * max(before, 1), steps=4), 0)
     resumed, _ = rollout_data(after)
-    resumed.load_state_dict(checkpoint.join(*checkpoint.split(data.state_dict())))
+    resumed.load_state_dict(checkpoint.unflatten(*checkpoint.flatten(data.state_dict())))
     for run_data in (data, resumed):
         assert run_data.rounds == 3 and run_data.due(0, learner) == 0
     for _ in range(3):
@@ -122,7 +122,7 @@ def test_an_older_checkpoint_counts_rollouts(taken, workers, rounds):
     state = data.state_dict()
     del state["rounds"]
     resumed, _ = rollout_data(workers)
-    resumed.load_state_dict(checkpoint.join(*checkpoint.split(state)) | {"taken": taken})
+    resumed.load_state_dict(checkpoint.unflatten(*checkpoint.flatten(state)) | {"taken": taken})
     assert resumed.rounds == rounds
     resumed.due(0, learner)
 
@@ -168,7 +168,7 @@ def test_rollouts_that_wait_are_kept_side_by_side():
     )
     data.put(Experience(rollouts=[first, second], steps=8), 0)
     resumed, _ = rollout_data(0)
-    state = checkpoint.join(*checkpoint.split(data.state_dict()))
+    state = checkpoint.unflatten(*checkpoint.flatten(data.state_dict()))
     resumed.load_state_dict(state)
     (joined,) = resumed.waiting
     assert resumed.rounds == 1 and joined.mask.shape[1] == 8
@@ -180,5 +180,5 @@ def test_rollouts_that_wait_are_kept_side_by_side():
     assert torch.equal(batch.log_probs, again.log_probs) and torch.equal(batch.mask, again.mask)
     assert (data.waiting, data.rounds, resumed.waiting, resumed.rounds) == ([], 0, [], 0)
     assert data.state_dict()["waiting"] == {}
-    resumed.load_state_dict(checkpoint.join(*checkpoint.split(data.state_dict())))
+    resumed.load_state_dict(checkpoint.unflatten(*checkpoint.flatten(data.state_dict())))
     assert resumed.waiting == [] and resumed.rounds == 0

@@ -73,7 +73,7 @@ def turn(run, times=1):
     for _ in range(times):
         run.advance()
         if (LEARNER, WEIGHTS) in run._filled():
-            run._send()
+            run._send_weights()
 
 
 def shown(run, spool, name, **how):
@@ -91,7 +91,10 @@ def test_recordings_are_read_as_the_recipe_and_its_algorithm_want_them(
         f"replay.use_executed={str(use_executed).lower()}",
         algorithm=algorithm,
     )
-    assert run.intake.use_executed is use_executed and run.intake.longest == run.data.longest
+    assert (
+        run.intake.use_executed is use_executed
+        and run.intake.max_transitions == run.data.max_transitions
+    )
     assert run.intake.rollouts_of == (run.recipe.policy if rollouts else None)
 
 
@@ -245,8 +248,8 @@ def test_each_demonstrated_transition_is_as_likely_whoever_showed_it(spool, task
 def test_a_refusal_changes_nothing_of_what_was_learned_from(spool, task, tmp_path):
     """An operator's correction goes to two buffers; it must fit both before it goes to either."""
     run = run_of(task, tmp_path / "run", "replay.capacity=60000")
-    assert run.data.longest == 49_999 == run.intake.longest
-    run.intake.longest = 4
+    assert run.data.max_transitions == 49_999 == run.intake.max_transitions
+    run.intake.max_transitions = 4
     assert shown(run, spool, "o", sources={1: "operator"}).startswith("refused")
     assert run.data.online.inserted == run.data.steps == 0
 
@@ -484,7 +487,7 @@ def test_reports_checkpoints_and_curves_come_at_their_intervals(spool, task, tmp
         run.source.report, run.progress.written_at = None, written_at
         with monkeypatch.context() as patch:
             patch.setattr(time, "monotonic", lambda: now)
-            run._look_around(True)
+            run._do_periodic_work(True)
         return (
             run.source.report is not None,
             checkpoint.checkpoints(folder / "run/checkpoints") != before,
@@ -509,7 +512,7 @@ def test_a_run_that_waits_for_stations_pauses_between_two_looks(
     run, slept = begun(task, tmp_path / "run", spool), []
     run.source.asynchronous = asynchronous
     monkeypatch.setattr(time, "sleep", slept.append)
-    run._look_around(worked)
+    run._do_periodic_work(worked)
     assert slept == pauses
 
 
@@ -620,7 +623,7 @@ def test_the_first_look_writes_curves(spool, task, tmp_path):
     run = run_of(task, tmp_path / "run")
     assert not (run.run_dir / "tensorboard").exists()
     shown(run, spool, "d1", mode="demonstration")
-    run._look_around(True)
+    run._do_periodic_work(True)
     assert list((run.run_dir / "tensorboard").iterdir())
 
 

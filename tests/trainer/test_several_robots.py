@@ -17,9 +17,9 @@ from rlinf_core.recipes.station import learned_spec, robots_of
 from rlinf_core.rollouts.types import DEMONSTRATION, TRAIN, Experience, Trajectory
 from rlinf_core.specs.arrays import decoded
 from rlinf_core.tasks.task import load_task
-from rlinf_core.trainer.data import data_for
-from rlinf_core.trainer.governor import governor_for
-from rlinf_core.trainer.run import first_policy, learner_for
+from rlinf_core.trainer.data import make_data
+from rlinf_core.trainer.governor import make_governor
+from rlinf_core.trainer.run import initial_policy, make_learner
 from rlinf_core.trainer.sources.simulators import Robots
 from tests.messages import record
 from tests.ports import free_port
@@ -195,7 +195,7 @@ def test_what_is_asked_of_each_robot_is_learned_with_what_it_did():
             np.ones(3),
             True,
         )
-        (placed,) = robots._among(name, Experience([shown]))
+        (placed,) = robots._in_joint_space(name, Experience([shown]))
         assert (
             decoded(placed.observations["instruction"]) == (spec.instruction,) * 4
             and spec.instruction
@@ -219,8 +219,8 @@ def two_robots(algorithm, batch_size):
         ],
     )
     spec = learned_spec(recipe)
-    policy = first_policy(recipe, spec, None)
-    data = data_for(recipe, policy, governor_for(recipe, 50))
+    policy = initial_policy(recipe, spec, None)
+    data = make_data(recipe, policy, make_governor(recipe, 50))
     random = np.random.default_rng(0)
 
     def episode(name, steps=9, mode=TRAIN, success=True):
@@ -246,7 +246,7 @@ def two_robots(algorithm, batch_size):
 
 def test_nothing_is_learned_before_each_robot_has_brought_something_by_which_it_is_seen():
     recipe, data, policy, episode = two_robots("sac", 8)
-    learner = learner_for(recipe, recipe.algorithm, policy)
+    learner = make_learner(recipe, recipe.algorithm, policy)
     for _ in range(40):
         data.insert(episode("one"), 0)
     assert (
@@ -299,6 +299,6 @@ def test_of_each_robot_as_much_is_demonstrated_also_where_one_alone_succeeds():
     for _ in range(40):
         data.insert(episode("one"), 0)
     assert data.imitated.episodes == 40
-    assert data.demonstrated(4000)["vectors"][:, :2].mean(axis=0) == pytest.approx(
+    assert data.demonstration_batch(4000)["vectors"][:, :2].mean(axis=0) == pytest.approx(
         [0.5, 0.5], abs=0.04
     )

@@ -18,7 +18,7 @@ from rlinf_core.rollouts.types import Experience
 from rlinf_core.trainer import checkpoint
 from rlinf_core.trainer import train as simulation
 from rlinf_core.trainer.progress import Clock
-from rlinf_core.trainer.sources.simulators import InProcess, Simulators
+from rlinf_core.trainer.sources.simulators import InProcessRollouts, Simulators
 from tests.algorithms.point import SPEC, Points
 from tests.algorithms.toy import acted
 
@@ -338,7 +338,7 @@ def source_of(seed=0, staged=False):
     source = Simulators(recipe, Points(2), policy, points, Clock())
     if staged:
         parts = [EpisodeRollouts(Points(2), policy, seed + i, 100 * (i + seed)) for i in range(2)]
-        source.players = InProcess(AlternatingRollouts(Points(4), parts))
+        source.players = InProcessRollouts(AlternatingRollouts(Points(4), parts))
     return source
 
 

@@ -201,7 +201,7 @@ def test_recordings_demonstrate_beside_another_source(name, task, recordings, tm
     run.start(Silent())
     shown = run.data.demonstrations
     assert shown.episodes == 1 and len(run.data.online) == (
-        len(shown) if run.data.demonstrates_too else 0
+        len(shown) if run.data.also_replays_demonstrations else 0
     )
     turn(run, 10)
     assert run.version == 1 and run.phase == "online", "what was recorded is enough to begin with"

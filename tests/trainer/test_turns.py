@@ -24,11 +24,11 @@ from rlinf_core.trainer import run as running
 from rlinf_core.trainer import train as training
 from rlinf_core.trainer.distributed.group import LearnerGroup
 from rlinf_core.trainer.distributed.ray_cluster import NoRoomError
-from rlinf_core.trainer.distributed.rollout_workers import SCENE_STRIDE, OnRay
+from rlinf_core.trainer.distributed.rollout_workers import SCENE_STRIDE, RolloutWorkers
 from rlinf_core.trainer.progress import Clock, Progress
-from rlinf_core.trainer.run import learner_for
+from rlinf_core.trainer.run import make_learner
 from rlinf_core.trainer.sources import simulators
-from rlinf_core.trainer.sources.simulators import InProcess, Robots, Simulators, environments
+from rlinf_core.trainer.sources.simulators import InProcessRollouts, Robots, Simulators, environments
 from rlinf_core.trainer.train import train
 from tests.algorithms.point import SPEC, Points, points
 
@@ -80,7 +80,7 @@ def test_a_turn_is_measured_from_the_weights_to_the_updates(monkeypatch, tmp_pat
     assert min(busy) > 0.0 and sum(busy) <= parts + 0.1
 
 
-class Placed(OnRay):
+class Placed(RolloutWorkers):
     """Workers on Ray, of which this process plays the part."""
 
     def __init__(self, recipe, make, kind, policy, spawned):
@@ -132,7 +132,7 @@ def test_a_change_of_the_layout_loses_no_time_step(pending, monkeypatch):
     if pending:
         source._request_rollouts(source.players, 0, {"steps": 25})
     recipe = source.recipe.but(placement=source.recipe.placement.but(workers=2))
-    source.place(recipe)
+    source.change_layout(recipe)
     assert source.recipe is recipe and source.players is workers[0] and not source.is_pending
     (of_workers,) = workers
     assert of_workers.recipe is recipe and of_workers.make is points and of_workers.spawned == 1
@@ -149,7 +149,7 @@ def test_a_change_of_the_layout_loses_no_time_step(pending, monkeypatch):
     assert again.steps == 40, "what was played before comes once"
 
 
-class WorkersOnRay(OnRay):
+class WorkersOnRay(RolloutWorkers):
     """Workers of which three have been started."""
 
     def __init__(self):
@@ -168,7 +168,7 @@ def test_a_run_that_comes_back_into_one_process_has_new_scenes_and_noise(monkeyp
     source.spawned, source.players = 1, WorkersOnRay()
     alone = source.recipe
     source.recipe = alone.but(placement=alone.placement.but(workers=2))
-    source.place(alone)
+    source.change_layout(alone)
     rollouts = source.players.rollouts
     assert rollouts.scene == alone.scene(3 * SCENE_STRIDE) != alone.scene(0)
     assert rollouts.generator.initial_seed() == alone.seed + 3
@@ -177,22 +177,22 @@ def test_a_run_that_comes_back_into_one_process_has_new_scenes_and_noise(monkeyp
     monkeypatch.setattr(
         source, "_players", lambda kind, recipe, spawned: numbers.append(spawned) or WorkersOnRay()
     )
-    source.place(alone.but(placement=alone.placement.but(workers=2)))
+    source.change_layout(alone.but(placement=alone.placement.but(workers=2)))
     assert numbers == [4], "the workers that follow have their own"
 
 
 def test_a_layout_with_as_many_workers_changes_nothing_but_the_recipe():
     source = source_of()
     players, recipe = source.players, source.recipe.but(seed=3)
-    source.place(recipe)
+    source.change_layout(recipe)
     assert source.players is players and source.recipe is recipe
-    assert isinstance(players, InProcess) and source.usages == [] and source.sent_bytes == 0
+    assert isinstance(players, InProcessRollouts) and source.usages == [] and source.sent_bytes == 0
     source.close()
     shown = load_recipe("sim_sac", [*SAC, "algorithm={name: sft, steps: 3}"])
     only = Simulators(shown, Points(4), make_policy(SPEC, shown.policy), points, Clock())
     assert only.players is None and only.take(0, {}).steps == 0 and only.state_dict() == {}
     assert only.usages == [] and only.sent_bytes == 0
-    only.place(recipe)
+    only.change_layout(recipe)
     assert only.recipe is recipe
     only.close()
 
@@ -224,11 +224,11 @@ def test_a_run_goes_on_in_another_layout_with_its_state(monkeypatch, tmp_path, c
     def learner(recipe, config, policy):
         learner_counts.append(recipe.placement.learners)
         alone = recipe.but(placement=recipe.placement.but(learners=0))
-        return learner_for(alone, config, policy)
+        return make_learner(alone, config, policy)
 
-    monkeypatch.setattr(running, "learner_for", learner)
+    monkeypatch.setattr(running, "make_learner", learner)
     run.turn.steps = 5
-    run.place(TWO_WORKERS)
+    run.change_layout(TWO_WORKERS)
     assert run.source.players is workers[0] and run.layout_controller.layout == TWO_WORKERS
     assert run.recipe.placement.workers == 2 and run.recipe.placement.mode == "pipelined"
     assert run.learner is old and not learner_counts, "learners stay where they are"
@@ -236,7 +236,7 @@ def test_a_run_goes_on_in_another_layout_with_its_state(monkeypatch, tmp_path, c
     assert "layout: 2 workers, updates in the trainer's process, pipelined, in 0." in (
         capsys.readouterr().out
     )
-    run.place(Layout(2, 1))
+    run.change_layout(Layout(2, 1))
     assert learner_counts == [1] and closed == [old] and run.learner is not old
     assert run.learner.updates == state["updates"] > 0
     for name, module in run.learner.state_dict()["modules"].items():
@@ -272,16 +272,16 @@ def test_a_group_of_learners_is_resized_and_given_up_for_the_trainers_process(
     group = run.learner = Group(run.learner)
     two, state = run.recipe.placement.but(learners=2), run.learner.state_dict()
     run.recipe = run.recipe.but(placement=two)
-    run._place_learner(run.recipe.but(placement=two.but(learners=3)))
+    run._change_learner(run.recipe.but(placement=two.but(learners=3)))
     assert run.learner is group and group.sizes == [3] and run.recipe.placement.learners == 3
     alone = run.recipe.but(placement=two.but(learners=0))
-    run._place_learner(alone)
+    run._change_learner(alone)
     assert group.is_closed and group.sizes == [3] and run.recipe is alone
     assert not isinstance(run.learner, LearnerGroup) and run.prefetch.device is not None
     for name, module in run.learner.state_dict()["modules"].items():
         for key, value in module.items():
             assert np.array_equal(value, state["modules"][name][key]), (name, key)
-    run._place_learner(alone.but(seed=5))
+    run._change_learner(alone.but(seed=5))
     assert run.recipe.seed == 5 and not notes
 
 
@@ -296,11 +296,11 @@ def test_a_layout_that_cannot_be_is_refused_and_the_run_goes_on(monkeypatch, tmp
         return raises
 
     monkeypatch.setattr(running, "connect", refuses(RlinfError("no address")))
-    run.place(TWO_WORKERS)
+    run.change_layout(TWO_WORKERS)
     monkeypatch.setattr(running, "connect", lambda address: None)
     for error in (NoRoomError("no room for 2"), running.RecipeError("no divisor of 4")):
         monkeypatch.setattr(run.source, "_players", refuses(error))
-        run.place(Layout(2, 0))
+        run.change_layout(Layout(2, 0))
     assert [(note["decision"], note["reason"], note["refused"]) for note in notes] == [
         ("refused", "Ray does not start: no address", str(TWO_WORKERS)),
         ("refused", "no room for 2", str(Layout(2, 0))),
@@ -440,7 +440,7 @@ def test_more_workers_join_those_that_there_are(monkeypatch):
         for workers in (2, 4)
     )
     source.recipe = two
-    source.place(four)
+    source.change_layout(four)
     assert source.players is players and players.count == 4 and source.recipe is four
 
 
@@ -448,7 +448,7 @@ def test_workers_keep_their_number_and_how_often_they_went_on():
     class Resumed(WorkersOnRay):
         resumes = 2
 
-        def go_on(self, begun, spawned):
+        def restart_workers(self, begun, spawned):
             self.numbers = begun, spawned
 
     source = source_of()

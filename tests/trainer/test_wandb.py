@@ -41,7 +41,7 @@ def test_the_same_curves_go_there_by_environment_steps_and_a_resumed_run_goes_on
     progress = Progress(tmp_path, "arms", {"seed": 3})
     progress.note({"loss": 0.5}, 1)
     progress.write(100, {"episodes": 4.0})
-    progress.evaluated({"env_steps": 120.0, "success": 0.75, "episodes": 4})
+    progress.write_evaluation({"env_steps": 120.0, "success": 0.75, "episodes": 4})
     assert board.lines[0] == {"train/loss": 0.5, "data/episodes": 4.0, "env_steps": 100}
     assert board.lines[1]["eval/success"] == 0.75 and board.lines[1]["env_steps"] == 120
     assert board.settings["project"] == "arms" and board.settings["config"] == {"seed": 3}

@@ -68,7 +68,7 @@ def test_many_random_changes_arrive_and_a_newcomer_gets_everything():
         receive(worker, sender.changes(net.state_dict()))
         assert alike(net, worker)
     newcomer = Net()
-    receive(newcomer, sender.everything())
+    receive(newcomer, sender.full_update())
     assert alike(net, newcomer)
 
 

@@ -21,7 +21,7 @@ from rlinf_core.trainer.distributed import ray_cluster, replay_shards
 from rlinf_core.trainer.distributed.group import LearnerGroup
 from rlinf_core.trainer.distributed.readers import Readers
 from rlinf_core.trainer.distributed.replay_shards import ReplayShards
-from rlinf_core.trainer.distributed.rollout_workers import OnRay
+from rlinf_core.trainer.distributed.rollout_workers import RolloutWorkers
 from rlinf_core.trainer.sources.recordings import Intake
 from tests.messages import record
 
@@ -161,7 +161,7 @@ def test_a_shard_whose_answer_is_lost_with_its_machine_is_made_again_and_holds_e
 def readers(intake):
     intake.readers = readers = Readers.__new__(Readers)
     readers.ray, readers.died, readers._next, readers._pending = Here(), 0, 0, {}
-    readers.reader_arguments = intake.spec, intake.longest, False, None
+    readers.reader_arguments = intake.spec, intake.max_transitions, False, None
     readers._actors = [readers._spawn()]
     return readers
 
@@ -199,8 +199,8 @@ def test_who_cannot_begin_is_not_tried_again_and_the_reason_is_told(
     with pytest.raises(StartupError, match=message):
         intake.take(intake.folder, intake_into(replay))
     assert not intake.ids and readers.died == replay.died == 0
-    group, workers = LearnerGroup.__new__(LearnerGroup), OnRay.__new__(OnRay)
-    group.ray, group.processes, group.since, group.failures = Here(get=[error]), [], [], 0
+    group, workers = LearnerGroup.__new__(LearnerGroup), RolloutWorkers.__new__(RolloutWorkers)
+    group.ray, group.processes, group.calls, group.failures = Here(get=[error]), [], [], 0
     with pytest.raises(StartupError, match=message):
         group._call("normalise")
     workers.ray, workers.died, workers.pending = Here(get=[error]), 0, [None]
@@ -210,7 +210,7 @@ def test_who_cannot_begin_is_not_tried_again_and_the_reason_is_told(
 
 
 def test_rollout_workers_that_a_cluster_has_no_room_for_end_the_run_in_words(monkeypatch):
-    workers, waited = OnRay.__new__(OnRay), []
+    workers, waited = RolloutWorkers.__new__(RolloutWorkers), []
     workers.ray = Here()
     workers.placed = False
     workers.resources = {"num_cpus": 1.0, "num_gpus": 0.6}

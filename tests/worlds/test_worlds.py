@@ -481,10 +481,10 @@ def test_imagined_transitions_are_experience_and_nothing_else(world_run):
 def test_the_share_is_capped(world_run, monkeypatch):
     _, run = world_run
     drawn = []
-    sampled = run.data._sampled
+    sampled = run.data._sample
     monkeypatch.setattr(
         run.data,
-        "_sampled",
+        "_sample",
         lambda buffer, size, *more: drawn.append((buffer, size)) or sampled(buffer, size, *more),
     )
     run.data.batch()

@@ -1,3 +1,1 @@
-"""The parts that run on Ray: learner groups (DDP, FSDP2), rollout workers, replay shards and
-readers.
-"""
+"""Processes on Ray: learner groups (DDP, FSDP2), rollout workers, replay shards and readers."""

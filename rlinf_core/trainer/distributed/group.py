@@ -43,8 +43,8 @@ from rlinf_core.trainer.distributed.ray_cluster import (
     check_started,
     connect,
     cpus_per_process,
-    lost,
-    no_room,
+    lost_errors,
+    no_room_error,
 )
 
 
@@ -101,7 +101,7 @@ class LearnerProcess:
         self.listening = socket.create_server((self.address, 0))
         return self.address, self.listening.getsockname()[1]
 
-    def join(self, meeting: tuple[str, int], learner_spec: LearnerSpec) -> str:
+    def join(self, rendezvous: tuple[str, int], learner_spec: LearnerSpec) -> str:
         """Join the process group and create the learner; a repeated call starts anew.
 
         Returns:
@@ -114,22 +114,22 @@ class LearnerProcess:
         if learner_spec.on_gpu:
             torch.cuda.set_device(device)
         fd = self.listening.detach() if self.rank == 0 else None
-        store = dist.TCPStore(*meeting, self.size, is_master=self.rank == 0, master_listen_fd=fd)
+        store = dist.TCPStore(*rendezvous, self.size, is_master=self.rank == 0, master_listen_fd=fd)
         dist.init_process_group(
             "nccl" if learner_spec.on_gpu else "gloo",
             store=store,
             rank=self.rank,
             world_size=self.size,
         )
-        described = json.loads(learner_spec.policy)
-        config = policy_config(described["config"]["kind"]).model_validate_json(
-            json.dumps(described["config"])
+        description = json.loads(learner_spec.policy)
+        config = policy_config(description["config"]["kind"]).model_validate_json(
+            json.dumps(description["config"])
         )
-        spec = spec_of(described["spec"])
+        spec = spec_of(description["spec"])
         module = algorithm(learner_spec.kind)
         settings = module.Config.model_validate_json(learner_spec.config)
-        with encoder.rebuilt():  # nor may what it was made from be here
-            policy = policy_kind(config.kind).Policy.rebuilt(spec, config, described)
+        with encoder.rebuilt():  # the files that it was made from may be missing here
+            policy = policy_kind(config.kind).Policy.rebuilt(spec, config, description)
             policy.load_state_dict(
                 {name: torch.tensor(values) for name, values in learner_spec.weights.items()}
             )
@@ -168,8 +168,9 @@ class LearnerProcess:
         self.learner.normalise(mean, std)
 
     def state_dict(self, full: bool = True) -> dict[str, Any] | None:
-        """Return the state in the first process, else None; without constant weights unless
-        ``full``.
+        """Return the state in the first process, else None.
+
+        Constant weights are included only if ``full``.
         """
         state = self.learner.state_dict({} if full else self.learner.constant())
         return _on_cpu(state) if self.rank == 0 else None
@@ -184,19 +185,21 @@ def _on_cpu(state: Any) -> Any:
     return state.cpu() if isinstance(state, torch.Tensor) else state
 
 
-KEEP = 16  # updates after which the state is fetched; with rollouts it is fetched after each
-NOTICE_S = 10.0  # time for Ray to notice a dead process
+# updates after which the state is fetched; with rollouts it is fetched after each update
+FETCH_EVERY = 16
+# time for Ray to notice a dead process [s]
+NOTICE_S = 10.0
 
 State = dict[str, Any]
 
 
-class LostProcess(Exception):
+class LostProcessError(Exception):
     """A process of the group has died."""
 
 
-def _lost(error: Exception) -> LostProcess:
+def _lost_process(error: Exception) -> LostProcessError:
     check_started("learner group", error)
-    return LostProcess(str(error).partition("\n")[0])
+    return LostProcessError(str(error).partition("\n")[0])
 
 
 class LearnerGroup:
@@ -249,12 +252,12 @@ class LearnerGroup:
         self.learner = algorithm(kind).Learner
         self.divides = self._shards(size)
         weights = {name: tensor.numpy(force=True) for name, tensor in policy.state_dict().items()}
-        described = json.dumps(policy.describe())
+        description = json.dumps(policy.describe())
         self.spec_ref = self.ray.put(
             LearnerSpec(
                 plugins.absolute(kind),
                 config.model_dump_json(),
-                described,
+                description,
                 weights,
                 seed,
                 strategy,
@@ -266,13 +269,13 @@ class LearnerGroup:
         self.resources = {"num_cpus": cpus or cpus_per_process(size), "num_gpus": gpus}
         self.checkpoint: State | None = None
         self.has_constants = False  # whether the checkpoint includes the constant weights
-        self.since: list[tuple[str, tuple[Any, ...]]] = []
+        self.calls: list[tuple[str, tuple[Any, ...]]] = []
         self.failures, self.updates = 0, 0
         self.processes: list[Any] = []  # Ray actors
         self.usages: list[Usage] = []  # usage of each in the last update
         try:
             self._start()
-        except LostProcess as error:
+        except LostProcessError as error:
             self._recover(error)
 
     def _shards(self, size: int) -> partial[None]:
@@ -308,7 +311,7 @@ class LearnerGroup:
         if size == self.size:
             return
         check_room("learner group", size - self.size, self.resources)
-        self._keep()
+        self._fetch_state()
         self.divides = divides
         before = self.size
         added: list[Any] = []
@@ -319,8 +322,8 @@ class LearnerGroup:
             for process in added:
                 self.ray.kill(process)
             self.divides = self._shards(before)
-            raise no_room("learner group", size, self.resources, START_S) from error
-        except lost():  # all restart below
+            raise no_room_error("learner group", size, self.resources, START_S) from error
+        except lost_errors():  # all restart below
             pass
         for process in self.processes[size:]:
             self.ray.kill(process)
@@ -336,9 +339,9 @@ class LearnerGroup:
                 )
                 self._join()
                 self._restore()
-            except lost() as error:
-                raise _lost(error) from error
-        except LostProcess as error:
+            except lost_errors() as error:
+                raise _lost_process(error) from error
+        except LostProcessError as error:
             try:
                 self._recover(error)
             except NoRoomError as ended:  # the group has ended
@@ -351,8 +354,8 @@ class LearnerGroup:
         answers = self._call("update", self.ray.put(batch))
         self.updates = answers[0][1]
         self.usages = [usage for _, _, usage in answers]
-        if isinstance(batch, Rollout) or len(self.since) >= KEEP:
-            self._keep()
+        if isinstance(batch, Rollout) or len(self.calls) >= FETCH_EVERY:
+            self._fetch_state()
         return {
             name: float(np.mean([metrics[name] for metrics, _, _ in answers]))
             for name in answers[0][0]
@@ -386,33 +389,33 @@ class LearnerGroup:
 
     def state_dict(self) -> State:
         """Return the full state; it equals that of a learner in one process."""
-        return self._keep() if self.since or self.checkpoint is None else self.checkpoint
+        return self._fetch_state() if self.calls or self.checkpoint is None else self.checkpoint
 
     def load_state_dict(self, state: State) -> None:
         """Restore a state of a group of any size, or of a learner in one process."""
         self.checkpoint = state
-        self.since = []
+        self.calls = []
         self.updates = state["updates"]
         self.has_constants = False
         try:
             self._restore()
-        except LostProcess as error:
+        except LostProcessError as error:
             self._recover(error)
-        self._keep()  # the caller may change its state afterwards
+        self._fetch_state()  # the caller may change its state afterwards
 
     def off(self) -> int:
         """Move all learners off their devices. Returns the bytes of one."""
-        return self._moved("off")
+        return self._move("off")
 
     def on(self) -> int:
         """Move all learners back to their devices. Returns the bytes of one."""
-        return self._moved("on")
+        return self._move("on")
 
-    def _moved(self, direction: str) -> int:
+    def _move(self, direction: str) -> int:
         try:
             size: int = self._call_all(direction)[0]
             return size
-        except LostProcess as error:  # restarted processes are on their devices
+        except LostProcessError as error:  # restarted processes are on their devices
             self._recover(error)
             return 0
 
@@ -427,13 +430,13 @@ class LearnerGroup:
 
         Returns all answers.
         """
-        self.since.append((name, arguments))
+        self.calls.append((name, arguments))
         try:
             return self._call_all(name, *arguments)
-        except LostProcess as error:
+        except LostProcessError as error:
             return self._recover(error)
 
-    def _keep(self) -> State:
+    def _fetch_state(self) -> State:
         """Fetch the state and drop the stored calls."""
         while True:
             try:
@@ -444,13 +447,13 @@ class LearnerGroup:
                         name: before[name] | weights for name, weights in state["modules"].items()
                     }
                 self.checkpoint = state
-                self.since = []
+                self.calls = []
                 self.has_constants = True
                 return state
-            except LostProcess as error:
+            except LostProcessError as error:
                 self._recover(error)
 
-    def _recover(self, lost: LostProcess) -> list[Any]:
+    def _recover(self, cause: LostProcessError) -> list[Any]:
         """Restart all processes and repeat the stored calls.
 
         Returns the answers to the last one.
@@ -460,20 +463,20 @@ class LearnerGroup:
             self.failures += 1
             if self.failures > self.restarts:
                 raise RestartLimitError(
-                    f"learner group: a process died ({lost}), and placement.restarts = "
+                    f"learner group: a process died ({cause}), and placement.restarts = "
                     f"{self.restarts} times all {self.size} were restarted. Memory may have run "
                     "out: see the system's log (dmesg), then resume from the last checkpoint"
-                ) from lost
+                ) from cause
             print(
                 f"learner group: a process died; all {self.size} restart and repeat "
-                f"{len(self.since)} calls",
+                f"{len(self.calls)} calls",
                 flush=True,
             )
             try:
                 self._start()
                 return self._restore()
-            except LostProcess as error:
-                lost = error
+            except LostProcessError as error:
+                cause = error
 
     def _start(self) -> None:
         """Start the processes and join them."""
@@ -483,18 +486,18 @@ class LearnerGroup:
             ray.get([process.__ray_ready__.remote() for process in self.processes], timeout=START_S)
         except ray.exceptions.GetTimeoutError as error:
             self.close()
-            raise no_room("learner group", self.size, self.resources, START_S) from error
-        except lost() as error:
-            raise _lost(error) from error
+            raise no_room_error("learner group", self.size, self.resources, START_S) from error
+        except lost_errors() as error:
+            raise _lost_process(error) from error
         self._join()
 
     def _join(self) -> None:
         """Form the process group and create the learners."""
         try:
-            meeting = self.ray.get(self.processes[0].open.remote())
-        except lost() as error:
-            raise _lost(error) from error
-        self.name = self._call_all("join", meeting, self.spec_ref)[0]
+            rendezvous = self.ray.get(self.processes[0].open.remote())
+        except lost_errors() as error:
+            raise _lost_process(error) from error
+        self.name = self._call_all("join", rendezvous, self.spec_ref)[0]
 
     def _spawn(self, rank: int) -> Any:
         # DDP warns without unused parameters
@@ -508,7 +511,7 @@ class LearnerGroup:
         answers: list[Any] = []
         if self.checkpoint is not None:
             answers = self._call_all("load_state_dict", self.ray.put(self.checkpoint))
-        for name, arguments in self.since:
+        for name, arguments in self.calls:
             answers = self._call_all(name, *arguments)
         return answers
 
@@ -519,19 +522,19 @@ class LearnerGroup:
             return ray.get(
                 [getattr(process, name).remote(*arguments) for process in self.processes]
             )
-        except lost() as error:
-            raise _lost(error) from error
+        except lost_errors() as error:
+            raise _lost_process(error) from error
         except ray.exceptions.RayTaskError as error:  # peers of a dead process fail, too
-            if self._one_is_lost():
-                raise _lost(error) from error
+            if self._has_lost_process():
+                raise _lost_process(error) from error
             cause = error.cause if isinstance(error.cause, RlinfError) else None
             raise cause or RlinfError(f"learner group: {name} failed: {error}") from error
 
-    def _one_is_lost(self) -> bool:
+    def _has_lost_process(self) -> bool:
         alive = [process.__ray_ready__.remote() for process in self.processes]
         ready, _ = self.ray.wait(alive, num_returns=self.size, timeout=NOTICE_S)
         try:
             self.ray.get(ready)
-        except lost():
+        except lost_errors():
             return True
         return False

@@ -18,7 +18,7 @@ from rlinf_core.recipes.placement import PER_CPU, Placement
 
 START_S = 180.0  # timeout for a cluster to start a process
 FREED_S = 10.0  # timeout for free resources before a change of layout is refused
-ROOM = Path("/tmp")  # parent of cluster folders: sockets need a short path
+PARENT = Path("/tmp")  # parent of cluster folders: sockets need a short path
 FOLDER_PREFIX = "rlinf-ray-"  # prefix of these folders; the process id follows
 _folder: Path | None = None  # folder of the cluster that this process started
 _joined = ""  # address of the cluster that this process joined
@@ -29,7 +29,7 @@ def connected() -> bool:
     return "ray" in sys.modules and sys.modules["ray"].is_initialized()
 
 
-def lost() -> tuple[type[Exception], ...]:
+def lost_errors() -> tuple[type[Exception], ...]:
     """Return Ray's exceptions for a lost process, machine or answer."""
     from ray import exceptions
 
@@ -41,7 +41,7 @@ def lost() -> tuple[type[Exception], ...]:
     )
 
 
-def of_ray(error: BaseException) -> bool:
+def is_ray_error(error: BaseException) -> bool:
     """Return whether an exception is one of Ray's own.
 
     RayError itself replaces an exception that cannot be pickled, so it does not count.
@@ -52,7 +52,7 @@ def of_ray(error: BaseException) -> bool:
 
 
 def check_started(process_name: str, error: Exception) -> None:
-    """Raise StartupError if one of the ``lost`` processes failed in its own start."""
+    """Raise StartupError if one of the ``lost_errors`` processes failed in its own start."""
     if getattr(error, "actor_init_failed", False):
         raise StartupError(
             f"{process_name}: expected a process that starts, got one that failed at its start and "
@@ -64,19 +64,19 @@ class NoRoomError(RestartLimitError):
     """The cluster does not start more processes."""
 
 
-def no_room(
+def no_room_error(
     process_name: str, count: int, per_process: dict[str, float], within_s: float
 ) -> NoRoomError:
     """Return the error for a cluster that did not start ``count`` processes in time."""
     import ray
 
-    all_of, free = (
+    total, free = (
         ", ".join(f"{resource_table.get(name, 0):g} {name}" for name in ("CPU", "GPU"))
         for resource_table in (resources(), ray.available_resources())
     )
     return NoRoomError(
         f"{process_name}: expected room for {count} processes of {per_process['num_cpus']:g} CPU, "
-        f"{per_process['num_gpus']:g} GPU each within {within_s:.0f} s; the cluster has {all_of}, "
+        f"{per_process['num_gpus']:g} GPU each within {within_s:.0f} s; the cluster has {total}, "
         f"of which {free} are free. Request fewer in placement, or end other work there"
     )
 
@@ -126,8 +126,8 @@ def connect(address: str = "", **options: Any) -> Any:
         ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR, False
     )
     # An own folder, because Ray would take the files of a killed cluster for a running one.
-    _remove_left()
-    _folder = Path(tempfile.mkdtemp(prefix=f"{FOLDER_PREFIX}{os.getpid()}-", dir=ROOM))
+    _remove_stale_folders()
+    _folder = Path(tempfile.mkdtemp(prefix=f"{FOLDER_PREFIX}{os.getpid()}-", dir=PARENT))
     ray.init(
         "local",
         include_dashboard=False,
@@ -138,9 +138,9 @@ def connect(address: str = "", **options: Any) -> Any:
     return ray
 
 
-def _remove_left() -> None:
+def _remove_stale_folders() -> None:
     """Remove the folders of this user's killed clusters, which may hold spilled objects."""
-    for folder in ROOM.glob(f"{FOLDER_PREFIX}*"):
+    for folder in PARENT.glob(f"{FOLDER_PREFIX}*"):
         owner = re.match(rf"{FOLDER_PREFIX}(\d+)-", folder.name)
         try:
             if owner and folder.lstat().st_uid == os.getuid():
@@ -178,9 +178,7 @@ def gpus_of_machines() -> list[float]:
 
 
 def cpus_per_process(processes: int) -> float:
-    """Return the CPUs to request for each process: 1, or less if there are more processes than
-    CPUs.
-    """
+    """Return the CPUs to request for each process: 1, or less if there are fewer CPUs."""
     return min(1.0, int(1000 * resources().get("CPU", 0) / max(processes, 1)) / 1000)
 
 
@@ -200,7 +198,7 @@ def check_room(process_name: str, count: int, per_process: dict[str, float]) -> 
         ):
             return
         if time.monotonic() > end:
-            raise no_room(process_name, count, per_process, FREED_S)
+            raise no_room_error(process_name, count, per_process, FREED_S)
         time.sleep(0.2)
 
 

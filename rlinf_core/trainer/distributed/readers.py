@@ -18,7 +18,12 @@ from rlinf_core.policies.settings import PolicySettings
 from rlinf_core.rollouts.episode_conversion import episode_to_trajectory, read_checked_episode
 from rlinf_core.rollouts.types import Trajectory
 from rlinf_core.specs.arrays import StationSpec
-from rlinf_core.trainer.distributed.ray_cluster import check_started, connect, lost, of_ray
+from rlinf_core.trainer.distributed.ray_cluster import (
+    check_started,
+    connect,
+    is_ray_error,
+    lost_errors,
+)
 
 RESTARTS = 10  # maximum restarts of readers in a run
 PREFETCHED_EPISODES = 2  # prefetched episodes of each reader
@@ -30,12 +35,12 @@ class Reader:
     def __init__(
         self,
         spec: StationSpec,
-        longest: int,
+        max_transitions: int,
         use_executed: bool,
         rollouts_of: PolicySettings | None,
     ) -> None:
         self.spec = spec
-        self.longest = longest
+        self.max_transitions = max_transitions
         self.options = (use_executed, rollouts_of)
 
     def pid(self) -> int:
@@ -53,7 +58,7 @@ class Reader:
             for file, data in files.items():
                 (episode / file).write_bytes(data)
             return episode_to_trajectory(
-                read_checked_episode(episode, self.spec, self.longest, sender),
+                read_checked_episode(episode, self.spec, self.max_transitions, sender),
                 self.spec,
                 *self.options,
             )
@@ -101,10 +106,10 @@ class Readers:
             except self.ray.exceptions.RayTaskError as error:
                 if isinstance(error.cause, EpisodeError | SpecError) or is_transient(error.cause):
                     raise error.cause from None
-                if of_ray(error.cause):  # the arguments were lost
+                if is_ray_error(error.cause):  # the arguments were lost
                     raise _no_answer(error) from error
                 raise
-            except lost() as error:
+            except lost_errors() as error:
                 self._replace(number, error)
             except self.ray.exceptions.RayError as error:
                 raise _no_answer(error) from error

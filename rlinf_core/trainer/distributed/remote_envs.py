@@ -14,9 +14,9 @@ from rlinf_core.recipes import Recipe
 from rlinf_core.rollouts.collect import AlternatingRollouts, Rollouts
 from rlinf_core.rollouts.envs import Steps, VectorEnv
 from rlinf_core.specs.arrays import Arrays
-from rlinf_core.trainer.distributed.ray_cluster import check_started, connect, cpus_for, lost
+from rlinf_core.trainer.distributed.ray_cluster import check_started, connect, cpus_for, lost_errors
 
-Make = Callable[[Recipe, int], VectorEnv]
+MakeEnvs = Callable[[Recipe, int], VectorEnv]
 RESTARTS = 10  # maximum restarts of simulator processes in a run
 HALF_STRIDE = 5_000_000  # distance of the scenes of two halves
 SEED_STRIDE = 7_919  # distance of the scenes of a process and its replacement
@@ -25,7 +25,7 @@ SEED_STRIDE = 7_919  # distance of the scenes of a process and its replacement
 class SimulatorProcess:
     """Ray actor with some of the environments."""
 
-    def __init__(self, recipe: Recipe, make: Make, size: int) -> None:
+    def __init__(self, recipe: Recipe, make: MakeEnvs, size: int) -> None:
         self.env = make(recipe, size)
 
     def pid(self) -> int:
@@ -55,7 +55,7 @@ class RemoteEnvs:
 
     auto_reset = True
 
-    def __init__(self, recipe: Recipe, make: Make, processes: list[Any], share: int) -> None:
+    def __init__(self, recipe: Recipe, make: MakeEnvs, processes: list[Any], share: int) -> None:
         self.ray = connect(recipe.placement.ray)
         self.recipe = recipe
         self.make = make
@@ -68,7 +68,7 @@ class RemoteEnvs:
         self.newest: list[Arrays] = [{} for _ in processes]
 
     @classmethod
-    def started(cls, recipe: Recipe, make: Make, size: int, count: int) -> RemoteEnvs:
+    def start_envs(cls, recipe: Recipe, make: MakeEnvs, size: int, count: int) -> RemoteEnvs:
         """Start ``size`` environments in ``count`` new processes."""
         ray = connect(recipe.placement.ray)
         processes = [_spawn(ray, recipe, make, size // count) for _ in range(count)]
@@ -82,37 +82,37 @@ class RemoteEnvs:
 
     def reset(self, seeds: Sequence[int]) -> Arrays:
         self.seeds = np.array(list(seeds))
-        self.newest = self._all("reset", [[row.tolist()] for row in self._parts(self.seeds)])
-        return _joined(self.newest)
+        self.newest = self._call_all("reset", [[row.tolist()] for row in self._parts(self.seeds)])
+        return _concatenate(self.newest)
 
     def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> Steps:
         masks = [None] * len(self.processes) if active is None else self._parts(active)
-        parts = self._all(
+        parts = self._call_all(
             "step", [list(pair) for pair in zip(self._parts(actions), masks, strict=True)]
         )
         self.newest = [part.observation for part in parts]
-        nobody = np.zeros(self.share, bool)
-        flags = [nobody if part.held is None else part.held for part in parts]
+        none_held = np.zeros(self.share, bool)
+        flags = [none_held if part.held is None else part.held for part in parts]
         held = np.concatenate(flags) if any(part.held is not None for part in parts) else None
         names = ("reward", "terminated", "truncated", "success")
         columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
         return Steps(
-            _joined([part.next_observations for part in parts]),
-            observation=_joined(self.newest),
+            _concatenate([part.next_observations for part in parts]),
+            observation=_concatenate(self.newest),
             held=held,
             **columns,
         )
 
     def expert(self) -> np.ndarray:
-        return np.concatenate(self._all("expert", [[] for _ in self.processes]))
+        return np.concatenate(self._call_all("expert", [[] for _ in self.processes]))
 
     def state_dict(self) -> dict[str, Any]:
-        states = self._all("state_dict", [[] for _ in self.processes])
+        states = self._call_all("state_dict", [[] for _ in self.processes])
         return {str(index): state for index, state in enumerate(states)} if all(states) else {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if len(state) == len(self.processes):
-            self._all("load_state_dict", [[state[str(index)]] for index in range(len(state))])
+            self._call_all("load_state_dict", [[state[str(index)]] for index in range(len(state))])
 
     def render(self, index: int = 0) -> np.ndarray:
         picture: np.ndarray = self._call(index // self.share, "call", "render", index % self.share)
@@ -125,7 +125,7 @@ class RemoteEnvs:
     def _parts(self, values: np.ndarray) -> list[np.ndarray]:
         return np.split(np.asarray(values), len(self.processes))
 
-    def _all(self, name: str, arguments: list[list[Any]]) -> list[Any]:
+    def _call_all(self, name: str, arguments: list[list[Any]]) -> list[Any]:
         answers = [
             process.call.remote(name, *row)
             for process, row in zip(self.processes, arguments, strict=True)
@@ -139,7 +139,7 @@ class RemoteEnvs:
             if isinstance(error.cause, RlinfError):
                 raise error.cause from None
             raise RlinfError(f"a simulator process stopped: {error}") from error
-        except lost() as error:
+        except lost_errors() as error:
             observation = self._replace(index, error)
             if name != "step":
                 if name == "reset":
@@ -173,30 +173,32 @@ class RemoteEnvs:
             if isinstance(error.cause, RlinfError):
                 raise error.cause from None
             raise RlinfError(f"a simulator process stopped: {error}") from error
-        except lost() as error:
+        except lost_errors() as error:
             check_started("simulator processes", error)
             raise RlinfError(f"a simulator process died at its start: {error}") from error
 
 
-def _spawn(ray: Any, recipe: Recipe, make: Make, size: int) -> Any:
+def _spawn(ray: Any, recipe: Recipe, make: MakeEnvs, size: int) -> Any:
     return ray.remote(num_cpus=cpus_for(recipe.placement))(SimulatorProcess).remote(
         recipe, make, size
     )
 
 
-def _joined(parts: list[Arrays]) -> Arrays:
+def _concatenate(parts: list[Arrays]) -> Arrays:
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def rollout_envs(recipe: Recipe, make: Make, size: int) -> VectorEnv:
+def rollout_envs(recipe: Recipe, make: MakeEnvs, size: int) -> VectorEnv:
     """Return the environments for rollouts, in own processes if the recipe says so."""
     placement = recipe.placement
     if not placement.simulators:
         return make(recipe, size)
-    return RemoteEnvs.started(recipe, make, size, placement.simulators // max(placement.workers, 1))
+    return RemoteEnvs.start_envs(
+        recipe, make, size, placement.simulators // max(placement.workers, 1)
+    )
 
 
-def rollouts_in(
+def make_rollouts(
     kind: type[Rollouts], env: VectorEnv, policy: Policy, seed: int, scene: int, group: int
 ) -> Rollouts:
     """Return rollouts in environments; remote environments are split into two alternating halves.

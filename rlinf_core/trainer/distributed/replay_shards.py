@@ -17,14 +17,19 @@ import numpy as np
 from rlinf_core.core.errors import IngestError, RecipeError, RlinfError, is_transient
 from rlinf_core.data.replay import ReplayBuffer, mix
 from rlinf_core.specs.arrays import Arrays, StationSpec
-from rlinf_core.trainer.distributed.ray_cluster import check_started, connect, lost, of_ray
+from rlinf_core.trainer.distributed.ray_cluster import (
+    check_started,
+    connect,
+    is_ray_error,
+    lost_errors,
+)
 
 RESTARTS = 10  # maximum restarts of shards in a run
 SEEDS = 2**63
 
 
 @contextlib.contextmanager
-def _of_ray() -> Iterator[None]:
+def _as_ingest_errors() -> Iterator[None]:
     """Turn Ray's exceptions into IngestError, since no episode causes them.
 
     A shard's own errors pass.
@@ -36,14 +41,14 @@ def _of_ray() -> Iterator[None]:
     except exceptions.RayTaskError as error:
         if isinstance(error.cause, RlinfError):
             raise error.cause from None
-        if is_transient(error.cause) or of_ray(error.cause):
-            raise _cannot_keep(error) from error
+        if is_transient(error.cause) or is_ray_error(error.cause):
+            raise _no_room_error(error) from error
         raise
     except exceptions.RayError as error:
-        raise _cannot_keep(error) from error
+        raise _no_room_error(error) from error
 
 
-def _cannot_keep(error: Exception) -> IngestError:
+def _no_room_error(error: Exception) -> IngestError:
     return IngestError(
         f"replay shards: expected room in their processes and in Ray's store, got: {error}. The "
         "last checkpoint is valid. Reduce replay.capacity or add memory; the same command then "
@@ -63,10 +68,10 @@ class Shard(ReplayBuffer):
         self.insert_episode(**episode)
         return len(self), self.present_by_origin()
 
-    def draw(self, size: int, seed: int, how: dict[str, Any]) -> tuple[Arrays, np.ndarray]:
+    def draw(self, size: int, seed: int, options: dict[str, Any]) -> tuple[Arrays, np.ndarray]:
         """Return a batch of this shard, and its number of transitions by origin (256,)."""
         before = self.sampled.copy()
-        return self.sample(size, np.random.default_rng(seed), **how), self.sampled - before
+        return self.sample(size, np.random.default_rng(seed), **options), self.sampled - before
 
     def restore(self, state: dict[str, Any]) -> tuple[int, np.ndarray]:
         """Restore a state. Returns the number of transitions, in total and by origin (256,)."""
@@ -75,8 +80,7 @@ class Shard(ReplayBuffer):
 
 
 class ReplayShards:
-    """A replay buffer in shards, with the interface and the sampling distribution of
-    ``ReplayBuffer``.
+    """A replay buffer in shards, with the interface and distribution of ``ReplayBuffer``.
 
     The first five arguments are those of ``ReplayBuffer``, for all shards together.
 
@@ -116,7 +120,7 @@ class ReplayShards:
         """Return the number of transitions that can be sampled, by origin (256,)."""
         return np.sum([origins for _, origins in self._present], axis=0)
 
-    @_of_ray()
+    @_as_ingest_errors()
     def insert_episode(
         self,
         observations: Arrays,
@@ -148,7 +152,7 @@ class ReplayShards:
                 given=given,
             )
         )
-        self._present[number] = self._ask(number, partial(_put, episode))
+        self._present[number] = self._call(number, partial(_put, episode))
         self._since[number].append(episode)
         self.episodes += 1
         self.inserted += len(actions)
@@ -157,7 +161,7 @@ class ReplayShards:
         )
         return len(actions)
 
-    @_of_ray()
+    @_as_ingest_errors()
     def sample(
         self,
         size: int,
@@ -172,9 +176,9 @@ class ReplayShards:
 
         A multinomial draw sets the size of each shard's part.
         """
-        share = self._likely(weights)
+        share = self._shard_probabilities(weights)
         sizes = random.multinomial(size, share / share.sum())
-        how: dict[str, Any] = {
+        options: dict[str, Any] = {
             "horizon": horizon,
             "gamma": gamma,
             "execute": execute,
@@ -192,15 +196,15 @@ class ReplayShards:
                     int(number),
                     int(sizes[number]),
                     int(random.integers(SEEDS)),
-                    how | {"weights": shard_weights},
+                    options | {"weights": shard_weights},
                 )
             )
-        begun = [self._actors[number].draw.remote(*what) for number, *what in pending]
-        drawn = [self._drawn(begun[k], *pending[k]) for k in range(len(pending))]
+        answers = [self._actors[number].draw.remote(*arguments) for number, *arguments in pending]
+        drawn = [self._drawn_batch(answers[k], *pending[k]) for k in range(len(pending))]
         self.sampled += np.sum([origins for _, origins in drawn], axis=0)
         return mix(*(batch for batch, _ in drawn))
 
-    def _likely(self, weights: np.ndarray | None) -> np.ndarray:
+    def _shard_probabilities(self, weights: np.ndarray | None) -> np.ndarray:
         """Return the unnormalised probability of each shard."""
         if weights is None:
             return np.array([count for count, _ in self._present], float)
@@ -213,24 +217,24 @@ class ReplayShards:
         everywhere = self.present_by_origin()
         return np.where(everywhere > 0, weights * origins / np.maximum(everywhere, 1), 0.0)
 
-    def _drawn(self, answer: Any, number: int, *what: Any) -> tuple[Arrays, np.ndarray]:
+    def _drawn_batch(self, answer: Any, number: int, *arguments: Any) -> tuple[Arrays, np.ndarray]:
         """Return the shard's batch, or that of its replacement, which draws the same one."""
         try:
             drawn: tuple[Arrays, np.ndarray] = self.ray.get(answer)
             return drawn
-        except lost() as error:
+        except lost_errors() as error:
             self._replace(number, error)
-            return self._ask(number, lambda shard: shard.draw.remote(*what))
+            return self._call(number, lambda shard: shard.draw.remote(*arguments))
 
-    @_of_ray()
+    @_as_ingest_errors()
     def vectors(self) -> np.ndarray:
         """Return the vectors (N, V) at the start of each transition, to fit the normalisation."""
-        return np.concatenate(self._all(lambda shard: shard.vectors.remote()))
+        return np.concatenate(self._call_all(lambda shard: shard.vectors.remote()))
 
-    @_of_ray()
+    @_as_ingest_errors()
     def state_dict(self) -> dict[str, Any]:
         """Return the state of all shards."""
-        states = self._all(lambda shard: shard.state_dict.remote())
+        states = self._call_all(lambda shard: shard.state_dict.remote())
         for number, state in enumerate(states):
             self._checkpoints[number], self._since[number] = self.ray.put(state), []
         return {
@@ -241,7 +245,7 @@ class ReplayShards:
             "inserted_of": self.inserted_by_origin,
         }
 
-    @_of_ray()
+    @_as_ingest_errors()
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state. Raises RecipeError for another number of shards."""
         if (got := len(state.get("shards", ()))) != self.shards:
@@ -252,7 +256,7 @@ class ReplayShards:
         for number in range(self.shards):
             self._checkpoints[number] = self.ray.put(state["shards"][str(number)])
             self._since[number] = []
-            self._present[number] = self._ask(number, self._restored(number))
+            self._present[number] = self._call(number, self._restore_call(number))
         self.inserted, self.episodes = state["inserted"], state["episodes"]
         self.sampled, self.inserted_by_origin = (
             np.array(state["sampled"]),
@@ -269,24 +273,24 @@ class ReplayShards:
             *self.buffer_arguments
         )
 
-    def _restored(self, number: int) -> Callable[[Any], Any]:
+    def _restore_call(self, number: int) -> Callable[[Any], Any]:
         return lambda shard: shard.restore.remote(self._checkpoints[number])
 
-    def _all(self, call: Callable[[Any], Any]) -> list[Any]:
-        return [self._ask(number, call) for number in range(self.shards)]
+    def _call_all(self, call: Callable[[Any], Any]) -> list[Any]:
+        return [self._call(number, call) for number in range(self.shards)]
 
-    def _ask(self, number: int, call: Callable[[Any], Any]) -> Any:
+    def _call(self, number: int, call: Callable[[Any], Any]) -> Any:
         """Return a shard's answer; a dead shard is replaced and called again."""
         while True:
             try:
                 return self.ray.get(call(self._actors[number]))
-            except lost() as error:
+            except lost_errors() as error:
                 self._replace(number, error)
 
     def _replace(self, number: int, error: Exception) -> None:
         """Start a replacement with the shard's content; repeat if it dies, too."""
         while True:
-            self._count(number, error)
+            self._count_death(number, error)
             actor = self._actors[number] = self._spawn()
             try:
                 if self._checkpoints[number] is not None:
@@ -296,10 +300,10 @@ class ReplayShards:
                 for episode in self._since[number]:
                     self._present[number] = self.ray.get(actor.put.remote(episode))
                 return
-            except lost() as again:
+            except lost_errors() as again:
                 error = again
 
-    def _count(self, number: int, error: Exception) -> None:
+    def _count_death(self, number: int, error: Exception) -> None:
         """Count a dead shard. Raises IngestError beyond RESTARTS."""
         check_started("replay shards", error)
         self.died += 1

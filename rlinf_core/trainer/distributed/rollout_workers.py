@@ -26,10 +26,10 @@ from rlinf_core.trainer.distributed.ray_cluster import (
     check_started,
     connect,
     cpus_for,
-    lost,
-    no_room,
+    lost_errors,
+    no_room_error,
 )
-from rlinf_core.trainer.distributed.remote_envs import Make, rollout_envs, rollouts_in
+from rlinf_core.trainer.distributed.remote_envs import MakeEnvs, make_rollouts, rollout_envs
 from rlinf_core.trainer.distributed.weights import WeightSender, WeightUpdate, put, receive
 
 SCENE_STRIDE = 10_000_000  # distance of the scenes of two workers
@@ -51,14 +51,14 @@ class RolloutRequest:
     environments: int
 
 
-NOTHING = RolloutUsage(Usage(), 0.0, (0.0, 0.0), (0.0, 0.0))
+NO_USAGE = RolloutUsage(Usage(), 0.0, (0.0, 0.0), (0.0, 0.0))
 
 
 class Worker:
     """Ray actor of one worker. Its first request creates the environments."""
 
     def __init__(
-        self, recipe: Recipe, make: Make, kind: type[Rollouts], seed: int, first_scene: int
+        self, recipe: Recipe, make: MakeEnvs, kind: type[Rollouts], seed: int, first_scene: int
     ) -> None:
         self.recipe = recipe
         self.make = make
@@ -81,7 +81,7 @@ class Worker:
             with encoder.rebuilt():  # the first request brings its weights
                 self.policy = make_policy(env.spec, recipe.policy).to(self.device)
         group = recipe.algorithm.rollout.get("group", 1)
-        self.rollouts = rollouts_in(self.kind, env, self.policy, *self.first, group)
+        self.rollouts = make_rollouts(self.kind, env, self.policy, *self.first, group)
         if former is not None:
             self.rollouts.continue_noise(former)
             former.env.close()
@@ -114,7 +114,7 @@ class Worker:
         return experience, usage
 
 
-class OnRay:
+class RolloutWorkers:
     """Rollout workers on Ray. A dead worker is replaced, and its request is repeated in new scenes.
 
     Attributes:
@@ -128,7 +128,7 @@ class OnRay:
     def __init__(
         self,
         recipe: Recipe,
-        make: Make,
+        make: MakeEnvs,
         kind: type[Rollouts],
         policy: NetworkPolicy,
         spawned: int = 0,
@@ -161,7 +161,7 @@ class OnRay:
             self.recipe.scene(number * SCENE_STRIDE),
         )
 
-    def go_on(self, resumes: int, spawned: int = 0) -> None:
+    def restart_workers(self, resumes: int, spawned: int = 0) -> None:
         """Restart all workers with new seeds and scenes, after a resume.
 
         Args:
@@ -199,7 +199,7 @@ class OnRay:
             raise
         if self.pending:
             self.early_answers += self._answers()
-        self.early_answers += [(cut, NOTHING) for cut in self._cut(self.workers[count:])]
+        self.early_answers += [(cut, NO_USAGE) for cut in self._cut(self.workers[count:])]
         for worker in self.workers[count:]:
             self.ray.kill(worker)
         self.workers = self.workers[:count] + added
@@ -215,7 +215,7 @@ class OnRay:
         for worker in workers:
             try:
                 parts.append(Experience(self.ray.get(worker.cut.remote())))
-            except lost():
+            except lost_errors():
                 print(
                     "a rollout worker died before its end; its unfinished episodes are lost",
                     flush=True,
@@ -235,7 +235,7 @@ class OnRay:
         self.sent_bytes = update.nbytes
         self.base = update.base
         self.update = put(self.ray, update)
-        self.everything: Any = self.update if update.base == 0 else None
+        self.full_update: Any = self.update if update.base == 0 else None
         share = self.recipe.simulation.environments // len(self.workers)
         self.request = put(self.ray, RolloutRequest(version, length, share))
         self.pending = [self._begin(index) for index in range(len(self.workers))]
@@ -246,15 +246,15 @@ class OnRay:
             return
         _, waiting = self.ray.wait(ready, num_returns=len(ready), timeout=START_S)
         if waiting:
-            raise no_room("rollout workers", len(ready), self.resources, START_S)
+            raise no_room_error("rollout workers", len(ready), self.resources, START_S)
 
     def _begin(self, index: int) -> Any:
         """Send the request to a worker; one with older weights gets all of them."""
         update = self.update
         if self.editions[index] != self.base:
-            if self.everything is None:
-                self.everything = put(self.ray, self.sender.everything())
-            update = self.everything
+            if self.full_update is None:
+                self.full_update = put(self.ray, self.sender.full_update())
+            update = self.full_update
         self.editions[index] = self.sender.edition
         return self.workers[index].play.remote(self.request, update)
 
@@ -293,7 +293,7 @@ class OnRay:
                 if isinstance(error.cause, RlinfError):  # raised by an environment
                     raise error.cause from None
                 raise RlinfError(f"a rollout worker stopped: {error}") from error
-            except lost() as error:
+            except lost_errors() as error:
                 check_started("rollout workers", error)
                 self.died += 1
                 if self.died > RESTARTS:
@@ -317,9 +317,9 @@ class OnRay:
 def _convert(rollout: Rollout, tensors: bool) -> Rollout:
     """Convert a rollout's arrays to tensors, or its tensors to arrays."""
 
-    def other(value: Any) -> Any:
+    def convert(value: Any) -> Any:
         if isinstance(value, dict):
-            return {key: other(part) for key, part in value.items()}
+            return {key: convert(part) for key, part in value.items()}
         return None if value is None else torch.tensor(value) if tensors else value.numpy()
 
-    return Rollout(**{item.name: other(getattr(rollout, item.name)) for item in fields(Rollout)})
+    return Rollout(**{item.name: convert(getattr(rollout, item.name)) for item in fields(Rollout)})

@@ -87,7 +87,7 @@ class WeightSender:
         self.edition += 1
         return update
 
-    def everything(self) -> WeightUpdate:
+    def full_update(self) -> WeightUpdate:
         """Return all weights of the last update, for a new worker."""
         return WeightUpdate(0, self.edition, dict(self.sent))
 

@@ -1,6 +1,4 @@
-"""A learned world model beside a real source: it is fitted to the real episodes and adds short
-imagined branches.
-"""
+"""A learned world model beside a real source: it adds short imagined branches."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ from rlinf_core.worlds.episodes import Episodes
 from rlinf_core.worlds.imagined import Imagined
 from rlinf_core.worlds.model import WorldModel
 
-LEAST = 10  # episodes before the first fit
+MIN_EPISODES = 10  # episodes before the first fit
 
 
 class RealAndImagined:
@@ -75,7 +73,7 @@ class RealAndImagined:
             return experience
         with self.clock("imagine"):
             episodes = Episodes(self.data.real_episodes())
-            if len(episodes) < LEAST:
+            if len(episodes) < MIN_EPISODES:
                 return experience
             self.fitted_at = self.data.steps
             self.episodes = episodes
@@ -97,9 +95,7 @@ class RealAndImagined:
         return [replace(trajectory, mode=IMAGINED) for trajectory in played]
 
     def counts(self) -> dict[str, float]:
-        """Return the real source's counters, and the model's error, horizon and share of flagged
-        branches.
-        """
+        """Return the real source's counters, and the model's error, horizon and flagged share."""
         check = self.world.check
         if not self.world.fits:
             return self.real.counts()

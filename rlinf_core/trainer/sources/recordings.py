@@ -54,11 +54,11 @@ class Intake:
         self,
         run_dir: Path,
         spec: StationSpec,
-        longest: int,
+        max_transitions: int,
         use_executed: bool = False,
         rollouts_of: PolicySettings | None = None,
     ) -> None:
-        self.run_dir, self.spec, self.longest = run_dir, spec, longest
+        self.run_dir, self.spec, self.max_transitions = run_dir, spec, max_transitions
         self.use_executed, self.rollouts_of = use_executed, rollouts_of
         self.journal = Journal(run_dir / "journal.jsonl")
         self.readers: Readers | None = None  # processes on Ray
@@ -66,9 +66,7 @@ class Intake:
         self._refused = Counter({REFUSED: 0})
 
     def counts(self) -> dict[str, float]:
-        """Return the number of refused episodes, in total and by station
-        (``<station>/refused``).
-        """
+        """Return the refused episodes, in total and by station (``<station>/refused``)."""
         return {name: float(count) for name, count in self._refused.items()}
 
     def take(
@@ -85,7 +83,7 @@ class Intake:
             The status. It begins with REFUSED for an invalid episode, and with LATER if the machine
             cannot read it now (memory, open files, disk); it is then not marked as taken.
         """
-        status = "duplicate" if folder.name in self.ids else self._inserted(folder, insert)
+        status = "duplicate" if folder.name in self.ids else self._insert(folder, insert)
         if status.startswith(LATER):
             return status
         try:
@@ -99,10 +97,10 @@ class Intake:
         if status.startswith(REFUSED):
             print(status, flush=True)
             if owns_folder:
-                self._set_aside(folder, status)
+                self._quarantine(folder, status)
         return status
 
-    def _inserted(self, folder: Path, insert: Callable[[Trajectory], str]) -> str:
+    def _insert(self, folder: Path, insert: Callable[[Trajectory], str]) -> str:
         try:
             try:
                 trajectory = self.trajectory(folder)
@@ -130,9 +128,9 @@ class Intake:
             status = (
                 f"{REFUSED}: episode {folder.name}: cannot be read: {type(error).__name__}: {error}"
             )
-        return self._note(folder.name, escape_ascii(status))
+        return self._note_status(folder.name, escape_ascii(status))
 
-    def _note(self, name: str, status: str) -> str:
+    def _note_status(self, name: str, status: str) -> str:
         self.ids[name] = status
         if status.startswith(REFUSED):
             station = self.journal.station(name)
@@ -142,7 +140,7 @@ class Intake:
     def read(self, folder: Path) -> Episode:
         """Read and check the episode in ``folder``. Raises EpisodeError if it is invalid."""
         return read_checked_episode(
-            folder, self.spec, self.longest, self.journal.station(folder.name)
+            folder, self.spec, self.max_transitions, self.journal.station(folder.name)
         )
 
     def trajectory(self, folder: Path) -> Trajectory:
@@ -162,7 +160,7 @@ class Intake:
                 if folder.name not in self.ids
             )
 
-    def _set_aside(self, path: Path, status: str) -> None:
+    def _quarantine(self, path: Path, status: str) -> None:
         """Move a refused episode out of the inbox. The journal still holds its arrival."""
         try:
             if path.exists():
@@ -179,7 +177,7 @@ class Intake:
         self.ids = {}
         self._refused = Counter({REFUSED: 0})
         for name, status in state["ids"]:
-            self._note(name, status)
+            self._note_status(name, status)
 
 
 class Recordings(Source):
@@ -198,7 +196,7 @@ class Recordings(Source):
         """Do nothing."""
 
 
-def recorded(folders: tuple[str, ...]) -> Iterator[Path]:
+def closed_episodes(folders: tuple[str, ...]) -> Iterator[Path]:
     """Yield every closed episode below the folders, in order.
 
     Raises:
@@ -230,8 +228,8 @@ def read_recordings(
     """
     from rich.progress import track
 
-    recordings = list(recorded(folders))
-    _check_once(recordings)
+    recordings = list(closed_episodes(folders))
+    _check_unique(recordings)
     reading = track(recordings, description="reading recordings", transient=True)
     statuses = [intake.take(folder, insert, owns_folder=False) for folder in reading]
     if waiting := [status for status in statuses if status.startswith(LATER)]:
@@ -246,7 +244,7 @@ def read_recordings(
         )
 
 
-def check_shown(is_sufficient: bool, statuses: Mapping[str, int]) -> None:
+def check_demonstrations(is_sufficient: bool, statuses: Mapping[str, int]) -> None:
     """Check that there are enough demonstrations to start.
 
     Raises:
@@ -262,7 +260,7 @@ def check_shown(is_sufficient: bool, statuses: Mapping[str, int]) -> None:
     )
 
 
-def _check_once(recordings: list[Path]) -> None:
+def _check_unique(recordings: list[Path]) -> None:
     """Raise RecipeError if two recordings with different content share an id."""
     by_id: dict[str, Path] = {}
     for folder in recordings:

@@ -32,8 +32,8 @@ from rlinf_core.rollouts.evaluate import EpisodeResult, evaluate
 from rlinf_core.rollouts.types import Experience, Source, Trajectory
 from rlinf_core.specs import arrays
 from rlinf_core.specs.embodiment import JointSpec
-from rlinf_core.trainer.distributed.remote_envs import Make, rollouts_in
-from rlinf_core.trainer.distributed.rollout_workers import SCENE_STRIDE, OnRay
+from rlinf_core.trainer.distributed.remote_envs import MakeEnvs, make_rollouts
+from rlinf_core.trainer.distributed.rollout_workers import SCENE_STRIDE, RolloutWorkers
 from rlinf_core.trainer.progress import Clock
 from rlinf_core.worlds.imagined import Imagined
 
@@ -59,13 +59,13 @@ class Simulators(Source):
     asynchronous = False
 
     def __init__(
-        self, recipe: Recipe, env: VectorEnv, policy: NetworkPolicy, make: Make, clock: Clock
+        self, recipe: Recipe, env: VectorEnv, policy: NetworkPolicy, make: MakeEnvs, clock: Clock
     ) -> None:
         self.recipe, self.env, self.clock = recipe, env, clock
         self.make, self.policy = make, policy
         self.kind = KINDS.get(recipe.algorithm.learns_from)
         self.report: dict[str, Any] = {}  # unused
-        self.players: InProcess | OnRay | None = None
+        self.players: InProcessRollouts | RolloutWorkers | None = None
         self.is_pending = False
         self.spawned = 0
         self.send_s = 0.0
@@ -73,16 +73,20 @@ class Simulators(Source):
         if self.kind:
             self.players = self._players(self.kind, recipe, 0)
 
-    def _players(self, kind: type[Rollouts], recipe: Recipe, spawned: int) -> InProcess | OnRay:
+    def _players(
+        self, kind: type[Rollouts], recipe: Recipe, spawned: int
+    ) -> InProcessRollouts | RolloutWorkers:
         env = self.env
         if recipe.placement.workers:
-            return OnRay(recipe, self.make, kind, self.policy, spawned)
+            return RolloutWorkers(recipe, self.make, kind, self.policy, spawned)
         in_tensors = isinstance(env, ArrayEnv) and kind is ChunkRollouts
         kind = TensorRollouts if in_tensors else kind
         group = recipe.algorithm.rollout.get("group", 1)
-        player = player_of(recipe, self.policy)
+        player = acting_policy(recipe, self.policy)
         scene = recipe.scene(spawned * SCENE_STRIDE)
-        return InProcess(rollouts_in(kind, env, player, recipe.seed + spawned, scene, group))
+        return InProcessRollouts(
+            make_rollouts(kind, env, player, recipe.seed + spawned, scene, group)
+        )
 
     @property
     def slice(self) -> RolloutLength:
@@ -103,7 +107,7 @@ class Simulators(Source):
         """Bytes of weights in the last request."""
         return self.players.sent_bytes if self.players else 0
 
-    def place(self, recipe: Recipe) -> None:
+    def change_layout(self, recipe: Recipe) -> None:
         """Use the layout of another recipe from the next request on. No experience is lost.
 
         Raises:
@@ -115,13 +119,13 @@ class Simulators(Source):
         if players is None or workers == before.placement.workers:
             self.recipe = recipe
             return
-        if isinstance(players, OnRay) and workers:
+        if isinstance(players, RolloutWorkers) and workers:
             players.resize(workers)
             self.recipe = recipe
             return
         assert self.kind is not None
         # the trainer's process counts as one, each time it plays: noise and scenes are new
-        spawned = players.spawned if isinstance(players, OnRay) else max(self.spawned, 1)
+        spawned = players.spawned if isinstance(players, RolloutWorkers) else max(self.spawned, 1)
         replacing = self._players(self.kind, recipe, spawned)  # raises before anything changed
         self.recipe = recipe
         self.spawned = spawned if workers else spawned + 1
@@ -129,7 +133,7 @@ class Simulators(Source):
             experience, _ = players.take()
             self.early += experience
             self.is_pending = False
-        if isinstance(players, OnRay):
+        if isinstance(players, RolloutWorkers):
             self.early += players.cut()
             self.spawned = max(self.spawned, players.spawned)  # one may have died meanwhile
         else:
@@ -176,7 +180,7 @@ class Simulators(Source):
         )
 
     def _request_rollouts(
-        self, players: InProcess | OnRay, updates: int, length: RolloutLength
+        self, players: InProcessRollouts | RolloutWorkers, updates: int, length: RolloutLength
     ) -> None:
         started = time.perf_counter()
         with self.clock("transfer"):
@@ -189,7 +193,7 @@ class Simulators(Source):
 
         Workers on Ray start new episodes instead.
         """
-        if isinstance(self.players, OnRay):
+        if isinstance(self.players, RolloutWorkers):
             return {"begun": self.players.resumes, "spawned": self.players.spawned}
         if self.players is None:
             return {}
@@ -199,8 +203,8 @@ class Simulators(Source):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state of ``state_dict``."""
         self.spawned = max(self.spawned, state.get("spawned", 0))
-        if isinstance(self.players, OnRay):
-            self.players.go_on(state.get("begun", 0) + 1, state.get("spawned", 0))
+        if isinstance(self.players, RolloutWorkers):
+            self.players.restart_workers(state.get("begun", 0) + 1, state.get("spawned", 0))
         elif self.players and ("generator" in state or "stages" in state):
             # without these keys it is the state of workers
             self.players.rollouts.load_state_dict(state)
@@ -211,7 +215,7 @@ class Simulators(Source):
             self.players.close()
 
 
-class InProcess:
+class InProcessRollouts:
     """Plays rollouts in this process."""
 
     def __init__(self, rollouts: Rollouts) -> None:
@@ -237,7 +241,7 @@ class InProcess:
         """Do nothing."""
 
 
-def player_of(recipe: Recipe, policy: NetworkPolicy) -> Any:
+def acting_policy(recipe: Recipe, policy: NetworkPolicy) -> Any:
     """Return the policy, or an actor whose tokens an engine draws."""
     address = getattr(recipe.policy, "engine", "")
     if not address:
@@ -251,7 +255,9 @@ def player_of(recipe: Recipe, policy: NetworkPolicy) -> Any:
 AT_ONCE = 8  # environments of each robot for evaluations
 
 
-def environments(recipe: Recipe, make: Make, ending: ExitStack, size: int) -> dict[str, VectorEnv]:
+def environments(
+    recipe: Recipe, make: MakeEnvs, ending: ExitStack, size: int
+) -> dict[str, VectorEnv]:
     """Return ``size`` environments of each robot of a recipe, by name. ``ending`` closes them."""
     envs = {}
     for name, one in robots_of(recipe).items():
@@ -280,7 +286,7 @@ class Robots(Source):
         envs: dict[str, VectorEnv],
         held_out: dict[str, VectorEnv],
         policy: NetworkPolicy,
-        make: Make,
+        make: MakeEnvs,
         clock: Clock,
     ) -> None:
         assert isinstance(policy.spec, JointSpec)
@@ -301,7 +307,7 @@ class Robots(Source):
             [
                 trajectory
                 for name, source in self.sources.items()
-                for trajectory in self._among(name, source.demonstrate())
+                for trajectory in self._in_joint_space(name, source.demonstrate())
             ]
         )
 
@@ -314,11 +320,11 @@ class Robots(Source):
             [
                 trajectory
                 for name, source in self.sources.items()
-                for trajectory in self._among(name, source.take(updates, length))
+                for trajectory in self._in_joint_space(name, source.take(updates, length))
             ]
         )
 
-    def _among(self, name: str, experience: Experience) -> list[Trajectory]:
+    def _in_joint_space(self, name: str, experience: Experience) -> list[Trajectory]:
         """Return a robot's episodes in the joint observation and action space of all robots."""
 
         def placed(trajectory: Trajectory) -> Trajectory:

@@ -1,6 +1,4 @@
-"""Stations as a source: the bridge's server stores their episodes in the inbox and serves
-policies.
-"""
+"""Stations as a source: the bridge's server stores their episodes and serves policies."""
 
 from __future__ import annotations
 
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
 AT_ONCE = 8  # episodes per call of ``take`` and queue
-AGAIN_S = 60.0
+RETRY_S = 60.0
 REPORTED = ("backlog", "policy_version", "set_aside", "spool_full")
 
 
@@ -121,7 +119,7 @@ class Stations(Source):
         status = self.intake.take(folder, self._insert)
         if status.startswith(LATER):
             self.tries[folder.name] += 1
-            wait_s = AGAIN_S * self.tries[folder.name]
+            wait_s = RETRY_S * self.tries[folder.name]
             print(
                 f"{status}. It stays in the inbox; the trainer reads it again in {wait_s:.0f} s",
                 flush=True,

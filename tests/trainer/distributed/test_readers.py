@@ -27,7 +27,7 @@ def spool(tmp_path):
 @pytest.fixture
 def intake(task, tmp_path):
     intake = Intake(tmp_path / "run", task.spec, 49)
-    intake.readers = Readers(2, "", intake.spec, intake.longest, False, None)
+    intake.readers = Readers(2, "", intake.spec, intake.max_transitions, False, None)
     yield intake
     intake.readers.close()
 

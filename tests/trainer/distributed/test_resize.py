@@ -20,8 +20,8 @@ from rlinf_core.reports.curves import read_events
 from rlinf_core.rollouts.collect import EpisodeRollouts
 from rlinf_core.trainer.distributed import remote_envs
 from rlinf_core.trainer.distributed.group import LearnerGroup
-from rlinf_core.trainer.distributed.remote_envs import RemoteEnvs, rollouts_in
-from rlinf_core.trainer.distributed.rollout_workers import OnRay
+from rlinf_core.trainer.distributed.remote_envs import RemoteEnvs, make_rollouts
+from rlinf_core.trainer.distributed.rollout_workers import RolloutWorkers
 from rlinf_core.trainer.train import train
 from tests.algorithms.point import SPEC, Points
 from tests.trainer.distributed.test_group import (
@@ -91,7 +91,7 @@ def test_workers_change_in_number_and_no_time_step_is_lost(cluster):
             "simulation.start_steps=0",
         ],
     )
-    players = OnRay(recipe, points, EpisodeRollouts, make_policy(SPEC, recipe.policy))
+    players = RolloutWorkers(recipe, points, EpisodeRollouts, make_policy(SPEC, recipe.policy))
     played = brought = 0
 
     def take():
@@ -135,7 +135,7 @@ def test_workers_that_are_killed_around_a_change_are_replaced_and_requests_are_r
             "simulation.start_steps=0",
         ],
     )
-    players = OnRay(recipe, points, EpisodeRollouts, make_policy(SPEC, recipe.policy))
+    players = RolloutWorkers(recipe, points, EpisodeRollouts, make_policy(SPEC, recipe.policy))
 
     def pid(index):
         return cluster.get(players.workers[index].pid.remote())
@@ -166,8 +166,8 @@ def test_a_run_whose_layout_changes_learns_what_an_undisturbed_one_learns(cluste
     layouts = [Layout(0, 1), Layout(0, 2), Layout(0, 1), Layout(0, 0)]
 
     def on_progress(run, entry):
-        if run.last_stage and layouts and run.learner.updates >= 2 * (5 - len(layouts)):
-            run.place(layouts.pop(0))
+        if run.is_last_stage and layouts and run.learner.updates >= 2 * (5 - len(layouts)):
+            run.change_layout(layouts.pop(0))
 
     placed = train(recipe_of("sac", *RLPD, auto), tmp_path / "placed", points, on_progress)
     assert not layouts and placed["updates"] == undisturbed["updates"] == 20
@@ -188,7 +188,7 @@ def test_a_run_chooses_its_layout_and_goes_on_from_a_checkpoint_of_another(clust
 
     def on_progress(run, entry):
         if run.data.steps >= 200 and not switched:
-            run.place(Layout(2, 0, pipelined=True))
+            run.change_layout(Layout(2, 0, pipelined=True))
             switched.append(run.data.steps)
             run.save()
         run.stopping = run.data.steps >= 600
@@ -313,7 +313,7 @@ def test_environments_in_processes_of_their_own_play_as_one_vector_and_one_that_
     assert steps.truncated.tolist() == [0, 0, 1, 1, 0, 0, 0, 0] and not steps.terminated.any()
     assert "a simulator process died and is replaced (1 of 10)" in capsys.readouterr().out
     policy = make_policy(SPEC, recipe.policy)
-    stages = rollouts_in(EpisodeRollouts, env, policy, 0, 0, 1)
+    stages = make_rollouts(EpisodeRollouts, env, policy, 0, 0, 1)
     assert len(stages.parts) == 2
     experience, usage = stages.play_measured({"steps": 60})
     cut = stages.cut()

@@ -6,7 +6,7 @@ from rlinf_core.algorithms import algorithm
 from rlinf_core.algorithms.common import on_policy
 from rlinf_core.recipes import load_recipe
 from rlinf_core.rollouts.collect import ChunkRollouts
-from rlinf_core.trainer.run import first_policy
+from rlinf_core.trainer.run import initial_policy
 from tests.algorithms.point import SPEC, Points
 
 
@@ -15,7 +15,7 @@ def test_no_process_is_left_without_a_row(monkeypatch, processes, sizes):
     recipe = load_recipe(
         "sim_ppo", ["policy.hidden=[8]", "algorithm.minibatches=3", "algorithm.epochs=1"]
     )
-    policy, taken = first_policy(recipe, SPEC, None), []
+    policy, taken = initial_policy(recipe, SPEC, None), []
     learner = algorithm("ppo").Learner(policy, recipe.algorithm, 0)
     (rollout,) = ChunkRollouts(Points(4), policy, 0).play(chunks=2).rollouts
     monkeypatch.setattr(on_policy, "world_size", lambda: processes)
