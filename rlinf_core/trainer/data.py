@@ -445,7 +445,7 @@ class ReplayData(Data):
         }
 
     def demonstration_batch(self, size: int) -> Arrays:
-        """Return a batch of demonstrations and imitated episodes; all transitions are equally likely."""
+        """Return a batch of demonstrations and imitated episodes, each transition equally likely."""
         imitated = len(self.imitated)
         if not imitated:
             return super().demonstration_batch(size)

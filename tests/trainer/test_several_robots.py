@@ -286,7 +286,9 @@ def test_an_older_checkpoint_counts_the_demonstrations_of_each_robot_by_its_epis
     again = two_robots("sac", 8)[1]
     again.load_state_dict(state)
     assert again.shown_of.tolist() == data.shown_of.tolist() == counts
-    assert again.shown == min(counts) and again.shown_of.dtype == np.int64
+    assert (
+        again.demonstration_count == min(counts) and again.demonstrations_by_robot.dtype == np.int64
+    )
     assert again.has_all_robots and again.due(0, None) == again.governor.due(again.steps, 0) > 0
     assert data.has_all_robots is (0 not in counts)
 

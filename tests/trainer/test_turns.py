@@ -28,7 +28,12 @@ from rlinf_core.trainer.distributed.rollout_workers import SCENE_STRIDE, Rollout
 from rlinf_core.trainer.progress import Clock, Progress
 from rlinf_core.trainer.run import make_learner
 from rlinf_core.trainer.sources import simulators
-from rlinf_core.trainer.sources.simulators import InProcessRollouts, Robots, Simulators, environments
+from rlinf_core.trainer.sources.simulators import (
+    InProcessRollouts,
+    Robots,
+    Simulators,
+    environments,
+)
 from rlinf_core.trainer.train import train
 from tests.algorithms.point import SPEC, Points, points
 
@@ -114,7 +119,7 @@ def placed(monkeypatch):
             super().__init__(*arguments)
             workers.append(self)
 
-    monkeypatch.setattr(simulators, "OnRay", Noted)
+    monkeypatch.setattr(simulators, "RolloutWorkers", Noted)
     return workers
 
 
