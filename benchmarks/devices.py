@@ -32,9 +32,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 from benchmarks.figures import write  # noqa: E402
 from rlinf_core.algorithms import algorithm  # noqa: E402
-from rlinf_core.algorithms.common.learner import Checkpointed  # noqa: E402
-from rlinf_core.algorithms.common.mixed_precision import compute  # noqa: E402
-from rlinf_core.algorithms.common.settings import Computing, offline  # noqa: E402
+from rlinf_core.algorithms.common.learner import BaseLearner  # noqa: E402
+from rlinf_core.algorithms.common.mixed_precision import apply_computing  # noqa: E402
+from rlinf_core.algorithms.common.settings import Computing, is_offline  # noqa: E402
 from rlinf_core.core.errors import RlinfError  # noqa: E402
 from rlinf_core.data.replay import ReplayBuffer, mix  # noqa: E402
 from rlinf_core.policies import make_policy, policy_kind  # noqa: E402
@@ -144,13 +144,13 @@ class Case:
             return self.replay.sample(self.batch, self.random)
         return mix(*(self.replay.sample(self.batch // 2, self.random) for _ in range(2)))
 
-    def learner(self, computing: Computing) -> Checkpointed:
+    def learner(self, computing: Computing) -> BaseLearner:
         torch.manual_seed(0)
         # Without a warm-up of the critic the actor learns from the first update on.
         config = algorithm(self.name).Config(batch_size=self.batch, critic_warmup=0)
         policy = make_policy(self.spec, policy_kind("tanh_gaussian").Config()).to(self.device)
         learner = algorithm(self.name).Learner(policy, config, 0)
-        compute(learner, computing)
+        apply_computing(learner, computing)
         return learner
 
 
@@ -213,7 +213,7 @@ def measure_learning(
         last = train(resolved, Path(folder), make)
         steps = (
             resolved.algorithm.steps
-            if offline(resolved.algorithm)
+            if is_offline(resolved.algorithm)
             else resolved.simulation.env_steps
         )
         if last.get("env_steps", 0) < steps:

@@ -40,7 +40,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 from benchmarks.figures import write  # noqa: E402
 from rlinf_core.algorithms import algorithm  # noqa: E402
-from rlinf_core.algorithms.common.mixed_precision import compute  # noqa: E402
+from rlinf_core.algorithms.common.mixed_precision import apply_computing  # noqa: E402
 from rlinf_core.algorithms.common.rollout import Rollout  # noqa: E402
 from rlinf_core.algorithms.common.settings import Computing  # noqa: E402
 from rlinf_core.policies import inference, make_policy, policy_kind  # noqa: E402
@@ -321,7 +321,7 @@ def sft(
         bench.free_memory()
         policy = bench.policy(kind, views, **config)
         learner = algorithm("sft").Learner(policy, algorithm("sft").Config(image_shift=0), 0)
-        compute(learner, Computing(precision=precision, gradient_checkpointing=recompute))
+        apply_computing(learner, Computing(precision=precision, gradient_checkpointing=recompute))
         batch = {
             name: value.numpy()
             for name, value in policy.to_batch(bench.observation(policy, rows)).items()
@@ -358,7 +358,7 @@ def grpo(
     learner = algorithm("grpo").Learner(
         policy, algorithm("grpo").Config(group=8, minibatches=4, epochs=1), 0
     )
-    compute(learner, Computing(precision="bfloat16", gradient_checkpointing=True))
+    apply_computing(learner, Computing(precision="bfloat16", gradient_checkpointing=True))
     observation = bench.observation(policy, rows, str(bench.device))
     chunks: list[Any] = []
 

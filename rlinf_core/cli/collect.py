@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rlinf_core.algorithms.common.settings import offline
+from rlinf_core.algorithms.common.settings import is_offline
 from rlinf_core.cli.demo import direct_to_its_end, prepare, print_page_address, served
 from rlinf_core.cli.terminal import Display, clock, terminal_as_before
 from rlinf_core.config.overrides import quoted
@@ -287,7 +287,7 @@ def next_commands(recipe: Recipe, name: str, overrides: list[str], run_dir: Path
     steps = [
         (f"rlinf data list {folder}", "list the episodes"),
         (train, "learn from them, in simulation"),
-        *([] if offline(recipe.algorithm) else [station]),
+        *([] if is_offline(recipe.algorithm) else [station]),
         (
             f"rlinf data export lerobot {folder} --out {shlex.quote(str(run_dir) + '-lerobot')}",
             "a LeRobot data set",

@@ -158,7 +158,9 @@ class RolloutData(Data):
             return 0
         if self.stations:  # an update needs the chunks of one environment's rollout
             return int(self._waiting_chunks(updates) >= self.config.rollout["chunks"])
-        return int(not learner.wants_more(reduce(Rollout.concatenate, self.waiting), self.rounds))
+        return int(
+            not learner.needs_more_rollouts(reduce(Rollout.concatenate, self.waiting), self.rounds)
+        )
 
     def rollout_length(self) -> RolloutLength:
         return self.config.rollout
@@ -295,7 +297,7 @@ class ReplayData(Data):
         corrected = np.array([source == "operator" for source in trajectory.sources])
         # an episode that a person drove from start to end says nothing of the policy
         if self.share is not None and not (corrected.size and corrected.all()):
-            self.share.note(trajectory.success and not corrected.any())
+            self.share.record_outcome(trajectory.success and not corrected.any())
         if self.config.half_demonstrations and corrected.any():  # only the corrected steps
             counts, _ = valid_chunk_starts(corrected, self.policy.config.executed, 0)
             for part in contiguous_segments(counts, self._transition_span):
@@ -445,7 +447,7 @@ class ReplayData(Data):
         }
 
     def demonstration_batch(self, size: int) -> Arrays:
-        """Return a batch of demonstrations and imitated episodes, each transition equally likely."""
+        """Return a batch of demonstrations and imitated episodes, uniform over transitions."""
         imitated = len(self.imitated)
         if not imitated:
             return super().demonstration_batch(size)
@@ -536,7 +538,7 @@ class LabelledData(ReplayData):
         return bool(trajectory.id) and not self.config.warm_start
 
     def _store_played(self, trajectory: Trajectory) -> None:
-        labelled = self.config.learned_from(trajectory.sources)
+        labelled = self.config.learning_mask(trajectory.sources)
         if self._lacks_labels(trajectory):  # a person's actions are their own labels
             labelled &= np.array([source == "operator" for source in trajectory.sources], bool)
         counts, given = valid_chunk_starts(labelled, self.policy.config.executed, self.policy.given)

@@ -21,14 +21,14 @@ from typing import Any
 import torch
 
 from rlinf_core.algorithms import algorithm
-from rlinf_core.algorithms.common.learner import Checkpointed, Learner
-from rlinf_core.algorithms.common.mixed_precision import compute
+from rlinf_core.algorithms.common.learner import BaseLearner, Learner
+from rlinf_core.algorithms.common.mixed_precision import apply_computing
 from rlinf_core.algorithms.common.offload import Offload
 from rlinf_core.algorithms.common.settings import (
     ROLLOUTS,
     AlgorithmSettings,
     DemonstrationSettings,
-    offline,
+    is_offline,
 )
 from rlinf_core.core.errors import RecipeError, RlinfError
 from rlinf_core.core.usage import Usage, measured, resident_bytes
@@ -92,8 +92,8 @@ def make_learner(recipe: Recipe, config: AlgorithmSettings, policy: NetworkPolic
     """Return a learner in this process, or a group of learner processes on Ray."""
     placement = recipe.placement
     if not placement.learners:
-        learner: Checkpointed = algorithm(config.name).Learner(policy, config, recipe.seed)
-        compute(learner, recipe.learner)
+        learner: BaseLearner = algorithm(config.name).Learner(policy, config, recipe.seed)
+        apply_computing(learner, recipe.learner)
         return learner
     return LearnerGroup(
         config.name,
@@ -254,7 +254,7 @@ class Run:
     @property
     def offline(self) -> DemonstrationSettings | None:
         """The current settings if they train on demonstrations alone, else None."""
-        return self.config if offline(self.config) else None
+        return self.config if is_offline(self.config) else None
 
     @property
     def is_last_stage(self) -> bool:
@@ -274,7 +274,7 @@ class Run:
     def total(self) -> int:
         """Number of steps after which the run ends."""
         last = self.stages[-1]
-        return last.steps if offline(last) else self.recipe.simulation.env_steps
+        return last.steps if is_offline(last) else self.recipe.simulation.env_steps
 
     @property
     def phase(self) -> str:

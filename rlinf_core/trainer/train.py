@@ -12,7 +12,7 @@ import torch
 from rlinf_core.agentic.coder import OnlineCoder
 from rlinf_core.agentic.source import Conversations
 from rlinf_core.agentic.tasks import text_task
-from rlinf_core.algorithms.common.settings import ROLLOUTS, offline
+from rlinf_core.algorithms.common.settings import ROLLOUTS, is_offline
 from rlinf_core.core import metrics
 from rlinf_core.core.errors import RecipeError
 from rlinf_core.core.signals import defer_signals, on_signal
@@ -130,7 +130,7 @@ def _start_run(
     robots_held_out = dict[str, VectorEnv]()
     if source_kind not in (STATIONS, CONVERSATIONS) and recipe.embodiments and simulated(recipe):
         robots = robots_held_out = environments(recipe, make, ending, at_once)
-        if not offline(recipe.algorithm):  # training episodes must not be interrupted
+        if not is_offline(recipe.algorithm):  # training episodes must not be interrupted
             robots_held_out = environments(recipe, make, ending, min(at_once, AT_ONCE))
     arrays = not recipe.embodiments and source_kind != CONVERSATIONS
     env, held_out = (None, None) if not arrays else _environments(recipe, source_kind, make, ending)

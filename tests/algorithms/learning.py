@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from rlinf_core.algorithms import algorithm, dagger, dsrl, iql, recap, residual, rlpd, sft
-from rlinf_core.algorithms.common.mixed_precision import compute
+from rlinf_core.algorithms.common.mixed_precision import apply_computing
 from rlinf_core.algorithms.common.settings import PLAIN
 from rlinf_core.data.replay import ReplayBuffer, mix
 from rlinf_core.policies import make_policy, policy_kind
@@ -119,7 +119,7 @@ def learner_of(name, seed=0, horizon=1, kind="gaussian", computing=PLAIN, **chan
     learner = module.Learner(
         make(kind, seed, horizon=horizon), module.Config(**(CONFIGS[name] | changes)), seed
     )
-    compute(learner, computing)
+    apply_computing(learner, computing)
     return learner
 
 
@@ -376,7 +376,7 @@ def dagger_run(seed=0, gated=False, to_its_end=False) -> Run:
 
         observations, actions, *_ = play(act, episode)
         run.steps += len(actions)
-        counts = learner.config.learned_from(sources)
+        counts = learner.config.learning_mask(sources)
         data["vectors"] = np.concatenate([data["vectors"], observations["vectors"][:-1][counts]])
         data["action"] = np.concatenate([data["action"], np.array(labels, np.float32)[counts]])
         for _ in range(25):

@@ -11,8 +11,8 @@ from rlinf_core.algorithms import algorithm, algorithms, crossq, iql, sft
 from rlinf_core.algorithms.common import advantages
 from rlinf_core.algorithms.common.gradient_checkpointing import recomputing
 from rlinf_core.algorithms.common.image_augmentation import shift_images
-from rlinf_core.algorithms.common.learner import Checkpointed, Scalar
-from rlinf_core.algorithms.common.optimizer import adam, optimizer_step, skipped
+from rlinf_core.algorithms.common.learner import BaseLearner, Scalar
+from rlinf_core.algorithms.common.optimizer import adam, optimizer_step, skipped_steps
 from rlinf_core.algorithms.common.policy_losses import masked_mean, policy_loss
 from rlinf_core.algorithms.common.rollout import Rollout
 from rlinf_core.algorithms.common.running_statistics import (
@@ -263,17 +263,17 @@ def test_scaled_rewards_are_bounded_and_begin_anew_with_other_environments():
     )
     rewards = torch.zeros(200, 2)
     rewards[7, 0], rewards[9, 1] = 900.0, -900.0
-    got = scale.scaled(rewards, torch.ones(200, 2))
+    got = scale.scale_rewards(rewards, torch.ones(200, 2))
     assert (got.max().item(), got.min().item()) == (10.0, -10.0)
-    assert scale.scaled(torch.ones(3, 5), torch.zeros(3, 5)).shape == (3, 5)
+    assert scale.scale_rewards(torch.ones(3, 5), torch.zeros(3, 5)).shape == (3, 5)
     assert scale.running.tolist() == [1.75] * 5, "and the sum goes on from rollout to rollout"
-    scale.scaled(torch.ones(1, 5), torch.zeros(1, 5))
+    scale.scale_rewards(torch.ones(1, 5), torch.zeros(1, 5))
     assert scale.running.tolist() == [1.875] * 5
     padded, alone = RunningReturn(0.5), RunningReturn(0.5)
     some = torch.arange(1.0, 11.0)[:, None]
     mask = (torch.arange(40) < 10).float()[:, None]
-    padded.scaled(torch.cat([some, torch.zeros(30, 1)]), torch.ones(40, 1), mask=mask)
-    alone.scaled(some, torch.ones(10, 1))
+    padded.scale_rewards(torch.cat([some, torch.zeros(30, 1)]), torch.ones(40, 1), mask=mask)
+    alone.scale_rewards(some, torch.ones(10, 1))
     assert padded.var.item() == alone.var.item() and padded.count.item() == alone.count.item(), (
         "what fills up is no reward"
     )
@@ -281,7 +281,7 @@ def test_scaled_rewards_are_bounded_and_begin_anew_with_other_environments():
     again.load_state_dict(scale.state_dict())
     assert again.running.tolist() == [1.875] * 5
     with pytest.raises(ValueError):
-        scale.scaled(torch.ones(3, 5), torch.zeros(2, 5))
+        scale.scale_rewards(torch.ones(3, 5), torch.zeros(2, 5))
 
 
 def test_what_follows_is_found_under_its_own_name():
@@ -398,14 +398,14 @@ def test_a_step_whose_gradient_is_not_finite_is_skipped_and_counted(wrong, clip)
     assert not np.isfinite(
         optimizer_step(optimiser, (weight * torch.tensor([1.0, wrong, 1.0])).sum(), clip)
     )
-    assert torch.equal(weight, before) and skipped[optimiser] == 1
+    assert torch.equal(weight, before) and skipped_steps[optimiser] == 1
     assert all(torch.equal(optimiser.state[weight][key], value) for key, value in moments.items())
     optimizer_step(optimiser, weight.sum(), clip)
-    assert not torch.equal(weight, before) and skipped[optimiser] == 1
+    assert not torch.equal(weight, before) and skipped_steps[optimiser] == 1
 
 
 def test_every_learner_reports_the_steps_that_were_skipped():
-    class CustomLearner(Checkpointed):
+    class CustomLearner(BaseLearner):
         def __init__(self):
             self.weight = torch.nn.Parameter(torch.ones(1))
             self.modules = {}
@@ -427,9 +427,9 @@ def test_advantages_of_one_chunk_or_none_are_zero(chunks):
     """One value has no deviation: it was NaN for all of them."""
     mask = torch.zeros(2, 3)
     mask[0, :chunks] = 1.0
-    assert torch.equal(advantages.normalised(torch.randn(2, 3), mask), torch.zeros(2, 3))
-    assert torch.equal(advantages.normalised(torch.ones(1, 1)), torch.zeros(1, 1))
-    two = advantages.normalised(torch.tensor([[1.0, 3.0]]))
+    assert torch.equal(advantages.normalise_advantages(torch.randn(2, 3), mask), torch.zeros(2, 3))
+    assert torch.equal(advantages.normalise_advantages(torch.ones(1, 1)), torch.zeros(1, 1))
+    two = advantages.normalise_advantages(torch.tensor([[1.0, 3.0]]))
     assert torch.allclose(two, torch.tensor([[-1.0, 1.0]]) / 2**0.5)
 
 
@@ -476,19 +476,22 @@ def test_a_label_is_not_normalised_with_what_is_observed():
 
 def test_weights_that_no_update_changes_may_be_left_out_of_a_state():
     learner = group_tests.alone("residual")
-    constant = learner.constant()
-    assert set(constant) == {"actor"} and constant["actor"]
+    constant_weights = learner.constant_weights()
+    assert set(constant_weights) == {"actor"} and constant_weights["actor"]
     before = {key: value.clone() for key, value in learner.actor.state_dict().items()}
     for seed in range(3):
         learner.update(group_tests.batch_of("residual", np.random.default_rng(seed)))
     after = dict(learner.actor.named_parameters())
     changed = {key for key, value in after.items() if not torch.equal(value, before[key])}
-    assert changed and not changed & constant["actor"]
-    assert changed | constant["actor"] == set(after)
-    complete, part = learner.state_dict(), learner.state_dict(constant)
-    assert set(complete["modules"]["actor"]) - set(part["modules"]["actor"]) == constant["actor"]
+    assert changed and not changed & constant_weights["actor"]
+    assert changed | constant_weights["actor"] == set(after)
+    complete, part = learner.state_dict(), learner.state_dict(constant_weights)
+    assert (
+        set(complete["modules"]["actor"]) - set(part["modules"]["actor"])
+        == constant_weights["actor"]
+    )
     assert set(complete["modules"]["critics"]) == set(part["modules"]["critics"])
-    assert group_tests.alone("sac").constant() == {"actor": set()}
+    assert group_tests.alone("sac").constant_weights() == {"actor": set()}
 
 
 def test_a_batch_goes_to_the_device_that_is_named():

@@ -8,7 +8,7 @@ import torch
 
 from rlinf_core.algorithms import algorithms
 from rlinf_core.algorithms.common import mixed_precision
-from rlinf_core.algorithms.common.mixed_precision import compute, networks
+from rlinf_core.algorithms.common.mixed_precision import apply_computing, networks
 from rlinf_core.algorithms.common.settings import Computing
 from rlinf_core.core.errors import RlinfError
 from rlinf_core.policies.base import Observation
@@ -35,7 +35,7 @@ def dynamo():
 def pair(name, how, **changes):
     """Return the same learner as it is, and computed so."""
     plain, other = alone(name, **changes), alone(name, **changes)
-    compute(other, how)
+    apply_computing(other, how)
     return plain, other
 
 
@@ -110,7 +110,7 @@ def test_what_learned_in_bfloat16_goes_on_in_float32_and_the_other_way_round(nam
     plain.load_state_dict(learner.state_dict())
     again = alone(name)
     again.load_state_dict(learner.state_dict())
-    compute(again, REDUCED)
+    apply_computing(again, REDUCED)
     assert_near(plain.update(batches[1]), expected := learner.update(batches[1]), 0.02)
     assert again.update(batches[1]) == expected, "a resumed run makes the same updates"
 
@@ -185,7 +185,7 @@ def assert_compiled(name, how, tolerance):
     }
     again = alone(name)
     again.load_state_dict(state)
-    compute(again, how)
+    apply_computing(again, how)
     batch = batch_of(name, random)
     assert_near(again.update(batch), learner.update(batch), 1e-6)
     ran.clear()
@@ -230,7 +230,7 @@ def test_what_counts_batches_is_not_computed_once_more():
 
 def test_without_either_nothing_is_touched():
     learner = alone("sac")
-    compute(learner, Computing())
+    apply_computing(learner, Computing())
     assert "update" not in vars(learner)
 
 
@@ -258,7 +258,7 @@ def test_a_device_without_bfloat16_is_refused_in_words(monkeypatch):
     learner = alone("sft")
     learner.device = torch.device("meta")
     with pytest.raises(RlinfError, match="learner.precision"):
-        compute(learner, REDUCED)
+        apply_computing(learner, REDUCED)
 
 
 def test_a_machine_that_cannot_compile_is_refused_in_words(monkeypatch, dynamo):
@@ -270,12 +270,12 @@ def test_a_machine_that_cannot_compile_is_refused_in_words(monkeypatch, dynamo):
         with pytest.raises(
             RlinfError, match=r"learner.compile: .* needs a C\+\+ compiler \(g\+\+\) for cpu; got"
         ):
-            compute(alone("sft"), COMPILED)
+            apply_computing(alone("sft"), COMPILED)
     monkeypatch.setattr(mixed_precision, "BACKEND", "no_such_backend")
     with pytest.raises(
         RlinfError, match="learner.compile: .*no_such_backend.* set learner.compile to false"
     ):
-        compute(alone("sft"), COMPILED)
+        apply_computing(alone("sft"), COMPILED)
 
 
 def test_the_device_of_the_learner_is_the_one_that_must_compile(monkeypatch, dynamo):
@@ -284,7 +284,7 @@ def test_the_device_of_the_learner_is_the_one_that_must_compile(monkeypatch, dyn
     learner = alone("sft")
     learner.device = torch.device("meta")
     with pytest.raises(RlinfError, match="learner.compile: .* needs the package triton for meta"):
-        compute(learner, COMPILED)
+        apply_computing(learner, COMPILED)
 
 
 def test_a_network_that_cannot_be_compiled_says_so(monkeypatch, dynamo):
@@ -294,7 +294,7 @@ def test_a_network_that_cannot_be_compiled_says_so(monkeypatch, dynamo):
     monkeypatch.setattr(mixed_precision, "BACKEND", broken)
     monkeypatch.setattr(mixed_precision, "check_compiles", lambda *_: None)
     learner = alone("sft")
-    compute(learner, COMPILED)
+    apply_computing(learner, COMPILED)
     with pytest.raises(
         RlinfError,
         match="networks that torch.compile can compile, got: (.|\n)* learner.compile to false",

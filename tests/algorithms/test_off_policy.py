@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rlinf_core.algorithms import algorithm, crossq, dagger, dsrl, iql, sac, sft
-from rlinf_core.algorithms.common.actor_critic import gammas
+from rlinf_core.algorithms.common.actor_critic import discount_powers
 from rlinf_core.algorithms.common.tensors import next_observations, to_tensors
 from rlinf_core.core.errors import SpecError
 from rlinf_core.data.replay import ReplayBuffer
@@ -40,8 +40,8 @@ def test_the_experts_share_falls_to_its_floor_and_gated_decisions_are_the_expert
     assert [config.expert_fraction(episode) for episode in (0, 10, 10**4)] == pytest.approx(
         [0.5, 0.5 * 0.99**10, 0.05]
     )
-    assert config.learned_from(["policy", "operator", "policy"]).tolist() == [False, True, False]
-    assert dagger.Config().learned_from(["policy", "operator"]).tolist() == [True, True]
+    assert config.learning_mask(["policy", "operator", "policy"]).tolist() == [False, True, False]
+    assert dagger.Config().learning_mask(["policy", "operator"]).tolist() == [True, True]
 
 
 def test_transitions_of_chunks_equal_the_sum_of_their_steps(random):
@@ -81,8 +81,8 @@ def test_transitions_of_chunks_equal_the_sum_of_their_steps(random):
         assert partly["action"][i] == pytest.approx(np.concatenate(played), abs=1e-6), (
             "all is there to clone"
         )
-    powers = gammas({"steps": torch.tensor([3.0, 1.0])}, 0.9).numpy()
-    assert powers == pytest.approx([0.729, 0.9], abs=1e-6) and gammas({}, 0.9) == 0.9
+    powers = discount_powers({"steps": torch.tensor([3.0, 1.0])}, 0.9).numpy()
+    assert powers == pytest.approx([0.729, 0.9], abs=1e-6) and discount_powers({}, 0.9) == 0.9
 
 
 def test_latent_noise_is_learned_from_where_it_was_drawn_and_spans_what_was_played(random):
@@ -134,7 +134,7 @@ def test_sac_targets_equal_an_independent_computation(random):
     learner = sac.Learner(make(), sac.Config(**SMALL), seed=3)
     batch = to_tensors(buffer_of(misled(random), 8).sample(16, random))
     state = learner.generator.get_state()
-    got = learner.target_of(batch).numpy()
+    got = learner.critic_targets(batch).numpy()
     learner.generator.set_state(state)
     with torch.no_grad():
         action, log_prob = learner.actor.sample(next_observations(batch), learner.generator)
@@ -169,7 +169,7 @@ def test_iql_losses_equal_their_definitions(random):
     assert iql.expectile_loss(torch.tensor(difference), 0.7).item() == pytest.approx(
         expected, abs=1e-9
     )
-    assert iql.preference(torch.tensor([0.1, 9.0]), 3.0, 100.0).numpy() == pytest.approx(
+    assert iql.advantage_weights(torch.tensor([0.1, 9.0]), 3.0, 100.0).numpy() == pytest.approx(
         [np.exp(0.3), 100.0], abs=1e-5
     )
 

@@ -52,7 +52,7 @@ class Soft:
 
     def update(self, batch):
         here, next_observations = parts(batch)
-        expected = self.improve_critics(here, next_observations)
+        expected = self.step_critics(here, next_observations)
         self.updates += 1
         if self.updates > self.config.critic_warmup and self.updates % self.config.actor_every == 0:
             expected |= self.improve_actor(here)
@@ -86,7 +86,7 @@ class Soft:
         self.reference.value_scale.scale.fill_(size)
         return size
 
-    def improve_critics(self, here, next_observations):
+    def step_critics(self, here, next_observations):
         reference, config = self.reference, self.config
         with torch.no_grad():
             action, log_prob = reference.actor.sample(next_observations, reference.generator)

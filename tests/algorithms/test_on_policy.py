@@ -7,11 +7,16 @@ import pytest
 import torch
 
 from rlinf_core.algorithms import algorithm
-from rlinf_core.algorithms.async_ppo import decoupled_loss, interpolated
-from rlinf_core.algorithms.common.advantages import gae, group_advantages, normalised, rewards_to_go
-from rlinf_core.algorithms.common.on_policy import log_probs_of
+from rlinf_core.algorithms.async_ppo import decoupled_loss, interpolate_proximal
+from rlinf_core.algorithms.common.advantages import (
+    gae,
+    group_advantages,
+    normalise_advantages,
+    rewards_to_go,
+)
+from rlinf_core.algorithms.common.on_policy import rollout_log_probs
 from rlinf_core.algorithms.common.policy_losses import policy_loss, to_level, value_loss
-from rlinf_core.algorithms.common.rollout import combined
+from rlinf_core.algorithms.common.rollout import combine
 from rlinf_core.algorithms.common.running_statistics import RunningReturn, update_moments
 from rlinf_core.algorithms.dapo import has_gradient_signal, length_penalty
 from rlinf_core.algorithms.grpo import k3
@@ -89,7 +94,7 @@ def test_group_advantages_and_rewards_to_go(random):
         float(rewards[1, 0] + 0.9 * rewards[2, 0] + 0.81 * rewards[3, 0])
     )
     assert got[1, 1] == pytest.approx(float(rewards[1, 1])) and got[4, 0] == 0
-    unmasked = normalised(rewards, mask)[mask > 0].numpy()
+    unmasked = normalise_advantages(rewards, mask)[mask > 0].numpy()
     assert (unmasked.mean(), unmasked.std(ddof=1)) == (
         pytest.approx(0, abs=1e-9),
         pytest.approx(1, abs=1e-6),
@@ -111,7 +116,7 @@ def test_the_decoupled_objective_weighs_by_how_far_the_behaviour_was(random):
     assert torch.equal(same, policy_loss(now, behaviour, advantages, 0.2, 0.2)), (
         "on policy it is PPO's"
     )
-    line = interpolated(torch.tensor(2.0), torch.tensor(0.0), torch.tensor(1.0), 3)
+    line = interpolate_proximal(torch.tensor(2.0), torch.tensor(0.0), torch.tensor(1.0), 3)
     assert line.item() == pytest.approx(2.0 * 2 / 3), "versions 1 and 4: the proximal one is 3"
 
 
@@ -153,7 +158,7 @@ def test_the_running_return_follows_its_definition(random):
         returns.extend(running)
         running = running * (1 - end)
     scale = RunningReturn(0.9)
-    got = scale.scaled(*(torch.tensor(x, dtype=torch.float32) for x in (rewards, done)))
+    got = scale.scale_rewards(*(torch.tensor(x, dtype=torch.float32) for x in (rewards, done)))
     assert got.numpy() == pytest.approx(
         np.clip(rewards / np.sqrt(np.var(returns) + 1e-8), -10, 10), rel=1e-3
     )
@@ -198,7 +203,7 @@ def test_where_all_returns_are_the_same_none_has_an_advantage(random):
             and group_advantages(same, group).dtype == torch.float32
         )
         one = same[:group]
-        assert normalised(one).abs().max() < 1e-5
+        assert normalise_advantages(one).abs().max() < 1e-5
 
 
 @pytest.mark.parametrize(
@@ -209,7 +214,7 @@ def test_of_what_fills_a_rollout_up_no_policy_is_asked(name, network_name, chang
     """Padding is zeros and no sentence; a policy that reads sentences would refuse it."""
     learner, collector = setting(name, **changes)
     long = rollout_of(learner, collector)
-    both = long.concatenate(combined([long], lambda parts: parts[0][:2]))
+    both = long.concatenate(combine([long], lambda parts: parts[0][:2]))
     policy, batches = getattr(learner, network_name), []
     answer = policy.log_probs
     monkeypatch.setattr(
@@ -229,6 +234,6 @@ def test_of_what_fills_a_rollout_up_no_policy_is_asked(name, network_name, chang
             data["proximal"][:, :16][played], expected.view_as(long.log_probs)[played], atol=1e-6
         )
         assert torch.equal(data["proximal"][~counted], both.log_probs[~counted])
-        none = log_probs_of(policy, both, torch.zeros_like(both.mask)).flatten(0, 1)
+        none = rollout_log_probs(policy, both, torch.zeros_like(both.mask)).flatten(0, 1)
         assert torch.equal(none[1:], both.log_probs.flatten(0, 1)[1:])
         assert len(batches[-1]["vectors"]) == 1, "one row is asked of by every process"

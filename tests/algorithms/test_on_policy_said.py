@@ -19,9 +19,9 @@ def test_dapo_looks_for_groups_that_teach_by_what_it_learns_from():
         rollout.step_rewards = torch.zeros(len(rollout.mask), 8, 1)
         rollout.mask = torch.ones(len(rollout.mask), 8)
         rollout.step_rewards[0], rollout.mask[2:, ::2] = 1.0, 0.0
-        assert learner.wants_more(rollout, 1) is more
+        assert learner.needs_more_rollouts(rollout, 1) is more
         group = SimpleNamespace(learner=type(learner), config=learner.config)
-        assert LearnerGroup.wants_more(group, rollout, 1) is more, (
+        assert LearnerGroup.needs_more_rollouts(group, rollout, 1) is more, (
             "so does a group, whose learners are elsewhere"
         )
         assert bool(learner.prepare(rollout)["weights"].any()) is not more

@@ -83,7 +83,7 @@ class ByHand:
         )
         gamma = config.discount**rollout.steps
         if config.scale_rewards:
-            rewards = learner_copy.returns.scaled(
+            rewards = learner_copy.returns.scale_rewards(
                 rewards, rollout.done, rollout.steps, rollout.mask
             )
         values = learner_copy.value(rollout.observations)
@@ -429,8 +429,8 @@ def test_dapo_plays_on_until_as_many_groups_teach_as_were_played_at_first(return
         torch.tensor(returns).float(),
         torch.ones(len(rollout.mask), 8),
     )
-    assert learner.wants_more(rollout, rollouts) is more
-    assert setting("grpo")[0].wants_more(rollout, 1) is False
+    assert learner.needs_more_rollouts(rollout, rollouts) is more
+    assert setting("grpo")[0].needs_more_rollouts(rollout, 1) is False
 
 
 def test_a_ratio_at_the_very_bound_is_not_clipped():

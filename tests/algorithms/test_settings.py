@@ -4,7 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from rlinf_core.algorithms import algorithm, algorithms
-from rlinf_core.algorithms.common.settings import Computing, offline
+from rlinf_core.algorithms.common.settings import Computing, is_offline
 from rlinf_core.core.errors import RecipeError
 
 
@@ -89,7 +89,7 @@ def test_settings_of_grpo_that_fit_are_accepted(keys):
 def test_what_an_algorithm_learns_from(name, source, needs, fixed):
     settings = config(name)
     assert (settings.name, settings.learns_from) == (name, source)
-    assert settings.needs_demonstrations is needs and offline(settings) is fixed
+    assert settings.needs_demonstrations is needs and is_offline(settings) is fixed
 
 
 def test_properties_that_the_trainer_reads():

@@ -20,10 +20,10 @@ from rlinf_core.algorithms.common.data_parallel import (
 )
 from rlinf_core.algorithms.common.optimizer import adam, optimizer_step
 from rlinf_core.algorithms.common.tensor_parallel import (
-    _gathered,
+    _gather_input,
     _heads,
-    _summed,
-    _summed_backward,
+    _sum_gradient,
+    _sum_gradients_of_output,
     check_divisible,
     decoder_layers,
     divide,
@@ -221,12 +221,12 @@ def test_parts_of_keys_are_gathered_and_gradients_are_summed():
     def hooked(rank):
         mesh = init_device_mesh("cpu", (2,))
         part = torch.full((3, 2, 4), float(rank), requires_grad=True)
-        (gathered_input,) = _gathered(mesh)(None, (part,))
+        (gathered_input,) = _gather_input(mesh)(None, (part,))
         (gathered_input * torch.arange(8.0)).sum().backward()
         gradient = torch.full((2,), rank + 1.0)
-        total = _summed(mesh)(gradient)
+        total = _sum_gradient(mesh)(gradient)
         output = torch.full((2,), 5.0, requires_grad=True)
-        (_summed_backward(mesh)(None, None, output) * (rank + 1.0)).sum().backward()
+        (_sum_gradients_of_output(mesh)(None, None, output) * (rank + 1.0)).sum().backward()
         return gathered_input.detach(), part.grad, gradient, total, output.grad
 
     for rank, (full_input, slope, gradient, total, output_slope) in enumerate(in_ranks(2, hooked)):

@@ -11,7 +11,7 @@ import torch
 pytest.importorskip("transformers", reason="the extra vla: transformers has none for Python 3.10")
 
 from rlinf_core.algorithms import algorithm
-from rlinf_core.algorithms.common.mixed_precision import compute
+from rlinf_core.algorithms.common.mixed_precision import apply_computing
 from rlinf_core.algorithms.common.settings import Computing
 from rlinf_core.algorithms.sft import Config as SFTConfig
 from rlinf_core.algorithms.sft import Learner as SFT
@@ -34,7 +34,7 @@ DEEP = test_pi0.SMALL | {
 
 def cloner(policy, computing):
     learner = SFT(policy, SFTConfig(learning_rate=1e-3, min_std=0.0, image_shift=0), seed=0)
-    compute(learner, computing)
+    apply_computing(learner, computing)
     return learner
 
 
@@ -128,7 +128,7 @@ def test_ppo_learns_so_too(monkeypatch):
 
     def again(*arguments):
         learners.append(make_learner(*arguments))
-        compute(learners[-1], AGAIN)
+        apply_computing(learners[-1], AGAIN)
         return learners[-1]
 
     monkeypatch.setattr(algorithm("ppo"), "Learner", again, raising=False)

@@ -199,20 +199,20 @@ def test_no_base_and_a_missing_one_are_refused(tmp_path):
 def test_the_share_grows_while_episodes_succeed_as_the_bases_and_is_halved_where_they_do_not():
     share = residual.Config(base_episodes=10, growth=0.25, window=4).share
     for success in [True] * 6 + [False] * 4:
-        share.note(success)
+        share.record_outcome(success)
         assert share.value == 0.0
     assert share.base_success == 0.6
     for expected, success in zip(
         (0.25, 0.5, 0.75, 1.0, 1.0, 0.5, 0.75), (1, 1, 0, 1, 0, 0, 1), strict=True
     ):
-        share.note(bool(success))  # the window of four then holds 1 0 1 0, and 0 1 0 0
+        share.record_outcome(bool(success))  # the window of four then holds 1 0 1 0, and 0 1 0 0
         if share.value != expected:
             break
     other = residual.Config(base_episodes=10, growth=0.25, window=4).share
     other.load_state_dict(share.state_dict())
     assert other.state_dict() == share.state_dict()
     for _ in range(20):
-        share.note(False)
+        share.record_outcome(False)
     assert share.value < 0.3
 
 
@@ -247,9 +247,9 @@ def test_a_run_corrects_a_base_goes_on_and_stations_get_the_share(tmp_path):
 def test_the_share_by_hand():
     share = residual.Config(base_episodes=2, growth=0.3, window=4, keep_above=1.0).share
     assert (share.value, share.episodes, share.base_success) == (0.0, 0, 0.0)
-    share.note(True)
+    share.record_outcome(True)
     assert (share.value, share.episodes, share.base_success) == (0.0, 1, 1.0)
-    share.note(False)
+    share.record_outcome(False)
     assert (share.value, share.base_successes, share.base_success) == (0.0, 1, 0.5)
     assert [*share.recent] == []
     for success, value, recent in (
@@ -264,7 +264,7 @@ def test_the_share_by_hand():
         (True, 1.0, [True] * 4),
         (False, 1.0, [True] * 3 + [False]),
     ):
-        share.note(success)
+        share.record_outcome(success)
         assert share.value == pytest.approx(value) and [*share.recent] == recent
     assert share.base_success == 0.5 and share.episodes == 12
     assert share.state_dict() == {

@@ -229,7 +229,7 @@ def test_a_rollout_holds_what_was_played_and_says_how_many_time_steps_each_decis
     assert rollout.steps.tolist() == [[3, 3], [2, 3], [3, 2]]
     assert rollout.step_rewards[:2, 0].tolist() == [[1, 2, 3], [4, 5, 0]]
     assert rollout.executed[1, 0].tolist() == [1, 1, 0] and rollout.done[1].tolist() == [1, 0]
-    assert rollout.discounted(0.5)[1].tolist() == [4 + 0.5 * 5, 4 + 0.5 * 5 + 0.25 * 6]
+    assert rollout.discounted_rewards(0.5)[1].tolist() == [4 + 0.5 * 5, 4 + 0.5 * 5 + 0.25 * 6]
     assert rollout.rewards[1].tolist() == [9, 15]
     assert rollout.observations["vectors"][:, 0, 1].tolist() == [0, 3, 0]
     assert rollout.next_observations["vectors"][1, 0].tolist() == [0, 5]

@@ -118,7 +118,7 @@ def test_advantages_go_up_to_a_takeover_and_count_the_value_there_and_nothing_be
     values = 10.0 + rollout.observations["vectors"][:, :, 0]
     next_values = 10.0 + rollout.next_observations["vectors"][:, :, 0]
     advantages = gae(
-        rollout.discounted(gamma),
+        rollout.discounted_rewards(gamma),
         values,
         next_values,
         rollout.terminated,

@@ -284,7 +284,9 @@ def test_of_what_one_robot_does_nothing_is_learned_about_the_others(name, random
     of_critic = moved[1][:, -BOTH.action.dim :]
     assert not of_head[:, theirs].any() and not of_critic[:, theirs].any()
     assert of_head[:, BOTH.place(ONE)[2]].all() and of_critic[:, BOTH.place(ONE)[2]].all()
-    assert learner.acted(inputs) == ONE.action.dim, "the entropy is asked of its own actions alone"
+    assert learner.controlled_dimensions(inputs) == ONE.action.dim, (
+        "the entropy is asked of its own actions alone"
+    )
     mean, log_std = (value[:, BOTH.place(ONE)[2]] for value in learner.actor(inputs))
     gaussian = torch.distributions.Normal(mean, log_std.exp())
     raw = gaussian.mean + gaussian.stddev

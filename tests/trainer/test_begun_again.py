@@ -231,7 +231,8 @@ def test_what_hardly_varies_is_scaled_after_an_update_as_before_the_first():
 
 
 @pytest.mark.parametrize(
-    "before, sees", [("run", "as inherited"), ("file", "as the policy"), ("blind", "by what came")]
+    "before, is_normalised",
+    [("run", "as inherited"), ("file", "as the policy"), ("blind", "by what came")],
 )
 def test_critics_of_a_policy_that_rl_improves_see_as_those_before_or_as_it_does(
     tmp_path, before, is_normalised

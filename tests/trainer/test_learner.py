@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlinf_core.algorithms.common.learner import Checkpointed
+from rlinf_core.algorithms.common.learner import BaseLearner
 from rlinf_core.core.errors import RecipeError
 from rlinf_core.core.usage import Usage
 from rlinf_core.interlock import load_limits
@@ -45,7 +45,7 @@ def before(tmp_path_factory):
 
 def test_a_run_that_ends_ends_its_learner(tmp_path, monkeypatch):
     closed = []
-    monkeypatch.setattr(Checkpointed, "close", lambda learner: closed.append(learner.updates))
+    monkeypatch.setattr(BaseLearner, "close", lambda learner: closed.append(learner.updates))
     recipe = load_recipe("sim_sac", [*SHORT, *SAC])
     last = train(recipe, tmp_path, lambda recipe, size: Points(size))
     assert closed == [last["updates"]] and closed[0] > 0

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rlinf_core.algorithms.async_ppo import Config
-from rlinf_core.algorithms.common.on_policy import log_probs_of
+from rlinf_core.algorithms.common.on_policy import rollout_log_probs
 from rlinf_core.algorithms.common.policy_losses import policy_loss
 from rlinf_core.algorithms.common.rollout import Rollout
 from rlinf_core.algorithms.ppo.learner import Learner as PPO
@@ -31,21 +31,21 @@ class Learner(PPO):
         # statistics leave out stale samples too
         data = super().prepare(replace(rollout, mask=counts))
         if self.config.proximal == "recomputed":
-            data["proximal"] = log_probs_of(self.policy, rollout, counts)
+            data["proximal"] = rollout_log_probs(self.policy, rollout, counts)
         else:
             data["versions"] = rollout.versions
         return data
 
-    def clipped_about(self, now: Tensor, then: Tensor, batch: Batch) -> Tensor:
+    def proximal_log_probs(self, now: Tensor, then: Tensor, batch: Batch) -> Tensor:
         return (
             self.level(batch["proximal"], batch)
             if "proximal" in batch
-            else interpolated(now.detach(), then, batch["versions"][:, None], self.updates)
+            else interpolate_proximal(now.detach(), then, batch["versions"][:, None], self.updates)
         )
 
     def objective(self, now: Tensor, then: Tensor, batch: Batch) -> Tensor:
         config = self.config
-        proximal = self.clipped_about(now, then, batch)
+        proximal = self.proximal_log_probs(now, then, batch)
         return decoupled_loss(
             now,
             proximal,
@@ -58,10 +58,10 @@ class Learner(PPO):
         )
 
 
-def interpolated(newest: Tensor, behaviour: Tensor, version: Tensor, newest_version: int) -> Tensor:
-    """Return log pi_proximal, one version behind the newest, on the line between the two
-    versions.
-    """
+def interpolate_proximal(
+    newest: Tensor, behaviour: Tensor, version: Tensor, newest_version: int
+) -> Tensor:
+    """Return log pi_proximal, interpolated between behaviour and newest policy by version."""
     span = (newest_version + 1 - version).clamp(min=1.0)
     return behaviour + (span - 1.0) / span * (newest - behaviour)
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rlinf_core.algorithms.common.image_augmentation import shift_images
-from rlinf_core.algorithms.common.learner import AVERAGED, Checkpointed, Scalar
+from rlinf_core.algorithms.common.learner import AVERAGED, BaseLearner, Scalar
 from rlinf_core.algorithms.common.optimizer import adam, optimizer_step, polyak_update
 from rlinf_core.algorithms.common.running_statistics import RunningScale
 from rlinf_core.algorithms.common.settings import ActorCriticSettings, TargetNetworkSettings
@@ -30,13 +30,11 @@ from rlinf_core.policies.small.latent_noise.policy import LatentNoiseActor
 from rlinf_core.policies.small.residual.policy import ResidualActor
 from rlinf_core.policies.small.tanh_gaussian.policy import Actor
 
-Sampled = Actor | FlowActor | LatentNoiseActor | ResidualActor
+SamplingActor = Actor | FlowActor | LatentNoiseActor | ResidualActor
 
 
 class Critics(nn.Module):
-    """E critics Q_e(s, a) evaluated together: features (B, F) and actions (B, A) to values
-    (E, B).
-    """
+    """E critics Q_e(s, a) in one: features (B, F) and actions (B, A) to values (E, B)."""
 
     def __init__(self, inputs: int, hidden: tuple[int, ...], size: int) -> None:
         super().__init__()
@@ -75,8 +73,9 @@ def critic_target(
     gamma: float | Tensor,
     entropy_bonus: Tensor | float = 0.0,
 ) -> Tensor:
-    """Return y = r + gamma d (min_e Q_e(s', a') - alpha log pi(a' | s')), next_values
-    (subset, B).
+    """Return y = r + gamma d (min_e Q_e(s', a') - alpha log pi(a' | s')), (B,).
+
+    ``next_values`` are (subset, B).
     """
     return reward + gamma * discount * (next_values.min(dim=0).values - entropy_bonus)
 
@@ -91,12 +90,12 @@ def actor_loss(value: Tensor, log_probs: Tensor, temperature: Tensor) -> Tensor:
     return (temperature * log_probs - value).mean()
 
 
-def gammas(batch: Batch, gamma: float) -> float | Tensor:
+def discount_powers(batch: Batch, gamma: float) -> float | Tensor:
     """Return gamma, or gamma to the power of a chunk transition's time steps (``steps``, (B,))."""
     return gamma ** batch["steps"] if "steps" in batch else gamma
 
 
-class ActorCritic(Checkpointed):
+class ActorCritic(BaseLearner):
     """Off-policy learner of one actor; ``update`` takes a batch of a replay buffer's transitions.
 
     Args:
@@ -105,7 +104,7 @@ class ActorCritic(Checkpointed):
         seed: seed of weights and noise.
     """
 
-    def __init__(self, actor: Sampled, config: ActorCriticSettings, seed: int = 0) -> None:
+    def __init__(self, actor: SamplingActor, config: ActorCriticSettings, seed: int = 0) -> None:
         torch.manual_seed(seed)
         self.actor = actor
         self.config = config
@@ -126,12 +125,12 @@ class ActorCritic(Checkpointed):
         self.place(actor.device, seed)
         make_optimiser = partial(adam, betas=(config.adam_beta, 0.999))
         last = {id(self.critics.weights[-1]), id(self.critics.biases[-1])}
-        judges = groupby(
+        critic_groups = groupby(
             [*self.encoder.parameters(), *self.critics.parameters()], lambda p: id(p) in last
         )
         self.optimisers = {
             "critic": make_optimiser(
-                [{"params": [*same], "last": is_last} for is_last, same in judges]
+                [{"params": [*same], "last": is_last} for is_last, same in critic_groups]
             ),
             "actor": make_optimiser(
                 [p for p in actor.parameters() if p.requires_grad], lr=config.learning_rate
@@ -145,26 +144,22 @@ class ActorCritic(Checkpointed):
         Numbers of other robots are 0.
         """
         robot_actions = self.actor.robot_mask(batch)
-        return (action if robot_actions is None else action * robot_actions)[
-            :, : self.actor.executed_size
-        ]
+        if robot_actions is not None:
+            action = action * robot_actions
+        return action[:, : self.actor.executed_size]
 
-    def acted(self, batch: Batch) -> Tensor | int:
+    def controlled_dimensions(self, batch: Batch) -> Tensor | int:
         """Return the mean number of action dimensions of the robots in a batch."""
         robot_actions = self.actor.robot_mask(batch)
-        return (
-            self.actor.executed_size
-            if robot_actions is None
-            else robot_actions[:, : self.actor.executed_size].sum(dim=1).mean()
-        )
+        if robot_actions is None:
+            return self.actor.executed_size
+        return robot_actions[:, : self.actor.executed_size].sum(dim=1).mean()
 
     def make_critics(self, inputs: int) -> Critics:
         return Critics(inputs, self.config.critic_hidden, self.config.critics)
 
     def update(self, batch: dict[str, np.ndarray]) -> dict[str, float]:
-        """Make one critic step, and every ``actor_every``-th time an actor and a
-        temperature step.
-        """
+        """Make a critic step, and each ``actor_every``-th time an actor and a temperature step."""
         tensors = shift_images(
             to_tensors(batch, self.device), self.config.image_shift, self.generator
         )
@@ -187,7 +182,7 @@ class ActorCritic(Checkpointed):
     def update_critics(self, batch: Batch) -> dict[str, float]:
         """Make one step of the critics."""
 
-    def improve_critics(self, values: Tensor, target: Tensor) -> dict[str, float]:
+    def step_critics(self, values: Tensor, target: Tensor) -> dict[str, float]:
         """Make one step of the critics' values (E, B) towards their targets (B,).
 
         Above 1, the targets' scale is the unit of the loss, as if the last layer's weights were
@@ -195,14 +190,14 @@ class ActorCritic(Checkpointed):
         normalised and do not grow. With Adam's small steps alone, the last layer reaches values of
         hundreds only after thousands of updates.
         """
-        scale, optimiser = self.value_scale.follow(target), self.optimisers["critic"]
+        scale, optimiser = self.value_scale.update(target), self.optimisers["critic"]
         for group in optimiser.param_groups:
             group["lr"] = self.config.critic_lr * (scale if group["last"] else 1.0)
         loss = critic_loss(values, target) / scale**2
         optimizer_step(optimiser, loss, self.config.clip_gradient)
         return {"critic_loss": loss.item(), "q": values.mean().item()}
 
-    def target_from(self, batch: Batch, next_values: Tensor, next_log_prob: Tensor) -> Tensor:
+    def bootstrap_targets(self, batch: Batch, next_values: Tensor, next_log_prob: Tensor) -> Tensor:
         """Return the critics' targets (B,) from all their values (E, B) of the next action."""
         config = self.config
         subset = torch.randperm(config.critics, generator=self.generator, device=self.device)[
@@ -213,7 +208,7 @@ class ActorCritic(Checkpointed):
             batch["reward"],
             batch["discount"],
             next_values[subset],
-            gammas(batch, config.discount),
+            discount_powers(batch, config.discount),
             bonus,
         )
 
@@ -242,7 +237,7 @@ class ActorCritic(Checkpointed):
                 self.modules[AVERAGED].parameters(), self.actor.parameters(), self.config.ema_rate
             )
         entropy = -log_probs.detach().mean()
-        target_entropy = self.config.target_entropy * self.acted(batch)
+        target_entropy = self.config.target_entropy * self.controlled_dimensions(batch)
         optimizer_step(
             self.optimisers["temperature"], self.temperature() * (entropy - target_entropy)
         )
@@ -269,14 +264,14 @@ class TargetNetworks(ActorCritic):
 
     config: TargetNetworkSettings
 
-    def __init__(self, actor: Sampled, config: TargetNetworkSettings, seed: int = 0) -> None:
+    def __init__(self, actor: SamplingActor, config: TargetNetworkSettings, seed: int = 0) -> None:
         super().__init__(actor, config, seed)
         self.target = copy.deepcopy(nn.ModuleList([self.encoder, self.critics])).requires_grad_(
             False
         )
         self.modules["target"] = self.target
 
-    def target_of(self, batch: Batch) -> Tensor:
+    def critic_targets(self, batch: Batch) -> Tensor:
         """Return the critics' targets (B,)."""
         next_batch = next_observations(batch)
         with torch.no_grad():
@@ -284,11 +279,11 @@ class TargetNetworks(ActorCritic):
             next_values = self.target[1](
                 self.target[0](next_batch), self.executed(next_batch, next_action)
             )
-            return self.target_from(batch, next_values, next_log_prob)
+            return self.bootstrap_targets(batch, next_values, next_log_prob)
 
     def update_critics(self, batch: Batch) -> dict[str, float]:
         values = self.critics(self.encoder(batch), self.executed(batch, batch["action"]))
-        metrics = self.improve_critics(values, self.target_of(batch))
+        metrics = self.step_critics(values, self.critic_targets(batch))
         online = [*self.encoder.parameters(), *self.critics.parameters()]
         polyak_update(self.target.parameters(), online, self.config.target_rate)
         return metrics

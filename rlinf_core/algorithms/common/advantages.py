@@ -60,7 +60,9 @@ def token_advantages(
     return advantages
 
 
-def normalised(advantages: Tensor, mask: Tensor | None = None, floor: float = 1e-8) -> Tensor:
+def normalise_advantages(
+    advantages: Tensor, mask: Tensor | None = None, floor: float = 1e-8
+) -> Tensor:
     """Normalise to zero mean and unit deviation over the mask; zeros for fewer than two values."""
     exact = advantages.double()
     valid = exact if mask is None else exact[mask > 0]

@@ -33,15 +33,15 @@ BUCKET = 64 << 20  # bytes of gradients that are averaged together
 LARGE = 1 << 20  # weights of a linear layer that is gathered alone: 4 MiB in float32
 
 
-class Optimised(Protocol):
+class HasOptimisers(Protocol):
     """A learner's modules and the optimisers that train them, each by name."""
 
     modules: dict[str, nn.Module]
     optimisers: dict[str, torch.optim.Optimizer]
 
 
-class Trained(nn.Module):
-    """The parameters, or complete modules, of one optimiser."""
+class LossWrapper(nn.Module):
+    """A module with the parameters of one optimiser, which computes the loss that it is given."""
 
     def __init__(self, parts: nn.ParameterList | nn.ModuleList) -> None:
         super().__init__()
@@ -53,15 +53,15 @@ class Trained(nn.Module):
 
 _wrapped: WeakKeyDictionary[torch.optim.Optimizer, nn.Module] = WeakKeyDictionary()
 # the wrapped modules under FSDP2
-_cut: WeakKeyDictionary[torch.optim.Optimizer, FSDPModule] = WeakKeyDictionary()
+_sharded_modules: WeakKeyDictionary[torch.optim.Optimizer, FSDPModule] = WeakKeyDictionary()
 # the mesh (data, tensor) of optimisers of divided layers
 _meshes: WeakKeyDictionary[torch.optim.Optimizer, DeviceMesh] = WeakKeyDictionary()
 # True if a backward pass came since the optimiser's last step
-_backward: WeakKeyDictionary[torch.optim.Optimizer, bool] = WeakKeyDictionary()
+_has_gradient: WeakKeyDictionary[torch.optim.Optimizer, bool] = WeakKeyDictionary()
 
 
 def parallelise(
-    learner: Optimised, strategy: Strategy, large: int = LARGE, tensor_parallel: int = 1
+    learner: HasOptimisers, strategy: Strategy, large: int = LARGE, tensor_parallel: int = 1
 ) -> None:
     """Make every ``optimizer_step`` of the learner use the gradient of all processes.
 
@@ -78,19 +78,19 @@ def parallelise(
     """
     set_group(None)
     if tensor_parallel > 1:
-        _divide(learner, tensor_parallel)
+        _divide_layers(learner, tensor_parallel)
     for name, optimiser in learner.optimisers.items():
         parameters = [p for group in optimiser.param_groups for p in group["params"]]
         scalar = any(p.ndim == 0 for p in parameters)
         if optimiser not in _meshes:
             _wrapped[optimiser] = (
-                _replicated(parameters)
+                _wrap_ddp(parameters)
                 if strategy == "ddp" or scalar
-                else _sharded(learner, name, large)
+                else _wrap_fsdp(learner, name, large)
             )
-        _backward[optimiser] = False
-        optimiser.register_step_pre_hook(_check)
-        optimiser.register_step_post_hook(_stepped)
+        _has_gradient[optimiser] = False
+        optimiser.register_step_pre_hook(_check_gradient)
+        optimiser.register_step_post_hook(_after_step)
 
 
 def backward(optimiser: torch.optim.Optimizer, loss: Tensor) -> None:
@@ -100,9 +100,9 @@ def backward(optimiser: torch.optim.Optimizer, loss: Tensor) -> None:
         loss = _wrapped[optimiser](lambda: loss)
     loss.backward()
     if optimiser in _meshes:
-        _average(optimiser, _meshes[optimiser])
-    if optimiser in _backward:
-        _backward[optimiser] = True
+        _average_gradients(optimiser, _meshes[optimiser])
+    if optimiser in _has_gradient:
+        _has_gradient[optimiser] = True
 
 
 def mixes_tensors(optimiser: torch.optim.Optimizer) -> bool:
@@ -111,13 +111,17 @@ def mixes_tensors(optimiser: torch.optim.Optimizer) -> bool:
 
 
 @contextmanager
-def update_weights(learner: Optimised) -> Iterator[None]:
+def update_weights(learner: HasOptimisers) -> Iterator[None]:
     """Hold the weights for an update in the learner's modules within this block, under FSDP2.
 
     Large linear layers stay sharded: each is gathered while it computes. Changes other than a step
     are lost.
     """
-    sharded = [_cut[optimiser] for optimiser in learner.optimisers.values() if optimiser in _cut]
+    sharded = [
+        _sharded_modules[optimiser]
+        for optimiser in learner.optimisers.values()
+        if optimiser in _sharded_modules
+    ]
     for module in sharded:
         module.unshard()
     yield
@@ -149,7 +153,7 @@ def local_part(tensor: Tensor) -> Tensor:
     return part
 
 
-def _divide(learner: Optimised, size: int) -> None:
+def _divide_layers(learner: HasOptimisers, size: int) -> None:
     """Divide the layers of all modules among ``size`` neighbouring processes."""
     from torch.distributed.device_mesh import init_device_mesh
 
@@ -171,7 +175,7 @@ def _divide(learner: Optimised, size: int) -> None:
         _meshes[optimiser] = mesh
 
 
-def _average(optimiser: torch.optim.Optimizer, mesh: DeviceMesh) -> None:
+def _average_gradients(optimiser: torch.optim.Optimizer, mesh: DeviceMesh) -> None:
     """Average the gradients: of parts over processes with the same part, of others over all.
 
     A tensor without a gradient in any process stays without one.
@@ -198,15 +202,15 @@ def _average(optimiser: torch.optim.Optimizer, mesh: DeviceMesh) -> None:
                 tensor.copy_(total / size)
 
 
-def _replicated(parameters: list[nn.Parameter]) -> nn.Module:
+def _wrap_ddp(parameters: list[nn.Parameter]) -> nn.Module:
     from torch.nn.parallel import DistributedDataParallel
 
     return DistributedDataParallel(
-        Trained(nn.ParameterList(parameters)), find_unused_parameters=True
+        LossWrapper(nn.ParameterList(parameters)), find_unused_parameters=True
     )
 
 
-def _sharded(learner: Optimised, name: str, large: int) -> nn.Module:
+def _wrap_fsdp(learner: HasOptimisers, name: str, large: int) -> nn.Module:
     """Shard the modules that an optimiser trains, and let it step the shards."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -218,7 +222,7 @@ def _sharded(learner: Optimised, name: str, large: int) -> nn.Module:
         for key, module in learner.modules.items()
         if parameters & {*module.parameters()}
     }
-    trained = Trained(nn.ModuleList(modules.values()))
+    trained = LossWrapper(nn.ModuleList(modules.values()))
     if parameters != {p for p in trained.parameters() if p.requires_grad}:
         raise RecipeError(
             f"placement.strategy: fsdp shards whole modules, and optimiser '{name}' of the "
@@ -230,12 +234,12 @@ def _sharded(learner: Optimised, name: str, large: int) -> nn.Module:
     for layer in _large_layers(trained, large):
         layer.register_forward_hook(_clone_view)  # before the hook of FSDP2, which marks the output
         fully_shard(layer, mesh=mesh)
-    _cut[optimiser] = fully_shard(trained, mesh=mesh)
+    _sharded_modules[optimiser] = fully_shard(trained, mesh=mesh)
     shards = {before[name]: parameter for name, parameter in trained.named_parameters()}
     for group in optimiser.param_groups:
         group["params"] = [shards[parameter] for parameter in group["params"]]
     trained(lambda: None)  # it becomes the root of its layers, which compute before it does
-    _cut[optimiser].reshard()
+    _sharded_modules[optimiser].reshard()
     return trained
 
 
@@ -262,8 +266,8 @@ def _clone_view(layer: nn.Module, inputs: Any, output: Tensor) -> Tensor:
     return output if output._base is None else output.clone()
 
 
-def _check(optimiser: torch.optim.Optimizer, *_: Any) -> None:
-    if not _backward[optimiser]:
+def _check_gradient(optimiser: torch.optim.Optimizer, *_: Any) -> None:
+    if not _has_gradient[optimiser]:
         raise RlinfError(
             "learner group: an optimiser stepped with the gradient of one process only. Let the "
             "algorithm step by rlinf_core.algorithms.common.optimizer.optimizer_step, or learn in "
@@ -273,11 +277,11 @@ def _check(optimiser: torch.optim.Optimizer, *_: Any) -> None:
 
 def skip_step(optimiser: torch.optim.Optimizer) -> None:
     """Skip a step in every process; the weights are in the state after a step."""
-    if optimiser in _backward:
-        _stepped(optimiser)
+    if optimiser in _has_gradient:
+        _after_step(optimiser)
 
 
-def _stepped(optimiser: torch.optim.Optimizer, *_: Any) -> None:
-    _backward[optimiser] = False
-    if optimiser in _cut:
-        _cut[optimiser].unshard()
+def _after_step(optimiser: torch.optim.Optimizer, *_: Any) -> None:
+    _has_gradient[optimiser] = False
+    if optimiser in _sharded_modules:
+        _sharded_modules[optimiser].unshard()

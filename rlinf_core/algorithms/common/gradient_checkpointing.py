@@ -17,28 +17,28 @@ CACHE = "past_key_values"  # transformers' name
 Forward = Callable[..., Any]
 
 
-def recomputing(forward: Forward) -> Forward:
+def with_recomputation(forward: Forward) -> Forward:
     """Wrap ``forward`` to keep only its inputs for the backward pass."""
 
-    def called(*inputs: Any, **named: Any) -> Any:
+    def forward_with_checkpoint(*inputs: Any, **named: Any) -> Any:
         if not torch.is_grad_enabled():
             return forward(*inputs, **named)
         if named.get(CACHE) is not None:
-            named[CACHE] = WrittenOnce(named[CACHE])
+            named[CACHE] = WriteOnceCache(named[CACHE])
             return checkpoint(
-                _again, forward, named.pop(CACHE), *inputs, use_reentrant=False, **named
+                _recompute, forward, named.pop(CACHE), *inputs, use_reentrant=False, **named
             )
         return checkpoint(forward, *inputs, use_reentrant=False, **named)
 
-    return called
+    return forward_with_checkpoint
 
 
-def _again(forward: Forward, cache: WrittenOnce, *inputs: Any, **named: Any) -> Any:
+def _recompute(forward: Forward, cache: WriteOnceCache, *inputs: Any, **named: Any) -> Any:
     cache.begin()
     return forward(*inputs, **named, **{CACHE: cache})
 
 
-class WrittenOnce:
+class WriteOnceCache:
     """A cache for one layer that keeps only the first addition.
 
     Later additions are joined to the earlier content without being stored.
@@ -59,11 +59,9 @@ class WrittenOnce:
     def update(
         self, keys: Tensor, values: Tensor, layer: int, *more: Any, **named: Any
     ) -> tuple[Tensor, Tensor]:
-        """Return all keys and values of a layer, the new ones last, like transformers'
-        ``Cache``.
-        """
+        """Return all keys and values of a layer, the new ones last, as transformers' ``Cache``."""
         if self._times == 1:
-            self._before[layer] = self._cached(layer)
+            self._before[layer] = self._cached_layer(layer)
             joined: tuple[Tensor, Tensor] = self._cache.update(keys, values, layer, *more, **named)
             return joined
         before = self._before[layer]
@@ -71,7 +69,7 @@ class WrittenOnce:
             return keys, values
         return torch.cat([before[0], keys], dim=-2), torch.cat([before[1], values], dim=-2)
 
-    def _cached(self, layer: int) -> tuple[Tensor, Tensor] | None:
+    def _cached_layer(self, layer: int) -> tuple[Tensor, Tensor] | None:
         if layer >= len(self._cache.layers) or not self._cache.get_seq_length(layer):
             return None
         layer_cache = self._cache.layers[layer]

@@ -17,13 +17,13 @@ def shift_images(
     DrQ, arXiv 2004.13649.
     """
     return batch | {
-        name: _shifted(values, pixels, generator)
+        name: _shift(values, pixels, generator)
         for name, values in batch.items()
         if pixels and values.ndim == 4
     }
 
 
-def _shifted(images: torch.Tensor, pixels: int, generator: torch.Generator) -> torch.Tensor:
+def _shift(images: torch.Tensor, pixels: int, generator: torch.Generator) -> torch.Tensor:
     size, height, width, _ = images.shape
     draw = partial(torch.randint, -pixels, pixels + 1)
     down, right = noise(draw, (2, size, 1), generator, images.device, dim=1)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from rlinf_core.algorithms.common.data_parallel import gather_full, match_sharding
-from rlinf_core.algorithms.common.optimizer import skipped
+from rlinf_core.algorithms.common.optimizer import skipped_steps
 from rlinf_core.core.errors import RecipeError
 from rlinf_core.policies.base import NetworkPolicy
 from rlinf_core.policies.normalization import Normalisation
@@ -26,9 +26,7 @@ AVERAGED = "averaged"  # the module of the actor's moving average
 
 
 class Learner(Protocol):
-    """The interface of a learner to a run: ``Checkpointed`` in this process, or
-    ``LearnerGroup``.
-    """
+    """The interface of a learner to a run: ``BaseLearner``, or a ``LearnerGroup`` of processes."""
 
     updates: int
 
@@ -36,7 +34,7 @@ class Learner(Protocol):
     def update(self, batch: Any, /) -> dict[str, float]:
         """Learn from a batch or from a rollout, by its settings; return metrics."""
 
-    def wants_more(self, rollout: Rollout, rollouts: int) -> bool:
+    def needs_more_rollouts(self, rollout: Rollout, rollouts: int) -> bool:
         """Return True to play on before learning from this many rollouts, by ``config`` alone."""
         ...
 
@@ -69,10 +67,10 @@ class Learner(Protocol):
         ...
 
 
-class Checkpointed(Learner, ABC):
-    """Saves ``modules``, ``optimisers``, ``updates`` and the random state.
+class BaseLearner(Learner, ABC):
+    """Base class of learners: saves ``modules``, ``optimisers``, ``updates`` and the random state.
 
-    A subclass fills them in.
+    A subclass creates modules and optimisers.
     """
 
     modules: dict[str, nn.Module]
@@ -85,7 +83,7 @@ class Checkpointed(Learner, ABC):
         """Make every learner's ``update`` report the skipped steps."""
         super().__init_subclass__(**named)
         if "update" in vars(cls):
-            cls.update = _reports_skipped(cls.update)  # type: ignore[method-assign]
+            cls.update = _report_skipped_steps(cls.update)  # type: ignore[method-assign]
 
     def place(self, device: torch.device, seed: int) -> None:
         """Move every module and a generator to the policy's device, before the optimisers exist."""
@@ -94,7 +92,7 @@ class Checkpointed(Learner, ABC):
         self.device = device
         self.generator = torch.Generator(device).manual_seed(seed)
 
-    def wants_more(self, rollout: Rollout, rollouts: int) -> bool:
+    def needs_more_rollouts(self, rollout: Rollout, rollouts: int) -> bool:
         return False
 
     def fit_normalisation(self, vectors: np.ndarray) -> None:
@@ -130,7 +128,7 @@ class Checkpointed(Learner, ABC):
     def close(self) -> None:  # noqa: B027
         """Do nothing, because nothing was started."""
 
-    def constant(self) -> dict[str, set[str]]:
+    def constant_weights(self) -> dict[str, set[str]]:
         """Return by module the weights that no update changes: frozen and not optimised."""
         trained = {
             id(parameter)
@@ -166,7 +164,7 @@ class Checkpointed(Learner, ABC):
                 for name, module in self.modules.items()
             },
             "optimisers": {
-                name: _moments(optimiser) for name, optimiser in self.optimisers.items()
+                name: _optimiser_moments(optimiser) for name, optimiser in self.optimisers.items()
             },
             "updates": self.updates,
             "generator": self.generator.get_state(),
@@ -225,19 +223,21 @@ class Scalar(nn.Module):
         return self.log.exp()
 
 
-def _reports_skipped(update: Callable[..., dict[str, float]]) -> Callable[..., dict[str, float]]:
+def _report_skipped_steps(
+    update: Callable[..., dict[str, float]],
+) -> Callable[..., dict[str, float]]:
     """Wrap ``update`` to report the gradient steps skipped since the start, if any."""
 
     @wraps(update)
-    def reported(self: Checkpointed, *arguments: Any, **named: Any) -> dict[str, float]:
+    def update_and_report(self: BaseLearner, *arguments: Any, **named: Any) -> dict[str, float]:
         metrics = update(self, *arguments, **named)
-        count = sum(skipped.get(optimiser, 0) for optimiser in self.optimisers.values())
+        count = sum(skipped_steps.get(optimiser, 0) for optimiser in self.optimisers.values())
         return metrics | {"skipped_steps": float(count)} if count else metrics
 
-    return reported
+    return update_and_report
 
 
-def _moments(optimiser: torch.optim.Optimizer) -> dict[str, Any]:
+def _optimiser_moments(optimiser: torch.optim.Optimizer) -> dict[str, Any]:
     """Return moments by the number of their parameter; the config holds the settings."""
     return {
         str(index): {key: gather_full(value) for key, value in moments.items()}

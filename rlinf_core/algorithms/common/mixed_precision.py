@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from rlinf_core.algorithms.common.gradient_checkpointing import Forward, recomputing
-from rlinf_core.algorithms.common.learner import Checkpointed
+from rlinf_core.algorithms.common.gradient_checkpointing import Forward, with_recomputation
+from rlinf_core.algorithms.common.learner import BaseLearner
 from rlinf_core.algorithms.common.settings import Computing
 from rlinf_core.core.errors import RlinfError
 from rlinf_core.policies.inference import layers
@@ -24,28 +24,28 @@ from rlinf_core.policies.torch_device import check_bfloat16, check_compiles
 BACKEND = "inductor"  # backend of torch.compile
 
 
-def compute(learner: Checkpointed, computing: Computing) -> None:
+def apply_computing(learner: BaseLearner, computing: Computing) -> None:
     """Compute the learner's updates with these settings from now on; ``prefetch`` is the run's.
 
     Raises:
         RlinfError: its device has no bfloat16, or this machine cannot compile for it.
     """
-    reduced = computing.precision == "bfloat16"
-    if reduced:
+    is_reduced = computing.precision == "bfloat16"
+    if is_reduced:
         check_bfloat16(learner.device)
     if computing.compile:
         check_compiles(learner.device, BACKEND)
-    if not (reduced or computing.compile or computing.gradient_checkpointing):
+    if not (is_reduced or computing.compile or computing.gradient_checkpointing):
         return
     forwards: dict[nn.Module, Forward] = {}
-    for network in networks(learner) if reduced or computing.compile else ():
-        forward = _compiled(network.forward) if computing.compile else network.forward
-        forwards[network] = _reduced(forward, learner.device) if reduced else forward
+    for network in networks(learner) if is_reduced or computing.compile else ():
+        forward = _compile(network.forward) if computing.compile else network.forward
+        forwards[network] = _in_bfloat16(forward, learner.device) if is_reduced else forward
     for layer in _layers(learner) if computing.gradient_checkpointing else ():
-        forwards[layer] = recomputing(forwards.get(layer, layer.forward))
+        forwards[layer] = with_recomputation(forwards.get(layer, layer.forward))
     update = learner.update
 
-    def within(batch: Any) -> dict[str, float]:
+    def update_with_settings(batch: Any) -> dict[str, float]:
         for network, forward in forwards.items():
             vars(network)["forward"] = forward
         try:
@@ -54,17 +54,17 @@ def compute(learner: Checkpointed, computing: Computing) -> None:
             for network in forwards:
                 del vars(network)["forward"]
 
-    vars(learner)["update"] = within
+    vars(learner)["update"] = update_with_settings
 
 
-def _layers(learner: Checkpointed) -> Iterator[nn.Module]:
+def _layers(learner: BaseLearner) -> Iterator[nn.Module]:
     for module in learner.modules.values():
         for layer in layers(module):
             if all(getattr(part, "recomputable", True) for part in layer.modules()):
                 yield layer
 
 
-def networks(learner: Checkpointed) -> Iterator[nn.Module]:
+def networks(learner: BaseLearner) -> Iterator[nn.Module]:
     """Yield the outermost called modules of a learner with at least one matrix, once each.
 
     For a policy made of a published network, whose parts are called from outside, its layers are
@@ -73,24 +73,24 @@ def networks(learner: Checkpointed) -> Iterator[nn.Module]:
     visited: set[nn.Module] = set()
     for module in learner.modules.values():
         published = isinstance(getattr(module, "config", None), PretrainedSettings)
-        for network in layers(module) if published else _called(module):
+        for network in layers(module) if published else _outermost_networks(module):
             if network not in visited:
                 visited.add(network)
                 yield network
 
 
-def _called(module: nn.Module) -> Iterator[nn.Module]:
+def _outermost_networks(module: nn.Module) -> Iterator[nn.Module]:
     if type(module).forward is not nn.Module.forward:
         yield from [module] if any(parameter.ndim > 1 for parameter in module.parameters()) else []
     else:
         for part in module.children():
-            yield from _called(part)
+            yield from _outermost_networks(part)
 
 
-def _compiled(forward: Forward) -> Forward:
+def _compile(forward: Forward) -> Forward:
     compiled = torch.compile(forward, backend=BACKEND)
 
-    def called(*inputs: Any, **named: Any) -> Any:
+    def forward_compiled(*inputs: Any, **named: Any) -> Any:
         try:
             return compiled(*inputs, **named)
         except torch._dynamo.exc.TorchDynamoException as error:
@@ -99,16 +99,16 @@ def _compiled(forward: Forward) -> Forward:
                 f"{error}. Set learner.compile to false"
             ) from error
 
-    return called
+    return forward_compiled
 
 
-def _reduced(forward: Forward, device: torch.device) -> Forward:
-    def reduced(*inputs: Any, **named: Any) -> Any:
+def _in_bfloat16(forward: Forward, device: torch.device) -> Forward:
+    def forward_in_bfloat16(*inputs: Any, **named: Any) -> Any:
         with torch.autocast(device.type, torch.bfloat16):
             outputs = forward(*inputs, **named)
         return tuple(map(_float, outputs)) if isinstance(outputs, tuple) else _float(outputs)
 
-    return reduced
+    return forward_in_bfloat16
 
 
 def _float(value: Any) -> Any:

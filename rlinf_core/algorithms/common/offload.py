@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from rlinf_core.core.errors import RecipeError
 
 if TYPE_CHECKING:
-    from rlinf_core.algorithms.common.data_parallel import Optimised
+    from rlinf_core.algorithms.common.data_parallel import HasOptimisers
 
 
 class Offload:
@@ -30,7 +30,7 @@ class Offload:
         RecipeError: at the first move, if a weight is sharded.
     """
 
-    def __init__(self, learner: Optimised, resident: nn.Module | None = None) -> None:
+    def __init__(self, learner: HasOptimisers, resident: nn.Module | None = None) -> None:
         self.learner, self.resident = learner, resident
         self.stored: list[tuple[Tensor, Tensor]] = []  # on the device, and its copy in host memory
 

@@ -7,7 +7,7 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
-from rlinf_core.algorithms.common.learner import Checkpointed
+from rlinf_core.algorithms.common.learner import BaseLearner
 from rlinf_core.algorithms.common.optimizer import adam, optimizer_step
 from rlinf_core.algorithms.common.policy_losses import bounded_exp, policy_loss, shares, to_level
 from rlinf_core.algorithms.common.rollout import Rollout
@@ -17,7 +17,7 @@ from rlinf_core.policies.encoder import Batch
 from rlinf_core.policies.sharding import shard, world_size
 
 
-def log_probs_of(policy: OnPolicyActor, rollout: Rollout, counts: Tensor) -> Tensor:
+def rollout_log_probs(policy: OnPolicyActor, rollout: Rollout, counts: Tensor) -> Tensor:
     """Return the log-probabilities under ``policy`` of a rollout's draws, in the rollout's shape.
 
     Elements without weight in ``counts`` (T, N) keep their log-probabilities and are not evaluated:
@@ -36,7 +36,7 @@ def log_probs_of(policy: OnPolicyActor, rollout: Rollout, counts: Tensor) -> Ten
     return result.view(rollout.log_probs.shape)
 
 
-class OnPolicy(Checkpointed):
+class OnPolicy(BaseLearner):
     """Learner of an actor with a density; ``update`` takes one rollout.
 
     A subclass defines the advantages.
@@ -53,14 +53,14 @@ class OnPolicy(Checkpointed):
         self.config = config
         self.updates = 0
         policy.differentiates_entropy = config.entropy > 0.0
-        self.modules = {"policy": policy} | self.more_modules()
+        self.modules = {"policy": policy} | self.extra_modules()
         self.place(policy.device, seed)
         parameters = [
             p for module in self.modules.values() for p in module.parameters() if p.requires_grad
         ]
         self.optimisers = {"policy": adam(parameters, lr=config.learning_rate, eps=1e-5)}
 
-    def more_modules(self) -> dict[str, torch.nn.Module]:
+    def extra_modules(self) -> dict[str, torch.nn.Module]:
         """Return the modules that are trained beside the policy."""
         return {}
 
@@ -128,7 +128,7 @@ class OnPolicy(Checkpointed):
             loss = loss + penalty
         with torch.no_grad():
             log_ratio = now - then
-            ratio = bounded_exp(now - self.clipped_about(now, then, batch))
+            ratio = bounded_exp(now - self.proximal_log_probs(now, then, batch))
             clipped = ((ratio < 1.0 - config.clip_low) | (ratio > 1.0 + config.clip_high)).float()
             metrics = {
                 "entropy": bonus.item(),
@@ -159,7 +159,7 @@ class OnPolicy(Checkpointed):
             else level
         )
 
-    def clipped_about(self, now: Tensor, then: Tensor, batch: Batch) -> Tensor:
+    def proximal_log_probs(self, now: Tensor, then: Tensor, batch: Batch) -> Tensor:
         """Return log-probabilities (B, E or 1) of the policy around which the ratio is clipped."""
         return then
 

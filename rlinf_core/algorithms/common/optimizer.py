@@ -30,7 +30,7 @@ def anneal(optimiser: torch.optim.Optimizer, rate: float, done: float) -> None:
 
 
 # steps that were skipped because their gradient was not finite
-skipped: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
+skipped_steps: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
 
 
 def optimizer_step(optimiser: torch.optim.Optimizer, loss: Tensor, clip: float = np.inf) -> float:
@@ -44,7 +44,7 @@ def optimizer_step(optimiser: torch.optim.Optimizer, loss: Tensor, clip: float =
     for p in trained:
         p.grad = None  # like zero_grad, in a tenth of its time
     backward(optimiser, loss)
-    with _mixed() if mixes_tensors(optimiser) else nullcontext():
+    with _mixed_tensors() if mixes_tensors(optimiser) else nullcontext():
         return _clipped_step(optimiser, trained, clip)
 
 
@@ -54,18 +54,20 @@ def _clipped_step(
     """Clip the gradient and step; return the gradient's norm."""
     parameters = [p for p in trained if p.grad is not None]
     norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
-    of_all = gather_full(norm)
-    if not of_all.isfinite():
-        skipped[optimiser] = skipped.get(optimiser, 0) + 1
+    full_norm = gather_full(norm)
+    if not full_norm.isfinite():
+        skipped_steps[optimiser] = skipped_steps.get(optimiser, 0) + 1
         skip_step(optimiser)
-        return float(of_all)
+        return float(full_norm)
     if not np.isfinite(clip):
         optimiser.step()
         return 0.0
-    if norm.device.type != "cpu" or not of_all <= clip:  # other devices would have to be waited for
+    if (
+        norm.device.type != "cpu" or not full_norm <= clip
+    ):  # other devices would have to be waited for
         nn.utils.clip_grads_with_norm_(parameters, clip, norm)
     optimiser.step()
-    return float(of_all)
+    return float(full_norm)
 
 
 def polyak_update(target: Iterable[Tensor], online: Iterable[Tensor], rate: float) -> None:
@@ -81,7 +83,7 @@ def polyak_update(target: Iterable[Tensor], online: Iterable[Tensor], rate: floa
         torch._foreach_lerp_([old for old, _ in pairs], [new for _, new in pairs], rate)
 
 
-def _mixed() -> AbstractContextManager[None]:
+def _mixed_tensors() -> AbstractContextManager[None]:
     """Return a context in which an operation may take divided and whole tensors together."""
     from torch.distributed.tensor.experimental import implicit_replication
 

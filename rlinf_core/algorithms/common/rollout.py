@@ -52,7 +52,7 @@ class Rollout:
     episode: Tensor | None = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return its tensors by name, those of observations one level below."""
+        """Return the tensors by name, those of observations one level below."""
         values = {item.name: getattr(self, item.name) for item in fields(self)}
         return {name: value for name, value in values.items() if value is not None}
 
@@ -61,12 +61,9 @@ class Rollout:
         """Build a rollout from the result of ``state_dict``, of tensors or of arrays."""
 
         def tensors(value: Any) -> Any:
-            named = isinstance(value, dict)
-            return (
-                {name: torch.as_tensor(part) for name, part in value.items()}
-                if named
-                else torch.as_tensor(value)
-            )
+            if isinstance(value, dict):
+                return {name: torch.as_tensor(part) for name, part in value.items()}
+            return torch.as_tensor(value)
 
         return cls(**{name: tensors(value) for name, value in state.items()})
 
@@ -75,12 +72,12 @@ class Rollout:
         """Undiscounted reward of each chunk, (T, N)."""
         return self.step_rewards.sum(dim=-1)
 
-    def discounted(self, gamma: float) -> Tensor:
+    def discounted_rewards(self, gamma: float) -> Tensor:
         """Return sum_i gamma^i r_i over the time steps of each chunk, (T, N)."""
-        return (self.step_rewards * gamma**self._order).sum(dim=-1)
+        return (self.step_rewards * gamma**self._step_index).sum(dim=-1)
 
     @property
-    def _order(self) -> Tensor:
+    def _step_index(self) -> Tensor:
         return torch.arange(self.step_rewards.shape[-1], device=self.step_rewards.device)
 
     @property
@@ -88,7 +85,7 @@ class Rollout:
         """1 for played actions, or their tokens, in the shape of ``log_probs``."""
         if self.counted is not None:
             return self.counted
-        played = (self._order < self.steps.unsqueeze(-1)).float()
+        played = (self._step_index < self.steps.unsqueeze(-1)).float()
         return played.repeat_interleave(self.log_probs.shape[-1] // played.shape[-1], dim=-1)
 
     @property
@@ -109,13 +106,13 @@ class Rollout:
 
     def to(self, device: torch.device) -> Rollout:
         """Return the same rollout on another device."""
-        return combined([self], lambda parts: parts[0].to(device))
+        return combine([self], lambda parts: parts[0].to(device))
 
     def concatenate(self, other: Rollout) -> Rollout:
         """Return the environments of both; the shorter is padded with chunks without weight."""
         length = max(len(self.mask), len(other.mask))
 
-        def joined(parts: list[Tensor]) -> Tensor:
+        def pad_and_join(parts: list[Tensor]) -> Tensor:
             return torch.cat(
                 [F.pad(part, [0, 0] * (part.ndim - 1) + [0, length - len(part)]) for part in parts],
                 dim=1,
@@ -124,19 +121,16 @@ class Rollout:
         parts = [self, other]
         if self.counted is not None and other.counted is not None:
             longest = max(self.log_probs.shape[-1], other.log_probs.shape[-1])
-            parts = [part._filled_up(longest) for part in parts]
+            parts = [part._pad_elements(longest) for part in parts]
         episodes = None
         if self.episode is not None and other.episode is not None:
             episodes = torch.cat([self.episode, other.episode + self.episode.max() + 1])
         return replace(
-            combined([replace(part, episode=None) for part in parts], joined), episode=episodes
+            combine([replace(part, episode=None) for part in parts], pad_and_join), episode=episodes
         )
 
-    def _filled_up(self, longest: int) -> Rollout:
-        """Pad each chunk to ``longest`` elements, one number an element.
-
-        The new ones do not count.
-        """
+    def _pad_elements(self, longest: int) -> Rollout:
+        """Pad each chunk to ``longest`` elements of one number; the new ones do not count."""
         more = longest - self.log_probs.shape[-1]
         filled: dict[str, Any] = {
             name: F.pad(getattr(self, name), [0, more])
@@ -145,10 +139,10 @@ class Rollout:
         return replace(self, actions=F.pad(self.actions, [0, 0, 0, more]), **filled)
 
 
-def combined(rollouts: Sequence[Rollout], join: Callable[[list[Tensor]], Tensor]) -> Rollout:
+def combine(rollouts: Sequence[Rollout], join: Callable[[list[Tensor]], Tensor]) -> Rollout:
     """Return one rollout whose tensors are joined from those of several."""
 
-    def of(values: list[Any]) -> Any:
+    def combine_field(values: list[Any]) -> Any:
         if values[0] is None:
             return None
         if isinstance(values[0], dict):
@@ -157,7 +151,7 @@ def combined(rollouts: Sequence[Rollout], join: Callable[[list[Tensor]], Tensor]
 
     return Rollout(
         **{
-            item.name: of([getattr(rollout, item.name) for rollout in rollouts])
+            item.name: combine_field([getattr(rollout, item.name) for rollout in rollouts])
             for item in fields(Rollout)
         }
     )

@@ -31,7 +31,7 @@ class RunningReturn(nn.Module):
         self.running = torch.zeros_like(state[f"{prefix}running"])  # one number per environment
         super()._load_from_state_dict(state, prefix, *rest)
 
-    def scaled(
+    def scale_rewards(
         self, rewards: Tensor, done: Tensor, steps: Tensor | None = None, mask: Tensor | None = None
     ) -> Tensor:
         """Return rewards (T, N) over the return's deviation, after an update with these rewards.
@@ -73,7 +73,7 @@ class RunningScale(nn.Module):
         super().__init__()
         self.register_buffer("scale", torch.tensor(1.0))
 
-    def follow(self, values: Tensor) -> float:
+    def update(self, values: Tensor) -> float:
         """Update with a batch, or this process's shard of it; return the scale."""
         mean_square = all_sum((values**2).mean()) / world_size()
         self.scale.lerp_(mean_square.sqrt().to(self.scale.dtype), self.RATE).clamp_(min=1.0)

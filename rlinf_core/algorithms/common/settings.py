@@ -55,7 +55,7 @@ PLAIN = Computing()
 
 
 class RolloutLength(TypedDict, total=False):
-    """The amount and kind of play by a policy; one of ``chunks``, ``group`` and ``steps``.
+    """The length and kind of a rollout; one of ``chunks``, ``group`` and ``steps``.
 
     Attributes:
         chunks: chunks of every environment.
@@ -77,7 +77,7 @@ class AlgorithmSettings(Settings):
 
     Attributes:
         learns_from: ROLLOUTS of its own policy, a REPLAY, fixed DEMONSTRATIONS, or an EXPERT that
-            is asked on the way.
+            labels actions during the run.
         policies: kinds of policy that it trains (``rlinf_core.policies``).
         half_demonstrations: True if half of each of its batches are demonstrations.
         include_failures: True if it also learns from failed demonstrations.
@@ -143,9 +143,7 @@ class AlgorithmSettings(Settings):
 
     @property
     def share(self) -> Any:
-        """Something that notes the outcomes of its episodes and says how much of the policy is
-        played; None for all.
-        """
+        """The played share of the policy's correction (``CorrectionShare``); None without one."""
         return None
 
     @property
@@ -178,7 +176,7 @@ class DemonstrationSettings(AlgorithmSettings):
 
 
 class ExpertSettings(DemonstrationSettings):
-    """Hyper-parameters of algorithms that ask an expert on the way."""
+    """Hyper-parameters of algorithms with an expert that labels actions during the run."""
 
     learns_from = EXPERT
 
@@ -186,10 +184,8 @@ class ExpertSettings(DemonstrationSettings):
         """Return the fraction of time steps that the expert drives in an episode."""
         raise NotImplementedError
 
-    def learned_from(self, sources: Sequence[str]) -> np.ndarray:
-        """Return a mask (T,) of an episode's time steps that count, by the source that
-        drove each.
-        """
+    def learning_mask(self, sources: Sequence[str]) -> np.ndarray:
+        """Return a mask (T,) of the time steps to learn from, by their commanders."""
         raise NotImplementedError
 
 
@@ -331,6 +327,6 @@ class TargetNetworkSettings(ActorCriticSettings):
     )
 
 
-def offline(settings: AlgorithmSettings) -> TypeGuard[DemonstrationSettings]:
+def is_offline(settings: AlgorithmSettings) -> TypeGuard[DemonstrationSettings]:
     """Return True if its learner only takes a fixed number of steps on demonstrations."""
     return settings.learns_from == DEMONSTRATIONS

@@ -53,14 +53,14 @@ def check_divisible(policy: nn.Module, size: int) -> None:
         inner = layer.mlp.up_proj.out_features
         for count, noun in ((heads, "attention heads"), (inner, "columns of the perceptron")):
             if count % size:
-                raise _refused(name, f"{count} {noun}", size)
+                raise _refusal(name, f"{count} {noun}", size)
         cross = getattr(attention, "cross", False)
         if shared % size and (shared > 1 or cross):
             heads_of_keys = f"{shared} heads of keys and values"
-            raise _refused(name, heads_of_keys + " in a cross-attention" * cross, size)
+            raise _refusal(name, heads_of_keys + " in a cross-attention" * cross, size)
         for key, parameter in attention.named_parameters():
             if not key.startswith(ATTENTION) and parameter.numel() != width:
-                raise _refused(name, f"self_attn.{key}, which spans all heads", size)
+                raise _refusal(name, f"self_attn.{key}, which spans all heads", size)
 
 
 def _heads(attention: Any) -> tuple[int, int, int]:
@@ -71,7 +71,7 @@ def _heads(attention: Any) -> tuple[int, int, int]:
     return heads, attention.k_proj.out_features // width, width
 
 
-def _refused(layer: str, property_name: str, size: int) -> RecipeError:
+def _refusal(layer: str, property_name: str, size: int) -> RecipeError:
     return RecipeError(
         f"placement.tensor_parallel: expected a number of processes that divides each layer, got "
         f"{size}: layer {layer} has {property_name}"
@@ -99,10 +99,12 @@ def divide(module: nn.Module, mesh: DeviceMesh) -> dict[nn.Parameter, nn.Paramet
         for name in ("q_proj", "k_proj", "v_proj"):
             part = getattr(attention, name)
             if name != "q_proj" and one_head:
-                part.register_forward_hook(_summed_backward(mesh))
+                part.register_forward_hook(_sum_gradients_of_output(mesh))
                 continue
             if name != "q_proj" and getattr(attention, "cross", False):
-                part.register_forward_pre_hook(_gathered(mesh))  # it reads keys of divided layers
+                part.register_forward_pre_hook(
+                    _gather_input(mesh)
+                )  # it reads keys of divided layers
             plan |= _styles(f"self_attn.{name}", part, "lora_B", ColwiseParallel)
         for name in ("gate_proj", "up_proj"):
             plan |= _styles(f"mlp.{name}", getattr(layer.mlp, name), "lora_B", ColwiseParallel)
@@ -113,7 +115,7 @@ def divide(module: nn.Module, mesh: DeviceMesh) -> dict[nn.Parameter, nn.Paramet
             attention.num_key_value_groups //= size
         for name, parameter in attention.named_parameters():
             if not name.startswith(ATTENTION) and parameter.requires_grad:
-                parameter.register_hook(_summed(mesh))  # a norm of this process's heads
+                parameter.register_hook(_sum_gradient(mesh))  # a norm of this process's heads
     after = dict(module.named_parameters(remove_duplicate=False))
     return {old: after[name] for name, old in before.items() if after[name] is not old}
 
@@ -126,7 +128,7 @@ def _styles(name: str, part: nn.Module, adapter: str, style: Callable[[], Any]) 
     return {key: style() for key in (f"{name}.base_layer", *halves)}
 
 
-def _summed_backward(mesh: DeviceMesh) -> Callable[..., Tensor]:
+def _sum_gradients_of_output(mesh: DeviceMesh) -> Callable[..., Tensor]:
     """Return a hook whose output's gradient is the sum of all processes' gradients."""
     from torch.distributed.tensor import DTensor, Partial, Replicate
 
@@ -137,7 +139,7 @@ def _summed_backward(mesh: DeviceMesh) -> Callable[..., Tensor]:
     return hook
 
 
-def _gathered(mesh: DeviceMesh) -> Callable[..., tuple[Tensor]]:
+def _gather_input(mesh: DeviceMesh) -> Callable[..., tuple[Tensor]]:
     """Return a hook that gathers the parts of an input's last dimension."""
     from torch.distributed.tensor import DTensor, Replicate, Shard
 
@@ -148,7 +150,7 @@ def _gathered(mesh: DeviceMesh) -> Callable[..., tuple[Tensor]]:
     return hook
 
 
-def _summed(mesh: DeviceMesh) -> Callable[[Tensor], Tensor]:
+def _sum_gradient(mesh: DeviceMesh) -> Callable[[Tensor], Tensor]:
     """Return a hook that adds up the gradients of all processes."""
     group = mesh.get_group()
 

@@ -102,8 +102,8 @@ class Learner(actor_critic.ActorCritic):
         )
         values, next_values = self.critics(features, actions).chunk(2, dim=1)
         with torch.no_grad():
-            target = self.target_from(batch, next_values, next_log_prob)
-        return self.improve_critics(values, target)
+            target = self.bootstrap_targets(batch, next_values, next_log_prob)
+        return self.step_critics(values, target)
 
     def q_values(self, batch: Batch, action: Tensor) -> Tensor:
         self.critics.eval()

@@ -36,7 +36,7 @@ class Config(SFT, ExpertSettings):
     def warm_start(self) -> bool:
         """Whether it continues a cloned policy.
 
-        A person takes over from a policy with some skill; a script is asked from the beginning.
+        A person takes over from a policy with some skill; a script labels from the beginning.
         """
         return self.gated
 
@@ -47,5 +47,5 @@ class Config(SFT, ExpertSettings):
     def expert_fraction(self, episode: int) -> float:
         return max(self.beta * self.beta_decay**episode, self.beta_floor)
 
-    def learned_from(self, sources: Sequence[str]) -> np.ndarray:
+    def learning_mask(self, sources: Sequence[str]) -> np.ndarray:
         return np.array([not self.gated or source == "operator" for source in sources])

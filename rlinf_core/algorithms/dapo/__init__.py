@@ -1,6 +1,4 @@
-"""DAPO: GRPO with a higher upper clip, equal step weights, informative groups and length
-shaping.
-"""
+"""DAPO: GRPO with a higher upper clip, equal step weights and informative groups."""
 
 from __future__ import annotations
 

@@ -19,16 +19,16 @@ class Learner(GRPO):
 
     config: Config
 
-    def judge(self, rollout: Rollout) -> Batch:
-        returns = self._shaped(rollout)
+    def advantages_and_weights(self, rollout: Rollout) -> Batch:
+        returns = self._shaped_returns(rollout)
         informative = rollout.per_row(has_gradient_signal(returns, self.config.group))
-        advantages = rollout.per_row(self.relative(returns))
+        advantages = rollout.per_row(self.group_relative(returns))
         return {
             "advantages": advantages.expand(rollout.mask.shape),
             "weights": self.weights(rollout) * informative,
         }
 
-    def _shaped(self, rollout: Rollout) -> Tensor:
+    def _shaped_returns(self, rollout: Rollout) -> Tensor:
         """Return the returns (M,), less the penalty of an episode's length."""
         config = self.config
         if not config.safe_length:
@@ -38,12 +38,14 @@ class Learner(GRPO):
             rollout.per_episode(lengths.sum(dim=0)), config.safe_length, config.length_buffer
         )
 
-    def wants_more(self, rollout: Rollout, rollouts: int) -> bool:
+    def needs_more_rollouts(self, rollout: Rollout, rollouts: int) -> bool:
         """Return True until as many groups are informative as were played at first.
 
         Dynamic sampling (section 3.2).
         """
-        informative = float(has_gradient_signal(self._shaped(rollout), self.config.group).sum())
+        informative = float(
+            has_gradient_signal(self._shaped_returns(rollout), self.config.group).sum()
+        )
         return (
             informative < len(rollout.returns) / rollouts and rollouts <= self.config.max_resample
         )

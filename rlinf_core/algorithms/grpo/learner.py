@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rlinf_core.algorithms.common.advantages import EPSILON, group_advantages
-from rlinf_core.algorithms.common.on_policy import OnPolicy, log_probs_of
+from rlinf_core.algorithms.common.on_policy import OnPolicy, rollout_log_probs
 from rlinf_core.algorithms.common.policy_losses import (
     bounded_exp,
     importance,
@@ -36,20 +36,20 @@ class Learner(OnPolicy):
         """Whether the initial policy is kept as a reference."""
         return self.config.reference_kl > 0.0
 
-    def more_modules(self) -> dict[str, torch.nn.Module]:
+    def extra_modules(self) -> dict[str, torch.nn.Module]:
         if not self.needs_reference:
             return {}
         self.reference = copy.deepcopy(self.policy).requires_grad_(False)
         return {"reference": self.reference}
 
     def prepare(self, rollout: Rollout) -> Batch:
-        config, data = self.config, self.judge(rollout)
+        config, data = self.config, self.advantages_and_weights(rollout)
         if config.mask_truncated:
             data["weights"] = data["weights"] * (
                 (rollout.terminated * rollout.mask).amax(dim=0) > 0
             )
         if config.correction != "none":
-            data["proximal"] = log_probs_of(self.policy, rollout, data["weights"])
+            data["proximal"] = rollout_log_probs(self.policy, rollout, data["weights"])
             data["correction"] = importance(
                 data["proximal"],
                 rollout.log_probs,
@@ -60,15 +60,15 @@ class Learner(OnPolicy):
             )
         return data
 
-    def judge(self, rollout: Rollout) -> Batch:
+    def advantages_and_weights(self, rollout: Rollout) -> Batch:
         """Return advantages (T, N), or (T, N, E), and weights (T, N)."""
-        advantages = rollout.per_row(self.relative(rollout.returns))
+        advantages = rollout.per_row(self.group_relative(rollout.returns))
         return {
             "advantages": advantages.expand(rollout.mask.shape),
             "weights": self.weights(rollout),
         }
 
-    def relative(self, returns: Tensor) -> Tensor:
+    def group_relative(self, returns: Tensor) -> Tensor:
         """Return the returns (M,) of episodes relative to their group's mean, as configured."""
         advantages = group_advantages(
             returns, self.config.group, scale=self.config.scale == "group"
@@ -122,13 +122,13 @@ class Learner(OnPolicy):
         rows = all_sum(torch.tensor(float(len(weights)), device=weights.device))
         return weights * (world_size() / (rows * self.config.constant_length))
 
-    def clipped_about(self, now: Tensor, then: Tensor, batch: Batch) -> Tensor:
+    def proximal_log_probs(self, now: Tensor, then: Tensor, batch: Batch) -> Tensor:
         return self.level(batch["proximal"], batch) if "proximal" in batch else then
 
     def objective(self, now: Tensor, then: Tensor, batch: Batch) -> Tensor:
         config = self.config
         advantages = self.advantages(batch)
-        about = self.clipped_about(now, then, batch)
+        about = self.proximal_log_probs(now, then, batch)
         weights = batch["correction"][:, : now.shape[-1]] if "correction" in batch else None
         if config.objective == "cispo":
             return truncated_loss(now, about, advantages, config.clip_high, weights)

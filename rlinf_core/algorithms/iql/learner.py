@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlinf_core.algorithms.common.actor_critic import Critics, critic_loss, gammas
+from rlinf_core.algorithms.common.actor_critic import Critics, critic_loss, discount_powers
 from rlinf_core.algorithms.common.image_augmentation import shift_images
-from rlinf_core.algorithms.common.learner import Checkpointed
+from rlinf_core.algorithms.common.learner import BaseLearner
 from rlinf_core.algorithms.common.optimizer import adam, anneal, optimizer_step, polyak_update
 from rlinf_core.algorithms.common.tensors import next_observations, to_tensors
 from rlinf_core.algorithms.iql import Config
@@ -27,12 +27,12 @@ def expectile_loss(difference: Tensor, expectile: float) -> Tensor:
     return ((expectile - (difference < 0).to(difference.dtype)).abs() * difference**2).mean()
 
 
-def preference(advantage: Tensor, temperature: float, limit: float) -> Tensor:
+def advantage_weights(advantage: Tensor, temperature: float, limit: float) -> Tensor:
     """Return exp(beta A), bounded (equation 7)."""
     return (temperature * advantage).exp().clamp(max=limit)
 
 
-class Learner(Checkpointed):
+class Learner(BaseLearner):
     """Critics, value and actor from batches of a fixed replay."""
 
     def __init__(self, actor: Actor, config: Config, seed: int = 0) -> None:
@@ -75,7 +75,7 @@ class Learner(Checkpointed):
         value_loss = expectile_loss(q - value, config.expectile)
         optimizer_step(self.optimisers["value"], value_loss)
         with torch.no_grad():
-            gamma = gammas(tensors, config.discount)
+            gamma = discount_powers(tensors, config.discount)
             target = tensors["reward"] + gamma * tensors["discount"] * self.value(
                 next_observations(tensors)
             )
@@ -85,7 +85,7 @@ class Learner(Checkpointed):
         polyak_update(self.target.parameters(), online, config.target_rate)
         mean, log_std = self.actor(tensors)
         raw = torch.atanh(tensors["action"].clamp(-0.97, 0.97))
-        weights = preference(q - value.detach(), config.temperature, config.weight_limit)
+        weights = advantage_weights(q - value.detach(), config.temperature, config.weight_limit)
         actor_loss = -(weights * log_prob(raw, mean, log_std)).mean()
         anneal(self.optimisers["actor"], config.learning_rate, self.updates / config.steps)
         optimizer_step(self.optimisers["actor"], actor_loss)

@@ -14,9 +14,7 @@ __getattr__ = deferred(__name__, "learner")
 
 
 class Config(OnPolicySettings):
-    """Hyper-parameters of PPO: those of every on-policy algorithm, and those of its value
-    function.
-    """
+    """Hyper-parameters of PPO: those of every on-policy algorithm, and of its value function."""
 
     name: str = with_default(OnPolicySettings, "name", "ppo")
     chunks: int = Field(64, gt=0, description="chunks per environment and rollout")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rlinf_core.algorithms.common.advantages import gae, normalised, token_advantages
+from rlinf_core.algorithms.common.advantages import gae, normalise_advantages, token_advantages
 from rlinf_core.algorithms.common.on_policy import OnPolicy
 from rlinf_core.algorithms.common.policy_losses import masked_mean, value_loss
 from rlinf_core.algorithms.common.rollout import Rollout
@@ -28,7 +28,7 @@ class Learner(OnPolicy):
 
     config: Config
 
-    def more_modules(self) -> dict[str, torch.nn.Module]:
+    def extra_modules(self) -> dict[str, torch.nn.Module]:
         config = self.policy.config
         self.returns = RunningReturn(self.config.discount)
         of_tokens = self.policy.value_network()
@@ -48,9 +48,10 @@ class Learner(OnPolicy):
         if rollout.counted is not None:
             return self._prepare_tokens(rollout, rollout.counted[0])
         config = self.config
-        gammas, rewards = config.discount**rollout.steps, rollout.discounted(config.discount)
+        gammas = config.discount**rollout.steps
+        rewards = rollout.discounted_rewards(config.discount)
         if config.scale_rewards:
-            rewards = self.returns.scaled(rewards, rollout.done, rollout.steps, rollout.mask)
+            rewards = self.returns.scale_rewards(rewards, rollout.done, rollout.steps, rollout.mask)
         values = self.value(_flat(rollout.observations))
         next_values = self.value(_flat(rollout.next_observations))
         values, next_values = values.view(rewards.shape), next_values.view(rewards.shape)
@@ -70,7 +71,7 @@ class Learner(OnPolicy):
         )
         returns = advantages + values
         if config.normalise:
-            advantages = normalised(advantages, rollout.mask)
+            advantages = normalise_advantages(advantages, rollout.mask)
         return {
             "advantages": advantages,
             "returns": returns,
@@ -96,7 +97,9 @@ class Learner(OnPolicy):
         )[None]
         targets = advantages + values[None]
         if self.config.normalise:
-            advantages = normalised(advantages, counted[None] * rollout.mask.unsqueeze(-1))
+            advantages = normalise_advantages(
+                advantages, counted[None] * rollout.mask.unsqueeze(-1)
+            )
         return {
             "advantages": advantages,
             "returns": targets,

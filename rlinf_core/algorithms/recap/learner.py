@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rlinf_core.algorithms.common.actor_critic import gammas
-from rlinf_core.algorithms.common.learner import Checkpointed
+from rlinf_core.algorithms.common.actor_critic import discount_powers
+from rlinf_core.algorithms.common.learner import BaseLearner
 from rlinf_core.algorithms.common.optimizer import adam, anneal, optimizer_step, polyak_update
 from rlinf_core.algorithms.common.tensors import next_observations, to_tensors
 from rlinf_core.algorithms.recap import Config
@@ -54,7 +54,7 @@ def two_hot(values: Tensor, bins: int) -> Tensor:
     return F.one_hot(low, bins) * (1.0 - share) + F.one_hot(low + 1, bins) * share
 
 
-class Learner(Checkpointed):
+class Learner(BaseLearner):
     """Learns the value and the conditioned actor from batches of recorded episodes."""
 
     def __init__(self, actor: ConditionedActor, config: Config, seed: int = 0) -> None:
@@ -85,7 +85,7 @@ class Learner(Checkpointed):
             bootstrap = self.target.mean(next_observations(tensors))
             returns = (
                 tensors["reward"]
-                + gammas(tensors, config.discount) * tensors["discount"] * bootstrap
+                + discount_powers(tensors, config.discount) * tensors["discount"] * bootstrap
             )
         logits = self.value(tensors)
         value_loss = F.cross_entropy(logits, two_hot(returns, config.bins))
@@ -103,7 +103,7 @@ class Learner(Checkpointed):
             return metrics
         done = (self.updates - config.value_steps) / max(1, config.steps - config.value_steps)
         anneal(self.optimisers["actor"], config.learning_rate, done)
-        labelled = tensors | {"vectors": self.labelled(tensors["vectors"], advantages)}
+        labelled = tensors | {"vectors": self.add_labels(tensors["vectors"], advantages)}
         action = tensors["action"] + config.min_std * noise(
             torch.randn, tensors["action"].shape, self.generator, self.device
         )
@@ -111,8 +111,8 @@ class Learner(Checkpointed):
         optimizer_step(self.optimisers["actor"], loss)
         return metrics | {"actor_loss": loss.item()}
 
-    def labelled(self, vectors: Tensor, advantages: Tensor) -> Tensor:
-        """Vectors (B, V + 1) with the labels of advantages (B,)."""
+    def add_labels(self, vectors: Tensor, advantages: Tensor) -> Tensor:
+        """Return vectors (B, V + 1) with the labels of advantages (B,)."""
         config = self.config
         limit = gather_rows(advantages).quantile(1.0 - config.positive_share)
         labels = torch.where(advantages >= limit, GOOD, -GOOD)

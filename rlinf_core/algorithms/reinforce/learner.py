@@ -9,8 +9,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rlinf_core.algorithms.common.advantages import group_advantages, normalised, rewards_to_go
-from rlinf_core.algorithms.common.on_policy import log_probs_of
+from rlinf_core.algorithms.common.advantages import (
+    group_advantages,
+    normalise_advantages,
+    rewards_to_go,
+)
+from rlinf_core.algorithms.common.on_policy import rollout_log_probs
 from rlinf_core.algorithms.common.rollout import Rollout
 from rlinf_core.algorithms.grpo.learner import Learner as GRPO
 from rlinf_core.algorithms.reinforce import Config
@@ -29,15 +33,15 @@ class Learner(GRPO):
     def needs_reference(self) -> bool:
         return self.config.beta > 0.0 or super().needs_reference
 
-    def judge(self, rollout: Rollout) -> Batch:
+    def advantages_and_weights(self, rollout: Rollout) -> Batch:
         config = self.config
         mask = rollout.mask
         drift = torch.zeros_like(rollout.log_probs)
         if config.beta:
-            reference = log_probs_of(self.reference, rollout, mask)
+            reference = rollout_log_probs(self.reference, rollout, mask)
             drift = (rollout.log_probs - reference).mul(rollout.executed)
         if rollout.counted is not None:
-            return self._judge_tokens(rollout, drift)
+            return self._token_advantages(rollout, drift)
         drift = drift.sum(dim=-1)
         if config.baseline:
             centred = group_advantages(rollout.returns, config.group, scale=False)
@@ -46,9 +50,12 @@ class Learner(GRPO):
             )
         else:
             advantages = rewards_to_go((rollout.rewards - config.beta * drift) * mask, mask)
-        return {"advantages": normalised(advantages, mask), "weights": self.weights(rollout)}
+        return {
+            "advantages": normalise_advantages(advantages, mask),
+            "weights": self.weights(rollout),
+        }
 
-    def _judge_tokens(self, rollout: Rollout, drift: Tensor) -> Batch:
+    def _token_advantages(self, rollout: Rollout, drift: Tensor) -> Batch:
         """Return the advantage of each token (T, N, E), normalised over all tokens.
 
         The advantage is its episode's return minus the drift from the token on.
@@ -58,4 +65,7 @@ class Learner(GRPO):
             returns = group_advantages(returns, self.config.group, scale=False)
         to_go = drift.flip(-1).cumsum(dim=-1).flip(-1)
         advantages = rollout.per_row(returns).unsqueeze(-1) - self.config.beta * to_go
-        return {"advantages": normalised(advantages, counted), "weights": self.weights(rollout)}
+        return {
+            "advantages": normalise_advantages(advantages, counted),
+            "weights": self.weights(rollout),
+        }

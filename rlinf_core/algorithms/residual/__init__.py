@@ -41,17 +41,17 @@ class Config(RLPD):
     )
 
     @property
-    def share(self) -> Share:
-        return Share(self)
+    def share(self) -> CorrectionShare:
+        return CorrectionShare(self)
 
 
-class Share:
-    """The share of the correction that is played, from the outcomes of whole episodes.
+class CorrectionShare:
+    """The share of the correction that is played; it follows the outcomes of episodes.
 
     Attributes:
         value: 0 while the base plays alone, then up to 1.
-        episodes: that were noted.
-        base_successes: of the base's own.
+        episodes: number of recorded outcomes.
+        base_successes: number of successes of the base alone.
         recent: outcomes since the correction was halved the last time, at most a window.
     """
 
@@ -64,11 +64,11 @@ class Share:
 
     @property
     def base_success(self) -> float:
-        """The base's rate of success, as far as it is measured."""
+        """The success rate of the base, in the episodes so far."""
         return self.base_successes / max(1, min(self.episodes, self.config.base_episodes))
 
-    def note(self, success: bool) -> None:
-        """Count an episode, which a person did not take over."""
+    def record_outcome(self, success: bool) -> None:
+        """Record the outcome of an episode without a takeover."""
         self.episodes += 1
         if self.episodes <= self.config.base_episodes:
             self.base_successes += success
@@ -85,7 +85,7 @@ class Share:
             self.value = min(1.0, self.value + self.config.growth)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to go on."""
+        """Return the state to resume from."""
         return {
             "value": self.value,
             "episodes": self.episodes,
@@ -94,7 +94,7 @@ class Share:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Restore a state of ``state_dict``."""
         self.value = state["value"]
         self.episodes = state["episodes"]
         self.base_successes = state["base_successes"]

@@ -49,7 +49,7 @@ class Learner(RLPD):
         return super().regularise(batch | {"action": corrections}, proposed_actions)
 
     @torch.no_grad()
-    def may_be_better(self, batch: Batch, mean: Tensor) -> Tensor:
+    def clone_mask(self, batch: Batch, mean: Tensor) -> Tensor:
         """See RLPD; the batch's ``action`` is a correction."""
         features = self.encoder(batch)
         done, would_do = (

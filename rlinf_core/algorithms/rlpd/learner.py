@@ -45,17 +45,17 @@ class Learner(TargetNetworks):
     def regularise(self, batch: Batch, proposed_actions: Tensor) -> tuple[Tensor, dict[str, Any]]:
         # the online half has one more if the number is odd
         config, half = self.config, (len(batch["action"]) + 1) // 2
-        shown = batch["action"][half:]
+        demonstrated = batch["action"][half:]
         if config.cloning_noise:
-            shown = shown + config.cloning_noise * noise(
-                torch.randn, shown.shape, self.generator, shown.device
+            demonstrated = demonstrated + config.cloning_noise * noise(
+                torch.randn, demonstrated.shape, self.generator, demonstrated.device
             )
         mean, log_std = proposed_actions[:, half:]
         robot_actions = self.actor.robot_mask(batch)
         demonstrations = {name: part[half:] for name, part in batch.items()}
-        counts = self.may_be_better(demonstrations, mean) if config.cloning_filter else 1.0
+        counts = self.clone_mask(demonstrations, mean) if config.cloning_filter else 1.0
         cloning = imitation(
-            shown,
+            demonstrated,
             mean,
             log_std,
             robot_actions if robot_actions is None else robot_actions[half:],
@@ -66,7 +66,7 @@ class Learner(TargetNetworks):
         }
 
     @torch.no_grad()
-    def may_be_better(self, batch: Batch, mean: Tensor) -> Tensor:
+    def clone_mask(self, batch: Batch, mean: Tensor) -> Tensor:
         """Return 0 (B,) if all critics prefer the actor's action to a batch's, else 1.
 
         The actor's action is tanh(``mean``).

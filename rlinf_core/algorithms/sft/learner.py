@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from rlinf_core.algorithms.common.image_augmentation import shift_images
-from rlinf_core.algorithms.common.learner import Checkpointed
+from rlinf_core.algorithms.common.learner import BaseLearner
 from rlinf_core.algorithms.common.optimizer import adam, anneal, optimizer_step
 from rlinf_core.algorithms.common.tensors import to_tensors
 from rlinf_core.algorithms.sft import Config
@@ -21,14 +21,14 @@ from rlinf_core.policies.sharding import noise
 def loss(
     actor: Policy, batch: Batch, min_std: float, generator: torch.Generator | None = None
 ) -> torch.Tensor:
-    """Return the policy's imitation loss of demonstrated actions (B, H A), smeared."""
+    """Return the policy's imitation loss of demonstrated actions (B, H A) with added noise."""
     action = batch["action"]
     if min_std:
         action = action + min_std * noise(torch.randn, action.shape, generator, action.device)
     return actor.imitation_loss(batch, action, generator)
 
 
-class Learner(Checkpointed):
+class Learner(BaseLearner):
     """Behaviour cloning of one actor."""
 
     def __init__(self, actor: NetworkPolicy, config: Config, seed: int = 0) -> None:

@@ -24,7 +24,7 @@ from torch import distributed as dist
 from rlinf_core.algorithms import algorithm
 from rlinf_core.algorithms.common.data_parallel import Strategy, parallelise, update_weights
 from rlinf_core.algorithms.common.learner import AVERAGED
-from rlinf_core.algorithms.common.mixed_precision import compute
+from rlinf_core.algorithms.common.mixed_precision import apply_computing
 from rlinf_core.algorithms.common.offload import Offload
 from rlinf_core.algorithms.common.rollout import Rollout
 from rlinf_core.algorithms.common.settings import PLAIN, AlgorithmSettings, Computing
@@ -139,7 +139,7 @@ class LearnerProcess:
             learner_spec.strategy,
             tensor_parallel=learner_spec.tensor_parallel,
         )
-        compute(self.learner, Computing.model_validate_json(learner_spec.computing))
+        apply_computing(self.learner, Computing.model_validate_json(learner_spec.computing))
         self.offload = Offload(self.learner)
         return next(name for name, module in self.learner.modules.items() if module is policy)
 
@@ -172,7 +172,7 @@ class LearnerProcess:
 
         Constant weights are included only if ``full``.
         """
-        state = self.learner.state_dict({} if full else self.learner.constant())
+        state = self.learner.state_dict({} if full else self.learner.constant_weights())
         return _on_cpu(state) if self.rank == 0 else None
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -369,12 +369,12 @@ class LearnerGroup:
         """Set mean and standard deviation (V,) of observations in all encoders."""
         self._call("normalise", np.asarray(mean), np.asarray(std))
 
-    def wants_more(self, rollout: Rollout, rollouts: int) -> bool:
+    def needs_more_rollouts(self, rollout: Rollout, rollouts: int) -> bool:
         """Return whether the learner needs more experience before it updates."""
         # without networks: the answer depends on settings only
         probe = object.__new__(self.learner)
         probe.config = self.config
-        return probe.wants_more(rollout, rollouts)
+        return probe.needs_more_rollouts(rollout, rollouts)
 
     def sync(self) -> NetworkPolicy:
         """Copy the current weights into this process's policy and return it."""

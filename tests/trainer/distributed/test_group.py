@@ -13,7 +13,7 @@ import torch
 
 from rlinf_core.algorithms import algorithm, sft
 from rlinf_core.algorithms.common.data_parallel import parallelise
-from rlinf_core.algorithms.common.mixed_precision import compute
+from rlinf_core.algorithms.common.mixed_precision import apply_computing
 from rlinf_core.algorithms.common.rollout import Rollout
 from rlinf_core.algorithms.common.settings import PLAIN, Computing
 from rlinf_core.core.errors import RecipeError, RlinfError
@@ -388,7 +388,7 @@ def test_a_group_computes_in_bfloat16_and_compiled_as_one_process_does(
     random = np.random.default_rng(6)
     learner, group = alone(name), together(name, strategy, computing=computing)
     if not computing.compile:
-        compute(learner, computing)
+        apply_computing(learner, computing)
     for _ in range(3):
         batch = batch_of(name, random)
         expected, got = learner.update(copy.deepcopy(batch)), group.update(batch)

@@ -17,7 +17,7 @@ pytest.importorskip("transformers", reason="the extra vla: transformers has none
 
 from rlinf_core.algorithms import sft
 from rlinf_core.algorithms.common.data_parallel import parallelise, update_weights
-from rlinf_core.algorithms.common.mixed_precision import compute
+from rlinf_core.algorithms.common.mixed_precision import apply_computing
 from rlinf_core.algorithms.common.settings import Computing
 from rlinf_core.policies import make_policy, policy_kind, tiny
 from rlinf_core.policies.base import Observation
@@ -60,7 +60,7 @@ def test_two_processes_learn_what_one_learns_and_only_that_travels(
     folder = tiny.write(kind, tmp_path / "tiny", horizon=2)
     computing = Computing(gradient_checkpointing=recompute)
     alone = sft.Learner(learning(kind, folder), SFT, 3)
-    compute(alone, computing)
+    apply_computing(alone, computing)
     policy = learning(kind, folder)
     shutil.rmtree(folder)  # the processes, which may be elsewhere, are told all
     group = Again("sft", policy, SFT, 3, size=2, strategy=strategy, cpus=0.25, computing=computing)
@@ -76,23 +76,23 @@ def test_two_processes_learn_what_one_learns_and_only_that_travels(
     both_learn(group, alone, batches[2:4])
     assert_alike(group.state_dict(), alone.state_dict())
     travelled = group._call_all("state_dict", False)[0]["modules"]["actor"]
-    constant = alone.constant()["actor"]
+    constant_weights = alone.constant_weights()["actor"]
     trained = {
         name for name, parameter in alone.actor.named_parameters() if parameter.requires_grad
     }
     assert (
-        trained <= travelled.keys() == group_state["modules"]["actor"].keys() - constant
-        and len(constant) > len(travelled) / 2
+        trained <= travelled.keys() == group_state["modules"]["actor"].keys() - constant_weights
+        and len(constant_weights) > len(travelled) / 2
     )
     assert all(
         np.array_equal(
             group_state["modules"]["actor"][name], group.checkpoint["modules"]["actor"][name]
         )
-        for name in constant
+        for name in constant_weights
     )
 
     state = alone.state_dict()
-    for name in constant:  # another base than the group has begun with
+    for name in constant_weights:  # another base than the group has begun with
         state["modules"]["actor"][name].add_(0.01)
     group.load_state_dict(state)
     both_learn(group, alone, batches[4:])
