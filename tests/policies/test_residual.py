@@ -274,6 +274,6 @@ def test_the_share_by_hand():
         "recent": [[True, True, True, False]],
     }
     other = residual.Config(base_episodes=2, window=4).share
-    other.note(False)
+    other.record_outcome(False)
     other.load_state_dict(share.state_dict())
     assert other.state_dict() == share.state_dict() and other.recent.maxlen == 4

@@ -276,4 +276,4 @@ def test_demonstrations_are_learned_from_in_a_fixed_number_of_updates_and_hold_n
     assert data.accepting(0) is True and data.rollout_length() == {}
     data.insert(episode(1, mode=DEMONSTRATION), 0)
     assert data.batch()["vectors"].shape == (5, 2)
-    assert data.admits(0) == {"accepting": True, "waiting": {}}
+    assert data.admission(0) == {"accepting": True, "waiting": {}}

@@ -593,7 +593,7 @@ def test_a_run_pauses_only_after_a_turn_without_updates_and_data(
 ):
     run, slept = begun(task, tmp_path / "run", spool), []
     monkeypatch.setattr(time, "sleep", slept.append)
-    while run._due():
+    while run._updates_due():
         run.advance()
     assert slept == [] and run.updates > 0
     run.advance()
