@@ -614,7 +614,7 @@ def separate_rates(checkpoint: Path, rounds: int, steps: int) -> dict[str, float
                 rates[name].append(8 * steps / (time.perf_counter() - started))
             player.close()
             continue
-        env = RemoteEnvs.started(recipe, pictures, 8, simulators)
+        env = RemoteEnvs.start_envs(recipe, pictures, 8, simulators)
         stages = make_rollouts(EpisodeRollouts, env, policy, 0, 0, 1)
         for _ in range(rounds + 1):
             started = time.perf_counter()

@@ -161,7 +161,7 @@ class ChunkExecutor:
 
     Args:
         env: environments.
-        decide: returns new chunks for a batch of environments.
+        act: returns new chunks for a batch of environments.
         execute: number of executed actions of a chunk.
         device: device of the observations for ``act``.
     """

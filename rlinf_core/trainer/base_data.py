@@ -49,7 +49,8 @@ class Data(ABC):
         governor: ratio of updates to data, and staleness bounds.
 
     Attributes:
-        shown_of: (R,) number of demonstrations of each robot, if several share the policy.
+        demonstrations_by_robot: (R,) number of demonstrations of each robot, if several share the
+            policy.
         steps: time steps of experience that earn updates.
         stations: number of received episodes and time steps by station.
         versions: updates at publication, by published version.

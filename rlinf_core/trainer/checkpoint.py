@@ -91,7 +91,7 @@ def load(folder: Path, parts: tuple[str, ...] = ()) -> State:
     """Read a checkpoint that must hold at least ``parts``.
 
     Raises:
-        DamagedError: a file is missing, truncated or changed.
+        DamagedCheckpointError: a file is missing, truncated or changed.
         RlinfError: it cannot be read now, or lacks a part since an earlier version wrote it.
     """
     from safetensors.numpy import load_file

@@ -9,7 +9,7 @@ import torch
 
 from rlinf_core.algorithms import algorithm, algorithms, crossq, iql, sft
 from rlinf_core.algorithms.common import advantages
-from rlinf_core.algorithms.common.gradient_checkpointing import recomputing
+from rlinf_core.algorithms.common.gradient_checkpointing import with_recomputation
 from rlinf_core.algorithms.common.image_augmentation import shift_images
 from rlinf_core.algorithms.common.learner import BaseLearner, Scalar
 from rlinf_core.algorithms.common.optimizer import adam, optimizer_step, skipped_steps
@@ -522,7 +522,7 @@ def test_a_layer_is_computed_as_it_is_where_no_gradient_is_needed():
         calls.append(x)
         return scale * (x * x + sum(more))
 
-    wrapped = recomputing(layer)
+    wrapped = with_recomputation(layer)
     one = torch.ones(2, requires_grad=True)
     with torch.no_grad():
         assert wrapped(one, 2.0, scale=3.0).tolist() == [9.0, 9.0] and len(calls) == 1

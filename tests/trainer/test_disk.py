@@ -197,7 +197,7 @@ def test_what_lacks_is_tried_again_later_and_what_no_room_mends_is_raised(tmp_pa
 
 def test_a_trainer_keeps_its_folder_from_its_first_turn_to_its_last(tmp_path):
     take = (
-        "import sys; from pathlib import Path; from rlinf_core.trainer.folder import only_trainer\n"
+        "import sys; from pathlib import Path; from rlinf_core.trainer.folder import lock_folder\n"
         "with lock_folder(Path(sys.argv[1])): pass"
     )
     recipe, codes = load_recipe("sim_sac", [*SAC]), []

@@ -45,7 +45,7 @@ class Intake:
     Args:
         run_dir: folder of the run; refused episodes move to its ``refused/``.
         spec: spec of the stations; episodes with another spec are refused.
-        longest: maximum number of transitions of an episode.
+        max_transitions: maximum number of transitions of an episode.
         use_executed: train on the executed actions of the interlock, not on the requested ones.
         rollouts_of: policy settings of an on-policy algorithm, which trains on chunks; else None.
     """

@@ -299,7 +299,7 @@ def test_environments_in_processes_of_their_own_play_as_one_vector_and_one_that_
             "simulation.start_steps=0",
         ],
     )
-    env, together = RemoteEnvs.started(recipe, points, 8, 4), Points(8)
+    env, together = RemoteEnvs.start_envs(recipe, points, 8, 4), Points(8)
     first, other = env.reset(range(8)), together.reset(range(8))
     np.testing.assert_array_equal(first["vectors"], other["vectors"])
     for _ in range(5):  # until the first episode ends, scenes are the same
