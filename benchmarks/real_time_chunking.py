@@ -185,7 +185,7 @@ class Station:
         batch, left = Observation.from_arrays(self.spec, observation), self.chunking.left(now)
         if self.guided and len(left):
             unplayed = Continuation.of(left, self.delay, HORIZON)
-            return self.policy.continued(batch, unplayed).actions[0].numpy(), True
+            return self.policy.continue_chunk(batch, unplayed).actions[0].numpy(), True
         return self.policy.act(batch, explore=False).actions[0].numpy(), False
 
     def merge_answer(self, now: int) -> None:

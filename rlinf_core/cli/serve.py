@@ -55,7 +55,7 @@ def serve(
         )
     tls = access.server_context(tls_cert, tls_key) if tls_cert and tls_key else None
     access.check_exposure(host, tls is not None, key, plaintext)
-    sizes = {1, max_batch} if execution == "eager" else inference.rows(max_batch)
+    sizes = {1, max_batch} if execution == "eager" else inference.padded_sizes(max_batch)
     weights = Weights(
         policy,
         device_of(device),

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from rlinf_core.core.errors import SpecError
 from rlinf_core.policies import sharding
 from rlinf_core.policies.base import ActionChunk, Batch, Observation, OnPolicyActor
-from rlinf_core.policies.huggingface import Tokenizer, sentence_of, tokenizer_of
+from rlinf_core.policies.huggingface import Tokenizer, decode_instruction, make_tokenizer
 from rlinf_core.policies.lora import inject, is_base_weight
 from rlinf_core.policies.networks import NetworkFactory, Published
 from rlinf_core.policies.settings import TokenSettings
@@ -43,7 +43,7 @@ class Prompt:
     mask: Tensor
     places: Tensor
 
-    def then(self, embeds: Tensor) -> Prompt:
+    def append(self, embeds: Tensor) -> Prompt:
         """Return the prompt with ``embeds`` (B, N, D) appended."""
         more = embeds.shape[1]
         after = self.places[..., -1:] + torch.arange(1, more + 1, device=embeds.device)
@@ -82,7 +82,7 @@ class ActionTokens(OnPolicyActor):
                 f"policy.kind: expected at least one camera for {self.name}, got none. Name some "
                 "in station.observe_cameras"
             )
-        published = Published({}, tokenizer or tokenizer_of(""))
+        published = Published({}, tokenizer or make_tokenizer(""))
         if network is None:
             network, published = self.factory.begin(config, config.horizon)
         self.network: Any = network
@@ -91,13 +91,13 @@ class ActionTokens(OnPolicyActor):
         self._tokens: dict[bytes, list[int]] = {}
 
     @classmethod
-    def rebuilt(cls, spec: StationSpec, config: Any, described: Mapping[str, Any]) -> ActionTokens:
+    def rebuild(cls, spec: StationSpec, config: Any, described: Mapping[str, Any]) -> ActionTokens:
         """Rebuild the policy from the values of ``describe``, without access to its checkpoint."""
         return cls(
             spec,
             config,
             cls.factory.build(described["network"]),
-            tokenizer_of(described["tokenizer"]),
+            make_tokenizer(described["tokenizer"]),
         )
 
     def describe(self) -> dict[str, Any]:
@@ -114,9 +114,7 @@ class ActionTokens(OnPolicyActor):
     @property
     @abstractmethod
     def decoder(self) -> Any:
-        """The language model's layers, transformers' own, without the layer that computes
-        logits.
-        """
+        """The language model's layers, of transformers, without the layer that computes logits."""
 
     @property
     @abstractmethod
@@ -151,10 +149,9 @@ class ActionTokens(OnPolicyActor):
         """Return the tokens of each of (B, WIDTH) bytes, from a cache, because sentences repeat."""
         rows = [bytes(row) for row in sentences.numpy(force=True)]
         for row in set(rows) - self._tokens.keys():
-            self._tokens[row] = self.prompt(sentence_of(row, self.name))
+            self._tokens[row] = self.prompt(decode_instruction(row, self.name))
         return [self._tokens[row] for row in rows]
 
-    # Output
     def _embedded(self, bins: Tensor) -> Tensor:
         embedded: Tensor = self.decoder.get_input_embeddings()(self.words - 1 - bins)
         return embedded
@@ -163,8 +160,8 @@ class ActionTokens(OnPolicyActor):
         """Return logits (B, N, vocabulary) of bins (B, N), N <= H A, each given earlier bins."""
         prompt, count = self.prompts(batch), bins.shape[1]
         if self.config.decoding != "autoregressive":
-            return self.head(self._at_once(prompt)[:, :count])
-        sequence = prompt.then(self._embedded(bins[:, :-1]))
+            return self.head(self._parallel_states(prompt)[:, :count])
+        sequence = prompt.append(self._embedded(bins[:, :-1]))
         hidden = self.decoder(
             inputs_embeds=sequence.embeds,
             attention_mask=sequence.mask,
@@ -173,7 +170,7 @@ class ActionTokens(OnPolicyActor):
         ).last_hidden_state
         return self.head(hidden[:, -count:])
 
-    def _at_once(self, prompt: Prompt) -> Tensor:
+    def _parallel_states(self, prompt: Prompt) -> Tensor:
         """Return hidden states (B, H A, D) at the positions of all action tokens at once.
 
         Their inputs are empty (zeros), with an end token behind. Attention is bidirectional.
@@ -183,7 +180,7 @@ class ActionTokens(OnPolicyActor):
         end = torch.full(
             (len(embeds), 1), ends[0] if isinstance(ends, list) else ends, device=embeds.device
         )
-        sequence = prompt.then(
+        sequence = prompt.append(
             torch.cat(
                 [
                     embeds.new_zeros(len(embeds), size, embeds.shape[-1]),
@@ -205,7 +202,7 @@ class ActionTokens(OnPolicyActor):
         ).last_hidden_state
         return states[:, -size - 2 : -2]
 
-    def _of_bins(self, logits: Tensor) -> Tensor:
+    def _bin_log_probs(self, logits: Tensor) -> Tensor:
         """Return log-probabilities (..., 256) among the tokens that stand for bins."""
         bins = logits[..., self.words - BINS : self.words].flip(-1)
         return F.log_softmax(bins.float() / self.config.temperature, dim=-1)
@@ -229,16 +226,16 @@ class ActionTokens(OnPolicyActor):
     ) -> tuple[Tensor, Tensor]:
         prompt = self.read(inputs)
         if self.config.decoding == "parallel":
-            token_ids = [self._choose(self.head(self._at_once(prompt)), generator, draws)]
+            token_ids = [self._choose(self.head(self._parallel_states(prompt)), generator, draws)]
         else:
-            token_ids = self._one_by_one(prompt, generator, draws)
+            token_ids = self._decode_autoregressively(prompt, generator, draws)
         shape = (len(prompt.mask), self.config.horizon, self.spec.action.dim)
         bins, log_probs = (
             torch.cat(parts, dim=1).view(shape) for parts in zip(*token_ids, strict=True)
         )
         return bins.float(), log_probs
 
-    def _one_by_one(
+    def _decode_autoregressively(
         self, prompt: Prompt, generator: torch.Generator | None, draws: bool
     ) -> list[tuple[Tensor, Tensor]]:
         """Return bins (B, 1) and their log-probabilities, each given the earlier ones."""
@@ -257,7 +254,7 @@ class ActionTokens(OnPolicyActor):
             )
             cache = answer.past_key_values
             new = 1
-            prompt = prompt.then(self._embedded(token_ids[-1][0]))
+            prompt = prompt.append(self._embedded(token_ids[-1][0]))
         return token_ids
 
     def _choose(
@@ -267,7 +264,7 @@ class ActionTokens(OnPolicyActor):
 
         Draws use the Gumbel-max trick: the largest sum of log-probability and Gumbel noise.
         """
-        log_probs = scores = self._of_bins(logits)
+        log_probs = scores = self._bin_log_probs(logits)
         if draws:
             uniform = sharding.noise(torch.rand, log_probs.shape, generator, log_probs.device)
             scores = log_probs - (-uniform.log()).log()
@@ -280,7 +277,7 @@ class ActionTokens(OnPolicyActor):
         Both are (B, E), or (B, E A) with ``token_log_probs``.
         """
         bins = actions.flatten(1).long()
-        every = self._of_bins(self.logits(batch, bins))
+        every = self._bin_log_probs(self.logits(batch, bins))
         log_probs = every.gather(-1, bins.unsqueeze(-1)).squeeze(-1)
         entropy = -(every.exp() * every).sum(dim=-1)
         if self.config.token_log_probs:
@@ -290,34 +287,31 @@ class ActionTokens(OnPolicyActor):
     def imitation_loss(
         self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Return the cross-entropy of the demonstrated actions' tokens (B, H A), among all
-        tokens.
-        """
+        """Return the cross-entropy of the demonstrated actions' tokens (B, H A)."""
         bins = self.bins(actions.unflatten(-1, (-1, self.spec.action.dim))).flatten(1)
         return F.cross_entropy(
             self.logits(batch, bins).flatten(0, 1).float(), (self.words - 1 - bins).flatten()
         )
 
-    # Numbers
-    def inside(self, actions: Tensor) -> Tensor:
+    def normalize(self, actions: Tensor) -> Tensor:
         """Convert normalised actions (..., A) to the network's numbers, in [-1, 1]."""
         return actions.clamp(-1.0, 1.0)
 
-    def outside(self, numbers: Tensor) -> Tensor:
+    def unnormalize(self, numbers: Tensor) -> Tensor:
         """Convert the network's numbers (..., A) to normalised actions."""
         return numbers.clamp(-1.0, 1.0)
 
     def bins(self, actions: Tensor) -> Tensor:
         """Return the bins (..., A) of normalised actions."""
         edges = torch.linspace(-1.0, 1.0, BINS, device=actions.device)
-        return torch.bucketize(self.inside(actions), edges, right=True) - 1
+        return torch.bucketize(self.normalize(actions), edges, right=True) - 1
 
     def centres(self, bins: Tensor) -> Tensor:
         """Return normalised actions (..., A) in [-1, 1] at the centres of bins.
 
         256 edges have 255 centres; the last two bins therefore share one.
         """
-        return self.outside(-1.0 + (bins.clamp(max=BINS - 2) + 0.5) * 2.0 / (BINS - 1))
+        return self.unnormalize(-1.0 + (bins.clamp(max=BINS - 2) + 0.5) * 2.0 / (BINS - 1))
 
     @torch.no_grad()
     def act(

@@ -214,16 +214,16 @@ class Policy(Protocol):
 
 
 @runtime_checkable
-class Continuing(Protocol):
+class ContinuesChunks(Protocol):
     """A policy that can continue the last chunk with the next one: policies with a flow."""
 
-    def continued(
+    def continue_chunk(
         self,
         observation: Observation,
         continuation: Continuation,
         generator: torch.Generator | None = None,
     ) -> ActionChunk:
-        """Return a chunk for each observation, without exploring, drawn to the actions in play."""
+        """Return a chunk for each observation, without exploring, guided to the actions in play."""
         ...
 
 
@@ -231,17 +231,17 @@ class NetworkPolicy(nn.Module):
     """Base class of policies with one network.
 
     Attributes:
-        recorded: methods of tensors (B, ...) without host synchronisation, used for inference
+        graph_methods: methods of tensors (B, ...) without host synchronisation, used for inference
             without exploring.
-        compiled: methods that torch.compile accepts; not used with gradients.
+        compiled_methods: methods that torch.compile accepts; not used with gradients.
         uses_images: True if it reads all images, regardless of ``config.image_features``.
         multiple: the longest sentence is padded to a multiple of this many tokens.
     """
 
     latent_size = given = 0
     reads_instructions = needs_instruction = False
-    recorded: ClassVar[tuple[str, ...]] = ()
-    compiled: ClassVar[tuple[str, ...]] = ()
+    graph_methods: ClassVar[tuple[str, ...]] = ()
+    compiled_methods: ClassVar[tuple[str, ...]] = ()
     uses_images: ClassVar[bool] = False
     multiple = 1
     config: PolicySettings
@@ -280,11 +280,11 @@ class NetworkPolicy(nn.Module):
 
     @property
     def input_spec(self) -> StationSpec:
-        """Specs of what its networks take, where that is more than the station observes."""
+        """Specs of the inputs of its networks; they may have more than the station observes."""
         return self.spec
 
-    def annotated(self, observations: Arrays) -> Arrays:
-        """Return an episode's observations (T + 1) with what its learners need beside them."""
+    def annotate(self, observations: Arrays) -> Arrays:
+        """Return an episode's observations (T + 1) with further inputs of its learners."""
         return observations
 
     @property
@@ -330,7 +330,7 @@ class NetworkPolicy(nn.Module):
         return False
 
     @classmethod
-    def rebuilt(cls, spec: StationSpec, config: Any, described: Mapping[str, Any]) -> NetworkPolicy:
+    def rebuild(cls, spec: StationSpec, config: Any, described: Mapping[str, Any]) -> NetworkPolicy:
         """Rebuild the policy, still without weights, from the values of ``describe``."""
         return cls(spec, config)
 
@@ -350,9 +350,7 @@ class OnPolicyActor(NetworkPolicy):
     differentiates_entropy = True
 
     def log_probs(self, batch: Batch, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return log-probability and entropy of each played action of draws (B, ...), both
-        (B, E).
-        """
+        """Return log-probability and entropy (B, E) of the played actions of draws (B, ...)."""
         raise NotImplementedError
 
     def value_network(self) -> nn.Module | None:

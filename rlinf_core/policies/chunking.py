@@ -90,26 +90,26 @@ class Chunking:
         sent = actions[: self.execute] if self.mode == SYNCHRONOUS else actions
         if self.mode == TEMPORAL_ENSEMBLING:
             self.chunks = [
-                *[chunk for chunk in self.chunks if len(_rest(chunk, start))],
+                *[chunk for chunk in self.chunks if len(_remaining_actions(chunk, start))],
                 (start, actions),
             ]
-            return self._mean(start, len(actions))
+            return self._weighted_mean(start, len(actions))
         if self.mode == REAL_TIME and self.chunks:
-            sent = self._blended(actions, start, frozen, 0.0 if continues else 1.0)
+            sent = self._blend(actions, start, frozen, 0.0 if continues else 1.0)
         self.chunks = [(start, sent)]
         return sent
 
-    def _mean(self, start: float, horizon: int) -> np.ndarray:
+    def _weighted_mean(self, start: float, horizon: int) -> np.ndarray:
         total, weights = 0.0, np.zeros((horizon, 1))
         for age, chunk in enumerate(self.chunks):
-            left = _rest(chunk, start)[:horizon]
+            left = _remaining_actions(chunk, start)[:horizon]
             overlap = np.zeros((horizon, left.shape[1]))
             overlap[: len(left)] = left
             weight = np.exp(-DECAY * age) * (np.arange(horizon) < len(left))[:, None]
             total, weights = total + weight * overlap, weights + weight
         return total / weights
 
-    def _blended(self, actions: np.ndarray, start: float, frozen: int, soft: float) -> np.ndarray:
+    def _blend(self, actions: np.ndarray, start: float, frozen: int, soft: float) -> np.ndarray:
         """Blend the last chunk into the new one: fully in the frozen part, then less and less.
 
         ``soft`` is a factor of the second part.
@@ -123,10 +123,10 @@ class Chunking:
 
     def left(self, start: float) -> np.ndarray:
         """Return the last chunk's actions from time step ``start`` on, (L, A); possibly empty."""
-        return _rest(self.chunks[-1], start) if self.chunks else np.zeros((0, 0))
+        return _remaining_actions(self.chunks[-1], start) if self.chunks else np.zeros((0, 0))
 
 
-def _rest(chunk: tuple[float, np.ndarray], start: float) -> np.ndarray:
+def _remaining_actions(chunk: tuple[float, np.ndarray], start: float) -> np.ndarray:
     """Return a chunk's actions (L, A) from time step ``start`` on."""
     started_at, actions = chunk
     return actions[max(round(start - started_at), 0) :]

@@ -31,10 +31,12 @@ NAMES = {
     "extremes": ("min", "max"),
 }
 # with these, a state that never changed is -1; with the others it is 0
-AT_LEAST = ("quantiles", "deciles", "bounds")
+CONSTANT_IS_MINIMUM = ("quantiles", "deciles", "bounds")
 FEATURES = {"state": ("state", "observation.state"), "action": ("actions", "action")}
-SMALLEST = 1e-6  # smaller variations count as constant
-DEVIATIONS = 2.0  # nearly all of a data set lies within this many deviations of the mean
+# smaller variations count as constant
+SMALLEST = 1e-6
+# nearly all of a data set lies within this many deviations of the mean
+DEVIATIONS = 2.0
 
 
 class FixedNormalisation(Normalisation):
@@ -78,7 +80,7 @@ def load_statistics(
     features = _read(path)
     state = tuple(name for item in spec.vectors for name in [item.name] * item.size)
     middle, size = _bounds(path, features, "state", kinds[0], state, room[0])
-    if kinds[0] in AT_LEAST:
+    if kinds[0] in CONSTANT_IS_MINIMUM:
         middle = np.where(size == 0.0, middle + 1.0, middle)
     normalisation.mean.copy_(torch.from_numpy(middle))
     normalisation.std.copy_(torch.from_numpy(np.where(size == 0.0, 1.0, size) / quantile))
@@ -164,9 +166,7 @@ def ranges(feature: Any, kind: Kind, where: str, name: str) -> tuple[np.ndarray,
 def check_units(
     action: ActionSpec, where: str, middle: np.ndarray, size: np.ndarray, kind: Kind
 ) -> None:
-    """Raise SpecError if actions with these statistics (A,) [task's units] exceed its steps
-    by far.
-    """
+    """Raise SpecError if actions with these statistics (A,) [task's units] exceed its steps far."""
     spread = DEVIATIONS * size if kind == "deviations" else size
     if wrong := other_units(action, middle - spread, middle + spread):
         raise SpecError(f"{where}: {wrong} Take the statistics of a data set in the task's units")
@@ -175,7 +175,7 @@ def check_units(
 def _read(path: Path) -> Mapping[str, Any]:
     """Read a file's statistics, by feature, then by statistic."""
     if path.parent.is_file():
-        return _of_embodiment(path.parent, path.name)
+        return _read_embodiment(path.parent, path.name)
     try:
         if path.suffix == ".safetensors":
             from safetensors.numpy import load_file
@@ -197,7 +197,7 @@ def _read(path: Path) -> Mapping[str, Any]:
     return features
 
 
-def _of_embodiment(path: Path, tag: str) -> Mapping[str, Any]:
+def _read_embodiment(path: Path, tag: str) -> Mapping[str, Any]:
     """Read the statistics of one embodiment in NVIDIA's statistics.json."""
     where = f"policy.statistics {path / tag}"
     try:
@@ -258,10 +258,7 @@ def _check_encoding(where: str, config: Mapping[str, Any], kwargs: Mapping[str, 
 
 
 def trained_steps(path: Path) -> int:
-    """Return the number of actions that an embodiment trained, by NVIDIA's processor_config.json.
-
-    0: other statistics than NVIDIA's, or no number.
-    """
+    """Return the trained actions of a chunk, by NVIDIA's processor_config.json; 0 if unknown."""
     if not path.parent.is_file():
         return 0
     processor = json.loads(path.parent.with_name("processor_config.json").read_text())

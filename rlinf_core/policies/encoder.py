@@ -27,7 +27,10 @@ from rlinf_core.specs.arrays import StationSpec
 if TYPE_CHECKING:
     from rlinf_core.policies.settings import PolicySettings
 
-LETTERS, WINDOW = 32, 5  # features of a byte, and bytes seen together
+# features of a byte
+LETTERS = 32
+# bytes in a window of the convolution
+WINDOW = 5
 
 
 class SentenceEncoder(nn.Module):
@@ -76,30 +79,30 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 WIDTHS = (64, 128, 256, 512)
 EMBEDDINGS = 8
 GROUPS = 4
-_REBUILT = ContextVar("rebuilt", default=False)
+_WITHOUT_IMAGE_WEIGHTS = ContextVar("without_image_weights", default=False)
 
 
 @contextmanager
-def rebuilt() -> Iterator[None]:
+def without_image_weights() -> Iterator[None]:
     """Build networks without ``image_weights`` within this block.
 
     A policy file contains the weights, and the original file may be elsewhere.
     """
-    token = _REBUILT.set(True)
+    token = _WITHOUT_IMAGE_WEIGHTS.set(True)
     try:
         yield
     finally:
-        _REBUILT.reset(token)
+        _WITHOUT_IMAGE_WEIGHTS.reset(token)
 
 
 def image_encoder(shape: tuple[int, ...], config: PolicySettings) -> nn.Module:
     """Return the config's kind of encoder, for pictures of this shape (H, W, 3)."""
-    return {"cnn": Small, "keypoints": Keypoints, "resnet": ResNet10}[config.image_encoder](
+    return {"cnn": SmallCNN, "keypoints": Keypoints, "resnet": ResNet10}[config.image_encoder](
         shape, config
     )
 
 
-class Small(nn.Sequential):
+class SmallCNN(nn.Sequential):
     """Convolutions of stride 2, for small pictures."""
 
     def __init__(self, shape: tuple[int, ...], config: PolicySettings) -> None:
@@ -188,7 +191,7 @@ class ResNet10(nn.Module):
             )
         )
         self.frozen = bool(config.image_weights)
-        if self.frozen and not _REBUILT.get():
+        if self.frozen and not _WITHOUT_IMAGE_WEIGHTS.get():
             self._load(config.image_weights)
         for part in (self.stem, self.stages):
             part.requires_grad_(not self.frozen)
@@ -253,7 +256,7 @@ def _features(inputs: int, size: int) -> tuple[nn.Module, ...]:
     return nn.Linear(inputs, size), nn.LayerNorm(size), nn.Tanh()
 
 
-def letterboxed(images: Tensor, size: int, antialias: bool = True) -> Tensor:
+def letterbox(images: Tensor, size: int, antialias: bool = True) -> Tensor:
     """Fit images (B, H, W, 3) uint8 into a black square (B, 3, S, S) in [-1, 1].
 
     Their shape is kept, and they are centred. openpi shrinks with Pillow's bilinear filter, which
@@ -318,11 +321,11 @@ class Head(nn.Linear):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        with unreduced(x):
+        with full_precision(x):
             return super().forward(x.to(self.weight.dtype))
 
 
-def unreduced(x: Tensor) -> AbstractContextManager[object]:
+def full_precision(x: Tensor) -> AbstractContextManager[object]:
     """Disable bfloat16 on the tensor's device within this block.
 
     Inputs from outside must be cast.

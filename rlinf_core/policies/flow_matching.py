@@ -2,8 +2,9 @@
 
 The expert computes v(pictures, sentence, state, a, t), integrated in Euler steps; t = 1 is noise, t
 = 0 an action (pi0, Black et al. 2024, arXiv 2410.24164). With noise on the way, the draw has a
-density: Flow-SDE and Flow-Noise (pi_RL, arXiv 2510.25889). ``WithExpert`` is a policy with a
-network of this project: LeRobot's sizes, and an expert that attends to a ``Prefix``.
+density: Flow-SDE and Flow-Noise (pi_RL, arXiv 2510.25889). ``ExpertFlowMatching`` is the base of
+policies with a network of this project: LeRobot's sizes, and an expert that attends to a
+``Prefix``.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from rlinf_core.policies.action_units import ActionUnits
 from rlinf_core.policies.base import ActionChunk, Batch, Observation, OnPolicyActor
 from rlinf_core.policies.dataset_statistics import FixedNormalisation, Kind, load_statistics
 from rlinf_core.policies.encoder import Head, mlp
-from rlinf_core.policies.huggingface import Tokenizer, sentence_of, tokenizer_of
+from rlinf_core.policies.huggingface import Tokenizer, decode_instruction, make_tokenizer
 from rlinf_core.policies.lora import inject, is_base_weight
 from rlinf_core.policies.networks import NetworkFactory, Published
 from rlinf_core.policies.normalization import BOUND, Normalisation
-from rlinf_core.policies.real_time_chunking import Continuation, guided
+from rlinf_core.policies.real_time_chunking import Continuation, guide_velocity
 from rlinf_core.policies.settings import FlowSettings
 from rlinf_core.specs.arrays import StationSpec
 
@@ -41,8 +42,7 @@ class NoiseNetwork(nn.Module):
     """The noise's deviation for each action number, from state, point and time.
 
     Flow-Noise (pi_RL, arXiv 2510.25889; ReinFlow, arXiv 2505.22094). The deviation begins in the
-    middle of its bounds, on a logarithmic scale. The network is unused once nothing explores any
-    more.
+    middle of its bounds, on a logarithmic scale. The network is unused without exploration.
     """
 
     def __init__(self, state: int, numbers: int, bounds: tuple[float, ...]) -> None:
@@ -81,10 +81,10 @@ class FlowMatching(OnPolicyActor):
     factory: ClassVar[NetworkFactory]
     room: tuple[int, int]
     times: tuple[float, float, float]
-    measured_by: ClassVar[Kind] = "deviations"
+    statistics_kind: ClassVar[Kind] = "deviations"
     quantile: ClassVar[float] = 1.0
-    recorded: ClassVar[tuple[str, ...]] = ("carried",)
-    compiled: ClassVar[tuple[str, ...]] = ("_velocity",)
+    graph_methods: ClassVar[tuple[str, ...]] = ("integrate",)
+    compiled_methods: ClassVar[tuple[str, ...]] = ("_velocity",)
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class FlowMatching(OnPolicyActor):
     ) -> None:
         super().__init__(spec, config)
         begins, given = network is None, bool(config.statistics)
-        published = Published({}, tokenizer or tokenizer_of(""))
+        published = Published({}, tokenizer or make_tokenizer(""))
         if begins:
             network, published = self.factory.begin(config, config.horizon)
         self.network = network
@@ -103,9 +103,12 @@ class FlowMatching(OnPolicyActor):
         self.normalisation = (FixedNormalisation if given else Normalisation)(spec)
         self.units = ActionUnits(spec.action, given)
         self.measure()
-        self._fits()
+        self._check_sizes()
         if begins and given:
-            kinds = published.state or self.measured_by, published.action or self.measured_by
+            kinds = (
+                published.state or self.statistics_kind,
+                published.action or self.statistics_kind,
+            )
             load_statistics(
                 Path(config.statistics),
                 kinds,
@@ -131,13 +134,13 @@ class FlowMatching(OnPolicyActor):
         self._tokens: dict[bytes, list[int]] = {}
 
     @classmethod
-    def rebuilt(cls, spec: StationSpec, config: Any, described: Mapping[str, Any]) -> FlowMatching:
+    def rebuild(cls, spec: StationSpec, config: Any, described: Mapping[str, Any]) -> FlowMatching:
         """Rebuild the policy from the values of ``describe``, without access to its checkpoint."""
         return cls(
             spec,
             config,
             cls.factory.build(described["network"]),
-            tokenizer_of(described["tokenizer"]),
+            make_tokenizer(described["tokenizer"]),
         )
 
     def describe(self) -> dict[str, Any]:
@@ -166,9 +169,7 @@ class FlowMatching(OnPolicyActor):
 
     @abstractmethod
     def _prefix(self, inputs: Batch) -> Prefix:
-        """Return the keys and values of pictures and sentences that the action expert
-        attends to.
-        """
+        """Return the keys and values of pictures and sentences, for the action expert."""
 
     @abstractmethod
     def _velocity(self, inputs: Batch, prefix: Prefix, point: Tensor, time: Tensor) -> Tensor:
@@ -178,7 +179,7 @@ class FlowMatching(OnPolicyActor):
     def prompt(self, sentence: str) -> list[int]:
         """Return a sentence's tokens."""
 
-    def _fits(self) -> None:
+    def _check_sizes(self) -> None:
         sizes = self.spec.vector_size, self.spec.action.dim
         for dimension, actual, room in zip(
             ("observed numbers", "numbers an action"), sizes, self.room, strict=True
@@ -202,7 +203,7 @@ class FlowMatching(OnPolicyActor):
         """Return the tokens of sentences, from a cache, because sentences repeat."""
         rows = [bytes(row) for row in batch_of_bytes.numpy(force=True)]
         for row in set(rows) - self._tokens.keys():
-            self._tokens[row] = self.prompt(sentence_of(row, f"a {self.name}"))[
+            self._tokens[row] = self.prompt(decode_instruction(row, f"a {self.name}"))[
                 : self.config.tokens
             ]
         return [self._tokens[row] for row in rows]
@@ -304,7 +305,7 @@ class FlowMatching(OnPolicyActor):
         off = ((point - mean)[..., :action_dim] / std) ** 2
         return -0.5 * (off + 2.0 * std.log() + _LOG_2_PI).sum(dim=-1)
 
-    def as_noise(self, numbers: Tensor) -> Tensor:
+    def pad_noise(self, numbers: Tensor) -> Tensor:
         """Pad a noise number per action number (B, H A) with zeros, in the shape of ``decode``."""
         action_dim = self.spec.action.dim
         return F.pad(numbers.unflatten(-1, (-1, action_dim)), (0, self.room[1] - action_dim))
@@ -315,9 +316,9 @@ class FlowMatching(OnPolicyActor):
         """Return the actions (B, H A) at the end of the flow from noise (B, H, M)."""
         inputs = self.inputs(batch)
         point = (
-            self.carried(inputs, noise)
+            self.integrate(inputs, noise)
             if continuation is None
-            else self._carried(inputs, noise, continuation)
+            else self._integrate(inputs, noise, continuation)
         )
         return self.played(point).flatten(1)
 
@@ -329,11 +330,11 @@ class FlowMatching(OnPolicyActor):
         """Convert normalised actions (B, H, A) to the end of a flow (B, H, M)."""
         return F.pad(self.units.to_network(actions), (0, self.room[1] - self.spec.action.dim))
 
-    def carried(self, inputs: Batch, noise: Tensor) -> Tensor:
+    def integrate(self, inputs: Batch, noise: Tensor) -> Tensor:
         """Return the end of the flow from noise (B, H, M)."""
-        return self._carried(inputs, noise)
+        return self._integrate(inputs, noise)
 
-    def _carried(
+    def _integrate(
         self, inputs: Batch, noise: Tensor, continuation: Continuation | None = None
     ) -> Tensor:
         prefix, point = self._prefix(inputs), noise
@@ -343,11 +344,13 @@ class FlowMatching(OnPolicyActor):
         for time in self._times(len(noise)):
             velocity = partial(field, inputs, prefix, time=time)
             point = (
-                point - self._drawn(velocity, point, time, continuation) / self.config.flow_steps
+                point
+                - self._guided_velocity(velocity, point, time, continuation)
+                / self.config.flow_steps
             )
         return point
 
-    def _drawn(
+    def _guided_velocity(
         self,
         velocity: Callable[[Tensor], Tensor],
         point: Tensor,
@@ -362,7 +365,7 @@ class FlowMatching(OnPolicyActor):
             return velocity(point)
         goal = self.to_point(continuation.actions)
         weights = self._zero_unused(continuation.weights.unsqueeze(-1).expand_as(goal))
-        return guided(velocity, point, float(time[0]), goal, weights)
+        return guide_velocity(velocity, point, float(time[0]), goal, weights)
 
     def noise(self, size: int, generator: torch.Generator | None) -> Tensor:
         """Return noise for this many chunks, in the network's size (B, H, M)."""
@@ -409,19 +412,19 @@ class FlowMatching(OnPolicyActor):
         )
 
     @torch.no_grad()
-    def continued(
+    def continue_chunk(
         self,
         observation: Observation,
         continuation: Continuation,
         generator: torch.Generator | None = None,
     ) -> ActionChunk:
-        """See ``Continuing``."""
+        """See ``ContinuesChunks``."""
         noise = self.noise(len(observation), generator)
         noise = noise if self.draws(explore=False) else torch.zeros_like(noise)
         return self.chunk(self.decode(self.to_batch(observation), noise, continuation))
 
 
-class WithExpert(FlowMatching):
+class ExpertFlowMatching(FlowMatching):
     """Shared parts of pi0.5 and SmolVLA."""
 
     def measure(self) -> None:

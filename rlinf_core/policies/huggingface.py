@@ -234,10 +234,10 @@ class FileTokenizer:
 
 def read_tokenizer(path: Path) -> FileTokenizer:
     """Return the tokenizer of a tokenizer.json; raise PolicyFileError if it is invalid."""
-    return checked_tokenizer(read_text(path), path)
+    return parse_tokenizer(read_text(path), path)
 
 
-def checked_tokenizer(text: str, path: Path) -> FileTokenizer:
+def parse_tokenizer(text: str, path: Path) -> FileTokenizer:
     """Return the tokenizer of a tokenizer.json's text; a PolicyFileError names ``path``."""
     try:
         return FileTokenizer(text)
@@ -247,12 +247,12 @@ def checked_tokenizer(text: str, path: Path) -> FileTokenizer:
         ) from error
 
 
-def tokenizer_of(text: str) -> Tokenizer:
+def make_tokenizer(text: str) -> Tokenizer:
     """Return the tokenizer of a tokenizer.json's text; bytes for an empty text."""
     return FileTokenizer(text) if text else ByteTokenizer()
 
 
-def sentence_of(row: bytes, policy_name: str) -> str:
+def decode_instruction(row: bytes, policy_name: str) -> str:
     """Return the instruction in a row of bytes (``specs.arrays``).
 
     Raises:
@@ -267,7 +267,7 @@ def sentence_of(row: bytes, policy_name: str) -> str:
     return sentence
 
 
-def padded(
+def pad_tokens(
     sentences: Sequence[Sequence[int]],
     device: torch.device,
     before: Sequence[int] = (),
@@ -279,7 +279,7 @@ def padded(
     """
     import torch
 
-    longest = filled_up(max(map(len, sentences)), multiple)
+    longest = round_up(max(map(len, sentences)), multiple)
     ids = torch.tensor(
         [[*before, *tokens, *[0] * (longest - len(tokens))] for tokens in sentences], device=device
     )
@@ -287,12 +287,12 @@ def padded(
     return ids, torch.arange(ids.shape[1], device=device) < lengths[:, None]
 
 
-def filled_up(length: int, multiple: int) -> int:
+def round_up(length: int, multiple: int) -> int:
     """Return the next multiple."""
     return -(-length // multiple) * multiple
 
 
-def over(
+def merge_settings(
     base: Mapping[str, Any],
     changes: Mapping[str, Any],
     where: str,
@@ -319,7 +319,7 @@ def over(
             )
         below = base[key]
         nested = isinstance(value, Mapping) and isinstance(below, Mapping) and key not in free
-        merged[key] = over(below, value, f"{where}.{key}", keys_of) if nested else value
+        merged[key] = merge_settings(below, value, f"{where}.{key}", keys_of) if nested else value
     return merged
 
 
@@ -354,14 +354,14 @@ def check_horizon(folder: Path, trained: int, horizon: int) -> None:
         )
 
 
-def filled(network: Network, weights: dict[str, Tensor], where: Path) -> Network:
+def load_into(network: Network, weights: dict[str, Tensor], where: Path) -> Network:
     """Load these weights into a network or a part of one.
 
     Raises:
         PolicyFileError: names or shapes differ from the network's.
     """
     expected = network.state_dict()
-    refuse_differing(
+    check_same_tensors(
         where,
         expected.keys() - weights.keys(),
         weights.keys() - expected.keys(),
@@ -375,7 +375,7 @@ def filled(network: Network, weights: dict[str, Tensor], where: Path) -> Network
     return network
 
 
-def refuse_differing(
+def check_same_tensors(
     folder: Path, missing: Collection[Any], unexpected: Collection[Any], reshaped: Collection[Any]
 ) -> None:
     """Raise PolicyFileError with tensors of a checkpoint that differ from its network's."""

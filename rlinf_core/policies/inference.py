@@ -19,8 +19,10 @@ from rlinf_core.policies.base import NetworkPolicy
 from rlinf_core.policies.settings import FlowSettings
 from rlinf_core.policies.torch_device import check_bfloat16, check_compiles
 
-WORDS = 16  # sentences are padded to a multiple of this many tokens, to limit the number of graphs
-GRAPHS = 24  # limit per function; each number of rows and each sentence length has one
+TOKEN_MULTIPLE = (
+    16  # sentences are padded to a multiple of this many tokens, to limit the number of graphs
+)
+MAX_GRAPHS = 24  # limit per function; each number of rows and each sentence length has one
 BACKEND = "inductor"  # backend of torch.compile
 
 
@@ -48,11 +50,11 @@ def prepare(
                 f"got bfloat16"
             )
         for layer in modules:
-            vars(layer.to(torch.bfloat16))["forward"] = _reduced(layer.forward, policy.device)
+            vars(layer.to(torch.bfloat16))["forward"] = _in_bfloat16(layer.forward, policy.device)
     if execution == "eager":
         return
     parts = [part for part in policy.modules() if isinstance(part, NetworkPolicy)]
-    names = "recorded" if execution == "graphs" else "compiled"
+    names = "graph_methods" if execution == "graphs" else "compiled_methods"
     if not any(getattr(part, names) for part in parts):
         raise RlinfError(
             f"{key}execution: expected one that policy kind {kind} supports, got {execution}. "
@@ -68,11 +70,11 @@ def prepare(
     for part in parts:
         config = part.config
         # longer sentences are cut to the flow policy's tokens
-        part.multiple = config.tokens if isinstance(config, FlowSettings) else WORDS
-        for name in part.compiled if execution == "compiled" else ():
+        part.multiple = config.tokens if isinstance(config, FlowSettings) else TOKEN_MULTIPLE
+        for name in part.compiled_methods if execution == "compiled" else ():
             vars(part)[name] = torch.compile(getattr(part, name), backend=BACKEND, dynamic=False)
-        for name in part.recorded if policy.device.type == "cuda" else ():
-            vars(part)[name] = Recorded(getattr(part, name))
+        for name in part.graph_methods if policy.device.type == "cuda" else ():
+            vars(part)[name] = GraphedFunction(getattr(part, name))
 
 
 def layers(module: nn.Module) -> Iterator[nn.Module]:
@@ -84,17 +86,17 @@ def layers(module: nn.Module) -> Iterator[nn.Module]:
             yield from layers(part)
 
 
-def filled_to(size: int) -> int:
+def next_power_of_two(size: int) -> int:
     """Return the power of two to which this many rows are padded."""
     return 1 << (size - 1).bit_length()
 
 
-def rows(most: int) -> set[int]:
+def padded_sizes(most: int) -> set[int]:
     """Return all padded sizes of up to ``most`` rows."""
-    return {filled_to(size) for size in range(1, most + 1)}
+    return {next_power_of_two(size) for size in range(1, most + 1)}
 
 
-class Recorded:
+class GraphedFunction:
     """A function of tensors (B, ...), recorded as a CUDA graph for each shape and replayed.
 
     There are no gradients. Rows are padded to a power of two, to keep the number of shapes small.
@@ -108,16 +110,16 @@ class Recorded:
     def __call__(self, *arguments: Any) -> Any:
         tensors, shape = tree_flatten(arguments)
         size = len(tensors[0])
-        more = filled_to(size) - size
+        more = next_power_of_two(size) - size
         filled = [
             torch.cat([tensor, tensor[-1:].expand(more, *tensor.shape[1:])]) if more else tensor
             for tensor in tensors
         ]
         key = tuple((tensor.shape, tensor.dtype) for tensor in filled)
         if (recording := self._graphs.pop(key, None)) is None:
-            while len(self._graphs) >= GRAPHS:
+            while len(self._graphs) >= MAX_GRAPHS:
                 del self._graphs[next(iter(self._graphs))]
-            recording = self._recorded(filled, shape)
+            recording = self._record(filled, shape)
         self._graphs[key] = recording  # the least recently used graph is dropped first
         graph, into, out = recording
         for place, tensor in zip(into, filled, strict=True):
@@ -125,7 +127,7 @@ class Recorded:
         graph.replay()
         return tree_map(lambda tensor: tensor[:size].clone(), out)
 
-    def _recorded(self, tensors: list[Tensor], shape: Any) -> tuple[Any, list[Tensor], Any]:
+    def _record(self, tensors: list[Tensor], shape: Any) -> tuple[Any, list[Tensor], Any]:
         into = [tensor.clone() for tensor in tensors]
         capture_stream = torch.cuda.Stream()
         capture_stream.wait_stream(torch.cuda.current_stream())
@@ -140,22 +142,22 @@ class Recorded:
         return graph, into, out
 
 
-def _reduced(forward: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
+def _in_bfloat16(forward: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
     """Wrap a layer: bfloat16 inside, float32 outside.
 
     Caches of keys and values keep their dtype.
     """
 
-    def reduced(*inputs: Any, **named: Any) -> Any:
-        inputs, named = tree_map(_as(torch.float32, torch.bfloat16), (inputs, named))
+    def forward_in_bfloat16(*inputs: Any, **named: Any) -> Any:
+        inputs, named = tree_map(_cast_from(torch.float32, torch.bfloat16), (inputs, named))
         with torch.autocast(device.type, torch.bfloat16):
             output = forward(*inputs, **named)
-        return tree_map(_as(torch.bfloat16, torch.float32), output)
+        return tree_map(_cast_from(torch.bfloat16, torch.float32), output)
 
-    return reduced
+    return forward_in_bfloat16
 
 
-def _as(of: torch.dtype, to: torch.dtype) -> Callable[[Any], Any]:
+def _cast_from(of: torch.dtype, to: torch.dtype) -> Callable[[Any], Any]:
     def cast(value: Any) -> Any:
         return value.to(to) if isinstance(value, Tensor) and value.dtype == of else value
 

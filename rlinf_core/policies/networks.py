@@ -15,10 +15,10 @@ from rlinf_core.policies.dataset_statistics import Kind
 from rlinf_core.policies.huggingface import (
     Tokenizer,
     check_horizon,
-    filled,
+    load_into,
     load_weights,
-    over,
-    tokenizer_of,
+    make_tokenizer,
+    merge_settings,
 )
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ class NetworkFactory(ABC):
         chunk = {self.horizon_key: horizon} if self.horizon_key else {}
         return self.build(
             self.complete(
-                over(
+                merge_settings(
                     self.smallest(), {**changes, **chunk}, "policy.network", self.keys_of, self.free
                 )
             )
@@ -158,7 +158,7 @@ class NetworkFactory(ABC):
     def begin(self, config: PretrainedSettings, horizon: int = 0) -> tuple[Any, Published]:
         """Return the initial network, from scratch or of a checkpoint with optional adapters."""
         if not config.checkpoint:
-            return self.from_scratch(config.network, horizon), Published({}, tokenizer_of(""))
+            return self.from_scratch(config.network, horizon), Published({}, make_tokenizer(""))
         network, published = self.from_checkpoint(Path(config.checkpoint), horizon)
         published.check_settings(config)
         if config.adapters:
@@ -180,7 +180,7 @@ class NetworkFactory(ABC):
         if published.horizon:
             check_horizon(folder, published.horizon, horizon)
         network = self.build(published.config)
-        return filled(
+        return load_into(
             network, self.rename(load_weights(folder), network.state_dict()), folder
         ), published
 

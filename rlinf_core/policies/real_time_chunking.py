@@ -55,7 +55,7 @@ class Continuation:
         return cls(torch.from_numpy(actions).to(device), torch.from_numpy(weights).to(device))
 
 
-def guided(
+def guide_velocity(
     velocity: Callable[[Tensor], Tensor], point: Tensor, time: float, goal: Tensor, weights: Tensor
 ) -> Tensor:
     """Return the velocity da/dt (B, H, M) at ``point`` and ``time``, guided to a goal.

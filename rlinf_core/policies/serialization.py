@@ -235,9 +235,9 @@ def _load(path: str | Path, station: StationSpec | None) -> NetworkPolicy:
         frozen, base_metadata = lora.load_base(Path(path), metadata["base"])
         weights, metadata = weights | frozen, metadata | base_metadata
     described, spec = _described(path, metadata)
-    with encoder.rebuilt(), kinds_from_file():
+    with encoder.without_image_weights(), kinds_from_file():
         config = _config(path, metadata.get("config", ""))
-        actor = policy_kind(config.kind).Policy.rebuilt(spec, config, described)
+        actor = policy_kind(config.kind).Policy.rebuild(spec, config, described)
     wrong = {
         name: tuple(tensor.shape)
         for name, tensor in actor.state_dict().items()

@@ -112,7 +112,7 @@ class Data(ABC):
                 self.operator_steps[trajectory.station].append((commanded, len(trajectory)))
         if trajectory.mode != EVALUATE:
             trajectory = replace(
-                trajectory, observations=self.policy.annotated(trajectory.observations)
+                trajectory, observations=self.policy.annotate(trajectory.observations)
             )
         if trajectory.mode == EVALUATE:
             status = "evaluation"

@@ -84,8 +84,8 @@ def test_what_is_imitated_and_what_is_in_play_are_said_in_the_networks_numbers(t
     ]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
     held = Continuation.of(actions.view(2, 4, 2)[0].numpy(), 2, 4)
-    chunk = policy.continued(observation("push"), held, torch.Generator().manual_seed(3))
-    same = plain.continued(
+    chunk = policy.continue_chunk(observation("push"), held, torch.Generator().manual_seed(3))
+    same = plain.continue_chunk(
         observation("push"),
         Continuation.of(normalised[0].numpy(), 2, 4),
         torch.Generator().manual_seed(3),

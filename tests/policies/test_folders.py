@@ -418,7 +418,7 @@ def test_weights_are_float32_finite_and_each_in_one_file(tmp_path):
 def test_tensors_that_differ_from_the_network_s_are_listed(tmp_path):
     layer = torch.nn.Linear(2, 3)
     good = {"weight": torch.ones(3, 2), "bias": torch.zeros(3)}
-    assert huggingface.filled(layer, good, tmp_path) is layer and (layer.weight == 1.0).all()
+    assert huggingface.load_into(layer, good, tmp_path) is layer and (layer.weight == 1.0).all()
     for weights, remark in (
         ({"weight": good["weight"]}, "lacks 1, among them bias"),
         (
@@ -427,7 +427,7 @@ def test_tensors_that_differ_from_the_network_s_are_listed(tmp_path):
         ),
         (good | {"bias": torch.zeros(4)}, "has in other shapes 1, among them bias"),
     ):
-        assert refused(huggingface.filled, torch.nn.Linear(2, 3), weights, tmp_path).startswith(
+        assert refused(huggingface.load_into, torch.nn.Linear(2, 3), weights, tmp_path).startswith(
             f"policy.checkpoint {tmp_path}: expected the tensors of the network of its "
             f"config.json; it {remark}"
         )
@@ -437,16 +437,16 @@ def test_tensors_that_differ_from_the_network_s_are_listed(tmp_path):
 def test_changes_go_over_a_config_key_by_key():
     base = {"a": 1, "b": {"c": 2, "d": {"e": 3}}, "free": {"x": 1}}
     changes = {"b": {"d": {"e": 4}}, "free": {"y": 2}}
-    got = huggingface.over(base, changes, "policy.network", "its config", ("free",))
+    got = huggingface.merge_settings(base, changes, "policy.network", "its config", ("free",))
     assert got == {"a": 1, "b": {"c": 2, "d": {"e": 4}}, "free": {"y": 2}}
     assert base == {"a": 1, "b": {"c": 2, "d": {"e": 3}}, "free": {"x": 1}}, "it is left alone"
-    assert huggingface.over(base, {"b": 5}, "w", "k")["b"] == 5
+    assert huggingface.merge_settings(base, {"b": 5}, "w", "k")["b"] == 5
     for wrong, where, key in (
         ({"bb": 1}, "policy.network", "bb"),
         ({"b": {"d": {"f": 1}}}, "policy.network.b.d", "f"),
         ({"free": {"y": 2}}, "policy.network.free", "y"),
     ):
-        message = refused(huggingface.over, base, wrong, "policy.network", "its config")
+        message = refused(huggingface.merge_settings, base, wrong, "policy.network", "its config")
         assert message.startswith(f"{where}: expected keys of its config, got '{key}'")
 
 
@@ -477,22 +477,22 @@ def test_a_config_of_another_model_and_a_missing_file_are_refused(tmp_path):
 
 def test_tokenizers_of_a_file_and_of_bytes():
     text = words("push", "pull")
-    tokenizer = huggingface.tokenizer_of(text)
+    tokenizer = huggingface.make_tokenizer(text)
     assert isinstance(tokenizer, FileTokenizer) and tokenizer.text == text
     assert tokenizer.size == 3 and tokenizer.id("pull") == 2 and tokenizer.id("go") is None
     assert tokenizer.ids("pull it push") == [2, 0, 1]
     assert tokenizer.ids("push <eos>") == [1, 3]
     assert 3 not in tokenizer.ids("push <eos>", plain=True), "no special token in plain words"
-    letters = huggingface.tokenizer_of("")
+    letters = huggingface.make_tokenizer("")
     assert isinstance(letters, ByteTokenizer) and (letters.text, letters.size) == ("", 0)
     assert letters.ids("aé") == [97, 195, 169] and letters.id("a") is None
 
 
 def test_sentences_are_padded_behind_and_to_a_multiple():
-    ids, mask = huggingface.padded([[5, 6, 7], [8]], torch.device("cpu"), before=(1, 2))
+    ids, mask = huggingface.pad_tokens([[5, 6, 7], [8]], torch.device("cpu"), before=(1, 2))
     assert ids.tolist() == [[1, 2, 5, 6, 7], [1, 2, 8, 0, 0]]
     assert mask.tolist() == [[True] * 5, [True] * 3 + [False] * 2]
-    ids, mask = huggingface.padded([[5, 6, 7], [8]], torch.device("cpu"), multiple=4)
+    ids, mask = huggingface.pad_tokens([[5, 6, 7], [8]], torch.device("cpu"), multiple=4)
     assert ids.tolist() == [[5, 6, 7, 0], [8, 0, 0, 0]]
     assert mask.sum(dim=1).tolist() == [3, 1]
-    assert [huggingface.filled_up(length, 4) for length in (1, 4, 5, 8)] == [4, 4, 8, 8]
+    assert [huggingface.round_up(length, 4) for length in (1, 4, 5, 8)] == [4, 4, 8, 8]

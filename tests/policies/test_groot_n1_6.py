@@ -28,7 +28,7 @@ from rlinf_core.algorithms.sft import Learner
 from rlinf_core.core.errors import PolicyFileError, SpecError
 from rlinf_core.policies import lora_files, tiny
 from rlinf_core.policies.base import Observation
-from rlinf_core.policies.huggingface import tokenizer_of
+from rlinf_core.policies.huggingface import make_tokenizer
 from rlinf_core.policies.pretrained.groot.pictures import as_pillow
 from rlinf_core.policies.pretrained.groot_n1_6 import Config, network
 from rlinf_core.policies.pretrained.groot_n1_6.policy import GrootN16, fitting
@@ -270,7 +270,7 @@ def write(case, folder):
     (folder / "eagle/tokenizer.json").write_text(text)
     model = network.FACTORY.build(network.FACTORY.read(folder).config)
     references.fill(model, biases=True)
-    save_file(network.FACTORY.files(model, tokenizer_of(""))[0], folder / "model.safetensors")
+    save_file(network.FACTORY.files(model, make_tokenizer(""))[0], folder / "model.safetensors")
     return json.loads(STORED.read_text())[case] if STORED.exists() else {}
 
 

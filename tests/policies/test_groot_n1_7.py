@@ -27,7 +27,7 @@ from rlinf_core.algorithms.sft import Learner
 from rlinf_core.core.errors import PolicyFileError, SpecError
 from rlinf_core.policies import tiny
 from rlinf_core.policies.base import Observation
-from rlinf_core.policies.huggingface import tokenizer_of
+from rlinf_core.policies.huggingface import make_tokenizer
 from rlinf_core.policies.pretrained.groot.pictures import by_area
 from rlinf_core.policies.pretrained.groot_n1_7 import Config, network
 from rlinf_core.policies.pretrained.groot_n1_7.policy import GrootN17
@@ -103,7 +103,7 @@ def stored(case, folder):
     (folder / "cosmos/tokenizer.json").write_text(tiny.byte_tokenizer(tiny.FAMILIES["groot_n1_7"]))
     model = network.GrootN17Network(network.FACTORY.read(folder).config)
     references.fill(model, biases=True)
-    weights = network.FACTORY.files(model, tokenizer_of(""))[0]
+    weights = network.FACTORY.files(model, make_tokenizer(""))[0]
     save_file(weights, folder / "model.safetensors")
     return document
 

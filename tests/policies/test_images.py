@@ -13,7 +13,7 @@ from rlinf_core.algorithms import sft
 from rlinf_core.core.errors import PolicyFileError
 from rlinf_core.policies import make_policy
 from rlinf_core.policies.base import Observation
-from rlinf_core.policies.encoder import ResNet10, Small, image_encoder
+from rlinf_core.policies.encoder import ResNet10, SmallCNN, image_encoder
 from rlinf_core.policies.serialization import load_policy, save_policy
 from rlinf_core.policies.small import tanh_gaussian
 from rlinf_core.specs.arrays import ActionSpec, ArraySpec, StationSpec
@@ -189,7 +189,7 @@ def test_it_learns_where_the_square_is_and_stays_so_in_its_file(kind, steps, rat
 
 def test_a_small_encoder_halves_by_each_convolution():
     small = image_encoder((12, 8, 3), SMALL)
-    assert isinstance(small, Small)
+    assert isinstance(small, SmallCNN)
     convolutions = [layer for layer in small if isinstance(layer, torch.nn.Conv2d)]
     assert [
         (c.in_channels, c.out_channels, c.kernel_size, c.stride, c.padding) for c in convolutions
@@ -200,7 +200,7 @@ def test_a_small_encoder_halves_by_each_convolution():
     for layer in small:
         x = layer(x)
     assert torch.equal(small(pixels), x) and small(pixels).shape == (2, 4) and x.abs().max() <= 1
-    odd = Small((13, 9, 3), SMALL)
+    odd = SmallCNN((13, 9, 3), SMALL)
     assert odd[5].in_features == 5 * 4 * 3 and odd(torch.rand(1, 3, 13, 9)).shape == (1, 4)
 
 

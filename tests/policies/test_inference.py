@@ -79,7 +79,7 @@ def test_what_is_recorded_asks_the_host_for_nothing(name, monkeypatch):
         for key, value in policy.inputs(policy.to_batch(observation("go left", "go right"))).items()
     }
     policy = policy.to("meta")  # a device without numbers: whatever is made on another shows
-    for method in policy.recorded:
+    for method in policy.graph_methods:
         if (
             method == "regressed"
             and policy.action_head is None
@@ -87,7 +87,7 @@ def test_what_is_recorded_asks_the_host_for_nothing(name, monkeypatch):
             and "oft" in name
         ):
             continue
-        more = [policy.noise(2, None)] if method == "carried" else []
+        more = [policy.noise(2, None)] if method == "integrate" else []
         with torch.no_grad(), DispatchCounter() as dispatch:
             getattr(policy, method)(inputs, *more)
         assert dispatch.names == []
@@ -111,7 +111,7 @@ def test_bfloat16_does_nearly_what_float32_does(name):
         )
         if name in FLOWS:
             noise = policy.noise(2, torch.Generator().manual_seed(0))
-            plain, other = policy.carried(plain, noise), reduced.carried(other, noise)
+            plain, other = policy.integrate(plain, noise), reduced.integrate(other, noise)
         else:
             plain = policy.head(policy.read(plain).embeds)
             other = reduced.head(reduced.read(other).embeds)
@@ -152,7 +152,7 @@ def test_a_chunk_that_goes_on_where_the_last_one_is_waits_for_no_compiler(name, 
     held = Continuation.of(np.full((3, 2), 0.5), 2, 4)
     observations = observation("go left")
     chunks = [
-        actor.continued(observations, held, torch.Generator().manual_seed(0)).actions
+        actor.continue_chunk(observations, held, torch.Generator().manual_seed(0)).actions
         for actor in (compiled, policy)
     ]
     torch.testing.assert_close(*chunks, rtol=1e-4, atol=1e-5)
@@ -162,12 +162,12 @@ def test_a_chunk_that_goes_on_where_the_last_one_is_waits_for_no_compiler(name, 
 @pytest.mark.parametrize("name", ["pi05", "openvla", "openvla_oft"])
 def test_sentences_that_are_filled_up_say_the_same(name):
     policy, filled = policy_of(name), policy_of(name)
-    filled.multiple = inference.WORDS
+    filled.multiple = inference.TOKEN_MULTIPLE
     lengths = [
         reader.inputs(reader.to_batch(observation("go left")))["ids"].shape[1]
         for reader in (policy, filled)
     ]
-    assert lengths[0] % inference.WORDS and lengths[1] % inference.WORDS == 0
+    assert lengths[0] % inference.TOKEN_MULTIPLE and lengths[1] % inference.TOKEN_MULTIPLE == 0
     torch.testing.assert_close(
         acted(filled, "go left"), acted(policy, "go left"), rtol=1e-4, atol=1e-5
     )
@@ -214,7 +214,9 @@ def test_what_a_small_policy_has_not_is_refused(settings, named):
 
 
 def test_few_numbers_of_rows_are_recorded():
-    assert inference.rows(1) == {1} and inference.rows(5) == inference.rows(8) == {1, 2, 4, 8}
+    assert inference.padded_sizes(1) == {1} and inference.padded_sizes(5) == inference.padded_sizes(
+        8
+    ) == {1, 2, 4, 8}
 
 
 def test_what_is_served_is_prepared_and_warmed_up(tmp_path):
@@ -240,14 +242,14 @@ def test_graphs_without_a_cuda_device_are_refused():
         inference.prepare(policy_of("pi0"), execution="graphs", key="--")
 
 
-class Again(inference.Recorded):
+class Again(inference.GraphedFunction):
     """Instead of a graph: computes again where a graph would."""
 
     def __init__(self, function):
         super().__init__(function)
         self.shapes = []
 
-    def _recorded(self, tensors, shape):
+    def _record(self, tensors, shape):
         into = [tensor.clone() for tensor in tensors]
         self.shapes.append(tuple(into[0].shape))
 
@@ -261,7 +263,7 @@ class Again(inference.Recorded):
 def test_each_shape_is_recorded_once_and_the_one_that_was_not_played_for_longest_is_forgotten(
     monkeypatch,
 ):
-    monkeypatch.setattr(inference, "GRAPHS", 2)
+    monkeypatch.setattr(inference, "MAX_GRAPHS", 2)
     twice = Again(lambda x, named: 2.0 * x + named["y"])
 
     def play(rows, width=2, start=0.0):

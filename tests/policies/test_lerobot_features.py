@@ -8,7 +8,11 @@ import pytest
 from safetensors.numpy import save_file
 
 from rlinf_core.core.errors import PolicyFileError, SpecError
-from rlinf_core.policies.isolated.lerobot.policy import check_statistics, digest_of, features_of
+from rlinf_core.policies.isolated.lerobot.policy import (
+    check_statistics,
+    folder_digest,
+    match_features,
+)
 from rlinf_core.specs.arrays import ActionSpec, ArraySpec, StationSpec
 
 FOLDER = Path("f")
@@ -31,7 +35,7 @@ def of(inputs=None, outputs=None, **configured):
         "input_features": INPUTS if inputs is None else inputs,
         "output_features": {"action": {"shape": [2]}} if outputs is None else outputs,
     }
-    return features_of(
+    return match_features(
         FOLDER, document, SPEC, {key.replace("__", "."): names for key, names in configured.items()}
     )
 
@@ -186,12 +190,12 @@ def test_a_digest_is_of_names_sizes_and_contents_of_the_files_that_count(tmp_pat
     for name, content in (("b.json", b"{}"), ("a.safetensors", b"xyz"), ("note.txt", b"1")):
         (tmp_path / name).write_bytes(content)
     expected = hashlib.sha256(b"a.safetensors 3\nxyzb.json 2\n{}").digest()
-    digest = digest_of(tmp_path)
+    digest = folder_digest(tmp_path)
     assert bytes(digest.tolist()) == expected and str(digest.dtype) == "torch.uint8"
     (tmp_path / "note.txt").write_bytes(b"2")
-    assert bytes(digest_of(tmp_path).tolist()) == expected
+    assert bytes(folder_digest(tmp_path).tolist()) == expected
     (tmp_path / "b.json").rename(tmp_path / "c.json")
-    assert bytes(digest_of(tmp_path).tolist()) != expected
+    assert bytes(folder_digest(tmp_path).tolist()) != expected
 
 
 def test_units_of_a_folder_are_compared_in_the_task_s_order(tmp_path):

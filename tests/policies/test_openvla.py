@@ -74,9 +74,9 @@ def test_a_published_folder_acts_as_transformers_own_modules_on_the_same_weights
         assert torch.allclose(ours, logits, atol=1e-4) and logits.std() > 0.1
     assert chunk.drawn.view(2, 4).tolist() == bins and len(set(bins[0] + bins[1])) > 3
     edges = np.linspace(-1, 1, 256)
-    inside = ((edges[:-1] + edges[1:]) / 2)[np.clip(np.reshape(bins, (2, 2, 2)), 0, 254)]
+    normalize = ((edges[:-1] + edges[1:]) / 2)[np.clip(np.reshape(bins, (2, 2, 2)), 0, 254)]
     expected = np.stack(
-        [(0.5 * (inside[..., 0] + 1) * 0.04 - 0.01) / 0.02, inside[..., 1]], axis=-1
+        [(0.5 * (normalize[..., 0] + 1) * 0.04 - 0.01) / 0.02, normalize[..., 1]], axis=-1
     )
     assert chunk.actions.numpy() == pytest.approx(expected.clip(-1, 1), abs=1e-6)
 
@@ -235,10 +235,10 @@ def test_what_never_changed_in_the_data_set_stays_what_it_was_there():
         }
     }
     policy = openvla(network=SMALL | {"norm_stats": norm_stats}, statistics="lab", state=True)
-    played = policy.outside(torch.tensor([[-1.0, -0.7], [0.9, 0.4]]))
+    played = policy.unnormalize(torch.tensor([[-1.0, -0.7], [0.9, 0.4]]))
     assert torch.allclose(played, torch.tensor([[0.01 / 0.02, -0.7], [0.01 / 0.02, 0.4]]))
     assert torch.equal(
-        policy.inside(torch.tensor([[0.5, 0.4], [-0.9, -2.0]])),
+        policy.normalize(torch.tensor([[0.5, 0.4], [-0.9, -2.0]])),
         torch.tensor([[0.0, 0.4], [0.0, -1.0]]),
     )
     assert policy._state(torch.tensor([[0.5, 0.5, 0.5], [0.0, 0.7, 9.0]])).tolist() == [

@@ -11,7 +11,7 @@ from rlinf_core.algorithms.sft import Learner
 from rlinf_core.core.errors import PolicyFileError, SpecError
 from rlinf_core.policies import tiny
 from rlinf_core.policies.base import Observation
-from rlinf_core.policies.encoder import letterboxed
+from rlinf_core.policies.encoder import letterbox
 from rlinf_core.policies.pretrained.pi0 import Config
 from rlinf_core.policies.pretrained.pi0.policy import Pi0
 from rlinf_core.policies.serialization import load_policy, save_policy
@@ -184,14 +184,14 @@ def test_a_sentence_means_the_same_alone_and_beside_a_longer_one():
 
 def test_pictures_of_another_shape_keep_it():
     wide = torch.full((1, 16, 32, 3), 255, dtype=torch.uint8)
-    square = letterboxed(wide, 32)
+    square = letterbox(wide, 32)
     assert square.shape == (1, 3, 32, 32)
     assert (
         (square[:, :, :8] == -1).all()
         and (square[:, :, 8:24] == 1).all()
         and (square[:, :, 24:] == -1).all()
     )
-    large = letterboxed(torch.full((1, 64, 128, 3), 255, dtype=torch.uint8), 32)
+    large = letterbox(torch.full((1, 64, 128, 3), 255, dtype=torch.uint8), 32)
     assert torch.allclose(large, square, atol=1e-6)
 
 

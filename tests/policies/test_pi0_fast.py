@@ -12,7 +12,7 @@ pytest.importorskip("transformers", reason="the extra vla: transformers has none
 from rlinf_core.core.errors import PolicyFileError, SpecError
 from rlinf_core.policies import tiny
 from rlinf_core.policies.base import Observation
-from rlinf_core.policies.encoder import letterboxed
+from rlinf_core.policies.encoder import letterbox
 from rlinf_core.policies.pretrained.pi0_fast import Config
 from rlinf_core.policies.pretrained.pi0_fast.fast import ActionTokenizer, letters, read_tokenizer
 from rlinf_core.policies.pretrained.pi0_fast.network import FACTORY
@@ -250,7 +250,7 @@ def next_logits(policy, observed, answer, with_begin=True):
     batch = policy.to_batch(observed)
     (sentence,) = policy.sentences(batch)
     begin = policy.decoder.config.bos_token_id
-    pixels = letterboxed(observed.images["front"], 16, False)
+    pixels = letterbox(observed.images["front"], 16, False)
     prompt = [*sentence, begin] if with_begin else sentence
     images = policy.network.vlm.get_image_features(pixels).pooler_output
     words = policy.network.vlm.language_model.embed_tokens(torch.tensor([[*prompt, *answer]]))

@@ -288,10 +288,10 @@ def test_a_labelled_policy_annotates_an_episode_as_it_acts(task, random):
         "vectors": random.normal(size=(4, size)).astype(np.float32),
         "front": random.integers(0, 255, (4, 8, 8, 3), dtype=np.uint8),
     }
-    annotated = actor.annotated(observations)
-    assert annotated.keys() == observations.keys()
-    assert annotated["front"] is observations["front"]
-    vectors = annotated["vectors"]
+    annotate = actor.annotate(observations)
+    assert annotate.keys() == observations.keys()
+    assert annotate["front"] is observations["front"]
+    vectors = annotate["vectors"]
     assert vectors.shape == (4, size + 1) and vectors.dtype == np.float32
     assert np.array_equal(vectors[:, :-1], observations["vectors"])
     assert vectors[:, -1].tolist() == [1.0] * 4

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from rlinf_core.core.errors import PolicyFileError
 from rlinf_core.policies import policy_kind, tiny
-from rlinf_core.policies.encoder import letterboxed
+from rlinf_core.policies.encoder import letterbox
 from rlinf_core.policies.pretrained import lerobot
 from rlinf_core.policies.pretrained.openvla.policy import central
 from tests.policies.test_pi0 import SMALL, SPEC, observation, pi0
@@ -354,7 +354,7 @@ def test_pictures_of_a_realsense_are_those_of_openpi_and_of_lerobot(shape):
     """
     tools = pytest.importorskip("openpi_client.image_tools")
     picture = np.random.default_rng(0).integers(0, 255, (1, *shape, 3), np.uint8)
-    mine = ((letterboxed(torch.from_numpy(picture), 224) + 1.0) * 127.5).round()
+    mine = ((letterbox(torch.from_numpy(picture), 224) + 1.0) * 127.5).round()
     theirs = tools.resize_with_pad(picture, 224, 224)[0].astype(float)
     assert np.abs(mine[0].permute(1, 2, 0).numpy() - theirs).max() <= 1.0
     ratio = max(shape) / 224
@@ -368,7 +368,7 @@ def test_pictures_of_a_realsense_are_those_of_openpi_and_of_lerobot(shape):
     top, left = (224 - height) // 2, (224 - width) // 2
     expected = F.pad(pixels, (left, 224 - width - left, top, 224 - height - top)) * 2.0 - 1.0
     assert torch.allclose(
-        letterboxed(torch.from_numpy(picture), 224, antialias=False), expected, atol=1e-5
+        letterbox(torch.from_numpy(picture), 224, antialias=False), expected, atol=1e-5
     )
 
 

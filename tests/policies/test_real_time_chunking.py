@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from rlinf_core.policies import make_policy
-from rlinf_core.policies.base import Continuing, Observation
-from rlinf_core.policies.real_time_chunking import Continuation, guided
+from rlinf_core.policies.base import ContinuesChunks, Observation
+from rlinf_core.policies.real_time_chunking import Continuation, guide_velocity
 from rlinf_core.policies.small import flow
 from rlinf_core.specs.arrays import ActionSpec, ArraySpec, StationSpec
 
@@ -47,7 +47,9 @@ def test_the_correction_is_the_papers_by_finite_differences():
         factor = min(5.0, (1 - tau) / (tau * r2)) if tau else 5.0
         expected = -velocity(point).flatten().numpy() + factor * off @ jacobian  # da / dtau
         assert np.allclose(
-            -guided(velocity, point, t, goal, weights).flatten().numpy(), expected, atol=1e-7
+            -guide_velocity(velocity, point, t, goal, weights).flatten().numpy(),
+            expected,
+            atol=1e-7,
         ), t
 
 
@@ -87,14 +89,14 @@ def two_sided(request):
 
 def test_a_flow_goes_on_at_the_side_where_it_is(two_sided):
     """Half of its chunks go left; of those that go on from one to the right, none does."""
-    assert isinstance(two_sided, Continuing)
+    assert isinstance(two_sided, ContinuesChunks)
     observations = Observation(torch.zeros(200, 1))
     free = two_sided.act(observations, False, torch.Generator().manual_seed(2)).actions
     share = (free.mean(dim=(1, 2)) > 0).float().mean().item()
     assert 0.3 < share < 0.7 and free.abs().mean() > 0.4
     one = Continuation.of(np.full((6, 2), 0.6), 3, 8)
     held = Continuation(one.actions.expand(200, 8, 2), one.weights.expand(200, 8))
-    on = two_sided.continued(observations, held, torch.Generator().manual_seed(2)).actions
+    on = two_sided.continue_chunk(observations, held, torch.Generator().manual_seed(2)).actions
     assert (on.mean(dim=(1, 2)) > 0).float().mean() > 0.9, "beyond what was given, too"
     assert (on[:, :3] - 0.6).abs().mean() < 0.1 < (free[:, :3] - 0.6).abs().mean()
     if two_sided.config.max_delay:
@@ -102,7 +104,9 @@ def test_a_flow_goes_on_at_the_side_where_it_is(two_sided):
             "what will have begun stays"
         )
     nothing = Continuation(held.actions, torch.zeros_like(held.weights))
-    again = two_sided.continued(observations, nothing, torch.Generator().manual_seed(2)).actions
+    again = two_sided.continue_chunk(
+        observations, nothing, torch.Generator().manual_seed(2)
+    ).actions
     assert (again > 0).float().mean() == pytest.approx(share, abs=0.1), (
         "with nothing in play it is free"
     )
@@ -159,7 +163,7 @@ def test_every_family_with_an_action_expert_does(kind):
     goal = torch.full((2, horizon, size), 0.9)
     weights = torch.zeros(2, horizon)
     assert torch.allclose(
-        policy.continued(observations, Continuation(goal, weights)).actions,
+        policy.continue_chunk(observations, Continuation(goal, weights)).actions,
         policy.act(observations, False).actions,
         atol=1e-6,
     ), "drawn to nothing it is what it was"
@@ -168,7 +172,7 @@ def test_every_family_with_an_action_expert_does(kind):
         (chunk.actions[:, 0] - 0.9).abs().mean()
         for chunk in (
             policy.act(observations, False),
-            policy.continued(observations, Continuation(goal, weights)),
+            policy.continue_chunk(observations, Continuation(goal, weights)),
         )
     ]
     assert off[1] < 0.3 * off[0]

@@ -143,8 +143,8 @@ def test_a_served_base_answers_as_the_file_and_each_observation_once():
             base.act(OBSERVATION, False).actions[:, :2],
             atol=1e-6,
         )
-        annotated = actor.annotated({"vectors": OBSERVATION.vectors.numpy()})
-        assert annotated["vectors"].shape == (3, 6) and len(requests) == 3
+        annotate = actor.annotate({"vectors": OBSERVATION.vectors.numpy()})
+        assert annotate["vectors"].shape == (3, 6) and len(requests) == 3
         assert (
             copy.deepcopy(actor).act(OBSERVATION, False).actions.shape == (3, 2, 2)
             and len(requests) == 6

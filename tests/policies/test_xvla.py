@@ -27,7 +27,7 @@ from rlinf_core.algorithms.sft import Learner
 from rlinf_core.core.errors import PolicyFileError, SpecError
 from rlinf_core.policies import tiny
 from rlinf_core.policies.base import Observation
-from rlinf_core.policies.huggingface import tokenizer_of
+from rlinf_core.policies.huggingface import make_tokenizer
 from rlinf_core.policies.pretrained import lerobot
 from rlinf_core.policies.pretrained.xvla import Config, network
 from rlinf_core.policies.pretrained.xvla.policy import XVLA
@@ -76,7 +76,7 @@ def stored(case, folder):
     (folder / "tokenizer.json").write_text(tiny.byte_tokenizer(tiny.FAMILIES["xvla"]))
     model = network.XVLANetwork(network.FACTORY.read(folder).config)
     references.fill(model, network.PREFIX)
-    weights = network.FACTORY.files(model, tokenizer_of(""))[0]
+    weights = network.FACTORY.files(model, make_tokenizer(""))[0]
     save_file(weights, folder / "model.safetensors")
     return document
 

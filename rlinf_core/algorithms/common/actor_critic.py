@@ -24,7 +24,7 @@ from rlinf_core.algorithms.common.running_statistics import RunningScale
 from rlinf_core.algorithms.common.settings import ActorCriticSettings, TargetNetworkSettings
 from rlinf_core.algorithms.common.tensors import next_observations, to_tensors
 from rlinf_core.policies.base import Batch
-from rlinf_core.policies.encoder import Encoder, unreduced
+from rlinf_core.policies.encoder import Encoder, full_precision
 from rlinf_core.policies.small.flow.policy import FlowActor
 from rlinf_core.policies.small.latent_noise.policy import LatentNoiseActor
 from rlinf_core.policies.small.residual.policy import ResidualActor
@@ -54,7 +54,7 @@ class Critics(nn.Module):
         for weight, bias in hidden:
             x = torch.baddbmm(bias, x, weight)
             x = F.relu(F.layer_norm(x, x.shape[-1:]), inplace=True)
-        with unreduced(x):
+        with full_precision(x):
             return ensemble_layer(x, *last)
 
 

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from rlinf_core.algorithms.common import actor_critic
 from rlinf_core.algorithms.common.tensors import next_observations
 from rlinf_core.algorithms.crossq import Config
-from rlinf_core.policies.encoder import Batch, unreduced
+from rlinf_core.policies.encoder import Batch, full_precision
 from rlinf_core.policies.sharding import all_sum, world_size
 
 
@@ -79,7 +79,7 @@ class Critics(actor_critic.Critics):
         *before, (last, weights, biases) = zip(self.norms, self.weights, self.biases, strict=True)
         for norm, weight, bias in before:
             x = F.relu(torch.baddbmm(bias, norm(x), weight))
-        with unreduced(x):
+        with full_precision(x):
             return actor_critic.ensemble_layer(last(x), weights, biases)
 
 

@@ -17,7 +17,13 @@ import torch
 from rlinf_core.core.errors import PolicyFileError, RlinfError, SpecError
 from rlinf_core.deploy.serving import protocol
 from rlinf_core.deploy.serving.protocol import Request
-from rlinf_core.policies.base import ActionChunk, Continuing, NetworkPolicy, Observation, Policy
+from rlinf_core.policies.base import (
+    ActionChunk,
+    ContinuesChunks,
+    NetworkPolicy,
+    Observation,
+    Policy,
+)
 from rlinf_core.policies.real_time_chunking import Continuation
 from rlinf_core.policies.serialization import load_policy, newest_policy, version_of
 from rlinf_core.specs.embodiment import JointSpec
@@ -44,12 +50,12 @@ class Version:
     generator: torch.Generator = field(default_factory=torch.Generator)
 
     @cached_property
-    def continuing(self) -> Continuing | None:
+    def continuing(self) -> ContinuesChunks | None:
         """The policy if it can continue a chunk, else None.
 
         Cached, since isinstance on a Protocol is slow.
         """
-        return self.policy if isinstance(self.policy, Continuing) else None
+        return self.policy if isinstance(self.policy, ContinuesChunks) else None
 
     @property
     def needs_instruction(self) -> bool:
@@ -102,7 +108,9 @@ class Version:
             tuple(request.instruction for request in requests),
         )
         if self.continuing is not None and self._continues(requests[0]):
-            return self.continuing.continued(observation, self._in_play(requests), self.generator)
+            return self.continuing.continue_chunk(
+                observation, self._in_play(requests), self.generator
+            )
         return self.policy.act(observation, bool(requests[0].explore), self.generator)
 
     def _continues(self, request: Request) -> bool:

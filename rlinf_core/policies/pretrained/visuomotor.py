@@ -25,7 +25,13 @@ from rlinf_core.policies.dataset_statistics import (
     picture_ranges,
 )
 from rlinf_core.policies.encoder import MEAN, STD
-from rlinf_core.policies.huggingface import check_horizon, filled, load_weights, over, tokenizer_of
+from rlinf_core.policies.huggingface import (
+    check_horizon,
+    load_into,
+    load_weights,
+    make_tokenizer,
+    merge_settings,
+)
 from rlinf_core.policies.networks import Published
 from rlinf_core.policies.normalization import Normalisation
 from rlinf_core.policies.pretrained import lerobot
@@ -132,13 +138,13 @@ class Visuomotor(NetworkPolicy):
     smallest: ClassVar[Mapping[str, Any]]
     supported: ClassVar[Mapping[str, Any]] = {}
     optional: ClassVar[frozenset[str]] = frozenset({"pretrained_backbone_weights"})
-    measured_by: ClassVar[Kind]
+    statistics_kind: ClassVar[Kind]
     quantile: ClassVar[float] = 1.0
 
     def __init__(self, spec: StationSpec, config: VisuomotorSettings, network: Any = None) -> None:
         super().__init__(spec, config)
         begins, given = network is None, bool(config.statistics)
-        kinds: tuple[Kind, Kind, Kind] = self.measured_by, self.measured_by, "deviations"
+        kinds: tuple[Kind, Kind, Kind] = self.statistics_kind, self.statistics_kind, "deviations"
         names = tuple(image.name for image in spec.images)
         self.normalisation = (FixedNormalisation if given else Normalisation)(spec)
         self.units = ActionUnits(spec.action, given)
@@ -146,7 +152,7 @@ class Visuomotor(NetworkPolicy):
             network, kinds, names = self._published(Path(config.checkpoint))
         elif begins:
             keys_of = f"LeRobot's {config.kind}"
-            document = over(self.smallest, config.network, "policy.network", keys_of)
+            document = merge_settings(self.smallest, config.network, "policy.network", keys_of)
             network = self._build({**document, **features_of(spec), **self.sized(document)})
         self.network, self.pictures = network.eval(), Pictures(names)
         if begins and given:
@@ -165,7 +171,7 @@ class Visuomotor(NetworkPolicy):
                 self.pictures.std[index, :, 0, 0] = torch.from_numpy(size)
 
     @classmethod
-    def rebuilt(cls, spec: StationSpec, config: Any, described: Mapping[str, Any]) -> Visuomotor:
+    def rebuild(cls, spec: StationSpec, config: Any, described: Mapping[str, Any]) -> Visuomotor:
         """Rebuild the policy from the values of ``describe``, without access to its checkpoint."""
         policy = cls(spec, config, cls._build(described["network"]))
         policy.pictures.names = tuple(described["cameras"])
@@ -238,7 +244,7 @@ class Visuomotor(NetworkPolicy):
         check_features(folder, document)
         names = self._cameras(folder, document)
         document = {**self.smallest, **document}
-        published = Published(document, tokenizer_of(""), settings=training.settings)
+        published = Published(document, make_tokenizer(""), settings=training.settings)
         self.check_document(folder, document)
         published.check_settings(self.config)
         check_horizon(folder, self.actions_of(document), self.config.horizon)
@@ -248,7 +254,7 @@ class Visuomotor(NetworkPolicy):
             for name, tensor in load_weights(folder).items()
         }
         return (
-            filled(network, weights, folder),
+            load_into(network, weights, folder),
             (training.state, training.action, training.pictures),
             names,
         )

@@ -128,8 +128,8 @@ class LearnerProcess:
         spec = spec_of(description["spec"])
         module = algorithm(learner_spec.kind)
         settings = module.Config.model_validate_json(learner_spec.config)
-        with encoder.rebuilt():  # the files that it was made from may be missing here
-            policy = policy_kind(config.kind).Policy.rebuilt(spec, config, description)
+        with encoder.without_image_weights():  # the files that it was made from may be missing here
+            policy = policy_kind(config.kind).Policy.rebuild(spec, config, description)
             policy.load_state_dict(
                 {name: torch.tensor(values) for name, values in learner_spec.weights.items()}
             )

@@ -78,7 +78,7 @@ class Worker:
         env = rollout_envs(recipe, self.make, environments)
         if former is None:
             self.device = device_of("cuda" if recipe.placement.worker_gpus else "cpu")
-            with encoder.rebuilt():  # the first request brings its weights
+            with encoder.without_image_weights():  # the first request brings its weights
                 self.policy = make_policy(env.spec, recipe.policy).to(self.device)
         group = recipe.algorithm.rollout.get("group", 1)
         self.rollouts = make_rollouts(self.kind, env, self.policy, *self.first, group)

@@ -127,7 +127,7 @@ def test_a_chunk_goes_on_from_each_client_s_own(max_delay):
     going_on = [
         Continuation.of(one, frozen, 4) for one, frozen in zip(normalised, (2, 1), strict=True)
     ]
-    expected = policy.continued(
+    expected = policy.continue_chunk(
         batch(0, 1),
         Continuation(
             torch.cat([one.actions for one in going_on]),

@@ -73,15 +73,15 @@ class LeRobotPolicy(NetworkPolicy):
             )
         document = read_json(self.folder / "config.json")
         self.needs_instruction = document.get("type") not in WITHOUT_SENTENCES
-        self.features = features_of(self.folder, document, spec, config.features)
+        self.features = match_features(self.folder, document, spec, config.features)
         self.action_order = [spec.action.names.index(name) for name in self.features[ACTION]]
         check_statistics(self.folder, document, spec, self.action_order)
         if digest is None:
-            self.digest.copy_(digest_of(self.folder))
+            self.digest.copy_(folder_digest(self.folder))
             check_horizon(self.folder, self._chunk(self._blank(), 0).shape[1], config.horizon)
 
     @classmethod
-    def rebuilt(cls, spec: StationSpec, config: Any, described: Any) -> LeRobotPolicy:
+    def rebuild(cls, spec: StationSpec, config: Any, described: Any) -> LeRobotPolicy:
         """Rebuild the policy from a policy file.
 
         The file holds the digest of the folder instead of the weights.
@@ -155,13 +155,13 @@ class LeRobotPolicy(NetworkPolicy):
         return actions[..., torch.tensor(self.action_order).argsort()]
 
     def _call_worker(self, tensors: dict[str, Tensor], texts: dict[str, str]) -> dict[str, Tensor]:
-        process = self._started()
-        return _exchanged(process, tensors, {"device": str(self.device), **texts})
+        process = self._start_process()
+        return _exchange(process, tensors, {"device": str(self.device), **texts})
 
-    def _started(self) -> IsolatedProcess:
+    def _start_process(self) -> IsolatedProcess:
         """Start the process, and request its metadata."""
         if self._process is None:
-            if not torch.equal(self.digest.cpu(), digest_of(self.folder)):
+            if not torch.equal(self.digest.cpu(), folder_digest(self.folder)):
                 raise PolicyFileError(
                     f"policy.checkpoint {self.folder}: expected the folder of this policy file, "
                     "got one with other files. Copy that folder here, or write the policy file "
@@ -170,7 +170,7 @@ class LeRobotPolicy(NetworkPolicy):
             process = IsolatedProcess(
                 self.python, [worker.__file__, str(self.folder)], "policy.kind lerobot", TIMEOUT_S
             )
-            _exchanged(process, {}, {"device": str(self.device)})
+            _exchange(process, {}, {"device": str(self.device)})
             self._process = process
         return self._process
 
@@ -189,7 +189,7 @@ class LeRobotPolicy(NetworkPolicy):
         return self.__dict__ | {"_process": None}
 
 
-def _exchanged(
+def _exchange(
     process: IsolatedProcess, tensors: dict[str, Tensor], texts: dict[str, str]
 ) -> dict[str, Tensor]:
     """Send a request and return the answer.
@@ -229,7 +229,7 @@ def _python() -> str:
     return python
 
 
-def digest_of(folder: Path) -> Tensor:
+def folder_digest(folder: Path) -> Tensor:
     """Return the SHA-256 (32,) uint8 of a folder's JSON and safetensors files, with their names."""
     total = hashlib.sha256()
     for path in sorted(folder.iterdir()):
@@ -241,7 +241,7 @@ def digest_of(folder: Path) -> Tensor:
     return torch.frombuffer(bytearray(total.digest()), dtype=torch.uint8)
 
 
-def features_of(
+def match_features(
     folder: Path,
     document: dict[str, Any],
     spec: StationSpec,

@@ -106,7 +106,7 @@ def serve(connection: socket.socket, folder: str) -> None:
 
 
 def version() -> str:
-    """LeRobot's."""
+    """Return the version of LeRobot."""
     from importlib.metadata import PackageNotFoundError
     from importlib.metadata import version as version_of
 

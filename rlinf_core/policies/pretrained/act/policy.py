@@ -237,7 +237,7 @@ class ACTPolicy(Visuomotor):
 
     config: Config
     horizon_key, needed = "chunk_size", ()
-    measured_by: ClassVar[Kind] = "deviations"
+    statistics_kind: ClassVar[Kind] = "deviations"
     supported: ClassVar[Mapping[str, Any]] = {"replace_final_stride_with_dilation": False}
     smallest: ClassVar[Mapping[str, Any]] = {
         "vision_backbone": "resnet18",

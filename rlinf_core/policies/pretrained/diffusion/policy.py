@@ -327,7 +327,7 @@ class DiffusionPolicy(Visuomotor):
 
     config: Config
     horizon_key, needed = "horizon", ("n_obs_steps",)
-    measured_by: ClassVar[Kind] = "bounds"
+    statistics_kind: ClassVar[Kind] = "bounds"
     optional: ClassVar[frozenset[str]] = frozenset(
         {
             "pretrained_backbone_weights",

@@ -20,8 +20,8 @@ from rlinf_core.policies.action_expert import Prefix
 from rlinf_core.policies.huggingface import (
     BEGIN,
     Tokenizer,
-    checked_tokenizer,
     json_text,
+    parse_tokenizer,
     read_text,
 )
 from rlinf_core.policies.networks import NetworkFactory, Published
@@ -237,7 +237,7 @@ class GrootFactory(NetworkFactory):
         for name, section in {**config, **head}.items():
             if name in WITHOUT_EFFECT:
                 refuse_unknown(folder, name, section)
-        tokenizer = checked_tokenizer(
+        tokenizer = parse_tokenizer(
             read_eagle_tokenizer(folder / "eagle"), folder / "eagle/tokenizer.json"
         )
         steps = (

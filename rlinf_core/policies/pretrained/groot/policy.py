@@ -17,7 +17,7 @@ from rlinf_core.core.errors import SpecError
 from rlinf_core.policies.action_expert import Prefix
 from rlinf_core.policies.base import Batch
 from rlinf_core.policies.flow_matching import FlowMatching
-from rlinf_core.policies.huggingface import Tokenizer, padded
+from rlinf_core.policies.huggingface import Tokenizer, pad_tokens
 from rlinf_core.policies.networks import NetworkFactory
 from rlinf_core.policies.pretrained.groot import Config
 from rlinf_core.policies.pretrained.groot.network import EAGLE, FACTORY
@@ -37,7 +37,7 @@ class Groot(FlowMatching):
     config: Config
     name = "groot"
     factory: ClassVar[NetworkFactory] = FACTORY
-    measured_by = "extremes"
+    statistics_kind = "extremes"
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Groot(FlowMatching):
         pixels = torch.stack([self._square(batch[image.name]) for image in self.spec.images], dim=1)
         after = self.tokenizer.ids(AFTER) if self._chats else []
         token_ids = [[*tokens, *after] for tokens in self.tokenize(batch[arrays.NAME])]
-        ids, mask = padded(token_ids, pixels.device, self._before(), self.multiple)
+        ids, mask = pad_tokens(token_ids, pixels.device, self._before(), self.multiple)
         return {"pixels": pixels, "ids": ids, "mask": mask, "state": self.padded_state(batch)}
 
     @property

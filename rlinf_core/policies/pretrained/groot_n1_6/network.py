@@ -31,8 +31,8 @@ from rlinf_core.policies.action_expert import Prefix
 from rlinf_core.policies.huggingface import (
     BEGIN,
     Tokenizer,
-    checked_tokenizer,
     json_text,
+    parse_tokenizer,
     read_json,
 )
 from rlinf_core.policies.networks import NetworkFactory, Published
@@ -262,7 +262,7 @@ class GrootN16Factory(NetworkFactory):
         tokenizer_file = folder / PLACE / "tokenizer.json"
         return Published(
             {**config, PROCESSOR: pictures, EAGLE: eagle},
-            checked_tokenizer(read_eagle_tokenizer(folder / PLACE), tokenizer_file),
+            parse_tokenizer(read_eagle_tokenizer(folder / PLACE), tokenizer_file),
             config["action_horizon"],
             settings={"flow_steps": ("num_inference_timesteps", config["num_inference_timesteps"])},
         )

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from rlinf_core.policies.base import Batch
-from rlinf_core.policies.huggingface import padded
+from rlinf_core.policies.huggingface import pad_tokens
 from rlinf_core.policies.networks import NetworkFactory
 from rlinf_core.policies.pretrained.groot.network import EAGLE
 from rlinf_core.policies.pretrained.groot.pictures import as_pillow, by_area, letter_boxed, resized
@@ -53,7 +53,7 @@ class GrootN16(GrootN17):
         before = self.tokenizer.ids(BEFORE) if self._chats else []
         after = self._pictured(grids)
         token_ids = [[*tokens, *after] for tokens in self.tokenize(batch[arrays.NAME])]
-        ids, mask = padded(token_ids, pixels.device, before, self.multiple)
+        ids, mask = pad_tokens(token_ids, pixels.device, before, self.multiple)
         state = self.padded_state(batch)
         return {"pixels": pixels, "grid": grid, "ids": ids, "mask": mask, "state": state}
 

@@ -19,7 +19,7 @@ from rlinf_core.core.errors import SpecError
 from rlinf_core.policies.action_expert import Prefix
 from rlinf_core.policies.base import Batch
 from rlinf_core.policies.dataset_statistics import trained_steps
-from rlinf_core.policies.huggingface import Tokenizer, padded
+from rlinf_core.policies.huggingface import Tokenizer, pad_tokens
 from rlinf_core.policies.networks import NetworkFactory
 from rlinf_core.policies.pretrained.groot.pictures import by_area, letter_boxed, resized
 from rlinf_core.policies.pretrained.groot.policy import Groot
@@ -39,7 +39,7 @@ class GrootN17(Groot):
     config: Config
     name = "groot_n1_7"
     factory: ClassVar[NetworkFactory] = FACTORY
-    recorded = ()  # Qwen3-VL reads the grids of pictures on the host
+    graph_methods = ()  # Qwen3-VL reads the grids of pictures on the host
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class GrootN17(Groot):
         grid = torch.tensor([[1, *grid] for grid in grids] * len(pixels), device=pixels.device)
         after = self.tokenizer.ids(AFTER) if self._chats else []
         token_ids = [[*tokens, *after] for tokens in self.tokenize(batch[arrays.NAME])]
-        ids, mask = padded(token_ids, pixels.device, self._beginning(grids), self.multiple)
+        ids, mask = pad_tokens(token_ids, pixels.device, self._beginning(grids), self.multiple)
         state = self.padded_state(batch)
         return {"pixels": pixels, "grid": grid, "ids": ids, "mask": mask, "state": state}
 

@@ -73,7 +73,7 @@ class LanguagePolicy(OnPolicyActor):
         )
 
     @classmethod
-    def rebuilt(
+    def rebuild(
         cls, spec: StationSpec, config: Any, described: Mapping[str, Any]
     ) -> LanguagePolicy:
         """Rebuild the policy from the values of ``describe``, without access to its checkpoint."""

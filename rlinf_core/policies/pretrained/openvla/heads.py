@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rlinf_core.core.errors import PolicyFileError
-from rlinf_core.policies.huggingface import check_finite, filled, refuse_pointer
+from rlinf_core.policies.huggingface import check_finite, load_into, refuse_pointer
 from rlinf_core.policies.pretrained.openvla import Config
 
 HEAD, PROJECTOR = "action_head", "proprio_projector"
@@ -133,7 +133,7 @@ def _load(file: Path, part: nn.Module) -> None:
             f"{type(error).__name__}: {str(error)[:200]}"
         ) from error
     check_finite(weights, file)
-    filled(part, weights, file)
+    load_into(part, weights, file)
 
 
 def save(folder: Path, step: int, parts: dict[str, nn.Module | None]) -> None:

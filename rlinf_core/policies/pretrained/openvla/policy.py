@@ -19,12 +19,12 @@ from torch.nn import functional as F
 from rlinf_core.core.errors import SpecError
 from rlinf_core.policies.action_tokens import ActionTokens, Prompt
 from rlinf_core.policies.base import ActionChunk, Batch, Observation
-from rlinf_core.policies.huggingface import Tokenizer, filled_up
+from rlinf_core.policies.huggingface import Tokenizer, round_up
 from rlinf_core.policies.networks import NetworkFactory
 from rlinf_core.policies.normalization import Normalisation
 from rlinf_core.policies.pretrained.openvla import Config, heads
 from rlinf_core.policies.pretrained.openvla.network import FACTORY, OpenVLANetwork, prompt_of
-from rlinf_core.policies.pretrained.openvla.units import bounds, inside
+from rlinf_core.policies.pretrained.openvla.units import bounds, normalize
 from rlinf_core.specs import arrays
 from rlinf_core.specs.arrays import StationSpec
 
@@ -50,7 +50,7 @@ class OpenVLA(ActionTokens):
     config: Config
     name = "an OpenVLA"
     factory: ClassVar[NetworkFactory] = FACTORY
-    recorded = ("likeliest", "regressed")
+    graph_methods = ("likeliest", "regressed")
     offset: Tensor
     gain: Tensor
     state_offset: Tensor
@@ -129,7 +129,7 @@ class OpenVLA(ActionTokens):
     def inputs(self, batch: Batch) -> Batch:
         """Return raw pictures and state, and tokens with their mask."""
         token_ids = self.tokenize(batch[arrays.NAME])
-        longest = filled_up(max(map(len, token_ids)), self.multiple)
+        longest = round_up(max(map(len, token_ids)), self.multiple)
         ids = torch.tensor(
             [[tokens[0]] + [0] * (longest - len(tokens)) + tokens[1:] for tokens in token_ids],
             device=self.device,
@@ -160,7 +160,7 @@ class OpenVLA(ActionTokens):
         """Normalise the state, by the checkpoint's statistics in [-1, 1] or by the learned ones."""
         if self.normalisation is not None:
             return self.normalisation.normalised(vectors)
-        return inside(vectors, self.state_offset, self.state_gain)
+        return normalize(vectors, self.state_offset, self.state_gain)
 
     def _patches(self, images: Tensor) -> Tensor:
         """Return the patches of (B, H, W, 3) uint8."""
@@ -197,13 +197,13 @@ class OpenVLA(ActionTokens):
             return super().imitation_loss(batch, actions, generator)
         return F.l1_loss(
             self.regressed(self.inputs(batch)),
-            self.inside(actions.unflatten(-1, (-1, self.spec.action.dim))),
+            self.normalize(actions.unflatten(-1, (-1, self.spec.action.dim))),
         )
 
     def regressed(self, inputs: Batch) -> Tensor:
         """Return the network's numbers (B, H, A), by the L1 head."""
         assert self.action_head is not None
-        return self.action_head(self._at_once(self.read(inputs))).unflatten(
+        return self.action_head(self._parallel_states(self.read(inputs))).unflatten(
             -1, (-1, self.spec.action.dim)
         )
 
@@ -217,14 +217,14 @@ class OpenVLA(ActionTokens):
         """
         if self.action_head is None:
             return super().act(observation, explore, generator)
-        return self.chunk(self.outside(self.regressed(self.inputs(self.to_batch(observation)))))
+        return self.chunk(self.unnormalize(self.regressed(self.inputs(self.to_batch(observation)))))
 
     # Numbers
-    def inside(self, actions: Tensor) -> Tensor:
+    def normalize(self, actions: Tensor) -> Tensor:
         """See ``ActionTokens``: in the units of its data set."""
-        return inside(actions, self.offset, self.gain)
+        return normalize(actions, self.offset, self.gain)
 
-    def outside(self, numbers: Tensor) -> Tensor:
+    def unnormalize(self, numbers: Tensor) -> Tensor:
         """See ``ActionTokens``."""
         return (self.offset + self.gain * numbers).clamp(-1.0, 1.0)
 

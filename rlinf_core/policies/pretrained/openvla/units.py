@@ -81,7 +81,7 @@ def bounds(
     )
 
 
-def inside(numbers: Tensor, offset: Tensor, gain: Tensor) -> Tensor:
+def normalize(numbers: Tensor, offset: Tensor, gain: Tensor) -> Tensor:
     """Convert numbers (..., N) to the network's [-1, 1]; constants are 0, like in its training."""
     constant = gain == 0.0
     return ((numbers - offset) / (gain + constant)).masked_fill(constant, 0.0).clamp(-1.0, 1.0)

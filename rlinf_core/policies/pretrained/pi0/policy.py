@@ -16,9 +16,9 @@ from torch import Tensor
 from rlinf_core.core.errors import SpecError
 from rlinf_core.policies.action_expert import Prefix
 from rlinf_core.policies.base import Batch
-from rlinf_core.policies.encoder import letterboxed
+from rlinf_core.policies.encoder import letterbox
 from rlinf_core.policies.flow_matching import FlowMatching
-from rlinf_core.policies.huggingface import Tokenizer, padded
+from rlinf_core.policies.huggingface import Tokenizer, pad_tokens
 from rlinf_core.policies.networks import NetworkFactory
 from rlinf_core.policies.pretrained.openpi import MAKER
 from rlinf_core.policies.pretrained.pi0 import Config
@@ -73,7 +73,7 @@ class Pi0(FlowMatching):
         size = self.network.config.vlm_config.vision_config.image_size
         pixels = torch.stack(
             [
-                letterboxed(batch[image.name], size, not self._of_lerobot)
+                letterbox(batch[image.name], size, not self._of_lerobot)
                 for image in self.spec.images
             ],
             dim=1,
@@ -94,7 +94,7 @@ class Pi0(FlowMatching):
         config = self.network.config.vlm_config
         patches = (config.vision_config.image_size // config.vision_config.patch_size) ** 2
         before = [config.image_token_id] * (pixels.shape[1] * patches)
-        ids, mask = padded(self.tokenize(rows), pixels.device, before, self.multiple)
+        ids, mask = pad_tokens(self.tokenize(rows), pixels.device, before, self.multiple)
         return ids, mask.long()
 
     def prompt(self, sentence: str) -> list[int]:

@@ -14,9 +14,9 @@ from torch.nn import functional as F
 
 from rlinf_core.policies.base import Batch
 from rlinf_core.policies.dataset_statistics import FixedNormalisation
-from rlinf_core.policies.encoder import letterboxed
-from rlinf_core.policies.flow_matching import WithExpert
-from rlinf_core.policies.huggingface import Tokenizer, padded, sentence_of
+from rlinf_core.policies.encoder import letterbox
+from rlinf_core.policies.flow_matching import ExpertFlowMatching
+from rlinf_core.policies.huggingface import Tokenizer, decode_instruction, pad_tokens
 from rlinf_core.policies.networks import NetworkFactory
 from rlinf_core.policies.pretrained.openpi import MAKER
 from rlinf_core.policies.pretrained.pi05 import Config
@@ -30,13 +30,13 @@ ROUNDING = 1e-4  # tolerance of the first bin, for a state equal to the lowest q
 PROMPT = "Task: {}, State: {};\nAction: "
 
 
-class Pi05(WithExpert):
+class Pi05(ExpertFlowMatching):
     """Pictures, sentence and state go to the vision-language model; actions to the expert."""
 
     config: Config
     name = "pi05"
     factory: ClassVar[NetworkFactory] = FACTORY
-    measured_by, quantile = "quantiles", QUANTILE
+    statistics_kind, quantile = "quantiles", QUANTILE
 
     def __init__(
         self,
@@ -52,9 +52,9 @@ class Pi05(WithExpert):
         size = self.network.image_size
         antialias = self.network.config.get(MAKER) != "lerobot"
         pixels = torch.stack(
-            [letterboxed(batch[image.name], size, antialias) for image in self.spec.images], dim=1
+            [letterbox(batch[image.name], size, antialias) for image in self.spec.images], dim=1
         )
-        ids, mask = padded(self.prompts(batch), pixels.device, multiple=self.multiple)
+        ids, mask = pad_tokens(self.prompts(batch), pixels.device, multiple=self.multiple)
         return {"pixels": pixels, "ids": ids, "mask": mask}
 
     def prompts(self, batch: Batch) -> list[list[int]]:
@@ -72,7 +72,8 @@ class Pi05(WithExpert):
         bins = (torch.bucketize(state, edges, right=True) - 1).clamp(min=least).tolist()
         rows = [bytes(row) for row in batch[arrays.NAME].numpy(force=True)]
         sentences = [
-            sentence_of(row, "a pi05").strip().replace("_", " ").replace("\n", " ") for row in rows
+            decode_instruction(row, "a pi05").strip().replace("_", " ").replace("\n", " ")
+            for row in rows
         ]
         texts = [
             PROMPT.format(sentence, " ".join(map(str, numbers)))

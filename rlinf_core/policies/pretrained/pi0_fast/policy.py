@@ -20,8 +20,8 @@ from rlinf_core.policies.action_tokens import ActionTokens, Prompt
 from rlinf_core.policies.action_units import ActionUnits
 from rlinf_core.policies.base import ActionChunk, Batch, Observation
 from rlinf_core.policies.dataset_statistics import FixedNormalisation, load_statistics
-from rlinf_core.policies.encoder import letterboxed
-from rlinf_core.policies.huggingface import Tokenizer, padded, sentence_of
+from rlinf_core.policies.encoder import letterbox
+from rlinf_core.policies.huggingface import Tokenizer, decode_instruction, pad_tokens
 from rlinf_core.policies.networks import NetworkFactory
 from rlinf_core.policies.normalization import Normalisation
 from rlinf_core.policies.pretrained.pi0_fast import Config
@@ -109,9 +109,9 @@ class Pi0Fast(ActionTokens):
         """Return pictures, tokens and the mask of the tokens."""
         size = self.network.image_size
         pixels = torch.stack(
-            [letterboxed(batch[image.name], size, False) for image in self.spec.images], dim=1
+            [letterbox(batch[image.name], size, False) for image in self.spec.images], dim=1
         )
-        ids, mask = padded(self.sentences(batch), pixels.device, multiple=self.multiple)
+        ids, mask = pad_tokens(self.sentences(batch), pixels.device, multiple=self.multiple)
         return {"pixels": pixels, "ids": ids, "mask": mask}
 
     def sentences(self, batch: Batch) -> list[list[int]]:
@@ -123,7 +123,10 @@ class Pi0Fast(ActionTokens):
         bins = (
             torch.bucketize(self.normalisation.normalised(batch["vectors"]), edges, right=True) - 1
         ).tolist()
-        rows = [sentence_of(bytes(row), self.name) for row in batch[arrays.NAME].numpy(force=True)]
+        rows = [
+            decode_instruction(bytes(row), self.name)
+            for row in batch[arrays.NAME].numpy(force=True)
+        ]
         return [
             self.prompt(
                 PROMPT.format(
@@ -232,7 +235,7 @@ class Pi0Fast(ActionTokens):
 
         It is over the whole vocabulary, and the mean over the tokens.
         """
-        ids, valid = padded(self.written(actions), self.device, before=(self._begin,))
+        ids, valid = pad_tokens(self.written(actions), self.device, before=(self._begin,))
         hidden = self.hidden(self.prefix(self.inputs(batch), begin=False), ids, valid)[
             :, -ids.shape[1] : -1
         ]

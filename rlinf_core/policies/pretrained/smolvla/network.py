@@ -22,8 +22,8 @@ from rlinf_core.policies.action_expert import Prefix, sines
 from rlinf_core.policies.huggingface import (
     BEGIN,
     Tokenizer,
-    checked_tokenizer,
     json_text,
+    parse_tokenizer,
     refuse_pointer,
 )
 from rlinf_core.policies.networks import NetworkFactory, Published
@@ -207,7 +207,7 @@ class SmolVLAFactory(NetworkFactory):
             ) from error
         return Published(
             {**SMALLEST, **config, VLM: vlm_config},
-            checked_tokenizer(texts["tokenizer.json"], where / "tokenizer.json"),
+            parse_tokenizer(texts["tokenizer.json"], where / "tokenizer.json"),
             config["chunk_size"],
             training.state,
             training.action,

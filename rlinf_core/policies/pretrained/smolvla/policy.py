@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rlinf_core.policies.base import Batch
-from rlinf_core.policies.flow_matching import WithExpert
-from rlinf_core.policies.huggingface import Tokenizer, padded
+from rlinf_core.policies.flow_matching import ExpertFlowMatching
+from rlinf_core.policies.huggingface import Tokenizer, pad_tokens
 from rlinf_core.policies.networks import NetworkFactory
 from rlinf_core.policies.pretrained.smolvla import Config
 from rlinf_core.policies.pretrained.smolvla.network import FACTORY
@@ -24,7 +24,7 @@ from rlinf_core.specs import arrays
 from rlinf_core.specs.arrays import StationSpec
 
 
-class SmolVLA(WithExpert):
+class SmolVLA(ExpertFlowMatching):
     """Pictures, sentence and state go to the vision-language model; actions to the expert."""
 
     config: Config
@@ -43,7 +43,9 @@ class SmolVLA(WithExpert):
     def inputs(self, batch: Batch) -> Batch:
         """Return pictures, tokens with their mask, and state."""
         pixels = torch.stack([self._square(batch[image.name]) for image in self.spec.images], dim=1)
-        ids, mask = padded(self.tokenize(batch[arrays.NAME]), pixels.device, multiple=self.multiple)
+        ids, mask = pad_tokens(
+            self.tokenize(batch[arrays.NAME]), pixels.device, multiple=self.multiple
+        )
         return {"pixels": pixels, "ids": ids, "mask": mask, "state": self.padded_state(batch)}
 
     def _square(self, images: Tensor) -> Tensor:

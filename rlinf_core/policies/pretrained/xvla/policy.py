@@ -43,7 +43,7 @@ class XVLA(FlowMatching):
     config: Config
     name = "xvla"
     factory: ClassVar[NetworkFactory] = FACTORY
-    measured_by = "identity"
+    statistics_kind = "identity"
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class XVLA(FlowMatching):
         predicted = self.network.predicted(prefix, inputs["state"], point, time, self.config.domain)
         return (point - predicted) / time[:, None, None]
 
-    def _carried(
+    def _integrate(
         self, inputs: Batch, noise: Tensor, continuation: Continuation | None = None
     ) -> Tensor:
         prefix, actions = self._prefix(inputs), torch.zeros_like(noise)
@@ -140,7 +140,7 @@ class XVLA(FlowMatching):
         for time in self._times(len(noise)):
             share, velocity = time[:, None, None], partial(field, inputs, prefix, time=time)
             point = noise * share + actions * (1.0 - share)
-            actions = point - share * self._drawn(velocity, point, time, continuation)
+            actions = point - share * self._guided_velocity(velocity, point, time, continuation)
         return actions
 
     def played(self, point: Tensor) -> Tensor:

@@ -45,7 +45,7 @@ class ConditionedActor(Actor):
         batch = super().to_batch(observation)
         return batch | {"vectors": _labelled(batch["vectors"])}
 
-    def annotated(self, observations: Arrays) -> Arrays:
+    def annotate(self, observations: Arrays) -> Arrays:
         """See ``NetworkPolicy``; learners replace the label."""
         vectors = observations["vectors"]
         return observations | {

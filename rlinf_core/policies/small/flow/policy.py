@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from rlinf_core.policies import sharding
 from rlinf_core.policies.base import ActionChunk, Batch, NetworkPolicy, Observation
 from rlinf_core.policies.encoder import Encoder, Head, mlp
-from rlinf_core.policies.real_time_chunking import Continuation, guided
+from rlinf_core.policies.real_time_chunking import Continuation, guide_velocity
 from rlinf_core.policies.small.flow import Config
 from rlinf_core.specs.arrays import StationSpec
 
@@ -55,7 +55,7 @@ class FlowActor(NetworkPolicy):
             torch.tanh(log_std) + 1.0
         )
 
-    def as_noise(self, numbers: Tensor) -> Tensor:
+    def pad_noise(self, numbers: Tensor) -> Tensor:
         """Return the noise of each number of a chunk (B, H A) in the shape of ``decode``."""
         return numbers
 
@@ -77,7 +77,9 @@ class FlowActor(NetworkPolicy):
             done = k / self.config.flow_steps
             velocity = partial(self._against, features, self._time(point, done))
             point = (
-                point - guided(velocity, point, 1.0 - done, goal, weights) / self.config.flow_steps
+                point
+                - guide_velocity(velocity, point, 1.0 - done, goal, weights)
+                / self.config.flow_steps
             )
         return torch.tanh(point)
 
@@ -90,17 +92,17 @@ class FlowActor(NetworkPolicy):
         return started_at.repeat_interleave(self.spec.action.dim, dim=1)
 
     def _against(self, features: Tensor, time: Tensor, point: Tensor) -> Tensor:
-        """Return the field from action to noise, the direction of ``guided``."""
+        """Return the field from action to noise, the direction of ``guide_velocity``."""
         return -self.velocity(features, point, time)[0]
 
     @torch.no_grad()
-    def continued(
+    def continue_chunk(
         self,
         observation: Observation,
         continuation: Continuation,
         generator: torch.Generator | None = None,
     ) -> ActionChunk:
-        """See ``Continuing``: from drawn noise with ``stochastic_eval``, without noise on
+        """See ``ContinuesChunks``: from drawn noise with ``stochastic_eval``, without noise on
         the way.
         """
         shape = len(observation), self.size

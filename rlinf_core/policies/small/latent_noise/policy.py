@@ -55,7 +55,7 @@ class LatentNoiseActor(NetworkPolicy):
         return actor
 
     @classmethod
-    def rebuilt(
+    def rebuild(
         cls, spec: StationSpec, config: Any, described: Mapping[str, Any]
     ) -> LatentNoiseActor:
         """See ``NetworkPolicy``."""
@@ -63,7 +63,7 @@ class LatentNoiseActor(NetworkPolicy):
         return cls(
             spec,
             config,
-            policy_kind(flow_settings.kind).Policy.rebuilt(spec, flow_settings, described),
+            policy_kind(flow_settings.kind).Policy.rebuild(spec, flow_settings, described),
         )
 
     def describe(self) -> dict[str, Any]:
@@ -93,7 +93,7 @@ class LatentNoiseActor(NetworkPolicy):
         noise = latent * self.config.noise_bound
         if self.config.same_noise:
             noise = noise.repeat(1, self.config.horizon)
-        return self.flow.decode(batch, self.flow.as_noise(noise))
+        return self.flow.decode(batch, self.flow.pad_noise(noise))
 
     @torch.no_grad()
     def act(

@@ -73,7 +73,7 @@ class ResidualActor(NetworkPolicy):
         self.register_buffer("share", torch.zeros(()))
 
     @classmethod
-    def rebuilt(cls, spec: StationSpec, config: Any, described: Mapping[str, Any]) -> ResidualActor:
+    def rebuild(cls, spec: StationSpec, config: Any, described: Mapping[str, Any]) -> ResidualActor:
         """See ``NetworkPolicy``; the weights of a base from a file are in the policy file."""
         if "base_policy" not in described:
             return cls(spec, config)
@@ -82,7 +82,7 @@ class ResidualActor(NetworkPolicy):
             json.dumps(document["config"])
         )
         return cls(
-            spec, config, policy_kind(base_config.kind).Policy.rebuilt(spec, base_config, document)
+            spec, config, policy_kind(base_config.kind).Policy.rebuild(spec, base_config, document)
         )
 
     def describe(self) -> dict[str, Any]:
@@ -150,7 +150,7 @@ class ResidualActor(NetworkPolicy):
             "vectors": torch.cat([batch["vectors"], self.base_actions(observation)], dim=1)
         }
 
-    def annotated(self, observations: Arrays) -> Arrays:
+    def annotate(self, observations: Arrays) -> Arrays:
         """See ``NetworkPolicy``: with the base's chunk at each time step (T + 1)."""
         length, parts = len(observations["vectors"]), []
         for start in range(0, length, ROWS):
