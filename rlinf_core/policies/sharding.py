@@ -75,9 +75,7 @@ def all_sum(values: Tensor) -> Tensor:
 
 
 def gather_rows(values: Tensor) -> Tensor:
-    """Return the values (B,) of the whole batch for those of each process's rows, without
-    gradients.
-    """
+    """Gather the values (B,) of the complete batch from all processes, without gradients."""
     size = world_size()
     if size == 1:
         return values

@@ -90,9 +90,7 @@ def gpus() -> float:
 
 
 def check_device(key: str, name: str) -> None:
-    """Raise RecipeError if this machine lacks the CUDA device of a recipe's ``key``,
-    without torch.
-    """
+    """Raise RecipeError if this machine lacks the CUDA device of a recipe's ``key``."""
     kind, _, index = name.partition(":")
     if kind == "cuda" and int(index or 0) >= (here := gpus()):
         raise RecipeError(

@@ -99,9 +99,7 @@ class UpdateRecord:
         self._write()
 
     def last_good(self) -> Update | None:
-        """Return the last policy that was loaded, if its file is unchanged and not refused
-        since.
-        """
+        """Return the last loaded policy, if its file is unchanged and not refused since."""
         last = self.last
         if last is None or last.sha256 in self.refused:
             return None

@@ -195,9 +195,7 @@ class Visuomotor(NetworkPolicy):
 
     @abstractmethod
     def sized(self, document: Mapping[str, Any]) -> dict[str, Any]:
-        """Return LeRobot's keys that follow from the policy's settings, for a network from
-        scratch.
-        """
+        """Return LeRobot's keys by the policy's settings, for a network from scratch."""
 
     @classmethod
     @abstractmethod

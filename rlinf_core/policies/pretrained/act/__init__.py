@@ -1,6 +1,4 @@
-"""ACT: an action chunking transformer, cloned with a latent variable of the demonstration's
-style.
-"""
+"""ACT: an action chunking transformer, cloned with a latent variable of the style."""
 
 from __future__ import annotations
 

@@ -187,9 +187,7 @@ class GrootNetwork(nn.Module):
         return int(vision["image_size"] // vision["patch_size"]) ** 2
 
     def prefix(self, pixels: Tensor, ids: Tensor, mask: Tensor) -> Prefix:
-        """Return the prefix of pictures (B, cameras, 3, S, S) in [-1, 1] and masked tokens
-        (B, L).
-        """
+        """Return the prefix of pictures (B, cameras, 3, S, S) in [-1, 1] and tokens (B, L)."""
         eagle: Any = self.backbone["eagle_model"]
         patches = eagle["vision_model"]["vision_model"](pixels.flatten(0, 1)).last_hidden_state
         features = eagle["mlp1"](patches).unflatten(0, pixels.shape[:2]).flatten(1, 2)

@@ -1,6 +1,4 @@
-"""A causal language model of transformers: log-probabilities of its tokens, within a token
-budget.
-"""
+"""A causal language model of transformers, with log-probabilities of its tokens."""
 
 from __future__ import annotations
 

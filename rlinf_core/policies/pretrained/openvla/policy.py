@@ -190,9 +190,7 @@ class OpenVLA(ActionTokens):
     def imitation_loss(
         self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Return ``ActionTokens``'s loss, or by regression the L1 distance to the actions
-        (B, H A).
-        """
+        """Return the loss of ``ActionTokens``, or the L1 distance with regression."""
         if self.action_head is None:
             return super().imitation_loss(batch, actions, generator)
         return F.l1_loss(

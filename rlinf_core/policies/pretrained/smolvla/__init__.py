@@ -1,6 +1,4 @@
-"""SmolVLA: SmolVLM2 and an action expert that attends to it, carrying noise to a chunk of
-actions.
-"""
+"""SmolVLA: SmolVLM2 and an action expert that attends to it and integrates a flow."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A flow-matching actor: noise is carried to an action along a learned velocity field, in a few
-Euler steps.
-"""
+"""A flow-matching actor: a learned velocity field carries noise to an action in Euler steps."""
 
 from __future__ import annotations
 
