@@ -71,7 +71,7 @@ class FlowMatching(OnPolicyActor):
         factory: factory of its networks.
         room: the network's largest number of observed numbers, and of numbers in an action.
         times: alpha, scale and offset of the training times: scale Beta(alpha, 1) + offset.
-        measured_by: the data set statistics behind the published checkpoints' training.
+        statistics_kind: the data set statistics behind the published checkpoints' training.
         quantile: divisor of a normalised state.
     """
 

@@ -19,11 +19,12 @@ from rlinf_core.policies.base import NetworkPolicy
 from rlinf_core.policies.settings import FlowSettings
 from rlinf_core.policies.torch_device import check_bfloat16, check_compiles
 
-TOKEN_MULTIPLE = (
-    16  # sentences are padded to a multiple of this many tokens, to limit the number of graphs
-)
-MAX_GRAPHS = 24  # limit per function; each number of rows and each sentence length has one
-BACKEND = "inductor"  # backend of torch.compile
+# sentences are padded to a multiple of this many tokens, to limit the number of graphs
+TOKEN_MULTIPLE = 16
+# limit per function; each number of rows and each sentence length has one graph
+MAX_GRAPHS = 24
+# backend of torch.compile
+BACKEND = "inductor"
 
 
 def prepare(

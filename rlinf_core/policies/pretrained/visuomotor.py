@@ -129,7 +129,7 @@ class Visuomotor(NetworkPolicy):
         smallest: LeRobot's keys of the network, with values for one from scratch.
         supported: the single supported value of a key.
         optional: keys that older folders lack; the values here are LeRobot's defaults.
-        measured_by: the statistics of state and action without a checkpoint's folder.
+        statistics_kind: the statistics of state and action without a checkpoint's folder.
         quantile: divisor of a normalised state.
     """
 
