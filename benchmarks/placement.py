@@ -581,10 +581,10 @@ def separate(rounds: int, steps: int) -> dict[str, float]:
             checkpoint = tiny.write("smolvla", Path(folder) / "vla", network=network, horizon=2)
             medians = separate_rates(checkpoint, rounds, steps)
         print(name, medians, flush=True)
-        apart = max(value for layout, value in medians.items() if "simulators" in layout)
+        separate_rate = max(value for layout, value in medians.items() if "simulators" in layout)
         best = max(value for layout, value in medians.items() if "simulators" not in layout)
         figures |= {f"apart_{name}_{layout}": value for layout, value in medians.items()}
-        figures[f"apart_{name}_speedup"] = apart / best
+        figures[f"apart_{name}_speedup"] = separate_rate / best
         figures[f"apart_{name}_one_policy_speedup"] = medians["simulators_8"] / medians["workers_1"]
     return {"apart_speedup": figures["apart_large_speedup"], **figures}
 

@@ -285,7 +285,7 @@ def test_an_older_checkpoint_counts_the_demonstrations_of_each_robot_by_its_epis
     assert len(state) == len(data.state_dict()) - 3
     again = two_robots("sac", 8)[1]
     again.load_state_dict(state)
-    assert again.shown_of.tolist() == data.shown_of.tolist() == counts
+    assert again.demonstrations_by_robot.tolist() == data.demonstrations_by_robot.tolist() == counts
     assert (
         again.demonstration_count == min(counts) and again.demonstrations_by_robot.dtype == np.int64
     )
