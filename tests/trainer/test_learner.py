@@ -131,8 +131,8 @@ def test_a_policy_whose_network_has_a_list_is_the_recipes(tmp_path):
     spec = StationSpec(
         (ArraySpec("pose", (3,)), ArraySpec("front", (32, 32, 3), "uint8")), action, 10.0, "push"
     )
-    file = save_policy(first_policy(recipe, spec, None), tmp_path / policy_name(1))
-    assert first_policy(recipe, spec, file).config.flow_steps == recipe.policy.flow_steps
+    file = save_policy(initial_policy(recipe, spec, None), tmp_path / policy_name(1))
+    assert initial_policy(recipe, spec, file).config.flow_steps == recipe.policy.flow_steps
 
 
 def test_a_recipes_simulated_station_has_its_shaping_its_randomisation_and_its_interlock():

@@ -28,7 +28,7 @@ class Config(PPO):
     proximal: Literal["recomputed", "interpolated"] = Field(
         "recomputed",
         description="proximal policy of the clipping. `recomputed` is the newest "
-        "one at the start of the update. `interpolate_proximal` lies between "
+        "one at the start of the update. `interpolated` lies between "
         "behaviour and newest policy by version, and saves a pass over "
         "the data",
     )
