@@ -503,6 +503,6 @@ def test_a_network_with_lists_begins_from_the_policy_of_another_run(tmp_path):
     spec = station_task(recipe).spec
     policy = make_policy(spec, recipe.policy)
     save_policy(policy, folder / "policies/policy-00000001.safetensors", version=1)
-    again = first_policy(recipe, spec, folder)
+    again = initial_policy(recipe, spec, folder)
     assert again.config == recipe.policy
     assert torch.equal(next(again.parameters()), next(policy.parameters()))
