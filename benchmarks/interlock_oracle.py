@@ -1,5 +1,4 @@
-"""An independent model of the interlock: it reads inputs and outputs and lists what breaks
-docs/safety.md.
+"""An independent model of the interlock: lists violations of docs/safety.md in inputs and outputs.
 
 It is written from docs/safety.md and shares no code with the core: it imports nothing of
 ``rlinf_core`` (tests/interlock/test_fuzz.py checks that). It sees what a driver sees: limits as a
@@ -33,9 +32,7 @@ Vector = tuple[float, ...]
 
 
 def relative_turn(nominal: Sequence[float], q: Sequence[float], near: Vector | None) -> Vector:
-    """Rotation vector [rad] from ``nominal`` to ``q``; of its branches the one nearest to
-    ``near``.
-    """
+    """Return the rotation vector [rad] from ``nominal`` to ``q``, nearest to ``near``."""
     a, b, c, d = nominal
     x, y, z, w = q
     i = d * x - a * w - b * z + c * y
@@ -56,8 +53,7 @@ def relative_turn(nominal: Sequence[float], q: Sequence[float], near: Vector | N
 
 
 class Bounds:
-    """One group of coordinates under its limits: position, speed, acceleration and jerk tick by
-    tick.
+    """One group of coordinates and its limits of position, speed, acceleration and jerk.
 
     The speed bound after a tightening is that of docs/safety.md: the mean, over the ticks of the
     jerk filter, of a speed that falls by the acceleration until it meets the new limit.
@@ -82,7 +78,7 @@ class Bounds:
         high: Vector,
         radius: float,
     ) -> None:
-        """These limits hold from the next tick on."""
+        """Set the limits from the next tick on."""
         before = self.position is not None
         was_outside = before and self.outside > 1e-9
         self.tick, self.speed, self.a, self.jerk = tick, speed, acceleration, jerk
@@ -104,7 +100,7 @@ class Bounds:
         return max(map(abs, vector)) if self.largest else math.hypot(*vector)
 
     def excess(self, position: Vector) -> float:
-        """How far a position is outside of its workspace; negative inside."""
+        """Return how far a position is outside of its workspace; negative inside."""
         out = -math.inf if math.isinf(self.radius) else math.hypot(*position) - self.radius
         for lo, p, hi in zip(self.low, position, self.high, strict=False):
             out = max(out, lo - p, p - hi)
@@ -115,12 +111,12 @@ class Bounds:
         self.stand()
 
     def stand(self) -> None:
-        """A time without ticks has passed, or it begins here: motion starts from rest."""
+        """Restart from rest, after or before a time without ticks."""
         self.velocity = self.acceleration = (0.0,) * len(self.position or ())
         self.fastest.extend([0.0] * len(self.fastest))
 
     def stop_ticks(self) -> float:
-        """In how many ticks it rests, however fast it may be now (S12)."""
+        """Return the number of ticks until rest from any allowed speed (S12)."""
         braking = 0.0 if math.isinf(self.a) else self.fastest[-1] / (self.a * self.tick)
         return math.inf if math.isinf(braking) else math.ceil(braking) + len(self.fastest) + 2
 
@@ -142,7 +138,7 @@ class Bounds:
         outside: float,
         fastest: float,
     ) -> str:
-        """What a step breaks; empty if nothing.
+        """Return the violation of a step; empty if there is none.
 
         Keeps the step's velocity and acceleration for ``take``.
         """
@@ -163,7 +159,7 @@ class Bounds:
         return ""
 
     def take(self, broken: bool) -> None:
-        """It is there now."""
+        """Accept a position as the present one."""
         self.position, self.velocity, self.acceleration, self.outside = self.step
         if broken:
             return
@@ -173,8 +169,9 @@ class Bounds:
 
 
 class Handovers:
-    """From an operator to the policy: only after a release, or a person's arming; after a long
-    silence also an enable.
+    """Checks the way from operator to policy: a release, or a person's arming.
+
+    After a long silence an enable is needed, too.
     """
 
     ENDED_S = 0.5  # after so long an arming may already be the one that gives the enable back
@@ -204,7 +201,7 @@ class Handovers:
         commands: list[tuple[int, int]],
         now_ns: int,
     ) -> str:
-        """What a tick broke.
+        """Return the violations of a tick.
 
         ``ends_ns`` is when all commands of the operator have ended; ``commands`` are those of this
         tick, each with its number and its end.
@@ -246,7 +243,7 @@ class Handovers:
 
 
 class Oracle:
-    """Everything that docs/safety.md promises of one interlock, checked after each tick.
+    """Checks everything that docs/safety.md promises of one interlock, after each tick.
 
     Attributes:
         problems: what the last tick broke.
@@ -285,7 +282,7 @@ class Oracle:
         self.limit(limits)
 
     def limit(self, limits: Mapping[str, Any]) -> None:
-        """These limits are in force from now on."""
+        """Set the limits in force from now on."""
         self.limits = limits
         tick = limits["tick"]
         if self.joint:
@@ -338,7 +335,7 @@ class Oracle:
 
     # What came in
     def sample(self, inputs: Any) -> tuple[Vector, ...] | None:
-        """The measured place of each group, however old, or None where it is no state (S5)."""
+        """Return the measured place of each group, however old; None if it is invalid (S5)."""
         limits = self.limits
         if inputs.frame not in ("", limits["frame"]):
             return None
@@ -383,7 +380,7 @@ class Oracle:
         return (*place, (min(max(width, 0.0), limits["gripper_width"]),))
 
     def standing(self, inputs: Any) -> list[str]:
-        """What must latch now (S10, S14, S17, S23, S24)."""
+        """Return the faults that must latch now (S10, S14, S17, S23, S24)."""
         limits, causes = self.limits, []
         for stop in inputs.estops:
             if stop.pressed or not stop.age_s <= limits["estop_silence"]:
@@ -409,7 +406,7 @@ class Oracle:
         return bool(inputs.enable) and inputs.enable_age_s <= lease
 
     def hold_reasons(self, inputs: Any) -> list[str]:
-        """What must hold an arm that moves (S10, S11, S22, S23, S24)."""
+        """Return the reasons to hold a moving arm (S10, S11, S22, S23, S24)."""
         limits, causes = self.limits, []
         if self.contacts[0] >= limits["contact_samples"]:
             causes.append("contact")
@@ -450,7 +447,7 @@ class Oracle:
         return causes
 
     def invalid(self, chunk: Any, now_ns: int) -> bool:
-        """Whether a chunk must be refused (S4, S5, S6, S7)."""
+        """Return whether a chunk must be refused (S4, S5, S6, S7)."""
         limits, dt = self.limits, chunk.dt_s
         if (
             chunk.source not in ("policy", "operator")
@@ -495,7 +492,7 @@ class Oracle:
 
     # One tick
     def check(self, inputs: Any, output: Any, events: Sequence[Any], now_ns: int) -> list[str]:
-        """What this tick broke; empty if nothing."""
+        """Return the violation of this tick; empty if there is none."""
         self.problems = []
         mode = int(output.mode)
         place = self.sample(inputs)
@@ -515,7 +512,7 @@ class Oracle:
     def check_modes(
         self, inputs: Any, output: Any, mode: int, sample: Any, standing: list[str], now_ns: int
     ) -> None:
-        """S13: latches, arming and disarming."""
+        """Check latches, arming and disarming (S13)."""
         before, problems = self.mode, self.problems
         enabled = self.enabled(inputs)
         reset = (
@@ -555,7 +552,7 @@ class Oracle:
         self.check_new_session(inputs, output, mode)
 
     def check_new_session(self, inputs: Any, output: Any, mode: int) -> None:
-        """S6: only an arming ends the hold of a commander that was restarted.
+        """Check that only an arming ends the hold of a restarted commander (S6).
 
         The other holds that wait for a person end by inputs: ``clock_stepped`` stays until a
         disarming, and ``Handovers`` checks an operator who fell silent.
@@ -568,7 +565,7 @@ class Oracle:
         self.has_new_session |= mode == HOLD and output.cause == "new_session"
 
     def check_commands(self, inputs: Any, output: Any, mode: int, sample: Any, now_ns: int) -> None:
-        """S2, S5, S6, S7, S15, S16, S27 and trap 9: what may command."""
+        """Check which commands play (S2, S5, S6, S7, S15, S16, S27, trap 9)."""
         problems, before = self.problems, self.mode
         self.refused_ns = [at for at in self.refused_ns if 0 <= now_ns - at < SECOND]
         if self.ended_ns > now_ns:
@@ -661,7 +658,7 @@ class Oracle:
     def check_target(
         self, inputs: Any, output: Any, events: Sequence[Any], mode: int, sample: Any, place: Any
     ) -> None:
-        """S8, S12, S21, S24: what is commanded."""
+        """Check the commanded target (S8, S12, S21, S24)."""
         problems, limits = self.problems, self.limits
         target = self.target(output)
         moved_hand = self.hand_lost
@@ -715,9 +712,7 @@ class Oracle:
         place: Any,
         moved_hand: bool,
     ) -> bool:
-        """Each group goes on within its limits, or begins where the arm is, where the documents
-        allow that.
-        """
+        """Check that each group moves within its limits, or restarts at the arm where it may."""
         why = {event.cause for event in events if event.kind == "reseeded"}
         arm = bool(why & {"restart", "recover", "robot", "adrift"})
         hand = bool(why & {"restart", "gripper"})
@@ -753,9 +748,7 @@ class Oracle:
         return arm
 
     def may_begin_anew(self, inputs: Any, mode: int) -> bool:
-        """Whether the set-point may be put where the arm is (docs/safety.md: nothing
-        follows it).
-        """
+        """Return whether the set-point may restart at the arm, because no robot follows it."""
         if inputs.restart and self.mode != FAULT:
             return True
         if self.mode in STOPPED and self.suppress_setpoint:
@@ -766,7 +759,7 @@ class Oracle:
         return stopped and (not follows or (inputs.recover and word != ""))
 
     def see(self, sample: Any, restart: bool) -> None:
-        """How long the arm has not been seen, and how long it has been seen at one place."""
+        """Update how long the arm has not been seen, and how long it has been at one place."""
         tick = self.limits["tick"]
         self.unseen_s = 0.0 if sample is not None else self.unseen_s + tick
         place = sample[: len(self.arm_groups)] if sample is not None else ()
@@ -784,7 +777,7 @@ class Oracle:
         self.recent_places.extend([place] * (self.settle_ticks if restart and place else 1))
 
     def has_rested(self) -> bool:
-        """Whether the arm has not moved, but for noise, for as long as it must be seen at rest."""
+        """Return whether the arm has rested, apart from noise, for the required time."""
         recent = list(self.recent_places)[-self.settle_ticks :]
         noise = (0.02,) if self.joint else (0.004, 0.02)  # [m, rad]
         return (
@@ -806,8 +799,9 @@ class Oracle:
         sample: Any,
         jumped: bool,
     ) -> None:
-        """S2, S12, S21: nothing moves that nobody commands; a set-point far from the arm is told to
-        nobody.
+        """Check that nothing moves without a command (S2, S12, S21).
+
+        A set-point far from the arm must not be published.
         """
         moves = [
             max(map(abs, (x - y for x, y in zip(a, b, strict=True)))) > 1e-12
@@ -846,7 +840,7 @@ class Oracle:
         self.check_divergence(mode, errors)
 
     def rests(self) -> bool:
-        """Whether the set-point rests, or the step that it made was its last."""
+        """Return whether the set-point rests, or has made its last step."""
         return all(
             group.size(group.velocity) <= group.a * group.tick / len(group.fastest) + 1e-12
             for group in self.groups
@@ -856,7 +850,7 @@ class Oracle:
     stopped_s = 0.0
 
     def check_divergence(self, mode: int, errors: Sequence[float]) -> None:
-        """S8: beyond ``divergence`` of an arm that does not move, the set-point brakes."""
+        """Check that the set-point brakes beyond ``divergence`` of a resting arm (S8)."""
         settled = self.rest_ticks > self.settle_ticks and bool(errors)
         for index, group in enumerate(self.arm_groups if settled else ()):
             most = self.divergences[index]
@@ -887,7 +881,7 @@ class Oracle:
         self.reach = list(errors) if errors else [math.inf] * len(self.arm_groups)
 
     def target(self, output: Any) -> tuple[Vector, ...] | None:
-        """What is commanded, in the coordinates of the groups."""
+        """Return the commanded target in the coordinates of the groups."""
         if self.joint:
             if not output.joints:
                 return None

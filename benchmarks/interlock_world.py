@@ -59,9 +59,7 @@ TICKS = (0.001, 0.002, 0.004, 0.01, 0.01, 0.01, 0.02, 0.1)
 
 @functools.cache
 def vocabulary() -> tuple[str, ...]:
-    """Every short string of the sources, and each with the beginnings that the code puts before a
-    name.
-    """
+    """Return every short string of the sources."""
     words = {"reflex", "camera", "tool0", "base", ""}
     for source in SOURCES:
         path = ROOT / source
@@ -98,7 +96,7 @@ def unit_quaternion(random: Random) -> tuple[float, ...]:
 
 
 def draw_limits(random: Random) -> Limits:
-    """Limits from the whole table that the reader of limits files accepts."""
+    """Return random limits from the whole table that the reader of limits files accepts."""
     while True:
         joint, gripper = random.random() < 0.35, random.random() < 0.3
         centre = [random.uniform(-1.0, 1.0) for _ in range(3)]
@@ -158,9 +156,7 @@ def draw_limits(random: Random) -> Limits:
 
 
 def tightened(random: Random, limits: Limits, original: Limits, disarmed: bool) -> Limits | None:
-    """Some limits tighter, anything from a little to the end of the range; looser too, while
-    disarmed.
-    """
+    """Return limits with some values tighter, or looser while disarmed."""
     changes: dict[str, Any] = {}
     names = [name for name, item in TABLE.items() if item.metadata["tighter"] != FIXED]
     speeds = [
@@ -195,9 +191,7 @@ def tightened(random: Random, limits: Limits, original: Limits, disarmed: bool) 
 
 
 class World:
-    """One interlock with its arm: what the arm does, what is said of it, and what people
-    ask for.
-    """
+    """One interlock with a random arm, random reports of it and random people."""
 
     def __init__(self, random: Random) -> None:
         self.random, self.original = random, draw_limits(random)
@@ -240,7 +234,7 @@ class World:
         return (*place, *product(limits.nominal, to_quaternion([value * size for value in turn])))
 
     def _tool(self) -> tuple[float, ...]:
-        """Where the tool is while the joints are commanded."""
+        """Return the tool's place while joints are commanded."""
         limits = self.limits
         middle = [
             0.5 * (low + high) for low, high in zip(limits.box_low, limits.box_high, strict=True)
@@ -248,7 +242,7 @@ class World:
         return (*middle, *limits.nominal)
 
     def follow(self, target: tuple[float, ...]) -> None:
-        """The arm moves: with its target, behind it, not at all, or as somebody carries it."""
+        """Move the arm: with its target, late, not at all, or by somebody who carries it."""
         carry = self.lasting("carry")
         if carry is not None:
             self.arm = tuple(q + d for q, d in zip(self.arm, carry, strict=False)) + tuple(
@@ -279,7 +273,7 @@ class World:
         return value
 
     def change(self) -> None:
-        """Once in a while something else is so."""
+        """Change some condition of the world once in a while."""
         random, often = self.random, 0.3 if self.calm else 1.0
         self.follows = random.choice((1.0, 1.0, 1.0, 0.3, 0.05, 0.0))
         long = random.choice((1, 1, 2, 5, 15, 70))
@@ -394,7 +388,7 @@ class World:
 
     # What is said
     def pose_inputs(self) -> dict[str, Any]:
-        """Inputs about the arm's place."""
+        """Return the inputs about the arm's place."""
         random, limits, wrong = self.random, self.limits, self.lasting("wrong")
         at = self.arm
         if wrong in ("jump", "freeze"):
@@ -484,7 +478,7 @@ class World:
         return tuple(self._chunk(source, action, dt) for _ in range(random.choice((1, 1, 1, 1, 2))))
 
     def _release(self, dt: float) -> tuple[Chunk, ...]:
-        """The operator lets go."""
+        """Return the operator's release of a takeover."""
         self.seq += 1
         return (
             Chunk(
@@ -563,7 +557,7 @@ class World:
         return chunk
 
     def request_inputs(self) -> dict[str, Any]:
-        """What people and other arms say."""
+        """Return the requests of people and the reports of other arms."""
         random, wanted = self.random, {}
         mode = self.state.mode
         if random.random() < (0.15 if mode is Mode.DISARMED else 0.01):
@@ -610,7 +604,7 @@ class World:
 
     # One tick
     def tick(self, neighbour: World | None = None) -> list[str]:
-        """One tick of the interlock; what it broke."""
+        """Run a tick of the interlock; return its violations."""
         random, limits = self.random, self.limits
         late_s = (
             random.choice((0.5, 1.5, 3.0, 10.0)) * limits.tick if random.random() < 0.004 else 0.0
@@ -656,9 +650,7 @@ class World:
 
 
 def stretch(seed: int, ticks: int) -> Iterator[tuple[int, list[str], World]]:
-    """So many ticks of one random world, or of two arms that wait for each other: what each tick
-    broke.
-    """
+    """Yield each tick of a random world, or of two waiting arms, with its violations."""
     random = Random(seed)
     worlds = [World(random)]
     if random.random() < 0.25:
