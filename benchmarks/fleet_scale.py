@@ -135,7 +135,7 @@ def _count_episodes(
     ):
         time.sleep(0.2)
         for station in stations:
-            station.look()
+            station.poll()
             if station.state == LOST:
                 raise SystemExit(station.words)
         if events := trainer.poll():

@@ -65,11 +65,11 @@ def watch_release(
     releases = ReleaseController(Release(staged=True, watch_release=episodes), Path("/nowhere"))
     releases.version_for("a", 1)
     for number in range(episodes):
-        releases.played("a", draw_outcome(random, f"1-{number}", 1, old, OLD_TIME))
+        releases.add_outcome("a", draw_outcome(random, f"1-{number}", 1, old, OLD_TIME))
     releases.promote(2, "")
     for number in range(episodes):
         rate, mean = (new, interlock_share) if number >= worse_from else (old, OLD_TIME)
-        releases.played("a", draw_outcome(random, f"2-{number}", 2, rate, mean))
+        releases.add_outcome("a", draw_outcome(random, f"2-{number}", 2, rate, mean))
         if releases.record.current == 1:
             return True, number + 1 - worse_from
     return False, episodes - worse_from
@@ -86,9 +86,9 @@ def run_trial(
     while releases.version_for("a", 2) == 2 or not played:
         version = releases.version_for("a", 2)
         rate, mean = (old, OLD_TIME) if version == 1 else (new, interlock_share)
-        releases.played("a", draw_outcome(random, f"{version}-{played}", version, rate, mean))
+        releases.add_outcome("a", draw_outcome(random, f"{version}-{played}", version, rate, mean))
         played += version == 2
-        releases.look(2, reports)
+        releases.update_trials(2, reports)
         if releases.record.current == 2:
             return False, played
     return True, played

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rlinf_core.cli.data import WIDTH
 from rlinf_core.core.errors import BridgeError, escape_ascii
 from rlinf_core.deploy.bridge.fleet import Fleet
-from rlinf_core.deploy.releases.commands import ReleaseCommand, give
+from rlinf_core.deploy.releases.commands import ReleaseCommand, send_command
 from rlinf_core.deploy.releases.overview import read
 
 if TYPE_CHECKING:
@@ -79,20 +79,20 @@ def stations(fleet: Path) -> None:
 @on_disk()
 def promote(run_dir: Path, version: int | None = None) -> None:
     """Send the policy on trial, or another version, to all stations."""
-    print(give(run_dir, ReleaseCommand(action="promote", version=version)))
+    print(send_command(run_dir, ReleaseCommand(action="promote", version=version)))
 
 
 @on_disk()
 def rollback(run_dir: Path) -> None:
     """Roll back the policy on trial, or the current one."""
-    print(give(run_dir, ReleaseCommand(action="rollback")))
+    print(send_command(run_dir, ReleaseCommand(action="rollback")))
 
 
 @on_disk()
 def pin(run_dir: Path, version: int | None, off: bool, stations: list[str]) -> None:
     """Pin stations to a version, or unpin them."""
     print(
-        give(
+        send_command(
             run_dir,
             ReleaseCommand(action="unpin" if off else "pin", version=version, stations=stations),
         )
@@ -102,7 +102,11 @@ def pin(run_dir: Path, version: int | None, off: bool, stations: list[str]) -> N
 @on_disk()
 def drain(run_dir: Path, stations: list[str], off: bool) -> None:
     """Let stations start no further episode, or play again."""
-    print(give(run_dir, ReleaseCommand(action="undrain" if off else "drain", stations=stations)))
+    print(
+        send_command(
+            run_dir, ReleaseCommand(action="undrain" if off else "drain", stations=stations)
+        )
+    )
 
 
 GONE_S = 15.0  # age of the overview after which the trainer may be gone

@@ -90,7 +90,7 @@ class Station:
         for process in self.processes:
             self.supervisor.start(process)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Check its processes, and update whether it has finished or died."""
         if self.state != PLAYING:
             return
@@ -256,7 +256,7 @@ def _play(trainer: Supervisor, display: FleetDisplay, drain_timeout_s: float) ->
         for event in trainer.poll():
             display.note(event)
         for station in display.stations:
-            station.look()
+            station.poll()
         display.update()
         all_lost, others = (
             [station for station in display.stations if station.state == state]

@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from rlinf_core.cli.parsing import written
+from rlinf_core.cli.parsing import output_file
 from rlinf_core.config.overrides import quoted, split
 from rlinf_core.config.yaml_source import load_plain
 from rlinf_core.core.errors import RecipeError
@@ -222,7 +222,7 @@ def folder(argument: str, text: str) -> Path:
 def file(argument: str, text: str) -> Path:
     """Return the output file in an argument."""
     try:
-        return written()(text)
+        return output_file()(text)
     except ArgumentTypeError as error:
         raise RecipeError(f"{argument}: {error}") from error
 

@@ -30,13 +30,13 @@ from rlinf_core.cli.parsing import (
     Parser,
     at_least,
     command,
+    complete_help,
     open_streams,
+    output_file,
+    reader_is_gone,
     recipe_command,
     run_folder,
     show_command,
-    teach,
-    unread,
-    written,
 )
 from rlinf_core.core import extras
 from rlinf_core.core.errors import FAILED, RestartLimitError, RlinfError
@@ -116,7 +116,7 @@ def main(argv: list[str] | None = None) -> int:
         print(end="", flush=True)  # so that a closed pipe is noticed here
         return code
     except OSError as error:
-        if unread() and isinstance(error, BrokenPipeError):
+        if reader_is_gone() and isinstance(error, BrokenPipeError):
             return 128 + signal.SIGPIPE
         place = f"{error.filename}: {error.strerror}" if error.filename else error
         print(f"rlinf: {place}{REMEDIES.get(error.errno or 0, '')}", file=sys.stderr)
@@ -303,7 +303,10 @@ def _plan(commands: Commands) -> None:
         help="use the measurements of this run's folder",
     )
     plan.add_argument(
-        "--picture", type=written(*PICTURES), metavar="FILE", help="draw the graph, e.g. plan.svg"
+        "--picture",
+        type=output_file(*PICTURES),
+        metavar="FILE",
+        help="draw the graph, e.g. plan.svg",
     )
     plan.add_argument(
         "--cpus",
@@ -335,7 +338,7 @@ def _trace(commands: Commands) -> None:
     trace.add_argument("run_dir", metavar="run", type=Path, help="a run folder")
     trace.add_argument(
         "--out",
-        type=written(".json"),
+        type=output_file(".json"),
         metavar="FILE",
         default=Path("trace.json"),
         help="the trace (default: trace.json); an earlier one is replaced",
@@ -425,13 +428,13 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument(
         "--csv",
         dest="csv_file",
-        type=written(".csv"),
+        type=output_file(".csv"),
         metavar="FILE",
         help="also write each evaluation, and each point of each mean, as a row of a table",
     )
     compare.add_argument(
         "--out",
-        type=written(*PICTURES),
+        type=output_file(*PICTURES),
         default=Path("compare.png"),
         help="the picture (default: compare.png); an earlier one is replaced",
     )
@@ -684,7 +687,7 @@ def _parser() -> argparse.ArgumentParser:
         help="seed of the first scene; training uses smaller ones (default: 1000000)",
     )
     evaluate.add_argument(
-        "--video", type=written(".mp4", ".mkv", ".mov"), help="write the first episodes as MP4"
+        "--video", type=output_file(".mp4", ".mkv", ".mov"), help="write the first episodes as MP4"
     )
     evaluate.add_argument("--json", **JSON, help="write the result as one flat object")
     _duel(commands)
@@ -930,7 +933,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     find_dynamics.add_argument(
         "--out",
-        type=written(".yaml"),
+        type=output_file(".yaml"),
         help="fit the recipe's simulator to the recordings too (response, friction, camera "
         "poses), and write a recipe with the fitted values to this new file",
     )
@@ -1000,7 +1003,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     calibrate.add_argument(
         "--out",
-        type=written(".png", ".jpg"),
+        type=output_file(".png", ".jpg"),
         metavar="PNG",
         default=Path("calibration.png"),
         help="the picture (default: calibration.png); an earlier one is replaced",
@@ -1075,7 +1078,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     camera.add_argument(
         "--out",
-        type=written(".png", ".jpg"),
+        type=output_file(".png", ".jpg"),
         metavar="PNG",
         default=Path("alignment.png"),
         help="align: the picture (default: alignment.png); an earlier one is replaced",
@@ -1162,7 +1165,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     doctor.add_argument("name", **STATIONS_RECIPE)
     doctor.add_argument("--set", **SET, help="the overrides of the station")
-    teach(parser)
+    complete_help(parser)
     return parser
 
 

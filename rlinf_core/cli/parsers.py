@@ -17,9 +17,9 @@ from rlinf_core.cli.parsing import (
     at_least,
     command,
     fraction,
+    output_file,
     recipe_command,
     show_command,
-    written,
 )
 
 STATION_RECIPE: dict[str, Any] = {
@@ -700,7 +700,7 @@ def world_commands(commands: Commands) -> None:
     )
     fit_video.add_argument(
         "--film",
-        type=written(".mp4", ".mkv", ".mov"),
+        type=output_file(".mp4", ".mkv", ".mov"),
         help="film of the last episode, recorded beside imagined",
     )
     fit_video.add_argument("--json", **JSON, help="write the errors as one flat object")
@@ -722,7 +722,7 @@ def world_commands(commands: Commands) -> None:
     check.add_argument(
         "--out",
         dest="picture",
-        type=written(*PICTURES),
+        type=output_file(*PICTURES),
         help="the picture (default: world.png beside the world); an earlier one is replaced",
     )
     check.add_argument("--json", **JSON, help="write the errors as one flat object")
@@ -767,7 +767,7 @@ def world_commands(commands: Commands) -> None:
     )
     splats.add_argument("transforms", type=Path, help="transforms.json with the pictures' poses")
     splats.add_argument(
-        "--out", type=written(".ply"), required=True, help="a new file for the splats"
+        "--out", type=output_file(".ply"), required=True, help="a new file for the splats"
     )
     splats.add_argument(
         "--gaussians",

@@ -141,7 +141,7 @@ RECORDINGS: dict[str, Any] = {
 }
 
 
-def written(*endings: str) -> Callable[[str], Path]:
+def output_file(*endings: str) -> Callable[[str], Path]:
     """Return a type for output files: a writable path with one of ``endings``, if there are any."""
 
     def read(text: str) -> Path:
@@ -169,9 +169,9 @@ SEVERAL: dict[str, Any] = {"action": "extend", "default": []}  # a repeated opti
 SET: dict[str, Any] = {"dest": "overrides", "nargs": "*", "metavar": "KEY=VALUE", **SEVERAL}
 
 
-def written_json(text: str) -> Path:
+def json_output_file(text: str) -> Path:
     """Return a path for JSON; an existing file is replaced only if it is JSON too."""
-    path, content = written()(text), b""
+    path, content = output_file()(text), b""
     if path.is_file():
         with contextlib.suppress(OSError), path.open("rb") as file:
             content = file.read(64).lstrip()
@@ -182,7 +182,7 @@ def written_json(text: str) -> Path:
     return path
 
 
-JSON: dict[str, Any] = {"dest": "json_file", "metavar": "JSON", "type": written_json}
+JSON: dict[str, Any] = {"dest": "json_file", "metavar": "JSON", "type": json_output_file}
 
 
 def command(
@@ -226,14 +226,14 @@ def recipe_command(
     return parser
 
 
-def teach(parser: argparse.ArgumentParser) -> None:
+def complete_help(parser: argparse.ArgumentParser) -> None:
     """Add missing purposes to all commands, and missing defaults to the help of their options."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             texts = {choice.dest: choice.help for choice in action._choices_actions}
             for name, below in action.choices.items():
                 below.purpose = texts[name]
-                teach(below)
+                complete_help(below)
         elif (
             action.option_strings
             and action.nargs != 0
@@ -269,7 +269,7 @@ def show_command(commands: Commands) -> None:
     show.add_argument("paths", **RECORDINGS)
     show.add_argument(
         "--plot",
-        type=written(*PICTURES),
+        type=output_file(*PICTURES),
         metavar="FILE",
         help="draw one episode's rewards and actions, e.g. episode.png",
     )
@@ -315,7 +315,7 @@ def open_streams() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-def unread() -> bool:
+def reader_is_gone() -> bool:
     """Return whether the reader of our output has gone, like `head`.
 
     Unwritten output is dropped.

@@ -21,7 +21,7 @@ from rlinf_core.plan.layout_controller import (
 )
 from rlinf_core.plan.measurements import Measurements
 from rlinf_core.recipes import Recipe, check_recipe, load_recipe
-from rlinf_core.recipes.sources import may_choose, why_not_auto
+from rlinf_core.recipes.sources import fixed_layout_reason, may_choose
 
 COLOURS = {
     "trainer": "#dbe9f6",
@@ -70,7 +70,7 @@ def plan_command(
     if may_choose(recipe):
         print(CHANGES)
     free = with_auto_placement(recipe)
-    if not recipe.placement.auto and not why_not_auto(free):
+    if not recipe.placement.auto and not fixed_layout_reason(free):
         other = choose(free, costs, machine)
         if other.layout != choice.layout:
             print(

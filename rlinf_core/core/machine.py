@@ -34,7 +34,7 @@ class HeldError(Exception):
     """Another process holds the lock; the text names it."""
 
 
-def take(name: str) -> socket.socket:
+def acquire(name: str) -> socket.socket:
     """Hold a lock until the socket is closed or this process ends.
 
     Args:
@@ -56,16 +56,16 @@ def take(name: str) -> socket.socket:
     return lock
 
 
-def take_device(path: str | os.PathLike[str]) -> socket.socket:
+def acquire_device(path: str | os.PathLike[str]) -> socket.socket:
     """Hold the lock of a device file, independent of the file's name; raises like ``take``."""
     status = os.stat(path)
-    return take(f"device/{status.st_rdev or f'{status.st_dev}:{status.st_ino}'}")
+    return acquire(f"device/{status.st_rdev or f'{status.st_dev}:{status.st_ino}'}")
 
 
 def is_held(name: str) -> bool:
     """Return True if a process, this one included, holds the lock."""
     try:
-        take(name).close()
+        acquire(name).close()
     except HeldError:
         return True
     return False

@@ -33,7 +33,7 @@ def inverse(q: Four) -> Quaternion:
     return (-q[0], -q[1], -q[2], q[3])
 
 
-def turned(q: Four, vector: Three) -> Vector:
+def rotate(q: Four, vector: Three) -> Vector:
     """Return ``vector``, rotated."""
     x, y, z = vector
     return product(product(q, (x, y, z, 0.0)), inverse(q))[:3]

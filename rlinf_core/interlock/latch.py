@@ -21,7 +21,7 @@ from pathlib import Path
 
 from rlinf_core.core.atomic_io import publish_file
 from rlinf_core.core.errors import RlinfError
-from rlinf_core.core.machine import HeldError, is_held, take, user_name
+from rlinf_core.core.machine import HeldError, acquire, is_held, user_name
 from rlinf_core.core.ros import shell_domain
 
 ROBOT = "robot:"  # prefix of a robot's name, used in place of a file's path
@@ -245,7 +245,7 @@ def exclusive_command(namespace: str, commands: Iterable[str] = ()) -> ExitStack
     for name in dict.fromkeys((namespace, *commands)):
         where = f"station '{namespace}'" if name == namespace else f"the robot on '{name}'"
         try:
-            locks.enter_context(take(lock_name(name)))
+            locks.enter_context(acquire(lock_name(name)))
         except HeldError as error:
             locks.close()
             raise RlinfError(

@@ -18,7 +18,7 @@ from rlinf_core.recipes import Recipe
 from rlinf_core.recipes.bridge_security import fleet_of, token_of
 from rlinf_core.recipes.placement import check_placement, check_shards
 from rlinf_core.recipes.schema import Bridge
-from rlinf_core.recipes.sources import STATIONS, begun_from, source_of
+from rlinf_core.recipes.sources import STATIONS, initial_source, source_of
 from rlinf_core.trainer.checkpoint import checkpoints
 from rlinf_core.trainer.folder import check_same_recipe
 from rlinf_core.trainer.sources.recordings import closed_episodes
@@ -50,7 +50,7 @@ def check_trainer(recipe: Recipe, run_dir: Path) -> None:
     if not checkpoints(run_dir / "checkpoints"):
         for _ in closed_episodes(recipe.collect.recordings):
             pass
-    if before := begun_from(recipe):
+    if before := initial_source(recipe):
         _check_policy(before)
 
 

@@ -27,7 +27,7 @@ from typing import Any
 import yaml
 
 from rlinf_core.core.errors import REFUSED, RlinfError, escape_control
-from rlinf_core.core.machine import HeldError, take
+from rlinf_core.core.machine import HeldError, acquire
 from rlinf_core.core.paths import ROS_LOG_DIR, replacements
 from rlinf_core.core.ros import ros_environment
 from rlinf_core.core.signals import defer_signals, end_with_parent
@@ -199,7 +199,7 @@ def only_station(name: str, domain_id: int) -> Iterator[None]:
         RlinfError: another process holds the lock.
     """
     try:
-        lock = take(f"station/{domain_id}/{name}")
+        lock = acquire(f"station/{domain_id}/{name}")
     except HeldError as error:
         raise RlinfError(
             f"station '{name}' is already running in ROS_DOMAIN_ID {domain_id} on this machine, "

@@ -93,11 +93,11 @@ class Access:
         self.cookie = f"rlinf_{station}"
         self.proof = hmac.new(token.encode(), self.cookie.encode(), hashlib.sha256).hexdigest()
 
-    def shown(self, token: str) -> bool:
+    def is_valid_token(self, token: str) -> bool:
         """Return whether ``token`` is the right one."""
         return bool(self.token) and _is_same_token(self.token, token)
 
-    def refused(self, request: Request) -> str:
+    def refusal_reason(self, request: Request) -> str:
         """Return why a browser's request is refused; empty if it is allowed.
 
         Other sites are refused as well, because any site can make a browser call this machine.

@@ -306,13 +306,13 @@ class Server:
     @web.middleware
     async def _guard(self, request: web.Request, handler: Any) -> web.StreamResponse:
         token = request.query.get("token")
-        if token is not None and request.path == "/" and self.access.shown(token):
+        if token is not None and request.path == "/" and self.access.is_valid_token(token):
             answer: web.StreamResponse = web.HTTPSeeOther("/", headers=HEADERS)
             answer.set_cookie(
                 self.access.cookie, self.access.proof, httponly=True, samesite="Strict", path="/"
             )
             return answer
-        if refused := self.access.refused(request):
+        if refused := self.access.refusal_reason(request):
             return web.Response(
                 status=403, text=f"rlinf: {escape_ascii(refused)}\n", headers=HEADERS
             )

@@ -17,7 +17,7 @@ from rlinf_core.plan.cost import CPU, GPU, Layout, Machine, expected_turn
 from rlinf_core.plan.graph import DATA, ENVIRONMENT, LEARNER, POLICY, WEIGHTS
 from rlinf_core.plan.measurements import Measurements, Sample
 from rlinf_core.recipes import Recipe
-from rlinf_core.recipes.sources import may_choose, why_not_auto
+from rlinf_core.recipes.sources import fixed_layout_reason, may_choose
 
 # turns in a comparison
 WINDOW = 3
@@ -235,7 +235,7 @@ class LayoutController:
             return ""
         # how long several learners wait for each other is not measured
         recipe = with_auto_placement(self.recipe, ("learners",))
-        if not self.measurements.samples or why_not_auto(recipe):
+        if not self.measurements.samples or fixed_layout_reason(recipe):
             return ""
         choice = self._choice(recipe)
         gain = self._gain(choice)

@@ -44,13 +44,13 @@ def source_of(recipe: Recipe) -> str:
     return RECORDINGS if offline and recipe.collect.recordings else STATIONS
 
 
-def begun_from(recipe: Recipe) -> Path | None:
+def initial_source(recipe: Recipe) -> Path | None:
     """Return the initial policy or run; None for a new policy."""
     named = recipe.simulation.initial_policy
     return expanded(named, "simulation.initial_policy") if named else None
 
 
-def why_not(algorithm: AlgorithmSettings, source: str) -> str:
+def incompatibility(algorithm: AlgorithmSettings, source: str) -> str:
     """Return the reason why an algorithm cannot learn from a source, or "".
 
     RECORDINGS may also be an addition to another source.
@@ -108,7 +108,7 @@ def check_source(recipe: Recipe) -> None:
     _check_world(recipe)
     source = source_of(recipe)
     for data_source in (source, *([RECORDINGS] if recipe.collect.recordings else [])):
-        if reason := why_not(algorithm, data_source):
+        if reason := incompatibility(algorithm, data_source):
             raise RecipeError(
                 f"algorithm.name: {data_source} cannot feed {algorithm.name}: {reason}"
             )
@@ -147,7 +147,7 @@ def check_source(recipe: Recipe) -> None:
             f"placement.workers: expected 0 for {algorithm.name} on {source}, which plays no "
             f"rollouts, got {workers}"
         )
-    if recipe.placement.auto and (reason := why_not_auto(recipe)):
+    if recipe.placement.auto and (reason := fixed_layout_reason(recipe)):
         raise RecipeError(f"placement.auto: {reason}")
     if recipe.placement.simulators and source != SIMULATORS:
         raise RecipeError(
@@ -207,7 +207,7 @@ def check_source(recipe: Recipe) -> None:
         )
 
 
-def why_not_auto(recipe: Recipe) -> str:
+def fixed_layout_reason(recipe: Recipe) -> str:
     """Return the reason why a run cannot choose its layout, or "".
 
     Only simulators of one robot have measured turns and several layouts.
@@ -236,7 +236,12 @@ def may_choose(recipe: Recipe) -> bool:
     divisible = not getattr(recipe.policy, "engine", "")
     divisible = divisible and recipe.env.partition(":")[0] not in batched()
     installed = find_spec("ray") is not None
-    return recipe.placement == Placement() and installed and divisible and not why_not_auto(recipe)
+    return (
+        recipe.placement == Placement()
+        and installed
+        and divisible
+        and not fixed_layout_reason(recipe)
+    )
 
 
 def _check_simulators(recipe: Recipe) -> None:

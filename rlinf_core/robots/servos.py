@@ -23,7 +23,7 @@ from pydantic import Field, model_validator
 from rlinf_core.config.base import Settings
 from rlinf_core.core import extras
 from rlinf_core.core.errors import DeviceError, RecipeError
-from rlinf_core.core.machine import HeldError, refused, take_device
+from rlinf_core.core.machine import HeldError, acquire_device, refused
 
 TURN = 4096
 RAD = 2 * math.pi / TURN
@@ -218,7 +218,7 @@ class Bus:
     def _claim(self) -> None:
         with contextlib.suppress(OSError):  # a missing port is reported below
             try:
-                self.lock = take_device(self.device)
+                self.lock = acquire_device(self.device)
             except HeldError as error:
                 raise DeviceError(
                     f"expected servos at {self.device} that no other program commands, got a bus "

@@ -31,7 +31,7 @@ from rlinf_core.data.replay import MAX_ORIGIN, ReplayBuffer, mix
 from rlinf_core.policies.base import NetworkPolicy
 from rlinf_core.policies.normalization import STD_FLOOR, Normalisation, floored
 from rlinf_core.recipes import Recipe
-from rlinf_core.recipes.sources import begun_from
+from rlinf_core.recipes.sources import initial_source
 from rlinf_core.rollouts.types import DEMONSTRATION, IMAGINED, TRAIN, Experience, Trajectory
 from rlinf_core.specs.arrays import Arrays
 from rlinf_core.trainer.base_data import Data, Replay
@@ -92,7 +92,7 @@ class RolloutData(Data):
         self.rounds = 0  # rounds of rollouts in ``waiting``; each round has one rollout per worker
         self.moments = RunningMoments(policy.spec.vector_size)
         self.floors = True
-        start = begun_from(recipe)
+        start = initial_source(recipe)
         # the run continues the learner of another run, which has its normalisation
         self.has_inherited_learner = start is not None and start.is_dir()
         # mean and std of a policy that the run begins with
@@ -264,7 +264,7 @@ class ReplayData(Data):
             2 * world.refit_every * (world.horizon + 1) if world.share else 1
         )
         # a policy of an earlier run is already fitted to all robots
-        self._all_contributed = not self._robots or begun_from(recipe) is not None
+        self._all_contributed = not self._robots or initial_source(recipe) is not None
         self._unearning_steps = (
             0  # time steps from before all robots had data; they earn no updates
         )

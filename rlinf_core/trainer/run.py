@@ -59,7 +59,7 @@ from rlinf_core.policies.serialization import (
 from rlinf_core.policies.small.latent_noise import Config as LatentNoise
 from rlinf_core.policies.torch_device import device_of
 from rlinf_core.recipes import Recipe
-from rlinf_core.recipes.sources import begun_from
+from rlinf_core.recipes.sources import initial_source
 from rlinf_core.recipes.station import longest_episode
 from rlinf_core.reports.evaluations import Outcome, evaluation
 from rlinf_core.rollouts.evaluate import EpisodeResult
@@ -197,7 +197,7 @@ class Run:
         self.run_dir = run_dir
         self.on_progress = on_progress
         self.clock = Clock()
-        self.before = begun_from(recipe)
+        self.before = initial_source(recipe)
         torch.manual_seed(recipe.seed)
         self.policy = initial_policy(recipe, spec, self.before)
         # the policy that is sent to stations

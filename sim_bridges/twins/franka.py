@@ -25,7 +25,7 @@ from sensor_msgs.msg import JointState
 from std_srvs.srv import Trigger
 
 from rlinf_core.core.errors import nearest
-from rlinf_core.core.rotation import inverse, turned
+from rlinf_core.core.rotation import inverse, rotate
 from rlinf_ros.conversions import NS, to_stamp
 from rlinf_ros.qos import LAZY_PROFILE
 from rlinf_ros.spinning import run
@@ -251,7 +251,7 @@ class Twin(SimBridge):
             (state.k_f_ext_hat_k.wrench, inverse(tuple(pose[3:]))),
         ):
             for part, values in ((wrench.force, exerted[:3]), (wrench.torque, exerted[3:])):
-                part.x, part.y, part.z = turned(turn, values)
+                part.x, part.y, part.z = rotate(turn, values)
         state.time = self.index * self.simulator.tick_s
         state.robot_mode = control.mode
         for errors, names in (

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlinf_core.core.rotation import inverse, turned
+from rlinf_core.core.rotation import inverse, rotate
 
 if TYPE_CHECKING:
     from sim_bridges.core.interface import Faulting
@@ -169,7 +169,7 @@ class Controlled:
         channels = self.arm.channels()
         back = inverse(tuple(channels["current_pose"][3:]))
         twist = channels["current_twist"]
-        channels["current_twist"] = np.array([*turned(back, twist[:3]), *turned(back, twist[3:])])
+        channels["current_twist"] = np.array([*rotate(back, twist[:3]), *rotate(back, twist[3:])])
         silent = (
             self.STATE_TOPICS
             if self.control.is_active(TWIST)

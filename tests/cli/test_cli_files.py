@@ -12,7 +12,7 @@ import pytest
 from rlinf_core.cli import compare, evaluate, main
 from rlinf_core.cli.compare import names_of
 from rlinf_core.cli.main import _parser
-from rlinf_core.cli.parsing import written_json
+from rlinf_core.cli.parsing import json_output_file
 from rlinf_core.core.atomic_io import append_line
 from rlinf_core.recipes import load_recipe
 from rlinf_core.reports.curves import read_evaluations, read_events
@@ -139,7 +139,7 @@ def test_json_replaces_json_alone(tmp_path, capsys):
     figures.write_text('{"before": 1}\n')
     (tmp_path / "empty.json").write_text("")
     for path in (figures, tmp_path / "empty.json", tmp_path / "new.json", Path("/dev/null")):
-        assert written_json(str(path)) == path
+        assert json_output_file(str(path)) == path
     for command in ("data check a", "world rank a", "eval a", "find-dynamics a"):
         with pytest.raises(SystemExit) as exit_:
             main.main([*command.split(), "--json", str(recipe)])

@@ -276,7 +276,7 @@ def living(tmp_path, monkeypatch):
         end = time.monotonic() + 30
         while not until(station):
             assert time.monotonic() < end, notes
-            station.look()
+            station.poll()
             time.sleep(0.02)
         return station, notes
 
@@ -458,7 +458,7 @@ def test_where_a_station_has_died_and_nobody_shows_its_share_it_ends_and_says_so
     monkeypatch.setattr(Scripted, "lacks_demonstrations", lacks, raising=False)
     display.stations = others
     monkeypatch.setattr(Station, "start", lambda station: None)
-    monkeypatch.setattr(Station, "look", lambda station: None)
+    monkeypatch.setattr(Station, "poll", lambda station: None)
 
     def sleep(seconds):
         now[0] += 5.0

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from rlinf_core.core.errors import RlinfError
-from rlinf_core.core.machine import take
+from rlinf_core.core.machine import acquire
 from rlinf_core.interlock import latch as latching
 from rlinf_core.interlock.latch import ROBOT, Latch, exclusive_command, lock_name
 
@@ -185,7 +185,7 @@ def test_s14_a_robot_that_is_restarted_in_another_domain_meets_its_latch(shared,
 def test_s14_a_robot_that_runs_in_another_domain_latches_none(shared, monkeypatch, domain):
     """Another robot's interlock runs there."""
     robot("b/left", domain=domain, monkeypatch=monkeypatch).write("ARMED")
-    with take(f"interlock/{domain}/b/left"):
+    with acquire(f"interlock/{domain}/b/left"):
         assert robot("b/left", domain=8, monkeypatch=monkeypatch).latch_reason() == ""
         assert robot("b/left", domain=domain, monkeypatch=monkeypatch).latch_reason(), (
             "its own lock says nothing"
@@ -391,9 +391,9 @@ def test_s23_a_right_that_cannot_be_checked_is_refused_and_none_is_held(unused_n
     def take_first(name):
         if name.endswith("command"):
             raise OSError("no sockets")
-        return take(name)
+        return acquire(name)
 
-    monkeypatch.setattr(latching, "take", take_first)
+    monkeypatch.setattr(latching, "acquire", take_first)
     for _ in range(2):
         with pytest.raises(
             RlinfError,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
 
-from rlinf_core.core.rotation import angle, inverse, product, to_quaternion, to_vector, turned, unit
+from rlinf_core.core.rotation import angle, inverse, product, rotate, to_quaternion, to_vector, unit
 from rlinf_core.interlock import Inputs
 from rlinf_core.interlock.coordinates import (
     displacement,
@@ -46,7 +46,7 @@ def test_rotations_are_those_of_scipy():
         a, b, v = quaternion(), quaternion(), vector(1.5)
         first, second = Rotation.from_quat(a), Rotation.from_quat(b)
         assert same(product(a, b), first * second) and same(inverse(a), first.inv())
-        assert turned(a, v) == pytest.approx(first.apply(v))
+        assert rotate(a, v) == pytest.approx(first.apply(v))
         assert to_vector(a) == pytest.approx(first.as_rotvec()) and angle(a) == pytest.approx(
             first.magnitude()
         )

@@ -14,7 +14,7 @@ from rlinf_core.launch.graph import station_processes
 from rlinf_core.page.access import token_of
 from rlinf_core.recipes import check_recipe, load_recipe
 from rlinf_core.recipes.bridge_security import credentials_of, fleet_of
-from rlinf_core.recipes.sources import begun_from
+from rlinf_core.recipes.sources import initial_source
 from rlinf_core.tasks.task import load_task
 
 NOBODYS = "~nobody_x/there"
@@ -33,7 +33,7 @@ def test_a_home_is_the_users_own_or_that_of_one_there_is(monkeypatch, tmp_path):
     [
         ("station.robot", check_recipe),
         ("station.task", check_recipe),
-        ("simulation.initial_policy", begun_from),
+        ("simulation.initial_policy", initial_source),
         ("bridge.fleet", lambda recipe: fleet_of(recipe.bridge)),
         ("bridge.credentials", lambda recipe: credentials_of(recipe.bridge)),
         ("station.web.token_file", lambda recipe: token_of(recipe.station.web)),

@@ -13,12 +13,12 @@ from rlinf_core.recipes.sources import (
     RECORDINGS,
     SIMULATORS,
     STATIONS,
-    begun_from,
     check_source,
+    fixed_layout_reason,
+    incompatibility,
+    initial_source,
     may_choose,
     source_of,
-    why_not,
-    why_not_auto,
 )
 
 PENDULUM = "env=gym:Pendulum-v1"
@@ -47,7 +47,7 @@ def test_a_run_begins_with_a_policy_if_the_recipe_names_one(monkeypatch, tmp_pat
     paths = {"": None, "runs/a": Path("runs/a"), "'~/a'": tmp_path / "a"}
     for text, path in paths.items():
         recipe = load_recipe("sim_sac", [f"simulation.initial_policy={text}"])
-        assert begun_from(recipe) == path
+        assert initial_source(recipe) == path
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_run_begins_with_a_policy_if_the_recipe_names_one(monkeypatch, tmp_pat
     ],
 )
 def test_why_an_algorithm_cannot_learn_from_a_source(name, settings, source, reason):
-    answer = why_not(algorithm(name).Config(**settings), source)
+    answer = incompatibility(algorithm(name).Config(**settings), source)
     assert answer.startswith(reason) and bool(answer) == bool(reason)
 
 
@@ -454,7 +454,7 @@ def test_an_engine_samples_for_simulators_of_the_trainers_process_alone(name, ov
     ],
 )
 def test_why_a_run_cannot_choose_its_layout(name, overrides, reason):
-    answer = why_not_auto(load_recipe(name, overrides))
+    answer = fixed_layout_reason(load_recipe(name, overrides))
     assert answer.startswith(reason) and bool(answer) == bool(reason)
 
 

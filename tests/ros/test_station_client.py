@@ -248,7 +248,7 @@ def test_s23_where_no_socket_is_granted_the_interlock_is_refused(monkeypatch):
     def none_left(_):
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(latch, "take", none_left)
+    monkeypatch.setattr(latch, "acquire", none_left)
     with pytest.raises(RlinfError, match="cannot check whether .*Too many open files"):
         latch.exclusive_command("/station_a")
 

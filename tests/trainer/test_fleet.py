@@ -15,7 +15,7 @@ from rlinf_core.cli.main import main
 from rlinf_core.core.errors import BridgeError
 from rlinf_core.deploy.bridge.client import BridgeClient
 from rlinf_core.deploy.releases import Release, overview
-from rlinf_core.deploy.releases.commands import ReleaseCommand, give
+from rlinf_core.deploy.releases.commands import ReleaseCommand, send_command
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.policies.serialization import policy_name
 from rlinf_core.trainer.sources.recordings import Intake
@@ -292,13 +292,13 @@ def test_an_order_that_nobody_takes_is_withdrawn_and_what_was_left_is_not_obeyed
     start, tmp_path, monkeypatch
 ):
     with pytest.raises(BridgeError, match="run: expected the folder of a run with stations"):
-        give(tmp_path / "run", ReleaseCommand(action="rollback"))
+        send_command(tmp_path / "run", ReleaseCommand(action="rollback"))
     (tmp_path / "run/orders").mkdir(parents=True)
     (tmp_path / "run/recipe.yaml").write_text("")
     with pytest.raises(
         BridgeError, match="expected an answer within 0 s, got none; the command is withdrawn"
     ):
-        give(tmp_path / "run", ReleaseCommand(action="rollback"), patience_s=0.2)
+        send_command(tmp_path / "run", ReleaseCommand(action="rollback"), patience_s=0.2)
     assert list((tmp_path / "run/orders").iterdir()) == []
 
     def ctrl_c(_):
@@ -307,7 +307,7 @@ def test_an_order_that_nobody_takes_is_withdrawn_and_what_was_left_is_not_obeyed
     with monkeypatch.context() as person:
         person.setattr("rlinf_core.deploy.releases.commands.time.sleep", ctrl_c)
         with pytest.raises(KeyboardInterrupt):
-            give(tmp_path / "run", ReleaseCommand(action="rollback"))
+            send_command(tmp_path / "run", ReleaseCommand(action="rollback"))
     assert list((tmp_path / "run/orders").iterdir()) == []
 
     def take_and_die():
@@ -320,7 +320,7 @@ def test_an_order_that_nobody_takes_is_withdrawn_and_what_was_left_is_not_obeyed
     with pytest.raises(
         BridgeError, match="got none; but it has accepted the command. rlinf fleet status shows"
     ):
-        give(tmp_path / "run", ReleaseCommand(action="rollback"), patience_s=1.0)
+        send_command(tmp_path / "run", ReleaseCommand(action="rollback"), patience_s=1.0)
     thief.join()
     left = tmp_path / "run/orders/1-x.json"
     left.write_text(ReleaseCommand(action="pin", version=1).model_dump_json())
@@ -329,7 +329,7 @@ def test_an_order_that_nobody_takes_is_withdrawn_and_what_was_left_is_not_obeyed
 
     def person():
         try:
-            give(tmp_path / "run", ReleaseCommand(action="undrain", stations=["nobody"]))
+            send_command(tmp_path / "run", ReleaseCommand(action="undrain", stations=["nobody"]))
         except BridgeError as error:
             errors.append(str(error))
 
@@ -369,6 +369,6 @@ def test_an_order_that_nobody_takes_is_withdrawn_and_what_was_left_is_not_obeyed
         error = json.loads(path.with_suffix(".answer").read_text())["error"]
         assert "expected" in error or "too long" in error
     assert (
-        give(trainer.run_dir, ReleaseCommand(action="pin", version=1))
+        send_command(trainer.run_dir, ReleaseCommand(action="pin", version=1))
         == "pinned to version 1: all stations"
     )

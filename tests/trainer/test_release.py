@@ -82,7 +82,7 @@ class Fleet:
         self.releases, self.count = ReleaseController(settings, run_dir), 0
 
     def look(self, newest):
-        self.releases.look(newest, self.last_reports)
+        self.releases.update_trials(newest, self.last_reports)
         return self.versions(newest)
 
     def versions(self, newest):
@@ -94,7 +94,7 @@ class Fleet:
             outcome = Outcome(
                 id=f"e{self.count}", version=version, success=bool(success), interlock=interlock
             )
-            self.releases.played(station, outcome)
+            self.releases.add_outcome(station, outcome)
 
     def on_trial(self, version=2, stations="a"):
         """Put this policy on trial after the stations have played the first one."""
@@ -202,10 +202,10 @@ def test_an_episode_counts_once_and_one_of_another_version_or_station_not_at_all
     fleet.play(2, [0] * 9, station="b")
     lost = Outcome(id="x", version=2, success=False, interlock=0.0)
     for _ in range(9):
-        fleet.releases.played("a", lost)
+        fleet.releases.add_outcome("a", lost)
     assert fleet.record.trial.new == [lost]
     fleet.again()
-    fleet.releases.played("a", lost)
+    fleet.releases.add_outcome("a", lost)
     assert fleet.record.trial.new == [lost], (
         "as when a trainer that was started again reads its inbox"
     )
@@ -246,7 +246,7 @@ def test_a_restarted_trainer_goes_on_with_trial_pins_and_what_was_refused(tmp_pa
     fleet = Fleet(tmp_path).on_trial()
     fleet.play(2, [0, 0])
     fleet.record.pins, fleet.record.drained = {"b": 1}, ["b"]
-    fleet.releases.changed()
+    fleet.releases.record_decision()
     fleet.again()
     assert fleet.look(3) == [2, 1] and fleet.releases.wait_reason("b").startswith("drained")
     fleet.play(2, [0])
@@ -269,7 +269,7 @@ def test_the_first_policy_of_all_outlives_a_trainer_that_was_told_something_befo
     """Or one that begins anew would send the newest to all, on trial or not."""
     fleet = Fleet(tmp_path)
     fleet.record.drained = ["b"]
-    fleet.releases.changed()
+    fleet.releases.record_decision()
     fleet.look(1)
     fleet.versions(1)
     fleet.look(1)

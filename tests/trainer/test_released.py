@@ -12,7 +12,7 @@ from rich.console import Console
 from rlinf_core.cli.fleet import table
 from rlinf_core.core.errors import BridgeError, RlinfError
 from rlinf_core.deploy.releases import Release
-from rlinf_core.deploy.releases.commands import CommandQueue, ReleaseCommand, give
+from rlinf_core.deploy.releases.commands import CommandQueue, ReleaseCommand, send_command
 from rlinf_core.deploy.releases.overview import overview
 from rlinf_core.deploy.releases.record import Evidence, Outcome
 from tests.trainer.test_release import Fleet
@@ -145,7 +145,7 @@ def test_no_episode_counts_in_a_trial_and_after_it_nor_twice_nor_at_another_stat
     )
     lost = Outcome(id="x", version=2, success=False, interlock=0.0)
     for _ in range(40):
-        fleet.releases.played("b", lost)
+        fleet.releases.add_outcome("b", lost)
     assert [new.id for new, _ in watched.pairs] == ["x"]
     assert watched.pairs[0][1].id == "e64", "the last that b played"
     fleet.play(2, BAD, station="z")
@@ -202,7 +202,7 @@ def test_a_restarted_trainer_goes_on_comparing(tmp_path):
     fleet.again()
     watched = fleet.record.watched
     assert len(watched.pairs) == 4 and watched.p_values["success"] < 0.5
-    fleet.releases.played("b", watched.pairs[0][0])
+    fleet.releases.add_outcome("b", watched.pairs[0][0])
     assert len(watched.pairs) == 4, "as when a trainer that was started again reads its inbox"
     fleet.play(2, BAD[:8], station="b")
     assert fleet.look(2) == [1, 1]
@@ -270,7 +270,7 @@ def test_commands_are_obeyed_in_the_order_in_which_they_were_given_whatever_the_
         ),
     )
     with pytest.raises(BridgeError, match="the command is withdrawn"):
-        give(tmp_path, ReleaseCommand(action="rollback"), patience_s=0.1)
+        send_command(tmp_path, ReleaseCommand(action="rollback"), patience_s=0.1)
     assert set(waiting) == {"10", "11"}
     orders.execute({})
     assert obeyed == ["notes", "9-zz", "10-aa"]

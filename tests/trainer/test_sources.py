@@ -21,8 +21,8 @@ from rlinf_core.recipes.sources import (
     SIMULATORS,
     STATIONS,
     check_source,
+    incompatibility,
     source_of,
-    why_not,
 )
 from rlinf_core.rollouts.collect import ChunkRollouts, EpisodeRollouts, demonstrate
 from rlinf_core.rollouts.types import TRAIN
@@ -95,7 +95,7 @@ def with_base(name, spec, folder):
 def on_recordings(name):
     """Return the cell of the docs' table: alone, beside stations or simulators, or not at all."""
     algorithm = recipe_of(name).algorithm
-    if why_not(algorithm, RECORDINGS):
+    if incompatibility(algorithm, RECORDINGS):
         return "no"
     return "yes" if algorithm.learns_from == DEMONSTRATIONS else "beside"
 
@@ -121,7 +121,7 @@ def episodes(recipe, count, **marks):
 @pytest.mark.parametrize("name", VARIANTS)
 def test_on_simulators(name, tmp_path):
     recipe = recipe_of(name, "simulation.environments=2", *with_base(name, SPEC, tmp_path))
-    assert not why_not(recipe.algorithm, SIMULATORS)
+    assert not incompatibility(recipe.algorithm, SIMULATORS)
     last = train(recipe, tmp_path, lambda recipe, size: Points(size))
     assert last["updates"] >= 1 and len(list((tmp_path / "policies").iterdir())) >= 2
 
@@ -129,7 +129,7 @@ def test_on_simulators(name, tmp_path):
 @pytest.mark.parametrize("name", VARIANTS)
 def test_on_stations(name, tmp_path):
     recipe = recipe_of(name, "simulation.environments=0", *with_base(name, SPEC, tmp_path))
-    if reason := why_not(recipe.algorithm, STATIONS):
+    if reason := incompatibility(recipe.algorithm, STATIONS):
         with pytest.raises(RecipeError) as error:
             check_source(recipe)
         assert f"stations cannot feed {recipe.algorithm.name}: {reason}" in str(error.value)
@@ -213,9 +213,11 @@ def test_recordings_are_refused_where_nothing_would_be_learned_from_them(name, s
     recipe = recipe_of(name, f"simulation.environments={source}", "collect.recordings=[there]")
     with pytest.raises(RecipeError) as error:
         check_source(recipe)
-    refused = STATIONS if not source and why_not(recipe.algorithm, STATIONS) else RECORDINGS
-    assert f"{refused} cannot feed {name}: {why_not(recipe.algorithm, refused)}" in str(error.value)
-    assert "collect.recordings empty" in why_not(recipe.algorithm, RECORDINGS)
+    refused = STATIONS if not source and incompatibility(recipe.algorithm, STATIONS) else RECORDINGS
+    assert f"{refused} cannot feed {name}: {incompatibility(recipe.algorithm, refused)}" in str(
+        error.value
+    )
+    assert "collect.recordings empty" in incompatibility(recipe.algorithm, RECORDINGS)
 
 
 @pytest.mark.parametrize(
@@ -290,7 +292,8 @@ def test_the_table_of_the_docs_is_what_is_done():
         kind, _, gated = name.partition(", ")
         config = algorithm(kind).Config(**({"gated": True} if gated else {}))
         cells = " | ".join(
-            "yes" if not why_not(config, source) else "no" for source in (SIMULATORS, STATIONS)
+            "yes" if not incompatibility(config, source) else "no"
+            for source in (SIMULATORS, STATIONS)
         )
         cells += f" | {on_recordings(name)}"
         assert f"| `{name}` | {cells} |" in lines, (

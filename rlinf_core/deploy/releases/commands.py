@@ -38,7 +38,7 @@ class ReleaseCommand(Model):
     stations: list[str] = []
 
 
-def give(run_dir: Path, order: ReleaseCommand, patience_s: float = PATIENCE_S) -> str:
+def send_command(run_dir: Path, order: ReleaseCommand, patience_s: float = PATIENCE_S) -> str:
     """Send a command to the trainer of a run and return its answer.
 
     Raises:
@@ -220,7 +220,7 @@ class CommandQueue:
         names = ", ".join(f"'{name}'" for name in order.stations) or "all stations"
         if order.action == "pin" and order.version is not None:
             record.pins |= dict.fromkeys(stations, order.version)
-            return self.releases.changed(f"pinned to version {order.version}: {names}")
+            return self.releases.record_decision(f"pinned to version {order.version}: {names}")
         if order.action == "unpin":
             if free := [name for name in stations if name not in record.pins]:
                 raise BridgeError(
@@ -229,7 +229,7 @@ class CommandQueue:
                     f"got {', '.join(free)}"
                 )
             record.pins = {name: pin for name, pin in record.pins.items() if name not in stations}
-            return self.releases.changed(f"no longer pinned: {names}")
+            return self.releases.record_decision(f"no longer pinned: {names}")
         if order.action == "pin" or not order.stations:
             raise BridgeError(
                 f"{order.action}: expected {'a version' if order.action == 'pin' else 'stations'}, "
@@ -237,4 +237,4 @@ class CommandQueue:
             )
         drained = [name for name in record.drained if name not in stations]
         record.drained = sorted([*drained, *(stations if order.action == "drain" else ())])
-        return self.releases.changed(f"{order.action}ed: {names}")
+        return self.releases.record_decision(f"{order.action}ed: {names}")

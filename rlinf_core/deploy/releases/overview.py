@@ -37,14 +37,14 @@ class Watch:
         self.path = run_dir / FILE
         self._next = 0.0
 
-    def turn(self, newest: int, reports: StationReports) -> None:
+    def update(self, newest: int, reports: StationReports) -> None:
         """Execute commands, decide on releases and write the overview."""
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + LOOK_S
         with contextlib.suppress(OSError):  # a full disk must not stop the run
             self.orders.execute(reports)
-        self.releases.look(newest, reports)
+        self.releases.update_trials(newest, reports)
         with contextlib.suppress(OSError):
             replace_text(self.path, json.dumps(overview(self.releases, reports)))
 

@@ -88,7 +88,7 @@ class ReleaseController(PolicySelector):
         )
 
     # Input of the run's loop
-    def played(self, station: str, outcome: Outcome) -> None:
+    def add_outcome(self, station: str, outcome: Outcome) -> None:
         """Add a training episode. An episode that was compared already changes nothing."""
         self.last[station].append(outcome)
         trial = self.record.trial
@@ -96,7 +96,7 @@ class ReleaseController(PolicySelector):
             return
         if self.settings.staged and outcome.version == self.record.current:
             self.recent[station].append(outcome)
-            self._look_back(station, outcome)
+            self._check_release(station, outcome)
         elif (
             trial
             and (station, outcome.version) == (trial.station, trial.version)
@@ -105,10 +105,10 @@ class ReleaseController(PolicySelector):
             trial.new.append(outcome)
             self._judge(trial)
             if self.record.trial is trial:
-                self.changed()
+                self.record_decision()
 
-    def look(self, newest: int, reports: StationReports) -> None:
-        """Start what is due: a trial of a newer policy, or another station for the trial."""
+    def update_trials(self, newest: int, reports: StationReports) -> None:
+        """Start a trial of a newer policy, or give the trial another station, if it is due."""
         record = self.record
         self.newest = newest
         if not self.settings.staged or record.current < 0:
@@ -116,7 +116,7 @@ class ReleaseController(PolicySelector):
         # a restarted trainer needs the current version
         if not self.path.exists() or record.current != self._written_version:
             self._written_version = record.current
-            self.changed()
+            self.record_decision()
         if record.trial is None:
             self._begin(reports)
         else:
@@ -142,7 +142,7 @@ class ReleaseController(PolicySelector):
             station=station,
             old=list(self.recent.get(station, ()))[-self.settings.episodes :],
         )
-        self.changed(f"version {version} is on trial at station '{station}'{reason}")
+        self.record_decision(f"version {version} is on trial at station '{station}'{reason}")
 
     def _watch(self, trial: Trial, reports: StationReports) -> None:
         """Check that the trial's station has loaded the policy and is connected.
@@ -212,7 +212,7 @@ class ReleaseController(PolicySelector):
         elif len(trial.new) >= len(trial.old):
             self.promote(trial.version, f"not found worse: {figures}")
 
-    def _look_back(self, station: str, outcome: Outcome) -> None:
+    def _check_release(self, station: str, outcome: Outcome) -> None:
         """Compare the current version with the previous one, and roll back if it is worse."""
         watched = self.record.watched
         if watched is None or not watched.pair(station, outcome):
@@ -261,7 +261,7 @@ class ReleaseController(PolicySelector):
             self.record.watched = self._from_now_on()
         self.record.make_current(version)
         self.recent.clear()
-        return self.changed(f"version {version} goes to all stations: {reason}")
+        return self.record_decision(f"version {version} goes to all stations: {reason}")
 
     def _from_now_on(self) -> Watched | None:
         """Return the reference for the next version: each station's last episodes of this one.
@@ -302,10 +302,12 @@ class ReleaseController(PolicySelector):
             record.watched = None
             self.recent.clear()
         record.refused[rejected] = reason
-        return self.changed(f"version {rejected} is rolled back to {record.current}: {reason}")
+        return self.record_decision(
+            f"version {rejected} is rolled back to {record.current}: {reason}"
+        )
 
-    def changed(self, text: str = "") -> str:
-        """Keep the record, and have the bridge look at it."""
+    def record_decision(self, text: str = "") -> str:
+        """Write the record with a decision in words, and notify the bridge; return the words."""
         if text:
             self.record.note_verdict(text)
         self.record.write(self.path)

@@ -12,7 +12,7 @@ from pydantic import Field
 from rlinf_core.config.base import with_default
 from rlinf_core.core import extras
 from rlinf_core.core.errors import DeviceError
-from rlinf_core.core.machine import DEVICES, HeldError, missing, refused, take_device
+from rlinf_core.core.machine import DEVICES, HeldError, acquire_device, missing, refused
 from rlinf_core.robots.grippers import GripperSettings
 
 OUT = 0x03E8
@@ -138,7 +138,7 @@ class Robotiq:
         )
         _look(settings.device)
         try:
-            self.lock = take_device(settings.device)
+            self.lock = acquire_device(settings.device)
         except HeldError as error:
             raise DeviceError(
                 f"expected a gripper at {settings.device} that no other program commands, got one "

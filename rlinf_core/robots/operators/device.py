@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rlinf_core.core.errors import DeviceError
-from rlinf_core.core.machine import HeldError, refused, take_device, user_name
+from rlinf_core.core.machine import HeldError, acquire_device, refused, user_name
 from rlinf_core.specs.arrays import ActionSpec
 
 AXES = ("x", "y", "z", "rx", "ry", "rz", "grip")
@@ -275,7 +275,7 @@ class Source:
             DeviceError: another process reads it already; the message names that process.
         """
         try:
-            return take_device(self.path)
+            return acquire_device(self.path)
         except HeldError as error:
             os.close(self.fd)
             raise DeviceError(

@@ -20,15 +20,15 @@ from pydantic import Field, model_validator
 from rlinf_core.config.base import Settings
 from rlinf_core.core import extras
 from rlinf_core.core.errors import DeviceError
-from rlinf_core.core.machine import HeldError, refused, take_device
+from rlinf_core.core.machine import HeldError, acquire_device, refused
 from rlinf_core.core.rotation import (
     Quaternion,
     Vector,
     inverse,
     product,
+    rotate,
     to_quaternion,
     to_vector,
-    turned,
 )
 from rlinf_core.robots.operators.device import Device
 from rlinf_core.robots.operators.sticks import Scale, Seconds
@@ -53,7 +53,7 @@ def tool_pose(
     for axis, at, angle in reversed(list(joints)):
         size = sum(part * part for part in axis) ** 0.5
         by = to_quaternion([part / size * angle for part in axis])
-        x, y, z = turned(by, [here - target for here, target in zip(position, at, strict=True)])
+        x, y, z = rotate(by, [here - target for here, target in zip(position, at, strict=True)])
         position, turn = (x + at[0], y + at[1], z + at[2]), product(by, turn)
     return position, turn
 
@@ -190,7 +190,7 @@ class Leader(Device):
             self.lock.close()
         with contextlib.suppress(OSError):  # a missing port is reported below
             try:
-                self.lock = take_device(self.device)
+                self.lock = acquire_device(self.device)
             except HeldError as error:
                 raise DeviceError(
                     f"expected a leader arm at {self.device} that no other program reads, got one "

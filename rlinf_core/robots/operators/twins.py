@@ -18,7 +18,7 @@ import tty
 from pathlib import Path
 
 from rlinf_core.core.errors import DeviceError
-from rlinf_core.core.machine import is_held, take
+from rlinf_core.core.machine import acquire, is_held
 from rlinf_core.robots.operators import gamepad, spacemouse
 
 TERMINALS = "/dev/pts/"
@@ -277,7 +277,7 @@ class Serial(Twin):
 
     def __init__(self, path: str | Path) -> None:
         self.path = free(path)
-        self._held = take(_lock(self.path))
+        self._held = acquire(_lock(self.path))
         self.mute = False
         self.broken = False
         self.terminal, self.inside = os.openpty()

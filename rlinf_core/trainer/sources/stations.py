@@ -107,7 +107,7 @@ class Stations(Source):
             self.intake.prefetch(list(islice(queue, AT_ONCE * 4)))
             for _ in range(min(AT_ONCE, len(queue))):
                 self._read(queue.popleft())
-        self.watch.turn(self.server.newest, dict(self.server.stations))
+        self.watch.update(self.server.newest, dict(self.server.stations))
         if self.last_version != self.server.newest:
             self.last_version = self.server.newest
             prune_policies(
@@ -128,7 +128,7 @@ class Stations(Source):
 
     def _insert(self, trajectory: Trajectory) -> str:
         if trajectory.mode == TRAIN:
-            self.releases.played(trajectory.station, Outcome.of(trajectory))
+            self.releases.add_outcome(trajectory.station, Outcome.of(trajectory))
         return self.insert(trajectory)
 
     def counts(self) -> dict[str, float]:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from rlinf_core.core.errors import RecipeError, RlinfError
-from rlinf_core.core.rotation import inverse, product, to_vector, turned
+from rlinf_core.core.rotation import inverse, product, rotate, to_vector
 
 PACKAGE = "omnigibson"
 INSTALL = "see https://behavior.stanford.edu, then export RLINF_PYTHON_BEHAVIOR=<its python>"
@@ -209,7 +209,7 @@ class Simulator:
         pose = _pose(*thing.get_position_orientation())
         base = _pose(*self._robot.get_position_orientation())
         back = inverse(base[3:])
-        return np.array([*turned(back, pose[:3] - base[:3]), *product(back, pose[3:])])
+        return np.array([*rotate(back, pose[:3] - base[:3]), *product(back, pose[3:])])
 
 
 def _pose(position: object, quaternion: object) -> np.ndarray:

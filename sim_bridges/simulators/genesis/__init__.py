@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rlinf_core.core.rotation import turned
+from rlinf_core.core.rotation import rotate
 
 PACKAGE, INSTALL = "genesis", "make genesis"
 HOME = (0.0, 0.3927, 0.0, -1.9635, 0.0, 2.3562, 0.7854, 0.04, 0.04)  # [rad], fingers [m]
@@ -146,4 +146,4 @@ def _array(tensor: Any) -> np.ndarray:
 
 def _tip(quaternion_xyzw: np.ndarray) -> np.ndarray:
     """Return the vector (3,) from the hand's frame to between the finger tips [m]."""
-    return np.array(turned(quaternion_xyzw, (0.0, 0.0, TOOL_M)))
+    return np.array(rotate(quaternion_xyzw, (0.0, 0.0, TOOL_M)))

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from rlinf_core.core.errors import RecipeError, nearest
-from rlinf_core.core.rotation import turned
+from rlinf_core.core.rotation import rotate
 from sim_bridges.core.mujoco import Scene, numpy_seed
 
 PACKAGE, INSTALL = "libero", "make libero"
@@ -167,4 +167,4 @@ class Simulator:
 
 
 def _matrix(quaternion_xyzw: np.ndarray) -> np.ndarray:
-    return np.array([turned(quaternion_xyzw, axis) for axis in np.eye(3)]).T
+    return np.array([rotate(quaternion_xyzw, axis) for axis in np.eye(3)]).T

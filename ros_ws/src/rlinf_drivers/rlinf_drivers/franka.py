@@ -24,7 +24,7 @@ from rclpy.task import Future
 from sensor_msgs.msg import JointState
 from std_srvs.srv import Trigger
 
-from rlinf_core.core.rotation import product, turned
+from rlinf_core.core.rotation import product, rotate
 from rlinf_core.robots.drivers.franka import Driver
 from rlinf_drivers.arm_driver import BACK_S, RECOVERING, STEP_S, ArmDriver, Steps, newest
 from rlinf_drivers.partial_reader import PartialReader
@@ -308,8 +308,8 @@ def wrench_on_tool(state: FrankaRobotState) -> tuple[tuple[float, ...], tuple[fl
     turn = product((a.x, a.y, a.z, a.w), (b.x, b.y, b.z, b.w))
     felt = state.k_f_ext_hat_k.wrench
     return (
-        turned(turn, (-felt.force.x, -felt.force.y, -felt.force.z)),
-        turned(turn, (-felt.torque.x, -felt.torque.y, -felt.torque.z)),
+        rotate(turn, (-felt.force.x, -felt.force.y, -felt.force.z)),
+        rotate(turn, (-felt.torque.x, -felt.torque.y, -felt.torque.z)),
     )
 
 

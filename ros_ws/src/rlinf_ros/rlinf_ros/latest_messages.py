@@ -14,7 +14,7 @@ from rlinf_msgs.msg import TaskStatus
 from sensor_msgs.msg import Image, JointState
 
 from rlinf_core.core.errors import SpecError
-from rlinf_core.core.rotation import turned, unit
+from rlinf_core.core.rotation import rotate, unit
 from rlinf_core.specs.topics import arm_of
 from rlinf_ros.arms import arm_topic
 from rlinf_ros.conversions import angles_of, from_image, to_ns
@@ -134,7 +134,7 @@ class Latest:
         if pose is None or not abs(np.linalg.norm(pose[3:]) - 1.0) < 0.01:
             return None
         turn = unit(tuple(pose[3:]))
-        return np.array([*turned(turn, values[:3]), *turned(turn, values[3:])])
+        return np.array([*rotate(turn, values[:3]), *rotate(turn, values[3:])])
 
     def older_than(self, stamp_ns: int, taken_at: float = float("-inf")) -> list[str]:
         """Return the topics whose newest message is too old.
