@@ -122,15 +122,15 @@ class ForkServer:
         self.environment = environment
         self.ended = {}
         self.lock = threading.Lock()
-        self.own_end, child_end = socket.socketpair()
+        self.parent_socket, child_socket = socket.socketpair()
         subprocess.Popen(
-            [sys.executable, PROCESS, str(child_end.fileno()), *modules],
+            [sys.executable, PROCESS, str(child_socket.fileno()), *modules],
             env=environment,
             start_new_session=True,
             stdin=subprocess.DEVNULL,
-            pass_fds=[child_end.fileno()],
+            pass_fds=[child_socket.fileno()],
         )
-        child_end.close()
+        child_socket.close()
         self.buffer = b""
 
     def start(self, argv, environment, log, blocked):
@@ -143,7 +143,7 @@ class ForkServer:
             "last": os.environ.get("LAST", ""),
         }
         with self.lock:
-            self.own_end.sendall(json.dumps(request).encode() + b"\n")
+            self.parent_socket.sendall(json.dumps(request).encode() + b"\n")
             return Forked(
                 self,
                 next(
@@ -154,8 +154,8 @@ class ForkServer:
 
     def read_messages(self, timeout_s):
         """Yield messages of the server; the status of ended processes is stored."""
-        while select.select([self.own_end], [], [], timeout_s)[0] and (
-            more := self.own_end.recv(4096)
+        while select.select([self.parent_socket], [], [], timeout_s)[0] and (
+            more := self.parent_socket.recv(4096)
         ):
             *lines, self.buffer = (self.buffer + more).split(b"\n")
             messages = [json.loads(line) for line in lines]
