@@ -99,7 +99,10 @@ class AnyInput(RuleBasedStateMachine):
             assert not follows, (
                 "only where the robot follows nothing, or has been told nothing since"
             )
-            assert output.mode in (Mode.FAULT, Mode.DISARMED)
+            # arming in that tick is the same as "adrift": nothing was published before, and the
+            # first set-point is the measured place of an arm that rests
+            arms = inputs.get("arm") and previous.suppress_setpoint and before.mode is Mode.DISARMED
+            assert output.mode in (Mode.FAULT, Mode.DISARMED) or arms
         if "adrift" in reseeded:
             assert inputs.get("arm") and previous.suppress_setpoint and before.mode is Mode.DISARMED
         if reseeded & {"restart", "recover", "robot", "adrift"}:
