@@ -164,8 +164,7 @@ def initial_policy(recipe: Recipe, spec: StationSpec, before: Path | None) -> Ne
     )
     if isinstance(recipe.policy, LatentNoise) and policy.config == recipe.policy.flow_settings:
         policy = policy_kind(recipe.policy.kind).Policy.around(recipe.policy, policy)
-    # as JSON, because a file gives lists where a recipe has tuples
-    if policy.config.model_dump(mode="json") != recipe.policy.model_dump(mode="json"):
+    if policy.config != recipe.policy:
         raise RecipeError(
             f"simulation.initial_policy: expected the recipe's policy {recipe.policy}, got "
             f"{policy.config}"
