@@ -35,6 +35,11 @@ from benchmarks.figures import write  # noqa: E402
 
 SIMULATORS = {
     "franka_reach": ["station.robot=franka_sim", "station.task=reach"],
+    "fetch_reach": [
+        "station.robot=fetch",
+        "station.options={task: FetchReach-v4}",
+        "station.task=reach_goal",
+    ],
     "franka_marks": ["station.robot=franka_marks_sim", "station.task=go_to_mark"],
     "metaworld": [
         "station.robot=sawyer_metaworld",
@@ -43,7 +48,7 @@ SIMULATORS = {
     ],
 }
 DEFAULT = ("franka_reach",)
-UNSHAPED = ("metaworld",)  # tasks without a measure of progress
+UNSHAPED = ("fetch_reach", "metaworld")  # tasks without a measure of progress
 WIDTHS = "hidden_size: 64, intermediate_size: 128, num_attention_heads: 2"
 KINDS = {
     "pi0": f"{{vlm_config: {{projection_dim: 64, text_config: {{{WIDTHS}}}, vision_config: "
@@ -141,7 +146,7 @@ def main() -> None:
     )
     parser.add_argument("--demonstrations", type=int, default=10)
     parser.add_argument("--sft-steps", type=int, default=0, help="0: those of the kind")
-    parser.add_argument("--env-steps", type=int, default=16_000)
+    parser.add_argument("--env-steps", type=int, default=32_000)
     parser.add_argument("--sde-noise", type=float, default=1.2)
     parser.add_argument("--scenes", type=int, default=50, help="held out, of each success")
     parser.add_argument("--json", type=Path, help="write one flat object there after each run")
