@@ -235,7 +235,7 @@ def train_offline(
     for episode in episodes:
         if episode.success or name != "sft":
             data.insert_episode(
-                policy.annotated(episode.observations),
+                policy.annotate(episode.observations),
                 episode.actions,
                 episode.rewards,
                 episode.discounts,

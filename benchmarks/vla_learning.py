@@ -16,9 +16,10 @@ for minutes on one core:
   of RL did not raise its success, so it only runs by ``--only franka_marks``.
 * ``metaworld`` (reach-v3) renders for 13 ms a step, so it runs by ``--only metaworld``.
 
-The settings were chosen on scenes from 1,500,000 on, and on seeds 10 and 11. The SFT steps of
-``fetch_reach`` were chosen by the success after SFT of seed 10. GRPO plays 32,000 time steps, and
-16,000 in ``fetch_reach``. The benchmark does not cover published weights, LIBERO, whose assets are
+The settings were chosen on scenes from 1,500,000 on, and on seeds 10 and 11. One gradient step more
+or less changes the success of ``fetch_reach`` from 0 to 98 %, so its SFT begins anew with more
+steps until 25 % of 40 of these scenes succeed. GRPO plays 32,000 time steps, and 16,000 in
+``fetch_reach``. The benchmark does not cover published weights, LIBERO, whose assets are
 on no package index, or a station.
 """
 
@@ -60,7 +61,9 @@ KINDS = {
     f"text_config: {{{WIDTHS}, num_key_value_heads: 1}}, vision_config: {{{WIDTHS}, "
     "image_size: 32}}}",
 }
-SFT_STEPS = {"pi0": 90, "smolvla": 65, "fetch_reach pi0": 55}
+SFT_STEPS = {"pi0": (90,), "smolvla": (65,), "fetch_reach": (20, 30, 40, 50, 60, 75, 90)}
+SETTINGS_SEED = 1_500_000  # first scene of the search for settings
+ENOUGH = 0.25  # success on scenes of the search for settings at which SFT ends
 ENV_STEPS = {"fetch_reach": 16_000}  # of RL; 32,000 elsewhere
 BASE = ["station.observe_cameras=[front]", "station.image_size=[32,32]"]
 BASE += ["simulation.interlock=false"]
@@ -71,10 +74,11 @@ def rlinf(*words: object) -> None:
     subprocess.run([ROOT / ".venv/bin/rlinf", *map(str, words)], check=True, stdout=sys.stderr)
 
 
-def success(policy: Path, scenes: int, folder: Path) -> float:
-    """Return the share of held-out scenes in which the policy succeeds."""
+def success(policy: Path, scenes: int, folder: Path, first_seed: int = 1_000_000) -> float:
+    """Return the share of scenes in which the policy succeeds; the default ones are held out."""
     figures = folder / "eval.json"
-    rlinf("eval", policy, "--episodes", scenes, "--json", figures)
+    first = ["--first-seed", first_seed]
+    rlinf("eval", policy, "--episodes", scenes, *first, "--json", figures)
     return float(json.loads(figures.read_text())["success"])
 
 
@@ -87,23 +91,26 @@ def learned(
         f"sde_noise: {options.sde_noise}, stochastic_eval: true, network: {KINDS[kind]}}}"
     )
     common = ["--no-report", "--set", *BASE, *SIMULATORS[simulator], f"seed={seed}", policy]
-    cloned, improved = folder / "sft", folder / "grpo"
-    of_kind = SFT_STEPS.get(f"{simulator} {kind}", SFT_STEPS[kind])
-    sft_steps = options.sft_steps or of_kind
+    improved = folder / "grpo"
     env_steps = options.env_steps or ENV_STEPS.get(simulator, 32_000)
-    rlinf(
-        "train",
-        "sim_vla",
-        "--out",
-        cloned,
-        *common,
-        f"collect.episodes={options.demonstrations}",
-        f"algorithm.steps={sft_steps}",
-        "algorithm.learning_rate=1e-3",
-        "algorithm.image_shift=0",
-        "simulation.evaluate_every=1000000",
-        "simulation.evaluate_episodes=1",
-    )
+    tries = SFT_STEPS.get(simulator, SFT_STEPS[kind])
+    for steps in (options.sft_steps,) if options.sft_steps else tries:
+        cloned = folder / f"sft_{steps}"
+        rlinf(
+            "train",
+            "sim_vla",
+            "--out",
+            cloned,
+            *common,
+            f"collect.episodes={options.demonstrations}",
+            f"algorithm.steps={steps}",
+            "algorithm.learning_rate=1e-3",
+            "algorithm.image_shift=0",
+            "simulation.evaluate_every=1000000",
+            "simulation.evaluate_episodes=1",
+        )
+        if len(tries) > 1 and success(cloned, 40, folder, SETTINGS_SEED) >= ENOUGH:
+            break
     from rlinf_core.policies.serialization import newest_policy
 
     before = success(cloned, options.scenes, folder)

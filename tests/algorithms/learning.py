@@ -185,7 +185,7 @@ def online(learner, random, steps, batch=128, to_its_end=False, demonstrations=N
             return chunk.actions[0].numpy()
 
         observations, *rest = play(act, seed)
-        episode = actor.annotated(observations), *rest
+        episode = actor.annotate(observations), *rest
         buffer.insert_episode(*episode, latents=np.array(drawn) if actor.latent_size else None)
         seed += 1
         while buffer.inserted >= 300 and learner.updates < buffer.inserted - random_warmup:
@@ -250,7 +250,7 @@ def annotated(actor, buffer):
     result = ReplayBuffer(actor.policy_spec, buffer.capacity)
     for episode in buffer.trajectories("demonstration"):
         result.insert_episode(
-            actor.annotated(episode.observations),
+            actor.annotate(episode.observations),
             episode.actions,
             episode.rewards,
             episode.discounts,

@@ -422,7 +422,7 @@ def test_a_station_whose_lock_the_machine_does_not_grant_is_refused(monkeypatch)
     def none_left(_):
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr("rlinf_core.launch.supervisor.take", none_left)
+    monkeypatch.setattr("rlinf_core.launch.supervisor.acquire", none_left)
     error = "cannot check whether it is already running: .*Too many"
     with pytest.raises(RlinfError, match=error), only_station("twin", 33):
         pass

@@ -292,7 +292,7 @@ def test_a_chunk_continues_the_one_in_play():
     goal, weights = torch.full((2, 3, 2), 0.9), torch.zeros(2, 3)
 
     def continued():
-        return policy.continued(observations, Continuation(goal, weights)).actions
+        return policy.continue_chunk(observations, Continuation(goal, weights)).actions
 
     free = policy.act(observations, False).actions
     assert torch.allclose(continued(), free, atol=1e-6)

@@ -106,7 +106,7 @@ def sizes(folder: Path, document: Mapping[str, Any]) -> dict[str, Any]:
             )
     resolution = document.get("image_resolution", [224, 224])
     if (
-        not isinstance(resolution, list)
+        not isinstance(resolution, list | tuple)
         or len(resolution) != 2
         or resolution[0] != resolution[1]
         or type(resolution[0]) is not int

@@ -92,7 +92,7 @@ def check_features(folder: Path, document: Mapping[str, Any]) -> None:
                 )
             shape = feature.get("shape") if isinstance(feature, Mapping) else None
             if (
-                not isinstance(shape, list)
+                not isinstance(shape, list | tuple)
                 or len(shape) != size
                 or not all(type(side) is int for side in shape)
             ):

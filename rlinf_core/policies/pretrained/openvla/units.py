@@ -65,7 +65,7 @@ def bounds(
         )
     mask = statistics[name][feature].get("mask", [True] * size)
     if (
-        not isinstance(mask, list)
+        not isinstance(mask, list | tuple)
         or len(mask) != size
         or not all(isinstance(flag, bool) for flag in mask)
     ):
