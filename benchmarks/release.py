@@ -62,7 +62,7 @@ def watch_release(
     worse_from: int,
 ) -> tuple[bool, int]:
     """Return whether a release is rolled back, and after how many of the worse episodes."""
-    releases = ReleaseController(Release(staged=True, watch_release=episodes), Path("/nowhere"))
+    releases = ReleaseController(Release(staged=True, watch=episodes), Path("/nowhere"))
     releases.version_for("a", 1)
     for number in range(episodes):
         releases.add_outcome("a", draw_outcome(random, f"1-{number}", 1, old, OLD_TIME))

@@ -133,13 +133,14 @@ def run_program(
         finally:
             process.kill()  # its descendants die, too, and close the pipes
             process.wait()
-            for read_end, _ in pipes:  # the program holds all but the last, the first process that
+            # The jail's first process holds the control pipe, and the program holds the others.
+            for read_end, _ in pipes:
                 _await_end(read_end.fileno())
     return _outcome(end, outputs, limits)
 
 
 def _await_end(pipe: int) -> None:
-    """Wait until no process writes to a pipe; the kernel needs some milliseconds to end them."""
+    """Wait until no process holds a pipe; the kernel ends processes within milliseconds."""
     deadline = time.monotonic() + 5.0
     os.set_blocking(pipe, False)
     while time.monotonic() < deadline:
