@@ -39,15 +39,15 @@ from sim_bridges.twins.franka_state import (
     Control,
     Controlled,
 )
-from sim_bridges.twins.gripper_command import Orders
+from sim_bridges.twins.gripper_command import GripperGoals
 
 HOMING_SPEED = 0.05
 SILENT = "libfranka gripper: UDP receive: Timeout"
 NOT_HOMED = "libfranka gripper: Command failed!"
 
 
-class Hand(Orders):
-    """Fingers that move towards the newest command and stop at an object between them.
+class Hand(GripperGoals):
+    """Fingers that move towards the newest goal and stop at an object between them.
 
     Args:
         node: the node that owns the topics.
@@ -74,12 +74,12 @@ class Hand(Orders):
         node.create_service(Trigger, "franka_gripper/stop", self._stop)
 
     def advance(self, seconds: float) -> None:
-        """Move the fingers for ``seconds`` [s], and answer a command that is complete."""
-        if self.order is None or not self.answers():
+        """Move the fingers for ``seconds`` [s], and answer a goal that is complete."""
+        if self.active is None or not self.answers():
             return
-        kind, handle = self.order
+        kind, handle = self.active
         if kind is Move and not self.homed():
-            self.end(False, success=False, error=NOT_HOMED)
+            self.finish(False, success=False, error=NOT_HOMED)
             return
         goal = handle.request
         target, speed = (WIDEST_M, HOMING_SPEED) if kind is Homing else (goal.width, goal.speed)
@@ -89,7 +89,7 @@ class Hand(Orders):
             return
         inner, outer = (goal.epsilon.inner, goal.epsilon.outer) if kind is Grasp else (1e-3, 1e-3)
         reached = target - inner <= self.width <= target + outer
-        self.end(reached, success=reached, error="" if reached else "the width was not reached")
+        self.finish(reached, success=reached, error="" if reached else "the width was not reached")
 
     def publish_state(self, stamp: Any, names: list[str]) -> JointState:
         """Publish the width, and return the message."""
@@ -104,7 +104,7 @@ class Hand(Orders):
         response.success = self.answers()
         response.message = "" if response.success else SILENT
         if response.success:
-            self.end(False, **self.replaced)
+            self.finish(False, **self.replaced_result)
         return response
 
 

@@ -1,8 +1,7 @@
 """The twin of a gripper behind control_msgs/GripperCommand: its action, joint and fingers.
 
 The parameter ``inject`` sets its current fault, and ``object_m`` the width of an object between the
-fingers. Twins of other grippers share ``Orders``: it answers an action once the fingers arrive, and
-only the newest command is active.
+fingers. Twins of other grippers share ``GripperGoals``.
 """
 
 from __future__ import annotations
@@ -23,38 +22,41 @@ from rlinf_core.robots.grippers.gripper_command import Gripper
 from rlinf_ros.spinning import OK, WARN, ControlNode, Diagnostics, Health, run
 
 
-class Orders:
-    """The active command, if any: its action and its goal.
+class GripperGoals:
+    """Serves a gripper's actions. Only the newest goal is active; ``finish`` answers it.
 
     Args:
-        replaced: the result of a command that a newer one replaces.
+        replaced_result: the result of a goal that a newer one replaces.
+
+    Attributes:
+        active: action type and handle of the active goal, if any.
     """
 
-    def __init__(self, **replaced: Any) -> None:
-        self.replaced = replaced
-        self.order: tuple[Any, ServerGoalHandle] | None = None
+    def __init__(self, **replaced_result: Any) -> None:
+        self.replaced_result = replaced_result
+        self.active: tuple[Any, ServerGoalHandle] | None = None
         self.results: dict[bytes, tuple[bool, Any]] = {}
 
     def serve(self, node: Node, kind: Any, name: str) -> ActionServer:
-        """Return an action server that accepts commands."""
+        """Return an action server that accepts every goal."""
         return ActionServer(
             node,
             kind,
             name,
             self._result,
             goal_callback=lambda _: GoalResponse.ACCEPT,
-            handle_accepted_callback=partial(self._begin, kind),
+            handle_accepted_callback=partial(self._activate, kind),
         )
 
-    def _begin(self, kind: Any, handle: ServerGoalHandle) -> None:
-        self.end(False, **self.replaced)
-        self.order = kind, handle
+    def _activate(self, kind: Any, handle: ServerGoalHandle) -> None:
+        self.finish(False, **self.replaced_result)
+        self.active = kind, handle
 
-    def end(self, reached: bool, /, **result: Any) -> None:
-        """Answer the active command, if there is one."""
-        if self.order is not None:
-            kind, handle = self.order
-            self.order = None
+    def finish(self, reached: bool, /, **result: Any) -> None:
+        """Answer the active goal, if there is one."""
+        if self.active is not None:
+            kind, handle = self.active
+            self.active = None
             self.results[bytes(handle.goal_id.uuid)] = reached, kind.Result(**result)
             handle.execute()
 
@@ -76,8 +78,8 @@ class Twin(ControlNode):
         super().__init__("gripper_twin")
         self.settings = self.declare_settings("settings", Gripper)
         self.width = self.settings.width
-        self.orders = Orders()
-        self.server = self.orders.serve(self, GripperCommand, self.settings.action)
+        self.goals = GripperGoals()
+        self.server = self.goals.serve(self, GripperCommand, self.settings.action)
         self.states = self.create_publisher(JointState, self.settings.states, 10)
         self.declare_parameter(
             "inject",
@@ -96,10 +98,10 @@ class Twin(ControlNode):
         self.create_timer(TICK_S, self._tick)
 
     def _health(self) -> Health:
-        injected, order = self.get_parameter("inject").value, self.orders.order
+        injected, active = self.get_parameter("inject").value, self.goals.active
         values = {
             "width": round(self.width, 4),
-            "ordered": order[1].request.command.position if order else "nothing",
+            "ordered": active[1].request.command.position if active else "nothing",
         }
         return (
             Health(WARN, f"injected: {injected}", values)
@@ -120,8 +122,9 @@ class Twin(ControlNode):
 
     def _tick(self) -> None:
         injected = self.get_parameter("inject").value
-        if self.orders.order is not None and injected != SILENT:
-            self._advance(self.settings.opening(self.orders.order[1].request.command.position))
+        if self.goals.active is not None and injected != SILENT:
+            _, handle = self.goals.active
+            self._advance(self.settings.opening(handle.request.command.position))
         if injected != NO_JOINT:
             state = JointState(
                 name=[self.settings.joint], position=[self.settings.position(self.width)]
@@ -135,7 +138,7 @@ class Twin(ControlNode):
         self.width += min(max(delta, -SPEED * TICK_S), SPEED * TICK_S)
         if abs(delta) < 1e-4:
             reached = target >= between
-            self.orders.end(
+            self.goals.finish(
                 reached,
                 position=self.settings.position(self.width),
                 stalled=not reached,

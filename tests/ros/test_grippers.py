@@ -18,7 +18,7 @@ from rlinf_core.launch.graph import station_processes
 from rlinf_core.recipes import load_recipe
 from rlinf_core.robots.grippers.gripper_command import Gripper
 from rlinf_drivers import gripper_command, robotiq
-from rlinf_ros import action_clients as orders
+from rlinf_ros import action_clients
 from rlinf_ros.conversions import NS, to_ns
 from rlinf_ros.qos import profile
 from sim_bridges.twins.robotiq import Robotiq
@@ -257,14 +257,18 @@ def test_a_robotiq_that_closes_slowly_takes_what_it_is_told_and_nothing_holds(be
 def test_an_activation_and_an_order_of_before_a_plug_went_are_of_another_time(monkeypatch):
     monkeypatch.setattr(robotiq, "Robotiq", lambda settings: settings)
     node = SimpleNamespace(
-        status=object(), target=200, well_at=0.0, activation=threading.Event(), settings="its port"
+        status=object(),
+        target=200,
+        trouble_at=0.0,
+        activation=threading.Event(),
+        settings="its port",
     )
     node.activation.set()
     assert robotiq.RobotiqNode.open(node) == "its port"
     assert (
         not node.activation.is_set()
         and (node.status, node.target) == (None, None)
-        and node.well_at > 0.0
+        and node.trouble_at > 0.0
     )
 
 
@@ -272,10 +276,10 @@ def test_an_activation_and_an_order_of_before_a_plug_went_are_of_another_time(mo
 def test_a_joint_in_other_units_is_not_heard_and_named(position):
     """Degrees or per cent, where the action takes 0 to 0.8 rad, would read as closed or as open."""
     widths, settings = [], Gripper(kind="gripper_command", joint="knuckle", open_at=0.8)
-    orders_ = SimpleNamespace(width=0.04, fault="", last_result="", begin=lambda: None)
+    commands = SimpleNamespace(width=0.04, fault="", last_result="", restart=lambda: None)
     node = SimpleNamespace(
         settings=settings,
-        commands=orders_,
+        commands=commands,
         received_at=0.0,
         silent=False,
         implausible="",
@@ -284,7 +288,7 @@ def test_a_joint_in_other_units_is_not_heard_and_named(position):
     )
     gripper_command.GripperNode._on_states(node, JointState(name=["knuckle"], position=[position]))
     health = gripper_command.GripperNode._health(node)
-    assert not widths and orders_.width == 0.04 and node.received_at == 0.0
+    assert not widths and commands.width == 0.04 and node.received_at == 0.0
     assert (
         health.level == ERROR
         and f"gripper.open_at (0.8), got {position:g}. Is it in degrees" in health.message
@@ -305,48 +309,49 @@ def test_a_gripper_that_comes_back_elsewhere_is_told_anew_where_it_is_wanted(mon
         ),
     )
     monkeypatch.setattr(gripper_command, "ActionClient", lambda *_: client)
-    for module in (orders, gripper_command):
+    for module in (action_clients, gripper_command):
         monkeypatch.setattr(module, "subscription", lambda *_: None)
-    commands = gripper_command.ActionCommands(
+    commands = gripper_command.GripperCommandClient(
         None, Gripper(kind="gripper_command", joint="knuckle", open_at=0.08)
     )
 
     def want(width):
-        commands.started_at -= gripper_command.SETTLED_S
+        commands.restarted_at -= gripper_command.SETTLED_S
         commands._on_command(GripperWidth(width=width))
-        commands.look()
-        commands.look()
+        commands.update()
+        commands.update()
 
     commands.width = 0.08
     want(0.0)
-    commands.finish_command(commands.order, "done")
+    commands.finish_command(commands.number, "done")
     want(0.0)
     assert sent == [0.0], "once"
-    commands.begin()  # after a silence it is heard again: its power was away, and it is open
-    commands.look()
+    commands.restart()  # after a silence it is heard again: its power was away, and it is open
+    commands.update()
     assert sent == [0.0]
     want(0.0)
     assert sent == [0.0, 0.0]
 
     def silence():
-        commands.since, commands.sent = commands.since - commands.timeout_s, True
-        commands.look()
+        commands.pending_since -= commands.timeout_s
+        commands.is_sent = True
+        commands.update()
 
     silence()
     assert commands.fault.startswith("gripper (no answer to move 0.000")
     commands._on_safety(SafetyState(state=SafetyState.HOLD))
     silence()
-    commands.look()
+    commands.update()
     assert sent == [0.0] * 3, "armed, it is told again"
     silence()
     commands._on_safety(SafetyState(state=SafetyState.DISARMED))
-    assert not commands.fault and not commands.waiting, "a person may be at the fingers"
+    assert not commands.fault and not commands.is_pending, "a person may be at the fingers"
     want(0.0)
     silence()
     assert commands.fault and len(sent) == 5
     commands.armed_at -= 1.0
     silence()
-    assert not commands.waiting and len(sent) == 5, "nor where the interlock is not heard"
+    assert not commands.is_pending and len(sent) == 5, "nor where the interlock is not heard"
 
 
 def test_each_arm_has_a_gripper_of_its_own_below_its_name(tmp_path):

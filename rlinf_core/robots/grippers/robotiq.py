@@ -75,7 +75,7 @@ class Status(NamedTuple):
     state: int
     fault: int
     object: int
-    ordered: int
+    requested_position: int
     position: int
 
     @property
@@ -88,35 +88,35 @@ class Status(NamedTuple):
         )
 
 
-class OrderTracker:
+class CommandTracker:
     """The next command of a gripper, and the time since it last accepted one.
 
     An echo may be of the last command, or of the one before that.
 
     Attributes:
-        order: the last command sent.
+        command: the last command sent, a position count.
         echo: the last command echoed.
-        taken_at: last time at which a command was accepted, or none was pending [s].
+        accepted_at: last time at which a command was accepted, or none was pending [s].
     """
 
     def __init__(self, now: float) -> None:
-        self.order: int | None = None
+        self.command: int | None = None
         self.echo: int | None = None
-        self.taken_at = now
+        self.accepted_at = now
 
     def next(self, status: Status, target: int | None, now: float) -> int | None:
         """Return the command to send now; None if there is none, or the gripper would not move."""
         if (
             status.trouble
             or target is None
-            or status.ordered in (self.order, target)
-            or status.ordered != self.echo
+            or status.requested_position in (self.command, target)
+            or status.requested_position != self.echo
         ):
-            self.taken_at = now
-            self.echo = status.ordered
-        if status.trouble or target in (None, status.ordered):
+            self.accepted_at = now
+            self.echo = status.requested_position
+        if status.trouble or target in (None, status.requested_position):
             return None
-        self.order = target
+        self.command = target
         return target
 
 
@@ -136,7 +136,7 @@ class Robotiq:
             retries=RETRIES,
             timeout=settings.timeout_s / (RETRIES + 1),
         )
-        _look(settings.device)
+        _check_port(settings.device)
         try:
             self.lock = acquire_device(settings.device)
         except HeldError as error:
@@ -196,7 +196,7 @@ class Robotiq:
         self.lock.close()
 
 
-def _look(device: str) -> None:
+def _check_port(device: str) -> None:
     """Raise DeviceError if nothing is there, or this user may not open it."""
     if not os.path.exists(device):
         raise DeviceError(

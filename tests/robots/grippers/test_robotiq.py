@@ -12,7 +12,7 @@ import pytest
 from rlinf_core.core.errors import DeviceError, RecipeError
 from rlinf_core.robots.config import load_robot
 from rlinf_core.robots.grippers.robotiq import ACTIVE as MOVES
-from rlinf_core.robots.grippers.robotiq import Gripper, OrderTracker, Robotiq, Status
+from rlinf_core.robots.grippers.robotiq import CommandTracker, Gripper, Robotiq, Status
 from sim_bridges.twins.robotiq import ACTIVATION_S
 from sim_bridges.twins.robotiq import Robotiq as Twin
 
@@ -122,35 +122,31 @@ def test_widths_are_between_the_fingers_stops_and_an_object_is_felt(twin):
 
 
 def test_orders_that_grow_with_each_turn_are_taken_and_one_that_is_not_shows_until_it_is():
-    gripper_order, ordered = OrderTracker(0.0), 3
+    tracker, ordered = CommandTracker(0.0), 3
 
     def turn(wanted, now):
-        return gripper_order.next(Status(MOVES, 0, 0, ordered, ordered), wanted, now)
+        return tracker.next(Status(MOVES, 0, 0, ordered, ordered), wanted, now)
 
     for count in range(100):  # 2 s of a ramp: what it echoes is the order of the turn before
         ordered = turn(10 + count, 0.02 * count)
-        assert ordered == 10 + count and 0.02 * count - gripper_order.taken_at <= 0.02
+        assert ordered == 10 + count and 0.02 * count - tracker.accepted_at <= 0.02
     for count in range(100):  # of one that hears nothing any more
         assert turn(120 + count, 2.0 + 0.02 * count) == 120 + count
-    assert gripper_order.taken_at == 2.0 and gripper_order.order == 219, "when it echoed 109"
-    assert turn(109, 4.0) is None and gripper_order.taken_at == 4.0, (
-        "it is wanted where it was sent"
+    assert tracker.accepted_at == 2.0 and tracker.command == 219, "when it echoed 109"
+    assert turn(109, 4.0) is None and tracker.accepted_at == 4.0, "it is wanted where it was sent"
+    assert turn(None, 5.0) is None and tracker.accepted_at == 5.0
+    assert tracker.next(Status(0, 0, 0, 0, 0), 50, 6.0) is None and tracker.accepted_at == 6.0, (
+        "not active"
     )
-    assert turn(None, 5.0) is None and gripper_order.taken_at == 5.0
-    assert (
-        gripper_order.next(Status(0, 0, 0, 0, 0), 50, 6.0) is None and gripper_order.taken_at == 6.0
-    ), "not active"
 
 
 def test_one_that_says_two_turns_later_what_it_was_told_follows_all_the_same():
-    gripper_order, ordered = OrderTracker(0.0), [3, 3]
+    tracker, ordered = CommandTracker(0.0), [3, 3]
     for count in range(100):
         ordered.append(
-            gripper_order.next(
-                Status(MOVES, 0, 0, ordered[-2], ordered[-2]), 10 + count, 0.02 * count
-            )
+            tracker.next(Status(MOVES, 0, 0, ordered[-2], ordered[-2]), 10 + count, 0.02 * count)
         )
-        assert ordered[-1] == 10 + count and 0.02 * count - gripper_order.taken_at <= 0.04
+        assert ordered[-1] == 10 + count and 0.02 * count - tracker.accepted_at <= 0.04
 
 
 @pytest.mark.parametrize("words", ["silent", "garbage", "power 0", "unplug"])

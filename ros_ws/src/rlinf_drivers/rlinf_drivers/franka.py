@@ -28,7 +28,7 @@ from rlinf_core.core.rotation import product, rotate
 from rlinf_core.robots.drivers.franka import Driver
 from rlinf_drivers.arm_driver import BACK_S, RECOVERING, STEP_S, ArmDriver, Steps, newest
 from rlinf_drivers.partial_reader import PartialReader
-from rlinf_ros.action_clients import NEAR_M, STATE, GripperCommands
+from rlinf_ros.action_clients import GRIPPER_JOINTS, NEAR_M, GripperActionClient
 from rlinf_ros.conversions import NS, to_ns
 from rlinf_ros.qos import publisher
 from rlinf_ros.scene import sleep
@@ -39,7 +39,7 @@ RETRY_S = 1.0  # between two tries
 ANY = GraspEpsilon(inner=WIDEST_M, outer=WIDEST_M)  # an object of any width is held
 
 
-class Hand(GripperCommands):
+class Hand(GripperActionClient):
     """``gripper/command`` as Move to open and Grasp to close; joint_states to ``gripper/state``.
 
     Fingers that fail to open, as those of a hand without homing, are commanded again until that is
@@ -50,8 +50,8 @@ class Hand(GripperCommands):
     def __init__(self, node: Node, prefix: str, settings: Driver) -> None:
         super().__init__(node, WIDEST_M, settings.hand_timeout_s)
         self.node, self.settings = node, settings
-        self.failed = ""
-        self.failed_at = 0.0
+        self.failure = ""
+        self.retried_at = 0.0
         self.actions = {
             "move": ActionClient(node, Move, f"{prefix}franka_gripper/move"),
             "grasp": ActionClient(node, Grasp, f"{prefix}franka_gripper/grasp"),
@@ -65,7 +65,9 @@ class Hand(GripperCommands):
     def _on_state(self, state: JointState) -> None:
         self.width = float(sum(state.position[:2]))  # each finger's distance from the middle
         if is_active(self.node):
-            self.widths.publish(JointState(header=state.header, name=STATE, position=[self.width]))
+            self.widths.publish(
+                JointState(header=state.header, name=GRIPPER_JOINTS, position=[self.width])
+            )
 
     def verb(self, width: float) -> str:
         return "move" if width >= (self.width or 0.0) else "grasp"
@@ -82,52 +84,50 @@ class Hand(GripperCommands):
     def outcome(self, result: Any) -> str:
         return "done" if result.success else f"failed: {result.error or 'no reason'}"
 
-    def look(self) -> None:
-        if (
-            self.failed
-            and not self.fault
-            and self.target is not None
-            and time.monotonic() - self.failed_at > RETRY_S
-        ):
-            since = self.since
-            failure = self.failed
-            before = self.ordered
-            self.ordered = self.verb(self.target), self.target
-            self.give()
-            if self.ordered == before:
-                self.since = since
-                self.failed = failure
-                self.failed_at = time.monotonic()
-        super().look()
-        if self.failed and self.fault:
-            self.fault = f"gripper ({self.words()} {self.failed})"
+    def update(self) -> None:
+        may_retry = self.failure and not self.fault
+        if may_retry and self.target is not None and time.monotonic() - self.retried_at > RETRY_S:
+            self._retry(self.target)
+        super().update()
+        if self.failure and self.fault:
+            self.fault = f"gripper ({self.command_text()} {self.failure})"
 
-    def give(self) -> None:
-        self.failed = ""
-        super().give()
+    def _retry(self, width: float) -> None:
+        """Command a width again; for the same command, the timeout counts from its first try."""
+        before, pending_since, failure = self.command, self.pending_since, self.failure
+        self.start_command(width)
+        if self.command == before:
+            self.pending_since = pending_since
+            self.failure = failure
+            self.retried_at = time.monotonic()
+
+    def start_command(self, width: float) -> None:
+        self.failure = ""
+        super().start_command(width)
 
     def finish_command(self, number: int, outcome: str) -> None:
         """Record the answer; a failed opening remains pending, unless the fingers are open."""
-        if (
-            number == self.order
-            and outcome != "done"
-            and self.ordered
-            and self.ordered[0] == "move"
-            and abs((self.width or 0.0) - self.ordered[1]) > NEAR_M
-        ):
-            self.failed, self.last_result = outcome, f"{self.words()}: {outcome}"
-            return
-        self.failed = "" if number == self.order else self.failed
+        if number == self.number:
+            if (
+                outcome != "done"
+                and self.command
+                and self.command[0] == "move"
+                and abs((self.width or 0.0) - self.command[1]) > NEAR_M
+            ):
+                self.failure = outcome
+                self.last_result = f"{self.command_text()}: {outcome}"
+                return
+            self.failure = ""
         super().finish_command(number, outcome)
 
     def forget(self, reason: str) -> None:
-        self.failed = ""
+        self.failure = ""
         super().forget(reason)
 
     def stop(self) -> Future:
         """Stop the hand as part of a reset; the running action's result starts no command."""
-        self.order = self.order + 1
-        self.failed = ""
+        self.number = self.number + 1
+        self.failure = ""
         self.target = None
         return self.stopping.call_async(Trigger.Request())
 
@@ -385,7 +385,7 @@ class Franka(ArmDriver):
             if self.active:
                 self._publish(self.state)
         if self.hand and self.active:
-            self.hand.look()
+            self.hand.update()
         self.publish_fault()
 
     def _publish(self, state: FrankaRobotState) -> None:

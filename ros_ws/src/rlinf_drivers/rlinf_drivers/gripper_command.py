@@ -19,7 +19,7 @@ from rlinf_msgs.msg import GripperWidth, SafetyState
 from sensor_msgs.msg import JointState
 
 from rlinf_core.robots.grippers.gripper_command import Gripper
-from rlinf_ros.action_clients import STATE, GripperCommands
+from rlinf_ros.action_clients import GRIPPER_JOINTS, GripperActionClient
 from rlinf_ros.lifecycle_node import Managed
 from rlinf_ros.qos import lazy_profile, publisher, subscription
 from rlinf_ros.spinning import ERROR, OK, ControlNode, Diagnostics, Health, is_active, run
@@ -31,8 +31,8 @@ MAY_MOVE = (SafetyState.ARMED, SafetyState.ACTIVE, SafetyState.HOLD)
 QUEUE_DEPTH = 10  # messages of other joints on the same topic
 
 
-class ActionCommands(GripperCommands):
-    """Commands to one action."""
+class GripperCommandClient(GripperActionClient):
+    """Sends commands to one action."""
 
     def __init__(self, node: Node, settings: Gripper) -> None:
         super().__init__(node, settings.width, settings.timeout_s)
@@ -40,33 +40,34 @@ class ActionCommands(GripperCommands):
         self.action = ActionClient(node, GripperCommand, settings.action)
         self.armed_at = 0.0
         subscription(node, "safety", self._on_safety)
-        self.begin()
+        self.restart()
 
-    def begin(self) -> None:
+    def restart(self) -> None:
         """Start anew, without earlier commands.
 
         The interlock's first commands, from before it has heard the width, are ignored, too.
         """
         self.forget("no command yet")
-        self.started_at = time.monotonic()
+        self.restarted_at = time.monotonic()
 
     def _on_command(self, command: GripperWidth) -> None:
-        if is_active(self.node) and time.monotonic() - self.started_at > SETTLED_S:
+        if is_active(self.node) and time.monotonic() - self.restarted_at > SETTLED_S:
             super()._on_command(command)
 
     def _on_safety(self, safety: SafetyState) -> None:
         if safety.state in MAY_MOVE:
             self.armed_at = time.monotonic()
         elif self.fault:
-            self.begin()
+            self.restart()
 
-    def look(self) -> None:
-        if self.waiting and self.fault and time.monotonic() - self.armed_at > SAFETY_S:
-            self.begin()
-        elif self.waiting and self.fault and self.late and self.target is not None:
-            self.ordered = self.verb(self.target), self.target
-            self.give()
-        super().look()
+    def update(self) -> None:
+        """Repeat an unanswered command while the arm may move; else forget the command."""
+        if self.is_pending and self.fault:
+            if time.monotonic() - self.armed_at > SAFETY_S:
+                self.restart()
+            elif self.is_overdue and self.target is not None:
+                self.start_command(self.target)
+        super().update()
 
     def goal(self, verb: str, width: float) -> tuple[ActionClient, Any]:
         position = self.settings.position(width)
@@ -81,8 +82,8 @@ class ActionCommands(GripperCommands):
 
     def finish_command(self, number: int, outcome: str) -> None:
         """Record the answer; a refusal is a fault, because the fingers would stay still."""
-        if outcome == "refused" and number == self.order:
-            self.fault = f"gripper ({self.settings.action} refused {self.words()})"
+        if outcome == "refused" and number == self.number:
+            self.fault = f"gripper ({self.settings.action} refused {self.command_text()})"
         else:
             super().finish_command(number, outcome)
 
@@ -93,7 +94,7 @@ class GripperNode(Managed, ControlNode):
     def __init__(self) -> None:
         super().__init__("gripper")
         self.settings = self.declare_settings("settings", Gripper)
-        self.commands = ActionCommands(self, self.settings)
+        self.commands = GripperCommandClient(self, self.settings)
         self.received_at = 0.0
         self.implausible = ""
         self.widths = publisher(self, "gripper/state")
@@ -105,16 +106,16 @@ class GripperNode(Managed, ControlNode):
 
     def activate(self) -> str:
         """Forget earlier commands."""
-        self.commands.begin()
+        self.commands.restart()
         return ""
 
     def deactivate(self) -> None:
         """Send the fingers no further command; without ``gripper/state`` the interlock holds."""
-        self.commands.begin()
+        self.commands.restart()
 
     def _poll(self) -> None:
         if self.active:
-            self.commands.look()
+            self.commands.update()
 
     @property
     def silent(self) -> bool:
@@ -131,12 +132,12 @@ class GripperNode(Managed, ControlNode):
         if self.implausible:
             return
         if self.silent:
-            self.commands.begin()
+            self.commands.restart()
         self.received_at = time.monotonic()
         self.commands.width = width
         if self.active and not self.commands.fault:
             self.widths.publish(
-                JointState(header=state.header, name=STATE, position=[self.commands.width])
+                JointState(header=state.header, name=GRIPPER_JOINTS, position=[self.commands.width])
             )
 
     def _health(self) -> Health:

@@ -18,13 +18,13 @@ from std_srvs.srv import Trigger
 from rlinf_core.robots.grippers.robotiq import (
     ACTIVATING,
     ACTIVE,
+    CommandTracker,
     Gripper,
-    OrderTracker,
     Robotiq,
     Status,
 )
 from rlinf_drivers.device import DeviceNode
-from rlinf_ros.action_clients import STATE
+from rlinf_ros.action_clients import GRIPPER_JOINTS
 from rlinf_ros.qos import publisher, subscription
 from rlinf_ros.spinning import ERROR, INACTIVE, OK, Diagnostics, Health, run
 
@@ -52,8 +52,9 @@ class RobotiqNode(DeviceNode):
         self.activation = threading.Event()
         self.status: Status | None = None
         self.target: int | None = None
-        self.well_at = time.monotonic()
-        self.order_tracker = OrderTracker(self.well_at)
+        # time of the start or of the last trouble; infinite while the gripper is silent
+        self.trouble_at = time.monotonic()
+        self.command_tracker = CommandTracker(self.trouble_at)
         self.widths = publisher(self, "gripper/state")
         subscription(self, "gripper/command", self._on_command)
         self.create_service(Trigger, "gripper/activate", self._on_activate)
@@ -63,7 +64,7 @@ class RobotiqNode(DeviceNode):
     def activate(self) -> str:
         """Forget earlier commands."""
         self.target = None
-        self.well_at = time.monotonic()
+        self.trouble_at = time.monotonic()
         return ""
 
     def deactivate(self) -> None:
@@ -75,7 +76,7 @@ class RobotiqNode(DeviceNode):
         if (
             self.active
             and math.isfinite(command.width)
-            and time.monotonic() - self.well_at > SETTLED_S
+            and time.monotonic() - self.trouble_at > SETTLED_S
         ):
             self.target = round(self.settings.position(command.width))
 
@@ -100,7 +101,7 @@ class RobotiqNode(DeviceNode):
     def open(self) -> Robotiq:
         self.status = None
         self.target = None
-        self.well_at = time.monotonic()
+        self.trouble_at = time.monotonic()
         # a request from before an unplugging is void: a hand may be at the gripper now
         self.activation.clear()
         return Robotiq(self.settings)
@@ -111,30 +112,32 @@ class RobotiqNode(DeviceNode):
         except Exception:
             self.status = None
             self.target = None
-            self.well_at = math.inf
+            self.trouble_at = math.inf
             raise
         now, target = time.monotonic(), self.target if self.active else None
         if self.activation.is_set():
             self.activation.clear()
             device.activate()
-        if (order := self.order_tracker.next(status, target, now)) is not None:
-            device.go(order)
+        if (position := self.command_tracker.next(status, target, now)) is not None:
+            device.go(position)
         if status.trouble:
             self.target = None
-            self.well_at = now
+            self.trouble_at = now
         self.log_trouble(self._trouble(status))
         if self.active and not self.trouble:
-            state = JointState(name=STATE, position=[self.settings.opening(status.position)])
+            state = JointState(
+                name=GRIPPER_JOINTS, position=[self.settings.opening(status.position)]
+            )
             state.header.stamp = self.get_clock().now().to_msg()
             self.widths.publish(state)
         self.stopping.wait(PERIOD_S)
 
     def _trouble(self, status: Status) -> str:
         if not status.trouble:
-            if time.monotonic() - self.order_tracker.taken_at <= self.settings.timeout_s:
+            if time.monotonic() - self.command_tracker.accepted_at <= self.settings.timeout_s:
                 return ""
             return (
-                f"it has not executed the command {self.order_tracker.order} for "
+                f"it has not executed the command {self.command_tracker.command} for "
                 f"{self.settings.timeout_s:g} s"
             )
         if status.state == ACTIVATING:
@@ -150,7 +153,7 @@ class RobotiqNode(DeviceNode):
         values = {
             "device": self.settings.device,
             "position": status.position if status else "",
-            "ordered": status.ordered if status else "",
+            "ordered": status.requested_position if status else "",
         }
         if self.trouble or status is None:
             return Health(ERROR, self.trouble or "no answer yet", values)

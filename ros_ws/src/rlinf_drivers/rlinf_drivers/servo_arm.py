@@ -20,7 +20,7 @@ from rlinf_core.core.errors import DeviceError, RlinfError
 from rlinf_core.robots.drivers.servo_arm import Driver
 from rlinf_core.robots.servos import RAD, Bus
 from rlinf_drivers.device import DeviceNode
-from rlinf_ros.action_clients import STATE
+from rlinf_ros.action_clients import GRIPPER_JOINTS
 from rlinf_ros.qos import publisher, subscription
 from rlinf_ros.spinning import ERROR, OK, WARN, Diagnostics, Health, run
 
@@ -224,7 +224,10 @@ class ServoArm(DeviceNode):
         ]
         if jaw := self.settings.jaw:
             messages.append(
-                (self.widths, JointState(name=STATE, position=[jaw.opening(ticks[jaw.id])]))
+                (
+                    self.widths,
+                    JointState(name=GRIPPER_JOINTS, position=[jaw.opening(ticks[jaw.id])]),
+                )
             )
         stamp = self.get_clock().now().to_msg()
         for output, message in messages:

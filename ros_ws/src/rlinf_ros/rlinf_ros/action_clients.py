@@ -51,32 +51,36 @@ class GoalHandle:
 
 
 NEAR_M = 0.004  # a width this near to the last command is no new command
-STATE = ("gripper_opening",)  # the joint's name in gripper/state
+GRIPPER_JOINTS = ("gripper_opening",)  # joint names in gripper/state
 
 
-class GripperCommands:
-    """``gripper/command`` as goals of an action; a missing answer is a fault.
+class GripperActionClient:
+    """Sends ``gripper/command`` as goals of an action; a missing answer is a fault.
 
     Args:
         node: the node that owns the topics.
-        widest: largest width [m].
+        max_width: largest width [m].
         timeout_s: timeout of an answer [s].
 
     Attributes:
         width: last measured width [m].
+        target: newest width of ``gripper/command`` [m].
+        command: verb and width [m] of the last command.
+        number: number of the last command; answers to earlier ones are ignored.
+        is_pending: whether the last command has no answer yet.
         fault: description; empty if every command was answered in time.
         last_result: result of the last command, for diagnostics.
     """
 
-    def __init__(self, node: Node, widest: float, timeout_s: float) -> None:
-        self.widest, self.timeout_s = widest, timeout_s
+    def __init__(self, node: Node, max_width: float, timeout_s: float) -> None:
+        self.max_width, self.timeout_s = max_width, timeout_s
         self.width: float | None = None
         self.target: float | None = None
-        self.ordered: tuple[str, float] | None = None  # the last command: its kind and its width
-        self.order = 0
-        self.sent = False
-        self.since = 0.0
-        self.waiting = False
+        self.command: tuple[str, float] | None = None
+        self.number = 0
+        self.is_pending = False
+        self.is_sent = False
+        self.pending_since = 0.0
         self.fault = ""
         self.last_result = "no command yet"
         subscription(node, "gripper/command", self._on_command)
@@ -96,53 +100,49 @@ class GripperCommands:
 
     # Common to all grippers
     def _on_command(self, command: GripperWidth) -> None:
-        self.target = min(max(command.width, 0.0), self.widest)
+        self.target = min(max(command.width, 0.0), self.max_width)
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Send the next command once the last one is answered, or note a missed answer.
 
         Call it at every tick.
         """
-        if self.waiting and not self.sent:
+        if self.is_pending and not self.is_sent:
             self._send()
-        if self.waiting and self.late:
-            problem = "no answer to" if self.sent else "no server for"
-            self.fault = f"gripper ({problem} {self.words()} for {self.timeout_s:g} s)"
-        elif (
-            not self.waiting
-            and self.target is not None
-            and self.width is not None
-            and self._differs(self.target)
-        ):
-            self.ordered = self.verb(self.target), self.target
-            self.give()
+        if self.is_pending:
+            if self.is_overdue:
+                problem = "no answer to" if self.is_sent else "no server for"
+                self.fault = f"gripper ({problem} {self.command_text()} for {self.timeout_s:g} s)"
+        elif self.target is not None and self.width is not None and self._is_new(self.target):
+            self.start_command(self.target)
 
-    def give(self) -> None:
-        """Start the current command."""
-        self.order = self.order + 1
-        self.waiting = True
-        self.sent = False
-        self.since = time.monotonic()
+    def start_command(self, width: float) -> None:
+        """Make a width [m] the current command, which ``update`` sends."""
+        self.command = self.verb(width), width
+        self.number = self.number + 1
+        self.is_pending = True
+        self.is_sent = False
+        self.pending_since = time.monotonic()
 
     @property
-    def late(self) -> bool:
-        return time.monotonic() - self.since > self.timeout_s
+    def is_overdue(self) -> bool:
+        return time.monotonic() - self.pending_since > self.timeout_s
 
-    def _differs(self, width: float) -> bool:
+    def _is_new(self, width: float) -> bool:
         """Return whether a width differs from the last command, or else the fingers' width."""
-        reference = self.ordered[1] if self.ordered else self.width or 0.0
+        reference = self.command[1] if self.command else self.width or 0.0
         return abs(width - reference) > NEAR_M
 
-    def words(self) -> str:
+    def command_text(self) -> str:
         """Return the current command in words."""
-        return f"{self.ordered[0]} {self.ordered[1]:.3f}" if self.ordered else "nothing"
+        return f"{self.command[0]} {self.command[1]:.3f}" if self.command else "nothing"
 
     def _send(self) -> None:
-        if self.ordered is None:
+        if self.command is None:
             return
-        number, (client, goal) = self.order, self.goal(*self.ordered)
+        number, (client, goal) = self.number, self.goal(*self.command)
         if client.server_is_ready():
-            self.sent = True
+            self.is_sent = True
             client.send_goal_async(goal).add_done_callback(
                 lambda future: self._on_accepted(number, future)
             )
@@ -158,14 +158,16 @@ class GripperCommands:
 
     def finish_command(self, number: int, outcome: str) -> None:
         """Note the answer to a command, however late. An empty grasp is a result, not a fault."""
-        if number == self.order:
-            self.waiting, self.fault, self.last_result = False, "", f"{self.words()}: {outcome}"
+        if number == self.number:
+            self.is_pending = False
+            self.fault = ""
+            self.last_result = f"{self.command_text()}: {outcome}"
 
     def forget(self, reason: str) -> None:
         """Forget the last command, so that the next one is sent anew."""
-        self.order = self.order + 1
-        self.waiting = False
+        self.number = self.number + 1
+        self.is_pending = False
         self.fault = ""
-        self.ordered = None
+        self.command = None
         self.target = None
         self.last_result = reason
