@@ -12,6 +12,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Collection
+from enum import Enum, auto
 from typing import Any
 
 from rclpy.node import Node
@@ -23,21 +24,25 @@ from rlinf_ros.conversions import NS
 SAMPLES = 16  # inputs after which another phase may be chosen
 HISTORY = 64  # inputs on which the choice is based
 PAUSE_S = 2.0  # a gap of this length discards older inputs
-STRETCH = 0.05  # largest extension of one period, as a part of it
 MIN_WAIT_S = 0.0001  # time by which an input should precede its tick
-SLACK_S = 0.0002  # smallest reduction of the mean wait that justifies a change
-AROUND = 0.02  # the same, of a period, if the phase must be reached through a whole period
-RHYTHM = 0.3  # smallest steadiness of the inputs, of 1, for which one phase is better than another
-SOONEST = 0.97  # smallest interval of two ticks, of a period
-# largest catch-up by shorter intervals without hurry; stamps run ahead by as much meanwhile
+# smallest steadiness of the inputs, of 1, for which one phase is better than another
+MIN_RHYTHM = 0.3
+MIN_GAIN_S = 0.0002  # smallest reduction of the mean wait that justifies a change
+# the same, of a period, if the phase must be reached through a whole period
+MIN_GAIN_WITHOUT_HURRY = 0.02
+MAX_STRETCH = 0.05  # largest extension of one period, of a period
+MIN_INTERVAL = 0.97  # smallest interval of two ticks without hurry, of a period
+# Largest delay of a tick that shorter intervals make up for without hurry. Stamps run ahead by as
+# much meanwhile.
 MAX_CATCH_UP_S = 0.002
-# of a period: a later tick finds its phase sooner by longer periods, with SOONEST and STRETCH
-SHORTER = 0.375
-SLOWEST = 0.1  # largest advance of a timer's wake-up, of a period
-# fraction of a period before the tick; an earlier input may be late for the previous tick
-NEXT = 0.5
-PATIENCE_S = 0.004  # wait for a late input, bounded by parts of a period ...
-MIN_PART, MAX_PART = 0.08, 0.35  # ... smallest and largest part
+# The same, of a period: after a larger one, longer periods find the phase sooner.
+MAX_CATCH_UP = 0.375
+MAX_ADVANCE = 0.1  # largest advance of a timer's wake-up, of a period
+# Part of a period before the tick in which an input is of this tick. An earlier one may be late for
+# the previous tick.
+NEXT_TICK = 0.5
+# Wait for a late input [s], and its bounds as parts of a period.
+PATIENCE_S, MIN_PATIENCE, MAX_PATIENCE = 0.004, 0.08, 0.35
 TOO_SOON_S = 0.00002  # largest difference of two clocks about a timer's wake-up
 
 
@@ -46,13 +51,13 @@ class PhaseLock:
 
     Its mean rate exceeds the nominal one by at most ``hurry``. A late tick leaves the phase
     unchanged: the inputs after it are in time. Without hurry, no tick follows another sooner than
-    SOONEST. An earlier phase is then reached only through all later ones, while inputs wait half a
-    period. The lock takes that path once earlier inputs have waited as long in vain, or to return
-    after a very late tick.
+    MIN_INTERVAL. An earlier phase is then reached only through all later ones, while inputs wait
+    half a period. The lock takes that path once earlier inputs have waited as long in vain, or to
+    return after a very late tick.
 
     Args:
         period_s: nominal period [s].
-        hurry: largest reduction of one period while the phase moves, as a part of it.
+        hurry: largest reduction of one period while the phase moves, of a period.
         now: monotonic time [s].
 
     Attributes:
@@ -64,27 +69,27 @@ class PhaseLock:
         self.period_s, self.hurry = period_s, hurry
         self.due_s = self.soonest_s = now + period_s
         self._inputs: deque[float] = deque(maxlen=HISTORY)  # times of the newest inputs
-        self._new = 0
-        self._to_go_s = 0.0
-        self._in_vain_s = 0.0
+        self._new_inputs = 0  # since the last choice of a phase
+        self._shift_s = 0.0  # remaining change of the phase
+        self._wasted_s = 0.0  # time that inputs have waited more than at the best phase
 
-    def ticked(self, now: float) -> float:
+    def after_tick(self, now: float) -> float:
         """Return the time to wake for the next tick [s], after a tick at ``now``."""
-        self.due_s += (
-            max(math.floor((now - self.due_s + TOO_SOON_S) / self.period_s), 0) * self.period_s
-        )
-        late = max(now - self.due_s, 0.0)
-        progressed_s = min(late, max(self._to_go_s, 0.0))  # part of the path to a later phase
-        self.due_s += progressed_s
-        self._to_go_s -= progressed_s
-        late -= progressed_s
-        if not self.hurry and late > min(MAX_CATCH_UP_S, SHORTER * self.period_s):
+        missed_ticks = max(math.floor((now - self.due_s + TOO_SOON_S) / self.period_s), 0)
+        self.due_s += missed_ticks * self.period_s
+        late_s = max(now - self.due_s, 0.0)
+        # a late tick is a part of the way to a later phase
+        progress_s = min(late_s, max(self._shift_s, 0.0))
+        self.due_s += progress_s
+        self._shift_s -= progress_s
+        late_s -= progress_s
+        if not self.hurry and late_s > min(MAX_CATCH_UP_S, MAX_CATCH_UP * self.period_s):
             self.due_s = now
-            self._to_go_s = self.period_s - late
-        extra = min(max(self._to_go_s, -self.hurry * self.period_s), STRETCH * self.period_s)
-        self._to_go_s -= extra
-        self.due_s += self.period_s + extra
-        self.soonest_s = now + (0.0 if self.hurry else SOONEST * self.period_s)
+            self._shift_s = self.period_s - late_s
+        step_s = min(max(self._shift_s, -self.hurry * self.period_s), MAX_STRETCH * self.period_s)
+        self._shift_s -= step_s
+        self.due_s += self.period_s + step_s
+        self.soonest_s = now + (0.0 if self.hurry else MIN_INTERVAL * self.period_s)
         return max(self.due_s, self.soonest_s)
 
     def add_inputs(self, inputs: Collection[float]) -> None:
@@ -92,32 +97,41 @@ class PhaseLock:
         for at in inputs:
             if self._inputs and at - self._inputs[-1] > PAUSE_S:
                 self._inputs.clear()
-                self._new = 0
-                self._in_vain_s = 0.0
+                self._new_inputs = 0
+                self._wasted_s = 0.0
             self._inputs.append(at)
-            self._new += 1
-        if self._to_go_s == 0.0 and self._new >= SAMPLES:
-            self._to_go_s = self._worthwhile_shift(
-                *best_shift(
-                    [(self.due_s - at) % self.period_s for at in self._inputs],
-                    self.period_s,
-                    self.hurry,
-                )
-            )
-            self._new = 0
+            self._new_inputs += 1
+        if self._shift_s == 0.0 and self._new_inputs >= SAMPLES:
+            waits = [(self.due_s - at) % self.period_s for at in self._inputs]
+            self._shift_s = self._worthwhile_shift(*best_shift(waits, self.period_s, self.hurry))
+            self._new_inputs = 0
 
-    def _worthwhile_shift(self, gain_s: float, to_go_s: float) -> float:
+    def _worthwhile_shift(self, gain_s: float, shift_s: float) -> float:
         """Return the change of phase, or 0 while it costs more than staying has cost so far."""
-        if gain_s <= (SLACK_S if self.hurry else AROUND * self.period_s):
-            self._in_vain_s = 0.0
+        min_gain_s = MIN_GAIN_S if self.hurry else MIN_GAIN_WITHOUT_HURRY * self.period_s
+        if gain_s <= min_gain_s:
+            self._wasted_s = 0.0
             return 0.0
-        self._in_vain_s += self._new * gain_s
-        every_s = (self._inputs[-1] - self._inputs[0]) / (len(self._inputs) - 1)
-        meanwhile = max(to_go_s, 0.0) / STRETCH / max(every_s, self.period_s / SAMPLES)
-        if self._in_vain_s < meanwhile * self.period_s:
+        self._wasted_s += self._new_inputs * gain_s
+        interval_s = (self._inputs[-1] - self._inputs[0]) / (len(self._inputs) - 1)
+        inputs_meanwhile = (
+            max(shift_s, 0.0) / MAX_STRETCH / max(interval_s, self.period_s / SAMPLES)
+        )
+        if self._wasted_s < inputs_meanwhile * self.period_s:
             return 0.0
-        self._in_vain_s = 0.0
-        return to_go_s
+        self._wasted_s = 0.0
+        return shift_s
+
+
+class Wake(Enum):
+    """The moment for which a ``PhaseLockedTimer`` is set."""
+
+    TICK = auto()
+    """The tick is due."""
+    EARLY = auto()
+    """The input is there, and the tick may be early from then on."""
+    LATE = auto()
+    """The tick is due and its input missing; the wait for the input ends then."""
 
 
 class PhaseLockedTimer:
@@ -150,10 +164,12 @@ class PhaseLockedTimer:
         self.lock = PhaseLock(period_s, hurry, time.monotonic())
         self.early_s, self.late_s = early * period_s, late * period_s
         self._callback = callback
-        self._arrivals: list[float] = []
-        self._done_early = self._expected = self._waits = self._opens = False
+        self._input_times: list[float] = []  # since the last tick
+        self._had_input = False  # in the previous period
+        self._called_early = False  # the callback has run before its tick
+        self._wake = Wake.TICK
         self._wake_s = self.lock.due_s
-        self._slow_s = deque[float](maxlen=SAMPLES)
+        self._delays_s = deque[float](maxlen=SAMPLES)  # of the last wake-ups
         self.timer = node.create_timer(period_s, self._on_timer)
         self._stopped = False
 
@@ -164,30 +180,28 @@ class PhaseLockedTimer:
 
     def arrived(self, at: float | None = None) -> None:
         """Note that the awaited input is here, or was at that monotonic time [s]."""
-        self._arrivals.append(time.monotonic() if at is None else at)
-        if at is None and not self._done_early and not self._opens:
-            self._come_early(time.monotonic())
+        self._input_times.append(time.monotonic() if at is None else at)
+        if at is None and not self._called_early and self._wake is not Wake.EARLY:
+            self._tick_early(time.monotonic())
 
     def until_next(self) -> float:
         """Return the time to the next tick [s]; within a tick, to the one after it."""
-        return (
-            self.lock.due_s + (self.lock.period_s if self._done_early else 0.0) - time.monotonic()
-        )
+        next_s = self.lock.due_s + (self.lock.period_s if self._called_early else 0.0)
+        return next_s - time.monotonic()
 
-    def _come_early(self, now: float) -> None:
+    def _tick_early(self, now: float) -> None:
         """Tick now for a present input, or as soon as allowed.
 
         An input that may be late for the previous tick does not count: its own input would then
         lack a tick.
         """
         if self.lock.due_s - now <= self.early_s:
-            self._early()
-        elif self._expected and self.lock.due_s - now <= NEXT * self.lock.period_s:
-            self._opens = True
-            self._wake(self.lock.due_s - self.early_s)
+            self._call_early()
+        elif self._had_input and self.lock.due_s - now <= NEXT_TICK * self.lock.period_s:
+            self._wake_for(Wake.EARLY, self.lock.due_s - self.early_s)
 
-    def _early(self) -> None:
-        self._done_early = True
+    def _call_early(self) -> None:
+        self._called_early = True
         self._callback()
 
     def _on_timer(self) -> None:
@@ -196,51 +210,51 @@ class PhaseLockedTimer:
         now = time.monotonic()
         # the wake-up was already under way when the timer was set anew
         if now < self._wake_s - TOO_SOON_S:
-            self._set()
+            self._set_timer()
             return
-        self._slow_s.append(min(max(now - self._wake_s, 0.0), SLOWEST * self.lock.period_s))
-        soonest_s = self.lock.due_s - self.early_s if self._opens else self.lock.soonest_s
+        self._delays_s.append(min(max(now - self._wake_s, 0.0), MAX_ADVANCE * self.lock.period_s))
+        is_early = self._wake is Wake.EARLY
+        soonest_s = self.lock.due_s - self.early_s if is_early else self.lock.soonest_s
         if now < soonest_s - TOO_SOON_S:  # it woke sooner than usual
             self._wake_s = soonest_s
-            self._set()
-            return
-        opens = self._opens
-        self._opens = False
-        if opens and now < self.lock.due_s:
-            self._wake(self.lock.due_s)
-            self._early()
-            return
-        missing = self._expected and not self._arrivals and not self._done_early
-        # it may have arrived during a stall of this process: then it is next
-        if missing and not self._waits and self.late_s:
-            self._waits = True
-            self._wake(self.lock.due_s + self.late_s)
-            return
-        self._tick(now)
+            self._set_timer()
+        elif is_early and now < self.lock.due_s:
+            self._wake_for(Wake.TICK, self.lock.due_s)
+            self._call_early()
+        # an input may have arrived during a stall of this process: then it is next
+        elif self._lacks_input() and self.late_s and self._wake is not Wake.LATE:
+            self._wake_for(Wake.LATE, self.lock.due_s + self.late_s)
+        else:
+            self._tick(now)
+
+    def _lacks_input(self) -> bool:
+        return self._had_input and not self._input_times and not self._called_early
 
     def _tick(self, now: float) -> None:
-        self._waits = False
-        self._expected = bool(self._arrivals)
-        self._wake(self.lock.ticked(now))
-        if not self._done_early:
+        self._had_input = bool(self._input_times)
+        self._wake_for(Wake.TICK, self.lock.after_tick(now))
+        if not self._called_early:
             self._callback()
-        self._done_early = False
-        self.lock.add_inputs(self._arrivals)  # after the command, which does not wait for it
-        self._arrivals.clear()
+        self._called_early = False
+        # after the command, which does not wait for it
+        self.lock.add_inputs(self._input_times)
+        self._input_times.clear()
 
-    def _wake(self, at: float) -> None:
-        usual_s = sorted(self._slow_s)[len(self._slow_s) // 4] if self._slow_s else 0.0
+    def _wake_for(self, wake: Wake, at: float) -> None:
+        """Set the timer for a moment, earlier by the usual delay of its wake-ups."""
+        usual_s = sorted(self._delays_s)[len(self._delays_s) // 4] if self._delays_s else 0.0
+        self._wake = wake
         self._wake_s = at - usual_s
-        self._set()
+        self._set_timer()
 
-    def _set(self) -> None:
+    def _set_timer(self) -> None:
         self.timer.timer_period_ns = max(round((self._wake_s - time.monotonic()) * 1e9), 1)
         self.timer.reset()
 
 
 def patience(period_s: float) -> float:
     """Return how long a tick waits for a late input, as a part of its period."""
-    return max(MIN_PART, min(MAX_PART, PATIENCE_S / period_s))
+    return max(MIN_PATIENCE, min(MAX_PATIENCE, PATIENCE_S / period_s))
 
 
 def best_shift(waits: Collection[float], period_s: float, hurry: float) -> tuple[float, float]:
@@ -251,18 +265,19 @@ def best_shift(waits: Collection[float], period_s: float, hurry: float) -> tuple
     that then miss their tick wait a period longer.
     """
     direction = sum(cmath.exp(2j * math.pi * wait / period_s) for wait in waits) / len(waits)
-    if abs(direction) < RHYTHM:
+    if abs(direction) < MIN_RHYTHM:
         return 0.0, 0.0
-    # a later input may well miss its tick
-    in_vain = sorted((wait - MIN_WAIT_S) % period_s for wait in waits)
-    gain, sooner = max(
-        (wait - missed / len(in_vain) * period_s, wait) for missed, wait in enumerate(in_vain)
+    # an input that comes later than MIN_WAIT_S before its tick may well miss the tick
+    spare_s = sorted((wait - MIN_WAIT_S) % period_s for wait in waits)
+    gain_s, advance_s = max(
+        (spare - missed / len(spare_s) * period_s, spare) for missed, spare in enumerate(spare_s)
     )
-    moves_earlier = sooner * STRETCH < (period_s - sooner) * hurry
-    return gain, -sooner if moves_earlier else period_s - sooner
+    moves_earlier = advance_s * MAX_STRETCH < (period_s - advance_s) * hurry
+    return gain_s, -advance_s if moves_earlier else period_s - advance_s
 
 
-BEFORE_S = 0.004  # the warm-up then still sits in the caches, and ends before the real call
+# time from the warm-up to the real call, which finds the code still in the caches
+BEFORE_S = 0.004
 SELDOM_S = 0.02  # more frequent calls are still in the caches
 
 
