@@ -15,7 +15,7 @@ from rlinf_core.policies.small.latent_noise.policy import LatentNoiseActor
 from rlinf_core.policies.small.tanh_gaussian.policy import Actor
 from rlinf_core.recipes import load_recipe
 from rlinf_core.specs import arrays
-from rlinf_core.trainer.run import initial_policy
+from rlinf_core.trainer.learner_setup import initial_policy
 from tests.policies import test_groot, test_groot_n1_6, test_pi0, test_pi05, test_smolvla, test_xvla
 
 KINDS = {

@@ -25,7 +25,7 @@ from rlinf_core.trainer.distributed import readers
 from rlinf_core.trainer.distributed.readers import Readers
 from rlinf_core.trainer.distributed.rollout_workers import RolloutWorkers
 from rlinf_core.trainer.governor import make_governor
-from rlinf_core.trainer.run import initial_policy
+from rlinf_core.trainer.learner_setup import initial_policy
 from rlinf_core.trainer.sources.recordings import Intake
 from rlinf_core.trainer.train import train
 from tests.algorithms.point import SPEC, Points, points

@@ -21,7 +21,7 @@ from rlinf_core.trainer.checkpoint import (
     save,
     unflatten,
 )
-from rlinf_core.trainer.run import inherit_networks
+from rlinf_core.trainer.learner_setup import inherit_networks
 from tests.trainer.test_run import ASYNC_PPO, run_of
 
 

@@ -11,7 +11,7 @@ from rlinf_core.recipes import load_recipe
 from rlinf_core.rollouts.types import DEMONSTRATION, EVALUATE, TRAIN, Trajectory
 from rlinf_core.trainer.data import make_data
 from rlinf_core.trainer.governor import make_governor
-from rlinf_core.trainer.run import initial_policy
+from rlinf_core.trainer.learner_setup import initial_policy
 from tests.algorithms.point import SPEC
 from tests.trainer.test_run import ASYNC_PPO, run_of, shown, spool  # noqa: F401 (a fixture)
 

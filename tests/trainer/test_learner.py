@@ -14,11 +14,11 @@ from rlinf_core.policies.serialization import policy_name, save_policy
 from rlinf_core.recipes import load_recipe
 from rlinf_core.recipes.station import station_robot
 from rlinf_core.specs.arrays import ActionSpec, ArraySpec, StationSpec
-from rlinf_core.trainer import checkpoint
-from rlinf_core.trainer import run as running
+from rlinf_core.trainer import checkpoint, learner_setup
 from rlinf_core.trainer.distributed.group import LearnerGroup
-from rlinf_core.trainer.run import inherit_networks, initial_policy, learner_usage, make_learner
+from rlinf_core.trainer.learner_setup import inherit_networks, initial_policy, make_learner
 from rlinf_core.trainer.train import train
+from rlinf_core.trainer.turns import learner_usage
 from sim_bridges.core.randomization import Randomised
 from sim_bridges.core.station import simulated_station
 from tests.algorithms.point import SPEC, Points
@@ -166,8 +166,8 @@ def test_a_group_of_learners_is_as_the_recipe_says(monkeypatch):
             self.name, self.policy, self.config, self.seed = name, policy, config, seed
             self.settings = settings
 
-    monkeypatch.setattr(running, "LearnerGroup", Group)
-    monkeypatch.setattr(running, "cpus_for", lambda placement: placement.learners / 4)
+    monkeypatch.setattr(learner_setup, "LearnerGroup", Group)
+    monkeypatch.setattr(learner_setup, "cpus_for", lambda placement: placement.learners / 4)
     recipe = load_recipe(
         "sim_sac",
         [

@@ -22,9 +22,9 @@ class ByHand(Run):
 
     def loop(self):
         while not self.stopping:
-            self.due = self._updates_due()
-            if self.is_last_stage and self._fit() and (self.offline or not self.due):
-                done = self._is_done(self.due)
+            self.due = self.updates_due()
+            if self.is_last_stage and self.ensure_fitted() and (self.offline or not self.due):
+                done = self.has_all_steps(self.due)
                 judged = self.progress.last.get("env_steps") == self.steps
                 if self.evaluator and (self.steps >= self.next_evaluation or (done and not judged)):
                     self._evaluate()

@@ -198,7 +198,7 @@ def test_nothing_is_drawn_before_what_the_governor_asks_for_is_in(task, tmp_path
     run.data.batch = lambda: happened.append("draw") or batch()
     run.learner.update = lambda batch: happened.append("learn") or update(batch)
     for number in range(4):
-        while due := run._updates_due():
+        while due := run.updates_due():
             run._learn(due)
         assert happened.count("draw") == happened.count("learn") == run.updates == 18 + 10 * number
         observations = {"vectors": np.zeros((6, run.policy.spec.vector_size), np.float32)}
@@ -214,7 +214,7 @@ def test_nothing_is_drawn_before_what_the_governor_asks_for_is_in(task, tmp_path
             )
         )
     shown(run, spool, "o2", steps=5)
-    assert run._updates_due() > 0 and happened.count("draw") == run.updates
+    assert run.updates_due() > 0 and happened.count("draw") == run.updates
 
 
 def test_on_cuda_an_update_waits_for_the_copy_of_its_batch_and_keeps_its_memory(monkeypatch):

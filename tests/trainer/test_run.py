@@ -593,7 +593,7 @@ def test_a_run_pauses_only_after_a_turn_without_updates_and_data(
 ):
     run, slept = begun(task, tmp_path / "run", spool), []
     monkeypatch.setattr(time, "sleep", slept.append)
-    while run._updates_due():
+    while run.updates_due():
         run.advance()
     assert slept == [] and run.updates > 0
     run.advance()
@@ -629,16 +629,16 @@ def test_the_first_look_writes_curves(spool, task, tmp_path):
 
 def test_a_policy_is_published_first_and_then_every_so_many_updates(spool, task, tmp_path):
     run = run_of(task, tmp_path / "run", "online.publish_every_updates=4")
-    assert not run._is_publication_due(), "nothing is shown yet"
+    assert not run.is_publication_due(), "nothing is shown yet"
     shown(run, spool, "d1", mode="demonstration")
-    assert not run._is_publication_due(), "it is not fine-tuned yet"
+    assert not run.is_publication_due(), "it is not fine-tuned yet"
     turn(run)
-    assert run.version == 1 and not run._is_publication_due()
+    assert run.version == 1 and not run.is_publication_due()
     shown(run, spool, "o1", steps=9)
     due = []
     for _ in range(9):
         run._learn(1)
-        due.append(run._is_publication_due())
+        due.append(run.is_publication_due())
         if due[-1]:
             run.publish()
     assert due == [False, False, False, True, False, False, False, True, False]

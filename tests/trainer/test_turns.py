@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rlinf_core.algorithms import sac
-from rlinf_core.core.errors import RlinfError
+from rlinf_core.core.errors import RecipeError, RlinfError
 from rlinf_core.plan.cost import Layout
 from rlinf_core.plan.layout_controller import LayoutController
 from rlinf_core.policies import make_policy
@@ -20,13 +20,13 @@ from rlinf_core.rollouts.collect import EpisodeRollouts
 from rlinf_core.rollouts.types import DEMONSTRATION
 from rlinf_core.specs.embodiment import joined
 from rlinf_core.trainer import checkpoint
-from rlinf_core.trainer import run as running
 from rlinf_core.trainer import train as training
+from rlinf_core.trainer import turns as run_turns
 from rlinf_core.trainer.distributed.group import LearnerGroup
 from rlinf_core.trainer.distributed.ray_cluster import NoRoomError
 from rlinf_core.trainer.distributed.rollout_workers import SCENE_STRIDE, RolloutWorkers
+from rlinf_core.trainer.learner_setup import make_learner
 from rlinf_core.trainer.progress import Clock, Progress
-from rlinf_core.trainer.run import make_learner
 from rlinf_core.trainer.sources import simulators
 from rlinf_core.trainer.sources.simulators import (
     InProcessRollouts,
@@ -35,6 +35,7 @@ from rlinf_core.trainer.sources.simulators import (
     environments,
 )
 from rlinf_core.trainer.train import train
+from rlinf_core.trainer.turns import change_layout, change_learner
 from tests.algorithms.point import SPEC, Points, points
 
 pytestmark = pytest.mark.timed
@@ -69,7 +70,7 @@ def test_a_turn_is_measured_from_the_weights_to_the_updates(monkeypatch, tmp_pat
     assert left[1:] == [before - turn.steps for before, turn in zip(left, turns[1:], strict=False)]
     measured_parts = {part for part, seconds in run.clock.seconds.items() if seconds > 0.0}
     assert measured_parts == {"simulate", "infer", "transfer", "learn", "evaluate"}
-    parts = sum(run.clock.seconds[part] for part in running.TURN)
+    parts = sum(run.clock.seconds[part] for part in run_turns.TURN_PARTS)
     assert 0.0 < sum(turn.seconds for turn in turns) <= parts
     assert 0.9 * parts < sum(turn.seconds for turn in turns) + turns[-1].seconds * 5
     for turn in turns[1:]:
@@ -77,7 +78,7 @@ def test_a_turn_is_measured_from_the_weights_to_the_updates(monkeypatch, tmp_pat
         assert turn.environment[0][0] > 0 and turn.policy[0][0] > 0 and turn.learner[0][0] > 0
         assert min(turn.learner[0][1], turn.environment[0][1], turn.policy[0][1]) >= 0.0
         assert turn.call_s == turn.peak_bytes == turn.sent_bytes == 0.0 <= turn.send_s < 0.1
-        assert turn.resident_bytes == run.first_bytes > 1e6
+        assert turn.resident_bytes == run.meter.first_bytes > 1e6
     busy = [
         sum(part[0] for turn in turns for part in getattr(turn, name))
         for name in ("environment", "policy", "learner", "data")
@@ -215,7 +216,7 @@ def begun(monkeypatch, tmp_path):
     (run,) = runs
     notes = []
     run.layout_controller.note = notes.append
-    monkeypatch.setattr(running, "connect", lambda address: None)
+    monkeypatch.setattr(run_turns, "connect", lambda address: None)
     return run, notes
 
 
@@ -231,17 +232,17 @@ def test_a_run_goes_on_in_another_layout_with_its_state(monkeypatch, tmp_path, c
         alone = recipe.but(placement=recipe.placement.but(learners=0))
         return make_learner(alone, config, policy)
 
-    monkeypatch.setattr(running, "make_learner", learner)
-    run.turn.steps = 5
-    run.change_layout(TWO_WORKERS)
+    monkeypatch.setattr(run_turns, "make_learner", learner)
+    run.meter.turn.steps = 5
+    change_layout(run, TWO_WORKERS)
     assert run.source.players is workers[0] and run.layout_controller.layout == TWO_WORKERS
     assert run.recipe.placement.workers == 2 and run.recipe.placement.mode == "pipelined"
     assert run.learner is old and not learner_counts, "learners stay where they are"
-    assert run.turn.steps == 0 and run.clock.seconds["place"] > 0
+    assert run.meter.turn.steps == 0 and run.clock.seconds["place"] > 0
     assert "layout: 2 workers, updates in the trainer's process, pipelined, in 0." in (
         capsys.readouterr().out
     )
-    run.change_layout(Layout(2, 1))
+    change_layout(run, Layout(2, 1))
     assert learner_counts == [1] and closed == [old] and run.learner is not old
     assert run.learner.updates == state["updates"] > 0
     for name, module in run.learner.state_dict()["modules"].items():
@@ -277,16 +278,16 @@ def test_a_group_of_learners_is_resized_and_given_up_for_the_trainers_process(
     group = run.learner = Group(run.learner)
     two, state = run.recipe.placement.but(learners=2), run.learner.state_dict()
     run.recipe = run.recipe.but(placement=two)
-    run._change_learner(run.recipe.but(placement=two.but(learners=3)))
+    change_learner(run, run.recipe.but(placement=two.but(learners=3)))
     assert run.learner is group and group.sizes == [3] and run.recipe.placement.learners == 3
     alone = run.recipe.but(placement=two.but(learners=0))
-    run._change_learner(alone)
+    change_learner(run, alone)
     assert group.is_closed and group.sizes == [3] and run.recipe is alone
     assert not isinstance(run.learner, LearnerGroup) and run.prefetch.device is not None
     for name, module in run.learner.state_dict()["modules"].items():
         for key, value in module.items():
             assert np.array_equal(value, state["modules"][name][key]), (name, key)
-    run._change_learner(alone.but(seed=5))
+    change_learner(run, alone.but(seed=5))
     assert run.recipe.seed == 5 and not notes
 
 
@@ -300,12 +301,12 @@ def test_a_layout_that_cannot_be_is_refused_and_the_run_goes_on(monkeypatch, tmp
 
         return raises
 
-    monkeypatch.setattr(running, "connect", refuses(RlinfError("no address")))
-    run.change_layout(TWO_WORKERS)
-    monkeypatch.setattr(running, "connect", lambda address: None)
-    for error in (NoRoomError("no room for 2"), running.RecipeError("no divisor of 4")):
+    monkeypatch.setattr(run_turns, "connect", refuses(RlinfError("no address")))
+    change_layout(run, TWO_WORKERS)
+    monkeypatch.setattr(run_turns, "connect", lambda address: None)
+    for error in (NoRoomError("no room for 2"), RecipeError("no divisor of 4")):
         monkeypatch.setattr(run.source, "_players", refuses(error))
-        run.change_layout(Layout(2, 0))
+        change_layout(run, Layout(2, 0))
     assert [(note["decision"], note["reason"], note["refused"]) for note in notes] == [
         ("refused", "Ray does not start: no address", str(TWO_WORKERS)),
         ("refused", "no room for 2", str(Layout(2, 0))),

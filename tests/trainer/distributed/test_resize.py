@@ -23,6 +23,7 @@ from rlinf_core.trainer.distributed.group import LearnerGroup
 from rlinf_core.trainer.distributed.remote_envs import RemoteEnvs, make_rollouts
 from rlinf_core.trainer.distributed.rollout_workers import RolloutWorkers
 from rlinf_core.trainer.train import train
+from rlinf_core.trainer.turns import change_layout
 from tests.algorithms.point import SPEC, Points
 from tests.trainer.distributed.test_group import (
     alone,
@@ -167,7 +168,7 @@ def test_a_run_whose_layout_changes_learns_what_an_undisturbed_one_learns(cluste
 
     def on_progress(run, entry):
         if run.is_last_stage and layouts and run.learner.updates >= 2 * (5 - len(layouts)):
-            run.change_layout(layouts.pop(0))
+            change_layout(run, layouts.pop(0))
 
     placed = train(recipe_of("sac", *RLPD, auto), tmp_path / "placed", points, on_progress)
     assert not layouts and placed["updates"] == undisturbed["updates"] == 20
@@ -188,7 +189,7 @@ def test_a_run_chooses_its_layout_and_goes_on_from_a_checkpoint_of_another(clust
 
     def on_progress(run, entry):
         if run.data.steps >= 200 and not switched:
-            run.change_layout(Layout(2, 0, pipelined=True))
+            change_layout(run, Layout(2, 0, pipelined=True))
             switched.append(run.data.steps)
             run.save()
         run.stopping = run.data.steps >= 600

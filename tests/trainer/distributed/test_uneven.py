@@ -6,7 +6,7 @@ from rlinf_core.algorithms import algorithm
 from rlinf_core.algorithms.common import on_policy
 from rlinf_core.recipes import load_recipe
 from rlinf_core.rollouts.collect import ChunkRollouts
-from rlinf_core.trainer.run import initial_policy
+from rlinf_core.trainer.learner_setup import initial_policy
 from tests.algorithms.point import SPEC, Points
 
 
