@@ -70,7 +70,8 @@ def measure(rank: int, rounds: int, folder: Path) -> dict[str, float]:
     from rlinf_core.deploy.bridge import bridge_pb2 as pb
     from rlinf_core.deploy.bridge.client import BridgeClient
     from rlinf_core.deploy.bridge.server import BridgeServer
-    from rlinf_core.policies.serialization import load_policy, policy_name, save_policy
+    from rlinf_core.policies.policy_folder import policy_name
+    from rlinf_core.policies.serialization import load_policy, save_policy
 
     policy = make_vla(rank)
     server = BridgeServer("127.0.0.1:0", folder / "inbox", folder / "policies", print, dict)

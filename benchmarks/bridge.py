@@ -67,8 +67,7 @@ from rlinf_core.core.atomic_io import write_atomically  # noqa: E402
 from rlinf_core.deploy.bridge.client import BridgeClient, Sender  # noqa: E402
 from rlinf_core.deploy.bridge.server import BridgeServer  # noqa: E402
 from rlinf_core.episodes.spool import Spool  # noqa: E402
-from rlinf_core.policies.lora import base_name  # noqa: E402
-from rlinf_core.policies.serialization import policy_name  # noqa: E402
+from rlinf_core.policies.policy_folder import base_name, policy_name  # noqa: E402
 from rlinf_core.tasks.task import load_task  # noqa: E402
 from rlinf_core.trainer.policy_flush import PolicyFlush  # noqa: E402
 

@@ -94,7 +94,7 @@ def update_count(run: Path) -> int:
     policies = sorted((run / "policies").glob("policy-*.safetensors"))
     if not policies:
         return 0
-    from rlinf_core.policies.serialization import read_info
+    from rlinf_core.policies.policy_folder import read_info
 
     return int(read_info(policies[-1])["updates"])
 

@@ -37,12 +37,8 @@ from rlinf_core.data.replay import ReplayBuffer  # noqa: E402
 from rlinf_core.policies import make_policy  # noqa: E402
 from rlinf_core.policies.base import NetworkPolicy  # noqa: E402
 from rlinf_core.policies.monitor import fit  # noqa: E402
-from rlinf_core.policies.serialization import (  # noqa: E402
-    load_policy,
-    newest_policy,
-    policy_name,
-    save_policy,
-)
+from rlinf_core.policies.policy_folder import newest_policy, policy_name  # noqa: E402
+from rlinf_core.policies.serialization import load_policy, save_policy  # noqa: E402
 from rlinf_core.policies.small import conditioned, tanh_gaussian  # noqa: E402
 from rlinf_core.recipes import Recipe, load_recipe  # noqa: E402
 from rlinf_core.reports.curves import read_evaluations  # noqa: E402

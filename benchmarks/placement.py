@@ -201,10 +201,12 @@ class Turning(Sleeping):
 @cache
 def tiny_checkpoint(kind: str) -> Path:
     """A tiny checkpoint of a family, with random weights, until the benchmark ends."""
-    from rlinf_core.policies import tiny
+    from rlinf_core.policies.pretrained import tiny_checkpoint
 
     folder = ENDING.enter_context(TemporaryDirectory())
-    return Path(tiny.write(kind, Path(folder) / "tiny", horizon=2 if kind == "smolvla" else 0))
+    return Path(
+        tiny_checkpoint.write(kind, Path(folder) / "tiny", horizon=2 if kind == "smolvla" else 0)
+    )
 
 
 def recipe_of(network: str, *more: str) -> Any:
@@ -571,14 +573,16 @@ def separate(rounds: int, steps: int) -> dict[str, float]:
     """Eight slow environments and two sizes of a VLA: simulators in processes of their own, for one
     or two policies, against workers that have a policy and simulators each.
     """
-    from rlinf_core.policies import tiny
+    from rlinf_core.policies.pretrained import tiny_checkpoint
     from rlinf_core.trainer.distributed.ray_cluster import connect
 
     connect(num_cpus=18)
     figures: dict[str, float] = {}
     for name, network in VLA_SIZES.items():
         with TemporaryDirectory() as folder:
-            checkpoint = tiny.write("smolvla", Path(folder) / "vla", network=network, horizon=2)
+            checkpoint = tiny_checkpoint.write(
+                "smolvla", Path(folder) / "vla", network=network, horizon=2
+            )
             medians = separate_rates(checkpoint, rounds, steps)
         print(name, medians, flush=True)
         separate_rate = max(value for layout, value in medians.items() if "simulators" in layout)

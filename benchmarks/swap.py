@@ -188,7 +188,8 @@ class Station:
         )
 
         from rlinf_core.interlock import load_limits
-        from rlinf_core.policies.serialization import policy_name, save_policy
+        from rlinf_core.policies.policy_folder import policy_name
+        from rlinf_core.policies.serialization import save_policy
         from rlinf_core.recipes import load_recipe, station_robot, station_task
         from rlinf_ros.qos import lossless_profile, profile
 

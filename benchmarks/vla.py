@@ -71,7 +71,8 @@ def other_instruction(observation: Any) -> Any:
 
 def evaluate_run(run: Path, scenes: int) -> dict[str, float]:
     """Return the figures of a run's policies before and after RL."""
-    from rlinf_core.policies.serialization import load_policy, newest_policy, read_info
+    from rlinf_core.policies.policy_folder import newest_policy, read_info
+    from rlinf_core.policies.serialization import load_policy
     from rlinf_core.recipes import load_recipe
     from rlinf_core.rollouts.evaluate import play
     from sim_bridges.core.environments import stations
@@ -113,7 +114,8 @@ def passes_cycle(name: str, folder: Path) -> bool:
     from rlinf_core.algorithms.common.rollout import Rollout
     from rlinf_core.policies import make_policy, policy_kind
     from rlinf_core.policies.base import Observation
-    from rlinf_core.policies.serialization import load_policy, policy_name, save_policy
+    from rlinf_core.policies.policy_folder import policy_name
+    from rlinf_core.policies.serialization import load_policy, save_policy
     from rlinf_core.specs.arrays import ActionSpec, ArraySpec, StationSpec
 
     spec = StationSpec(

@@ -111,7 +111,7 @@ def learned(
         )
         if len(tries) > 1 and success(cloned, 40, folder, SETTINGS_SEED) >= ENOUGH:
             break
-    from rlinf_core.policies.serialization import newest_policy
+    from rlinf_core.policies.policy_folder import newest_policy
 
     before = success(cloned, options.scenes, folder)
     shaping = 0.0 if simulator in UNSHAPED else 1.0

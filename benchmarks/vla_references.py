@@ -1029,9 +1029,9 @@ def compare(case: str, folder: Path) -> dict:
     """Return the largest difference of our answers in the data set's units."""
     import torch
 
-    from rlinf_core.policies import lora_files, policy_kind
+    from rlinf_core.policies import policy_kind
     from rlinf_core.policies.base import Observation
-    from rlinf_core.policies.pretrained import lerobot, openpi
+    from rlinf_core.policies.pretrained import adapter_files, lerobot, openpi
     from rlinf_core.specs.arrays import ActionSpec, ArraySpec, StationSpec
 
     family, changes = CASES[case]
@@ -1123,7 +1123,7 @@ def compare(case: str, folder: Path) -> dict:
         for name, parameter in ours.named_parameters():
             if ".lora_B" in name:
                 parameter.normal_(0.0, 0.2, generator=torch.Generator().manual_seed(len(name)))
-    lora_files.save(ours.network, ours.config.lora, ours.factory, str(folder), folder / "ours")
+    adapter_files.save(ours.network, ours.config.lora, ours.factory, str(folder), folder / "ours")
     written = loss_of(ours) if judged == "loss" else act(ours)
     np.savez(folder / "written.npz", **{judged: written})
     read = {
@@ -1170,7 +1170,7 @@ CELLS: dict[str, dict[str, str]] = {  # the reason of a cell that this command d
     "act": VISUOMOTOR,
     "diffusion": VISUOMOTOR,
 }
-MOVES, ADAPTERS = "moves the weights", "1e-4 of merged ones (`test_lora_files.py`)"
+MOVES, ADAPTERS = "moves the weights", "1e-4 of merged ones (`test_adapter_files.py`)"
 OTHERS: dict[str, dict[str, str]] = {  # bars of tests of families that this command does not run
     "GR00T N1.5": {
         "loads": "yes",
@@ -1326,7 +1326,7 @@ def main() -> None:
         for kind in options.played:
             make_played(kind, options.make / "played" / kind)
         return
-    from rlinf_core.policies.tiny import FAMILIES, byte_tokenizer
+    from rlinf_core.policies.pretrained.tiny_checkpoint import FAMILIES, byte_tokenizer
 
     results = {}
     with contextlib.ExitStack() as stack:

@@ -26,7 +26,8 @@ import numpy as np
 import torch
 
 from rlinf_core.episodes.types import Episode
-from rlinf_core.policies.serialization import load_policy, newest_policy
+from rlinf_core.policies.policy_folder import newest_policy
+from rlinf_core.policies.serialization import load_policy
 from rlinf_core.recipes import Recipe, load_recipe, station_task
 from rlinf_core.rollouts.evaluate import evaluate
 from rlinf_core.rollouts.types import DEMONSTRATION, TRAIN, Trajectory

@@ -59,7 +59,8 @@ def chat_command(folder: Path, scene: int | None, temperature: float) -> int:
     from rlinf_core.agentic.conversation import Conversation, Limits
     from rlinf_core.agentic.engines.in_process import InProcessEngine
     from rlinf_core.agentic.tasks import text_task
-    from rlinf_core.policies.serialization import load_policy, newest_policy
+    from rlinf_core.policies.policy_folder import newest_policy
+    from rlinf_core.policies.serialization import load_policy
 
     if not (folder / "recipe.yaml").is_file():
         raise RlinfError(

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from rlinf_core.cli.evaluate import recipe_of
 from rlinf_core.core.errors import RlinfError
-from rlinf_core.policies.serialization import load_policy, newest_policy
+from rlinf_core.policies.policy_folder import newest_policy
+from rlinf_core.policies.serialization import load_policy
 from rlinf_core.recipes import check_recipe, load_recipe
 from rlinf_core.reports.duel import ALIKE, MEASURES, OPEN, Duel, Played, compare_pair, figures
 from rlinf_core.reports.report import rollout

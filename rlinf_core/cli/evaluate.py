@@ -28,7 +28,7 @@ def evaluate_command(
     from rich.markup import escape
     from rich.progress import track
 
-    from rlinf_core.policies.serialization import newest_policy
+    from rlinf_core.policies.policy_folder import newest_policy
 
     policy = newest_policy(checkpoint)
     seeds = list(range(first_seed, first_seed + episodes))

@@ -65,7 +65,8 @@ def judge(monitor: Monitor, episodes: list[Steps]) -> dict[str, float]:
 
 def simulated_steps(recipe: Recipe, run_dir: Path, episodes: int, seed: int) -> list[Steps]:
     """Play a run's newest policy in simulation."""
-    from rlinf_core.policies.serialization import load_policy, newest_policy
+    from rlinf_core.policies.policy_folder import newest_policy
+    from rlinf_core.policies.serialization import load_policy
     from rlinf_core.rollouts.evaluate import record
     from sim_bridges.core.environments import stations
 

@@ -105,10 +105,11 @@ def _print_line(line: str) -> None:
 def adapters(policy: Path, folder: Path) -> None:
     """Write the adapters of a policy file, and print their usage."""
     from rlinf_core.core.errors import SpecError
-    from rlinf_core.policies import lora_files
-    from rlinf_core.policies.action_tokens import ActionTokens
-    from rlinf_core.policies.flow_matching import FlowMatching
-    from rlinf_core.policies.serialization import load_policy, newest_policy
+    from rlinf_core.policies.policy_folder import newest_policy
+    from rlinf_core.policies.pretrained import adapter_files
+    from rlinf_core.policies.pretrained.action_tokens import ActionTokens
+    from rlinf_core.policies.pretrained.flow_matching import FlowMatching
+    from rlinf_core.policies.serialization import load_policy
 
     empty_folder(folder)
     loaded = load_policy(newest_policy(policy))
@@ -117,7 +118,7 @@ def adapters(policy: Path, folder: Path) -> None:
             f"vla adapters: expected the policy of a published model, got a {loaded.config.kind}"
         )
     base = loaded.config.checkpoint
-    lora_files.save(loaded.network, loaded.config.lora, loaded.factory, base, folder)
+    adapter_files.save(loaded.network, loaded.config.lora, loaded.factory, base, folder)
     print(
         f"{folder}: LoRA of rank {loaded.config.lora.rank} on {base or 'a network from scratch'}. "
         f"Use it with PeftModel.from_pretrained(model, {str(folder)!r}), or by policy.adapters "
@@ -128,8 +129,9 @@ def adapters(policy: Path, folder: Path) -> None:
 def lerobot(policy: Path, folder: Path) -> None:
     """Write a policy file as a LeRobot folder, and print how to load it."""
     from rlinf_core.core.errors import SpecError
+    from rlinf_core.policies.policy_folder import newest_policy
     from rlinf_core.policies.pretrained.visuomotor import Visuomotor
-    from rlinf_core.policies.serialization import load_policy, newest_policy
+    from rlinf_core.policies.serialization import load_policy
 
     empty_folder(folder)
     loaded = load_policy(newest_policy(policy))
@@ -150,12 +152,8 @@ def policy_file(recipe: str, overrides: list[str], folder: Path) -> None:
 
     from rlinf_core.core.errors import RecipeError
     from rlinf_core.policies import make_policy
-    from rlinf_core.policies.serialization import (
-        free_version,
-        newest_version,
-        policy_name,
-        save_policy,
-    )
+    from rlinf_core.policies.policy_folder import free_version, newest_version, policy_name
+    from rlinf_core.policies.serialization import save_policy
     from rlinf_core.recipes import station_task
 
     any_folder(folder)
@@ -184,7 +182,7 @@ def tiny(
     """Write a tiny checkpoint of a published family, and print its usage."""
     from rlinf_core.config.overrides import quoted
     from rlinf_core.core.errors import PolicyFileError, RecipeError, nearest
-    from rlinf_core.policies.tiny import FAMILIES, OFT, write
+    from rlinf_core.policies.pretrained.tiny_checkpoint import FAMILIES, OFT, write
 
     if family not in FAMILIES:
         raise RecipeError(

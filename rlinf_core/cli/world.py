@@ -102,7 +102,8 @@ def rank(
     """Print the success that a world predicts for each policy, the best first."""
     import torch
 
-    from rlinf_core.policies.serialization import load_policy, newest_policy
+    from rlinf_core.policies.policy_folder import newest_policy
+    from rlinf_core.policies.serialization import load_policy
     from rlinf_core.trainer.worlds import predict, world_file
     from rlinf_core.worlds.model import load_world
 
@@ -128,7 +129,7 @@ def rank(
 
 def _policies(place: Path) -> list[Path]:
     """Return a policy file, or those of a run."""
-    from rlinf_core.policies.serialization import policy_files
+    from rlinf_core.policies.policy_folder import policy_files
 
     return [place] if place.is_file() else policy_files(place / "policies") or [place]
 

@@ -19,10 +19,10 @@ import torch
 from rlinf_core.core.errors import RlinfError, escape_ascii
 from rlinf_core.data.episodes import intact_episodes
 from rlinf_core.policies.base import NetworkPolicy, Observation
-from rlinf_core.policies.dataset_statistics import FixedNormalisation
-from rlinf_core.policies.flow_matching import FlowMatching
-from rlinf_core.policies.huggingface import read_json
 from rlinf_core.policies.normalization import BOUND
+from rlinf_core.policies.pretrained.dataset_statistics import FixedNormalisation
+from rlinf_core.policies.pretrained.flow_matching import FlowMatching
+from rlinf_core.policies.pretrained.huggingface import read_json
 from rlinf_core.policies.pretrained.visuomotor import Visuomotor
 from rlinf_core.specs.arrays import FAR, StationSpec, other_units
 

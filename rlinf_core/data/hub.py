@@ -24,7 +24,7 @@ from rlinf_core.core.extras import require
 from rlinf_core.data.episodes import intact_episodes
 from rlinf_core.data.folders import new_folder
 from rlinf_core.episodes.checksums import SUMS, verify
-from rlinf_core.policies.serialization import newest_policy
+from rlinf_core.policies.policy_folder import newest_policy
 
 DATASET, MODEL = "dataset", "model"
 REPOSITORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}")

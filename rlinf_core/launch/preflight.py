@@ -12,7 +12,7 @@ from rlinf_core.core.errors import BridgeError, PolicyFileError, RecipeError, Rl
 from rlinf_core.deploy.bridge.credentials import make_token
 from rlinf_core.deploy.bridge.fleet import Fleet
 from rlinf_core.page.access import Web
-from rlinf_core.policies.serialization import newest_policy
+from rlinf_core.policies.policy_folder import newest_policy
 from rlinf_core.policies.torch_device import check_device, gpus
 from rlinf_core.recipes import Recipe
 from rlinf_core.recipes.bridge_security import fleet_of, token_of

@@ -256,21 +256,6 @@ def _features(inputs: int, size: int) -> tuple[nn.Module, ...]:
     return nn.Linear(inputs, size), nn.LayerNorm(size), nn.Tanh()
 
 
-def letterbox(images: Tensor, size: int, antialias: bool = True) -> Tensor:
-    """Fit images (B, H, W, 3) uint8 into a black square (B, 3, S, S) in [-1, 1].
-
-    Their shape is kept, and they are centred. openpi shrinks with Pillow's bilinear filter, which
-    antialiases; LeRobot does not antialias.
-    """
-    pixels, ratio = images.permute(0, 3, 1, 2).float() / 127.5 - 1.0, max(images.shape[1:3]) / size
-    if ratio != 1.0:
-        # truncated, like in openpi and LeRobot
-        shape = [max(1, int(side / ratio)) for side in images.shape[1:3]]
-        pixels = F.interpolate(pixels, shape, mode="bilinear", antialias=antialias)
-    down, right = size - pixels.shape[2], size - pixels.shape[3]
-    return F.pad(pixels, (right // 2, right - right // 2, down // 2, down - down // 2), value=-1.0)
-
-
 class Encoder(Normalisation):
     """Map vectors (B, V) and images {name: (B, H, W, 3) uint8} to features (B, F).
 

@@ -15,7 +15,7 @@ import numpy as np
 from rlinf_core.core.atomic_io import write_atomically
 from rlinf_core.core.errors import RlinfError
 from rlinf_core.core.progress import Progress, Silent
-from rlinf_core.policies.serialization import policy_name
+from rlinf_core.policies.policy_folder import policy_name
 from rlinf_core.recipes import Recipe, station_task
 from rlinf_core.reports.curves import draw, measure_of, read_evaluations, read_events, shortened
 from rlinf_core.reports.throughput import wilson

@@ -16,7 +16,7 @@ from rlinf_core.algorithms.common.learner import Learner
 from rlinf_core.algorithms.common.settings import DEMONSTRATIONS, AlgorithmSettings, RolloutLength
 from rlinf_core.data.replay import MAX_ORIGIN, ReplayBuffer
 from rlinf_core.policies.base import NetworkPolicy
-from rlinf_core.policies.serialization import policy_files, policy_version, read_info
+from rlinf_core.policies.policy_folder import policy_files, policy_version, read_info
 from rlinf_core.recipes import Recipe
 from rlinf_core.rollouts.types import (
     DEMONSTRATION,

@@ -12,7 +12,8 @@ from rlinf_core.core.errors import RecipeError
 from rlinf_core.policies import make_policy, policy_kind
 from rlinf_core.policies.base import NetworkPolicy
 from rlinf_core.policies.normalization import Normalisation
-from rlinf_core.policies.serialization import load_policy, newest_policy
+from rlinf_core.policies.policy_folder import newest_policy
+from rlinf_core.policies.serialization import load_policy
 from rlinf_core.policies.small.latent_noise import Config as LatentNoise
 from rlinf_core.policies.torch_device import device_of
 from rlinf_core.recipes import Recipe

@@ -16,7 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from rlinf_core.core.atomic_io import fsync, write_atomically
-from rlinf_core.policies.serialization import UNFLUSHED, named_files, policy_name, policy_version
+from rlinf_core.policies.policy_folder import UNFLUSHED, named_files, policy_name, policy_version
 
 NOTE = "flushed.json"
 BOOT = Path("/proc/sys/kernel/random/boot_id")

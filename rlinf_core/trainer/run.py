@@ -28,12 +28,8 @@ from rlinf_core.plan.graph import (
     STATION,
     WEIGHTS,
 )
-from rlinf_core.policies.serialization import (
-    free_version,
-    newest_version,
-    policy_name,
-    save_policy,
-)
+from rlinf_core.policies.policy_folder import free_version, newest_version, policy_name
+from rlinf_core.policies.serialization import save_policy
 from rlinf_core.recipes import Recipe
 from rlinf_core.reports.evaluations import Outcome, evaluation
 from rlinf_core.rollouts.types import Experience, Source, Trajectory

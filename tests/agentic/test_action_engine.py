@@ -22,8 +22,8 @@ from rlinf_core.agentic.engines.base import EngineMismatchError
 from rlinf_core.algorithms import algorithm
 from rlinf_core.algorithms.common.rollout import Rollout
 from rlinf_core.core.errors import EngineError, RecipeError
-from rlinf_core.policies import tiny
 from rlinf_core.policies.base import Observation
+from rlinf_core.policies.pretrained import tiny_checkpoint
 from rlinf_core.policies.pretrained.qwen_vl import Config
 from rlinf_core.policies.pretrained.qwen_vl.policy import QwenVL
 from rlinf_core.recipes import load_recipe
@@ -188,7 +188,7 @@ class ChatServer(Server):
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory):
-    return tiny.write("qwen_vl", tmp_path_factory.mktemp("engine") / "model", SIZES)
+    return tiny_checkpoint.write("qwen_vl", tmp_path_factory.mktemp("engine") / "model", SIZES)
 
 
 @pytest.fixture
@@ -388,7 +388,7 @@ needs_vllm = pytest.mark.skipif(
 def of_vllm(folder):
     """A tiny model whose log-probabilities in float32 differ by less than 1e-5."""
     parts = {"text_config": TEXT, "vision_config": VISION, "tie_word_embeddings": False}
-    return tiny.write("qwen_vl", folder / "model", parts)
+    return tiny_checkpoint.write("qwen_vl", folder / "model", parts)
 
 
 @pytest.mark.slow

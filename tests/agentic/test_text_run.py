@@ -15,7 +15,8 @@ from rlinf_core.agentic.source import Conversations
 from rlinf_core.agentic.tasks import text_task
 from rlinf_core.cli.main import main
 from rlinf_core.core.errors import RecipeError
-from rlinf_core.policies.serialization import load_policy, newest_policy
+from rlinf_core.policies.policy_folder import newest_policy
+from rlinf_core.policies.serialization import load_policy
 from rlinf_core.recipes import check_recipe, load_recipe
 from rlinf_core.trainer.train import train
 from tests.agentic.test_language import tiny

@@ -15,7 +15,8 @@ from rlinf_core.core.errors import PolicyFileError, RlinfError
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.launch.graph import ONCE, SHUTDOWN, Process
 from rlinf_core.launch.supervisor import Supervisor
-from rlinf_core.policies.serialization import newest_policy, policy_name, save_policy
+from rlinf_core.policies.policy_folder import newest_policy, policy_name
+from rlinf_core.policies.serialization import save_policy
 from rlinf_core.policies.small import tanh_gaussian
 from rlinf_core.policies.small.tanh_gaussian.policy import Actor
 from rlinf_core.recipes import load_recipe, station_task

@@ -20,8 +20,9 @@ from rlinf_core.data.check_model import (
     to_json,
 )
 from rlinf_core.episodes.spool import Spool
-from rlinf_core.policies import make_policy, policy_kind, tiny
+from rlinf_core.policies import make_policy, policy_kind
 from rlinf_core.policies.base import ActionChunk
+from rlinf_core.policies.pretrained import tiny_checkpoint
 from rlinf_core.specs.arrays import ActionSpec, ArraySpec, StationSpec
 from tests.messages import record
 
@@ -75,7 +76,7 @@ def statistics(folder, data, name="stats.json", **changes):
 
 @pytest.fixture(scope="module", params=KINDS)
 def kind(request, tmp_path_factory):
-    return request.param, tiny.write(
+    return request.param, tiny_checkpoint.write(
         request.param, tmp_path_factory.mktemp("tiny") / request.param, horizon=2
     )
 
@@ -220,7 +221,9 @@ PLANTED = {
 
 @pytest.fixture(scope="module")
 def pi05(tmp_path_factory):
-    return "pi05", tiny.write("pi05", tmp_path_factory.mktemp("tiny") / "pi05", horizon=2)
+    return "pi05", tiny_checkpoint.write(
+        "pi05", tmp_path_factory.mktemp("tiny") / "pi05", horizon=2
+    )
 
 
 @pytest.mark.parametrize("planted", PLANTED)

@@ -5,7 +5,7 @@ import json
 import torch
 from torch.nn import functional as F
 
-from rlinf_core.policies import tiny
+from rlinf_core.policies.pretrained import tiny_checkpoint
 from rlinf_core.policies.pretrained.openvla.vision import TOWERS
 
 TOWER = {"embed_dim": 32, "depth": 3, "num_heads": 2, "mlp_ratio": 2.0, "patch_size": 16}
@@ -59,7 +59,7 @@ def written(folder, family="openvla", **sizes):
         WordLevel({word: number for number, word in enumerate(words)}, unk_token="<unk>")
     )
     tokenizer.pre_tokenizer = WhitespaceSplit()
-    tiny.write(
+    tiny_checkpoint.write(
         family, folder, SMALL | {"norm_stats": STATISTICS}, tokenizer.to_str(), seed=1, **sizes
     )
     weights = load_file(folder / "model.safetensors")

@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 
 from rlinf_core.core.errors import PolicyFileError
 from rlinf_core.policies import policy_kind
-from rlinf_core.policies.huggingface import INDEX, load_weights, weight_files
-from rlinf_core.policies.tiny import FAMILIES, write
+from rlinf_core.policies.pretrained.huggingface import INDEX, load_weights, weight_files
+from rlinf_core.policies.pretrained.tiny_checkpoint import FAMILIES, write
 from tests.policies.test_pi0 import SPEC
 
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 17\n"

@@ -12,11 +12,11 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from rlinf_core.core.errors import PolicyFileError
-from rlinf_core.policies import tiny
+from rlinf_core.policies.pretrained import tiny_checkpoint
 from rlinf_core.policies.pretrained.pi0 import Config
 from rlinf_core.policies.pretrained.pi0.dexbotic import architecture, save_folder
 from rlinf_core.policies.pretrained.pi0.policy import Pi0
-from tests.policies.test_tiny import SPEC, observation
+from tests.policies.test_tiny_checkpoint import SPEC, observation
 
 TOWER = "model.mm_vision_tower.vision_tower.vision_model."
 WORDS = "model.action_expert.embed_tokens.weight"
@@ -42,7 +42,7 @@ NAMES = {  # as dexbotic/model/pi0/pi0_arch.py has them
 
 @pytest.fixture
 def folder(tmp_path):
-    return tiny.write("dexbotic_pi0", tmp_path / "db", horizon=2, seed=1)
+    return tiny_checkpoint.write("dexbotic_pi0", tmp_path / "db", horizon=2, seed=1)
 
 
 def of(folder):
@@ -58,7 +58,9 @@ def test_it_acts_as_pi0_does_on_the_same_weights_whatever_its_files_have_beside_
     observations = observation("push", "pull the red cube")
     assert weights.keys() >= NAMES and all(name.startswith("model.") for name in weights)
     expected = (
-        of(tiny.write("pi0", tmp_path / "pi0", horizon=2, seed=1)).act(observations, False).actions
+        of(tiny_checkpoint.write("pi0", tmp_path / "pi0", horizon=2, seed=1))
+        .act(observations, False)
+        .actions
     )
     assert (
         torch.equal(of(folder).act(observations, False).actions, expected) and expected.std() > 0.01

@@ -8,9 +8,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from rlinf_core.core.errors import PolicyFileError
-from rlinf_core.policies import huggingface
-from rlinf_core.policies.huggingface import ByteTokenizer, FileTokenizer
-from rlinf_core.policies.pretrained import lerobot, openpi
+from rlinf_core.policies.pretrained import huggingface, lerobot, openpi, tokenization
+from rlinf_core.policies.pretrained.tokenization import ByteTokenizer, FileTokenizer
 
 
 def words(*names):
@@ -477,22 +476,22 @@ def test_a_config_of_another_model_and_a_missing_file_are_refused(tmp_path):
 
 def test_tokenizers_of_a_file_and_of_bytes():
     text = words("push", "pull")
-    tokenizer = huggingface.make_tokenizer(text)
+    tokenizer = tokenization.make_tokenizer(text)
     assert isinstance(tokenizer, FileTokenizer) and tokenizer.text == text
     assert tokenizer.size == 3 and tokenizer.id("pull") == 2 and tokenizer.id("go") is None
     assert tokenizer.ids("pull it push") == [2, 0, 1]
     assert tokenizer.ids("push <eos>") == [1, 3]
     assert 3 not in tokenizer.ids("push <eos>", plain=True), "no special token in plain words"
-    letters = huggingface.make_tokenizer("")
+    letters = tokenization.make_tokenizer("")
     assert isinstance(letters, ByteTokenizer) and (letters.text, letters.size) == ("", 0)
     assert letters.ids("aé") == [97, 195, 169] and letters.id("a") is None
 
 
 def test_sentences_are_padded_behind_and_to_a_multiple():
-    ids, mask = huggingface.pad_tokens([[5, 6, 7], [8]], torch.device("cpu"), before=(1, 2))
+    ids, mask = tokenization.pad_tokens([[5, 6, 7], [8]], torch.device("cpu"), before=(1, 2))
     assert ids.tolist() == [[1, 2, 5, 6, 7], [1, 2, 8, 0, 0]]
     assert mask.tolist() == [[True] * 5, [True] * 3 + [False] * 2]
-    ids, mask = huggingface.pad_tokens([[5, 6, 7], [8]], torch.device("cpu"), multiple=4)
+    ids, mask = tokenization.pad_tokens([[5, 6, 7], [8]], torch.device("cpu"), multiple=4)
     assert ids.tolist() == [[5, 6, 7, 0], [8, 0, 0, 0]]
     assert mask.sum(dim=1).tolist() == [3, 1]
-    assert [huggingface.round_up(length, 4) for length in (1, 4, 5, 8)] == [4, 4, 8, 8]
+    assert [tokenization.round_up(length, 4) for length in (1, 4, 5, 8)] == [4, 4, 8, 8]

@@ -18,7 +18,7 @@ from rlinf_core.algorithms.sft import Learner as SFT
 from rlinf_core.policies.inference import layers
 from tests.policies import test_pi0, test_pi05
 from tests.policies.bandit import paid_before_and_after
-from tests.policies.test_lora_files import KINDS
+from tests.policies.test_adapter_files import KINDS
 
 MAKERS = KINDS | {"pi05": (test_pi05.pi05, test_pi0.observation)}
 AGAIN = Computing(gradient_checkpointing=True)

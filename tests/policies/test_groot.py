@@ -17,7 +17,7 @@ pytest.importorskip("transformers", reason="the extra vla: transformers has none
 from rlinf_core.algorithms.sft import Config as SFTConfig
 from rlinf_core.algorithms.sft import Learner
 from rlinf_core.core.errors import PolicyFileError, SpecError
-from rlinf_core.policies import tiny
+from rlinf_core.policies.pretrained import tiny_checkpoint
 from rlinf_core.policies.pretrained.groot import Config
 from rlinf_core.policies.pretrained.groot.network import EAGLE, FACTORY, supported_keys
 from rlinf_core.policies.pretrained.groot.policy import Groot
@@ -173,7 +173,7 @@ def folder(tmp_path):
     """Write a folder in NVIDIA's layout, with Eagle's files in LeRobot's."""
     from tokenizers.pre_tokenizers import ByteLevel
 
-    path = tiny.write("groot", tmp_path / "tiny", SMALL, horizon=3, seed=1)
+    path = tiny_checkpoint.write("groot", tmp_path / "tiny", SMALL, horizon=3, seed=1)
     eagle_config = json.loads((path / "eagle/config.json").read_text())
     old = {
         key: value

@@ -26,12 +26,12 @@ from benchmarks import vla_references as references
 from rlinf_core.algorithms.sft import Config as SFTConfig
 from rlinf_core.algorithms.sft import Learner
 from rlinf_core.core.errors import PolicyFileError, SpecError
-from rlinf_core.policies import lora_files, tiny
 from rlinf_core.policies.base import Observation
-from rlinf_core.policies.huggingface import make_tokenizer
-from rlinf_core.policies.pretrained.groot.pictures import as_pillow
+from rlinf_core.policies.pretrained import adapter_files, tiny_checkpoint
 from rlinf_core.policies.pretrained.groot_n1_6 import Config, network
 from rlinf_core.policies.pretrained.groot_n1_6.policy import GrootN16, fitting
+from rlinf_core.policies.pretrained.image_preprocessing import as_pillow
+from rlinf_core.policies.pretrained.tokenization import make_tokenizer
 from rlinf_core.policies.serialization import load_policy, save_policy
 from rlinf_core.specs.arrays import ActionSpec, ArraySpec, StationSpec
 from tests.policies.bandit import paid_before_and_after
@@ -216,7 +216,7 @@ def write(case, folder):
     from tokenizers import Tokenizer
 
     changes, more = CASES[case]
-    text = tiny.byte_tokenizer(tiny.FAMILIES["groot_n1_6"])
+    text = tiny_checkpoint.byte_tokenizer(tiny_checkpoint.FAMILIES["groot_n1_6"])
     vocabulary = Tokenizer.from_str(text).get_vocab(with_added_tokens=True)
     ids = {
         "vocab_size": len(vocabulary),
@@ -419,7 +419,7 @@ def test_a_sentence_comes_before_the_pictures_of_a_chat(tmp_path):
     pictures = {name: image[:1] for name, image in observations.images.items()}
     one = Observation(observations.vectors[:1], pictures, ("Push, <IMG_CONTEXT> it_2!",))
     inputs = policy.inputs(policy.to_batch(one))
-    words = tiny.FAMILIES["groot_n1_6"].needed
+    words = tiny_checkpoint.FAMILIES["groot_n1_6"].needed
     tokens = {id: word for word in words if (id := policy.tokenizer.id(word)) is not None}
     letters = {policy.tokenizer.ids(chr(n))[0]: chr(n) for n in (10, *range(32, 127))}
     prompt = "".join((letters | tokens)[id] for id in inputs["ids"][0].tolist())
@@ -615,7 +615,7 @@ def prepare(case, folder):
             if ".lora_B" in name:
                 parameter.normal_(0.0, 0.2, generator=torch.Generator().manual_seed(len(name)))
     lora = policy.config.lora
-    lora_files.save(policy.network, lora, policy.factory, str(folder), folder / "ours")
+    adapter_files.save(policy.network, lora, policy.factory, str(folder), folder / "ours")
     policy, *_ = loaded(case, folder)
     exported = folder / "exported"
     network.FACTORY.save_folder(policy.network, policy.tokenizer, exported)

@@ -25,12 +25,12 @@ from benchmarks import vla_references as references
 from rlinf_core.algorithms.sft import Config as SFTConfig
 from rlinf_core.algorithms.sft import Learner
 from rlinf_core.core.errors import PolicyFileError, SpecError
-from rlinf_core.policies import tiny
 from rlinf_core.policies.base import Observation
-from rlinf_core.policies.huggingface import make_tokenizer
-from rlinf_core.policies.pretrained.groot.pictures import by_area
+from rlinf_core.policies.pretrained import tiny_checkpoint
 from rlinf_core.policies.pretrained.groot_n1_7 import Config, network
 from rlinf_core.policies.pretrained.groot_n1_7.policy import GrootN17
+from rlinf_core.policies.pretrained.image_preprocessing import by_area
+from rlinf_core.policies.pretrained.tokenization import make_tokenizer
 from rlinf_core.policies.serialization import load_policy, save_policy
 from rlinf_core.specs.arrays import ActionSpec, ArraySpec, StationSpec
 from tests.policies.bandit import paid_before_and_after
@@ -100,7 +100,9 @@ def stored(case, folder):
     for name, text in document["files"].items():
         (folder / name).write_text(json.dumps(text))
     (folder / "stats.json").write_text(json.dumps(references.statistics()))
-    (folder / "cosmos/tokenizer.json").write_text(tiny.byte_tokenizer(tiny.FAMILIES["groot_n1_7"]))
+    (folder / "cosmos/tokenizer.json").write_text(
+        tiny_checkpoint.byte_tokenizer(tiny_checkpoint.FAMILIES["groot_n1_7"])
+    )
     model = network.GrootN17Network(network.FACTORY.read(folder).config)
     references.fill(model, biases=True)
     weights = network.FACTORY.files(model, make_tokenizer(""))[0]
@@ -202,7 +204,7 @@ def test_a_sentence_is_plain_words_in_a_chat(tmp_path):
 
 
 def network_tokens():
-    return tiny.FAMILIES["groot_n1_7"].needed
+    return tiny_checkpoint.FAMILIES["groot_n1_7"].needed
 
 
 def observed_alone(policy, sentence):

@@ -9,7 +9,8 @@ pytest.importorskip("transformers", reason="the extra vla: transformers has none
 from rlinf_core.algorithms import dsrl
 from rlinf_core.core.errors import RecipeError
 from rlinf_core.data.replay import ReplayBuffer
-from rlinf_core.policies.serialization import load_policy, policy_name, save_policy
+from rlinf_core.policies.policy_folder import policy_name
+from rlinf_core.policies.serialization import load_policy, save_policy
 from rlinf_core.policies.small.latent_noise import Config
 from rlinf_core.policies.small.latent_noise.policy import LatentNoiseActor
 from rlinf_core.policies.small.tanh_gaussian.policy import Actor

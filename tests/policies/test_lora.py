@@ -6,10 +6,11 @@ import torch
 
 from rlinf_core.core import extras
 from rlinf_core.core.errors import RlinfError
-from rlinf_core.policies import lora, lora_files, tiny
-from rlinf_core.policies.huggingface import json_text, read_json
-from rlinf_core.policies.networks import NetworkFactory
+from rlinf_core.policies import lora
+from rlinf_core.policies.pretrained import adapter_files, tiny_checkpoint
+from rlinf_core.policies.pretrained.huggingface import json_text, read_json
 from rlinf_core.policies.pretrained.language.policy import LanguagePolicy
+from rlinf_core.policies.pretrained.network_factory import NetworkFactory
 from rlinf_core.policies.settings import Lora
 from rlinf_core.specs.arrays import TextSpec
 from tests.algorithms.learning import make
@@ -49,14 +50,14 @@ class Factory(NetworkFactory):
         (
             "adapters",
             "vla",
-            lambda folder: lora_files.save(
+            lambda folder: adapter_files.save(
                 torch.nn.Linear(2, 2), Lora(rank=1), Factory(), "base", folder
             ),
         ),
         ("policy.kind: family", "vla", lambda folder: Factory().build({})),
         ("policy.kind: family", "vla", lambda folder: Factory().from_scratch({})),
         ("policy.kind: family", "vla", lambda folder: Factory().from_checkpoint(folder)),
-        ("a tiny checkpoint", "vla", lambda folder: tiny.write("pi0", folder)),
+        ("a tiny checkpoint", "vla", lambda folder: tiny_checkpoint.write("pi0", folder)),
         ("policy.kind: language", "agentic", lambda folder: LanguagePolicy(TextSpec())),
     ],
 )

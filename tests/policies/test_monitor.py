@@ -11,7 +11,8 @@ from rlinf_core.cli.monitor import judge
 from rlinf_core.core.errors import RecipeError, RlinfError
 from rlinf_core.policies import make_policy
 from rlinf_core.policies.monitor import Monitor, Steps, fit
-from rlinf_core.policies.serialization import policy_name, save_policy
+from rlinf_core.policies.policy_folder import policy_name
+from rlinf_core.policies.serialization import save_policy
 from rlinf_core.policies.small import tanh_gaussian
 from rlinf_core.recipes import load_recipe
 from rlinf_core.recipes.station import learned_spec

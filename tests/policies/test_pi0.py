@@ -9,9 +9,9 @@ pytest.importorskip("transformers", reason="the extra vla: transformers has none
 from rlinf_core.algorithms.sft import Config as SFTConfig
 from rlinf_core.algorithms.sft import Learner
 from rlinf_core.core.errors import PolicyFileError, SpecError
-from rlinf_core.policies import tiny
 from rlinf_core.policies.base import Observation
-from rlinf_core.policies.encoder import letterbox
+from rlinf_core.policies.pretrained import tiny_checkpoint
+from rlinf_core.policies.pretrained.image_preprocessing import letterbox
 from rlinf_core.policies.pretrained.pi0 import Config
 from rlinf_core.policies.pretrained.pi0.policy import Pi0
 from rlinf_core.policies.serialization import load_policy, save_policy
@@ -83,7 +83,7 @@ def checkpoint(tmp_path_factory):
         images, fast, state_mean=[0.0] * 3, state_std=[1.0] * 3, max_state_dim=8, chunk_size=4
     )
     folder = tmp_path_factory.mktemp("pi0")
-    tiny.write(
+    tiny_checkpoint.write(
         "pi0", folder, SMALL, processor.tokenizer.backend_tokenizer.to_str(), horizon=4, seed=1
     )
     return folder, processor

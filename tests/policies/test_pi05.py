@@ -14,7 +14,7 @@ pytest.importorskip("transformers", reason="the extra vla: transformers has none
 from rlinf_core.algorithms.sft import Config as SFTConfig
 from rlinf_core.algorithms.sft import Learner
 from rlinf_core.core.errors import PolicyFileError, SpecError
-from rlinf_core.policies import tiny
+from rlinf_core.policies.pretrained import tiny_checkpoint
 from rlinf_core.policies.pretrained.pi05 import Config
 from rlinf_core.policies.pretrained.pi05.policy import Pi05
 from rlinf_core.policies.serialization import load_policy, save_policy
@@ -163,7 +163,7 @@ def folder(tmp_path):
     text = json.dumps(
         {"version": "1.0", "model": {"type": "WordLevel", "vocab": words, "unk_token": "<unk>"}}
     )
-    return tiny.write("pi05", tmp_path / "tiny", SIZES, text, horizon=4, seed=1)
+    return tiny_checkpoint.write("pi05", tmp_path / "tiny", SIZES, text, horizon=4, seed=1)
 
 
 def changed(folder, change):

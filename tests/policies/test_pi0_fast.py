@@ -10,11 +10,15 @@ import torch
 pytest.importorskip("transformers", reason="the extra vla: transformers has none for Python 3.10")
 
 from rlinf_core.core.errors import PolicyFileError, SpecError
-from rlinf_core.policies import tiny
 from rlinf_core.policies.base import Observation
-from rlinf_core.policies.encoder import letterbox
+from rlinf_core.policies.pretrained import tiny_checkpoint
+from rlinf_core.policies.pretrained.image_preprocessing import letterbox
 from rlinf_core.policies.pretrained.pi0_fast import Config
-from rlinf_core.policies.pretrained.pi0_fast.fast import ActionTokenizer, letters, read_tokenizer
+from rlinf_core.policies.pretrained.pi0_fast.fast import (
+    ActionTokenizer,
+    letter_tokenizer,
+    read_action_tokenizer,
+)
 from rlinf_core.policies.pretrained.pi0_fast.network import FACTORY
 from rlinf_core.policies.pretrained.pi0_fast.policy import Pi0Fast
 from rlinf_core.policies.serialization import load_policy, save_policy
@@ -93,7 +97,7 @@ def test_tokens_of_actions_are_rounded_cosine_coefficients(text, least):
 
 def test_a_token_of_each_letter_is_as_no_tokenizer_and_cuts_what_is_beyond():
     chunk = np.random.default_rng(0).normal(0, 0.5, (5, 2))
-    plain, written = ActionTokenizer(), ActionTokenizer(letters(ActionTokenizer().size))
+    plain, written = ActionTokenizer(), ActionTokenizer(letter_tokenizer(ActionTokenizer().size))
     assert written.size == plain.size == 256
     for actions in (chunk, 40.0 * chunk):
         ids = plain.encode(actions)
@@ -187,7 +191,7 @@ def test_a_file_and_a_folder_play_the_same(tmp_path):
 
 
 def folder_of(tmp_path, **changes):
-    folder = tiny.write("pi0_fast", tmp_path / "tiny", SMALL)
+    folder = tiny_checkpoint.write("pi0_fast", tmp_path / "tiny", SMALL)
     document = json.loads((folder / "config.json").read_text()) | {
         "chunk_size": 2,
         "n_action_steps": 2,
@@ -228,11 +232,11 @@ def test_a_published_folder_is_loaded_or_refused_by_name(tmp_path):
         before = path.read_text()
         path.write_text(text)
         with pytest.raises(PolicyFileError, match="fast"):
-            read_tokenizer(folder / "fast")
+            read_action_tokenizer(folder / "fast")
         path.write_text(before)
     (folder / "fast/tokenizer.json").unlink()
     with pytest.raises(PolicyFileError, match="lerobot/fast-action-tokenizer"):
-        read_tokenizer(folder / "fast")
+        read_action_tokenizer(folder / "fast")
 
 
 def test_log_probabilities_of_tokens_are_refused():
@@ -459,7 +463,7 @@ def test_a_folder_is_written_with_lerobot_s_names(tmp_path):
         "min_token": -128,
         "vocab_size": 256,
     }
-    assert texts["fast/tokenizer.json"] == letters(256)
+    assert texts["fast/tokenizer.json"] == letter_tokenizer(256)
     assert texts["tokenizer.json"] == policy.tokenizer.text
     document = json.loads(texts["config.json"])
     assert document["normalization_mapping"] == {

@@ -10,14 +10,8 @@ from safetensors.numpy import save_file
 from rlinf_core.core.errors import PolicyFileError, RecipeError, SpecError
 from rlinf_core.policies import kinds, policy_kind
 from rlinf_core.policies.base import Observation, Policy
-from rlinf_core.policies.serialization import (
-    load_policy,
-    newest_policy,
-    policy_name,
-    policy_version,
-    read_info,
-    save_policy,
-)
+from rlinf_core.policies.policy_folder import newest_policy, policy_name, policy_version, read_info
+from rlinf_core.policies.serialization import load_policy, save_policy
 from rlinf_core.policies.small import tanh_gaussian
 from rlinf_core.policies.small.conditioned.policy import ConditionedActor
 from rlinf_core.policies.small.tanh_gaussian.policy import Actor, log_prob

@@ -10,22 +10,22 @@ import pytest
 from rlinf_core.deploy.bridge.client import last_policy, partial_download, prune_policies
 from rlinf_core.deploy.bridge.policies import NewestForAll, Policies
 from rlinf_core.deploy.serving.weights import Weights
-from rlinf_core.policies import make_policy, serialization
-from rlinf_core.policies.serialization import (
+from rlinf_core.policies import make_policy, policy_folder
+from rlinf_core.policies.policy_folder import (
     free_version,
     newest_policy,
     newest_version,
     policy_files,
     policy_name,
-    save_policy,
     version_of,
 )
+from rlinf_core.policies.serialization import save_policy
 from rlinf_core.policies.small import tanh_gaussian
 
 
 @pytest.fixture(autouse=True)
 def unwarned():
-    serialization._warn.cache_clear()
+    policy_folder._warn.cache_clear()
 
 
 @pytest.fixture

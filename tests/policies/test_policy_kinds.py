@@ -24,7 +24,8 @@ from rlinf_core.policies import (
     policy_kind,
     shipped_kind,
 )
-from rlinf_core.policies.serialization import load_policy, newest_policy, policy_name, save_policy
+from rlinf_core.policies.policy_folder import newest_policy, policy_name
+from rlinf_core.policies.serialization import load_policy, save_policy
 from rlinf_core.policies.settings import PolicySettings
 from rlinf_core.policies.small.tanh_gaussian.policy import Actor
 from rlinf_core.recipes import check_recipe, load_recipe

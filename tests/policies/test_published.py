@@ -12,9 +12,9 @@ pytest.importorskip("transformers", reason="the extra vla: transformers has none
 from safetensors.torch import load_file, save_file
 
 from rlinf_core.core.errors import PolicyFileError
-from rlinf_core.policies import policy_kind, tiny
-from rlinf_core.policies.encoder import letterbox
-from rlinf_core.policies.pretrained import lerobot
+from rlinf_core.policies import policy_kind
+from rlinf_core.policies.pretrained import lerobot, tiny_checkpoint
+from rlinf_core.policies.pretrained.image_preprocessing import letterbox
 from rlinf_core.policies.pretrained.openvla.policy import central
 from tests.policies.test_pi0 import SMALL, SPEC, observation, pi0
 from tests.policies.test_pi05 import SIZES
@@ -80,7 +80,7 @@ def policy_of(kind, folder, **config):
 @pytest.fixture(params=["pi0", "pi05", "smolvla"])
 def published(request, tmp_path):
     """A tiny folder by LeRobot's layout."""
-    folder = tiny.write(request.param, tmp_path / "tiny", horizon=2)
+    folder = tiny_checkpoint.write(request.param, tmp_path / "tiny", horizon=2)
     if request.param == "pi0":
         of_lerobot(folder)
     return request.param, folder
@@ -226,14 +226,14 @@ def test_keys_of_no_effect_are_read_and_steps_are_those_of_the_folder_unless_the
 
 @pytest.mark.parametrize("resolution", [[224, 256], 224, [0, 0], ["a", "a"]])
 def test_pictures_that_are_no_square_are_refused(resolution, tmp_path):
-    folder = tiny.write("pi05", tmp_path / "tiny", horizon=2)
+    folder = tiny_checkpoint.write("pi05", tmp_path / "tiny", horizon=2)
     configured(folder, image_resolution=resolution)
     with pytest.raises(PolicyFileError, match="expected an image_resolution of two equal numbers"):
         policy_of("pi05", folder)
 
 
 def test_a_state_is_filled_up_as_lerobot_04_does_where_a_recipe_says_so(tmp_path):
-    folder = tiny.write("pi05", tmp_path / "tiny", horizon=2)
+    folder = tiny_checkpoint.write("pi05", tmp_path / "tiny", horizon=2)
     configured(folder, without=["use_relative_actions"])
     with pytest.raises(
         PolicyFileError, match="policy.pad_state: expected a value .* LeRobot 0.4 trains with true"
@@ -252,7 +252,9 @@ def test_a_state_is_filled_up_as_lerobot_04_does_where_a_recipe_says_so(tmp_path
 # Layouts
 def test_lerobots_and_openpis_folders_of_pi0_act_as_transformers_does(tmp_path):
     # pictures keep their size
-    folder = tiny.write("pi0", tmp_path / "tiny", SMALL | {"max_state_dim": 4}, horizon=2)
+    folder = tiny_checkpoint.write(
+        "pi0", tmp_path / "tiny", SMALL | {"max_state_dim": 4}, horizon=2
+    )
     observations = observation("push", "pull the red cube")
     expected = policy_of("pi0", folder).act(observations, False).actions
     config = json.loads((folder / "config.json").read_text())
@@ -295,7 +297,7 @@ def test_lerobots_and_openpis_folders_of_pi0_act_as_transformers_does(tmp_path):
 
 
 def test_openpis_folder_of_pi05_acts_as_lerobots(tmp_path):
-    folder = tiny.write("pi05", tmp_path / "tiny", SIZES, horizon=2)
+    folder = tiny_checkpoint.write("pi05", tmp_path / "tiny", SIZES, horizon=2)
     observations = observation("push")
     expected = policy_of("pi05", folder).act(observations, False).actions
     config = json.loads((folder / "config.json").read_text())
@@ -323,7 +325,7 @@ def test_openpis_folder_of_pi05_acts_as_lerobots(tmp_path):
 def test_transformers_reads_the_folder_that_is_written_here(tmp_path):
     from transformers import PI0ForConditionalGeneration
 
-    policy = policy_of("pi0", tiny.write("pi0", tmp_path / "tiny", horizon=2))
+    policy = policy_of("pi0", tiny_checkpoint.write("pi0", tmp_path / "tiny", horizon=2))
     theirs = PI0ForConditionalGeneration.from_pretrained(
         tmp_path / "tiny", local_files_only=True
     ).state_dict()
@@ -339,7 +341,7 @@ def test_a_sentence_is_cleaned_as_the_maker_cleans_it(tmp_path):
 
     LeRobot's pi0: as it is.
     """
-    folder = tiny.write("pi0", tmp_path / "tiny", horizon=2)
+    folder = tiny_checkpoint.write("pi0", tmp_path / "tiny", horizon=2)
     policy = policy_of("pi0", folder)
     assert policy.prompt(" push_the cube ")[1:] == policy.tokenizer.ids("push the cube\n")
     of_lerobot(folder)
@@ -389,7 +391,7 @@ def test_the_middle_of_a_picture_is_that_of_crop_and_resize():
 def test_openvlas_keys_of_other_preparations_are_refused_and_its_first_version_is_asked_its_own_way(
     tmp_path,
 ):
-    folder = tiny.write("openvla", tmp_path / "tiny")
+    folder = tiny_checkpoint.write("openvla", tmp_path / "tiny")
     configured(folder, image_resize_strategy="letterbox")
     with pytest.raises(
         PolicyFileError,
@@ -464,7 +466,7 @@ SMOL = """resize_imgs_with_padding adapt_to_pi_aloha use_delta_joint_actions_alo
 )
 def test_every_key_of_lerobots_config_is_read_or_has_no_effect_or_is_refused(kind, keys, tmp_path):
     """A key that this reader did not know would be refused here with its name."""
-    folder = tiny.write(kind, tmp_path / "tiny", horizon=2)
+    folder = tiny_checkpoint.write(kind, tmp_path / "tiny", horizon=2)
     if kind == "pi0":
         of_lerobot(folder)
     values = {

@@ -13,8 +13,8 @@ pytest.importorskip("transformers", reason="the extra vla: transformers has none
 from rlinf_core.algorithms.sft import Config as SFTConfig
 from rlinf_core.algorithms.sft import Learner
 from rlinf_core.core.errors import PolicyFileError, SpecError
-from rlinf_core.policies import tiny
 from rlinf_core.policies.base import Observation
+from rlinf_core.policies.pretrained import tiny_checkpoint
 from rlinf_core.policies.pretrained.qwen_vl import Config
 from rlinf_core.policies.pretrained.qwen_vl.network import FACTORY
 from rlinf_core.policies.pretrained.qwen_vl.policy import QwenVL
@@ -131,7 +131,9 @@ def written(folder, tied=True):
     )
     tokenizer.pre_tokenizer = WhitespaceSplit()
     tokenizer.add_special_tokens(TURNS)
-    tiny.write("qwen_vl", folder, SMALL | {"tie_word_embeddings": tied}, tokenizer.to_str(), seed=1)
+    tiny_checkpoint.write(
+        "qwen_vl", folder, SMALL | {"tie_word_embeddings": tied}, tokenizer.to_str(), seed=1
+    )
     document = json.loads((folder / "config.json").read_text())
     text = {
         key: value

@@ -16,7 +16,8 @@ from rlinf_core.deploy.serving import served_base
 from rlinf_core.deploy.serving.protocol import packed, read_request, unpacked
 from rlinf_core.policies import make_policy
 from rlinf_core.policies.base import Observation
-from rlinf_core.policies.serialization import load_policy, policy_name, save_policy
+from rlinf_core.policies.policy_folder import policy_name
+from rlinf_core.policies.serialization import load_policy, save_policy
 from rlinf_core.policies.small import tanh_gaussian
 from rlinf_core.policies.small.residual import Config
 from rlinf_core.policies.small.residual.policy import ResidualActor

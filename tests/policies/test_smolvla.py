@@ -18,8 +18,8 @@ pytest.importorskip("transformers", reason="the extra vla: transformers has none
 from rlinf_core.algorithms.sft import Config as SFTConfig
 from rlinf_core.algorithms.sft import Learner
 from rlinf_core.core.errors import PolicyFileError, SpecError
-from rlinf_core.policies import tiny
 from rlinf_core.policies.base import Observation
+from rlinf_core.policies.pretrained import tiny_checkpoint
 from rlinf_core.policies.pretrained.smolvla import Config
 from rlinf_core.policies.pretrained.smolvla.network import FACTORY
 from rlinf_core.policies.pretrained.smolvla.policy import SmolVLA
@@ -242,7 +242,7 @@ def folder(tmp_path):
     text = json.dumps(
         {"version": "1.0", "model": {"type": "WordLevel", "vocab": words, "unk_token": "<unk>"}}
     )
-    return tiny.write("smolvla", tmp_path / "tiny", SMALL, text, horizon=3, seed=1)
+    return tiny_checkpoint.write("smolvla", tmp_path / "tiny", SMALL, text, horizon=3, seed=1)
 
 
 def changed(folder, change):

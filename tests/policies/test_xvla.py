@@ -25,10 +25,9 @@ from benchmarks import vla_references as references
 from rlinf_core.algorithms.sft import Config as SFTConfig
 from rlinf_core.algorithms.sft import Learner
 from rlinf_core.core.errors import PolicyFileError, SpecError
-from rlinf_core.policies import tiny
 from rlinf_core.policies.base import Observation
-from rlinf_core.policies.huggingface import make_tokenizer
-from rlinf_core.policies.pretrained import lerobot
+from rlinf_core.policies.pretrained import lerobot, tiny_checkpoint
+from rlinf_core.policies.pretrained.tokenization import make_tokenizer
 from rlinf_core.policies.pretrained.xvla import Config, network
 from rlinf_core.policies.pretrained.xvla.policy import XVLA
 from rlinf_core.policies.real_time_chunking import Continuation
@@ -73,7 +72,9 @@ def stored(case, folder):
     (folder / "config.json").write_text(json.dumps(document["config"]))
     (folder / "policy_preprocessor.json").write_text(json.dumps(document["processor"]))
     (folder / "stats.json").write_text(json.dumps(references.statistics()))
-    (folder / "tokenizer.json").write_text(tiny.byte_tokenizer(tiny.FAMILIES["xvla"]))
+    (folder / "tokenizer.json").write_text(
+        tiny_checkpoint.byte_tokenizer(tiny_checkpoint.FAMILIES["xvla"])
+    )
     model = network.XVLANetwork(network.FACTORY.read(folder).config)
     references.fill(model, network.PREFIX)
     weights = network.FACTORY.files(model, make_tokenizer(""))[0]

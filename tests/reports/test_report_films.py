@@ -11,7 +11,7 @@ import pytest
 from rlinf_core.cli import doctor
 from rlinf_core.core import machine
 from rlinf_core.core.errors import RlinfError
-from rlinf_core.policies.serialization import policy_name
+from rlinf_core.policies.policy_folder import policy_name
 from rlinf_core.recipes import load_recipe
 from rlinf_core.reports import report
 from rlinf_core.reports.curves import draw, shortened

@@ -10,7 +10,7 @@ import pytest
 from rlinf_core.cli import demo, terminal
 from rlinf_core.launch.graph import Process
 from rlinf_core.launch.supervisor import ONCE, Supervisor
-from rlinf_core.policies.serialization import policy_name
+from rlinf_core.policies.policy_folder import policy_name
 from rlinf_core.recipes import load_recipe
 from rlinf_core.reports import report
 from rlinf_core.reports.curves import read_events

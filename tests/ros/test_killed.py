@@ -8,7 +8,7 @@ from rosbags.highlevel import AnyReader
 
 from rlinf_core.core.errors import RlinfError
 from rlinf_core.episodes.messages import typestore
-from rlinf_core.policies.serialization import newest_policy
+from rlinf_core.policies.policy_folder import newest_policy
 from rlinf_ros.qos import profile
 from tests.ros.runs import Run, check_nothing_lost, online
 

@@ -14,7 +14,8 @@ from rlinf_msgs.msg import ActionChunk, PolicyStatus, SafetyState, TimeStep
 
 from rlinf_core.policies.base import Observation
 from rlinf_core.policies.chunking import Chunking, ChunkSchedule
-from rlinf_core.policies.serialization import policy_name, save_policy
+from rlinf_core.policies.policy_folder import policy_name
+from rlinf_core.policies.serialization import save_policy
 from rlinf_core.recipes import load_recipe, station_task
 from rlinf_ros.conversions import set_stamp, to_ns
 from rlinf_ros.qos import profile

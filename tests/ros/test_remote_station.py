@@ -11,7 +11,8 @@ from rlinf_msgs.msg import ActionChunk, PolicyStatus, SafetyState, TimeStep
 
 from rlinf_core.episodes import read_episode
 from rlinf_core.episodes.validate import check_episode
-from rlinf_core.policies.serialization import policy_name, save_policy
+from rlinf_core.policies.policy_folder import policy_name
+from rlinf_core.policies.serialization import save_policy
 from rlinf_core.recipes import load_recipe, station_task
 from rlinf_ros.qos import profile
 from tests.deploy.serving.test_serving import Served, policy_of

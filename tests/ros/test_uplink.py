@@ -15,7 +15,7 @@ from rlinf_core.deploy.bridge.fleet import Fleet
 from rlinf_core.deploy.bridge.server import BridgeServer
 from rlinf_core.episodes.checksums import SUMS
 from rlinf_core.episodes.spool import Spool
-from rlinf_core.policies.serialization import policy_name
+from rlinf_core.policies.policy_folder import policy_name
 from rlinf_ros.qos import profile
 from tests.messages import record
 from tests.ros.stand import listen, start

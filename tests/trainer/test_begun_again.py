@@ -12,7 +12,8 @@ from rlinf_core.core.errors import IngestError, RecipeError, RlinfError
 from rlinf_core.data.replay import MAX_ORIGIN
 from rlinf_core.policies import make_policy
 from rlinf_core.policies.normalization import STD_FLOOR, Normalisation
-from rlinf_core.policies.serialization import load_policy, newest_policy, save_policy
+from rlinf_core.policies.policy_folder import newest_policy
+from rlinf_core.policies.serialization import load_policy, save_policy
 from rlinf_core.policies.torch_device import restore
 from rlinf_core.recipes import check_recipe, load_recipe
 from rlinf_core.recipes.station import station_task

@@ -20,7 +20,7 @@ from rlinf_core.core.errors import RecipeError, RlinfError
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.launch.fleet import members
 from rlinf_core.launch.preflight import check_trainer
-from rlinf_core.policies.serialization import newest_version, policy_files
+from rlinf_core.policies.policy_folder import newest_version, policy_files
 from rlinf_core.recipes import load_recipe, resolved
 from rlinf_core.trainer import checkpoint, progress
 from rlinf_core.trainer.folder import check_same_recipe, lock_folder, write_recipe

@@ -17,7 +17,7 @@ from rlinf_core.deploy.bridge.client import BridgeClient
 from rlinf_core.deploy.releases import Release, overview
 from rlinf_core.deploy.releases.commands import ReleaseCommand, send_command
 from rlinf_core.episodes.spool import Spool
-from rlinf_core.policies.serialization import policy_name
+from rlinf_core.policies.policy_folder import policy_name
 from rlinf_core.trainer.sources.recordings import Intake
 from rlinf_core.trainer.sources.stations import Stations
 from tests.messages import record

@@ -4,7 +4,7 @@ before.
 
 import shutil
 
-from rlinf_core.policies.serialization import policy_name
+from rlinf_core.policies.policy_folder import policy_name
 from rlinf_core.reports.curves import read_evaluations
 from rlinf_core.rollouts.evaluate import EpisodeResult
 from rlinf_core.trainer import checkpoint

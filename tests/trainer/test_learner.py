@@ -10,7 +10,8 @@ from rlinf_core.algorithms.common.learner import BaseLearner
 from rlinf_core.core.errors import RecipeError
 from rlinf_core.core.usage import Usage
 from rlinf_core.interlock import load_limits
-from rlinf_core.policies.serialization import policy_name, save_policy
+from rlinf_core.policies.policy_folder import policy_name
+from rlinf_core.policies.serialization import save_policy
 from rlinf_core.recipes import load_recipe
 from rlinf_core.recipes.station import station_robot
 from rlinf_core.specs.arrays import ActionSpec, ArraySpec, StationSpec

@@ -5,13 +5,13 @@ import threading
 
 import pytest
 
-from rlinf_core.policies.serialization import (
+from rlinf_core.policies.policy_folder import (
     free_version,
     newest_version,
     policy_files,
     policy_name,
-    save_policy,
 )
+from rlinf_core.policies.serialization import save_policy
 from rlinf_core.policies.small.tanh_gaussian.policy import Actor
 from rlinf_core.trainer import policy_flush
 from rlinf_core.trainer.policy_flush import NOTE, PolicyFlush, discard_unflushed

@@ -10,7 +10,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from rlinf_core.core.errors import RlinfError
 from rlinf_core.policies import make_policy
-from rlinf_core.policies.serialization import policy_name, save_policy
+from rlinf_core.policies.policy_folder import policy_name
+from rlinf_core.policies.serialization import save_policy
 from rlinf_core.recipes import load_recipe
 from rlinf_core.trainer.data import make_data
 from rlinf_core.trainer.governor import make_governor

@@ -11,7 +11,8 @@ import torch
 from rlinf_core.core.errors import RlinfError
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.plan.graph import LEARNER, WEIGHTS
-from rlinf_core.policies.serialization import load_policy, policy_name, read_info
+from rlinf_core.policies.policy_folder import policy_name, read_info
+from rlinf_core.policies.serialization import load_policy
 from rlinf_core.recipes import load_recipe
 from rlinf_core.rollouts.evaluate import EpisodeResult
 from rlinf_core.rollouts.types import Experience, Source, Trajectory

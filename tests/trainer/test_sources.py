@@ -14,7 +14,8 @@ from rlinf_core.cli.train import _who_feeds
 from rlinf_core.core.errors import RecipeError, RlinfError
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.policies import make_policy, policy_kind
-from rlinf_core.policies.serialization import load_policy, policy_name, save_policy
+from rlinf_core.policies.policy_folder import policy_name
+from rlinf_core.policies.serialization import load_policy, save_policy
 from rlinf_core.recipes import load_recipe
 from rlinf_core.recipes.sources import (
     RECORDINGS,

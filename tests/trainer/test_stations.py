@@ -14,7 +14,8 @@ from rlinf_core.core.errors import BridgeError
 from rlinf_core.deploy.bridge.client import BridgeClient
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.policies import make_policy
-from rlinf_core.policies.serialization import policy_files, policy_name, policy_version, save_policy
+from rlinf_core.policies.policy_folder import policy_files, policy_name, policy_version
+from rlinf_core.policies.serialization import save_policy
 from rlinf_core.policies.small import tanh_gaussian
 from rlinf_core.recipes import load_recipe
 from rlinf_core.recipes.schema import Checkpoint

@@ -20,8 +20,8 @@ import torch
 from rlinf_core.agentic.engines.base import EngineMismatchError
 from rlinf_core.agentic.engines.openai import OpenAIEngine
 from rlinf_core.core.errors import EngineError, RecipeError, escape_ascii
-from rlinf_core.policies.action_tokens import BINS
 from rlinf_core.policies.base import ActionChunk, Batch, NetworkPolicy, Observation
+from rlinf_core.policies.pretrained.action_tokens import BINS
 from rlinf_core.policies.pretrained.qwen_vl.policy import FEWEST, MOST, PROMPT, TURN, QwenVL
 
 SYSTEM = "You are a helpful assistant."

@@ -46,7 +46,7 @@ from rlinf_core.deploy.bridge.fleet import Credentials
 from rlinf_core.deploy.bridge.policy_parts import Bytes, decode
 from rlinf_core.episodes.checksums import SUMS, file_sha256, file_state, is_plain, verify
 from rlinf_core.episodes.spool import Spool
-from rlinf_core.policies.serialization import NAMED, policy_files, policy_name, policy_version
+from rlinf_core.policies.policy_folder import NAMED, policy_files, policy_name, policy_version
 
 LOOPBACK = ("127.", "localhost:", "[::1]:")
 

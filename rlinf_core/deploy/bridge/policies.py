@@ -27,8 +27,7 @@ from rlinf_core.deploy.bridge.policy_parts import (
     tensor_spans,
 )
 from rlinf_core.episodes.checksums import file_state, unchanged_sha256
-from rlinf_core.policies.lora import base_name
-from rlinf_core.policies.serialization import newest_version, policy_name, policy_version
+from rlinf_core.policies.policy_folder import base_name, newest_version, policy_name, policy_version
 
 POLL_S = 0.02
 # age of the folder's mtime (monotonic clock) after which every later change alters it

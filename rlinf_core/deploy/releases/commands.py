@@ -23,7 +23,7 @@ from rlinf_core.core.atomic_io import replace_text
 from rlinf_core.core.errors import BridgeError, RlinfError
 from rlinf_core.deploy.releases.record import ALL, Model
 from rlinf_core.deploy.releases.releases import ReleaseController, StationReports
-from rlinf_core.policies.serialization import policy_files, policy_version
+from rlinf_core.policies.policy_folder import policy_files, policy_version
 
 ORDERS = "orders"
 WAITS = ".waits"  # suffix of the file that a sender locks

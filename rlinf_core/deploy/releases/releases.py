@@ -22,7 +22,7 @@ from rlinf_core.deploy.releases.record import (
     judged,
     read,
 )
-from rlinf_core.policies.serialization import policy_name
+from rlinf_core.policies.policy_folder import policy_name
 
 SILENT_S = 60.0  # silence of the trial's station after which another one takes over
 LAST = 50  # training episodes of each station in its figures

@@ -24,8 +24,9 @@ from rlinf_core.policies.base import (
     Observation,
     Policy,
 )
+from rlinf_core.policies.policy_folder import newest_policy, version_of
 from rlinf_core.policies.real_time_chunking import Continuation
-from rlinf_core.policies.serialization import load_policy, newest_policy, version_of
+from rlinf_core.policies.serialization import load_policy
 from rlinf_core.specs.embodiment import JointSpec
 
 Answer = dict[str, Any]

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlinf_core.core.errors import PolicyFileError, escape_ascii
-from rlinf_core.policies.dataset_statistics import Kind
-from rlinf_core.policies.huggingface import json_text, read_json
+from rlinf_core.policies.pretrained.dataset_statistics import Kind
+from rlinf_core.policies.pretrained.huggingface import json_text, read_json
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from rlinf_core.core.errors import PolicyFileError
-from rlinf_core.policies import huggingface
-from rlinf_core.policies.huggingface import FileTokenizer, read_json
-from rlinf_core.policies.networks import Published
+from rlinf_core.policies.pretrained.huggingface import read_json
+from rlinf_core.policies.pretrained.network_factory import Published
+from rlinf_core.policies.pretrained.tokenization import FileTokenizer, read_tokenizer
 
 _LAYERS = {
     "model_type": "gemma",
@@ -89,7 +89,7 @@ def read_config(folder: Path) -> tuple[dict[str, Any], Published]:
         **sizes(folder, document),
         **parts,
     }
-    return config, Published(config, read_tokenizer(folder), horizon)
+    return config, Published(config, read_paligemma_tokenizer(folder), horizon)
 
 
 def sizes(folder: Path, document: Mapping[str, Any]) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def sizes(folder: Path, document: Mapping[str, Any]) -> dict[str, Any]:
     return {"vlm_config": vlm, "dit_config": VARIANTS[names[1]]}
 
 
-def read_tokenizer(folder: Path) -> FileTokenizer:
+def read_paligemma_tokenizer(folder: Path) -> FileTokenizer:
     """Return PaliGemma's tokenizer, which a person copies into the folder.
 
     Raises:
@@ -139,4 +139,4 @@ def read_tokenizer(folder: Path) -> FileTokenizer:
             f"policy.checkpoint {folder}: expected tokenizer.json, which LeRobot's and openpi's "
             f"folders lack, found none. Copy that of {TOKENIZER} there"
         )
-    return huggingface.read_tokenizer(path)
+    return read_tokenizer(path)

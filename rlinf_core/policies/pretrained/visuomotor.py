@@ -16,26 +16,26 @@ import torch
 from torch import Tensor, nn
 
 from rlinf_core.core.errors import PolicyFileError, SpecError, escape_ascii
-from rlinf_core.policies.action_units import ActionUnits
 from rlinf_core.policies.base import ActionChunk, Batch, NetworkPolicy, Observation
-from rlinf_core.policies.dataset_statistics import (
+from rlinf_core.policies.encoder import MEAN, STD
+from rlinf_core.policies.normalization import Normalisation
+from rlinf_core.policies.pretrained import lerobot
+from rlinf_core.policies.pretrained.dataset_statistics import (
+    ActionUnits,
     FixedNormalisation,
     Kind,
     load_statistics,
     picture_ranges,
 )
-from rlinf_core.policies.encoder import MEAN, STD
-from rlinf_core.policies.huggingface import (
+from rlinf_core.policies.pretrained.huggingface import (
     check_horizon,
     load_into,
     load_weights,
-    make_tokenizer,
     merge_settings,
 )
-from rlinf_core.policies.networks import Published
-from rlinf_core.policies.normalization import Normalisation
-from rlinf_core.policies.pretrained import lerobot
+from rlinf_core.policies.pretrained.network_factory import Published
 from rlinf_core.policies.pretrained.resnet import LAYERS
+from rlinf_core.policies.pretrained.tokenization import make_tokenizer
 from rlinf_core.policies.settings import VisuomotorSettings
 from rlinf_core.specs.arrays import StationSpec
 

@@ -16,7 +16,7 @@ from rlinf_core.episodes import read_episode
 from rlinf_core.episodes.checksums import seal, verify
 from rlinf_core.episodes.journal import Journal
 from rlinf_core.episodes.spool import Spool
-from rlinf_core.policies.serialization import policy_name
+from rlinf_core.policies.policy_folder import policy_name
 from tests.messages import record
 
 pytestmark = pytest.mark.timed

@@ -16,7 +16,7 @@ from rlinf_core.deploy.bridge.client import BridgeClient, Sender
 from rlinf_core.deploy.bridge.server import BridgeServer
 from rlinf_core.episodes.checksums import SUMS, listing
 from rlinf_core.episodes.spool import Spool
-from rlinf_core.policies.serialization import policy_name
+from rlinf_core.policies.policy_folder import policy_name
 from rlinf_core.recipes.bridge_security import credentials_of, fleet_of
 from rlinf_core.recipes.schema import Bridge
 from tests.messages import record

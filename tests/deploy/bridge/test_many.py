@@ -19,7 +19,7 @@ from rlinf_core.deploy.bridge.client import BridgeClient
 from rlinf_core.deploy.bridge.fleet import Fleet
 from rlinf_core.deploy.bridge.server import BridgeServer
 from rlinf_core.episodes.checksums import seal
-from rlinf_core.policies.serialization import policy_name
+from rlinf_core.policies.policy_folder import policy_name
 
 pytestmark = pytest.mark.timed
 

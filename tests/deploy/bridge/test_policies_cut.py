@@ -11,8 +11,7 @@ from rlinf_core.deploy.bridge import PART_BYTES
 from rlinf_core.deploy.bridge import bridge_pb2 as pb
 from rlinf_core.deploy.bridge.client import BridgeClient, partial_download, partial_path
 from rlinf_core.deploy.bridge.policies import _read
-from rlinf_core.policies.lora import base_name
-from rlinf_core.policies.serialization import policy_files, policy_name
+from rlinf_core.policies.policy_folder import base_name, policy_files, policy_name
 from tests.deploy.bridge.test_policies_down import publish, weights
 from tests.deploy.bridge.test_policy_bases import BASE, stands_on
 

@@ -22,7 +22,7 @@ from rlinf_core.deploy.bridge.policy_parts import (
     tensor_spans,
 )
 from rlinf_core.episodes.checksums import file_sha256
-from rlinf_core.policies.serialization import policy_name
+from rlinf_core.policies.policy_folder import policy_name
 from tests.deploy.bridge.conftest import serve
 
 TENSORS, NUMBERS = 20, 50_000  # 4 MB in all

@@ -7,8 +7,7 @@ from safetensors.numpy import save_file
 from rlinf_core.core.errors import BridgeError
 from rlinf_core.deploy.bridge import bridge_pb2 as pb
 from rlinf_core.deploy.bridge.client import BridgeClient
-from rlinf_core.policies.lora import base_name
-from rlinf_core.policies.serialization import policy_files, policy_name
+from rlinf_core.policies.policy_folder import base_name, policy_files, policy_name
 from tests.deploy.bridge.test_policies_down import publish, weights
 
 BASE = "c0ffee00" * 8

@@ -13,7 +13,7 @@ from rlinf_core.deploy.bridge.client import BridgeClient, episode_offer, parts
 from rlinf_core.deploy.bridge.fleet import Fleet
 from rlinf_core.deploy.bridge.server import BridgeServer
 from rlinf_core.episodes.spool import Spool
-from rlinf_core.policies.serialization import policy_name
+from rlinf_core.policies.policy_folder import policy_name
 from tests.messages import record
 
 pytestmark = pytest.mark.timed

@@ -5,7 +5,7 @@ import errno
 
 from rlinf_core.deploy.bridge import policies
 from rlinf_core.deploy.bridge.policies import NewestForAll, Policies
-from rlinf_core.policies.serialization import newest_version, policy_name
+from rlinf_core.policies.policy_folder import newest_version, policy_name
 
 
 def test_a_moment_without_open_files_hides_no_policy_and_ends_no_watch(tmp_path, monkeypatch):

@@ -15,7 +15,8 @@ from rlinf_core.core.errors import ServingError
 from rlinf_core.deploy.serving.client import PolicyClient
 from rlinf_core.deploy.serving.protocol import MAX_DEPTH, MAX_ELEMENTS, packed, unpacked
 from rlinf_core.deploy.serving.server import CLIENTS
-from rlinf_core.policies.serialization import policy_name, save_policy
+from rlinf_core.policies.policy_folder import policy_name
+from rlinf_core.policies.serialization import save_policy
 from tests.deploy.serving.test_serving import Served, observed, policy_of, spec  # noqa: F401
 
 pytestmark = pytest.mark.timed

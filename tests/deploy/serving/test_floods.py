@@ -13,7 +13,8 @@ from websockets.sync.client import connect
 from rlinf_core.deploy.serving import bounded
 from rlinf_core.deploy.serving.client import PolicyClient
 from rlinf_core.deploy.serving.server import CLIENTS, SILENT_S
-from rlinf_core.policies.serialization import policy_name, save_policy
+from rlinf_core.policies.policy_folder import policy_name
+from rlinf_core.policies.serialization import save_policy
 from tests.deploy.serving.test_bombs import peak_mb
 from tests.deploy.serving.test_serving import Served, observed, policy_of, spec  # noqa: F401
 

@@ -23,7 +23,8 @@ from rlinf_core.deploy.serving import lerobot, lerobot_pb2
 from rlinf_core.deploy.serving.server import PolicyServer
 from rlinf_core.deploy.serving.weights import Weights
 from rlinf_core.policies.base import Observation
-from rlinf_core.policies.serialization import policy_name, save_policy
+from rlinf_core.policies.policy_folder import policy_name
+from rlinf_core.policies.serialization import save_policy
 from tests.deploy.serving.test_server_inside import Inside
 from tests.deploy.serving.test_serving import policy_of, spec  # noqa: F401
 

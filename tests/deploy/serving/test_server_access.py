@@ -12,7 +12,8 @@ from rlinf_core.deploy.bridge.credentials import authority, key_pem, make_key, p
 from rlinf_core.deploy.serving import access
 from rlinf_core.deploy.serving.client import PolicyClient
 from rlinf_core.deploy.serving.weights import Weights
-from rlinf_core.policies.serialization import policy_name, save_policy
+from rlinf_core.policies.policy_folder import policy_name
+from rlinf_core.policies.serialization import save_policy
 from tests.deploy.serving.test_server_inside import Inside
 from tests.deploy.serving.test_serving import observed, policy_of, spec  # noqa: F401
 

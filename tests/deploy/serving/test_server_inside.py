@@ -39,7 +39,8 @@ from rlinf_core.deploy.serving.protocol import (
 )
 from rlinf_core.deploy.serving.server import Metrics, PolicyServer, serve_until_cancelled
 from rlinf_core.deploy.serving.weights import Weights
-from rlinf_core.policies.serialization import policy_name, save_policy
+from rlinf_core.policies.policy_folder import policy_name
+from rlinf_core.policies.serialization import save_policy
 from tests.deploy.serving.test_serving import observed, policy_of, spec  # noqa: F401
 
 pytestmark = pytest.mark.timed

@@ -38,8 +38,9 @@ from rlinf_core.deploy.serving.protocol import (
 from rlinf_core.deploy.serving.weights import Version, Weights
 from rlinf_core.policies import make_policy
 from rlinf_core.policies.base import Observation
+from rlinf_core.policies.policy_folder import policy_name
 from rlinf_core.policies.real_time_chunking import Continuation
-from rlinf_core.policies.serialization import policy_name, save_policy
+from rlinf_core.policies.serialization import save_policy
 from rlinf_core.policies.small import flow, tanh_gaussian
 from rlinf_core.recipes import load_recipe, station_task
 from rlinf_core.specs.arrays import ActionSpec, ArraySpec, StationSpec

@@ -18,8 +18,9 @@ from rlinf_core.deploy.serving.served_base import ServedBase
 from rlinf_core.deploy.serving.weights import Version, Weights
 from rlinf_core.policies import make_policy
 from rlinf_core.policies.base import Observation
+from rlinf_core.policies.policy_folder import policy_name
 from rlinf_core.policies.real_time_chunking import Continuation
-from rlinf_core.policies.serialization import policy_name, save_policy
+from rlinf_core.policies.serialization import save_policy
 from rlinf_core.policies.small import flow, tanh_gaussian
 from rlinf_core.specs.arrays import ActionSpec, ArraySpec, StationSpec
 from tests.deploy.serving.test_server_inside import Inside, until

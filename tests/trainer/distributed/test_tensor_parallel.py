@@ -11,11 +11,12 @@ pytest.importorskip("transformers", reason="the extra vla: transformers has none
 from rlinf_core.algorithms import algorithm, sft
 from rlinf_core.algorithms.common.rollout import Rollout
 from rlinf_core.core.errors import RecipeError
-from rlinf_core.policies import make_policy, policy_kind, tiny
+from rlinf_core.policies import make_policy, policy_kind
+from rlinf_core.policies.pretrained import tiny_checkpoint
 from rlinf_core.recipes import load_recipe
 from rlinf_core.trainer.distributed.group import LearnerGroup
 from tests.agentic.test_language import tiny as language
-from tests.policies.test_tiny import SPEC
+from tests.policies.test_tiny_checkpoint import SPEC
 from tests.trainer.distributed.test_group import Again, assert_alike, policy_of
 from tests.trainer.distributed.test_vla import vla_batches
 
@@ -92,7 +93,7 @@ def test_divided_layers_learn_what_one_process_learns_and_checkpoints_fit_both(k
         policy = language(network={"num_attention_heads": 4, "num_key_value_heads": 2})
         batches = texts(policy)
     else:  # one head of keys serves the heads of both processes; adapters are divided, too
-        folder = tiny.write(kind, tmp_path / "tiny", horizon=2)
+        folder = tiny_checkpoint.write(kind, tmp_path / "tiny", horizon=2)
         policy = vla(kind, folder, lora={"rank": 2})
         batches = vla_batches(policy) * (UPDATES // 2)
     config = sft.Config(**RATE, min_std=0.02)

@@ -19,9 +19,10 @@ from rlinf_core.algorithms import sft
 from rlinf_core.algorithms.common.data_parallel import parallelise, update_weights
 from rlinf_core.algorithms.common.mixed_precision import apply_computing
 from rlinf_core.algorithms.common.settings import Computing
-from rlinf_core.policies import make_policy, policy_kind, tiny
+from rlinf_core.policies import make_policy, policy_kind
 from rlinf_core.policies.base import Observation
-from tests.policies.test_tiny import SPEC, observation
+from rlinf_core.policies.pretrained import tiny_checkpoint
+from tests.policies.test_tiny_checkpoint import SPEC, observation
 from tests.trainer.distributed.test_group import Again, assert_alike, both_learn
 
 pytestmark = pytest.mark.timed
@@ -57,7 +58,7 @@ def batch_of(seed):
 def test_two_processes_learn_what_one_learns_and_only_that_travels(
     kind, strategy, recompute, tmp_path
 ):
-    folder = tiny.write(kind, tmp_path / "tiny", horizon=2)
+    folder = tiny_checkpoint.write(kind, tmp_path / "tiny", horizon=2)
     computing = Computing(gradient_checkpointing=recompute)
     alone = sft.Learner(learning(kind, folder), SFT, 3)
     apply_computing(alone, computing)
@@ -135,7 +136,7 @@ def vla_batches(policy):
 
 @pytest.mark.timeout(300)
 def test_an_update_gathers_one_large_layer_at_a_time_and_equals_that_of_one_process(tmp_path):
-    folder = tiny.write("smolvla", tmp_path / "tiny", horizon=2)
+    folder = tiny_checkpoint.write("smolvla", tmp_path / "tiny", horizon=2)
     alone = sft.Learner(learning("smolvla", folder), SFT, 3)
     before = copy.deepcopy(alone.state_dict()["modules"]["actor"])
     for batch in vla_batches(alone.actor):

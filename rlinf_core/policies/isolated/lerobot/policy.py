@@ -29,9 +29,9 @@ from rlinf_core.core.errors import (
 from rlinf_core.core.isolated import IsolatedProcess, python_of
 from rlinf_core.policies import sharding
 from rlinf_core.policies.base import ActionChunk, Batch, NetworkPolicy, Observation
-from rlinf_core.policies.dataset_statistics import check_units, ranges
-from rlinf_core.policies.huggingface import check_horizon, read_json
 from rlinf_core.policies.isolated.lerobot import Config, worker
+from rlinf_core.policies.pretrained.dataset_statistics import check_units, ranges
+from rlinf_core.policies.pretrained.huggingface import check_horizon, read_json
 from rlinf_core.policies.pretrained.lerobot import MODES
 from rlinf_core.specs.arrays import StationSpec, other_units
 

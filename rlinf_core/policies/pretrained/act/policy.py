@@ -21,8 +21,8 @@ from rlinf_core.core.errors import PolicyFileError
 from rlinf_core.policies import sharding
 from rlinf_core.policies.base import Batch
 from rlinf_core.policies.chunking import DECAY
-from rlinf_core.policies.dataset_statistics import Kind
 from rlinf_core.policies.pretrained.act import Config
+from rlinf_core.policies.pretrained.dataset_statistics import Kind
 from rlinf_core.policies.pretrained.resnet import FEATURES, FrozenBatchNorm, ResNet
 from rlinf_core.policies.pretrained.visuomotor import (
     ACTION,

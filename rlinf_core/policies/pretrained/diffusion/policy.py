@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from rlinf_core.core.errors import PolicyFileError, SpecError
 from rlinf_core.policies import sharding
 from rlinf_core.policies.base import Batch
-from rlinf_core.policies.dataset_statistics import Kind
+from rlinf_core.policies.pretrained.dataset_statistics import Kind
 from rlinf_core.policies.pretrained.diffusion import Config
 from rlinf_core.policies.pretrained.resnet import FEATURES, Norm, ResNet, group_norm
 from rlinf_core.policies.pretrained.visuomotor import (

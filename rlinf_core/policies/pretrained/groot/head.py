@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rlinf_core.policies.action_expert import Prefix
+from rlinf_core.policies.pretrained.action_expert import Prefix
 
 
 @dataclass(frozen=True)

@@ -16,16 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from rlinf_core.core.errors import PolicyFileError, escape_ascii
-from rlinf_core.policies.action_expert import Prefix
-from rlinf_core.policies.huggingface import (
-    BEGIN,
-    Tokenizer,
-    json_text,
-    parse_tokenizer,
-    read_text,
-)
-from rlinf_core.policies.networks import NetworkFactory, Published
+from rlinf_core.policies.pretrained.action_expert import Prefix
 from rlinf_core.policies.pretrained.groot.head import ActionHead
+from rlinf_core.policies.pretrained.huggingface import json_text, read_text
+from rlinf_core.policies.pretrained.network_factory import NetworkFactory, Published
+from rlinf_core.policies.pretrained.tokenization import BEGIN, Tokenizer, parse_tokenizer
 
 KIND, EAGLE = "gr00t_n1_5", "eagle_config"
 # the published place of Eagle's config.json and tokenizer

@@ -27,15 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rlinf_core.core.errors import PolicyFileError, escape_ascii
-from rlinf_core.policies.action_expert import Prefix
-from rlinf_core.policies.huggingface import (
-    BEGIN,
-    Tokenizer,
-    json_text,
-    parse_tokenizer,
-    read_json,
-)
-from rlinf_core.policies.networks import NetworkFactory, Published
+from rlinf_core.policies.pretrained.action_expert import Prefix
 from rlinf_core.policies.pretrained.groot.head import ActionHead
 from rlinf_core.policies.pretrained.groot.network import EAGLE, read_eagle_tokenizer
 from rlinf_core.policies.pretrained.groot_n1_7 import network as n1_7
@@ -47,6 +39,9 @@ from rlinf_core.policies.pretrained.groot_n1_7.network import (
     read_document,
     read_processor,
 )
+from rlinf_core.policies.pretrained.huggingface import json_text, read_json
+from rlinf_core.policies.pretrained.network_factory import NetworkFactory, Published
+from rlinf_core.policies.pretrained.tokenization import BEGIN, Tokenizer, parse_tokenizer
 
 KIND, PLACE = "Gr00tN1d6", "eagle"
 # NVIDIA's place of Eagle's files, in its repository Isaac-GR00T

@@ -21,13 +21,18 @@ import torch
 from torch import Tensor
 
 from rlinf_core.policies.base import Batch
-from rlinf_core.policies.huggingface import pad_tokens
-from rlinf_core.policies.networks import NetworkFactory
 from rlinf_core.policies.pretrained.groot.network import EAGLE
-from rlinf_core.policies.pretrained.groot.pictures import as_pillow, by_area, letter_boxed, resized
 from rlinf_core.policies.pretrained.groot_n1_6 import Config
 from rlinf_core.policies.pretrained.groot_n1_6.network import FACTORY, MERGED, PATCH, PROCESSOR
 from rlinf_core.policies.pretrained.groot_n1_7.policy import GrootN17
+from rlinf_core.policies.pretrained.image_preprocessing import (
+    as_pillow,
+    by_area,
+    letter_boxed,
+    resized,
+)
+from rlinf_core.policies.pretrained.network_factory import NetworkFactory
+from rlinf_core.policies.pretrained.tokenization import pad_tokens
 from rlinf_core.specs import arrays
 
 BEFORE = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>"

@@ -16,11 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from rlinf_core.core.errors import PolicyFileError, escape_ascii
-from rlinf_core.policies.action_expert import Prefix
-from rlinf_core.policies.huggingface import BEGIN, Tokenizer, json_text, read_json, read_tokenizer
-from rlinf_core.policies.networks import NetworkFactory, Published
+from rlinf_core.policies.pretrained.action_expert import Prefix
 from rlinf_core.policies.pretrained.groot.head import ActionHead
 from rlinf_core.policies.pretrained.groot.network import refuse_unknown
+from rlinf_core.policies.pretrained.huggingface import json_text, read_json
+from rlinf_core.policies.pretrained.network_factory import NetworkFactory, Published
+from rlinf_core.policies.pretrained.tokenization import BEGIN, Tokenizer, read_tokenizer
 
 KIND, COSMOS, PROCESSOR = "Gr00tN1d7", "cosmos_config", "processor"
 ASSETS = "nvidia/Cosmos-Reason2-2B"  # the published place of the backbone's files

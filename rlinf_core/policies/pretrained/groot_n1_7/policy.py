@@ -16,16 +16,20 @@ import torch
 from torch import Tensor
 
 from rlinf_core.core.errors import SpecError
-from rlinf_core.policies.action_expert import Prefix
 from rlinf_core.policies.base import Batch
-from rlinf_core.policies.dataset_statistics import trained_steps
-from rlinf_core.policies.huggingface import Tokenizer, pad_tokens
-from rlinf_core.policies.networks import NetworkFactory
-from rlinf_core.policies.pretrained.groot.pictures import by_area, letter_boxed, resized
+from rlinf_core.policies.pretrained.action_expert import Prefix
+from rlinf_core.policies.pretrained.dataset_statistics import trained_steps
 from rlinf_core.policies.pretrained.groot.policy import Groot
 from rlinf_core.policies.pretrained.groot_n1_7 import Config
 from rlinf_core.policies.pretrained.groot_n1_7.network import COSMOS, FACTORY, PROCESSOR
-from rlinf_core.policies.pretrained.qwen_vl.patches import to_patches
+from rlinf_core.policies.pretrained.image_preprocessing import (
+    by_area,
+    letter_boxed,
+    resized,
+    to_patches,
+)
+from rlinf_core.policies.pretrained.network_factory import NetworkFactory
+from rlinf_core.policies.pretrained.tokenization import Tokenizer, pad_tokens
 from rlinf_core.specs import arrays
 from rlinf_core.specs.arrays import StationSpec
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlinf_core.core.errors import PolicyFileError
-from rlinf_core.policies.huggingface import read_json, read_text
+from rlinf_core.policies.pretrained.huggingface import read_json, read_text
 
 ROLES = ("system", "user", "assistant", "tool")
 PROMPTS = 4096  # size of the cache of prompts

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rlinf_core.core.errors import PolicyFileError
-from rlinf_core.policies.huggingface import check_finite, load_into, refuse_pointer
+from rlinf_core.policies.pretrained.huggingface import check_finite, load_into, refuse_pointer
 from rlinf_core.policies.pretrained.openvla import Config
 
 HEAD, PROJECTOR = "action_head", "proprio_projector"

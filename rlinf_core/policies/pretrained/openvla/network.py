@@ -16,17 +16,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rlinf_core.core.errors import PolicyFileError
-from rlinf_core.policies.action_tokens import BINS
-from rlinf_core.policies.huggingface import (
-    BEGIN,
-    Tokenizer,
-    folder_config,
-    json_text,
-    read_text,
-    read_tokenizer,
-)
-from rlinf_core.policies.networks import NetworkFactory, Published
+from rlinf_core.policies.pretrained.action_tokens import BINS
+from rlinf_core.policies.pretrained.huggingface import folder_config, json_text, read_text
+from rlinf_core.policies.pretrained.network_factory import NetworkFactory, Published
 from rlinf_core.policies.pretrained.openvla.vision import TOWERS, tower
+from rlinf_core.policies.pretrained.tokenization import BEGIN, Tokenizer, read_tokenizer
 
 KIND = "openvla"
 UNUSED = "vision_backbone.fused_featurizer.attn_pool."  # SigLIP's, unused parts of the checkpoints

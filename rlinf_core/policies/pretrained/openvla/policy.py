@@ -17,14 +17,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rlinf_core.core.errors import SpecError
-from rlinf_core.policies.action_tokens import ActionTokens, Prompt
 from rlinf_core.policies.base import ActionChunk, Batch, Observation
-from rlinf_core.policies.huggingface import Tokenizer, round_up
-from rlinf_core.policies.networks import NetworkFactory
 from rlinf_core.policies.normalization import Normalisation
+from rlinf_core.policies.pretrained.action_tokens import ActionTokens, Prompt
+from rlinf_core.policies.pretrained.network_factory import NetworkFactory
 from rlinf_core.policies.pretrained.openvla import Config, heads
 from rlinf_core.policies.pretrained.openvla.network import FACTORY, OpenVLANetwork, prompt_of
 from rlinf_core.policies.pretrained.openvla.units import bounds, normalize
+from rlinf_core.policies.pretrained.tokenization import Tokenizer, round_up
 from rlinf_core.specs import arrays
 from rlinf_core.specs.arrays import StationSpec
 

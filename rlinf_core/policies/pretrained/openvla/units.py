@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rlinf_core.core.errors import PolicyFileError, SpecError, escape_ascii, nearest
-from rlinf_core.policies.dataset_statistics import check_units, ranges
+from rlinf_core.policies.pretrained.dataset_statistics import check_units, ranges
 from rlinf_core.specs.arrays import ActionSpec
 
 OF = {"action": "an action", "proprio": "of state"}

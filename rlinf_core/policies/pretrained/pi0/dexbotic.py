@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlinf_core.core.errors import PolicyFileError
-from rlinf_core.policies.huggingface import Tokenizer, json_text
+from rlinf_core.policies.pretrained.huggingface import json_text
+from rlinf_core.policies.pretrained.tokenization import Tokenizer
 
 if TYPE_CHECKING:
     from torch import Tensor

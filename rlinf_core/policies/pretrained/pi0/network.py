@@ -12,16 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 # ``from`` would import the package's policy first
 import rlinf_core.policies.pretrained.pi0.dexbotic as dexbotic
-from rlinf_core.policies.huggingface import (
-    BEGIN,
-    Tokenizer,
-    folder_config,
-    json_text,
-    read_json,
-    read_tokenizer,
-)
-from rlinf_core.policies.networks import NetworkFactory, Published
 from rlinf_core.policies.pretrained import lerobot, openpi
+from rlinf_core.policies.pretrained.huggingface import folder_config, json_text, read_json
+from rlinf_core.policies.pretrained.network_factory import NetworkFactory, Published
+from rlinf_core.policies.pretrained.tokenization import BEGIN, Tokenizer, read_tokenizer
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -159,7 +153,7 @@ class Pi0Factory(NetworkFactory):
             network = {key: config[key] for key in KEYS if key in config}
             return Published(
                 {**sizes, **network, openpi.MAKER: "lerobot"},
-                openpi.read_tokenizer(folder),
+                openpi.read_paligemma_tokenizer(folder),
                 config["chunk_size"],
                 training.state,
                 training.action,
@@ -238,7 +232,7 @@ def _times(config: Any) -> Any:
     """
     from torch import nn
 
-    from rlinf_core.policies.action_expert import sines
+    from rlinf_core.policies.pretrained.action_expert import sines
 
     class Times(nn.Module):
         """Times (B,) to (B, width)."""

@@ -14,15 +14,15 @@ import torch
 from torch import Tensor
 
 from rlinf_core.core.errors import SpecError
-from rlinf_core.policies.action_expert import Prefix
 from rlinf_core.policies.base import Batch
-from rlinf_core.policies.encoder import letterbox
-from rlinf_core.policies.flow_matching import FlowMatching
-from rlinf_core.policies.huggingface import Tokenizer, pad_tokens
-from rlinf_core.policies.networks import NetworkFactory
+from rlinf_core.policies.pretrained.action_expert import Prefix
+from rlinf_core.policies.pretrained.flow_matching import FlowMatching
+from rlinf_core.policies.pretrained.image_preprocessing import letterbox
+from rlinf_core.policies.pretrained.network_factory import NetworkFactory
 from rlinf_core.policies.pretrained.openpi import MAKER
 from rlinf_core.policies.pretrained.pi0 import Config
 from rlinf_core.policies.pretrained.pi0.network import FACTORY
+from rlinf_core.policies.pretrained.tokenization import Tokenizer, pad_tokens
 from rlinf_core.specs import arrays
 from rlinf_core.specs.arrays import StationSpec
 

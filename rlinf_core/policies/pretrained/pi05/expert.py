@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rlinf_core.policies.action_expert import Attention, Prefix
+from rlinf_core.policies.pretrained.action_expert import Attention, Prefix
 
 
 class Expert(nn.Module):

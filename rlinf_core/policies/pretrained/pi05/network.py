@@ -16,12 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rlinf_core.policies.action_expert import Prefix, sines
-from rlinf_core.policies.huggingface import Tokenizer, json_text
-from rlinf_core.policies.networks import NetworkFactory, Published
 from rlinf_core.policies.pretrained import lerobot, openpi
+from rlinf_core.policies.pretrained.action_expert import Prefix, sines
+from rlinf_core.policies.pretrained.huggingface import json_text
+from rlinf_core.policies.pretrained.network_factory import NetworkFactory, Published
 from rlinf_core.policies.pretrained.pi0.network import SMALLEST as PI0
 from rlinf_core.policies.pretrained.pi05.expert import Expert
+from rlinf_core.policies.pretrained.tokenization import Tokenizer
 
 KIND, LANGUAGE = "pi05", "vlm.language_model.embed_tokens.weight"
 # LeRobot's prefixes (without the first "model." in openpi's PyTorch files) to the local ones
@@ -137,7 +138,7 @@ class Pi05Factory(NetworkFactory):
         undecided = {} if training.tells_relative else {"pad_state": PADDED}
         return Published(
             {**SMALLEST, **openpi.sizes(folder, config), **config, openpi.MAKER: "lerobot"},
-            openpi.read_tokenizer(folder),
+            openpi.read_paligemma_tokenizer(folder),
             config["chunk_size"],
             training.state,
             training.action,

@@ -13,14 +13,14 @@ import torch
 from torch.nn import functional as F
 
 from rlinf_core.policies.base import Batch
-from rlinf_core.policies.dataset_statistics import FixedNormalisation
-from rlinf_core.policies.encoder import letterbox
-from rlinf_core.policies.flow_matching import ExpertFlowMatching
-from rlinf_core.policies.huggingface import Tokenizer, decode_instruction, pad_tokens
-from rlinf_core.policies.networks import NetworkFactory
+from rlinf_core.policies.pretrained.dataset_statistics import FixedNormalisation
+from rlinf_core.policies.pretrained.flow_matching import ExpertFlowMatching
+from rlinf_core.policies.pretrained.image_preprocessing import letterbox
+from rlinf_core.policies.pretrained.network_factory import NetworkFactory
 from rlinf_core.policies.pretrained.openpi import MAKER
 from rlinf_core.policies.pretrained.pi05 import Config
 from rlinf_core.policies.pretrained.pi05.network import FACTORY
+from rlinf_core.policies.pretrained.tokenization import Tokenizer, decode_instruction, pad_tokens
 from rlinf_core.specs import arrays
 from rlinf_core.specs.arrays import StationSpec
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from rlinf_core.core.errors import PolicyFileError
-from rlinf_core.policies.huggingface import read_json, read_text
+from rlinf_core.policies.pretrained.huggingface import read_json, read_text
 
 # A tokenizer without a file has a token for each coefficient from LEAST to MOST.
 SCALE, LEAST, MOST = 10.0, -128, 127
@@ -92,7 +92,7 @@ def _cosines(count: int) -> np.ndarray:
     return matrix
 
 
-def letters(count: int) -> str:
+def letter_tokenizer(count: int) -> str:
     """Return a tokenizer.json with one token for each of the first ``count`` letters.
 
     The last token represents all further letters.
@@ -106,7 +106,7 @@ def letters(count: int) -> str:
     return text
 
 
-def read_tokenizer(folder: Path) -> ActionTokenizer:
+def read_action_tokenizer(folder: Path) -> ActionTokenizer:
     """Return the published tokenizer in a checkpoint's folder ``fast``.
 
     Raises:

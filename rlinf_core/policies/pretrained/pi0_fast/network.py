@@ -13,11 +13,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rlinf_core.policies.huggingface import BEGIN, Tokenizer, json_text
-from rlinf_core.policies.networks import NetworkFactory, Published
 from rlinf_core.policies.pretrained import lerobot, openpi
+from rlinf_core.policies.pretrained.huggingface import json_text
+from rlinf_core.policies.pretrained.network_factory import NetworkFactory, Published
 from rlinf_core.policies.pretrained.pi0.network import SMALLEST as PI0
-from rlinf_core.policies.pretrained.pi0_fast.fast import ActionTokenizer, letters, read_tokenizer
+from rlinf_core.policies.pretrained.pi0_fast.fast import (
+    ActionTokenizer,
+    letter_tokenizer,
+    read_action_tokenizer,
+)
+from rlinf_core.policies.pretrained.tokenization import BEGIN, Tokenizer
 
 KIND, WORDS, HEAD = "pi0_fast", "vlm.language_model.embed_tokens.weight", "lm_head.weight"
 NAMES = {
@@ -136,11 +141,11 @@ class Pi0FastFactory(NetworkFactory):
             "validate_action_token_prefix": True,
             **sizes,
             **config,
-            "action_tokenizer": read_tokenizer(folder / "fast").describe(),
+            "action_tokenizer": read_action_tokenizer(folder / "fast").describe(),
         }
         return Published(
             network,
-            openpi.read_tokenizer(folder),
+            openpi.read_paligemma_tokenizer(folder),
             config["chunk_size"],
             state=training.state,
             action=training.action,
@@ -188,7 +193,7 @@ class Pi0FastFactory(NetworkFactory):
         return weights, {
             "config.json": json_text(document),
             "tokenizer.json": tokenizer.text,
-            "fast/tokenizer.json": actions.text or letters(actions.size),
+            "fast/tokenizer.json": actions.text or letter_tokenizer(actions.size),
             "fast/processor_config.json": json.dumps(numbers),
         }
 

@@ -16,16 +16,19 @@ from torch.nn import functional as F
 
 from rlinf_core.core.errors import SpecError
 from rlinf_core.policies import sharding
-from rlinf_core.policies.action_tokens import ActionTokens, Prompt
-from rlinf_core.policies.action_units import ActionUnits
 from rlinf_core.policies.base import ActionChunk, Batch, Observation
-from rlinf_core.policies.dataset_statistics import FixedNormalisation, load_statistics
-from rlinf_core.policies.encoder import letterbox
-from rlinf_core.policies.huggingface import Tokenizer, decode_instruction, pad_tokens
-from rlinf_core.policies.networks import NetworkFactory
 from rlinf_core.policies.normalization import Normalisation
+from rlinf_core.policies.pretrained.action_tokens import ActionTokens, Prompt
+from rlinf_core.policies.pretrained.dataset_statistics import (
+    ActionUnits,
+    FixedNormalisation,
+    load_statistics,
+)
+from rlinf_core.policies.pretrained.image_preprocessing import letterbox
+from rlinf_core.policies.pretrained.network_factory import NetworkFactory
 from rlinf_core.policies.pretrained.pi0_fast import Config
 from rlinf_core.policies.pretrained.pi0_fast.network import FACTORY
+from rlinf_core.policies.pretrained.tokenization import Tokenizer, decode_instruction, pad_tokens
 from rlinf_core.specs import arrays
 from rlinf_core.specs.arrays import StationSpec
 

@@ -16,15 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rlinf_core.policies.action_tokens import BINS
-from rlinf_core.policies.huggingface import (
-    BEGIN,
-    Tokenizer,
-    folder_config,
-    json_text,
-    read_tokenizer,
-)
-from rlinf_core.policies.networks import NetworkFactory, Published
+from rlinf_core.policies.pretrained.action_tokens import BINS
+from rlinf_core.policies.pretrained.huggingface import folder_config, json_text
+from rlinf_core.policies.pretrained.network_factory import NetworkFactory, Published
+from rlinf_core.policies.pretrained.tokenization import BEGIN, Tokenizer, read_tokenizer
 
 KIND, HEAD = "qwen2_5_vl", "lm_head.weight"
 # prefixes of published folders to transformers' own

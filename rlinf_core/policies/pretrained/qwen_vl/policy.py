@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rlinf_core.policies.action_tokens import ActionTokens, Prompt
 from rlinf_core.policies.base import Batch
-from rlinf_core.policies.huggingface import Tokenizer
-from rlinf_core.policies.networks import NetworkFactory
+from rlinf_core.policies.pretrained.action_tokens import ActionTokens, Prompt
+from rlinf_core.policies.pretrained.image_preprocessing import to_patches
+from rlinf_core.policies.pretrained.network_factory import NetworkFactory
 from rlinf_core.policies.pretrained.qwen_vl import Config
 from rlinf_core.policies.pretrained.qwen_vl.network import (
     FACTORY,
@@ -27,7 +27,7 @@ from rlinf_core.policies.pretrained.qwen_vl.network import (
     TURN,
     QwenVLNetwork,
 )
-from rlinf_core.policies.pretrained.qwen_vl.patches import to_patches
+from rlinf_core.policies.pretrained.tokenization import Tokenizer
 from rlinf_core.specs import arrays
 from rlinf_core.specs.arrays import StationSpec
 

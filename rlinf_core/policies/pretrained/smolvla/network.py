@@ -18,17 +18,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rlinf_core.core.errors import PolicyFileError
-from rlinf_core.policies.action_expert import Prefix, sines
-from rlinf_core.policies.huggingface import (
-    BEGIN,
-    Tokenizer,
-    json_text,
-    parse_tokenizer,
-    refuse_pointer,
-)
-from rlinf_core.policies.networks import NetworkFactory, Published
 from rlinf_core.policies.pretrained import lerobot
+from rlinf_core.policies.pretrained.action_expert import Prefix, sines
+from rlinf_core.policies.pretrained.huggingface import json_text, refuse_pointer
+from rlinf_core.policies.pretrained.network_factory import NetworkFactory, Published
 from rlinf_core.policies.pretrained.smolvla.expert import Expert
+from rlinf_core.policies.pretrained.tokenization import BEGIN, Tokenizer, parse_tokenizer
 
 KIND, PREFIX, VLM = "smolvla", "model.", "vlm_config"
 # unused weights of checkpoints

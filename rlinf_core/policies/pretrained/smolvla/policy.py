@@ -15,11 +15,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rlinf_core.policies.base import Batch
-from rlinf_core.policies.flow_matching import ExpertFlowMatching
-from rlinf_core.policies.huggingface import Tokenizer, pad_tokens
-from rlinf_core.policies.networks import NetworkFactory
+from rlinf_core.policies.pretrained.flow_matching import ExpertFlowMatching
+from rlinf_core.policies.pretrained.network_factory import NetworkFactory
 from rlinf_core.policies.pretrained.smolvla import Config
 from rlinf_core.policies.pretrained.smolvla.network import FACTORY
+from rlinf_core.policies.pretrained.tokenization import Tokenizer, pad_tokens
 from rlinf_core.specs import arrays
 from rlinf_core.specs.arrays import StationSpec
 

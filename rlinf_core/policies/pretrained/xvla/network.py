@@ -18,10 +18,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rlinf_core.core.errors import PolicyFileError, SpecError
-from rlinf_core.policies.action_expert import Prefix
-from rlinf_core.policies.huggingface import BEGIN, Tokenizer, json_text, read_json, read_tokenizer
-from rlinf_core.policies.networks import NetworkFactory, Published
 from rlinf_core.policies.pretrained import lerobot
+from rlinf_core.policies.pretrained.action_expert import Prefix
+from rlinf_core.policies.pretrained.huggingface import json_text, read_json
+from rlinf_core.policies.pretrained.network_factory import NetworkFactory, Published
+from rlinf_core.policies.pretrained.tokenization import BEGIN, Tokenizer, read_tokenizer
 
 KIND, PREFIX, FLORENCE = "xvla", "model.", "florence_config"
 SHARED, EMBEDDED = (

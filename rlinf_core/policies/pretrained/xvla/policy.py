@@ -18,11 +18,11 @@ from torch.nn import functional as F
 
 from rlinf_core.core.errors import SpecError
 from rlinf_core.policies import sharding
-from rlinf_core.policies.action_expert import Prefix
 from rlinf_core.policies.base import Batch
-from rlinf_core.policies.flow_matching import FlowMatching
-from rlinf_core.policies.huggingface import Tokenizer
-from rlinf_core.policies.networks import NetworkFactory
+from rlinf_core.policies.pretrained.action_expert import Prefix
+from rlinf_core.policies.pretrained.flow_matching import FlowMatching
+from rlinf_core.policies.pretrained.network_factory import NetworkFactory
+from rlinf_core.policies.pretrained.tokenization import Tokenizer
 from rlinf_core.policies.pretrained.xvla import Config
 from rlinf_core.policies.pretrained.xvla.network import FACTORY, FLORENCE
 from rlinf_core.policies.real_time_chunking import Continuation

@@ -11,8 +11,8 @@ from torch import Tensor
 from rlinf_core.policies import make_policy, policy_kind
 from rlinf_core.policies.base import ActionChunk, Batch, NetworkPolicy, Observation
 from rlinf_core.policies.encoder import Encoder
-from rlinf_core.policies.flow_matching import FlowMatching
 from rlinf_core.policies.normalization import Normalisation
+from rlinf_core.policies.pretrained.flow_matching import FlowMatching
 from rlinf_core.policies.small.flow.policy import FlowActor
 from rlinf_core.policies.small.latent_noise import Config
 from rlinf_core.policies.small.tanh_gaussian.policy import Actor

@@ -22,7 +22,8 @@ from rlinf_core.core.paths import expanded
 from rlinf_core.policies import policy_config, policy_kind
 from rlinf_core.policies.base import ActionChunk, Batch, NetworkPolicy, Observation
 from rlinf_core.policies.encoder import Encoder
-from rlinf_core.policies.serialization import load_policy, newest_policy
+from rlinf_core.policies.policy_folder import newest_policy
+from rlinf_core.policies.serialization import load_policy
 from rlinf_core.policies.small.residual import Config
 from rlinf_core.policies.small.tanh_gaussian.policy import Actor, imitation, squashed
 from rlinf_core.specs.arrays import Arrays, ArraySpec, StationSpec

@@ -15,7 +15,7 @@ from typing import Any
 
 from rlinf_core.core.errors import PolicyFileError, nearest
 from rlinf_core.core.extras import require
-from rlinf_core.policies.huggingface import FileTokenizer
+from rlinf_core.policies.pretrained.tokenization import FileTokenizer
 
 CHAT = ("<|im_start|>", "<|im_end|>")
 OFT, OFT_STEP = "openvla_oft", 150_000  # OpenVLA's folder with OpenVLA-OFT's two files beside it

@@ -1,10 +1,28 @@
-"""Resizing of pictures as GR00T N1.6 and N1.7 do: torchvision's, Pillow's, OpenCV's."""
+"""Preparation of images for published networks: resizing like their makers, and patches."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+
+def letterbox(images: Tensor, size: int, antialias: bool = True) -> Tensor:
+    """Fit images (B, H, W, 3) uint8 into a black square (B, 3, S, S) in [-1, 1].
+
+    Their shape is kept, and they are centred. openpi shrinks with Pillow's bilinear filter, which
+    antialiases; LeRobot does not antialias.
+    """
+    pixels, ratio = images.permute(0, 3, 1, 2).float() / 127.5 - 1.0, max(images.shape[1:3]) / size
+    if ratio != 1.0:
+        # truncated, like in openpi and LeRobot
+        shape = [max(1, int(side / ratio)) for side in images.shape[1:3]]
+        pixels = F.interpolate(pixels, shape, mode="bilinear", antialias=antialias)
+    down, right = size - pixels.shape[2], size - pixels.shape[3]
+    return F.pad(pixels, (right // 2, right - right // 2, down // 2, down - down // 2), value=-1.0)
 
 
 def resized(pixels: Tensor, shape: tuple[int, int], mode: str = "bicubic") -> Tensor:
@@ -112,3 +130,31 @@ def _neighbours(size: int, result: int, device: torch.device) -> tuple[Tensor, T
     part = torch.where((part <= 0.0) | (first >= size - 1), 0.0, part - part.floor())
     before = first.long().clamp(max=size - 1)
     return before, (before + 1).clamp(max=size - 1), (part * 2048.0).round().int()
+
+
+def to_patches(
+    pixels: Tensor, vision: Any, mean: Sequence[float], std: Sequence[float]
+) -> tuple[Tensor, tuple[int, int]]:
+    """Return the patches (B, P, numbers) of pictures (B, 3, H, W) in [0, 1], and their grid.
+
+    The patches of a merged square are adjacent.
+
+    Args:
+        pixels: pictures with sides of whole merged squares.
+        vision: transformers' config of the vision tower.
+        mean, std: normalisation by colour.
+    """
+    patch, merge = vision.patch_size, vision.spatial_merge_size
+    middle, scale = (
+        torch.tensor(channels, device=pixels.device).view(3, 1, 1) for channels in (mean, std)
+    )
+    parts = (
+        ((pixels - middle) / scale)
+        .unflatten(3, (-1, merge, patch))
+        .unflatten(2, (-1, merge, patch))
+    )
+    # batch, token down, right, patch down, right, color
+    parts = parts.permute(0, 2, 5, 3, 6, 1, 4, 7).unsqueeze(6)
+    parts = parts.expand(*[-1] * 6, vision.temporal_patch_size, -1, -1)
+    grid = pixels.shape[2] // patch, pixels.shape[3] // patch
+    return parts.flatten(5).flatten(1, 4), grid

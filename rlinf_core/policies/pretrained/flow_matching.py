@@ -22,15 +22,23 @@ from torch.nn import functional as F
 
 from rlinf_core.core.errors import SpecError
 from rlinf_core.policies import sharding
-from rlinf_core.policies.action_expert import Prefix
-from rlinf_core.policies.action_units import ActionUnits
 from rlinf_core.policies.base import ActionChunk, Batch, Observation, OnPolicyActor
-from rlinf_core.policies.dataset_statistics import FixedNormalisation, Kind, load_statistics
 from rlinf_core.policies.encoder import Head, mlp
-from rlinf_core.policies.huggingface import Tokenizer, decode_instruction, make_tokenizer
 from rlinf_core.policies.lora import inject, is_base_weight
-from rlinf_core.policies.networks import NetworkFactory, Published
 from rlinf_core.policies.normalization import BOUND, Normalisation
+from rlinf_core.policies.pretrained.action_expert import Prefix
+from rlinf_core.policies.pretrained.dataset_statistics import (
+    ActionUnits,
+    FixedNormalisation,
+    Kind,
+    load_statistics,
+)
+from rlinf_core.policies.pretrained.network_factory import NetworkFactory, Published
+from rlinf_core.policies.pretrained.tokenization import (
+    Tokenizer,
+    decode_instruction,
+    make_tokenizer,
+)
 from rlinf_core.policies.real_time_chunking import Continuation, guide_velocity
 from rlinf_core.policies.settings import FlowSettings
 from rlinf_core.specs.arrays import StationSpec

@@ -20,9 +20,13 @@ from torch.nn import functional as F
 from rlinf_core.core.errors import SpecError
 from rlinf_core.policies import sharding
 from rlinf_core.policies.base import ActionChunk, Batch, Observation, OnPolicyActor
-from rlinf_core.policies.huggingface import Tokenizer, decode_instruction, make_tokenizer
 from rlinf_core.policies.lora import inject, is_base_weight
-from rlinf_core.policies.networks import NetworkFactory, Published
+from rlinf_core.policies.pretrained.network_factory import NetworkFactory, Published
+from rlinf_core.policies.pretrained.tokenization import (
+    Tokenizer,
+    decode_instruction,
+    make_tokenizer,
+)
 from rlinf_core.policies.settings import TokenSettings
 from rlinf_core.specs.arrays import StationSpec
 

@@ -18,15 +18,12 @@ from rlinf_core.algorithms.grpo import Learner as GRPO
 from rlinf_core.algorithms.sft import Config as SFTConfig
 from rlinf_core.algorithms.sft import Learner
 from rlinf_core.core.errors import PolicyFileError, RlinfError, SpecError
-from rlinf_core.policies import lora_files, policy_kind, tiny
-from rlinf_core.policies.huggingface import FileTokenizer, weight_files
-from rlinf_core.policies.serialization import (
-    LONG,
-    load_policy,
-    newest_policy,
-    policy_name,
-    save_policy,
-)
+from rlinf_core.policies import policy_kind
+from rlinf_core.policies.policy_folder import newest_policy, policy_name
+from rlinf_core.policies.pretrained import adapter_files, tiny_checkpoint
+from rlinf_core.policies.pretrained.huggingface import weight_files
+from rlinf_core.policies.pretrained.tokenization import FileTokenizer
+from rlinf_core.policies.serialization import LONG, load_policy, save_policy
 from tests.algorithms.learning import randomize_head, words_of_actions
 from tests.policies import (
     test_groot,
@@ -212,14 +209,14 @@ def test_peft_reads_the_folder_and_a_policy_begins_with_it(kind, tmp_path):
     from peft import PeftModel
 
     part = policy_kind(kind)
-    folder = tiny.write(kind, tmp_path / "tiny", horizon=2 if kind == "pi0" else 0)
+    folder = tiny_checkpoint.write(kind, tmp_path / "tiny", horizon=2 if kind == "pi0" else 0)
     config = {
         "checkpoint": str(folder),
         "horizon": 2,
         **({"stochastic_eval": False} if kind == "pi0" else {}),
     }
     policy = moved(part.Policy(test_pi0.SPEC, part.Config(**config, **LORA)).eval())
-    adapters = lora_files.save(
+    adapters = adapter_files.save(
         policy.network, policy.config.lora, policy.factory, str(folder), tmp_path / "adapters"
     )
     begun = part.Policy(test_pi0.SPEC, part.Config(**config, adapters=str(adapters))).eval()
@@ -257,22 +254,24 @@ def test_peft_reads_the_folder_and_a_policy_begins_with_it(kind, tmp_path):
 )
 def test_adapters_of_another_kind_are_refused(changes, error, tmp_path):
     policy = test_qwen_vl.qwen(**LORA)
-    folder = lora_files.save(policy.network, policy.config.lora, policy.factory, "base", tmp_path)
+    folder = adapter_files.save(
+        policy.network, policy.config.lora, policy.factory, "base", tmp_path
+    )
     config = json.loads((folder / "adapter_config.json").read_text())
     (folder / "adapter_config.json").write_text(json.dumps(config | changes))
     with pytest.raises(PolicyFileError, match=error):
-        lora_files.merge(folder, test_qwen_vl.qwen().network, policy.factory)
+        adapter_files.merge(folder, test_qwen_vl.qwen().network, policy.factory)
 
 
 def test_adapters_of_another_model_are_named_and_what_scales_them_is_read(tmp_path):
     policy, plain = moved(test_qwen_vl.qwen(**LORA)), test_qwen_vl.qwen()
-    folder = lora_files.save(
+    folder = adapter_files.save(
         policy.network, policy.config.lora, policy.factory, "base", tmp_path / "peft"
     )
     with pytest.raises(
         PolicyFileError, match="expected adapters of this network, got .* for other weights"
     ):
-        lora_files.merge(folder, test_pi0.pi0().network, test_pi0.pi0().factory)
+        adapter_files.merge(folder, test_pi0.pi0().network, test_pi0.pi0().factory)
     path, before = folder / "adapter_config.json", plain.network.state_dict()
     before = {name: tensor.clone() for name, tensor in before.items()}
     name = "model.language_model.layers.0.self_attn.q_proj.weight"
@@ -281,7 +280,7 @@ def test_adapters_of_another_model_are_named_and_what_scales_them_is_read(tmp_pa
             json.loads(path.read_text()) | {"use_rslora": True, "alpha_pattern": {"q_proj": 3.0}}
         )
     )
-    lora_files.merge(folder, plain.network, plain.factory)
+    adapter_files.merge(folder, plain.network, plain.factory)
     state, layer = policy.network.state_dict(), name.removesuffix(".weight")
     delta = (
         3.0
@@ -296,16 +295,16 @@ def test_adapters_of_another_model_are_named_and_what_scales_them_is_read(tmp_pa
         weights | {f"{one}.bias": torch.ones(weights[f"{one}.lora_B.weight"].shape[0])},
         folder / "adapter_model.safetensors",
     )
-    lora_files.merge(folder, plain.network, plain.factory)
+    adapter_files.merge(folder, plain.network, plain.factory)
     assert (plain.network.state_dict()[f"{layer}.bias"] == 1.0).all(), "trained whole"
     weights.pop(f"{one}.lora_B.weight")
     save_file(weights, folder / "adapter_model.safetensors")
     with pytest.raises(PolicyFileError, match="expected lora_A .* and lora_B"):
-        lora_files.merge(folder, plain.network, plain.factory)
+        adapter_files.merge(folder, plain.network, plain.factory)
     (folder / "adapter_model.safetensors").write_bytes(
         b"version https://git-lfs.github.com/spec/v1"
     )
     with pytest.raises(PolicyFileError, match="git lfs pull"):
-        lora_files.merge(folder, plain.network, plain.factory)
+        adapter_files.merge(folder, plain.network, plain.factory)
     with pytest.raises(SpecError, match="expected a policy with adapters"):
-        lora_files.save(plain.network, plain.config.lora, plain.factory, "base", folder)
+        adapter_files.save(plain.network, plain.config.lora, plain.factory, "base", folder)

@@ -16,9 +16,9 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
 from rlinf_core.core.errors import PolicyFileError, SpecError
-from rlinf_core.policies.action_units import ActionUnits
 from rlinf_core.policies.normalization import Normalisation
 from rlinf_core.specs.arrays import ActionSpec, StationSpec, other_units
 
@@ -49,6 +49,35 @@ class FixedNormalisation(Normalisation):
 
     def normalise(self, mean: np.ndarray, std: np.ndarray) -> None:
         """Do nothing: the normalisation is fixed."""
+
+
+class ActionUnits(nn.Module):
+    """Units of actions: a network's numbers to a task's, [-1, 1] over its scales, and back.
+
+    A constant of the data set keeps its value, whatever the network's output; its learning target
+    is 0.
+
+    Args:
+        action: the task's action spec.
+        given: True if a checkpoint's statistics set the units; else both are the same.
+    """
+
+    offset: Tensor
+    gain: Tensor
+
+    def __init__(self, action: ActionSpec, given: bool) -> None:
+        super().__init__()
+        self.register_buffer("offset", torch.zeros(action.dim), persistent=given)
+        self.register_buffer("gain", torch.ones(action.dim), persistent=given)
+
+    def played(self, numbers: Tensor) -> Tensor:
+        """Convert a network's numbers (..., A) to normalised actions, clipped to their range."""
+        return (self.offset + self.gain * numbers).clamp(-1.0, 1.0)
+
+    def to_network(self, actions: Tensor) -> Tensor:
+        """Convert normalised actions (..., A) to a network's numbers."""
+        constant = self.gain == 0.0
+        return ((actions - self.offset) / (self.gain + constant)).masked_fill(constant, 0.0)
 
 
 def load_statistics(

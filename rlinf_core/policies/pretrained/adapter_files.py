@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from rlinf_core.core.errors import PolicyFileError, SpecError, escape_ascii
 from rlinf_core.core.extras import require
-from rlinf_core.policies.huggingface import (
+from rlinf_core.policies.pretrained.huggingface import (
     ADAPTER_CONFIG,
     ADAPTERS,
     check_finite,

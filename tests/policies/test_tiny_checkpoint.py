@@ -18,9 +18,9 @@ from rlinf_core.cli.main import main
 from rlinf_core.core.errors import PolicyFileError
 from rlinf_core.policies import make_policy, policy_kind
 from rlinf_core.policies.base import Observation
-from rlinf_core.policies.huggingface import FileTokenizer
+from rlinf_core.policies.pretrained.tiny_checkpoint import FAMILIES, OFT, byte_tokenizer, write
+from rlinf_core.policies.pretrained.tokenization import FileTokenizer
 from rlinf_core.policies.serialization import load_policy, save_policy
-from rlinf_core.policies.tiny import FAMILIES, OFT, byte_tokenizer, write
 from rlinf_core.specs.arrays import ActionSpec, ArraySpec, StationSpec
 
 SPEC = StationSpec(

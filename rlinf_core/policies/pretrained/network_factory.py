@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rlinf_core.core.errors import PolicyFileError
 from rlinf_core.core.extras import require
-from rlinf_core.policies import lora_files
-from rlinf_core.policies.dataset_statistics import Kind
-from rlinf_core.policies.huggingface import (
-    Tokenizer,
+from rlinf_core.policies.pretrained import adapter_files
+from rlinf_core.policies.pretrained.dataset_statistics import Kind
+from rlinf_core.policies.pretrained.huggingface import (
     check_horizon,
     load_into,
     load_weights,
-    make_tokenizer,
     merge_settings,
 )
+from rlinf_core.policies.pretrained.tokenization import Tokenizer, make_tokenizer
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -162,7 +161,7 @@ class NetworkFactory(ABC):
         network, published = self.from_checkpoint(Path(config.checkpoint), horizon)
         published.check_settings(config)
         if config.adapters:
-            lora_files.merge(Path(config.adapters), network, self)
+            adapter_files.merge(Path(config.adapters), network, self)
         return network, published
 
     def from_checkpoint(self, folder: Path, horizon: int = 0) -> tuple[Any, Published]:
