@@ -101,9 +101,9 @@ def of_config(spec, config):
 
 def words_of_actions():
     """Return a network config whose 514 tokens each stand for a number in about [-1, 1]."""
-    from rlinf_core.policies.pretrained.pi0_fast.fast import letters
+    from rlinf_core.policies.pretrained.pi0_fast.fast import letter_tokenizer
 
-    return {"action_tokenizer": {"text": letters(514), "scale": 257.0, "least": -257}}
+    return {"action_tokenizer": {"text": letter_tokenizer(514), "scale": 257.0, "least": -257}}
 
 
 def randomize_head(policy):
