@@ -36,13 +36,13 @@ from rlinf_core.rollouts.types import Experience, Source, Trajectory
 from rlinf_core.specs.arrays import StationSpec
 from rlinf_core.trainer import checkpoint
 from rlinf_core.trainer.distributed.group import LearnerGroup
+from rlinf_core.trainer.layout_change import change_layout
 from rlinf_core.trainer.learner_setup import inherit_networks
 from rlinf_core.trainer.progress import WRITE_S
 from rlinf_core.trainer.run_state import PARTS, RunState
 from rlinf_core.trainer.sources.recordings import check_demonstrations, read_recordings
 from rlinf_core.trainer.sources.simulators import Simulators
 from rlinf_core.trainer.trace import write_spans
-from rlinf_core.trainer.turns import change_layout
 
 MAX_UPDATES = 16  # between two polls of the source
 REPORT_S = 0.25  # interval of reports to the stations

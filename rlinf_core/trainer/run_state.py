@@ -32,7 +32,7 @@ from rlinf_core.trainer.policy_flush import PolicyFlush
 from rlinf_core.trainer.prefetch import make_prefetch
 from rlinf_core.trainer.progress import Clock, DiskGuard, Progress
 from rlinf_core.trainer.sources.recordings import Intake
-from rlinf_core.trainer.turns import TurnMeter
+from rlinf_core.trainer.turn_meter import TurnMeter
 
 PARTS = ("learner", "data", "intake", "source", "progress", "clock", "run")  # parts of a checkpoint
 Evaluator = Callable[[], list[EpisodeResult]]

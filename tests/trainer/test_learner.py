@@ -19,7 +19,7 @@ from rlinf_core.trainer import checkpoint, learner_setup
 from rlinf_core.trainer.distributed.group import LearnerGroup
 from rlinf_core.trainer.learner_setup import inherit_networks, initial_policy, make_learner
 from rlinf_core.trainer.train import train
-from rlinf_core.trainer.turns import learner_usage
+from rlinf_core.trainer.turn_meter import learner_usage
 from sim_bridges.core.randomization import Randomised
 from sim_bridges.core.station import simulated_station
 from tests.algorithms.point import SPEC, Points

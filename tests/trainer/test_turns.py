@@ -19,12 +19,12 @@ from rlinf_core.reports.curves import read_evaluations, read_events
 from rlinf_core.rollouts.collect import EpisodeRollouts
 from rlinf_core.rollouts.types import DEMONSTRATION
 from rlinf_core.specs.embodiment import joined
-from rlinf_core.trainer import checkpoint
+from rlinf_core.trainer import checkpoint, layout_change, turn_meter
 from rlinf_core.trainer import train as training
-from rlinf_core.trainer import turns as run_turns
 from rlinf_core.trainer.distributed.group import LearnerGroup
 from rlinf_core.trainer.distributed.ray_cluster import NoRoomError
 from rlinf_core.trainer.distributed.rollout_workers import SCENE_STRIDE, RolloutWorkers
+from rlinf_core.trainer.layout_change import change_layout, change_learner
 from rlinf_core.trainer.learner_setup import make_learner
 from rlinf_core.trainer.progress import Clock, Progress
 from rlinf_core.trainer.sources import simulators
@@ -35,7 +35,6 @@ from rlinf_core.trainer.sources.simulators import (
     environments,
 )
 from rlinf_core.trainer.train import train
-from rlinf_core.trainer.turns import change_layout, change_learner
 from tests.algorithms.point import SPEC, Points, points
 
 pytestmark = pytest.mark.timed
@@ -70,7 +69,7 @@ def test_a_turn_is_measured_from_the_weights_to_the_updates(monkeypatch, tmp_pat
     assert left[1:] == [before - turn.steps for before, turn in zip(left, turns[1:], strict=False)]
     measured_parts = {part for part, seconds in run.clock.seconds.items() if seconds > 0.0}
     assert measured_parts == {"simulate", "infer", "transfer", "learn", "evaluate"}
-    parts = sum(run.clock.seconds[part] for part in run_turns.TURN_PARTS)
+    parts = sum(run.clock.seconds[part] for part in turn_meter.TURN_PARTS)
     assert 0.0 < sum(turn.seconds for turn in turns) <= parts
     assert 0.9 * parts < sum(turn.seconds for turn in turns) + turns[-1].seconds * 5
     for turn in turns[1:]:
@@ -216,7 +215,7 @@ def begun(monkeypatch, tmp_path):
     (run,) = runs
     notes = []
     run.layout_controller.note = notes.append
-    monkeypatch.setattr(run_turns, "connect", lambda address: None)
+    monkeypatch.setattr(layout_change, "connect", lambda address: None)
     return run, notes
 
 
@@ -232,7 +231,7 @@ def test_a_run_goes_on_in_another_layout_with_its_state(monkeypatch, tmp_path, c
         alone = recipe.but(placement=recipe.placement.but(learners=0))
         return make_learner(alone, config, policy)
 
-    monkeypatch.setattr(run_turns, "make_learner", learner)
+    monkeypatch.setattr(layout_change, "make_learner", learner)
     run.meter.turn.steps = 5
     change_layout(run, TWO_WORKERS)
     assert run.source.players is workers[0] and run.layout_controller.layout == TWO_WORKERS
@@ -301,9 +300,9 @@ def test_a_layout_that_cannot_be_is_refused_and_the_run_goes_on(monkeypatch, tmp
 
         return raises
 
-    monkeypatch.setattr(run_turns, "connect", refuses(RlinfError("no address")))
+    monkeypatch.setattr(layout_change, "connect", refuses(RlinfError("no address")))
     change_layout(run, TWO_WORKERS)
-    monkeypatch.setattr(run_turns, "connect", lambda address: None)
+    monkeypatch.setattr(layout_change, "connect", lambda address: None)
     for error in (NoRoomError("no room for 2"), RecipeError("no divisor of 4")):
         monkeypatch.setattr(run.source, "_players", refuses(error))
         change_layout(run, Layout(2, 0))

@@ -22,8 +22,8 @@ from rlinf_core.trainer.distributed import remote_envs
 from rlinf_core.trainer.distributed.group import LearnerGroup
 from rlinf_core.trainer.distributed.remote_envs import RemoteEnvs, make_rollouts
 from rlinf_core.trainer.distributed.rollout_workers import RolloutWorkers
+from rlinf_core.trainer.layout_change import change_layout
 from rlinf_core.trainer.train import train
-from rlinf_core.trainer.turns import change_layout
 from tests.algorithms.point import SPEC, Points
 from tests.trainer.distributed.test_group import (
     alone,
