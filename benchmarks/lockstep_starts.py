@@ -107,9 +107,9 @@ def play(peer: Any, policy: Path, modes: tuple[str, ...] = MODES) -> tuple[list[
 def message_hashes(folder: Path) -> Messages:
     """Return log time and hash of the messages from the first time step to the last."""
     from rlinf_core.episodes.messages import typestore
-    from rlinf_core.episodes.read import recorded
+    from rlinf_core.episodes.raw_messages import read_messages
 
-    messages = list(recorded(folder))
+    messages = list(read_messages(folder))
     steps = [message.at_ns for message in messages if message.topic.endswith("/timestep")]
     by_topic: Messages = {}
     for message in messages:

@@ -9,12 +9,11 @@ from typing import Any
 
 from rlinf_core.core.errors import EpisodeError, RlinfError
 from rlinf_core.episodes.checksums import SUMS
-from rlinf_core.episodes.messages import store_for
+from rlinf_core.episodes.messages import ENDED, store_for
 from rlinf_core.recipes import Recipe, load_recipe, station_task
 from rlinf_core.recipes.station import task_file
 from rlinf_core.specs.arrays import StationSpec
 
-ENDED = 1  # EpisodeEvent.kind
 RECORDING_FOLDERS = ("closed", "sent")
 
 

@@ -24,7 +24,7 @@ from rlinf_core.data.episodes import check_values
 from rlinf_core.episodes import read_episode
 from rlinf_core.episodes.checksums import SUMS, seal, verify
 from rlinf_core.episodes.messages import offered_qos, store_for
-from rlinf_core.episodes.read import MAX_CHUNK_BYTES, recorded
+from rlinf_core.episodes.raw_messages import MAX_CHUNK_BYTES, read_messages
 from rlinf_core.episodes.storage import CheckedWriter, kind_of
 from rlinf_core.specs.arrays import StationSpec
 from rlinf_core.specs.topics import EPISODE
@@ -60,7 +60,7 @@ def _find_fault_of_other(folder: Path, sealed: bool) -> str:
     """Return the fault of a session or an incident recording, which have no steps."""
     if sealed:
         verify(folder)
-    count = sum(1 for _ in recorded(folder))
+    count = sum(1 for _ in read_messages(folder))
     return "" if sealed else f"no {SUMS}: {count} intact messages; the recording was never closed"
 
 

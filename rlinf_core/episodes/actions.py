@@ -13,7 +13,8 @@ import numpy as np
 
 from rlinf_core.core.errors import EpisodeError
 from rlinf_core.episodes.messages import to_ns
-from rlinf_core.episodes.read import message, read_episode, recorded
+from rlinf_core.episodes.raw_messages import decode, read_messages
+from rlinf_core.episodes.read import read_episode
 from rlinf_core.episodes.types import Episode
 
 # the later one wins: an operator commands before a policy
@@ -71,10 +72,10 @@ def read_actions(folder: str | Path) -> RecordedActions:
             f"episode {folder}: expected a recording of one arm, got {', '.join(episode.arms)}"
         )
     messages: dict[str, list[Any]] = {name: [] for name in (*CHUNKS, *STATE, "applied")}
-    for raw in recorded(folder):
+    for raw in read_messages(folder):
         name = next((name for name in messages if raw.topic.endswith(f"/{name}")), "")
         if name and (name not in STATE or len(messages[name]) < len(episode)):
-            messages[name].append(message(raw))
+            messages[name].append(decode(raw))
     steps = {int(stamp): step for step, stamp in enumerate(episode.stamps_ns)}
     applied = {(record.source, record.session, record.seq) for record in messages["applied"]}
     chunks = {}

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 # package of the messages, and the writer's name in an MCAP file
 PACKAGE, LIBRARY = "rlinf_msgs", "rlinf"
 NS = 1_000_000_000
+STARTED, ENDED, CLOSED, ABORTED = range(4)  # EpisodeEvent.kind
+FIRST, MID, LAST = range(3)  # TimeStep.step_type
 
 
 @cache

@@ -19,14 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from rlinf_core.core.errors import SpoolError
-from rlinf_core.episodes.messages import typestore
+from rlinf_core.episodes.messages import ABORTED, CLOSED, ENDED, STARTED, typestore
 from rlinf_core.episodes.names import time_stamp
 from rlinf_core.episodes.ring import Message, Ring
 from rlinf_core.episodes.spool import EpisodeWriter, Spool
 from rlinf_core.specs import topics
 from rlinf_core.specs.topics import SESSION
 
-STARTED, ENDED, CLOSED, ABORTED = range(4)  # EpisodeEvent.kind
 # Wait for the missing messages of an ended episode, because topics are not ordered. It begins with
 # the interlock's state of the last time step.
 GRACE_S = 0.5
@@ -202,7 +201,7 @@ class Recording:
         """Return True if each arm has a stamp within the last time step.
 
         For actions, counting is not enough: one step may have two. The stamps are compared like a
-        reader does (``read.steps_of``).
+        reader does (``played_chunks.steps_of``).
         """
         *before, last, _ = self.stamps if len(self.stamps) > 1 else (0, 0)
         begins = last - (last - before[-1]) // 4 if before else last

@@ -21,7 +21,18 @@ from rosbags.rosbag2 import StoragePlugin, Writer
 from rosbags.rosbag2.metadata import dump_qos_v8
 
 from rlinf_core.episodes.checksums import seal
-from rlinf_core.episodes.messages import LIBRARY, NS, PACKAGE, offered_qos, typestore
+from rlinf_core.episodes.messages import (
+    ENDED,
+    FIRST,
+    LAST,
+    LIBRARY,
+    MID,
+    NS,
+    PACKAGE,
+    STARTED,
+    offered_qos,
+    typestore,
+)
 from rlinf_core.episodes.types import Episode
 from rlinf_core.specs.topics import EPISODE, SESSION
 
@@ -192,8 +203,6 @@ def _text(metadata: dict[str, Any]) -> str:
     return yaml.dump(metadata, Dumper=dumper, sort_keys=False, allow_unicode=True).strip()
 
 
-STARTED, ENDED = 0, 1  # EpisodeEvent.kind
-FIRST, MID, LAST = range(3)  # TimeStep.step_type
 StampedMessage = tuple[str, int, Any]  # topic, time [ns], message
 
 

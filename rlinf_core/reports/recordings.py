@@ -17,7 +17,8 @@ from rlinf_core.core.atomic_io import REASON
 from rlinf_core.core.errors import EpisodeError, RecipeError, RlinfError, escape_ascii
 from rlinf_core.episodes.checksums import SUMS, verify
 from rlinf_core.episodes.messages import NS, PACKAGE, store_for
-from rlinf_core.episodes.read import RawMessage, read_episode, recorded
+from rlinf_core.episodes.raw_messages import RawMessage, read_messages
+from rlinf_core.episodes.read import read_episode
 from rlinf_core.episodes.record import MISSED
 from rlinf_core.episodes.storage import kind_of
 from rlinf_core.episodes.types import Episode
@@ -136,7 +137,7 @@ def _session_row(line: Line, folder: Path) -> Line:
 
     Raises EpisodeError if it cannot be read.
     """
-    messages = list(recorded(folder))
+    messages = list(read_messages(folder))
     stamps = [message.at_ns for message in messages]
     stations = [
         message.topic.split("/")[1] for message in messages if message.kind.startswith(PACKAGE)
@@ -250,7 +251,7 @@ def event_lines(folder: Path) -> Iterator[str]:
     Raises EpisodeError if it is damaged.
     """
     before: dict[tuple[str, str], str] = {}
-    for raw in recorded(folder):
+    for raw in read_messages(folder):
         for source, words in _words(raw):
             if before.get((raw.topic, source)) != words:
                 before[raw.topic, source] = words

@@ -12,7 +12,7 @@ from rosbags.rosbag2 import Reader, StoragePlugin, Writer
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 
 from rlinf_core.episodes import read_episode
-from rlinf_core.episodes.read import recorded
+from rlinf_core.episodes.raw_messages import read_messages
 from rlinf_core.episodes.spool import Spool
 from tests.data.test_bags_odd import bag, halves, messages
 from tests.messages import record
@@ -83,7 +83,9 @@ def test_every_message_is_the_one_that_rosbags_reads(closed):
         theirs = Counter(
             (one.topic, one.msgtype, at_ns, bytes(data)) for one, at_ns, data in reader.messages()
         )
-    ours = Counter((raw.topic, raw.kind, raw.at_ns, bytes(raw.data)) for raw in recorded(closed))
+    ours = Counter(
+        (raw.topic, raw.kind, raw.at_ns, bytes(raw.data)) for raw in read_messages(closed)
+    )
     assert ours == theirs and len(theirs) == 17
 
 
@@ -94,7 +96,7 @@ def test_every_message_is_the_one_that_mcaps_own_reader_reads(closed):
             for schema, channel, message in make_reader(file).iter_messages()
         )
     assert (
-        Counter((raw.topic, raw.kind, raw.at_ns, bytes(raw.data)) for raw in recorded(closed))
+        Counter((raw.topic, raw.kind, raw.at_ns, bytes(raw.data)) for raw in read_messages(closed))
         == theirs
     )
 

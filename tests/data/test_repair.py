@@ -12,7 +12,7 @@ from mcap.records import Chunk
 from rlinf_core.core.errors import EpisodeError
 from rlinf_core.data.repair import RepairResult, _decompress, find_fault, repair
 from rlinf_core.episodes import read_episode
-from rlinf_core.episodes.read import MAX_CHUNK_BYTES
+from rlinf_core.episodes.raw_messages import MAX_CHUNK_BYTES
 from rlinf_core.episodes.spool import Spool
 from tests.messages import record
 

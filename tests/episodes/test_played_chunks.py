@@ -11,7 +11,7 @@ from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 from rlinf_core.core.errors import EpisodeError
 from rlinf_core.episodes import read_episode
 from rlinf_core.episodes.messages import to_ns, typestore
-from rlinf_core.episodes.read import played_chunks
+from rlinf_core.episodes.played_chunks import played_chunks
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.episodes.validate import check_episode
 from tests.messages import raw_messages, record, write_raw

@@ -331,15 +331,15 @@ def test_what_is_set_aside_is_kept_with_its_reason_also_twice(tmp_path):
 @pytest.mark.parametrize(
     "bound, message",
     [
-        ("MAX_MESSAGES", "more than 3 messages on"),
-        ("BEGINNING", "4 that begin alike"),
-        ("MAX_CHUNK_BYTES", "exceeds limit 3"),
-        ("MAX_DEFINITIONS", "of type"),
+        ("read.MAX_MESSAGES", "more than 3 messages on"),
+        ("read.LEADING_BYTES", "4 that begin alike"),
+        ("raw_messages.MAX_CHUNK_BYTES", "exceeds limit 3"),
+        ("read.MAX_DEFINITIONS", "of type"),
     ],
 )
 def test_what_reading_may_take_is_bounded(spool, task, monkeypatch, bound, message):
     folder = record(spool, task.spec, steps=40).close()
-    monkeypatch.setattr(f"rlinf_core.episodes.read.{bound}", 3)
+    monkeypatch.setattr(f"rlinf_core.episodes.{bound}", 3)
     with pytest.raises(EpisodeError, match=f"(?i){message}"):
         read_episode(folder, sealed=True)
 

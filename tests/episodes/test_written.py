@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rlinf_core.episodes import checksums, read_episode
-from rlinf_core.episodes.read import message, recorded
+from rlinf_core.episodes.raw_messages import decode, read_messages
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.episodes.storage import write_episode
 from tests.messages import record
@@ -49,8 +49,8 @@ def test_its_messages_are_those_of_a_station(tmp_path, spec):
     episode = read_episode(record(Spool(tmp_path / "spool"), spec, steps=3).close())
     folder = write_episode(tmp_path / "again", episode)
     messages = {}
-    for raw in recorded(folder):
-        messages.setdefault(raw.topic, []).append((raw.at_ns, message(raw)))
+    for raw in read_messages(folder):
+        messages.setdefault(raw.topic, []).append((raw.at_ns, decode(raw)))
     assert list(messages) == ["/a/episode", "/a/timestep", "/a/applied"]
     begun, ended = (event for _, event in messages["/a/episode"])
     assert [at for at, _ in messages["/a/episode"]] == [0, 300_000_000]
@@ -86,7 +86,7 @@ def test_its_messages_are_those_of_a_station(tmp_path, spec):
 def test_a_time_limit_is_no_end_of_the_task(tmp_path, spec):
     episode = read_episode(record(Spool(tmp_path / "spool"), spec, steps=2, success=False).close())
     folder = write_episode(tmp_path / "again", episode)
-    messages = [message(raw) for raw in recorded(folder)]
+    messages = [decode(raw) for raw in read_messages(folder)]
     last = [one for one in messages if hasattr(one, "step_index")][-1]
     assert (last.terminated, last.truncated, last.success) == (False, True, False)
     assert messages[-1].truncated and last.discount == 1.0

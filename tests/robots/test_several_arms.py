@@ -12,7 +12,7 @@ from rlinf_core.core.errors import EpisodeError, RecipeError
 from rlinf_core.episodes import read_episode
 from rlinf_core.episodes.arm_response import identify
 from rlinf_core.episodes.messages import typestore
-from rlinf_core.episodes.read import played_chunks
+from rlinf_core.episodes.played_chunks import played_chunks
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.launch.graph import station_processes
 from rlinf_core.recipes import check_recipe, load_recipe, station_task

@@ -14,7 +14,7 @@ from rlinf_msgs.msg import EpisodeEvent, PolicyStatus, TimeStep
 from std_msgs.msg import String
 
 from benchmarks.lockstep_starts import NODES, STATION, differences, run_start, write_policy
-from rlinf_core.episodes.read import recorded
+from rlinf_core.episodes.raw_messages import read_messages
 from rlinf_ros.conversions import to_ns
 from rlinf_ros.endpoints import EndpointReport, _unmatched
 from rlinf_ros.qos import lossless_profile, profile
@@ -49,7 +49,7 @@ def test_equal_starts_are_recorded_alike_to_the_bit(tmp_path):
     for folder in (tmp_path / "a/spool/closed").iterdir():
         steps = [
             (message.at_ns, to_ns(deserialize_message(bytes(message.data), TimeStep).header.stamp))
-            for message in recorded(folder)
+            for message in read_messages(folder)
             if message.topic.endswith("/timestep")
         ]
         assert all(logged == stamp for logged, stamp in steps), "log times are simulated time"
