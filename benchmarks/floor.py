@@ -196,6 +196,13 @@ ROWS = {
     "pipelined": Row(
         "pipelined", "pipelined, over in turns", read_figure("one_worker_ratio"), 1.6, False
     ),
+    "pipelined_of_ideal": Row(
+        "pipelined",
+        "pipelined, of a complete overlap",
+        lambda figures: figures["one_worker_ratio"] / figures["one_worker_ideal_ratio"],
+        0.8,
+        False,
+    ),
     "driver": Row(
         "driver", "Franka driver, CPU of before", read_figure("driver_core_ratio"), 1 / 3
     ),
@@ -203,6 +210,12 @@ ROWS = {
         "recorder",
         "recorder, raw, CPU of a bare subscriber",
         lambda figures: figures["raw_core"] / figures["raw_bare_core"],
+        1.2,
+    ),
+    "recorder_raw_checksums": Row(
+        "recorder",
+        "recorder, raw, of one with checksums",
+        lambda figures: figures["raw_core"] / figures["raw_checksums_core"],
         1.2,
     ),
     "recorder_jpeg": Row(

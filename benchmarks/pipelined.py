@@ -5,7 +5,9 @@
 The same recipe (asynchronous PPO, 8 environments) runs in five ways: in one process, with one
 rollout worker on Ray in turns and pipelined, and with two workers in turns and pipelined. The figure
 is time steps per second from the first rollout to the last update, without evaluations: the median
-of three rounds, in which the ways take turns. RLinf-VLA reports 1.61 to 1.88 times for its pipelining
+of three rounds, in which the ways take turns. A run in turns comes first, to find the number of
+epochs with which learning costs as much as playing: then a complete overlap would be 2 times as
+fast. That limit is computed for each run in turns (``ideal_ratio``). RLinf-VLA reports 1.61 to 1.88 times for its pipelining
 on GPUs (arXiv 2510.06710). There rendering and a large model share the work, here physics and a
 small network share two cores. The benchmark does not cover how well a policy learns from data that
 is one update older; tests and recipes do.
@@ -14,12 +16,12 @@ is one update older; tests and recipes do.
 from __future__ import annotations
 
 import argparse
+import statistics
 import sys
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
-
-import numpy as np
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
@@ -34,10 +36,28 @@ WAYS = {
     "two_workers": (2, False),
     "two_workers_pipelined": (2, True),
 }
+PROBE_EPOCHS = 16
 
 
-def steps_per_second(workers: int, pipelined: bool, steps: int, epochs: int) -> float:
-    """Run once; return the time steps per second from the first rollout on."""
+class Speed(NamedTuple):
+    """The speed of a run from its first rollout to its last update.
+
+    Attributes:
+        steps_per_s: time steps per second.
+        learn_share: share of the time in which the learner computed.
+    """
+
+    steps_per_s: float
+    learn_share: float
+
+    @property
+    def ideal_ratio(self) -> float:
+        """Speed-up over turns if playing and learning overlapped completely, at no cost."""
+        return 1.0 / max(self.learn_share, 1.0 - self.learn_share)
+
+
+def measure(workers: int, pipelined: bool, steps: int, epochs: int) -> Speed:
+    """Run once, without evaluations."""
     recipe = load_recipe(
         "sim_pick_ppo",
         [
@@ -49,21 +69,30 @@ def steps_per_second(workers: int, pipelined: bool, steps: int, epochs: int) -> 
             f"algorithm.epochs={epochs}",
         ],
     )
-    times: list[tuple[int, float]] = []
+    points: list[tuple[int, float, float]] = []  # time steps, seconds, seconds of learning
     with TemporaryDirectory() as folder:
         train(
             recipe,
             Path(folder),
-            on_progress=lambda run, entry: times.append((run.steps, time.perf_counter())),
+            on_progress=lambda run, entry: points.append(
+                (run.steps, time.perf_counter(), run.clock.seconds["learn"])
+            ),
         )
-    if not times or times[-1][0] < steps:
+    if not points or points[-1][0] < steps:
         raise SystemExit(
             f"expected a run of {steps} time steps, got one that stopped early after "
-            f"{times[-1][0] if times else 0}"
+            f"{points[-1][0] if points else 0}"
         )
-    times = [item for item in times if item[0] > 0]
-    first, last = times[0], times[-2]  # the last one is the evaluation
-    return (last[0] - first[0]) / (last[1] - first[1])
+    points = [point for point in points if point[0] > 0]
+    first, last = points[0], points[-2]  # the last one is the evaluation
+    seconds = last[1] - first[1]
+    return Speed((last[0] - first[0]) / seconds, (last[2] - first[2]) / seconds)
+
+
+def balanced_epochs(steps: int) -> int:
+    """Return the epochs with which learning takes as long as playing, from a run in turns."""
+    share = measure(1, False, steps, PROBE_EPOCHS).learn_share
+    return max(1, round(PROBE_EPOCHS * (1.0 - share) / share))
 
 
 def main() -> None:
@@ -73,27 +102,45 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=8192, help="time steps of each run")
     parser.add_argument(
-        "--epochs", type=int, default=16, help="epochs of the learner over each rollout"
+        "--epochs",
+        type=int,
+        default=0,
+        help="epochs of the learner over each rollout (default: as many as make learning with one "
+        "worker cost the same as playing)",
     )
     parser.add_argument("--ways", choices=list(WAYS), nargs="+", default=list(WAYS))
     parser.add_argument("--json", type=Path, help="write one flat object there")
     options = parser.parse_args()
-    rates: dict[str, list[float]] = {name: [] for name in options.ways}
+    epochs = options.epochs or balanced_epochs(options.steps)
+    print(f"{epochs} epochs over each rollout", flush=True)
+    speeds: dict[str, list[Speed]] = {name: [] for name in options.ways}
     for _ in range(options.rounds):
-        for name in rates:
+        for name in speeds:
             workers, pipelined = WAYS[name]
-            rates[name].append(steps_per_second(workers, pipelined, options.steps, options.epochs))
-            print(f"  {name:24}{rates[name][-1]:8.0f} steps/s", flush=True)
-    result = {f"{name}_steps_per_s": float(np.median(values)) for name, values in rates.items()}
+            speed = measure(workers, pipelined, options.steps, epochs)
+            speeds[name].append(speed)
+            print(
+                f"  {name:24}{speed.steps_per_s:8.0f} steps/s, "
+                f"{100 * speed.learn_share:.0f} % of the time learning",
+                flush=True,
+            )
+    result = {
+        f"{name}_steps_per_s": statistics.median(speed.steps_per_s for speed in measured)
+        for name, measured in speeds.items()
+    }
+    result["epochs"] = epochs
     for workers in ("one_worker", "two_workers"):
-        if not {workers, f"{workers}_pipelined"} <= rates.keys():
+        if not {workers, f"{workers}_pipelined"} <= speeds.keys():
             continue
+        result[f"{workers}_ideal_ratio"] = statistics.median(
+            speed.ideal_ratio for speed in speeds[workers]
+        )
         result[f"{workers}_ratio"] = (
             result[f"{workers}_pipelined_steps_per_s"] / result[f"{workers}_steps_per_s"]
         )
         print(
             f"{workers.replace('_', ' ')}: pipelined is {result[f'{workers}_ratio']:.2f} times in "
-            f"turns"
+            f"turns; {result[f'{workers}_ideal_ratio']:.2f} times if they overlapped completely"
         )
     if options.json:
         write(options.json, result)

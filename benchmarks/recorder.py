@@ -10,7 +10,8 @@ This process stands in for the rest of the station, and publishes one episode of
 recorder runs as in a station. Its share of a core is user and system time of all of its threads,
 from the first time step until the episode is closed, sealed and flushed. The floor is a bare
 subscriber: an rclpy node with the same subscriptions and queues, which writes the raw bytes to a
-file. Lost messages are those that were sent and are not in the recording, which the `mcap` package
+file. A second floor also computes the checksums of a recording: CRC-32 of each message, as MCAP
+stores it, and SHA-256 of the file, which seals it. Lost messages are those that were sent and are not in the recording, which the `mcap` package
 reads. The benchmark does not cover a slow disk, other rates, or a network.
 """
 
@@ -19,12 +20,14 @@ from __future__ import annotations
 import argparse
 import array
 import contextlib
+import hashlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
+import zlib
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -36,6 +39,7 @@ from benchmarks.figures import write  # noqa: E402
 from benchmarks.page import CAMERAS, HZ, cpu_s, scene  # noqa: E402
 
 DOMAIN, KINDS, TIMEOUT_S = 59, ("raw", "jpeg"), 60.0
+FLOORS = ("bare", "checksums")
 # An environment publishes a time step after the images that belong to it.
 IMAGE_LEAD_S = 0.005
 
@@ -134,8 +138,14 @@ def subscribed_profiles() -> dict[str, Any]:
     }
 
 
-def run_bare_subscriber(namespace: str, out: Path) -> None:
-    """Write the raw messages to a file until the standard input ends."""
+def run_bare_subscriber(namespace: str, out: Path, has_checksums: bool) -> None:
+    """Write the raw messages to a file until the standard input ends.
+
+    Args:
+        namespace: of the station.
+        out: the file.
+        has_checksums: whether to compute CRC-32 and SHA-256, too.
+    """
     import threading
 
     import rclpy
@@ -144,11 +154,15 @@ def run_bare_subscriber(namespace: str, out: Path) -> None:
 
     rclpy.init()
     node, counts = rclpy.create_node("bare", namespace=namespace), Counter[str]()
+    sha256 = hashlib.sha256()
     with out.open("wb") as file:
 
         def write_message(topic: str, raw: bytes) -> None:
             counts[topic] += 1
             file.write(raw)
+            if has_checksums:
+                zlib.crc32(raw)
+                sha256.update(raw)
 
         for topic, quality in subscribed_profiles().items():
             subscription(node, topic, partial(write_message, topic), quality=quality, raw=True)
@@ -207,10 +221,13 @@ def measure_recorder(
     }
 
 
-def measure_bare(station: Station, kind: str, seconds: float, folder: Path) -> dict[str, float]:
-    out = folder / f"bare_{kind}"
+def measure_bare(
+    station: Station, kind: str, floor: str, seconds: float, folder: Path
+) -> dict[str, float]:
+    """Measure a floor: ``bare``, or ``checksums`` for one that computes them."""
+    out = folder / f"{floor}_{kind}"
     child = subprocess.Popen(
-        [sys.executable, __file__, "--bare", f"/{station.name}", str(out)],
+        [sys.executable, __file__, "--floor", floor, f"/{station.name}", str(out)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -218,14 +235,14 @@ def measure_bare(station: Station, kind: str, seconds: float, folder: Path) -> d
     wait(station.node, lambda: station.has_subscribers(1), "the bare subscriber")
     time.sleep(1.0)
     before, started = cpu_s(child.pid), time.monotonic()
-    steps = station.play(kind, seconds, f"bare_{kind}")
+    steps = station.play(kind, seconds, f"{floor}_{kind}")
     elapsed, written = time.monotonic() - started, -1
     while written != (written := out.stat().st_size):  # until its queue is written
         time.sleep(0.5)
     core = (cpu_s(child.pid) - before) / elapsed
     counts = Counter(json.loads(child.communicate("")[0].splitlines()[-1]))
     out.unlink()
-    return {"bare_core": core, "bare_lost": count_lost(counts, kind, steps, "")}
+    return {f"{floor}_core": core, f"{floor}_lost": count_lost(counts, kind, steps, "")}
 
 
 def main() -> None:
@@ -239,15 +256,16 @@ def main() -> None:
         "--folder", type=Path, help="folder on the measured disk (default: a temporary one)"
     )
     parser.add_argument("--json", type=Path, help="write one flat object there")
-    parser.add_argument("--bare", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--floor", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     from rlinf_core.core.ros import ros_environment
     from rlinf_core.launch.graph import station_processes
     from rlinf_core.launch.supervisor import Supervisor
     from rlinf_core.recipes import load_recipe
 
-    if options.bare:
-        run_bare_subscriber(options.bare[0], Path(options.bare[1]))
+    if options.floor:
+        floor, namespace, out = options.floor
+        run_bare_subscriber(namespace, Path(out), floor == "checksums")
         return
     if os.environ.get("ROS_DOMAIN_ID") != str(DOMAIN):
         os.execve(sys.executable, [sys.executable, *sys.argv], ros_environment(DOMAIN))
@@ -261,11 +279,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="rlinf-recorder-", dir=options.folder) as name:
         folder = Path(name)
         for kind in KINDS:
-            for key, value in measure_bare(station, kind, options.seconds, folder).items():
-                result[f"{kind}_{key}"] = round(value, 4)
-        wait(
-            station.node, lambda: not station.has_subscribers(1), "the bare subscribers to be gone"
-        )
+            for floor in FLOORS:
+                shares = measure_bare(station, kind, floor, options.seconds, folder)
+                for key, value in shares.items():
+                    result[f"{kind}_{key}"] = round(value, 4)
+                wait(
+                    station.node,
+                    lambda: not station.has_subscribers(1),
+                    "the bare subscriber to be gone",
+                )
         with Supervisor(folder, DOMAIN) as supervisor:
             process = next(
                 spec for spec in station_processes(recipe, folder) if spec.name == "recorder"
@@ -286,15 +308,17 @@ def main() -> None:
                 )
                 for key, value in figures.items():
                     result[f"{kind}_{key}"] = round(value, 4)
-    print(
-        f"{'':6}{'lost':>6}{'of':>8}{'share of a core':>18}{'MB/s':>8}{'run_bare_subscriber: lost':>13}{'share':>8}"
-    )
+    print(f"{'':24}{'lost':>6}{'of':>8}{'share of a core':>18}{'MB/s':>8}")
     for kind in KINDS:
         print(
-            f"{kind:6}{result[f'{kind}_lost']:>6.0f}{result[f'{kind}_sent']:>8.0f}{result[f'{kind}_core']:>18.3f}"
-            f"{result[f'{kind}_megabytes_per_s']:>8.1f}{result[f'{kind}_bare_lost']:>13.0f}"
-            f"{result[f'{kind}_bare_core']:>8.3f}"
+            f"{kind + ', recorder':24}{result[f'{kind}_lost']:>6.0f}{result[f'{kind}_sent']:>8.0f}"
+            f"{result[f'{kind}_core']:>18.3f}{result[f'{kind}_megabytes_per_s']:>8.1f}"
         )
+        for floor in FLOORS:
+            print(
+                f"{kind + ', ' + floor:24}{result[f'{kind}_{floor}_lost']:>6.0f}"
+                f"{result[f'{kind}_sent']:>8.0f}{result[f'{kind}_{floor}_core']:>18.3f}"
+            )
     if options.json:
         write(options.json, result)
     os._exit(0)  # without waiting for the middleware's threads

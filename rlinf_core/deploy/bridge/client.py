@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import os
 import shutil
 import uuid
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -254,16 +256,20 @@ class BridgeClient:
         )
         self._name = ((STATION_KEY, station), (INSTANCE_KEY, instance))
         self._tokens = () if credentials else tuple(tokens)
-        self._offered: tuple[tuple[Any, ...], pb.Episode] | None = None  # offer without an answer
+        self._offered: PreparedOffer | None = None  # offer without an answer
         # bytes of each episode at the trainer at its last offer
         self._received_bytes: dict[str, int] = {}
 
-    def upload(self, folder: Path, timeout_s: float = 60.0) -> bool:
+    def upload(
+        self, folder: Path, timeout_s: float = 60.0, prepared: PreparedOffer | None = None
+    ) -> bool:
         """Send a closed episode and wait until it is durable at the trainer.
 
         Args:
             folder: folder of the episode in the spool.
             timeout_s: deadline of the offer; an upload gets more time by its size.
+            prepared: the episode's offer, hashed a moment ago. It is used if the files have not
+                changed since.
 
         Returns:
             Whether the trainer already had the episode.
@@ -276,9 +282,14 @@ class BridgeClient:
         """
         fingerprint, before = _fingerprint(folder), self._offered
         # a retry does not hash the files again
-        is_retry = before is not None and before[0] == fingerprint != ()
-        episode = before[1] if before is not None and is_retry else episode_offer(folder)
-        self._offered = fingerprint, episode
+        is_retry = before is not None and before.is_of(fingerprint)
+        if before is not None and is_retry:
+            episode = before.episode
+        elif prepared is not None and prepared.is_of(fingerprint):
+            episode = prepared.episode
+        else:
+            episode = episode_offer(folder)
+        self._offered = PreparedOffer(fingerprint, episode)
         reply = self._checked_reply(
             self._call(self._stub.Offer, episode, timeout_s, unreachable=UnreachableError), episode
         )
@@ -501,6 +512,23 @@ def episode_offer(folder: Path) -> pb.Episode:
     )
 
 
+class PreparedOffer(NamedTuple):
+    """An episode's offer, and the names, sizes and times of its files before they were hashed."""
+
+    fingerprint: tuple[Any, ...]
+    episode: pb.Episode
+
+    def is_of(self, fingerprint: tuple[Any, ...]) -> bool:
+        """Return whether it belongs to files with this fingerprint."""
+        return self.fingerprint == fingerprint != ()
+
+
+def prepare_offer(folder: Path) -> PreparedOffer:
+    """Hash a closed episode for its offer. Raises EpisodeError if its files changed."""
+    fingerprint = _fingerprint(folder)
+    return PreparedOffer(fingerprint, episode_offer(folder))
+
+
 def parts(folder: Path, episode: pb.Episode, have: list[int]) -> Iterator[pb.UploadPart]:
     """Yield the parts that the trainer lacks, given its number of bytes of each file."""
     yield pb.UploadPart(episode=episode)
@@ -544,32 +572,40 @@ class Sender:
     def send_all(self) -> str:
         """Try each closed episode once, oldest first and failed ones last.
 
+        A thread hashes the next episode during an upload, once the trainer has taken one.
+
         Returns:
             Text of the last failure; empty if there was none.
         """
         trouble = ""
+        trainer_answers = False
         waiting = sorted(self.spool.closed(), key=lambda folder: self._failures[folder.name])
-        for folder in waiting:
-            if not self.may_send():
-                break
-            try:
-                self._send(folder)
-                self._failures.pop(folder.name, None)
-            except (
-                UnreachableError
-            ) as error:  # not this episode's fault: it stays first, to keep the order
-                return escape_ascii(error)
-            except BridgeError as error:  # the trainer accepts nothing now
-                self._failures[folder.name] += 1
-                return escape_ascii(error)
-            except Exception as error:  # unreadable now; it must not block the others
-                self._failures[folder.name] += 1
-                trouble = f"episode {folder.name}: {type(error).__name__}: {error}"
+        next_offer: Future[PreparedOffer] | None = None
+        with ThreadPoolExecutor(1, "hash") as hasher:
+            for folder, following in itertools.zip_longest(waiting, waiting[1:]):
+                if not self.may_send():
+                    break
+                offer, next_offer = next_offer, None
+                if following and trainer_answers:
+                    next_offer = hasher.submit(prepare_offer, following)
+                try:
+                    self._send(folder, offer)
+                    self._failures.pop(folder.name, None)
+                    trainer_answers = True
+                except UnreachableError as error:
+                    # not this episode's fault: it stays first, to keep the order
+                    return escape_ascii(error)
+                except BridgeError as error:  # the trainer accepts nothing now
+                    self._failures[folder.name] += 1
+                    return escape_ascii(error)
+                except Exception as error:  # unreadable now; it must not block the others
+                    self._failures[folder.name] += 1
+                    trouble = f"episode {folder.name}: {type(error).__name__}: {error}"
         return escape_ascii(trouble)
 
-    def _send(self, folder: Path) -> None:
+    def _send(self, folder: Path, offer: Future[PreparedOffer] | None) -> None:
         try:
-            self.client.upload(folder)
+            self.client.upload(folder, prepared=offer.result() if offer else None)
         except (RefusedError, EpisodeError) as error:
             refused_folder = self.spool.refuse(folder.name, str(error))
             self.log(escape_ascii(f"moved to {refused_folder}: {error}"))

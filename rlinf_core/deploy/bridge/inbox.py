@@ -13,6 +13,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO
 
@@ -138,7 +139,10 @@ class PartialUpload:
         self.byte_at = time.monotonic()
 
     def finish(self) -> None:
-        """Flush all files, then compare the bytes on disk with the offer and the hashes."""
+        """Flush all files, and compare the bytes on disk with the offer and the hashes.
+
+        The flush waits for the disk, so a thread flushes while this one hashes.
+        """
         self.close()
         for file, have in zip(self.episode.files, self.have(), strict=True):
             path = self.folder / file.name
@@ -148,10 +152,13 @@ class PartialUpload:
                     f"{self._subject}: expected {file.size} bytes of '{file.name}', got {have}; "
                     "the station sends the rest again"
                 )
-        flush_folder(self.folder)
-        for file in self.episode.files:
+        with ThreadPoolExecutor(1, "flush") as flusher:
+            flush = flusher.submit(flush_folder, self.folder)
+            stored = [file_sha256(self.folder / file.name) for file in self.episode.files]
+            flush.result()
+        for file, sha256 in zip(self.episode.files, stored, strict=True):
             path = self.folder / file.name
-            if file_sha256(path) != file.sha256:
+            if sha256 != file.sha256:
                 path.unlink()
                 raise BridgeError(
                     f"{self._subject}: '{file.name}' was damaged in transit; the station sends it "

@@ -10,7 +10,7 @@ import pytest
 
 from rlinf_core.core.atomic_io import publish_file
 from rlinf_core.core.errors import BridgeError, EpisodeError, UnreachableError
-from rlinf_core.deploy.bridge.client import BridgeClient, _fingerprint, episode_offer
+from rlinf_core.deploy.bridge.client import BridgeClient, episode_offer, prepare_offer
 from rlinf_core.deploy.bridge.server import BridgeServer
 from rlinf_core.episodes import read_episode
 from rlinf_core.episodes.checksums import seal, verify
@@ -168,10 +168,7 @@ def test_an_episode_is_read_once_while_no_trainer_is_there_and_before_it_is_sent
     client = BridgeClient(f"127.0.0.1:{server.port}", "a")
     try:
         # as a trainer that was away leaves it
-        client._offered = (
-            _fingerprint(folder),
-            episode_offer(folder),
-        )
+        client._offered = prepare_offer(folder)
         reads.clear()
         assert not client.upload(folder) and reads == [folder], "what is sent is what was closed"
     finally:

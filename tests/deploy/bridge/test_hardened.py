@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import threading
 import zlib
 from concurrent import futures
 
@@ -12,6 +13,7 @@ from rlinf_core.core.atomic_io import publish_file
 from rlinf_core.core.errors import BridgeError, EpisodeError, RecipeError, RefusedError
 from rlinf_core.deploy.bridge import bridge_pb2 as pb
 from rlinf_core.deploy.bridge import bridge_pb2_grpc
+from rlinf_core.deploy.bridge import client as client_module
 from rlinf_core.deploy.bridge.client import BridgeClient, Sender
 from rlinf_core.deploy.bridge.server import BridgeServer
 from rlinf_core.episodes.checksums import SUMS, listing
@@ -259,7 +261,9 @@ def test_one_that_cannot_be_read_now_waits_and_the_rest_goes_on(
     monkeypatch.setattr(
         client,
         "upload",
-        lambda folder: upload(folder) if folder.name != "a" else os.listdir("/nowhere"),
+        lambda folder, **how: (
+            upload(folder, **how) if folder.name != "a" else os.listdir("/nowhere")
+        ),
     )
     sender = Sender(spool, client, print)
     assert "episode a: FileNotFoundError" in sender.send_all()
@@ -275,16 +279,67 @@ def test_one_that_the_trainer_never_manages_to_take_does_not_stay_the_first(
         record(spool, task.spec, name).close()
     upload, tried = client.upload, []
 
-    def fails(folder):
+    def fails(folder, **how):
         tried.append(folder.name)
         if folder.name == "a":
             raise BridgeError("deadline exceeded")
-        return upload(folder)
+        return upload(folder, **how)
 
     monkeypatch.setattr(client, "upload", fails)
     sender = Sender(spool, client, print)
     assert [sender.send_all() for _ in range(2)] == ["deadline exceeded"] * 2
     assert tried == ["a", "b", "c", "a"] and trainer.journal.ids() == ["b", "c"]
+
+
+def test_the_next_episode_is_hashed_during_an_upload_and_again_if_it_changes(
+    spool, task, trainer, client, monkeypatch
+):
+    """The offer of "c" is hashed before its file is touched, so "c" is hashed twice."""
+    for name in ("a", "b", "c", "d"):
+        record(spool, task.spec, name).close()
+    offers, upload = [], client.upload
+    offer = client_module.episode_offer
+    monkeypatch.setattr(
+        client_module,
+        "episode_offer",
+        lambda folder: (
+            offers.append((folder.name, threading.current_thread().name)) or offer(folder)
+        ),
+    )
+
+    def touch_c(folder, prepared=None):
+        if folder.name == "c":
+            os.utime(folder / "c.mcap", (5, 5))
+        return upload(folder, prepared=prepared)
+
+    monkeypatch.setattr(client, "upload", touch_c)
+    assert Sender(spool, client, print).send_all() == ""
+    assert trainer.journal.ids() == ["a", "b", "c", "d"]
+    hashed_ahead = [name for name, thread in offers if thread.startswith("hash")]
+    hashed_at_once = [name for name, thread in offers if not thread.startswith("hash")]
+    assert hashed_ahead == ["c", "d"] and hashed_at_once == ["a", "b", "c"]
+
+
+def test_nothing_is_hashed_ahead_for_a_trainer_that_is_away(spool, task, monkeypatch):
+    for name in ("a", "b"):
+        record(spool, task.spec, name).close()
+    offers, offer = [], client_module.episode_offer
+    monkeypatch.setattr(
+        client_module, "episode_offer", lambda folder: offers.append(folder.name) or offer(folder)
+    )
+    sender = Sender(spool, BridgeClient("127.0.0.1:1", "a"), print)
+    assert all("unavailable" in sender.send_all() for _ in range(3)) and offers == ["a"]
+
+
+def test_a_damaged_episode_that_was_hashed_ahead_is_set_aside(spool, task, trainer, client):
+    for name in ("a", "b", "c", "d"):
+        folder = record(spool, task.spec, name).close()
+        if name == "c":
+            file = folder / "c.mcap"
+            file.write_bytes(file.read_bytes()[:100] + b"?" + file.read_bytes()[101:])
+    assert Sender(spool, client, print).send_all() == ""
+    assert trainer.journal.ids() == ["a", "b", "d"]
+    assert "c.mcap" in (spool.root / "refused/c.reason.txt").read_text()
 
 
 def test_a_trainer_that_is_away_sets_nothing_aside(spool, task):
