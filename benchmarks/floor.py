@@ -99,7 +99,7 @@ PARTS = {
         peer=True,
     ),
     "pipelined": Part(
-        ("pipelined.py", "--rounds", "1", "--steps", "4096")
+        ("pipelined.py", "--rounds", "1", "--steps", "3072")
         + ("--ways", "one_worker", "one_worker_pipelined"),
         ("--steps", "2048"),
     ),
@@ -153,6 +153,15 @@ ROWS = {
         "loop_100hz",
         "100 Hz, p50 over three bare processes",
         read_figure("p50_ratio_relay_100hz"),
+        1.15,
+    ),
+    "p50_100hz_idle": Row(
+        "loop_100hz",
+        "the same, without the inference of the policy",
+        lambda figures: (
+            (figures["p50_ms_100hz"] - figures["inference_p50_ms_100hz"])
+            / figures["relay_p50_ms_100hz"]
+        ),
         1.15,
     ),
     "p99_100hz": Row(
