@@ -62,6 +62,7 @@ PARTS = {
             "20",
             "--floors",
             "events",
+            "relay",
             "--episodes",
             "0",
             "--seconds",
@@ -147,6 +148,21 @@ ROWS = {
         "20 Hz, p50 over the events ping-pong",
         read_figure("p50_ratio_events_20hz"),
         2.0,
+    ),
+    "p50_20hz_relay": Row(
+        "loop_20hz",
+        "20 Hz, p50 over three bare processes",
+        read_figure("p50_ratio_relay_20hz"),
+        1.5,
+    ),
+    "p50_20hz_idle": Row(
+        "loop_20hz",
+        "the same, without the inference of the policy",
+        lambda figures: (
+            (figures["p50_ms_20hz"] - figures["inference_p50_ms_20hz"])
+            / figures["relay_p50_ms_20hz"]
+        ),
+        1.15,
     ),
     "p99_20hz": Row("loop_20hz", "20 Hz, p99 [ms]", read_figure("p99_ms_20hz"), 10.0),
     "p50_100hz": Row(
