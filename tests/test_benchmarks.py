@@ -30,6 +30,7 @@ from benchmarks import (
 )
 from benchmarks.bridge_many import uploads_since
 from rlinf_core.recipes import load_recipe
+from rlinf_core.trainer.progress import Clock
 from tests.algorithms.learning import Run
 from tests.algorithms.point import Points
 
@@ -95,13 +96,29 @@ def test_a_run_that_was_told_to_stop_gives_no_rate(monkeypatch, steps):
         pipelined,
         "train",
         lambda recipe, folder, on_progress: [
-            on_progress(SimpleNamespace(steps=step), None) for step in steps
+            on_progress(SimpleNamespace(steps=step, clock=Clock()), None) for step in steps
         ],
     )
     with pytest.raises(
         SystemExit, match=f"expected a run of 64 time steps, .* after {steps[-1] if steps else 0}"
     ):
-        pipelined.steps_per_second(0, False, 64, 1)
+        pipelined.measure(0, False, 64, 1)
+
+
+def test_the_epochs_that_balance_a_pipeline_make_learning_cost_as_much_as_playing(monkeypatch):
+    """In 60 s there are 16 epochs of 1 s and 44 s of playing: 44 epochs cost as much."""
+
+    def train(recipe, folder, on_progress):
+        assert recipe.algorithm.epochs == 16
+        for turn in range(4):  # the last report is the evaluation's
+            clock = Clock()
+            clock.seconds["learn"] = 16.0 * turn
+            monkeypatch.setattr(pipelined.time, "perf_counter", lambda turn=turn: 60.0 * turn)
+            on_progress(SimpleNamespace(steps=64 * (turn + 1), clock=clock), None)
+
+    monkeypatch.setattr(pipelined, "train", train)
+    assert pipelined.balanced_epochs(256) == 44
+    assert pipelined.measure(1, False, 256, 16).ideal_ratio == pytest.approx(60 / 44)
 
 
 # Paths with signs of Hydra's grammar
