@@ -5,16 +5,14 @@ from __future__ import annotations
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
 from rlinf_core.agentic.coder import OnlineCoder
 from rlinf_core.agentic.source import Conversations
 from rlinf_core.agentic.tasks import text_task
-from rlinf_core.algorithms.common.settings import ROLLOUTS, is_offline
 from rlinf_core.core import metrics
-from rlinf_core.core.errors import RecipeError
 from rlinf_core.core.signals import defer_signals, on_signal
 from rlinf_core.plan.choose import with_layout
 from rlinf_core.plan.layout_controller import LayoutController
@@ -23,19 +21,13 @@ from rlinf_core.recipes.bridge_security import fleet_of, token_of
 from rlinf_core.recipes.placement import check_placement
 from rlinf_core.recipes.sources import (
     CONVERSATIONS,
-    RECORDINGS,
     SIMULATORS,
     STATIONS,
     check_source,
     source_of,
 )
-from rlinf_core.recipes.station import learned_spec, simulated
-from rlinf_core.rollouts.array_env import ArrayEnv
-from rlinf_core.rollouts.envs import VectorEnv
 from rlinf_core.rollouts.evaluate import evaluate
 from rlinf_core.rollouts.types import Source
-from rlinf_core.specs.arrays import TextSpec
-from rlinf_core.specs.embodiment import joined
 from rlinf_core.trainer.checkpoint import checkpoints
 from rlinf_core.trainer.distributed.ray_cluster import (
     connect,
@@ -44,14 +36,15 @@ from rlinf_core.trainer.distributed.ray_cluster import (
     gpus_of_machines,
     resources,
 )
-from rlinf_core.trainer.distributed.remote_envs import MakeEnvs, rollout_envs
+from rlinf_core.trainer.distributed.remote_envs import MakeEnvs
+from rlinf_core.trainer.environments import RunEnvironments, make_environments
 from rlinf_core.trainer.folder import check_same_recipe, lock_folder, write_recipe
 from rlinf_core.trainer.run import OnProgress, Run
 from rlinf_core.trainer.sources.imagined import with_world
 from rlinf_core.trainer.sources.recordings import Intake, Recordings
-from rlinf_core.trainer.sources.simulators import AT_ONCE, Robots, Simulators, environments
+from rlinf_core.trainer.sources.robots import Robots
+from rlinf_core.trainer.sources.simulators import Simulators
 from rlinf_core.trainer.sources.stations import Stations
-from rlinf_core.trainer.worlds import imagined_envs
 from sim_bridges.core.environments import stations
 
 if TYPE_CHECKING:
@@ -112,72 +105,18 @@ def _start_run(
     adapts: bool,
 ) -> Run:
     """Return a started run with its source and evaluations. ``ending`` closes them."""
-    source_kind, simulation = source_of(recipe), recipe.simulation
-    fleet = fleet_of(recipe.bridge) if source_kind == STATIONS else None
-    original, decisions, controller = recipe, list[dict[str, Any]](), None
-    if source_kind == SIMULATORS and not (
-        recipe.embodiments or recipe.world.share or recipe.world.run
-    ):
+    fleet = fleet_of(recipe.bridge) if source_of(recipe) == STATIONS else None
+    original, decisions = recipe, list[dict[str, Any]]()
+    controller = None
+    if _has_layouts(recipe):
         controller = LayoutController(recipe, run_dir, decisions.append, adapts=adapts)
-        recipe = with_layout(recipe, controller.first_layout()) if recipe.placement.auto else recipe
-    if not connected():  # keep a cluster that the caller had connected
-        ending.callback(lambda: disconnect() if connected() else None)
-    if recipe.placement.on_ray:
-        connect(recipe.placement.ray)
-        check_placement(recipe.placement, resources(), gpus_of_machines())
-    at_once = simulation.environments or 1
-    robots = dict[str, VectorEnv]()
-    robots_held_out = dict[str, VectorEnv]()
-    if source_kind not in (STATIONS, CONVERSATIONS) and recipe.embodiments and simulated(recipe):
-        robots = robots_held_out = environments(recipe, make, ending, at_once)
-        if not is_offline(recipe.algorithm):  # training episodes must not be interrupted
-            robots_held_out = environments(recipe, make, ending, min(at_once, AT_ONCE))
-    arrays = not recipe.embodiments and source_kind != CONVERSATIONS
-    env, held_out = (None, None) if not arrays else _environments(recipe, source_kind, make, ending)
-    spec = (
-        joined({name: robot_env.spec for name, robot_env in robots.items()})
-        if robots
-        else env.spec
-        if env
-        else None
-    )
-    if source_kind == CONVERSATIONS:
-        spec = TextSpec()
-    run = Run(recipe, run_dir, spec or learned_spec(recipe), on_progress)
+        if recipe.placement.auto:
+            recipe = with_layout(recipe, controller.first_layout())
+    _join_cluster(recipe, ending)
+    envs = make_environments(recipe, make, ending)
+    run = Run(recipe, run_dir, envs.spec(recipe), on_progress)
     ending.callback(run.progress.close)
-    scenes = range(
-        recipe.evaluate.first_seed, recipe.evaluate.first_seed + simulation.evaluate_episodes
-    )
-    if held_out:
-        run.evaluator = partial(evaluate, held_out, run.shipped, scenes)
-    source: Source = Recordings()
-    if env and source_kind == SIMULATORS:
-        source = Simulators(recipe, env, run.policy, make, run.clock)
-    elif source_kind == STATIONS:
-        run.intake.readers = _readers(recipe, run.intake)
-        source = Stations(
-            recipe.bridge.address,
-            run_dir,
-            run.intake,
-            run.insert,
-            fleet,
-            recipe.release,
-            recipe.bridge.policies_gb,
-            token_of(recipe.bridge, run_dir),
-            recipe.bridge.stations,
-        )
-        if recipe.bridge.metrics_port:
-            ending.callback(metrics.serve(source.families, recipe.bridge.metrics_port))
-    elif recipe.learns_from_feedback:
-        source = coder = _online_coder(recipe, run)
-        run.evaluator, run.next_evaluation = coder.evaluate, simulation.evaluate_every
-    elif source_kind == CONVERSATIONS:
-        source = text = _conversations(recipe, run)
-        language: Any = run.shipped
-        run.evaluator = partial(text.evaluate, language, scenes)
-    elif robots:
-        source = several = Robots(recipe, robots, robots_held_out, run.policy, make, run.clock)
-        run.evaluator = partial(several.evaluate, run.shipped, scenes)
+    source = _make_source(run, envs, make, fleet, ending)
     source = with_world(recipe, source, run.data, run.policy, run.clock)
     ending.callback(source.close)
     write_recipe(original, run_dir, is_locked=True)
@@ -191,26 +130,87 @@ def _start_run(
     return run
 
 
-def _online_coder(recipe: Recipe, run: Run) -> OnlineCoder:
+def _has_layouts(recipe: Recipe) -> bool:
+    """Return whether a run has several layouts: in simulators of one robot, without a world."""
+    world = recipe.world
+    return source_of(recipe) == SIMULATORS and not (recipe.embodiments or world.share or world.run)
+
+
+def _join_cluster(recipe: Recipe, ending: ExitStack) -> None:
+    """Connect to Ray if the recipe needs it. ``ending`` leaves a cluster that the run joined."""
+    if not connected():  # keep a cluster that the caller had connected
+        ending.callback(lambda: disconnect() if connected() else None)
+    if recipe.placement.on_ray:
+        connect(recipe.placement.ray)
+        check_placement(recipe.placement, resources(), gpus_of_machines())
+
+
+def _make_source(
+    run: Run, envs: RunEnvironments, make: MakeEnvs, fleet: Path | None, ending: ExitStack
+) -> Source:
+    """Return the source of a run, and set the run's evaluator."""
+    recipe, source_kind = run.recipe, source_of(run.recipe)
+    simulation = recipe.simulation
+    first = recipe.evaluate.first_seed
+    scenes = range(first, first + simulation.evaluate_episodes)
+    if source_kind == STATIONS:
+        return _stations(run, fleet, ending)
+    if recipe.learns_from_feedback:
+        coder = _online_coder(run)
+        run.evaluator, run.next_evaluation = coder.evaluate, simulation.evaluate_every
+        return coder
+    if source_kind == CONVERSATIONS:
+        text = _conversations(run)
+        language: Any = run.shipped
+        run.evaluator = partial(text.evaluate, language, scenes)
+        return text
+    if envs.robots:
+        robots = Robots(recipe, envs.robots, envs.held_out_robots, run.policy, make, run.clock)
+        run.evaluator = partial(robots.evaluate, run.shipped, scenes)
+        return robots
+    if envs.held_out:
+        run.evaluator = partial(evaluate, envs.held_out, run.shipped, scenes)
+    if envs.training and source_kind == SIMULATORS:
+        return Simulators(recipe, envs.training, run.policy, make, run.clock)
+    return Recordings()
+
+
+def _stations(run: Run, fleet: Path | None, ending: ExitStack) -> Stations:
+    """Return the source of stations, with reader processes and metrics if the recipe has them."""
+    bridge = run.recipe.bridge
+    run.intake.readers = _readers(run.recipe, run.intake)
+    source = Stations(
+        bridge.address,
+        run.run_dir,
+        run.intake,
+        run.insert,
+        fleet,
+        run.recipe.release,
+        bridge.policies_gb,
+        token_of(bridge, run.run_dir),
+        bridge.stations,
+    )
+    if bridge.metrics_port:
+        ending.callback(metrics.serve(source.families, bridge.metrics_port))
+    return source
+
+
+def _online_coder(run: Run) -> OnlineCoder:
     """Return the source of completions with feedback. Its server listens from the first turn on."""
-    policy: Any = run.policy
+    recipe, policy = run.recipe, cast(Any, run.policy)
     coder = OnlineCoder(recipe.text, policy, recipe.simulation.environments, run.run_dir)
-    if (
-        recipe.text.warm_start.steps
-        and not run.before
-        and not checkpoints(run.run_dir / "checkpoints")
-    ):
+    if recipe.text.warm_start.steps and _is_new(run):
         with run.clock("warm_start"):
             coder.warm_start(recipe.seed)
     return coder
 
 
-def _conversations(recipe: Recipe, run: Run) -> Conversations:
+def _conversations(run: Run) -> Conversations:
     """Return the source of a text task.
 
     A new run does its warm start here, before the learner exists.
     """
-    policy: Any = run.policy
+    recipe, policy = run.recipe, cast(Any, run.policy)
     source = Conversations(
         recipe.text,
         text_task(recipe.text_task, recipe.text.options),
@@ -219,52 +219,15 @@ def _conversations(recipe: Recipe, run: Run) -> Conversations:
         recipe.scene(0),
         run.run_dir,
     )
-    warm = recipe.text.warm_start
-    if warm.steps and not run.before and not checkpoints(run.run_dir / "checkpoints"):
+    if recipe.text.warm_start.steps and _is_new(run):
         with run.clock("warm_start"):
-            source.warm_start(warm, recipe.seed)
+            source.warm_start(recipe.text.warm_start, recipe.seed)
     return source
 
 
-def _environments(
-    recipe: Recipe, source_kind: str, make: MakeEnvs, ending: ExitStack
-) -> tuple[VectorEnv | None, VectorEnv | None]:
-    """Return the environments for training and those for evaluation; None where there are none."""
-    env: VectorEnv | None = None
-    held_out: VectorEnv | None = None
-    simulation = recipe.simulation
-    if recipe.world.run:
-        if simulated(recipe):
-            held_out = make(recipe, min(simulation.environments, 8))
-            ending.callback(held_out.close)
-        return imagined_envs(recipe), held_out
-    placement = recipe.placement
-    may_play = placement.auto and "workers" not in placement.fixed  # this process may play later
-    if simulation.environments and (may_play or not placement.workers):
-        env = (
-            rollout_envs(recipe, make, simulation.environments)
-            if not placement.workers
-            else make(recipe, simulation.environments)
-        )
-        held_out = env
-        ending.callback(env.close)
-    if isinstance(env, ArrayEnv) and env.tensors.exclusive:
-        check_single_process(recipe)
-    elif source_kind == SIMULATORS or (source_kind == RECORDINGS and simulated(recipe)):
-        held_out = make(recipe, min(simulation.environments or 1, 8))
-        ending.callback(held_out.close)
-        env = env or held_out
-    return env, held_out
-
-
-def check_single_process(recipe: Recipe) -> None:
-    """Raise RecipeError if evaluations in the only environment of a process would lose episodes."""
-    if recipe.algorithm.learns_from != ROLLOUTS:
-        raise RecipeError(
-            f"env: '{recipe.env}' exists once in a process, and evaluations interrupt its "
-            "episodes. Expected an algorithm that continues with new episodes (ppo, async_ppo), "
-            f"got {recipe.algorithm.name}"
-        )
+def _is_new(run: Run) -> bool:
+    """Return whether a run has neither a policy of another run nor a checkpoint."""
+    return not run.before and not checkpoints(run.run_dir / "checkpoints")
 
 
 def _readers(recipe: Recipe, intake: Intake) -> Readers | None:

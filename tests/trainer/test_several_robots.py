@@ -20,7 +20,7 @@ from rlinf_core.tasks.task import load_task
 from rlinf_core.trainer.data import make_data
 from rlinf_core.trainer.governor import make_governor
 from rlinf_core.trainer.learner_setup import initial_policy, make_learner
-from rlinf_core.trainer.sources.simulators import Robots
+from rlinf_core.trainer.sources.robots import Robots
 from tests.messages import record
 from tests.ports import free_port
 from tests.trainer.test_stations import Station

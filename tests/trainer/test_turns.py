@@ -24,16 +24,13 @@ from rlinf_core.trainer import train as training
 from rlinf_core.trainer.distributed.group import LearnerGroup
 from rlinf_core.trainer.distributed.ray_cluster import NoRoomError
 from rlinf_core.trainer.distributed.rollout_workers import SCENE_STRIDE, RolloutWorkers
+from rlinf_core.trainer.environments import robot_environments
 from rlinf_core.trainer.layout_change import change_layout, change_learner
 from rlinf_core.trainer.learner_setup import make_learner
 from rlinf_core.trainer.progress import Clock, Progress
 from rlinf_core.trainer.sources import simulators
-from rlinf_core.trainer.sources.simulators import (
-    InProcessRollouts,
-    Robots,
-    Simulators,
-    environments,
-)
+from rlinf_core.trainer.sources.robots import Robots
+from rlinf_core.trainer.sources.simulators import InProcessRollouts, Simulators
 from rlinf_core.trainer.train import train
 from tests.algorithms.point import SPEC, Points, points
 
@@ -330,7 +327,7 @@ ROBOTS = (
 
 def robots_source(ending):
     recipe = load_recipe("sim_embodiments", ROBOTS)
-    envs, held_out = (environments(recipe, points, ending, size) for size in (2, 4))
+    envs, held_out = (robot_environments(recipe, points, ending, size) for size in (2, 4))
     torch.manual_seed(0)
     spec = joined({name: env.spec for name, env in envs.items()})
     policy = make_policy(spec, recipe.policy)
