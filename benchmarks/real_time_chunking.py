@@ -94,7 +94,7 @@ class ClonedFlow:
                 max_delay=DELAY,
             ),
         )
-        self.replay = ReplayBuffer(env.spec, 200 * options.demonstrations + 10_000, given=True)
+        self.replay = ReplayBuffer(env.spec, 200 * options.demonstrations + 10_000, prefixes=True)
         for demonstration in demonstrate(env, options.demonstrations, 5):
             self.replay.insert_episode(
                 demonstration.observations,
@@ -143,9 +143,9 @@ class ClonedFlow:
                 }
                 none = np.zeros(len(actions), np.float32)
                 is_correction = np.arange(len(actions)) >= takes_over
-                counts, given = valid_chunk_starts(is_correction, self.options.execute, DELAY)
+                starts, prefixes = valid_chunk_starts(is_correction, self.options.execute, DELAY)
                 self.replay.insert_episode(
-                    all_observations, np.stack(actions), none, none, counts, given=given
+                    all_observations, np.stack(actions), none, none, starts, prefix_lengths=prefixes
                 )
         self.learn(self.options.steps // 2, 5e-4)
 

@@ -16,6 +16,9 @@ from rlinf_core.specs.arrays import WIDTH, Arrays, StationSpec, encoded
 MAX_ORIGIN = 255  # number of distinct stations; later ones count as the last
 LARGE_BYTES = 1 << 20  # a smaller array costs nothing to allocate
 MAX_ARRAYS = 16  # largest number of arrays that the memory of batches refers to
+# names in checkpoints: (T,) actions that a chunk from there on is given, not learned; time steps
+# until the chunk ends; time steps until the instruction changes
+PREFIX, CHUNK_END, INSTRUCTION_END = "given", "played", "asked"
 
 
 class BatchMemory:
@@ -85,8 +88,8 @@ class ReplayBuffer:
             (``Policy.latent_size``).
         instructions: True to keep the instruction at every time step; the station's own, if an
             episode has none.
-        given: True to keep the number of given actions from each time step on
-            (``NetworkPolicy.given``).
+        prefixes: True to keep the length of the prefix of a chunk from each time step on
+            (``NetworkPolicy.max_prefix``).
     """
 
     def __init__(
@@ -95,7 +98,7 @@ class ReplayBuffer:
         capacity: int,
         latent: int = 0,
         instructions: bool = False,
-        given: bool = False,
+        prefixes: bool = False,
     ) -> None:
         self.spec, self.capacity = spec, capacity
         self._arrays: Arrays = {
@@ -103,29 +106,20 @@ class ReplayBuffer:
             "action": np.zeros((capacity, spec.action.dim), np.float32),
             "reward": np.zeros(capacity, np.float32),
             "discount": np.zeros(capacity, np.float32),
-            "starts": np.zeros(capacity, bool),
+            "starts": np.zeros(capacity, bool),  # whether a transition may begin
             "final": np.zeros(capacity, bool),  # holds an episode's last observation
             "origin": np.zeros(capacity, np.uint8),
-            **(
-                {
-                    "latent": np.zeros((capacity, latent), np.float32),
-                    "played": np.zeros(capacity, np.int32),
-                }
-                if latent
-                else {}
-            ),
-            **({"given": np.zeros(capacity, np.float32)} if given else {}),
-            **{image.name: np.zeros((capacity, *image.shape), np.uint8) for image in spec.images},
-            **(
-                {
-                    INSTRUCTION: np.zeros((capacity, WIDTH), np.uint8),
-                    # time steps until the instruction changes
-                    "asked": np.full(capacity, capacity, np.int32),
-                }
-                if instructions
-                else {}
-            ),
         }
+        if latent:
+            self._arrays["latent"] = np.zeros((capacity, latent), np.float32)
+            self._arrays[CHUNK_END] = np.zeros(capacity, np.int32)
+        if prefixes:
+            self._arrays[PREFIX] = np.zeros(capacity, np.float32)
+        for image in spec.images:
+            self._arrays[image.name] = np.zeros((capacity, *image.shape), np.uint8)
+        if instructions:
+            self._arrays[INSTRUCTION] = np.zeros((capacity, WIDTH), np.uint8)
+            self._arrays[INSTRUCTION_END] = np.full(capacity, capacity, np.int32)
         self._next = 0
         self.inserted = 0
         self.episodes = 0
@@ -145,11 +139,11 @@ class ReplayBuffer:
         actions: np.ndarray,
         rewards: np.ndarray,
         discounts: np.ndarray,
-        counts: np.ndarray | None = None,
+        start_mask: np.ndarray | None = None,
         latents: np.ndarray | None = None,
         origin: int = 0,
-        played: np.ndarray | None = None,
-        given: np.ndarray | None = None,
+        steps_to_chunk_end: np.ndarray | None = None,
+        prefix_lengths: np.ndarray | None = None,
     ) -> int:
         """Add an episode of T transitions.
 
@@ -159,13 +153,13 @@ class ReplayBuffer:
             actions: (T, A) normalised.
             rewards: (T,).
             discounts: (T,); 0 at the end of the task, 1 at a time limit.
-            counts: (T,) mask of time steps at which transitions may begin; all by default. For a
-                policy that learns latent noise: the steps of its decisions.
+            start_mask: (T,) time steps at which transitions may begin; all by default. For a
+                policy that learns latent noise: the steps at which its chunks began.
             latents: (T, L) the noise behind the chunk that began at each time step.
             origin: number of the station of origin, up to 255; ``sampled`` counts by it.
-            played: (T,) played time steps of the chunk that began at each; used with latents.
-            given: (T,) number of a chunk's leading actions from each step that are not learned; 0
-                by default.
+            steps_to_chunk_end: (T,) used with latents.
+            prefix_lengths: (T,) number of first actions of a chunk from each step that are not
+                learned; 0 by default.
 
         Returns:
             T.
@@ -187,25 +181,28 @@ class ReplayBuffer:
         if "latent" in self._arrays:
             steps |= {
                 "latent": latents,
-                "played": np.full(length, self.capacity) if played is None else played,
+                CHUNK_END: np.full(length, self.capacity)
+                if steps_to_chunk_end is None
+                else steps_to_chunk_end,
             }
-        if "given" in self._arrays:
-            steps |= {"given": np.zeros(length) if given is None else given}
+        if PREFIX in self._arrays:
+            steps[PREFIX] = np.zeros(length) if prefix_lengths is None else prefix_lengths
         if INSTRUCTION in self._arrays:
-            steps |= {"asked": _steps_until_change(observations[INSTRUCTION][:-1], self.capacity)}
+            instructions = observations[INSTRUCTION][:-1]
+            steps[INSTRUCTION_END] = _steps_until_change(instructions, self.capacity)
         self._check(steps, length)
         for name, values in observations.items():
             self._arrays[name][slots] = values
         for name, values in steps.items():
             self._arrays[name][slots[:-1]] = values
-        self._arrays["starts"][slots[:-1]] = True if counts is None else counts
+        self._arrays["starts"][slots[:-1]] = True if start_mask is None else start_mask
         self._arrays["starts"][slots[-1]] = False
         self._arrays["origin"][slots] = min(origin, MAX_ORIGIN)
         self._arrays["final"][slots] = np.arange(length + 1) == length
         self._next = int((slots[-1] + 1) % self.capacity)
         self.inserted += length
         self.inserted_by_origin[min(origin, MAX_ORIGIN)] += (
-            length if counts is None else int(np.sum(counts))
+            length if start_mask is None else int(np.sum(start_mask))
         )
         self.episodes += 1
         self._valid = self._origin_groups = self._equal_weights = None
@@ -252,8 +249,8 @@ class ReplayBuffer:
 
         A transition also ends if the instruction changes: a policy with instructions then begins
         another chunk, whose value counts. For a policy that learns latent noise, ``action`` is the
-        noise (B, L), and a transition ends with its chunk. A replay with ``given`` returns the
-        number (B,) of first actions that the policy is given in any case.
+        noise (B, L), and a transition ends with its chunk. A replay with ``prefixes`` returns
+        ``prefix_length`` (B,), the number of first actions that are not learned.
 
         Args:
             size: B, the number of transitions.
@@ -268,10 +265,10 @@ class ReplayBuffer:
         index = self._draw(size, random, weights)
         longest = max(execute, n_step)
         left = self._steps_left(index) if max(horizon, longest) > 1 else np.ones(size, int)
-        if "asked" in self._arrays:  # actions for another instruction do not count
-            left = np.minimum(left, self._arrays["asked"][index])
-        if "latent" in self._arrays:  # the latent noise did not cause later steps
-            left = np.minimum(left, self._arrays["played"][index])
+        if INSTRUCTION_END in self._arrays:  # actions for another instruction do not count
+            left = np.minimum(left, self._arrays[INSTRUCTION_END][index])
+        if CHUNK_END in self._arrays:  # the latent noise did not cause later steps
+            left = np.minimum(left, self._arrays[CHUNK_END][index])
         spans = np.minimum(left, longest)
         self.sampled += np.bincount(self._arrays["origin"][index], minlength=256)
         last, following = (index + spans - 1) % self.capacity, (index + spans) % self.capacity
@@ -280,8 +277,8 @@ class ReplayBuffer:
             f"next/{name}": MEMORY.take(self._arrays[name], following) for name in self._observed
         }
         batch["discount"] = self._arrays["discount"][last]
-        if "given" in self._arrays:
-            batch["given"] = self._arrays["given"][index]
+        if PREFIX in self._arrays:
+            batch["prefix_length"] = self._arrays[PREFIX][index]
         if max(horizon, longest) == 1:
             batch |= {name: self._arrays[name][index] for name in ("action", "reward")}
         else:
@@ -293,9 +290,9 @@ class ReplayBuffer:
                 "reward": rewards.sum(axis=1).astype(np.float32),
                 "steps": spans.astype(np.float32),
             }
-        return batch | (
-            {"action": self._arrays["latent"][index]} if "latent" in self._arrays else {}
-        )
+        if "latent" in self._arrays:
+            batch["action"] = self._arrays["latent"][index]
+        return batch
 
     def _draw(
         self, size: int, random: np.random.Generator, weights: np.ndarray | None
@@ -306,10 +303,10 @@ class ReplayBuffer:
         if weights is None:
             return self._valid[random.integers(0, len(self._valid), size)]
         slots, ends = self._by_origin(self._valid)
-        counts = np.diff(ends, prepend=0)
-        weights = np.where(counts > 0, weights, 0.0)
+        sizes = np.diff(ends, prepend=0)
+        weights = np.where(sizes > 0, weights, 0.0)
         origins = random.choice(len(weights), size, p=weights / weights.sum())
-        return slots[ends[origins] - counts[origins] + random.integers(counts[origins])]
+        return slots[ends[origins] - sizes[origins] + random.integers(sizes[origins])]
 
     def _by_origin(self, valid: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return slots of transitions, grouped by origin, and the end of each group (256,)."""
@@ -340,12 +337,10 @@ class ReplayBuffer:
         """
         if self._equal_weights is None:
             starts = np.flatnonzero(self._arrays["starts"])
-            of = np.zeros((256, robots), bool)
-            of[
-                self._arrays["origin"][starts],
-                self._arrays["vectors"][starts, :robots].argmax(axis=1),
-            ] = True
-            self._equal_weights = of / np.maximum(of.sum(axis=0), 1.0)
+            robot_of_start = self._arrays["vectors"][starts, :robots].argmax(axis=1)
+            belongs = np.zeros((256, robots), bool)  # whether an origin is a robot's
+            belongs[self._arrays["origin"][starts], robot_of_start] = True
+            self._equal_weights = belongs / np.maximum(belongs.sum(axis=0), 1.0)
         return self._equal_weights.sum(axis=1) if shares is None else self._equal_weights @ shares
 
     def episodes_by_robot(self, robots: int) -> np.ndarray:
@@ -413,10 +408,9 @@ class ReplayBuffer:
                 "process, got another. Use the run's first values of replay.capacity, "
                 "placement.replay_shards and algorithm.self_imitation, or choose another --out"
             )
-        if "played" in self._arrays and "played" not in arrays:  # an older state
-            self._arrays["played"][:] = self.capacity
-        if "asked" in self._arrays and "asked" not in arrays:
-            self._arrays["asked"][:] = self.capacity
+        for name in (CHUNK_END, INSTRUCTION_END):
+            if name in self._arrays and name not in arrays:  # an older state
+                self._arrays[name][:] = self.capacity
         for name, values in arrays.items():
             if name not in self._arrays:  # images that are no longer used
                 continue

@@ -53,10 +53,10 @@ def played_chunks(
         if end > start:
             records.append((start, end - start, chunk))
     records.sort(key=lambda record: record[0])
-    starts, played, recorded = zip(*records, strict=True) if records else ((), (), ())
+    starts, lengths, recorded = zip(*records, strict=True) if records else ((), (), ())
     return PlayedChunks(
         starts=np.array(starts, int),
-        played=np.array(played, int),
+        lengths=np.array(lengths, int),
         execute=execute,
         drawn=np.array([chunk.drawn for chunk in recorded], np.float32).reshape(-1, size),
         log_probs=np.array([chunk.log_probs[:execute] for chunk in recorded], np.float32).reshape(

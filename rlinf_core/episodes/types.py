@@ -19,7 +19,7 @@ class PlayedChunks:
 
     Attributes:
         starts: (D,) the time step that each answers.
-        played: (D,) number of its actions played, 1 to ``execute``. Playing ends when the next
+        lengths: (D,) number of its actions played, 1 to ``execute``. Playing ends when the next
             chunk begins, somebody else commands, the arm is held or the episode ends.
         execute: number of a chunk's actions that are meant to be played.
         drawn: (D, L) float32, the draw behind each chunk: its actions as drawn, one after another,
@@ -30,7 +30,7 @@ class PlayedChunks:
     """
 
     starts: np.ndarray
-    played: np.ndarray
+    lengths: np.ndarray
     execute: int
     drawn: np.ndarray
     log_probs: np.ndarray | None
@@ -40,7 +40,7 @@ class PlayedChunks:
         return len(self.starts)
 
     def chunk_starts(self, length: int) -> np.ndarray:
-        """Return a mask (T,) of the time steps at which a chunk began; a replay's ``counts``.
+        """Return a mask (T,) of the time steps at which a chunk began.
 
         Args:
             length: number of time steps T.

@@ -165,8 +165,8 @@ class Policy(Protocol):
         config: its sizes.
         latent_size: 0 if learners learn actions; else the size of the latent noise that they learn
             instead.
-        given: largest number of a chunk's first actions that cloning gives to it; it continues
-            chunks.
+        max_prefix: largest number of a chunk's first actions that cloning gives to the policy,
+            which continues the chunk; 0 if it cannot.
         reads_instructions: True if learners must give it instructions, too.
         needs_instruction: True if it cannot act without a sentence; a server refuses an observation
             without one.
@@ -180,7 +180,7 @@ class Policy(Protocol):
     spec: StationSpec
     config: PolicySettings
     latent_size: int
-    given: int
+    max_prefix: int
     reads_instructions: bool
     needs_instruction: bool
 
@@ -238,7 +238,7 @@ class NetworkPolicy(nn.Module):
         multiple: the longest sentence is padded to a multiple of this many tokens.
     """
 
-    latent_size = given = 0
+    latent_size = max_prefix = 0
     reads_instructions = needs_instruction = False
     graph_methods: ClassVar[tuple[str, ...]] = ()
     compiled_methods: ClassVar[tuple[str, ...]] = ()

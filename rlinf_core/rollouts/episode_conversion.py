@@ -45,17 +45,18 @@ def episode_to_rollout(episode: Episode, spec: StationSpec, config: PolicySettin
 
     chunks, log_probs = _checked_chunks(episode, spec, config)
     starts = chunks.starts
-    played = chunks.played
-    length = len(episode)
-    ends = starts + played  # the time step after each chunk
+    lengths = chunks.lengths
+    ends = starts + lengths  # the time step after each chunk
     execute = config.executed
     steps = starts[:, None] + np.arange(execute)
     rewards = np.where(
-        np.arange(execute) < played[:, None], episode.rewards[np.minimum(steps, length - 1)], 0.0
+        np.arange(execute) < lengths[:, None],
+        episode.rewards[np.minimum(steps, len(episode) - 1)],
+        0.0,
     )
     # another commander, or nobody, follows the chunk
     done = ends != np.append(starts[1:], -1)[: len(starts)]
-    terminated = (ends == length) & (episode.discounts[-1] == 0.0)
+    terminated = (ends == len(episode)) & (episode.discounts[-1] == 0.0)
     if isinstance(config, FlowSettings):  # the path of a flow is one sample
         actions = chunks.drawn[:, None]
     else:
@@ -68,7 +69,7 @@ def episode_to_rollout(episode: Episode, spec: StationSpec, config: PolicySettin
         actions=_with_env_axis(actions),
         log_probs=_with_env_axis(log_probs),
         step_rewards=_with_env_axis(rewards),
-        steps=_with_env_axis(played),
+        steps=_with_env_axis(lengths),
         terminated=_with_env_axis(terminated),
         done=_with_env_axis(done),
         mask=_with_env_axis(np.ones(len(chunks))),

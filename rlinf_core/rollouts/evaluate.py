@@ -107,16 +107,20 @@ def record(env: VectorEnv, policy: Policy, episodes: int, first_scene: int) -> l
         policy.config.executed,
         policy.device,
     )
-    gather, counts = EpisodeAccumulator(env.size), np.full(env.size, -(-episodes // env.size))
-    observation, played = env.reset(range(first_scene, first_scene + env.size)), list[Trajectory]()
-    while counts.any():
+    accumulator = EpisodeAccumulator(env.size)
+    remaining = np.full(env.size, -(-episodes // env.size))  # episodes of each environment
+    trajectories: list[Trajectory] = []
+    observation = env.reset(range(first_scene, first_scene + env.size))
+    while remaining.any():
         actions = chunks.next(observation)
         steps = env.step(actions)
         ended = np.flatnonzero(steps.done)
-        for index, (episode, _) in zip(ended, gather.add(observation, actions, steps), strict=True):
-            if counts[index]:
-                counts[index] -= 1
-                played.append(episode)
+        for index, (episode, _) in zip(
+            ended, accumulator.add(observation, actions, steps), strict=True
+        ):
+            if remaining[index]:
+                remaining[index] -= 1
+                trajectories.append(episode)
         chunks.after(steps)
         observation = steps.observation
-    return played[:episodes]
+    return trajectories[:episodes]

@@ -61,7 +61,7 @@ class Trajectory:
         return len(self.rewards)
 
     @property
-    def played(self) -> np.ndarray:
+    def steps_to_chunk_end(self) -> np.ndarray:
         """(T,) time steps until the next chunk begins or the policy loses the command."""
         others = np.array(
             [source != "policy" for source in self.sources] or np.zeros(len(self)), bool

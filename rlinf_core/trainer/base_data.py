@@ -83,7 +83,7 @@ class Data(ABC):
             policy.policy_spec,
             capacity,
             instructions=policy.reads_instructions,
-            given=bool(policy.given),
+            prefixes=bool(policy.max_prefix),
         )
 
     @property

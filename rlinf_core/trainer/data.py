@@ -52,29 +52,30 @@ def contiguous_segments(selected: np.ndarray, margin: int) -> list[slice]:
 
 
 def valid_chunk_starts(
-    counts: np.ndarray, executed: int, given: int
+    learnable: np.ndarray, executed: int, max_prefix: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the time steps at which a training chunk may begin.
 
-    A chunk may begin at a step if its ``executed`` actions count, or all up to the end of the
-    episode. Up to ``given`` actions before them need not count: a person who takes over continues
-    a chunk that the policy began.
+    A chunk may begin at a step if its ``executed`` actions are learnable, or all up to the end of
+    the episode. Up to ``max_prefix`` actions before them need not be: a person who takes over
+    continues a chunk that the policy began.
 
     Args:
-        counts: (T,) bool, whether the action of a time step is to be learned.
+        learnable: (T,) bool, whether the action of a time step is to be learned.
         executed: actions of a chunk that are executed.
-        given: maximum number of first actions that condition the chunk.
+        max_prefix: maximum number of first actions that condition the chunk.
 
     Returns:
-        (T,) bool, whether a chunk may begin, and (T,) int, the number of its given actions.
+        (T,) bool, whether a chunk may begin, and (T,) int, the length of its prefix.
     """
     full_windows = np.lib.stride_tricks.sliding_window_view(
-        np.append(counts, [True] * (executed - 1)), executed
+        np.append(learnable, [True] * (executed - 1)), executed
     ).all(axis=1)
     steps = np.arange(len(full_windows))
-    at = np.append(np.flatnonzero(full_windows), 2 * len(full_windows) + given)
-    before = at[np.searchsorted(at, steps)] - steps
-    return before <= given, before
+    never = 2 * len(full_windows) + max_prefix
+    starts = np.append(np.flatnonzero(full_windows), never)
+    prefix_lengths = starts[np.searchsorted(starts, steps)] - steps
+    return prefix_lengths <= max_prefix, prefix_lengths
 
 
 class RolloutData(Data):
@@ -299,9 +300,9 @@ class ReplayData(Data):
         if self.share is not None and not (corrected.size and corrected.all()):
             self.share.record_outcome(trajectory.success and not corrected.any())
         if self.config.half_demonstrations and corrected.any():  # only the corrected steps
-            counts, _ = valid_chunk_starts(corrected, self.policy.config.executed, 0)
-            for part in contiguous_segments(counts, self._transition_span):
-                self._store(self.demonstrations, trajectory.part(part), counts=counts[part])
+            starts, _ = valid_chunk_starts(corrected, self.policy.config.executed, 0)
+            for part in contiguous_segments(starts, self._transition_span):
+                self._store(self.demonstrations, trajectory.part(part), start_mask=starts[part])
         # False if a person drove the whole episode
         played = trajectory.version >= 0 or "operator" not in trajectory.sources
         if (
@@ -349,9 +350,9 @@ class ReplayData(Data):
     def _store_played(self, trajectory: Trajectory) -> None:
         """Store an episode of the policy, with valid transition starts and latent noise."""
         noise = {
-            "counts": trajectory.chunk_starts,
+            "start_mask": trajectory.chunk_starts,
             "latents": trajectory.latents,
-            "played": trajectory.played,
+            "steps_to_chunk_end": trajectory.steps_to_chunk_end,
         }
         self._store(self.online, trajectory, **(noise if self.policy.latent_size else {}))
 
@@ -511,7 +512,7 @@ def _make_replay(recipe: Recipe, policy: NetworkPolicy) -> Replay:
         recipe.replay.capacity,
         policy.latent_size,
         policy.reads_instructions,
-        bool(policy.given),
+        bool(policy.max_prefix),
     )
     placement = recipe.placement
     if not placement.replay_shards:
@@ -541,9 +542,15 @@ class LabelledData(ReplayData):
         labelled = self.config.learning_mask(trajectory.sources)
         if self._lacks_labels(trajectory):  # a person's actions are their own labels
             labelled &= np.array([source == "operator" for source in trajectory.sources], bool)
-        counts, given = valid_chunk_starts(labelled, self.policy.config.executed, self.policy.given)
-        for part in contiguous_segments(counts, self._transition_span):
-            self._store(self.online, trajectory.part(part), counts=counts[part], given=given[part])
+        config = self.policy.config
+        starts, prefixes = valid_chunk_starts(labelled, config.executed, self.policy.max_prefix)
+        for part in contiguous_segments(starts, self._transition_span):
+            self._store(
+                self.online,
+                trajectory.part(part),
+                start_mask=starts[part],
+                prefix_lengths=prefixes[part],
+            )
 
     def rollout_length(self) -> RolloutLength:
         return {

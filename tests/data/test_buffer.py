@@ -213,9 +213,9 @@ def test_what_came_after_a_chunk_was_left_is_none_of_its_noise(task, random, pla
         actions,
         rewards,
         discounts,
-        counts=np.arange(8) == 0,
+        start_mask=np.arange(8) == 0,
         latents=np.ones((8, 3)),
-        played=None if played is None else np.array(played),
+        steps_to_chunk_end=None if played is None else np.array(played),
     )
     batch = buffer.sample(5, random, horizon=4, gamma=0.5, execute=4)
     assert (
@@ -257,7 +257,7 @@ def test_how_far_a_chunk_was_played(sources, decided, played):
         sources=sources,
         chunk_starts=None if decided is None else np.array(decided, bool),
     )
-    assert trajectory.played.tolist() == played
+    assert trajectory.steps_to_chunk_end.tolist() == played
 
 
 def test_the_state_of_another_replay_is_refused_before_anything_is_read(task, spec):
@@ -354,7 +354,7 @@ def test_memory_is_used_again_and_bounded():
 
 
 def test_a_replay_keeps_each_array_in_its_shape_and_type(spec):
-    buffer = ReplayBuffer(spec, 30, latent=5, instructions=True, given=True)
+    buffer = ReplayBuffer(spec, 30, latent=5, instructions=True, prefixes=True)
     assert (len(buffer), buffer.inserted, buffer.episodes, buffer.capacity) == (0, 0, 0, 30)
     buffer.insert_episode(*episode(spec, 29, 0), latents=np.ones((29, 5)))
     arrays = buffer.state_dict()["arrays"]
@@ -389,7 +389,7 @@ def test_a_replay_keeps_each_array_in_its_shape_and_type(spec):
 def test_transitions_begin_where_they_may_and_are_counted_by_their_station(spec, random):
     buffer = ReplayBuffer(spec, 100)
     starts = np.array([True, False, True, False])
-    assert buffer.insert_episode(*episode(spec, 4, 0), counts=starts, origin=3) == 4
+    assert buffer.insert_episode(*episode(spec, 4, 0), start_mask=starts, origin=3) == 4
     assert buffer.insert_episode(*episode(spec, 6, 100), origin=300) == 6
     assert buffer.insert_episode(*episode(spec, 1, 200)) == 1
     assert (buffer.inserted, buffer.episodes, len(buffer)) == (11, 3, 9)
@@ -421,7 +421,7 @@ def test_counters_add_up_over_the_episodes_of_a_station(spec):
     buffer = ReplayBuffer(spec, 100)
     buffer.insert_episode(*episode(spec, 4, 0), origin=3)
     buffer.insert_episode(*episode(spec, 2, 10), origin=3)
-    buffer.insert_episode(*episode(spec, 3, 20), origin=3, counts=np.array([True, False, True]))
+    buffer.insert_episode(*episode(spec, 3, 20), origin=3, start_mask=np.array([True, False, True]))
     assert buffer.inserted_by_origin[3] == 4 + 2 + 2 and buffer.inserted_by_origin.sum() == 8
     assert (buffer.inserted, buffer.episodes) == (9, 3)
 
@@ -559,7 +559,7 @@ def test_its_episodes_are_given_back_oldest_first_and_whole(spec):
     ],
 )
 def test_an_episode_is_refused_with_the_array_that_does_not_fit(spec, name, change, message):
-    buffer = ReplayBuffer(spec, 20, latent=2, given=True)
+    buffer = ReplayBuffer(spec, 20, latent=2, prefixes=True)
     observations, actions, rewards, discounts = episode(spec, 4, 0)
     arrays = observations | {"action": actions, "latent": np.ones((4, 2)), "given": np.ones(4)}
     arrays[name] = change(arrays[name])
@@ -570,24 +570,27 @@ def test_an_episode_is_refused_with_the_array_that_does_not_fit(spec, name, chan
             rewards,
             discounts,
             latents=arrays["latent"],
-            given=arrays["given"],
+            prefix_lengths=arrays["given"],
         )
     assert str(refused.value) == f"episode: {message}" and len(buffer) == 0
 
 
 def test_given_actions_and_noise_come_with_the_transition_that_they_belong_to(spec, random):
-    buffer = ReplayBuffer(spec, 50, latent=2, given=True)
+    buffer = ReplayBuffer(spec, 50, latent=2, prefixes=True)
     numbers = np.arange(6)
     buffer.insert_episode(
         *episode(spec, 6, 0),
         latents=np.stack([numbers, -numbers], axis=1),
-        given=10 + numbers,
-        played=np.array([3, 2, 1, 3, 2, 1]),
+        prefix_lengths=10 + numbers,
+        steps_to_chunk_end=np.array([3, 2, 1, 3, 2, 1]),
     )
     batch = buffer.sample(60, random, horizon=4, execute=4, gamma=0.5)
     here = batch["vectors"][:, 0]
     assert set(here.tolist()) == set(range(6))
-    assert np.array_equal(batch["given"], 10 + here) and batch["given"].dtype == np.float32
+    assert (
+        np.array_equal(batch["prefix_length"], 10 + here)
+        and batch["prefix_length"].dtype == np.float32
+    )
     assert np.array_equal(batch["action"], np.stack([here, -here], axis=1))
     assert np.array_equal(batch["steps"], 3 - here % 3) and batch["steps"].dtype == np.float32
     assert batch["reward"].dtype == np.float32
@@ -630,7 +633,9 @@ def test_a_saved_state_has_all_counters_and_one_of_before_has_those_that_follow(
         name: values for name, values in state["arrays"].items() if name not in ("played", "asked")
     } | {"side": np.zeros(6)}
     three = ReplayBuffer(spec, 20, instructions=True, latent=1)
-    three.insert_episode(*episode(spec, 15, 100), latents=np.ones((15, 1)), played=np.ones(15))
+    three.insert_episode(
+        *episode(spec, 15, 100), latents=np.ones((15, 1)), steps_to_chunk_end=np.ones(15)
+    )
     three.load_state_dict(older)
     assert three.inserted_by_origin[2] == 5 and three.inserted_by_origin.sum() == 5
     arrays = three.state_dict()["arrays"]

@@ -71,7 +71,7 @@ def played(chunks, records, steps=LOCKSTEP, operator=()):
         chunk = next(candidate for candidate in chunks if candidate.seq == drawn[0])
         assert to_ns(chunk.observation_stamp) == stamps[start]
         assert np.array_equal(log_probs, chunk.log_probs[: chunk.execute])
-    return list(zip(result.starts.tolist(), result.played.tolist(), strict=True))
+    return list(zip(result.starts.tolist(), result.lengths.tolist(), strict=True))
 
 
 def test_each_chunk_counts_until_the_next_one_or_the_end():
@@ -176,14 +176,14 @@ def test_an_episode_without_a_played_chunk_has_no_rows_of_the_usual_types():
     assert len(none) == 0 and none.execute == some.execute == 2
     for name, shape in {
         "starts": (0,),
-        "played": (0,),
+        "lengths": (0,),
         "drawn": (0, 12),
         "log_probs": (0, 2),
         "versions": (0,),
     }.items():
         array = getattr(none, name)
         assert array.shape == shape and array.dtype == getattr(some, name).dtype, name
-    assert none.starts.dtype == none.played.dtype == none.versions.dtype == np.int64
+    assert none.starts.dtype == none.lengths.dtype == none.versions.dtype == np.int64
     assert none.drawn.dtype == none.log_probs.dtype == np.float32
 
 
@@ -297,7 +297,7 @@ def test_a_recording_says_what_was_drawn_to_the_last_bit(spool, task):
     chunks = episode.chunks
     assert (
         chunks.starts.tolist() == [0, 4]
-        and chunks.played.tolist() == [2, 1]
+        and chunks.lengths.tolist() == [2, 1]
         and chunks.versions.tolist() == [4, 4]
     )
     expected = np.arange(12, dtype=np.float32) / 7
@@ -330,7 +330,7 @@ def test_in_real_time_actions_are_of_the_time_steps_that_they_were_meant_for(spo
     assert episode.sources == ("policy",) * 5
     assert episode.requested[:, 2] == pytest.approx([0.0, 0.001, 0.002, 0.003, 0.004])
     assert episode.executed[:, 0] == pytest.approx([0.01, 0.01, 0.02, 0.01, 0.01])
-    assert (episode.chunks.starts.tolist(), episode.chunks.played.tolist()) == (
+    assert (episode.chunks.starts.tolist(), episode.chunks.lengths.tolist()) == (
         [0, 2, 4],
         [2, 2, 1],
     )

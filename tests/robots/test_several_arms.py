@@ -399,8 +399,8 @@ def test_a_chunk_was_played_as_far_as_all_arms_played_it():
     left = of("left", *(applied(1, k, 0) for k in range(4)))
     right = of("right", *(applied(1, k, 0) for k in range(2)))
     transitions = played_chunks("", chunks, [*left, *right], stamps, ["policy"] * 5)
-    assert transitions.played.tolist() == [2]
-    assert played_chunks("", chunks, list(left), stamps, ["policy"] * 5).played.tolist() == [4]
+    assert transitions.lengths.tolist() == [2]
+    assert played_chunks("", chunks, list(left), stamps, ["policy"] * 5).lengths.tolist() == [4]
 
 
 # Simulated

@@ -206,7 +206,7 @@ def test_a_recording_becomes_a_trajectory_with_the_noise_behind_each_chunk(recor
     assert trajectory.latents.shape == (5, 12) and trajectory.latents.dtype == np.float32
     assert np.array_equal(trajectory.latents[[0, 2, 4]], drawn)
     assert not trajectory.latents[[1, 3]].any()
-    assert trajectory.played.tolist() == [2, 1, 2, 1, 1]
+    assert trajectory.steps_to_chunk_end.tolist() == [2, 1, 2, 1, 1]
     assert (trajectory.id, trajectory.station, trajectory.mode) == ("a", "a", "train")
     assert (trajectory.version, trajectory.success, trajectory.rollout) == (4, True, None)
     assert trajectory.rewards.tolist() == [1, 2, 3, 4, 5]

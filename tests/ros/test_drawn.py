@@ -214,7 +214,7 @@ def test_what_a_person_does_is_no_chunk_of_the_policy(env, station):
     rollout = episode_to_rollout(episode, env.spec, policy.config)
     counted = [
         step
-        for start, played in zip(chunks.starts, chunks.played, strict=True)
+        for start, played in zip(chunks.starts, chunks.lengths, strict=True)
         for step in range(start, start + played)
     ]
     assert len(counted) == len(set(counted)) and not set(counted) & set(theirs)

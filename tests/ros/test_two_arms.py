@@ -120,7 +120,7 @@ def test_a_policy_of_both_arms_plays_its_chunks_there_to_the_last_bit(env, stati
         strict=True,
     ):
         same(recording, episode, shown, env.spec)
-        assert recording.chunks is not None and set(recording.chunks.played[:-1]) == {4}, (
+        assert recording.chunks is not None and set(recording.chunks.lengths[:-1]) == {4}, (
             "as sent, and played by both"
         )
 

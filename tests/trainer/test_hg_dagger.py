@@ -132,17 +132,17 @@ def test_what_follows_on_what_the_policy_had_begun_counts_too_and_its_actions_ar
     data.insert(episode(random, 5, 0.6, handed_back=9), 0)
     batch = data.batch()
     rows = (batch["vectors"][:, 0] * STEPS).round().astype(int)
-    given = dict(zip(rows.tolist(), batch["given"].tolist(), strict=True))
+    given = dict(zip(rows.tolist(), batch["prefix_length"].tolist(), strict=True))
     assert given == {2: 3, 3: 2, 4: 1, 5: 0, 6: 0, 7: 0}, (
         "of 1 and before, more would have begun than ever does"
     )
     for row, count, actions in zip(
-        rows, batch["given"].astype(int), batch["action"].reshape(-1, 6, 2), strict=True
+        rows, batch["prefix_length"].astype(int), batch["action"].reshape(-1, 6, 2), strict=True
     ):
         assert np.allclose(actions[:count], -0.8) and np.allclose(
             actions[count : count + 2], 0.6
         ), row
-    policy.given = 0
+    policy.max_prefix = 0
     assert "given" not in make_data(flow_recipe, policy, GOVERNOR).demonstrations._arrays
 
 
@@ -155,7 +155,7 @@ def test_what_is_given_counts_for_nothing(recipe, random):
     def loss(actions, given):
         draw = torch.Generator().manual_seed(4)
         return policy.imitation_loss(
-            batch | {"given": torch.full((32,), given)}, actions, draw
+            batch | {"prefix_length": torch.full((32,), given)}, actions, draw
         ).item()
 
     other = batch["action"].clone()

@@ -43,7 +43,7 @@ def test_what_the_policy_did_before_each_takeover_ends_as_a_failure_and_the_rest
     assert [part.rewards.sum() for part in parts] == [0, 0, 1] and list(episode.discounts) == [
         1
     ] * 9 + [0]
-    for name in ("actions", "chunk_starts", "latents", "played"):
+    for name in ("actions", "chunk_starts", "latents", "steps_to_chunk_end"):
         assert np.array_equal(
             np.concatenate([getattr(part, name) for part in parts]), getattr(episode, name)
         ), name

@@ -27,11 +27,11 @@ class Learner(PPO):
 
     def prepare(self, rollout: Rollout) -> Batch:
         fresh = (self.updates - rollout.versions <= self.config.max_staleness).float()
-        counts = rollout.mask * fresh
+        mask = rollout.mask * fresh
         # statistics leave out stale samples too
-        data = super().prepare(replace(rollout, mask=counts))
+        data = super().prepare(replace(rollout, mask=mask))
         if self.config.proximal == "recomputed":
-            data["proximal"] = rollout_log_probs(self.policy, rollout, counts)
+            data["proximal"] = rollout_log_probs(self.policy, rollout, mask)
         else:
             data["versions"] = rollout.versions
         return data

@@ -17,14 +17,14 @@ from rlinf_core.policies.encoder import Batch
 from rlinf_core.policies.sharding import shard, world_size
 
 
-def rollout_log_probs(policy: OnPolicyActor, rollout: Rollout, counts: Tensor) -> Tensor:
+def rollout_log_probs(policy: OnPolicyActor, rollout: Rollout, mask: Tensor) -> Tensor:
     """Return the log-probabilities under ``policy`` of a rollout's draws, in the rollout's shape.
 
-    Elements without weight in ``counts`` (T, N) keep their log-probabilities and are not evaluated:
+    Elements with 0 in ``mask`` (T, N) keep their log-probabilities and are not evaluated:
     a padding chunk has no observation and no instruction. One row is always evaluated. The
     processes of a group, each with its own rows, therefore gather the same layers.
     """
-    valid = counts.flatten() > 0
+    valid = mask.flatten() > 0
     valid[0] = True
     observed = rollout.observations | {"executed": rollout.executed}
     log_probs, _ = policy.log_probs(

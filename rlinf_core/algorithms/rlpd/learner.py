@@ -53,13 +53,13 @@ class Learner(TargetNetworks):
         mean, log_std = proposed_actions[:, half:]
         robot_actions = self.actor.robot_mask(batch)
         demonstrations = {name: part[half:] for name, part in batch.items()}
-        counts = self.clone_mask(demonstrations, mean) if config.cloning_filter else 1.0
+        clone_mask = self.clone_mask(demonstrations, mean) if config.cloning_filter else 1.0
         cloning = imitation(
             demonstrated,
             mean,
             log_std,
             robot_actions if robot_actions is None else robot_actions[half:],
-            counts,
+            clone_mask,
         )
         return config.cloning * 0.1 ** (self.updates / config.cloning_steps) * cloning, {
             "cloning": cloning.item()

@@ -124,7 +124,7 @@ class Version:
             request.left is not None
             and self.continuing is not None
             and len(request.left) > 0
-            and (not request.explore or self.policy.given > 0)
+            and (not request.explore or self.policy.max_prefix > 0)
         )
 
     def _in_play(self, requests: Sequence[Request]) -> Continuation:

@@ -95,7 +95,7 @@ class ReplayShards:
         capacity: int,
         latent: int = 0,
         instructions: bool = False,
-        given: bool = False,
+        prefixes: bool = False,
         *,
         shards: int,
         address: str = "",
@@ -103,7 +103,7 @@ class ReplayShards:
         self.ray = connect(address)
         self.spec = spec
         self.shards = shards
-        self.buffer_arguments = spec, capacity // shards, latent, instructions, given
+        self.buffer_arguments = spec, capacity // shards, latent, instructions, prefixes
         self.capacity = capacity // shards  # the longest episode must fit into one shard
         self.inserted, self.episodes, self.died = 0, 0, 0
         self.sampled, self.inserted_by_origin = np.zeros(256, np.int64), np.zeros(256, np.int64)
@@ -127,11 +127,11 @@ class ReplayShards:
         actions: np.ndarray,
         rewards: np.ndarray,
         discounts: np.ndarray,
-        counts: np.ndarray | None = None,
+        start_mask: np.ndarray | None = None,
         latents: np.ndarray | None = None,
         origin: int = 0,
-        played: np.ndarray | None = None,
-        given: np.ndarray | None = None,
+        steps_to_chunk_end: np.ndarray | None = None,
+        prefix_lengths: np.ndarray | None = None,
     ) -> int:
         """Insert an episode as ``ReplayBuffer`` does; the shards take turns.
 
@@ -145,11 +145,11 @@ class ReplayShards:
                 actions=actions,
                 rewards=rewards,
                 discounts=discounts,
-                counts=counts,
+                start_mask=start_mask,
                 latents=latents,
                 origin=origin,
-                played=played,
-                given=given,
+                steps_to_chunk_end=steps_to_chunk_end,
+                prefix_lengths=prefix_lengths,
             )
         )
         self._present[number] = self._call(number, partial(_put, episode))
@@ -157,7 +157,7 @@ class ReplayShards:
         self.episodes += 1
         self.inserted += len(actions)
         self.inserted_by_origin[min(origin, 255)] += (
-            len(actions) if counts is None else int(np.sum(counts))
+            len(actions) if start_mask is None else int(np.sum(start_mask))
         )
         return len(actions)
 

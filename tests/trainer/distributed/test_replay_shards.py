@@ -30,7 +30,7 @@ def fill(replay, first=0):
             rows[1:],
             np.ones(length, np.float32),
             origin=origin,
-            given=rows[:-1] % 3,
+            prefix_lengths=rows[:-1] % 3,
         )
         number += 100
     return replay
@@ -45,7 +45,7 @@ def shards(task):
     replays = []
 
     def make(count=3, capacity=300):
-        replays.append(ReplayShards(task.spec, capacity, given=True, shards=count))
+        replays.append(ReplayShards(task.spec, capacity, prefixes=True, shards=count))
         return replays[-1]
 
     yield make
@@ -54,7 +54,7 @@ def shards(task):
 
 
 def test_what_is_drawn_is_distributed_as_from_one_replay(shards, task, random):
-    spread, one = fill(shards()), fill(ReplayBuffer(task.spec, 300, given=True))
+    spread, one = fill(shards()), fill(ReplayBuffer(task.spec, 300, prefixes=True))
     assert len(spread) == len(one) == 37 and spread.inserted == 37 and spread.episodes == 6
     assert (spread.present_by_origin() == one.present_by_origin()).all() and (
         spread.inserted_by_origin == one.inserted_by_origin
@@ -65,7 +65,7 @@ def test_what_is_drawn_is_distributed_as_from_one_replay(shards, task, random):
         name: (values.shape, values.dtype)
         for name, values in one.sample(7400, random, 2, 0.9, n_step=3).items()
     }
-    np.testing.assert_array_equal(batch["given"], batch["vectors"][:, 0] % 3)
+    np.testing.assert_array_equal(batch["prefix_length"], batch["vectors"][:, 0] % 3)
     counts = [int((batch["vectors"][:, 0] == number).sum()) for number in transitions()]
     assert sum(counts) == 7400 and stats.chisquare(counts).pvalue > 1e-4
     assert spread.sampled.sum() == 7400 and spread.sampled[3] == counts[-1] + sum(counts[-5:-1])

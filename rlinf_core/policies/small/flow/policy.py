@@ -37,7 +37,7 @@ class FlowActor(NetworkPolicy):
 
     def __init__(self, spec: StationSpec, config: Config | None = None) -> None:
         super().__init__(spec, config or Config())
-        self.size, self.given = self.action_size, self.config.max_delay
+        self.size, self.max_prefix = self.action_size, self.config.max_delay
         # number of times: one for all actions, or one each
         self.clocks = self.config.horizon if self.config.max_delay else 1
         self.encoder = Encoder(spec, self.config)
@@ -179,8 +179,8 @@ class FlowActor(NetworkPolicy):
             * (self.config.max_delay + 1)
         )
         delay = delay.floor().clamp(max=self.config.max_delay)
-        if "given" in batch:
-            delay = torch.maximum(delay, batch["given"].unsqueeze(1))
+        if "prefix_length" in batch:
+            delay = torch.maximum(delay, batch["prefix_length"].unsqueeze(1))
         started_at = torch.arange(self.config.horizon, device=goal.device) < delay
         times = time.expand(started_at.shape).masked_fill(started_at, 1.0)
         free_mask, free = self._per_action(times), ~self._per_action(started_at)
