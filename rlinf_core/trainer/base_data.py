@@ -34,10 +34,8 @@ if TYPE_CHECKING:
     from rlinf_core.trainer.distributed.replay_shards import ReplayShards
 
 Replay: TypeAlias = "ReplayBuffer | ReplayShards"
-# capacity for demonstrations beside a replay buffer
-MAX_DEMONSTRATION_STEPS = 50_000
-# episodes in the intervention rate that the terminal shows
-RECENT_EPISODES = 50
+MAX_DEMONSTRATION_STEPS = 50_000  # capacity for demonstrations beside a replay buffer
+RECENT_EPISODES = 50  # episodes in the intervention rate that the terminal shows
 
 
 class Data(ABC):
@@ -110,29 +108,28 @@ class Data(ABC):
             if trajectory.mode == TRAIN:
                 commanded = sum(source == "operator" for source in trajectory.sources)
                 self.operator_steps[trajectory.station].append((commanded, len(trajectory)))
-        if trajectory.mode != EVALUATE:
-            trajectory = replace(
-                trajectory, observations=self.policy.annotate(trajectory.observations)
-            )
-        if trajectory.mode == EVALUATE:
-            status = "evaluation"
-        elif trajectory.mode == IMAGINED:
-            status = self._insert_imagined(trajectory)
-        elif trajectory.mode == DEMONSTRATION or self.config.include_failures:
-            status = self._insert_demonstration(trajectory)
-        else:
-            status = self._insert_experience(trajectory, newest)
+        status = self._insert_by_mode(trajectory, newest)
         self.statuses[status] += 1
         if trajectory.station and status == "online":
             self.stations[trajectory.station]["steps"] += len(trajectory)
             self.steps += len(trajectory)
         return status
 
+    def _insert_by_mode(self, trajectory: Trajectory, newest: int) -> str:
+        if trajectory.mode == EVALUATE:
+            return "evaluation"
+        trajectory = replace(trajectory, observations=self.policy.annotate(trajectory.observations))
+        if trajectory.mode == IMAGINED:
+            return self._insert_imagined(trajectory)
+        if trajectory.mode == DEMONSTRATION or self.config.include_failures:
+            return self._insert_demonstration(trajectory)
+        return self._insert_experience(trajectory, newest)
+
     def _store(self, buffer: Replay, trajectory: Trajectory, **more: Any) -> None:
+        """Insert an episode into a buffer. ``more`` are arguments of ``insert_episode``."""
         if buffer is self.demonstrations and self._robots:
-            self.demonstrations_by_robot[
-                trajectory.observations["vectors"][0, : self._robots].argmax()
-            ] += 1
+            robot = trajectory.observations["vectors"][0, : self._robots].argmax()
+            self.demonstrations_by_robot[robot] += 1
         origin = 1 + list(self.stations).index(trajectory.station) if trajectory.station else 0
         buffer.insert_episode(
             trajectory.observations,
@@ -173,11 +170,9 @@ class Data(ABC):
     @property
     def demonstration_count(self) -> int:
         """Number of demonstrations; with several robots, the smallest number of any."""
-        return (
-            int(self.demonstrations_by_robot.min())
-            if self._robots
-            else self.demonstrations.episodes
-        )
+        if self._robots:
+            return int(self.demonstrations_by_robot.min())
+        return self.demonstrations.episodes
 
     @property
     def _robots(self) -> int:
@@ -189,10 +184,9 @@ class Data(ABC):
         return self._sample(self.demonstrations, size)
 
     def _sample(self, buffer: Replay, size: int, weights: np.ndarray | None = None) -> Arrays:
-        chunk, weights = (
-            self.policy.config,
-            self._equal_robot_weights(buffer) if weights is None else weights,
-        )
+        chunk = self.policy.config
+        if weights is None:
+            weights = self._equal_robot_weights(buffer)
         return buffer.sample(
             size,
             self.random,
@@ -208,11 +202,9 @@ class Data(ABC):
 
         It is None for one robot.
         """
-        return (
-            buffer.robot_weights(self._robots)
-            if self._robots and isinstance(buffer, ReplayBuffer)
-            else None
-        )
+        if self._robots and isinstance(buffer, ReplayBuffer):
+            return buffer.robot_weights(self._robots)
+        return None
 
     @abstractmethod
     def due(self, updates: int, learner: Learner) -> int:
@@ -262,11 +254,9 @@ class Data(ABC):
         The last RECENT_EPISODES training episodes count. It is None before the first one.
         """
         recent = self.operator_steps.get(station)
-        return (
-            sum(commanded for commanded, _ in recent) / sum(steps for _, steps in recent)
-            if recent
-            else None
-        )
+        if not recent:
+            return None
+        return sum(commanded for commanded, _ in recent) / sum(steps for _, steps in recent)
 
     def by_station(self) -> dict[str, dict[str, int]]:
         """Return episodes, time steps and drawn samples of each station."""

@@ -42,8 +42,8 @@ STALE = 1_000_000_000  # age in updates of a policy with an unknown version
 
 def contiguous_segments(selected: np.ndarray, margin: int) -> list[slice]:
     """Return slices that cover the selected time steps, each extended by up to ``margin`` steps."""
-    at = np.flatnonzero(selected)
-    parts = np.split(at, np.flatnonzero(np.diff(at) > margin) + 1)
+    steps = np.flatnonzero(selected)
+    parts = np.split(steps, np.flatnonzero(np.diff(steps) > margin) + 1)
     return [
         slice(int(part[0]), min(int(part[-1]) + margin, len(selected)))
         for part in parts
@@ -151,7 +151,7 @@ class RolloutData(Data):
         return float((rollout.mask * (updates - rollout.versions <= self.config.staleness)).sum())
 
     def due(self, updates: int, learner: Learner) -> int:
-        # stale rollouts are dropped
+        # drop stale rollouts
         fresh = [rollout for rollout in self.waiting if self._fresh_chunks(rollout, updates)]
         self.statuses["stale"] += len(self.waiting) - len(fresh)
         self.waiting = fresh
@@ -174,14 +174,12 @@ class RolloutData(Data):
 
     def after_update(self, learner: Learner) -> None:
         self._update_moments(self.last)
+        if self.has_inherited_learner:  # it keeps its normalisation
+            return
         mean, std = self.moments.mean.numpy(force=True), self.moments.var.sqrt().numpy(force=True)
-        if not self.has_inherited_learner:  # an inherited learner keeps its normalisation
-            learner.normalise(
-                *(
-                    self.initial_normalisation
-                    or (mean, floored(std, np.abs(mean)) if self.floors else std)
-                )
-            )
+        if self.floors:
+            std = floored(std, np.abs(mean))
+        learner.normalise(*(self.initial_normalisation or (mean, std)))
 
     def _update_moments(self, rollout: Rollout) -> torch.Tensor:
         vectors = rollout.observations["vectors"]
@@ -206,8 +204,9 @@ class RolloutData(Data):
         )
         self.floors = state.get("floors", False)  # older runs keep their normalisation
         self.waiting = [Rollout.from_state_dict(state["waiting"])] if state["waiting"] else []
-        players = max(self.recipe.placement.workers, 1)  # older checkpoints count rollouts instead
-        self.rounds = state.get("rounds", state.get("taken", 0) // players)
+        # older checkpoints count the rollouts of all workers instead
+        workers = max(self.recipe.placement.workers, 1)
+        self.rounds = state.get("rounds", state.get("taken", 0) // workers)
         if self.waiting:
             self.rounds = max(1, self.rounds)
 
@@ -266,9 +265,8 @@ class ReplayData(Data):
         )
         # a policy of an earlier run is already fitted to all robots
         self._all_contributed = not self._robots or initial_source(recipe) is not None
-        self._unearning_steps = (
-            0  # time steps from before all robots had data; they earn no updates
-        )
+        # time steps from before all robots had data; they earn no updates
+        self._unearning_steps = 0
         # Demonstrations have no latent noise. With half_demonstrations, half of each batch is drawn
         # from them anyway.
         self.also_replays_demonstrations = (
@@ -294,22 +292,14 @@ class ReplayData(Data):
             return "without latent noise"
         fails = isinstance(self.config, ActorCriticSettings) and self.config.takeover_fails
         for segment in trajectory.split_at_takeovers() if fails else [trajectory]:
-            self._store_played(segment)
+            self._store_experience(segment)
         corrected = np.array([source == "operator" for source in trajectory.sources])
         # an episode that a person drove from start to end says nothing of the policy
         if self.share is not None and not (corrected.size and corrected.all()):
             self.share.record_outcome(trajectory.success and not corrected.any())
-        if self.config.half_demonstrations and corrected.any():  # only the corrected steps
-            starts, _ = valid_chunk_starts(corrected, self.policy.config.executed, 0)
-            for part in contiguous_segments(starts, self._transition_span):
-                self._store(self.demonstrations, trajectory.part(part), start_mask=starts[part])
-        # False if a person drove the whole episode
-        played = trajectory.version >= 0 or "operator" not in trajectory.sources
-        if (
-            trajectory.station
-            and played
-            and not self.governor.is_fresh(trajectory.version, newest, trajectory.station)
-        ):
+        if self.config.half_demonstrations and corrected.any():
+            self._store_corrections(trajectory, corrected)
+        if self._is_stale(trajectory, newest):
             return "stale"
         if (
             self.config.half_demonstrations
@@ -319,6 +309,21 @@ class ReplayData(Data):
         ):
             self._store(self.imitated, trajectory)
         return "online"
+
+    def _store_corrections(self, trajectory: Trajectory, corrected: np.ndarray) -> None:
+        """Store the time steps (T,) that a person ``corrected`` as demonstrations."""
+        starts, _ = valid_chunk_starts(corrected, self.policy.config.executed, 0)
+        for part in contiguous_segments(starts, self._transition_span):
+            self._store(self.demonstrations, trajectory.part(part), start_mask=starts[part])
+
+    def _is_stale(self, trajectory: Trajectory, newest: int) -> bool:
+        """Return whether a station played an episode with a policy that is too old."""
+        by_policy = trajectory.version >= 0 or "operator" not in trajectory.sources
+        return (
+            bool(trajectory.station)
+            and by_policy
+            and not self.governor.is_fresh(trajectory.version, newest, trajectory.station)
+        )
 
     def _insert_imagined(self, trajectory: Trajectory) -> str:
         if not self.recipe.world.share:
@@ -347,14 +352,18 @@ class ReplayData(Data):
         """Number of time steps that a transition spans."""
         return max(self.policy.config.horizon, self.config.n_return_steps)
 
-    def _store_played(self, trajectory: Trajectory) -> None:
+    def _store_experience(self, trajectory: Trajectory) -> None:
         """Store an episode of the policy, with valid transition starts and latent noise."""
-        noise = {
-            "start_mask": trajectory.chunk_starts,
-            "latents": trajectory.latents,
-            "steps_to_chunk_end": trajectory.steps_to_chunk_end,
-        }
-        self._store(self.online, trajectory, **(noise if self.policy.latent_size else {}))
+        if not self.policy.latent_size:
+            self._store(self.online, trajectory)
+            return
+        self._store(
+            self.online,
+            trajectory,
+            start_mask=trajectory.chunk_starts,
+            latents=trajectory.latents,
+            steps_to_chunk_end=trajectory.steps_to_chunk_end,
+        )
 
     @property
     def has_all_robots(self) -> bool:
@@ -363,14 +372,10 @@ class ReplayData(Data):
         Earlier time steps earn no updates. Otherwise their updates would all fall due at once, with
         a single episode of the last robot.
         """
-        if not self._all_contributed and isinstance(
-            self.online, ReplayBuffer
-        ):  # always so with several robots
-            robots = self._robots
-            if (
-                self.demonstrations.episodes_by_robot(robots)
-                + self.online.episodes_by_robot(robots)
-            ).all():
+        # several robots always have a replay in this process
+        if not self._all_contributed and isinstance(self.online, ReplayBuffer):
+            demonstrated = self.demonstrations.episodes_by_robot(self._robots)
+            if (demonstrated + self.online.episodes_by_robot(self._robots)).all():
                 self._all_contributed = True
                 self._unearning_steps = max(0, self.steps - self.governor.min_transitions)
         return self._all_contributed
@@ -386,15 +391,14 @@ class ReplayData(Data):
         return np.concatenate([self.demonstrations.vectors(), self.online.vectors()])
 
     def due(self, updates: int, learner: Learner) -> int:
-        return (
-            self.governor.due(self.steps - self._unearning_steps, updates)
-            if len(self.online) and self.has_all_robots
-            else 0
-        )
+        if not (len(self.online) and self.has_all_robots):
+            return 0
+        return self.governor.due(self.steps - self._unearning_steps, updates)
 
     def accepting(self, updates: int) -> bool:
-        may = not (len(self.online) and self.has_all_robots)  # without data the stations must play
-        return may or self.governor.accepting(self.steps - self._unearning_steps, updates)
+        if not (len(self.online) and self.has_all_robots):  # without data the stations must play
+            return True
+        return self.governor.accepting(self.steps - self._unearning_steps, updates)
 
     def rollout_length(self) -> RolloutLength:
         return {
@@ -406,17 +410,14 @@ class ReplayData(Data):
         size = self.config.batch_size
         demonstrated = size // 2 if self.config.half_demonstrations else 0
         imagined = int(self.recipe.world.share * (size - demonstrated)) if len(self.imagined) else 0
-        experience = self._sample(self.online, size - demonstrated - imagined, self._weights())
+        batch = self._sample(self.online, size - demonstrated - imagined, self._weights())
         if imagined:
-            experience = mix(experience, self._sample(self.imagined, imagined))
-        batch = (
-            mix(experience, self.demonstration_batch(demonstrated)) if demonstrated else experience
-        )
-        return (
-            batch
-            if self.share is None
-            else batch | {"share": np.full(size, self.share.value, np.float32)}
-        )
+            batch = mix(batch, self._sample(self.imagined, imagined))
+        if demonstrated:
+            batch = mix(batch, self.demonstration_batch(demonstrated))
+        if self.share is not None:
+            batch = batch | {"share": np.full(size, self.share.value, np.float32)}
+        return batch
 
     def _weights(self) -> np.ndarray | None:
         """Return sampling weights by station; None for uniform sampling."""
@@ -431,8 +432,8 @@ class ReplayData(Data):
         )
 
     def waiting_reasons(self, updates: int) -> dict[str, str]:
-        least, replay = self.governor.min_samples, self.online
-        if not (least and self.governor.due(self.steps - self._unearning_steps, updates)):
+        min_samples, replay = self.governor.min_samples, self.online
+        if not (min_samples and self.governor.due(self.steps - self._unearning_steps, updates)):
             return {}
         places = {name: min(number, MAX_ORIGIN) for number, name in enumerate(self.stations, 1)}
         drawn = {
@@ -442,7 +443,7 @@ class ReplayData(Data):
         return {
             name: f"station '{name}' waits for the learner: of its transitions, "
             f"{sampled / inserted:.3g} samples per insert were drawn, expected at least "
-            f"{least:g} (online.min_samples_per_insert)"
+            f"{min_samples:g} (online.min_samples_per_insert)"
             for name, (inserted, sampled) in drawn.items()
             if self.governor.must_wait(inserted, sampled)
         }
@@ -455,10 +456,9 @@ class ReplayData(Data):
         fraction = imitated / (imitated + len(self.demonstrations))
         weights: list[np.ndarray | None] = [None, None]
         if robots := self._robots:  # equal shares of all robots, whatever their success rates
-            demonstrated = self.demonstrations.present_by_robot(robots)
-            played = self.imitated.present_by_robot(robots)
-            total = demonstrated + played
-            imitated_share = played / np.maximum(total, 1)
+            imitated_by_robot = self.imitated.present_by_robot(robots)
+            total = self.demonstrations.present_by_robot(robots) + imitated_by_robot
+            imitated_share = imitated_by_robot / np.maximum(total, 1)
             fraction = float(imitated_share[total > 0].mean())
             weights = [
                 self.demonstrations.robot_weights(robots, 1.0 - imitated_share),
@@ -478,9 +478,9 @@ class ReplayData(Data):
         counts = super().counts() | {"imitated": float(self.imitated.episodes)}
         if self.share is not None:
             counts |= {"share": self.share.value, "base_success": self.share.base_success}
-        return counts | (
-            {"imagined": float(self.imagined.inserted)} if self.recipe.world.share else {}
-        )
+        if self.recipe.world.share:
+            counts |= {"imagined": float(self.imagined.inserted)}
+        return counts
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {
@@ -532,13 +532,13 @@ class LabelledData(ReplayData):
 
     def _insert_experience(self, trajectory: Trajectory, newest: int) -> str:
         status = super()._insert_experience(trajectory, newest)
-        return "unlabelled" if self._lacks_labels(trajectory) else status  # it has no expert labels
+        return "unlabelled" if self._lacks_labels(trajectory) else status
 
     def _lacks_labels(self, trajectory: Trajectory) -> bool:
         """Return whether an episode is a recording without an expert label for each time step."""
         return bool(trajectory.id) and not self.config.warm_start
 
-    def _store_played(self, trajectory: Trajectory) -> None:
+    def _store_experience(self, trajectory: Trajectory) -> None:
         labelled = self.config.learning_mask(trajectory.sources)
         if self._lacks_labels(trajectory):  # a person's actions are their own labels
             labelled &= np.array([source == "operator" for source in trajectory.sources], bool)
