@@ -1,43 +1,26 @@
-"""Turn a stream of messages into episodes in a spool, in a thread that may wait for the disk.
-
-``Session`` records the messages that belong to no episode, within bounds. The session is cut into
-parts. Each part is closed and sealed like an episode; the oldest are removed for the next. A topic
-with repetitive messages is recorded when its content changes, and every STEADY_S. Each part begins
-with the latched messages. It can therefore be understood alone.
-"""
+"""Assign a stream of messages to episodes, and write the episodes to a spool."""
 
 from __future__ import annotations
 
-import contextlib
-import queue
 import struct
-import threading
-import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rlinf_core.core.errors import SpoolError
-from rlinf_core.episodes.messages import ABORTED, CLOSED, ENDED, STARTED, typestore
-from rlinf_core.episodes.names import time_stamp
+from rlinf_core.episodes.messages import ABORTED, CLOSED, ENDED, STARTED
 from rlinf_core.episodes.ring import Message, Ring
 from rlinf_core.episodes.spool import EpisodeWriter, Spool
-from rlinf_core.specs import topics
-from rlinf_core.specs.topics import SESSION
 
 # Wait for the missing messages of an ended episode, because topics are not ordered. It begins with
 # the interlock's state of the last time step.
 GRACE_S = 0.5
 SILENT_S = 5.0  # longest wait for that state, which comes late on a busy machine
-# motion before a scene is ready, such as homing, belongs to no episode
-EARLY = 64
+# bounds of the messages from before STARTED; earlier motion, such as homing, is of no episode
+EARLY_MESSAGES = 64
 EARLY_BYTES = 64 << 20
 EARLY_S = 1.0
-WAITING_BYTES = 256 << 20
-NAMED = 512  # leading bytes of a TimeStep that contain its episode id
-LOOK_S = 0.05
-REST_S = 0.01
+ID_BYTES = 512  # leading bytes of a TimeStep that contain its episode id
 # metadata key prefix before a topic; the value counts time steps without a new message of it
 MISSED = "missed "
 HELD = "the interlock applied no action: the arm had no commander or was held all the time"
@@ -77,7 +60,7 @@ class Recording:
         self.counts = Counter[str]()
         self.missed = 0
         # topics are not ordered: data may beat STARTED
-        self.early = Ring(EARLY_BYTES, EARLY, EARLY_S)
+        self.early = Ring(EARLY_BYTES, EARLY_MESSAGES, EARLY_S)
         self.writer: EpisodeWriter | None = None
         self.ended: Any = None
         self.ended_ns = self.steps = self.applied = 0
@@ -111,9 +94,9 @@ class Recording:
             elif event.kind == ABORTED:
                 self.abort(event.detail, publish_event=False)
         self._close_if_complete()
-        self.look(message.at_ns)
+        self.close_if_due(message.at_ns)
 
-    def look(self, now_ns: int) -> None:
+    def close_if_due(self, now_ns: int) -> None:
         """Close an ended episode after a short grace, or abort it if messages were lost.
 
         Some actions are never applied if the arm was held, so the wait must end. The grace begins
@@ -172,7 +155,7 @@ class Recording:
         if self.writer is None:
             return
         if message.kind.endswith("/TimeStep"):
-            if self.writer.episode_id.encode() not in message.raw[:NAMED]:
+            if self.writer.episode_id.encode() not in message.raw[:ID_BYTES]:
                 return  # a step of the last episode, which was given up meanwhile
             self.steps += 1
             self.stamps.append(_stamp_ns(message.raw))
@@ -248,234 +231,3 @@ def _stamp_ns(raw: bytes) -> int:
 
 def _keep_newest(newest_ns: dict[str, int], message: Message) -> None:
     newest_ns[message.topic] = max(newest_ns.get(message.topic, 0), _stamp_ns(message.raw))
-
-
-class Worker:
-    """One thread that handles items in order, however long the disk takes.
-
-    It rests for REST_S between batches of items. A wake-up for each item would take the
-    interpreter from the publishing thread each time.
-
-    Args:
-        handle: called with each item.
-        look: called after LOOK_S without an item.
-        trouble: called with an exception of ``handle`` or ``look``.
-        max_bytes: size of the queue; further items are refused.
-    """
-
-    def __init__(
-        self,
-        handle: Callable[[Any], None],
-        look: Callable[[], None],
-        trouble: Callable[[Exception], None],
-        max_bytes: int = WAITING_BYTES,
-    ) -> None:
-        self._handle = handle
-        self._poll = look
-        self._trouble = trouble
-        self.max_bytes = max_bytes
-        self._queue: queue.SimpleQueue[tuple[Any, int]] = queue.SimpleQueue()
-        self._urgent: queue.SimpleQueue[None] = queue.SimpleQueue()  # ends the rest
-        self._lock = threading.Lock()
-        self._waiting = self._bytes = 0
-        threading.Thread(target=self._run, daemon=True).start()
-
-    @property
-    def idle(self) -> bool:
-        """Whether everything has been handled and ``look`` is not running."""
-        return self._waiting == 0
-
-    @property
-    def bytes(self) -> int:
-        """Bytes in the queue."""
-        return self._bytes
-
-    def put(self, item: Any, size: int, anyway: bool = False, urgent: bool = False) -> bool:
-        """Queue an item of ``size`` bytes; return False if the queue is full and not ``anyway``.
-
-        An ``urgent`` item ends the thread's rest.
-        """
-        with self._lock:
-            if self._bytes + size > self.max_bytes and not anyway:
-                return False
-            self._waiting += 1
-            self._bytes += size
-        self._queue.put((item, size))
-        if urgent:
-            self._urgent.put(None)
-        return True
-
-    def _run(self) -> None:
-        while True:
-            try:
-                item, size = self._queue.get(timeout=LOOK_S)
-            except queue.Empty:
-                self._count(1, 0)
-                self._try(self._poll)
-                self._count(-1, 0)
-                continue
-            self._try(self._handle, item)
-            self._count(-1, -size)
-            if self._queue.empty():
-                self._rest()
-
-    def _rest(self) -> None:
-        with contextlib.suppress(queue.Empty):
-            self._urgent.get(timeout=REST_S)
-            while True:
-                self._urgent.get_nowait()
-
-    def _count(self, items: int, size: int) -> None:
-        with self._lock:
-            self._waiting += items
-            self._bytes += size
-
-    def _try(self, call: Callable[..., None], *arguments: Any) -> None:
-        try:
-            call(*arguments)
-        except Exception as error:  # a failure of one message must not stop the next
-            self._trouble(error)
-
-
-OF_ROS = {
-    "/diagnostics": "diagnostic_msgs/msg/DiagnosticArray",
-    "/parameter_events": "rcl_interfaces/msg/ParameterEvent",
-}
-STEADY_S = 10.0
-PART_BYTES, PART_S = 16 << 20, 3600.0  # size and duration at which the next part begins
-AGAIN_S = 10.0  # pause after the disk has refused
-
-
-class Session:
-    """A station's session, recorded in parts.
-
-    Parts lie in ``root/closed``, ``root/open`` (being written) and ``root/broken`` (cut short).
-
-    Args:
-        root: their folder, made if absent.
-        station: the station's name, a prefix of the parts' names.
-        max_gb: size of all parts; 0 records none.
-        attachments: returns the attachments of each part, by name.
-        trouble: called with an error of the disk; nothing is raised.
-    """
-
-    def __init__(
-        self,
-        root: Path,
-        station: str,
-        max_gb: float,
-        attachments: Callable[[], dict[str, bytes]],
-        trouble: Callable[[Exception], None],
-    ) -> None:
-        self.root = root
-        self.station = station
-        self.max_gb = max_gb
-        self.attachments = attachments
-        self.trouble = trouble
-        self.part_bytes = min(PART_BYTES, int(max_gb * 1e9 / 4))
-        self.parts = 0
-        self.over = max_gb <= 0
-        # time.monotonic() at the end of this part, or of the pause before the next
-        self.until = 0.0
-        self._spool: Spool | None = None
-        self._writer: EpisodeWriter | None = None
-        # by topic and publisher: content, and time when it was recorded [ns]
-        self._last_statements: dict[tuple[str, str], tuple[Any, int]] = {}
-        self._latched: dict[str, Message] = {}
-
-    def take(self, name: str, message: Message) -> None:
-        """Take the next message of a topic by its name in the robot interface, or of one of
-        OF_ROS.
-        """
-        try:
-            if not self.over and (self._writer or time.monotonic() >= self.until):
-                self._take(name, message)
-        except (SpoolError, OSError) as error:
-            self._give_up(error)
-        if name not in OF_ROS and topics.topic(name).latched:
-            self._latched[message.topic] = message
-
-    def close(self) -> None:
-        """End the session."""
-        self.over = True
-        try:
-            self._end()
-        except (SpoolError, OSError) as error:
-            self._give_up(error)
-
-    def _take(self, name: str, message: Message) -> None:
-        if self._writer is None:
-            self._begin(message)
-        if self._news(name, message):
-            self._write(message)
-        if self._writer and (
-            self._writer.bytes >= self.part_bytes or time.monotonic() >= self.until
-        ):
-            self._end()
-
-    def _begin(self, first: Message) -> None:
-        if self._spool is None:
-            self._spool = Spool(self.root, max_gb=self.max_gb, kind=SESSION)
-            self._spool.attachments = self.attachments
-            self._spool.recover()
-        self._spool.forget("closed", "broken", needed=self.part_bytes)
-        self.parts += 1
-        self._writer = self._spool.open_episode(
-            f"{self.station}-session-{time_stamp()}-{self.parts:03d}"
-        )
-        self.until = time.monotonic() + PART_S
-        self._last_statements.clear()
-        for message in self._latched.values():
-            self._write(message.at_time_of(first))
-
-    def _write(self, message: Message) -> None:
-        assert self._writer
-        self._writer.write(message.topic, message.kind, message.real_ns, message.raw)
-
-    def _end(self) -> None:
-        if self._writer:
-            self._writer.close()
-        self._writer = None
-        self.until = 0.0
-
-    def _give_up(self, error: Exception) -> None:
-        writer = self._writer
-        self._writer = None
-        self._spool = None
-        self.until = time.monotonic() + AGAIN_S
-        with contextlib.suppress(SpoolError):
-            if writer:
-                writer.abort()
-        self.trouble(error)
-
-    def _news(self, name: str, message: Message) -> bool:
-        """Return True if the message has content that was not recorded lately."""
-        news = False
-        for source, statement in statements(name, message):
-            before, at_ns = self._last_statements.get((message.topic, source), (None, 0))
-            if (
-                statement is None
-                or statement != before
-                or not 0 <= message.at_ns - at_ns < STEADY_S * 1e9
-            ):
-                self._last_statements[message.topic, source] = statement, message.at_ns
-                news = True
-        return news
-
-
-def statements(name: str, message: Message) -> Iterator[tuple[str, Any]]:
-    """Yield the publisher and content of a message; content None records every message."""
-    try:
-        fields = topics.topic(name).session if name not in OF_ROS else ()
-        if name == "/diagnostics":
-            yield from [
-                (status.name, (status.level, status.message))
-                for status in typestore().deserialize_cdr(message.raw, message.kind).status
-            ]
-        elif fields:
-            read = typestore().deserialize_cdr(message.raw, message.kind)
-            yield "", tuple(getattr(read, field) for field in fields)
-        else:
-            yield "", None
-    except Exception:  # a broken message may raise anything; it is kept unchanged
-        yield "", None

@@ -10,9 +10,11 @@ from types import SimpleNamespace
 import pytest
 
 from rlinf_core.episodes import read_episode
-from rlinf_core.episodes.record import ABORTED, CLOSED, GRACE_S, Recording, Worker
+from rlinf_core.episodes.messages import ABORTED, CLOSED
+from rlinf_core.episodes.record import GRACE_S, Recording
 from rlinf_core.episodes.ring import Message, Ring
 from rlinf_core.episodes.spool import Spool
+from rlinf_core.episodes.worker import Worker
 from rlinf_core.reports.recordings import missed
 from rlinf_station.recorder import BlackBox, Recorder
 from tests.messages import NS, raw_messages
@@ -64,16 +66,16 @@ def test_what_is_not_complete_after_a_grace_is_closed_where_the_arm_moved_and_el
     play(recording, task, "held", moves=3)
     assert not reports
     tell_safety(recording, stamp_s=0.5, at_s=0.6)
-    recording.look(round((0.6 + GRACE_S + 0.01) * NS))
+    recording.close_if_due(round((0.6 + GRACE_S + 0.01) * NS))
     assert [what[:2] for what in reports] == [(CLOSED, "held")], "from then on it was held"
     play(recording, task, "idle", moves=0)
-    recording.look(6 * NS)
+    recording.close_if_due(6 * NS)
     assert (
         reports[-1][:2] == (ABORTED, "idle")
         and "applied no action: the arm had no commander" in reports[-1][3]
     )
     play(recording, task, "torn", leave=("timestep",))
-    recording.look(6 * NS)
+    recording.close_if_due(6 * NS)
     assert reports[-1][:2] == (ABORTED, "torn") and "expected 6 time steps, got 5" in reports[-1][3]
 
 
@@ -97,7 +99,7 @@ def test_actions_that_a_busy_machine_brings_late_are_waited_for(recording, spool
     ]
     play(recording, task, "a-1", moves=3)
     tell_safety(recording, stamp_s=0.2, at_s=0.6)
-    recording.look(round(4.8 * NS))
+    recording.close_if_due(round(4.8 * NS))
     assert not reports, "the interlock's state is not yet of the last time step"
     for message in late:
         recording.take(message)
@@ -106,9 +108,9 @@ def test_actions_that_a_busy_machine_brings_late_are_waited_for(recording, spool
     assert set(read_episode(spool.root / "closed/a-1").sources) == {"policy"}
     play(recording, task, "b-1", moves=3)
     tell_safety(recording, stamp_s=0.4, at_s=3.0)
-    recording.look(round((3.0 + GRACE_S - 0.01) * NS))
+    recording.close_if_due(round((3.0 + GRACE_S - 0.01) * NS))
     assert len(reports) == 1, "the grace begins with the interlock's state"
-    recording.look(round((3.0 + GRACE_S + 0.01) * NS))
+    recording.close_if_due(round((3.0 + GRACE_S + 0.01) * NS))
     assert reports[-1][:2] == (CLOSED, "b-1")
 
 
@@ -290,7 +292,7 @@ def test_the_worker_takes_no_more_than_it_may_hold_and_survives_what_it_handles(
 
 
 def test_a_worker_rests_between_batches_until_something_urgent_comes(monkeypatch):
-    monkeypatch.setattr("rlinf_core.episodes.record.REST_S", 60.0)
+    monkeypatch.setattr("rlinf_core.episodes.worker.REST_S", 60.0)
     handled, first, last = [], threading.Event(), threading.Event()
 
     def handle(item):
@@ -311,7 +313,7 @@ def test_a_worker_rests_between_batches_until_something_urgent_comes(monkeypatch
 
 
 def test_a_worker_that_has_looked_around_is_idle(monkeypatch):
-    monkeypatch.setattr("rlinf_core.episodes.record.LOOK_S", 0.01)
+    monkeypatch.setattr("rlinf_core.episodes.worker.POLL_S", 0.01)
     looks = []
     worker, end = Worker(print, lambda: looks.append(1), print), time.monotonic() + 10
     while len(looks) < 3:

@@ -11,10 +11,10 @@ from rosbags.rosbag2 import Reader
 
 from rlinf_core.cli.main import main
 from rlinf_core.data.episodes import intact_episodes
-from rlinf_core.episodes import record as module
+from rlinf_core.episodes import session as module
 from rlinf_core.episodes.messages import typestore
-from rlinf_core.episodes.record import Session
 from rlinf_core.episodes.ring import Message
+from rlinf_core.episodes.session import Session
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.episodes.storage import kind_of
 from rlinf_core.specs.topics import TOPICS, topic
@@ -151,7 +151,7 @@ def test_the_next_part_begins_after_an_hour(session, monkeypatch):
 KILLED = """
 import os, signal
 from pathlib import Path
-from rlinf_core.episodes.record import Session
+from rlinf_core.episodes.session import Session
 from tests.episodes.test_session import message
 session = Session(Path({root!r}), "s", 1.0, dict, print)
 for number in range(50):
@@ -245,7 +245,7 @@ def test_a_disk_that_refuses_is_told_and_it_goes_on_once_it_takes_it(
         session.take("label", message("label", 1, data="ready"))
     assert len(troubles) == 1 and "cannot be created" in str(troubles[0])
     (tmp_path / "sessions").unlink()
-    now[0] += module.AGAIN_S + 0.1
+    now[0] += module.RETRY_S + 0.1
     session.take("label", message("label", 2, data="success"))
     session.close()
     assert [(name, at) for name, at, _ in closed_messages(session.root)] == [

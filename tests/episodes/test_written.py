@@ -8,7 +8,7 @@ import pytest
 from rlinf_core.episodes import checksums, read_episode
 from rlinf_core.episodes.raw_messages import decode, read_messages
 from rlinf_core.episodes.spool import Spool
-from rlinf_core.episodes.storage import write_episode
+from rlinf_core.episodes.write import write_episode
 from tests.messages import record
 
 

@@ -21,7 +21,7 @@ from rlinf_core.data.lerobot.reading import FINAL, DatasetReader
 from rlinf_core.episodes import Episode
 from rlinf_core.episodes.checksums import is_plain
 from rlinf_core.episodes.messages import NS
-from rlinf_core.episodes.storage import write_episode
+from rlinf_core.episodes.write import write_episode
 from rlinf_core.recipes import load_recipe, station_task
 from rlinf_core.specs.arrays import StationSpec, encoded
 

@@ -1,7 +1,7 @@
 """Recorder: writes every episode raw while it runs, and reports when it is safe on disk.
 
 An episode is closed once its last time step is written and all of its actions are accounted for.
-The node only receives messages; a thread writes them (``rlinf_core.episodes.record``), so that a
+The node only receives messages; a thread writes them (``rlinf_core.episodes.worker``), so that a
 slow disk loses none. Messages outside any episode go to the session's recording, whose failure
 affects no episode. Disk errors never reach the control loop: they are reported as ABORTED events,
 and the recorder continues with the next episode. It also publishes ``robot_description``, ``tf``,
@@ -32,10 +32,12 @@ from rlinf_msgs.msg import EpisodeEvent, SafetyState, TimeStep
 from rlinf_core.core.errors import SpoolError
 from rlinf_core.episodes.messages import TOOL, standard
 from rlinf_core.episodes.names import time_stamp
-from rlinf_core.episodes.record import OF_ROS, Recording, Session, Worker
+from rlinf_core.episodes.record import Recording
 from rlinf_core.episodes.ring import Message, Ring
+from rlinf_core.episodes.session import ROS_TOPICS, Session
 from rlinf_core.episodes.spool import MAX_GB, SPECS, Spool
 from rlinf_core.episodes.view import View, text_of
+from rlinf_core.episodes.worker import Worker
 from rlinf_core.interlock import load_limits
 from rlinf_core.specs import topics
 from rlinf_core.specs.topics import BLACK_BOX, EPISODE, TOPICS, arm_of, of_arms
@@ -375,7 +377,7 @@ class Recorder(Managed, StationNode):
         """
         closed = self.recording.writer is None and self.worker.idle
         self.requested_s = self.requested_s or time.monotonic()
-        if self.session.over:
+        if self.session.is_closed:
             self.has_finished |= closed
             return self.has_finished
         if closed or time.monotonic() - self.requested_s > PATIENCE_S:
@@ -473,7 +475,10 @@ class Recorder(Managed, StationNode):
         if self.has_finished:
             return
         self.worker.put(
-            (name, Message(name, OF_ROS[name], time.monotonic_ns(), bytes(raw), time.time_ns())),
+            (
+                name,
+                Message(name, ROS_TOPICS[name], time.monotonic_ns(), bytes(raw), time.time_ns()),
+            ),
             len(raw),
         )
 
@@ -520,7 +525,7 @@ class Recorder(Managed, StationNode):
             return
         if topic != "timestep":  # half a minute of images would be too large
             self.box.add(message)
-        row = topics.topic(topic) if topic not in OF_ROS else None
+        row = topics.topic(topic) if topic not in ROS_TOPICS else None
         if row is None or row.session is not None:
             self.session.take(topic, message)
         if row is not None and row.name == "safety":
@@ -548,7 +553,7 @@ class Recorder(Managed, StationNode):
         self.recording.take(replace(at, topic=full_name, kind=kind, raw=raw))
 
     def _poll(self) -> None:
-        self.recording.look(time.monotonic_ns())
+        self.recording.close_if_due(time.monotonic_ns())
 
     def _on_safety(self, topic: str, message: Message) -> None:
         """Write the half minute before a fault, once per fault and arm; show viewers the state."""
