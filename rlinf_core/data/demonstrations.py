@@ -15,6 +15,7 @@ from rlinf_core.recipes.station import task_file
 from rlinf_core.specs.arrays import StationSpec
 
 RECORDING_FOLDERS = ("closed", "sent")
+REMEDY = "Nothing was changed. Choose another --out, or start with the earlier settings"
 
 
 @dataclass(frozen=True)
@@ -69,9 +70,6 @@ def demonstration_stats(
         sum(file.stat().st_size for folder in folders for file in folder.iterdir()),
         max(event.seed for event in demonstrations) + 1 if demonstrations else None,
     )
-
-
-REMEDY = "Nothing was changed. Choose another --out, or start with the earlier settings"
 
 
 def read_last_event(folder: Path) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import shutil
-import struct
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -24,10 +23,15 @@ from rlinf_core.data.episodes import check_values
 from rlinf_core.episodes import read_episode
 from rlinf_core.episodes.checksums import SUMS, seal, verify
 from rlinf_core.episodes.messages import offered_qos, store_for
-from rlinf_core.episodes.raw_messages import MAX_CHUNK_BYTES, read_messages
+from rlinf_core.episodes.raw_messages import MAX_CHUNK_BYTES, RECORD, read_messages
 from rlinf_core.episodes.storage import CheckedWriter, kind_of
 from rlinf_core.specs.arrays import StationSpec
 from rlinf_core.specs.topics import EPISODE
+
+MAGIC_BYTES = 8
+OPCODES = {Chunk: Opcode.CHUNK, Attachment: Opcode.ATTACHMENT}
+RecordedMessage: TypeAlias = tuple[Schema, Channel, Message]
+T = TypeVar("T", Chunk, Attachment)
 
 
 def find_fault(folder: Path, spec: StationSpec | None = None) -> str:
@@ -62,13 +66,6 @@ def _find_fault_of_other(folder: Path, sealed: bool) -> str:
         verify(folder)
     count = sum(1 for _ in read_messages(folder))
     return "" if sealed else f"no {SUMS}: {count} intact messages; the recording was never closed"
-
-
-RECORD_HEAD = struct.Struct("<BQ")
-MAGIC_BYTES = 8
-OPCODES = {Chunk: Opcode.CHUNK, Attachment: Opcode.ATTACHMENT}
-RecordedMessage: TypeAlias = tuple[Schema, Channel, Message]
-T = TypeVar("T", Chunk, Attachment)
 
 
 @dataclass(frozen=True)
@@ -211,8 +208,8 @@ def _read_records(file: Path, kind: type[T], lost: list[str]) -> Iterator[T]:
     """Yield all records of a kind, by their lengths, until one goes beyond the file's end."""
     with file.open("rb") as stream:
         stream.seek(MAGIC_BYTES)
-        while len(head := stream.read(RECORD_HEAD.size)) == RECORD_HEAD.size:
-            opcode, length = RECORD_HEAD.unpack(head)
+        while len(head := stream.read(RECORD.size)) == RECORD.size:
+            opcode, length = RECORD.unpack(head)
             data = stream.read(min(length, MAX_CHUNK_BYTES))
             if len(data) < length:
                 lost.append(

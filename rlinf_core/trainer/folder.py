@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import fcntl
 from collections.abc import Iterator
-from functools import reduce
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -71,17 +71,8 @@ def check_same_recipe(recipe: Recipe, run_dir: Path, is_locked: bool = False) ->
         return
     now = load_plain(resolved(recipe))
     try:
-        was = with_current_keys(load_plain(path.read_text()))
-        pairs = [
-            (
-                key,
-                *(
-                    reduce(lambda node, part: node.get(part, {}), key.split("."), document)
-                    for document in (was, now)
-                ),
-            )
-            for key in FIXED_KEYS
-        ]
+        before = with_current_keys(load_plain(path.read_text()))
+        pairs = [(key, _setting(before, key), _setting(now, key)) for key in FIXED_KEYS]
     except (yaml.YAMLError, AttributeError, ValueError) as error:
         raise RecipeError(
             f"{path}: expected the recipe of this run, got a damaged file: {error}. Correct it, or "
@@ -89,13 +80,21 @@ def check_same_recipe(recipe: Recipe, run_dir: Path, is_locked: bool = False) ->
         ) from error
     for key, old, new in pairs:
         if (old or None) != (new or None):  # older recipes lack some keys
-            before, given = (
+            expected, actual = (
                 "none" if setting in ("", {}, None) else setting for setting in (old, new)
             )
             raise RecipeError(
-                f"{key}: expected {before}, the value of the run in {run_dir}, got {given}. Choose "
-                "another --out, or keep the value"
+                f"{key}: expected {expected}, the value of the run in {run_dir}, got {actual}. "
+                "Choose another --out, or keep the value"
             )
+
+
+def _setting(document: dict[str, Any], key: str) -> Any:
+    """Return the value of a dotted key; an empty dict if the document lacks it."""
+    value: Any = document
+    for part in key.split("."):
+        value = value.get(part, {})
+    return value
 
 
 @contextlib.contextmanager

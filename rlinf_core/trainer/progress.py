@@ -34,6 +34,7 @@ EVALUATION_SCALARS = {
 WRITE_S = 2.0  # interval of writing scalars
 SPANS = 20_000  # maximum number of spans in memory
 RETRY_S = 10.0  # delay after a failed write
+STEP = "env_steps"  # x axis of all curves at Weights & Biases
 
 
 class Clock:
@@ -82,8 +83,8 @@ class DiskGuard:
         self.run_dir = run_dir
         self.retry_at = dict[str, float]()
 
-    def keep(self, file_kind: str, write: Callable[[], None]) -> None:
-        """Call ``write`` unless it failed within the last AGAIN_S.
+    def try_write(self, file_kind: str, write: Callable[[], None]) -> None:
+        """Call ``write`` unless it failed within the last RETRY_S.
 
         Raises:
             OSError: the error does not come from a full or failing disk.
@@ -102,9 +103,6 @@ class DiskGuard:
                 f"the trainer retries every {RETRY_S:.0f} s. Free disk space",
                 flush=True,
             )
-
-
-STEP = "env_steps"  # x axis of all curves at Weights & Biases
 
 
 def wandb_run(run_dir: Path, project: str, settings: dict[str, Any]) -> Any:

@@ -136,7 +136,7 @@ class Run(RunState):
             if not self.advance():
                 break
         self.save()
-        self.disk.keep("curves", self._write)
+        self.disk.try_write("curves", self._write)
         return self.progress.last
 
     def advance(self) -> list[str]:
@@ -227,7 +227,7 @@ class Run(RunState):
     def _send_weights(self) -> None:
         """Publish the newest weights for stations, or copy them for the next rollout."""
         if self.source.asynchronous:
-            self.disk.keep("a policy", self.publish)
+            self.disk.try_write("a policy", self.publish)
         elif self.is_done:
             self.publish()
         else:
@@ -329,9 +329,9 @@ class Run(RunState):
             if not worked:
                 time.sleep(POLL_S)
         if time.monotonic() - self.saved_at > 60.0 * self.recipe.checkpoint.every_minutes:
-            self.disk.keep("a checkpoint", self.save)
+            self.disk.try_write("a checkpoint", self.save)
         if time.monotonic() - self.progress.written_at > WRITE_S:
-            self.disk.keep("curves", self._write)
+            self.disk.try_write("curves", self._write)
         self.on_progress(self, None)
 
     def _enter_last_stage(self) -> None:

@@ -52,14 +52,10 @@ def trace_of(run_dir: Path) -> dict[str, Any]:
     start = min(
         [started_at for _, _, started_at, _ in rows] + [event["time"] for event in decisions]
     )
-    lanes = {
-        name: number
-        for number, name in enumerate(
-            sorted(
-                {process for _, process, _, _ in rows}, key=lambda name: (name != "trainer", name)
-            )
-        )
-    }
+    others = {process for _, process, _, _ in rows} - {"trainer"}
+    has_trainer = any(process == "trainer" for _, process, _, _ in rows)
+    names = ["trainer"] * has_trainer + sorted(others)
+    lanes = {name: number for number, name in enumerate(names)}
     events: list[dict[str, Any]] = [
         {"name": "process_name", "ph": "M", "pid": 0, "args": {"name": run_dir.name}}
     ]

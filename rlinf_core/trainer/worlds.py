@@ -49,17 +49,15 @@ def run_episodes(run_dir: Path, spec: StationSpec) -> list[Trajectory]:
         return episodes
     state = checkpoint.load_newest(run_dir / "checkpoints")
     data = state.get("data", {}) if state else {}
-    shown, played = (
-        _buffered_episodes(data.get(name, {}), spec, mode)
-        for name, mode in (("demonstrations", DEMONSTRATION), ("online", TRAIN))
-    )
-    if not (shown or played):
+    demonstrations = _buffered_episodes(data.get("demonstrations", {}), spec, DEMONSTRATION)
+    online = _buffered_episodes(data.get("online", {}), spec, TRAIN)
+    if not (demonstrations or online):
         raise RlinfError(
             f"{run_dir}: expected recorded episodes, or a checkpoint with a replay, got neither. "
             "Record with rlinf collect, or train with an algorithm that replays (sac, rlpd, "
             "crossq)"
         )
-    return shown + played
+    return demonstrations + online
 
 
 def _buffered_episodes(state: dict, spec: StationSpec, mode: str) -> list[Trajectory]:
@@ -101,9 +99,9 @@ def video_envs(recipe: Recipe, size: int) -> VideoWorld:
     """Return branches of the recipe's video model, which runs in a process of its own."""
     task, world = station_task(recipe), recipe.world
     spec_camera(task.spec)
-    played = run_episodes(Path(world.run), task.spec)
+    episodes = run_episodes(Path(world.run), task.spec)
     model = RemoteVideo(world.video.model, world.video.options)
-    return VideoWorld(model, task, played, size, world.horizon)
+    return VideoWorld(model, task, episodes, size, world.horizon)
 
 
 @dataclass(frozen=True)

@@ -176,13 +176,13 @@ def test_what_lacks_is_tried_again_later_and_what_no_room_mends_is_raised(tmp_pa
 
     monkeypatch.setattr(progress.time, "monotonic", lambda: now)
     for _ in range(3):
-        disk.keep("a policy", refuses(errno.ENOSPC))
+        disk.try_write("a policy", refuses(errno.ENOSPC))
     now += progress.RETRY_S + 0.1
-    disk.keep("a policy", refuses(errno.ENOSPC))
+    disk.try_write("a policy", refuses(errno.ENOSPC))
     assert len(tried) == 2
     for number in (errno.EACCES, errno.ENOENT, errno.EROFS):
         with pytest.raises(OSError, match=os.strerror(number)):
-            disk.keep("another", refuses(number))
+            disk.try_write("another", refuses(number))
     for number in (
         errno.ESTALE,
         errno.ENOMEM,
@@ -192,7 +192,7 @@ def test_what_lacks_is_tried_again_later_and_what_no_room_mends_is_raised(tmp_pa
         errno.EAGAIN,
         errno.EFBIG,
     ):
-        disk.keep(str(number), refuses(number))
+        disk.try_write(str(number), refuses(number))
 
 
 def test_a_trainer_keeps_its_folder_from_its_first_turn_to_its_last(tmp_path):

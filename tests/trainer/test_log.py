@@ -116,7 +116,7 @@ def test_a_disk_that_refuses_is_named_once_in_a_while(tmp_path):
     disk = DiskGuard(tmp_path)
     with redirect_stdout(Log()) as log:
         for _ in range(2):
-            disk.keep("curves", raises(OSError(errno.ENOSPC, "No space left")))
+            disk.try_write("curves", raises(OSError(errno.ENOSPC, "No space left")))
         (line,) = log.lines()
     assert line.startswith(f"{tmp_path}: curves cannot be written: ")
     assert line.endswith(

@@ -1,4 +1,4 @@
-"""A learned world model beside a real source: it adds short imagined branches."""
+"""A source of real experience with a learned world model that adds short imagined branches."""
 
 from __future__ import annotations
 
@@ -90,9 +90,9 @@ class RealAndImagined:
             env, self.policy, self.recipe.seed + self.rounds, self.rounds * settings.branches
         )
         steps = max(1, settings.refit_every * env.length // settings.branches)
-        played = rollouts.play(steps).trajectories
+        trajectories = rollouts.play(steps).trajectories
         self.branches, self.flagged = env.branch_count, env.flagged
-        return [replace(trajectory, mode=IMAGINED) for trajectory in played]
+        return [replace(trajectory, mode=IMAGINED) for trajectory in trajectories]
 
     def counts(self) -> dict[str, float]:
         """Return the real source's counters, and the model's error, horizon and flagged share."""

@@ -203,11 +203,12 @@ def closed_episodes(folders: tuple[str, ...]) -> Iterator[Path]:
         RecipeError: a folder holds none.
     """
     for name in folders:
-        every = sorted(
-            path.parent for path in expanded(name, "collect.recordings").glob("**/metadata.yaml")
-        )
+        root = expanded(name, "collect.recordings")
+        folders_below = sorted(path.parent for path in root.glob("**/metadata.yaml"))
         recordings = [
-            folder for folder in every if kind_of(folder) == EPISODE and not never_closed(folder)
+            folder
+            for folder in folders_below
+            if kind_of(folder) == EPISODE and not never_closed(folder)
         ]
         if not recordings:
             raise RecipeError(
@@ -252,10 +253,10 @@ def check_demonstrations(is_sufficient: bool, statuses: Mapping[str, int]) -> No
     """
     if is_sufficient:
         return
-    became = ", ".join(f"{count} {status.partition(':')[0]}" for status, count in statuses.items())
+    summary = ", ".join(f"{count} {status.partition(':')[0]}" for status, count in statuses.items())
     raise RecipeError(
         "collect.recordings: expected a successful demonstration of each robot, got "
-        f"{became or 'none'}. `rlinf data list` shows the modes of recordings; `rlinf collect` "
+        f"{summary or 'none'}. `rlinf data list` shows the modes of recordings; `rlinf collect` "
         "records demonstrations"
     )
 

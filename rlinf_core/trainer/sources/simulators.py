@@ -6,7 +6,7 @@ In the pipelined mode workers play the next rollout while the learner trains on 
 from __future__ import annotations
 
 import time
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 from rlinf_core.algorithms.common.settings import EXPERT, REPLAY, ROLLOUTS, RolloutLength
 from rlinf_core.policies.base import NetworkPolicy
@@ -27,12 +27,13 @@ from rlinf_core.trainer.distributed.rollout_workers import SCENE_STRIDE, Rollout
 from rlinf_core.trainer.progress import Clock
 from rlinf_core.worlds.imagined import Imagined
 
-SLICE = 25  # time steps of each environment between two updates of a worker's policy
+STEPS_PER_REQUEST = 25  # of each environment between two updates of a worker's policy
 KINDS: dict[str, type[Rollouts]] = {
     ROLLOUTS: ChunkRollouts,
     REPLAY: EpisodeRollouts,
     EXPERT: ExpertRollouts,
 }
+Players: TypeAlias = "InProcessRollouts | RolloutWorkers"
 
 
 class Simulators(Source):
@@ -55,22 +56,21 @@ class Simulators(Source):
         self.make, self.policy = make, policy
         self.kind = KINDS.get(recipe.algorithm.learns_from)
         self.report: dict[str, Any] = {}  # unused
-        self.players: InProcessRollouts | RolloutWorkers | None = None
-        self.is_pending = False
-        self.spawned = 0
+        self.players: Players | None = None
+        self.is_pending = False  # whether a rollout was requested and not taken yet
+        self.spawned = 0  # number of players so far, as each has its own noise and scenes
         self.send_s = 0.0
         self.early: list[Experience] = []  # experience from before a change of the layout
         if self.kind:
             self.players = self._players(self.kind, recipe, 0)
 
-    def _players(
-        self, kind: type[Rollouts], recipe: Recipe, spawned: int
-    ) -> InProcessRollouts | RolloutWorkers:
+    def _players(self, kind: type[Rollouts], recipe: Recipe, spawned: int) -> Players:
+        """Return workers, or rollouts in this process; ``spawned`` players came before them."""
         env = self.env
         if recipe.placement.workers:
             return RolloutWorkers(recipe, self.make, kind, self.policy, spawned)
-        in_tensors = isinstance(env, ArrayEnv) and kind is ChunkRollouts
-        kind = TensorRollouts if in_tensors else kind
+        if isinstance(env, ArrayEnv) and kind is ChunkRollouts:
+            kind = TensorRollouts
         group = recipe.algorithm.rollout.get("group", 1)
         player = acting_policy(recipe, self.policy)
         scene = recipe.scene(spawned * SCENE_STRIDE)
@@ -78,14 +78,13 @@ class Simulators(Source):
             make_rollouts(kind, env, player, recipe.seed + spawned, scene, group)
         )
 
-    @property
-    def slice(self) -> RolloutLength:
-        """Length of a rollout for a learner with a replay buffer."""
+    def _request_length(self, length: RolloutLength) -> RolloutLength:
+        """Return the length of a rollout, with its steps for a learner with a replay buffer."""
         if self.kind is ChunkRollouts:
-            return {}
-        return {
-            "steps": SLICE if self.recipe.placement.workers or self.recipe.placement.auto else 1
-        }
+            return length
+        placement = self.recipe.placement
+        steps = STEPS_PER_REQUEST if placement.workers or placement.auto else 1
+        return length | {"steps": steps}
 
     @property
     def usages(self) -> list[RolloutUsage]:
@@ -148,15 +147,15 @@ class Simulators(Source):
         """
         if not self.players:  # the algorithm uses demonstrations alone
             return Experience()
-        length = length | self.slice
+        length = self._request_length(length)
         if not self.is_pending:
             self._request_rollouts(self.players, updates, length)
-        played, seconds = self.players.take()
+        experiences, seconds = self.players.take()
         for part, value in seconds.items():
             self.clock.seconds[part] += value
         for index, usage in enumerate(self.players.usages):
             self.clock.span("rollout", f"worker {index}", usage.total.began, usage.total.wall_s)
-        played = self.early + played
+        experiences = self.early + experiences
         self.early = []
         self.is_pending = False
         if self.recipe.placement.mode == "pipelined":
@@ -164,14 +163,12 @@ class Simulators(Source):
         else:  # the rollout has begun before the wait for it
             self.send_s += self.players.call_s
         return Experience(
-            [trajectory for experience in played for trajectory in experience.trajectories],
-            [rollout for experience in played for rollout in experience.rollouts],
-            sum(experience.steps for experience in played),
+            [trajectory for experience in experiences for trajectory in experience.trajectories],
+            [rollout for experience in experiences for rollout in experience.rollouts],
+            sum(experience.steps for experience in experiences),
         )
 
-    def _request_rollouts(
-        self, players: InProcessRollouts | RolloutWorkers, updates: int, length: RolloutLength
-    ) -> None:
+    def _request_rollouts(self, players: Players, updates: int, length: RolloutLength) -> None:
         started = time.perf_counter()
         with self.clock("transfer"):
             players.start(updates, length)
@@ -223,9 +220,12 @@ class InProcessRollouts:
 
     def take(self) -> tuple[list[Experience], dict[str, float]]:
         """Return the experience, and seconds by part of the clock."""
-        played, usage = self.rollouts.play_measured(self.length)
+        experience, usage = self.rollouts.play_measured(self.length)
         self.usages = [usage]
-        return [played], {"simulate": usage.simulate, "infer": usage.total.wall_s - usage.simulate}
+        return [experience], {
+            "simulate": usage.simulate,
+            "infer": usage.total.wall_s - usage.simulate,
+        }
 
     def close(self) -> None:
         """Do nothing."""

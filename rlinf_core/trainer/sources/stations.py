@@ -26,7 +26,7 @@ from rlinf_core.trainer.sources.recordings import LATER, Intake
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
-AT_ONCE = 8  # episodes per call of ``take`` and queue
+EPISODES_PER_TURN = 8  # of each queue
 RETRY_S = 60.0
 REPORTED = ("backlog", "policy_version", "set_aside", "spool_full")
 
@@ -72,17 +72,18 @@ class Stations(Source):
         self.releases = ReleaseController(release or Release(), run_dir)
         self.watch = Watch(self.releases, run_dir)
         self.report: dict[str, Any] = {"phase": "waiting", "accepting": True}
-        arrived: deque[Path] = deque()
+        # episodes that arrived before this start, and those since
         self.journaled = deque(run_dir / "inbox" / name for name in intake.journal.ids())
-        self.arrived = arrived
+        self.arrived: deque[Path] = deque()
         discard_unflushed(run_dir / "policies")
-        # Unreadable episodes, each with the time of its next try.
-        self.later, self.tries = list[tuple[float, Path]](), Counter[str]()
+        # episodes that could not be read, each with the time of its next try
+        self.later: list[tuple[float, Path]] = []
+        self.tries = Counter[str]()
         self.server = BridgeServer(
             address,
             run_dir / "inbox",
             run_dir / "policies",
-            arrived.append,
+            self.arrived.append,
             lambda: self.report,
             intake.journal,
             fleet,
@@ -104,8 +105,8 @@ class Stations(Source):
         self.later = [entry for entry in self.later if entry not in due]
         self.arrived.extend(folder for _, folder in due)
         for queue in (self.journaled, self.arrived):
-            self.intake.prefetch(list(islice(queue, AT_ONCE * 4)))
-            for _ in range(min(AT_ONCE, len(queue))):
+            self.intake.prefetch(list(islice(queue, EPISODES_PER_TURN * 4)))
+            for _ in range(min(EPISODES_PER_TURN, len(queue))):
                 self._read(queue.popleft())
         self.watch.update(self.server.newest, dict(self.server.stations))
         if self.last_version != self.server.newest:
@@ -134,14 +135,12 @@ class Stations(Source):
     def counts(self) -> dict[str, float]:
         """Return each station's report, and the results of its last training episodes."""
         reports = {name: report for name, (_, report) in sorted(self.server.stations.items())}
-        return {
-            f"{name}/{counter}": float(value)
-            for name, report in reports.items()
-            for counter, value in {
-                **{counter: getattr(report, counter) for counter in REPORTED},
-                **rates(self.releases, name),
-            }.items()
-        }
+        counts = {}
+        for name, report in reports.items():
+            counters = {counter: getattr(report, counter) for counter in REPORTED}
+            for counter, value in (counters | rates(self.releases, name)).items():
+                counts[f"{name}/{counter}"] = float(value)
+        return counts
 
     def families(self) -> Iterator[Metric]:
         """Return the metrics of stations and policies for Prometheus."""

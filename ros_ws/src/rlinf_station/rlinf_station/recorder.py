@@ -474,13 +474,9 @@ class Recorder(Managed, StationNode):
     def _on_session_topic(self, name: str, raw: bytes) -> None:
         if self.has_finished:
             return
-        self.worker.put(
-            (
-                name,
-                Message(name, ROS_TOPICS[name], time.monotonic_ns(), bytes(raw), time.time_ns()),
-            ),
-            len(raw),
-        )
+        kind = ROS_TOPICS[name]
+        message = Message(name, kind, time.monotonic_ns(), bytes(raw), time.time_ns())
+        self.worker.put((name, message), len(raw))
 
     def _health(self) -> Health:
         refused, before = self.refused + self.sampled.overflown, self.refused_before
