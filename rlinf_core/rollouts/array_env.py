@@ -77,21 +77,21 @@ class ArrayEnv(BatchedEnv):
         self.spec = tensors.spec
         self.size = tensors.size
         self.resets = 0
-        self.played = np.zeros(self.size, int)  # time steps of each episode
+        self.episode_steps = np.zeros(self.size, int)  # time steps of each episode
 
     def reset(self, seeds: Sequence[int]) -> Arrays:
         self.resets += 1
-        self.played[:] = 0
+        self.episode_steps[:] = 0
         observation = self.tensors.reset([int(seed) for seed in seeds])
-        self.check({"observation": observation["vectors"]}, self.played)
+        self.check({"observation": observation["vectors"]}, self.episode_steps)
         return _arrays(observation)
 
-    def check(self, values: Batch, played: np.ndarray) -> None:
+    def check(self, values: Batch, episode_steps: np.ndarray) -> None:
         """Check that all values are finite.
 
         Args:
             values: tensors by name, with N as the first axis.
-            played: (N,) time step of each environment, for the error.
+            episode_steps: (N,) time steps of each episode, for the error.
 
         Raises:
             SpecError: a value is not finite; the text names environment and time step.
@@ -103,7 +103,7 @@ class ArrayEnv(BatchedEnv):
             rows = array.reshape(self.size, -1).numpy(force=True)
             bad = ~np.isfinite(rows)
             index = int(np.flatnonzero(bad.any(axis=1))[0])
-            with at_step(self.name, int(played[index])):
+            with at_step(self.name, int(episode_steps[index])):
                 raise SpecError(
                     f"'{name}' of environment {index}: expected finite values, got {rows[bad][0]}"
                 )
@@ -113,11 +113,12 @@ class ArrayEnv(BatchedEnv):
         steps = self.tensors.step(
             torch.as_tensor(np.asarray(actions, np.float32), device=self.tensors.device)
         )
-        self.played += 1
+        self.episode_steps += 1
         self.check(
-            {"observation": steps.next_observations["vectors"], "reward": steps.reward}, self.played
+            {"observation": steps.next_observations["vectors"], "reward": steps.reward},
+            self.episode_steps,
         )
-        self.played[_array(torch.maximum(steps.terminated, steps.truncated)) > 0] = 0
+        self.episode_steps[_array(torch.maximum(steps.terminated, steps.truncated)) > 0] = 0
         return Steps(
             _arrays(steps.next_observations),
             _array(steps.reward),
@@ -177,11 +178,11 @@ class TensorRollouts(Rollouts):
         }
         if all(bool(torch.isfinite(values).all()) for values in finite.values()):
             return
-        played = np.zeros(self.env.size, int)
+        episode_steps = np.zeros(self.env.size, int)
         for step, done in enumerate(rollout.done.numpy(force=True) > 0):
-            played += 1
-            self.env.check({name: values[step] for name, values in finite.items()}, played)
-            played[done] = 0
+            episode_steps += 1
+            self.env.check({name: values[step] for name, values in finite.items()}, episode_steps)
+            episode_steps[done] = 0
 
     def _step(self, before: Batch) -> tuple[dict[str, Any], Batch]:
         """Play one action of each environment.

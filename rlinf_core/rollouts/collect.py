@@ -154,35 +154,54 @@ class Rollouts(ABC):
         return []
 
 
-class EpisodeRollouts(Rollouts):
+class AccumulatedRollouts(Rollouts):
+    """Base of rollouts that return complete episodes, which may take several calls of ``play``."""
+
+    def __init__(self, env: VectorEnv, policy: Policy, seed: int = 0, first_scene: int = 0) -> None:
+        super().__init__(env, policy, seed, first_scene)
+        self.accumulator = EpisodeAccumulator(env.size)
+
+    @abstractmethod
+    def _with_extras(self, episode: Trajectory, extras: list[np.ndarray]) -> Trajectory:
+        """Return an episode with the further values (T, ...) that were accumulated with it."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"gather": self.accumulator.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        if self.observation is not None:
+            self.accumulator.load_state_dict(state["gather"])
+
+    def cut(self) -> list[Trajectory]:
+        if self.observation is None:
+            return []
+        pieces = self.accumulator.cut(self.observation)
+        super().cut()
+        return [self._with_extras(episode, extras) for episode, extras in pieces]
+
+
+class EpisodeRollouts(AccumulatedRollouts):
     """Returns complete episodes, for off-policy algorithms."""
 
     random_warmup = False
 
     def __init__(self, env: VectorEnv, policy: Policy, seed: int = 0, first_scene: int = 0) -> None:
         super().__init__(env, policy, seed, first_scene)
-        self.gather = EpisodeAccumulator(env.size)
         self.chunks = ChunkExecutor(env, self._act, policy.config.executed, policy.device)
 
     def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | {
-            "gather": self.gather.state_dict(),
-            "chunks": self.chunks.state_dict(),
-        }
+        return super().state_dict() | {"chunks": self.chunks.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         if self.observation is not None:
-            self.gather.load_state_dict(state["gather"])
             self.chunks.load_state_dict(state["chunks"])
 
     def cut(self) -> list[Trajectory]:
-        if self.observation is None:
-            return []
-        pieces = self.gather.cut(self.observation)
-        self.chunks.schedule.cut()
-        super().cut()
-        return [_with_latents(episode, extras) for episode, extras in pieces]
+        if self.observation is not None:
+            self.chunks.schedule.cut()
+        return super().cut()
 
     def play(self, steps: int, random_warmup: bool = False) -> Experience:
         """Play ``steps`` time steps of every environment and return the episodes that ended.
@@ -195,13 +214,13 @@ class EpisodeRollouts(Rollouts):
         self.random_warmup = random_warmup
         finished = []
         for _ in range(steps):
-            played = self.chunks.next(observation)
-            result = self.step(played)
+            actions = self.chunks.next(observation)
+            result = self.step(actions)
             step_extras = (
                 (self.chunks.chunk_starts, self.chunks.drawn) if self.policy.latent_size else ()
             )
-            for episode, extras in self.gather.add(observation, played, result, *step_extras):
-                finished.append(_with_latents(episode, extras))
+            for episode, extras in self.accumulator.add(observation, actions, result, *step_extras):
+                finished.append(self._with_extras(episode, extras))
             self.chunks.after(result)
             self.observation = observation = result.observation
         return Experience(finished, steps=steps * self.env.size)
@@ -214,36 +233,16 @@ class EpisodeRollouts(Rollouts):
         drawn = torch.from_numpy(self.random.uniform(-1.0, 1.0, size).astype(np.float32))
         return ActionChunk(drawn, config.executed, drawn)
 
+    def _with_extras(self, episode: Trajectory, extras: list[np.ndarray]) -> Trajectory:
+        """Add chunk starts and latents, if the policy has latent noise."""
+        if not extras:
+            return episode
+        chunk_starts, latents = extras
+        return replace(episode, chunk_starts=chunk_starts, latents=latents)
 
-def _with_latents(episode: Trajectory, extras: list[np.ndarray]) -> Trajectory:
-    """Add chunk starts and latents, if the policy has latent noise, to an episode."""
-    if not extras:
-        return episode
-    chunk_starts, latents = extras
-    return replace(episode, chunk_starts=chunk_starts, latents=latents)
 
-
-class ExpertRollouts(Rollouts):
+class ExpertRollouts(AccumulatedRollouts):
     """Mixes actions of policy and expert; recorded actions are the expert's labels (DAgger)."""
-
-    def __init__(self, env: VectorEnv, policy: Policy, seed: int = 0, first_scene: int = 0) -> None:
-        super().__init__(env, policy, seed, first_scene)
-        self.gather = EpisodeAccumulator(env.size)
-
-    def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | {"gather": self.gather.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        if self.observation is not None:
-            self.gather.load_state_dict(state["gather"])
-
-    def cut(self) -> list[Trajectory]:
-        if self.observation is None:
-            return []
-        pieces = self.gather.cut(self.observation)
-        super().cut()
-        return [_with_sources(episode, by_expert) for episode, (by_expert,) in pieces]
 
     def play(self, steps: int, expert_fraction: float) -> Experience:
         """Play ``steps`` time steps of every environment; the script acts in a fraction of them."""
@@ -259,15 +258,15 @@ class ExpertRollouts(Rollouts):
             )
             by_expert = self.random.random(self.env.size) < expert_fraction
             result = self.step(np.where(by_expert[:, None], labels, policy_actions))
-            ended = self.gather.add(observation, labels, result, by_expert)
-            finished += [_with_sources(episode, flags) for episode, (flags,) in ended]
+            for episode, extras in self.accumulator.add(observation, labels, result, by_expert):
+                finished.append(self._with_extras(episode, extras))
             self.observation = observation = result.observation
         return Experience(finished, steps=steps * self.env.size)
 
-
-def _with_sources(episode: Trajectory, by_expert: np.ndarray) -> Trajectory:
-    """Add the commander of each transition to an episode; ``by_expert`` is (T,) bool."""
-    return replace(episode, sources=np.where(by_expert, "operator", "policy").tolist())
+    def _with_extras(self, episode: Trajectory, extras: list[np.ndarray]) -> Trajectory:
+        """Add the commander of each transition."""
+        (by_expert,) = extras
+        return replace(episode, sources=np.where(by_expert, "operator", "policy").tolist())
 
 
 class ChunkRollouts(Rollouts):
@@ -334,28 +333,22 @@ class ChunkRollouts(Rollouts):
                 "rollouts: expected log-probabilities of the sampled actions, got none. Train a "
                 "policy with a density (policy.kind)"
             )
-        played = chunk.actions.numpy(force=True)
-        size = self.env.size
-        execute = chunk.execute
+        actions = chunk.actions.numpy(force=True)
+        size, execute = self.env.size, chunk.execute
         rewards = np.zeros((size, execute))
-        terminated = np.zeros(size)
-        done = np.zeros(size)
-        steps, next_observations = np.zeros(size), dict(observations)
+        terminated, done, steps = np.zeros(size), np.zeros(size), np.zeros(size)
+        next_observations = dict(observations)
         # environments that still execute their chunk, as in ``ChunkSchedule``
         executing = alive > 0
         for index in range(execute):
             if not executing.any():
                 break
-            result = self.step(played[:, index], executing)
+            result = self.step(actions[:, index], executing)
             rewards[:, index] = result.reward * executing
             terminated += result.terminated * executing
             for name, values in result.next_observations.items():
-                if name not in observations:
-                    continue
-                if not executing.all():
-                    flags = executing.reshape(-1, *[1] * (values.ndim - 1))
-                    values = np.where(flags, values, next_observations[name])
-                next_observations[name] = values
+                if name in observations:
+                    next_observations[name] = _where(executing, values, next_observations[name])
             ended = result.done * executing
             done = done + ended
             steps = steps + executing
@@ -376,6 +369,13 @@ class ChunkRollouts(Rollouts):
             "versions": np.full(size, float(self.version)),
         }
         return arrays, observation
+
+
+def _where(mask: np.ndarray, new: np.ndarray, old: np.ndarray) -> np.ndarray:
+    """Return ``new`` (N, ...) in the rows of a mask (N,), and ``old`` in the others."""
+    if mask.all():
+        return new
+    return np.where(mask.reshape(-1, *[1] * (new.ndim - 1)), new, old)
 
 
 class AlternatingRollouts(Rollouts):
@@ -406,9 +406,9 @@ class AlternatingRollouts(Rollouts):
             results = [future.result() for future in futures]
         waited_s = sum(part.lock_wait_s for part in self.parts) - waited_s
         experience = Experience(
-            [trajectory for played, _ in results for trajectory in played.trajectories],
-            [rollout for played, _ in results for rollout in played.rollouts],
-            sum(played.steps for played, _ in results),
+            [trajectory for half, _ in results for trajectory in half.trajectories],
+            [rollout for half, _ in results for rollout in half.rollouts],
+            sum(half.steps for half, _ in results),
         )
         usages = [part_usage for _, part_usage in results]
         simulate = sum(part.simulate for part in usages) / len(usages)
@@ -454,13 +454,13 @@ def demonstrate(env: VectorEnv, episodes: int, first_scene: int) -> list[Traject
     Raises RlinfError if too few succeed.
     """
     observation = env.reset(range(first_scene, first_scene + env.size))
-    gather = EpisodeAccumulator(env.size)
+    accumulator = EpisodeAccumulator(env.size)
     solved: list[Trajectory] = []
     attempts = 0
     while len(solved) < episodes:
         actions = env.expert()
         result = env.step(actions)
-        for episode, _ in gather.add(observation, actions, result):
+        for episode, _ in accumulator.add(observation, actions, result):
             attempts += 1
             if episode.success:
                 solved.append(replace(episode, mode=DEMONSTRATION))
