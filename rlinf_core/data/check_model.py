@@ -253,15 +253,13 @@ def _check_finite(samples: Samples) -> CheckResult:
 
 def _check_state_statistics(policy: NetworkPolicy, samples: Samples) -> CheckResult:
     """Check the distance of the data's states from a checkpoint's own statistics."""
-    given = getattr(policy, "normalisation", None)
-    if not isinstance(given, FixedNormalisation) or not isinstance(
-        policy, FlowMatching | Visuomotor
+    normalisation = getattr(policy, "normalisation", None)
+    if not isinstance(policy, FlowMatching | Visuomotor) or not isinstance(
+        normalisation, FixedNormalisation
     ):
         return CheckResult("state statistics", True, "learned from the data")
-    numbers = (
-        given.normalised(torch.from_numpy(samples.states.astype(np.float32))).numpy(force=True)
-        / policy.quantile
-    )
+    states = torch.from_numpy(samples.states.astype(np.float32))
+    numbers = normalisation.normalised(states).numpy(force=True) / policy.quantile
     names = [f"{item.name}.{index}" for item in policy.spec.vectors for index in range(item.size)]
     room = BOUND if policy.quantile == 1.0 else 1.5
     return _check_range("state statistics", numbers, names, room, samples.states.std(axis=0))

@@ -63,21 +63,21 @@ def flatten_names(names: Any) -> list[str]:
     ]
 
 
-def column_order(expected: list[str], given: list[str]) -> list[int] | None:
-    """Return the index of each expected name among the given ones; None if the names differ.
+def column_order(expected: list[str], names: list[str]) -> list[int] | None:
+    """Return the index of each expected name among ``names``; None if they differ.
 
     Missing names, and numbers in their order (``action_0``, ``action_1``), stand for any names in
     the expected order.
     """
-    if len(given) == len(expected):
-        counted = [match and int(match[1]) for match in map(ANY_NAMES.fullmatch, given)]
-        if counted in (list(range(len(given))), list(range(1, len(given) + 1))):
-            return list(range(len(given)))
-    if not given:
+    if len(names) == len(expected):
+        counted = [match and int(match[1]) for match in map(ANY_NAMES.fullmatch, names)]
+        if counted in (list(range(len(names))), list(range(1, len(names) + 1))):
+            return list(range(len(names)))
+    if not names:
         return list(range(len(expected)))
-    if sorted(given) != sorted(expected) or len({*given}) < len(given):
+    if sorted(names) != sorted(expected) or len({*names}) < len(names):
         return None
-    return [given.index(name) for name in expected]
+    return [names.index(name) for name in expected]
 
 
 def read_task_texts(table: pa.Table) -> dict[int, str]:
