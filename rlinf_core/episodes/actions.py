@@ -1,6 +1,4 @@
-"""The actions of a recorded episode as they were sent, and where the arm was at its first time
-step.
-"""
+"""Actions of a recorded episode as they were sent, and the arm at its first time step."""
 
 from __future__ import annotations
 
@@ -17,11 +15,8 @@ from rlinf_core.episodes.raw_messages import decode, read_messages
 from rlinf_core.episodes.read import read_episode
 from rlinf_core.episodes.types import Episode
 
-# the later one wins: an operator commands before a policy
-CHUNKS = (
-    "policy/action",
-    "teleop/action",
-)
+# topics of chunks; the later one wins, because an operator commands before a policy
+CHUNKS = ("policy/action", "teleop/action")
 STATE = ("current_pose", "joint_states")
 OPERATOR = "operator"
 
@@ -99,16 +94,16 @@ def read_actions(folder: str | Path) -> RecordedActions:
     return RecordedActions(
         episode,
         chunks,
-        _values(pose.pose) if pose else (),
+        _pose_values(pose.pose) if pose else (),
         dict(zip(joints.name, map(float, joints.position), strict=False)) if joints else {},
     )
 
 
 def _nearest(messages: list[Any], at_ns: int) -> Any:
-    return min(messages, key=lambda one: abs(to_ns(one.header.stamp) - at_ns), default=None)
+    return min(messages, key=lambda message: abs(to_ns(message.header.stamp) - at_ns), default=None)
 
 
-def _values(pose: Any) -> tuple[float, ...]:
+def _pose_values(pose: Any) -> tuple[float, ...]:
     p, q = pose.position, pose.orientation
     return p.x, p.y, p.z, q.x, q.y, q.z, q.w
 

@@ -17,9 +17,9 @@ import numpy as np
 from rlinf_core.core.errors import EpisodeError
 from rlinf_core.episodes.types import Episode
 
-FINE = 20  # grid points of a time step
+GRID_POINTS = 20  # of a time step
 MAX_DELAY_S = 0.5
-LAGS_S = (0.002, 1.0)
+LAGS_S = (0.002, 1.0)  # smallest and largest lag
 
 
 @dataclass(frozen=True)
@@ -61,15 +61,13 @@ def identify(episodes: Sequence[Episode], velocity: str = "tcp_velocity") -> Arm
     step = tracks[0][2]
     best = _search(tracks, np.arange(0.0, MAX_DELAY_S, step / 4))
     error, delay, lag, gain = _search(
-        tracks, np.clip(best[1] + np.arange(-6, 7) * step / FINE, 0.0, None)
+        tracks, np.clip(best[1] + np.arange(-6, 7) * step / GRID_POINTS, 0.0, None)
     )
     return ArmResponse(float(delay), float(lag), float(gain), 1.0 - error / motion)
 
 
 def _track(episode: Episode, velocity: str) -> tuple[np.ndarray, np.ndarray, float]:
-    """Return commanded speeds (T, 3), measured speeds (T + 1, 3), and the duration of a
-    step [s].
-    """
+    """Return commanded speeds (T, 3), measured ones (T + 1, 3), and a step's duration [s]."""
     if episode.arms:
         raise EpisodeError(
             f"episode {episode.id}: expected one arm, got {', '.join(episode.arms)}. Several arms "
@@ -115,7 +113,7 @@ def _search(tracks: list, delays: np.ndarray) -> tuple[float, float, float, floa
 def _error(tracks: list, delay: float, lag: float) -> tuple[float, float]:
     """Return the smallest squared error over the gain, and that gain."""
     pairs = [
-        (_followed(commanded, step, delay, lag), measured[1:])
+        (_simulate_tool(commanded, step, delay, lag), measured[1:])
         for commanded, measured, step in tracks
     ]
     size = sum(float((predicted**2).sum()) for predicted, _ in pairs)
@@ -127,15 +125,13 @@ def _error(tracks: list, delay: float, lag: float) -> tuple[float, float]:
     ), gain
 
 
-def _followed(commanded: np.ndarray, step: float, delay: float, lag: float) -> np.ndarray:
-    """Return the speeds (T, 3) of a tool that began at rest, at the ends of the steps, at
-    gain 1.
-    """
+def _simulate_tool(commanded: np.ndarray, step: float, delay: float, lag: float) -> np.ndarray:
+    """Return speeds (T, 3) at the ends of the steps of a tool that begins at rest, at gain 1."""
     from scipy.signal import lfilter
 
-    fine = step / FINE
-    times = (np.arange(len(commanded) * FINE) + 0.5) * fine - delay
+    fine = step / GRID_POINTS
+    times = (np.arange(len(commanded) * GRID_POINTS) + 0.5) * fine - delay
     index = np.floor(times / step).astype(int)
     commands = np.where(index[:, None] >= 0, commanded[np.maximum(index, 0)], 0.0)
     decay = np.exp(-fine / lag)
-    return lfilter([1.0 - decay], [1.0, -decay], commands, axis=0)[FINE - 1 :: FINE]
+    return lfilter([1.0 - decay], [1.0, -decay], commands, axis=0)[GRID_POINTS - 1 :: GRID_POINTS]

@@ -62,7 +62,7 @@ TOOL = "tool0"  # REP-199's frame of a tool; prefixed with the arm's name if the
 QUALITY = 90  # JPEG quality
 
 
-def standard(message: Message) -> Message:
+def compress_image(message: Message) -> Message:
     """Return the recorded form of a sampled message: an image as JPEG, all else unchanged.
 
     An unreadable message is kept unchanged.
@@ -71,12 +71,12 @@ def standard(message: Message) -> Message:
         message: the message, with its topic's full name.
     """
     try:
-        return _compressed(message) if message.kind == IMAGE else message
+        return _to_jpeg(message) if message.kind == IMAGE else message
     except Exception:  # a broken message may raise anything; it is kept unchanged
         return message
 
 
-def _compressed(message: Message) -> Message:
+def _to_jpeg(message: Message) -> Message:
     """Compress an image like image_transport does; other encodings than rgb8 and bgr8 are kept."""
     import cv2
 

@@ -17,9 +17,7 @@ from mcap.writer import Writer as McapWriter
 from rosbags.rosbag2 import StoragePlugin, Writer
 from rosbags.rosbag2.metadata import dump_qos_v8
 
-from rlinf_core.episodes.messages import (
-    LIBRARY,
-)
+from rlinf_core.episodes.messages import LIBRARY
 from rlinf_core.specs.topics import EPISODE, SESSION
 
 if TYPE_CHECKING:

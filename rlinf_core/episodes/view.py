@@ -14,14 +14,14 @@ from rlinf_core.robots.description import IDENTITY, Description, Frame, read
 from rlinf_core.specs.topics import arm_of, topic
 
 JOINTS, MARKERS = "sensor_msgs/msg/JointState", "visualization_msgs/msg/MarkerArray"
-# frames of these topics
-PLACED = {"target_pose": "target", "object_pose": "object", "goal_pose": "goal"}
-MOVING = ("current_pose", *PLACED, "joint_states")
+# frames that the poses of these topics place
+POSE_FRAMES = {"target_pose": "target", "object_pose": "object", "goal_pose": "goal"}
+MOVING = ("current_pose", *POSE_FRAMES, "joint_states")
 NAMES = ("DISARMED", "ARMED", "ACTIVE", "HOLD", "FAULT")  # SafetyState.state
 COLOURS = ((0.6, 0.6, 0.6), (0.2, 0.5, 1.0), (0.1, 0.8, 0.2), (1.0, 0.75, 0.0), (1.0, 0.1, 0.1))
 LINE_LIST, TEXT = 5, 9  # visualization_msgs/Marker
 LINE_M, LETTER_M = 0.004, 0.05
-# a box's, by its corners' bits
+# of a box: pairs of corners whose numbers differ in one bit
 EDGES = tuple((a, b) for a in range(8) for b in range(a + 1, 8) if (a ^ b) in (1, 2, 4))
 
 Box = tuple[tuple[float, ...], tuple[float, ...]]
@@ -64,7 +64,7 @@ class View:
         """
         self.description = read(urdf)
 
-    def static(self, stamp: tuple[int, int]) -> bytes:
+    def fixed_frames(self, stamp: tuple[int, int]) -> bytes:
         """Return the fixed frames, as a TFMessage.
 
         Args:
@@ -80,7 +80,7 @@ class View:
             fixed[root] = Frame(base, root, (0.0, 0.0, 0.0), IDENTITY)
         return self._transforms(fixed.values(), stamp)
 
-    def moving(self, name: str, raw: bytes) -> bytes | None:
+    def moving_frames(self, name: str, raw: bytes) -> bytes | None:
         """Return the frames that a message places, as a TFMessage with its stamp, or None.
 
         Args:
@@ -95,15 +95,15 @@ class View:
         except Exception:  # a broken message may raise anything
             return None
         frames = (
-            self._of_joints(arm, message)
+            self._joint_frames(arm, message)
             if row == "joint_states"
-            else self._of_pose(row, arm, message)
+            else self._pose_frames(row, arm, message)
         )
         stamp = message.header.stamp
         return self._transforms(frames, (stamp.sec, stamp.nanosec)) if frames else None
 
-    def _of_pose(self, row: str, arm: str, message: Any) -> list[Frame]:
-        child = self.tool if row == "current_pose" else PLACED[row]
+    def _pose_frames(self, row: str, arm: str, message: Any) -> list[Frame]:
+        child = self.tool if row == "current_pose" else POSE_FRAMES[row]
         child = f"{arm}_{child}" if arm and child else child
         if not child or child in self.description.links:  # the URDF places it
             return []
@@ -111,7 +111,7 @@ class View:
         parent = message.header.frame_id or self.bases.get(arm, "base_link")
         return [Frame(parent, child, (p.x, p.y, p.z), (q.x, q.y, q.z, q.w))]
 
-    def _of_joints(self, arm: str, message: Any) -> list[Frame]:
+    def _joint_frames(self, arm: str, message: Any) -> list[Frame]:
         values = dict(zip(message.name, map(float, message.position), strict=False))
         return self.description.moved(
             {f"{arm}_{name}": value for name, value in values.items()} if arm else values

@@ -15,7 +15,7 @@ from rosbags import interfaces as rosbag
 from rlinf_core.core.errors import EpisodeError, SpoolError
 from rlinf_core.episodes import checksums
 from rlinf_core.episodes.journal import Journal
-from rlinf_core.episodes.messages import offered_qos, standard, typestore
+from rlinf_core.episodes.messages import compress_image, offered_qos, typestore
 from rlinf_core.episodes.names import order_of
 from rlinf_core.episodes.ring import Message, Ring
 from rlinf_core.episodes.spool import Spool
@@ -416,7 +416,7 @@ def image(encoding="rgb8", step=18):
 
 
 def test_a_sampled_picture_is_recorded_as_image_transport_compresses_it():
-    stored = standard(image())
+    stored = compress_image(image())
     assert (stored.topic, stored.kind) == (
         *("/s/camera/image/compressed", "sensor_msgs/msg/CompressedImage"),
     )
@@ -427,6 +427,6 @@ def test_a_sampled_picture_is_recorded_as_image_transport_compresses_it():
     pixels = cv2.imdecode(picture.data, cv2.IMREAD_COLOR)
     assert pixels.shape == (4, 6, 3) and (abs(pixels.astype(int) - 200) <= 2).all()
     for other in (image("mono8"), image(step=20), replace(image(), raw=b"broken")):
-        assert standard(other) is other
+        assert compress_image(other) is other
     text = replace(image(), kind="std_msgs/msg/String")
-    assert standard(text) is text
+    assert compress_image(text) is text

@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 
 from rlinf_core.core.errors import RecipeError
-from rlinf_core.episodes.messages import COMPRESSED, IMAGE, POSE, TRANSFORMS, standard, typestore
+from rlinf_core.episodes.messages import (
+    COMPRESSED,
+    IMAGE,
+    POSE,
+    TRANSFORMS,
+    compress_image,
+    typestore,
+)
 from rlinf_core.episodes.ring import Message
 from rlinf_core.episodes.view import JOINTS, MARKERS, View, text_of
 
@@ -92,9 +99,9 @@ def test_mounts_and_fixed_links_are_placed_once():
     }
     shown = view(mounts=mounts)
     camera = {"lab/camera": ("lab/table", (1.0, 2.0, 3.0), (0.0, 0.0, HALF, HALF))}
-    assert frames(shown.static(STAMP)) == camera
+    assert frames(shown.fixed_frames(STAMP)) == camera
     shown.describe(URDF)
-    assert frames(shown.static(STAMP)) == camera | {
+    assert frames(shown.fixed_frames(STAMP)) == camera | {
         "lab/flange": ("lab/slider", (0.0, 0.0, 0.1), STILL),
         "lab/stand": ("lab/table", (0.0, 0.0, 0.0), STILL),
     }, "the robot stands in the frame of the limits"
@@ -103,15 +110,15 @@ def test_mounts_and_fixed_links_are_placed_once():
 def test_a_robot_that_has_the_frame_of_the_limits_or_is_mounted_is_not_placed_again():
     with_base = view()
     with_base.describe(URDF.replace("stand", "table"))
-    assert frames(with_base.static(STAMP)).keys() == {"lab/flange"}
+    assert frames(with_base.fixed_frames(STAMP)).keys() == {"lab/flange"}
     mounted = view(
         mounts={"stand": {"frame": "floor", "position": (0, 0, 1), "orientation": STILL}}
     )
     mounted.describe(URDF)
-    assert frames(mounted.static(STAMP))["lab/stand"] == ("lab/floor", (0.0, 0.0, 1.0), STILL)
+    assert frames(mounted.fixed_frames(STAMP))["lab/stand"] == ("lab/floor", (0.0, 0.0, 1.0), STILL)
     with pytest.raises(RecipeError, match="robot_description: expected a URDF"):
         with_base.describe("no XML")
-    assert frames(with_base.static(STAMP)).keys() == {"lab/flange"}, "the last one stays"
+    assert frames(with_base.fixed_frames(STAMP)).keys() == {"lab/flange"}, "the last one stays"
 
 
 @pytest.mark.parametrize(
@@ -125,52 +132,54 @@ def test_a_robot_that_has_the_frame_of_the_limits_or_is_mounted_is_not_placed_ag
     ],
 )
 def test_a_pose_places_its_frame_in_that_of_its_header(name, frame, child, parent):
-    assert frames(view().moving(name, pose(frame))) == {
+    assert frames(view().moving_frames(name, pose(frame))) == {
         child: (parent, (0.1, 0.2, 0.3), (0.0, 0.0, HALF, HALF))
     }
 
 
 def test_frames_of_an_arm_have_its_name():
     shown = view(("left", "right"))
-    assert frames(shown.moving("right/current_pose", pose())).popitem() == (
+    assert frames(shown.moving_frames("right/current_pose", pose())).popitem() == (
         "lab/right_tool0",
         ("lab/right_base", (0.1, 0.2, 0.3), (0.0, 0.0, HALF, HALF)),
     )
-    assert frames(shown.moving("left/target_pose", pose())).keys() == {"lab/left_target"}
-    unnamed = frames(shown.moving("object_pose", pose()))
+    assert frames(shown.moving_frames("left/target_pose", pose())).keys() == {"lab/left_target"}
+    unnamed = frames(shown.moving_frames("object_pose", pose()))
     assert unnamed["lab/object"][0] == "lab/base_link", "an object of no arm"
 
 
 def test_links_follow_the_joints():
     shown = view()
     shown.describe(URDF)
-    placed = frames(shown.moving("joint_states", joints(turn=math.pi / 2, other=7.0, slide=0.2)))
+    placed = frames(
+        shown.moving_frames("joint_states", joints(turn=math.pi / 2, other=7.0, slide=0.2))
+    )
     assert placed.keys() == {"lab/shoulder", "lab/slider"}
     assert placed["lab/shoulder"][:2] == ("lab/stand", (0.0, 0.0, 1.0))
     assert placed["lab/shoulder"][2] == pytest.approx((0.0, 0.0, HALF, HALF))
     assert placed["lab/slider"] == ("lab/shoulder", (0.7, 0.0, 0.0), STILL)
-    assert frames(shown.moving("joint_states", joints(turn=0.0))).keys() == {"lab/shoulder"}
+    assert frames(shown.moving_frames("joint_states", joints(turn=0.0))).keys() == {"lab/shoulder"}
 
 
 def test_joints_of_an_arm_are_those_with_its_name():
     shown = view(("left", "right"))
     shown.describe(URDF.replace('name="slide"', 'name="right_slide"'))
-    placed = frames(shown.moving("right/joint_states", joints(slide=0.1, turn=1.0)))
+    placed = frames(shown.moving_frames("right/joint_states", joints(slide=0.1, turn=1.0)))
     assert placed == {"lab/slider": ("lab/shoulder", (0.6, 0.0, 0.0), STILL)}
-    assert shown.moving("left/joint_states", joints(slide=0.1)) is None
+    assert shown.moving_frames("left/joint_states", joints(slide=0.1)) is None
 
 
 def test_what_places_nothing_is_none():
     shown = view()
-    assert shown.moving("joint_states", joints(turn=1.0)) is None, "no URDF"
-    assert shown.moving("current_pose", b"damaged") is None
-    assert shown.moving("wrench", pose()) is None
-    assert view(tool="").moving("current_pose", pose()) is None
-    assert view(("left",), tool="").moving("left/current_pose", pose()) is None
+    assert shown.moving_frames("joint_states", joints(turn=1.0)) is None, "no URDF"
+    assert shown.moving_frames("current_pose", b"damaged") is None
+    assert shown.moving_frames("wrench", pose()) is None
+    assert view(tool="").moving_frames("current_pose", pose()) is None
+    assert view(("left",), tool="").moving_frames("left/current_pose", pose()) is None
     flange = view(tool="flange")
-    assert flange.moving("current_pose", pose()) is not None
+    assert flange.moving_frames("current_pose", pose()) is not None
     flange.describe(URDF)
-    assert flange.moving("current_pose", pose()) is None, "the URDF places it"
+    assert flange.moving_frames("current_pose", pose()) is None, "the URDF places it"
 
 
 def test_a_state_changes_the_markers_once():
@@ -274,7 +283,7 @@ def test_a_recorded_picture_keeps_its_colours(encoding, channel):
         step=24,
         data=np.tile(np.array([250, 0, 0], np.uint8), 64),
     )
-    message = standard(Message("/lab/camera/front/image", IMAGE, 1, raw))
+    message = compress_image(Message("/lab/camera/front/image", IMAGE, 1, raw))
     assert message.topic == "/lab/camera/front/image/compressed" and message.kind == COMPRESSED
     picture = typestore().deserialize_cdr(message.raw, COMPRESSED)
     assert picture.format == f"{encoding}; jpeg compressed bgr8"

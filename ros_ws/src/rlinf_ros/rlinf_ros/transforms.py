@@ -64,7 +64,10 @@ class Transforms:
 
     def announce(self) -> None:
         """Publish the latched messages: fixed frames and markers."""
-        for output, make in ((self.static, self.view.static), (self.markers, self.view.markers)):
+        for output, make in (
+            (self.static, self.view.fixed_frames),
+            (self.markers, self.view.markers),
+        ):
             if output is not None:
                 self._publish(output, make)
 
@@ -117,6 +120,6 @@ class Transforms:
             taken = take(poses, raw=True)
             if (
                 taken is not None
-                and (moved := self.view.moving(name, as_bytes(taken[0]))) is not None
+                and (moved := self.view.moving_frames(name, as_bytes(taken[0]))) is not None
             ):
                 self.moving.publish(moved)

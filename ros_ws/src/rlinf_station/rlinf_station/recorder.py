@@ -30,7 +30,7 @@ from rclpy.serialization import deserialize_message
 from rlinf_msgs.msg import EpisodeEvent, SafetyState, TimeStep
 
 from rlinf_core.core.errors import SpoolError
-from rlinf_core.episodes.messages import TOOL, standard
+from rlinf_core.episodes.messages import TOOL, compress_image
 from rlinf_core.episodes.names import time_stamp
 from rlinf_core.episodes.record import Recording
 from rlinf_core.episodes.ring import Message, Ring
@@ -502,8 +502,8 @@ class Recorder(Managed, StationNode):
         topic, message = item
         if topic == SAMPLED:
             for name, payload in message:
-                self.recording.take(standard(payload))
-                if (moved := self.view.moving(name, payload.raw)) is not None:
+                self.recording.take(compress_image(payload))
+                if (moved := self.view.moving_frames(name, payload.raw)) is not None:
                     self._take_shown("tf", moved, payload)
             return
         if topic == OVER:
@@ -541,7 +541,7 @@ class Recorder(Managed, StationNode):
         if self.description is not None:
             self.recording.take(self.description.at_time_of(message))
         stamp = divmod(message.log_ns, NS)
-        self._take_shown("tf_static", self.view.static(stamp), message)
+        self._take_shown("tf_static", self.view.fixed_frames(stamp), message)
         self._take_shown("markers", self.view.markers(stamp), message)
 
     def _take_shown(self, name: str, raw: bytes, at: Message) -> None:
