@@ -16,7 +16,7 @@ from rlinf_core.specs.arrays import WIDTH, Arrays, StationSpec, encoded
 MAX_ORIGIN = 255  # number of distinct stations; later ones count as the last
 LARGE_BYTES = 1 << 20  # a smaller array costs nothing to allocate
 MAX_ARRAYS = 16  # largest number of arrays that the memory of batches refers to
-# names in checkpoints: (T,) actions that a chunk from there on is given, not learned; time steps
+# names in checkpoints, at each time step: length of the prefix of a chunk from there on; time steps
 # until the chunk ends; time steps until the instruction changes
 PREFIX, CHUNK_END, INSTRUCTION_END = "given", "played", "asked"
 

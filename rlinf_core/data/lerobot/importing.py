@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -182,6 +183,27 @@ def _feature_order(data: DatasetReader, name: str, expected: list[str]) -> list[
     return column_order(expected, names)
 
 
+def _vectors(
+    spec: StationSpec, columns: dict[str, np.ndarray], final: dict[str, Any]
+) -> dict[str, np.ndarray]:
+    """Return the vectors (T + 1, D) by name.
+
+    Args:
+        spec: specs of the station.
+        columns: columns of the episode, with the station's numbers in its order.
+        final: the observation after the last action, by name; else the last one is repeated.
+    """
+    vectors = {}
+    start = 0
+    for item in spec.vectors:
+        state = columns["observation.state"][:, start : start + item.size]
+        values = np.asarray(state, np.float32)
+        last = np.asarray(final.get(item.name, values[-1]), np.float32)
+        vectors[item.name] = np.concatenate([values, last.reshape(1, -1)])
+        start += item.size
+    return vectors
+
+
 def _episode(
     data: DatasetReader,
     number: int,
@@ -196,17 +218,7 @@ def _episode(
     columns |= {
         name: np.ascontiguousarray(columns[name][:, order]) for name, order in orders.items()
     }
-    state = columns.get("observation.state")
-    start = 0
-    observations = dict[str, np.ndarray]()
-    for item in spec.vectors:
-        assert state is not None  # its shape was compared
-        values = np.asarray(state[:, start : start + item.size], np.float32)
-        final = metadata.get(FINAL, {}).get(item.name, values[-1])
-        observations[item.name] = np.concatenate(
-            [values, np.asarray(final, np.float32).reshape(1, -1)]
-        )
-        start += item.size
+    observations = _vectors(spec, columns, metadata.get(FINAL, {}))
     observations |= {
         image.name: data.pictures(names[image.name], number, columns["timestamp"][:, 0])
         for image in spec.images
