@@ -232,7 +232,7 @@ class DemonstrationData(Data):
         replay = self.demonstrations
         present = (
             (replay.present_by_origin() > 0).astype(float)
-            if self.governor.fair and not self._robots
+            if self.governor.balance_stations and not self._robots
             else np.zeros(0)
         )
         return self._sample(replay, self.config.batch_size, present if present.sum() > 1 else None)
@@ -422,7 +422,7 @@ class ReplayData(Data):
     def _weights(self) -> np.ndarray | None:
         """Return sampling weights by station; None for uniform sampling."""
         replay, governor = self.online, self.governor
-        if not (governor.fair or governor.max_samples):
+        if not (governor.balance_stations or governor.max_samples):
             return None
         return governor.weights(
             replay.present_by_origin(),

@@ -25,7 +25,7 @@ class Governor:
         max_staleness_of: ``max_staleness`` of single stations, by name.
         max_samples: maximum mean number of draws of a station's transitions; 0 for no bound.
         min_samples: minimum mean number of draws before a station may send more; 0 for no bound.
-        fair: draw equally often from each station.
+        balance_stations: draw equally often from each station.
     """
 
     updates_per_step: float
@@ -36,7 +36,7 @@ class Governor:
     max_staleness_of: Mapping[str, int] = field(default_factory=dict)
     max_samples: float = 0.0
     min_samples: float = 0.0
-    fair: bool = False
+    balance_stations: bool = False
 
     def due(self, transitions: int, updates: int) -> int:
         """Return the updates that are due for online transitions, after ``updates`` updates."""
@@ -72,9 +72,9 @@ class Governor:
             sampled: (N,) transitions drawn so far, by origin.
             robot_weights: (N,) weights for equal shares of robots, if several share a policy.
         """
-        if not (self.fair or self.max_samples) or (present > 0).sum() < 2:
+        if not (self.balance_stations or self.max_samples) or (present > 0).sum() < 2:
             return None
-        by_origin = (present > 0) * 1.0 if self.fair else present * 1.0
+        by_origin = (present > 0) * 1.0 if self.balance_stations else present * 1.0
         weights = by_origin if robot_weights is None else robot_weights
         if self.max_samples:
             left = np.where(sampled < self.max_samples * inserted, weights, 0.0)
@@ -110,5 +110,5 @@ def make_governor(recipe: Recipe, max_steps: int) -> Governor:
         max_staleness_of=online.max_staleness_of,
         max_samples=online.max_samples_per_insert,
         min_samples=online.min_samples_per_insert,
-        fair=recipe.replay.balance_stations,
+        balance_stations=recipe.replay.balance_stations,
     )

@@ -23,14 +23,14 @@ from rlinf_core.trainer.distributed.group import LearnerGroup
 from rlinf_core.trainer.distributed.ray_cluster import cpus_for
 
 
-def initial_policy(recipe: Recipe, spec: StationSpec, before: Path | None) -> NetworkPolicy:
-    """Return the initial policy: a new one, or the newest policy of another run (``before``).
+def initial_policy(recipe: Recipe, spec: StationSpec, initial: Path | None) -> NetworkPolicy:
+    """Return the initial policy: a new one, or the newest policy of another run (``initial``).
 
     Raises:
         RecipeError: the other run's policy differs from the recipe's.
     """
     policy = (
-        load_policy(newest_policy(before), spec) if before else make_policy(spec, recipe.policy)
+        load_policy(newest_policy(initial), spec) if initial else make_policy(spec, recipe.policy)
     )
     if isinstance(recipe.policy, LatentNoise) and policy.config == recipe.policy.flow_settings:
         policy = policy_kind(recipe.policy.kind).Policy.around(recipe.policy, policy)
@@ -42,15 +42,15 @@ def initial_policy(recipe: Recipe, spec: StationSpec, before: Path | None) -> Ne
     return policy.to(device_of(recipe.device)).train()
 
 
-def is_normalised(policy: NetworkPolicy, before: Path | None) -> bool:
+def is_normalised(policy: NetworkPolicy, initial: Path | None) -> bool:
     """Return whether the initial policy needs no fit of the normalisation.
 
     True for text policies, for a run that is continued, and for a policy that brings its own.
     """
     if isinstance(policy.spec, TextSpec):
         return True
-    return before is not None and (
-        before.is_dir() or any(isinstance(part, Normalisation) for part in policy.modules())
+    return initial is not None and (
+        initial.is_dir() or any(isinstance(part, Normalisation) for part in policy.modules())
     )
 
 

@@ -119,8 +119,8 @@ class Run(RunState):
         elif not self.has_demonstrations:
             for trajectory in self.source.demonstrate().trajectories:
                 self.insert(trajectory)
-        if self.before and self.before.is_dir():
-            inherit_networks(self.learner, self.before, self.recipe.algorithm.name)
+        if self.initial and self.initial.is_dir():
+            inherit_networks(self.learner, self.initial, self.recipe.algorithm.name)
 
     def insert(self, trajectory: Trajectory) -> str:
         """Insert an episode of a source into the training data, and return its status."""

@@ -47,6 +47,7 @@ class RunState:
         spec: observation and action spec of the stations.
 
     Attributes:
+        initial: policy file or run that the run begins with; None for a new policy.
         source, learner, stage: set at the start of the run.
         started: time of the start or restart [s of ``time.perf_counter``].
         shipped: policy that is evaluated and sent to stations.
@@ -69,9 +70,9 @@ class RunState:
         self.recipe = recipe
         self.run_dir = run_dir
         self.clock = Clock()
-        self.before = initial_source(recipe)
+        self.initial = initial_source(recipe)
         torch.manual_seed(recipe.seed)
-        self.policy = initial_policy(recipe, spec, self.before)
+        self.policy = initial_policy(recipe, spec, self.initial)
         self.shipped = copy.deepcopy(self.policy) if recipe.algorithm.averages else self.policy
         self.data = make_data(recipe, self.policy, make_governor(recipe, longest_episode(recipe)))
         self.prefetch = make_prefetch(recipe, self.policy.device)
@@ -82,7 +83,7 @@ class RunState:
             recipe.replay.use_executed,
             recipe.policy if recipe.algorithm.learns_from == ROLLOUTS else None,
         )
-        has_warm_start = recipe.algorithm.warm_start and not self.before
+        has_warm_start = recipe.algorithm.warm_start and not self.initial
         self.stages: list[AlgorithmSettings] = (
             [recipe.sft, recipe.algorithm] if has_warm_start else [recipe.algorithm]
         )
@@ -95,7 +96,7 @@ class RunState:
         self.meter = TurnMeter(self.clock, self.policy.device)
         self.layout_controller: LayoutController | None = None
         self.evaluator: Evaluator | None = None
-        self.fitted = is_normalised(self.policy, self.before)
+        self.fitted = is_normalised(self.policy, self.initial)
         self.published_at = -1
         self.next_evaluation = 0
         self.seconds = 0.0

@@ -227,7 +227,7 @@ def _conversations(run: Run) -> Conversations:
 
 def _is_new(run: Run) -> bool:
     """Return whether a run has neither a policy of another run nor a checkpoint."""
-    return not run.before and not checkpoints(run.run_dir / "checkpoints")
+    return not run.initial and not checkpoints(run.run_dir / "checkpoints")
 
 
 def _readers(recipe: Recipe, intake: Intake) -> Readers | None:

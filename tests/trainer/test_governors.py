@@ -72,7 +72,10 @@ def test_what_the_ring_has_overwritten_is_not_drawn_and_counts_as_sent(task, ran
 
 def test_stations_are_alike_or_as_they_come_and_none_is_drawn_more_often_than_it_may_be():
     present, inserted = by_origin(o1=90, o2=10), by_origin(o1=100, o2=10)
-    fair, bounded = replace(GOVERNOR, fair=True), replace(GOVERNOR, fair=True, max_samples=5.0)
+    fair, bounded = (
+        replace(GOVERNOR, balance_stations=True),
+        replace(GOVERNOR, balance_stations=True, max_samples=5.0),
+    )
     assert GOVERNOR.weights(present, inserted, inserted) is None, "chance alone"
     assert fair.weights(by_origin(o1=90), inserted, inserted) is None, (
         "of one there is nothing to choose"
