@@ -330,7 +330,7 @@ def test_what_cannot_be_read_is_kept_as_it_came(name, kind, raw, stamp):
     message = Message(f"/s/{name}", kind, 7, raw)
     assert compress_image(message) == message and stamp_ns(raw) == stamp
     view = View("s", {"": "base_link"}, "tool0", {})
-    assert view.moving(name, raw) is None
+    assert view.moving_frames(name, raw) is None
 
 
 def test_an_image_of_another_encoding_is_kept_as_it_is():
