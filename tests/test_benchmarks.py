@@ -22,6 +22,7 @@ from benchmarks import (
     fuzz_episodes,
     large_models,
     pipelined,
+    placement,
     published,
     simulators,
     swap,
@@ -29,6 +30,7 @@ from benchmarks import (
     twin_faults,
 )
 from benchmarks.bridge_many import uploads_since
+from rlinf_core.plan.cost import Layout
 from rlinf_core.recipes import load_recipe
 from rlinf_core.trainer.progress import Clock
 from tests.algorithms.learning import Run
@@ -341,6 +343,13 @@ def test_large_models_are_measured_in_small(tmp_path, called):
         "pi0_grpo_lora_update_s",
         "openvla_grpo_lora_draw_s",
     } <= timings.keys()
+
+
+def test_a_tour_of_layouts_counts_changes_and_their_seconds(tmp_path, monkeypatch):
+    monkeypatch.setattr(placement.Tour, "layouts", [Layout(1), Layout(2)], raising=False)
+    tour = placement.Tour(placement.recipe_of("mlp"), tmp_path, [].append)
+    tour.record_change(Layout(2), 0.5)
+    assert tour.changes == 1 and tour.change_s == [0.5]
 
 
 def test_published_rows_count_the_last_step_alone_and_what_is_published_within_the_budget(

@@ -4,18 +4,21 @@ All processes of a machine share the work on its cores. Waiting (a sleeping or r
 not shared: the number of processes divides it. So two numbers per node say how it scales. A third
 one, ``fixed_s``, does not divide at all: a policy takes nearly as long for four observations as for
 eight. Pipelined processes share the cores in equal parts, as Linux schedules them: a process that
-sleeps a part of the time leaves the rest of its part to the others.
+sleeps a part of the time leaves the rest of its part to the others. A process that never sleeps
+stays on its core until another core has none (``pinned_seconds``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rlinf_core.plan.graph import DATA, ENVIRONMENT, LEARNER, POLICY, WEIGHTS
 
 GPU, CPU = "gpu", "cpu"
 CONTENDED = 0.02  # relative loss to shared cores above which they bound a turn
+SLEEPLESS = 0.05  # fraction of waiting below which a process counts as one that never sleeps
+MAX_PINNED = 64  # processes beyond which their cores are not simulated
 
 
 @dataclass(frozen=True)
@@ -185,6 +188,41 @@ def overlapped_seconds(
     return first + max(rests)
 
 
+def call_queue(workers: int, machine: Machine) -> float:
+    """Return the factor on the seconds of calls to workers that share cores.
+
+    Each worker unpacks weights and packs experience on a core.
+    """
+    return max(1.0, workers / machine.cpus)
+
+
+def pinned_seconds(work: Sequence[float], cores: int) -> float:
+    """Return the seconds until processes that never sleep have ended.
+
+    Each stays on its core and shares it in equal parts. A core without a process takes one of the
+    core with most of them, as Linux does.
+
+    Args:
+        work: core seconds of each process, in the order of their start.
+        cores: of the machine.
+    """
+    queues = [list(work[core::cores]) for core in range(cores)]
+    seconds = 0.0
+    while any(queues):
+        step = min(min(queue) * len(queue) for queue in queues if queue)
+        seconds += step
+        queues = [
+            [left - step / len(queue) for left in queue if left > step / len(queue) * (1 + 1e-9)]
+            for queue in queues
+        ]
+        for queue in queues:
+            longest = max(queues, key=len)
+            if not queue and len(longest) > 1:
+                queue.append(max(longest))
+                longest.remove(queue[0])
+    return seconds
+
+
 def expected_turn(costs: Costs, layout: Layout, machine: Machine) -> Expectation:
     """Return the expected seconds of one turn in a layout."""
     workers, learners = max(layout.workers, 1), max(layout.learners, 1)
@@ -203,12 +241,14 @@ def expected_turn(costs: Costs, layout: Layout, machine: Machine) -> Expectation
         rollout = environment.seconds(workers) + acting
     busy = rollout_load / players
     play = busy, max(0.0, rollout - busy)
-    rollout = max(rollout, rollout_load / machine.cpus)
+    straggler_s = environment.join_s * (players > 1)
+    rollout = max(rollout, rollout_load / machine.cpus + straggler_s)
     load = learner.load_s(learners, learns_on_gpu)
     learn = max(learner.seconds(learners, learns_on_gpu), load / machine.cpus)
     learn += learner.call_s if layout.learners else 0.0
     data = costs.node(DATA).seconds(1)
     send = weights.fixed_s + weights.busy_s * workers if layout.workers else 0.0
+    send *= call_queue(workers, machine)
     gpus = layout.worker_gpus * layout.workers + layout.learner_gpus * layout.learners
     share_gpus = gpus > machine.gpus > 0
     switch = costs.switch_s if share_gpus else 0.0
@@ -224,6 +264,10 @@ def expected_turn(costs: Costs, layout: Layout, machine: Machine) -> Expectation
         rest = max(0.0, learner.seconds(learners, learns_on_gpu) - load / learners)
         rest += data - costs.node(DATA).load_s(1) + (learner.call_s if layout.learners else 0.0)
         both = overlapped_seconds(players, play, learners, (update, rest), machine.cpus)
+        never_sleep = all(idle < SLEEPLESS * busy for busy, idle in (play, (update, rest)))
+        if never_sleep and machine.cpus < players + learners <= MAX_PINNED:
+            work = [play[0]] * players + [update] * learners
+            both = max(both, pinned_seconds(work, int(machine.cpus)))
         separate = max(rollout, learn + data)
         if both > separate * (1 + CONTENDED):
             limit = "the cores"

@@ -13,7 +13,7 @@ from typing import Any
 
 from rlinf_core.core.usage import free_bytes
 from rlinf_core.plan.choose import Choice, choose, recipe_layout
-from rlinf_core.plan.cost import CPU, GPU, Layout, Machine, expected_turn
+from rlinf_core.plan.cost import CPU, GPU, Layout, Machine, call_queue, expected_turn
 from rlinf_core.plan.graph import DATA, ENVIRONMENT, LEARNER, POLICY, WEIGHTS
 from rlinf_core.plan.measurements import Measurements, Sample
 from rlinf_core.recipes import Recipe
@@ -76,6 +76,7 @@ class Turn:
         send_s, sent_bytes: of weights and calls to workers.
         peak_bytes: largest GPU memory of the learner.
         resident_bytes: largest host memory of a process.
+        count: turns of the run that were merged into this one.
     """
 
     steps: float = 0.0
@@ -89,6 +90,7 @@ class Turn:
     sent_bytes: float = 0.0
     peak_bytes: float = 0.0
     resident_bytes: float = 0.0
+    count: int = 1
 
     def merge(self, other: Turn) -> Turn:
         """Return two consecutive turns of the same layout as one."""
@@ -98,7 +100,7 @@ class Turn:
         }
         sums = {
             name: getattr(self, name) + getattr(other, name)
-            for name in ("steps", "seconds", "call_s", "send_s", "sent_bytes")
+            for name in ("steps", "seconds", "call_s", "send_s", "sent_bytes", "count")
         }
         return replace(other, **parts, **sums)
 
@@ -140,7 +142,8 @@ class LayoutController:
     A change needs a better layout in at least two consecutive turns, whose gains sum up to 60 %,
     and enough of the run left to pay for itself twice. It is undone unless three turns are faster
     by 2 %, and is not tried again under that load. A second change under the same load needs a gain
-    of a third. A run that ``adapts`` although its recipe sets no placement begins in one process,
+    of a third. None follows if the model does not expect the failure even from its measurements. A
+    run that ``adapts`` although its recipe sets no placement begins in one process,
     and changes only for a gain of 30 % that saves a minute.
 
     Args:
@@ -177,9 +180,10 @@ class LayoutController:
         self.streak = 0
         self.skip = 1
         self.changes = 0  # under this load
+        self.is_model_wrong = False  # whether it cannot explain a failed change under this load
         self.turn_count = 0
         self.spent_s = 0.0
-        self.pending_turn = Turn()
+        self.pending_turn = Turn(count=0)
 
     def first_layout(self) -> Layout:
         """Return the first layout."""
@@ -209,7 +213,7 @@ class LayoutController:
             self.pending_turn = turn
             if turn.seconds < MIN_TURN_S:
                 return None
-        self.pending_turn = Turn()
+        self.pending_turn = Turn(count=0)
         self.turn_count += 1
         self.spent_s += turn.seconds
         work = self._measure(turn)
@@ -261,10 +265,11 @@ class LayoutController:
         self.layout = layout
         self.changes += 1
         self.turns.clear()
-        self.pending_turn = Turn()
+        self.pending_turn = Turn(count=0)
         self.evidence = 0.0
         self.streak = 0
-        self.skip = 1
+        # new environments start in the next rollout, whose turn is the one after if pipelined
+        self.skip = 2 if layout.pipelined else 1
 
     def record_refusal(self, layout: Layout, reason: str) -> None:
         """Record that the run could not change to a layout; it is not tried again."""
@@ -292,7 +297,7 @@ class LayoutController:
             device = GPU if gpus and name in (POLICY, LEARNER) else CPU
             busy = sum(part[0] for part in parts) / turn.steps
             idle = sum(part[1] for part in parts) / len(parts) / turn.steps
-            call = turn.call_s if name == LEARNER and self.layout.learners else -1.0
+            call = turn.call_s / turn.count if name == LEARNER and self.layout.learners else -1.0
             peak = turn.peak_bytes if name == LEARNER else 0.0
             size = len(parts)
             if name == ENVIRONMENT and self.layout.simulators:
@@ -304,9 +309,11 @@ class LayoutController:
             work += busy + idle * (1 if name == LEARNER else size)
         # otherwise calls overlap with updates
         if self.layout.workers and not self.layout.pipelined:
-            sample = Sample(0.0, 0.0, turn.send_s, turn.sent_bytes)
-            self.measurements.add(WEIGHTS, self.layout.workers, CPU, sample)
-        self.measurements.steps = turn.steps
+            workers = self.layout.workers
+            send_s = turn.send_s / call_queue(workers, self.machine)
+            sample = Sample(0.0, 0.0, send_s, turn.sent_bytes)
+            self.measurements.add(WEIGHTS, workers, CPU, sample)
+        self.measurements.steps = turn.steps / turn.count
         return work
 
     def _check_trial(self, trial: Trial, seconds: float) -> Layout | None:
@@ -324,6 +331,8 @@ class LayoutController:
         if pays:
             return None
         self.refused.add(self.layout)
+        before = expected_turn(self.measurements.costs(), trial.before, self.machine)
+        self.is_model_wrong = expectation.seconds < (1 - MIN_GAIN) * before.seconds
         return trial.before
 
     def _median_work(self) -> float:
@@ -349,6 +358,7 @@ class LayoutController:
         self.measurements.forget(sizes)
         self.refused.clear()
         self.changes = 0
+        self.is_model_wrong = False
         self.evidence = 0.0
         self.streak = 0
         self.turns.popleft()
@@ -371,7 +381,7 @@ class LayoutController:
         pays = gain > min_gain and saved > MIN_PAYBACK * self.measurements.switch_s()
         if self.is_implicit:
             pays = pays and gain > IMPLICIT_GAIN and saved > MIN_SAVED_S
-        if choice.layout == self.layout or not pays:
+        if choice.layout == self.layout or not pays or self.is_model_wrong:
             self.evidence = 0.0
             self.streak = 0
             return None

@@ -11,7 +11,15 @@ from rlinf_core.plan.choose import (
     recipe_layout,
     with_layout,
 )
-from rlinf_core.plan.cost import Costs, Layout, Machine, NodeCost, expected_turn, overlapped_seconds
+from rlinf_core.plan.cost import (
+    Costs,
+    Layout,
+    Machine,
+    NodeCost,
+    expected_turn,
+    overlapped_seconds,
+    pinned_seconds,
+)
 from rlinf_core.plan.graph import build_graph
 from rlinf_core.recipes import load_recipe
 from rlinf_core.recipes.sources import check_source
@@ -30,7 +38,7 @@ def recipe_of(*more, name="sim_ppo"):
         (Layout(1), 434),
         (Layout(1, pipelined=True), 642),
         (Layout(2), 656),
-        (Layout(2, pipelined=True), 868),
+        (Layout(2, pipelined=True), 857),
     ],
 )
 def test_two_numbers_predict_the_published_figures_of_two_cores(layout, rate):
@@ -91,6 +99,49 @@ def test_processes_at_the_same_time_share_the_cores_in_equal_parts(
 ):
     seconds = overlapped_seconds(players, play, learners, learn, cores)
     assert seconds == pytest.approx(by_time_steps(players, play, learners, learn, cores), abs=6e-3)
+
+
+@pytest.mark.parametrize(
+    "work, cores, seconds",
+    [
+        ((3.0,), 2, 3.0),
+        ((3.0, 3.0), 2, 3.0),
+        ((4.0, 4.0, 1.0), 2, 5.0),  # the third process slows one of the others alone
+        ((1.0, 1.0, 1.0), 2, 1.5),  # a core without a process takes one: 2, and 1 beside 1
+        ((2.0, 2.0, 2.0, 2.0), 2, 4.0),
+        ((1.0, 2.0, 3.0), 1, 6.0),
+    ],
+)
+def test_processes_that_never_sleep_stay_on_their_core_until_another_has_none(work, cores, seconds):
+    assert pinned_seconds(work, cores) == pytest.approx(seconds)
+
+
+@given(st.lists(st.floats(0.01, 5), min_size=1, max_size=9), st.integers(1, 4))
+def test_no_core_does_more_than_its_part_and_none_is_without_work_beside_a_queue(work, cores):
+    seconds = pinned_seconds(work, cores)
+    assert seconds >= max(sum(work) / cores, max(work)) - 1e-6
+    assert seconds <= sum(work) / cores + max(work) + 1e-6
+
+
+def test_updates_beside_two_workers_slow_one_of_them_and_the_turn_waits_for_it():
+    costs = Costs({"environment": NodeCost(busy_s=8.0), "learner": NodeCost(busy_s=1.0)}, 1)
+    assert expected_turn(costs, Layout(2, pipelined=True), TWO).seconds == pytest.approx(5.0)
+    asleep = Costs(
+        {"environment": NodeCost(busy_s=8.0, wait_s=1.0), "learner": NodeCost(busy_s=1.0)}, 1
+    )
+    assert expected_turn(asleep, Layout(2, pipelined=True), TWO).seconds < 5.0
+
+
+def test_a_turn_waits_for_the_slowest_worker_also_if_the_cores_bound_it():
+    costs = Costs({"environment": NodeCost(busy_s=4.0, join_s=0.5)}, 1)
+    seconds = [expected_turn(costs, Layout(workers), TWO).seconds for workers in (1, 2, 4)]
+    assert seconds == [4.0, 2.5, 2.5]
+
+
+def test_calls_to_workers_that_share_cores_queue():
+    costs = Costs({"weights": NodeCost(fixed_s=0.1)}, 1)
+    seconds = [expected_turn(costs, Layout(workers), TWO).seconds for workers in (0, 1, 2, 4, 8)]
+    assert seconds == pytest.approx([0.0, 0.1, 0.1, 0.2, 0.4])
 
 
 def test_what_the_trainer_does_between_rollouts_and_updates_is_a_part_of_the_turn():

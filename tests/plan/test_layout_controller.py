@@ -9,7 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rlinf_core.plan.choose import choose
+from rlinf_core.core.errors import RecipeError
+from rlinf_core.plan.choose import choose, layout_problem
 from rlinf_core.plan.cost import Costs, Layout, Machine, NodeCost, expected_turn
 from rlinf_core.plan.layout_controller import LayoutController, Turn
 from rlinf_core.plan.measurements import FILE
@@ -190,6 +191,94 @@ def test_a_change_that_does_not_pay_is_taken_back_and_not_tried_again(tmp_path):
     assert tried and len(tried) == len(set(tried)), "none a second time"
     assert layouts[-1] == start
     assert [note["decision"] for note in notes].count("taken back") == len(tried)
+
+
+def test_a_model_that_does_not_expect_a_failed_change_changes_nothing_more_under_this_load(
+    tmp_path,
+):
+    """Nothing is to gain: a turn takes as long in each layout as in the first one."""
+    controller = LayoutController(recipe_of(), tmp_path, (notes := []).append, TWO)
+    start = layout = controller.first_layout()
+    controller.measurements.add_switch("workers", 0.5)
+    seconds = turn_of(PLAY, start).seconds
+
+    def play(load, turns):
+        nonlocal layout
+        for _ in range(turns):
+            turn = replace(turn_of(load, layout), seconds=seconds)
+            change = controller.record_turn(turn, 1e6)
+            if change is not None:
+                controller.record_change(change, 0.5)
+                layout = change
+
+    play(PLAY, 150)
+    decisions = [note["decision"] for note in notes]
+    assert decisions.count("change") == decisions.count("taken back") == 1
+    assert layout == start and controller.is_model_wrong
+    play(PLAY | {"environment": NodeCost(wait_s=4.0)}, 4)
+    assert not controller.is_model_wrong, "another load"
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_a_measured_call_is_expected_again_in_its_layout(tmp_path, workers):
+    controller = LayoutController(recipe_of(), tmp_path, [].append, TWO)
+    controller.layout, controller.skip = Layout(workers), 0
+    for _ in range(3):
+        controller.record_turn(replace(turn_of(PLAY, Layout(workers)), send_s=0.04), 1e6)
+    costs = controller.measurements.costs()
+    parts = expected_turn(costs, Layout(workers), TWO).parts
+    assert parts["weights"] == pytest.approx(0.04)
+
+
+def test_costs_are_those_of_a_turn_of_the_run_though_short_ones_are_merged(tmp_path):
+    controller = LayoutController(recipe_of(), tmp_path, [].append, TWO)
+    controller.layout, controller.skip = Layout(learners=1), 0
+    for _ in range(40):
+        turn = turn_of(PLAY, Layout(1))
+        controller.record_turn(replace(turn, steps=10.0, seconds=0.03, call_s=0.01), 1e6)
+    assert controller.measurements.steps == 10
+    assert controller.measurements.costs().node("learner").call_s == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize("pipelined, skipped", [(False, 1), (True, 2)])
+def test_turns_in_which_new_environments_start_are_not_measured(tmp_path, pipelined, skipped):
+    controller = LayoutController(recipe_of(), tmp_path, [].append, TWO)
+    layout = Layout(4, pipelined=pipelined)
+    controller.record_change(layout, 0.5)
+    counts = []
+    for _ in range(3):
+        controller.record_turn(turn_of(PLAY, layout), 1e6)
+        counts.append(controller.turn_count)
+    assert counts.count(0) == skipped
+
+
+def test_a_node_without_measurements_costs_a_guess_and_the_choice_says_so(tmp_path):
+    controller = LayoutController(recipe_of(), tmp_path, [].append, TWO)
+    layout = controller.first_layout()
+    controller.skip = 0
+    for _ in range(3):
+        controller.record_turn(replace(turn_of(PLAY, layout), policy=[]), 1e6)
+    costs = controller.measurements.costs()
+    assert "policy" not in costs.measured and costs.node("policy").seconds(1) > 0
+    choice = choose(controller.recipe, costs, TWO)
+    assert not choice.from_measurements and "a first guess" in "\n".join(choice.lines())
+
+
+def test_a_cluster_that_shrank_gets_a_layout_for_which_it_has_room(tmp_path):
+    large = LayoutController(recipe_of(), tmp_path, [].append, Machine(cpus=16))
+    layout = large.first_layout()
+    for _ in range(5):
+        large.record_turn(turn_of(PLAY, layout), 1e6)
+    large.save()
+    small = Machine(cpus=1)
+    controller = LayoutController(recipe_of(), tmp_path, (notes := []).append, small)
+    layout = controller.first_layout()
+    assert not controller.reused and "first guess" in notes[0]["reason"]
+    costs = controller.measurements.costs()
+    assert layout_problem(controller.recipe, layout, small, costs) == ""
+    fixed = recipe_of("placement={auto: true, workers: 8, learners: 2}")
+    with pytest.raises(RecipeError, match="1 CPUs carry at most 8 processes"):
+        LayoutController(fixed, tmp_path, notes.append, small).first_layout()
 
 
 def unasked(*more):

@@ -3,8 +3,9 @@
 Learners compute losses in methods of their own, not in a module's ``forward``. torch therefore
 wraps, for each optimiser, a module that takes a loss and returns it. This tells torch that a
 backward pass comes. Under FSDP2 each process keeps a part of gradients, moments and weights. A
-large linear layer is gathered for its own forward and backward pass alone. The other weights are
-gathered for a whole update (``update_weights``). If processes also divide layers
+large linear layer is gathered for its own forward and backward pass alone, and a large embedding
+for each access to it (``sharded_tables``). The other weights are gathered for a whole update
+(``update_weights``). If processes also divide layers
 (``tensor_parallel``), gradients are averaged here.
 """
 
@@ -19,6 +20,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from rlinf_core.algorithms.common.sharded_tables import shard_tables
 from rlinf_core.algorithms.common.tensor_parallel import divide
 from rlinf_core.core.errors import RecipeError, RlinfError
 from rlinf_core.policies.sharding import set_group, world_size
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 Strategy = Literal["ddp", "fsdp"]
 
 BUCKET = 64 << 20  # bytes of gradients that are averaged together
-LARGE = 1 << 20  # weights of a linear layer that is gathered alone: 4 MiB in float32
+LARGE = 1 << 20  # weights of a layer that is gathered alone: 4 MiB in float32
 
 
 class HasOptimisers(Protocol):
@@ -70,7 +72,8 @@ def parallelise(
     Args:
         learner: its modules and optimisers.
         strategy: ddp or fsdp.
-        large: linear layers with this many weights or more are gathered one by one under FSDP2.
+        large: linear layers and embeddings with this many weights or more are gathered one by one
+            under FSDP2.
         tensor_parallel: number of neighbouring processes that divide each layer of a transformer.
 
     Raises:
@@ -114,8 +117,8 @@ def mixes_tensors(optimiser: torch.optim.Optimizer) -> bool:
 def update_weights(learner: HasOptimisers) -> Iterator[None]:
     """Hold the weights for an update in the learner's modules within this block, under FSDP2.
 
-    Large linear layers stay sharded: each is gathered while it computes. Changes other than a step
-    are lost.
+    Large linear layers and embeddings stay sharded: each is gathered while it computes. Changes
+    other than a step are lost.
     """
     sharded = [
         _sharded_modules[optimiser]
@@ -231,10 +234,11 @@ def _wrap_fsdp(learner: HasOptimisers, name: str, large: int) -> nn.Module:
     device = next(trained.parameters()).device
     before = dict(trained.named_parameters())
     mesh = init_device_mesh(device.type, (world_size(),))
+    tables = shard_tables(trained, large, mesh)
     for layer in _large_layers(trained, large):
         layer.register_forward_hook(_clone_view)  # before the hook of FSDP2, which marks the output
         fully_shard(layer, mesh=mesh)
-    _sharded_modules[optimiser] = fully_shard(trained, mesh=mesh)
+    _sharded_modules[optimiser] = fully_shard(trained, mesh=mesh, ignored_params=tables)
     shards = {before[name]: parameter for name, parameter in trained.named_parameters()}
     for group in optimiser.param_groups:
         group["params"] = [shards[parameter] for parameter in group["params"]]
@@ -246,7 +250,8 @@ def _wrap_fsdp(learner: HasOptimisers, name: str, large: int) -> nn.Module:
 def _large_layers(module: nn.Module, large: int) -> list[nn.Linear]:
     """Return the linear layers that can be gathered alone.
 
-    A layer whose weight belongs to another module too (a tied head) cannot. Neither can a subclass
+    A layer whose weight belongs to another module too cannot. A tied head is gathered with its
+    embedding's table. Neither can a subclass
     of ``nn.Linear``, because other modules use its weight without calling it.
     """
     owners = Counter(
