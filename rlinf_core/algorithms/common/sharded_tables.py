@@ -38,11 +38,14 @@ def shard_tables(module: nn.Module, large: int, mesh: DeviceMesh) -> set[nn.Para
         for table in tables
     }
     for owner in module.modules():
-        names = [name for name, weight in owner._parameters.items() if weight in tables]
-        for name in names:
-            owner._parameters[name] = parts[owner._parameters[name]]  # type: ignore[index]
-        if names:
-            _gather_at_access(owner, names)
+        shared = {
+            name: parts[weight]
+            for name, weight in owner._parameters.items()
+            if weight is not None and weight in parts
+        }
+        owner._parameters.update(shared)
+        if shared:
+            _gather_at_access(owner, list(shared))
     return set(parts.values())
 
 
