@@ -71,7 +71,7 @@ def sharded_updates(rank, address, file, tied, frozen):
 
     sharded_tables.gather_table = counted
     parallelise(learner, "fsdp", large=WORDS * WIDTH)
-    own = sum(p.to_local().numel() for p in learner.actor.parameters())
+    local_weights = sum(p.to_local().numel() for p in learner.actor.parameters())
     for tokens in batches():
         with update_weights(learner):
             assert not any(
@@ -83,7 +83,7 @@ def sharded_updates(rank, address, file, tied, frozen):
     weights = {name: gather_full(value) for name, value in learner.actor.state_dict().items()}
     learner.actor.load_state_dict(learner.actor.state_dict())
     if rank == 0:
-        torch.save((own, max(peaks), live[0], weights), file)
+        torch.save((local_weights, max(peaks), live[0], weights), file)
     distributed.destroy_process_group()
 
 
@@ -96,12 +96,12 @@ def test_two_processes_with_parts_of_the_table_learn_as_one_with_all(tied, froze
         alone.update(tokens)
     arguments = (f"file://{tmp_path}/meeting", tmp_path / "result", tied, frozen)
     start_processes(sharded_updates, arguments, nprocs=2, start_method="spawn")
-    own, peak, left, weights = torch.load(tmp_path / "result")
+    local_weights, peak, left, weights = torch.load(tmp_path / "result")
     expected = alone.actor.state_dict()
     assert torch.equal(before, expected["words.weight"]) == frozen
     for name, value in expected.items():
         torch.testing.assert_close(weights[name], value, atol=1e-5, rtol=0)
     total = sum(p.numel() for p in alone.actor.parameters())
-    assert own <= 0.55 * total, "each process keeps half"
+    assert local_weights <= 0.55 * total, "each process keeps half"
     table = (WORDS + 1) * WIDTH * 4  # a gathered table has as many rows of each process
     assert peak == table and left == 0, "one table at a time, and none after the update"
