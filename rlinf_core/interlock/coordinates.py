@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import sub
 from typing import TypeGuard
 
@@ -202,7 +202,7 @@ def update_track(
             Otherwise a place that has jumped and stays is a fault, which a person inspects.
     """
     if sample is None:
-        return Track(track.at, track.sampled_ns, track.jumped, None, 0, False)
+        return replace(track, rest=None, rested=0, valid=False)
     rests = track.rest is not None and _within(limits, track.rest, sample, (REST_M, REST_RAD), 0.0)
     rest, rested = (track.rest, track.rested + 1) if rests else (sample, 1)
     sampled_ns = now_ns - age_ns

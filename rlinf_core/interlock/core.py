@@ -98,8 +98,6 @@ class _Stages(Tick):
         if self.inputs.restart and self.chunk is not None and self.commands(OPERATOR):
             # the chunk plays on in the new scene, so the operator has the arm
             self.operator = self.operator.on_command(self.chunk)
-        if self.placed is not None and not self.operator.has_takeover:
-            self.pauses_now = False  # the arm rests at the place that the simulator put it
         awaits_enable = self.operator.dropped and not self.operator.has_takeover
         # any other cause needs a person first
         if awaits_enable and self.cause in ("", "stale_command", "enable", HANDING_BACK):
@@ -269,9 +267,7 @@ class _Stages(Tick):
         self.operator = self.operator.on_release()
         if self.chunk is not None and self.chunk.source == OPERATOR:
             self.pauses_now = True
-            self.hold(
-                OPERATOR_SILENT if self.operator.dropped else "stale_command", only_active=True
-            )
+            self.hold(OPERATOR_SILENT if self.operator.dropped else "stale_command")
 
     def rejection_reason(self, chunk: Chunk) -> str:
         """Return the reason to drop a chunk that came in order, or "" if it may command now."""
@@ -306,11 +302,11 @@ class _Stages(Tick):
             arms = blocking_arms(self.inputs, *POLICY_CAUSES)
         if self.mode is Mode.ACTIVE:
             return ""
-        return self.hold_if_misaligned() or next(iter(arms), "")
+        return self.hold_if_misaligned() or (arms[0] if arms else "")
 
     def first_obstacle(self) -> str:
         """Return the first cause that holds this arm now, or ""."""
-        return next(iter(self.obstacles), "")
+        return self.obstacles[0] if self.obstacles else ""
 
     def operator_moved_last(self) -> bool:
         """Return True if an operator's motion still goes on."""

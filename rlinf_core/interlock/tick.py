@@ -132,8 +132,7 @@ class Tick:
         self.event = Events(now_ns)
         self.held_now = ""
         self.refused_now = False
-        # S16: pauses the policy for this tick
-        self.pauses_now = state.chunk is not None and state.chunk.source == OPERATOR
+        self.pauses_now = False  # S16: pauses the policy for this tick
         self.was_suppressed = state.suppress_setpoint
         self.contacts = count_contacts(limits, state.contacts, inputs.wrench)
         self.diverged_ticks = state.diverged_ticks

@@ -178,6 +178,18 @@ def test_s27_a_silence_does_not_hide_the_fault_of_another(two):
     assert two.modes() == [(Mode.ACTIVE, "")] * 2
 
 
+def test_s27_the_silence_of_another_arm_holds_this_one_but_not_a_silent_one(rig):
+    others = (ArmReport("left", "stale_command"),)
+    rig.tick(chunk(1, rig.now))
+    rig.tick(others=others)
+    assert (rig.state.mode, rig.state.cause) == (Mode.HOLD, "arm:left")
+    rig.tick(chunk(2, rig.now))
+    while rig.state.mode is Mode.ACTIVE:
+        rig.tick()
+    rig.tick(others=others)
+    assert (rig.state.mode, rig.state.cause) == (Mode.HOLD, "stale_command")
+
+
 def test_s27_what_stands_in_the_way_of_one_holds_both_and_both_go_on_when_it_has_gone(two):
     two.play(20).play(40, right={"wrench": (25.0, 0.0)})
     assert two.modes() == [(Mode.HOLD, "arm:right"), (Mode.HOLD, "contact")] and two.still() == [

@@ -214,6 +214,36 @@ def test_a_set_point_a_little_beside_a_stopped_arm_is_put_there_or_the_arm_would
     assert rig.output.target == (rig.pose if is_reset else at) and reseeded(rig) == []
 
 
+@pytest.mark.parametrize("inputs, cause", [({}, "robot"), ({"recover": True}, "recover")])
+def test_the_reason_of_a_set_point_that_is_put_at_a_stopped_arm_is_an_event(inputs, cause):
+    rig = moving()
+    rig.pose = (rig.pose[0] - 0.01, *rig.pose[1:])
+    causes = []
+    for _ in range(40):
+        rig.tick(robot_fault="reflex", **inputs)
+        causes += reseeded(rig)
+    assert causes == [cause]
+
+
+def test_a_request_to_recover_a_robot_without_a_fault_moves_no_set_point():
+    rig = Rig(follow=False).settle()
+    rig.pose = (HOME[0] + 0.01, *HOME[1:])
+    for output in ticks(rig, 30, recover=True):
+        assert (output.target, output.suppress_setpoint) == (HOME, False)
+        assert not rig.state.recovering
+
+
+def test_a_stopped_arm_that_is_pushed_within_its_rest_has_its_set_point_at_once():
+    """It rests within 2 mm of one place, and goes there from 1.8 mm on one side to the other."""
+    rig = Rig(follow=False).settle()
+    waited = []
+    for by in (-0.0018, 0.0018):
+        rig.pose = (HOME[0] + by, *HOME[1:])
+        waited.append(until(rig, lambda: rig.output.target == rig.pose, 12, robot_fault="reflex"))
+        assert rig.state.track.rest[0] == HOME[:3]
+    assert waited == [10, 1], "a small distance waits for the next tenth of a second"
+
+
 def test_a_noisy_arm_that_is_stopped_moves_its_set_point_ten_times_a_second_and_not_at_each_tick():
     rig = moving()
     until(rig, lambda: rig.state.still)
@@ -453,6 +483,9 @@ def test_s16_also_at_an_episodes_end_the_policy_follows_a_person_after_a_pause()
         ({"distance": (0.0, 0.0)}, False),
         ({"others": (ArmReport("left", "fault"),)}, False),
         ({"others": (ArmReport("left", "realigning"),)}, True),
+        ({"others": (ArmReport("left", "enable"),)}, True),
+        ({"others": (ArmReport("left", "handing_back"),)}, True),
+        ({"others": (ArmReport("left", "operator_silent"),)}, True),
         ({"wrench": (25.0, 0.0)}, True),
         ({}, True),
     ],

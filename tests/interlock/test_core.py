@@ -160,6 +160,16 @@ def test_a_policy_s_chunk_from_before_the_end_of_the_episode_is_dropped(
     assert rig.state.mode is (Mode.ARMED if cause else Mode.ACTIVE)
 
 
+def test_the_end_of_an_episode_still_counts_in_a_tick_of_the_same_time(rig):
+    """A simulator's clock may stand."""
+    ended_ns = rig.now
+    rig.tick(end_episode=True)
+    rig.now = ended_ns
+    rig.tick(chunk(1, ended_ns - 1))
+    assert [event.cause for event in rig.events] == ["episode_ended"]
+    assert rig.state.ended_ns == ended_ns
+
+
 def test_s06_a_new_session_needs_arming_again(rig):
     play(rig)
     rig.tick(chunk(1, rig.now, session="b"))

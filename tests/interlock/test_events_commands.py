@@ -90,6 +90,25 @@ def test_s06_order_within_a_session():
     assert tick(rig, below, zero) == [about("dropped", "out_of_order", below), mode("ACTIVE")]
 
 
+@pytest.mark.parametrize(
+    "before, seq, refused",
+    [
+        (0, 100_000, False),
+        (0, 100_001, True),
+        (1, 100_001, False),
+        (1, 100_002, True),
+        (60_000, 60_001, False),
+    ],
+)
+def test_s06_a_number_leaps_by_at_most_a_hundred_thousand(before, seq, refused):
+    rig = Rig().arm()
+    tick(rig, chunk(before, rig.now))
+    leap = chunk(seq, rig.now)
+    events = [about("refused", "seq", leap), mode("HOLD:invalid_command")] if refused else []
+    assert tick(rig, leap) == events
+    assert rig.state.sessions == (("policy", "a", before if refused else seq),)
+
+
 def test_s06_another_session_of_who_commands_holds_until_armed_anew():
     rig = active(ticks=2)
     other, old = chunk(5, rig.now, session="b"), chunk(6, rig.now)

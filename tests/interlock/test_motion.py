@@ -331,6 +331,23 @@ def test_one_tick_says_which_limits_changed_it():
         )
 
 
+@pytest.mark.parametrize(
+    "velocity, wanted, share, moved, limits",
+    [
+        ((2.0, 0.0), (0.5, 0.0), 1.0, (1.0, 0.0), {"speed"}),
+        ((2.0, 0.0), (0.0, 0.5), 1.0, (1.0, 0.0), {"speed"}),
+        ((3.0, 0.0), (0.5, 0.0), 1.0, (2.0, 0.0), {"speed", "acceleration"}),
+        ((1.0, 0.0), (0.25, 0.0), 0.5, (0.5, 0.0), {"speed"}),
+        ((2.0, 0.0), (0.0, 0.0), 1.0, (1.0, 0.0), {"acceleration"}),
+        ((1.0 + 5e-10, 0.0), (0.25, 0.0), 1.0, (0.25, 0.0), set()),
+    ],
+)
+def test_a_plan_above_its_speed_limit_brakes_along_its_path(velocity, wanted, share, moved, limits):
+    motion = rest(BOX, 0.0, 0.0)._replace(velocity=velocity, still=False)
+    result, active = advance(Group("free", 0.5, 1.0, 2.0), motion, wanted, share)
+    assert result.velocity == pytest.approx(moved) and active == limits
+
+
 def test_what_could_not_stop_is_changed_by_its_workspace():
     """Along a curved wall the straight way to stop leaves the ball, though no velocity goes
     outward.

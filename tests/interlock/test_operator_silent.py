@@ -3,6 +3,7 @@ back.
 """
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -94,8 +95,9 @@ def test_s16_a_release_and_the_policys_chunk_of_one_tick_have_a_pause_between_th
     assert station.rig.state.still
     station.seq += 2
     both = release(station.seq, station.rig.now), chunk(station.seq, station.rig.now)
-    station.once(*both)
+    station.once(*both, others=(ArmReport("left", ""),))
     assert station.rig.output.source == "" and station.stands == (Mode.HOLD, "stale_command")
+    assert station.rig.output.blocked == "stale_command"
     station.once(chunk(station.seq + 1, station.rig.now))
     assert station.rig.output.source == "policy"
 
@@ -103,8 +105,9 @@ def test_s16_a_release_and_the_policys_chunk_of_one_tick_have_a_pause_between_th
 def test_s16_a_release_after_their_last_chunk_has_ended_pauses_for_its_tick_too(station):
     station.play(0.4, policy=False)
     station.seq += 2
-    station.once(release(station.seq, station.rig.now), chunk(station.seq, station.rig.now))
-    assert station.rig.output.source == ""
+    both = release(station.seq, station.rig.now), chunk(station.seq, station.rig.now)
+    station.once(*both, others=(ArmReport("left", ""),))
+    assert (station.rig.output.source, station.rig.output.blocked) == ("", "handing_back")
     assert station.once(chunk(station.seq + 1, station.rig.now)).rig.output.source == "policy"
 
 
@@ -206,6 +209,7 @@ def test_s16_the_operator_themselves_goes_on_and_need_not_enable(station):
     assert station.stands == SILENT
     assert station.play(0.5, operator=True) == {"operator"}
     station.release()
+    assert station.stands == SILENT, "at once"
     assert station.play(1.0) == {""} and station.stands == (Mode.HOLD, "operator_silent")
 
 
@@ -359,7 +363,9 @@ def test_s06_a_release_is_counted_in_order(station):
     assert [(e.kind, e.cause) for e in station.rig.events] == [("dropped", "out_of_order")]
     assert station.rig.state.operator.has_takeover
     station.once(release(seq + 1, station.rig.now, session="b"))
-    assert [(e.kind, e.cause) for e in station.rig.events] == [("dropped", "new_session")]
+    (event,) = station.rig.events
+    assert (event.kind, event.cause) == ("dropped", "new_session")
+    assert (event.source, event.session, event.seq) == ("operator", "b", seq + 1)
     assert station.rig.state.operator.has_takeover and station.rig.state.mode is Mode.ACTIVE
 
 
@@ -381,8 +387,6 @@ def test_s06_a_release_in_place_of_a_commander_that_says_nothing_holds_nobody():
     ],
 )
 def test_s05_a_release_is_checked_like_a_command(station, changes, cause):
-    from dataclasses import replace
-
     station.once(replace(release(station.seq + 1, station.rig.now), **changes))
     assert ("refused", cause) in [(e.kind, e.cause) for e in station.rig.events]
     assert station.rig.state.operator.has_takeover and station.stands == (
@@ -466,6 +470,30 @@ def test_s27_both_arms_of_a_station_wait_for_the_person_and_hold_no_operator():
     assert play(1.0, "policy", letting_go=True) == {""}
     play(0.01, **PRESS)
     assert play(0.5, "policy") >= {"policy"}
+
+
+@pytest.mark.parametrize("cause", ["", "stale_command", "enable", "handing_back"])
+def test_s16_a_hold_that_would_end_by_itself_waits_for_a_person_once_the_operator_is_silent(cause):
+    assert stands_once_silent(cause) == SILENT
+
+
+@pytest.mark.parametrize("cause", ["obstacle", "clock", "new_session", "arm:left", "realigning"])
+def test_s16_a_hold_for_another_reason_keeps_it_although_the_operator_is_silent(cause):
+    assert stands_once_silent(cause) == (Mode.HOLD, cause)
+
+
+def stands_once_silent(cause):
+    """Return mode and cause of an arm of which nobody hears anything when the takeover ends."""
+    rig = Rig(limits()).arm()
+    rig.state = replace(
+        rig.state,
+        mode=Mode.HOLD if cause else Mode.ARMED,
+        cause=cause,
+        operator=OperatorWatch(rig.now - round(RELEASE_S * NS)),
+    )
+    rig.tick()
+    assert rig.state.operator.dropped
+    return rig.state.mode, rig.state.cause
 
 
 # The watch itself

@@ -256,6 +256,8 @@ def vars_of(some):
         ({"actions": ((0.0,) * 3, (0.0,) * 6)}, "size"),
         ({"actions": ((0.0,) * 3, (0.0, 0.0, NAN))}, "not_finite"),
         ({"actions": ((0.0, -INF, 0.0),)}, "not_finite"),
+        ({"seq": 2**40 - 1}, ""),
+        ({"seq": 2**40}, "seq"),
         ({"observation_stamp_ns": 50_000_000}, ""),
         ({"observation_stamp_ns": 50_000_001}, "future_stamp"),
         ({"actions": ((0.25, 0.0, 0.0),)}, ""),
