@@ -1,13 +1,14 @@
 """The actions of a recording that a replay sends again, and where the arm was as they began."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from rlinf_core.core.errors import EpisodeError
 from rlinf_core.episodes import read_episode
-from rlinf_core.episodes.actions import SentChunk, motion_difference, read_actions
+from rlinf_core.episodes.actions import SentChunk, _nearest, motion_difference, read_actions
 from rlinf_core.episodes.messages import POSE, typestore
 from rlinf_core.episodes.spool import Spool
 from tests.messages import raw_messages, write_raw
@@ -160,6 +161,17 @@ def test_the_arm_is_where_it_was_nearest_to_the_first_time_step(written):
     actions = read_actions(written(*states, *late, *angles))
     assert actions.pose == (0.1, 0.2, 0.3, 0.0, 0.6, 0.0, 0.8)
     assert actions.joints == {"j1": -1.0, "j2": 0.5}
+
+
+def test_the_state_nearest_to_a_time_counts_whether_it_is_before_or_after():
+    states = [SimpleNamespace(header=header(ns)) for ns in (5 * NS, 2 * NS, 8 * NS)]
+    assert [_nearest(states, round(s * NS)) for s in (0.0, 4.0, 6.4, 6.6)] == [
+        states[1],
+        states[0],
+        states[0],
+        states[2],
+    ]
+    assert _nearest([], 0) is None
 
 
 def test_motion_differs_by_the_largest_number(written):

@@ -11,7 +11,7 @@ import pytest
 
 from rlinf_core.episodes import read_episode
 from rlinf_core.episodes.messages import ABORTED, CLOSED
-from rlinf_core.episodes.record import GRACE_S, Recording
+from rlinf_core.episodes.record import GRACE_S, Recording, _keep_newest
 from rlinf_core.episodes.ring import Message, Ring
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.episodes.worker import Worker
@@ -458,6 +458,34 @@ def test_time_steps_without_a_message_of_an_observed_topic_are_noted(spool, task
         seldom: "3",
         "/station_a/current_pose": "1",
     }
+
+
+def test_images_that_come_more_often_than_time_steps_are_none_that_was_missed(spool, task, reports):
+    """A count of a camera is noted also where it is 0."""
+    cameras = ["/station_a/camera/front/image", "/station_a/camera/wrist/image"]
+    recording = Recording(spool, lambda *what: reports.append(what), cameras=cameras)
+
+    for number, (topic, kind, ns, raw) in enumerate(raw_messages(task.spec, "a-1", steps=2)):
+        event = (
+            SimpleNamespace(kind=int(number > 0), episode_id="a-1", steps=2, detail="")
+            if topic.endswith("episode")
+            else None
+        )
+        recording.take(Message(topic, kind, ns, raw), event)
+        images = (cameras[0], f"{cameras[0]}/compressed", *cameras[1:] * (number == 1))
+        for name in images if topic.endswith("timestep") else ():
+            recording.take(Message(name, "sensor_msgs/msg/Image", ns, bytes(60)))
+    assert reports[-1][:2] == (CLOSED, "a-1")
+    assert missed(spool.root / "closed/a-1") == {cameras[0]: "0", cameras[1]: "2"}
+    assert recording.missed == 2
+
+
+def test_a_stamp_that_comes_late_is_not_the_newest():
+    newest_ns = {}
+    for topic, stamp_ns in (("a", 5), ("b", 2), ("a", 3 * NS + 7), ("a", 3 * NS), ("b", 1)):
+        raw = struct.pack("<4siI", b"\x00\x01\x00\x00", *divmod(stamp_ns, NS))
+        _keep_newest(newest_ns, Message(topic, "k", 0, raw))
+    assert newest_ns == {"a": 3 * NS + 7, "b": 2}
 
 
 def test_a_message_is_logged_by_simulated_time_then_by_the_wall_clock():

@@ -266,6 +266,11 @@ def test_a_folder_that_is_taken_away_ends_nothing(session, troubles, monkeypatch
     assert len(troubles) == 1 and [at for _, at, _ in closed_messages(session.root)] == [3]
 
 
+@pytest.mark.parametrize("max_gb, part_bytes", [(0.04, 10_000_000), (1.0, 16 * 2**20)])
+def test_a_part_is_a_quarter_of_the_session_and_16_mib_at_most(max_gb, part_bytes, tmp_path):
+    assert Session(tmp_path, "s", max_gb, dict, print).part_bytes == part_bytes
+
+
 def test_none_is_recorded_where_it_may_take_nothing(tmp_path, troubles):
     session = Session(tmp_path / "sessions", "s", 0.0, dict, troubles.append)
     session.take("label", message("label", 1, data="ready"))

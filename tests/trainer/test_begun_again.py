@@ -324,6 +324,9 @@ def test_rollouts_that_wait_are_as_many_after_a_resume():
     one.rounds = 3
     two.load_state_dict(one.state_dict())
     assert two.rounds == 3
+    for rollouts in ([object()], [], [object(), object()]):
+        two.put(Experience(rollouts=rollouts), 0)
+    assert two.rounds == 5 and len(two.waiting) == 3, "a round has a rollout of each worker"
 
 
 def test_workers_of_a_run_that_goes_on_play_scenes_of_their_own():

@@ -11,6 +11,7 @@ import time
 
 import numpy as np
 import pytest
+import yaml
 from safetensors.numpy import save_file
 
 from rlinf_core.cli.demo import prepare
@@ -371,6 +372,16 @@ def test_what_a_run_has_written_is_written_again(name, tmp_path):
     (tmp_path / "recipe.yaml").write_text(before.partition("release:")[0])
     write_recipe(load_recipe(tmp_path / "recipe.yaml"), tmp_path)
     assert (tmp_path / "recipe.yaml").read_text() == before
+
+
+def test_a_run_of_a_release_without_a_section_goes_on(tmp_path):
+    """Its recipe has neither ``placement.replay_shards`` nor ``world.run``."""
+    document = yaml.safe_load(begun(tmp_path))
+    del document["placement"], document["world"]
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(document))
+    check_same_recipe(load_recipe("demo"), tmp_path)
+    with pytest.raises(RecipeError, match="seed: expected 0, the value of the run in .*, got 3"):
+        check_same_recipe(load_recipe("demo", ["seed=3"]), tmp_path)
 
 
 @pytest.mark.parametrize("text", ["", "a: [", "- 1", "seed: 0\nalgorithm: 3\n", "\udcff"])

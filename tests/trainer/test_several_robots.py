@@ -273,6 +273,16 @@ def test_nothing_is_learned_before_each_robot_has_brought_something_by_which_it_
     assert again.has_all_robots and again.due(0, learner) == owed
 
 
+def test_a_resumed_run_still_waits_for_a_robot_that_has_no_data():
+    _, data, _, episode = two_robots("sac", 8)
+    data.insert(episode("one"), 0)
+    again = two_robots("sac", 8)[1]
+    again.load_state_dict(data.state_dict())
+    assert not again.has_all_robots and again.due(0, None) == 0
+    again.insert(episode("two"), 0)
+    assert again.has_all_robots
+
+
 @pytest.mark.parametrize("names, counts", [(["one", "two", "one"], [2, 1]), (["two"] * 2, [0, 2])])
 def test_an_older_checkpoint_counts_the_demonstrations_of_each_robot_by_its_episodes(names, counts):
     """It was learned from before all robots had data, and every time step has earned updates."""

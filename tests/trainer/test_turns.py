@@ -248,6 +248,25 @@ def test_a_run_goes_on_in_another_layout_with_its_state(monkeypatch, tmp_path, c
     assert run.graph.nodes != () and run.recipe.placement.learners == 1 and not notes
 
 
+def test_a_run_goes_over_to_the_layout_that_its_controller_chooses(monkeypatch, tmp_path):
+    class Chooses(LayoutController):
+        def record_turn(self, turn, steps_left):
+            return TWO_WORKERS if self.layout != TWO_WORKERS else None
+
+    monkeypatch.setattr(training, "LayoutController", Chooses)
+    monkeypatch.setattr(layout_change, "connect", lambda address: None)
+    workers, runs = placed(monkeypatch), []
+
+    def on_progress(run, entry):
+        runs[:] = [run]
+        run.stopping = bool(workers)
+
+    auto = "placement={auto: true, fixed: [workers, learners, mode]}"
+    train(load_recipe("sim_sac", [*SAC, auto]), tmp_path, points, on_progress)
+    assert runs[0].recipe.placement.workers == 2 and runs[0].source.players is workers[0]
+    assert runs[0].layout_controller.layout == TWO_WORKERS
+
+
 class Group(LearnerGroup):
     """Learners on Ray, of which this process plays the part."""
 
