@@ -73,6 +73,7 @@ def test_an_arm_that_nobody_watched_is_told_nothing_before_it_was_seen_to_rest_a
     rig = Rig(limits()).settle()
     rig.follow, rig.pose = False, (HOME[0] + by, *HOME[1:])
     rig.state = after_unobserved_time(rig.state)
+    assert (rig.state.track.rest, rig.state.track.rested) == (None, 0)
     outputs = ticks(rig, 12)
     assert [output.suppress_setpoint for output in outputs] == [True] * 9 + [False] * 3
     assert {output.target for output in outputs[9:]} == {rig.pose} and not rig.state.recovering

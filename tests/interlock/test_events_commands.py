@@ -71,6 +71,16 @@ def test_s05_the_third_refusal_within_a_second_latches():
     )
 
 
+def test_s05_refusals_in_ticks_of_the_same_time_count():
+    """A simulator's clock may stand."""
+    rig = Rig().arm()
+    for seq in range(1, 4):
+        assert rig.state.mode is not Mode.FAULT
+        tick(rig, chunk(seq, 0, ((9.0, 0.0, 0.0),)))
+        rig.now -= TICK_NS
+    assert (rig.state.mode, rig.state.cause) == (Mode.FAULT, "invalid_command")
+
+
 def test_s05_refusals_of_a_time_to_come_do_not_count():
     rig = Rig().arm()
     rig.state = replace(rig.state, refusals_ns=(rig.now + 1, rig.now + 2))

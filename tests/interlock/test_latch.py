@@ -276,12 +276,28 @@ def test_s14_folders_that_cannot_be_written_are_all_named(shared, monkeypatch):
 
 
 def test_s14_a_full_disk_refuses_and_leaves_nothing(shared, monkeypatch):
-    def full(*_):
+    temporaries = []
+
+    def full(temporary, path):
+        temporaries.append((temporary.name[:13], temporary.parent))
+        if len(temporaries) == 2:
+            temporary.unlink()
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(latching, "publish_file", full)
-    assert "cannot be written: No space left on device" in robot().write("ARMED")
-    assert list(shared.iterdir()) == []
+    for _ in range(2):
+        assert "cannot be written: No space left on device" in robot().write("ARMED")
+        assert list(shared.iterdir()) == []
+    assert temporaries == [(".rlinf-latch.", shared)] * 2, "no name of a record"
+
+
+def test_s14_the_latch_of_a_user_without_a_home_is_the_shared_one(shared, monkeypatch):
+    def none():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", none)
+    assert robot().latch_reason() == "" == robot().write("ARMED")
+    assert str(record(shared, os.geteuid())) in robot().latch_reason()
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 
 from rlinf_core.interlock import EStop, Inputs, Mode
 from rlinf_core.interlock.coordinates import in_other_units
+from rlinf_core.interlock.motion import Motion
 from rlinf_core.interlock.types import MAX_ACTIONS
 from tests.interlock.conftest import (
     HOME,
@@ -334,6 +335,7 @@ def test_s22_a_gripper_that_begins_anew_while_nothing_may_move_is_wanted_where_i
         ("reseeded", "gripper")
     ]
     assert rig.output.target == HOME
+    assert rig.state.motions[-1] == Motion.at_rest(rig.limits.groups[-1], (0.06,))
     rig.gripper = 0.05
     rig.tick()
     assert rig.output.gripper == 0.06, "what it holds may keep it from closing"
@@ -393,7 +395,7 @@ def test_s24_a_long_stall_is_a_hold_by_name(rig):
     assert rig.state.mode is Mode.ACTIVE
 
 
-@pytest.mark.parametrize("late_s, mode", [(0.29, Mode.HOLD), (0.31, Mode.FAULT)])
+@pytest.mark.parametrize("late_s, mode", [(0.29, Mode.HOLD), (0.3, Mode.HOLD), (0.31, Mode.FAULT)])
 def test_s14_a_stall_longer_than_an_e_stop_may_be_silent_latches(late_s, mode, evidence):
     """A person may have pressed and released an e-stop while the interlock stood still."""
     rig = Rig().arm()

@@ -10,6 +10,7 @@ from rlinf_core.interlock import EStop, Inputs, active_faults, enabled, missing_
 from rlinf_core.interlock.coordinates import (
     Track,
     measured_at_rest,
+    measured_coordinates,
     recheck_due,
     track_at_rest,
     update_track,
@@ -148,6 +149,10 @@ def test_s15_without_a_lease_nobody_need_hold_what_was_never_heard(age_s):
     assert not enabled(LIMITS, Inputs(enable=False, enable_age_s=age_s))
 
 
+def test_s15_an_enable_of_three_years_ago_was_heard():
+    assert not enabled(limits(enable_lease=INF), Inputs(enable=False, enable_age_s=1e8))
+
+
 # S8: the side of the arm that the set-point does not speak of
 def test_s08_the_tool_has_a_box_while_joints_are_commanded():
     ranges = joint_limits(box_low=(0.25, -0.25, 0.0), box_high=(0.75, 0.25, 0.5))
@@ -166,6 +171,14 @@ def test_s08_the_tool_has_a_box_while_joints_are_commanded():
             ["outside_box"] if out else []
         )
     assert obstacles(ranges, Inputs(pose=None, joints=(9.0,) * 7), QUIET) == []
+
+
+def test_s08_the_cone_itself_is_inside():
+    tilted = (*HOME[:3], 0.2, 0.9798, 0.0, 0.0)
+    turn = math.hypot(*measured_coordinates(LIMITS, Inputs(pose=tilted))[1])
+    assert turn == pytest.approx(2.0 * math.atan2(0.2, 0.9798))
+    for cone, causes in ((turn, []), (math.nextafter(turn, 0.0), ["outside_rotation"])):
+        assert obstacles(joint_limits(cone=cone), Inputs(pose=tilted), QUIET) == causes
 
 
 def test_s08_the_joints_have_a_range_while_the_tool_is_commanded():

@@ -123,6 +123,22 @@ def test_the_first_workspace_that_does_not_hold_the_arm_is_named():
         trajectory.exceeded_workspace(ORIGIN)
 
 
+@pytest.mark.parametrize(
+    "limits_, at, arm, name",
+    [
+        (limits(divergence=0.25), ZERO, far(0.25), ""),
+        (limits(divergence=0.25), ZERO, far(math.nextafter(0.25, 1)), "box"),
+        (limits(divergence=0.1), ORIGIN, place(0.15), ""),
+        (limits(divergence=0.1), ORIGIN, place(0.25), "box"),
+        (limits(rotation_divergence=0.25), ORIGIN, place(0.0, 0.75), "rotation"),
+        (limits(rotation_divergence=0.25), ORIGIN, place(0.0, 0.4), ""),
+        (joint_limits(joint_divergence=0.25), (JOINTS,), ((3.0, *JOINTS[1:]),), "joints"),
+    ],
+)
+def test_s21_a_workspace_is_left_by_an_arm_beyond_it_and_its_divergence(limits_, at, arm, name):
+    assert make_trajectory(limits_, at)[0].left_workspace(arm) == name
+
+
 # The way back
 def test_the_way_back_leads_where_the_arm_rests_but_not_its_gripper():
     trajectory, _ = make_trajectory(GRIP, (*ORIGIN, (0.02,)))

@@ -7,7 +7,7 @@ import pytest
 
 from rlinf_core.interlock import Mode
 from rlinf_core.interlock.types import Window
-from tests.interlock.conftest import HOME, JOINTS, TICK_NS, Rig, chunk, joint_limits
+from tests.interlock.conftest import HOME, JOINTS, TICK_NS, Rig, chunk, joint_limits, limits
 from tests.interlock.test_trajectory import ORIGIN, make_trajectory, place
 
 COMMAND = chunk(3, 7 * TICK_NS, ((0.01, 0.0, 0.0), (0.0, 0.02, 0.0)), dt_s=0.05)
@@ -121,6 +121,21 @@ def test_s08_a_set_point_that_is_far_from_the_arm_does_not_go_further(arm, actio
     assert position == pytest.approx(wanted) and turn[2] != 0.0, "the rotation goes on"
     limited = wanted != pytest.approx([10.0 * value for value in action])
     assert trajectory.window.limits == ({"divergence"} if limited else frozenset())
+
+
+def test_s08_the_divergence_itself_may_still_be_gone_to():
+    """Numbers that floats hold exactly."""
+    command = chunk(actions=((0.125, 0.0, 0.0),), dt_s=0.5)
+    trajectory, _ = make_trajectory(limits(divergence=0.25))
+    assert trajectory.play(command, 0, place(-0.25), None)[0] == (0.25, 0.0, 0.0)
+    assert trajectory.window.limits == frozenset()
+    trajectory, _ = make_trajectory(
+        joint_limits(joint_divergence=0.25), ((0.25, 0.65, *JOINTS[2:]),)
+    )
+    command = chunk(actions=((0.125, -0.125, *[0.0] * 5),), dt_s=0.5, mode="joint_delta")
+    (velocity,) = trajectory.play(command, 0, (JOINTS,), None)
+    assert velocity == (0.25, -0.25, *[0.0] * 5), "the second one is too far, and comes back"
+    assert trajectory.window.limits == frozenset()
 
 
 def test_s08_a_tool_that_presses_slides_along_and_no_further_from_the_arm():
