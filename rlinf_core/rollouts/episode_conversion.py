@@ -147,7 +147,7 @@ def read_checked_episode(
     if sender and sender != episode.station:
         raise EpisodeError(
             f"episode {folder.name}: station: expected '{sender}', the name of its sender, got a "
-            f"recording of '{episode.station[:200]}'. It is not used for training. Does its "
+            f"recording of '{episode.station}'. It is not used for training. Does its "
             "recorder have another station.name than its uplink?"
         )
     if episode.id != folder.name:

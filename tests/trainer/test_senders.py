@@ -8,7 +8,6 @@ from rlinf_core.core.errors import EpisodeError
 from rlinf_core.deploy.bridge.client import BridgeClient, Sender
 from rlinf_core.episodes.journal import Journal
 from rlinf_core.episodes.spool import Spool
-from rlinf_core.rollouts.episode_conversion import read_checked_episode
 from rlinf_core.trainer.sources.recordings import Intake
 from rlinf_core.trainer.sources.stations import Stations
 from tests.messages import record
@@ -49,16 +48,6 @@ def test_an_episode_of_another_station_than_the_one_that_sent_it_is_set_aside_wi
         again.journal.station("by_b"),
         again.journal.station("x"),
     ) == ("a", "b", "")
-
-
-def test_the_refusal_of_an_episode_shows_200_letters_of_its_station(tmp_path, task):
-    def named(topic, number, message):
-        if topic == "episode":
-            message.station = "a" * 300
-
-    folder = record(Spool(tmp_path / "spool"), task.spec, "x", change=named).close()
-    with pytest.raises(EpisodeError, match=f"got a recording of '{'a' * 200}'"):
-        read_checked_episode(folder, task.spec, 100, "b")
 
 
 def test_a_run_of_an_earlier_release_is_refused_by_name_and_left_as_it_is(tmp_path, task):

@@ -259,10 +259,12 @@ def test_a_run_goes_over_to_the_layout_that_its_controller_chooses(monkeypatch, 
 
     def on_progress(run, entry):
         runs[:] = [run]
-        run.stopping = bool(workers)
+        if workers:
+            raise InterruptedError("enough, before a checkpoint of the stand-ins")
 
     auto = "placement={auto: true, fixed: [workers, learners, mode]}"
-    train(load_recipe("sim_sac", [*SAC, auto]), tmp_path, points, on_progress)
+    with pytest.raises(InterruptedError):
+        train(load_recipe("sim_sac", [*SAC, auto]), tmp_path, points, on_progress)
     assert runs[0].recipe.placement.workers == 2 and runs[0].source.players is workers[0]
     assert runs[0].layout_controller.layout == TWO_WORKERS
 
