@@ -74,8 +74,9 @@ def play(
     for start in range(0, len(scenes), env.size):
         group = list(scenes[start : start + env.size])
         observation = env.reset(group + group[:1] * (env.size - len(group)))
-        chunks, zero = ChunkExecutor(env, act, execute, device), np.zeros(env.size)
-        returns, lengths, done, solved, failed = (zero.copy() for _ in range(5))
+        chunks = ChunkExecutor(env, act, execute, device)
+        returns, lengths = np.zeros(env.size), np.zeros(env.size)
+        done, solved, failed = np.zeros(env.size), np.zeros(env.size), np.zeros(env.size)
         while not done[: len(group)].all():
             watch()
             steps = env.step(chunks.next(observation))

@@ -63,13 +63,12 @@ class Trajectory:
     @property
     def steps_to_chunk_end(self) -> np.ndarray:
         """(T,) time steps until the next chunk begins or the policy loses the command."""
-        others = np.array(
+        is_end = np.array(
             [source != "policy" for source in self.sources] or np.zeros(len(self)), bool
         )
-        ends = np.append(
-            np.flatnonzero(others if self.chunk_starts is None else others | self.chunk_starts),
-            len(self),
-        )
+        if self.chunk_starts is not None:
+            is_end = is_end | self.chunk_starts
+        ends = np.append(np.flatnonzero(is_end), len(self))
         steps = np.arange(len(self))
         return ends[np.searchsorted(ends, steps, side="right")] - steps
 
@@ -94,15 +93,15 @@ class Trajectory:
 
         The part before a takeover ends as a failure.
         """
-        others = [
+        commanded = [
             (step, source)
             for step, source in enumerate(self.sources)
             if source in ("policy", "operator")
         ]
         cuts = [
-            before + 1
-            for (before, one), (_, other) in pairwise(others)
-            if (one, other) == ("policy", "operator")
+            step + 1
+            for (step, source), (_, next_source) in pairwise(commanded)
+            if (source, next_source) == ("policy", "operator")
         ]
         parts = [self.part(slice(start, stop)) for start, stop in pairwise([0, *cuts, len(self)])]
         failed = [

@@ -57,10 +57,13 @@ class Simulators(Source):
         self.kind = KINDS.get(recipe.algorithm.learns_from)
         self.report: dict[str, Any] = {}  # unused
         self.players: Players | None = None
-        self.is_pending = False  # whether a rollout was requested and not taken yet
-        self.spawned = 0  # number of players so far, as each has its own noise and scenes
+        # whether a rollout was requested and not taken yet
+        self.is_pending = False
+        # number of players so far, as each has its own noise and scenes
+        self.spawned = 0
         self.send_s = 0.0
-        self.early: list[Experience] = []  # experience from before a change of the layout
+        # experience from before a change of the layout
+        self.early: list[Experience] = []
         if self.kind:
             self.players = self._players(self.kind, recipe, 0)
 
