@@ -69,6 +69,14 @@ def test_what_was_put_in_is_found(delay, lag, gain):
     assert response.explained > 0.99
 
 
+def test_a_motion_of_a_millimetre_a_second_is_enough():
+    fast = driven(0.1, 0.15, 0.9, 0, steps=15)
+    slow = episode(0.005 * fast.executed, 0.005 * fast.observations["tcp_velocity"])
+    response = identify([slow])
+    assert response.gain == pytest.approx(0.9, abs=0.03)
+    assert 0.97 < response.explained <= 1.0
+
+
 def test_noise_is_averaged_out():
     response = identify([driven(0.1, 0.15, 1.0, seed, noise=0.03) for seed in range(6)])
     assert (response.delay_s, response.lag_s) == (

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shutil
+import time
 
 import pytest
 
@@ -68,6 +69,15 @@ def test_a_path_of_another_name_is_as_old_as_its_file(tmp_path):
         assert len(names.order_of(path)[0]) == 15
     request = tmp_path / "a-20150101T000000-1f3a9c2b-001"
     assert sorted([new, request, old], key=names.order_of) == [old, request, new]
+
+
+def test_a_file_from_before_1970_or_one_that_is_gone_is_of_1970(tmp_path):
+    path = tmp_path / "b.txt"
+    path.write_text("")
+    os.utime(path, (-5, -5))
+    first = time.strftime("%Y%m%dT%H%M%S", time.localtime(0))
+    assert names.order_of(path) == (first, "", -5 * 10**9, "b.txt")
+    assert names.order_of(tmp_path / "gone") == (first, "", 0, "gone")
 
 
 def test_time_stamps_of_names_rise_while_the_clock_is_set_back(monkeypatch):

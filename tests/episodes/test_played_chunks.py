@@ -105,6 +105,23 @@ def test_in_real_time_the_last_chunk_goes_on_until_the_next_one_is_there(steps):
     assert played(chunks, records, steps) == [(0, 2), (2, 2), (4, 1)]
 
 
+def test_the_first_number_of_a_chunk_is_0_and_one_number_may_be_drawn():
+    records = [applied(0, 0, 0), applied(0, 1, 0)]
+    assert played([sent(0, 0)], records) == [(0, 2)]
+    one = sent(0, 0, drawn_dim=1, drawn=np.zeros(1, np.float32))
+    assert played([one], records) == [(0, 2)]
+
+
+def test_a_chunk_of_a_wrong_size_is_named_with_its_episode():
+    wrong = sent(3, 0, drawn=np.zeros(11, np.float32))
+    with pytest.raises(EpisodeError) as refused:
+        played([wrong], [applied(3, 0, 0)])
+    assert str(refused.value) == (
+        "episode x: chunk 3 of the policy: drawn: expected 1 or 4 rows of 3, at most 32768 "
+        "numbers, got 11. It is not used for training"
+    )
+
+
 def test_a_chunk_whose_first_action_came_too_late_does_not_count_and_the_one_before_counts_as_meant():
     chunks = [sent(1, 0), sent(2, 200), sent(3, 400)]
     records = [

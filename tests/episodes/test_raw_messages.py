@@ -1,0 +1,122 @@
+"""Records of a recording's file at their bounds, and what is no recording of ours."""
+
+import pytest
+from mcap.opcode import Opcode
+from mcap.records import Chunk
+
+from rlinf_core.core.errors import EpisodeError
+from rlinf_core.episodes.checksums import SUMS
+from rlinf_core.episodes.messages import LIBRARY
+from rlinf_core.episodes.raw_messages import (
+    HEADER_BYTES,
+    MESSAGE,
+    RECORD,
+    _is_sealed,
+    _lacks_storage,
+    _records,
+    read_any_messages,
+    read_messages,
+)
+from rlinf_core.episodes.read import MAX_DEFINITIONS, _check_arms, _decode
+from rlinf_core.episodes.spool import Spool
+from tests.messages import record
+
+ONE = RECORD.pack(Opcode.MESSAGE, MESSAGE.size + 2) + MESSAGE.pack(1, 2, 3, 4) + b"ab"
+
+
+def records_of(data, crc=0):
+    return list(_records(Chunk("", data, 0, 0, crc, len(data))))
+
+
+def test_a_message_of_a_chunk_has_its_numbers_and_data():
+    (message,) = records_of(ONE)
+    assert (message.channel_id, message.sequence) == (1, 2)
+    assert (message.log_time, message.publish_time, bytes(message.data)) == (3, 4, b"ab")
+    other = RECORD.pack(0x0F, 3) + b"abc"
+    assert len(records_of(ONE + other + ONE)) == 2, "records of other kinds are passed over"
+
+
+@pytest.mark.parametrize(
+    "data, crc, reason",
+    [
+        (ONE, 1, "a chunk whose checksum"),
+        (ONE[:-1], 0, "a record that is cut short"),
+        (RECORD.pack(Opcode.SCHEMA, 10) + b"abc", 0, "a record that is cut short"),
+        (RECORD.pack(Opcode.MESSAGE, 3) + b"abc", 0, "a record that is cut short"),
+    ],
+)
+def test_a_damaged_chunk_is_refused(data, crc, reason):
+    with pytest.raises(ValueError, match=reason):
+        records_of(data, crc)
+
+
+@pytest.mark.parametrize("at, sealed", [(HEADER_BYTES - len(LIBRARY), True), (HEADER_BYTES, False)])
+def test_a_recording_of_ours_names_its_writer_at_the_beginning(at, sealed, tmp_path):
+    (tmp_path / "a.mcap").write_bytes(b"x" * at + LIBRARY.encode())
+    assert not _is_sealed(tmp_path), "it has no seal"
+    (tmp_path / SUMS).write_text("")
+    assert _is_sealed(tmp_path) is sealed
+    (tmp_path / "b.mcap").write_bytes(b"")
+    assert not _is_sealed(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "metadata, lacks",
+    [
+        ("a: [", False),
+        ("- 1", False),
+        ("rosbag2_bagfile_information: {storage_identifier: mcap}", False),
+        ("rosbag2_bagfile_information: {storage_identifier: ''}", True),
+        ("rosbag2_bagfile_information: {}", True),
+    ],
+)
+def test_metadata_without_a_storage_stand_beside_mcap_files(metadata, lacks, tmp_path):
+    (tmp_path / "metadata.yaml").write_text(metadata)
+    assert not _lacks_storage(tmp_path)
+    (tmp_path / "a.mcap").write_bytes(b"")
+    assert _lacks_storage(tmp_path) is lacks
+
+
+def test_a_folder_without_a_file_is_refused_with_the_remedy(tmp_path):
+    with pytest.raises(EpisodeError) as refused:
+        list(read_messages(tmp_path))
+    assert str(refused.value) == (
+        f"episode {tmp_path}: expected an intact recording, got: ValueError: 0 MCAP files instead "
+        "of one. `rlinf data repair` keeps its intact part"
+    )
+
+
+def test_a_definition_has_a_largest_size(tmp_path, task):
+    folder = record(Spool(tmp_path / "spool"), task.spec).close()
+
+    def padded(size):
+        return [
+            raw._replace(definition=f"{raw.definition}\n#".ljust(size, "x"))
+            for raw in read_any_messages(folder, sealed=True)
+        ]
+
+    assert len(_decode(padded(MAX_DEFINITIONS))["timestep"]) == 6
+    with pytest.raises(ValueError, match="^'/station/episode' of type rlinf_msgs/msg/EpisodeEvent"):
+        _decode(padded(MAX_DEFINITIONS + 1))
+
+
+@pytest.mark.parametrize(
+    "appliers, topic",
+    [
+        ({"/other"}, "/other"),
+        ({"/a/left", "/other/left"}, "/other/left"),
+        ({"/a/1"}, "/a/1"),
+        ({"/a", "/a/left"}, "/a/left"),
+        ({"/a"}, None),
+        ({"/a/left", "/a/right"}, None),
+    ],
+)
+def test_actions_are_applied_by_the_station_or_by_its_arms(appliers, topic):
+    if topic is None:
+        _check_arms({"/a"}, appliers)
+        return
+    with pytest.raises(ValueError) as refused:
+        _check_arms({"/a"}, appliers)
+    assert str(refused.value) == (
+        f"'{topic}/applied' and '/a/timestep': expected topics of one station and its arms"
+    )
