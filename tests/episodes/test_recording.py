@@ -472,12 +472,56 @@ def test_images_that_come_more_often_than_time_steps_are_none_that_was_missed(sp
             else None
         )
         recording.take(Message(topic, kind, ns, raw), event)
-        images = (cameras[0], f"{cameras[0]}/compressed", *cameras[1:] * (number == 1))
+        wrist = [f"{cameras[1]}/compressed"] * (number == 1)
+        images = (cameras[0], f"{cameras[0]}/compressed", *wrist)
         for name in images if topic.endswith("timestep") else ():
             recording.take(Message(name, "sensor_msgs/msg/Image", ns, bytes(60)))
     assert reports[-1][:2] == (CLOSED, "a-1")
     assert missed(spool.root / "closed/a-1") == {cameras[0]: "0", cameras[1]: "2"}
     assert recording.missed == 2
+
+
+def test_before_an_episode_nothing_is_missed_closed_or_aborted(recording, reports):
+    assert recording.missed == 0
+    for at_s in (0, 1, 100):
+        recording.close_if_due(at_s * NS)
+    assert reports == []
+
+
+def test_a_lost_action_in_the_middle_is_waited_for(recording, task, reports):
+    kinds = iter((0, 1))
+    for topic, kind, ns, raw in raw_messages(task.spec, "a-1", steps=4):
+        event = (
+            SimpleNamespace(kind=next(kinds), episode_id="a-1", steps=4, detail="")
+            if topic.endswith("episode")
+            else None
+        )
+        if not (topic.endswith("applied") and ns == NS // 10):
+            recording.take(Message(topic, kind, ns, raw), event)
+    assert recording.applied == 3 and not reports
+    tell_safety(recording, stamp_s=0.4, at_s=0.6)
+    recording.close_if_due(round((0.6 + GRACE_S + 0.01) * NS))
+    assert [what[:2] for what in reports] == [(CLOSED, "a-1")]
+
+
+@pytest.mark.parametrize(
+    "stamps, newest_ns, recent",
+    [
+        ((2, 3, 4), {"a": 2_750_000_000}, True),
+        ((2, 3, 4), {"a": 2_749_999_999}, False),
+        ((2, 3, 4), {"a": 2_750_000_000, "b": 2_749_999_999}, False),
+        ((2, 3, 4), {"a": 2_750_000_000, "b": 3 * NS}, True),
+        ((3, 4), {"a": 3 * NS}, True),
+        ((3, 4), {"a": 3 * NS - 1}, False),
+        ((2, 3, 4), {}, False),
+    ],
+)
+def test_the_last_time_step_begins_a_quarter_of_one_before_its_stamp(
+    spool, stamps, newest_ns, recent
+):
+    recording = Recording(spool, print, arms=max(1, len(newest_ns)))
+    recording.stamps.extend(stamp * NS for stamp in stamps)
+    assert recording._is_recent(newest_ns) is recent
 
 
 def test_a_stamp_that_comes_late_is_not_the_newest():

@@ -111,6 +111,15 @@ def test_what_is_said_again_is_kept_when_it_changes_and_every_ten_seconds(sessio
     assert times["/s/label"] == pytest.approx([25, 25]), "each word of a person counts"
 
 
+def test_what_is_said_twice_at_one_time_is_kept_once(session):
+    for at_s in (5, 5, 14, 15, 4):
+        session.take("safety", message("safety", at_s, **EMPTY))
+    session.close()
+    assert [at for _, at, _ in closed_messages(session.root)] == [4, 5, 15], (
+        "the clock was set back"
+    )
+
+
 def test_parts_tell_of_themselves_are_sealed_and_the_oldest_go(session, monkeypatch, troubles):
     session.max_gb, session.part_bytes = 100_000 / 1e9, 20_000
     session.take("robot/fault", message("robot/fault", 1, data="reflex"))
