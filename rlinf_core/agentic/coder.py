@@ -14,7 +14,7 @@ from rlinf_core.agentic.settings import Text
 from rlinf_core.agentic.warm_start import clone_examples, read_examples
 from rlinf_core.algorithms.common.settings import RolloutLength
 from rlinf_core.core.errors import RlinfError
-from rlinf_core.core.paths import expanded
+from rlinf_core.core.paths import expand_user
 from rlinf_core.rollouts.types import Experience
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class OnlineCoder(Feedback):
         """Clone the examples, if the recipe names a file of them."""
         named = self.settings.feedback.examples
         if named:
-            path = expanded(named, "text.feedback.examples")
+            path = expand_user(named, "text.feedback.examples")
             clone_examples(
                 self.policy,
                 read_examples(path, self.policy.tokenizer),

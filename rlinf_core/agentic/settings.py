@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 
 from rlinf_core.config.base import FreeOptions, Settings
-from rlinf_core.core.machine import is_loopback
+from rlinf_core.core.connections import is_loopback
 
 FEEDBACK = "feedback"  # env: text:feedback, a run that learns from editors' feedback
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rlinf_core.cli.data import print_table
-from rlinf_core.core.paths import shared
+from rlinf_core.core.paths import data_folder
 from rlinf_core.recipes import check_recipe, load_recipe
 from rlinf_core.recipes.loader import is_resolved, recipes, resolved
 from rlinf_core.recipes.station import check_real_arm, robots_of
@@ -65,7 +65,7 @@ def first_sentence(text: str) -> str:
 
 
 def _recipes() -> tuple[list[str], list[list[str]], str]:
-    folder = shared() / "configs"
+    folder = data_folder() / "configs"
     rows = [
         [name, load_recipe(name).algorithm.name, first_comment(folder / f"{name}.yaml")]
         for name in recipes()
@@ -103,7 +103,7 @@ def _robots() -> tuple[list[str], list[list[str]], str]:
 
 
 def _tasks() -> tuple[list[str], list[list[str]], str]:
-    paths = sorted((shared() / "configs/tasks").glob("*.yaml"))
+    paths = sorted((data_folder() / "configs/tasks").glob("*.yaml"))
     return (
         ["task", "what is to be done"],
         [[path.stem, first_comment(path)] for path in paths],

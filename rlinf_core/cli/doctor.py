@@ -14,9 +14,9 @@ from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 from rlinf_core.cli.terminal import foreground
-from rlinf_core.core import extras, machine
+from rlinf_core.core import extras, rendering
 from rlinf_core.core.errors import RlinfError
-from rlinf_core.core.paths import built_messages, explanation, message_packages
+from rlinf_core.core.paths import built_messages, home_remedy, message_packages
 from rlinf_core.core.progress import Progress
 from rlinf_core.core.ros import provides_messages, ros_is_sourced
 from rlinf_core.deploy.bridge import PORT
@@ -275,16 +275,16 @@ def _rendering() -> Finding:
     name = "offscreen rendering"
     if importlib.util.find_spec("mujoco") is None:
         return Finding(name, "not tried: no mujoco", "see extra sim", needed=False)
-    configured = os.environ.get(machine.VARIABLE, "").strip()
-    first = configured or next(filter(machine.has_library, machine.LIBRARIES), "glfw")
+    configured = os.environ.get(rendering.MUJOCO_GL, "").strip()
+    first = configured or next(filter(rendering.has_library, rendering.OFFSCREEN_LIBRARIES), "glfw")
     trouble = _render_trouble(first)
     if not trouble:
         return Finding(name, first)
-    subject = f"{machine.VARIABLE}={configured} of this shell" if configured else first
-    others = [library for library in machine.LIBRARIES if library != first]
+    subject = f"{rendering.MUJOCO_GL}={configured} of this shell" if configured else first
+    others = [library for library in rendering.OFFSCREEN_LIBRARIES if library != first]
     works = next((library for library in others if not _render_trouble(library)), None)
     install = "apt-get install libosmesa6 libegl1 libgl1"
-    fix = f"export {machine.VARIABLE}={works}" if works else install
+    fix = f"export {rendering.MUJOCO_GL}={works}" if works else install
     return Finding(
         name,
         f"{subject} does not render (cameras and videos need it): {trouble}",
@@ -304,7 +304,7 @@ def _render_trouble(renderer: str) -> str:
     )
     result = subprocess.run(
         [sys.executable, "-c", code],
-        env=os.environ | {machine.VARIABLE: renderer},
+        env=os.environ | {rendering.MUJOCO_GL: renderer},
         text=True,
         capture_output=True,
         timeout=RENDER_S,
@@ -347,7 +347,7 @@ def _disk() -> Finding:
 
 def _home() -> Finding:
     """Check the folders of ROS logs and of the libraries' caches."""
-    lacks = explanation()
+    lacks = home_remedy()
     place = os.environ.get("HOME") or "no HOME in this shell"
     return Finding(
         "home",

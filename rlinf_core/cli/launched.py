@@ -19,7 +19,7 @@ from rlinf_core.cli.parsing import output_file
 from rlinf_core.config.overrides import quoted, split
 from rlinf_core.config.yaml_source import load_plain
 from rlinf_core.core.errors import RecipeError
-from rlinf_core.core.paths import expanded
+from rlinf_core.core.paths import expand_user
 from rlinf_core.core.ros import process_environment
 from rlinf_core.data.demonstrations import DemonstrationStats
 from rlinf_core.launch.graph import (
@@ -216,7 +216,7 @@ def folder(argument: str, text: str) -> Path:
     """Return the path in an argument."""
     if not text:
         raise RecipeError(f"{argument}: expected a folder, got nothing")
-    return expanded(text, argument).resolve()
+    return expand_user(text, argument).resolve()
 
 
 def file(argument: str, text: str) -> Path:

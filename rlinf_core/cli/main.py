@@ -40,7 +40,7 @@ from rlinf_core.cli.parsing import (
 )
 from rlinf_core.core import extras
 from rlinf_core.core.errors import FAILED, RestartLimitError, RlinfError
-from rlinf_core.core.paths import VERSION, replacements
+from rlinf_core.core.paths import VERSION, replacement_folders
 from rlinf_core.core.ros import MAX_DOMAIN
 from rlinf_core.core.signals import defer_signals
 from rlinf_core.deploy.serving import PORT
@@ -139,7 +139,7 @@ def run(argv: list[str] | None = None, refused: int = 0) -> int:
         print(FIRST_STEPS, end="")
         return 0
     arguments = vars(_parser().parse_args(argv))
-    os.environ.update(replacements())
+    os.environ.update(replacement_folders())
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
         with defer_signals():

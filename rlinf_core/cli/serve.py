@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from rlinf_core.core import extras
-from rlinf_core.core.machine import is_loopback
+from rlinf_core.core.connections import is_loopback
 from rlinf_core.core.outputs import any_folder, empty_folder
 from rlinf_core.recipes import load_recipe
 

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from rlinf_core.core.errors import RecipeError
-from rlinf_core.core.paths import expanded
+from rlinf_core.core.paths import expand_user
 
 Key = tuple[str | int, ...]
 BITS = 1024  # size of a whole number, that of the largest float
@@ -315,4 +315,4 @@ def resolve_file_reference(document: Document, key: Key, folder: Path, prefix: s
     name = name.removeprefix(prefix)
     if name.partition(":")[0].endswith(".py"):
         where = f"{document.place(key)}: '{'.'.join(map(str, key))}'"
-        holder[last] = prefix + str((folder / expanded(name, where)).resolve())
+        holder[last] = prefix + str((folder / expand_user(name, where)).resolve())

@@ -63,7 +63,7 @@ def write_atomically(path: Path, write: Callable[[Path], object], durable: bool 
     temporary = path.with_name(f".{path.name}.part")
     try:
         temporary.unlink(missing_ok=True)
-        write_as_usual(temporary, write)
+        write_with_usual_mode(temporary, write)
         if durable:
             return publish_file(temporary, path)
         os.replace(temporary, path)
@@ -76,7 +76,7 @@ def write_atomically(path: Path, write: Callable[[Path], object], durable: bool 
         raise
 
 
-def write_as_usual(path: Path, write: Callable[[Path], object]) -> None:
+def write_with_usual_mode(path: Path, write: Callable[[Path], object]) -> None:
     """Write a new file with the permissions that ``open`` would give it.
 
     safetensors makes files readable only by their owner. Its errors become the usual OSError.
@@ -120,7 +120,7 @@ def move(path: Path, target: Path) -> Path:
     return target
 
 
-def free_name(path: Path) -> Path:
+def unused_name(path: Path) -> Path:
     """Return ``path``, or ``path`` with the first number that makes it new."""
     names = itertools.chain(
         [path], (path.with_name(f"{path.name}.{number}") for number in itertools.count(2))
@@ -130,7 +130,7 @@ def free_name(path: Path) -> Path:
 
 def quarantine(path: Path, into: Path, reason: str) -> Path:
     """Move an unusable file to the folder ``into``, with the reason in a text file beside it."""
-    target = free_name(make_folder(into) / path.name)
+    target = unused_name(make_folder(into) / path.name)
     note = target.with_name(target.name[:200] + REASON)
     note.write_text(reason + "\n", "utf-8", "backslashreplace")  # file names need not be UTF-8
     fsync(note)

@@ -1,11 +1,13 @@
-"""Bounds of a server's TCP connections: number, number per peer, time without a request.
+"""TCP connections of a server: their bounds, and loopback addresses.
 
-The operator's page, the bridge and the policy server use them.
+The bounds are a number, a number per peer, and a time without a request. The operator's page, the
+bridge and the policy server use them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
 import math
 import socket
@@ -216,3 +218,22 @@ def deepen_backlog(server: Any) -> None:
     for listening in server.sockets:
         with socket.socket(fileno=socket.dup(listening.fileno())) as same:
             same.listen(BACKLOG)
+
+
+def is_loopback(host: str) -> bool:
+    """Return True for loopback addresses and ``localhost``.
+
+    Other host names are not resolved; they give False.
+    """
+    try:
+        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def connect_address(host: str) -> str:
+    """Return the address to connect to for a server on this machine that listens on ``host``.
+
+    A wildcard address (0.0.0.0, ::) becomes the loopback address.
+    """
+    return {"0.0.0.0": "127.0.0.1", "[::]": "[::1]", "::": "[::1]"}.get(host, host)

@@ -137,7 +137,7 @@ class DeviceError(RlinfError):
         self.disconnected = disconnected
 
 
-PASSING = (
+TRANSIENT_ERRNOS = (
     errno.EMFILE,
     errno.ENFILE,
     errno.ENOMEM,
@@ -162,7 +162,9 @@ def is_transient(error: BaseException) -> bool:
 
     Such an error says nothing about the data, so that the operation can be tried again.
     """
-    return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in PASSING)
+    return isinstance(error, MemoryError) or (
+        isinstance(error, OSError) and error.errno in TRANSIENT_ERRNOS
+    )
 
 
 def escape_ascii(text: object) -> str:

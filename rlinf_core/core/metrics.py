@@ -80,7 +80,7 @@ def _registry(families: Families) -> CollectorRegistry:
     return registry
 
 
-def text(families: Families) -> str:
+def prometheus_text(families: Families) -> str:
     """Return the metrics in Prometheus' text format."""
     return generate_latest(_registry(families)).decode()
 

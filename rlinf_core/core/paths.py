@@ -29,12 +29,12 @@ def in_source_tree() -> bool:
     return (SOURCE / "configs").is_dir()
 
 
-def shared() -> Path:
+def data_folder() -> Path:
     """Return the folder with ``configs``, ``robots``, ``launch`` and ``ros_ws/src``."""
     return SOURCE if in_source_tree() else Path(__file__).parents[1] / "share"
 
 
-def expanded(path: str | Path, where: str) -> Path:
+def expand_user(path: str | Path, where: str) -> Path:
     """Return a config's path with ~ and ~user expanded.
 
     Raises:
@@ -66,12 +66,14 @@ def bundled_packages() -> Path:
 
 def message_sources() -> Path:
     """Return the ROS package rlinf_msgs: .msg, .srv and .action files, and their build files."""
-    return shared() / "ros_ws/src/rlinf_msgs"
+    return data_folder() / "ros_ws/src/rlinf_msgs"
 
 
-def definitions() -> list[Path]:
+def message_definitions() -> list[Path]:
     """Return foreign ROS packages, made from their published fields, for a ROS without them."""
-    return sorted(path.parent for path in (shared() / "ros_ws/definitions").glob("*/package.xml"))
+    return sorted(
+        path.parent for path in (data_folder() / "ros_ws/definitions").glob("*/package.xml")
+    )
 
 
 def built_messages() -> Path:
@@ -122,7 +124,7 @@ def can_write(folder: Path) -> bool:
 
 
 @cache
-def replacements() -> dict[str, str]:
+def replacement_folders() -> dict[str, str]:
     """Return environment variables with folders that replace those in an unwritable home.
 
     They are empty folders of this process, removed at its end. A variable that the user has set is
@@ -144,9 +146,9 @@ def replacements() -> dict[str, str]:
     return {name: place for name, place in folders.items() if not os.environ.get(name)}
 
 
-def explanation() -> str:
+def home_remedy() -> str:
     """Return a person's remedy for an unwritable home; empty if it is writable."""
-    names = [name for name in (ROS_LOG_DIR, "XDG_CACHE_HOME") if name in replacements()]
+    names = [name for name in (ROS_LOG_DIR, "XDG_CACHE_HOME") if name in replacement_folders()]
     exports = " ".join(f"{name}=/a/folder" for name in names)
     return f"name writable folders: export {exports}" if names else ""
 

@@ -21,19 +21,19 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from rlinf_core.core.errors import RecipeError, RlinfError, harmless_lines, nearest
-from rlinf_core.core.paths import expanded
+from rlinf_core.core.paths import expand_user
 
 Part = TypeVar("Part")
 
 
-def installed(group: str) -> dict[str, EntryPoint]:
+def installed_entry_points(group: str) -> dict[str, EntryPoint]:
     """Return the entry points of installed packages in ``rlinf.<group>``, by name."""
     return {point.name: point for point in entry_points(group=f"rlinf.{group}")}
 
 
-def names(group: str, builtin: Iterable[str]) -> list[str]:
+def known_names(group: str, builtin: Iterable[str]) -> list[str]:
     """Return every name that ``find`` knows."""
-    return sorted({*builtin, *installed(group)})
+    return sorted({*builtin, *installed_entry_points(group)})
 
 
 def find(group: str, name: str, builtin: Mapping[str, str], where: str) -> Any:
@@ -51,12 +51,12 @@ def find(group: str, name: str, builtin: Mapping[str, str], where: str) -> Any:
             imported, with the reason.
     """
     reference = builtin.get(name, "")
-    if not reference and name in installed(group):
-        reference = installed(group)[name].value
+    if not reference and name in installed_entry_points(group):
+        reference = installed_entry_points(group)[name].value
     if not reference and (":" in name or "." in name or name.endswith(".py")):
         reference = name
     if not reference:
-        allowed = names(group, builtin)
+        allowed = known_names(group, builtin)
         raise RecipeError(
             f"{where}: expected one of {', '.join(allowed)}, or package.module:name, or "
             f"file.py:name; got '{name}'{nearest(name, allowed)}"
@@ -79,7 +79,7 @@ def find(group: str, name: str, builtin: Mapping[str, str], where: str) -> Any:
     return part
 
 
-def absolute(name: str) -> str:
+def with_absolute_path(name: str) -> str:
     """Return ``name`` with an absolute path in ``file.py:name``, for other processes."""
     place, colon, attribute = name.partition(":")
     if not place.endswith(".py"):
@@ -87,12 +87,12 @@ def absolute(name: str) -> str:
     return f"{Path(place).expanduser().resolve()}{colon}{attribute}"
 
 
-def files(package: str, file: str) -> dict[str, str]:
+def module_places(package: str, file: str) -> dict[str, str]:
     """Return the names and places of a package's parts, one per file beside ``file``."""
     return {path.stem: f"{package}.{path.stem}" for path in Path(file).parent.glob("[a-z]*.py")}
 
 
-def described(
+def find_class(
     group: str, name: str, builtin: Mapping[str, str], attribute: str, base: type[Part], where: str
 ) -> type[Part]:
     """Return the class called ``name``, or its module's ``attribute``.
@@ -111,19 +111,18 @@ def described(
     return kind
 
 
-def place(group: str, name: str, builtin: Mapping[str, Path], where: str) -> Path:
+def find_path(group: str, name: str, builtin: Mapping[str, Path], where: str) -> Path:
     """Return the file or folder called ``name``.
 
     A name is a path, one of ``builtin``, an entry point, or ``package.module:PATH``. A reference to
-    a
-    module alone means its folder. The arguments are those of ``find``.
+    a module alone means its folder. The arguments are those of ``find``.
     """
-    path = expanded(name, where) if "/" in name or name in (".", "..") else builtin.get(name)
+    path = expand_user(name, where) if "/" in name or name in (".", "..") else builtin.get(name)
     if path is not None and path.exists():
         return path.resolve()
-    if name in installed(group) or ("/" not in name and ("." in name or ":" in name)):
+    if name in installed_entry_points(group) or ("/" not in name and ("." in name or ":" in name)):
         return _place_of(group, name, where)
-    allowed = names(group, builtin)
+    allowed = known_names(group, builtin)
     hint = nearest(name, allowed) if path is None else f", and nothing is at {path.absolute()}"
     raise RecipeError(
         f"{where}: expected one of {', '.join(allowed)}, or a path; got '{name}'{hint}"
@@ -136,7 +135,7 @@ def _place_of(group: str, name: str, where: str) -> Path:
         part = find(group, name, {}, where)
     except RecipeError as error:
         # a file here is not a valid reference
-        here = os.path.exists(name) and name not in installed(group)
+        here = os.path.exists(name) and name not in installed_entry_points(group)
         raise RecipeError(
             f"{where}: expected a name or a path, got '{name}', which is a file here: write "
             f"./{name}"
@@ -182,7 +181,7 @@ def _line(error: BaseException) -> str:
 def _module(place: str, where: str) -> ModuleType:
     with _importing(where):
         if place.endswith(".py"):
-            return _of_file(expanded(place, where).resolve())
+            return _of_file(expand_user(place, where).resolve())
         return importlib.import_module(place)
 
 
@@ -206,7 +205,7 @@ def _of_file(path: Path) -> ModuleType:
     return module
 
 
-def deferred(package: str, module: str) -> Callable[[str], Any]:
+def lazy_attributes(package: str, module: str) -> Callable[[str], Any]:
     """Return a ``__getattr__`` for a package that imports missing names from a module on access."""
 
     def attribute(name: str) -> Any:

@@ -62,7 +62,7 @@ class Progress:
                     )
 
 
-class Silent(Progress):
+class SilentProgress(Progress):
     """Prints nothing."""
 
     def __init__(self) -> None:

@@ -13,10 +13,10 @@ from rlinf_core.core.paths import (
     NODES,
     SOURCE,
     built_messages,
+    data_folder,
     in_source_tree,
     message_packages,
-    replacements,
-    shared,
+    replacement_folders,
 )
 
 MAX_DOMAIN = 232
@@ -68,7 +68,7 @@ def ros_environment(domain_id: int) -> dict[str, str]:
         environment.pop("_ROS_WHEELS_BOOTSTRAP_COMPLETE", None)
     return (
         environment
-        | replacements()
+        | replacement_folders()
         | process_environment(domain_id)
         | {
             "ROS_AUTOMATIC_DISCOVERY_RANGE": environment.get(
@@ -108,7 +108,7 @@ def process_environment(domain_id: int) -> dict[str, str]:
     wait; at a node's real-time priority they would occupy a core.
     """
     is_newer = has_fast_dds_3()
-    folder = shared() / ("configs/fastdds_3" if is_newer else "configs")
+    folder = data_folder() / ("configs/fastdds_3" if is_newer else "configs")
     profile = str(folder / DDS_PROFILE)
     return ({} if is_newer else {OLDER_PROFILE_VARIABLE: profile}) | {
         PROFILE_VARIABLE: profile,
@@ -133,7 +133,7 @@ def use_dds_profile(name: str) -> bool:
         Whether it had the profile of a station's processes. A user's own stays.
     """
     profile = Path(os.environ.get(PROFILE_VARIABLE, ""))
-    if profile.name != DDS_PROFILE or shared() / "configs" not in profile.parents:
+    if profile.name != DDS_PROFILE or data_folder() / "configs" not in profile.parents:
         return False
     for variable in {PROFILE_VARIABLE, OLDER_PROFILE_VARIABLE} & os.environ.keys():
         os.environ[variable] = str(profile.with_name(name))

@@ -12,10 +12,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-ENDINGS = (signal.SIGINT, signal.SIGTERM)
+END_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _PR_SET_PDEATHSIG = 1
 # a terminal and a supervisor send at the same time; a later signal is a second request
-AGAIN_S = 2.0
+SECOND_SIGNAL_S = 2.0
 
 
 @contextlib.contextmanager
@@ -34,7 +34,7 @@ def on_signal(by: Callable[[int], object]) -> Iterator[None]:
         if not first:
             first.append(time.monotonic())
             by(number)
-        elif time.monotonic() - first[0] > AGAIN_S:
+        elif time.monotonic() - first[0] > SECOND_SIGNAL_S:
             restore()
             signal.raise_signal(number)
 
@@ -42,7 +42,7 @@ def on_signal(by: Callable[[int], object]) -> Iterator[None]:
         for number, handler in before.items():
             signal.signal(number, handler)
 
-    before = {number: signal.signal(number, answer) for number in ENDINGS}
+    before = {number: signal.signal(number, answer) for number in END_SIGNALS}
     try:
         yield
     finally:

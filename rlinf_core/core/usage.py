@@ -30,7 +30,7 @@ class Usage:
 
 
 @contextmanager
-def measured() -> Iterator[Usage]:
+def measure_usage() -> Iterator[Usage]:
     """Measure this thread's work within the block; the fields are filled in at the end.
 
     A busy machine lengthens ``wall_s`` alone: Linux counts the time in the queue for a core

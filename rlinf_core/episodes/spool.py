@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from rlinf_core.core.atomic_io import flush_folder, free_name, make_folder, move, quarantine
+from rlinf_core.core.atomic_io import flush_folder, make_folder, move, quarantine, unused_name
 from rlinf_core.core.errors import SpoolError
 from rlinf_core.episodes.checksums import MAX_BYTES, is_plain, seal
 from rlinf_core.episodes.messages import offered_qos, typestore
@@ -184,7 +184,7 @@ class Spool:
         return sum(sum(self._sizes[name].values()) for name in folders)
 
     def _move(self, source: str, target: str, name: str) -> Path:
-        return move(self.root / source / name, free_name(self.root / target / name))
+        return move(self.root / source / name, unused_name(self.root / target / name))
 
 
 class EpisodeWriter:

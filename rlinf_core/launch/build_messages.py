@@ -23,7 +23,12 @@ from pathlib import Path
 
 from rlinf_core.core.errors import RlinfError
 from rlinf_core.core.extras import how_to_get
-from rlinf_core.core.paths import built_messages, definitions, message_packages, message_sources
+from rlinf_core.core.paths import (
+    built_messages,
+    message_definitions,
+    message_packages,
+    message_sources,
+)
 from rlinf_core.core.ros import ros_is_sourced
 
 SILENCE_S = 4.0
@@ -41,9 +46,9 @@ def build_messages() -> Path:
     Raises:
         RlinfError: no ROS, no compiler, or the build failed; its last lines are quoted.
     """
-    prefix, total = built_messages(), 1 + len(definitions())
+    prefix, total = built_messages(), 1 + len(message_definitions())
     _build(message_sources(), prefix, f"[1 of {total}] ")
-    for number, sources in enumerate(definitions(), 2):
+    for number, sources in enumerate(message_definitions(), 2):
         if _has_ros(sources.name, prefix):
             _forget(sources.name, prefix)
         else:

@@ -8,9 +8,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlinf_core.core.connections import connect_address
 from rlinf_core.core.errors import BridgeError, RecipeError
-from rlinf_core.core.machine import connect_address
-from rlinf_core.core.paths import expanded
+from rlinf_core.core.paths import expand_user
 from rlinf_core.core.ros import MAX_DOMAIN
 from rlinf_core.data.demonstrations import DemonstrationStats, demonstration_stats
 from rlinf_core.deploy.bridge.fleet import STATION_NAME, Credentials, Fleet
@@ -200,7 +200,7 @@ def _bridge(bridge: Bridge, station: str, run_dir: Path) -> Bridge:
             f"bridge.fleet is {fleet}, got none. Run rlinf fleet enroll {station} --out "
             f"credentials/{station} for each station, then set bridge.credentials=credentials"
         )
-    folder = expanded(bridge.credentials, "bridge.credentials").resolve() / station
+    folder = expand_user(bridge.credentials, "bridge.credentials").resolve() / station
     if reason := Fleet(fleet).refusal_reason(station, Credentials(folder, station).certificate):
         raise BridgeError(f"station '{station}', with {folder}, at the fleet {fleet}: {reason}")
     return here.but(credentials=str(folder))

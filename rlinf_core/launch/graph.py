@@ -16,7 +16,7 @@ from typing import Any
 
 from rlinf_core.config.base import Settings
 from rlinf_core.core.errors import RecipeError
-from rlinf_core.core.paths import expanded
+from rlinf_core.core.paths import expand_user
 from rlinf_core.data.demonstrations import DemonstrationStats, demonstration_stats
 from rlinf_core.deploy.bridge.fleet import Credentials
 from rlinf_core.interlock import load_limits
@@ -530,7 +530,9 @@ def _page(recipe: Recipe, robot: Robot, run_dir: Path) -> Process:
     cameras = station.observe_cameras if robot.without_hardware else tuple(robot.cameras)
     folder = robot_folder(recipe.station.robot).resolve()
     token = (
-        str(expanded(web.token_file, "station.web.token_file").resolve()) if web.token_file else ""
+        str(expand_user(web.token_file, "station.web.token_file").resolve())
+        if web.token_file
+        else ""
     )
     return _node(
         recipe,
@@ -607,7 +609,7 @@ def _remote(recipe: Recipe) -> dict[str, Any]:
 def _monitor(recipe: Recipe) -> str:
     """Return the file of the failure monitor; empty if there is none."""
     file = recipe.station.policy.monitor
-    return str(expanded(file, "station.policy.monitor").resolve()) if file else ""
+    return str(expand_user(file, "station.policy.monitor").resolve()) if file else ""
 
 
 def _settings(part: Settings) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from rlinf_core.core.errors import RecipeError, RlinfError
-from rlinf_core.core.paths import shared
+from rlinf_core.core.paths import data_folder
 from rlinf_core.episodes.messages import TOOL
 from rlinf_core.interlock import load_limits
 from rlinf_core.recipes.schema import Recipe
@@ -114,7 +114,7 @@ def _base(folder: Path, name: str) -> str:
 
 def rviz(shown: LayoutContent) -> str:
     """Return the RViz configuration."""
-    document = yaml.safe_load((shared() / "configs/station.rviz").read_text())
+    document = yaml.safe_load((data_folder() / "configs/station.rviz").read_text())
     manager = document["Visualization Manager"]
     displays = []
     for display in manager["Displays"]:
@@ -148,7 +148,7 @@ def _axes(display: dict[str, Any], shown: LayoutContent) -> list[dict[str, Any]]
 
 def foxglove(shown: LayoutContent) -> str:
     """Return the Foxglove layout (menu Layouts, Import)."""
-    document = json.loads((shared() / "configs/foxglove.json").read_text())
+    document = json.loads((data_folder() / "configs/foxglove.json").read_text())
     panels: dict[str, Any] = document["configById"]
     images = [name for name in panels if name.startswith("Image!")]
     template = panels[images[0]]

@@ -28,7 +28,7 @@ import yaml
 
 from rlinf_core.core.errors import REFUSED, RlinfError, escape_control
 from rlinf_core.core.machine import HeldError, acquire
-from rlinf_core.core.paths import ROS_LOG_DIR, replacements
+from rlinf_core.core.paths import ROS_LOG_DIR, replacement_folders
 from rlinf_core.core.ros import ros_environment
 from rlinf_core.core.signals import defer_signals, end_with_parent
 from rlinf_core.launch.graph import ONCE, Process
@@ -98,7 +98,7 @@ class Supervisor:
         self.events: list[str] = []
         free_segments()  # left by a killed station
         folders = ["logs", "params"]
-        if ROS_LOG_DIR in replacements():
+        if ROS_LOG_DIR in replacement_folders():
             self.environment[ROS_LOG_DIR] = str(run_dir / "ros_logs")
             folders.append("ros_logs")
         for name in folders:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from rlinf_core.config.base import Settings
+from rlinf_core.core.connections import is_loopback
 from rlinf_core.core.errors import RecipeError
-from rlinf_core.core.machine import is_loopback
-from rlinf_core.core.paths import expanded
+from rlinf_core.core.paths import expand_user
 from rlinf_core.page import TOKEN_LENGTH
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def token_of(web: Web) -> str:
         return ""
     try:
         token = (
-            expanded(web.token_file, "station.web.token_file")
+            expand_user(web.token_file, "station.web.token_file")
             .read_text()
             .partition("\n")[0]
             .strip()

@@ -28,7 +28,7 @@ _requested: set[str] = set()  # kinds requested by recipes and programs of this 
 
 def kinds() -> list[str]:
     """Return the names of all kinds of policy."""
-    return plugins.names("policies", _builtin())
+    return plugins.known_names("policies", _builtin())
 
 
 def policy_kind(kind: str) -> ModuleType:
@@ -48,14 +48,14 @@ def policy_config(kind: str) -> type[PolicySettings]:
     from rlinf_core.policies.settings import PolicySettings
 
     _check_allowed(kind)
-    return plugins.described("policies", kind, _builtin(), "Config", PolicySettings, "policy.kind")
+    return plugins.find_class("policies", kind, _builtin(), "Config", PolicySettings, "policy.kind")
 
 
 def _check_allowed(kind: str) -> None:
     """Raise RecipeError if a policy file names a kind that this process may not import."""
     if not _from_file.get():
-        _requested.add(plugins.absolute(kind))
-    elif kind not in kinds() and plugins.absolute(kind) not in _requested:
+        _requested.add(plugins.with_absolute_path(kind))
+    elif kind not in kinds() and plugins.with_absolute_path(kind) not in _requested:
         raise RecipeError(
             f"policy.kind: expected one of {', '.join(kinds())}, or the kind in the recipe, got "
             f"'{escape_ascii(kind)[:200]}' in a policy file. A policy file cannot choose imported "
@@ -91,7 +91,9 @@ def custom_kinds(config: PolicySettings) -> list[str]:
             if hasattr(value := getattr(config, name), "kind")
         ),
     ]
-    return sorted({plugins.absolute(part.kind) for part in parts if part.kind not in kinds()})
+    return sorted(
+        {plugins.with_absolute_path(part.kind) for part in parts if part.kind not in kinds()}
+    )
 
 
 def shipped_kind(config: PolicySettings) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
+from rlinf_core.core.connections import is_loopback
 from rlinf_core.core.errors import RecipeError
-from rlinf_core.core.machine import is_loopback
-from rlinf_core.core.paths import expanded
+from rlinf_core.core.paths import expand_user
 from rlinf_core.deploy.bridge.credentials import TOKEN_FILE, token_link
 from rlinf_core.recipes.schema import Bridge
 
@@ -57,7 +57,7 @@ def tokens_of(bridge: Bridge, run_dir: Path) -> list[Path]:
 
 def _token_file(bridge: Bridge) -> Path | None:
     name = bridge.token_file
-    return expanded(name, "bridge.token_file").absolute() if name else None
+    return expand_user(name, "bridge.token_file").absolute() if name else None
 
 
 def _secured(bridge: Bridge, key: str, folder: str, fix: str) -> Path | None:
@@ -69,4 +69,4 @@ def _secured(bridge: Bridge, key: str, folder: str, fix: str) -> Path | None:
             "bridge.host=127.0.0.1 with a tunnel (ssh -L), or, on a private network, "
             "bridge.insecure=true"
         )
-    return expanded(folder, f"bridge.{key}").resolve() if folder else None
+    return expand_user(folder, f"bridge.{key}").resolve() if folder else None

@@ -11,7 +11,7 @@ from rlinf_core.config.checking import checked
 from rlinf_core.config.overrides import override
 from rlinf_core.config.yaml_source import Document, load_plain, read, resolve_file_reference
 from rlinf_core.core.errors import RecipeError, nearest
-from rlinf_core.core.paths import shared
+from rlinf_core.core.paths import data_folder
 from rlinf_core.core.renames import current_key, with_current_keys
 from rlinf_core.recipes.schema import ALGORITHM, Recipe
 
@@ -82,7 +82,7 @@ def is_resolved(path: Path) -> bool:
 
 def recipes() -> list[str]:
     """Return the names of all recipes that come with rlinf."""
-    folder = shared() / "configs"
+    folder = data_folder() / "configs"
     paths = [
         path.relative_to(folder)
         for part in ("*.yaml", "simulators/*.yaml")
@@ -93,7 +93,7 @@ def recipes() -> list[str]:
 
 
 def _path(name: str | Path) -> Path:
-    for path in (Path(name), shared() / "configs" / f"{name}.yaml"):
+    for path in (Path(name), data_folder() / "configs" / f"{name}.yaml"):
         if path.is_file():
             return path
     names = recipes()

@@ -18,7 +18,7 @@ from rlinf_core.algorithms.common.settings import (
     AlgorithmSettings,
 )
 from rlinf_core.core.errors import RecipeError, nearest
-from rlinf_core.core.paths import expanded
+from rlinf_core.core.paths import expand_user
 from rlinf_core.policies import shipped_kind
 from rlinf_core.recipes.placement import Placement
 from rlinf_core.recipes.schema import Dynamics, Online, Randomise, Recipe
@@ -47,7 +47,7 @@ def source_of(recipe: Recipe) -> str:
 def initial_source(recipe: Recipe) -> Path | None:
     """Return the initial policy or run; None for a new policy."""
     named = recipe.simulation.initial_policy
-    return expanded(named, "simulation.initial_policy") if named else None
+    return expand_user(named, "simulation.initial_policy") if named else None
 
 
 def incompatibility(algorithm: AlgorithmSettings, source: str) -> str:

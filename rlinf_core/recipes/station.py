@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rlinf_core.core import plugins
 from rlinf_core.core.errors import RecipeError, SpecError, nearest
-from rlinf_core.core.paths import shared
+from rlinf_core.core.paths import data_folder
 from rlinf_core.interlock.limits_file import load_limits
 from rlinf_core.recipes.schema import Embodiment, Recipe
 from rlinf_core.recipes.sources import check_source
@@ -120,8 +120,8 @@ def task_file(recipe: Recipe) -> Path:
     Raises:
         RecipeError: there is no such task; the message suggests the nearest name.
     """
-    builtin = {path.stem: path for path in (shared() / "configs/tasks").glob("*.yaml")}
-    return plugins.place("tasks", recipe.station.task, builtin, "station.task")
+    builtin = {path.stem: path for path in (data_folder() / "configs/tasks").glob("*.yaml")}
+    return plugins.find_path("tasks", recipe.station.task, builtin, "station.task")
 
 
 def station_task(recipe: Recipe) -> Task:

@@ -14,7 +14,7 @@ import numpy as np
 
 from rlinf_core.core.atomic_io import write_atomically
 from rlinf_core.core.errors import RlinfError
-from rlinf_core.core.progress import Progress, Silent
+from rlinf_core.core.progress import Progress, SilentProgress
 from rlinf_core.policies.policy_folder import policy_name
 from rlinf_core.recipes import Recipe, station_task
 from rlinf_core.reports.curves import draw, measure_of, read_evaluations, read_events, shortened
@@ -104,7 +104,7 @@ def write_report(
     Returns:
         Text to print.
     """
-    progress = progress or Silent()
+    progress = progress or SilentProgress()
     events = read_events(run_dir)[since:]
     exported = run_dir / "policy"
     result = next((event for event in reversed(events) if event["event"] == "result"), None)
@@ -222,7 +222,7 @@ def write_training_report(recipe: Recipe, run_dir: Path, progress: Progress | No
     Returns:
         Text to print.
     """
-    progress = progress or Silent()
+    progress = progress or SilentProgress()
     progress.step("drawing the learning curve")
     evaluations = read_evaluations(run_dir)
     measure = measure_of([evaluations]) if recipe.env else "success"

@@ -16,7 +16,7 @@ from rlinf_core.config.checking import checked
 from rlinf_core.config.yaml_source import Document, read, resolve_file_reference
 from rlinf_core.core import plugins
 from rlinf_core.core.errors import RecipeError, RlinfError, nearest
-from rlinf_core.core.paths import SOURCE, shared
+from rlinf_core.core.paths import SOURCE, data_folder
 from rlinf_core.robots.calibration.hand_eye import check as check_hand_eye
 from rlinf_core.robots.cameras import CAMERA, CameraSettings, DeviceCamera
 from rlinf_core.robots.drivers import EXTERNAL, SIMULATOR, DriverSettings, driver
@@ -542,7 +542,7 @@ def robot_folder(name: str) -> Path:
     Raises:
         RecipeError: there is no such robot; the message suggests the nearest name.
     """
-    folder = plugins.place("robots", name, _builtin(), "station.robot")
+    folder = plugins.find_path("robots", name, _builtin(), "station.robot")
     if not (folder / "robot.yaml").is_file():
         raise RecipeError(f"station.robot: expected a folder with a robot.yaml, got '{name}'")
     return folder
@@ -550,13 +550,13 @@ def robot_folder(name: str) -> Path:
 
 def robots() -> list[str]:
     """Return the names of all robots."""
-    return plugins.names("robots", _builtin())
+    return plugins.known_names("robots", _builtin())
 
 
 def _builtin() -> dict[str, Path]:
     """Return the folders of the robots that come with rlinf, by their names."""
     paths = (
-        *(shared() / "robots").glob("*/robot.yaml"),
+        *(data_folder() / "robots").glob("*/robot.yaml"),
         *(SOURCE / "sim_bridges/simulators").glob("*/*/robot.yaml"),
     )
     return {path.parent.name: path.parent for path in paths}

@@ -23,7 +23,7 @@ from pydantic import Field, model_validator
 from rlinf_core.config.base import Settings
 from rlinf_core.core import extras
 from rlinf_core.core.errors import DeviceError, RecipeError
-from rlinf_core.core.machine import HeldError, acquire_device, refused
+from rlinf_core.core.machine import HeldError, access_denied_text, acquire_device
 
 TURN = 4096
 RAD = 2 * math.pi / TURN
@@ -196,7 +196,7 @@ class Bus:
         except (OSError, termios.error) as error:
             self.close()
             if isinstance(error, PermissionError) or "ermission" in str(error):
-                raise DeviceError(refused("servos", device)) from error
+                raise DeviceError(access_denied_text("servos", device)) from error
             raise DeviceError(
                 f"expected servos at {device}, got: {error}. Plug them in, or name another port: "
                 "options.device in robot.yaml"

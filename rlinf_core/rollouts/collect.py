@@ -15,7 +15,7 @@ import torch
 from rlinf_core.algorithms.common.rollout import Rollout
 from rlinf_core.algorithms.common.settings import RolloutLength
 from rlinf_core.core.errors import RlinfError
-from rlinf_core.core.usage import Usage, measured
+from rlinf_core.core.usage import Usage, measure_usage
 from rlinf_core.policies.base import ActionChunk, Observation, Policy
 from rlinf_core.policies.torch_device import restore
 from rlinf_core.rollouts.envs import ChunkExecutor, EpisodeAccumulator, Steps, VectorEnv
@@ -76,7 +76,7 @@ class Rollouts(ABC):
     def play_measured(self, length: RolloutLength) -> tuple[Experience, RolloutUsage]:
         """Play a rollout of length ``length`` and measure its usage."""
         before, busy_before = self.simulate_s, self.simulate_busy_s
-        with measured() as usage:
+        with measure_usage() as usage:
             experience = self.play(**length)
         simulate = self.simulate_s - before
         busy = self.simulate_busy_s - busy_before
@@ -401,7 +401,7 @@ class AlternatingRollouts(Rollouts):
         waited_s = sum(part.lock_wait_s for part in self.parts)
         for part in self.parts:
             part.version = self.version
-        with measured() as usage:
+        with measure_usage() as usage:
             futures = [self.threads.submit(self._play_part, part, length) for part in self.parts]
             results = [future.result() for future in futures]
         waited_s = sum(part.lock_wait_s for part in self.parts) - waited_s

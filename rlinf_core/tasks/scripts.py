@@ -61,7 +61,7 @@ class Script(Protocol):
 
 def scripts() -> list[str]:
     """Return the names of all scripts."""
-    return plugins.names("scripts", BUILTIN)
+    return plugins.known_names("scripts", BUILTIN)
 
 
 def script(kind: str) -> type:

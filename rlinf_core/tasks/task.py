@@ -22,7 +22,7 @@ from rlinf_core.config.base import Count, Settings
 from rlinf_core.config.checking import checked
 from rlinf_core.config.yaml_source import Document, read, resolve_file_reference
 from rlinf_core.core.errors import RecipeError, RlinfError, SpecError, nearest
-from rlinf_core.core.paths import expanded, shared
+from rlinf_core.core.paths import data_folder, expand_user
 from rlinf_core.core.rotation import same_hemisphere, to_vector, to_vector_around, unit
 from rlinf_core.specs.arrays import ActionSpec, ArraySpec, StationSpec, encoded
 from rlinf_core.specs.topics import arm_of, of_arms, topic
@@ -410,7 +410,7 @@ def _document_of(path: Path, below: tuple[Path, ...] = ()) -> Document:
         return document
     tasks = {
         other.stem: other
-        for folder in (shared() / "configs/tasks", path.parent)
+        for folder in (data_folder() / "configs/tasks", path.parent)
         for other in folder.glob("*.yaml")
     }
     if str(base) not in tasks:
@@ -437,7 +437,7 @@ def _resolve_model_path(document: Document, part: str, folder: Path) -> None:
     section = document.data.get(part)
     if isinstance(section, dict) and isinstance(section.get("model"), str):
         where = f"{document.place((part, 'model'))}: '{part}.model'"
-        section["model"] = str((folder / expanded(section["model"], where)).resolve())
+        section["model"] = str((folder / expand_user(section["model"], where)).resolve())
 
 
 @dataclass(frozen=True)

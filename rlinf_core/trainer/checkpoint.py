@@ -9,7 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from rlinf_core.core.atomic_io import flush_folder, make_folder, move, quarantine, write_as_usual
+from rlinf_core.core.atomic_io import (
+    flush_folder,
+    make_folder,
+    move,
+    quarantine,
+    write_with_usual_mode,
+)
 from rlinf_core.core.errors import RlinfError, escape_ascii, is_transient
 from rlinf_core.episodes.checksums import SUMS, file_sha256, listing, read_sums
 
@@ -71,7 +77,7 @@ def save(root: Path, name: str, state: State, keep: int = 2) -> Path:
     temporary.mkdir()
     arrays, rest = flatten(state)
     try:
-        write_as_usual(temporary / ARRAYS, lambda file: save_file(arrays, file))
+        write_with_usual_mode(temporary / ARRAYS, lambda file: save_file(arrays, file))
         (temporary / REST).write_text(json.dumps(rest))
         (temporary / SUMS).write_text(
             listing({name: file_sha256(temporary / name) for name in (ARRAYS, REST)})

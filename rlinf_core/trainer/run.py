@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from rlinf_core.algorithms.common.offload import Offload
-from rlinf_core.core.usage import measured
+from rlinf_core.core.usage import measure_usage
 from rlinf_core.plan.graph import (
     DATA,
     ENVIRONMENT,
@@ -197,7 +197,7 @@ class Run(RunState):
 
     def _insert(self) -> None:
         """Insert the new experience into the training data."""
-        with self.clock("transfer"), measured() as usage:
+        with self.clock("transfer"), measure_usage() as usage:
             self.data.put(self.experience, self.version)
         self.meter.add_data(usage)
         self.meter.turn.steps += self.experience.steps
@@ -215,9 +215,9 @@ class Run(RunState):
         draw: Callable[[], Any] = self.data.batch
         if self.offline and not self.is_last_stage:
             draw = partial(self.data.demonstration_batch, self.offline.batch_size)
-        with self.clock("learn"), measured() as total:
+        with self.clock("learn"), measure_usage() as total:
             for batch in self.prefetch.batches(draw, count):
-                with measured() as update:
+                with measure_usage() as update:
                     metrics = self.learner.update(batch)
                 self.meter.add_update(self.learner, update)
                 self.progress.note(metrics, self.learner.updates)

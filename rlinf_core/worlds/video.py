@@ -115,7 +115,12 @@ class RemoteVideo:
     def __init__(self, name: str, options: Mapping[str, Any]) -> None:
         self.name = name
         python = isolated.python_of(name.partition(":")[0].rpartition("/")[2].partition(".")[0])
-        arguments = ["-m", "rlinf_core.worlds.video", plugins.absolute(name), json.dumps(options)]
+        arguments = [
+            "-m",
+            "rlinf_core.worlds.video",
+            plugins.with_absolute_path(name),
+            json.dumps(options),
+        ]
         label = f"video model '{name}'"
         self._isolated = IsolatedProcess(python or sys.executable, arguments, label, GIVE_UP_S)
         self._file = self._isolated.connection.makefile("rwb")

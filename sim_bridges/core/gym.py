@@ -20,7 +20,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
-from rlinf_core.core import machine
+from rlinf_core.core import rendering
 from rlinf_core.core.errors import RecipeError, RlinfError, SpecError, is_transient
 from rlinf_core.recipes import load_recipe
 from rlinf_core.robots.config import load_robot
@@ -474,7 +474,7 @@ def plain(name: str, size: int, options: Mapping[str, Any] = NO_OPTIONS) -> Vect
     Raises:
         RecipeError: the name is unknown, an option is invalid, or a space is no box.
     """
-    machine.choose()  # Gymnasium's MuJoCo environments read the variable, too
+    rendering.set_mujoco_gl()  # Gymnasium's MuJoCo environments read the variable, too
     package, _, registered = name.rpartition(":")
     if package:
         try:

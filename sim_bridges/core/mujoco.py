@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from rlinf_core.core import machine
+from rlinf_core.core import rendering
 from rlinf_core.core.errors import RlinfError
 
 FILM_HEIGHT = 480  # a live view of less has no shadows
 
-machine.choose()  # before anything below imports mujoco
+rendering.set_mujoco_gl()  # before anything below imports mujoco
 
 
 class Scene:
@@ -113,7 +113,7 @@ class Scene:
                 self._renderers[height, width] = self._mujoco.Renderer(self.model, height, width)
             except Exception as error:
                 raise RlinfError(
-                    f"cannot render a camera with MUJOCO_GL={os.environ.get(machine.VARIABLE)}: "
+                    f"cannot render a camera with MUJOCO_GL={os.environ.get(rendering.MUJOCO_GL)}: "
                     f"{error}. `rlinf doctor` names a renderer that works; libegl1 and libosmesa6 "
                     "(make setup installs them) need no display"
                 ) from error

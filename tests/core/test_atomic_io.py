@@ -107,24 +107,24 @@ def test_errors_of_safetensors_are_those_of_the_system(tmp_path):
         return write
 
     with pytest.raises(OSError) as error:
-        atomic_io.write_as_usual(
+        atomic_io.write_with_usual_mode(
             tmp_path / "a", fails("I/O error: No space left on device (os error 28)")
         )
     assert error.value.errno == errno.ENOSPC and error.value.filename == str(tmp_path / "a")
     assert error.value.strerror == "No space left on device"
     assert isinstance(error.value.__cause__, SafetensorError)
     with pytest.raises(OSError, match="^invalid shape$") as error:
-        atomic_io.write_as_usual(tmp_path / "a", fails("invalid shape"))
+        atomic_io.write_with_usual_mode(tmp_path / "a", fails("invalid shape"))
     assert error.value.errno is None and isinstance(error.value.__cause__, SafetensorError)
     with pytest.raises(ZeroDivisionError):
-        atomic_io.write_as_usual(tmp_path / "a", lambda path: 1 / 0)
+        atomic_io.write_with_usual_mode(tmp_path / "a", lambda path: 1 / 0)
 
 
 def test_a_file_has_the_permissions_of_the_users_umask(tmp_path):
     path = tmp_path / "file"
     before = os.umask(0o027)
     try:
-        atomic_io.write_as_usual(path, lambda path: path.chmod(0o600))
+        atomic_io.write_with_usual_mode(path, lambda path: path.chmod(0o600))
     finally:
         os.umask(before)
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
@@ -167,11 +167,11 @@ def test_a_move_is_durable_in_both_folders(tmp_path, flushed):
 
 def test_a_free_name_is_the_first_that_nothing_has(tmp_path):
     path = tmp_path / "a"
-    assert atomic_io.free_name(path) == path
+    assert atomic_io.unused_name(path) == path
     path.touch()
-    assert atomic_io.free_name(path) == tmp_path / "a.2"
+    assert atomic_io.unused_name(path) == tmp_path / "a.2"
     (tmp_path / "a.2").symlink_to("nowhere")
-    assert atomic_io.free_name(path) == tmp_path / "a.3"
+    assert atomic_io.unused_name(path) == tmp_path / "a.3"
 
 
 def test_an_unusable_file_is_kept_with_the_reason(tmp_path, flushed):

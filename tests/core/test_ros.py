@@ -5,7 +5,7 @@ import os
 import pytest
 
 from rlinf_core.core import ros
-from rlinf_core.core.paths import shared
+from rlinf_core.core.paths import data_folder
 
 PROFILES = ("fastdds.xml", "fastdds_one_process.xml", "fastdds_control.xml")
 
@@ -15,7 +15,9 @@ def test_each_ros_gets_the_profile_that_its_fast_dds_reads(monkeypatch, distro, 
     monkeypatch.setenv("ROS_DISTRO", distro)
     monkeypatch.setenv("AMENT_PREFIX_PATH", "/somewhere")
     environment = ros.process_environment(90)
-    assert environment["FASTDDS_DEFAULT_PROFILES_FILE"] == str(shared() / folder / "fastdds.xml")
+    assert environment["FASTDDS_DEFAULT_PROFILES_FILE"] == str(
+        data_folder() / folder / "fastdds.xml"
+    )
     # Kilted warns of the older variable
     assert ("FASTRTPS_DEFAULT_PROFILES_FILE" in environment) == (distro == "jazzy")
 
@@ -24,7 +26,7 @@ def test_each_ros_gets_the_profile_that_its_fast_dds_reads(monkeypatch, distro, 
 def test_the_profiles_of_fast_dds_3_differ_in_a_name_alone(name):
     """Fast DDS 3 refuses heartbeatPeriod, and Fast DDS 2 heartbeat_period."""
     older, newer = (
-        (shared() / folder / name).read_text().partition("<profiles")[2]
+        (data_folder() / folder / name).read_text().partition("<profiles")[2]
         for folder in ("configs", "configs/fastdds_3")
     )
     assert "heartbeatPeriod" in older and "heartbeatPeriod" not in newer
@@ -33,10 +35,10 @@ def test_the_profiles_of_fast_dds_3_differ_in_a_name_alone(name):
 
 @pytest.mark.parametrize("folder", ["configs", "configs/fastdds_3"])
 def test_a_process_takes_another_profile_of_the_same_folder(monkeypatch, folder):
-    monkeypatch.setenv("FASTDDS_DEFAULT_PROFILES_FILE", str(shared() / folder / "fastdds.xml"))
+    monkeypatch.setenv("FASTDDS_DEFAULT_PROFILES_FILE", str(data_folder() / folder / "fastdds.xml"))
     monkeypatch.delenv("FASTRTPS_DEFAULT_PROFILES_FILE", raising=False)
     assert ros.use_dds_profile("fastdds_control.xml")
-    chosen = shared() / folder / "fastdds_control.xml"
+    chosen = data_folder() / folder / "fastdds_control.xml"
     assert os.environ["FASTDDS_DEFAULT_PROFILES_FILE"] == str(chosen)
     assert "FASTRTPS_DEFAULT_PROFILES_FILE" not in os.environ
 

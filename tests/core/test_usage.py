@@ -4,13 +4,13 @@ import time
 
 import pytest
 
-from rlinf_core.core.usage import measured
+from rlinf_core.core.usage import measure_usage
 
 
 def test_sleep_is_idle_and_work_is_busy():
-    with measured() as asleep:
+    with measure_usage() as asleep:
         time.sleep(0.2)
-    with measured() as working:
+    with measure_usage() as working:
         end = time.thread_time() + 0.2
         while time.thread_time() < end:
             pass

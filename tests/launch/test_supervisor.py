@@ -202,7 +202,7 @@ def test_one_at_the_terminal_stays_in_its_session(tmp_path):
 def test_logs_of_ros_lie_in_the_run_where_no_home_can_be_written(tmp_path, monkeypatch):
     with Supervisor(tmp_path / "a", 90) as supervisor:
         assert not (tmp_path / "a/ros_logs").exists()
-    monkeypatch.setattr(supervising, "replacements", lambda: {"ROS_LOG_DIR": "/elsewhere"})
+    monkeypatch.setattr(supervising, "replacement_folders", lambda: {"ROS_LOG_DIR": "/elsewhere"})
     with Supervisor(tmp_path / "b/c", 90) as supervisor:
         assert supervisor.environment["ROS_LOG_DIR"] == str(tmp_path / "b/c/ros_logs")
         assert (tmp_path / "b/c/ros_logs").is_dir()

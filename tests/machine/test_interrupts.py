@@ -64,7 +64,7 @@ def test_asked_twice_at_once_is_asked_once_and_asked_again_is_answered_at_once(m
         os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGTERM)
     assert received == [signal.SIGINT]
-    monkeypatch.setattr(signals, "AGAIN_S", 0.02)
+    monkeypatch.setattr(signals, "SECOND_SIGNAL_S", 0.02)
     with pytest.raises(KeyboardInterrupt), defer_signals():
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.1)

@@ -13,8 +13,8 @@ from rlinf_core.core.paths import (
     INDUCTOR,
     ROS_LOG_DIR,
     can_write,
-    explanation,
-    replacements,
+    home_remedy,
+    replacement_folders,
 )
 
 SET = [ROS_LOG_DIR, "ROS_HOME", "HF_HOME", INDUCTOR, *CACHES]
@@ -25,19 +25,19 @@ def fresh(monkeypatch):
     """Reset the process's state as at its start; its files are removed after the test."""
     for name in SET:
         monkeypatch.delenv(name, raising=False)
-    for cached in (replacements, homes._spare):
+    for cached in (replacement_folders, homes._spare):
         cached.cache_clear()
     yield monkeypatch
-    for cached in (replacements, homes._spare):
+    for cached in (replacement_folders, homes._spare):
         cached.cache_clear()
 
 
 def test_a_home_that_can_be_written_stays_as_it_is(fresh, tmp_path):
     fresh.setenv("HOME", str(tmp_path))
-    assert replacements() == {INDUCTOR: str(tmp_path / ".cache/rlinf/torchinductor")}, (
+    assert replacement_folders() == {INDUCTOR: str(tmp_path / ".cache/rlinf/torchinductor")}, (
         "not /tmp, by a known name"
     )
-    assert explanation() == "" and list(tmp_path.iterdir()) == [], "nothing is made to find out"
+    assert home_remedy() == "" and list(tmp_path.iterdir()) == [], "nothing is made to find out"
 
 
 @pytest.mark.parametrize("place", ["/proc/none", "a_file", None])
@@ -50,20 +50,20 @@ def test_in_the_place_of_a_home_that_cannot_be_written_there_are_empty_folders(
         fresh.setattr(homes.os.path, "expanduser", lambda path: path)
     else:
         fresh.setenv("HOME", str(tmp_path / place))
-    folders = replacements()
+    folders = replacement_folders()
     assert folders.keys() == {ROS_LOG_DIR, INDUCTOR, *CACHES}
     assert all(can_write(Path(folder)) for folder in folders.values())
-    assert "export ROS_LOG_DIR=" in explanation() and "XDG_CACHE_HOME=" in explanation()
+    assert "export ROS_LOG_DIR=" in home_remedy() and "XDG_CACHE_HOME=" in home_remedy()
 
 
 def test_what_the_user_has_set_stays(fresh, tmp_path):
     fresh.setenv("HOME", "/proc/none")
     for name in SET:
         fresh.setenv(name, str(tmp_path / name))
-    assert replacements() == {} and explanation() == ""
+    assert replacement_folders() == {} and home_remedy() == ""
     fresh.delenv(ROS_LOG_DIR)
-    replacements.cache_clear()
-    assert replacements() == {}, "ROS_HOME says it too"
+    replacement_folders.cache_clear()
+    assert replacement_folders() == {}, "ROS_HOME says it too"
 
 
 def test_what_huggingface_has_fetched_is_still_found(fresh, tmp_path):
@@ -71,19 +71,19 @@ def test_what_huggingface_has_fetched_is_still_found(fresh, tmp_path):
     cache.mkdir(parents=True)
     fresh.setenv("HOME", str(tmp_path))
     fresh.setattr(homes, "can_write", lambda folder: not folder.is_relative_to(tmp_path))
-    assert replacements()["HF_HOME"] == str(cache) and replacements()["XDG_CACHE_HOME"] != str(
-        tmp_path / ".cache"
-    )
+    assert replacement_folders()["HF_HOME"] == str(cache) and replacement_folders()[
+        "XDG_CACHE_HOME"
+    ] != str(tmp_path / ".cache")
 
 
 def test_a_log_folder_of_another_user_alone_is_replaced(fresh, tmp_path):
     (tmp_path / ".ros").touch()  # as one that `sudo ros2` has left
     fresh.setenv("HOME", str(tmp_path))
-    assert replacements().keys() == {ROS_LOG_DIR, INDUCTOR} and "XDG" not in explanation()
+    assert replacement_folders().keys() == {ROS_LOG_DIR, INDUCTOR} and "XDG" not in home_remedy()
 
 
 def test_the_folders_end_with_their_process(tmp_path):
-    code = "from rlinf_core.core.paths import replacements; print(replacements()['XDG_CACHE_HOME'])"
+    code = "from rlinf_core.core.paths import replacement_folders; print(replacement_folders()['XDG_CACHE_HOME'])"
     ran = subprocess.run(
         [sys.executable, "-c", code],
         env=os.environ | {"HOME": "/proc/none"},

@@ -175,9 +175,9 @@ def test_messages_are_built_once(bare):
 
 def test_the_interlock_of_the_wheel_loads_a_robot_and_answers(bare, tmp_path):
     code = (
-        "from rlinf_core.core.paths import shared; from rlinf_core.interlock import load_limits; "
+        "from rlinf_core.core.paths import data_folder; from rlinf_core.interlock import load_limits; "
         "import rlinf_core\n"
-        "print(load_limits(shared() / 'robots/franka_fr3/limits.yaml').hash[:4], "
+        "print(load_limits(data_folder() / 'robots/franka_fr3/limits.yaml').hash[:4], "
         "rlinf_core.__file__)\n"
         "from rlinf_core.episodes.messages import typestore; typestore()\n"
     )

@@ -9,7 +9,7 @@ import yaml
 
 from rlinf_core.cli.check import recipe_of
 from rlinf_core.core.errors import RecipeError
-from rlinf_core.core.paths import expanded
+from rlinf_core.core.paths import expand_user
 from rlinf_core.launch.graph import station_processes
 from rlinf_core.page.access import token_of
 from rlinf_core.recipes import check_recipe, load_recipe
@@ -23,9 +23,11 @@ HOME_ERROR = "expected a path in which ~name is the home of a user of this machi
 
 def test_a_home_is_the_users_own_or_that_of_one_there_is(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert expanded("~/a", "here") == tmp_path / "a" and expanded("a/~b", "here") == Path("a/~b")
+    assert expand_user("~/a", "here") == tmp_path / "a" and expand_user("a/~b", "here") == Path(
+        "a/~b"
+    )
     with pytest.raises(RecipeError, match=f"^here: {HOME_ERROR}"):
-        expanded(NOBODYS, "here")
+        expand_user(NOBODYS, "here")
 
 
 @pytest.mark.parametrize(

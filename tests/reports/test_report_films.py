@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from rlinf_core.cli import doctor
-from rlinf_core.core import machine
+from rlinf_core.core import rendering
 from rlinf_core.core.errors import RlinfError
 from rlinf_core.policies.policy_folder import policy_name
 from rlinf_core.recipes import load_recipe
@@ -197,17 +197,17 @@ def test_an_unknown_renderer_is_refused_in_one_line(monkeypatch):
     monkeypatch.setenv("MUJOCO_GL", "elg")
     words = r"MUJOCO_GL: expected one of egl, osmesa, glfw, disable, got 'elg' \(did you mean 'egl'"
     with pytest.raises(RlinfError, match=words):
-        machine.choose()
+        rendering.set_mujoco_gl()
     monkeypatch.setenv("MUJOCO_GL", "egl")
     monkeypatch.setenv("PYOPENGL_PLATFORM", "osmesa")
     with pytest.raises(
         RlinfError, match="expected PYOPENGL_PLATFORM to be the same or unset, got 'osmesa'"
     ):
-        machine.choose()
+        rendering.set_mujoco_gl()
     monkeypatch.delenv("PYOPENGL_PLATFORM")
-    monkeypatch.setattr(machine, "has_library", lambda name: False)
+    monkeypatch.setattr(rendering, "has_library", lambda name: False)
     with pytest.raises(RlinfError, match="expected the library libEGL, found none"):
-        machine.choose()
+        rendering.set_mujoco_gl()
 
 
 @pytest.mark.parametrize(
@@ -229,8 +229,8 @@ def test_an_unset_renderer_is_one_that_can_be_loaded(
         monkeypatch.delenv("MUJOCO_GL")
     monkeypatch.delenv("PYOPENGL_PLATFORM", raising=False)
     monkeypatch.setenv("DISPLAY", display)
-    monkeypatch.setattr(machine, "has_library", lambda name: name in libraries)
-    assert machine.choose() == expected and os.environ["MUJOCO_GL"] == expected
+    monkeypatch.setattr(rendering, "has_library", lambda name: name in libraries)
+    assert rendering.set_mujoco_gl() == expected and os.environ["MUJOCO_GL"] == expected
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ def test_the_doctor_names_a_renderer_that_does_not_work(
     monkeypatch, configured, working, finding_text, fix
 ):
     monkeypatch.setenv("MUJOCO_GL", configured)
-    monkeypatch.setattr(machine, "has_library", lambda name: True)
+    monkeypatch.setattr(rendering, "has_library", lambda name: True)
     monkeypatch.setattr(
         doctor, "_render_trouble", lambda name: "" if name in working else f"no {name}"
     )

@@ -193,7 +193,7 @@ def test_idle_seconds_are_divided_between_environments_and_policy(
             self.simulate_busy_s += stepped
             return Experience(steps=steps)
 
-    monkeypatch.setattr(collect, "measured", measured)
+    monkeypatch.setattr(collect, "measure_usage", measured)
     rollouts = Played(Numbered([5]), gaussian())
     rollouts.simulate_s, rollouts.simulate_busy_s = 100.0, 50.0  # of earlier rollouts
     experience, usage = rollouts.play_measured({"steps": 7})

@@ -98,7 +98,7 @@ def test_a_film_that_cannot_be_made_is_a_remark(tmp_path):
 
 def test_a_renderer_that_is_collected_after_its_library_prints_nothing():
     code = (
-        "from rlinf_core.core import machine; machine.choose()\n"
+        "from rlinf_core.core.rendering import set_mujoco_gl; set_mujoco_gl()\n"
         "class Context:\n"
         "    def __del__(self): raise RuntimeError('EGL_NOT_INITIALIZED')\n"
         "for name in ('mujoco.egl', 'OpenGL.raw', 'another'):\n"

@@ -143,7 +143,7 @@ def test_what_the_disk_does_not_take_is_one_line_with_file_and_remedy(
     def refused(path, write):
         raise OSError(number, os.strerror(number))  # as a write does, without the file
 
-    monkeypatch.setattr("rlinf_core.core.atomic_io.write_as_usual", refused)
+    monkeypatch.setattr("rlinf_core.core.atomic_io.write_with_usual_mode", refused)
     assert (
         main(
             ["train", "sim_sac", "--out", str(tmp_path / "run"), "--set", "simulation.env_steps=40"]

@@ -12,7 +12,7 @@ from rlinf_core.core.errors import RecipeError
 
 def text_tasks() -> list[str]:
     """Return the names of all tasks."""
-    return plugins.names("text_tasks", plugins.files(__name__, __file__))
+    return plugins.known_names("text_tasks", plugins.module_places(__name__, __file__))
 
 
 def text_task(name: str, options: Mapping[str, Any]) -> Callable[[], TextEnvironment]:
@@ -27,7 +27,7 @@ def text_task(name: str, options: Mapping[str, Any]) -> Callable[[], TextEnviron
     Raises:
         RecipeError: there is no such task, or it does not take these options.
     """
-    part = plugins.find("text_tasks", name, plugins.files(__name__, __file__), "env: text")
+    part = plugins.find("text_tasks", name, plugins.module_places(__name__, __file__), "env: text")
     kind = getattr(part, "Environment", part)
 
     def make() -> TextEnvironment:

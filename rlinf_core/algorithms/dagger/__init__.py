@@ -10,9 +10,9 @@ from pydantic import Field
 from rlinf_core.algorithms.common.settings import ExpertSettings
 from rlinf_core.algorithms.sft import Config as SFT
 from rlinf_core.config.base import with_default
-from rlinf_core.core.plugins import deferred
+from rlinf_core.core.plugins import lazy_attributes
 
-__getattr__ = deferred(__name__, "learner")
+__getattr__ = lazy_attributes(__name__, "learner")
 
 
 class Config(SFT, ExpertSettings):

@@ -6,9 +6,9 @@ from pydantic import Field
 
 from rlinf_core.algorithms.common.settings import DemonstrationSettings
 from rlinf_core.config.base import Widths, with_default
-from rlinf_core.core.plugins import deferred
+from rlinf_core.core.plugins import lazy_attributes
 
-__getattr__ = deferred(__name__, "learner")
+__getattr__ = lazy_attributes(__name__, "learner")
 
 
 class Config(DemonstrationSettings):

@@ -9,9 +9,9 @@ from pydantic import Field
 
 from rlinf_core.algorithms.rlpd import Config as RLPD
 from rlinf_core.config.base import with_default
-from rlinf_core.core.plugins import deferred
+from rlinf_core.core.plugins import lazy_attributes
 
-__getattr__ = deferred(__name__, "learner")
+__getattr__ = lazy_attributes(__name__, "learner")
 
 
 class Config(RLPD):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from rlinf_core.algorithms.sac import Config as SAC
 from rlinf_core.config.base import with_default
-from rlinf_core.core.plugins import deferred
+from rlinf_core.core.plugins import lazy_attributes
 
-__getattr__ = deferred(__name__, "learner")
+__getattr__ = lazy_attributes(__name__, "learner")
 
 
 class Config(SAC):

@@ -18,7 +18,7 @@ import grpc
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.x509 import Certificate
 
-from rlinf_core.core.atomic_io import free_name, make_folder, move
+from rlinf_core.core.atomic_io import make_folder, move, unused_name
 from rlinf_core.core.errors import BridgeError
 from rlinf_core.core.outputs import any_folder
 from rlinf_core.deploy.bridge import TRAINER_DNS_NAME
@@ -106,7 +106,7 @@ class Fleet:
         make_folder(self.folder / "stations")
         if renew:
             before = self._enrolled(station).read_bytes()
-            write(free_name(make_folder(self.folder / "renewed") / f"{station}.crt"), before)
+            write(unused_name(make_folder(self.folder / "renewed") / f"{station}.crt"), before)
         write(self._enrolled(station), pem(certificate))  # last: this lets the station call
         return carried
 
@@ -134,7 +134,7 @@ class Fleet:
             )
         for path in (*self._renewed(station), self._enrolled(station)):
             moved_to = move(
-                path, free_name(make_folder(self.folder / "revoked") / f"{station}.crt")
+                path, unused_name(make_folder(self.folder / "revoked") / f"{station}.crt")
             )
         return moved_to
 

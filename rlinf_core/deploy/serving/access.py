@@ -8,8 +8,8 @@ import ssl
 import stat
 from pathlib import Path
 
+from rlinf_core.core.connections import is_loopback
 from rlinf_core.core.errors import ServingError
-from rlinf_core.core.machine import is_loopback
 
 HEADER, SCHEME = "Authorization", "Api-Key "  # openpi_client.websocket_client_policy
 KEY = re.compile(r"[!-~]{16,512}", re.ASCII)

@@ -75,7 +75,7 @@ class Metrics:
 
     def text(self) -> str:
         """Return the metrics in Prometheus' text format."""
-        return metrics.text(self._families)
+        return metrics.prometheus_text(self._families)
 
     def _families(self) -> Iterator[Metric]:
         yield family(

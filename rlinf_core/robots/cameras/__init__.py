@@ -104,7 +104,7 @@ class DeviceCamera(CameraSettings):
 
 def cameras() -> list[str]:
     """Return the names of all kinds."""
-    return plugins.names("cameras", plugins.files(__name__, __file__))
+    return plugins.known_names("cameras", plugins.module_places(__name__, __file__))
 
 
 def camera(kind: str) -> type[CameraSettings]:
@@ -113,8 +113,13 @@ def camera(kind: str) -> type[CameraSettings]:
     Raises:
         RecipeError: there is no such kind; the message suggests the nearest name.
     """
-    return plugins.described(
-        "cameras", kind, plugins.files(__name__, __file__), "Camera", CameraSettings, "cameras.kind"
+    return plugins.find_class(
+        "cameras",
+        kind,
+        plugins.module_places(__name__, __file__),
+        "Camera",
+        CameraSettings,
+        "cameras.kind",
     )
 
 

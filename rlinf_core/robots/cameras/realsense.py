@@ -17,7 +17,7 @@ from pydantic import Field
 
 from rlinf_core.core import extras
 from rlinf_core.core.errors import DeviceError, RlinfError
-from rlinf_core.core.machine import DEVICES, missing, refused
+from rlinf_core.core.machine import DEVICE_RULES, access_denied_text, missing_rule_hint
 from rlinf_core.robots.cameras import SILENT_S, DeviceCamera, DeviceClock, Frame
 
 USB = Path("/sys/bus/usb/devices")
@@ -231,8 +231,11 @@ def _allowed() -> str:
         if attributes["idVendor"] == INTEL and attributes["idProduct"][:2] in ("0a", "0b"):
             node = f"/dev/bus/usb/{int(attributes['busnum']):03d}/{int(attributes['devnum']):03d}"
             if not os.access(node, os.W_OK):
-                return refused("a RealSense", node, DEVICES)
-    return f"Plug it into a USB 3 port, or name another one: cameras.<name>.serial. {missing()}"
+                return access_denied_text("a RealSense", node, DEVICE_RULES)
+    return (
+        "Plug it into a USB 3 port, or name another one: cameras.<name>.serial. "
+        f"{missing_rule_hint()}"
+    )
 
 
 def _attribute_text(path: Path) -> str:

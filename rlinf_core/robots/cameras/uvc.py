@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from rlinf_core.core.errors import DeviceError
-from rlinf_core.core.machine import DEVICES, missing, refused
+from rlinf_core.core.machine import DEVICE_RULES, access_denied_text, missing_rule_hint
 from rlinf_core.robots.cameras import SILENT_S, CameraT, DeviceCamera, DeviceClock, Frame
 
 LINKS = Path("/dev/v4l/by-id")
@@ -149,7 +149,7 @@ def is_file(device: str) -> bool:
     except OSError as error:
         raise DeviceError(
             f"expected a camera at {device}, got: {error.strerror}. Plug it in, or name another "
-            f"one: cameras.<name>.device. Devices: {devices_text()}. {missing()}"
+            f"one: cameras.<name>.device. Devices: {devices_text()}. {missing_rule_hint()}"
         ) from error
     if stat.S_ISREG(mode):
         return True
@@ -158,7 +158,7 @@ def is_file(device: str) -> bool:
             f"expected a camera or a video file at {device}, got neither. Devices: {devices_text()}"
         )
     if not os.access(device, os.R_OK | os.W_OK):
-        raise DeviceError(refused("a camera", device, DEVICES))
+        raise DeviceError(access_denied_text("a camera", device, DEVICE_RULES))
     return False
 
 

@@ -53,7 +53,7 @@ class DriverSettings(Settings):
 
 def drivers() -> list[str]:
     """Return the names of all driver nodes."""
-    return plugins.names("drivers", plugins.files(__name__, __file__))
+    return plugins.known_names("drivers", plugins.module_places(__name__, __file__))
 
 
 def driver(name: str, where: str = "driver") -> type[DriverSettings]:
@@ -62,8 +62,8 @@ def driver(name: str, where: str = "driver") -> type[DriverSettings]:
     Raises:
         RecipeError: there is no such driver; the message suggests the nearest name.
     """
-    builtin = {SIMULATOR: "", EXTERNAL: ""} | plugins.files(__name__, __file__)
-    kind = plugins.described("drivers", name, builtin, "Driver", DriverSettings, where)
+    builtin = {SIMULATOR: "", EXTERNAL: ""} | plugins.module_places(__name__, __file__)
+    kind = plugins.find_class("drivers", name, builtin, "Driver", DriverSettings, where)
     if not kind.node:
         raise RecipeError(
             f"{where}: '{name}': expected {kind.__name__} to define 'node', the module to run"

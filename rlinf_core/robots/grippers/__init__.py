@@ -72,7 +72,7 @@ class GripperSettings(Settings):
 
 def grippers() -> list[str]:
     """Return the names of all kinds."""
-    return plugins.names("grippers", plugins.files(__name__, __file__))
+    return plugins.known_names("grippers", plugins.module_places(__name__, __file__))
 
 
 def gripper(kind: str) -> type[GripperSettings]:
@@ -82,8 +82,13 @@ def gripper(kind: str) -> type[GripperSettings]:
         RecipeError: there is no such kind; the message suggests the nearest name.
     """
     where = "gripper.kind"
-    gripper_class = plugins.described(
-        "grippers", kind, plugins.files(__name__, __file__), "Gripper", GripperSettings, where
+    gripper_class = plugins.find_class(
+        "grippers",
+        kind,
+        plugins.module_places(__name__, __file__),
+        "Gripper",
+        GripperSettings,
+        where,
     )
     if not gripper_class.node:
         raise RecipeError(

@@ -12,7 +12,13 @@ from pydantic import Field
 from rlinf_core.config.base import with_default
 from rlinf_core.core import extras
 from rlinf_core.core.errors import DeviceError
-from rlinf_core.core.machine import DEVICES, HeldError, acquire_device, missing, refused
+from rlinf_core.core.machine import (
+    DEVICE_RULES,
+    HeldError,
+    access_denied_text,
+    acquire_device,
+    missing_rule_hint,
+)
 from rlinf_core.robots.grippers import GripperSettings
 
 OUT = 0x03E8
@@ -201,7 +207,7 @@ def _check_port(device: str) -> None:
     if not os.path.exists(device):
         raise DeviceError(
             f"expected a gripper at {device}, got: {os.strerror(errno.ENOENT)}. Plug it in, or "
-            f"name another port: gripper.device. {missing()}"
+            f"name another port: gripper.device. {missing_rule_hint()}"
         )
     if not os.access(device, os.R_OK | os.W_OK):
-        raise DeviceError(refused("a gripper", device, DEVICES))
+        raise DeviceError(access_denied_text("a gripper", device, DEVICE_RULES))

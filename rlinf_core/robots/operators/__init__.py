@@ -38,7 +38,7 @@ BUILTIN = {
 
 def operators() -> list[str]:
     """Return the names of all operators."""
-    return plugins.names("operators", BUILTIN)
+    return plugins.known_names("operators", BUILTIN)
 
 
 def operator(kind: str) -> type:

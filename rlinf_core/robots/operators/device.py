@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rlinf_core.core.errors import DeviceError
-from rlinf_core.core.machine import HeldError, acquire_device, refused, user_name
+from rlinf_core.core.machine import HeldError, access_denied_text, acquire_device, user_name
 from rlinf_core.specs.arrays import ActionSpec
 
 AXES = ("x", "y", "z", "rx", "ry", "rz", "grip")
@@ -252,7 +252,7 @@ class Source:
         try:
             self.fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except PermissionError as error:
-            raise DeviceError(refused(device_name, path)) from error
+            raise DeviceError(access_denied_text(device_name, path)) from error
         except OSError as error:
             raise DeviceError(
                 f"expected {device_name} at {path}, got: {error.strerror}. Plug it in, or name "

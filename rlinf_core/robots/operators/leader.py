@@ -20,7 +20,7 @@ from pydantic import Field, model_validator
 from rlinf_core.config.base import Settings
 from rlinf_core.core import extras
 from rlinf_core.core.errors import DeviceError
-from rlinf_core.core.machine import HeldError, acquire_device, refused
+from rlinf_core.core.machine import HeldError, access_denied_text, acquire_device
 from rlinf_core.core.rotation import (
     Quaternion,
     Vector,
@@ -166,7 +166,7 @@ class Leader(Device):
             opened = self.port.openPort()
         except (OSError, termios.error) as error:  # serial.SerialException is one
             if isinstance(error, PermissionError) or "ermission" in str(error):
-                raise DeviceError(refused("a leader arm", self.device)) from error
+                raise DeviceError(access_denied_text("a leader arm", self.device)) from error
             raise DeviceError(
                 f"expected a leader arm at {self.device}, got: {error}. Plug it in, or name "
                 "another port: station.operator.device"

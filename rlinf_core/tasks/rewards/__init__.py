@@ -67,7 +67,7 @@ class CanAbstain(Success, Protocol):
 
 def rewards() -> list[str]:
     """Return the names of all rewards."""
-    return plugins.names("rewards", BUILTIN)
+    return plugins.known_names("rewards", BUILTIN)
 
 
 def reward(kind: str) -> type:

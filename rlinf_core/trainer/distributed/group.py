@@ -31,7 +31,7 @@ from rlinf_core.algorithms.common.settings import PLAIN, AlgorithmSettings, Comp
 from rlinf_core.algorithms.common.tensor_parallel import check_divisible
 from rlinf_core.core import plugins
 from rlinf_core.core.errors import RecipeError, RestartLimitError, RlinfError
-from rlinf_core.core.usage import Usage, measured
+from rlinf_core.core.usage import Usage, measure_usage
 from rlinf_core.policies import encoder, policy_config, policy_kind
 from rlinf_core.policies.base import NetworkPolicy
 from rlinf_core.recipes.placement import check_shards
@@ -149,7 +149,7 @@ class LearnerProcess:
 
     def update(self, batch: Any) -> tuple[dict[str, float], int, Usage]:
         """Update on this process's shard. Returns metrics, number of updates, and usage."""
-        with measured() as usage, update_weights(self.learner):
+        with measure_usage() as usage, update_weights(self.learner):
             metrics = self.learner.update(batch)
         return metrics, self.learner.updates, usage
 
@@ -255,7 +255,7 @@ class LearnerGroup:
         description = json.dumps(policy.describe())
         self.spec_ref = self.ray.put(
             LearnerSpec(
-                plugins.absolute(kind),
+                plugins.with_absolute_path(kind),
                 config.model_dump_json(),
                 description,
                 weights,

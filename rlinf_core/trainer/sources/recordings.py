@@ -22,7 +22,7 @@ from rlinf_core.core.errors import (
     escape_ascii,
     is_transient,
 )
-from rlinf_core.core.paths import expanded
+from rlinf_core.core.paths import expand_user
 from rlinf_core.episodes import Episode
 from rlinf_core.episodes.checksums import SUMS, never_closed, read_sums
 from rlinf_core.episodes.journal import Journal
@@ -203,7 +203,7 @@ def closed_episodes(folders: tuple[str, ...]) -> Iterator[Path]:
         RecipeError: a folder holds none.
     """
     for name in folders:
-        root = expanded(name, "collect.recordings")
+        root = expand_user(name, "collect.recordings")
         folders_below = sorted(path.parent for path in root.glob("**/metadata.yaml"))
         recordings = [
             folder

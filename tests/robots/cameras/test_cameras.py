@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rlinf_core.core.errors import DeviceError, RlinfError
-from rlinf_core.core.machine import DEVICES
+from rlinf_core.core.machine import DEVICE_RULES
 from rlinf_core.robots.cameras import DeviceClock, realsense, uvc
 from sim_bridges.twins.realsense import Twin
 
@@ -203,7 +203,7 @@ def test_another_serial_number_and_a_missing_rule_are_said(twin, tmp_path, monke
         ("devnum", "7"),
     ):
         (tmp_path / "2-1" / name).write_text(f"{attribute}\n")
-    rule = os.path.basename(DEVICES)
+    rule = os.path.basename(DEVICE_RULES)
     with pytest.raises(
         DeviceError, match=f"found none. permission denied: .*/dev/bus/usb/002/007.*{rule}"
     ):

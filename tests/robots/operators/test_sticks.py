@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from rlinf_core.core.errors import DeviceError
-from rlinf_core.core.machine import DEVICES, OPERATORS, refused
-from rlinf_core.core.paths import shared
+from rlinf_core.core.machine import DEVICE_RULES, OPERATOR_RULES, access_denied_text
+from rlinf_core.core.paths import data_folder
 from rlinf_core.robots.operators import spacemouse
 from rlinf_core.robots.operators.device import REST_S, Guard, Source
 from rlinf_core.robots.operators.spacemouse import SpaceMouse
@@ -270,7 +270,8 @@ def test_missing_and_refused_devices_say_what_to_do(tmp_path, monkeypatch):
         DeviceError, match="70-rlinf-operators.rules.*sudo cp .* /etc/udev/rules.d/ && sudo udevadm"
     ):
         Source(tmp_path / "x", "a thing")
-    for rules in (OPERATORS, DEVICES):
+    for rules in (OPERATOR_RULES, DEVICE_RULES):
         assert (
-            str(shared() / rules) in refused("a thing", "x", rules) and (shared() / rules).is_file()
+            str(data_folder() / rules) in access_denied_text("a thing", "x", rules)
+            and (data_folder() / rules).is_file()
         )

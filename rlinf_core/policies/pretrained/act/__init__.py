@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from rlinf_core.config.base import with_default
-from rlinf_core.core.plugins import deferred
+from rlinf_core.core.plugins import lazy_attributes
 from rlinf_core.policies.settings import VisuomotorSettings
 
-__getattr__ = deferred(__name__, "policy")
+__getattr__ = lazy_attributes(__name__, "policy")
 
 
 class Config(VisuomotorSettings):

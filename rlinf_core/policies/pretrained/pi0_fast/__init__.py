@@ -7,10 +7,10 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from rlinf_core.config.base import Place, with_default
-from rlinf_core.core.plugins import deferred
+from rlinf_core.core.plugins import lazy_attributes
 from rlinf_core.policies.settings import TokenSettings
 
-__getattr__ = deferred(__name__, "policy")
+__getattr__ = lazy_attributes(__name__, "policy")
 
 
 class Config(TokenSettings):

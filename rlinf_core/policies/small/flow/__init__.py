@@ -6,10 +6,10 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from rlinf_core.config.base import with_default
-from rlinf_core.core.plugins import deferred
+from rlinf_core.core.plugins import lazy_attributes
 from rlinf_core.policies.settings import PolicySettings
 
-__getattr__ = deferred(__name__, "policy")
+__getattr__ = lazy_attributes(__name__, "policy")
 
 
 class Config(PolicySettings):

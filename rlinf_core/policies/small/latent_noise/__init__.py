@@ -8,12 +8,12 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from rlinf_core.config.base import Discriminated, Widths, with_default
-from rlinf_core.core.plugins import deferred
+from rlinf_core.core.plugins import lazy_attributes
 from rlinf_core.policies.settings import FlowSettings, PolicySettings
 from rlinf_core.policies.small.flow import Config as Flow
 from rlinf_core.policies.small.tanh_gaussian import Config as TanhGaussian
 
-__getattr__ = deferred(__name__, "policy")
+__getattr__ = lazy_attributes(__name__, "policy")
 
 
 FLOWS = ("flow", "groot", "groot_n1_6", "groot_n1_7", "pi0", "pi05", "smolvla", "xvla")

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from rlinf_core.core import plugins
 from rlinf_core.core.errors import PolicyFileError, RecipeError, SpecError
-from rlinf_core.core.paths import expanded
+from rlinf_core.core.paths import expand_user
 from rlinf_core.policies import policy_config, policy_kind
 from rlinf_core.policies.base import ActionChunk, Batch, NetworkPolicy, Observation
 from rlinf_core.policies.encoder import Encoder
@@ -228,7 +228,7 @@ def base_of(spec: StationSpec, config: Config) -> NetworkPolicy | Served:
     if config.base.startswith(("ws://", "wss://")):
         kind = plugins.find("bases", "openpi", SERVED, "policy.base")
         return cast(Served, kind(spec, config.base, config.base_timeout_s, config.base_keys))
-    path = expanded(config.base, "policy.base")
+    path = expand_user(config.base, "policy.base")
     if not path.exists():
         raise PolicyFileError(
             f"policy.base: {path}: no such file or folder. Train one first, such as rlinf train "

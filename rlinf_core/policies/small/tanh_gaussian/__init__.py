@@ -6,10 +6,10 @@ The sizes come from the station's specs.
 from __future__ import annotations
 
 from rlinf_core.config.base import with_default
-from rlinf_core.core.plugins import deferred
+from rlinf_core.core.plugins import lazy_attributes
 from rlinf_core.policies.settings import PolicySettings
 
-__getattr__ = deferred(__name__, "policy")
+__getattr__ = lazy_attributes(__name__, "policy")
 
 
 class Config(PolicySettings):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-from rlinf_core.core.paths import definitions
+from rlinf_core.core.paths import message_definitions
 from rlinf_ros.spinning import override_of
 
 
@@ -37,7 +37,7 @@ def _install_remedy(name: str, error: ModuleNotFoundError) -> str:
     package = (error.name or "").partition(".")[0]
     remedy = (
         "Run: rlinf messages"
-        if package in (definition.name for definition in definitions())
+        if package in (definition.name for definition in message_definitions())
         else "Install it, or correct robot.yaml"
     )
     return f"driver: {name}: expected the package '{error.name}', which is not installed. {remedy}"

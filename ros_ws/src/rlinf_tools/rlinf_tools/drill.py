@@ -31,7 +31,7 @@ from std_srvs.srv import SetBool
 
 from rlinf_core.config.yaml_source import load_plain
 from rlinf_core.core.errors import RecipeError, RlinfError, nearest
-from rlinf_core.core.paths import shared
+from rlinf_core.core.paths import data_folder
 from rlinf_core.interlock import Mode, Pose
 from rlinf_core.interlock.latch import exclusive_command
 from rlinf_core.interlock.scenarios import Scenario, load
@@ -327,7 +327,7 @@ def perform(options: argparse.Namespace) -> int:
     listed = "drill.yaml"
     if options.two_arms:
         kind, listed = TwoArmDrill, "drill_two_arms.yaml"
-    all_scenarios = load(options.scenarios or shared() / "configs" / listed)
+    all_scenarios = load(options.scenarios or data_folder() / "configs" / listed)
     for scenario in all_scenarios:
         kind.check(scenario)
     scenarios = [scenario for scenario in all_scenarios if options.only in scenario.name]
@@ -409,7 +409,7 @@ class TwoArmDrill(Drill):
     def _robot(self) -> Path:
         folder = self.run_dir / "robot"
         folder.mkdir(parents=True)
-        limits = load_plain((shared() / "robots/franka_fr3/limits.yaml").read_text())
+        limits = load_plain((data_folder() / "robots/franka_fr3/limits.yaml").read_text())
         limits["joint_names"] = [f"panda_joint{number}" for number in range(1, 8)]
         (folder / "limits.yaml").write_text(yaml.safe_dump(limits))
         (folder / "robot.yaml").write_text(

@@ -26,7 +26,7 @@ from std_msgs.msg import Header, String
 from std_srvs.srv import SetBool
 
 from rlinf_core.config.yaml_source import load_plain
-from rlinf_core.core.paths import shared
+from rlinf_core.core.paths import data_folder
 from rlinf_core.interlock import Mode, Pose, load_limits
 from rlinf_core.launch.graph import RESPAWN, Process, station_processes
 from rlinf_core.launch.supervisor import Supervisor
@@ -114,7 +114,7 @@ class DrilledStation:
         """Write the simulated arm with the real one's limits; return its folder."""
         folder = self.run_dir / "robot"
         folder.mkdir(parents=True)
-        limits = load_plain((shared() / "robots/franka_fr3/limits.yaml").read_text())
+        limits = load_plain((data_folder() / "robots/franka_fr3/limits.yaml").read_text())
         limits["joint_names"] = [f"panda_joint{number}" for number in range(1, 8)]
         (folder / "limits.yaml").write_text(yaml.safe_dump(limits))
         (folder / "robot.yaml").write_text(
