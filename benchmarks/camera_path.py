@@ -152,7 +152,7 @@ def main() -> None:
     options = parser.parse_args()
     sys.path[:0] = [str(ROOT), *map(str, ROOT.glob("ros_ws/src/*"))]
     from benchmarks.figures import write
-    from rlinf_core.config.overrides import quoted
+    from rlinf_core.config.overrides import quote_value
     from rlinf_core.core.ros import ros_environment
     from rlinf_core.launch.graph import station_processes
     from rlinf_core.launch.supervisor import Supervisor
@@ -185,7 +185,7 @@ def main() -> None:
         recipe = load_recipe(
             "demo",
             [
-                f"station.robot={quoted(folder)}",
+                f"station.robot={quote_value(folder)}",
                 "station.lockstep=false",
                 "station.operator.kind=keyboard",
             ],

@@ -28,7 +28,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 from benchmarks.figures import write  # noqa: E402
-from rlinf_core.config.overrides import quoted  # noqa: E402
+from rlinf_core.config.overrides import quote_value  # noqa: E402
 
 RLINF = ROOT / ".venv/bin/rlinf"
 GEOMETRY_TASK = "peg_insertion_vision"
@@ -161,7 +161,7 @@ def main() -> None:
         ]
         for number in range(1, options.rounds + 1):
             task, scores = train_classifier(options.out, number, run_folders)
-            run, task_path = options.out / f"classifier_{number}", quoted(task.resolve())
+            run, task_path = options.out / f"classifier_{number}", quote_value(task.resolve())
             train_policy(run, options.seed, options.env_steps, task_path)
             judge(run, run.name)
             result[f"{run.name}_accuracy"] = scores["accuracy"]
@@ -174,7 +174,7 @@ def main() -> None:
                 run_folders.append(
                     record_episodes(
                         options.out / f"played_{number}",
-                        f"simulation.initial_policy={quoted(run.resolve())}",
+                        f"simulation.initial_policy={quote_value(run.resolve())}",
                         "collect.episodes=1",
                         "sft.steps=0",
                         "online.max_env_steps=0",

@@ -232,7 +232,7 @@ def play_scenes(
 
 def compare_modes(name: str, options: argparse.Namespace, folder: Path) -> dict[str, float]:
     """Play a task with each way to handle chunks; print and return the figures."""
-    from rlinf_core.config.overrides import quoted
+    from rlinf_core.config.overrides import quote_value
     from rlinf_core.recipes import load_recipe
     from rlinf_core.reports.throughput import wilson
     from sim_bridges.core.environments import stations
@@ -244,7 +244,7 @@ def compare_modes(name: str, options: argparse.Namespace, folder: Path) -> dict[
             "sim_sft",
             [
                 f"station.robot={robot}",
-                f"station.task={quoted(task)}",
+                f"station.task={quote_value(task)}",
                 f"station.operator={{kind: scripted, noise: {noise}}}",
             ],
         ),

@@ -133,7 +133,7 @@ def measure_real_time(
     from rlinf_msgs.msg import EpisodeEvent, PolicyStatus, SafetyState
     from std_srvs.srv import SetBool
 
-    from rlinf_core.config.overrides import quoted
+    from rlinf_core.config.overrides import quote_value
     from rlinf_core.launch.graph import station_processes
     from rlinf_core.launch.supervisor import Supervisor
     from rlinf_core.recipes import load_recipe
@@ -146,8 +146,8 @@ def measure_real_time(
     recipe = load_recipe(
         "demo",
         [
-            f"station.robot={quoted(write_robot(folder, tick_s))}",
-            f"station.task={quoted(task)}",
+            f"station.robot={quote_value(write_robot(folder, tick_s))}",
+            f"station.task={quote_value(task)}",
             "station.lockstep=false",
             f"station.domain_id={DOMAIN}",
             f"station.policy.backend={backend}",

@@ -115,7 +115,7 @@ def write_recipe(folder: Path, steps: int) -> list[str]:
 
     The robot has a real FR3's limits of motion. The task cannot succeed before its end.
     """
-    from rlinf_core.config.overrides import quoted
+    from rlinf_core.config.overrides import quote_value
 
     robot, circle = folder / "robot", folder / "circle.yaml"
     robot.mkdir(parents=True)
@@ -134,8 +134,8 @@ def write_recipe(folder: Path, steps: int) -> list[str]:
     task |= {"max_steps": steps, "reward": {"kind": "reach", "height": 0.5, "radius": 0.01}}
     circle.write_text(yaml.safe_dump(task))
     return [
-        f"station.robot={quoted(robot)}",
-        f"station.task={quoted(circle)}",
+        f"station.robot={quote_value(robot)}",
+        f"station.task={quote_value(circle)}",
         "station.operator.kind=scripted",
     ]
 

@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 
 from rlinf_core.cli.train import train_command  # noqa: E402
-from rlinf_core.config.overrides import quoted  # noqa: E402
+from rlinf_core.config.overrides import quote_value  # noqa: E402
 from rlinf_core.recipes import load_recipe  # noqa: E402
 from rlinf_core.reports.curves import read_evaluations  # noqa: E402
 
@@ -71,12 +71,12 @@ def main() -> None:
         for seed in options.seeds:
             source = options.out / f"source_{seed}"
             source_run = run("transfer_source", source, f"seed={seed}")
-            target = [f"seed={seed}", f"station.robot={quoted(robot)}"]
+            target = [f"seed={seed}", f"station.robot={quote_value(robot)}"]
             tuned = run(
                 "transfer_target",
                 options.out / f"{robot}_tuned_{seed}",
                 *target,
-                f"simulation.initial_policy={quoted(source)}",
+                f"simulation.initial_policy={quote_value(source)}",
             )
             scratch = run("transfer_target", options.out / f"{robot}_scratch_{seed}", *target)
             curves[robot]["fine-tuned"].append(tuned)

@@ -67,7 +67,7 @@ class Bench:
         from std_msgs.msg import Bool, String
         from std_srvs.srv import SetBool
 
-        from rlinf_core.config.overrides import quoted
+        from rlinf_core.config.overrides import quote_value
         from rlinf_core.launch.graph import station_processes
         from rlinf_core.launch.supervisor import Supervisor
         from rlinf_core.recipes import load_recipe, station_task
@@ -93,8 +93,8 @@ class Bench:
         recipe = load_recipe(
             "franka_twin_devices",
             [
-                f"station.robot={quoted(robot)}",
-                f"station.task={quoted(folder / 'task.yaml')}",
+                f"station.robot={quote_value(robot)}",
+                f"station.task={quote_value(folder / 'task.yaml')}",
                 f"station.domain_id={DOMAIN}",
                 "station.second_operator=null",
                 "station.observe_cameras=[wrist]",

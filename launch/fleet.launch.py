@@ -55,7 +55,7 @@ def _start(context: LaunchContext) -> list:
 
     python = find_rlinf()
     from rlinf_core.cli.launched import folder
-    from rlinf_core.config.overrides import split
+    from rlinf_core.config.overrides import split_overrides
     from rlinf_core.core.errors import REFUSED
     from rlinf_core.launch.fleet import members
     from rlinf_core.launch.graph import trainer_process
@@ -64,7 +64,7 @@ def _start(context: LaunchContext) -> list:
     value = {name: LaunchConfiguration(name).perform(context) for name in ARGUMENTS}
     run_dir = folder("run_dir", value["run_dir"])
     recipe, station_members = members(
-        value["recipe"], split(value["set"]), value["stations"].split(), run_dir
+        value["recipe"], split_overrides(value["set"]), value["stations"].split(), run_dir
     )
     write_recipe(recipe, run_dir)
     prepared_stations = [(member, member.prepare()) for member in station_members]

@@ -57,7 +57,7 @@ def main() -> None:
 
 def schemas() -> dict[str, dict[str, Any]]:
     """Return the JSON schemas for editors, by name."""
-    recipe = checking.schema(Recipe, "Recipe")
+    recipe = checking.json_schema(Recipe, "Recipe")
     recipe["properties"] |= {
         "defaults": {
             "type": "string",
@@ -65,7 +65,7 @@ def schemas() -> dict[str, dict[str, Any]]:
         }
     }
     del recipe["required"]  # it may stand in that one
-    robot = checking.schema(Robot, "Robot")
+    robot = checking.json_schema(Robot, "Robot")
     robot["allOf"] = [
         {
             "if": {"properties": {"simulator": {"const": name}}, "required": ["simulator"]},
@@ -73,7 +73,7 @@ def schemas() -> dict[str, dict[str, Any]]:
         }
         for name in simulators()
     ]
-    task = checking.schema(TaskFile, "Task")
+    task = checking.json_schema(TaskFile, "Task")
     task["properties"] |= {
         "defaults": {
             "type": "string",
@@ -81,7 +81,7 @@ def schemas() -> dict[str, dict[str, Any]]:
         }
     }
     del task["required"]  # likewise
-    drill = checking.schema(Scenarios)
+    drill = checking.json_schema(Scenarios)
     # the file holds the list of scenarios itself
     listed = {key: drill[key] for key in ("$schema", "$defs")} | drill["properties"]["scenarios"]
     schemas = {
@@ -90,7 +90,7 @@ def schemas() -> dict[str, dict[str, Any]]:
         "robot": robot,
         "task": task,
         "scenarios": listed,
-        "hand_eye": checking.schema(HandEye, "Hand-eye"),
+        "hand_eye": checking.json_schema(HandEye, "Hand-eye"),
     }
     return {name: _one_line(schema) for name, schema in schemas.items()}
 
@@ -236,7 +236,7 @@ def _rows(kind: type[Settings], prefix: str = "") -> list[str]:
     return [
         f"| `{key}` | {type_} | {span} | "
         f"{f'`{default}`' if default not in ('', 'required') else default} | {meaning} |"
-        for key, type_, span, default, meaning in checking.rows(kind, prefix)
+        for key, type_, span, default, meaning in checking.reference_rows(kind, prefix)
     ]
 
 

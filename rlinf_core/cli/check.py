@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from rlinf_core.config.overrides import quoted
+from rlinf_core.config.overrides import quote_value
 from rlinf_core.core.errors import RecipeError
 from rlinf_core.recipes import Recipe, load_recipe
 from rlinf_core.robots.config import load_robot, robots
@@ -91,7 +91,7 @@ def check_model(
     from rlinf_core.recipes import station_task
 
     published = model.is_dir() and (model / "config.json").is_file()
-    checkpoint = [f"policy.checkpoint={quoted(model.resolve())}"] if published else []
+    checkpoint = [f"policy.checkpoint={quote_value(model.resolve())}"] if published else []
     recipe = load_recipe(recipe_name, [*overrides, *checkpoint])
     spec = station_task(recipe).spec
 
@@ -142,8 +142,8 @@ def recipe_of(simulator: str, robot: str | None = None, task: str | None = None)
         return load_recipe(
             "sim_rlpd",
             [
-                f"station.robot={quoted(name)}",
-                f"station.task={quoted(task or candidate.task)}",
+                f"station.robot={quote_value(name)}",
+                f"station.task={quote_value(task or candidate.task)}",
                 "station.lockstep=true",
             ],
         )

@@ -11,7 +11,7 @@ from typing import Any
 from rlinf_core.algorithms.common.settings import is_offline
 from rlinf_core.cli.demo import direct_to_its_end, prepare, print_page_address, served
 from rlinf_core.cli.terminal import Display, clock, terminal_as_before
-from rlinf_core.config.overrides import quoted
+from rlinf_core.config.overrides import quote_value
 from rlinf_core.core.errors import RecipeError, escape_ascii
 from rlinf_core.core.extras import how_to_get, missing
 from rlinf_core.data.demonstrations import DemonstrationStats, demonstration_stats
@@ -263,7 +263,7 @@ def _result_text(recipe: Recipe, demonstrations: DemonstrationStats, run_dir: Pa
 def next_commands(recipe: Recipe, name: str, overrides: list[str], run_dir: Path) -> str:
     """Return commands for the next steps, one each."""
     folder, recipe_name = shlex.quote(str(run_dir)), shlex.quote(name)
-    shown = shlex.quote(f"collect.recordings=[{quoted(run_dir)}]")
+    shown = shlex.quote(f"collect.recordings=[{quote_value(run_dir)}]")
     arguments = [
         shlex.quote(override)
         for override in overrides

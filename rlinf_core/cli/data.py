@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlinf_core.config.overrides import quoted
+from rlinf_core.config.overrides import quote_value
 from rlinf_core.core.atomic_io import write_atomically
 from rlinf_core.core.errors import (
     EpisodeError,
@@ -463,7 +463,7 @@ def import_lerobot(
         f"{episodes} episodes, {frames} frames in {out}"
         + (f"; not taken: {', '.join(left)}" if left else "")
     )
-    learned = shlex.quote(f"collect.recordings=[{quoted(out)}]")
+    learned = shlex.quote(f"collect.recordings=[{quote_value(out)}]")
     print(
         f"learn from them: --set {learned}; look at them: rlinf data list {shlex.quote(str(out))}"
     )

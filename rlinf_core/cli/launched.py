@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from rlinf_core.cli.parsing import output_file
-from rlinf_core.config.overrides import quoted, split
+from rlinf_core.config.overrides import quote_value, split_overrides
 from rlinf_core.config.yaml_source import load_plain
 from rlinf_core.core.errors import RecipeError
 from rlinf_core.core.paths import expand_user
@@ -130,7 +130,7 @@ def overrides_of(arguments: Mapping[str, str]) -> list[str]:
         values |= {"bridge.token_file": str(folder("token", arguments["token"]))}
     if arguments["credentials"]:
         values |= {"bridge.credentials": str(folder("credentials", arguments["credentials"]))}
-    result = [f"{key}={quoted(value)}" for key, value in values.items() if value]
+    result = [f"{key}={quote_value(value)}" for key, value in values.items() if value]
     result += [f"bridge.port={int(address[2])}"] if address else []
     lockstep, use_sim_time = arguments["lockstep"], arguments["use_sim_time"]
     if lockstep and use_sim_time and lockstep != use_sim_time:
@@ -141,11 +141,11 @@ def overrides_of(arguments: Mapping[str, str]) -> list[str]:
     result += [f"station.lockstep={lockstep or use_sim_time}"] if lockstep or use_sim_time else []
     result += [f"station.web.port={number('web', arguments['web'])}"] if arguments["web"] else []
     result += (
-        [f"station.operator={{kind: {quoted(arguments['operator'])}}}"]
+        [f"station.operator={{kind: {quote_value(arguments['operator'])}}}"]
         if arguments["operator"] not in ("", PERSON)
         else []
     )
-    result += split(arguments["set"])
+    result += split_overrides(arguments["set"])
     if not policy:
         return result
     scheme, _, server = policy.partition("://")
@@ -154,7 +154,7 @@ def overrides_of(arguments: Mapping[str, str]) -> list[str]:
     return [
         *result,
         "station.policy.backend=remote",
-        f"station.policy.address={quoted(f'ws://{server}')}",
+        f"station.policy.address={quote_value(f'ws://{server}')}",
     ]
 
 

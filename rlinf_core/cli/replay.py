@@ -11,7 +11,7 @@ from pathlib import Path
 from rlinf_core.cli.demo import direct_to_its_end, exclusive_run, print_page_address
 from rlinf_core.cli.parsing import run_folder
 from rlinf_core.cli.terminal import Display, terminal_as_before
-from rlinf_core.config.overrides import quoted
+from rlinf_core.config.overrides import quote_value
 from rlinf_core.core.errors import EpisodeError, RecipeError, RlinfError, escape_ascii
 from rlinf_core.core.outputs import empty_folder
 from rlinf_core.data.episodes import episode_spec, read_attachment
@@ -59,7 +59,7 @@ def replay(
 
         return replay_in_sim(recording, recipe, overrides, json_file)
     actions = read_actions(recording)
-    operator = f"station.operator={{kind: {REPLAY}, recording: {quoted(recording.resolve())}}}"
+    operator = f"station.operator={{kind: {REPLAY}, recording: {quote_value(recording.resolve())}}}"
     name = recipe or str(run_recipe(recording))
     loaded = load_recipe(
         name, [*overrides, operator, "collect.episodes=1", "collect.no_training=true"]

@@ -180,7 +180,7 @@ def tiny(
     seed: int,
 ) -> None:
     """Write a tiny checkpoint of a published family, and print its usage."""
-    from rlinf_core.config.overrides import quoted
+    from rlinf_core.config.overrides import quote_value
     from rlinf_core.core.errors import PolicyFileError, RecipeError, nearest
     from rlinf_core.policies.pretrained.tiny_checkpoint import FAMILIES, OFT, write
 
@@ -199,7 +199,7 @@ def tiny(
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) / 1e6
     keys: dict[str, object] = {
         "kind": FAMILIES[family].kind,
-        "checkpoint": quoted(folder.resolve()),
+        "checkpoint": quote_value(folder.resolve()),
     }
     if FAMILIES[family].horizon or horizon:
         keys["horizon"] = horizon or FAMILIES[family].horizon

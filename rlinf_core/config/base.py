@@ -2,7 +2,7 @@
 
 Nothing is coerced, and unknown keys are errors.
 
-``parameters`` makes settings from a signature, because the arguments of a reward, a script or a
+``settings_model`` makes settings from a signature, because the arguments of a reward, a script or a
 simulator are its parameters. An argument needs a type: ``Annotated[float, Field(gt=0)]`` sets a
 range, ``Literal`` the choices. Its meaning comes from the docstring's ``Args`` or ``Attributes``. A
 constructor with ``**kwargs`` also has the arguments of its base class.
@@ -199,13 +199,13 @@ _ANNOTATED: Any = Annotated  # untyped, because its arguments are known only at 
 
 
 class Parameters(Settings):
-    """Base of the models that ``parameters`` creates. Values of other types are not checked."""
+    """Base of the models that ``settings_model`` creates. Values of other types are not checked."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
 
 @cache
-def parameters(part: type, without: tuple[str, ...] = (), key: str = "") -> type[Settings]:
+def settings_model(part: type, without: tuple[str, ...] = (), key: str = "") -> type[Settings]:
     """Return the settings model of a class, with a field for each argument of its constructor.
 
     Args:
@@ -229,8 +229,8 @@ def parameters(part: type, without: tuple[str, ...] = (), key: str = "") -> type
     return create_model(part.__name__, __base__=Parameters, **fields)
 
 
-def values(settings: Settings, key: str = "") -> dict[str, Any]:
-    """Return the keyword arguments that settings of ``parameters`` hold."""
+def constructor_arguments(settings: Settings, key: str = "") -> dict[str, Any]:
+    """Return the keyword arguments that settings of ``settings_model`` hold."""
     return {name: value for name, value in settings if name != key}
 
 

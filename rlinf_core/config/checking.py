@@ -22,7 +22,7 @@ from rlinf_core.core.renames import current_key
 Model = TypeVar("Model", bound=Settings)
 
 
-def checked(model: type[Model], document: Document) -> Model:
+def validate(model: type[Model], document: Document) -> Model:
     """Return an instance of the model from a document.
 
     Raises:
@@ -34,7 +34,7 @@ def checked(model: type[Model], document: Document) -> Model:
         raise RecipeError(_lines(model, document, error)) from error
 
 
-def checked_parameters(model: type[Model], values: Mapping[str, Any], where: str) -> Model:
+def validate_parameters(model: type[Model], values: Mapping[str, Any], where: str) -> Model:
     """Return an instance of the model from a node's parameters, which have JSON's types.
 
     Raises:
@@ -60,62 +60,57 @@ def _lines(model: type[Settings], document: Document, error: ValidationError) ->
 
 
 def _line(model: type[Settings], document: Document, problem: Any) -> str:
+    """Return the error message of one problem of pydantic: place, key, and what was expected."""
     # the fault of a mapping's key has the place of its value
     key: Key = tuple(part for part in problem["loc"] if part != "[key]")
     kind = problem["type"]
     actual = problem["input"]
     context = problem.get("ctx", {})
+
+    def full_name(path: Key) -> str:
+        return dotted_key((*document.prefix, *path))
+
+    def key_error(path: Key, text: str) -> str:
+        return f"{document.place(path)}: '{full_name(path)}': {text}"
+
     if kind == "discriminated":
-        chosen = (*key, context["key"])
-        return (
-            f"{document.place(chosen)}: '{dotted((*document.prefix, *chosen))}': {problem['msg']}"
-        )
-    key_and_reason = (
-        re.match(r"Value error, ([\w.]+): (.*)", problem["msg"], re.S)
-        if isinstance(actual, dict)
-        else None
-    )
-    if key_and_reason:  # a check of several values names the one that it means
-        key = (*key, *key_and_reason.group(1).split("."))
-        return (
-            f"{document.place(key)}: '{dotted((*document.prefix, *key))}': "
-            f"{key_and_reason.group(2)}"
-        )
-    name = dotted((*document.prefix, *key))
+        return key_error((*key, context["key"]), problem["msg"])
+    key_and_reason = re.match(r"Value error, ([\w.]+): (.*)", problem["msg"], re.S)
+    if key_and_reason and isinstance(actual, dict):
+        # a check of several values names the one that it means
+        return key_error((*key, *key_and_reason[1].split(".")), key_and_reason[2])
+    name = full_name(key)
     if kind == "extra_forbidden":
-        path = (*document.prefix, *key)
-        current = dotted(current_key(path))
-        if current == name:  # the options of a simulator are checked alone
-            current = dotted(current_key(("station", "options", *path))[2:])
-        if current != name:
-            return f"{document.place(key)}: '{name}' has a new name. Write {current} instead"
-        fields = _fields_at(model, document.data, key[:-1])
-        return (
-            f"{document.place(key)}: unknown key '{name}'{nearest(str(key[-1]), fields)}; known "
-            f"here: {', '.join(sorted(fields))}"
-        )
+        return f"{document.place(key)}: {_unknown_key(model, document, key)}"
     if kind == "missing" and isinstance(key[-1], int):
-        return (
-            f"{document.place(key)}: '{dotted((*document.prefix, *key[:-1]))}': expected more "
-            f"items, got {_shown(actual)}"
-        )
+        text = f"'{full_name(key[:-1])}': expected more items, got {_shown(actual)}"
+        return f"{document.place(key)}: {text}"
     if kind == "missing":
         meaning = _fields_at(model, document.data, key[:-1])[str(key[-1])].description
         return f"{document.place(key[:-1])}: '{name}' is missing{f': {meaning}' if meaning else ''}"
     if kind == "value_error":
-        where = f"'{name}': " if name else ""
-        return (
-            f"{document.place(key)}: {where}{problem['msg'].removeprefix('Value error, ')}, "
-            f"got {_shown(actual)}"
-        )
+        text = f"{problem['msg'].removeprefix('Value error, ')}, got {_shown(actual)}"
+        return key_error(key, text) if name else f"{document.place(key)}: {text}"
     expected = _expected(kind, problem["msg"], context)
-    return (
-        f"{document.place(key)}: '{name}': expected {expected}, got "
-        f"{_shown(actual)}{_meant(kind, actual, context)}"
-    )
+    hint = nearest(str(actual), choices(context)) if kind == "literal_error" else ""
+    return key_error(key, f"expected {expected}, got {_shown(actual)}{hint}")
 
 
-def dotted(key: Key) -> str:
+def _unknown_key(model: type[Settings], document: Document, key: Key) -> str:
+    """Return the message for a key that the model lacks: its new name, or the nearest known one."""
+    path = (*document.prefix, *key)
+    name = dotted_key(path)
+    current = dotted_key(current_key(path))
+    if current == name:  # the options of a simulator are checked alone
+        current = dotted_key(current_key(("station", "options", *path))[2:])
+    if current != name:
+        return f"'{name}' has a new name. Write {current} instead"
+    fields = _fields_at(model, document.data, key[:-1])
+    known = ", ".join(sorted(fields))
+    return f"unknown key '{name}'{nearest(str(key[-1]), fields)}; known here: {known}"
+
+
+def dotted_key(key: Key) -> str:
     """Return a key in dotted form, such as ``station.observe_cameras[0]``."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in key).lstrip(".")
 
@@ -188,11 +183,8 @@ def choices(context: dict[str, Any]) -> list[str]:
     return [part.strip(" '") for part in context["expected"].replace(" or ", ", ").split(",")]
 
 
-def _meant(kind: str, actual: Any, context: dict[str, Any]) -> str:
-    return nearest(str(actual), choices(context)) if kind == "literal_error" else ""
-
-
 def _shown(value: Any) -> str:
+    """Return type and value for an error message, shortened to 100 characters."""
     names = {tuple: "list", dict: "mapping", type(None): "nothing"}
     name = names.get(type(value), type(value).__name__)
     text = repr(list(value)) if isinstance(value, tuple) else repr(value)
@@ -239,37 +231,33 @@ def _model(annotation: Any, metadata: list[Any], data: Any) -> Any:
 WORDS = {"integer": "int", "number": "number", "string": "text", "boolean": "bool"}
 
 
-def rows(model: type[Settings], prefix: str = "") -> Iterator[tuple[str, str, str, str, str]]:
+def reference_rows(
+    model: type[Settings], prefix: str = ""
+) -> Iterator[tuple[str, str, str, str, str]]:
     """Yield key, type, range, default and meaning of every value, nested settings included."""
-    properties = schema(model)["properties"]
+    properties = json_schema(model)["properties"]
     for name, item in model.model_fields.items():
-        chosen = next(
-            (
-                discriminated
-                for discriminated in item.metadata
-                if isinstance(discriminated, Discriminated)
-            ),
-            None,
-        )
-        if chosen:
-            default = "" if chosen.optional else chosen.default or "required"
-            names = f"one of {', '.join(chosen.names())}"
-            yield f"{prefix}{name}.{chosen.key}", "text", names, default, item.description or ""
+        selectors = [mark for mark in item.metadata if isinstance(mark, Discriminated)]
+        if selectors:
+            selector = selectors[0]
+            default = "" if selector.optional else selector.default or "required"
+            names = f"one of {', '.join(selector.names())}"
+            yield f"{prefix}{name}.{selector.key}", "text", names, default, item.description or ""
         elif nested := _nested(item.annotation):
             many = typing.get_origin(item.annotation) is dict
-            yield from rows(nested, f"{prefix}{name}.{'<name>.' if many else ''}")
+            yield from reference_rows(nested, f"{prefix}{name}.{'<name>.' if many else ''}")
         else:
             field_schema = properties[name]
             yield (
                 f"{prefix}{name}",
-                kind(field_schema),
-                span(field_schema),
+                type_text(field_schema),
+                range_text(field_schema),
                 _default(item),
                 item.description or "",
             )
 
 
-def schema(model: type[Settings], title: str = "") -> dict[str, Any]:
+def json_schema(model: type[Settings], title: str = "") -> dict[str, Any]:
     """Return the JSON schema of a model, for editors; without the examples of its docstring."""
     data = model.model_json_schema(mode="validation")
     if "description" in data:
@@ -289,40 +277,40 @@ def _nested(annotation: Any) -> type[Settings] | None:
     return inner if isinstance(inner, type) and issubclass(inner, Settings) else None
 
 
-def kind(item: dict[str, Any]) -> str:
+def type_text(item: dict[str, Any]) -> str:
     """Return the type of a property in a JSON schema, as text."""
     if "enum" in item or "const" in item:
         return "text"
     if "anyOf" in item:
         return " or ".join(
             dict.fromkeys(
-                kind(alternative)
+                type_text(alternative)
                 for alternative in item["anyOf"]
                 if alternative.get("type") != "null"
             )
         )
     if item.get("type") == "array":
         parts = item.get("prefixItems", [item.get("items", {})])
-        return f"list of {kind(parts[0])}"
+        return f"list of {type_text(parts[0])}"
     if item.get("type") == "object":
         inside = [*item.get("patternProperties", {}).values(), item.get("additionalProperties")][0]
-        return f"mapping of {kind(inside)}" if isinstance(inside, dict) else "mapping"
+        return f"mapping of {type_text(inside)}" if isinstance(inside, dict) else "mapping"
     return WORDS.get(item.get("type", ""), "any")
 
 
-def span(item: dict[str, Any]) -> str:
+def range_text(item: dict[str, Any]) -> str:
     """Return the range or the choices of a property in a JSON schema, as text."""
     if "enum" in item:
         return f"one of {', '.join(map(str, item['enum']))}"
     if item.get("type") == "array":
         size = item.get("minItems") if item.get("minItems") == item.get("maxItems") else None
         least = f"at least {item['minItems']} items" if item.get("minItems") and not size else ""
-        inner = span(item.get("items", item.get("prefixItems", [{}])[0]))
+        inner = range_text(item.get("items", item.get("prefixItems", [{}])[0]))
         return ", ".join(
             filter(None, [f"{size} items" if size else least, f"each {inner}" if inner else ""])
         )
     if "anyOf" in item:  # an optional value
-        return ", ".join(filter(None, map(span, item["anyOf"])))
+        return ", ".join(filter(None, map(range_text, item["anyOf"])))
     if "pattern" in item:
         plain = "`" + item["pattern"].replace("|", r"\|") + "`"  # a bar would begin another cell
         return PATTERNS.get(item["pattern"], plain)
@@ -339,10 +327,6 @@ def _default(item: FieldInfo) -> str:
     if item.is_required():
         return "required"
     value = item.get_default(call_default_factory=True)
-    return (
-        str(list(value))
-        if isinstance(value, tuple)
-        else str(value).lower()
-        if isinstance(value, bool)
-        else str(value)
-    )
+    if isinstance(value, tuple):
+        return str(list(value))
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
 
 
-def override(document: Document, text: str) -> None:
+def apply_override(document: Document, text: str) -> None:
     """Apply one override.
 
     Raises:
@@ -111,11 +111,11 @@ def _written(value: Any) -> str:
     if isinstance(value, QuotedString):
         return str(value.with_quotes())
     if isinstance(value, str):
-        return value if PLAIN.fullmatch(value) else quoted(value)
+        return value if PLAIN.fullmatch(value) else quote_value(value)
     return str(value).lower() if isinstance(value, bool) else str(Transformer.str(value))
 
 
-def quoted(path: Path | str) -> str:
+def quote_value(path: Path | str) -> str:
     """Return a path or name as the value of an override, quoted if it has special characters."""
     from hydra.core.override_parser.types import Quote, QuotedString
 
@@ -123,7 +123,7 @@ def quoted(path: Path | str) -> str:
     return text if PLAIN.fullmatch(text) else QuotedString(text, Quote.double).with_quotes()
 
 
-def split(text: str) -> list[str]:
+def split_overrides(text: str) -> list[str]:
     """Split the text of several overrides at spaces outside of brackets and quotes."""
     parts = [""]
     quote = ""

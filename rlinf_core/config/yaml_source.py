@@ -76,7 +76,7 @@ class Document:
         self.places = {at: place for at, place in self.places.items() if at[: len(key)] != key}
 
 
-def read(path: str | Path, document_kind: str, inside: str = "") -> Document:
+def read_document(path: str | Path, document_kind: str, inside: str = "") -> Document:
     """Read a YAML file that holds a mapping.
 
     Args:
@@ -94,11 +94,11 @@ def read(path: str | Path, document_kind: str, inside: str = "") -> Document:
         raise RecipeError(
             f"{document_kind} {path}: expected a readable YAML file, got: {error}"
         ) from error
-    return parse(text, f"{document_kind} {path}", inside)
+    return parse_document(text, f"{document_kind} {path}", inside)
 
 
-def parse(text: str, where: str, inside: str = "") -> Document:
-    """Parse a YAML text like ``read``; ``where`` names its source in errors."""
+def parse_document(text: str, where: str, inside: str = "") -> Document:
+    """Parse a YAML text like ``read_document``; ``where`` names its source in errors."""
     try:
         _check_size(text)
         node = yaml.compose(text, Loader=_Loader)

@@ -13,7 +13,7 @@ from dataclasses import MISSING, asdict, replace
 from pathlib import Path
 from typing import Any
 
-from rlinf_core.config.yaml_source import read
+from rlinf_core.config.yaml_source import read_document
 from rlinf_core.core.errors import RecipeError, nearest
 from rlinf_core.interlock.limits import HIGHER, MODES, TABLE, Limits, loosened
 
@@ -168,7 +168,7 @@ def takes_box_from(other: Path, path: Path) -> bool:
 
 def _read(path: str | Path) -> tuple[Values, dict[str, str], Path | None]:
     """Return a limits YAML's checked values, each key's place, and the extended file or None."""
-    document = read(path, "limits")
+    document = read_document(path, "limits")
     data = {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in document.data.items()

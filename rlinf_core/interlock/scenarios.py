@@ -11,8 +11,8 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from rlinf_core.config.base import Count, Discriminated, Positive, Settings
-from rlinf_core.config.checking import checked
-from rlinf_core.config.yaml_source import parse, read
+from rlinf_core.config.checking import validate
+from rlinf_core.config.yaml_source import parse_document, read_document
 from rlinf_core.core.errors import RecipeError, nearest
 
 Expected = Annotated[
@@ -228,7 +228,7 @@ def load(path: Path) -> tuple[Scenario, ...]:
     Raises:
         RecipeError: an invalid scenario; the message names file and line.
     """
-    return checked(Scenarios, read(path, "scenarios", inside="scenarios")).scenarios
+    return validate(Scenarios, read_document(path, "scenarios", inside="scenarios")).scenarios
 
 
 def read_fault(text: str) -> Fault:
@@ -237,4 +237,4 @@ def read_fault(text: str) -> Fault:
     Raises:
         RecipeError: the text is no valid fault.
     """
-    return checked(Injection, parse(text, "message", inside="inject")).inject
+    return validate(Injection, parse_document(text, "message", inside="inject")).inject

@@ -7,9 +7,14 @@ from typing import Any
 
 import yaml
 
-from rlinf_core.config.checking import checked
-from rlinf_core.config.overrides import override
-from rlinf_core.config.yaml_source import Document, load_plain, read, resolve_file_reference
+from rlinf_core.config.checking import validate
+from rlinf_core.config.overrides import apply_override
+from rlinf_core.config.yaml_source import (
+    Document,
+    load_plain,
+    read_document,
+    resolve_file_reference,
+)
 from rlinf_core.core.errors import RecipeError, nearest
 from rlinf_core.core.paths import data_folder
 from rlinf_core.core.renames import current_key, with_current_keys
@@ -49,17 +54,17 @@ def load_recipe(name: str | Path, overrides: list[str] | tuple[str, ...] = ()) -
     named = [text for text in overrides if text.lstrip("+").startswith("algorithm.name=")]
     for text in named:
         before = _algorithm(document)
-        override(document, text)
+        apply_override(document, text)
         if _algorithm(document) != before:
             # another algorithm has other hyper-parameters
             document.data["algorithm"] = {"name": document.data["algorithm"]["name"]}
     for text in overrides:
         if text not in named:
-            override(document, text)
+            apply_override(document, text)
             _spell_out(document)
     # absolute, because a run's own recipe.yaml must mean the same
     _resolve_paths(document, Path.cwd())
-    return checked(Recipe, document)
+    return validate(Recipe, document)
 
 
 def resolved(recipe: Recipe) -> str:
@@ -106,7 +111,7 @@ def _document_of(path: Path, below: tuple[Path, ...] = ()) -> Document:
     """Return a file's values over those of the recipe that its ``defaults`` names."""
     if path.resolve() in below:
         raise RecipeError(f"recipe {path}: expected 'defaults' without a circle, got a circle")
-    document = read(path, "recipe")
+    document = read_document(path, "recipe")
     _spell_out(document)
     if document.data.keys() & {"collect", "policy"} and is_resolved(path):
         document.data = with_current_keys(document.data)

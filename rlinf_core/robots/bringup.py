@@ -10,8 +10,8 @@ from pathlib import Path
 from pydantic import Field
 
 from rlinf_core.config.base import Settings
-from rlinf_core.config.checking import checked
-from rlinf_core.config.yaml_source import read
+from rlinf_core.config.checking import validate
+from rlinf_core.config.yaml_source import read_document
 from rlinf_core.core.errors import RecipeError
 from rlinf_core.robots.config import robot_folder
 
@@ -78,5 +78,5 @@ def bringup(robot: str, station: str, robot_ip: str) -> tuple[Bringup, Path]:
             "none. Start the driver as in docs/robots/interface.md, or write the file as in "
             "robots/ur5e"
         )
-    filled = checked(Bringup, read(file, "bringup")).filled(station, robot_ip, folder)
+    filled = validate(Bringup, read_document(file, "bringup")).filled(station, robot_ip, folder)
     return filled, folder

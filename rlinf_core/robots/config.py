@@ -11,9 +11,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from rlinf_core.config.base import FROM_FOLDER, FreeOptions, Name, Positive, Settings, values
-from rlinf_core.config.checking import checked
-from rlinf_core.config.yaml_source import Document, read, resolve_file_reference
+from rlinf_core.config.base import (
+    FROM_FOLDER,
+    FreeOptions,
+    Name,
+    Positive,
+    Settings,
+    constructor_arguments,
+)
+from rlinf_core.config.checking import validate
+from rlinf_core.config.yaml_source import Document, read_document, resolve_file_reference
 from rlinf_core.core import plugins
 from rlinf_core.core.errors import RecipeError, RlinfError, nearest
 from rlinf_core.core.paths import SOURCE, data_folder
@@ -440,9 +447,9 @@ def load_robot(name: str) -> Robot:
         RecipeError: no such robot, or an invalid YAML, with file and line.
     """
     folder = robot_folder(name)
-    document = read(folder / "robot.yaml", "robot")
+    document = read_document(folder / "robot.yaml", "robot")
     resolve_file_reference(document, ("simulator",), folder)
-    robot = checked(Robot, document)
+    robot = validate(Robot, document)
     for arm, limits in robot.interlocks.items():
         key = ("arms", arm, "limits") if arm else ("limits",)
         if not (folder / limits).is_file():
@@ -457,7 +464,9 @@ def load_robot(name: str) -> Robot:
         )
     elif robot.driver != EXTERNAL:
         kind = driver(robot.driver)
-        options = _from_folder(kind, values(checked(kind, document.below(("options",)))), folder)
+        options = _from_folder(
+            kind, constructor_arguments(validate(kind, document.below(("options",)))), folder
+        )
         if robot.grippers and driver(robot.driver)(**options).has_gripper:
             raise RecipeError(
                 f"{document.place(('driver',))}: 'gripper': expected none, since driver: "
@@ -523,7 +532,7 @@ def _options(
     from sim_bridges.core.interface import options_of
 
     kind = options_of(simulator, where)
-    options = values(checked(kind, document))
+    options = constructor_arguments(validate(kind, document))
     return _from_folder(kind, options, folder) if folder else options
 
 

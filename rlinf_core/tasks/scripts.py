@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from rlinf_core.config.base import Discriminated, Settings, parameters, values
+from rlinf_core.config.base import Discriminated, Settings, constructor_arguments, settings_model
 from rlinf_core.core import plugins
 from rlinf_core.core.errors import RecipeError
 from rlinf_core.tasks.rewards.arms import knows_one_arm, needed, of_arm
@@ -86,7 +86,7 @@ def make_script(task: ScriptedTask, noise: float = 0.12, seed: int = 0) -> Scrip
             "demonstrations, or demonstrate yourself"
         )
     kind: Any = script(dict(task.script)["kind"])
-    action, parameters = task.spec.action, values(task.script, "kind")
+    action, parameters = task.spec.action, constructor_arguments(task.script, "kind")
     if action.arms and knows_one_arm(kind.channels):
         return PerArmScript(
             {
@@ -124,5 +124,5 @@ class PerArmScript:
 
 
 SCRIPT = Discriminated(
-    "kind", lambda kind: parameters(script(kind), GIVEN, "kind"), scripts, optional=True
+    "kind", lambda kind: settings_model(script(kind), GIVEN, "kind"), scripts, optional=True
 )

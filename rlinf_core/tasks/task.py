@@ -19,8 +19,8 @@ import numpy as np
 from pydantic import Field, field_validator, model_validator
 
 from rlinf_core.config.base import Count, Settings
-from rlinf_core.config.checking import checked
-from rlinf_core.config.yaml_source import Document, read, resolve_file_reference
+from rlinf_core.config.checking import validate
+from rlinf_core.config.yaml_source import Document, read_document, resolve_file_reference
 from rlinf_core.core.errors import RecipeError, RlinfError, SpecError, nearest
 from rlinf_core.core.paths import data_folder, expand_user
 from rlinf_core.core.rotation import same_hemisphere, to_vector, to_vector_around, unit
@@ -361,7 +361,7 @@ def load_task(path: str | Path) -> Task:
         >>> load_task("configs/tasks/reach.yaml").spec.instruction
         'reach the socket'
     """
-    file = checked(TaskFile, _document_of(Path(path)))
+    file = validate(TaskFile, _document_of(Path(path)))
     observation = tuple(
         ArraySpec(
             name,
@@ -401,7 +401,7 @@ def _document_of(path: Path, below: tuple[Path, ...] = ()) -> Document:
     """
     if path.resolve() in below:
         raise RecipeError(f"task {path}: expected 'defaults' without a circle, got a circle")
-    document = read(path, "task")
+    document = read_document(path, "task")
     for part in TERMS:
         resolve_file_reference(document, (part, "kind"), path.parent)
         _resolve_model_path(document, part, path.parent)

@@ -218,9 +218,9 @@ def simulator_class(name: str, where: str = "simulator") -> type:
 
 def options_of(name: str, where: str = "simulator") -> type[Settings]:
     """Return the settings class of a simulator's options, from its signature."""
-    from rlinf_core.config.base import parameters
+    from rlinf_core.config.base import settings_model
 
-    return parameters(simulator_class(name, where))
+    return settings_model(simulator_class(name, where))
 
 
 def build(name: str, options: dict[str, Any]) -> Simulator | Arms:

@@ -249,12 +249,12 @@ def make(name: str, **options: object) -> Simulator | Arms:
             nearest name.
         RlinfError: it is not installed, with the command that installs it.
     """
-    from rlinf_core.config.base import values
-    from rlinf_core.config.checking import checked
+    from rlinf_core.config.base import constructor_arguments
+    from rlinf_core.config.checking import validate
     from rlinf_core.config.yaml_source import Document
 
-    settings = values(
-        checked(options_of(name), Document(_tuples(options), {(): f"simulator '{name}'"}))
+    settings = constructor_arguments(
+        validate(options_of(name), Document(_tuples(options), {(): f"simulator '{name}'"}))
     )
     python = python_of(name)
     return IsolatedSimulator(python, name, settings) if python else build(name, settings)

@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from rlinf_core.cli.launched import file, launched, launched_environment, overrides_of, ros_options
-from rlinf_core.config.overrides import override
+from rlinf_core.config.overrides import apply_override
 from rlinf_core.config.yaml_source import Document
 from rlinf_core.core.errors import RecipeError
 from rlinf_core.launch.graph import composed, station_processes
@@ -40,7 +40,7 @@ def arguments(tmp_path, **others):
 def meant(**others):
     document = Document({})
     for text in overrides_of(NOTHING | others):
-        override(document, text)
+        apply_override(document, text)
     return document.data
 
 

@@ -13,7 +13,7 @@ import pytest
 from rlinf_core.cli import compare as comparing
 from rlinf_core.cli import sweep
 from rlinf_core.cli.main import main
-from rlinf_core.config.overrides import combinations, override, quoted, split
+from rlinf_core.config.overrides import apply_override, combinations, quote_value, split_overrides
 from rlinf_core.config.yaml_source import Document
 from rlinf_core.core.errors import RecipeError
 from rlinf_core.recipes import load_recipe
@@ -132,7 +132,7 @@ def test_a_mistake_in_one_is_said_before_the_first_begins(tmp_path, capsys):
     ],
 )
 def test_overrides_of_one_text_are_apart_at_spaces_that_no_bracket_or_quote_holds(text, parts):
-    assert split(text) == parts
+    assert split_overrides(text) == parts
 
 
 @pytest.mark.parametrize(
@@ -150,11 +150,11 @@ def test_overrides_of_one_text_are_apart_at_spaces_that_no_bracket_or_quote_hold
 )
 def test_a_path_that_is_quoted_is_that_path_whatever_signs_it_has(path):
     document = Document({})
-    override(document, f"station.robot={quoted(path)}")
+    apply_override(document, f"station.robot={quote_value(path)}")
     assert document.data == {"station": {"robot": path}}
-    assert split(f"seed=1 station.robot={quoted(path)}") == [
+    assert split_overrides(f"seed=1 station.robot={quote_value(path)}") == [
         "seed=1",
-        f"station.robot={quoted(path)}",
+        f"station.robot={quote_value(path)}",
     ]
 
 

@@ -14,11 +14,11 @@ from rlinf_core.config.base import (
     Name,
     Place,
     Settings,
-    parameters,
-    values,
+    constructor_arguments,
+    settings_model,
     with_default,
 )
-from rlinf_core.config.yaml_source import Document, parse
+from rlinf_core.config.yaml_source import Document, parse_document
 from rlinf_core.core.errors import RecipeError
 
 
@@ -77,7 +77,7 @@ class Cell(Settings):
 
 def error_of(text):
     with pytest.raises(RecipeError) as error:
-        checking.checked(Cell, parse(text, "cell.yaml"))
+        checking.validate(Cell, parse_document(text, "cell.yaml"))
     return str(error.value)
 
 
@@ -149,12 +149,14 @@ def test_a_home_stands_for_the_tilde_at_the_beginning_alone(monkeypatch, tmp_pat
     ],
 )
 def test_the_key_selects_the_model(text, part, spare):
-    assert checking.checked(Cell, parse(text, "cell.yaml")) == Cell(part=part, spare=spare)
+    assert checking.validate(Cell, parse_document(text, "cell.yaml")) == Cell(
+        part=part, spare=spare
+    )
 
 
 def test_parts_by_name_are_selected_each_by_its_own_key():
     text = "more: {a: {name: x}, b: {kind: arm, speed: 2}}"
-    cell = checking.checked(Cell, parse(text, "cell.yaml"))
+    cell = checking.validate(Cell, parse_document(text, "cell.yaml"))
     assert cell.more == {"a": Gripper(name="x"), "b": Arm(speed=2.0)}
 
 
@@ -214,7 +216,7 @@ def test_an_unknown_selection_names_its_key_and_the_choices(text, message):
 
 
 def test_the_json_schema_has_a_variant_for_each_name():
-    properties = checking.schema(Cell)["properties"]
+    properties = checking.json_schema(Cell)["properties"]
     arm, gripper = properties["part"]["anyOf"]
     assert arm["properties"]["kind"] == {"const": "arm"} and arm["required"] == []
     assert list(arm["properties"]) == ["kind", "speed", "joints"]
@@ -277,16 +279,16 @@ def fields_of(model):
 
 
 def test_arguments_of_a_class_and_of_the_bases_that_it_passes_them_to_are_its_settings():
-    assert fields_of(parameters(Derived)) == {
+    assert fields_of(settings_model(Derived)) == {
         "mode": (True, "how it works"),
         "seed": (3, "seed of the noise"),
         "gain": (True, "gain of the loop, without a unit"),
         "low": (-1.0, "bounds [m]"),
         "high": (1.0, "bounds [m]"),
     }
-    assert fields_of(parameters(Closed)) == {"size": (2, None)}
-    assert parameters(Untyped)(value="a", other=[1]).other == [1], "of any type"
-    model = parameters(Derived, ("seed",), "kind")
+    assert fields_of(settings_model(Closed)) == {"size": (2, None)}
+    assert settings_model(Untyped)(value="a", other=[1]).other == [1], "of any type"
+    model = settings_model(Derived, ("seed",), "kind")
     assert model.__name__ == "Derived" and list(model.model_fields) == [
         "kind",
         "mode",
@@ -296,9 +298,16 @@ def test_arguments_of_a_class_and_of_the_bases_that_it_passes_them_to_are_its_se
     ]
     assert fields_of(model)["kind"] == (True, "kind, which selects the other keys")
     settings = model(kind="derived", mode="b", gain=2.0)
-    assert values(settings, "kind") == {"mode": "b", "gain": 2.0, "low": -1.0, "high": 1.0}
-    assert values(settings) == {"kind": "derived"} | values(settings, "kind")
-    derived = Derived(**values(settings, "kind"))
+    assert constructor_arguments(settings, "kind") == {
+        "mode": "b",
+        "gain": 2.0,
+        "low": -1.0,
+        "high": 1.0,
+    }
+    assert constructor_arguments(settings) == {"kind": "derived"} | constructor_arguments(
+        settings, "kind"
+    )
+    derived = Derived(**constructor_arguments(settings, "kind"))
     assert (derived.mode, derived.seed, derived.gain) == ("b", 3, 2.0)
     for wrong in ({"mode": "c"}, {"gain": 0.0}, {"seed": 1}):
         with pytest.raises(ValidationError):
@@ -306,20 +315,20 @@ def test_arguments_of_a_class_and_of_the_bases_that_it_passes_them_to_are_its_se
 
 
 def test_fields_of_a_settings_class_are_its_settings():
-    model = parameters(Fingers)
+    model = settings_model(Fingers)
     assert fields_of(model) == {"width": (0.08, None), "force": (20.0, None)}
     with pytest.raises(ValidationError, match="greater than 0"):
         model(width=0.0)
-    assert fields_of(parameters(Gripper))["name"] == (True, None)
-    assert fields_of(parameters(Palm)) == {"joints": ([1, 2], None)}
-    assert fields_of(parameters(Arm))["speed"] == (1.0, "largest speed [m/s]")
+    assert fields_of(settings_model(Gripper))["name"] == (True, None)
+    assert fields_of(settings_model(Palm)) == {"joints": ([1, 2], None)}
+    assert fields_of(settings_model(Arm))["speed"] == (1.0, "largest speed [m/s]")
 
 
 def test_a_nodes_parameters_are_checked_with_all_faults_after_their_source():
-    good = checking.checked_parameters(Arm, {"speed": 2, "joints": [1]}, "node 'arm'")
+    good = checking.validate_parameters(Arm, {"speed": 2, "joints": [1]}, "node 'arm'")
     assert good == Arm(speed=2.0, joints=(1,))
     with pytest.raises(RecipeError) as error:
-        checking.checked_parameters(Arm, {"speed": 0, "jonts": [1]}, "node 'arm'")
+        checking.validate_parameters(Arm, {"speed": 0, "jonts": [1]}, "node 'arm'")
     assert str(error.value).splitlines() == [
         "node 'arm': 'speed': expected above 0, got int 0",
         "node 'arm': unknown key 'jonts' (did you mean 'joints'?); known here: joints, kind, speed",
@@ -327,7 +336,7 @@ def test_a_nodes_parameters_are_checked_with_all_faults_after_their_source():
 
 
 def test_a_document_below_another_key_names_the_full_keys():
-    document = parse("cell:\n  part:\n    spede: 1\n", "line.yaml").below(("cell",))
+    document = parse_document("cell:\n  part:\n    spede: 1\n", "line.yaml").below(("cell",))
     with pytest.raises(RecipeError, match="^line.yaml, line 3: unknown key 'cell.part.spede' "):
-        checking.checked(Cell, document)
+        checking.validate(Cell, document)
     assert Document({"a": 1}).below(("b",)).data == {}

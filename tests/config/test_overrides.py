@@ -2,7 +2,13 @@
 
 import pytest
 
-from rlinf_core.config.overrides import MOST, combinations, override, quoted, split
+from rlinf_core.config.overrides import (
+    MOST,
+    apply_override,
+    combinations,
+    quote_value,
+    split_overrides,
+)
 from rlinf_core.config.yaml_source import Document
 from rlinf_core.core.errors import RecipeError
 
@@ -48,7 +54,7 @@ def test_a_sweep_may_list_as_many_values_as_there_is_room_for():
 )
 def test_what_no_number_and_no_list_can_be_is_refused(text, reason):
     with pytest.raises(RecipeError, match=reason) as error:
-        override(recipe_document(), text)
+        apply_override(recipe_document(), text)
     assert len(str(error.value)) < 700
 
 
@@ -63,7 +69,7 @@ def test_what_no_number_and_no_list_can_be_is_refused(text, reason):
 )
 def test_what_is_taken_out_by_its_value_has_it(text, left):
     document = recipe_document()
-    override(document, text)
+    apply_override(document, text)
     assert document.data["station"].keys() == left and ("seed" in document.data) == (
         "station" in text
     )
@@ -82,7 +88,7 @@ def test_what_is_taken_out_by_its_value_has_it(text, left):
 def test_what_has_another_value_stays(text, reason):
     document = recipe_document()
     with pytest.raises(RecipeError, match=reason):
-        override(document, text)
+        apply_override(document, text)
     assert document.data == recipe_document().data
 
 
@@ -90,7 +96,7 @@ def test_what_has_another_value_stays(text, reason):
     "plain", ["franka_sim", "/runs/a-b_1.5", "./mine", "../tasks/t.yaml", "runs/x"]
 )
 def test_a_path_or_name_that_needs_no_quotes_has_none(plain):
-    assert quoted(plain) == plain
+    assert quote_value(plain) == plain
 
 
 @pytest.mark.parametrize(
@@ -114,8 +120,8 @@ def test_a_path_or_name_that_needs_no_quotes_has_none(plain):
 )
 def test_whatever_is_quoted_is_itself_alone_and_in_a_list(text):
     document = recipe_document()
-    override(document, f"station.name={quoted(text)}")
-    override(document, f"station.image_size=[{quoted(text)},{quoted(text)}]")
+    apply_override(document, f"station.name={quote_value(text)}")
+    apply_override(document, f"station.image_size=[{quote_value(text)},{quote_value(text)}]")
     assert document.data["station"] == {"name": text, "image_size": (text, text)}
 
 
@@ -143,7 +149,7 @@ def test_each_value_of_a_sweep_is_that_of_a_run(text, expected):
     values = []
     for (chosen,) in combinations([text]):
         document = Document({})
-        override(document, chosen)
+        apply_override(document, chosen)
         values.append(document.data["a"])
     assert values == expected and list(map(type, values)) == list(map(type, expected))
 
@@ -174,7 +180,7 @@ def test_each_value_of_a_sweep_is_that_of_a_run(text, expected):
     ],
 )
 def test_several_overrides_are_split_at_spaces_outside_of_brackets_and_quotes(text, parts):
-    assert split(text) == parts
+    assert split_overrides(text) == parts
 
 
 @pytest.mark.parametrize(
@@ -201,7 +207,7 @@ def test_several_overrides_are_split_at_spaces_outside_of_brackets_and_quotes(te
 )
 def test_an_override_changes_its_key_alone(text, data):
     document = recipe_document()
-    override(document, text)
+    apply_override(document, text)
     assert document.data == data
 
 
@@ -209,12 +215,12 @@ def test_an_overridden_value_has_the_override_for_its_place():
     document = Document(
         {"a": {"b": 1, "c": 2}}, {("a",): "r, line 1", ("a", "b"): "r, line 2", ("a", "c"): "r, 3"}
     )
-    override(document, "a.b=5")
+    apply_override(document, "a.b=5")
     assert document.place(("a", "b")) == "override 'a.b=5'"
     assert document.place(("a", "c")) == "r, 3"
-    override(document, "~a.c")
+    apply_override(document, "~a.c")
     assert document.place(("a", "c")) == "r, line 1", "the nearest that is left"
-    override(document, "a={b: 1}")
+    apply_override(document, "a={b: 1}")
     assert document.place(("a", "b")) == document.place(("a",)) == "override 'a={b: 1}'"
 
 
@@ -242,7 +248,7 @@ def test_an_overridden_value_has_the_override_for_its_place():
 def test_an_override_that_cannot_be_is_refused_and_changes_nothing(text, message):
     document = recipe_document()
     with pytest.raises(RecipeError, match=f"^{message}" if message[0] == "o" else message):
-        override(document, text)
+        apply_override(document, text)
     assert document.data == recipe_document().data
 
 
@@ -261,8 +267,8 @@ def test_combinations_are_those_of_all_values_the_last_override_first():
 def test_a_long_override_is_cut_in_its_error():
     text = f"a={'[' * 198}"
     with pytest.raises(RecipeError) as error:
-        override(recipe_document(), text)
+        apply_override(recipe_document(), text)
     assert str(error.value).startswith(f"override '{text}': expected"), "200 characters stay"
     with pytest.raises(RecipeError) as error:
-        override(recipe_document(), f"{text}[")
+        apply_override(recipe_document(), f"{text}[")
     assert str(error.value).startswith(f"override '{text}...': expected")

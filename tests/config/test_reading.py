@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlinf_core.config.yaml_source import parse
+from rlinf_core.config.yaml_source import parse_document
 from rlinf_core.core.errors import RecipeError
 
 
@@ -24,7 +24,7 @@ from rlinf_core.core.errors import RecipeError
 )
 def test_a_value_that_its_tag_does_not_fit_is_named_with_its_line(value, error_text):
     with pytest.raises(RecipeError) as error:
-        parse(f"name: x\nseed: {value}\n", "recipe r.yaml")
+        parse_document(f"name: x\nseed: {value}\n", "recipe r.yaml")
     assert str(error.value).startswith(
         f"recipe r.yaml, line 2: expected a plain value, got: {error_text}"
     )
@@ -34,11 +34,13 @@ def test_a_value_that_its_tag_does_not_fit_is_named_with_its_line(value, error_t
 @pytest.mark.parametrize("bracket", ["[", "{a: ", "- "])
 def test_what_is_nested_without_end_is_refused(bracket):
     with pytest.raises(RecipeError, match="^recipe r.yaml: expected "):
-        parse(f"seed: {bracket * 2000}" if bracket != "- " else bracket * 2000, "recipe r.yaml")
+        parse_document(
+            f"seed: {bracket * 2000}" if bracket != "- " else bracket * 2000, "recipe r.yaml"
+        )
 
 
 def test_what_has_a_tag_that_fits_is_that():
-    document = parse(
+    document = parse_document(
         "a: !!int '3'\nb: !!bool true\nc: !!float 1\nd: !!str 2\ne: 0x10\nf: [[[[1]]]]\n", "here"
     ).data
     assert document == {"a": 3, "b": True, "c": 1.0, "d": "2", "e": 16, "f": ((((1,),),),)}
@@ -58,7 +60,7 @@ def test_what_has_a_tag_that_fits_is_that():
 @pytest.mark.parametrize("form", ["seed: {}", "a:\n  b: {}", "a: [1, {}]", "a: {{b: {}}}"])
 def test_what_yaml_reads_as_another_number_is_refused_with_its_line(text, read, write, form):
     with pytest.raises(RecipeError) as error:
-        parse("name: x\n" + form.format(text), "limits l.yaml")
+        parse_document("name: x\n" + form.format(text), "limits l.yaml")
     line = 2 + form.count("\n")
     assert str(error.value).startswith(
         f"limits l.yaml, line {line}: expected an unambiguous value, got {text}, which YAML 1.1 "
@@ -89,5 +91,5 @@ def test_what_yaml_reads_as_another_number_is_refused_with_its_line(text, read, 
     ],
 )
 def test_what_means_one_thing_is_read_as_it(text, value):
-    data = parse(f"a: {text}", "here").data["a"]
+    data = parse_document(f"a: {text}", "here").data["a"]
     assert data == value and type(data) is type(value)

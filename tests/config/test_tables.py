@@ -6,8 +6,16 @@ import pytest
 from pydantic import Field, field_validator, model_validator
 
 from rlinf_core.config.base import Discriminated, Settings
-from rlinf_core.config.checking import checked, choices, dotted, kind, rows, schema, span
-from rlinf_core.config.yaml_source import Document, parse
+from rlinf_core.config.checking import (
+    choices,
+    dotted_key,
+    json_schema,
+    range_text,
+    reference_rows,
+    type_text,
+    validate,
+)
+from rlinf_core.config.yaml_source import Document, parse_document
 from rlinf_core.core.errors import RecipeError
 
 
@@ -82,7 +90,7 @@ class Machine(Settings):
 
 
 def test_a_row_has_key_type_range_default_and_meaning():
-    assert list(rows(Machine)) == [
+    assert list(reference_rows(Machine)) == [
         ("name", "text", "", "a", "its name"),
         ("on", "bool", "", "true", "whether it runs"),
         ("mode", "text", "one of slow, fast", "slow", "its speed"),
@@ -105,7 +113,7 @@ def test_a_row_has_key_type_range_default_and_meaning():
         ("engine.kind", "text", "one of electric", "required", ""),
         ("brake.kind", "text", "one of disc", "", ""),
     ]
-    assert [row[0] for row in rows(Wheel, "a.b.")] == ["a.b.radius", "a.b.count"]
+    assert [row[0] for row in reference_rows(Wheel, "a.b.")] == ["a.b.radius", "a.b.count"]
 
 
 @pytest.mark.parametrize(
@@ -137,7 +145,7 @@ def test_a_row_has_key_type_range_default_and_meaning():
     ],
 )
 def test_types_in_words(item, expected):
-    assert kind(item) == expected
+    assert type_text(item) == expected
 
 
 @pytest.mark.parametrize(
@@ -163,16 +171,16 @@ def test_types_in_words(item, expected):
     ],
 )
 def test_ranges_in_words(item, expected):
-    assert span(item) == expected
+    assert range_text(item) == expected
 
 
 def test_a_schema_for_editors_has_no_example_and_may_have_a_title():
-    data = schema(Machine)
+    data = json_schema(Machine)
     assert data["description"] == "A machine.\n\nIt has parts." and data["title"] == "Machine"
     assert data["$schema"] == "https://json-schema.org/draft/2020-12/schema"
-    assert schema(Machine, "A title")["title"] == "A title"
-    assert "description" not in schema(Wheel) and schema(Wheel)["required"] == ["count"]
-    assert schema(Machine)["properties"]["name"]["default"] == "a"
+    assert json_schema(Machine, "A title")["title"] == "A title"
+    assert "description" not in json_schema(Wheel) and json_schema(Wheel)["required"] == ["count"]
+    assert json_schema(Machine)["properties"]["name"]["default"] == "a"
 
 
 @pytest.mark.parametrize(
@@ -187,7 +195,7 @@ def test_a_schema_for_editors_has_no_example_and_may_have_a_title():
     ],
 )
 def test_a_key_in_dotted_form(key, text):
-    assert dotted(key) == text
+    assert dotted_key(key) == text
 
 
 @pytest.mark.parametrize(
@@ -200,7 +208,7 @@ def test_choices_of_a_literal(expected, names):
 
 def errors_of(text):
     with pytest.raises(RecipeError) as error:
-        checked(Machine, parse(f"wheel: {{count: 4}}\n{text}", "m.yaml"))
+        validate(Machine, parse_document(f"wheel: {{count: 4}}\n{text}", "m.yaml"))
     return str(error.value).splitlines()
 
 
@@ -264,10 +272,10 @@ def test_a_fault_is_one_line_with_key_range_and_value(text, message):
 )
 def test_a_check_of_several_values_names_one_or_none(text, message):
     with pytest.raises(RecipeError) as error:
-        checked(Axle, parse(text, "m.yaml"))
+        validate(Axle, parse_document(text, "m.yaml"))
     assert str(error.value) == message
     with pytest.raises(RecipeError) as error:
-        checked(Machine, parse(f"wheel: {{count: 4}}\naxle: {{{text}}}", "m.yaml"))
+        validate(Machine, parse_document(f"wheel: {{count: 4}}\naxle: {{{text}}}", "m.yaml"))
     key = message.partition(": '")[2].partition("'")[0]
     name = f"'axle.{key}'" if key else "'axle'"
     rest = message.partition(f"'{key}': ")[2] if key else message.partition(": ")[2]
@@ -286,6 +294,6 @@ def test_each_fault_is_in_a_line_of_its_own_and_a_long_value_is_cut():
 
 def test_a_missing_key_has_the_place_of_the_mapping_that_lacks_it():
     with pytest.raises(RecipeError, match="^m.yaml: 'wheel' is missing$"):
-        checked(Machine, Document({}, {(): "m.yaml"}))
+        validate(Machine, Document({}, {(): "m.yaml"}))
     with pytest.raises(RecipeError, match="^m.yaml, line 2: 'wheel.count' is missing: number of"):
-        checked(Machine, parse("name: a\nwheel: {radius: 1}", "m.yaml"))
+        validate(Machine, parse_document("name: a\nwheel: {radius: 1}", "m.yaml"))

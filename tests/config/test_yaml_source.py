@@ -8,8 +8,8 @@ from rlinf_core.config.yaml_source import (
     MAX_DEPTH,
     Document,
     load_plain,
-    parse,
-    read,
+    parse_document,
+    read_document,
     resolve_file_reference,
 )
 from rlinf_core.core.errors import RecipeError
@@ -25,7 +25,7 @@ empty:
 
 
 def test_a_document_has_plain_values_and_the_line_of_each():
-    document = parse(TEXT, "robot r.yaml")
+    document = parse_document(TEXT, "robot r.yaml")
     assert document.data == {
         "name": "x",
         "arms": {"left": {"speed": 1.5, "joints": (1, 2)}, "right": {"speed": 2}},
@@ -48,14 +48,14 @@ def test_a_document_has_plain_values_and_the_line_of_each():
 
 
 def test_a_value_without_a_place_has_that_of_what_holds_it():
-    document = parse(TEXT, "r.yaml")
+    document = parse_document(TEXT, "r.yaml")
     assert document.place(("arms", "right", "colour", 3)) == "r.yaml, line 4"
     assert document.place(("nothing",)) == "r.yaml" and Document({}).place(("a",)) == ""
     assert Document({}, {("a", "b"): "there"}).place(("a",)) == ""
 
 
 def test_a_part_of_a_document_knows_where_it_was():
-    below = parse(TEXT, "r.yaml").below(("arms", "left"))
+    below = parse_document(TEXT, "r.yaml").below(("arms", "left"))
     assert below.data == {"speed": 1.5, "joints": (1, 2)} and below.prefix == ("arms", "left")
     assert below.places == {
         (): "r.yaml, line 3",
@@ -64,14 +64,14 @@ def test_a_part_of_a_document_knows_where_it_was():
         ("joints", 0): "r.yaml, line 3",
         ("joints", 1): "r.yaml, line 3",
     }
-    again = parse(TEXT, "r.yaml").below(("arms",)).below(("right",))
+    again = parse_document(TEXT, "r.yaml").below(("arms",)).below(("right",))
     assert again.prefix == ("arms", "right") and again.place(("speed",)) == "r.yaml, line 5"
-    missing = parse(TEXT, "r.yaml").below(("arms", "third"))
+    missing = parse_document(TEXT, "r.yaml").below(("arms", "third"))
     assert (missing.data, missing.place(())) == ({}, "r.yaml, line 2")
 
 
 def test_a_value_is_set_with_the_mappings_on_its_path_and_the_place_of_its_own():
-    document = parse(TEXT, "r.yaml")
+    document = parse_document(TEXT, "r.yaml")
     document.set(("arms", "left", "joints"), (3,), "override")
     document.set(("name", "first"), "y", "override 2")
     document.set(("new", "a", "b"), 1, "override 3")
@@ -89,7 +89,10 @@ def test_a_value_is_set_with_the_mappings_on_its_path_and_the_place_of_its_own()
 
 
 def test_one_document_over_another_keeps_what_it_does_not_say():
-    under, over = parse(TEXT, "base.yaml"), parse("arms: {left: {speed: 3}, right: 4}", "top.yaml")
+    under, over = (
+        parse_document(TEXT, "base.yaml"),
+        parse_document("arms: {left: {speed: 3}, right: 4}", "top.yaml"),
+    )
     both = over.over(under)
     assert both.data == {
         "name": "x",
@@ -98,8 +101,8 @@ def test_one_document_over_another_keeps_what_it_does_not_say():
     }
     assert both.place(("arms", "left", "speed")) == "top.yaml, line 1"
     assert both.place(("arms", "left", "joints")) == "base.yaml, line 3"
-    assert under.data == parse(TEXT, "base.yaml").data, "the one below stays"
-    assert parse("name: {a: 1}", "t").over(under).data["name"] == {"a": 1}
+    assert under.data == parse_document(TEXT, "base.yaml").data, "the one below stays"
+    assert parse_document("name: {a: 1}", "t").over(under).data["name"] == {"a": 1}
 
 
 @pytest.mark.parametrize(
@@ -119,7 +122,7 @@ def test_one_document_over_another_keeps_what_it_does_not_say():
 )
 def test_a_text_that_is_no_mapping_of_names_is_refused_with_its_place(text, message):
     with pytest.raises(RecipeError) as error:
-        parse(text, "r.yaml")
+        parse_document(text, "r.yaml")
     assert str(error.value).startswith(message)
 
 
@@ -127,13 +130,13 @@ def test_a_text_that_is_no_mapping_of_names_is_refused_with_its_place(text, mess
     "text, value", [("[1, a]", (1, "a")), ("3", 3), ("", None), ("{a: 1}", {"a": 1})]
 )
 def test_a_text_of_any_type_may_stand_under_a_name(text, value):
-    document = parse(text, "list.yaml", "items")
+    document = parse_document(text, "list.yaml", "items")
     assert document.data == {"items": value}
     assert document.place(("items",)) == ("list.yaml, line 1" if text else "list.yaml")
 
 
 def test_an_alias_has_the_places_of_its_own_key(tmp_path):
-    document = parse("a: &a\n  b: 1\nc: *a\n", "r.yaml")
+    document = parse_document("a: &a\n  b: 1\nc: *a\n", "r.yaml")
     assert document.data == {"a": {"b": 1}, "c": {"b": 1}}
     assert document.place(("c",)) == "r.yaml, line 3"
     assert document.place(("c", "b")) == "r.yaml, line 2"
@@ -141,32 +144,32 @@ def test_an_alias_has_the_places_of_its_own_key(tmp_path):
 
 def test_a_whole_number_has_at_most_the_size_of_the_largest_float():
     for number in (2**1024 - 1, -(2**1024) + 1):
-        assert parse(f"a: {number}", "r").data == {"a": number}
+        assert parse_document(f"a: {number}", "r").data == {"a": number}
     for number in (2**1024, -(2**1024)):
         with pytest.raises(
             RecipeError, match=f"^r, line 1: expected a plain .* int '{number}"[:60]
         ):
-            parse(f"a: {number}", "r")
+            parse_document(f"a: {number}", "r")
 
 
 def test_a_file_is_read_with_its_kind_in_the_error(tmp_path):
     path = tmp_path / "task.yaml"
     path.write_text("a: 1\n")
-    assert read(path, "task").data == {"a": 1}
-    assert read(path, "task").place(("a",)) == f"task {path}, line 1"
+    assert read_document(path, "task").data == {"a": 1}
+    assert read_document(path, "task").place(("a",)) == f"task {path}, line 1"
     path.write_text("[1]")
-    assert read(path, "list", "items").data == {"items": (1,)}
+    assert read_document(path, "list", "items").data == {"items": (1,)}
     with pytest.raises(RecipeError, match=f"^task {path}: expected 'key: value' lines, got list"):
-        read(path, "task")
+        read_document(path, "task")
     path.write_bytes(b"a: \xff\n")
     with pytest.raises(
         RecipeError, match=f"^task {path}: expected a readable YAML file, got: 'utf"
     ):
-        read(path, "task")
+        read_document(path, "task")
     with pytest.raises(
         RecipeError, match=r"^task .*: expected a readable YAML file, got: .*No such"
     ):
-        read(tmp_path / "none.yaml", "task")
+        read_document(tmp_path / "none.yaml", "task")
 
 
 def nested(levels):
@@ -175,11 +178,11 @@ def nested(levels):
 
 def test_the_bounds_of_depth_and_number_are_inclusive(monkeypatch):
     # the mapping and its value each take one level
-    assert parse(f"a: {nested(MAX_DEPTH - 1)}", "r").data
+    assert parse_document(f"a: {nested(MAX_DEPTH - 1)}", "r").data
     with pytest.raises(RecipeError, match=f"fewer levels of nested brackets: at most {MAX_DEPTH}"):
-        parse(f"a: {nested(MAX_DEPTH)}", "r")
+        parse_document(f"a: {nested(MAX_DEPTH)}", "r")
     monkeypatch.setattr(yaml_source, "MAX_NODES", 20)
-    for load in (load_plain, lambda text: parse(text, "r").data):
+    for load in (load_plain, lambda text: parse_document(text, "r").data):
         # the mapping, two keys and the second list are 4, and each use of a is 3
         assert len(load("a: &a [1, 2]\nb: [*a, *a, *a, *a, 1]\n")["b"]) == 5
         for text in ("a: &a [1, 2]\nb: [*a, *a, *a, *a, 1, 2]\n", f"a: [{'1, ' * 18}]"):
@@ -224,7 +227,7 @@ def test_what_is_no_name_of_a_file_stays(data, tmp_path):
 
 
 def test_a_file_below_a_home_that_nobody_has_is_refused_with_key_and_place(tmp_path):
-    document = parse("name: x\na:\n  kind: ~nobody_x/mine.py:Pad\n", "r.yaml")
+    document = parse_document("name: x\na:\n  kind: ~nobody_x/mine.py:Pad\n", "r.yaml")
     with pytest.raises(RecipeError, match="^r.yaml, line 3: 'a.kind': expected a path in which"):
         resolve_file_reference(document, ("a", "kind"), tmp_path)
 

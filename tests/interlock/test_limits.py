@@ -98,7 +98,7 @@ def test_limits_and_how_loose_they_may_be_set_are_of_one_reading(tmp_path, monke
         (tmp_path / f"{name}.yaml").write_text(
             f"extends: {os.path.abspath('robots/franka_fr3/limits.yaml')}\nspeed: {speed}\n"
         )
-    link, read = tmp_path / "limits.yaml", limits_file.read
+    link, read = tmp_path / "limits.yaml", limits_file.read_document
     link.symlink_to(tmp_path / "one.yaml")
 
     def swapped(path, *more):
@@ -108,7 +108,7 @@ def test_limits_and_how_loose_they_may_be_set_are_of_one_reading(tmp_path, monke
             link.symlink_to(tmp_path / "other.yaml")
         return document
 
-    monkeypatch.setattr(limits_file, "read", swapped)
+    monkeypatch.setattr(limits_file, "read_document", swapped)
     limits, most = limits_file.load_with_loosest(link)
     assert (limits.speed, most.cone) == (0.2, limits.cone) and most.speed == 3.0
     assert limits_file.load_limits(link).speed == 0.4

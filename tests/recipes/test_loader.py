@@ -7,7 +7,7 @@ import jsonschema
 import pytest
 import yaml
 
-from rlinf_core.config.checking import schema
+from rlinf_core.config.checking import json_schema
 from rlinf_core.core.errors import RecipeError
 from rlinf_core.recipes import load_recipe, resolved
 from rlinf_core.recipes.loader import is_resolved, recipes
@@ -207,7 +207,7 @@ def test_a_written_recipe_has_every_key_in_order_and_fits_the_schema_for_editors
     assert list(document) == list(Recipe.model_fields)
     assert document["station"]["observe_cameras"] == list(recipe.station.observe_cameras)
     assert document["station"]["second_operator"] is None
-    jsonschema.Draft202012Validator(schema(Recipe)).validate(document)
+    jsonschema.Draft202012Validator(json_schema(Recipe)).validate(document)
 
 
 def test_scenes_of_runs_and_evaluations_do_not_meet():

@@ -15,8 +15,8 @@ import yaml
 from pydantic import Field, model_validator
 
 from rlinf_core.config.base import Name, Settings
-from rlinf_core.config.checking import checked
-from rlinf_core.config.yaml_source import read
+from rlinf_core.config.checking import validate
+from rlinf_core.config.yaml_source import read_document
 from rlinf_core.core.errors import RecipeError, RlinfError, nearest
 from rlinf_core.core.rotation import to_quaternion
 from rlinf_core.robots.calibration.guided import publish
@@ -62,7 +62,7 @@ class HandEye(Settings):
 
 def load(path: Path) -> HandEye:
     """Read a hand-eye file; a RecipeError names file and line of a mistake."""
-    return checked(HandEye, read(path, "hand-eye file"))
+    return validate(HandEye, read_document(path, "hand-eye file"))
 
 
 def check(
@@ -78,8 +78,8 @@ def check(
             f"{where}: 'hand_eye': expected a file, got '{path}', which does not exist. Leave it "
             "out: `rlinf camera locate --write` writes both"
         )
-    document = read(path, "hand-eye file")
-    for name, mount in checked(HandEye, document).cameras.items():
+    document = read_document(path, "hand-eye file")
+    for name, mount in validate(HandEye, document).cameras.items():
         for key, expected, actual, names in (
             (f"cameras.{name}", "a camera", name, cameras),
             (f"cameras.{name}.arm", "an arm", mount.arm, arms),

@@ -18,7 +18,7 @@ from pydantic import Field, GetJsonSchemaHandler, ValidationInfo
 from pydantic_core import PydanticCustomError, core_schema
 
 from rlinf_core.config.base import Count, Discriminated, Positive, Settings
-from rlinf_core.config.checking import checked_parameters
+from rlinf_core.config.checking import validate_parameters
 from rlinf_core.core import plugins
 from rlinf_core.core.errors import RecipeError
 
@@ -125,7 +125,7 @@ def camera(kind: str) -> type[CameraSettings]:
 
 def make_camera(document: Mapping[str, Any]) -> DeviceCamera:
     """Return the camera for settings of JSON's types."""
-    settings = checked_parameters(camera(document["kind"]), document, "parameters of the camera")
+    settings = validate_parameters(camera(document["kind"]), document, "parameters of the camera")
     if not isinstance(settings, DeviceCamera):
         raise RecipeError(f"camera: expected a kind that reads a device, got '{settings.kind}'")
     return settings

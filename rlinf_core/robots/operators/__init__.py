@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from rlinf_core.config.base import Discriminated, Settings, parameters, values
-from rlinf_core.config.checking import checked_parameters
+from rlinf_core.config.base import Discriminated, Settings, constructor_arguments, settings_model
+from rlinf_core.config.checking import validate_parameters
 from rlinf_core.core import plugins
 from rlinf_core.core.errors import RecipeError
 
@@ -52,7 +52,7 @@ def operator(kind: str) -> type:
 
 def settings_of(kind: str) -> type[Settings]:
     """Return an operator's settings: the arguments of its constructor."""
-    return parameters(operator(kind), key="kind")
+    return settings_model(operator(kind), key="kind")
 
 
 def make_device(document: Mapping[str, Any]) -> Device:
@@ -64,10 +64,10 @@ def make_device(document: Mapping[str, Any]) -> Device:
     kind = document["kind"]
     if kind in (SCRIPTED, REPLAY):
         raise RecipeError(f"operator: expected an input device of a person, got {kind}")
-    settings = checked_parameters(
+    settings = validate_parameters(
         settings_of(kind), document, "parameters of the operator's device"
     )
-    return operator(kind)(**values(settings, "kind"))
+    return operator(kind)(**constructor_arguments(settings, "kind"))
 
 
 OPERATOR = Discriminated("kind", settings_of, operators, SCRIPTED)

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from rlinf_core.config.base import Discriminated, Settings, parameters, values
+from rlinf_core.config.base import Discriminated, Settings, constructor_arguments, settings_model
 from rlinf_core.core import plugins
 
 BUILTIN = {
@@ -81,7 +81,7 @@ def reward(kind: str) -> type:
 
 def make_success(settings: Settings) -> Success:
     """Return the test in a task's ``reward`` or ``failure``, with its parameters."""
-    return reward(dict(settings)["kind"])(**values(settings, "kind"))
+    return reward(dict(settings)["kind"])(**constructor_arguments(settings, "kind"))
 
 
-REWARD = Discriminated("kind", lambda kind: parameters(reward(kind), key="kind"), rewards)
+REWARD = Discriminated("kind", lambda kind: settings_model(reward(kind), key="kind"), rewards)

@@ -251,9 +251,9 @@ class StationNode(Node):
             RlinfError: a parameter is wrong; the message names it.
         """
         # an interlock has no use for pydantic
-        from rlinf_core.config.checking import checked_parameters
+        from rlinf_core.config.checking import validate_parameters
 
-        settings = checked_parameters(
+        settings = validate_parameters(
             model, from_parameters(self._below(name)), f"{self.get_name()}: {name}"
         )
         self.declare_structure(name, lambda _: model)
