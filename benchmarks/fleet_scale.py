@@ -44,7 +44,7 @@ from rlinf_core.episodes.journal import ARRIVED  # noqa: E402
 from rlinf_core.launch.fleet import Member, members  # noqa: E402
 from rlinf_core.launch.graph import trainer_process  # noqa: E402
 from rlinf_core.launch.supervisor import Supervisor  # noqa: E402
-from rlinf_core.recipes import resolved  # noqa: E402
+from rlinf_core.recipes import recipe_yaml  # noqa: E402
 
 DOMAIN, FULL, ENDLESS = 120, 0.9, 100_000
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -108,7 +108,7 @@ def run_fleet(
         run_dir,
     )
     run_dir.mkdir(parents=True)
-    (run_dir / "recipe.yaml").write_text(resolved(recipe))
+    (run_dir / "recipe.yaml").write_text(recipe_yaml(recipe))
     same = [Member(member.recipe.but(seed=recipe.seed), member.folder) for member in fleet_members]
     with Supervisor(run_dir, recipe.station.domain) as trainer:
         trainer.start(trainer_process(run_dir))

@@ -62,7 +62,7 @@ def measure_station(
     from rlinf_msgs.action import RunEpisodes
     from rlinf_msgs.msg import EpisodeEvent, PolicyStatus
 
-    from rlinf_core.launch.graph import composed, station_processes
+    from rlinf_core.launch.graph import compose, station_processes
     from rlinf_core.launch.supervisor import Supervisor
     from rlinf_core.policies.serialization import save_policy
     from rlinf_core.recipes import load_recipe
@@ -97,7 +97,7 @@ def measure_station(
         next(process for process in nodes if process.name == "policy").parameters["policy_file"] = (
             str(file)
         )
-        for process in composed(recipe, nodes):
+        for process in compose(recipe, nodes):
             supervisor.start(process)
         end = time.monotonic() + 60 + 3 * episodes
         while not (runner.server_is_ready() and status[0].version >= 0) and time.monotonic() < end:

@@ -134,7 +134,7 @@ def count_lost(folder: Path) -> int:
 
 def run_start(folder: Path, domain: int, policy: Path) -> dict[str, Any]:
     """Start a station once; return the counts of faults and the contents of its recordings."""
-    from rlinf_core.reports.recordings import missed
+    from rlinf_core.reports.recordings import missed_images
     from tests.ros.conftest import peer_in
 
     folder.mkdir()
@@ -144,7 +144,7 @@ def run_start(folder: Path, domain: int, policy: Path) -> dict[str, Any]:
         "lost": sum(map(count_lost, recordings)),
         "stalls": sum(pause > STALL_S for pause in pauses),
         "left_out": sum(
-            int(count) for recording in recordings for count in missed(recording).values()
+            int(count) for recording in recordings for count in missed_images(recording).values()
         ),
         "contents": [message_hashes(recording) for recording in recordings],
     }

@@ -81,7 +81,7 @@ def tested_packages(folder: Path) -> list[str]:
 
 def executables() -> dict[str, set[str]]:
     """Return the modules of each node by its executable, from setup.py files and plug-ins."""
-    from rlinf_core.launch.graph import HOSTED
+    from rlinf_core.launch.graph import HOSTED_EXECUTABLES
     from rlinf_core.robots import drivers, grippers
 
     modules = {
@@ -107,7 +107,7 @@ def executables() -> dict[str, set[str]]:
         "gripper": {grippers.gripper(name).node for name in grippers.grippers()},
         "gripper_twin": gripper_twins,
         "twin": twins - gripper_twins,
-        "station": set().union(*(modules[name] for name in HOSTED)),
+        "station": set().union(*(modules[name] for name in HOSTED_EXECUTABLES)),
     }
 
 
@@ -244,23 +244,23 @@ def _difference(name: str, arguments: dict, nodes: list, folder: Path) -> str:
 def _graph_processes(name: str, arguments: dict, run_dir: Path) -> list:
     """Return the processes that `rlinf up`, or `rlinf collect`, starts."""
     from rlinf_core.launch.graph import (
-        collecting,
-        collecting_processes,
-        composed,
+        collect_processes,
+        compose,
+        load_collect_recipe,
         station_processes,
     )
     from rlinf_core.recipes import load_recipe
 
     if name == "collect":
-        recipe, before = collecting(
+        recipe, before = load_collect_recipe(
             arguments["recipe"],
             ["station.operator={kind: keyboard}"],
             run_dir,
             int(arguments["episodes"]),
         )
-        return collecting_processes(recipe, run_dir, before, terminal=False)
+        return collect_processes(recipe, run_dir, before, terminal=False)
     recipe = load_recipe(arguments["recipe"])
-    return composed(recipe, station_processes(recipe, run_dir))
+    return compose(recipe, station_processes(recipe, run_dir))
 
 
 def _key_properties(node) -> tuple:

@@ -396,7 +396,7 @@ def watched(
         cannot_go_on: called with the reason and the exit code of a launch of this station alone
             if the station must end; returns actions.
     """
-    from rlinf_core.launch.restart import History, refusal_in
+    from rlinf_core.launch.restart import History, last_error_in
 
     history, output = History(process, time.monotonic()), [""]
 
@@ -406,8 +406,8 @@ def watched(
     def ended(event: Any, context: LaunchContext) -> list | None:
         if context.is_shutdown:
             return None
-        outcome = history.ended(
-            event.returncode, time.monotonic(), refusal_in(output[0].replace("\r", ""))
+        outcome = history.record_end(
+            event.returncode, time.monotonic(), last_error_in(output[0].replace("\r", ""))
         )
         output[0] = ""
         text = f"{outcome.text}{f': {outcome.refusal}' if outcome.refusal else ''}"

@@ -32,7 +32,7 @@ from rlinf_core.interlock.limits import Limits  # noqa: E402
 from rlinf_core.interlock.limits_file import schema as limits_schema  # noqa: E402
 from rlinf_core.interlock.scenarios import FAULTS, Fault, Scenario, Scenarios  # noqa: E402
 from rlinf_core.policies import kinds, policy_kind  # noqa: E402
-from rlinf_core.recipes.loader import recipes  # noqa: E402
+from rlinf_core.recipes.loader import recipe_names  # noqa: E402
 from rlinf_core.recipes.schema import Recipe  # noqa: E402
 from rlinf_core.robots.calibration.hand_eye import HandEye  # noqa: E402
 from rlinf_core.robots.cameras import camera, cameras  # noqa: E402
@@ -221,7 +221,7 @@ def _recipes() -> list[str]:
         "`--set key=value` overrides a key, in Hydra's grammar "
         "(`rlinf_core/config/overrides.py`). Editors read `docs/recipe.schema.json`.",
         "",
-        f"Shipped recipes: {', '.join(f'`{name}`' for name in recipes())}.",
+        f"Shipped recipes: {', '.join(f'`{name}`' for name in recipe_names())}.",
         "",
         *HEAD,
         *_rows(Recipe),

@@ -51,9 +51,9 @@ def default_port_free(monkeypatch):
     from rlinf_core.deploy.bridge import PORT
     from rlinf_core.launch import preflight
 
-    why_taken = preflight.why_taken
+    why_taken = preflight.listen_failure
     monkeypatch.setattr(
-        preflight, "why_taken", lambda host, port: why_taken(host, 0 if port == PORT else port)
+        preflight, "listen_failure", lambda host, port: why_taken(host, 0 if port == PORT else port)
     )
 
 

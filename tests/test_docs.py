@@ -19,7 +19,7 @@ from rlinf_core.launch.graph import check_operator
 from rlinf_core.recipes import Recipe, check_recipe, load_recipe, station_task
 from rlinf_core.recipes.sources import STATIONS, source_of
 from rlinf_core.robots.config import load_robot
-from rlinf_core.tasks.task import shaped
+from rlinf_core.tasks.task import with_shaping
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [
@@ -257,7 +257,9 @@ def test_the_reward_with_progress_of_the_page_shapes_a_task(tmp_path):
     near, _ = re.findall(r"```python\n(.*?)```", (ROOT / "docs/howto/rewards.md").read_text(), re.S)
     (tmp_path / "near.py").write_text(near)
     (tmp_path / "task.yaml").write_text("defaults: reach\nreward: {kind: ./near.py:Near}\n")
-    task = shaped(station_task(load_recipe("sim_ppo", [f"station.task={tmp_path}/task.yaml"])), 1.0)
+    task = with_shaping(
+        station_task(load_recipe("sim_ppo", [f"station.task={tmp_path}/task.yaml"])), 1.0
+    )
     at_goal, away = (
         task.success.progress({"current_pose": np.full(7, x), "goal_pose": np.zeros(7)})
         for x in (0.0, 0.1)

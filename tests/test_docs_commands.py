@@ -16,7 +16,7 @@ import yaml
 from rlinf_core.cli.main import _parser
 from rlinf_core.core.errors import RecipeError
 from rlinf_core.recipes import load_recipe
-from rlinf_core.recipes.loader import recipes
+from rlinf_core.recipes.loader import recipe_names
 
 ROOT = Path(__file__).resolve().parent.parent
 GENERATED = {"cli", "errors", "messages"}  # the parsers, the codes and the definitions themselves
@@ -143,7 +143,7 @@ def test_commands_of_pages_parse(inline, command, tmp_path, monkeypatch, capsys)
         assert end.code == 0, f"{command}: {capsys.readouterr().err}"
         return
     overrides = [item for item in arguments.get("overrides", []) if "=" in item]
-    if arguments.get("name") in recipes() and not command.startswith("rlinf sweep"):
+    if arguments.get("name") in recipe_names() and not command.startswith("rlinf sweep"):
         if command in REFUSED:
             with pytest.raises(RecipeError, match=REFUSED[command]):
                 load_recipe(arguments["name"], overrides)

@@ -22,7 +22,7 @@ from rlinf_core.launch.layouts import (
     content_of_recipe,
     content_of_recording,
     foxglove,
-    renamed,
+    rename_topics,
     rviz,
     rviz_command,
 )
@@ -420,7 +420,7 @@ def test_rviz_is_opened_in_the_time_and_the_frames_of_its_station(clock, words):
 )
 def test_only_names_of_the_station_and_whole_topics_of_a_driver_are_replaced(text, shown):
     layout = LayoutContent("lab", (), topics=(("joint_states", "/js"),))
-    assert renamed(text, layout) == shown
+    assert rename_topics(text, layout) == shown
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from pathlib import Path
 from rlinf_core.cli.data import print_table
 from rlinf_core.core.paths import data_folder
 from rlinf_core.recipes import check_recipe, load_recipe
-from rlinf_core.recipes.loader import is_resolved, recipes, resolved
-from rlinf_core.recipes.station import check_real_arm, robots_of
+from rlinf_core.recipes.loader import is_written_by_run, recipe_names, recipe_yaml
+from rlinf_core.recipes.station import check_real_arm, embodiment_recipes
 from rlinf_core.robots.config import load_robot, robot_folder, robots
 
 SENTENCE = re.compile(r"(.+?\.)(\s|$)", re.S)
@@ -34,15 +34,15 @@ def config_command(name: str, overrides: list[str], check: bool) -> None:
         check_recipe(recipe)
         if not recipe.env:
             # which writes every default
-            by_a_run = Path(name).is_file() and is_resolved(Path(name))
+            by_a_run = Path(name).is_file() and is_written_by_run(Path(name))
             in_lockstep = (
                 recipe.station.lockstep
                 and "lockstep" in recipe.station.model_fields_set
                 and not by_a_run
             )
-            for one in robots_of(recipe).values() or [recipe]:
+            for one in embodiment_recipes(recipe).values() or [recipe]:
                 check_real_arm(one, in_lockstep)
-    print(resolved(recipe).rstrip("\n"), flush=True)
+    print(recipe_yaml(recipe).rstrip("\n"), flush=True)
     if check:
         print(f"ok: robot, task and recipe of {name} fit together", file=sys.stderr)
 
@@ -68,7 +68,7 @@ def _recipes() -> tuple[list[str], list[list[str]], str]:
     folder = data_folder() / "configs"
     rows = [
         [name, load_recipe(name).algorithm.name, first_comment(folder / f"{name}.yaml")]
-        for name in recipes()
+        for name in recipe_names()
     ]
     return (
         ["recipe", "algorithm", "what it does"],

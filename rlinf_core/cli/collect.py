@@ -15,8 +15,8 @@ from rlinf_core.config.overrides import quote_value
 from rlinf_core.core.errors import RecipeError, escape_ascii
 from rlinf_core.core.extras import how_to_get, missing
 from rlinf_core.data.demonstrations import DemonstrationStats, demonstration_stats
-from rlinf_core.launch.graph import collecting, collecting_processes
-from rlinf_core.launch.preflight import why_taken
+from rlinf_core.launch.graph import collect_processes, load_collect_recipe
+from rlinf_core.launch.preflight import listen_failure
 from rlinf_core.launch.supervisor import Supervisor, only_station
 from rlinf_core.page import PORT as PAGE_PORT
 from rlinf_core.recipes import Recipe, station_robot, station_task
@@ -52,10 +52,12 @@ def collect(
 
     Returns an exit code.
     """
-    recipe, before = collecting(name, [*overrides, *served(web)], run_dir, episodes)
+    recipe, before = load_collect_recipe(name, [*overrides, *served(web)], run_dir, episodes)
     pictured = web is None and _shows_picture(recipe)
     if pictured:
-        recipe, before = collecting(name, [*overrides, *served(PAGE_PORT)], run_dir, episodes)
+        recipe, before = load_collect_recipe(
+            name, [*overrides, *served(PAGE_PORT)], run_dir, episodes
+        )
     missing = recipe.collect.episodes - before.succeeded
     _check(recipe, missing)
     code = _run(recipe, run_dir, before, quiet, pictured) if missing > 0 else 0
@@ -95,7 +97,7 @@ def _shows_picture(recipe: Recipe) -> bool:
     reason = (
         "it needs the extra 'page': " + how_to_get("page")
         if missing("page")
-        else why_taken("127.0.0.1", PAGE_PORT)
+        else listen_failure("127.0.0.1", PAGE_PORT)
     )
     if reason:
         print(f"no picture of the scene: {reason}", flush=True)
@@ -133,7 +135,7 @@ def _start(
     else:
         print_page_address(recipe)
     with terminal_as_before(), Supervisor(run_dir, recipe.station.domain) as supervisor:
-        *processes, director = collecting_processes(
+        *processes, director = collect_processes(
             recipe, run_dir, before, terminal=True, with_page=pictured
         )
         (run_dir / "status.json").unlink(missing_ok=True)  # a status of an earlier run

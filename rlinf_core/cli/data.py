@@ -38,10 +38,10 @@ from rlinf_core.reports.conversations import (
 from rlinf_core.reports.recordings import (
     DAMAGED,
     SEALED,
-    Line,
+    RecordingRow,
     draw,
-    look,
-    missed,
+    missed_images,
+    read_row,
     recordings,
     topics,
 )
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from rlinf_core.tasks.rewards.training import Frames, ProgressScores
 
 WIDTH = 200  # table width without a terminal
-COLUMNS = [field.name for field in fields(Line) if field.name != "note"]
+COLUMNS = [field.name for field in fields(RecordingRow) if field.name != "note"]
 NUMBERS = ("MB", "steps", "seconds", "messages", "Hz", "first [s]", "last [s]")
 
 
@@ -67,7 +67,7 @@ def show(paths: list[Path], plot: Path | None = None, only_list: bool = False) -
 
     root = paths[0] if len(paths) == 1 else None
     lines = [
-        look(folder, root)
+        read_row(folder, root)
         for folder in track(folders, "reading", transient=True, disable=len(folders) < 20)
     ]
     print_table(
@@ -125,7 +125,7 @@ def _describe(folder: Path) -> None:
             ]
         )
     print_table(["topic", "type", "messages", "Hz", "first [s]", "last [s]"], rows)
-    for topic, count in missed(folder).items():
+    for topic, count in missed_images(folder).items():
         noun = "image" if topic.endswith("/image") else "message"
         print(f"{count} time steps without a new {noun} of {topic}")
     size = sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
@@ -140,7 +140,7 @@ def _print_events(folder: Path) -> None:
         print(escape_ascii(line))
 
 
-def _summary(lines: list[Line]) -> str:
+def _summary(lines: list[RecordingRow]) -> str:
     """Summarise recordings in one line; copies of an episode (spool and inbox) count once."""
     episodes = {
         replace(line, recording=Path(line.recording).name, seal="", note="")

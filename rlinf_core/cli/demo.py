@@ -21,7 +21,7 @@ from rlinf_core.episodes.storage import kind_of
 from rlinf_core.launch.graph import (
     Process,
     check_operator,
-    composed,
+    compose,
     director_process,
     operator_process,
     station_processes,
@@ -94,7 +94,7 @@ def demo(
                 print(remark, flush=True)
             print_page_address(recipe)
             supervisor.start(trainer_process(run_dir))
-            for process in composed(recipe, station_processes(recipe, run_dir)):
+            for process in compose(recipe, station_processes(recipe, run_dir)):
                 supervisor.start(process)
             director = director_process(recipe, run_dir)
             since = direct_to_its_end(
@@ -265,7 +265,7 @@ def up(
         check_policy_device(recipe)
     with exclusive_run(recipe, run_dir) as supervisor:
         silent = ("policy",) if episodes else ()
-        for process in composed(recipe, station_processes(recipe, run_dir, without=silent)):
+        for process in compose(recipe, station_processes(recipe, run_dir, without=silent)):
             supervisor.start(process)
         print(
             f"station '{station.name}' is up: {', '.join(supervisor.children)} (ROS_DOMAIN_ID "

@@ -11,7 +11,15 @@ from rlinf_core.core.errors import RlinfError
 from rlinf_core.policies.policy_folder import newest_policy
 from rlinf_core.policies.serialization import load_policy
 from rlinf_core.recipes import check_recipe, load_recipe
-from rlinf_core.reports.duel import ALIKE, MEASURES, OPEN, Duel, Played, compare_pair, figures
+from rlinf_core.reports.duel import (
+    ALIKE,
+    MEASURES,
+    OPEN,
+    Duel,
+    DuelEpisode,
+    compare_pair,
+    throughput_of,
+)
 from rlinf_core.reports.report import rollout
 
 
@@ -48,12 +56,12 @@ def duel(
     hz = load_policy(files["A"]).spec.control_hz
     seeds = list(range(first_seed, first_seed + max_pairs))
     played = {name: rollout(loaded, file, seeds) for name, file in files.items()}
-    sides: dict[str, list[Played]] = {name: [] for name in files}
+    sides: dict[str, list[DuelEpisode]] = {name: [] for name in files}
     test = Duel(odds=odds)
     for _ in track(seeds, description="pairs played"):
         for name in random.SystemRandom().sample(sorted(files), 2):
             episode, _ = next(played[name])
-            sides[name].append(Played(episode.success, episode.steps / hz, episode.value))
+            sides[name].append(DuelEpisode(episode.success, episode.steps / hz, episode.value))
         if test.add(compare_pair(sides["A"][-1], sides["B"][-1], measures)) != OPEN:
             break
     _print(test, files, sides, measures)
@@ -63,10 +71,10 @@ def duel(
 
 
 def _print(
-    test: Duel, files: dict[str, Path], sides: dict[str, list[Played]], measures: list[str]
+    test: Duel, files: dict[str, Path], sides: dict[str, list[DuelEpisode]], measures: list[str]
 ) -> None:
     for name, episodes in sides.items():
-        of = figures(episodes)
+        of = throughput_of(episodes)
         time = of.time_to_success_s
         seconds = (
             f", {time.value:.1f} s to success ({time.low:.1f} to {time.high:.1f})"
@@ -102,7 +110,7 @@ def _print(
         )
 
 
-def _flat(test: Duel, sides: dict[str, list[Played]]) -> dict[str, float | str]:
+def _flat(test: Duel, sides: dict[str, list[DuelEpisode]]) -> dict[str, float | str]:
     flat: dict[str, float | str] = {
         "verdict": test.verdict or "open",
         "pairs": len(test.pairs),
@@ -110,5 +118,7 @@ def _flat(test: Duel, sides: dict[str, list[Played]]) -> dict[str, float | str]:
         "fixed_pairs": test.fixed_pairs,
     }
     for name, episodes in sides.items():
-        flat |= {f"{name.lower()}_{key}": value for key, value in figures(episodes).flat().items()}
+        flat |= {
+            f"{name.lower()}_{key}": value for key, value in throughput_of(episodes).flat().items()
+        }
     return flat

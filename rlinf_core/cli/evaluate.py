@@ -9,7 +9,7 @@ import numpy as np
 
 from rlinf_core.config.overrides import combinations
 from rlinf_core.recipes import Recipe, check_recipe, load_recipe
-from rlinf_core.recipes.station import simulated
+from rlinf_core.recipes.station import is_simulated
 from rlinf_core.reports.report import HOLD, caption, rollout, write_video
 from rlinf_core.reports.throughput import wilson
 
@@ -83,7 +83,7 @@ def how_to_judge(recipe: Recipe, run_dir: Path) -> str:
     """
     if recipe.text_task:
         return f"; rlinf chat {run_dir}"
-    if not (recipe.env or simulated(recipe)):
+    if not (recipe.env or is_simulated(recipe)):
         return ""
     filmed = " --video out.mp4" if recipe.gymnasium_id or not recipe.env else ""
     return f"; rlinf eval {run_dir} --episodes 50{filmed}"

@@ -18,7 +18,7 @@ from rlinf_core.core.errors import BridgeError, RlinfError, escape_ascii
 from rlinf_core.deploy.releases.overview import read
 from rlinf_core.launch.fleet import FOLDER, Member, members
 from rlinf_core.launch.graph import trainer_process
-from rlinf_core.launch.restart import MAX_RESTARTS, ending
+from rlinf_core.launch.restart import MAX_RESTARTS, describe_end
 from rlinf_core.launch.supervisor import Supervisor, only_station
 from rlinf_core.recipes import Recipe
 from rlinf_core.reports.curves import read_events
@@ -104,7 +104,7 @@ class Station:
                     if code > 0
                     else "see logs/director.log"
                 )
-                raise RlinfError(f"director ended ({ending(code)}): {detail}")
+                raise RlinfError(f"director ended ({describe_end(code)}): {detail}")
         except RlinfError as error:
             self._died(str(error))
         else:

@@ -25,13 +25,13 @@ from rlinf_core.data.demonstrations import DemonstrationStats
 from rlinf_core.launch.graph import (
     REAL_TIME,
     Process,
-    collecting,
-    collecting_processes,
-    composed,
+    collect_processes,
+    compose,
     director_process,
-    faster_than_a_hand,
-    managed,
+    is_too_fast_for_person,
+    load_collect_recipe,
     station_processes,
+    with_lifecycle_manager,
     write_plan,
 )
 from rlinf_core.launch.preflight import check_page, check_policy_device
@@ -86,26 +86,26 @@ def launched(arguments: Mapping[str, str]) -> Launched:
     if (
         by_person
         and not (arguments["lockstep"] or arguments["use_sim_time"])
-        and faster_than_a_hand(recipe)
+        and is_too_fast_for_person(recipe)
     ):
         overrides += REAL_TIME
         recipe = load_recipe(name, overrides)
     if episode_count:
-        recipe, before = collecting(name, overrides, run_dir, episode_count)
+        recipe, before = load_collect_recipe(name, overrides, run_dir, episode_count)
         if before.succeeded >= episode_count:
             return Launched(recipe, overrides, run_dir, episode_count, before, [])
     free_segments()
-    processes = composed(recipe, station_processes(recipe, run_dir))
+    processes = compose(recipe, station_processes(recipe, run_dir))
     check_page(recipe.station.web)
     check_policy_device(recipe)
     write_recipe(recipe, run_dir)
     if episode_count:
-        processes = collecting_processes(recipe, run_dir, before, terminal=False)
+        processes = collect_processes(recipe, run_dir, before, terminal=False)
     elif arguments["director"] == "true":
         write_plan(recipe, run_dir)
         processes.append(director_process(recipe, run_dir))
     if arguments["managed"] == "true":
-        processes = managed(recipe, processes)
+        processes = with_lifecycle_manager(recipe, processes)
     return Launched(recipe, overrides, run_dir, episode_count, before, processes)
 
 

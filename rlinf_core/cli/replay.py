@@ -20,7 +20,7 @@ from rlinf_core.episodes.read import read_episode
 from rlinf_core.interlock import load_limits
 from rlinf_core.launch.graph import (
     SHUTDOWN,
-    composed,
+    compose,
     director_process,
     operator_process,
     station_processes,
@@ -142,7 +142,7 @@ def _play(recipe: Recipe, actions: RecordedActions, run_dir: Path) -> int:
         print(f"run folder: {run_dir}", flush=True)
         print_page_address(recipe)
         processes = station_processes(recipe, run_dir, without=("policy", "uplink", "operator"))
-        for process in composed(recipe, [*processes, operator]):
+        for process in compose(recipe, [*processes, operator]):
             supervisor.start(process)
         write_plan(
             recipe,

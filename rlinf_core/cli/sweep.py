@@ -22,10 +22,10 @@ from rlinf_core.core.errors import RecipeError, RlinfError
 from rlinf_core.core.renames import with_current_keys
 from rlinf_core.core.signals import end_with_parent
 from rlinf_core.launch.preflight import check_trainer
-from rlinf_core.recipes import Recipe, check_recipe, load_recipe, resolved
+from rlinf_core.recipes import Recipe, check_recipe, load_recipe, recipe_yaml
 from rlinf_core.recipes.placement import Placement
 from rlinf_core.recipes.sources import RECORDINGS, STATIONS, source_of
-from rlinf_core.recipes.station import simulated
+from rlinf_core.recipes.station import is_simulated
 from rlinf_core.reports.curves import read_evaluations
 from rlinf_core.reports.seeds import leaves
 from rlinf_core.trainer.checkpoint import checkpoints
@@ -98,7 +98,7 @@ def _check(recipe: Recipe, run: Path) -> None:
             "stations, whose training waits for them until Ctrl-C. Run each by `rlinf demo`, then "
             "`rlinf compare`. Or set --set simulation.environments=8"
         )
-    if source_of(recipe) == RECORDINGS and not simulated(recipe):
+    if source_of(recipe) == RECORDINGS and not is_simulated(recipe):
         raise RecipeError(
             f"recipe {recipe.name}: expected runs with an evaluation in simulation, got recordings "
             f"of robot '{recipe.station.robot}', which is not simulated. Train each by `rlinf "
@@ -107,7 +107,7 @@ def _check(recipe: Recipe, run: Path) -> None:
     check_trainer(recipe, run)
     if checkpoints(run / "checkpoints"):  # resumes, or is finished
         was = dict(leaves(with_current_keys(load_plain((run / "recipe.yaml").read_text()))))
-        now = dict(leaves(load_plain(resolved(recipe))))
+        now = dict(leaves(load_plain(recipe_yaml(recipe))))
         for key in (
             key
             for key in was

@@ -16,7 +16,7 @@ from rlinf_core.data.demonstrations import DemonstrationStats, demonstration_sta
 from rlinf_core.deploy.bridge.fleet import STATION_NAME, Credentials, Fleet
 from rlinf_core.launch.graph import (
     Process,
-    composed,
+    compose,
     director_process,
     station_processes,
     write_plan,
@@ -26,7 +26,7 @@ from rlinf_core.recipes import Recipe, check_recipe, load_recipe, station_robot
 from rlinf_core.recipes.bridge_security import fleet_of, token_of
 from rlinf_core.recipes.schema import Bridge
 from rlinf_core.recipes.sources import STATIONS, source_of
-from rlinf_core.recipes.station import robots_of
+from rlinf_core.recipes.station import embodiment_recipes
 from rlinf_core.robots.operators import SCRIPTED
 from rlinf_core.trainer.folder import write_recipe
 
@@ -78,7 +78,7 @@ class Member:
             **({} if before.next_seed is None else {"first_seed": before.next_seed}),
         )
         return [
-            *composed(self.recipe, station_processes(self.recipe, self.folder)),
+            *compose(self.recipe, station_processes(self.recipe, self.folder)),
             director_process(self.recipe, self.folder),
         ]
 
@@ -107,7 +107,7 @@ def members(
     _check_simulated(recipe, name)
     names = _names(stations, recipe.station.domain)
     check_memory(len(names))
-    kinds = [*robots_of(recipe).values()] or [recipe]
+    kinds = [*embodiment_recipes(recipe).values()] or [recipe]
     if len(names) < len(kinds):
         raise RecipeError(
             f"--stations: expected {len(kinds)} or more, at least one per robot of "
@@ -138,7 +138,7 @@ def _check_simulated(recipe: Recipe, name: str) -> None:
             f"recipe {recipe.name}: expected a recipe that trains on episodes of stations, got one "
             f"that trains on {source_of(recipe)}. Run `rlinf train {name}`"
         )
-    kinds = {f"embodiments.{key}": kind for key, kind in robots_of(recipe).items()} or {
+    kinds = {f"embodiments.{key}": kind for key, kind in embodiment_recipes(recipe).items()} or {
         "station": recipe
     }
     for key, kind in kinds.items():

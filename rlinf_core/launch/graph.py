@@ -26,7 +26,7 @@ from rlinf_core.policies import custom_kinds
 from rlinf_core.recipes import load_recipe
 from rlinf_core.recipes.bridge_security import credentials_of, tokens_of
 from rlinf_core.recipes.schema import Recipe
-from rlinf_core.recipes.station import orientations, station_robot, station_task, task_file
+from rlinf_core.recipes.station import station_robot, station_task, task_file, tool_orientations
 from rlinf_core.robots.calibration.camera_alignment import place as reference
 from rlinf_core.robots.calibration.hand_eye import TOOL
 from rlinf_core.robots.calibration.hand_eye import load as load_hand_eye
@@ -41,12 +41,12 @@ from rlinf_core.specs.topics import parameters as qos_parameters
 from rlinf_core.tasks.scripts import make_script
 
 RESPAWN = "respawn"
-SHUTDOWN = "shutdown"  # its end ends the station
-ONCE = "once"  # it is never restarted
+SHUTDOWN = "shutdown"  # the end of the process ends the station
+ONCE = "once"  # the process is never restarted
 STOP_S, TRAINER_STOP_S = 5.0, 30.0
-CONTROLLER = 25  # real-time priority of the twin of a robot's controller
-# without arm prefix
-OF_THE_STATION = (
+CONTROLLER_PRIORITY = 25  # real-time priority of the twin of a robot's controller
+# topics of a station, without the prefix of an arm
+STATION_TOPICS = (
     "enable",
     "policy/action",
     "teleop/action",
@@ -54,11 +54,11 @@ OF_THE_STATION = (
     "episode",
     "endpoints",
 )
-TO_OTHERS = "safety/to_others"
+STATE_FOR_OTHERS = "safety/to_others"  # an interlock's state, for those of the other arms
 # the ROS package that contains the executable of the bridge to simulators
-ROBOT_SIDE = "rlinf_drivers"
-# share one process in lockstep
-HOSTED = (
+DRIVERS_PACKAGE = "rlinf_drivers"
+# executables that share one process in lockstep
+HOSTED_EXECUTABLES = (
     "sim_bridge",
     "interlock",
     "environment",
@@ -123,54 +123,105 @@ def station_processes(
     station = recipe.station
     robot = _with_stop(recipe)
     spec = station_task(recipe).spec
-    web = recipe.station.web
+    web = station.web
     token_of(web)
-    task = str(task_file(recipe))
-    spool = str(run_dir / "spool")
-    policies = str(run_dir / "policies_at_station")
-    cameras: dict[str, Any] = {
+    is_lockstep = station.lockstep and robot.driver == SIMULATOR
+    observed = _camera_parameters(recipe) | {
+        "orientations": to_parameters(tool_orientations(robot), "orientations")
+    }
+    policy = _node(
+        recipe,
+        "policy",
+        "rlinf_station.policy",
+        task_file=str(task_file(recipe)),
+        seed=recipe.seed,
+        device=station.device,
+        lockstep=is_lockstep,
+        custom_kinds=custom_kinds(recipe.policy) or [""],
+        monitor=_monitor(recipe),
+        **observed,
+        **_remote(recipe),
+    )
+    environment = _node(
+        recipe,
+        "environment",
+        "rlinf_station.environment",
+        task_file=str(task_file(recipe)),
+        station=station.name,
+        lockstep=is_lockstep,
+        person=_waits_for_person(recipe),
+        external=robot.driver != SIMULATOR,
+        teleports=robot.without_hardware,
+        homes=bool(home_parameters(recipe)),
+        joints=_joints(robot),
+        axes=_axes(robot),
+        **observed,
+    )
+    runs_in_environment = station.policy.backend == "composed" and "policy" not in without
+    if runs_in_environment:
+        environment.parameters.update(policy.parameters | {"composed": True})
+    processes = [
+        *_robot_side(recipe, robot),
+        *_cameras(recipe, robot),
+        *_grippers(recipe, robot),
+        *(_interlock(recipe, robot, spec.action, arm) for arm in robot.interlocks),
+        environment,
+    ]
+    if not runs_in_environment:
+        processes.append(policy)
+    if station.operator.kind == SCRIPTED or web.port:
+        processes.append(operator_process(recipe, run_dir))
+    processes += [_recorder(recipe, robot, run_dir), _uplink(recipe, robot, run_dir)]
+    if web.port:
+        processes.append(_page(recipe, robot, run_dir))
+    return [process for process in processes if process.name not in without]
+
+
+def _camera_parameters(recipe: Recipe) -> dict[str, Any]:
+    """Return the parameters of a node that reads or renders the policy's cameras."""
+    station = recipe.station
+    return {
         "cameras": list(station.observe_cameras) or [""],
         "image_size": list(station.image_size),
     }
-    observed = cameras | {"orientations": to_parameters(orientations(robot), "orientations")}
-    rendered = cameras | {
-        "cameras": [name for name in station.observe_cameras if name not in robot.devices] or [""]
-    }
-    processes = []
-    lockstep = station.lockstep and robot.driver == SIMULATOR
+
+
+def _robot_side(recipe: Recipe, robot: Robot) -> Iterator[Process]:
+    """Yield simulator, twin, driver nodes and controller, as far as the robot has them."""
+    station = recipe.station
+    control_hz = station_task(recipe).spec.control_hz
+    cameras = _camera_parameters(recipe)
     if robot.driver == SIMULATOR:
-        processes.append(
-            _node(
-                recipe,
-                "sim_bridge",
-                "sim_bridges.core.ros_bridge",
-                SHUTDOWN,
-                simulator=robot.simulator,
-                frames=[load_limits(path).frame for path in robot.interlocks.values()],
-                options=to_parameters(robot.options, "options"),
-                lockstep=station.lockstep,
-                real_time_factor=station.real_time_factor,
-                control_hz=spec.control_hz,
-                views=_views(recipe, robot),
-                **cameras,
-            )
+        yield _node(
+            recipe,
+            "sim_bridge",
+            "sim_bridges.core.ros_bridge",
+            SHUTDOWN,
+            simulator=robot.simulator,
+            frames=[load_limits(path).frame for path in robot.interlocks.values()],
+            options=to_parameters(robot.options, "options"),
+            lockstep=station.lockstep,
+            real_time_factor=station.real_time_factor,
+            control_hz=control_hz,
+            views=_views(recipe, robot),
+            **cameras,
         )
     if robot.twin:
-        processes.append(
-            _node(
-                recipe,
-                "twin",
-                "rlinf_drivers.driver",
-                SHUTDOWN,
-                module=robot.twin.node,
-                lockstep=False,
-                priority=CONTROLLER,
-                simulator=robot.twin.simulator,
-                options=to_parameters(robot.twin.options, "options"),
-                settings=_settings(robot.driver_node) if robot.driver_node else {},
-                control_hz=spec.control_hz,
-                **rendered,
-            )
+        # a camera with a device of its own is not rendered
+        rendered = [name for name in station.observe_cameras if name not in robot.devices]
+        yield _node(
+            recipe,
+            "twin",
+            "rlinf_drivers.driver",
+            SHUTDOWN,
+            module=robot.twin.node,
+            lockstep=False,
+            priority=CONTROLLER_PRIORITY,
+            simulator=robot.twin.simulator,
+            options=to_parameters(robot.twin.options, "options"),
+            settings=_settings(robot.driver_node) if robot.driver_node else {},
+            control_hz=control_hz,
+            **cameras | {"cameras": rendered or [""]},
         )
     if driver := robot.driver_node:
         node = _node(
@@ -181,107 +232,71 @@ def station_processes(
             module=driver.node,
             settings=_settings(driver),
         )
-        processes += [_of_arm(node, arm) for arm in robot.interlocks]
+        for arm in robot.interlocks:
+            yield _of_arm(node, arm)
     if robot.controller:
-        processes.append(
-            _node(
-                recipe,
-                "controller",
-                "rlinf_drivers.controller",
-                SHUTDOWN,
-                limits_file=str(robot.limits),
-                **robot.controller.model_dump(),
-            )
+        yield _node(
+            recipe,
+            "controller",
+            "rlinf_drivers.controller",
+            SHUTDOWN,
+            limits_file=str(robot.limits),
+            **robot.controller.model_dump(),
         )
-    policy = _node(
+
+
+def _recorder(recipe: Recipe, robot: Robot, run_dir: Path) -> Process:
+    """Return the recorder, with recipe and limits as attachments of each recording."""
+    station, task = recipe.station, station_task(recipe)
+    limits = {
+        f"{arm}_limits.yaml" if arm else "limits.yaml": path
+        for arm, path in robot.interlocks.items()
+    }
+    attached = {"recipe.yaml": run_dir / "recipe.yaml"} | limits
+    return _node(
         recipe,
-        "policy",
-        "rlinf_station.policy",
-        task_file=task,
-        seed=recipe.seed,
-        device=station.device,
-        lockstep=lockstep,
-        custom_kinds=custom_kinds(recipe.policy) or [""],
-        monitor=_monitor(recipe),
-        **observed,
-        **_remote(recipe),
-    )
-    environment = _node(
-        recipe,
-        "environment",
-        "rlinf_station.environment",
-        task_file=task,
+        "recorder",
+        "rlinf_station.recorder",
         station=station.name,
-        lockstep=lockstep,
-        person=_waits_for_person(recipe),
-        external=robot.driver != SIMULATOR,
-        teleports=robot.without_hardware,
-        homes=bool(home(recipe)),
-        joints=_joints(robot),
-        axes=_axes(robot),
-        **observed,
+        spool=str(run_dir / "spool"),
+        spool_gb=station.spool_gb,
+        session_gb=station.session_gb,
+        estops=list(robot.estops) or [""],
+        lockstep=station.lockstep and robot.driver == SIMULATOR,
+        cameras=_camera_parameters(recipe)["cameras"],
+        observed=sorted(task.channels) or [""],
+        urdf=str(robot.urdf or ""),
+        tool_frame=robot.tool_frame,
+        limits=[str(path) for path in robot.interlocks.values()],
+        mounts=_mounts(robot),
+        specs=to_parameters(task.spec.to_dict(), "specs"),
+        attached=[f"{name}={path}" for name, path in attached.items()],
     )
-    if composed := station.policy.backend == "composed" and "policy" not in without:
-        environment.parameters.update(policy.parameters | {"composed": True})
-    processes += [
-        *_cameras(recipe, robot),
-        *_grippers(recipe, robot),
-        *(_interlock(recipe, robot, spec.action, arm) for arm in robot.interlocks),
-        environment,
-        *([] if composed else [policy]),
-        *(
-            [operator_process(recipe, run_dir)]
-            if station.operator.kind == SCRIPTED or web.port
-            else []
-        ),
-        _node(
-            recipe,
-            "recorder",
-            "rlinf_station.recorder",
-            station=station.name,
-            spool=spool,
-            spool_gb=station.spool_gb,
-            session_gb=station.session_gb,
-            estops=list(robot.estops) or [""],
-            lockstep=lockstep,
-            cameras=cameras["cameras"],
-            observed=sorted(station_task(recipe).channels) or [""],
-            urdf=str(robot.urdf or ""),
-            tool_frame=robot.tool_frame,
-            limits=[str(path) for path in robot.interlocks.values()],
-            mounts=_mounts(robot),
-            specs=to_parameters(spec.to_dict(), "specs"),
-            attached=[
-                f"recipe.yaml={run_dir / 'recipe.yaml'}",
-                *(
-                    f"{f'{arm}_' if arm else ''}limits.yaml={path}"
-                    for arm, path in robot.interlocks.items()
-                ),
-            ],
-        ),
-        _node(
-            recipe,
-            "uplink",
-            "rlinf_station.uplink",
-            station=station.name,
-            spool=spool,
-            spool_gb=station.spool_gb,
-            policies=policies,
-            policies_gb=station.policies_gb,
-            address=recipe.bridge.address,
-            credentials=str(credentials or ""),
-            tokens=[str(path) for path in tokens_of(recipe.bridge, run_dir)] or [""],
-            specs=to_parameters(spec.to_dict(), "specs"),
-            limits_hash="+".join(
-                load_limits(path).hash for _, path in sorted(robot.interlocks.items())
-            ),
-        ),
-        *([_page(recipe, robot, run_dir)] if web.port else []),
-    ]
-    return [process for process in processes if process.name not in without]
 
 
-def composed(recipe: Recipe, processes: list[Process]) -> list[Process]:
+def _uplink(recipe: Recipe, robot: Robot, run_dir: Path) -> Process:
+    """Return the uplink, which sends episodes to the trainer and fetches its policies."""
+    station = recipe.station
+    return _node(
+        recipe,
+        "uplink",
+        "rlinf_station.uplink",
+        station=station.name,
+        spool=str(run_dir / "spool"),
+        spool_gb=station.spool_gb,
+        policies=str(run_dir / "policies_at_station"),
+        policies_gb=station.policies_gb,
+        address=recipe.bridge.address,
+        credentials=str(credentials_of(recipe.bridge) or ""),
+        tokens=[str(path) for path in tokens_of(recipe.bridge, run_dir)] or [""],
+        specs=to_parameters(station_task(recipe).spec.to_dict(), "specs"),
+        limits_hash="+".join(
+            load_limits(path).hash for _, path in sorted(robot.interlocks.items())
+        ),
+    )
+
+
+def compose(recipe: Recipe, processes: list[Process]) -> list[Process]:
     """Return the processes, with a lockstep station's nodes in one process if the recipe allows.
 
     A policy of a remote server, an operator at a terminal and all other nodes keep their own
@@ -290,7 +305,7 @@ def composed(recipe: Recipe, processes: list[Process]) -> list[Process]:
     hosted = [
         process
         for process in processes
-        if process.executable in HOSTED
+        if process.executable in HOSTED_EXECUTABLES
         and not process.terminal
         and not (process.executable == "policy" and recipe.station.policy.backend == "remote")
     ]
@@ -307,7 +322,9 @@ def composed(recipe: Recipe, processes: list[Process]) -> list[Process]:
     return [host, *(process for process in processes if process not in hosted)]
 
 
-MANAGED = (
+# The order in which a lifecycle manager brings nodes up; it takes them down in reverse. The nodes
+# that command come last.
+LIFECYCLE_ORDER = (
     "driver",
     "controller",
     "gripper",
@@ -318,35 +335,31 @@ MANAGED = (
     "policy",
     "environment",
     "operator",
-    # in the order in which a lifecycle manager brings them up: who commands comes last, and goes
-    # first
 )
 
 
-def managed(recipe: Recipe, processes: list[Process]) -> list[Process]:
-    """Return the processes of a station whose managed nodes wait for a lifecycle manager.
+def with_lifecycle_manager(recipe: Recipe, processes: list[Process]) -> list[Process]:
+    """Return the processes of a station whose nodes wait for a lifecycle manager.
 
-    The manager is the first.
-
-    A driver that is no part of rlinf may have no life cycle; it is left alone.
+    The manager is the first process. A driver from outside of rlinf may have no life cycle, so it
+    is left unchanged.
     """
-    station, names = f"/{recipe.station.name}", list[tuple[int, str]]()
+    station = f"/{recipe.station.name}"
+    names: list[tuple[int, str]] = []  # (place in LIFECYCLE_ORDER, name of the node)
 
-    def waiting(process: Process) -> Process:
+    def without_autostart(process: Process) -> Process:
         if process.nodes:
-            return replace(process, nodes=tuple(map(waiting, process.nodes)))
+            return replace(process, nodes=tuple(map(without_autostart, process.nodes)))
         module = str(process.parameters.get("module") or process.module)
-        if process.executable not in MANAGED or not module.startswith("rlinf_"):
+        if process.executable not in LIFECYCLE_ORDER or not module.startswith("rlinf_"):
             return process
         space = process.namespace.removeprefix(station).strip("/")
-        for executable in [
-            process.executable,
-            *(["policy"] if process.parameters.get("composed") else []),
-        ]:
-            names.append((MANAGED.index(executable), f"{space}/{executable}".strip("/")))
+        has_policy = process.parameters.get("composed")
+        for executable in (process.executable, "policy") if has_policy else (process.executable,):
+            names.append((LIFECYCLE_ORDER.index(executable), f"{space}/{executable}".strip("/")))
         return replace(process, parameters=process.parameters | {"autostart": False})
 
-    nodes = [waiting(process) for process in processes]
+    nodes = [without_autostart(process) for process in processes]
     manager = _node(
         recipe,
         MANAGER,
@@ -422,7 +435,7 @@ def operator_process(recipe: Recipe, run_dir: Path | None = None) -> Process:
             "rlinf_operator.operator",
             task_file=task,
             kind=operator.kind,
-            home=home(recipe),
+            home=home_parameters(recipe),
             lockstep=lockstep,
             **_devices(recipe),
             **replay,
@@ -469,7 +482,7 @@ def _axes(robot: Robot) -> dict[str, Any]:
     return to_parameters(axes, "axes")
 
 
-def home(recipe: Recipe) -> dict[str, Any]:
+def home_parameters(recipe: Recipe) -> dict[str, Any]:
     """Return the robot's home pose; empty if it has none."""
     homes = homes_of(station_robot(recipe), station_task(recipe).spec.action)
     return to_parameters(asdict(homes), "home") if homes else {}
@@ -501,14 +514,9 @@ def _devices(recipe: Recipe) -> dict[str, dict[str, Any]]:
         for device in devices
         if not (served and device.kind == KEYBOARD)
     }
-    page = {PAGE: settings_by_kind.pop(PAGE, {"kind": PAGE})} if served else {}
-    return dict(
-        zip(
-            ("settings", "second_operator", "page"),
-            [*settings_by_kind.values(), {}, {}][:2] + [page.get(PAGE, {})],
-            strict=True,
-        )
-    )
+    page = settings_by_kind.pop(PAGE, {"kind": PAGE}) if served else {}
+    first, second = [*settings_by_kind.values(), {}, {}][:2]
+    return {"settings": first, "second_operator": second, "page": page}
 
 
 def _with_stop(recipe: Recipe) -> Robot:
@@ -699,8 +707,8 @@ def _interlock(recipe: Recipe, robot: Robot, action: ActionSpec, arm: str) -> Pr
     rows, others = action.rows(arm), [other for other in robot.arms if other != arm]
     common = [
         *(f"estop/{name}" for name in robot.estops),
-        *OF_THE_STATION,
-        *(f"{other}/{TO_OTHERS}" for other in others),
+        *STATION_TOPICS,
+        *(f"{other}/{STATE_FOR_OTHERS}" for other in others),
     ]
     return replace(
         _of_arm(process, arm),
@@ -738,6 +746,7 @@ def _of_arm(process: Process, arm: str) -> Process:
 def _node(
     recipe: Recipe, name: str, module: str, restart: str = RESPAWN, /, **parameters: Any
 ) -> Process:
+    """Return the process of a node of the station. ``parameters`` are its ROS parameters."""
     robot, station = station_robot(recipe), f"/{recipe.station.name}"
     if robot.arms:
         parameters["arms"] = list(robot.arms)
@@ -747,7 +756,7 @@ def _node(
     renamed = tuple(
         (f"{station}/{topic}", vendor_topic) for topic, vendor_topic in robot.topics.items()
     )
-    package = module.split(".")[0] if module.startswith("rlinf_") else ROBOT_SIDE
+    package = module.split(".")[0] if module.startswith("rlinf_") else DRIVERS_PACKAGE
     return Process(
         name,
         package,
@@ -760,11 +769,11 @@ def _node(
     )
 
 
-NOT_NEEDED = ("policy", "uplink")
+TRAINER_NODES = ("policy", "uplink")  # a station without trainer needs neither
 REAL_TIME = ("station.real_time_factor=0", "station.lockstep=false")
 
 
-def faster_than_a_hand(recipe: Recipe) -> bool:
+def is_too_fast_for_person(recipe: Recipe) -> bool:
     """Return whether a person would operate a simulator that runs faster than real time."""
     station = recipe.station
     return (
@@ -775,7 +784,7 @@ def faster_than_a_hand(recipe: Recipe) -> bool:
     )
 
 
-def collecting(
+def load_collect_recipe(
     name: str, overrides: list[str], run_dir: Path, episodes: int | None = None
 ) -> tuple[Recipe, DemonstrationStats]:
     """Return the recipe for collecting demonstrations, and the takes that ``run_dir`` holds.
@@ -787,12 +796,12 @@ def collecting(
         *([f"collect.episodes={episodes}"] if episodes is not None else []),
     ]
     recipe = load_recipe(name, all_overrides)
-    if faster_than_a_hand(recipe):
+    if is_too_fast_for_person(recipe):
         recipe = load_recipe(name, [*all_overrides, *REAL_TIME])
     return recipe, demonstration_stats(run_dir, recipe)
 
 
-def collecting_processes(
+def collect_processes(
     recipe: Recipe,
     run_dir: Path,
     before: DemonstrationStats,
@@ -820,8 +829,8 @@ def collecting_processes(
     )
     read_here = person and terminal and (with_page or not recipe.station.web.port)
     processes = station_processes(
-        recipe, run_dir, (*NOT_NEEDED, *(("operator",) if read_here else ()))
+        recipe, run_dir, (*TRAINER_NODES, *(("operator",) if read_here else ()))
     )
     if read_here:
         processes.append(replace(operator_process(recipe, run_dir), terminal=True))
-    return [*composed(recipe, processes), director_process(recipe, run_dir)]
+    return [*compose(recipe, processes), director_process(recipe, run_dir)]

@@ -20,7 +20,7 @@ from rlinf_core.recipes.schema import Recipe
 from rlinf_core.recipes.station import station_robot
 from rlinf_core.specs.topics import arm_of, of_arms, topic
 
-SHIPPED = "station_a"
+TEMPLATE_STATION = "station_a"
 
 
 @dataclass(frozen=True)
@@ -126,10 +126,10 @@ def rviz(shown: LayoutContent) -> str:
     image = next(display for display in manager["Displays"] if display["Class"].endswith("/Image"))
     for camera in shown.cameras:
         displays.append(copy.deepcopy(image) | {"Name": camera.capitalize()})
-        displays[-1]["Topic"]["Value"] = f"/{SHIPPED}/camera/{camera}/image/compressed"
+        displays[-1]["Topic"]["Value"] = f"/{TEMPLATE_STATION}/camera/{camera}/image/compressed"
     manager["Displays"] = displays
-    manager["Global Options"]["Fixed Frame"] = f"{SHIPPED}/{shown.base}"
-    return yaml.safe_dump(renamed(document, shown), sort_keys=False)
+    manager["Global Options"]["Fixed Frame"] = f"{TEMPLATE_STATION}/{shown.base}"
+    return yaml.safe_dump(rename_topics(document, shown), sort_keys=False)
 
 
 def _axes(display: dict[str, Any], shown: LayoutContent) -> list[dict[str, Any]]:
@@ -139,7 +139,7 @@ def _axes(display: dict[str, Any], shown: LayoutContent) -> list[dict[str, Any]]
         display
         | {
             "Name": " ".join(filter(None, (arm, display["Name"]))),
-            "Reference Frame": f"{SHIPPED}/{f'{arm}_{frame}' if arm else frame}",
+            "Reference Frame": f"{TEMPLATE_STATION}/{f'{arm}_{frame}' if arm else frame}",
         }
         for arm in shown.arms or ("",)
         if frame
@@ -161,14 +161,14 @@ def foxglove(shown: LayoutContent) -> str:
     document["layout"]["first"] = _columns(
         "3D!scene", [f"Image!{camera}" for camera in shown.cameras]
     )
-    panels["3D!scene"]["followTf"] = f"{SHIPPED}/{shown.base}"
+    panels["3D!scene"]["followTf"] = f"{TEMPLATE_STATION}/{shown.base}"
     panels["3D!scene"]["transforms"] = {
-        f"frame:{SHIPPED}/{f'{arm}_{frame}' if arm else frame}": {"visible": True}
+        f"frame:{TEMPLATE_STATION}/{f'{arm}_{frame}' if arm else frame}": {"visible": True}
         for arm in shown.arms or ("",)
         for frame in (shown.tool, "target", "object", "goal")
         if frame
     }
-    return json.dumps(renamed(_by_arm(document, shown.arms), shown), indent=1) + "\n"
+    return json.dumps(rename_topics(_by_arm(document, shown.arms), shown), indent=1) + "\n"
 
 
 def _columns(left: str, right: Sequence[str]) -> Any:
@@ -189,27 +189,36 @@ def _by_arm(part: Any, arms: Sequence[str]) -> Any:
     lines = []
     for entry in part:
         value = entry.get("value", "") if isinstance(entry, dict) else ""
-        name, dot, field = value.removeprefix(f"/{SHIPPED}/").partition(".")
+        name, dot, field = value.removeprefix(f"/{TEMPLATE_STATION}/").partition(".")
         lines += (
-            [entry | {"value": f"/{SHIPPED}/{full}{dot}{field}"} for full in of_arms(name, arms)]
+            [
+                entry | {"value": f"/{TEMPLATE_STATION}/{full}{dot}{field}"}
+                for full in of_arms(name, arms)
+            ]
             if value
             else [entry]
         )
     return lines
 
 
-def renamed(part: Any, shown: LayoutContent) -> Any:
+def rename_topics(part: Any, shown: LayoutContent) -> Any:
     """Return a part of the layout with the station's name and its driver's topic names."""
     if isinstance(part, dict):
-        return {renamed(key, shown): renamed(value, shown) for key, value in part.items()}
+        return {
+            rename_topics(key, shown): rename_topics(value, shown) for key, value in part.items()
+        }
     if isinstance(part, list):
-        return [renamed(entry, shown) for entry in part]
+        return [rename_topics(entry, shown) for entry in part]
     if not isinstance(part, str):
         return part
     for name, vendor_topic in shown.topics:  # a field or /compressed may follow
-        if re.match(rf"/{SHIPPED}/{re.escape(name)}(?=$|\.|/compressed$)", part):
-            return vendor_topic + part.removeprefix(f"/{SHIPPED}/{name}")
-    return shown.station if part == SHIPPED else part.replace(f"{SHIPPED}/", f"{shown.station}/")
+        if re.match(rf"/{TEMPLATE_STATION}/{re.escape(name)}(?=$|\.|/compressed$)", part):
+            return vendor_topic + part.removeprefix(f"/{TEMPLATE_STATION}/{name}")
+    return (
+        shown.station
+        if part == TEMPLATE_STATION
+        else part.replace(f"{TEMPLATE_STATION}/", f"{shown.station}/")
+    )
 
 
 def rviz_command(file: str, shown: LayoutContent) -> list[str]:

@@ -68,7 +68,7 @@ def _check_batches(recipe: Recipe) -> None:
 
 def _check_port(bridge: Bridge) -> None:
     """Raise BridgeError if the trainer's port is in use."""
-    if reason := why_taken(bridge.host.strip("[]"), bridge.port):
+    if reason := listen_failure(bridge.host.strip("[]"), bridge.port):
         raise BridgeError(
             f"bridge: cannot listen on {bridge.address}: {reason}. Stop the other trainer, or "
             "choose another address of this machine with bridge.host, or another bridge.port",
@@ -78,7 +78,7 @@ def _check_port(bridge: Bridge) -> None:
 
 def check_page(web: Web) -> None:
     """Raise RecipeError if the page's port is in use, for example by another station's page."""
-    if web.port and (reason := why_taken(web.host, web.port)):
+    if web.port and (reason := listen_failure(web.host, web.port)):
         raise RecipeError(
             f"station.web.port: expected a free port on {web.host}, got {web.port}: {reason}. "
             "Another station's page may use it. Stop that program, or take another port: --web "
@@ -87,7 +87,7 @@ def check_page(web: Web) -> None:
         )
 
 
-def why_taken(host: str, port: int) -> str:
+def listen_failure(host: str, port: int) -> str:
     """Return why a server cannot listen on host and port; empty if it can."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]

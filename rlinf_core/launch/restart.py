@@ -65,8 +65,8 @@ class History:
     reason: str = ""
     equal_failures: int = 0
 
-    def ended(self, code: int, now: float, refusal: str = "") -> Outcome:
-        """Decide about an end.
+    def record_end(self, code: int, now: float, refusal: str = "") -> Outcome:
+        """Record an end of the process, and decide whether the station continues.
 
         Args:
             code: exit code; negative for a signal.
@@ -75,7 +75,7 @@ class History:
         """
         name = self.process.name
         restart = self.process.restart
-        ending_text = ending(code)
+        ending_text = describe_end(code)
         if 0 <= (index := code - NODE_FAILED) < len(self.process.nodes):
             node = self.process.nodes[index]
             ending_text = f"in the process '{name}', with all its nodes"
@@ -113,12 +113,12 @@ class History:
         return Outcome(True, f"{name} ended ({ending_text}) and was restarted", reason)
 
 
-def ending(code: int) -> str:
+def describe_end(code: int) -> str:
     """Return how a process ended, in words."""
     return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
-def refusal_in(text: str) -> str:
+def last_error_in(text: str) -> str:
     """Return the last error in a command's output, which may have several lines.
 
     It is empty if there is none.

@@ -32,14 +32,20 @@ from rlinf_core.core.paths import ROS_LOG_DIR, replacement_folders
 from rlinf_core.core.ros import ros_environment
 from rlinf_core.core.signals import defer_signals, end_with_parent
 from rlinf_core.launch.graph import ONCE, Process
-from rlinf_core.launch.restart import History, ending, ends_last, refusal_in, shutdown_groups
+from rlinf_core.launch.restart import (
+    History,
+    describe_end,
+    ends_last,
+    last_error_in,
+    shutdown_groups,
+)
 
-FOLDER = Path("/dev/shm")
+SHARED_MEMORY = Path("/dev/shm")
 LOCK = re.compile(r"(fastrtps_(?:[0-9a-z]{16}|port[0-9]{1,5}))_[es]l")
 YOUNG_S = 10.0  # age below which its process may not have locked it yet
 
 
-def free_segments(folder: Path = FOLDER) -> list[str]:
+def free_segments(folder: Path = SHARED_MEMORY) -> list[str]:
     """Remove segments of dead processes of this user, and return their names."""
     locks: defaultdict[str, list[Path]] = defaultdict(list)
     with contextlib.suppress(OSError):
@@ -70,7 +76,7 @@ def _free(folder: Path, name: str, locks: list[Path]) -> bool:
     return True
 
 
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 
 
 @dataclass
@@ -111,7 +117,7 @@ class Supervisor:
                 f"{process.name} is already running under this supervisor. End it first",
                 code="RL-E208",
             )
-        before = self._logged(process.name)
+        before = self._log_size(process.name)
         popen, history = self._spawn(process), History(process, time.monotonic())
         child = self.children[process.name] = Child(process, popen, history, before)
         return child
@@ -126,19 +132,20 @@ class Supervisor:
         Raises:
             RlinfError: the station cannot continue.
         """
-        happened = []
+        new_events = []
         for child in self.children.values():
             code = child.popen.poll()
             if code is None or child.process.restart == ONCE:
                 continue
-            happened.append(self._attend(child, code))
-        self.events += happened
-        return happened
+            new_events.append(self._handle_end(child, code))
+        self.events += new_events
+        return new_events
 
-    def _attend(self, child: Child, code: int) -> str:
+    def _handle_end(self, child: Child, code: int) -> str:
+        """Restart a process that has ended, and return the event in words."""
         name, log = child.process.name, self.run_dir / "logs" / f"{child.process.name}.log"
         refusal = _refusal(log, child.log_offset) if code in (1, REFUSED) else ""
-        outcome = child.history.ended(code, time.monotonic(), refusal)
+        outcome = child.history.record_end(code, time.monotonic(), refusal)
         if not outcome.restarts:
             reason = outcome.refusal or (_log_tail(log) if code == REFUSED else "")
             raise RlinfError(
@@ -146,13 +153,13 @@ class Supervisor:
                 if reason
                 else f"{outcome.text}. {_log_tail(log)}"
             )
-        child.log_offset = self._logged(name)
+        child.log_offset = self._log_size(name)
         try:
             child.popen = self._spawn(child.process)
         except OSError as error:
             raise RlinfError(
-                f"{name} ended ({ending(code)}) and cannot be restarted: {error}. Free memory, "
-                "raise this machine's limit of processes, or make that folder accessible"
+                f"{name} ended ({describe_end(code)}) and cannot be restarted: {error}. Free "
+                "memory, raise this machine's limit of processes, or make that folder accessible"
             ) from error
         return f"{outcome.text}{f': {outcome.refusal}' if outcome.refusal else ''}"
 
@@ -169,7 +176,7 @@ class Supervisor:
         with defer_signals():  # a second signal does not interrupt the shutdown
             self.stop()
 
-    def _logged(self, name: str) -> int:
+    def _log_size(self, name: str) -> int:
         log = self.run_dir / "logs" / f"{name}.log"
         return log.stat().st_size if log.exists() else 0
 
@@ -227,7 +234,7 @@ def _log_tail(log: Path) -> str:
 
 def _refusal(log: Path, since: int) -> str:
     """Return the last error in a log from byte ``since`` on; empty if there is none."""
-    return refusal_in(log.read_bytes()[since:].decode(errors="replace"))
+    return last_error_in(log.read_bytes()[since:].decode(errors="replace"))
 
 
 class _Quoting(yaml.SafeDumper):
@@ -295,25 +302,31 @@ def _end(children: list[Child]) -> None:
     """End process groups by SIGINT, SIGTERM, then SIGKILL, each ``stop_s`` after the other."""
     started_at = time.monotonic()
     signals_sent = dict.fromkeys((child.popen.pid for child in children), 0)
-    end = started_at + len(ENDING) * max((child.process.stop_s for child in children), default=0.0)
+    end = started_at + len(STOP_SIGNALS) * max(
+        (child.process.stop_s for child in children), default=0.0
+    )
     while (
         alive := [child for child in children if child.popen.poll() is None]
     ) and time.monotonic() < end:
         for child in alive:
             at = signals_sent[child.popen.pid]
-            if at < len(ENDING) and time.monotonic() - started_at >= at * child.process.stop_s:
-                _signal(child.popen, ENDING[at])
+            if (
+                at < len(STOP_SIGNALS)
+                and time.monotonic() - started_at >= at * child.process.stop_s
+            ):
+                _signal(child.popen, STOP_SIGNALS[at])
                 signals_sent[child.popen.pid] += 1
         time.sleep(0.05)
 
 
 def _signal(popen: subprocess.Popen, number: int) -> None:
+    """Send a signal to a process; SIGKILL reaches its whole process group."""
     with contextlib.suppress(ProcessLookupError):
-        # otherwise it shares our process group
-        is_group_leader = os.getpgid(popen.pid) == popen.pid
-        os.killpg(
-            popen.pid, number
-        ) if is_group_leader and number == signal.SIGKILL else popen.send_signal(number)
+        is_group_leader = os.getpgid(popen.pid) == popen.pid  # otherwise the group is ours
+        if is_group_leader and number == signal.SIGKILL:
+            os.killpg(popen.pid, number)
+        else:
+            popen.send_signal(number)
 
 
 def _node_begins() -> None:

@@ -10,7 +10,7 @@ from functools import cached_property
 from rlinf_core.algorithms.common.settings import DEMONSTRATIONS, ROLLOUTS
 from rlinf_core.recipes import Recipe
 from rlinf_core.recipes.sources import CONVERSATIONS, RECORDINGS, SIMULATORS, STATIONS, source_of
-from rlinf_core.recipes.station import simulated
+from rlinf_core.recipes.station import is_simulated
 
 ENVIRONMENT, POLICY, LEARNER, WEIGHTS = "environment", "policy", "learner", "weights"
 DATA, EVALUATION, STATION, REWARD = "data", "evaluation", "station", "reward"
@@ -135,7 +135,7 @@ def build_graph(recipe: Recipe) -> Graph:
     if source_kind == RECORDINGS or (
         source_kind == SIMULATORS and algorithm.learns_from == DEMONSTRATIONS
     ):
-        if source_kind == SIMULATORS or simulated(recipe):
+        if source_kind == SIMULATORS or is_simulated(recipe):
             return Graph((*learning_nodes, evaluation), (edges[0], *evaluation_edges))
         return Graph((*learning_nodes, weights), tuple(edges))
     if source_kind == STATIONS or recipe.learns_from_feedback:

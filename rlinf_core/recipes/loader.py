@@ -67,12 +67,12 @@ def load_recipe(name: str | Path, overrides: list[str] | tuple[str, ...] = ()) -
     return validate(Recipe, document)
 
 
-def resolved(recipe: Recipe) -> str:
+def recipe_yaml(recipe: Recipe) -> str:
     """Return the complete recipe, defaults included, as YAML."""
     return yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False)
 
 
-def is_resolved(path: Path) -> bool:
+def is_written_by_run(path: Path) -> bool:
     """Return True if a run has written this recipe (``resolved``) and no person has changed it."""
     try:
         document = load_plain(text := path.read_text())
@@ -85,7 +85,7 @@ def is_resolved(path: Path) -> bool:
         return False
 
 
-def recipes() -> list[str]:
+def recipe_names() -> list[str]:
     """Return the names of all recipes that come with rlinf."""
     folder = data_folder() / "configs"
     paths = [
@@ -101,7 +101,7 @@ def _path(name: str | Path) -> Path:
     for path in (Path(name), data_folder() / "configs" / f"{name}.yaml"):
         if path.is_file():
             return path
-    names = recipes()
+    names = recipe_names()
     raise RecipeError(
         f"recipe '{name}': expected a file or one of {', '.join(names)}{nearest(str(name), names)}"
     )
@@ -113,7 +113,7 @@ def _document_of(path: Path, below: tuple[Path, ...] = ()) -> Document:
         raise RecipeError(f"recipe {path}: expected 'defaults' without a circle, got a circle")
     document = read_document(path, "recipe")
     _spell_out(document)
-    if document.data.keys() & {"collect", "policy"} and is_resolved(path):
+    if document.data.keys() & {"collect", "policy"} and is_written_by_run(path):
         document.data = with_current_keys(document.data)
         document.places = {current_key(key): place for key, place in document.places.items()}
     _resolve_paths(document, path.parent)

@@ -42,7 +42,7 @@ def check_recipe(recipe: Recipe) -> None:
     check_source(recipe)
     if recipe.env:
         return
-    for name, one in robots_of(recipe).items():
+    for name, one in embodiment_recipes(recipe).items():
         check_recipe(one)
         if recipe.simulation.environments and (driver := station_robot(one).driver) != SIMULATOR:
             raise RecipeError(
@@ -154,16 +154,16 @@ def station_task(recipe: Recipe) -> Task:
                 f"task '{station.task}' uses it, got {', '.join(station.observe_cameras) or 'none'}"
             )
     return task.with_images(dict.fromkeys(station.observe_cameras, station.image_size)).around(
-        orientations(robot)
+        tool_orientations(robot)
     )
 
 
-def orientations(robot: Robot) -> dict[str, tuple[float, ...]]:
+def tool_orientations(robot: Robot) -> dict[str, tuple[float, ...]]:
     """Return the nominal orientation of each arm's tool, from its limits, by the arm's name."""
     return {arm: load_limits(path).orientation for arm, path in robot.interlocks.items()}
 
 
-def robots_of(recipe: Recipe) -> dict[str, Recipe]:
+def embodiment_recipes(recipe: Recipe) -> dict[str, Recipe]:
     """Return the recipe of each embodiment alone, by name."""
 
     def single_robot_recipe(one: Embodiment) -> Recipe:
@@ -175,9 +175,9 @@ def robots_of(recipe: Recipe) -> dict[str, Recipe]:
     return {name: single_robot_recipe(one) for name, one in recipe.embodiments.items()}
 
 
-def simulated(recipe: Recipe) -> bool:
+def is_simulated(recipe: Recipe) -> bool:
     """Return True if all its robots are simulators, in which policies can be judged."""
-    ones = robots_of(recipe).values() or [recipe]
+    ones = embodiment_recipes(recipe).values() or [recipe]
     return all(station_robot(one).driver == SIMULATOR for one in ones)
 
 
@@ -186,7 +186,9 @@ def learned_spec(recipe: Recipe) -> StationSpec:
     if not recipe.embodiments:
         return station_task(recipe).spec
     try:
-        return joined({name: station_task(one).spec for name, one in robots_of(recipe).items()})
+        return joined(
+            {name: station_task(one).spec for name, one in embodiment_recipes(recipe).items()}
+        )
     except SpecError as error:
         raise RecipeError(str(error)) from error
 
@@ -194,7 +196,7 @@ def learned_spec(recipe: Recipe) -> StationSpec:
 def longest_episode(recipe: Recipe) -> int:
     """Return the time steps of the longest possible episode."""
     if recipe.embodiments:
-        return max(map(longest_episode, robots_of(recipe).values()))
+        return max(map(longest_episode, embodiment_recipes(recipe).values()))
     return LONGEST if recipe.env else station_task(recipe).max_steps
 
 

@@ -25,7 +25,7 @@ FASTER = 0.05  # fraction of the longer time from which two successes differ in 
 
 
 @dataclass(frozen=True)
-class Played:
+class DuelEpisode:
     """One episode of a duel: success, length in robot time [s] and undiscounted return."""
 
     success: bool
@@ -33,7 +33,7 @@ class Played:
     value: float
 
 
-def compare_pair(a: Played, b: Played, measures: Sequence[str] = MEASURES[:1]) -> int:
+def compare_pair(a: DuelEpisode, b: DuelEpisode, measures: Sequence[str] = MEASURES[:1]) -> int:
     """Compare two episodes of one scene by the first measure in which they differ.
 
     Args:
@@ -130,6 +130,6 @@ class Duel:
         return math.ceil((spread / (better - 0.5)) ** 2 / differ)
 
 
-def figures(episodes: Sequence[Played]) -> Throughput:
+def throughput_of(episodes: Sequence[DuelEpisode]) -> Throughput:
     """Return success, successes per hour and seconds to success of one policy."""
     return throughput([EpisodeTime(episode.success, episode.seconds) for episode in episodes])

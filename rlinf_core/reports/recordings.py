@@ -31,7 +31,7 @@ ENDINGS = ("*.mcap", "*.db3")
 
 
 @dataclass(frozen=True)
-class Line:
+class RecordingRow:
     """A row about one recording: name, seal, content of the episode, and a note if it has none."""
 
     recording: str
@@ -85,7 +85,7 @@ def episodes_in(paths: list[Path]) -> list[Path]:
     return [folder for folder in recordings(paths) if kind_of(folder) == EPISODE]
 
 
-def look(folder: Path, root: Path | None = None) -> Line:
+def read_row(folder: Path, root: Path | None = None) -> RecordingRow:
     """Read one recording; an error becomes its note."""
     name = escape_ascii(
         folder.relative_to(root)
@@ -105,25 +105,27 @@ def look(folder: Path, root: Path | None = None) -> Line:
         note = f"set aside: {escape_ascii(reason.read_text())[:-2]}" if reason.is_file() else ""
         if kind != EPISODE:
             return _session_row(
-                Line(name, mode=kind, outcome="", MB=megabytes(folder), seal=seal, note=note),
+                RecordingRow(
+                    name, mode=kind, outcome="", MB=megabytes(folder), seal=seal, note=note
+                ),
                 folder,
             )
         episode = read_episode(folder, sealed=seal == SEALED)
     except (EpisodeError, OSError) as error:
         note = escape_ascii(error).removeprefix(f"episode {escape_ascii(folder)}: ")
-        return Line(
+        return RecordingRow(
             name, mode="" if kind == EPISODE else kind, MB=megabytes(folder), seal=seal, note=note
         )
     seconds = (episode.stamps_ns[-1] - episode.stamps_ns[0]) / NS
     version = str(episode.policy_version) if episode.policy_version >= 0 else "-"
-    return Line(
+    return RecordingRow(
         name,
         episode.station,
         episode.mode,
         outcome(episode),
         str(len(episode)),
         f"{seconds:.1f}",
-        drivers(episode),
+        commanders(episode),
         version,
         episode.limits_hash,
         megabytes(folder),
@@ -132,7 +134,7 @@ def look(folder: Path, root: Path | None = None) -> Line:
     )
 
 
-def _session_row(line: Line, folder: Path) -> Line:
+def _session_row(line: RecordingRow, folder: Path) -> RecordingRow:
     """Add station and duration of a session or a fault.
 
     Raises EpisodeError if it cannot be read.
@@ -159,7 +161,7 @@ def outcome(episode: Episode) -> str:
     return "success" if episode.success else "failure" if episode.failure else "time limit"
 
 
-def drivers(episode: Episode) -> str:
+def commanders(episode: Episode) -> str:
     """Return the commanders of an episode, with their shares if there were several."""
     steps = Counter(source or "nobody" for source in episode.sources)
     if len(steps) == 1:
@@ -182,7 +184,7 @@ def topics(folder: Path) -> dict[str, tuple[str, list[int]]]:
     return stamps_by_topic
 
 
-def missed(folder: Path) -> dict[str, str]:
+def missed_images(folder: Path) -> dict[str, str]:
     """Return the recorder's count of time steps without a new image, by topic of the camera."""
     information = load_plain((folder / "metadata.yaml").read_text())["rosbag2_bagfile_information"]
     custom_data = information.get("custom_data") or {}
@@ -216,7 +218,9 @@ def draw(episode: Episode, file: Path) -> None:
         axis.set_ylabel(name)
     axes[-1].legend(loc="best", fontsize="small")
     axes[-1].set_xlabel("time [s]")
-    axes[0].set_title(f"{episode.id}: {outcome(episode)}, by {drivers(episode)}", fontsize="medium")
+    axes[0].set_title(
+        f"{episode.id}: {outcome(episode)}, by {commanders(episode)}", fontsize="medium"
+    )
     try:
         figure.savefig(file, dpi=120)
     except (OSError, ValueError) as error:

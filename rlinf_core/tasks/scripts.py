@@ -12,7 +12,7 @@ import numpy as np
 from rlinf_core.config.base import Discriminated, Settings, constructor_arguments, settings_model
 from rlinf_core.core import plugins
 from rlinf_core.core.errors import RecipeError
-from rlinf_core.tasks.rewards.arms import knows_one_arm, needed, of_arm
+from rlinf_core.tasks.rewards.arms import channels_of_arm, channels_of_arms, knows_one_arm
 
 if TYPE_CHECKING:
     from rlinf_core.specs.arrays import StationSpec
@@ -59,12 +59,12 @@ class Script(Protocol):
         """Return the normalised action (dim,)."""
 
 
-def scripts() -> list[str]:
+def script_names() -> list[str]:
     """Return the names of all scripts."""
     return plugins.known_names("scripts", BUILTIN)
 
 
-def script(kind: str) -> type:
+def script_class(kind: str) -> type:
     """Return the class of a script (``rlinf_core.core.plugins``).
 
     Raises:
@@ -82,10 +82,10 @@ def make_script(task: ScriptedTask, noise: float = 0.12, seed: int = 0) -> Scrip
     if task.script is None:
         raise RecipeError(
             "script: expected in the task's file 'script: {kind: ...}', one of "
-            f"{', '.join(scripts())}, or one of your own; got none. Name the script for "
+            f"{', '.join(script_names())}, or one of your own; got none. Name the script for "
             "demonstrations, or demonstrate yourself"
         )
-    kind: Any = script(dict(task.script)["kind"])
+    kind: Any = script_class(dict(task.script)["kind"])
     action, parameters = task.spec.action, constructor_arguments(task.script, "kind")
     if action.arms and knows_one_arm(kind.channels):
         return PerArmScript(
@@ -111,7 +111,7 @@ class PerArmScript:
 
     def __init__(self, hands: dict[str, Script]) -> None:
         self.hands = hands
-        self.channels = needed(next(iter(hands.values())).channels, list(hands))
+        self.channels = channels_of_arms(next(iter(hands.values())).channels, list(hands))
 
     def reset(self, seed: int | None = None) -> None:
         """Begin a new episode; the same seed repeats it."""
@@ -120,9 +120,14 @@ class PerArmScript:
 
     def act(self, channels: Channels) -> np.ndarray:
         """Return the normalised action (dim,): the arms' actions one after the other."""
-        return np.concatenate([hand.act(of_arm(channels, arm)) for arm, hand in self.hands.items()])
+        return np.concatenate(
+            [hand.act(channels_of_arm(channels, arm)) for arm, hand in self.hands.items()]
+        )
 
 
 SCRIPT = Discriminated(
-    "kind", lambda kind: settings_model(script(kind), GIVEN, "kind"), scripts, optional=True
+    "kind",
+    lambda kind: settings_model(script_class(kind), GIVEN, "kind"),
+    script_names,
+    optional=True,
 )

@@ -120,7 +120,7 @@ def _around(item: ArraySpec, orientations: Mapping[str, Sequence[float]]) -> tup
     return IDENTITY if item.take == "all" else ()
 
 
-def shaped(task: Task, weight: float) -> Task:
+def with_shaping(task: Task, weight: float) -> Task:
     """Return the task with its progress in the reward.
 
     Raises:

@@ -14,8 +14,8 @@ from rlinf_core.config.yaml_source import load_plain
 from rlinf_core.core.atomic_io import write_atomically
 from rlinf_core.core.errors import RecipeError, RlinfError
 from rlinf_core.core.renames import with_current_keys
-from rlinf_core.recipes import Recipe, resolved
-from rlinf_core.recipes.loader import is_resolved
+from rlinf_core.recipes import Recipe, recipe_yaml
+from rlinf_core.recipes.loader import is_written_by_run
 from rlinf_core.trainer.checkpoint import checkpoints
 
 FIXED_KEYS = (
@@ -43,7 +43,7 @@ def write_recipe(recipe: Recipe, run_dir: Path, is_locked: bool = False) -> None
     """
     check_same_recipe(recipe, run_dir, is_locked)
     run_dir.mkdir(parents=True, exist_ok=True)
-    write_atomically(run_dir / FILE, lambda temporary: temporary.write_text(resolved(recipe)))
+    write_atomically(run_dir / FILE, lambda temporary: temporary.write_text(recipe_yaml(recipe)))
 
 
 def check_same_recipe(recipe: Recipe, run_dir: Path, is_locked: bool = False) -> None:
@@ -63,13 +63,13 @@ def check_same_recipe(recipe: Recipe, run_dir: Path, is_locked: bool = False) ->
     if not path.exists():
         return
     if not (checkpoints(run_dir / "checkpoints") or (not is_locked and _has_trainer(run_dir))):
-        if not is_resolved(path):
+        if not is_written_by_run(path):
             raise RecipeError(
                 f"{path}: expected no file or one of a run, got another file, which the run would "
                 "overwrite. Choose another --out, or rename the file"
             )
         return
-    now = load_plain(resolved(recipe))
+    now = load_plain(recipe_yaml(recipe))
     try:
         before = with_current_keys(load_plain(path.read_text()))
         pairs = [(key, _setting(before, key), _setting(now, key)) for key in FIXED_KEYS]

@@ -439,7 +439,7 @@ def _through_the_station(recipe: Recipe, scenes: range) -> list[tuple[bool, int]
     Returns success and time steps of each scene.
     """
     from rlinf_core.cli.demo import prepare
-    from rlinf_core.launch.graph import composed, director_process, station_processes
+    from rlinf_core.launch.graph import compose, director_process, station_processes
     from rlinf_core.launch.supervisor import Supervisor, only_station
 
     recipe = load_recipe_like(
@@ -454,7 +454,7 @@ def _through_the_station(recipe: Recipe, scenes: range) -> list[tuple[bool, int]
         run_dir = Path(folder)
         prepare(recipe, run_dir)
         with Supervisor(run_dir, recipe.station.domain) as supervisor:
-            for process in composed(
+            for process in compose(
                 recipe, station_processes(recipe, run_dir, without=("policy", "uplink"))
             ):
                 supervisor.start(process)

@@ -26,7 +26,7 @@ from rlinf_core.recipes.schema import Dynamics, Randomise
 from rlinf_core.specs.arrays import ActionSpec, Arrays, first_not_finite
 from rlinf_core.specs.frames import frames_fault
 from rlinf_core.tasks.scripts import make_script
-from rlinf_core.tasks.task import StepResult, Task, observe, shaped, step_result
+from rlinf_core.tasks.task import StepResult, Task, observe, step_result, with_shaping
 from sim_bridges.core.interface import Arms, Erring, Simulator, arms_of, instruction_of
 from sim_bridges.core.isolated import make
 from sim_bridges.core.randomization import Randomised
@@ -351,7 +351,7 @@ def simulated_station(recipe: Recipe) -> SimulatedStation:
         )
     task = station_task(recipe)
     if recipe.simulation.shaping:
-        task = shaped(task, recipe.simulation.shaping)
+        task = with_shaping(task, recipe.simulation.shaping)
     simulator: Any = make(robot.simulator, **robot.options)
     ranges, dynamics = recipe.simulation.randomise, recipe.simulation.dynamics
     if ranges != Randomise() or dynamics != Dynamics():

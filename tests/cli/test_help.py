@@ -12,7 +12,7 @@ import pytest
 from rlinf_core.cli.examples import EXAMPLES
 from rlinf_core.cli.main import _parser
 from rlinf_core.recipes import load_recipe
-from rlinf_core.recipes.loader import recipes
+from rlinf_core.recipes.loader import recipe_names
 
 NO_VERBS = {
     "a",
@@ -101,7 +101,7 @@ def test_examples_parse(name, line, tmp_path, monkeypatch):
         if "/" in word and "=" not in word:
             Path(word).parent.mkdir(parents=True, exist_ok=True)
     arguments = vars(PARSER.parse_args(words[1:]))
-    if name != "sweep" and arguments.get("name") in recipes():
+    if name != "sweep" and arguments.get("name") in recipe_names():
         load_recipe(arguments["name"], arguments.get("overrides", []))
 
 

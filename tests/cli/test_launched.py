@@ -9,8 +9,8 @@ from rlinf_core.cli.launched import file, launched, launched_environment, overri
 from rlinf_core.config.overrides import apply_override
 from rlinf_core.config.yaml_source import Document
 from rlinf_core.core.errors import RecipeError
-from rlinf_core.launch.graph import composed, station_processes
-from rlinf_core.recipes import load_recipe, resolved
+from rlinf_core.launch.graph import compose, station_processes
+from rlinf_core.recipes import load_recipe, recipe_yaml
 
 NOTHING = dict.fromkeys(
     [
@@ -146,7 +146,7 @@ def test_a_file_that_cannot_be_written_is_refused_by_its_name(tmp_path, monkeypa
 def test_what_runs_is_written_down(tmp_path, episodes, director):
     launch = launched(arguments(tmp_path, episodes=episodes, director=director))
     names = [node.name for process in launch.processes for node in process.nodes or (process,)]
-    assert (tmp_path / "run/recipe.yaml").read_text() == resolved(launch.recipe)
+    assert (tmp_path / "run/recipe.yaml").read_text() == recipe_yaml(launch.recipe)
     assert (
         ("director" in names)
         == (tmp_path / "run/plan.json").exists()
@@ -157,7 +157,7 @@ def test_what_runs_is_written_down(tmp_path, episodes, director):
         assert json.loads((tmp_path / "run/plan.json").read_text())["collect"]["episodes"] == 3
     elif director == "false":
         recipe = load_recipe("demo")
-        assert launch.processes == composed(recipe, station_processes(recipe, tmp_path / "run"))
+        assert launch.processes == compose(recipe, station_processes(recipe, tmp_path / "run"))
 
 
 @pytest.mark.parametrize("processes", ["one", "several"])

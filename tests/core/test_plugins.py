@@ -19,8 +19,8 @@ from rlinf_core.core.errors import RecipeError, RlinfError
 from rlinf_core.policies import kinds, policy_kind
 from rlinf_core.recipes import check_recipe, load_recipe, station_robot, station_task
 from rlinf_core.robots.config import load_robot, robots
-from rlinf_core.tasks.rewards import rewards
-from rlinf_core.tasks.scripts import make_script, scripts
+from rlinf_core.tasks.rewards import reward_names
+from rlinf_core.tasks.scripts import make_script, script_names
 from rlinf_core.tasks.task import load_task
 from sim_bridges.core.interface import simulators
 from sim_bridges.core.isolated import make
@@ -127,8 +127,8 @@ def mine(tmp_path, monkeypatch):
 
 def test_an_installed_package_brings_a_part_of_every_kind(mine):
     listed = {
-        "high": rewards,
-        "slow": scripts,
+        "high": reward_names,
+        "slow": script_names,
         "mine": simulators,
         "sgd": algorithms,
         "constant": kinds,
@@ -304,7 +304,7 @@ def test_a_robots_folder_may_be_named_by_dots(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "group, names_of", [("rewards", rewards), ("algorithms", algorithms), ("robots", robots)]
+    "group, names_of", [("rewards", reward_names), ("algorithms", algorithms), ("robots", robots)]
 )
 def test_an_unknown_name_is_answered_with_all_and_the_ways_to_name_others(group, names_of):
     find = {

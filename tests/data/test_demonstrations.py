@@ -20,8 +20,8 @@ from rlinf_core.core.errors import EpisodeError
 from rlinf_core.data.demonstrations import DemonstrationStats, demonstration_stats, read_last_event
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.launch.fleet import Member
-from rlinf_core.launch.graph import collecting, collecting_processes
-from rlinf_core.recipes import load_recipe, resolved, station_task
+from rlinf_core.launch.graph import collect_processes, load_collect_recipe
+from rlinf_core.recipes import load_recipe, recipe_yaml, station_task
 from rlinf_core.trainer.sources.recordings import closed_episodes
 from tests.messages import raw_messages, record, write_raw
 
@@ -49,7 +49,7 @@ def run(tmp_path, task):
     record(spool, task.spec, "a-4", mode="demonstration").abort()
     record(spool, task.spec, "a-5", mode="evaluate").close()
     spool.mark_sent("a-1")
-    (tmp_path / "run/recipe.yaml").write_text(resolved(load_recipe("demo")))
+    (tmp_path / "run/recipe.yaml").write_text(recipe_yaml(load_recipe("demo")))
     return tmp_path / "run"
 
 
@@ -65,9 +65,9 @@ def test_what_counts_is_what_was_closed_and_succeeded(run, tmp_path):
 
 
 def test_a_second_call_goes_on_from_there(run, capsys):
-    recipe, before = collecting("demo", BY_HAND, run, 5)
+    recipe, before = load_collect_recipe("demo", BY_HAND, run, 5)
     assert not recipe.station.lockstep, "simulated time would be faster than a hand"
-    names = [process.name for process in collecting_processes(recipe, run, before, terminal=True)]
+    names = [process.name for process in collect_processes(recipe, run, before, terminal=True)]
     assert names == ["sim_bridge", "interlock", "environment", "recorder", "operator", "director"]
     plan = json.loads((run / "plan.json").read_text())["collect"]
     assert (plan["episodes"], plan["first_seed"], plan["ends"], plan["person"]) == (
@@ -146,14 +146,14 @@ def test_the_keys_of_the_terminal_are_shown_and_a_simulated_scene_has_a_picture(
         moves_of(served, pictured=True)
         and "on the page" not in roles_of(served, pictured=True)["success"]
     )
-    monkeypatch.setattr("rlinf_core.cli.collect.why_taken", lambda *_: "")
+    monkeypatch.setattr("rlinf_core.cli.collect.listen_failure", lambda *_: "")
     assert (
         _shows_picture(by_hand)
         and not _shows_picture(served)
         and not _shows_picture(load_recipe("demo"))
     )
     monkeypatch.setattr(
-        "rlinf_core.cli.collect.why_taken", lambda *_: "another program has port 8080"
+        "rlinf_core.cli.collect.listen_failure", lambda *_: "another program has port 8080"
     )
     assert (
         not _shows_picture(by_hand)
@@ -283,7 +283,7 @@ def test_takes_of_other_specs_are_refused_in_full(run):
         f"{begin}station.task '{recipe.station.task}', got some with 'peg_insertion'. {NOTHING}"
     )
     (run / "recipe.yaml").write_text(
-        resolved(load_recipe("demo", [f"station.task={recipe.station.task}"]))
+        recipe_yaml(load_recipe("demo", [f"station.task={recipe.station.task}"]))
     )
     difference = actual.difference(expected)
     assert refusal().startswith(f"{begin}{middle} (") and refusal().endswith(f"). {NOTHING}")
@@ -302,7 +302,7 @@ def test_takes_of_another_robot_are_refused_in_full(run):
         f"--out {run}: expected demonstrations with station.robot 'panda_gym_hil', got some with "
         f"'franka_sim'. {NOTHING}"
     )
-    (run / "recipe.yaml").write_text(resolved(recipe))
+    (run / "recipe.yaml").write_text(recipe_yaml(recipe))
     with pytest.raises(EpisodeError, match="station.robot 'franka_sim', got some with 'panda_gym"):
         demonstration_stats(run, load_recipe("demo"))
 

@@ -16,7 +16,7 @@ from rlinf_core.data.episodes import (
 )
 from rlinf_core.episodes import read_episode
 from rlinf_core.episodes.spool import Spool
-from rlinf_core.recipes import load_recipe, resolved, station_task
+from rlinf_core.recipes import load_recipe, recipe_yaml, station_task
 from tests.messages import record
 
 
@@ -189,12 +189,12 @@ def test_the_station_s_specs_come_from_the_nearest_that_fits(spool, task, tmp_pa
         f"{folder}: expected specs {other.hash}, of recipe 'demo_vision', got {spec.hash}:\n"
         f"{other.difference(recorded_spec(episode))}\nName the recipe of this recording"
     )
-    (tmp_path / "recipe.yaml").write_text(resolved(recipe))
+    (tmp_path / "recipe.yaml").write_text(recipe_yaml(recipe))
     assert episode_spec(episode, folder, None) == spec, "of the run around it"
-    (tmp_path / "recipe.yaml").write_text(resolved(load_recipe("demo_vision")))
+    (tmp_path / "recipe.yaml").write_text(recipe_yaml(load_recipe("demo_vision")))
     assert episode_spec(episode, folder, None) == recorded_spec(episode)
     (spool.root / "recipe.yaml").write_text("station: {robot: none}\n")
-    (tmp_path / "recipe.yaml").write_text(resolved(recipe))
+    (tmp_path / "recipe.yaml").write_text(recipe_yaml(recipe))
     assert episode_spec(episode, folder, None) == recorded_spec(episode), "the nearest one counts"
 
 

@@ -453,7 +453,7 @@ def test_time_steps_without_a_message_of_an_observed_topic_are_noted(spool, task
                     Message(topic_name, "geometry_msgs/msg/WrenchStamped", ns, bytes(60))
                 )
     assert reports[-1][:2] == (CLOSED, "a-1")
-    assert missed(spool.root / "closed/a-1") == {
+    assert missed_images(spool.root / "closed/a-1") == {
         observed: "3",
         seldom: "3",
         "/station_a/current_pose": "1",

@@ -346,15 +346,19 @@ def test_each_package_that_a_report_lacks_is_named_with_its_extra(
 def test_a_port_is_free_or_the_reason_is_that_of_the_machine():
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        assert preflight.why_taken("127.0.0.1", port) == "Address already in use"
+        assert preflight.listen_failure("127.0.0.1", port) == "Address already in use"
         with pytest.raises(RecipeError) as error:
             check_page(Web(port=port))
         assert error.value.code == "RL-E205" and f"got {port}: Address already in use" in str(
             error.value
         )
-    assert preflight.why_taken("127.0.0.1", port) == "" == preflight.why_taken("localhost", 0)
-    assert preflight.why_taken("192.0.2.1", 0) == "Cannot assign requested address"
-    assert preflight.why_taken("a..b", 1).startswith(
+    assert (
+        preflight.listen_failure("127.0.0.1", port)
+        == ""
+        == preflight.listen_failure("localhost", 0)
+    )
+    assert preflight.listen_failure("192.0.2.1", 0) == "Cannot assign requested address"
+    assert preflight.listen_failure("a..b", 1).startswith(
         "expected a host's name or address, got 'a..b'"
     )
 

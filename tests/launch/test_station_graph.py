@@ -23,15 +23,15 @@ from rlinf_core.launch.graph import (
     RESPAWN,
     SHUTDOWN,
     Process,
-    collecting,
-    collecting_processes,
+    collect_processes,
     commanded_robot,
-    composed,
+    compose,
     director_process,
-    faster_than_a_hand,
-    managed,
+    is_too_fast_for_person,
+    load_collect_recipe,
     station_processes,
     trainer_process,
+    with_lifecycle_manager,
     write_plan,
 )
 from rlinf_core.launch.restart import MAX_RESTARTS
@@ -497,7 +497,7 @@ def test_the_topic_by_which_a_controller_of_the_robots_own_is_told_is_watched(tm
 def hosted(tmp_path, *overrides, change=lambda process: process):
     """Processes by name, as a station's launcher starts them, and what one process hosts."""
     recipe = load_recipe("demo", overrides)
-    processes = composed(recipe, list(map(change, station_processes(recipe, tmp_path))))
+    processes = compose(recipe, list(map(change, station_processes(recipe, tmp_path))))
     return [process.name for process in processes], {
         node.name for process in processes for node in process.nodes
     }
@@ -511,7 +511,7 @@ def test_nodes_of_a_simulated_station_share_one_process(tmp_path, monkeypatch):
     assert hosted(tmp_path, "station.name=lab") == (["station", "uplink"], LOCKSTEP_NODES)
     recipe = load_recipe("demo", ["station.name=lab"])
     processes = station_processes(recipe, tmp_path)
-    station = composed(recipe, processes)[0]
+    station = compose(recipe, processes)[0]
     assert station == Process(
         "station",
         "rlinf_station",
@@ -534,9 +534,9 @@ def test_nodes_of_a_simulated_station_share_one_process(tmp_path, monkeypatch):
         LOCKSTEP_NODES - {"operator"},
     )
     one = [process for process in processes if process.name == "interlock"]
-    assert composed(recipe, one) == one, "one node needs no host"
+    assert compose(recipe, one) == one, "one node needs no host"
     two = [process for process in processes if process.name in ("interlock", "recorder")]
-    assert [process.name for process in composed(recipe, two)] == ["station"]
+    assert [process.name for process in compose(recipe, two)] == ["station"]
 
 
 @pytest.mark.parametrize(
@@ -567,7 +567,7 @@ def test_a_lifecycle_manager_brings_up_first_who_measures_and_last_who_commands(
     overrides = ["station.robot=franka_twin_devices", KEYBOARD, "station.web.port=8080"]
     recipe = load_recipe("demo", overrides)
     processes = station_processes(recipe, tmp_path)
-    manager, *nodes = managed(recipe, processes)
+    manager, *nodes = with_lifecycle_manager(recipe, processes)
     assert (manager.name, manager.module, manager.package) == (
         "lifecycle_manager",
         "rlinf_station.lifecycle_manager",
@@ -591,8 +591,8 @@ def test_a_lifecycle_manager_brings_up_first_who_measures_and_last_who_commands(
 
 def test_a_lifecycle_manager_knows_the_nodes_in_one_process_and_a_composed_policy(tmp_path):
     recipe = load_recipe("demo", [COMPOSED, "station.name=lab"])
-    manager, station, uplink = managed(
-        recipe, composed(recipe, station_processes(recipe, tmp_path))
+    manager, station, uplink = with_lifecycle_manager(
+        recipe, compose(recipe, station_processes(recipe, tmp_path))
     )
     assert manager.parameters["node_names"] == [
         *("interlock", "recorder", "uplink", "policy", "environment", "operator")
@@ -605,12 +605,14 @@ def test_a_lifecycle_manager_knows_the_nodes_in_one_process_and_a_composed_polic
 
 def test_a_driver_of_another_package_is_not_managed_and_each_arm_is_named(tmp_path):
     recipe = load_recipe("demo", ["station.robot=two_franka_sim", "station.task=reach_both"])
-    names = managed(recipe, station_processes(recipe, tmp_path))[0].parameters["node_names"]
+    names = with_lifecycle_manager(recipe, station_processes(recipe, tmp_path))[0].parameters[
+        "node_names"
+    ]
     assert names[:2] == ["left/interlock", "right/interlock"]
     other = Process(
         "driver", "mine", "driver", "rlinf_drivers.driver", "/station_a", {"module": "a"}
     )
-    manager, same = managed(recipe, [other])
+    manager, same = with_lifecycle_manager(recipe, [other])
     assert manager.parameters["node_names"] == [] and same == other
 
 
@@ -668,7 +670,7 @@ def test_who_reads_the_devices_while_demonstrations_are_collected(
     tmp_path, overrides, terminal, with_page, here, operator
 ):
     recipe = load_recipe("demo", [*overrides, "station.processes=several"])
-    processes = collecting_processes(
+    processes = collect_processes(
         recipe, tmp_path, DemonstrationStats(), terminal, with_page=with_page
     )
     by_name = {process.name: process for process in processes}
@@ -685,7 +687,7 @@ def test_a_plan_to_collect_ends_with_the_last_demonstration_that_succeeds(
     """Also if the recipe itself is of recordings alone, which counts attempts."""
     recipe = load_recipe("demo", [*overrides, "collect.episodes=9", "collect.no_training=true"])
     before = DemonstrationStats(succeeded=4, next_seed=17)
-    collecting_processes(recipe, tmp_path, before, terminal=False)
+    collect_processes(recipe, tmp_path, before, terminal=False)
     collect = json.loads((tmp_path / "plan.json").read_text())["collect"]
     assert collect == {
         "episodes": 5,
@@ -695,7 +697,7 @@ def test_a_plan_to_collect_ends_with_the_last_demonstration_that_succeeds(
         "ends": True,
         "person": person,
     }
-    collecting_processes(recipe, tmp_path, DemonstrationStats(), terminal=False)
+    collect_processes(recipe, tmp_path, DemonstrationStats(), terminal=False)
     collect = json.loads((tmp_path / "plan.json").read_text())["collect"]
     assert (collect["episodes"], collect["first_seed"]) == (9, 10000)
 
@@ -713,13 +715,13 @@ def test_a_plan_to_collect_ends_with_the_last_demonstration_that_succeeds(
     ],
 )
 def test_a_person_operates_no_simulator_that_is_faster_than_a_hand(tmp_path, overrides, faster):
-    assert faster_than_a_hand(load_recipe("demo", overrides)) is faster
-    recipe, takes = collecting("demo", overrides, tmp_path)
-    assert not faster_than_a_hand(recipe) and takes == DemonstrationStats()
+    assert is_too_fast_for_person(load_recipe("demo", overrides)) is faster
+    recipe, takes = load_collect_recipe("demo", overrides, tmp_path)
+    assert not is_too_fast_for_person(recipe) and takes == DemonstrationStats()
     assert recipe.station.lockstep is (not faster and "station.lockstep=false" not in overrides), (
         "with a person it runs in real time"
     )
-    assert collecting("demo", overrides, tmp_path, 3)[0].collect.episodes == 3
+    assert load_collect_recipe("demo", overrides, tmp_path, 3)[0].collect.episodes == 3
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,13 @@ import yaml
 
 from rlinf_core.config.checking import json_schema
 from rlinf_core.core.errors import RecipeError
-from rlinf_core.recipes import load_recipe, resolved
-from rlinf_core.recipes.loader import is_resolved, recipes
+from rlinf_core.recipes import load_recipe, recipe_yaml
+from rlinf_core.recipes.loader import is_written_by_run, recipe_names
 from rlinf_core.recipes.schema import Recipe
 
 
 def test_the_shipped_recipes_are_those_of_configs_and_its_simulators():
-    names = recipes()
+    names = recipe_names()
     assert names == sorted(names) and {"demo", "sim_sac", "simulators/maniskill_pick"} <= set(names)
     assert not [name for name in names if "drill" in name or name.endswith(".yaml")]
     assert len(names) == len(set(names)) >= 60
@@ -164,8 +164,8 @@ def test_an_operator_of_ones_own_lies_beside_the_recipe(tmp_path, monkeypatch, p
 
 def test_the_recipe_of_a_run_is_known_as_such_until_somebody_changes_it(tmp_path):
     path = tmp_path / "recipe.yaml"
-    path.write_text(resolved(load_recipe("sim_sac")))
-    assert is_resolved(path)
+    path.write_text(recipe_yaml(load_recipe("sim_sac")))
+    assert is_written_by_run(path)
     text = path.read_text()
     for other in (
         "# a word\n" + text,
@@ -176,14 +176,14 @@ def test_the_recipe_of_a_run_is_known_as_such_until_somebody_changes_it(tmp_path
         "",
     ):
         path.write_text(other)
-        assert not is_resolved(path), other[:50]
+        assert not is_written_by_run(path), other[:50]
     path.write_bytes(b"\xff")
-    assert not is_resolved(path)
+    assert not is_written_by_run(path)
 
 
 def test_the_recipe_of_an_older_run_has_todays_names_and_another_file_does_not(tmp_path):
     path = tmp_path / "recipe.yaml"
-    path.write_text(resolved(load_recipe("sim_sac", ["online.request_episodes=7"])))
+    path.write_text(recipe_yaml(load_recipe("sim_sac", ["online.request_episodes=7"])))
     old = path.read_text().replace("request_episodes:", "slice_episodes:")
     path.write_text(yaml.safe_dump(yaml.safe_load(old), sort_keys=False))
     assert load_recipe(path).online.request_episodes == 7
@@ -203,7 +203,7 @@ def test_the_recipe_of_an_older_run_has_todays_names_and_another_file_does_not(t
 
 def test_a_written_recipe_has_every_key_in_order_and_fits_the_schema_for_editors():
     recipe = load_recipe("demo_vision")
-    document = yaml.safe_load(resolved(recipe))
+    document = yaml.safe_load(recipe_yaml(recipe))
     assert list(document) == list(Recipe.model_fields)
     assert document["station"]["observe_cameras"] == list(recipe.station.observe_cameras)
     assert document["station"]["second_operator"] is None

@@ -10,20 +10,20 @@ import pytest
 from rlinf_core.algorithms import algorithm
 from rlinf_core.core.errors import RecipeError
 from rlinf_core.interlock import load_limits
-from rlinf_core.recipes import check_recipe, load_recipe, resolved, station_task
-from rlinf_core.recipes.loader import recipes
+from rlinf_core.recipes import check_recipe, load_recipe, recipe_yaml, station_task
+from rlinf_core.recipes.loader import recipe_names
 from rlinf_core.robots.config import load_robot, robots
 from rlinf_core.tasks.rewards.geometry import External
-from rlinf_core.tasks.task import load_task, shaped
+from rlinf_core.tasks.task import load_task, with_shaping
 from rlinf_core.trainer.governor import make_governor
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("name", recipes())
+@pytest.mark.parametrize("name", recipe_names())
 def test_every_shipped_recipe_loads_and_survives_being_written_down(name, tmp_path):
     recipe = load_recipe(name, ["seed=5"])
-    (tmp_path / "again.yaml").write_text(resolved(recipe))
+    (tmp_path / "again.yaml").write_text(recipe_yaml(recipe))
     assert load_recipe(tmp_path / "again.yaml") == recipe and recipe.seed == 5
     check_recipe(recipe)
 
@@ -228,12 +228,12 @@ def test_an_algorithm_that_says_its_own_pace_does_not_wait_for_the_phases_first_
 
 def test_a_reward_without_a_measure_of_progress_cannot_be_shaped():
     task = load_task("configs/tasks/reach.yaml")
-    assert shaped(task, 2.0).shaping == 2.0
+    assert with_shaping(task, 2.0).shaping == 2.0
     with pytest.raises(
         RecipeError,
         match="simulation.shaping: expected 0, got 2.0: the reward External has no measure",
     ):
-        shaped(replace(task, success=External()), 2.0)
+        with_shaping(replace(task, success=External()), 2.0)
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ def test_what_an_override_names_beside_oneself_is_found_by_the_runs_own_recipe_t
         [f"{key}={value}"] if "operator" not in key else [f"station.operator={{kind: '{value}'}}"]
     )
     (tmp_path / "run").mkdir()
-    (tmp_path / "run/recipe.yaml").write_text(resolved(load_recipe("demo", overrides)))
+    (tmp_path / "run/recipe.yaml").write_text(recipe_yaml(load_recipe("demo", overrides)))
     monkeypatch.chdir("/")
     again = load_recipe(tmp_path / "run/recipe.yaml")
     paths = {

@@ -13,7 +13,7 @@ from rlinf_core.algorithms import algorithm, algorithms
 from rlinf_core.cli.main import main
 from rlinf_core.core.errors import RecipeError
 from rlinf_core.policies import kinds, policy_kind
-from rlinf_core.recipes import check_recipe, load_recipe, resolved
+from rlinf_core.recipes import check_recipe, load_recipe, recipe_yaml
 from rlinf_core.robots.config import load_robot
 from rlinf_core.tasks.task import load_task
 from tests.ports import free_port
@@ -588,7 +588,7 @@ def test_config_check_asks_a_real_arm_for_its_confirmations(tmp_path, capsys, ov
     assert ("[RL-E106]" in error) == bool(message)
     if not message:  # what a run has written says every default, lockstep too, and is checked again
         (tmp_path / "recipe.yaml").write_text(
-            resolved(load_recipe(tmp_path / "mine.yaml", command[4:]))
+            recipe_yaml(load_recipe(tmp_path / "mine.yaml", command[4:]))
         )
         assert main(["config", str(tmp_path / "recipe.yaml"), "--check"]) == 0
 

@@ -15,13 +15,13 @@ from rlinf_core.recipes.station import (
     check_arms,
     check_real_arm,
     check_ticks,
+    embodiment_recipes,
+    is_simulated,
     learned_spec,
     longest_episode,
-    orientations,
-    robots_of,
-    simulated,
     station_robot,
     task_file,
+    tool_orientations,
 )
 from rlinf_core.robots.config import load_robot
 from rlinf_core.tasks.task import load_task
@@ -141,7 +141,7 @@ def test_a_reward_that_sees_needs_its_camera(tmp_path, key, cameras, got):
 
 
 def test_each_arm_has_the_orientation_of_its_limits(tmp_path):
-    assert orientations(load_robot("franka_sim")) == {"": (1.0, 0.0, 0.0, 0.0)}
+    assert tool_orientations(load_robot("franka_sim")) == {"": (1.0, 0.0, 0.0, 0.0)}
     folder = station_robot(load_recipe(TWO)).interlocks["left"].parent
     override = robot_in(tmp_path / "r", folder)
     for arm, changes in (("left", {}), ("right", {"orientation": [0.0, 1.0, 0.0, 0.0]})):
@@ -150,7 +150,7 @@ def test_each_arm_has_the_orientation_of_its_limits(tmp_path):
         changes["extends"] = str((folder / limits["extends"]).resolve())
         path.write_text(yaml.safe_dump(limits | changes))
     other = station_robot(load_recipe(TWO, [override]))
-    assert orientations(other) == {"left": (1.0, 0.0, 0.0, 0.0), "right": (0.0, 1.0, 0.0, 0.0)}
+    assert tool_orientations(other) == {"left": (1.0, 0.0, 0.0, 0.0), "right": (0.0, 1.0, 0.0, 0.0)}
 
 
 def test_each_embodiment_is_a_recipe_of_its_own_robot():
@@ -158,8 +158,8 @@ def test_each_embodiment_is_a_recipe_of_its_own_robot():
         "sim_embodiments",
         ["embodiments.one.options={pose_noise_m: 0.1}", "station.options={pose_noise_m: 0.5}"],
     )
-    one, two = robots_of(recipe).values()
-    assert list(robots_of(recipe)) == ["one", "two"]
+    one, two = embodiment_recipes(recipe).values()
+    assert list(embodiment_recipes(recipe)) == ["one", "two"]
     for single, name in ((one, "one"), (two, "two")):
         part = recipe.embodiments[name]
         assert single.embodiments == {} and single.algorithm == recipe.algorithm
@@ -171,14 +171,16 @@ def test_each_embodiment_is_a_recipe_of_its_own_robot():
         )
         assert station.name == recipe.station.name
     assert one.station.options == {"pose_noise_m": 0.1} and two.station.options == {}
-    assert robots_of(load_recipe("demo")) == {}
+    assert embodiment_recipes(load_recipe("demo")) == {}
 
 
 def test_a_policy_of_several_robots_learns_for_all_of_them():
     recipe = load_recipe("sim_embodiments", ["embodiments.two.task=reach_both"])
     names = [array.name for array in learned_spec(recipe).observation]
     assert names[0] == "embodiment" and {"one.tcp_position", "two.left_position"} <= set(names)
-    steps = {name: station_task(single).max_steps for name, single in robots_of(recipe).items()}
+    steps = {
+        name: station_task(single).max_steps for name, single in embodiment_recipes(recipe).items()
+    }
     assert steps == {"one": 30, "two": 40} and longest_episode(recipe) == 40
     assert longest_episode(load_recipe("demo")) == 50
 
@@ -194,7 +196,7 @@ def test_a_policy_of_several_robots_learns_for_all_of_them():
     ],
 )
 def test_whether_all_robots_are_simulators(name, overrides, answer):
-    assert simulated(load_recipe(name, overrides)) is answer
+    assert is_simulated(load_recipe(name, overrides)) is answer
 
 
 def test_embodiments_in_simulators_are_simulators():

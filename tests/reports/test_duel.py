@@ -14,9 +14,9 @@ from rlinf_core.reports.duel import (
     MEASURES,
     OPEN,
     Duel,
-    Played,
+    DuelEpisode,
     compare_pair,
-    figures,
+    throughput_of,
 )
 
 TRIALS, MAX_PAIRS = 2000, 600
@@ -102,12 +102,12 @@ def test_the_number_of_pairs_is_the_fewest_that_reach_the_bound():
     ],
 )
 def test_the_first_measure_that_differs_says_which_did_better(a, b, measures, better):
-    assert compare_pair(Played(*a), Played(*b), measures) == better
-    assert compare_pair(Played(*b), Played(*a), measures) == -better
+    assert compare_pair(DuelEpisode(*a), DuelEpisode(*b), measures) == better
+    assert compare_pair(DuelEpisode(*b), DuelEpisode(*a), measures) == -better
 
 
 def test_the_figures_of_a_side_are_its_robot_time():
-    of = figures([Played(True, 6.0, 1.0), Played(False, 12.0, 0.0)])
+    of = throughput_of([DuelEpisode(True, 6.0, 1.0), DuelEpisode(False, 12.0, 0.0)])
     assert of.success.value == 0.5
     assert of.successes_per_hour.value == pytest.approx(200.0)
     assert of.time_to_success_s.value == 6.0

@@ -10,7 +10,7 @@ from scipy import stats
 
 from rlinf_core.cli import main
 from rlinf_core.core.atomic_io import append_line
-from rlinf_core.recipes import load_recipe, resolved
+from rlinf_core.recipes import load_recipe, recipe_yaml
 from rlinf_core.reports.curves import curve_of
 from rlinf_core.reports.seeds import group_by_seed, read_run
 from rlinf_core.reports.throughput import wilson
@@ -30,7 +30,7 @@ def entry(env_steps, success, value=0.0):
 
 def run_of(folder, overrides, *entries):
     folder.mkdir(parents=True)
-    (folder / "recipe.yaml").write_text(resolved(load_recipe("sim_sac", overrides)))
+    (folder / "recipe.yaml").write_text(recipe_yaml(load_recipe("sim_sac", overrides)))
     for one in entries:
         append_line(folder / "progress.jsonl", json.dumps(one))
     return folder

@@ -7,7 +7,7 @@ import time
 
 from rlinf_core.cli.demo import prepare
 from rlinf_core.episodes import read_episode
-from rlinf_core.launch.graph import composed, director_process, station_processes, trainer_process
+from rlinf_core.launch.graph import compose, director_process, station_processes, trainer_process
 from rlinf_core.recipes import load_recipe
 from tests.ports import free_port
 from tests.ros.fork_server import ForkingSupervisor
@@ -33,7 +33,7 @@ class Run:
     def __enter__(self):
         if self.trains:
             self.supervisor.start(trainer_process(self.folder))
-        for process in composed(self.recipe, station_processes(self.recipe, self.folder)):
+        for process in compose(self.recipe, station_processes(self.recipe, self.folder)):
             self.supervisor.start(process)
         self.director = self.supervisor.start(director_process(self.recipe, self.folder))
         return self

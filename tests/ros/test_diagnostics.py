@@ -7,7 +7,12 @@ import pytest
 import yaml
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 
-from rlinf_core.launch.graph import director_process, managed, station_processes, write_plan
+from rlinf_core.launch.graph import (
+    director_process,
+    station_processes,
+    with_lifecycle_manager,
+    write_plan,
+)
 from rlinf_core.recipes import load_recipe
 from tests.ports import free_port
 
@@ -155,7 +160,7 @@ def test_the_aggregators_file_puts_every_node_of_a_station_in_one_group(tmp_path
     processes += station_processes(load_recipe("demo", two_arms), tmp_path)
     processes += [
         director_process(load_recipe("demo"), tmp_path),
-        *managed(load_recipe("demo"), []),
+        *with_lifecycle_manager(load_recipe("demo"), []),
     ]
     names = {f"{process.namespace}/{process.executable}".strip("/") for process in processes}
     assert {

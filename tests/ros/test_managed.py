@@ -20,7 +20,7 @@ from rlinf_msgs.msg import (
 from std_msgs.msg import Bool
 from std_srvs.srv import SetBool, Trigger
 
-from rlinf_core.launch.graph import managed, station_processes
+from rlinf_core.launch.graph import station_processes, with_lifecycle_manager
 from rlinf_core.policies import make_policy
 from rlinf_core.policies.serialization import save_policy
 from rlinf_core.policies.small import tanh_gaussian
@@ -76,7 +76,7 @@ class Station(Lives):
             )
             for name in MANAGED
         ]
-        manager, *processes = managed(recipe, station_processes(recipe, folder))
+        manager, *processes = with_lifecycle_manager(recipe, station_processes(recipe, folder))
         for process in processes:
             if process.name == "policy":
                 process.parameters["policy_file"] = str(file)

@@ -20,13 +20,13 @@ from std_srvs.srv import SetBool
 
 from rlinf_core.core.errors import NODE_FAILED, RecipeError, RlinfError
 from rlinf_core.launch.graph import (
-    HOSTED,
+    HOSTED_EXECUTABLES,
     RESPAWN,
     SHUTDOWN,
     Process,
-    composed,
-    managed,
+    compose,
     station_processes,
+    with_lifecycle_manager,
 )
 from rlinf_core.launch.supervisor import Supervisor
 from rlinf_core.policies import make_policy
@@ -61,8 +61,8 @@ def standing(folder, domain, processes, *overrides, manager=False):
         statuses = listen(peer, PolicyStatus, "policy/status")
         nodes = station_processes(recipe, folder, without=("uplink",))
         next(node for node in nodes if node.name == "policy").parameters["policy_file"] = str(file)
-        nodes = composed(recipe, nodes)
-        for process in managed(recipe, nodes) if manager else nodes:
+        nodes = compose(recipe, nodes)
+        for process in with_lifecycle_manager(recipe, nodes) if manager else nodes:
             peer.supervisor.start(process)
         runner = ActionClient(peer.node, RunEpisodes, "run_episodes")
         peer.spin(lambda: statuses and runner.server_is_ready(), what="the station")
@@ -316,11 +316,11 @@ def test_the_supervisor_goes_by_the_node_that_failed(index, ends, tmp_path):
 def test_only_a_simulator_in_lockstep_shares_a_process(tmp_path, monkeypatch):
     def names(*overrides):
         recipe = load_recipe("demo", list(overrides))
-        return [process.name for process in composed(recipe, station_processes(recipe, tmp_path))]
+        return [process.name for process in compose(recipe, station_processes(recipe, tmp_path))]
 
     together = names("station.processes=one")
     assert together == ["station", "uplink"]
-    assert set(names("station.processes=several")) >= {*HOSTED, "uplink"}
+    assert set(names("station.processes=several")) >= {*HOSTED_EXECUTABLES, "uplink"}
     remote = names(
         "station.processes=one", "station.policy={backend: remote, address: 'ws://localhost:1'}"
     )

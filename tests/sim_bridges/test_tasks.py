@@ -7,14 +7,14 @@ import pytest
 
 from rlinf_core.core.errors import RecipeError
 from rlinf_core.recipes import check_recipe, load_recipe
-from rlinf_core.recipes.loader import recipes
+from rlinf_core.recipes.loader import recipe_names
 from rlinf_core.specs.arrays import ActionSpec
 from rlinf_core.tasks.rewards.geometry import Push, Reach, Stack
 from rlinf_core.tasks.task import load_task
 from sim_bridges.core.station import simulated_station
 from sim_bridges.scripted import PushOperator
 
-LEARNED = [name for name in recipes() if name.startswith("simulators/")]
+LEARNED = [name for name in recipe_names() if name.startswith("simulators/")]
 ACTION = ActionSpec("tcp_delta", ("dx", "dy", "dz", "grip"), (0.03, 0.03, 0.03, 0.04), ("m",) * 4)
 
 

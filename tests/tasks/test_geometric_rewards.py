@@ -12,10 +12,10 @@ from rlinf_core.tasks.rewards import (
     Shaped,
     Stateful,
     make_success,
-    reward,
-    rewards,
+    reward_class,
+    reward_names,
 )
-from rlinf_core.tasks.rewards.arms import PerArmReward, PerArmShapedReward, of_arm, per_arm
+from rlinf_core.tasks.rewards.arms import PerArmReward, PerArmShapedReward, channels_of_arm, per_arm
 from rlinf_core.tasks.rewards.geometry import (
     External,
     Insertion,
@@ -164,12 +164,14 @@ def test_an_external_signal_is_above_its_threshold(signal, success):
 
 
 def test_rewards_are_found_by_their_kind():
-    assert rewards() == sorted(rewards()) and {"reach", "vlm", "stack"} <= set(rewards())
-    assert reward("reach") is Reach and reward("external") is External
+    assert reward_names() == sorted(reward_names()) and {"reach", "vlm", "stack"} <= set(
+        reward_names()
+    )
+    assert reward_class("reach") is Reach and reward_class("external") is External
     with pytest.raises(
         RecipeError, match=r"^reward.kind: .*outside, place, .*'reech' \(did you mean 'reach'\?\)"
     ):
-        reward("reech")
+        reward_class("reech")
     settings = REWARD.of({"kind": "push"})(kind="push", radius=0.1)
     assert make_success(settings) == Push(radius=0.1, flat=True)
     assert isinstance(Push(), Shaped) and not isinstance(Stack(), Shaped)
@@ -183,7 +185,7 @@ def test_a_reward_that_is_installed_is_one_of_the_names(tmp_path, monkeypatch):
         "[rlinf.rewards]\nweighed = collections:Counter\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert "weighed" in rewards() and reward("weighed") is Counter
+    assert "weighed" in reward_names() and reward_class("weighed") is Counter
 
 
 def test_the_corners_of_a_box_have_the_same_number_of_axes():
@@ -227,9 +229,9 @@ def test_a_term_for_one_arm_is_asked_of_each():
 
 def test_the_channels_of_an_arm_are_its_own_without_its_name_and_those_of_no_arm():
     channels = of_arms((1, 0, 0), (2, 0, 0)) | {"task/success": np.ones(1)}
-    left = of_arm(channels, "left")
+    left = channels_of_arm(channels, "left")
     assert left.keys() == {*places(), "task/success"} and left["current_pose"][0] == 1
-    assert of_arm(channels, "right")["current_pose"][0] == 2
+    assert channels_of_arm(channels, "right")["current_pose"][0] == 2
 
 
 def test_a_term_is_left_alone_where_there_is_one_arm_or_it_names_its_own():

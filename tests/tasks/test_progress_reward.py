@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rlinf_core.core.errors import EpisodeError
-from rlinf_core.tasks.rewards import reward as reward_kind
+from rlinf_core.tasks.rewards import reward_class as reward_kind
 from rlinf_core.tasks.rewards import training
 from rlinf_core.tasks.rewards.progress import Progress
 

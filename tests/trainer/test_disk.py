@@ -22,7 +22,7 @@ from rlinf_core.episodes.spool import Spool
 from rlinf_core.launch.fleet import members
 from rlinf_core.launch.preflight import check_trainer
 from rlinf_core.policies.policy_folder import newest_version, policy_files
-from rlinf_core.recipes import load_recipe, resolved
+from rlinf_core.recipes import load_recipe, recipe_yaml
 from rlinf_core.trainer import checkpoint, progress
 from rlinf_core.trainer.folder import check_same_recipe, lock_folder, write_recipe
 from rlinf_core.trainer.sources import stations
@@ -326,7 +326,7 @@ BY_HAND = "# mine\ndefaults: demo\nname: mine\n"
 )
 def test_a_recipe_that_a_person_has_written_stays_whatever_is_begun_in_its_folder(text, tmp_path):
     path, recipe = tmp_path / "recipe.yaml", load_recipe("demo", ["bridge.port=50998"])
-    written = text.replace("{}", resolved(recipe).replace("seed: 0", "seed: 0 ")).encode(
+    written = text.replace("{}", recipe_yaml(recipe).replace("seed: 0", "seed: 0 ")).encode(
         "utf-8", "surrogateescape"
     )
     path.write_bytes(written)

@@ -13,7 +13,7 @@ from rlinf_core.deploy.bridge.client import BridgeClient
 from rlinf_core.policies.base import Observation
 from rlinf_core.policies.serialization import load_policy
 from rlinf_core.recipes import load_recipe
-from rlinf_core.recipes.station import learned_spec, robots_of
+from rlinf_core.recipes.station import embodiment_recipes, learned_spec
 from rlinf_core.rollouts.types import DEMONSTRATION, TRAIN, Experience, Trajectory
 from rlinf_core.specs.arrays import decoded
 from rlinf_core.tasks.task import load_task
@@ -177,7 +177,7 @@ def test_what_stations_of_two_robots_play_is_learned_from_alike(tmp_path):
 
 
 def test_a_station_of_a_robot_has_its_robot_and_its_task():
-    both = robots_of(load_recipe("sim_embodiments", []))
+    both = embodiment_recipes(load_recipe("sim_embodiments", []))
     assert {
         name: (one.station.robot, one.station.task, one.embodiments) for name, one in both.items()
     } == {"one": ("franka_sim", "reach", {}), "two": ("two_franka_sim", "reach_both", {})}

@@ -11,7 +11,7 @@ import torch
 from rlinf_core.cli.main import main
 from rlinf_core.core.errors import RecipeError, RlinfError
 from rlinf_core.recipes import check_recipe, load_recipe, station_task
-from rlinf_core.recipes.loader import resolved
+from rlinf_core.recipes.loader import recipe_yaml
 from rlinf_core.rollouts.types import DEMONSTRATION, TRAIN, Trajectory
 from rlinf_core.worlds import tiny_video
 from rlinf_core.worlds.imagined_video import VideoWorld
@@ -363,7 +363,7 @@ def test_the_recipe_needs_a_run():
 
 
 def test_the_command_fits_and_films(tmp_path, monkeypatch, capsys):
-    (tmp_path / "recipe.yaml").write_text(resolved(RECIPE))
+    (tmp_path / "recipe.yaml").write_text(recipe_yaml(RECIPE))
     monkeypatch.setattr("rlinf_core.trainer.worlds.run_episodes", lambda run, spec: moving(6))
     film, figures = tmp_path / "film.mp4", tmp_path / "v.json"
     command = ["world", "fit-video", str(tmp_path), "--updates", "20"]

@@ -65,12 +65,12 @@ class CanAbstain(Success, Protocol):
     trouble: str
 
 
-def rewards() -> list[str]:
+def reward_names() -> list[str]:
     """Return the names of all rewards."""
     return plugins.known_names("rewards", BUILTIN)
 
 
-def reward(kind: str) -> type:
+def reward_class(kind: str) -> type:
     """Return the class of a reward (``rlinf_core.core.plugins``).
 
     Raises:
@@ -81,7 +81,9 @@ def reward(kind: str) -> type:
 
 def make_success(settings: Settings) -> Success:
     """Return the test in a task's ``reward`` or ``failure``, with its parameters."""
-    return reward(dict(settings)["kind"])(**constructor_arguments(settings, "kind"))
+    return reward_class(dict(settings)["kind"])(**constructor_arguments(settings, "kind"))
 
 
-REWARD = Discriminated("kind", lambda kind: settings_model(reward(kind), key="kind"), rewards)
+REWARD = Discriminated(
+    "kind", lambda kind: settings_model(reward_class(kind), key="kind"), reward_names
+)

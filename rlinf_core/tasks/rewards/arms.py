@@ -14,7 +14,7 @@ from rlinf_core.tasks.rewards import CanAbstain, Shaped, Stateful, Success
 Channels = dict[str, np.ndarray]
 
 
-def of_arm(channels: Channels, arm: str) -> Channels:
+def channels_of_arm(channels: Channels, arm: str) -> Channels:
     """Return the channels of a station with this arm alone.
 
     Its own channels lose the arm's name; other arms' channels are left out.
@@ -26,7 +26,7 @@ def of_arm(channels: Channels, arm: str) -> Channels:
     }
 
 
-def needed(channels: Iterable[str], arms: Sequence[str]) -> tuple[str, ...]:
+def channels_of_arms(channels: Iterable[str], arms: Sequence[str]) -> tuple[str, ...]:
     """Return the channels of all arms for those of one."""
     return tuple(
         name for channel in channels for name in of_arms(channel, () if arm_of(channel) else arms)
@@ -48,11 +48,11 @@ class PerArmReward:
         remembers = isinstance(term, Stateful)  # each arm's term then needs a separate memory
         self.terms: dict[str, Any] = {arm: deepcopy(term) if remembers else term for arm in arms}
         self.together = together
-        self.channels = needed(term.channels, arms)
+        self.channels = channels_of_arms(term.channels, arms)
 
     def __call__(self, channels: Channels) -> bool:
         return self.together(
-            [bool(term(of_arm(channels, arm))) for arm, term in self.terms.items()]
+            [bool(term(channels_of_arm(channels, arm))) for arm, term in self.terms.items()]
         )
 
     @property
@@ -80,7 +80,9 @@ class PerArmShapedReward(PerArmReward):
     def progress(self, channels: Channels) -> float:
         """Return the mean progress of the arms."""
         return float(
-            np.mean([term.progress(of_arm(channels, arm)) for arm, term in self.terms.items()])
+            np.mean(
+                [term.progress(channels_of_arm(channels, arm)) for arm, term in self.terms.items()]
+            )
         )
 
 

@@ -10,7 +10,7 @@ import pytest
 from rlinf_core.core.errors import RlinfError
 from rlinf_core.core.rotation import angle, inverse, product, to_quaternion
 from rlinf_core.interlock import Mode
-from rlinf_core.launch.graph import home
+from rlinf_core.launch.graph import home_parameters
 from rlinf_core.recipes import load_recipe
 from rlinf_core.robots.config import Home
 from rlinf_core.robots.operators.homing import Goal, Homes, goal_of, next_action
@@ -86,7 +86,7 @@ def test_joints_come_home_by_their_names():
 def homes_of(folder, yaml, task="reach"):
     limits = "" if "arms:" in yaml else f"limits: {LIMITS}"
     (folder / "robot.yaml").write_text(f"driver: external\n{limits}\n{yaml}\n")
-    return home(
+    return home_parameters(
         load_recipe(
             "demo",
             [f"station.robot={folder}", f"station.task={task}", "station.operator.kind=keyboard"],
