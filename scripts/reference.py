@@ -24,7 +24,7 @@ sys.path[:0] = [str(ROOT)]
 
 import rlinf_core  # noqa: E402
 from rlinf_core.algorithms import algorithm, algorithms  # noqa: E402
-from rlinf_core.cli.main import _parser  # noqa: E402
+from rlinf_core.cli.parsers import make_parser  # noqa: E402
 from rlinf_core.config import checking  # noqa: E402
 from rlinf_core.config.base import Settings  # noqa: E402
 from rlinf_core.core.error_codes import OTHER, error_kinds  # noqa: E402
@@ -140,7 +140,7 @@ def pages() -> dict[str, str]:
 
 
 def _commands() -> list[str]:
-    lines, parser = ["# Commands", ""], _parser()
+    lines, parser = ["# Commands", ""], make_parser()
     actions = next(a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
     below = {f"rlinf {key}": value for key, value in actions.choices.items()}
     for name, command in {"rlinf": parser, **dict(_below(below))}.items():

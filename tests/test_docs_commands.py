@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rlinf_core.cli.main import _parser
+from rlinf_core.cli.parsers import make_parser
 from rlinf_core.core.errors import RecipeError
 from rlinf_core.recipes import load_recipe
 from rlinf_core.recipes.loader import recipe_names
@@ -91,7 +91,7 @@ def lines(block):
             yield command
 
 
-PARSER = _parser()
+PARSER = make_parser()
 
 
 def parser_of(words):

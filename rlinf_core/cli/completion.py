@@ -25,9 +25,9 @@ ZSH = "autoload -U +X compinit && compinit && autoload -U +X bashcompinit && bas
 
 def completion(shell: str) -> None:
     """Print the script: ``eval "$(rlinf completion bash)"``."""
-    from rlinf_core.cli.main import _parser
+    from rlinf_core.cli.parsers import make_parser
 
-    words = dict(_words("rlinf", _parser()))
+    words = dict(_words("rlinf", make_parser()))
     paths = "|".join(f'"{line}"' for line in words if line != "rlinf")
     cases = "\n".join(
         f'        "{line}") words="{" ".join(after)}" ;;' for line, after in words.items()

@@ -1,4 +1,4 @@
-"""Examples of ``rlinf COMMAND --help``: each line can be pasted, and a comment follows `#`."""
+"""Examples of ``rlinf --help`` and of each command: every line can be pasted."""
 
 from __future__ import annotations
 
@@ -178,3 +178,36 @@ EXAMPLES: dict[str, str] = {
         rlinf doctor                                       # this machine
         rlinf doctor station demo                          # the robot side of a recipe's station""",
 }
+OVERVIEW = """examples:
+  rlinf doctor                              # installed and missing parts of this machine, and how to get them
+  rlinf demo                                # demonstrations, SFT, RL, and an evaluation before and after
+  rlinf demo demo_vision --set seed=3       # another recipe, another seed
+  rlinf collect demo --episodes 5 --set station.operator.kind=keyboard # demonstrations by hand; --out resumes
+  rlinf train demo                          # the trainer alone, waiting for stations
+  rlinf train sim_sac --out runs/sac        # SAC in simulation alone, without ROS; sim_ppo for PPO
+  rlinf plan sim_sac --set placement=auto   # where its parts would run here, how fast, and why
+  rlinf new robot arm.xml                   # your own arm, from its MJCF or URDF: simulator, limits, task and recipe
+  rlinf check sim maniskill                 # test a simulator through both front ends
+  rlinf train text_arithmetic               # a language model learns to add; rlinf chat RUN talks with it
+  rlinf compare runs/sac runs/ppo           # their curves in one picture
+  rlinf sweep sim_sac --set seed=0,1,2 algorithm.learning_rate=3e-4,1e-3 --jobs 2
+  rlinf up demo --out runs/a                # the station alone, for a separate trainer
+  rlinf run demo --out runs/a               # its phases: collect, wait for the trainer, evaluate, improve, evaluate
+  rlinf up demo --set station.operator.kind=keyboard station.lockstep=false # and rlinf teleop demo in another terminal
+  rlinf up franka_twin --episodes 3 --json FILE # three episodes of a Franka's twin: docs/robots/index.md
+  rlinf up demo --web                       # with the operator's page, http://127.0.0.1:8080
+  rlinf eval runs/x/policy/policy.safetensors --episodes 50 --video out.mp4
+  rlinf duel runs/a runs/b                  # compare two policies on the same scenes until a test decides
+  rlinf why runs/x                          # find the fault that keeps a run from learning
+  rlinf explain RL-E101                     # cause and remedy of an error, by the code at its end
+  rlinf show runs/x                         # list its recordings; for a single one also its topics
+  rlinf data check runs/x                   # check all recordings; also rlinf data repair, merge, split, stats, export
+  rlinf status                              # state of a running station; also rlinf fault reset, rlinf arm
+  rlinf param set twin inject user_stop     # set a parameter of a running node; rlinf param list twin lists them
+  rlinf fleet enroll station_b --out carry/station_b # credentials of a station for a network (docs/howto/fleet.md)
+  rlinf fleet up demo --stations 4 --out runs/x # a trainer and simulated stations, all on this machine
+  rlinf fleet status runs/x                 # its stations: policies, backlog, success; also promote, rollback, pin, drain
+  rlinf serve runs/x                        # serve its newest policy to stations and openpi-client
+  rlinf find-dynamics runs/x                # delay and lag of its arm, from its recordings
+  rlinf eval runs/x --vary station.robot=panda_maniskill,panda_gym_hil,fetch # the same policy in other simulators
+"""

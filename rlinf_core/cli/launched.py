@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from rlinf_core.cli.parsing import output_file
+from rlinf_core.cli.arguments import output_file
 from rlinf_core.config.overrides import quote_value, split_overrides
 from rlinf_core.config.yaml_source import load_plain
 from rlinf_core.core.errors import RecipeError

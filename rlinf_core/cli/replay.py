@@ -8,8 +8,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from rlinf_core.cli.arguments import run_folder
 from rlinf_core.cli.demo import direct_to_its_end, exclusive_run, print_page_address
-from rlinf_core.cli.parsing import run_folder
 from rlinf_core.cli.terminal import Display, terminal_as_before
 from rlinf_core.config.overrides import quote_value
 from rlinf_core.core.errors import EpisodeError, RecipeError, RlinfError, escape_ascii

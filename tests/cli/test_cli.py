@@ -10,7 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from rlinf_core.cli import demo, doctor, duel, terminal
-from rlinf_core.cli.main import _parser, main
+from rlinf_core.cli.main import main
+from rlinf_core.cli.parsers import make_parser
 from rlinf_core.core.errors import PolicyFileError, RlinfError
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.launch.graph import ONCE, SHUTDOWN, Process
@@ -130,12 +131,14 @@ COMMANDS = [
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_commands_options_are_the_arguments_of_what_it_runs(command):
-    arguments = vars(_parser().parse_args(command.split()))
+    arguments = vars(make_parser().parse_args(command.split()))
     inspect.signature(pkgutil.resolve_name(f"rlinf_core.{arguments.pop('run')}")).bind(**arguments)
 
 
 def test_every_command_is_among_those():
-    choices = next(action.choices for action in _parser()._actions if action.metavar == "COMMAND")
+    choices = next(
+        action.choices for action in make_parser()._actions if action.metavar == "COMMAND"
+    )
     assert choices.keys() == {command.split()[0] for command in COMMANDS}
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from rlinf_core.cli import compare, evaluate, main
+from rlinf_core.cli.arguments import json_output_file
 from rlinf_core.cli.compare import names_of
-from rlinf_core.cli.main import _parser
-from rlinf_core.cli.parsing import json_output_file
+from rlinf_core.cli.parsers import make_parser
 from rlinf_core.core.atomic_io import append_line
 from rlinf_core.recipes import load_recipe
 from rlinf_core.reports.curves import read_evaluations, read_events
@@ -49,7 +49,7 @@ def run_of(folder):
     ],
 )
 def test_what_is_said_twice_is_said_together(command, option, expected):
-    parser = _parser()
+    parser = make_parser()
     assert vars(parser.parse_args(command.split()))[option] == expected
     assert vars(parser.parse_args(command.split()))[option] == expected, (
         "and not once more the next time"
@@ -196,7 +196,7 @@ def test_a_command_that_was_started_without_its_streams_does_its_work(closed, tm
     assert (ran.returncode, ran.stderr) == (0, "") and (tmp_path / "x.png").exists()
     assert bool(ran.stdout) == (">&-" not in closed.split())
     code = (
-        "import subprocess, sys; from rlinf_core.cli.parsing import open_streams; open_streams()\n"
+        "import subprocess, sys; from rlinf_core.cli.arguments import open_streams; open_streams()\n"
         "child = [sys.executable, '-c', 'import sys; sys.exit(None in (sys.stdin, sys.stdout, "
         "sys.stderr))']\n"
         "print(sys.stdin.isatty(), subprocess.call(child), file=open('said', 'w'))"

@@ -5,7 +5,8 @@ import subprocess
 
 import pytest
 
-from rlinf_core.cli.main import EXAMPLES, run
+from rlinf_core.cli.examples import OVERVIEW
+from rlinf_core.cli.main import run
 from rlinf_core.core.paths import VERSION
 
 
@@ -43,7 +44,7 @@ def test_the_version_is_that_of_the_distribution(capsys):
 
 
 def test_examples_of_the_help_are_commands_with_comments():
-    for line in EXAMPLES.splitlines()[1:]:
+    for line in OVERVIEW.splitlines()[1:]:
         code, _, comment = line.partition(" # ")
         assert code.startswith("  rlinf ") and "  " not in code.strip(), line
         assert comment or not line.rstrip().endswith("#"), line

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rlinf_core.cli.examples import EXAMPLES
-from rlinf_core.cli.main import _parser
+from rlinf_core.cli.parsers import make_parser
 from rlinf_core.recipes import load_recipe
 from rlinf_core.recipes.loader import recipe_names
 
@@ -44,7 +44,7 @@ UNITS = {
     "T",
     "ID",
 }
-PARSER = _parser()
+PARSER = make_parser()
 
 
 def commands(parser, path=""):

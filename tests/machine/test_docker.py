@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rlinf_core.cli import main
+from rlinf_core.cli.parsers import make_parser
 from rlinf_core.interlock.latch import FOLDERS
 from rlinf_core.launch.graph import TRAINER_STOP_S, station_processes
 from rlinf_core.recipes import load_recipe
@@ -71,7 +71,7 @@ def test_what_a_service_runs_is_there(name):
     assert ROOT / service["build"]["dockerfile"] in FILES
     command = re.sub(r"\$\{\w+:-(\w+)\}", r"\1", service["command"]).split()
     if command[0] == "rlinf":
-        load_recipe(main._parser().parse_args(command[1:]).name)
+        load_recipe(make_parser().parse_args(command[1:]).name)
         return
     *launch, file = command[:4]
     arguments = dict(argument.split(":=") for argument in command[4:])

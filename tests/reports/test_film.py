@@ -17,12 +17,12 @@ def test_it_lasts_two_minutes_and_each_picture_is_there():
 
 
 def test_commands_in_it_exist():
-    from rlinf_core.cli.main import _parser
+    from rlinf_core.cli.parsers import make_parser
 
     words = [line[2:].split() for scene in scenes(None) for line in scene.text if line[0] == "$"]
     assert any(words[0] == "rlinf" for words in words)
     for command in (line[1:] for line in words if line[0] == "rlinf"):
-        _parser().parse_args(command)
+        make_parser().parse_args(command)
     targets = Path("Makefile").read_text()
     assert all(f"\n{line[1]}:" in targets for line in words if line[0] == "make")
 

@@ -14,7 +14,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 from std_msgs.msg import String
 
-from rlinf_core.cli import parsing
+from rlinf_core.cli import arguments
 from rlinf_core.episodes.checksums import file_sha256
 from rlinf_core.policies.serialization import save_policy
 from rlinf_core.policies.small import tanh_gaussian
@@ -132,6 +132,6 @@ def test_a_message_is_escaped_however_deep_its_texts_are():
 def test_a_command_prints_every_text(monkeypatch):
     out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
     monkeypatch.setattr("sys.stdout", out)
-    parsing.open_streams()
+    arguments.open_streams()
     print("\ud800", file=out, flush=True)
     assert out.buffer.getvalue() == b"\\ud800\n"

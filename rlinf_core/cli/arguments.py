@@ -18,6 +18,9 @@ from typing import Any, NoReturn
 from rlinf_core.cli.examples import EXAMPLES
 from rlinf_core.core.errors import WRONG_USAGE, escape_control, nearest
 from rlinf_core.core.renames import COMMANDS
+from rlinf_core.page import PORT as PAGE_PORT
+
+MAX_PORT = 65535
 
 CHOICE = re.compile(r"(.*?invalid choice: )(.+?) \(choose from (.*)\)", re.S)
 UNKNOWN = "unrecognized arguments: "
@@ -300,6 +303,42 @@ def at_least(
     return read
 
 
+def add_number(
+    parser: argparse.ArgumentParser,
+    option: str,
+    text: str,
+    *,
+    low: float,
+    high: float = math.inf,
+    kind: type[int] | type[float] = int,
+    default: float | None = None,
+    metavar: str = "N",
+    dest: str | None = None,
+) -> None:
+    """Add an option with a number; ``complete_help`` appends the default to its help."""
+    parser.add_argument(
+        option,
+        dest=dest,
+        type=at_least(low, kind, high),
+        default=default,
+        metavar=metavar,
+        help=text,
+    )
+
+
+def add_web_option(parser: argparse.ArgumentParser) -> None:
+    """Add ``--web``, which serves the operator's page."""
+    parser.add_argument(
+        "--web",
+        type=at_least(1, int, MAX_PORT),
+        nargs="?",
+        const=PAGE_PORT,
+        metavar="PORT",
+        help="serve the operator's page (docs/howto/operator_page.md) there (default: "
+        f"{PAGE_PORT})",
+    )
+
+
 def open_streams() -> None:
     """Replace closed standard streams (``<&-``, ``>&-``) by /dev/null, also for child processes.
 
@@ -329,3 +368,27 @@ def reader_is_gone() -> bool:
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return is_closed
+
+
+def add_push_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of an upload to the Hugging Face Hub."""
+    parser.add_argument(
+        "--to",
+        dest="repository",
+        required=True,
+        metavar="OWNER/NAME",
+        help="the repository, which is created if it does not exist",
+    )
+    parser.add_argument(
+        "--public", action="store_true", help="a new repository is public (default: private)"
+    )
+    parser.add_argument("--message", default="", metavar="SENTENCE", help="message of the commit")
+
+
+def add_pull_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a download from the Hugging Face Hub."""
+    parser.add_argument("repository", metavar="OWNER/NAME", help="the repository")
+    parser.add_argument(
+        "--out", type=Path, required=True, help="a new folder; nothing is overwritten"
+    )
+    parser.add_argument("--revision", default="", help="a branch, tag or commit (default: main)")
