@@ -1,7 +1,4 @@
-"""``rlinf recipes|robots|tasks|simulators`` lists the parts.
-
-``rlinf config`` prints a complete recipe.
-"""
+"""``rlinf recipes``, ``robots``, ``tasks``, ``simulators``, ``config`` and ``explain``."""
 
 from __future__ import annotations
 
@@ -10,7 +7,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from rlinf_core.cli.data import print_table
+from rlinf_core.cli.output import print_table
+from rlinf_core.core.error_codes import error_kinds
+from rlinf_core.core.errors import RlinfError, nearest
 from rlinf_core.core.paths import data_folder
 from rlinf_core.recipes import check_recipe, load_recipe
 from rlinf_core.recipes.loader import is_written_by_run, recipe_names, recipe_yaml
@@ -134,3 +133,29 @@ LISTS: dict[str, Callable[[], tuple[list[str], list[list[str]], str]]] = {
     "tasks": _tasks,
     "simulators": _simulators,
 }
+
+
+def explain(code: str) -> None:
+    """Print a kind of error, or the list of all without a code.
+
+    Raises:
+        RlinfError: there is no such code.
+    """
+    kinds = error_kinds()
+    if not code:
+        print_table(["code", "error"], [[kind.code, kind.title] for kind in kinds.values()])
+        return
+    name = f"RL-E{code.strip(' []').upper().removeprefix('RL-').removeprefix('E')}"
+    if name not in kinds:
+        raise RlinfError(
+            f"explain: expected a code such as RL-E101, got '{code}'{nearest(name, kinds)}. rlinf "
+            "explain lists all codes",
+            code="RL-E110",
+        )
+    kind = kinds[name]
+    print(
+        f"{kind.code}: {kind.title}\n\nCause    {kind.cause}\nRemedy   {kind.remedy}\nExample  "
+        f"{kind.example}"
+    )
+    if kind.usage:
+        print("\nA command that ends with it has exit code 2.")

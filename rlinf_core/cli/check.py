@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
+from rlinf_core.cli.output import write_json
 from rlinf_core.config.overrides import quote_value
 from rlinf_core.core.errors import RecipeError
 from rlinf_core.recipes import Recipe, load_recipe
@@ -46,10 +46,7 @@ def check_command(
         print(f"  {row}", flush=True)
     passed = sum(bool(row.passed) for row in rows)
     print(f"{passed} of {len(rows)} kept")
-    if json_file:
-        json_file.write_text(
-            json.dumps({"simulator": simulator, "kept": passed, "checks": len(rows), **figures})
-        )
+    write_json(json_file, {"simulator": simulator, "kept": passed, "checks": len(rows), **figures})
     return 0 if passed == len(rows) else 1
 
 
@@ -63,8 +60,7 @@ def check_jail(json_file: Path | None) -> int:
         escaped += [escape.name] if success else []
         print(f"  {'ESCAPED' if success else 'held   '}  {escape.name} ({outcome.end})", flush=True)
     print(f"{len(ESCAPES)} escapes tried, {len(escaped)} succeeded")
-    if json_file:
-        json_file.write_text(json.dumps({"jail_tried": len(ESCAPES), "jail_escapes": len(escaped)}))
+    write_json(json_file, {"jail_tried": len(ESCAPES), "jail_escapes": len(escaped)})
     return 1 if escaped else 0
 
 

@@ -1,33 +1,24 @@
-"""``rlinf data``, ``show``, ``find-dynamics``, ``reward train``: commands for recordings.
-
-``show`` needs no torch.
-"""
+"""``rlinf data`` and ``show``: list, check, repair, copy and convert recordings; without torch."""
 
 from __future__ import annotations
 
-import json
+import math
 import shlex
-import sys
 from collections import Counter
-from dataclasses import asdict, fields, replace
-from itertools import islice
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-
+from rlinf_core.cli.output import print_table, write_json
 from rlinf_core.config.overrides import quote_value
-from rlinf_core.core.atomic_io import write_atomically
 from rlinf_core.core.errors import (
     EpisodeError,
-    RecipeError,
     RlinfError,
     escape_ascii,
     escape_control,
 )
 from rlinf_core.data.episodes import intact_episodes
 from rlinf_core.episodes import read_episode
-from rlinf_core.episodes.arm_response import ArmResponse, identify
 from rlinf_core.episodes.messages import NS
 from rlinf_core.reports.conversations import (
     conversation_files,
@@ -40,6 +31,7 @@ from rlinf_core.reports.recordings import (
     SEALED,
     RecordingRow,
     draw,
+    event_lines,
     missed_images,
     read_row,
     recordings,
@@ -49,11 +41,8 @@ from rlinf_core.specs.topics import BLACK_BOX, EPISODE, SESSION
 
 if TYPE_CHECKING:
     from rlinf_core.episodes import Episode
-    from rlinf_core.tasks.rewards.training import Frames, ProgressScores
 
-WIDTH = 200  # table width without a terminal
 COLUMNS = [field.name for field in fields(RecordingRow) if field.name != "note"]
-NUMBERS = ("MB", "steps", "seconds", "messages", "Hz", "first [s]", "last [s]")
 
 
 def show(paths: list[Path], plot: Path | None = None, only_list: bool = False) -> int:
@@ -107,23 +96,15 @@ def _describe(folder: Path) -> None:
     except Exception as error:  # readers raise many kinds for damaged files
         print(f"its topics cannot be read: {type(error).__name__}: {escape_ascii(error)}")
         return
-    every, rows = sorted(stamp for _, stamps in message_topics.values() for stamp in stamps), []
+    every = sorted(stamp for _, stamps in message_topics.values() for stamp in stamps)
+    rows = []
     for name, (kind, stamps) in sorted(message_topics.items()):
         ends = (min(stamps), max(stamps)) if stamps else ()
-        rate = (
-            f"{(len(stamps) - 1) / (ends[1] - ends[0]) * NS:.1f}"
-            if ends and ends[1] > ends[0]
-            else ""
-        )
-        rows.append(
-            [
-                name,
-                kind,
-                str(len(stamps)),
-                rate,
-                *(f"{(stamp - every[0]) / NS:.2f}" for stamp in ends),
-            ]
-        )
+        rate = ""
+        if ends and ends[1] > ends[0]:
+            rate = f"{(len(stamps) - 1) / (ends[1] - ends[0]) * NS:.1f}"
+        times = [f"{(stamp - every[0]) / NS:.2f}" for stamp in ends]
+        rows.append([name, kind, str(len(stamps)), rate, *times])
     print_table(["topic", "type", "messages", "Hz", "first [s]", "last [s]"], rows)
     for topic, count in missed_images(folder).items():
         noun = "image" if topic.endswith("/image") else "message"
@@ -134,8 +115,6 @@ def _describe(folder: Path) -> None:
 
 def _print_events(folder: Path) -> None:
     """Print the events of a session in words."""
-    from rlinf_core.reports.recordings import event_lines
-
     for line in event_lines(folder):
         print(escape_ascii(line))
 
@@ -148,100 +127,14 @@ def _summary(lines: list[RecordingRow]) -> str:
         if line.steps
     }
     steps, seals = [int(line.steps) for line in episodes], Counter(line.seal for line in lines)
-    won = sum(line.outcome == "success" for line in episodes)
+    succeeded = sum(line.outcome == "success" for line in episodes)
     others = Counter(line.mode for line in lines if line.mode in (SESSION, BLACK_BOX))
     other_kinds = "".join(f", {count} of a {kind}" for kind, count in sorted(others.items()))
     return (
-        f"{len(lines)} recordings: {len(steps)} episodes, {won} succeeded, {sum(steps)} "
+        f"{len(lines)} recordings: {len(steps)} episodes, {succeeded} succeeded, {sum(steps)} "
         f"steps{other_kinds}; "
         f"{', '.join(f'{count} {seal}' for seal, count in seals.most_common())}"
     )
-
-
-def print_table(heads: list[str], rows: list[list[str]]) -> None:
-    """Print a table as wide as the terminal."""
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for head in heads:
-        table.add_column(
-            escape(head), overflow="fold", justify="right" if head in NUMBERS else "left"
-        )
-    for row in rows:
-        table.add_row(*(escape(escape_ascii(cell)) for cell in row))
-    Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False).print(table)
-
-
-NAMES = ("delay_s", "lag_s", "gain")
-MOST = 50  # maximum number of episodes with a fit of their own
-
-
-def identify_command(
-    recordings: list[Path],
-    velocity: str,
-    episodes: int,
-    json_file: Path | None,
-    out: Path | None = None,
-    recipe: str | None = None,
-    overrides: list[str] | None = None,
-) -> None:
-    """Print the arm's response over all recordings, its spread, and ranges to randomise.
-
-    With ``out`` fit a simulator instead, and write its recipe.
-    """
-    if out:
-        from rlinf_core.cli.real_to_sim import fit_simulator
-
-        fit_simulator(recordings, recipe, overrides or [], episodes, out, json_file)
-        return
-    if recipe or overrides:
-        raise RecipeError(
-            "rlinf find-dynamics: expected --out FILE.yaml with --recipe and --set, got none. "
-            "They name the simulator that --out fits"
-        )
-    from rich.progress import track
-
-    episode_paths = islice(intact_episodes(recordings), episodes)
-    read = [episode for _, episode in track(episode_paths, "reading", total=None, transient=True)]
-    together = identify(read, velocity)
-    single = [
-        identify([episode], velocity) for episode in track(read[:MOST], "fitting", transient=True)
-    ]
-    print(report(together, single, len(read)))
-    if json_file:
-        json_file.write_text(
-            json.dumps(
-                {
-                    "episodes": len(read),
-                    **{name: getattr(together, name) for name in (*NAMES, "explained")},
-                }
-            )
-        )
-
-
-def report(together: ArmResponse, single: list[ArmResponse], episodes: int) -> str:
-    """Return the result of ``identify_command`` in words."""
-    lines = [
-        f"{episodes} episodes; the model accounts for {together.explained:.0%} of the tool's motion"
-    ]
-    for name in NAMES:
-        low, high = np.quantile([getattr(response, name) for response in single], [0.05, 0.95])
-        lines.append(
-            f"  {name:<8} {getattr(together, name):.3f}   single episodes {low:.3f} to {high:.3f}"
-        )
-    if together.explained < 0.7:
-        lines.append(
-            "the fit is poor: contact, active limits, or a controller of another kind. Record free "
-            "motion"
-        )
-    delay, lag = 1.5 * together.delay_s, 1.5 * together.lag_s
-    lines.append(
-        f"for simulation.randomise: {{delay_s: {delay:.2f}, lag_s: {lag:.2f}}}, minus the "
-        "simulator's own values (run find-dynamics on a recording of the simulator too)"
-    )
-    return "\n".join(lines)
 
 
 def check(paths: list[Path], recipe: str | None, json_file: Path | None) -> int:
@@ -262,7 +155,7 @@ def check(paths: list[Path], recipe: str | None, json_file: Path | None) -> int:
         f"{len(folders) - len(broken)} of {len(folders)} recordings are intact"
         + ("; `rlinf data repair` keeps the intact part of the others" if broken else "")
     )
-    _write(
+    write_json(
         json_file,
         {"recordings": len(folders), "whole": len(folders) - len(broken), "broken": len(broken)},
     )
@@ -274,12 +167,11 @@ def repair(paths: list[Path], out: Path) -> int:
 
     Returns 1 if something was lost.
     """
+    from rlinf_core.data import repair as repairs
     from rlinf_core.data.folders import check_unused, new_folder
-    from rlinf_core.data.repair import find_fault
-    from rlinf_core.data.repair import repair as repaired
 
     check_unused(out)
-    broken = [folder for folder in recordings(paths) if find_fault(folder)]
+    broken = [folder for folder in recordings(paths) if repairs.find_fault(folder)]
     if not broken:
         print("all are intact; nothing was written")
         return 0
@@ -293,7 +185,7 @@ def repair(paths: list[Path], out: Path) -> int:
                 )
                 continue
             try:
-                done = repaired(source, folder / source.name)
+                done = repairs.repair(source, folder / source.name)
             except EpisodeError as error:
                 print(escape_ascii(error))
                 continue
@@ -320,23 +212,22 @@ def repair(paths: list[Path], out: Path) -> int:
 
 def merge(paths: list[Path], out: Path) -> None:
     """Copy all intact episodes into one new folder."""
-    from rlinf_core.data.folders import merge as merged
+    from rlinf_core.data import folders
 
-    print(f"{merged(paths, out)} episodes in {out}")
+    print(f"{folders.merge(paths, out)} episodes in {out}")
 
 
 def split(paths: list[Path], out: Path, fractions: list[str], seed: int) -> None:
     """Copy all intact episodes into several folders, by fractions or by outcome."""
-    from rlinf_core.data.folders import parse_fractions
-    from rlinf_core.data.folders import split as parted
+    from rlinf_core.data import folders
 
-    counts = parted(paths, out, parse_fractions(fractions) if fractions else None, seed)
+    parts = folders.parse_fractions(fractions) if fractions else None
+    counts = folders.split(paths, out, parts, seed)
     print(f"{', '.join(f'{count} {name}' for name, count in counts.items())} in {out}")
 
 
 def stats(paths: list[Path], json_file: Path | None) -> None:
     """Print statistics of every key, and the success rate."""
-    from rlinf_core.data.episodes import intact_episodes
     from rlinf_core.data.stats import QUANTILES, Statistics
 
     statistics = Statistics()
@@ -356,16 +247,15 @@ def stats(paths: list[Path], json_file: Path | None) -> None:
         f"success {summary['success']:.0%} (95 % interval {summary['low']:.0%} to "
         f"{summary['high']:.0%})"
     )
-    _write(json_file, summary | flat)
+    write_json(json_file, summary | flat)
 
 
 def throughput(paths: list[Path], json_file: Path | None) -> None:
     """Print the robot time of recorded episodes, a line per station and mode."""
     from dataclasses import replace
 
-    from rlinf_core.data.episodes import intact_episodes
+    from rlinf_core.reports import throughput as figures_in_robot_time
     from rlinf_core.reports.throughput import HOUR_S, Rate, times_of
-    from rlinf_core.reports.throughput import throughput as figures_of
 
     groups: dict[tuple[str, str], list[Episode]] = {}
     for _, episode in intact_episodes(paths):
@@ -373,13 +263,13 @@ def throughput(paths: list[Path], json_file: Path | None) -> None:
         groups.setdefault((episode.station, episode.mode), []).append(without_images)
 
     def text(rate: Rate, digits: int = 0) -> str:
-        if rate.value != rate.value:
+        if math.isnan(rate.value):
             return ""
         return f"{rate.value:.{digits}f} ({rate.low:.{digits}f} to {rate.high:.{digits}f})"
 
     rows, flat = [], dict[str, float]()
     for (station, mode), episodes in sorted(groups.items()):
-        figures = figures_of(times_of(episodes))
+        figures = figures_in_robot_time.throughput(times_of(episodes))
         rows.append(
             [
                 station,
@@ -412,7 +302,7 @@ def throughput(paths: list[Path], json_file: Path | None) -> None:
         f"95 % intervals in brackets. An hour is {HOUR_S:.0f} s of episodes and of the resets "
         f"between them"
     )
-    _write(json_file, flat)
+    write_json(json_file, flat)
 
 
 def export_lerobot(paths: list[Path], out: Path, recipe: str | None, executed: bool) -> None:
@@ -467,128 +357,3 @@ def import_lerobot(
     print(
         f"learn from them: --set {learned}; look at them: rlinf data list {shlex.quote(str(out))}"
     )
-
-
-def _write(file: Path | None, summary: dict[str, Any]) -> None:
-    if file:
-        file.write_text(json.dumps(summary))
-
-
-def train(
-    paths: list[Path],
-    out: Path,
-    cameras: list[str],
-    steps: int,
-    held_out: float,
-    seed: int,
-    json_file: Path | None,
-    failed: list[str],
-    late: float,
-    learns_progress: bool,
-) -> None:
-    """Train a success classifier; write the model, its held-out scores and a picture of errors."""
-    from rich.progress import Progress
-
-    from rlinf_core.core.extras import require
-    from rlinf_core.data.episodes import intact_episodes
-
-    require("trainer", "rlinf reward train")
-    from rlinf_core.tasks.rewards import training
-
-    if out.exists():
-        raise EpisodeError(
-            f"--out {out}: expected a new file; nothing is overwritten",
-            code="RL-E207",
-        )
-    picture = (
-        out.with_suffix(".png")
-        if out.suffix == ".safetensors"
-        else out.with_name(f"{out.name}.png")
-    )
-    if picture.exists():
-        raise EpisodeError(
-            f"--out {out}: expected a name whose picture {picture.name} does not exist yet; "
-            "nothing is overwritten. Choose another name",
-            code="RL-E207",
-        )
-    read = {episode.id: episode for _, episode in intact_episodes(paths)}
-    if unknown := set(failed) - read.keys():
-        raise EpisodeError(
-            f"--failed: expected ids of episodes in these recordings, got "
-            f"{', '.join(sorted(unknown))}"
-        )
-    frames = (
-        training.progress_of(read.values(), cameras, failed)
-        if learns_progress
-        else training.frames_of(read.values(), cameras, failed, late)
-    )
-    learned, judged = training.split(frames, held_out, seed)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with Progress(transient=True) as progress:
-        task = progress.add_task("training the success classifier", total=steps)
-        network = training.train(learned, steps, seed, lambda _: progress.advance(task))
-    try:
-        write_atomically(out, network.save)
-    except OSError as error:
-        raise RlinfError(
-            f"--out {out}: cannot be written: {error.strerror or error}. Nothing was left there. "
-            "Free disk space or choose another folder, then train again",
-            code="RL-E207",
-        ) from error
-    if learns_progress:
-        _print_progress_scores(out, training.judge_progress(network, judged), json_file)
-        return
-    scores, verdicts = training.judge(network, judged)
-    write_atomically(picture, lambda temporary: _picture(judged, verdicts, temporary))
-    print(
-        f"{out}: {scores.accuracy:.1%} of {scores.positives + scores.negatives} frames of held-out "
-        f"episodes; missed {scores.missed} of {scores.positives} that show success, took "
-        f"{scores.invented} of {scores.negatives} others for it\nexamples of its decisions: "
-        f"{picture}\nin a task's file: reward: {{kind: classifier, model: {out.name}}}, and "
-        "success_steps: 2 against single frames"
-    )
-    if json_file:
-        json_file.write_text(json.dumps(asdict(scores) | {"accuracy": scores.accuracy}))
-
-
-def _print_progress_scores(out: Path, scores: ProgressScores, json_file: Path | None) -> None:
-    """Print the scores of a progress network."""
-    print(
-        f"{out}: rank correlation with time {scores.order:.2f} on {scores.successes} held-out "
-        f"successful episodes; {scores.fooled:.0%} of {scores.failures} failed ones show progress "
-        "above 0.5 in their second half\nin a task's file: reward: {kind: progress, "
-        f"model: {out.name}, classifier: FILE}}"
-    )
-    if json_file:
-        json_file.write_text(json.dumps(asdict(scores)))
-
-
-def _picture(frames: Frames, verdicts: np.ndarray, path: Path, columns: int = 6) -> None:
-    """Write a picture with frames of each kind of result, the least certain ones first."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    kinds = {
-        "success, seen": (True, True),
-        "success, missed": (True, False),
-        "no success, recognised as none": (False, False),
-        "no success, classified as success": (False, True),
-    }
-    shape, axes = plt.subplots(
-        len(kinds), columns, figsize=(1.4 * columns, 1.6 * len(kinds)), constrained_layout=True
-    )
-    for row, (title, (is_success, is_high)) in zip(axes, kinds.items(), strict=True):
-        indices = np.flatnonzero((frames.success == is_success) & ((verdicts > 0.5) == is_high))
-        doubtful = indices[np.argsort(np.abs(verdicts[indices] - 0.5))]
-        row[0].set_title(f"{title}: {len(indices)}", loc="left", fontsize=9)
-        for place, axis in enumerate(row):
-            axis.axis("off")
-            if place < len(doubtful):
-                axis.imshow(frames.images[doubtful[place]][:3].transpose(1, 2, 0))
-                axis.text(
-                    0, -1, "" if place == 0 else f"{verdicts[doubtful[place]]:.2f}", fontsize=7
-                )
-    shape.savefig(path, dpi=110, format="png")
-    plt.close(shape)

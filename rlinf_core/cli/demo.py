@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import shlex
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from rlinf_core.cli.output import write_json
 from rlinf_core.cli.terminal import Display, foreground
 from rlinf_core.core import extras
 from rlinf_core.core.errors import RecipeError, RlinfError
@@ -309,8 +309,7 @@ def _record_demonstrations(
         print(
             "; ".join(f"{key} {value}" for key, value in result.items() if value != ""), flush=True
         )
-        if json_file:
-            json_file.write_text(json.dumps(result) + "\n")
+        write_json(json_file, result)
     return _print_result(recipe, run_dir)
 
 

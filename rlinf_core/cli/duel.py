@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import random
 from pathlib import Path
 
 from rlinf_core.cli.evaluate import recipe_of
+from rlinf_core.cli.output import write_json
 from rlinf_core.core.errors import RlinfError
 from rlinf_core.policies.policy_folder import newest_policy
 from rlinf_core.policies.serialization import load_policy
@@ -65,8 +65,7 @@ def duel(
         if test.add(compare_pair(sides["A"][-1], sides["B"][-1], measures)) != OPEN:
             break
     _print(test, files, sides, measures)
-    if json_file:
-        json_file.write_text(json.dumps(_flat(test, sides)))
+    write_json(json_file, _flat(test, sides))
     return 0
 
 

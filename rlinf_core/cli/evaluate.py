@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 
+from rlinf_core.cli.output import write_json
 from rlinf_core.config.overrides import combinations
 from rlinf_core.recipes import Recipe, check_recipe, load_recipe
 from rlinf_core.recipes.station import is_simulated
@@ -69,8 +69,7 @@ def evaluate_command(
             f"failure{ending}": failed / len(won),
             f"return{ending}": float(np.mean(returns)),
         }
-    if json_file:
-        json_file.write_text(json.dumps(result))
+    write_json(json_file, result)
     if video:
         write_video(video, pictures)
         print(f"video: {video}")

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlinf_core.cli.data import WIDTH
+from rlinf_core.cli.output import TABLE_WIDTH
 from rlinf_core.core.errors import BridgeError, escape_ascii
 from rlinf_core.deploy.bridge.fleet import Fleet
 from rlinf_core.deploy.releases.commands import ReleaseCommand, send_command
@@ -134,7 +134,7 @@ def status(run_dir: Path, once: bool) -> int:
     from rich.console import Console
     from rich.live import Live
 
-    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+    console = Console(width=None if sys.stdout.isatty() else TABLE_WIDTH, highlight=False)
     document = read(run_dir)
     if once or not console.is_terminal:
         console.print(table(document))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 
+from rlinf_core.cli.output import write_json
 from rlinf_core.core.errors import RlinfError
 from rlinf_core.core.outputs import new_file
 from rlinf_core.policies.monitor import Monitor, Steps
@@ -43,8 +43,7 @@ def fit(
         f"{figures['found_early']:.0%} of {figures['failures']} failures were found before half "
         f"time, {figures['found']:.0%} at all"
     )
-    if json_file:
-        json_file.write_text(json.dumps(figures))
+    write_json(json_file, figures)
 
 
 def judge(monitor: Monitor, episodes: list[Steps]) -> dict[str, float]:

@@ -1,22 +1,89 @@
-"""``rlinf replay --in-sim`` and ``rlinf find-dynamics --out``: recordings against a simulator."""
+"""``rlinf find-dynamics`` and ``rlinf replay --in-sim``: the response of an arm and a simulator."""
 
 from __future__ import annotations
 
-import json
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import yaml
 
+from rlinf_core.cli.output import write_json
 from rlinf_core.core.atomic_io import replace_text
+from rlinf_core.core.errors import RecipeError
 from rlinf_core.core.outputs import new_file
 from rlinf_core.data.episodes import intact_episodes
+from rlinf_core.episodes.arm_response import ArmResponse, identify
 from rlinf_core.recipes import load_recipe
 from rlinf_core.reports.recordings import run_recipe
 
+RESPONSE_NAMES = ("delay_s", "lag_s", "gain")
+MAX_SINGLE_FITS = 50  # largest number of episodes that are also fitted alone
 LISTED = (1, 2, 5, 10, 20, 50, 100)  # time steps whose error is printed
 LARGE_MM = 20.0  # error of the tool above which the simulator is unlike the arm
+
+
+def find_dynamics(
+    recordings: list[Path],
+    velocity: str,
+    episodes: int,
+    json_file: Path | None,
+    out: Path | None = None,
+    recipe: str | None = None,
+    overrides: list[str] | None = None,
+) -> None:
+    """Print the arm's response over all recordings, its spread, and ranges to randomise.
+
+    With ``out`` fit a simulator instead, and write its recipe.
+    """
+    if out:
+        fit_simulator(recordings, recipe, overrides or [], episodes, out, json_file)
+        return
+    if recipe or overrides:
+        raise RecipeError(
+            "rlinf find-dynamics: expected --out FILE.yaml with --recipe and --set, got none. "
+            "They name the simulator that --out fits"
+        )
+    from rich.progress import track
+
+    episode_paths = islice(intact_episodes(recordings), episodes)
+    read = [episode for _, episode in track(episode_paths, "reading", total=None, transient=True)]
+    together = identify(read, velocity)
+    single = [
+        identify([episode], velocity)
+        for episode in track(read[:MAX_SINGLE_FITS], "fitting", transient=True)
+    ]
+    print(response_text(together, single, len(read)))
+    write_json(
+        json_file,
+        {
+            "episodes": len(read),
+            **{name: getattr(together, name) for name in (*RESPONSE_NAMES, "explained")},
+        },
+    )
+
+
+def response_text(together: ArmResponse, single: list[ArmResponse], episodes: int) -> str:
+    """Return the result of ``find_dynamics`` in words."""
+    lines = [
+        f"{episodes} episodes; the model accounts for {together.explained:.0%} of the tool's motion"
+    ]
+    for name in RESPONSE_NAMES:
+        low, high = np.quantile([getattr(response, name) for response in single], [0.05, 0.95])
+        lines.append(
+            f"  {name:<8} {getattr(together, name):.3f}   single episodes {low:.3f} to {high:.3f}"
+        )
+    if together.explained < 0.7:
+        lines.append(
+            "the fit is poor: contact, active limits, or a controller of another kind. Record free "
+            "motion"
+        )
+    delay, lag = 1.5 * together.delay_s, 1.5 * together.lag_s
+    lines.append(
+        f"for simulation.randomise: {{delay_s: {delay:.2f}, lag_s: {lag:.2f}}}, minus the "
+        "simulator's own values (run find-dynamics on a recording of the simulator too)"
+    )
+    return "\n".join(lines)
 
 
 def replay_in_sim(
@@ -47,10 +114,9 @@ def replay_in_sim(
     print(f"mean {mean:.2f} mm, largest {result.tool_mm.max():.2f} mm")
     if mean > LARGE_MM:
         print("the simulator moves unlike the arm: fit it with rlinf find-dynamics --out FILE")
-    if json_file:
-        document = {"mean_mm": mean, "largest_mm": float(result.tool_mm.max())}
-        document |= {f"error_{step}_mm": float(e) for step, e in enumerate(result.tool_mm)}
-        json_file.write_text(json.dumps(document) + "\n")
+    figures = {"mean_mm": mean, "largest_mm": float(result.tool_mm.max())}
+    figures |= {f"error_{step}_mm": float(error) for step, error in enumerate(result.tool_mm)}
+    write_json(json_file, figures)
     return 0
 
 
@@ -99,10 +165,7 @@ def fit_simulator(
     ]
     replace_text(out, "\n".join(lines))
     print(f"written: {out}")
-    if json_file:
-        json_file.write_text(
-            json.dumps(_flat(result.dynamics.model_dump(), result.options, result))
-        )
+    write_json(json_file, _flat(result.dynamics.model_dump(), result.options, result))
 
 
 def _flat(dynamics: dict, options: dict, result: object) -> dict[str, float]:

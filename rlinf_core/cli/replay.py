@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from dataclasses import replace
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from rlinf_core.cli.arguments import run_folder
 from rlinf_core.cli.demo import direct_to_its_end, exclusive_run, print_page_address
+from rlinf_core.cli.output import write_json
 from rlinf_core.cli.terminal import Display, terminal_as_before
 from rlinf_core.config.overrides import quote_value
 from rlinf_core.core.errors import EpisodeError, RecipeError, RlinfError, escape_ascii
@@ -179,6 +179,5 @@ def _compare(
         )
     )
     print(f"{text}; {escape_ascii(shlex.quote(str(closed[-1])))}", flush=True)
-    if json_file:
-        json_file.write_text(json.dumps({"same": same, "difference": min(difference, 1e9)}) + "\n")
+    write_json(json_file, {"same": same, "difference": min(difference, 1e9)})
     return int(lockstep and not same)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
+from rlinf_core.cli.output import write_json
 from rlinf_core.trainer.diagnosis import CHECKS, diagnose, read_evidence
 
 
@@ -24,6 +24,5 @@ def why(run_dir: Path, json_file: Path | None) -> int:
             f"none of {len(CHECKS)} checks found a fault. Look at an episode: rlinf show, rlinf "
             f"eval --video"
         )
-    if json_file:
-        json_file.write_text(json.dumps({finding.name: finding.evidence for finding in findings}))
+    write_json(json_file, {finding.name: finding.evidence for finding in findings})
     return int(bool(findings))

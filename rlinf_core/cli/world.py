@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rlinf_core.cli.output import write_json
 from rlinf_core.core.errors import RlinfError
 from rlinf_core.core.outputs import new_file
 from rlinf_core.recipes import Recipe, load_recipe, station_task
@@ -71,13 +71,11 @@ def fit_video(
         frames = tiny_video.imagined(network, frames_shown, played)
         write_video(film, list(frames.repeat(8, axis=1).repeat(8, axis=2)))
         print(f"film, recorded left and imagined right: {film}")
-    if json_file:
-        json_file.write_text(
-            json.dumps(
-                {f"error_{step + 1}": error for step, error in enumerate(result.errors)}
-                | {f"still_{step + 1}": error for step, error in enumerate(result.persistence)}
-            )
-        )
+    write_json(
+        json_file,
+        {f"error_{step + 1}": error for step, error in enumerate(result.errors)}
+        | {f"still_{step + 1}": error for step, error in enumerate(result.persistence)},
+    )
 
 
 def check(
@@ -121,10 +119,7 @@ def rank(
             f"{one.success:4.0%} (95 % interval {one.low:.0%} to {one.high:.0%} of {episodes} "
             f"imagined episodes, unsure in {one.unsure:.0%}): {file}"
         )
-    if json_file:
-        json_file.write_text(
-            json.dumps({str(file): one.success for file, one in predictions.items()})
-        )
+    write_json(json_file, {str(file): one.success for file, one in predictions.items()})
 
 
 def _policies(place: Path) -> list[Path]:
@@ -181,19 +176,17 @@ def _report(world: WorldModel, json_file: Path | None) -> None:
         if world.usable
         else "off: its prediction is hardly better than no change. Record more episodes"
     )
-    if json_file:
-        json_file.write_text(
-            json.dumps(
-                {
-                    **{f"error_{step + 1}": error for step, error in enumerate(check.errors)},
-                    **{f"error_{step + 1}_mm": error for step, error in enumerate(check.tool_mm)},
-                    "disagreement_correlation": check.correlation,
-                    "threshold": check.threshold,
-                    "coverage": check.coverage,
-                    "horizon": check.horizon,
-                }
-            )
-        )
+    write_json(
+        json_file,
+        {
+            **{f"error_{step + 1}": error for step, error in enumerate(check.errors)},
+            **{f"error_{step + 1}_mm": error for step, error in enumerate(check.tool_mm)},
+            "disagreement_correlation": check.correlation,
+            "threshold": check.threshold,
+            "coverage": check.coverage,
+            "horizon": check.horizon,
+        },
+    )
 
 
 def draw(world: WorldModel, path: Path) -> None:
@@ -248,5 +241,4 @@ def fit_splats(
     after = splats.picture_error(fitted, views, pictures)
     print(f"mean error of the pictures [of 255]: {before:.1f} before, {after:.1f} after")
     print(f"written: {splats.save(fitted, out)}; use it with station.options.background={out}")
-    if json_file:
-        json_file.write_text(json.dumps({"before": before, "after": after}))
+    write_json(json_file, {"before": before, "after": after})

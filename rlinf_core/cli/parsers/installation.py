@@ -207,7 +207,7 @@ def explain(commands: Commands) -> None:
     explain = command(
         commands,
         "explain",
-        "cli.explain:explain",
+        "cli.catalog:explain",
         "print cause and remedy of an error by its code",
         (
             "Each error message ends with a code, as [RL-E101]. Without a code the command lists "

@@ -176,7 +176,7 @@ def reward_commands(commands: Commands) -> None:
     train = command(
         subparsers,
         "train",
-        "cli.data:train",
+        "cli.reward:train",
         "train a classifier of success on the frames of recordings",
         (
             "The last frame of a successful episode counts as success. The frames just before it "
@@ -241,7 +241,7 @@ def find_dynamics(commands: Commands) -> None:
     find_dynamics = command(
         commands,
         "find-dynamics",
-        "cli.data:identify_command",
+        "cli.real_to_sim:find_dynamics",
         "estimate an arm's delay, lag and gain from recorded episodes",
     )
     find_dynamics.add_argument(

@@ -18,7 +18,7 @@ from rcl_interfaces.msg import ParameterDescriptor, ParameterValue
 from rcl_interfaces.srv import DescribeParameters, GetParameters, ListParameters, SetParameters
 from rclpy.parameter import Parameter, parameter_value_to_python
 
-from rlinf_core.cli.data import print_table
+from rlinf_core.cli.output import print_table
 from rlinf_core.config.yaml_source import load_plain
 from rlinf_core.core.errors import RlinfError, nearest
 from rlinf_ros.parameters import expected
