@@ -25,7 +25,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 from benchmarks.figures import write  # noqa: E402
-from rlinf_core.cli.check import recipe_of  # noqa: E402
+from rlinf_core.cli.check import simulator_recipe  # noqa: E402
 from rlinf_core.reports.report import caption  # noqa: E402
 from sim_bridges.core.conformance import load_recipe_like  # noqa: E402
 from sim_bridges.core.environments import stations  # noqa: E402
@@ -95,7 +95,7 @@ def bare_step(name: str) -> Callable[[int], None]:
 def environment_step(name: str, interlock: bool) -> Callable[[int], None]:
     """Return a function that steps the vectorised environment for one control period."""
     recipe = load_recipe_like(
-        recipe_of(name), f"simulation.interlock={'true' if interlock else 'false'}"
+        simulator_recipe(name), f"simulation.interlock={'true' if interlock else 'false'}"
     )
     vector = stations(recipe, 1)
     vector.reset([0])
@@ -175,7 +175,7 @@ def draw(name: str, file: Path) -> None:
     """Write a picture of the script at work, half way."""
     import imageio
 
-    station = simulated_station(recipe_of(name))
+    station = simulated_station(simulator_recipe(name))
     station.reset(3)
     for _ in range(PICTURE_STEP):
         station.step(station.expert())

@@ -54,7 +54,7 @@ def _start(context: LaunchContext) -> list:
     from station import find_rlinf
 
     python = find_rlinf()
-    from rlinf_core.cli.launched import folder
+    from rlinf_core.cli.launch_arguments import parse_folder
     from rlinf_core.config.overrides import split_overrides
     from rlinf_core.core.errors import REFUSED
     from rlinf_core.launch.fleet import members
@@ -62,7 +62,7 @@ def _start(context: LaunchContext) -> list:
     from rlinf_core.trainer.folder import write_recipe
 
     value = {name: LaunchConfiguration(name).perform(context) for name in ARGUMENTS}
-    run_dir = folder("run_dir", value["run_dir"])
+    run_dir = parse_folder("run_dir", value["run_dir"])
     recipe, station_members = members(
         value["recipe"], split_overrides(value["set"]), value["stations"].split(), run_dir
     )
@@ -102,10 +102,10 @@ def _station(member, processes: list, playing_stations: set) -> list:
     """Return a station's nodes; the end of the director or of a vital node ends the station."""
     from station import environment_in, nodes_of, watched
 
-    from rlinf_core.cli.launched import launched_environment
+    from rlinf_core.cli.launch_arguments import launch_environment
     from rlinf_core.launch.graph import ONCE
 
-    variables = environment_in(launched_environment(member.recipe))
+    variables = environment_in(launch_environment(member.recipe))
     nodes = nodes_of(processes, member.folder, f"{member.name}.", additional_env=variables)
 
     def end(outcome: str) -> list:

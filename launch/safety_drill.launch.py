@@ -43,7 +43,7 @@ def _start(context: LaunchContext) -> list:
     from station import environment_in, find_rlinf, program_of
 
     python = find_rlinf()
-    from rlinf_core.cli.launched import file
+    from rlinf_core.cli.launch_arguments import parse_file
     from rlinf_core.core.ros import process_environment
     from rlinf_core.launch.graph import Process
 
@@ -53,7 +53,13 @@ def _start(context: LaunchContext) -> list:
     )
     only, rows = (LaunchConfiguration(name).perform(context) for name in ("only", "json"))
     program = program_of(Process("drill", "rlinf_tools", "drill", "rlinf_tools.drill", ""), python)
-    arguments = [*program.pop("arguments", []), "--only", only, "--json", str(file("json", rows))]
+    arguments = [
+        *program.pop("arguments", []),
+        "--only",
+        only,
+        "--json",
+        str(parse_file("json", rows)),
+    ]
     drill = Node(**program, name="drill", output="screen", emulate_tty=True, arguments=arguments)
     ended = OnProcessExit(target_action=drill, on_exit=[EmitEvent(event=Shutdown())])
     return [

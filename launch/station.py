@@ -199,14 +199,14 @@ def cannot_go_on(text: str, exit_code: int) -> None:
 
 def _station(context: LaunchContext) -> list:
     from rlinf_core.cli.demo import next_steps
-    from rlinf_core.cli.launched import launched, launched_environment, ros_options
+    from rlinf_core.cli.launch_arguments import launch_environment, prepare_launch, ros_options
     from rlinf_core.launch.graph import operator_process
     from rlinf_core.robots.operators import SCRIPTED
     from rlinf_core.specs.ros_parameters import flattened
 
     value = {name: LaunchConfiguration(name).perform(context) for name in ARGUMENTS}
     options = ros_options(value)
-    invocation = launched(value)
+    invocation = prepare_launch(value)
     recipe = invocation.recipe
     run_dir = invocation.run_dir
     wanted = invocation.episode_count
@@ -218,8 +218,7 @@ def _station(context: LaunchContext) -> list:
             )
         ]
     actions: list = [
-        SetEnvironmentVariable(*pair)
-        for pair in environment_in(launched_environment(recipe)).items()
+        SetEnvironmentVariable(*pair) for pair in environment_in(launch_environment(recipe)).items()
     ]
     nodes = nodes_of(invocation.processes, run_dir, **options)
 

@@ -35,7 +35,7 @@ def check_command(
         return check_model(Path(simulator), data, recipe_name, overrides, json_file)
     from sim_bridges.core.conformance import Row, checks
 
-    recipe = recipe_of(simulator, robot, task)
+    recipe = simulator_recipe(simulator, robot, task)
     print(
         f"{simulator}: robot {recipe.station.robot}, task {recipe.station.task}, {episodes} scenes"
     )
@@ -108,7 +108,7 @@ def check_model(
     return 1 if faults else 0
 
 
-def recipe_of(simulator: str, robot: str | None = None, task: str | None = None) -> Recipe:
+def simulator_recipe(simulator: str, robot: str | None = None, task: str | None = None) -> Recipe:
     """Return a recipe for a robot of a simulator and a task.
 
     Args:

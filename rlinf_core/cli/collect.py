@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from rlinf_core.algorithms.common.settings import is_offline
-from rlinf_core.cli.demo import direct_to_its_end, prepare, print_page_address, served
-from rlinf_core.cli.terminal import Display, clock, terminal_as_before
+from rlinf_core.cli.demo import prepare, print_page_address, run_director, web_override
+from rlinf_core.cli.terminal import Display, minutes_text, restore_terminal
 from rlinf_core.config.overrides import quote_value
 from rlinf_core.core.errors import RecipeError, escape_ascii
 from rlinf_core.core.extras import how_to_get, missing
@@ -52,11 +52,11 @@ def collect(
 
     Returns an exit code.
     """
-    recipe, before = load_collect_recipe(name, [*overrides, *served(web)], run_dir, episodes)
+    recipe, before = load_collect_recipe(name, [*overrides, *web_override(web)], run_dir, episodes)
     pictured = web is None and _shows_picture(recipe)
     if pictured:
         recipe, before = load_collect_recipe(
-            name, [*overrides, *served(PAGE_PORT)], run_dir, episodes
+            name, [*overrides, *web_override(PAGE_PORT)], run_dir, episodes
         )
     missing = recipe.collect.episodes - before.succeeded
     _check(recipe, missing)
@@ -134,14 +134,14 @@ def _start(
         )
     else:
         print_page_address(recipe)
-    with terminal_as_before(), Supervisor(run_dir, recipe.station.domain) as supervisor:
+    with restore_terminal(), Supervisor(run_dir, recipe.station.domain) as supervisor:
         *processes, director = collect_processes(
             recipe, run_dir, before, terminal=True, with_page=pictured
         )
         (run_dir / "status.json").unlink(missing_ok=True)  # a status of an earlier run
         for process in processes:
             supervisor.start(process)
-        direct_to_its_end(
+        run_director(
             supervisor, director, run_dir, CollectDisplay(recipe, run_dir, quiet, before, pictured)
         )
 
@@ -155,8 +155,8 @@ class CollectDisplay(Display):
         super().__init__(recipe, run_dir, quiet)
         self.run_dir = run_dir
         self.before = before
-        self.roles = roles_of(recipe, pictured)
-        self.moves = moves_of(recipe, pictured)
+        self.roles = role_keys(recipe, pictured)
+        self.moves = motion_keys(recipe, pictured)
 
     def _changes(self, status: dict[str, Any]) -> Any:
         return status["done"], status["dropped"], status["waiting_for"]
@@ -171,7 +171,7 @@ class CollectDisplay(Display):
                 f"{succeeded} of {self.recipe.collect.episodes} succeeded, {failed} failed, "
                 f"{status['dropped']} discarded",
             ),
-            ("elapsed", clock(self.elapsed)),
+            ("elapsed", minutes_text(self.elapsed)),
             ("disk", self._disk()),
             ("interlock", f"{safety['state']} {safety['cause']}".strip()),
         ]
@@ -215,7 +215,7 @@ def log_tail(log: Path) -> str:
     return escape_ascii(lines[-1].rpartition("]: ")[2]) if lines else ""
 
 
-def moves_of(recipe: Recipe, pictured: bool = False) -> str:
+def motion_keys(recipe: Recipe, pictured: bool = False) -> str:
     """Return the keys of this terminal that move the arm; empty if there are none."""
     station = recipe.station
     if (
@@ -234,7 +234,7 @@ def moves_of(recipe: Recipe, pictured: bool = False) -> str:
     return f"{', '.join(f'{pair[0]}/{pair[1]} {text}' for (pair, _), text in keys)}; {PAUSE} rests"
 
 
-def roles_of(recipe: Recipe, pictured: bool = False) -> dict[str, list[str]]:
+def role_keys(recipe: Recipe, pictured: bool = False) -> dict[str, list[str]]:
     """Return the keys and buttons of the operator's devices by their role."""
     station, devices_by_role = recipe.station, dict[str, list[str]]()
     if station.operator.kind == SCRIPTED:

@@ -15,7 +15,7 @@ def compare(runs: list[Path], out: Path, csv_file: Path | None = None) -> None:
     Runs that differ only by their seed share one curve, their mean. Where no run has a success, the
     picture shows returns. An earlier picture is replaced.
     """
-    named = dict(zip(names_of(runs), runs, strict=True))
+    named = dict(zip(distinct_names(runs), runs, strict=True))
     curves = group_by_seed([read_run(name, run) for name, run in named.items()])
     measure = measure_of(run.evaluations for members in curves.values() for run in members)
     for curve, members in curves.items():
@@ -69,7 +69,7 @@ def _first(entries: list[dict[str, Any]], success: float) -> str:
     return f"{success:.0%} after {first['env_steps']:,.0f} steps{robot}, {first['seconds']:.0f} s"
 
 
-def names_of(runs: list[Path]) -> list[str]:
+def distinct_names(runs: list[Path]) -> list[str]:
     """Return distinct names of folders, with as many parents as needed: sac/run, ppo/run."""
     parts = [run.resolve().parts for run in runs]
     names = (

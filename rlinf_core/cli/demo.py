@@ -82,7 +82,7 @@ def demo(
 
     Returns an exit code.
     """
-    recipe = load_recipe(name, [*overrides, *served(web)])
+    recipe = load_recipe(name, [*overrides, *web_override(web)])
     _check_stations(recipe, name)
     extras.require("trainer", "rlinf demo")
     check_trainer(recipe, run_dir)
@@ -90,16 +90,14 @@ def demo(
     with Progress(1 + REPORT_STEPS) as progress:
         with exclusive_run(recipe, run_dir) as supervisor:
             print(f"run folder: {run_dir}", flush=True)
-            if remark := too_short(recipe):
+            if remark := short_run_note(recipe):
                 print(remark, flush=True)
             print_page_address(recipe)
             supervisor.start(trainer_process(run_dir))
             for process in compose(recipe, station_processes(recipe, run_dir)):
                 supervisor.start(process)
             director = director_process(recipe, run_dir)
-            since = direct_to_its_end(
-                supervisor, director, run_dir, Display(recipe, run_dir, quiet)
-            )
+            since = run_director(supervisor, director, run_dir, Display(recipe, run_dir, quiet))
             progress.step("stopping the station and its trainer")
         return _print_result(recipe, run_dir, since, progress)
 
@@ -107,7 +105,7 @@ def demo(
 SHORT_STEPS = 2000  # environment steps of online training; demo_tiny has 400
 
 
-def too_short(recipe: Recipe) -> str:
+def short_run_note(recipe: Recipe) -> str:
     """Return a note that a run is too short to learn; empty if it is long enough."""
     online = recipe.online
     if recipe.collect.no_training or online.max_env_steps >= SHORT_STEPS:
@@ -145,13 +143,13 @@ def exclusive_run(recipe: Recipe, run_dir: Path) -> Iterator[Supervisor]:
             yield supervisor
 
 
-def direct(name: str, overrides: list[str], run_dir: Path, quiet: bool = False) -> int:
+def run_phases(name: str, overrides: list[str], run_dir: Path, quiet: bool = False) -> int:
     """Run the phases of a recipe on a running station."""
     recipe = load_recipe(name, overrides)
     check_report(recipe, "rlinf run")
     prepare(recipe, run_dir, starts=False)
     with Supervisor(run_dir, recipe.station.domain) as supervisor:
-        since = direct_to_its_end(
+        since = run_director(
             supervisor, director_process(recipe, run_dir), run_dir, Display(recipe, run_dir, quiet)
         )
     with Progress(REPORT_STEPS) as progress:
@@ -189,9 +187,7 @@ def _print_result(
     return 0
 
 
-def direct_to_its_end(
-    supervisor: Supervisor, process: Process, run_dir: Path, display: Display
-) -> int:
+def run_director(supervisor: Supervisor, process: Process, run_dir: Path, display: Display) -> int:
     """Run the director to its end with a display. Returns the number of events before it."""
     before = len(read_events(run_dir))
     director = supervisor.start(process)
@@ -214,7 +210,7 @@ def direct_to_its_end(
     return before
 
 
-def served(web: int | None) -> list[str]:
+def web_override(web: int | None) -> list[str]:
     """Return the override that serves the operator's page on a port."""
     return [] if web is None else [f"station.web.port={web}"]
 
@@ -251,7 +247,7 @@ def up(
     collect_overrides = (
         [f"collect.episodes={episodes}", "collect.no_training=true"] if episodes else []
     )
-    recipe = load_recipe(name, [*overrides, *served(web), *collect_overrides])
+    recipe = load_recipe(name, [*overrides, *web_override(web), *collect_overrides])
     if json_file and not episodes:
         raise RecipeError(
             "--json: expected together with --episodes, which ends the station, got it alone"
@@ -290,7 +286,7 @@ def _record_demonstrations(
     """Record the requested demonstrations and write their counts, also after a failure."""
     before = len(read_events(run_dir))
     try:
-        direct_to_its_end(
+        run_director(
             supervisor,
             director_process(recipe, run_dir),
             run_dir,

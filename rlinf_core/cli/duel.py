@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from rlinf_core.cli.evaluate import recipe_of
+from rlinf_core.cli.evaluate import recipe_of_policy
 from rlinf_core.cli.output import write_json
 from rlinf_core.core.errors import RlinfError
 from rlinf_core.policies.policy_folder import newest_policy
@@ -51,7 +51,7 @@ def duel(
     wrong = [name for name in measures if name not in MEASURES]
     if wrong:
         raise RlinfError(f"--by: expected some of {', '.join(MEASURES)}, got {wrong[0]}")
-    loaded = load_recipe(recipe or recipe_of(files["A"]), overrides)
+    loaded = load_recipe(recipe or recipe_of_policy(files["A"]), overrides)
     check_recipe(loaded)
     hz = load_policy(files["A"]).spec.control_hz
     seeds = list(range(first_seed, first_seed + max_pairs))

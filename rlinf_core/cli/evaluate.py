@@ -36,7 +36,7 @@ def evaluate_command(
     pictures: list[np.ndarray] = []
     result: dict[str, float] = {"episodes": len(seeds), "first_seed": seeds[0]}
     recipes = {
-        variation: load_recipe(recipe or recipe_of(policy), [*overrides, *variation])
+        variation: load_recipe(recipe or recipe_of_policy(policy), [*overrides, *variation])
         for variation in combinations(vary)
     }
     for varied in recipes.values():
@@ -75,7 +75,7 @@ def evaluate_command(
         print(f"video: {video}")
 
 
-def how_to_judge(recipe: Recipe, run_dir: Path) -> str:
+def evaluation_hint(recipe: Recipe, run_dir: Path) -> str:
     """Return the command that evaluates a run's newest policy in simulation.
 
     It is empty without a simulator.
@@ -88,7 +88,7 @@ def how_to_judge(recipe: Recipe, run_dir: Path) -> str:
     return f"; rlinf eval {run_dir} --episodes 50{filmed}"
 
 
-def recipe_of(policy: Path) -> Path | str:
+def recipe_of_policy(policy: Path) -> Path | str:
     """Return the recipe of the run that contains a policy file."""
     candidates = (parent / "recipe.yaml" for parent in policy.resolve().parents)
     return next(filter(Path.is_file, candidates), "demo")

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from rlinf_core.cli.evaluate import how_to_judge
+from rlinf_core.cli.evaluate import evaluation_hint
 from rlinf_core.cli.fleet import table
 from rlinf_core.cli.terminal import PHASES, Display
 from rlinf_core.core import extras
@@ -297,5 +297,5 @@ def _print_result(recipe: Recipe, run_dir: Path, stations: list[Station], stoppe
             f"{waiting} episodes wait in {run_dir / FOLDER}/*/spool/closed. The same command sends "
             "them"
         )
-    print(f"the same command with --out {run_dir} continues{how_to_judge(recipe, run_dir)}")
+    print(f"the same command with --out {run_dir} continues{evaluation_hint(recipe, run_dir)}")
     return 130 if stopped else int(any(station.state == LOST for station in stations))

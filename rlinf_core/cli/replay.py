@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from rlinf_core.cli.arguments import run_folder
-from rlinf_core.cli.demo import direct_to_its_end, exclusive_run, print_page_address
+from rlinf_core.cli.demo import exclusive_run, print_page_address, run_director
 from rlinf_core.cli.output import write_json
-from rlinf_core.cli.terminal import Display, terminal_as_before
+from rlinf_core.cli.terminal import Display, restore_terminal
 from rlinf_core.config.overrides import quote_value
 from rlinf_core.core.errors import EpisodeError, RecipeError, RlinfError, escape_ascii
 from rlinf_core.core.outputs import empty_folder
@@ -138,7 +138,7 @@ def _play(recipe: Recipe, actions: RecordedActions, run_dir: Path) -> int:
             "a terminal"
         )
     operator = replace(operator_process(recipe, run_dir), terminal=terminal, restart=SHUTDOWN)
-    with terminal_as_before(), exclusive_run(recipe, run_dir) as supervisor:
+    with restore_terminal(), exclusive_run(recipe, run_dir) as supervisor:
         print(f"run folder: {run_dir}", flush=True)
         print_page_address(recipe)
         processes = station_processes(recipe, run_dir, without=("policy", "uplink", "operator"))
@@ -150,7 +150,7 @@ def _play(recipe: Recipe, actions: RecordedActions, run_dir: Path) -> int:
             first_seed=actions.episode.seed,
             person=not station_robot(recipe).without_hardware,
         )
-        direct_to_its_end(
+        run_director(
             supervisor,
             director_process(recipe, run_dir),
             run_dir,

@@ -218,7 +218,7 @@ def drill(
     )
 
 
-def twin(kind: str, path: Path | None = None) -> int:
+def fake_device(kind: str, path: Path | None = None) -> int:
     """Imitate a device until the end of input or Ctrl-C; invalid input is reported and ignored."""
     from rlinf_core.robots.operators.twins import Events, Leader, Pedal, SpaceMouse
     from sim_bridges.twins.robotiq import Robotiq

@@ -54,7 +54,7 @@ def sweep_command(name: str, overrides: list[str], run_dir: Path, jobs: int) -> 
         if any(override not in other for other in every)
     }
     runs = {
-        run_dir / name_of(number, chosen, varied): chosen for number, chosen in enumerate(every)
+        run_dir / run_name(number, chosen, varied): chosen for number, chosen in enumerate(every)
     }
     trained: dict[Path, tuple[str, ...]] = {}
     for run, chosen in runs.items():  # report all errors before the first run
@@ -120,7 +120,7 @@ def _check(recipe: Recipe, run: Path) -> None:
             )
 
 
-def name_of(number: int, chosen: tuple[str, ...], varied: set[str]) -> str:
+def run_name(number: int, chosen: tuple[str, ...], varied: set[str]) -> str:
     """Return a run folder's name: its number and its overrides."""
     return (
         f"{number:03d} "

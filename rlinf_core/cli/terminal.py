@@ -50,7 +50,7 @@ def foreground(command: list[str], environment: Mapping[str, str], starts: str =
         signals.append(number)
         raise KeyboardInterrupt
 
-    with terminal_as_before(), on_signal(on_interrupt):
+    with restore_terminal(), on_signal(on_interrupt):
         reader, writer = os.pipe()
         # the program must not pass it to its children
         passed = {STARTED_FD: str(writer)} if starts else {}
@@ -113,7 +113,7 @@ def _has_terminal() -> bool:
 
 
 @contextlib.contextmanager
-def terminal_as_before() -> Iterator[None]:
+def restore_terminal() -> Iterator[None]:
     """Restore the terminal's settings after a program that reads single keys."""
     if not sys.stdin.isatty():
         yield
@@ -204,7 +204,7 @@ class Display:
             phase += f" ({self.recipe.algorithm.name})"
         rows = [
             ("phase", phase),
-            ("elapsed", clock(self.elapsed)),
+            ("elapsed", minutes_text(self.elapsed)),
             ("left in phase", self._left(status)),
             ("episodes", f"{status['done']}{total}, {status['successes']} succeeded"),
         ]
@@ -274,7 +274,9 @@ class Display:
             )
         else:
             fraction = status["done"] / status["total"] if status["total"] else 0.0
-        return clock(max(0.0, spent * (1.0 - fraction) / fraction)) if fraction > 0.02 else "-"
+        return (
+            minutes_text(max(0.0, spent * (1.0 - fraction) / fraction)) if fraction > 0.02 else "-"
+        )
 
     def _panel(self, status: dict[str, Any]) -> Any:
         from rich.panel import Panel
@@ -299,6 +301,6 @@ def _interlock(safety: Mapping[str, Any]) -> str:
     )
 
 
-def clock(seconds: float) -> str:
+def minutes_text(seconds: float) -> str:
     """Return seconds as minutes and seconds."""
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlinf_core.cli.evaluate import how_to_judge
+from rlinf_core.cli.evaluate import evaluation_hint
 from rlinf_core.cli.terminal import LINES_S
 from rlinf_core.core import progress
 from rlinf_core.core.signals import defer_signals
@@ -92,7 +92,7 @@ def _train(recipe: Recipe, run_dir: Path, report: bool, endless: bool, beginning
             print(write_training_report(recipe, run_dir, steps))
     if advice:
         print(advice)
-    print(f"policies: {run_dir / 'policies'}{how_to_judge(recipe, run_dir)}")
+    print(f"policies: {run_dir / 'policies'}{evaluation_hint(recipe, run_dir)}")
     return 0
 
 

@@ -492,7 +492,7 @@ def test_a_director_that_failed_is_told_by_its_own_error_not_by_that_of_the_last
         ONCE,
     )
     with Supervisor(tmp_path, 90) as supervisor, pytest.raises(RlinfError, match=message):
-        demo.direct_to_its_end(
+        demo.run_director(
             supervisor,
             director,
             tmp_path,

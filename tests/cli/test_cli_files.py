@@ -11,7 +11,7 @@ import pytest
 
 from rlinf_core.cli import compare, evaluate, main
 from rlinf_core.cli.arguments import json_output_file
-from rlinf_core.cli.compare import names_of
+from rlinf_core.cli.compare import distinct_names
 from rlinf_core.cli.parsers import make_parser
 from rlinf_core.core.atomic_io import append_line
 from rlinf_core.recipes import load_recipe
@@ -269,12 +269,12 @@ def test_runs_of_one_name_are_told_apart_by_the_folders_above(tmp_path, capsys):
     assert main.main(["compare", *map(str, runs), "--out", str(tmp_path / "x.PNG")]) == 0
     output = capsys.readouterr().out
     assert "sac/run  " in output and "ppo/run  " in output and (tmp_path / "x.PNG").exists()
-    assert names_of([Path("/a/x/run"), Path("/b/x/run"), Path("/c")]) == [
+    assert distinct_names([Path("/a/x/run"), Path("/b/x/run"), Path("/c")]) == [
         "a/x/run",
         "b/x/run",
         "/c",
     ]
-    assert names_of([Path("/a"), Path("/b/../a")]) == ["a", "a"]
+    assert distinct_names([Path("/a"), Path("/b/../a")]) == ["a", "a"]
 
 
 def test_what_a_power_cut_has_left_of_a_line_stays_apart_and_ends_no_reader(tmp_path):
@@ -300,7 +300,7 @@ def test_what_a_power_cut_has_left_of_a_line_stays_apart_and_ends_no_reader(tmp_
 def test_only_what_can_be_played_in_simulation_is_said_to_be_judged_so_and_filmed_what_can_be(
     more, expected
 ):
-    assert evaluate.how_to_judge(load_recipe("sim_sac", more), Path("runs/x")) == expected
+    assert evaluate.evaluation_hint(load_recipe("sim_sac", more), Path("runs/x")) == expected
 
 
 def test_what_safetensors_cannot_write_names_the_file_and_the_remedy(tmp_path, monkeypatch, capsys):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import yaml
 
-from rlinf_core.cli.check import recipe_of
+from rlinf_core.cli.check import simulator_recipe
 from rlinf_core.cli.main import main
 from rlinf_core.cli.new import real_path
 from rlinf_core.recipes import check_recipe, load_recipe
@@ -96,7 +96,9 @@ def fingers():
 def broken(folder, episodes=2):
     return [
         str(row)
-        for row in checks(recipe_of("mujoco_arm", str(folder)), episodes, station=False, figures={})
+        for row in checks(
+            simulator_recipe("mujoco_arm", str(folder)), episodes, station=False, figures={}
+        )
         if not row.passed
     ]
 

@@ -74,9 +74,11 @@ def test_the_panel_has_no_version_minus_one_no_negative_time_and_no_trainer_that
 
 
 def test_a_run_that_is_too_short_to_learn_says_so_before_it_starts():
-    assert demo.too_short(load_recipe("demo")) == ""
-    assert demo.too_short(load_recipe("demo_tiny")).startswith("this run is short: 400 time steps")
-    assert demo.too_short(load_recipe("demo_tiny", ["collect.no_training=true"])) == ""
+    assert demo.short_run_note(load_recipe("demo")) == ""
+    assert demo.short_run_note(load_recipe("demo_tiny")).startswith(
+        "this run is short: 400 time steps"
+    )
+    assert demo.short_run_note(load_recipe("demo_tiny", ["collect.no_training=true"])) == ""
 
 
 def test_shares_of_time_count_a_warm_start_that_was_before_the_runs_clock():

@@ -11,9 +11,9 @@ from rlinf_core.cli.collect import (
     CollectDisplay,
     _shows_picture,
     log_tail,
-    moves_of,
+    motion_keys,
     next_commands,
-    roles_of,
+    role_keys,
 )
 from rlinf_core.cli.main import main
 from rlinf_core.core.errors import EpisodeError
@@ -137,14 +137,16 @@ def test_the_keys_of_the_terminal_are_shown_and_a_simulated_scene_has_a_picture(
     web = ["station.web.port=8080"]
     monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
     by_hand = load_recipe("demo", BY_HAND)
-    assert moves_of(by_hand) == "w/s forward/back, a/d left/right, r/f up/down; p rests"
+    assert motion_keys(by_hand) == "w/s forward/back, a/d left/right, r/f up/down; p rests"
     joints = load_recipe("ur5e_twin", BY_HAND)
-    assert moves_of(joints).startswith("w/s joint 1, a/d joint 2") and not _shows_picture(joints)
-    assert moves_of(load_recipe("demo")) == "" == moves_of(load_recipe("demo", [*BY_HAND, *web]))
+    assert motion_keys(joints).startswith("w/s joint 1, a/d joint 2") and not _shows_picture(joints)
+    assert (
+        motion_keys(load_recipe("demo")) == "" == motion_keys(load_recipe("demo", [*BY_HAND, *web]))
+    )
     served = load_recipe("demo", [*BY_HAND, *web])
     assert (
-        moves_of(served, pictured=True)
-        and "on the page" not in roles_of(served, pictured=True)["success"]
+        motion_keys(served, pictured=True)
+        and "on the page" not in role_keys(served, pictured=True)["success"]
     )
     monkeypatch.setattr("rlinf_core.cli.collect.listen_failure", lambda *_: "")
     assert (
@@ -160,15 +162,15 @@ def test_the_keys_of_the_terminal_are_shown_and_a_simulated_scene_has_a_picture(
         and "no picture of the scene: another program" in capsys.readouterr().out
     )
     monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: False))
-    assert not _shows_picture(by_hand) and moves_of(by_hand) == ""
+    assert not _shows_picture(by_hand) and motion_keys(by_hand) == ""
 
 
 def test_it_says_which_key_and_button_does_what(monkeypatch):
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
-    roles = roles_of(load_recipe("demo", BY_HAND))
+    roles = role_keys(load_recipe("demo", BY_HAND))
     assert roles["ready"] == ["g", "r3 (gamepad)", "a (pedal)"] and roles["discard"] == ["x"]
-    assert roles_of(load_recipe("demo")) == {}
-    assert roles_of(load_recipe("demo", [*BY_HAND, "station.web.port=8080"]))["discard"] == [
+    assert role_keys(load_recipe("demo")) == {}
+    assert role_keys(load_recipe("demo", [*BY_HAND, "station.web.port=8080"]))["discard"] == [
         "on the page"
     ]
 

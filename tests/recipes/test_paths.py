@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rlinf_core.cli.check import recipe_of
+from rlinf_core.cli.check import simulator_recipe
 from rlinf_core.core.errors import RecipeError
 from rlinf_core.core.paths import expand_user
 from rlinf_core.launch.graph import station_processes
@@ -84,7 +84,7 @@ def test_a_robot_and_a_task_that_are_checked_may_lie_anywhere(tmp_path):
     robot.parent.mkdir()
     robot.symlink_to(Path("sim_bridges/simulators/franka_mujoco/franka_sim").resolve())
     task.write_text(Path("configs/tasks/reach.yaml").read_text())
-    station = recipe_of("franka_mujoco", str(robot), str(task)).station
+    station = simulator_recipe("franka_mujoco", str(robot), str(task)).station
     assert (station.robot, station.task) == (str(robot), str(task))
 
 

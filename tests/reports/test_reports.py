@@ -102,7 +102,7 @@ def test_a_report_is_of_its_own_attempt_and_says_how_to_repeat_it(
         ONCE,
     )
     with Supervisor(tmp_path, 90) as supervisor:
-        since = demo.direct_to_its_end(
+        since = demo.run_director(
             supervisor, director, tmp_path, terminal.Display(recipe, tmp_path, quiet=True)
         )
     assert demo._print_result(recipe, tmp_path, since) == 0

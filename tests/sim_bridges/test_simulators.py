@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlinf_core.cli.check import recipe_of
+from rlinf_core.cli.check import simulator_recipe
 from rlinf_core.cli.main import main
 from rlinf_core.core.errors import RecipeError, RlinfError, SpecError
 from rlinf_core.core.rotation import product, to_quaternion
@@ -65,7 +65,9 @@ def test_it_keeps_every_promise(name):
     chance does not.
     """
     broken = [
-        row for row in checks(recipe_of(name), 2, station=False, figures={}) if not row.passed
+        row
+        for row in checks(simulator_recipe(name), 2, station=False, figures={})
+        if not row.passed
     ]
     assert broken == []
 
@@ -77,7 +79,9 @@ def test_an_adapter_keeps_every_promise_against_a_stand_in_of_its_simulator(name
     monkeypatch.setenv("PYTHONPATH", str(STANDINS))
     monkeypatch.setenv("ROBOTWIN_ROOT", str(STANDINS / "robotwin"))
     broken = [
-        row for row in checks(recipe_of(name), 1, station=False, figures={}) if not row.passed
+        row
+        for row in checks(simulator_recipe(name), 1, station=False, figures={})
+        if not row.passed
     ]
     assert broken == []
 
@@ -109,7 +113,7 @@ def test_a_whole_station_does_the_same_scene_by_scene(name):
     """The scripted operator over ROS, through interlock and bridge, succeeds where the vectorised
     environment's does.
     """
-    rows = {row.name: row for row in checks(recipe_of(name), 4, station=True, figures={})}
+    rows = {row.name: row for row in checks(simulator_recipe(name), 4, station=True, figures={})}
     assert rows["the station over ROS gives the same result, scene by scene"].passed, rows
 
 
@@ -367,7 +371,9 @@ def test_without_the_interlock_a_free_motion_is_the_same():
     vectors = []
     for interlock in ("true", "false"):
         alone = simulated_station(
-            load_recipe_like(recipe_of("gymnasium_robotics"), f"simulation.interlock={interlock}")
+            load_recipe_like(
+                simulator_recipe("gymnasium_robotics"), f"simulation.interlock={interlock}"
+            )
         )
         alone.reset(5)
         for _ in range(6):
@@ -395,7 +401,7 @@ def test_without_the_interlock_what_would_not_be_moved_is_refused(recipe, reason
 
 def test_a_task_that_is_played_behind_the_interlock_alone_is_checked_there():
     """The tool turns only behind the interlock; the check of the script reports this."""
-    recipe, figures = recipe_of("franka_mujoco", task="peg_insertion_tight"), {}
+    recipe, figures = simulator_recipe("franka_mujoco", task="peg_insertion_tight"), {}
     rows = {
         row.name: row for row in _front_ends(recipe, simulated_station(recipe), 1, False, figures)
     }
@@ -482,7 +488,7 @@ def test_a_wrong_name_is_answered_with_what_is_there(name, options, message):
 
 @pytest.mark.parametrize("name", HERE)
 def test_whoever_has_a_measure_of_its_own_tells_it(name):
-    simulator = simulated_station(recipe_of(name)).simulator
+    simulator = simulated_station(simulator_recipe(name)).simulator
     assert simulator.succeeded() is not None and simulator.channels()["task/success"] == [
         float(simulator.succeeded())
     ]
@@ -568,7 +574,7 @@ def test_another_environment_of_robosuite_has_its_own_things():
 
 
 def test_an_action_of_another_shape_names_both():
-    env = stations(recipe_of("franka_mujoco"), 1).envs[0]
+    env = stations(simulator_recipe("franka_mujoco"), 1).envs[0]
     env.reset(seed=0)
     with pytest.raises(SpecError, match=r"expected shape \(3,\) \(dx, dy, dz\), got \(4,\)"):
         env.step(np.zeros(4))

@@ -75,7 +75,7 @@ def run_phases(commands: Commands) -> None:
     run_phases = recipe_command(
         commands,
         "run",
-        "cli.demo:direct",
+        "cli.demo:run_phases",
         "run a recipe's phases at a running station: collect, wait for the trainer, evaluate, "
         "improve, evaluate",
     )
@@ -105,7 +105,7 @@ def fake_device(commands: Commands) -> None:
     fake_device = command(
         commands,
         "fake-device",
-        "cli.station:twin",
+        "cli.station:fake_device",
         "imitate an operator's device, without hardware",
         (
             "It speaks the protocol of the device. Words on standard input move it: `ty -0.5` "

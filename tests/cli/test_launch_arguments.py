@@ -5,7 +5,13 @@ import socket
 
 import pytest
 
-from rlinf_core.cli.launched import file, launched, launched_environment, overrides_of, ros_options
+from rlinf_core.cli.launch_arguments import (
+    launch_environment,
+    overrides_of,
+    parse_file,
+    prepare_launch,
+    ros_options,
+)
 from rlinf_core.config.overrides import apply_override
 from rlinf_core.config.yaml_source import Document
 from rlinf_core.core.errors import RecipeError
@@ -125,7 +131,7 @@ def test_a_trainer_has_a_host_and_a_port(trainer, host, port):
 def test_what_cannot_be_meant_is_refused_by_its_name(tmp_path, monkeypatch, argument, value):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(RecipeError, match=f"^{argument}: expected "):
-        launched(arguments(tmp_path, **{argument: value}))
+        prepare_launch(arguments(tmp_path, **{argument: value}))
     assert not list(tmp_path.iterdir())
 
 
@@ -138,13 +144,13 @@ def test_a_file_that_cannot_be_written_is_refused_by_its_name(tmp_path, monkeypa
         RecipeError,
         match=f"^json: expected a file in an existing, writable folder.*, {reason}",
     ):
-        file("json", value)
-    assert str(file("json", "drill.json")) == "drill.json"
+        parse_file("json", value)
+    assert str(parse_file("json", "drill.json")) == "drill.json"
 
 
 @pytest.mark.parametrize("episodes, director", [("0", "false"), ("0", "true"), ("3", "false")])
 def test_what_runs_is_written_down(tmp_path, episodes, director):
-    launch = launched(arguments(tmp_path, episodes=episodes, director=director))
+    launch = prepare_launch(arguments(tmp_path, episodes=episodes, director=director))
     names = [node.name for process in launch.processes for node in process.nodes or (process,)]
     assert (tmp_path / "run/recipe.yaml").read_text() == recipe_yaml(launch.recipe)
     assert (
@@ -162,7 +168,9 @@ def test_what_runs_is_written_down(tmp_path, episodes, director):
 
 @pytest.mark.parametrize("processes", ["one", "several"])
 def test_managed_nodes_wait_for_the_lifecycle_manager(tmp_path, processes):
-    launch = launched(arguments(tmp_path, managed="true", set=f"station.processes={processes}"))
+    launch = prepare_launch(
+        arguments(tmp_path, managed="true", set=f"station.processes={processes}")
+    )
     manager, *others = launch.processes
     nodes = [node for process in others for node in process.nodes or (process,)]
     assert manager.name == "lifecycle_manager" and manager.parameters["node_names"] == [
@@ -187,12 +195,12 @@ def test_what_is_refused_writes_nothing(tmp_path, episodes, others):
     with pytest.raises(
         Exception, match="station.operator.kind: expected keyboard|bridge.credentials: expected"
     ):
-        launched(arguments(tmp_path, episodes=episodes, director="true", **others))
+        prepare_launch(arguments(tmp_path, episodes=episodes, director="true", **others))
     assert not (tmp_path / "run").exists()
 
 
 def test_a_person_arms_a_real_arm(tmp_path):
-    launch = launched(arguments(tmp_path, robot="franka"))
+    launch = prepare_launch(arguments(tmp_path, robot="franka"))
     assert (
         launch.recipe.station.operator.kind == "keyboard"
         and "station.operator={kind: keyboard}" in launch.overrides
@@ -206,7 +214,7 @@ def test_a_person_arms_a_real_arm(tmp_path):
 def test_a_person_has_the_device_of_the_recipe(tmp_path, station_text, kind):
     """``collect.launch.py`` requests a person in the same way."""
     (tmp_path / "mine.yaml").write_text(f"name: mine\nstation: {station_text}\n")
-    launch = launched(
+    launch = prepare_launch(
         arguments(tmp_path, recipe=str(tmp_path / "mine.yaml"), operator="person", episodes="2")
     )
     assert launch.recipe.station.operator.kind == kind
@@ -232,7 +240,9 @@ def test_the_recipe_decides_on_simulated_time_unless_an_argument_does(
     tmp_path, station, others, lockstep, factor
 ):
     (tmp_path / "mine.yaml").write_text(f"defaults: demo\nname: mine\nstation: {station}\n")
-    recipe = launched(arguments(tmp_path, recipe=str(tmp_path / "mine.yaml"), **others)).recipe
+    recipe = prepare_launch(
+        arguments(tmp_path, recipe=str(tmp_path / "mine.yaml"), **others)
+    ).recipe
     assert (recipe.station.lockstep, recipe.station.real_time_factor) == (lockstep, factor)
 
 
@@ -283,7 +293,7 @@ def test_a_file_of_ros_parameters_that_is_no_yaml_is_refused_by_name(tmp_path):
 def test_a_page_whose_port_is_anothers_is_refused_before_anything_is_written(tmp_path):
     taken = "station.web.port: expected a free port"
     with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(RecipeError, match=taken):
-        launched(arguments(tmp_path, web=str(other.getsockname()[1])))
+        prepare_launch(arguments(tmp_path, web=str(other.getsockname()[1])))
     assert not (tmp_path / "run").exists()
 
 
@@ -302,6 +312,6 @@ def test_a_station_without_hardware_is_heard_on_this_machine_alone(
     monkeypatch.delenv("ROS_AUTOMATIC_DISCOVERY_RANGE", raising=False)
     if shell:
         monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", shell)
-    environment = launched_environment(load_recipe("demo", [f"station.robot={robot}"]))
+    environment = launch_environment(load_recipe("demo", [f"station.robot={robot}"]))
     assert environment.get("ROS_AUTOMATIC_DISCOVERY_RANGE") == ("LOCALHOST" if alone else None)
     assert environment["ROS_DOMAIN_ID"].isdecimal()

@@ -46,7 +46,7 @@ TRAINER = re.compile(r"(\[[^\s\[\]/]+\]|[^\s:\[\]/]+):(\d{1,5})", re.ASCII)
 
 
 @dataclass(frozen=True)
-class Launched:
+class LaunchPlan:
     """A station that is ready to start.
 
     Attributes:
@@ -66,15 +66,15 @@ class Launched:
     processes: list[Process]
 
 
-def launched(arguments: Mapping[str, str]) -> Launched:
+def prepare_launch(arguments: Mapping[str, str]) -> LaunchPlan:
     """Check the launch arguments and write the recipe into the run folder.
 
     Raises:
         RlinfError: an argument is invalid; nothing is written then.
     """
     name, overrides = arguments["recipe"], overrides_of(arguments)
-    run_dir = folder("run_dir", arguments["run_dir"])
-    episode_count = number("episodes", arguments["episodes"])
+    run_dir = parse_folder("run_dir", arguments["run_dir"])
+    episode_count = parse_number("episodes", arguments["episodes"])
     before = DemonstrationStats()
     recipe = load_recipe(name, overrides)
     by_person = arguments["operator"] == PERSON or not (
@@ -93,7 +93,7 @@ def launched(arguments: Mapping[str, str]) -> Launched:
     if episode_count:
         recipe, before = load_collect_recipe(name, overrides, run_dir, episode_count)
         if before.succeeded >= episode_count:
-            return Launched(recipe, overrides, run_dir, episode_count, before, [])
+            return LaunchPlan(recipe, overrides, run_dir, episode_count, before, [])
     free_segments()
     processes = compose(recipe, station_processes(recipe, run_dir))
     check_page(recipe.station.web)
@@ -106,7 +106,7 @@ def launched(arguments: Mapping[str, str]) -> Launched:
         processes.append(director_process(recipe, run_dir))
     if arguments["managed"] == "true":
         processes = with_lifecycle_manager(recipe, processes)
-    return Launched(recipe, overrides, run_dir, episode_count, before, processes)
+    return LaunchPlan(recipe, overrides, run_dir, episode_count, before, processes)
 
 
 def overrides_of(arguments: Mapping[str, str]) -> list[str]:
@@ -115,7 +115,7 @@ def overrides_of(arguments: Mapping[str, str]) -> list[str]:
     trainer = arguments["trainer"]
     policy = arguments["policy"]
     values = {
-        "station.robot": str(folder("robot", robot)) if "/" in robot else robot,
+        "station.robot": str(parse_folder("robot", robot)) if "/" in robot else robot,
         "station.name": arguments["namespace"],
     }
     address = TRAINER.fullmatch(trainer)
@@ -127,9 +127,9 @@ def overrides_of(arguments: Mapping[str, str]) -> list[str]:
     if address:
         values |= {"bridge.host": address[1]}
     if arguments["token"]:
-        values |= {"bridge.token_file": str(folder("token", arguments["token"]))}
+        values |= {"bridge.token_file": str(parse_folder("token", arguments["token"]))}
     if arguments["credentials"]:
-        values |= {"bridge.credentials": str(folder("credentials", arguments["credentials"]))}
+        values |= {"bridge.credentials": str(parse_folder("credentials", arguments["credentials"]))}
     result = [f"{key}={quote_value(value)}" for key, value in values.items() if value]
     result += [f"bridge.port={int(address[2])}"] if address else []
     lockstep, use_sim_time = arguments["lockstep"], arguments["use_sim_time"]
@@ -139,7 +139,9 @@ def overrides_of(arguments: Mapping[str, str]) -> list[str]:
             f"'{use_sim_time}'"
         )
     result += [f"station.lockstep={lockstep or use_sim_time}"] if lockstep or use_sim_time else []
-    result += [f"station.web.port={number('web', arguments['web'])}"] if arguments["web"] else []
+    result += (
+        [f"station.web.port={parse_number('web', arguments['web'])}"] if arguments["web"] else []
+    )
     result += (
         [f"station.operator={{kind: {quote_value(arguments['operator'])}}}"]
         if arguments["operator"] not in ("", PERSON)
@@ -162,7 +164,7 @@ def ros_options(arguments: Mapping[str, str]) -> dict[str, list[str]]:
     """Return options of all launch_ros nodes: parameter files and ROS arguments."""
     options: dict[str, list[str]] = {}
     if arguments["params_file"]:
-        path = folder("params_file", arguments["params_file"])
+        path = parse_folder("params_file", arguments["params_file"])
         if not path.is_file():
             raise RecipeError(
                 f"params_file: expected a YAML file of ROS parameters, got '{path}', which is not "
@@ -212,14 +214,14 @@ def _parameters(document: Any, prefix: str | None = None) -> Iterator[str]:
             yield f"{prefix}{key}"
 
 
-def folder(argument: str, text: str) -> Path:
+def parse_folder(argument: str, text: str) -> Path:
     """Return the path in an argument."""
     if not text:
         raise RecipeError(f"{argument}: expected a folder, got nothing")
     return expand_user(text, argument).resolve()
 
 
-def file(argument: str, text: str) -> Path:
+def parse_file(argument: str, text: str) -> Path:
     """Return the output file in an argument."""
     try:
         return output_file()(text)
@@ -227,14 +229,14 @@ def file(argument: str, text: str) -> Path:
         raise RecipeError(f"{argument}: {error}") from error
 
 
-def number(argument: str, text: str) -> int:
+def parse_number(argument: str, text: str) -> int:
     """Return the integer in an argument."""
     if not re.fullmatch(r"\d{1,9}", text, re.ASCII):
         raise RecipeError(f"{argument}: expected a whole number of at least 0, got '{text}'")
     return int(text)
 
 
-def launched_environment(recipe: Recipe) -> dict[str, str]:
+def launch_environment(recipe: Recipe) -> dict[str, str]:
     """Return the environment variables for ROS's launch.
 
     A station without hardware is visible on this machine only, since another machine could confuse
