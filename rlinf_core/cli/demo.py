@@ -1,7 +1,4 @@
-"""``rlinf demo`` and ``rlinf up``: run a recipe's station, with trainer, director and display.
-
-``next_steps`` are the commands that a user may run once a station is up.
-"""
+"""``rlinf demo``, ``up``, ``run`` and ``teleop``: run a recipe's station and its phases."""
 
 from __future__ import annotations
 
@@ -62,12 +59,17 @@ def next_steps(
     )
     learns = not recipe.collect.no_training
     # two operators would cause HOLD
-    absent = station.operator.kind != SCRIPTED and not station.web.port
-    steps = [(f"rlinf teleop {same}", "the operator: arms, moves the arm, stops")] * absent
-    steps += [(f"rlinf train {same}", "the trainer, if none runs yet")] * learns
-    phases = "the phases: collect" + ", wait for the trainer, evaluate, improve" * learns
-    steps += [(f"rlinf run {same} --out {shlex.quote(str(run_dir))}", phases)] * (not director)
-    steps += [(f"rlinf status {same}", "the state of the station")]
+    needs_operator = station.operator.kind != SCRIPTED and not station.web.port
+    steps = []
+    if needs_operator:
+        steps.append((f"rlinf teleop {same}", "the operator: arms, moves the arm, stops"))
+    if learns:
+        steps.append((f"rlinf train {same}", "the trainer, if none runs yet"))
+    if not director:
+        more = ", wait for the trainer, evaluate, improve" if learns else ""
+        command = f"rlinf run {same} --out {shlex.quote(str(run_dir))}"
+        steps.append((command, f"the phases: collect{more}"))
+    steps.append((f"rlinf status {same}", "the state of the station"))
     head = (
         f"station '{station.name}' (ROS_DOMAIN_ID {station.domain}) now waits for you; next, "
         f"each in a terminal:"

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
-from rlinf_core.cli.terminal import foreground
 from rlinf_core.core import extras, rendering
 from rlinf_core.core.errors import RlinfError
 from rlinf_core.core.paths import built_messages, home_remedy, message_packages
@@ -53,16 +52,13 @@ def doctor(station: str | None = None, name: str = "", overrides: Sequence[str] 
     if station is None:
         with Progress(len(CHECKS)) as progress:
             findings = [run_check(check, progress) for check in CHECKS]
-        return show(findings)
-    from rlinf_core.core.ros import ros_environment
+        return print_findings(findings)
+    from rlinf_core.cli.station import run_tool
     from rlinf_core.recipes import check_recipe, load_recipe
 
     recipe = load_recipe(name, list(overrides))
     check_recipe(recipe)
-    return foreground(
-        [sys.executable, "-m", "rlinf_tools.station_doctor", name, *overrides],
-        ros_environment(recipe.station.domain),
-    )
+    return run_tool("station_doctor", [name, *overrides], recipe.station.domain)
 
 
 def run_check(check: Callable[[], Finding], progress: Progress) -> Finding:
@@ -80,7 +76,7 @@ def run_check(check: Callable[[], Finding], progress: Progress) -> Finding:
         )
 
 
-def show(findings: Sequence[Finding]) -> int:
+def print_findings(findings: Sequence[Finding]) -> int:
     """Print findings. Returns 1 if a required part is missing."""
     from rich.console import Console
     from rich.markup import escape
@@ -88,13 +84,9 @@ def show(findings: Sequence[Finding]) -> int:
 
     table = Table("", "what", "found", "how to get it")
     for finding in findings:
-        mark = (
-            "[green]ok"
-            if not finding.fix
-            else "[red]missing"
-            if finding.needed
-            else "[yellow]optional"
-        )
+        mark = "[green]ok"
+        if finding.fix:
+            mark = "[red]missing" if finding.needed else "[yellow]optional"
         table.add_row(mark, *map(escape, (finding.subject, finding.result, finding.fix)))
     Console(width=140 if not sys.stdout.isatty() else None).print(table)
     return int(any(finding.fix and finding.needed for finding in findings))
@@ -186,10 +178,13 @@ def _middleware() -> Finding:
         "while not got and time.monotonic() < end: rclpy.spin_once(n, timeout_sec=0.1)\n"
         "print('ok' if got else 'lost', rclpy.get_rmw_implementation_identifier())"
     )
-    environment, nowhere = ros_environment(99), subprocess.DEVNULL
+    environment = ros_environment(99)
     try:
         with subprocess.Popen(
-            [sys.executable, "-c", publisher_code], env=environment, stdout=nowhere, stderr=nowhere
+            [sys.executable, "-c", publisher_code],
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         ) as other:
             try:
                 result = subprocess.run(

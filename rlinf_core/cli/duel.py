@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from pathlib import Path
 
@@ -73,18 +74,16 @@ def _print(
     test: Duel, files: dict[str, Path], sides: dict[str, list[DuelEpisode]], measures: list[str]
 ) -> None:
     for name, episodes in sides.items():
-        of = throughput_of(episodes)
-        time = of.time_to_success_s
-        seconds = (
-            f", {time.value:.1f} s to success ({time.low:.1f} to {time.high:.1f})"
-            if time.value == time.value
-            else ""
-        )
+        totals = throughput_of(episodes)
+        time = totals.time_to_success_s
+        seconds = ""
+        if not math.isnan(time.value):
+            seconds = f", {time.value:.1f} s to success ({time.low:.1f} to {time.high:.1f})"
+        success, hourly = totals.success, totals.successes_per_hour
         print(
-            f"{name} {files[name]}: {of.success.value:.0%} of {of.episodes} succeeded "
-            f"({of.success.low:.0%} to {of.success.high:.0%}), {of.successes_per_hour.value:.0f} "
-            f"successes an hour ({of.successes_per_hour.low:.0f} to "
-            f"{of.successes_per_hour.high:.0f}){seconds}"
+            f"{name} {files[name]}: {success.value:.0%} of {totals.episodes} succeeded "
+            f"({success.low:.0%} to {success.high:.0%}), {hourly.value:.0f} successes an hour "
+            f"({hourly.low:.0f} to {hourly.high:.0f}){seconds}"
         )
     differ = sum(map(bool, test.pairs))
     share = test.share_a

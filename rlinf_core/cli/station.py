@@ -20,6 +20,12 @@ from rlinf_core.robots.drivers import SIMULATOR
 CLIENT = "the ROS client of this command"  # it calls terminal.notify_started
 
 
+def run_tool(module: str, arguments: list[str], domain_id: int, starts: str = "") -> int:
+    """Run a program of ``rlinf_tools`` in the foreground, and return its exit code."""
+    command = [sys.executable, "-m", f"rlinf_tools.{module}", *arguments]
+    return foreground(command, ros_environment(domain_id), starts)
+
+
 def send_request(
     request: str,
     name: str,
@@ -33,10 +39,7 @@ def send_request(
     Returns an exit code.
     """
     recipe = load_recipe(name, overrides)
-    command = [
-        sys.executable,
-        "-m",
-        "rlinf_tools.station_client",
+    arguments = [
         request,
         "--station",
         recipe.station.name,
@@ -45,7 +48,7 @@ def send_request(
     ]
     if request == "status":
         root = f"/{recipe.station.name}/"
-        command += [
+        arguments += [
             f"--recipe={name}",
             "--expect",
             *(
@@ -54,12 +57,12 @@ def send_request(
             ),
         ]
     if arms := station_robot(recipe).arms:
-        command += ["--arms", *arms]
+        arguments += ["--arms", *arms]
     if cause:
-        command += [f"--cause={cause}"]
+        arguments += [f"--cause={cause}"]
     if words:
-        command += [f"--words={words}"]
-    return foreground(command, ros_environment(recipe.station.domain), CLIENT)
+        arguments += [f"--words={words}"]
+    return run_tool("station_client", arguments, recipe.station.domain, CLIENT)
 
 
 def send_node_request(
@@ -76,10 +79,7 @@ def send_node_request(
     Returns an exit code.
     """
     recipe = load_recipe(name, overrides)
-    command = [
-        sys.executable,
-        "-m",
-        "rlinf_tools.node_client",
+    arguments = [
         request,
         f"--station={recipe.station.name}",
         f"--node={node}",
@@ -89,7 +89,7 @@ def send_node_request(
         "--arms",
         *station_robot(recipe).arms,
     ]
-    return foreground(command, ros_environment(recipe.station.domain), CLIENT)
+    return run_tool("node_client", arguments, recipe.station.domain, CLIENT)
 
 
 def calibrate(
@@ -108,35 +108,29 @@ def calibrate(
         )
     if not 0.0 <= margin <= 0.5:
         raise RecipeError(f"--margin: expected 0 to 0.5 m, got {margin}")
-    command = [
-        sys.executable,
-        "-m",
-        "rlinf_tools.calibrate",
+    arguments = [
         name,
         *overrides,
         f"--arm={arm}",
         f"--margin={margin}",
         f"--out={out}",
     ]
-    return foreground(
-        [*command, *(["--write"] if write else [])], ros_environment(recipe.station.domain)
-    )
+    if write:
+        arguments.append("--write")
+    return run_tool("calibrate", arguments, recipe.station.domain)
 
 
 def first_motion(name: str, overrides: list[str], arm: str, json_file: Path | None) -> int:
     """Run the first motion of a real arm (``rlinf_tools.first_motion``). Returns an exit code."""
     recipe = load_recipe(name, overrides)
     check_recipe(recipe)
-    command = [
-        sys.executable,
-        "-m",
-        "rlinf_tools.first_motion",
+    arguments = [
         name,
         *overrides,
         f"--arm={arm}",
         *([f"--json={json_file}"] if json_file else []),
     ]
-    return foreground(command, ros_environment(recipe.station.domain))
+    return run_tool("first_motion", arguments, recipe.station.domain)
 
 
 def camera(
@@ -176,10 +170,7 @@ def camera(
         )
     if not 0.001 <= square <= 1.0:
         raise RecipeError(f"--square: expected 0.001 to 1 m, got {square}")
-    command = [
-        sys.executable,
-        "-m",
-        "rlinf_tools.camera_client",
+    arguments = [
         request,
         name,
         camera,
@@ -192,7 +183,7 @@ def camera(
         *([f"--reference={reference}"] if reference else []),
         *(["--write"] if write else []),
     ]
-    return foreground(command, ros_environment(recipe.station.domain))
+    return run_tool("camera_client", arguments, recipe.station.domain)
 
 
 def drill(
@@ -204,18 +195,11 @@ def drill(
     domain: int,
 ) -> int:
     """Run the safety drill (``rlinf_tools.drill``) in this ROS_DOMAIN_ID. Returns an exit code."""
-    arguments = {"only": only, "json": json_file, "scenarios": scenarios, "out": out}
-    options = [f"--{name}={value}" for name, value in arguments.items() if value]
-    return foreground(
-        [
-            sys.executable,
-            "-m",
-            "rlinf_tools.drill",
-            *options,
-            *(["--two-arms"] if two_arms else []),
-        ],
-        ros_environment(domain),
-    )
+    values = {"only": only, "json": json_file, "scenarios": scenarios, "out": out}
+    arguments = [f"--{name}={value}" for name, value in values.items() if value]
+    if two_arms:
+        arguments.append("--two-arms")
+    return run_tool("drill", arguments, domain)
 
 
 def fake_device(kind: str, path: Path | None = None) -> int:
