@@ -71,7 +71,7 @@ class AgentState:
 
 
 @dataclass(frozen=True)
-class Limits:
+class ConversationLimits:
     """Limits of one conversation.
 
     Attributes:
@@ -102,7 +102,7 @@ class Conversation:
         self,
         environment: TextEnvironment,
         tokenizer: ChatTokenizer,
-        limits: Limits,
+        limits: ConversationLimits,
         scene: int,
         draw: int,
     ) -> None:
@@ -214,7 +214,7 @@ class Conversation:
         record: Mapping[str, Any],
         environment: TextEnvironment,
         tokenizer: ChatTokenizer,
-        limits: Limits,
+        limits: ConversationLimits,
     ) -> Conversation:
         """Restore a conversation from a record.
 
@@ -237,7 +237,7 @@ class Conversation:
         return conversation
 
 
-def rollout_of(conversations: Sequence[Conversation]) -> Rollout:
+def make_rollout(conversations: Sequence[Conversation]) -> Rollout:
     """Return one rollout of finished conversations, those of a group side by side.
 
     A row is one chunk: T = 1, N rows, E tokens of the longest row. Only the policy's own tokens

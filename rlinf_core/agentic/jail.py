@@ -33,7 +33,7 @@ class JailError(RlinfError):
 
 
 @dataclass(frozen=True)
-class Limits:
+class JailLimits:
     """Bounds of one program.
 
     Attributes:
@@ -53,7 +53,7 @@ class Limits:
     output_bytes: int = 64 << 10
 
 
-DEFAULT = Limits()
+DEFAULT = JailLimits()
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def run_program(
     program: str,
     call: str | None = None,
     inputs: Sequence[Sequence[Any]] = (),
-    limits: Limits = DEFAULT,
+    limits: JailLimits = DEFAULT,
 ) -> Outcome:
     """Run a program in its own jail; takes about 60 ms.
 
@@ -150,7 +150,7 @@ def _await_end(pipe: int) -> None:
         time.sleep(0.002)
 
 
-def _collect(pipes: Sequence[int], limits: Limits) -> tuple[str, list[bytes]]:
+def _collect(pipes: Sequence[int], limits: JailLimits) -> tuple[str, list[bytes]]:
     """Return the kind of the program's end, and the bytes of each pipe until then."""
     # for the jail's build; the program's time begins when it is ready
     deadline = time.monotonic() + BUILD_S
@@ -175,7 +175,7 @@ def _collect(pipes: Sequence[int], limits: Limits) -> tuple[str, list[bytes]]:
     return "exit", [bytes(data) for data in outputs.values()]
 
 
-def _outcome(end: str, outputs: Sequence[bytes], limits: Limits) -> Outcome:
+def _outcome(end: str, outputs: Sequence[bytes], limits: JailLimits) -> Outcome:
     stdout, stderr, result, control = (
         data[: limits.output_bytes].decode(errors="replace") for data in outputs
     )

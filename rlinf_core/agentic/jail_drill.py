@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlinf_core.agentic.jail import Limits, Outcome, run_program
+from rlinf_core.agentic.jail import JailLimits, Outcome, run_program
 
-LIMITS = Limits(wall_s=4.0, cpu_s=3, memory_bytes=256 << 20, processes=8, file_bytes=4 << 20)
+LIMITS = JailLimits(wall_s=4.0, cpu_s=3, memory_bytes=256 << 20, processes=8, file_bytes=4 << 20)
 PROOF = "ESCAPED"
 
 

@@ -268,7 +268,7 @@ class Feedback(Source):
             return Experience()
         self.after = served[-1].arrival
         self.rewards.extend(completion.reward for completion in served)
-        return Experience(rollouts=[served_rollout(served)], steps=len(served))
+        return Experience(rollouts=[feedback_rollout(served)], steps=len(served))
 
     def evaluate(self) -> list[EpisodeResult]:
         """Return the newest feedback as an evaluation.
@@ -303,9 +303,9 @@ class Feedback(Source):
         self.rewards.extend(state.get("rewards", []))
 
 
-def served_rollout(served: Sequence[ServedCompletion]) -> Rollout:
+def feedback_rollout(served: Sequence[ServedCompletion]) -> Rollout:
     """Return a rollout of completions, one per row, with their drawn ids and log-probabilities."""
-    from rlinf_core.agentic.conversation import PROMPT, Row, rollout_of
+    from rlinf_core.agentic.conversation import PROMPT, Row, make_rollout
 
     conversations: list[Any] = []
     for completion in served:
@@ -313,7 +313,7 @@ def served_rollout(served: Sequence[ServedCompletion]) -> Rollout:
         row.read(completion.prompt, PROMPT)
         row.write(Generation(completion.tokens, completion.log_probs, "stop", completion.version))
         conversations.append(SimpleNamespace(rows=[row], truncated=False, reward=completion.reward))
-    return rollout_of(conversations)
+    return make_rollout(conversations)
 
 
 class CompletionServer:

@@ -9,7 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlinf_core.agentic.conversation import FOLDER, POLICY, Conversation, Limits, rollout_of
+from rlinf_core.agentic.conversation import (
+    FOLDER,
+    POLICY,
+    Conversation,
+    ConversationLimits,
+    make_rollout,
+)
 from rlinf_core.agentic.engines.base import Engine, Generation
 from rlinf_core.agentic.environment import Message, TextEnvironment
 from rlinf_core.agentic.settings import Text, WarmStart
@@ -54,8 +60,8 @@ class Conversations(Source):
         self.settings, self.make, self.policy, self.size = settings, make, policy, size
         self.first_scene, self.run_dir = first_scene, run_dir
         self.report: dict[str, Any] = {}
-        self.engine = engine_of(settings, policy)
-        self.limits = Limits(
+        self.engine = make_engine(settings, policy)
+        self.limits = ConversationLimits(
             settings.max_new_tokens, settings.max_tokens, settings.slice_tokens, policy.temperature
         )
         self.scenes = 0  # started so far
@@ -100,7 +106,7 @@ class Conversations(Source):
         played = [conversation for conversations in chosen for conversation in conversations]
         self.truncated += sum(conversation.truncated for conversation in played)
         self._record(f"updates-{updates:09d}", played)
-        return Experience(rollouts=[rollout_of(played)], steps=len(played))
+        return Experience(rollouts=[make_rollout(played)], steps=len(played))
 
     def evaluate(self, policy: LanguagePolicy, scenes: Sequence[int]) -> list[EpisodeResult]:
         """Play one conversation of each scene with the likeliest tokens.
@@ -282,7 +288,7 @@ def _is_finished(conversations: Sequence[Conversation]) -> bool:
     return all(conversation.finished for conversation in conversations)
 
 
-def engine_of(settings: Text, policy: LanguagePolicy) -> Engine:
+def make_engine(settings: Text, policy: LanguagePolicy) -> Engine:
     """Return the engine that the settings name."""
     if settings.engine == "in_process":
         from rlinf_core.agentic.engines.in_process import InProcessEngine

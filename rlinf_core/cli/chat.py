@@ -56,7 +56,7 @@ def chat_command(folder: Path, scene: int | None, temperature: float) -> int:
 
     Print the conversation with tokens and reward.
     """
-    from rlinf_core.agentic.conversation import Conversation, Limits
+    from rlinf_core.agentic.conversation import Conversation, ConversationLimits
     from rlinf_core.agentic.engines.in_process import InProcessEngine
     from rlinf_core.agentic.tasks import text_task
     from rlinf_core.policies.policy_folder import newest_policy
@@ -76,7 +76,7 @@ def chat_command(folder: Path, scene: int | None, temperature: float) -> int:
     if not hasattr(policy, "tokenizer"):
         raise PolicyFileError(f"{folder}: expected a language policy, got {policy.config.kind}")
     task = text_task(recipe.text_task, recipe.text.options)()
-    limits = Limits(recipe.text.max_new_tokens, recipe.text.max_tokens, 0, temperature)
+    limits = ConversationLimits(recipe.text.max_new_tokens, recipe.text.max_tokens, 0, temperature)
     if scene is None:
         print("write a message; an empty line ends the conversation", flush=True)
         task = HumanReplies(

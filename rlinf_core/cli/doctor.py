@@ -20,7 +20,7 @@ from rlinf_core.core.progress import Progress
 from rlinf_core.core.ros import provides_messages, ros_is_sourced
 from rlinf_core.deploy.bridge import PORT
 from rlinf_core.deploy.bridge.credentials import read_certificate
-from rlinf_core.deploy.bridge.fleet import CERTIFICATE, Fleet, warning
+from rlinf_core.deploy.bridge.fleet import CERTIFICATE, Fleet, expiry_warning
 from rlinf_core.interlock.latch import FOLDERS, MAKE_FOLDER
 from rlinf_core.interlock.latch import check as check_folder
 
@@ -401,7 +401,7 @@ def _certificates() -> Finding:
     certificate_path, fleet = Path("credentials") / CERTIFICATE, Fleet(Path("fleet"))
     try:
         warnings = fleet.warnings() + (
-            [warning(str(certificate_path), read_certificate(certificate_path))]
+            [expiry_warning(str(certificate_path), read_certificate(certificate_path))]
             if certificate_path.exists()
             else []
         )

@@ -16,7 +16,7 @@ from rlinf_core.cli.output import TABLE_WIDTH
 from rlinf_core.core.errors import BridgeError, escape_ascii
 from rlinf_core.deploy.bridge.fleet import Fleet
 from rlinf_core.deploy.releases.commands import ReleaseCommand, send_command
-from rlinf_core.deploy.releases.overview import read
+from rlinf_core.deploy.releases.overview import read_overview
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -135,14 +135,14 @@ def status(run_dir: Path, once: bool) -> int:
     from rich.live import Live
 
     console = Console(width=None if sys.stdout.isatty() else TABLE_WIDTH, highlight=False)
-    document = read(run_dir)
+    document = read_overview(run_dir)
     if once or not console.is_terminal:
         console.print(table(document))
         return int(time.time() - document["time"] > GONE_S)
     with Live(table(document), console=console, auto_refresh=False) as live:
         while True:
             time.sleep(0.5)
-            live.update(table(read(run_dir)), refresh=True)
+            live.update(table(read_overview(run_dir)), refresh=True)
 
 
 def table(status: dict[str, Any]) -> Group:

@@ -15,7 +15,7 @@ from rlinf_core.cli.fleet import table
 from rlinf_core.cli.terminal import PHASES, Display
 from rlinf_core.core import extras
 from rlinf_core.core.errors import BridgeError, RlinfError, escape_ascii
-from rlinf_core.deploy.releases.overview import read
+from rlinf_core.deploy.releases.overview import read_overview
 from rlinf_core.launch.fleet import FOLDER, Member, members
 from rlinf_core.launch.graph import trainer_process
 from rlinf_core.launch.restart import MAX_RESTARTS, describe_end
@@ -216,7 +216,7 @@ class FleetDisplay(Display):
         from rich.text import Text
 
         try:
-            head: Any = table(read(self.path.parent))
+            head: Any = table(read_overview(self.path.parent))
         except BridgeError:
             head = "the trainer is starting"
         lines = [

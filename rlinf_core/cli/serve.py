@@ -87,7 +87,7 @@ def serve(
         The event loop handles it, because a callback could swallow an exception of a signal
         handler.
         """
-        other = None if lerobot_port is None else lerobot.listening(server, lerobot_port)
+        other = None if lerobot_port is None else lerobot.serve_lerobot(server, lerobot_port)
         serving = asyncio.ensure_future(serve_until_cancelled(server, host, port, ready, other))
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, serving.cancel)

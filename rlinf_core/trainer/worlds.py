@@ -18,8 +18,8 @@ from rlinf_core.rollouts.types import DEMONSTRATION, EVALUATE, TRAIN, Trajectory
 from rlinf_core.specs.arrays import StationSpec
 from rlinf_core.trainer import checkpoint
 from rlinf_core.worlds.episodes import Episodes
-from rlinf_core.worlds.imagined import Imagined
-from rlinf_core.worlds.imagined_video import VideoWorld, spec_camera
+from rlinf_core.worlds.imagined import ImaginedEnv
+from rlinf_core.worlds.imagined_video import ImaginedVideoEnv, spec_camera
 from rlinf_core.worlds.model import WorldModel, load_world
 from rlinf_core.worlds.video import RemoteVideo
 
@@ -79,7 +79,7 @@ def _buffered_episodes(state: dict, spec: StationSpec, mode: str) -> list[Trajec
     return buffer.trajectories(mode)
 
 
-def imagined_envs(recipe: Recipe) -> Imagined | VideoWorld:
+def imagined_envs(recipe: Recipe) -> ImaginedEnv | ImaginedVideoEnv:
     """Return the environments of a recipe that trains in a world model alone.
 
     Raises:
@@ -90,12 +90,12 @@ def imagined_envs(recipe: Recipe) -> Imagined | VideoWorld:
     world, episodes = load_world(
         world_file(Path(recipe.world.run)), station_task(recipe), recipe.seed
     )
-    env = Imagined(world, episodes, recipe.simulation.environments, recipe.world.horizon)
+    env = ImaginedEnv(world, episodes, recipe.simulation.environments, recipe.world.horizon)
     env.length  # noqa: B018 (refuses a world that is off)
     return env
 
 
-def video_envs(recipe: Recipe, size: int) -> VideoWorld:
+def video_envs(recipe: Recipe, size: int) -> ImaginedVideoEnv:
     """Return branches of the recipe's video model, which runs in a process of its own."""
     task, world = station_task(recipe), recipe.world
     spec_camera(task.spec)
@@ -126,7 +126,7 @@ def predict(world: WorldModel, episodes: Episodes, policy: Policy, scenes: int) 
 
     They begin in the first states of recorded episodes, the same ones for every policy.
     """
-    env = Imagined(
+    env = ImaginedEnv(
         world, episodes, min(scenes, AT_ONCE), world.task.max_steps, gated=False, full_episodes=True
     )
     results = evaluate(env, policy, range(scenes))

@@ -20,7 +20,7 @@ from rlinf_core.worlds.model import WorldModel, WorldState
 SUCCEEDED = 0.5  # share of branches that begin in a successful episode, if there is one
 
 
-class Imagined:
+class ImaginedEnv:
     """N branches of a world, each followed by the next: a ``rlinf_core.rollouts.envs.VectorEnv``.
 
     Args:

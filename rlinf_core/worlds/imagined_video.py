@@ -20,7 +20,7 @@ from rlinf_core.worlds.video import VideoModel, check_count
 KEYFRAMES = 0.5  # share of branches that begin in a successful episode, if there is one
 
 
-class VideoWorld:
+class ImaginedVideoEnv:
     """N branches of a video model: a ``rlinf_core.rollouts.envs.VectorEnv``.
 
     A branch begins in a recorded time step. The tool's position is integrated from the commands,

@@ -28,7 +28,7 @@ from rlinf_core.worlds.settings import WorldSettings
 
 FORMAT = "rlinf-world-1"
 UNROLL = 2  # time steps along which a gradient step predicts
-KNOWS = 0.5  # fraction of persistence's error up to which a prediction is useful
+MAX_ERROR_RATIO = 0.5  # fraction of persistence's error up to which a prediction is useful
 BAG = 0.8  # share of the episodes that each member is fitted to
 LAST_RATE = 0.01  # fraction of the learning rate at the end of a fit
 CHECKED = 2000  # largest number of held-out windows in a check
@@ -239,7 +239,9 @@ class WorldModel:
             disagreements.append(disagreement)
             first = first or (disagreement.numpy(), wrong.numpy())
         assert first is not None
-        useful = [error <= KNOWS * nothing for error, nothing in zip(errors, still, strict=True)]
+        useful = [
+            error <= MAX_ERROR_RATIO * nothing for error, nothing in zip(errors, still, strict=True)
+        ]
         useful_steps = next((k for k, good in enumerate(useful) if not good), depth)
         horizon = min(useful_steps, self.settings.horizon)
         threshold = float(

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from rlinf_core.agentic import jail
-from rlinf_core.agentic.jail import JailError, Limits, run_program
+from rlinf_core.agentic.jail import JailError, JailLimits, run_program
 from rlinf_core.agentic.jail_drill import ESCAPES, attempt, run_alone
 
 try:
@@ -72,23 +72,23 @@ def test_values_before_an_error_count_and_none_after():
     ],
 )
 def test_each_end_has_a_name(program, end):
-    outcome = run_program(program, limits=Limits(wall_s=1.5))
+    outcome = run_program(program, limits=JailLimits(wall_s=1.5))
     assert outcome.end in end.split("|") and outcome.exit_code != 0
 
 
 def test_a_program_that_ends_while_its_output_is_too_long_has_no_exit_code():
     outputs = [b"x" * 200, b"", b"", b"ready\nexit 0\n"]
-    outcome = jail._outcome("output", outputs, Limits(output_bytes=100))
+    outcome = jail._outcome("output", outputs, JailLimits(output_bytes=100))
     assert (outcome.end, outcome.exit_code) == ("output", None)
 
 
 def test_building_the_jail_takes_no_time_from_the_program():
     """A busy machine builds a jail slowly; the program's time begins when it is closed."""
-    assert run_program("while True: pass", limits=Limits(wall_s=0.005)).end == "wall_time"
+    assert run_program("while True: pass", limits=JailLimits(wall_s=0.005)).end == "wall_time"
 
 
 def test_cpu_seconds_are_bounded():
-    outcome = run_program("while True: pass", limits=Limits(wall_s=20, cpu_s=1))
+    outcome = run_program("while True: pass", limits=JailLimits(wall_s=20, cpu_s=1))
     assert outcome.end == "killed"
 
 
@@ -113,7 +113,7 @@ def test_nothing_is_left_open_or_running():
         "import os, time\nos.fork()\ntime.sleep(30)",
         "import os\nwhile 1: os.write(1, b'x' * 9999)",
     ):
-        run_program(program, limits=Limits(wall_s=0.8))
+        run_program(program, limits=JailLimits(wall_s=0.8))
     assert set(os.listdir("/proc/self/fd")) == before
     assert not _jails()
 

@@ -12,7 +12,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlinf_core.agentic.conversation import POLICY, PROMPT, TOOL, Conversation, Limits, rollout_of
+from rlinf_core.agentic.conversation import (
+    POLICY,
+    PROMPT,
+    TOOL,
+    Conversation,
+    ConversationLimits,
+    make_rollout,
+)
 from rlinf_core.agentic.engines.base import EngineMismatchError, Generation, GenerationRequest
 from rlinf_core.agentic.engines.in_process import InProcessEngine, uniforms
 from rlinf_core.agentic.environment import Scene, TextStep, Tool
@@ -307,7 +314,9 @@ def played(steps, drawn, template=None, max_tokens=500):
     tokenizer = ChatTokenizer.of_bytes()
     if template:
         tokenizer = ChatTokenizer(tokenizer.text, template, tokenizer.stop)
-    conversation = Conversation(Scripted(steps), tokenizer, Limits(50, max_tokens), 3, 0)
+    conversation = Conversation(
+        Scripted(steps), tokenizer, ConversationLimits(50, max_tokens), 3, 0
+    )
     for version, tokens in enumerate(drawn):
         assert not conversation.finished
         conversation.request()
@@ -343,7 +352,7 @@ def test_rows_hold_the_tokens_that_were_drawn(messages):
         (kind == POLICY) == (version >= 0)
         for kind, version in zip(row.kinds, row.versions, strict=True)
     )
-    rollout = rollout_of([conversation])
+    rollout = make_rollout([conversation])
     assert rollout.counted.sum() == len(
         drawn_ids
     ) == rollout.steps.sum() and rollout.returns.tolist() == [1.0]
@@ -360,7 +369,7 @@ def test_a_template_that_rewrites_history_opens_a_row():
         and second.kinds.count(TOOL) == 0
     )
     assert second.tokens[: len(first.tokens)] != first.tokens
-    rollout = rollout_of([conversation])
+    rollout = make_rollout([conversation])
     assert rollout.episode.tolist() == [0, 0] and rollout.returns.tolist() == [1.0]
     last = rollout.counted[0, 1].nonzero()[-1]
     assert rollout.step_rewards[0, 0].sum() == 0.0 and rollout.step_rewards[0, 1, last] == 1.0
@@ -372,13 +381,13 @@ def test_agents_have_rows_of_one_episode():
     back = TextStep([{"role": "tool", "content": "helped"}])
     conversation, _ = played([to_helper, back, DONE], [[1, stop], [2, stop], [3, stop]])
     assert [row.agent for row in conversation.rows] == ["agent", "helper"]
-    assert rollout_of([conversation]).episode.tolist() == [0, 0]
+    assert make_rollout([conversation]).episode.tolist() == [0, 0]
 
 
 def test_what_is_cut_off_has_not_ended():
     conversation, _ = played([DONE], [[1] * 50])
     assert conversation.finished and conversation.truncated and conversation.reward == 0.0
-    rollout = rollout_of([conversation])
+    rollout = make_rollout([conversation])
     assert rollout.terminated.sum() == 0.0 and rollout.done.sum() == 1.0
     stop, prompt = ChatTokenizer.of_bytes().stop_ids[0], conversation.rows[0].kinds.count(PROMPT)
     # the tool's result leaves no room

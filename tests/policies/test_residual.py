@@ -13,7 +13,7 @@ from websockets.sync.server import serve
 from rlinf_core.algorithms import residual, sft
 from rlinf_core.core.errors import PolicyFileError, RecipeError, ServingError, SpecError
 from rlinf_core.deploy.serving import served_base
-from rlinf_core.deploy.serving.protocol import packed, read_request, unpacked
+from rlinf_core.deploy.serving.protocol import pack, read_request, unpack
 from rlinf_core.policies import make_policy
 from rlinf_core.policies.base import Observation
 from rlinf_core.policies.policy_folder import policy_name
@@ -55,15 +55,15 @@ def served(policy, answers=None):
     requests = []
 
     def answer(socket):
-        socket.send(packed({"server": "another"}))
+        socket.send(pack({"server": "another"}))
         for message in socket:
-            request = read_request(SPEC, unpacked(message), False)
+            request = read_request(SPEC, unpack(message), False)
             requests.append(request)
             observation = Observation(
                 torch.from_numpy(request.vectors.copy())[None], instruction=("",)
             )
             actions = SPEC.action.to_si(policy.act(observation, False).actions[0].numpy())
-            socket.send(packed(answers or {"actions": actions}))
+            socket.send(pack(answers or {"actions": actions}))
 
     with serve(answer, "127.0.0.1", 0) as server:
         thread = threading.Thread(target=server.serve_forever)

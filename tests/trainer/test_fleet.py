@@ -235,7 +235,7 @@ def test_the_table_says_how_each_station_is(start, capsys):
     end = time.monotonic() + 30
     while (
         trainer.stations.counts().get("b/success") != 0.5
-        or len(overview.read(trainer.run_dir)["stations"]) < 2
+        or len(overview.read_overview(trainer.run_dir)["stations"]) < 2
     ):
         assert time.monotonic() < end
         time.sleep(0.02)

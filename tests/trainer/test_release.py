@@ -11,7 +11,14 @@ import pytest
 from rlinf_core.core.errors import RecipeError, RlinfError
 from rlinf_core.deploy.bridge import bridge_pb2 as pb
 from rlinf_core.deploy.releases import Release
-from rlinf_core.deploy.releases.record import ALL, NOT_WORSE, OPEN, WORSE, Outcome, judged
+from rlinf_core.deploy.releases.record import (
+    ALL,
+    NOT_WORSE,
+    OPEN,
+    WORSE,
+    Outcome,
+    sequential_verdict,
+)
 from rlinf_core.deploy.releases.releases import FILE, SILENT_S, ReleaseController
 from rlinf_core.recipes import load_recipe
 from rlinf_core.recipes.sources import check_source
@@ -59,7 +66,7 @@ def test_neither_error_is_more_probable_than_it_may_be_however_long_it_goes_on(o
 
 
 def test_it_ends_where_the_likelihoods_say_so_and_pairs_that_did_alike_say_nothing(random):
-    judge = partial(judged, odds=3.0, alpha=0.05, beta=0.1)
+    judge = partial(sequential_verdict, odds=3.0, alpha=0.05, beta=0.1)
     first = math.ceil(math.log(20) / math.log(1.5))
     assert judge([1] * first) == WORSE and judge([1] * (first - 1)) == OPEN
     assert judge([1, 0, 0] * first) == WORSE and judge([0] * 10_000) == OPEN

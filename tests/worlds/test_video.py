@@ -14,7 +14,7 @@ from rlinf_core.recipes import check_recipe, load_recipe, station_task
 from rlinf_core.recipes.loader import recipe_yaml
 from rlinf_core.rollouts.types import DEMONSTRATION, TRAIN, Trajectory
 from rlinf_core.worlds import tiny_video
-from rlinf_core.worlds.imagined_video import VideoWorld
+from rlinf_core.worlds.imagined_video import ImaginedVideoEnv
 from rlinf_core.worlds.video import RemoteVideo, ReplayVideo
 
 CAMERA = ["station.observe_cameras=[front]", "station.image_size=[16,16]"]
@@ -69,7 +69,7 @@ def test_a_replay_comes_back_across_the_process_boundary(tmp_path):
     episode = moving(1)[0]
     np.savez(tmp_path / "frames.npz", frames=episode.observations["front"])
     model = RemoteVideo("replay", {"file": str(tmp_path / "frames.npz")})
-    world = VideoWorld(model, TASK, [episode], 2, horizon=6)
+    world = ImaginedVideoEnv(model, TASK, [episode], 2, horizon=6)
     try:
         observation = world.reset([1, 2])
         shown = episode.observations["front"]
@@ -116,7 +116,7 @@ def test_a_chunk_of_actions_brings_its_frames_at_its_end():
             assert actions.shape == (len(rows), 3, 3)
             return np.full((len(rows), 3, *self.shape), 7, np.uint8)
 
-    world = VideoWorld(Chunked(), TASK, moving(2), 2, horizon=6)
+    world = ImaginedVideoEnv(Chunked(), TASK, moving(2), 2, horizon=6)
     world.reset([0, 1])
     frames = [world.step(np.zeros((2, 3))).next_observations["front"].mean() for _ in range(6)]
     assert frames[0] > 80 and frames[1] > 80 and frames[2] == 7 == frames[5]
@@ -125,10 +125,12 @@ def test_a_chunk_of_actions_brings_its_frames_at_its_end():
 def test_branches_end_at_the_horizon_and_begin_in_recorded_frames(fitted):
     path, _ = fitted
     played = moving(6)
-    world = VideoWorld(tiny_video.TinyVideo(str(path)), TASK, played, 3, horizon=4)
+    world = ImaginedVideoEnv(tiny_video.TinyVideo(str(path)), TASK, played, 3, horizon=4)
     recorded = np.concatenate([one.observations["front"] for one in played])
     first = world.reset([4, 5, 6])
-    again = VideoWorld(tiny_video.TinyVideo(str(path)), TASK, played, 3, horizon=4).reset([4, 5, 6])
+    again = ImaginedVideoEnv(tiny_video.TinyVideo(str(path)), TASK, played, 3, horizon=4).reset(
+        [4, 5, 6]
+    )
     np.testing.assert_array_equal(first["front"], again["front"])
     for _ in range(4):
         steps = world.step(np.zeros((3, 3)))
@@ -296,7 +298,7 @@ def test_damaged_recordings_are_refused_by_their_number(name, change, message, f
     played[4] = replace(played[4], observations=observations)
     model = tiny_video.TinyVideo(str(fitted[0]))
     with pytest.raises(RlinfError, match=f"recorded episode 4.*{message}"):
-        VideoWorld(model, TASK, played, 1, 4)
+        ImaginedVideoEnv(model, TASK, played, 1, 4)
     if name == "front":
         episodes = [(one.observations["front"], one.actions) for one in played]
         with pytest.raises(RlinfError, match="a video model: episode 4: expected frames"):
@@ -308,12 +310,12 @@ def test_damaged_actions_and_missing_cameras_are_refused(fitted):
     damaged = replace(played[4], actions=played[4].actions * np.float32("nan"))
     blind = replace(played[4], observations={"vectors": played[4].observations["vectors"]})
     with pytest.raises(RlinfError, match="recorded episode 4: expected finite actions"):
-        VideoWorld(model, TASK, [*played[:4], damaged], 1, 4)
+        ImaginedVideoEnv(model, TASK, [*played[:4], damaged], 1, 4)
     with pytest.raises(RlinfError, match="episode 4: .* got none called front"):
-        VideoWorld(model, TASK, [*played[:4], blind], 1, 4)
+        ImaginedVideoEnv(model, TASK, [*played[:4], blind], 1, 4)
     with pytest.raises(RlinfError, match="episode 4: expected finite actions"):
         tiny_video.fit([(one.observations["front"], one.actions) for one in [*played[:4], damaged]])
-    world = VideoWorld(model, TASK, played, 2, 4)
+    world = ImaginedVideoEnv(model, TASK, played, 2, 4)
     world.reset([0, 1])
     with pytest.raises(RlinfError, match="policy in a video model: expected finite .* in row 1"):
         world.step(np.array([[0.0] * 3, [np.nan] * 3]))
@@ -330,7 +332,7 @@ def test_damaged_frames_of_a_model_in_this_process_are_refused():
             return self.frames
 
     model = Local()
-    world = VideoWorld(model, TASK, moving(2), 2, horizon=6)
+    world = ImaginedVideoEnv(model, TASK, moving(2), 2, horizon=6)
     world.reset([0, 1])
     for frames in (
         model.frames,
@@ -343,7 +345,7 @@ def test_damaged_frames_of_a_model_in_this_process_are_refused():
             world.step(np.zeros((2, 3)))
     model.chunk = 0
     with pytest.raises(RlinfError, match="chunk: expected a whole number from 1 on"):
-        VideoWorld(model, TASK, moving(2), 2, 6)
+        ImaginedVideoEnv(model, TASK, moving(2), 2, 6)
 
 
 def test_a_task_that_no_frame_judges_is_refused():
@@ -351,9 +353,9 @@ def test_a_task_that_no_frame_judges_is_refused():
     played = moving(2)
     cut = [replace(one, observations=dict(one.observations)) for one in played]
     with pytest.raises(RecipeError, match="rlinf reward train"):
-        VideoWorld(object(), vision, cut, 1, 4)
+        ImaginedVideoEnv(object(), vision, cut, 1, 4)
     with pytest.raises(RecipeError, match="one camera"):
-        VideoWorld(object(), station_task(load_recipe("sim_rlpd")), played, 1, 4)
+        ImaginedVideoEnv(object(), station_task(load_recipe("sim_rlpd")), played, 1, 4)
 
 
 def test_the_recipe_needs_a_run():

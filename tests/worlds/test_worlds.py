@@ -36,7 +36,7 @@ from rlinf_core.trainer.worlds import (
 )
 from rlinf_core.worlds.coordinates import Coordinates
 from rlinf_core.worlds.episodes import Episodes
-from rlinf_core.worlds.imagined import Imagined
+from rlinf_core.worlds.imagined import ImaginedEnv
 from rlinf_core.worlds.model import WorldModel, load_world, rank_correlation
 from rlinf_core.worlds.settings import WorldSettings
 from tests.messages import record
@@ -189,12 +189,12 @@ def test_a_world_of_noise_is_off():
     world, episodes = WorldModel(TASK, TINY), Episodes(noise)
     assert world.fit(episodes, updates=50).horizon == 0 and not world.usable
     with pytest.raises(RlinfError, match="rlinf world check"):
-        Imagined(world, episodes, 2).reset([0, 1])
+        ImaginedEnv(world, episodes, 2).reset([0, 1])
 
 
 def test_branches_end_at_the_horizon_and_where_the_members_disagree(fitted):
     world, episodes = fitted
-    env = Imagined(world, episodes, 16)
+    env = ImaginedEnv(world, episodes, 16)
     env.reset(range(16))
     ends = [env.step(np.zeros((16, 3))) for _ in range(TINY.horizon)][-1]
     assert (
@@ -240,7 +240,7 @@ def test_a_success_counts_if_no_member_fails_with_the_same_actions(at_the_rim):
     world, episodes, last_bias = at_the_rim
     windows = episodes.windows(np.array([0]), TINY.history)
     assert world.confirms(windows, np.zeros((1, 3)))
-    env = Imagined(world, episodes, 8)
+    env = ImaginedEnv(world, episodes, 8)
     env.reset(range(8))
     assert env.step(np.zeros((8, 3))).terminated.all() and env.flagged == 0
     with torch.no_grad():
@@ -271,7 +271,7 @@ def test_errors_of_held_out_time_steps_are_part_of_a_vote(at_the_rim):
 
 def test_branches_go_on_in_a_world_with_a_longer_horizon(fitted):
     world, episodes = fitted
-    env, other = Imagined(world, episodes, 4, horizon=1), Imagined(world, episodes, 4)
+    env, other = ImaginedEnv(world, episodes, 4, horizon=1), ImaginedEnv(world, episodes, 4)
     env.reset(range(4))
     state = env.state_dict()
     other.load_state_dict(state)
@@ -282,7 +282,7 @@ def test_branches_go_on_in_a_world_with_a_longer_horizon(fitted):
 
 def test_branches_of_an_older_checkpoint_begin_again(fitted):
     world, episodes = fitted
-    env = Imagined(world, episodes, 4)
+    env = ImaginedEnv(world, episodes, 4)
     env.reset(range(4))
     env.step(np.zeros((4, 3)))
     state = env.state_dict()
@@ -301,8 +301,8 @@ def test_branches_of_an_older_checkpoint_begin_again(fitted):
 
 def test_the_same_scenes_are_the_same_branches_and_go_on_where_they_were(fitted):
     world, episodes = fitted
-    one = Imagined(world, episodes, 4)
-    other = Imagined(world, episodes, 4)
+    one = ImaginedEnv(world, episodes, 4)
+    other = ImaginedEnv(world, episodes, 4)
     random = np.random.default_rng(0)
     np.testing.assert_array_equal(
         one.reset([3, 3, 5, 6])["vectors"], other.reset([3, 3, 5, 6])["vectors"]
@@ -330,7 +330,7 @@ def test_a_file_holds_all_of_it(fitted, tmp_path):
         and len(recorded) == len(episodes)
     )
     assert torch.equal(loaded.held_out_errors, world.held_out_errors)
-    assert len(Imagined(loaded, recorded, 1).demonstrations()) == 2
+    assert len(ImaginedEnv(loaded, recorded, 1).demonstrations()) == 2
     path.write_bytes(path.read_bytes()[:1000])
     with pytest.raises(RlinfError, match="damaged"):
         load_world(path, TASK)
@@ -382,7 +382,7 @@ def test_damaged_episodes_are_refused_by_their_number(fitted):
         with pytest.raises(RlinfError, match="episode mine: expected"):
             episodes.extend([replace(damaged, id="mine")])
     world, episodes = fitted
-    env = Imagined(world, episodes, 2)
+    env = ImaginedEnv(world, episodes, 2)
     env.reset([0, 1])
     with pytest.raises(RlinfError, match="policy in a learned world: expected finite actions"):
         env.step(np.array([[0.0] * 3, [np.nan] * 3]))
@@ -542,7 +542,7 @@ def test_algorithms_train_in_it_alone_and_are_judged_in_the_simulator(world_run,
     runs = []
     result = train(recipe, tmp_path / "alone", on_progress=lambda run, _: runs.append(run))
     assert result["episodes"] == 1 and runs[-1].learner.updates > 0
-    assert isinstance(runs[-1].source.env, Imagined)
+    assert isinstance(runs[-1].source.env, ImaginedEnv)
 
 
 def test_predictions_are_of_whole_episodes(world_run):
@@ -728,7 +728,7 @@ def test_a_world_is_named_by_its_file_or_its_run(fitted, tmp_path):
         [f"world.run={path}", "world.horizon=3", "simulation.environments=5", "seed=2"],
     )
     env = imagined_envs(recipe)
-    assert isinstance(env, Imagined) and env.size == 5 and env.length == 3
+    assert isinstance(env, ImaginedEnv) and env.size == 5 and env.length == 3
     assert env.world.check == fitted[0].check and env.spec == TASK.spec
 
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from rlinf_core.agentic.environment import Message, Scene, Tool, ToolEnvironment
-from rlinf_core.agentic.jail import Limits, run_program
+from rlinf_core.agentic.jail import JailLimits, run_program
 from rlinf_core.agentic.tasks.arithmetic import EVALUATION
 from rlinf_core.core.errors import RecipeError
 
@@ -58,7 +58,7 @@ def program_text(answer: str) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _values(program: str, inputs: str, limits: Limits) -> tuple[str, ...]:
+def _values(program: str, inputs: str, limits: JailLimits) -> tuple[str, ...]:
     """Return the values of f for inputs (JSON). Equal programs of a group run once.
 
     Raises:
@@ -104,7 +104,7 @@ class Programs(ToolEnvironment):
                 f"got {kind}, {tests}, {examples}"
             )
         self.kind, self.tests, self.examples, self.with_tool = kind, tests, examples, with_tool
-        self.limits = Limits(wall_s=wall_s)
+        self.limits = JailLimits(wall_s=wall_s)
 
     def begin(self, seed: int) -> Scene:
         """Draw a problem and its inputs."""

@@ -25,7 +25,7 @@ from rlinf_core.deploy.bridge.credentials import (
     TOKEN_KEY,
     common_name,
     make_token,
-    parsed,
+    parse_certificate,
     same_token,
 )
 from rlinf_core.deploy.bridge.fleet import STATION_NAME, Fleet
@@ -122,7 +122,7 @@ class Admission:
         """
         if self.fleet is None:
             return
-        certificate = parsed(context.auth_context()["x509_pem_cert"][0])
+        certificate = parse_certificate(context.auth_context()["x509_pem_cert"][0])
         name = common_name(certificate)
         if name != station:
             raise Refusal(

@@ -135,7 +135,7 @@ def assemble(
                 out = files.enter_context(open(partial_path(folder, file, part.version), "r+b"))
                 _resume(out, part.first_offset, sha)
             copy = (
-                copied(base.path, part.copy_offset, part.copy_size)
+                read_range(base.path, part.copy_offset, part.copy_size)
                 if base and part.copy_size
                 else ()
             )
@@ -171,7 +171,7 @@ def _linked(part: pb.PolicyPart, to: Path) -> str:
     return ""
 
 
-def copied(path: Path, offset: int, size: int) -> Iterator[bytes]:
+def read_range(path: Path, offset: int, size: int) -> Iterator[bytes]:
     """Yield ``size`` bytes of a file from ``offset`` on.
 
     Unreadable bytes are left out. The caller notices by the hash of the whole file.

@@ -139,7 +139,7 @@ def make_key() -> ec.EllipticCurvePrivateKey:
     return ec.generate_private_key(ec.SECP256R1())
 
 
-def authority(name: str, key: ec.EllipticCurvePrivateKey, days: float) -> x509.Certificate:
+def make_authority(name: str, key: ec.EllipticCurvePrivateKey, days: float) -> x509.Certificate:
     """Return a self-signed certificate of a certificate authority with ``key``."""
     usage = x509.KeyUsage(
         key_cert_sign=True,
@@ -158,7 +158,7 @@ def authority(name: str, key: ec.EllipticCurvePrivateKey, days: float) -> x509.C
     return builder.add_extension(usage, critical=True).sign(key, hashes.SHA256())
 
 
-def signed(
+def sign_certificate(
     name: str,
     key: ec.EllipticCurvePrivateKey,
     days: float,
@@ -210,7 +210,7 @@ def days_left(certificate: x509.Certificate) -> float:
 
 
 @functools.lru_cache(1024)
-def parsed(pem: bytes) -> x509.Certificate:
+def parse_certificate(pem: bytes) -> x509.Certificate:
     """Parse a PEM certificate. Raises ValueError if it is invalid."""
     return x509.load_pem_x509_certificate(pem)
 
@@ -218,7 +218,7 @@ def parsed(pem: bytes) -> x509.Certificate:
 def read_certificate(path: Path) -> x509.Certificate:
     """Read a certificate. Raises BridgeError if the file holds none."""
     try:
-        return parsed(path.read_bytes())
+        return parse_certificate(path.read_bytes())
     except (OSError, ValueError) as error:
         raise BridgeError(
             f"{path}: expected a certificate of rlinf fleet enroll, got {error}"
@@ -245,12 +245,12 @@ def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     )
 
 
-def pem(certificate: x509.Certificate) -> bytes:
+def certificate_pem(certificate: x509.Certificate) -> bytes:
     """Return the certificate as PEM."""
     return certificate.public_bytes(serialization.Encoding.PEM)
 
 
-def write(path: Path, data: bytes, mode: int = 0o644) -> None:
+def write_file(path: Path, data: bytes, mode: int = 0o644) -> None:
     """Write a file atomically, with ``mode`` from the start."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as out:

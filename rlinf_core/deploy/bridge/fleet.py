@@ -23,16 +23,16 @@ from rlinf_core.core.errors import BridgeError
 from rlinf_core.core.outputs import any_folder
 from rlinf_core.deploy.bridge import TRAINER_DNS_NAME
 from rlinf_core.deploy.bridge.credentials import (
-    authority,
+    certificate_pem,
     common_name,
     days_left,
     key_pem,
+    make_authority,
     make_key,
-    pem,
     read_certificate,
     read_key,
-    signed,
-    write,
+    sign_certificate,
+    write_file,
 )
 
 STATION_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}", re.ASCII)
@@ -97,17 +97,22 @@ class Fleet:
             )
         ca, ca_key = self._authority()
         key = make_key()
-        certificate = signed(station, key, days, ca, ca_key)
+        certificate = sign_certificate(station, key, days, ca, ca_key)
         make_folder(out)
         for path, data, mode in zip(
-            carried, (pem(ca), pem(certificate), key_pem(key)), (0o644, 0o644, 0o600), strict=True
+            carried,
+            (certificate_pem(ca), certificate_pem(certificate), key_pem(key)),
+            (0o644, 0o644, 0o600),
+            strict=True,
         ):
-            write(path, data, mode)
+            write_file(path, data, mode)
         make_folder(self.folder / "stations")
         if renew:
             before = self._enrolled(station).read_bytes()
-            write(unused_name(make_folder(self.folder / "renewed") / f"{station}.crt"), before)
-        write(self._enrolled(station), pem(certificate))  # last: this lets the station call
+            write_file(unused_name(make_folder(self.folder / "renewed") / f"{station}.crt"), before)
+        write_file(
+            self._enrolled(station), certificate_pem(certificate)
+        )  # last: this lets the station call
         return carried
 
     def _cannot_enroll(self, station: str, renew: bool) -> str:
@@ -116,7 +121,7 @@ class Fleet:
                 f"station '{station}': --renew: expected a station enrolled in {self.folder}: "
                 f"{', '.join(self.days_left()) or 'none'}. Leave --renew out"
             )
-        until = expiry(read_certificate(self._enrolled(station)))
+        until = expiry_day(read_certificate(self._enrolled(station)))
         return (
             f"station '{station}': enrolled already, until {until}. For new files earlier, add "
             "--renew; the old ones stay valid until they expire. If others may have its key, "
@@ -154,7 +159,11 @@ class Fleet:
                 certificate = read_certificate(path)
                 expired = state != "revoked" and days_left(certificate) <= 0
                 rows.append(
-                    (common_name(certificate), "expired" if expired else state, expiry(certificate))
+                    (
+                        common_name(certificate),
+                        "expired" if expired else state,
+                        expiry_day(certificate),
+                    )
                 )
         return rows
 
@@ -169,7 +178,7 @@ class Fleet:
         return [
             text
             for one in certificates
-            if (text := warning(f"the certificate of station '{common_name(one)}'", one))
+            if (text := expiry_warning(f"the certificate of station '{common_name(one)}'", one))
         ]
 
     def refusal_reason(self, station: str, certificate: Certificate) -> str:
@@ -186,7 +195,7 @@ class Fleet:
         return (
             ""
             if days_left(certificate) > 0
-            else f"its certificate expired on {expiry(certificate)}. {ENROLL}"
+            else f"its certificate expired on {expiry_day(certificate)}. {ENROLL}"
         )
 
     def _certificates(self, station: str) -> list[Certificate]:
@@ -213,9 +222,11 @@ class Fleet:
         self.check()
         ca, ca_key = self._authority()
         key = make_key()
-        certificate = signed(TRAINER_DNS_NAME, key, TRAINER_DAYS, ca, ca_key, server=True)
+        certificate = sign_certificate(TRAINER_DNS_NAME, key, TRAINER_DAYS, ca, ca_key, server=True)
         return grpc.ssl_server_credentials(
-            [(key_pem(key), pem(certificate))], pem(ca), require_client_auth=True
+            [(key_pem(key), certificate_pem(certificate))],
+            certificate_pem(ca),
+            require_client_auth=True,
         )
 
     def check(self) -> None:
@@ -238,26 +249,28 @@ class Fleet:
         if not file.exists() and not key_file.exists():
             key = make_key()
             make_folder(self.folder)
-            write(key_file, key_pem(key), 0o600)
-            write(
+            write_file(key_file, key_pem(key), 0o600)
+            write_file(
                 file,
-                pem(authority(f"rlinf fleet {self.folder.resolve().name}", key, AUTHORITY_DAYS)),
+                certificate_pem(
+                    make_authority(f"rlinf fleet {self.folder.resolve().name}", key, AUTHORITY_DAYS)
+                ),
             )
         return read_certificate(file), read_key(key_file)
 
 
-def expiry(certificate: Certificate) -> str:
+def expiry_day(certificate: Certificate) -> str:
     """Return the day of expiry in UTC, as YYYY-MM-DD."""
     return f"{certificate.not_valid_after_utc:%Y-%m-%d}"
 
 
-def warning(subject: str, certificate: Certificate) -> str:
+def expiry_warning(subject: str, certificate: Certificate) -> str:
     """Return a warning with its remedy if a certificate expires within WARN_DAYS; else empty."""
     left = days_left(certificate)
     if left > WARN_DAYS:
         return ""
     ends = f"ends in {left:.0f} days, on" if left > 0 else "expired on"
-    return f"{subject} {ends} {expiry(certificate)}. {RENEW.format(common_name(certificate))}"
+    return f"{subject} {ends} {expiry_day(certificate)}. {RENEW.format(common_name(certificate))}"
 
 
 class Credentials:
@@ -300,7 +313,7 @@ class Credentials:
 
     def warning(self) -> str:
         """Return a warning with its remedy if the certificate expires soon; else empty."""
-        return warning(
+        return expiry_warning(
             f"the certificate of station '{common_name(self.certificate)}' in {self.folder}",
             self.certificate,
         )
@@ -315,9 +328,8 @@ class Credentials:
     def advice(self) -> str:
         """Return possible causes of a refused connection: TLS tells neither side."""
         if days_left(self.certificate) <= 0:
-            return (
-                f"the certificate in {self.folder} expired on {expiry(self.certificate)}. {ENROLL}"
-            )
+            day = expiry_day(self.certificate)
+            return f"the certificate in {self.folder} expired on {day}. {ENROLL}"
         return (
             f"expected a trainer of the fleet of {self.folder / CA} that accepts this certificate. "
             "Check that the trainer uses bridge.fleet and that this fleet enrolled this station. "

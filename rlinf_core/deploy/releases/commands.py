@@ -21,16 +21,16 @@ from typing import Any, Literal
 
 from rlinf_core.core.atomic_io import replace_text
 from rlinf_core.core.errors import BridgeError, RlinfError
-from rlinf_core.deploy.releases.record import ALL, Model
+from rlinf_core.deploy.releases.record import ALL, StoredModel
 from rlinf_core.deploy.releases.releases import ReleaseController, StationReports
 from rlinf_core.policies.policy_folder import policy_files, policy_version
 
-ORDERS = "orders"
-WAITS = ".waits"  # suffix of the file that a sender locks
+COMMANDS_FOLDER = "orders"
+WAITING_SUFFIX = ".waits"  # suffix of the file that a sender locks
 PATIENCE_S = 30.0  # timeout of an answer; a trainer polls between two groups of updates
 
 
-class ReleaseCommand(Model):
+class ReleaseCommand(StoredModel):
     """A command, with the version and the stations that it applies to."""
 
     action: Literal["promote", "rollback", "pin", "unpin", "drain", "undrain"]
@@ -49,12 +49,12 @@ def send_command(run_dir: Path, order: ReleaseCommand, patience_s: float = PATIE
             f"run: expected the folder of a run with stations, got {run_dir}. It is the --out of "
             "rlinf train"
         )
-    folder = run_dir / ORDERS
+    folder = run_dir / COMMANDS_FOLDER
     folder.mkdir(exist_ok=True)
     path = (
         folder / f"{1 + max(map(_number, folder.iterdir()), default=0)}-{uuid.uuid4().hex[:8]}.json"
     )
-    with _waiting(path.with_suffix(WAITS)):
+    with _waiting(path.with_suffix(WAITING_SUFFIX)):
         replace_text(path, order.model_dump_json())
         answer, deadline = path.with_suffix(".answer"), time.monotonic() + patience_s
         try:
@@ -89,7 +89,7 @@ def _waiting(path: Path) -> Iterator[None]:
 def _is_left(path: Path) -> bool:
     """Return whether a command has no waiting sender."""
     try:
-        with path.with_suffix(WAITS).open("r+") as lock:
+        with path.with_suffix(WAITING_SUFFIX).open("r+") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except FileNotFoundError:
         return True
@@ -126,7 +126,7 @@ class CommandQueue:
 
     def __init__(self, releases: ReleaseController, run_dir: Path) -> None:
         self.releases = releases
-        self.folder = run_dir / ORDERS
+        self.folder = run_dir / COMMANDS_FOLDER
         for left in self.folder.glob("*"):
             with contextlib.suppress(FileNotFoundError):  # withdrawn, or answered
                 if left.suffix == ".taken" or _is_left(left):

@@ -23,7 +23,7 @@ LOOK_S = 0.5
 SHOWN_DECISIONS = 5
 
 
-class Watch:
+class ReleaseLoop:
     """Runs the release controller in the run's loop, at most twice a second.
 
     Args:
@@ -125,7 +125,7 @@ def rates(releases: ReleaseController, name: str) -> dict[str, float]:
     }
 
 
-def read(run_dir: Path) -> dict[str, Any]:
+def read_overview(run_dir: Path) -> dict[str, Any]:
     """Return the last overview of a run's trainer. Raises BridgeError if there is none."""
     try:
         document: dict[str, Any] = json.loads((run_dir / FILE).read_text())

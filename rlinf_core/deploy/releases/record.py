@@ -41,7 +41,7 @@ NOT_WORSE = "not worse"
 OPEN = ""
 
 
-def judged(pairs: Iterable[float], odds: float, alpha: float, beta: float) -> str:
+def sequential_verdict(pairs: Iterable[float], odds: float, alpha: float, beta: float) -> str:
     """Return the test's verdict after these pairs.
 
     Args:
@@ -98,13 +98,13 @@ DECISIONS = 50  # stored decisions
 USED = 2000  # stored ids of compared episodes
 
 
-class Model(BaseModel):
+class StoredModel(BaseModel):
     """Base of stored models: unknown fields and other types are refused."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class Outcome(Model):
+class Outcome(StoredModel):
     """The result of one training episode.
 
     Attributes:
@@ -131,7 +131,7 @@ class Outcome(Model):
         )
 
 
-class Trial(Model):
+class Trial(StoredModel):
     """The trial of a new policy at one station.
 
     Attributes:
@@ -152,7 +152,7 @@ class Trial(Model):
         return list(zip(self.new, reversed(self.old), strict=False))
 
 
-class Watched(Model):
+class ReleaseComparison(StoredModel):
     """The comparison of the current version with the previous one after its release.
 
     Attributes:
@@ -181,7 +181,7 @@ class Watched(Model):
         return True
 
 
-class Record(Model):
+class Record(StoredModel):
     """The state of the releases.
 
     Attributes:
@@ -200,7 +200,7 @@ class Record(Model):
     current: int = -1
     previous: list[int] = []
     trial: Trial | None = None
-    watched: Watched | None = None
+    watched: ReleaseComparison | None = None
     refused: dict[int, str] = {}
     pins: dict[str, int] = {}
     drained: list[str] = []
@@ -215,7 +215,7 @@ class Record(Model):
         ]
         return text
 
-    def use(self, *compared: Trial | Watched | None) -> None:
+    def use(self, *compared: Trial | ReleaseComparison | None) -> None:
         """Mark the episodes of a comparison as used."""
         ids = [
             outcome.id
@@ -248,7 +248,7 @@ class Record(Model):
             )
 
 
-def read(path: Path) -> Record:
+def read_record(path: Path) -> Record:
     """Read the record of an earlier start, or return a new one.
 
     Raises RlinfError if it is damaged.

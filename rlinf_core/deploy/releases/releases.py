@@ -17,17 +17,17 @@ from rlinf_core.deploy.releases.record import (
     WORSE,
     Evidence,
     Outcome,
+    ReleaseComparison,
     Trial,
-    Watched,
-    judged,
-    read,
+    read_record,
+    sequential_verdict,
 )
 from rlinf_core.policies.policy_folder import policy_name
 
 SILENT_S = 60.0  # silence of the trial's station after which another one takes over
-LAST = 50  # training episodes of each station in its figures
+REFERENCE_EPISODES = 50  # training episodes of each station in its figures
 KEEP_S = 5.0  # interval of writing the comparison
-GO_BACK = 5  # former versions kept on disk for a rollback
+KEPT_VERSIONS = 5  # former versions kept on disk for a rollback
 FILE = "release.json"
 StationReports = Mapping[str, tuple[float, pb.StationReport]]
 MEASURES: dict[str, Callable[[Outcome, Outcome], float]] = {  # positive: the new policy did worse
@@ -48,7 +48,7 @@ class ReleaseController(PolicySelector):
         self.settings = settings
         self.path = run_dir / FILE
         self.policies = run_dir / "policies"
-        self.record = read(self.path)
+        self.record = read_record(self.path)
         self.revision = 0
         self.newest = -1
         if not settings.staged:
@@ -57,7 +57,7 @@ class ReleaseController(PolicySelector):
             self.record.current = -1
         self.measures = [name for name in MEASURES if settings.interlock or name != "interlock"]
         # of each station
-        self.last: dict[str, deque[Outcome]] = defaultdict(lambda: deque(maxlen=LAST))
+        self.last: dict[str, deque[Outcome]] = defaultdict(lambda: deque(maxlen=REFERENCE_EPISODES))
         self.recent: dict[str, deque[Outcome]] = defaultdict(  # outcomes with the current version
             lambda: deque(maxlen=settings.episodes + settings.watch)
         )
@@ -178,7 +178,7 @@ class ReleaseController(PolicySelector):
     def needed(self) -> set[int]:
         """Return the versions whose files must stay: those in use, and the last GO_BACK ones."""
         record = self.record
-        record.previous = record.previous[-GO_BACK:]
+        record.previous = record.previous[-KEPT_VERSIONS:]
         return {
             self.newest,
             record.current,
@@ -193,7 +193,7 @@ class ReleaseController(PolicySelector):
         """Decide on a trial by the tests of all measures, which share the error probability."""
         settings = self.settings
         verdicts = {
-            name: judged(
+            name: sequential_verdict(
                 (MEASURES[name](*pair) for pair in trial.pairs),
                 settings.odds_ratio,
                 self.threshold,
@@ -263,7 +263,7 @@ class ReleaseController(PolicySelector):
         self.recent.clear()
         return self.record_decision(f"version {version} goes to all stations: {reason}")
 
-    def _from_now_on(self) -> Watched | None:
+    def _from_now_on(self) -> ReleaseComparison | None:
         """Return the reference for the next version: each station's last episodes of this one.
 
         Episodes that a trial has used are left out.
@@ -278,7 +278,7 @@ class ReleaseController(PolicySelector):
         share = math.ceil(self.settings.watch / max(len(left), 1))
         old = {station: unused[-share:] for station, unused in left.items()}
         return (
-            Watched(before=record.current, old=old)
+            ReleaseComparison(before=record.current, old=old)
             if self.settings.watch and old and record.current >= 0
             else None
         )

@@ -17,7 +17,7 @@ from websockets.uri import parse_uri
 
 from rlinf_core.core.errors import RefusedRequestError, ServingError, escape_ascii
 from rlinf_core.deploy.serving import access
-from rlinf_core.deploy.serving.protocol import MAX_BYTES, packed, unpacked
+from rlinf_core.deploy.serving.protocol import MAX_BYTES, pack, unpack
 
 Result = TypeVar("Result")
 
@@ -73,7 +73,7 @@ class PolicyClient:
             RefusedRequestError: the server refused the observation; the text has its reason.
             ServingError: no answer came, and the connection is unusable.
         """
-        return self._read(self._run(self._exchange(packed(message))))
+        return self._read(self._run(self._exchange(pack(message))))
 
     @property
     def open(self) -> bool:
@@ -154,7 +154,7 @@ class PolicyClient:
             raise RefusedRequestError(
                 f"policy server {self.address}: {escape_ascii(data.strip())[-600:]}"
             )
-        return unpacked(data)
+        return unpack(data)
 
 
 def _error_text(error: Exception) -> str:

@@ -48,7 +48,7 @@ ACTION = b"clerobot.async_inference.helpers\nTimedAction\n"  # how a pickle name
 
 
 # Pickles
-def unpickled(data: bytes) -> Any:
+def unpickle(data: bytes) -> Any:
     """Return the value of a client's pickle.
 
     Raises:
@@ -202,7 +202,7 @@ class _Pickler(_PYTHONS):
     dispatch = {**_PYTHONS.dispatch, type: save_global}
 
 
-def pickled_actions(actions: np.ndarray, timestamp: float, timestep: int, period: float) -> bytes:
+def pickle_actions(actions: np.ndarray, timestamp: float, timestep: int, period: float) -> bytes:
     """Return a pickled list of LeRobot's ``TimedAction``.
 
     Args:
@@ -225,7 +225,7 @@ def pickled_actions(actions: np.ndarray, timestamp: float, timestep: int, period
 
 # The service
 @dataclass(eq=False)
-class Robot:
+class LerobotClient:
     """One client.
 
     Attributes:
@@ -242,7 +242,7 @@ class Robot:
     answered: set[int] = field(default_factory=set)
 
 
-class Service:
+class LerobotService:
     """LeRobot's service over a policy server: its versions, its batches and its figures.
 
     Args:
@@ -251,7 +251,7 @@ class Service:
 
     def __init__(self, server: PolicyServer) -> None:
         self.server = server
-        self.robots = dict[str, Robot]()
+        self.robots = dict[str, LerobotClient]()
 
     @property
     def spec(self) -> StationSpec:
@@ -287,7 +287,7 @@ class Service:
         """Forget what the client sent before, and begin a new session."""
         while len(self.robots) >= CLIENTS:
             del self.robots[next(iter(self.robots))]
-        self.robots[context.peer()] = Robot()
+        self.robots[context.peer()] = LerobotClient()
         return messages.Empty()
 
     async def instructions(self, request: Any, context: Any) -> Any:
@@ -296,8 +296,8 @@ class Service:
         Its policy type and path are ignored, because only one policy is served.
         """
         robot = await self._robot(context)
-        with Refusal(self.server) as refusal:
-            config = unpickled(request.data)
+        with CountErrors(self.server) as refusal:
+            config = unpickle(request.data)
             robot.names, robot.actions = self._features(config), _chunk(config)
         await refusal.passed_on(context)
         return messages.Empty()
@@ -340,8 +340,8 @@ class Service:
                 await context.abort(
                     grpc.StatusCode.RESOURCE_EXHAUSTED, f"expected at most {MAX_BYTES >> 20} MiB"
                 )
-        with Refusal(self.server) as refusal:
-            timed = await asyncio.to_thread(unpickled, b"".join(parts))
+        with CountErrors(self.server) as refusal:
+            timed = await asyncio.to_thread(unpickle, b"".join(parts))
             timestep = getattr(timed, "timestep", None)
             timestamp = getattr(timed, "timestamp", None)
             if type(timestep) is not int or not isinstance(timestamp, float | int):
@@ -353,7 +353,7 @@ class Service:
         await refusal.passed_on(context)
         return messages.Empty()
 
-    def _request(self, robot: Robot, observation: Any) -> Request:
+    def _request(self, robot: LerobotClient, observation: Any) -> Request:
         """Return a client's observation as a request to the policy server.
 
         Args:
@@ -380,7 +380,7 @@ class Service:
             ) from error
         message: dict[str, Any] = {"state": vectors}
         for image in self.spec.images:
-            message[image.name] = resized(
+            message[image.name] = resize_picture(
                 _plain(observation.get(image.name)), image.name, image.shape
             )
         if isinstance(task := observation.get(TASK), str) and task:
@@ -398,7 +398,7 @@ class Service:
         pending, timestamp, timestep = robot.waiting
         started, version = time.monotonic(), self.server.weights.newest
         done = None
-        with Refusal(self.server) as refusal:
+        with CountErrors(self.server) as refusal:
             done = await self.server.batcher.submit(version.kind(pending), pending)
         await refusal.passed_on(context)
         assert done is not None
@@ -406,10 +406,10 @@ class Service:
         robot.answered.add(timestep)
         chunk = done.request["actions"][: robot.actions]
         return messages.Actions(
-            data=pickled_actions(chunk, timestamp, timestep, 1.0 / self.spec.control_hz)
+            data=pickle_actions(chunk, timestamp, timestep, 1.0 / self.spec.control_hz)
         )
 
-    async def _robot(self, context: Any) -> Robot:
+    async def _robot(self, context: Any) -> LerobotClient:
         robot = self.robots.get(context.peer())
         if robot is None:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "expected Ready first")
@@ -426,7 +426,7 @@ def _chunk(config: Any) -> int:
     return actions
 
 
-def resized(picture: Any, name: str, shape: tuple[int, ...]) -> np.ndarray:
+def resize_picture(picture: Any, name: str, shape: tuple[int, ...]) -> np.ndarray:
     """Return a camera's picture in the policy's size.
 
     It is resized like in LeRobot's server: bilinear, without antialiasing.
@@ -454,14 +454,14 @@ def resized(picture: Any, name: str, shape: tuple[int, ...]) -> np.ndarray:
     return resized[0].permute(1, 2, 0).round().to(torch.uint8).numpy()
 
 
-class Refusal:
+class CountErrors:
     """Within, what is wrong with a request is kept and counted, for its client alone."""
 
     def __init__(self, server: PolicyServer) -> None:
         self.server = server
         self.error = ""
 
-    def __enter__(self) -> Refusal:
+    def __enter__(self) -> CountErrors:
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
@@ -481,7 +481,7 @@ class Refusal:
 
 
 @asynccontextmanager
-async def listening(server: PolicyServer, port: int) -> AsyncIterator[int]:
+async def serve_lerobot(server: PolicyServer, port: int) -> AsyncIterator[int]:
     """Serve LeRobot's clients on this machine while the block runs.
 
     Yields the port. With port 0 the system chooses one.
@@ -489,7 +489,7 @@ async def listening(server: PolicyServer, port: int) -> AsyncIterator[int]:
     served = grpc.aio.server(
         options=[("grpc.max_receive_message_length", 4 << 20), ("grpc.so_reuseport", 0)]
     )
-    served.add_generic_rpc_handlers(tuple(Service(server).handlers()))
+    served.add_generic_rpc_handlers(tuple(LerobotService(server).handlers()))
     try:
         at = served.add_insecure_port(f"127.0.0.1:{port}")
     except RuntimeError as error:

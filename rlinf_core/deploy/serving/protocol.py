@@ -34,7 +34,7 @@ class _Packers(threading.local):
         self.packer = msgpack.Packer(default=_pack, buf_size=PACKER_BYTES)
 
 
-def packed(message: dict[str, Any]) -> bytes:
+def pack(message: dict[str, Any]) -> bytes:
     """Pack a message. Raises TypeError for a value that msgpack cannot hold."""
     data: bytes = _packers.packer.pack(message)
     if len(data) > PACKER_BYTES:  # the buffer has grown to that size, and would stay so
@@ -42,7 +42,7 @@ def packed(message: dict[str, Any]) -> bytes:
     return data
 
 
-def unpacked(data: bytes) -> dict[str, Any]:
+def unpack(data: bytes) -> dict[str, Any]:
     """Unpack a message; its arrays are read-only views of ``data``.
 
     Raises:

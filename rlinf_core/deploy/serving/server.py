@@ -29,7 +29,7 @@ from rlinf_core.core.metrics import Durations, family
 from rlinf_core.deploy.serving import access
 from rlinf_core.deploy.serving.batching import Batcher
 from rlinf_core.deploy.serving.bounded import HEADER_S, BoundedConnection, Bounds
-from rlinf_core.deploy.serving.protocol import MAX_BYTES, packed, read_request, unpacked
+from rlinf_core.deploy.serving.protocol import MAX_BYTES, pack, read_request, unpack
 from rlinf_core.deploy.serving.weights import Version, Weights
 
 
@@ -223,7 +223,7 @@ class PolicyServer:
         self.clients.add(client)
         self.metrics.clients = len(self.clients)
         try:
-            await connection.send(packed(client.version.metadata))
+            await connection.send(pack(client.version.metadata))
             async for message in connection:
                 connection.begin()
                 try:
@@ -247,7 +247,7 @@ class PolicyServer:
         """
         started = time.monotonic()
         try:
-            await client.connection.send(packed(await self._infer(client, message, started)))
+            await client.connection.send(pack(await self._infer(client, message, started)))
             client.total_s = time.monotonic() - started
         except ServingError as error:
             await self._refuse(client, error)
@@ -268,10 +268,10 @@ class PolicyServer:
         version = self.weights.newest
         if len(self.clients) == 1 and len(message) <= INLINE_BYTES:
             # no other client waits, and the change of threads would cost as much as the call
-            observation = unpacked(message)
+            observation = unpack(message)
         else:
             async with self.unpacking:  # off the event loop: other clients are answered meanwhile
-                observation = await asyncio.to_thread(unpacked, message)
+                observation = await asyncio.to_thread(unpack, message)
         request = read_request(version.policy.spec, observation, version.needs_instruction)
         client.requested_at, version = started, client.begin(request.episode, version)
         done = await self.batcher.submit(version.kind(request), request)

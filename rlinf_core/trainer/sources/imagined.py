@@ -14,7 +14,7 @@ from rlinf_core.rollouts.types import IMAGINED, Experience, Source, Trajectory
 from rlinf_core.trainer.base_data import Data
 from rlinf_core.trainer.progress import Clock
 from rlinf_core.worlds.episodes import Episodes
-from rlinf_core.worlds.imagined import Imagined
+from rlinf_core.worlds.imagined import ImaginedEnv
 from rlinf_core.worlds.model import WorldModel
 
 MIN_EPISODES = 10  # episodes before the first fit
@@ -85,7 +85,7 @@ class RealAndImagined:
         """Play branches: as many as real steps until the next fit, each up to the horizon long."""
         settings = self.recipe.world
         self.rounds += 1
-        env = Imagined(self.world, self.episodes, settings.branches)
+        env = ImaginedEnv(self.world, self.episodes, settings.branches)
         rollouts = EpisodeRollouts(
             env, self.policy, self.recipe.seed + self.rounds, self.rounds * settings.branches
         )

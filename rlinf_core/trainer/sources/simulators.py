@@ -25,7 +25,7 @@ from rlinf_core.rollouts.types import Experience, Source
 from rlinf_core.trainer.distributed.remote_envs import MakeEnvs, make_rollouts
 from rlinf_core.trainer.distributed.rollout_workers import SCENE_STRIDE, RolloutWorkers
 from rlinf_core.trainer.progress import Clock
-from rlinf_core.worlds.imagined import Imagined
+from rlinf_core.worlds.imagined import ImaginedEnv
 
 STEPS_PER_REQUEST = 25  # of each environment between two updates of a worker's policy
 KINDS: dict[str, type[Rollouts]] = {
@@ -136,7 +136,7 @@ class Simulators(Source):
     def demonstrate(self) -> Experience:
         """Play the recipe's number of demonstrations by the task's script."""
         collect = self.recipe.collect
-        if isinstance(self.env, Imagined):
+        if isinstance(self.env, ImaginedEnv):
             return Experience(self.env.demonstrations()[: collect.episodes])
         with self.clock("demonstrate"):
             return Experience(

@@ -15,7 +15,7 @@ from rlinf_core.deploy.bridge.client import prune_policies
 from rlinf_core.deploy.bridge.server import BridgeServer
 from rlinf_core.deploy.releases import Release
 from rlinf_core.deploy.releases import overview as release_metrics
-from rlinf_core.deploy.releases.overview import Watch, rates
+from rlinf_core.deploy.releases.overview import ReleaseLoop, rates
 from rlinf_core.deploy.releases.record import Outcome
 from rlinf_core.deploy.releases.releases import ReleaseController
 from rlinf_core.episodes.spool import MAX_GB
@@ -70,7 +70,7 @@ class Stations(Source):
         self.last_version = -1
         self.intake, self.insert = intake, insert
         self.releases = ReleaseController(release or Release(), run_dir)
-        self.watch = Watch(self.releases, run_dir)
+        self.watch = ReleaseLoop(self.releases, run_dir)
         self.report: dict[str, Any] = {"phase": "waiting", "accepting": True}
         # episodes that arrived before this start, and those since
         self.journaled = deque(run_dir / "inbox" / name for name in intake.journal.ids())

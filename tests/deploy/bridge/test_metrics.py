@@ -17,7 +17,7 @@ from rlinf_core.deploy.bridge.fleet import Fleet
 from rlinf_core.deploy.bridge.server import BridgeServer, families
 from rlinf_core.deploy.releases import Release
 from rlinf_core.deploy.releases.overview import families as release_families
-from rlinf_core.deploy.releases.record import Evidence, Outcome, Record, Trial, Watched
+from rlinf_core.deploy.releases.record import Evidence, Outcome, Record, ReleaseComparison, Trial
 from rlinf_core.deploy.releases.releases import ReleaseController
 from rlinf_core.episodes.spool import Spool
 from tests.messages import record
@@ -60,7 +60,7 @@ def fleet(tmp_path, port):
     releases.record = Record(
         current=4,
         trial=Trial(version=5, station="a", old=[]),
-        watched=Watched(
+        watched=ReleaseComparison(
             before=3,
             old={"a": []},
             pairs=[(outcome("new"), outcome("old"))],

@@ -13,7 +13,7 @@ from websockets.sync.client import connect
 
 from rlinf_core.core.errors import ServingError
 from rlinf_core.deploy.serving.client import PolicyClient
-from rlinf_core.deploy.serving.protocol import MAX_DEPTH, MAX_ELEMENTS, packed, unpacked
+from rlinf_core.deploy.serving.protocol import MAX_DEPTH, MAX_ELEMENTS, pack, unpack
 from rlinf_core.deploy.serving.server import CLIENTS
 from rlinf_core.policies.policy_folder import policy_name
 from rlinf_core.policies.serialization import save_policy
@@ -87,8 +87,8 @@ def test_clients_beyond_the_bound_are_refused_and_the_others_answered(served, sp
         assert refused.value.response.status_code == 503
         assert f"at most {CLIENTS} clients" in refused.value.response.body.decode()
         assert served.page("healthz") == "OK\n"
-        ours[-1].send(packed(observed(spec)))
-        assert unpacked(ours[-1].recv(10))["actions"].shape == (8, 3)
+        ours[-1].send(pack(observed(spec)))
+        assert unpack(ours[-1].recv(10))["actions"].shape == (8, 3)
 
 
 def nested(levels):
@@ -100,13 +100,13 @@ def nested(levels):
 
 def test_the_bounds_count_all_lists_and_maps_of_a_message():
     half = list(range(MAX_ELEMENTS // 2 - 2))
-    assert unpacked(packed({"a": half, "b": half}))["b"] == half
+    assert unpack(pack({"a": half, "b": half}))["b"] == half
     with pytest.raises(ServingError, match=f"at most {MAX_ELEMENTS} elements"):
-        unpacked(packed({"a": half, "b": {str(number): 0 for number in half}}))
-    assert unpacked(packed({"a": nested(MAX_DEPTH - 1)}))["a"] == nested(MAX_DEPTH - 1)
+        unpack(pack({"a": half, "b": {str(number): 0 for number in half}}))
+    assert unpack(pack({"a": nested(MAX_DEPTH - 1)}))["a"] == nested(MAX_DEPTH - 1)
     for levels in (MAX_DEPTH, 600):
         with pytest.raises(ServingError, match=f"at most {MAX_DEPTH} levels"):
-            unpacked(packed({"a": nested(levels)}))
+            unpack(pack({"a": nested(levels)}))
 
 
 def test_every_kind_of_header_is_counted_and_every_kind_of_value_passed_over():
@@ -117,13 +117,13 @@ def test_every_kind_of_header_is_counted_and_every_kind_of_value_passed_over():
         "d": np.zeros((3, 4), np.float32),
         "e": np.int64(3),
     }
-    read = unpacked(packed(message))
+    read = unpack(pack(message))
     assert read["a"] == message["a"] and read["b"] == message["b"] and read["c"] == message["c"]
     assert read["d"].shape == (3, 4) and read["e"] == 3
     for cut in (1, 2, 5, 300, 70_400):
         with pytest.raises(ServingError, match="expected a map in msgpack"):
-            unpacked(packed(message)[:-cut])
+            unpack(pack(message)[:-cut])
     with pytest.raises(ServingError):
-        unpacked(msgpack.packb([1]))
+        unpack(msgpack.packb([1]))
     with pytest.raises(ServingError):
-        unpacked(b"")
+        unpack(b"")

@@ -13,7 +13,7 @@ from websockets.asyncio.server import ServerConnection, serve
 
 from rlinf_core.core.errors import RefusedRequestError, ServingError
 from rlinf_core.deploy.serving.client import PolicyClient
-from rlinf_core.deploy.serving.protocol import MAX_BYTES, packed
+from rlinf_core.deploy.serving.protocol import MAX_BYTES, pack
 
 pytestmark = pytest.mark.timed
 
@@ -22,7 +22,7 @@ def test_a_server_that_stands_still_keeps_nobody_who_sends_to_it():
     ports, over = queue.Queue(), threading.Event()
 
     async def stand_still(socket):
-        await socket.send(packed({}))
+        await socket.send(pack({}))
         over.wait(60)
 
     async def serving():
@@ -72,7 +72,7 @@ def test_a_client_has_the_metadata_and_the_answers_and_shows_its_key():
 
     async def answer(socket):
         headers.append(socket.request.headers)
-        await socket.send(packed({"policy": "mine"}))
+        await socket.send(pack({"policy": "mine"}))
         async for message in socket:
             await socket.send(message)
 
@@ -96,7 +96,7 @@ def test_a_client_has_the_metadata_and_the_answers_and_shows_its_key():
 
 def test_a_refusal_is_told_with_its_last_600_characters_and_the_client_goes_on():
     async def refuse(socket):
-        await socket.send(packed({}))
+        await socket.send(pack({}))
         async for _ in socket:
             await socket.send("first" + "x" * 595 + "last\x1b \n")
 
@@ -119,7 +119,7 @@ def message_of(call, *arguments):
 
 def test_a_server_that_does_not_answer_or_goes_away_is_told():
     async def play(socket):
-        await socket.send(packed({}))
+        await socket.send(pack({}))
         message = await socket.recv()
         if b"wait" in message:
             await socket.wait_closed()
@@ -162,9 +162,9 @@ def test_a_server_that_is_not_there_or_is_another_is_told_with_the_remedy():
 
 def test_an_answer_of_more_than_64_mib_is_cut_off():
     async def answer(socket):
-        await socket.send(packed({}))
+        await socket.send(pack({}))
         async for message in socket:
-            await socket.send(packed({"a": bytes(MAX_BYTES - 16 + len(message))}))
+            await socket.send(pack({"a": bytes(MAX_BYTES - 16 + len(message))}))
 
     with serving(answer) as address:
         client = PolicyClient(address, 30.0)
@@ -182,7 +182,7 @@ def test_a_client_opens_one_connection():
             super().connection_made(transport)
 
     async def answer(socket):
-        await socket.send(packed({}))
+        await socket.send(pack({}))
         await socket.wait_closed()
 
     with serving(answer, create_connection=Counted) as address:
@@ -212,7 +212,7 @@ def test_a_server_that_stands_still_does_not_hold_up_the_end():
     moves = threading.Event()
 
     async def stand_still(socket):
-        await socket.send(packed({}))
+        await socket.send(pack({}))
         moves.wait(60)
 
     with serving(stand_still) as address:

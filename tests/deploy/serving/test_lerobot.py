@@ -199,7 +199,7 @@ def test_a_pickle_with_anything_else_is_refused_and_not_run(value, error):
     Path("/tmp/owned").unlink(missing_ok=True)
     for protocol in (2, 4, 5):
         with pytest.raises(SpecError, match=error):
-            lerobot.unpickled(pickle.dumps(value, protocol))
+            lerobot.unpickle(pickle.dumps(value, protocol))
     assert not Path("/tmp/owned").exists()
 
 
@@ -214,13 +214,13 @@ def test_a_pickle_with_anything_else_is_refused_and_not_run(value, error):
 )
 def test_bytes_that_are_no_pickle_or_change_a_stand_in_do_no_harm(data):
     try:
-        lerobot.unpickled(data)
+        lerobot.unpickle(data)
     except SpecError as error:
         assert "lerobot: expected" in str(error)
     array = np.arange(6, dtype=np.float32).reshape(2, 3)
-    assert np.array_equal(lerobot.unpickled(pickle.dumps(array)).array, array)
-    assert np.array_equal(lerobot.unpickled(pickle.dumps(np.asfortranarray(array))).array, array)
-    assert lerobot.unpickled(pickle.dumps(np.float32(2.5))) == 2.5
+    assert np.array_equal(lerobot.unpickle(pickle.dumps(array)).array, array)
+    assert np.array_equal(lerobot.unpickle(pickle.dumps(np.asfortranarray(array))).array, array)
+    assert lerobot.unpickle(pickle.dumps(np.float32(2.5))) == 2.5
 
 
 def test_what_does_not_fit_is_refused_by_name(served, spec, pickled):
@@ -322,7 +322,7 @@ def spec_error(call, *arguments):
 def unpickled_as(value, module, protocol=3):
     """Return the value of a pickle from a client with another version of NumPy."""
     data = pickle.dumps(value, protocol).replace(b"numpy.core.", f"{module}.".encode())
-    return lerobot.unpickled(data.replace(b"numpy._core.", f"{module}.".encode()))
+    return lerobot.unpickle(data.replace(b"numpy._core.", f"{module}.".encode()))
 
 
 @pytest.mark.parametrize("module", ["numpy.core", "numpy._core"])
@@ -348,7 +348,7 @@ def test_arrays_of_every_numpy_are_read(module, array):
 
 def test_arrays_beside_their_pickle_are_read_in_their_order():
     for array in (np.arange(6.0).reshape(2, 3), np.asfortranarray(np.arange(6.0).reshape(2, 3))):
-        read = lerobot.unpickled(pickle.dumps(array, 5))
+        read = lerobot.unpickle(pickle.dumps(array, 5))
         assert np.array_equal(lerobot._plain(read), array)
 
 
@@ -396,29 +396,29 @@ def test_arrays_are_filled_in_their_order():
 
 
 def test_a_pickle_is_refused_in_full():
-    assert spec_error(lerobot.unpickled, b"abc").startswith(
+    assert spec_error(lerobot.unpickle, b"abc").startswith(
         "lerobot: expected a pickle of LeRobot's robot client, got 3 bytes: "
     )
-    assert spec_error(lerobot.unpickled, b"\x80\x02cnumpy\nndarray\n)R(K\x01tb.") == (
+    assert spec_error(lerobot.unpickle, b"\x80\x02cnumpy\nndarray\n)R(K\x01tb.") == (
         "lerobot: expected a pickle of LeRobot's robot client, got 25 bytes: ValueError: not enough "
         "values to unpack (expected 5, got 1)"
     )
     named = b"c" + b"m" * 90 + b"\n" + b"n" * 90 + b"\n."
-    assert spec_error(lerobot.unpickled, named) == (
+    assert spec_error(lerobot.unpickle, named) == (
         f"lerobot: expected numbers, texts, arrays and LeRobot's records, got {'m' * 80}.{'n' * 80}. "
         "It is not unpickled"
     )
     for module, name in (("numpy", "load"), ("lerobot.configs.types", "Other"), ("os", "ndarray")):
-        text = spec_error(lerobot.unpickled, f"c{module}\n{name}\n.".encode())
+        text = spec_error(lerobot.unpickle, f"c{module}\n{name}\n.".encode())
         assert f"got {module}.{name}. It is not unpickled" in text
     few = b"N0" * 4999 + b"N."  # 10000 operations
-    assert lerobot.unpickled(few) is None
-    assert spec_error(lerobot.unpickled, b"N0" * 5000 + b"N.") == (
+    assert lerobot.unpickle(few) is None
+    assert spec_error(lerobot.unpickle, b"N0" * 5000 + b"N.") == (
         "lerobot: expected a pickle of at most 10000 operations, got more"
     )
-    assert lerobot.unpickled(b"clerobot.configs.types\nFeatureType\n(S'STATE'\ntR.") == "STATE"
+    assert lerobot.unpickle(b"clerobot.configs.types\nFeatureType\n(S'STATE'\ntR.") == "STATE"
     changed = b"\x80\x02cnumpy\ndtype\nK\x01b."
-    assert spec_error(lerobot.unpickled, changed) == ("lerobot: expected no state of a function")
+    assert spec_error(lerobot.unpickle, changed) == ("lerobot: expected no state of a function")
 
 
 def test_records_of_lerobot_are_their_fields():
@@ -428,13 +428,13 @@ def test_records_of_lerobot_are_their_fields():
         ("lerobot.configs.types", "PolicyFeature"),
     ):
         data = f"c{module}\n{name}\n)\x81}}S'a'\nI7\nsb.".encode("latin1")
-        record = lerobot.unpickled(data)
+        record = lerobot.unpickle(data)
         assert vars(record) == {"a": 7} and type(record).__name__ == name
 
 
 def test_actions_are_a_list_of_lerobots_records(pickled):
     actions = np.array([[0.5, 1.0], [2.0, 3.0], [4.0, 5.0]])
-    read = pickle.loads(lerobot.pickled_actions(actions, 12.0, 7, 0.25))
+    read = pickle.loads(lerobot.pickle_actions(actions, 12.0, 7, 0.25))
     helpers = sys.modules[HELPERS]
     assert [type(one) for one in read] == [helpers.TimedAction] * 3
     assert [(one.timestamp, one.timestep) for one in read] == [(12.0, 7), (12.25, 8), (12.5, 9)]
@@ -448,13 +448,13 @@ def test_a_picture_is_resized_as_lerobot_does():
     rows = np.array([[0, 2, 100, 104], [4, 6, 108, 112], [7, 7, 7, 7], [7, 8, 8, 8]], np.uint8)
     picture = np.repeat(rows[:, :, None], 3, axis=2)
     picture[..., 2] = 255 - picture[..., 2]
-    small = lerobot.resized(picture, "front", shape)
+    small = lerobot.resize_picture(picture, "front", shape)
     assert small.dtype == np.uint8 and small.shape == shape
     # the mean of each four; halves to the even number
     assert small[..., 0].tolist() == [[3, 106], [7, 8]] == small[..., 1].tolist()
     assert small[..., 2].tolist() == [[252, 149], [248, 248]]
-    assert lerobot.resized(small, "front", shape) is small
-    large = lerobot.resized(small, "front", (4, 2, 3))
+    assert lerobot.resize_picture(small, "front", shape) is small
+    large = lerobot.resize_picture(small, "front", (4, 2, 3))
     assert large[..., 0].tolist() == [[3, 106], [4, 82], [6, 32], [7, 8]], "between them"
 
 
@@ -470,7 +470,7 @@ def test_a_picture_is_resized_as_lerobot_does():
     ],
 )
 def test_what_is_no_picture_is_refused_by_its_camera(picture, shown):
-    assert spec_error(lerobot.resized, picture, "front", (2, 2, 3)) == (
+    assert spec_error(lerobot.resize_picture, picture, "front", (2, 2, 3)) == (
         "lerobot: expected a picture (height, width, 3) of uint8 from the camera front, got "
         + shown
     )
@@ -482,7 +482,7 @@ def service(tmp_path, spec):
     save_policy(policy_of(spec, 0), tmp_path / policy_name(1))
     lines = []
     server = PolicyServer(Weights(tmp_path), 4, 0.0, lines.append)
-    service = lerobot.Service(server)
+    service = lerobot.LerobotService(server)
     service.lines = lines
     return service
 
@@ -534,7 +534,7 @@ def test_a_client_asks_for_a_number_of_actions(value):
 
 def test_an_observation_becomes_a_request(service, spec):
     names, _ = features(spec)
-    robot = lerobot.Robot(names, 3)
+    robot = lerobot.LerobotClient(names, 3)
     vectors, observation = given(spec)
     wrapped = lerobot._Array()
     wrapped.array = np.array(vectors[1])
@@ -545,7 +545,7 @@ def test_an_observation_becomes_a_request(service, spec):
     for task in ("", 3):
         without = service._request(robot, observation | {"task": task})
         assert without.instruction == spec.instruction and without.explore is None
-    assert spec_error(service._request, lerobot.Robot(), observation) == (
+    assert spec_error(service._request, lerobot.LerobotClient(), observation) == (
         "lerobot: expected policy instructions before the first observation"
     )
     assert spec_error(service._request, robot, [1]) == (
@@ -676,17 +676,17 @@ def test_an_error_is_its_client_s_and_counted(service):
             (SpecError("x" * 1200), "x" * 1000),
         ):
             context = Context("a")
-            with lerobot.Refusal(service.server) as refusal:
+            with lerobot.CountErrors(service.server) as refusal:
                 raise error
             with pytest.raises(ConnectionAbortedError):
                 await refusal.passed_on(context)
             assert context.ended == [("INVALID_ARGUMENT", text)]
         context = Context("a")
-        with lerobot.Refusal(service.server) as refusal:
+        with lerobot.CountErrors(service.server) as refusal:
             pass
         await refusal.passed_on(context)
         assert not context.ended and service.server.metrics.refused == 3
-        with pytest.raises(KeyboardInterrupt), lerobot.Refusal(service.server):
+        with pytest.raises(KeyboardInterrupt), lerobot.CountErrors(service.server):
             raise KeyboardInterrupt
         assert service.server.metrics.refused == 3
 
@@ -696,13 +696,13 @@ def test_an_error_is_its_client_s_and_counted(service):
 
 def test_it_listens_on_this_machine_and_a_taken_port_is_told(service):
     async def ask():
-        async with lerobot.listening(service.server, 0) as port:
+        async with lerobot.serve_lerobot(service.server, 0) as port:
             assert service.lines == [
                 f"grpc://127.0.0.1:{port} serves LeRobot's robot client with this policy, on this "
                 "machine only"
             ]
             with pytest.raises(ServingError) as refused:
-                async with lerobot.listening(service.server, port):
+                async with lerobot.serve_lerobot(service.server, port):
                     pass
         assert str(refused.value) == (
             f"serve: cannot listen on 127.0.0.1:{port} for LeRobot. Stop the program on that port, "

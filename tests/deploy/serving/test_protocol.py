@@ -16,11 +16,11 @@ from rlinf_core.deploy.serving.protocol import (
     check_keys,
     metadata,
     observation_message,
-    packed,
+    pack,
     read_actions,
     read_extension,
     read_request,
-    unpacked,
+    unpack,
 )
 from rlinf_core.specs.arrays import ActionSpec, ArraySpec, StationSpec
 
@@ -60,8 +60,8 @@ def message_of(kind, call, *arguments):
     ],
 )
 def test_arrays_come_back_as_they_were(array):
-    data = packed({"a": array})
-    read = unpacked(data)["a"]
+    data = pack({"a": array})
+    read = unpack(data)["a"]
     assert read.dtype == array.dtype and read.shape == array.shape and np.array_equal(read, array)
     assert not read.flags.writeable
     entry = msgpack.unpackb(data, strict_map_key=False)["a"]
@@ -71,7 +71,7 @@ def test_arrays_come_back_as_they_were(array):
         b"dtype": array.dtype.str,
         b"shape": list(array.shape),
     }
-    number = msgpack.unpackb(packed({"a": np.int16(-7)}), strict_map_key=False)["a"]
+    number = msgpack.unpackb(pack({"a": np.int16(-7)}), strict_map_key=False)["a"]
     assert number == {b"__npgeneric__": True, b"data": -7, b"dtype": "<i2"}
 
 
@@ -87,7 +87,7 @@ def test_arrays_come_back_as_they_were(array):
     ],
 )
 def test_what_cannot_be_packed_is_named(value, shown):
-    assert message_of(TypeError, packed, {"a": value}) == (
+    assert message_of(TypeError, pack, {"a": value}) == (
         f"expected numbers, texts, lists, maps and arrays of numbers, got {shown}"
     )
 
@@ -130,14 +130,14 @@ def key(name, value):
 def test_arrays_that_contradict_themselves_are_refused_in_full(change, message):
     entry = {b"__ndarray__": True, b"data": b"abcdef", b"dtype": "|u1", b"shape": [2, 3]} | change
     entry = {name: value for name, value in entry.items() if value != "no"}
-    assert message_of(ServingError, unpacked, msgpack.packb({"a": entry})) == message
+    assert message_of(ServingError, unpack, msgpack.packb({"a": entry})) == message
 
 
 def test_maps_without_an_array_s_key_are_maps():
     message = {"a": {b"data": b"x", b"shape": [1]}, "b": {"__ndarray__": True}}
-    assert unpacked(msgpack.packb(message)) == message
+    assert unpack(msgpack.packb(message)) == message
     scalar = {b"__npgeneric__": True, b"data": 2, b"dtype": "<f8"}
-    read = unpacked(msgpack.packb({"a": scalar}))["a"]
+    read = unpack(msgpack.packb({"a": scalar}))["a"]
     assert read == 2.0 and read.dtype == np.float64
 
 
@@ -159,22 +159,22 @@ def test_maps_without_an_array_s_key_are_maps():
     ],
 )
 def test_what_is_no_map_is_told(data, message):
-    assert message_of(ServingError, unpacked, data) == message
+    assert message_of(ServingError, unpack, data) == message
 
 
 def test_elements_are_counted_to_the_last():
     most = [0] * (MAX_ELEMENTS - 2)
-    assert len(unpacked(packed({"a": most}))["a"]) == MAX_ELEMENTS - 2
-    assert message_of(ServingError, unpacked, packed({"a": [*most, 0]})) == (
+    assert len(unpack(pack({"a": most}))["a"]) == MAX_ELEMENTS - 2
+    assert message_of(ServingError, unpack, pack({"a": [*most, 0]})) == (
         "message: expected at most 100000 elements of lists and maps in total, got more"
     )
     levels = 1
     for _ in range(16):
         levels = [levels]
-    assert message_of(ServingError, unpacked, packed({"a": levels})) == (
+    assert message_of(ServingError, unpack, pack({"a": levels})) == (
         "message: expected at most 16 levels of lists and maps, got more"
     )
-    assert unpacked(packed({"a": levels[0]}))["a"] == levels[0]
+    assert unpack(pack({"a": levels[0]}))["a"] == levels[0]
 
 
 @pytest.mark.parametrize("size", [0, 15, 16, 17, 255, 256, 65_535, 65_536])
@@ -192,14 +192,14 @@ def test_lengths_of_each_header_are_read_to_their_bounds(kind, size):
     with pytest.raises(IndexError):
         protocol._check_elements(data[:-1])
     if kind != "map":
-        assert unpacked(data) == {"a": value, "b": 2}
+        assert unpack(data) == {"a": value, "b": 2}
 
 
 @pytest.mark.parametrize("value", [0, 127, 128, 255, 256, 65_535, 65_536, 2**32, -1, -32, -33, -129, -40_000, -(2**40), 1.5, None, True, False])  # fmt: skip
 def test_numbers_of_each_size_are_passed_over(value):
     data = msgpack.packb({"a": value, "b": [value] * 3, "c": 2})
     protocol._check_elements(data)
-    assert unpacked(data) == {"a": value, "b": [value] * 3, "c": 2}
+    assert unpack(data) == {"a": value, "b": [value] * 3, "c": 2}
     with pytest.raises(IndexError):
         protocol._check_elements(data[:-1])
 
@@ -208,7 +208,7 @@ def test_every_thread_has_its_packer_and_a_large_message_leaves_it_small():
     packers = []
 
     def note():
-        packed({"a": 1})
+        pack({"a": 1})
         packers.append(protocol._packers.packer)
 
     note()
@@ -216,11 +216,11 @@ def test_every_thread_has_its_packer_and_a_large_message_leaves_it_small():
     thread.start()
     thread.join()
     assert packers[0] is not packers[1]
-    packed({"a": b"x" * (PACKER_BYTES // 2)})
+    pack({"a": b"x" * (PACKER_BYTES // 2)})
     assert protocol._packers.packer is packers[0]
-    packed({"a": b"x" * PACKER_BYTES})
+    pack({"a": b"x" * PACKER_BYTES})
     assert protocol._packers.packer is not packers[0]
-    assert unpacked(packed({"a": np.ones(3)}))["a"].tolist() == [1.0] * 3
+    assert unpack(pack({"a": np.ones(3)}))["a"].tolist() == [1.0] * 3
 
 
 # Requests

@@ -8,7 +8,13 @@ import pytest
 
 from rlinf_core.cli.main import main
 from rlinf_core.core.errors import ServingError
-from rlinf_core.deploy.bridge.credentials import authority, key_pem, make_key, pem, signed
+from rlinf_core.deploy.bridge.credentials import (
+    certificate_pem,
+    key_pem,
+    make_authority,
+    make_key,
+    sign_certificate,
+)
 from rlinf_core.deploy.serving import access
 from rlinf_core.deploy.serving.client import PolicyClient
 from rlinf_core.deploy.serving.weights import Weights
@@ -32,10 +38,12 @@ def folder(tmp_path, spec):
 def files(tmp_path):
     """Return a key file, and a certificate of localhost with the authority that signed it."""
     ours, theirs = make_key(), make_key()
-    root = authority("fleet", ours, 1.0)
+    root = make_authority("fleet", ours, 1.0)
     texts = {
-        "ca.pem": pem(root),
-        "cert.pem": pem(signed("localhost", theirs, 1.0, root, ours, server=True)),
+        "ca.pem": certificate_pem(root),
+        "cert.pem": certificate_pem(
+            sign_certificate("localhost", theirs, 1.0, root, ours, server=True)
+        ),
         "key.pem": key_pem(theirs),
         "api.key": KEY.encode() + b"\n",
     }

@@ -32,10 +32,10 @@ from rlinf_core.deploy.serving.protocol import (
     check_horizon,
     metadata,
     observation_message,
-    packed,
+    pack,
     read_extension,
     read_request,
-    unpacked,
+    unpack,
 )
 from rlinf_core.deploy.serving.server import Metrics, PolicyServer, serve_until_cancelled
 from rlinf_core.deploy.serving.weights import Weights
@@ -78,7 +78,7 @@ class Inside:
 
     @contextlib.asynccontextmanager
     async def _lerobot(self, port):
-        async with lerobot.listening(self.server, port) as self.lerobot:
+        async with lerobot.serve_lerobot(self.server, port) as self.lerobot:
             yield
 
     def page(self, name):
@@ -152,7 +152,7 @@ def test_an_episode_keeps_its_version_until_another_begins(inside, spec):
 
 def test_a_text_is_refused_and_hung_up_on_and_an_unknown_path_is_a_socket(inside, spec):
     with connect(inside.address, compression=None) as bad:
-        assert unpacked(bad.recv())["policy"] == "rlinf"
+        assert unpack(bad.recv())["policy"] == "rlinf"
         bad.send("hello")
         assert "msgpack" in bad.recv()
         with pytest.raises(ConnectionClosedError) as closed:
@@ -481,15 +481,15 @@ def test_a_client_that_gets_no_answer_or_no_map_says_so():
 
 def test_numbers_of_every_type_come_back_as_they_were():
     message = {"f": np.float32(2.5), "i": np.int64(-3), "u": np.uint8(7), "b": np.bool_(True)}
-    read = unpacked(packed(message))
+    read = unpack(pack(message))
     assert all(
         read[name] == value and read[name].dtype == value.dtype for name, value in message.items()
     )
-    empty = unpacked(packed({"a": np.zeros((0, 3), np.float32)}))["a"]
+    empty = unpack(pack({"a": np.zeros((0, 3), np.float32)}))["a"]
     assert empty.shape == (0, 3) and empty.dtype == np.float32
     for wrong in (np.array(["text"]), object(), np.complex64(1.0)):
         with pytest.raises(TypeError):
-            packed({"a": wrong})
+            pack({"a": wrong})
 
 
 def test_one_delay_of_the_machine_does_not_send_a_quick_policy_to_the_thread(monkeypatch):
@@ -540,19 +540,19 @@ def test_headers_of_all_kinds_of_values_are_read_as_the_library_reads_them(value
         "value": [value, value],
         "behind": {str(number): 2 for number in range(20)},
     }
-    assert unpacked(msgpack.packb(message)) == message
+    assert unpack(msgpack.packb(message)) == message
     with pytest.raises(ServingError):
-        unpacked(msgpack.packb(message)[:-1])
+        unpack(msgpack.packb(message)[:-1])
 
 
 def test_a_packer_is_as_new_after_an_error_and_after_a_large_message():
     small = {"actions": np.ones((2, 3))}
-    before = packed(small)
+    before = pack(small)
     with pytest.raises(TypeError):
-        packed({"a": np.ones(4), "b": object()})
-    assert packed(small) == before
-    packed({"large": np.zeros(1 << 18)})
-    assert packed(small) == before
+        pack({"a": np.ones(4), "b": object()})
+    assert pack(small) == before
+    pack({"large": np.zeros(1 << 18)})
+    assert pack(small) == before
 
 
 def test_figures_have_their_names_types_and_units():
@@ -652,7 +652,7 @@ def test_an_answer_says_how_long_it_took(quiet, spec, monkeypatch):
     monkeypatch.setattr(quiet.batcher, "submit", submit)
     client = client_of(quiet)
     quiet.clients.add(client)
-    message = packed(observed(spec) | {EXTENSION_KEY: {"explore": True, "episode": "e"}})
+    message = pack(observed(spec) | {EXTENSION_KEY: {"explore": True, "episode": "e"}})
     started = time.monotonic() - 2.0
 
     def answer():
@@ -679,13 +679,13 @@ def test_a_message_is_unpacked_in_a_thread_where_others_wait(
 
     def noted(data):
         threads.append(threading.current_thread() is threading.main_thread())
-        return unpacked(data)
+        return unpack(data)
 
-    monkeypatch.setattr(serving_server, "unpacked", noted)
+    monkeypatch.setattr(serving_server, "unpack", noted)
     ours = [client_of(quiet) for _ in range(clients)]
     quiet.clients.update(ours)
     with pytest.raises(SpecError):
-        asyncio.run(quiet._infer(ours[0], packed({"a": b"x" * size}), 0.0))
+        asyncio.run(quiet._infer(ours[0], pack({"a": b"x" * size}), 0.0))
     assert threads == [inline]
     with pytest.raises(ServingError, match="message: expected a map in msgpack, got a text"):
         asyncio.run(quiet._infer(ours[0], "a text", 0.0))
@@ -724,7 +724,7 @@ def test_a_client_s_time_is_that_of_its_last_answer(quiet, monkeypatch):
     monkeypatch.setattr(quiet, "_infer", slow)
     client = client_of(quiet)
     asyncio.run(quiet._answer(client, b""))
-    assert client.connection.sent == [packed({"a": 1})] and 0.05 <= client.total_s < 10.0
+    assert client.connection.sent == [pack({"a": 1})] and 0.05 <= client.total_s < 10.0
     assert quiet.metrics.refused == 0
 
 

@@ -29,11 +29,11 @@ from rlinf_core.deploy.serving.protocol import (
     EXTENSION_KEY,
     check_horizon,
     check_keys,
-    packed,
+    pack,
     read_actions,
     read_extension,
     read_request,
-    unpacked,
+    unpack,
 )
 from rlinf_core.deploy.serving.weights import Version, Weights
 from rlinf_core.policies import make_policy
@@ -145,9 +145,9 @@ def test_an_openpi_client_gets_what_the_policy_answers_here(served, spec):
     [
         b"\xc1garbage",
         pickle.dumps({"prompt": "a"}),
-        packed({"front": 1})[:-1],
+        pack({"front": 1})[:-1],
         "a text",
-        packed({"front": {b"__ndarray__": True, b"data": b"", b"dtype": "|O8", b"shape": []}}),
+        pack({"front": {b"__ndarray__": True, b"data": b"", b"dtype": "|O8", b"shape": []}}),
     ],
 )
 def test_who_speaks_no_protocol_is_hung_up_on_alone(served, spec, data):
@@ -243,7 +243,7 @@ def test_a_server_that_is_killed_is_said_to_be_gone(tmp_path, spec):
 def test_packing_is_openpi_clients(spec):
     theirs = pytest.importorskip("openpi_client.msgpack_numpy")
     message = observed(spec) | {"number": np.float32(2.5), "list": [1, "a"]}
-    for mine in (unpacked(theirs.packb(message)), theirs.unpackb(packed(message))):
+    for mine in (unpack(theirs.packb(message)), theirs.unpackb(pack(message))):
         assert mine.keys() == message.keys() and mine["number"] == 2.5
         assert all(
             np.array_equal(mine[name], value)
