@@ -34,13 +34,13 @@ def inverse(q: Four) -> Quaternion:
 
 
 def rotate(q: Four, vector: Three) -> Vector:
-    """Return ``vector``, rotated."""
+    """Return ``vector`` rotated by ``q``."""
     x, y, z = vector
     return product(product(q, (x, y, z, 0.0)), inverse(q))[:3]
 
 
 def unit(q: tuple[float, ...]) -> Quaternion:
-    """Return ``q`` at length 1."""
+    """Return ``q`` scaled to length 1."""
     size = math.hypot(*q)
     return (q[0] / size, q[1] / size, q[2] / size, q[3] / size)
 
@@ -54,8 +54,13 @@ def to_quaternion(vector: Three) -> Quaternion:
 
 
 def to_vector(q: Four) -> Vector:
-    """Return the logarithm: the shorter way round, an angle in [0, pi]."""
-    x, y, z, w = q if q[3] >= 0.0 else (-q[0], -q[1], -q[2], -q[3])
+    """Return the logarithm with the smaller angle, in [0, pi]."""
+    return _logarithm(q if q[3] >= 0.0 else (-q[0], -q[1], -q[2], -q[3]))
+
+
+def _logarithm(q: Four) -> Vector:
+    """Return the rotation vector of a quaternion, with an angle in [0, 2 pi)."""
+    x, y, z, w = q
     sine = math.sqrt(x * x + y * y + z * z)
     scale = 2.0 * math.atan2(sine, w) / sine if sine > 1e-12 else 2.0
     return (x * scale, y * scale, z * scale)
@@ -74,10 +79,7 @@ def to_vector_around(q: Four, around: Four) -> Vector:
     from the frame, the place of a tool that points down.
     """
     home = around if around[3] >= 0.0 else (-around[0], -around[1], -around[2], -around[3])
-    x, y, z, w = same_hemisphere(q, home)
-    sine = math.sqrt(x * x + y * y + z * z)
-    scale = 2.0 * math.atan2(sine, w) / sine if sine > 1e-12 else 2.0
-    return (x * scale, y * scale, z * scale)
+    return _logarithm(same_hemisphere(q, home))
 
 
 def angle(q: Four) -> float:

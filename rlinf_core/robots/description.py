@@ -14,9 +14,8 @@ from typing import NamedTuple
 from xml.etree import ElementTree
 
 from rlinf_core.core.errors import RecipeError
+from rlinf_core.core.rotation import Quaternion, Vector, product, rotate
 
-Vector = tuple[float, float, float]
-Quaternion = tuple[float, float, float, float]
 IDENTITY: Quaternion = (0.0, 0.0, 0.0, 1.0)
 MOVABLE = ("revolute", "continuous", "prismatic")
 
@@ -87,9 +86,9 @@ class Description:
                     f"'{name}' without a pose. Its links: {', '.join(self.links)}"
                 )
             frame = frames[name]
-            x, y, z = _rotated(frame.orientation, position)
+            x, y, z = rotate(frame.orientation, position)
             position = (x + frame.position[0], y + frame.position[1], z + frame.position[2])
-            orientation, name = multiplied(frame.orientation, orientation), frame.parent
+            orientation, name = product(frame.orientation, orientation), frame.parent
         return position, orientation
 
 
@@ -174,7 +173,7 @@ def _position(joint: Joint, positions: Mapping[str, float]) -> float | None:
 def _placed(joint: Joint, value: float) -> Frame:
     parent, child, place, turn = joint.origin
     if joint.kind == "prismatic":
-        shift = _rotated(turn, joint.axis)
+        shift = rotate(turn, joint.axis)
         return Frame(
             parent,
             child,
@@ -186,26 +185,8 @@ def _placed(joint: Joint, value: float) -> Frame:
         parent,
         child,
         place,
-        multiplied(turn, (*(sine * part for part in joint.axis), half)),  # type: ignore[arg-type]
+        product(turn, (*(sine * part for part in joint.axis), half)),  # type: ignore[arg-type]
     )
-
-
-def multiplied(a: Quaternion, b: Quaternion) -> Quaternion:
-    """Return the rotation ``b`` in the frame of ``a``."""
-    ax, ay, az, aw = a
-    bx, by, bz, bw = b
-    return (
-        aw * bx + ax * bw + ay * bz - az * by,
-        aw * by - ax * bz + ay * bw + az * bx,
-        aw * bz + ax * by - ay * bx + az * bw,
-        aw * bw - ax * bx - ay * by - az * bz,
-    )
-
-
-def _rotated(turn: Quaternion, vector: Vector) -> Vector:
-    x, y, z, w = turn
-    rx, ry, rz, _ = multiplied(multiplied(turn, (*vector, 0.0)), (-x, -y, -z, w))
-    return rx, ry, rz
 
 
 def _quaternion_from_rpy(roll: float, pitch: float, yaw: float) -> Quaternion:

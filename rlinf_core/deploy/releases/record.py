@@ -76,7 +76,7 @@ class Evidence:
     largest: float = 1.0
 
     def add(self, pair: float, odds: float) -> None:
-        """Add a pair; the arguments are those of ``judged``."""
+        """Add a pair; the arguments are those of ``sequential_verdict``."""
         if pair:
             self.pairs += 1
             self.begun = (self.begun + 1.0 / (self.pairs * (self.pairs + 1))) * _ratio(pair, odds)

@@ -1,9 +1,8 @@
 """LeRobot's asynchronous inference (0.4 to 0.6): its robot client asks this server over gRPC.
 
-The client sends what it knows as pickles, and reads one. ``unpickled`` builds nothing but plain
-values, arrays and records of the client's; a pickle that names anything else is refused. The
-protocol has neither a key nor encryption, so the server listens on this machine alone; others come
-through ``ssh -L``.
+The client sends pickles and reads one. ``unpickle`` builds only plain values, arrays and records of
+the client, and refuses a pickle that names another class. The protocol has neither a key nor
+encryption, so the server listens on this machine alone. Other machines need ``ssh -L``.
 
     Ready, SendPolicyInstructions    the client's features, which must be the policy's
     SendObservations                 the newest observation; an older one that waits is dropped
@@ -44,7 +43,8 @@ RECORDS = {
     ("lerobot.async_inference.helpers", name) for name in ("RemotePolicyConfig", "TimedObservation")
 } | {("lerobot.configs.types", "PolicyFeature")}
 FEATURE_TYPE = ("lerobot.configs.types", "FeatureType")
-ACTION = b"clerobot.async_inference.helpers\nTimedAction\n"  # how a pickle names the client's class
+# how a pickle names the client's class
+ACTION = b"clerobot.async_inference.helpers\nTimedAction\n"
 
 
 # Pickles
@@ -243,10 +243,10 @@ class LerobotClient:
 
 
 class LerobotService:
-    """LeRobot's service over a policy server: its versions, its batches and its figures.
+    """LeRobot's service; a policy server computes the actions, and has versions and metrics.
 
     Args:
-        server: answers requests.
+        server: the policy server.
     """
 
     def __init__(self, server: PolicyServer) -> None:
@@ -263,16 +263,16 @@ class LerobotService:
         """Return the handlers of LeRobot's service and of gRPC's health protocol."""
         empty, unary = messages.Empty, grpc.unary_unary_rpc_method_handler
 
-        def answered(call: Callable[..., Any], requests: Any, answers: Any = empty) -> Any:
+        def handler(call: Callable[..., Any], requests: Any, answers: Any = empty) -> Any:
             return unary(call, requests.FromString, answers.SerializeToString)
 
         methods = {
-            "Ready": answered(self.ready, empty),
-            "SendPolicyInstructions": answered(self.instructions, messages.PolicySetup),
+            "Ready": handler(self.ready, empty),
+            "SendPolicyInstructions": handler(self.instructions, messages.PolicySetup),
             "SendObservations": grpc.stream_unary_rpc_method_handler(
                 self.observation, messages.Observation.FromString, empty.SerializeToString
             ),
-            "GetActions": answered(self.get_actions, empty, messages.Actions),
+            "GetActions": handler(self.get_actions, empty, messages.Actions),
         }
         return [
             grpc.method_handlers_generic_handler(SERVICE, methods),
@@ -296,10 +296,10 @@ class LerobotService:
         Its policy type and path are ignored, because only one policy is served.
         """
         robot = await self._robot(context)
-        with CountErrors(self.server) as refusal:
+        with CountErrors(self.server) as errors:
             config = unpickle(request.data)
             robot.names, robot.actions = self._features(config), _chunk(config)
-        await refusal.passed_on(context)
+        await errors.abort_on_error(context)
         return messages.Empty()
 
     def _features(self, config: Any) -> list[str]:
@@ -340,7 +340,7 @@ class LerobotService:
                 await context.abort(
                     grpc.StatusCode.RESOURCE_EXHAUSTED, f"expected at most {MAX_BYTES >> 20} MiB"
                 )
-        with CountErrors(self.server) as refusal:
+        with CountErrors(self.server) as errors:
             timed = await asyncio.to_thread(unpickle, b"".join(parts))
             timestep = getattr(timed, "timestep", None)
             timestamp = getattr(timed, "timestamp", None)
@@ -350,7 +350,7 @@ class LerobotService:
             if getattr(timed, "must_go", False) is True or timestep not in robot.answered:
                 robot.waiting = request, float(timestamp), timestep
                 robot.arrived.set()
-        await refusal.passed_on(context)
+        await errors.abort_on_error(context)
         return messages.Empty()
 
     def _request(self, robot: LerobotClient, observation: Any) -> Request:
@@ -398,9 +398,9 @@ class LerobotService:
         pending, timestamp, timestep = robot.waiting
         started, version = time.monotonic(), self.server.weights.newest
         done = None
-        with CountErrors(self.server) as refusal:
+        with CountErrors(self.server) as errors:
             done = await self.server.batcher.submit(version.kind(pending), pending)
-        await refusal.passed_on(context)
+        await errors.abort_on_error(context)
         assert done is not None
         self.server.metrics.answered(time.monotonic() - started, done.size)
         robot.answered.add(timestep)
@@ -429,7 +429,7 @@ def _chunk(config: Any) -> int:
 def resize_picture(picture: Any, name: str, shape: tuple[int, ...]) -> np.ndarray:
     """Return a camera's picture in the policy's size.
 
-    It is resized like in LeRobot's server: bilinear, without antialiasing.
+    The method is that of LeRobot's server: bilinear, without antialiasing.
     """
     if (
         not isinstance(picture, np.ndarray)
@@ -455,7 +455,7 @@ def resize_picture(picture: Any, name: str, shape: tuple[int, ...]) -> np.ndarra
 
 
 class CountErrors:
-    """Within, what is wrong with a request is kept and counted, for its client alone."""
+    """Context manager of one request: it catches an error, counts it and stores its text."""
 
     def __init__(self, server: PolicyServer) -> None:
         self.server = server
@@ -474,8 +474,8 @@ class CountErrors:
         self.server.log(f"serve: {self.error}")
         return True
 
-    async def passed_on(self, context: Any) -> None:
-        """End the call where there is an error."""
+    async def abort_on_error(self, context: Any) -> None:
+        """Abort the call with the stored error, if there is one."""
         if self.error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, escape_ascii(self.error)[:1000])
 
@@ -486,19 +486,19 @@ async def serve_lerobot(server: PolicyServer, port: int) -> AsyncIterator[int]:
 
     Yields the port. With port 0 the system chooses one.
     """
-    served = grpc.aio.server(
+    grpc_server = grpc.aio.server(
         options=[("grpc.max_receive_message_length", 4 << 20), ("grpc.so_reuseport", 0)]
     )
-    served.add_generic_rpc_handlers(tuple(LerobotService(server).handlers()))
+    grpc_server.add_generic_rpc_handlers(tuple(LerobotService(server).handlers()))
     try:
-        at = served.add_insecure_port(f"127.0.0.1:{port}")
+        at = grpc_server.add_insecure_port(f"127.0.0.1:{port}")
     except RuntimeError as error:
         raise ServingError(
             f"serve: cannot listen on 127.0.0.1:{port} for LeRobot. Stop the program on that "
             "port, or choose another with --lerobot-port",
             code="RL-E205",
         ) from error
-    await served.start()
+    await grpc_server.start()
     server.log_line(
         f"grpc://127.0.0.1:{at} serves LeRobot's robot client with this policy, on this machine "
         "only"
@@ -506,4 +506,4 @@ async def serve_lerobot(server: PolicyServer, port: int) -> AsyncIterator[int]:
     try:
         yield at
     finally:
-        await served.stop(0.5)
+        await grpc_server.stop(0.5)

@@ -62,15 +62,13 @@ class Metrics:
         """Describe the ``seconds`` since the last line; empty if nothing happened."""
         done = self.requests - self._last_requests
         self._last_requests = self.requests
+        if not done:
+            return ""
         p50, p99 = 1e3 * self.latencies.quantiles()
         return (
-            ""
-            if not done
-            else (
-                f"version {self.version}: {self.clients} clients, {done / seconds:.1f} "
-                f"requests/s, batches of {self.batch:.1f}, p50 {p50:.1f} ms, p99 {p99:.1f} ms, "
-                f"{self.refused} refused"
-            )
+            f"version {self.version}: {self.clients} clients, {done / seconds:.1f} requests/s, "
+            f"batches of {self.batch:.1f}, p50 {p50:.1f} ms, p99 {p99:.1f} ms, {self.refused} "
+            "refused"
         )
 
     def text(self) -> str:
@@ -99,18 +97,18 @@ class Metrics:
         )
 
 
-CLIENTS = 64
-UNPACKINGS = 2  # largest number of messages that are unpacked at a time
+MAX_CLIENTS = 64
+MAX_UNPACKING = 2  # largest number of messages that are unpacked at a time
 # largest message that is unpacked in the event loop, with a single client
 INLINE_BYTES = 1 << 20
-LOOK_S, SAY_S = 1.0, 10.0
-SILENT_S = 1.0  # with CLIENTS connections, a new client replaces one that was silent this long
-ASKING_S = 1.0  # a batch does not wait for a client that was silent this long
+POLL_S, REPORT_S = 1.0, 10.0
+SILENT_S = 1.0  # with MAX_CLIENTS connections, a new client replaces one that was silent this long
+ACTIVE_S = 1.0  # a batch does not wait for a client that was silent this long
 CLOSE_S = 1.0  # time for clients to confirm the close of their connection
 
 
 class Client:
-    """One connection: the version of its episode, and what it took so far."""
+    """One connection, with the policy version of its episode and the time of its last answer."""
 
     def __init__(self, connection: BoundedConnection, newest: Version) -> None:
         self.connection, self.version = connection, newest
@@ -133,11 +131,11 @@ class PolicyServer:
     """Answers observations with action chunks.
 
     Args:
-        weights: what is served; looked at every second for a newer version.
+        weights: the served policy; it looks for a newer version every second.
         max_batch, max_wait_s: see ``Batcher``.
         log_line: takes a line for people.
-        key: that a client must show (``access``); empty for none.
-        tls: of its socket; None for none.
+        key: API key that a client must send (``access``); empty for none.
+        tls: TLS context of the socket; None for none.
     """
 
     def __init__(
@@ -157,7 +155,7 @@ class PolicyServer:
         self.clients: set[Client] = set()
         self.log = LimitedLog(log_line, "serve")
         self.bounds = Bounds(self.log)
-        self.unpacking = asyncio.Semaphore(UNPACKINGS)
+        self.unpacking = asyncio.Semaphore(MAX_UNPACKING)
         self.batcher = Batcher(
             lambda kind, requests: kind[0].answers(requests),
             max_batch,
@@ -211,10 +209,9 @@ class PolicyServer:
             await asyncio.wait([asyncio.create_task(server.wait_closed())], timeout=CLOSE_S)
 
     def _connection_count(self) -> int:
-        since = time.monotonic() - ASKING_S
+        since = time.monotonic() - ACTIVE_S
         return sum(client.requested_at > since for client in self.clients)
 
-    # A client
     async def _handle(self, connection: ServerConnection) -> None:
         assert isinstance(connection, BoundedConnection)
         client = Client(connection, self.weights.newest)
@@ -241,9 +238,9 @@ class PolicyServer:
             self.metrics.clients = len(self.clients)
 
     async def _answer(self, client: Client, message: str | bytes) -> None:
-        """Answer, or say what is wrong as openpi's server does: in a text.
+        """Send the answer; an error is a text, as from openpi's server.
 
-        Who speaks no msgpack is hung up on.
+        A client that speaks no msgpack is disconnected.
         """
         started = time.monotonic()
         try:
@@ -288,7 +285,6 @@ class PolicyServer:
         self.metrics.refused += 1
         await client.connection.send(str(error))
 
-    # Health and figures
     def _http(self, connection: ServerConnection, request: HttpRequest) -> Response | None:
         """Answer requests for openpi's /healthz page, which needs no key.
 
@@ -306,9 +302,9 @@ class PolicyServer:
             )
         if request.path == "/metrics":
             return connection.respond(http.HTTPStatus.OK, self.metrics.text())
-        if len(self.clients) >= CLIENTS and not self._make_room():
+        if len(self.clients) >= MAX_CLIENTS and not self._make_room():
             return connection.respond(
-                http.HTTPStatus.SERVICE_UNAVAILABLE, f"expected at most {CLIENTS} clients\n"
+                http.HTTPStatus.SERVICE_UNAVAILABLE, f"expected at most {MAX_CLIENTS} clients\n"
             )
         return None
 
@@ -323,22 +319,22 @@ class PolicyServer:
         return True
 
     async def _poll(self) -> None:
-        """Take newer versions as they come, loaded and warmed up beside what is served."""
+        """Load and warm up newer versions in a thread, while the current one is served."""
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
             try:
                 self.metrics.swaps += await asyncio.to_thread(self.weights.look, self.log_line)
             except Exception as error:  # the folder may be gone for a while
                 self.log_line(
                     f"version {self.weights.newest.number} is still served: {escape_ascii(error)}"
                 )
-                await asyncio.sleep(SAY_S)
+                await asyncio.sleep(REPORT_S)
             self.metrics.version = self.weights.newest.number
 
     async def _report(self) -> None:
         while True:
-            await asyncio.sleep(SAY_S)
-            if line := self.metrics.line(SAY_S):
+            await asyncio.sleep(REPORT_S)
+            if line := self.metrics.line(REPORT_S):
                 self.log_line(line)
 
 
@@ -357,8 +353,11 @@ async def serve_until_cancelled(
     """Serve until this task is cancelled.
 
     Args:
-        ready: is called with the port once it listens.
-        other: serves another protocol meanwhile.
+        server: the server.
+        host: address to listen on.
+        port: TCP port; 0 for a free one.
+        ready: called with the port once the server listens.
+        other: serves another protocol at the same time.
     """
     with suppress(asyncio.CancelledError):
         async with server.listening(host, port) as at, other or nullcontext():

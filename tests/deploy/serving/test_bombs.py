@@ -14,7 +14,7 @@ from websockets.sync.client import connect
 from rlinf_core.core.errors import ServingError
 from rlinf_core.deploy.serving.client import PolicyClient
 from rlinf_core.deploy.serving.protocol import MAX_DEPTH, MAX_ELEMENTS, pack, unpack
-from rlinf_core.deploy.serving.server import CLIENTS
+from rlinf_core.deploy.serving.server import MAX_CLIENTS
 from rlinf_core.policies.policy_folder import policy_name
 from rlinf_core.policies.serialization import save_policy
 from tests.deploy.serving.test_serving import Served, observed, policy_of, spec  # noqa: F401
@@ -78,14 +78,15 @@ def test_a_page_of_a_browser_is_no_client(served):
 def test_clients_beyond_the_bound_are_refused_and_the_others_answered(served, spec):
     with contextlib.ExitStack() as clients:
         ours = [
-            clients.enter_context(connect(served.address, compression=None)) for _ in range(CLIENTS)
+            clients.enter_context(connect(served.address, compression=None))
+            for _ in range(MAX_CLIENTS)
         ]
         for connection in ours:
             connection.recv()
         with pytest.raises(InvalidStatus) as refused, connect(served.address, compression=None):
             pass
         assert refused.value.response.status_code == 503
-        assert f"at most {CLIENTS} clients" in refused.value.response.body.decode()
+        assert f"at most {MAX_CLIENTS} clients" in refused.value.response.body.decode()
         assert served.page("healthz") == "OK\n"
         ours[-1].send(pack(observed(spec)))
         assert unpack(ours[-1].recv(10))["actions"].shape == (8, 3)

@@ -12,7 +12,7 @@ from websockets.sync.client import connect
 
 from rlinf_core.deploy.serving import bounded
 from rlinf_core.deploy.serving.client import PolicyClient
-from rlinf_core.deploy.serving.server import CLIENTS, SILENT_S
+from rlinf_core.deploy.serving.server import MAX_CLIENTS, SILENT_S
 from rlinf_core.policies.policy_folder import policy_name
 from rlinf_core.policies.serialization import save_policy
 from tests.deploy.serving.test_bombs import peak_mb
@@ -90,7 +90,7 @@ def test_a_thousand_connections_keep_no_client_out_and_disturb_none(served, spec
 
 
 def test_silent_clients_give_way_where_there_are_too_many(served, spec, opened):
-    for _ in range(CLIENTS):
+    for _ in range(MAX_CLIENTS):
         upgraded(served, opened)
     time.sleep(SILENT_S)
     assert answered_s(served, spec) < WITHIN_S

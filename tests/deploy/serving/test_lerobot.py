@@ -679,12 +679,12 @@ def test_an_error_is_its_client_s_and_counted(service):
             with lerobot.CountErrors(service.server) as refusal:
                 raise error
             with pytest.raises(ConnectionAbortedError):
-                await refusal.passed_on(context)
+                await refusal.abort_on_error(context)
             assert context.ended == [("INVALID_ARGUMENT", text)]
         context = Context("a")
         with lerobot.CountErrors(service.server) as refusal:
             pass
-        await refusal.passed_on(context)
+        await refusal.abort_on_error(context)
         assert not context.ended and service.server.metrics.refused == 3
         with pytest.raises(KeyboardInterrupt), lerobot.CountErrors(service.server):
             raise KeyboardInterrupt

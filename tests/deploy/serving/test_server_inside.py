@@ -96,7 +96,7 @@ class Inside:
 
 @pytest.fixture
 def inside(tmp_path, spec, monkeypatch):
-    monkeypatch.setattr(serving_server, "LOOK_S", 0.05)
+    monkeypatch.setattr(serving_server, "POLL_S", 0.05)
     save_policy(policy_of(spec, 0), tmp_path / policy_name(3))
     inside = Inside(Weights(tmp_path))
     inside.folder = tmp_path
@@ -196,7 +196,7 @@ def test_a_folder_that_is_gone_is_reported_and_served_on(inside, spec, monkeypat
 
 
 def test_a_line_for_people_comes_where_something_was_answered(tmp_path, spec, monkeypatch):
-    monkeypatch.setattr(serving_server, "SAY_S", 0.2)
+    monkeypatch.setattr(serving_server, "REPORT_S", 0.2)
     save_policy(policy_of(spec, 0), tmp_path / policy_name(3))
     inside = Inside(Weights(tmp_path))
     try:
