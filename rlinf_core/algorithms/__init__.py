@@ -15,7 +15,7 @@ from rlinf_core.core import plugins
 
 def algorithms() -> list[str]:
     """Return the names of all algorithms."""
-    return plugins.known_names("algorithms", _builtin())
+    return plugins.valid_names("algorithms", _builtin())
 
 
 def algorithm(name: str) -> ModuleType:

@@ -31,7 +31,7 @@ def installed_entry_points(group: str) -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=f"rlinf.{group}")}
 
 
-def known_names(group: str, builtin: Iterable[str]) -> list[str]:
+def valid_names(group: str, builtin: Iterable[str]) -> list[str]:
     """Return every name that ``find`` knows."""
     return sorted({*builtin, *installed_entry_points(group)})
 
@@ -56,7 +56,7 @@ def find(group: str, name: str, builtin: Mapping[str, str], where: str) -> Any:
     if not reference and (":" in name or "." in name or name.endswith(".py")):
         reference = name
     if not reference:
-        allowed = known_names(group, builtin)
+        allowed = valid_names(group, builtin)
         raise RecipeError(
             f"{where}: expected one of {', '.join(allowed)}, or package.module:name, or "
             f"file.py:name; got '{name}'{nearest(name, allowed)}"
@@ -122,7 +122,7 @@ def find_path(group: str, name: str, builtin: Mapping[str, Path], where: str) ->
         return path.resolve()
     if name in installed_entry_points(group) or ("/" not in name and ("." in name or ":" in name)):
         return _place_of(group, name, where)
-    allowed = known_names(group, builtin)
+    allowed = valid_names(group, builtin)
     hint = nearest(name, allowed) if path is None else f", and nothing is at {path.absolute()}"
     raise RecipeError(
         f"{where}: expected one of {', '.join(allowed)}, or a path; got '{name}'{hint}"

@@ -28,7 +28,7 @@ _requested: set[str] = set()  # kinds requested by recipes and programs of this 
 
 def kinds() -> list[str]:
     """Return the names of all kinds of policy."""
-    return plugins.known_names("policies", _builtin())
+    return plugins.valid_names("policies", _builtin())
 
 
 def policy_kind(kind: str) -> ModuleType:

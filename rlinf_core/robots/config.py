@@ -559,7 +559,7 @@ def robot_folder(name: str) -> Path:
 
 def robots() -> list[str]:
     """Return the names of all robots."""
-    return plugins.known_names("robots", _builtin())
+    return plugins.valid_names("robots", _builtin())
 
 
 def _builtin() -> dict[str, Path]:

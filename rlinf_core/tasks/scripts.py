@@ -61,7 +61,7 @@ class Script(Protocol):
 
 def script_names() -> list[str]:
     """Return the names of all scripts."""
-    return plugins.known_names("scripts", BUILTIN)
+    return plugins.valid_names("scripts", BUILTIN)
 
 
 def script_class(kind: str) -> type:

@@ -207,7 +207,7 @@ def instruction_of(simulator: object) -> str | None:
 
 def simulators() -> list[str]:
     """Return the names of all simulators: folders, and entry points of other packages."""
-    return plugins.known_names("simulators", _builtin())
+    return plugins.valid_names("simulators", _builtin())
 
 
 def simulator_class(name: str, where: str = "simulator") -> type:

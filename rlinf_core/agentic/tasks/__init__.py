@@ -12,7 +12,7 @@ from rlinf_core.core.errors import RecipeError
 
 def text_tasks() -> list[str]:
     """Return the names of all tasks."""
-    return plugins.known_names("text_tasks", plugins.module_places(__name__, __file__))
+    return plugins.valid_names("text_tasks", plugins.module_places(__name__, __file__))
 
 
 def text_task(name: str, options: Mapping[str, Any]) -> Callable[[], TextEnvironment]:

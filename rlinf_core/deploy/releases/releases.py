@@ -27,7 +27,7 @@ from rlinf_core.policies.policy_folder import policy_name
 SILENT_S = 60.0  # silence of the trial's station after which another one takes over
 REFERENCE_EPISODES = 50  # training episodes of each station in its figures
 KEEP_S = 5.0  # interval of writing the comparison
-KEPT_VERSIONS = 5  # former versions kept on disk for a rollback
+RECENT_VERSIONS = 5  # former versions kept on disk for a rollback
 FILE = "release.json"
 StationReports = Mapping[str, tuple[float, pb.StationReport]]
 MEASURES: dict[str, Callable[[Outcome, Outcome], float]] = {  # positive: the new policy did worse
@@ -178,7 +178,7 @@ class ReleaseController(PolicySelector):
     def needed(self) -> set[int]:
         """Return the versions whose files must stay: those in use, and the last GO_BACK ones."""
         record = self.record
-        record.previous = record.previous[-KEPT_VERSIONS:]
+        record.previous = record.previous[-RECENT_VERSIONS:]
         return {
             self.newest,
             record.current,

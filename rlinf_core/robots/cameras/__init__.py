@@ -104,7 +104,7 @@ class DeviceCamera(CameraSettings):
 
 def cameras() -> list[str]:
     """Return the names of all kinds."""
-    return plugins.known_names("cameras", plugins.module_places(__name__, __file__))
+    return plugins.valid_names("cameras", plugins.module_places(__name__, __file__))
 
 
 def camera(kind: str) -> type[CameraSettings]:

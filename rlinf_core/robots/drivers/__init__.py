@@ -53,7 +53,7 @@ class DriverSettings(Settings):
 
 def drivers() -> list[str]:
     """Return the names of all driver nodes."""
-    return plugins.known_names("drivers", plugins.module_places(__name__, __file__))
+    return plugins.valid_names("drivers", plugins.module_places(__name__, __file__))
 
 
 def driver(name: str, where: str = "driver") -> type[DriverSettings]:

@@ -72,7 +72,7 @@ class GripperSettings(Settings):
 
 def grippers() -> list[str]:
     """Return the names of all kinds."""
-    return plugins.known_names("grippers", plugins.module_places(__name__, __file__))
+    return plugins.valid_names("grippers", plugins.module_places(__name__, __file__))
 
 
 def gripper(kind: str) -> type[GripperSettings]:

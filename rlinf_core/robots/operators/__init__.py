@@ -38,7 +38,7 @@ BUILTIN = {
 
 def operators() -> list[str]:
     """Return the names of all operators."""
-    return plugins.known_names("operators", BUILTIN)
+    return plugins.valid_names("operators", BUILTIN)
 
 
 def operator(kind: str) -> type:

@@ -67,7 +67,7 @@ class CanAbstain(Success, Protocol):
 
 def reward_names() -> list[str]:
     """Return the names of all rewards."""
-    return plugins.known_names("rewards", BUILTIN)
+    return plugins.valid_names("rewards", BUILTIN)
 
 
 def reward_class(kind: str) -> type:
