@@ -9,7 +9,7 @@ import time
 import pytest
 
 from rlinf_core.launch import supervisor
-from rlinf_core.launch.supervisor import FOLDER, free_segments
+from rlinf_core.launch.supervisor import SHARED_MEMORY, free_segments
 
 SEGMENT, PORT = "fastrtps_0123456789abcdef", "fastrtps_port7411"
 
@@ -104,15 +104,15 @@ def test_the_segments_of_a_killed_node_go_and_those_of_a_living_one_stay(tmp_pat
     )
     try:
         assert killed.stdout.readline() == alive.stdout.readline() == "there\n"
-        before = set(os.listdir(FOLDER))
+        before = set(os.listdir(SHARED_MEMORY))
         killed.kill()
         killed.wait()
-        for path in FOLDER.glob("fastrtps_*_[es]l"):
+        for path in SHARED_MEMORY.glob("fastrtps_*_[es]l"):
             os.utime(path, (0, 0))
         freed = free_segments()
-        assert freed and {name for name in os.listdir(FOLDER)} < before
+        assert freed and {name for name in os.listdir(SHARED_MEMORY)} < before
         assert alive.poll() is None and free_segments() == []
-        assert list(FOLDER.glob("fastrtps_*_el")), "those of the living one"
+        assert list(SHARED_MEMORY.glob("fastrtps_*_el")), "those of the living one"
     finally:
         alive.kill()
         alive.wait()

@@ -28,7 +28,7 @@ from rclpy.serialization import deserialize_message
 from sensor_msgs.msg import Image, JointState
 from std_msgs.msg import String
 
-from rlinf_core.cli.doctor import Finding, show
+from rlinf_core.cli.doctor import Finding, print_findings
 from rlinf_core.core.errors import RlinfError
 from rlinf_core.interlock import Limits, load_limits
 from rlinf_core.recipes import Recipe, load_recipe, station_robot, station_task
@@ -478,7 +478,9 @@ def main() -> None:
         recipe = load_recipe(sys.argv[1], sys.argv[2:])
         node = command_node(recipe.station.name)
         raise SystemExit(
-            show(list(findings(node, recipe, lambda: rclpy.spin_once(node, timeout_sec=0.05))))
+            print_findings(
+                list(findings(node, recipe, lambda: rclpy.spin_once(node, timeout_sec=0.05)))
+            )
         )
 
 
