@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 from benchmarks.figures import write  # noqa: E402
 from rlinf_core.cli.check import simulator_recipe  # noqa: E402
-from rlinf_core.reports.report import caption  # noqa: E402
+from rlinf_core.reports.films import caption  # noqa: E402
 from sim_bridges.core.conformance import load_recipe_like  # noqa: E402
 from sim_bridges.core.environments import stations  # noqa: E402
 from sim_bridges.core.interface import simulators  # noqa: E402

@@ -21,7 +21,7 @@ from rlinf_core.reports.duel import (
     compare_pair,
     throughput_of,
 )
-from rlinf_core.reports.report import rollout
+from rlinf_core.reports.films import rollout
 
 
 def duel(

@@ -10,7 +10,7 @@ from rlinf_core.cli.output import write_json
 from rlinf_core.config.overrides import combinations
 from rlinf_core.recipes import Recipe, check_recipe, load_recipe
 from rlinf_core.recipes.station import is_simulated
-from rlinf_core.reports.report import HOLD, caption, rollout, write_video
+from rlinf_core.reports.films import HOLD, caption, rollout, write_video
 from rlinf_core.reports.throughput import wilson
 
 

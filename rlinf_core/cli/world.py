@@ -45,7 +45,7 @@ def fit_video(
     """Fit the tiny video model to the camera of a run's recordings, and write it beside them."""
     import torch
 
-    from rlinf_core.reports.report import write_video
+    from rlinf_core.reports.films import write_video
     from rlinf_core.trainer.worlds import run_episodes
     from rlinf_core.worlds import tiny_video
     from rlinf_core.worlds.imagined_video import spec_camera

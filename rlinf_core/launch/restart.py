@@ -75,20 +75,21 @@ class History:
         """
         name = self.process.name
         restart = self.process.restart
-        ending_text = describe_end(code)
-        if 0 <= (index := code - NODE_FAILED) < len(self.process.nodes):
+        end_text = describe_end(code)
+        index = code - NODE_FAILED
+        if 0 <= index < len(self.process.nodes):
             node = self.process.nodes[index]
-            ending_text = f"in the process '{name}', with all its nodes"
+            end_text = f"in the process '{name}', with all its nodes"
             name = node.name
             restart = node.restart
         if restart == ONCE:
-            return Outcome(True, f"{name} ended ({ending_text})")
+            return Outcome(True, f"{name} ended ({end_text})")
         if code == REFUSED:
             return Outcome(False, f"{name} cannot continue", refusal, REFUSED)
         if restart == SHUTDOWN:
             return Outcome(
                 False,
-                f"{name} ended ({ending_text}). The station cannot continue without it: the robot "
+                f"{name} ended ({end_text}). The station cannot continue without it: the robot "
                 "side stops by its own timeout",
                 exit_code=1 if code else REFUSED,  # 0: somebody ended it in order
             )
@@ -97,7 +98,7 @@ class History:
             return Outcome(
                 False,
                 f"{name} ended {len(self.restarts)} times within {RESTART_WINDOW_S:.0f} s "
-                f"(last: {ending_text})",
+                f"(last: {end_text})",
             )
         reason = refusal[:300] if code == 1 else ""
         self.equal_failures = (
@@ -110,7 +111,7 @@ class History:
             return Outcome(
                 False, f"{name} ended {self.equal_failures + 1} times for the same reason", reason
             )
-        return Outcome(True, f"{name} ended ({ending_text}) and was restarted", reason)
+        return Outcome(True, f"{name} ended ({end_text}) and was restarted", reason)
 
 
 def describe_end(code: int) -> str:
@@ -123,7 +124,8 @@ def last_error_in(text: str) -> str:
 
     It is empty if there is none.
     """
-    return f"\n{text}".rpartition("\nrlinf: ")[2].strip() if "\nrlinf: " in f"\n{text}" else ""
+    _, prefix, error = f"\n{text}".rpartition("\nrlinf: ")
+    return error.strip() if prefix else ""
 
 
 def ends_last(process: Process) -> bool:

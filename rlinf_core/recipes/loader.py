@@ -51,17 +51,17 @@ def load_recipe(name: str | Path, overrides: list[str] | tuple[str, ...] = ()) -
         0.9
     """
     document = _document_of(_path(name))
-    named = [text for text in overrides if text.lstrip("+").startswith("algorithm.name=")]
-    for text in named:
+    # first the algorithm, because another one has other hyper-parameters
+    algorithms = [text for text in overrides if text.lstrip("+").startswith("algorithm.name=")]
+    for text in algorithms:
         before = _algorithm(document)
         apply_override(document, text)
         if _algorithm(document) != before:
-            # another algorithm has other hyper-parameters
             document.data["algorithm"] = {"name": document.data["algorithm"]["name"]}
     for text in overrides:
-        if text not in named:
+        if text not in algorithms:
             apply_override(document, text)
-            _spell_out(document)
+            _expand_placement(document)
     # absolute, because a run's own recipe.yaml must mean the same
     _resolve_paths(document, Path.cwd())
     return validate(Recipe, document)
@@ -112,7 +112,7 @@ def _document_of(path: Path, below: tuple[Path, ...] = ()) -> Document:
     if path.resolve() in below:
         raise RecipeError(f"recipe {path}: expected 'defaults' without a circle, got a circle")
     document = read_document(path, "recipe")
-    _spell_out(document)
+    _expand_placement(document)
     if document.data.keys() & {"collect", "policy"} and is_written_by_run(path):
         document.data = with_current_keys(document.data)
         document.places = {current_key(key): place for key, place in document.places.items()}
@@ -120,7 +120,7 @@ def _document_of(path: Path, below: tuple[Path, ...] = ()) -> Document:
     base = document.data.pop("defaults", None)
     if base is None:
         return document
-    under = _document_of(_below(document, base, path.parent), (*below, path.resolve()))
+    under = _document_of(_base_path(document, base, path.parent), (*below, path.resolve()))
     algorithm, base_algorithm = document.data.get("algorithm"), under.data.get("algorithm")
     if (
         isinstance(algorithm, dict)
@@ -132,13 +132,13 @@ def _document_of(path: Path, below: tuple[Path, ...] = ()) -> Document:
     return document.over(under)
 
 
-def _spell_out(document: Document) -> None:
+def _expand_placement(document: Document) -> None:
     """Expand ``placement: auto`` to a mapping, so that other keys can be added."""
     if document.data.get("placement") == "auto":
         document.data["placement"] = {"auto": True}
 
 
-def _below(document: Document, base: Any, folder: Path) -> Path:
+def _base_path(document: Document, base: Any, folder: Path) -> Path:
     """Return the recipe in ``defaults``: one beside the file, or a usual name."""
     where = document.place(("defaults",))
     if not isinstance(base, str):

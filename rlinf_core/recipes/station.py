@@ -17,7 +17,7 @@ from rlinf_core.specs.embodiment import joined
 from rlinf_core.specs.topics import arm_of, topic
 from rlinf_core.tasks.task import Task, load_task
 
-LONGEST = 1000  # time steps of an episode of unknown length
+UNKNOWN_LENGTH = 1000  # time steps of an episode without a known limit
 
 
 def station_robot(recipe: Recipe) -> Robot:
@@ -42,12 +42,13 @@ def check_recipe(recipe: Recipe) -> None:
     check_source(recipe)
     if recipe.env:
         return
-    for name, one in embodiment_recipes(recipe).items():
-        check_recipe(one)
-        if recipe.simulation.environments and (driver := station_robot(one).driver) != SIMULATOR:
+    for name, single in embodiment_recipes(recipe).items():
+        check_recipe(single)
+        driver = station_robot(single).driver
+        if recipe.simulation.environments and driver != SIMULATOR:
             raise RecipeError(
                 f"embodiments.{name}: expected a simulator with simulation.environments of "
-                f"{recipe.simulation.environments}, got '{one.station.robot}', whose driver is "
+                f"{recipe.simulation.environments}, got '{single.station.robot}', whose driver is "
                 f"{driver}. Set simulation.environments=0 to train on episodes of stations"
             )
     robot, task = station_robot(recipe), station_task(recipe)
@@ -72,8 +73,9 @@ def check_real_arm(recipe: Recipe, in_lockstep: bool) -> None:
             f"station.lockstep: expected false with robot '{name}', whose driver is "
             f"{robot.driver}, got true. A real arm runs in real time"
         )
-    named = robot.estops or robot.no_estop_reason or recipe.station.web.port
-    if not (named or robot.without_hardware):  # the interlock arms a twin without an e-stop source
+    has_stop = robot.estops or robot.no_estop_reason or recipe.station.web.port
+    # the interlock arms a twin without an e-stop source
+    if not (has_stop or robot.without_hardware):
         raise RecipeError(
             f"robot '{name}': estops: expected the name of at least one e-stop source, got none. "
             "The interlock refuses to arm without one. Name a source in robot.yaml, use the "
@@ -166,19 +168,23 @@ def tool_orientations(robot: Robot) -> dict[str, tuple[float, ...]]:
 def embodiment_recipes(recipe: Recipe) -> dict[str, Recipe]:
     """Return the recipe of each embodiment alone, by name."""
 
-    def single_robot_recipe(one: Embodiment) -> Recipe:
+    def single_robot_recipe(embodiment: Embodiment) -> Recipe:
         station = recipe.station.model_copy(
-            update={"robot": one.robot, "task": one.task, "options": one.options}
+            update={
+                "robot": embodiment.robot,
+                "task": embodiment.task,
+                "options": embodiment.options,
+            }
         )
         return recipe.model_copy(update={"embodiments": {}, "station": station})
 
-    return {name: single_robot_recipe(one) for name, one in recipe.embodiments.items()}
+    return {name: single_robot_recipe(item) for name, item in recipe.embodiments.items()}
 
 
 def is_simulated(recipe: Recipe) -> bool:
-    """Return True if all its robots are simulators, in which policies can be judged."""
-    ones = embodiment_recipes(recipe).values() or [recipe]
-    return all(station_robot(one).driver == SIMULATOR for one in ones)
+    """Return True if all robots of the recipe are simulators, in which policies can be judged."""
+    recipes = embodiment_recipes(recipe).values() or [recipe]
+    return all(station_robot(single).driver == SIMULATOR for single in recipes)
 
 
 def learned_spec(recipe: Recipe) -> StationSpec:
@@ -197,7 +203,7 @@ def longest_episode(recipe: Recipe) -> int:
     """Return the time steps of the longest possible episode."""
     if recipe.embodiments:
         return max(map(longest_episode, embodiment_recipes(recipe).values()))
-    return LONGEST if recipe.env else station_task(recipe).max_steps
+    return UNKNOWN_LENGTH if recipe.env else station_task(recipe).max_steps
 
 
 def check_arms(robot_name: str, robot: Robot, task_name: str, task: Task) -> None:

@@ -1,4 +1,4 @@
-"""The report of a run: learning curve, films in simulation, report.md and report.json."""
+"""The report of a run: learning curve, report.md and report.json; ``films`` makes the films."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import json
 import shlex
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,76 +18,18 @@ from rlinf_core.core.progress import Progress, SilentProgress
 from rlinf_core.policies.policy_folder import policy_name
 from rlinf_core.recipes import Recipe, station_task
 from rlinf_core.reports.curves import draw, measure_of, read_evaluations, read_events, shortened
+from rlinf_core.reports.films import attempt_part, film_policies, write_poster
 from rlinf_core.reports.throughput import wilson
 
 if TYPE_CHECKING:
-    from rlinf_core.rollouts.evaluate import EpisodeResult
-
-FPS = 10
-HOLD = 8  # repeated frames at the end of an episode
-CAPTION = 30  # height of the caption [pixels]
+    pass
 
 
-def rollout(
-    recipe: Recipe, policy: Path, seeds: list[int], frames: int = 0
-) -> Iterator[tuple[EpisodeResult, list[np.ndarray]]]:
-    """Play an episode of each seed.
-
-    Yields:
-        The result, and the pictures of the episode for the first ``frames`` seeds.
-    """
-    from rlinf_core.policies.serialization import load_policy
-    from rlinf_core.policies.torch_device import device_of
-    from rlinf_core.rollouts.evaluate import evaluate
-    from sim_bridges.core.environments import stations
-
-    if frames and recipe.env and not recipe.gymnasium_id:
-        raise RlinfError(
-            f"env '{recipe.env}' is a batch of environments, which is not filmed", code="RL-E711"
-        )
-    env = stations(recipe, 1)
-    env.auto_reset = False
-    actor = load_policy(policy, env.spec).to(device_of(recipe.device))
-    for index, seed in enumerate(seeds):
-        pictures: list[np.ndarray] = []
-        (episode,) = evaluate(
-            env,
-            actor,
-            [seed],
-            lambda: pictures.append(env.render()) if index < frames else None,  # noqa: B023
-        )  # noqa: B023
-        if index < frames:
-            pictures.append(env.render())
-        yield episode, pictures
-    env.close()
-
-
-def caption(pictures: list[np.ndarray], text: str, outcome: str = "") -> list[np.ndarray]:
-    """Write a line of text on the pictures; the last one also gets the outcome."""
-    import cv2
-
-    for number, picture in enumerate(pictures, 1):
-        line = f"{text}: {outcome}" if outcome and number == len(pictures) else text
-        cv2.rectangle(picture, (0, 0), (picture.shape[1], CAPTION), (255, 255, 255), -1)
-        cv2.putText(
-            picture, line, (10, 21), cv2.FONT_HERSHEY_SIMPLEX, 0.6, (30, 30, 30), 1, cv2.LINE_AA
-        )
-    return pictures
-
-
-def write_video(path: Path, pictures: list[Any]) -> None:
-    """Write pictures (height, width, 3) uint8 as an H.264 MP4 video."""
-    import imageio
-
-    imageio.mimwrite(path, pictures, fps=FPS, codec="libx264", quality=7, macro_block_size=8)
-
-
-WINDOW = 40
-FILMS = ("before_after.mp4", "before_after.png")
+WINDOW = 40  # episodes of a running mean
 NO_FILM_YET = "No video: the films were not finished."
 
 
-REPORT_STEPS = 3
+REPORT_STEPS = 3  # of the progress bar
 
 
 def write_report(
@@ -130,7 +72,7 @@ def write_report(
 
     task = station_task(recipe).spec.instruction or recipe.station.task
     progress.step("drawing the learning curve")
-    curve = _attempt(
+    curve = attempt_part(
         "learning_curve.png",
         _curve,
         events,
@@ -146,7 +88,7 @@ def write_report(
         policy: result[side.removesuffix(" RL")]["policy_version"] for side, policy in sides.items()
     }
     policies = [
-        _attempt(
+        attempt_part(
             f"policy/{policy.name}",
             _keep_policy,
             run_dir / "policies_at_station" / policy_name(version),
@@ -161,11 +103,13 @@ def write_report(
     video = (
         "No video: a policy is missing."
         if any(policies)
-        else _filmed(recipe, run_dir, sides, "before RL (left) and after (right)", _learned(events))
+        else film_policies(
+            recipe, run_dir, sides, "before RL (left) and after (right)", _scenes_learned(events)
+        )
     )
     progress.step("making the poster")
-    poster = _attempt("learned.png", _poster, run_dir)
-    unfilmed = _attempt("films in report.md", write, curve, *policies, video, poster)
+    poster = attempt_part("learned.png", write_poster, run_dir)
+    unfilmed = attempt_part("films in report.md", write, curve, *policies, video, poster)
     return "\n".join(
         filter(None, (words, curve, *policies, unfilmed, f"report: {run_dir / 'report.md'}"))
     )
@@ -187,17 +131,6 @@ def _report_failures(words: str, run_dir: Path) -> Iterator[None]:
             f"{words}. Everything else is in {run_dir}, its events in progress.jsonl",
             code="RL-E711",
         ) from error
-
-
-def _attempt(name: str, write: Callable[..., None], *arguments: Any) -> str:
-    """Write one part of a report, and return a line on its failure; empty on success."""
-    try:
-        write(*arguments)
-    except RlinfError as error:
-        return f"No {name}: {error}"
-    except Exception as error:  # noqa: BLE001 - a part must not lose the report
-        return f"No {name}: {type(error).__name__}: {error}"
-    return ""
 
 
 def _keep_policy(source: Path, policy: Path) -> None:
@@ -268,7 +201,7 @@ def write_training_report(recipe: Recipe, run_dir: Path, progress: Progress | No
             ),
         )
 
-    curve = _attempt(
+    curve = attempt_part(
         "learning_curve.png",
         draw,
         {recipe.name: [evaluations]},
@@ -279,11 +212,11 @@ def write_training_report(recipe: Recipe, run_dir: Path, progress: Progress | No
         write(curve, NO_FILM_YET)  # a renderer may end the process
     progress.step("filming the first and the last policy")
     video = (
-        _filmed(recipe, run_dir, sides, "before training (left) and after (right)")
+        film_policies(recipe, run_dir, sides, "before training (left) and after (right)")
         if len(sides) > 1
         else ("No video: the run has only one evaluation so far.")
     )
-    unfilmed = _attempt("films in report.md", write, curve, video)
+    unfilmed = attempt_part("films in report.md", write, curve, video)
     return "\n".join(filter(None, (words, curve, unfilmed, f"report: {run_dir / 'report.md'}")))
 
 
@@ -375,7 +308,7 @@ def _curve(events: list[dict[str, Any]], summary: dict[str, Any], title: str, pa
     figure.savefig(path, dpi=120)
 
 
-def _learned(events: list[dict[str, Any]]) -> list[int]:
+def _scenes_learned(events: list[dict[str, Any]]) -> list[int]:
     """Return the held-out scenes that the policy solved after RL and not before, without help."""
     solved: dict[int, list[bool]] = {}
     for event in events:
@@ -384,144 +317,6 @@ def _learned(events: list[dict[str, Any]]) -> list[int]:
                 event["success"] and not event["intervened"]
             )
     return [seed for seed, outcomes in solved.items() if outcomes[-1] and not outcomes[0]]
-
-
-def _filmed(
-    recipe: Recipe,
-    run_dir: Path,
-    sides: dict[str, Path],
-    words: str,
-    first: list[int] | None = None,
-) -> str:
-    """Film policies side by side on held-out scenes, those in ``first`` first.
-
-    Returns text for the report.
-    """
-    if not recipe.evaluate.filmed_episodes:
-        return "No video: evaluate.filmed_episodes is 0."
-    results: list[str] = []
-    failure = _attempt(
-        "video", lambda: results.append(_film(recipe, run_dir, sides, words, first or []))
-    )
-    for name in FILMS if failure else ():  # an incomplete film may have filled the disk
-        with contextlib.suppress(OSError):
-            (run_dir / name).unlink(missing_ok=True)
-    return failure or results[0]
-
-
-def _film(
-    recipe: Recipe, run_dir: Path, sides: dict[str, Path], words: str, first: list[int]
-) -> str:
-    """Make the film; exceptions of simulator, renderer and encoder pass."""
-    others = range(
-        recipe.evaluate.first_seed, recipe.evaluate.first_seed + recipe.evaluate.filmed_episodes
-    )
-    seeds = list(dict.fromkeys([*first, *others]))[: recipe.evaluate.filmed_episodes]
-    scenes = _side_by_side(recipe, sides, seeds)
-    write_video(run_dir / FILMS[0], [frame for frames, _ in scenes for frame in frames])
-    import imageio
-
-    candidates = [frames[-1] for frames, learned in scenes if learned] or [
-        frame for frames, _ in scenes for frame in frames
-    ]
-    imageio.imwrite(run_dir / FILMS[1], max(candidates, key=_difference))
-    return (
-        f"[before_after.mp4](before_after.mp4): the same scenes {words}.\n\n"
-        "![the same scene, at its end](before_after.png)"
-    )
-
-
-def _side_by_side(
-    recipe: Recipe, sides: dict[str, Path], seeds: list[int]
-) -> list[tuple[list[np.ndarray], bool]]:
-    """Return the film of each scene, and whether only the last policy succeeded in it.
-
-    The shorter episode shows its last picture until the other one ends.
-    """
-    columns = [
-        [
-            (episode.success, caption(pictures, text, episode.outcome))
-            for episode, pictures in rollout(recipe, policy, seeds, frames=len(seeds))
-        ]
-        for text, policy in sides.items()
-    ]
-    films = []
-    for sides_of_one in zip(*columns, strict=True):
-        won, pictures = zip(*sides_of_one, strict=True)
-        length = max(map(len, pictures)) + HOLD
-        films.append(
-            (
-                [
-                    np.hstack([side[min(i, len(side) - 1)] for side in pictures])
-                    for i in range(length)
-                ],
-                won[-1] and not any(won[:-1]),
-            )
-        )
-    return films
-
-
-def _poster(run_dir: Path) -> None:
-    """Write ``learned.png``: the largest difference by RL above the learning curve."""
-    import cv2
-
-    films, curve = (
-        cv2.imread(str(run_dir / name)) for name in ("before_after.png", "learning_curve.png")
-    )
-    parts = [
-        part for part in (None if films is None else _nearer(films), curve) if part is not None
-    ]
-    if not parts:
-        raise RlinfError("there is neither a film nor a curve for it", code="RL-E711")
-    width = min(part.shape[1] for part in parts)
-    cv2.imwrite(
-        str(run_dir / "learned.png"),
-        np.vstack(
-            [
-                cv2.resize(
-                    part,
-                    (width, round(part.shape[0] * width / part.shape[1])),
-                    interpolation=cv2.INTER_AREA,
-                )
-                for part in parts
-            ]
-        ),
-    )
-
-
-def _nearer(frame: np.ndarray) -> np.ndarray:
-    """Crop both sides to the half-size region with the largest difference, and enlarge it.
-
-    Lower pixels weigh more, because the arm's shoulder may differ more than its tool.
-    """
-    import cv2
-
-    sides = np.hsplit(frame[CAPTION:], 2)
-    height, width = sides[0].shape[:2]
-    low = np.linspace(0.0, 1.0, height, dtype=np.float32)[:, None]
-    differs = cv2.blur(
-        low * np.abs(sides[0].astype(np.float32) - sides[1]).sum(axis=2), (width // 8, width // 8)
-    )
-    row, column = np.unravel_index(differs.argmax(), differs.shape)
-    top, left = (
-        int(np.clip(at - size // share, 0, size - size // 2))
-        for at, size, share in ((row, height, 6), (column, width, 4))
-    )
-    parts = [side[top : top + height // 2, left : left + width // 2] for side in sides]
-    return np.vstack(
-        [
-            frame[:CAPTION],
-            np.hstack(
-                [cv2.resize(part, (width, height), interpolation=cv2.INTER_CUBIC) for part in parts]
-            ),
-        ]
-    )
-
-
-def _difference(frame: np.ndarray) -> float:
-    """Return the mean difference between the two sides of a frame, without captions."""
-    half = frame.shape[1] // 2
-    return float(np.abs(frame[CAPTION:, :half].astype(int) - frame[CAPTION:, half:]).mean())
 
 
 def _markdown(

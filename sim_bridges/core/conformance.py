@@ -294,7 +294,7 @@ def film(guarded: SimulatedStation, scene: int) -> list[np.ndarray]:
 
 
 def _filmed(guarded: SimulatedStation, scene: int, video: Path) -> str:
-    from rlinf_core.reports.report import write_video
+    from rlinf_core.reports.films import write_video
 
     try:
         write_video(video, film(guarded, scene))

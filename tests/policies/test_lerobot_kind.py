@@ -251,7 +251,7 @@ def test_a_python_without_lerobot_is_named(tmp_path, monkeypatch):
 
 def test_the_command_writes_a_file_that_evaluation_plays(tmp_path, stand_in, capsys):
     from rlinf_core.recipes import load_recipe, station_task
-    from rlinf_core.reports.report import rollout
+    from rlinf_core.reports.films import rollout
 
     spec = station_task(load_recipe("sim_sft")).spec
     inputs = {"observation.state": {"type": "STATE", "shape": [spec.vector_size]}}

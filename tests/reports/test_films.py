@@ -7,8 +7,8 @@ import torch
 from rlinf_core.policies import make_policy
 from rlinf_core.policies.serialization import save_policy
 from rlinf_core.recipes import load_recipe, station_task
-from rlinf_core.reports import report
-from rlinf_core.reports.report import HOLD, caption, rollout
+from rlinf_core.reports import films, report
+from rlinf_core.reports.films import HOLD, caption, rollout
 
 
 @pytest.fixture
@@ -62,8 +62,8 @@ def test_side_by_side_the_shorter_episode_waits_and_only_what_was_learned_is_sho
                 [np.full((60, 80, 3), value, np.uint8) for value in range(3 if won else 6)],
             )
 
-    monkeypatch.setattr(report, "rollout", rollout)
-    scenes = report._side_by_side(recipe, {"before RL": "before", "after RL": "after"}, [4, 5, 6])
+    monkeypatch.setattr(films, "rollout", rollout)
+    scenes = films._side_by_side(recipe, {"before RL": "before", "after RL": "after"}, [4, 5, 6])
     assert [learned for _, learned in scenes] == [False, True, False]
     frames, _ = scenes[1]
     assert len(frames) == 6 + HOLD and frames[0].shape == (60, 160, 3)
@@ -86,17 +86,17 @@ def test_scenes_that_were_learned_are_filmed_first(recipe, tmp_path, monkeypatch
             ("evaluate", 9, True),
         )
     ]
-    assert report._learned(events) == [9]
+    assert report._scenes_learned(events) == [9]
     seed_lists = []
     monkeypatch.setattr(
-        report,
+        films,
         "_side_by_side",
         lambda recipe, sides, seeds: (
             seed_lists.append(seeds) or [([np.zeros((60, 160, 3), np.uint8)] * 2, True)]
         ),
     )
-    monkeypatch.setattr(report, "write_video", lambda path, pictures: None)
-    report._filmed(recipe, tmp_path, {}, "", [9])
+    monkeypatch.setattr(films, "write_video", lambda path, pictures: None)
+    films.film_policies(recipe, tmp_path, {}, "", [9])
     first = recipe.evaluate.first_seed
     assert seed_lists == [[9, *range(first, first + recipe.evaluate.filmed_episodes - 1)]]
 
@@ -106,7 +106,7 @@ def test_the_poster_goes_near_to_what_differs():
     frame[:30] = 255
     frame[30 + 200 : 30 + 220, 260:280] = 200
     frame[30 + 60 : 30 + 64, 320 + 20 : 320 + 24] = 90
-    near = report._nearer(frame)
+    near = films._enlarge_difference(frame)
     assert near.shape == frame.shape and (near[:30] == 255).all()
     left, right = near[30:, :320, 0], near[30:, 320:, 0]
     assert (left > 100).sum() == pytest.approx(4 * 400, rel=0.1), (
@@ -115,4 +115,4 @@ def test_the_poster_goes_near_to_what_differs():
     assert right.max() == 0, "what differs little is out of the picture"
     # an arm's shoulder, at the top, more different than the tool below
     frame[30 : 30 + 20, 40:60] = 255
-    assert np.array_equal(report._nearer(frame), near)
+    assert np.array_equal(films._enlarge_difference(frame), near)

@@ -13,7 +13,7 @@ from rlinf_core.core import rendering
 from rlinf_core.core.errors import RlinfError
 from rlinf_core.policies.policy_folder import policy_name
 from rlinf_core.recipes import load_recipe
-from rlinf_core.reports import report
+from rlinf_core.reports import films, report
 from rlinf_core.reports.curves import draw, shortened
 from tests.reports.test_reports import RESULT, episode, phase
 
@@ -48,8 +48,8 @@ def fails(error):
 
 @pytest.mark.parametrize("error", ERRORS)
 def test_a_renderer_that_fails_leaves_a_line(tmp_path, monkeypatch, error):
-    monkeypatch.setattr(report, "_side_by_side", fails(error))
-    line = report._filmed(load_recipe("demo"), tmp_path, {}, "")
+    monkeypatch.setattr(films, "_side_by_side", fails(error))
+    line = films.film_policies(load_recipe("demo"), tmp_path, {}, "")
     assert line == f"No video: {type(error).__name__}: {error}"
 
 
@@ -60,12 +60,12 @@ def test_a_renderer_that_fails_leaves_a_line(tmp_path, monkeypatch, error):
         ("_curve", ENDING[0]),
         ("_keep_policy", ENDING[1]),
         ("_film", ENDING[2]),
-        ("_poster", ENDING[3]),
+        ("write_poster", ENDING[3]),
     ],
 )
 def test_a_part_that_fails_is_a_line_of_a_demos_report(run, monkeypatch, part, name, error):
-    monkeypatch.setattr(report, "_film", lambda *_: "the film")
-    monkeypatch.setattr(report, part, fails(error))
+    monkeypatch.setattr(films, "_film", lambda *_: "the film")
+    monkeypatch.setattr(films if part == "_film" else report, part, fails(error))
     printed = report.write_report(load_recipe("demo"), run)
     text = (run / "report.md").read_text()
     assert f"No {name}: {type(error).__name__}: {error}" in text and "100%" in text
@@ -92,7 +92,7 @@ def test_a_part_of_a_film_does_not_stay(run, monkeypatch):
         (run / "before_after.mp4").write_bytes(b"x")
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(report, "_film", full)
+    monkeypatch.setattr(films, "_film", full)
     report.write_report(load_recipe("demo"), run)
     assert "No space left" in (run / "report.md").read_text() and not list(
         run.glob("before_after*")
@@ -117,7 +117,7 @@ def test_a_film_that_fills_the_disk_leaves_the_report_that_is_there(run, monkeyp
             raise OSError(errno.ENOSPC, "No space left on device")
         return write(path, text)
 
-    monkeypatch.setattr(report, "_film", lambda *_: "the film")
+    monkeypatch.setattr(films, "_film", lambda *_: "the film")
     monkeypatch.setattr(report, "write_atomically", until_the_film)
     assert "No films in report.md: OSError" in report.write_report(load_recipe("demo"), run)
     assert report.NO_FILM_YET in (run / "report.md").read_text()
@@ -143,8 +143,8 @@ def test_a_part_that_fails_is_a_line_of_a_training_report(tmp_path, monkeypatch,
     }
     events = [entry, entry | {"env_steps": 100, "policy_version": 2}]
     (tmp_path / "progress.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
-    monkeypatch.setattr(report, "_film", lambda *_: "the film")
-    monkeypatch.setattr(report, part, fails(RuntimeError("broken")))
+    monkeypatch.setattr(films, "_film", lambda *_: "the film")
+    monkeypatch.setattr(films if part == "_film" else report, part, fails(RuntimeError("broken")))
     printed = report.write_training_report(load_recipe("sim_rlpd"), tmp_path)
     text = (tmp_path / "report.md").read_text()
     assert f"No {name}: RuntimeError: broken" in text and "| 100 | 0 | 1.00 | 50% |" in text

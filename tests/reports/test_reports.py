@@ -12,7 +12,7 @@ from rlinf_core.launch.graph import Process
 from rlinf_core.launch.supervisor import ONCE, Supervisor
 from rlinf_core.policies.policy_folder import policy_name
 from rlinf_core.recipes import load_recipe
-from rlinf_core.reports import report
+from rlinf_core.reports import films, report
 from rlinf_core.reports.curves import read_events
 from rlinf_core.trainer.folder import write_recipe
 
@@ -123,8 +123,8 @@ def test_a_report_is_of_its_own_attempt_and_says_how_to_repeat_it(
 
 def test_a_scene_that_a_person_solved_is_not_shown_as_learned():
     judged = [episode(0, 0, "evaluate", False), episode(0, 0, "evaluate", True, intervened=3)]
-    assert report._learned(judged) == []
-    assert report._learned([*judged, episode(0, 0, "evaluate", True)]) == [7]
+    assert report._scenes_learned(judged) == []
+    assert report._scenes_learned([*judged, episode(0, 0, "evaluate", True)]) == [7]
 
 
 def test_one_evaluation_alone_is_not_filmed_beside_itself(tmp_path, monkeypatch):
@@ -141,11 +141,11 @@ def test_one_evaluation_alone_is_not_filmed_beside_itself(tmp_path, monkeypatch)
     }
     recipe = load_recipe("sim_sac", ["station.task=reach"])
     monkeypatch.setattr(
-        report,
+        films,
         "_side_by_side",
         lambda recipe, sides, seeds: [([np.zeros((60, 160, 3), np.uint8)] * 2, len(sides) > 1)],
     )
-    monkeypatch.setattr(report, "write_video", lambda path, pictures: None)
+    monkeypatch.setattr(films, "write_video", lambda path, pictures: None)
     for events, filmed in (([judged], False), ([judged, judged | {"env_steps": 20}], True)):
         (tmp_path / "progress.jsonl").write_text(lines(events))
         report.write_training_report(recipe, tmp_path)

@@ -12,7 +12,7 @@ import torch
 from rlinf_core.core.errors import RecipeError, RlinfError, SpecError
 from rlinf_core.policies import make_policy
 from rlinf_core.recipes import check_recipe, load_recipe
-from rlinf_core.reports.report import rollout
+from rlinf_core.reports.films import rollout
 from rlinf_core.rollouts.array_env import ArrayEnv, TensorRollouts, TensorSteps
 from rlinf_core.rollouts.collect import ChunkRollouts, EpisodeRollouts
 from rlinf_core.trainer.train import train
