@@ -1,10 +1,10 @@
 """Commands to a running trainer as files in ``<run>/orders``, each with an answer beside it.
 
 Every user who can write to the run's folder can send commands; none comes over the network. The
-sender renames a complete file into place. The trainer renames it again when it takes it, so a
-command is taken once, or withdrawn before. The sender holds the lock of a third file until the
-answer arrives. A command whose lock is free has no sender any more. No clock is involved: the files
-are numbered.
+sender renames a complete file into place. The trainer renames the file when it takes the command,
+so a command is executed once, or withdrawn before. The sender holds the lock of a third file until
+the answer arrives. A command whose lock is free has no sender any more. The files are numbered, so
+no clock is involved.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -38,7 +38,7 @@ class ReleaseCommand(StoredModel):
     stations: list[str] = []
 
 
-def send_command(run_dir: Path, order: ReleaseCommand, patience_s: float = PATIENCE_S) -> str:
+def send_command(run_dir: Path, command: ReleaseCommand, patience_s: float = PATIENCE_S) -> str:
     """Send a command to the trainer of a run and return its answer.
 
     Raises:
@@ -55,14 +55,14 @@ def send_command(run_dir: Path, order: ReleaseCommand, patience_s: float = PATIE
         folder / f"{1 + max(map(_number, folder.iterdir()), default=0)}-{uuid.uuid4().hex[:8]}.json"
     )
     with _waiting(path.with_suffix(WAITING_SUFFIX)):
-        replace_text(path, order.model_dump_json())
+        replace_text(path, command.model_dump_json())
         answer, deadline = path.with_suffix(".answer"), time.monotonic() + patience_s
         try:
             while not answer.exists():
                 if time.monotonic() > deadline:
                     raise BridgeError(
                         f"the trainer of {run_dir}: expected an answer within {patience_s:.0f} s, "
-                        f"got none; {_end(path)}"
+                        f"got none; {_withdraw(path)}"
                     )
                 time.sleep(0.05)
         except KeyboardInterrupt:
@@ -86,7 +86,7 @@ def _waiting(path: Path) -> Iterator[None]:
             path.unlink(missing_ok=True)
 
 
-def _is_left(path: Path) -> bool:
+def _has_no_sender(path: Path) -> bool:
     """Return whether a command has no waiting sender."""
     try:
         with path.with_suffix(WAITING_SUFFIX).open("r+") as lock:
@@ -104,7 +104,7 @@ def _number(path: Path) -> int:
     return int(number) if number.isdecimal() and len(number) < 20 else 0
 
 
-def _end(path: Path) -> str:
+def _withdraw(path: Path) -> str:
     """Withdraw a command, and return text for an error about it."""
     try:
         path.unlink()
@@ -129,7 +129,7 @@ class CommandQueue:
         self.folder = run_dir / COMMANDS_FOLDER
         for left in self.folder.glob("*"):
             with contextlib.suppress(FileNotFoundError):  # withdrawn, or answered
-                if left.suffix == ".taken" or _is_left(left):
+                if left.suffix == ".taken" or _has_no_sender(left):
                     left.unlink()
 
     def execute(self, reports: StationReports) -> None:
@@ -146,49 +146,48 @@ class CommandQueue:
                 taken.unlink()
 
     def _answer(self, taken: Path, reports: StationReports) -> dict[str, str]:
+        """Execute the command in a file; return its result or its error, as the sender reads it."""
         try:
-            return {
-                "text": self._obey(ReleaseCommand.model_validate_json(taken.read_text()), reports),
-                "error": "",
-            }
+            command = ReleaseCommand.model_validate_json(taken.read_text())
+            return {"text": self._execute(command, reports), "error": ""}
         except ValueError as error:
-            return {
-                "text": "",
-                "error": f"command {taken.name}: expected a file of rlinf fleet, got: {error}",
-            }
+            text = f"command {taken.name}: expected a file of rlinf fleet, got: {error}"
+            return {"text": "", "error": text}
         except (RlinfError, OSError) as error:
             return {"text": "", "error": str(error)}
 
-    def _obey(self, order: ReleaseCommand, reports: StationReports) -> str:
+    def _execute(self, command: ReleaseCommand, reports: StationReports) -> str:
         releases = self.releases
-        stations = {
-            *reports,
-            *{"unpin": releases.record.pins, "undrain": releases.record.drained}.get(
-                order.action, ()
-            ),
-        }
-        for station in order.stations:
-            if station not in stations:  # pins of vanished stations can be removed
+        stations = set(reports)
+        # a pin or a drain of a station that has vanished can be removed
+        if command.action == "unpin":
+            stations |= set(releases.record.pins)
+        elif command.action == "undrain":
+            stations |= set(releases.record.drained)
+        for station in command.stations:
+            if station not in stations:
                 raise BridgeError(
                     f"station '{station}': expected a station that has called this trainer: "
                     f"{', '.join(sorted(reports)) or 'none so far'}"
                 )
-        if order.version is not None and order.version not in map(
-            policy_version, policy_files(releases.policies)
-        ):
+        versions = map(policy_version, policy_files(releases.policies))
+        if command.version is not None and command.version not in versions:
             raise BridgeError(
-                f"version {order.version}: expected a version whose file is in {releases.policies}"
+                f"version {command.version}: expected a version whose file is in "
+                f"{releases.policies}"
             )
-        does: dict[str, Callable[[ReleaseCommand], str]] = {
-            "promote": self._promote,
-            "rollback": self._roll_back,
-        }
-        return does.get(order.action, self._by_station)(order)
+        if command.action == "promote":
+            return self._promote(command)
+        if command.action == "rollback":
+            return self._roll_back()
+        return self._change_stations(command)
 
-    def _promote(self, order: ReleaseCommand) -> str:
+    def _promote(self, command: ReleaseCommand) -> str:
         releases = self._staged()
         trial = releases.record.trial
-        version = order.version if order.version is not None else trial.version if trial else None
+        version = command.version
+        if version is None and trial:
+            version = trial.version
         if version is None:
             raise BridgeError(
                 "promote: expected a policy on trial or --version, got neither. All stations play "
@@ -196,7 +195,7 @@ class CommandQueue:
             )
         return releases.promote(version, "by hand")
 
-    def _roll_back(self, order: ReleaseCommand) -> str:
+    def _roll_back(self) -> str:
         releases = self._staged()
         if not releases.record.trial and not releases.record.previous:
             raise BridgeError(
@@ -214,14 +213,14 @@ class CommandQueue:
             )
         return self.releases
 
-    def _by_station(self, order: ReleaseCommand) -> str:
+    def _change_stations(self, command: ReleaseCommand) -> str:
         record = self.releases.record
-        stations: dict[str, Any] = dict.fromkeys(order.stations or [ALL])
-        names = ", ".join(f"'{name}'" for name in order.stations) or "all stations"
-        if order.action == "pin" and order.version is not None:
-            record.pins |= dict.fromkeys(stations, order.version)
-            return self.releases.record_decision(f"pinned to version {order.version}: {names}")
-        if order.action == "unpin":
+        stations: dict[str, Any] = dict.fromkeys(command.stations or [ALL])
+        names = ", ".join(f"'{name}'" for name in command.stations) or "all stations"
+        if command.action == "pin" and command.version is not None:
+            record.pins |= dict.fromkeys(stations, command.version)
+            return self.releases.record_decision(f"pinned to version {command.version}: {names}")
+        if command.action == "unpin":
             if free := [name for name in stations if name not in record.pins]:
                 raise BridgeError(
                     "pin --off: expected a pinned station, "
@@ -230,11 +229,9 @@ class CommandQueue:
                 )
             record.pins = {name: pin for name, pin in record.pins.items() if name not in stations}
             return self.releases.record_decision(f"no longer pinned: {names}")
-        if order.action == "pin" or not order.stations:
-            raise BridgeError(
-                f"{order.action}: expected {'a version' if order.action == 'pin' else 'stations'}, "
-                f"got none"
-            )
+        if command.action == "pin" or not command.stations:
+            missing = "a version" if command.action == "pin" else "stations"
+            raise BridgeError(f"{command.action}: expected {missing}, got none")
         drained = [name for name in record.drained if name not in stations]
-        record.drained = sorted([*drained, *(stations if order.action == "drain" else ())])
-        return self.releases.record_decision(f"{order.action}ed: {names}")
+        record.drained = sorted([*drained, *(stations if command.action == "drain" else ())])
+        return self.releases.record_decision(f"{command.action}ed: {names}")
