@@ -137,7 +137,7 @@ def _count_episodes(
         for station in stations:
             station.poll()
             if station.state == LOST:
-                raise SystemExit(station.words)
+                raise SystemExit(station.progress_text)
         if events := trainer.poll():
             raise SystemExit(str(events))
         by_station = arrivals(run_dir, folders)

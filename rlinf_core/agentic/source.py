@@ -75,38 +75,37 @@ class Conversations(Source):
 
         Further conversations start ahead of it, as far as staleness allows.
         """
-        group, staleness = length.get("group", 1), self.settings.max_staleness
+        group_size = length.get("group", 1)
+        needed = self.size // group_size
         self._sync(updates)
-        for conversations in self.groups:
-            for index, conversation in enumerate(conversations):
-                oldest = conversation.oldest
-                if oldest is not None and updates - oldest > staleness:
-                    conversations[index] = self._start_conversation(
-                        conversation.scene, conversation.draw
-                    )
-                    self.restarted += 1
-        needed = self.size // group
-        while len(self.groups) < needed * (staleness + 1):
-            scene = self.first_scene + self.scenes
-            draw = scene * group
-            self.groups.append(
-                [self._start_conversation(scene, draw + number) for number in range(group)]
-            )
-            self.scenes += 1
+        self._restart_stale(updates)
+        while len(self.groups) < needed * (self.settings.max_staleness + 1):
+            self._start_group(group_size)
         while sum(map(_is_finished, self.groups)) < needed:
-            self._advance(
-                [conversation for conversations in self.groups for conversation in conversations]
-            )
-        finished = [conversations for conversations in self.groups if _is_finished(conversations)]
-        chosen = finished[:needed]
-        taken = {id(conversations) for conversations in chosen}
-        self.groups = [
-            conversations for conversations in self.groups if id(conversations) not in taken
-        ]
-        played = [conversation for conversations in chosen for conversation in conversations]
+            self._advance([conversation for group in self.groups for conversation in group])
+        finished = [group for group in self.groups if _is_finished(group)][:needed]
+        finished_ids = {id(group) for group in finished}
+        self.groups = [group for group in self.groups if id(group) not in finished_ids]
+        played = [conversation for group in finished for conversation in group]
         self.truncated += sum(conversation.truncated for conversation in played)
         self._record(f"updates-{updates:09d}", played)
         return Experience(rollouts=[make_rollout(played)], steps=len(played))
+
+    def _restart_stale(self, updates: int) -> None:
+        """Restart the conversations with tokens of weights that are too old."""
+        for group in self.groups:
+            for index, conversation in enumerate(group):
+                oldest = conversation.oldest
+                if oldest is not None and updates - oldest > self.settings.max_staleness:
+                    group[index] = self._start_conversation(conversation.scene, conversation.draw)
+                    self.restarted += 1
+
+    def _start_group(self, size: int) -> None:
+        """Start the conversations of the next scene; each has another seed of its draws."""
+        scene = self.first_scene + self.scenes
+        draws = range(scene * size, (scene + 1) * size)
+        self.groups.append([self._start_conversation(scene, draw) for draw in draws])
+        self.scenes += 1
 
     def evaluate(self, policy: LanguagePolicy, scenes: Sequence[int]) -> list[EpisodeResult]:
         """Play one conversation of each scene with the likeliest tokens.

@@ -57,7 +57,7 @@ def up(
             f"run folder: {run_dir}; each station's: {run_dir / FOLDER}/<name>. Ctrl-C stops all",
             flush=True,
         )
-        stopped = _together(recipe, run_dir, display)
+        stopped = _run_all(recipe, run_dir, display)
     return _print_result(recipe, run_dir, display.stations, stopped)
 
 
@@ -106,28 +106,25 @@ class Station:
                 )
                 raise RlinfError(f"director ended ({describe_end(code)}): {detail}")
         except RlinfError as error:
-            self._died(str(error))
+            self._handle_death(str(error))
         else:
             self.state = PLAYING if code is None else FINISHED
 
-    def _died(self, reason: str) -> None:
+    def _handle_death(self, reason: str) -> None:
+        """Restart the station, if that is allowed; otherwise it is lost."""
         self.supervisor.stop()
         now = time.monotonic()
         self.deaths = [at for at in self.deaths if now - at < WINDOW_S] + [now]
         again = self.respawn and len(self.deaths) <= MAX_RESTARTS
         self.state = PLAYING if again else LOST
         self.reason = reason
-        self.note(
-            f"station '{self.member.name}' died: {reason}. "
-            + (
-                "It is restarted"
-                if again
-                else f"{len(self.deaths)} times within {WINDOW_S / 60:.0f} minutes: it is not "
-                "restarted"
-                if self.respawn
-                else "The others continue; --respawn restarts a station"
-            )
-        )
+        consequence = "The others continue; --respawn restarts a station"
+        if again:
+            consequence = "It is restarted"
+        elif self.respawn:
+            minutes = f"{WINDOW_S / 60:.0f} minutes"
+            consequence = f"{len(self.deaths)} times within {minutes}: it is not restarted"
+        self.note(f"station '{self.member.name}' died: {reason}. {consequence}")
         if again:
             try:
                 self._prepare()
@@ -147,7 +144,7 @@ class Station:
         return sum(1 for _ in (self.member.folder / "spool/closed").glob("*"))
 
     @property
-    def words(self) -> str:
+    def progress_text(self) -> str:
         """Return the progress in words."""
         if self.state == LOST:
             return f"died: {self.reason[:SHOWN]}"
@@ -175,11 +172,15 @@ class Station:
         return float(trainer["episodes"]) if waits else None
 
     @property
-    def result(self) -> str:
+    def result_text(self) -> str:
         """Return the result."""
         event = self._last("result")
         if self.state != FINISHED or not event:
-            return self.words if self.state == LOST else f"stopped before its end ({self.words})"
+            return (
+                self.progress_text
+                if self.state == LOST
+                else f"stopped before its end ({self.progress_text})"
+            )
         before, after = (
             f"{event[side]['successes']} of {event[side]['episodes']}"
             for side in ("before", "after")
@@ -200,7 +201,7 @@ class FleetDisplay(Display):
 
     def update(self) -> None:
         """Show the current state."""
-        now = {station.member.name: station.words for station in self.stations}
+        now = {station.member.name: station.progress_text for station in self.stations}
         if self.live:
             self.live.update(self._group(now))
         else:
@@ -226,7 +227,7 @@ class FleetDisplay(Display):
         return Group(head, *(Text(escape_ascii(line)) for line in lines))
 
 
-def _together(recipe: Recipe, run_dir: Path, display: FleetDisplay) -> bool:
+def _run_all(recipe: Recipe, run_dir: Path, display: FleetDisplay) -> bool:
     """Run trainer and stations to their end.
 
     Returns whether they were stopped early. Stations end first.
@@ -291,7 +292,7 @@ def _play(trainer: Supervisor, display: FleetDisplay, drain_timeout_s: float) ->
 
 def _print_result(recipe: Recipe, run_dir: Path, stations: list[Station], stopped: bool) -> int:
     for station in stations:
-        print(f"  {station.member.name}: {station.result}")
+        print(f"  {station.member.name}: {station.result_text}")
     if waiting := sum(station.closed for station in stations):
         print(
             f"{waiting} episodes wait in {run_dir / FOLDER}/*/spool/closed. The same command sends "

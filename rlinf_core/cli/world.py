@@ -87,7 +87,7 @@ def check(
 
     path = world_file(run_dir)
     world, episodes = load_world(path, station_task(_recipe(run_dir, overrides)))
-    world.check = world.checked(episodes, steps)
+    world.check = world.evaluate_held_out(episodes, steps)
     _report(world, json_file)
     picture = picture or path.with_name("world.png")
     draw(world, picture)

@@ -1,7 +1,6 @@
-"""A world learned from episodes: stepped like an environment, with an estimate of its uncertainty.
+"""A world model learned from episodes. It is stepped like an environment, and estimates its error.
 
-Its predictions of held-out episodes decide how far to trust it: the horizon, and whether to use it
-at all.
+Its predictions of held-out episodes set the horizon, and decide whether the model is used at all.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ UNROLL = 2  # time steps along which a gradient step predicts
 MAX_ERROR_RATIO = 0.5  # fraction of persistence's error up to which a prediction is useful
 BAG = 0.8  # share of the episodes that each member is fitted to
 LAST_RATE = 0.01  # fraction of the learning rate at the end of a fit
-CHECKED = 2000  # largest number of held-out windows in a check
+MAX_WINDOWS = 2000  # largest number of held-out windows in a check
 VOTES = 2  # rollouts of each member in ``confirms``
 VOTE_NOISE = 0.1  # fraction of a held-out error that each time step of a vote adds
-MOST_ERRORS = 500  # largest number of held-out errors that a world keeps
+MAX_STORED_ERRORS = 500  # largest number of held-out errors that a world keeps
 
 
 @dataclass(frozen=True)
@@ -89,12 +88,12 @@ class WorldState:
 
 
 class WorldModel:
-    """An ensemble with the task's own terms.
+    """An ensemble that predicts a task's observations; the task's own terms judge them.
 
     Args:
-        task: the task whose observations it predicts, and whose terms judge them.
-        settings: its sizes.
-        seed: seed of its weights and batches.
+        task: the task.
+        settings: sizes of the ensemble.
+        seed: seed of weights and batches.
 
     Attributes:
         check: result of the last fit.
@@ -177,12 +176,12 @@ class WorldModel:
             optimiser.step()
             update += 1
         self.fits += 1
-        self.check = self.checked(episodes)
+        self.check = self.evaluate_held_out(episodes)
         self.held_out_errors = self._held_out_errors(episodes)
         return self.check
 
     def _bags(self, episodes: Episodes, index: np.ndarray) -> list[Tensor]:
-        """Return the observations for each member: those of four episodes in five, by number."""
+        """Return the rows of ``index`` for each member, of four episodes in five."""
         numbers = np.searchsorted(episodes.bounds, index, side="right") - 1
         drawn = np.array(
             [
@@ -209,54 +208,50 @@ class WorldModel:
         )
 
     @torch.no_grad()
-    def checked(self, episodes: Episodes, depth: int | None = None) -> WorldCheck:
-        """Return the world's check on the held-out episodes."""
+    def evaluate_held_out(self, episodes: Episodes, depth: int | None = None) -> WorldCheck:
+        """Predict the held-out episodes for ``depth`` time steps, and return the errors."""
         longest = int(np.diff(episodes.bounds)[episodes.held_out].max(initial=1)) - 1
         depth = max(1, min(depth or max(self.settings.horizon, 10), longest))
-        errors: list[float] = []
-        still: list[float] = []
-        tool: list[float] = []
-        tool_still: list[float] = []
-        disagreements: list[Tensor] = []
-        first: tuple[np.ndarray, np.ndarray] | None = None
         index = self._evenly_spaced(episodes.starts(episodes.held_out, depth))
         vectors, actions, after = self._transitions(episodes, index, depth)
         history = self.settings.history
+        mean_of_members = torch.full((len(index),), -1)
         state = WorldState(
-            vectors,
-            actions[:, : history - 1],
-            torch.full((len(index),), -1),
-            np.zeros(len(index), int),
+            vectors, actions[:, : history - 1], mean_of_members, np.zeros(len(index), int)
         )
-        place = self.coordinates.tool
+        distances, disagreements = [], []  # (B,) after each time step
+        errors, persistence, tool_mm, persistence_mm = [], [], [], []
+        tool, start = self.coordinates.tool, vectors[:, -1]
         for step in range(depth):
             state, disagreement = self._predict(state, actions[:, history - 1 + step])
-            wrong = self._distance(state.vectors[:, -1], after[:, step])
-            errors.append(float(wrong.mean()))
-            still.append(float(self._distance(vectors[:, -1], after[:, step]).mean()))
-            tool.append(_millimetres(state.vectors[:, -1], after[:, step], place))
-            tool_still.append(_millimetres(vectors[:, -1], after[:, step], place))
+            predicted, recorded = state.vectors[:, -1], after[:, step]
+            distances.append(self._distance(predicted, recorded))
             disagreements.append(disagreement)
-            first = first or (disagreement.numpy(), wrong.numpy())
-        assert first is not None
-        useful = [
-            error <= MAX_ERROR_RATIO * nothing for error, nothing in zip(errors, still, strict=True)
-        ]
-        useful_steps = next((k for k, good in enumerate(useful) if not good), depth)
+            errors.append(float(distances[-1].mean()))
+            persistence.append(float(self._distance(start, recorded).mean()))
+            if len(tool):
+                tool_mm.append(_millimetres(predicted, recorded, tool))
+                persistence_mm.append(_millimetres(start, recorded, tool))
+        useful_steps = 0
+        while (
+            useful_steps < depth
+            and errors[useful_steps] <= MAX_ERROR_RATIO * persistence[useful_steps]
+        ):
+            useful_steps += 1
         horizon = min(useful_steps, self.settings.horizon)
-        threshold = float(
-            torch.quantile(torch.cat(disagreements[: max(1, horizon)]), self.settings.quantile)
-        )
-        bound = np.quantile(first[1], 0.95)
-        within = first[0] <= threshold
+        trusted = torch.cat(disagreements[: max(1, horizon)])
+        threshold = float(torch.quantile(trusted, self.settings.quantile))
+        first_distance, first_disagreement = distances[0].numpy(), disagreements[0].numpy()
+        within = first_disagreement <= threshold
+        is_small = first_distance[within] <= np.quantile(first_distance, 0.95)
         return WorldCheck(
             tuple(errors),
-            tuple(still),
-            tuple(tool) if len(place) else (),
-            tuple(tool_still) if len(place) else (),
-            rank_correlation(*first),
+            tuple(persistence),
+            tuple(tool_mm),
+            tuple(persistence_mm),
+            rank_correlation(first_disagreement, first_distance),
             threshold,
-            float((first[1][within] <= bound).mean()) if within.any() else 0.0,
+            float(is_small.mean()) if within.any() else 0.0,
             horizon,
             len(index),
         )
@@ -264,7 +259,7 @@ class WorldModel:
     @torch.no_grad()
     def _held_out_errors(self, episodes: Episodes) -> Tensor:
         """Return errors (N, V) of the mean's predictions of one time step of held-out episodes."""
-        index = self._evenly_spaced(episodes.starts(episodes.held_out), MOST_ERRORS)
+        index = self._evenly_spaced(episodes.starts(episodes.held_out), MAX_STORED_ERRORS)
         vectors, actions, after = self._transitions(episodes, index, 1)
         members, steps = torch.full((len(index),), -1), np.zeros(len(index), int)
         predicted, _ = self._predict(
@@ -272,13 +267,11 @@ class WorldModel:
         )
         return after[:, 0] - predicted.vectors[:, -1]
 
-    def _evenly_spaced(self, index: np.ndarray, most: int = CHECKED) -> np.ndarray:
-        """Return at most ``most`` of them, evenly spaced."""
-        return (
-            index[np.linspace(0, len(index) - 1, min(len(index), most)).astype(int)]
-            if len(index)
-            else index
-        )
+    def _evenly_spaced(self, index: np.ndarray, most: int = MAX_WINDOWS) -> np.ndarray:
+        """Return at most ``most`` indices, evenly spaced."""
+        if not len(index):
+            return index
+        return index[np.linspace(0, len(index) - 1, min(len(index), most)).astype(int)]
 
     def _distance(self, one: Tensor, other: Tensor) -> Tensor:
         """Return the distance (B,) of two batches of vectors (B, V), as states.
@@ -345,14 +338,14 @@ class WorldModel:
         repeated = Windows(windows.vectors[rows], windows.actions[rows], windows.steps[rows])
         state = self.begin(repeated, torch.arange(count) % self.settings.members)
         random = np.random.default_rng(0)
-        won = np.zeros(count, bool)
+        succeeded = np.zeros(count, bool)
         for action in plan:
             state, _, _, _ = self.step(state, np.repeat(action[None], count, 0))
-            won |= np.array([result.success for result in state.results])
+            succeeded |= np.array([result.success for result in state.results])
             if len(self.held_out_errors):
                 drawn = random.integers(len(self.held_out_errors), size=count)
                 state.vectors[:, -1] += VOTE_NOISE * self.held_out_errors[drawn]
-        return bool(won.all())
+        return bool(succeeded.all())
 
     def _predict(self, state: WorldState, actions: Tensor) -> tuple[WorldState, Tensor]:
         """Return the state after these actions, without results, and the disagreement (B,)."""
@@ -516,10 +509,9 @@ def _check_of(document: dict[str, Any]) -> WorldCheck:
     return WorldCheck(**{**document, **{name: tuple(document[name]) for name in curves}})
 
 
-def _millimetres(one: Tensor, other: Tensor, place: np.ndarray) -> float:
-    return (
-        float((one[:, place] - other[:, place]).norm(dim=-1).mean()) * 1000.0 if len(place) else 0.0
-    )
+def _millimetres(one: Tensor, other: Tensor, tool: np.ndarray) -> float:
+    """Return the mean distance [mm] of the tool's positions, at the indices ``tool``."""
+    return float((one[:, tool] - other[:, tool]).norm(dim=-1).mean()) * 1000.0
 
 
 def rank_correlation(

@@ -295,8 +295,8 @@ def test_a_station_that_dies_is_named_and_its_other_processes_end(living):
     )
     assert (
         station.state == LOST
-        and "interlock ended (exit code 1)" in station.words
-        and "'no latch'" in station.words
+        and "interlock ended (exit code 1)" in station.progress_text
+        and "'no latch'" in station.progress_text
     )
     assert all(child.popen.poll() is not None for child in station.supervisor.children.values())
     assert (

@@ -38,11 +38,12 @@ class InProcessEngine(Engine):
         results: dict[int, Generation] = {}
         for start in range(0, len(order), self.max_batch):
             part = order[start : start + self.max_batch]
-            drawn = self._together([requests[index] for index in part])
+            drawn = self._generate_batch([requests[index] for index in part])
             results.update(zip(part, drawn, strict=True))
         return [results[index] for index in range(len(requests))]
 
-    def _together(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
+    def _generate_batch(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
+        """Return the completions of one batch. Equal prompts are computed once."""
         import torch
         from transformers import DynamicCache
 
