@@ -68,7 +68,7 @@ def fit_video(
     print(f"written: {path}")
     if film:
         frames_shown, played = episodes[-1]
-        frames = tiny_video.imagine_beside(network, frames_shown, played)
+        frames = tiny_video.film_imagination(network, frames_shown, played)
         write_video(film, list(frames.repeat(8, axis=1).repeat(8, axis=2)))
         print(f"film, recorded left and imagined right: {film}")
     write_json(

@@ -106,8 +106,8 @@ def _unknown_key(model: type[Settings], document: Document, key: Key) -> str:
     if current != name:
         return f"'{name}' has a new name. Write {current} instead"
     fields = _fields_at(model, document.data, key[:-1])
-    known = ", ".join(sorted(fields))
-    return f"unknown key '{name}'{nearest(str(key[-1]), fields)}; known here: {known}"
+    allowed = ", ".join(sorted(fields))
+    return f"unknown key '{name}'{nearest(str(key[-1]), fields)}; known here: {allowed}"
 
 
 def dotted_key(key: Key) -> str:

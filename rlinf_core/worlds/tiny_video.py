@@ -222,7 +222,7 @@ def check(
 
 
 @torch.no_grad()
-def imagine_beside(network: Network, frames: np.ndarray, actions: np.ndarray) -> np.ndarray:
+def film_imagination(network: Network, frames: np.ndarray, actions: np.ndarray) -> np.ndarray:
     """Return an episode beside its imagination from the first frames, (T, H, 2 W, 3) uint8."""
     shown = _as_input(frames[:CONDITION])[None]
     pairs = []

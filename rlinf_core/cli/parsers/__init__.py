@@ -44,7 +44,7 @@ COMMANDS = (
     policies.world_commands,
     policies.evaluate,
     policies.duel,
-    training.why,
+    training.diagnose,
     policies.serve,
     policies.make_tiny_vla,
     policies.vla,

@@ -151,7 +151,7 @@ def compare(commands: Commands) -> None:
     )
 
 
-def why(commands: Commands) -> None:
+def diagnose(commands: Commands) -> None:
     """Add ``rlinf why``."""
     reason = command(
         commands,
