@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlinf_core.algorithms.common.settings import is_offline
-from rlinf_core.cli.demo import prepare, print_page_address, run_director, web_override
+from rlinf_core.cli.demo import check_and_write, print_page_address, run_director, web_override
 from rlinf_core.cli.terminal import Display, minutes_text, restore_terminal
 from rlinf_core.config.overrides import quote_value
 from rlinf_core.core.errors import RecipeError, escape_ascii
@@ -110,7 +110,7 @@ def _run(
     """Run to the end. Returns an exit code; 130 after Ctrl-C."""
     try:
         with only_station(recipe.station.name, recipe.station.domain):
-            prepare(recipe, run_dir)
+            check_and_write(recipe, run_dir)
             _start(recipe, run_dir, before, quiet, pictured)
     except KeyboardInterrupt:
         return 130

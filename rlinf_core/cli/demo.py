@@ -137,7 +137,7 @@ def _check_stations(recipe: Recipe, name: str) -> None:
 @contextlib.contextmanager
 def exclusive_run(recipe: Recipe, run_dir: Path) -> Iterator[Supervisor]:
     """Check a station, hold the lock of its name, write its recipe, and yield its supervisor."""
-    check(recipe, run_dir)
+    check_station(recipe, run_dir)
     station = recipe.station
     with only_station(station.name, station.domain):
         _write(recipe, run_dir)
@@ -149,7 +149,7 @@ def run_phases(name: str, overrides: list[str], run_dir: Path, quiet: bool = Fal
     """Run the phases of a recipe on a running station."""
     recipe = load_recipe(name, overrides)
     check_report(recipe, "rlinf run")
-    prepare(recipe, run_dir, starts=False)
+    check_and_write(recipe, run_dir, starts=False)
     with Supervisor(run_dir, recipe.station.domain) as supervisor:
         since = run_director(
             supervisor, director_process(recipe, run_dir), run_dir, Display(recipe, run_dir, quiet)
@@ -321,16 +321,16 @@ def teleop(name: str, overrides: list[str]) -> int:
         return foreground(command, ros_environment(recipe.station.domain))
 
 
-def prepare(recipe: Recipe, run_dir: Path, starts: bool = True) -> None:
+def check_and_write(recipe: Recipe, run_dir: Path, starts: bool = True) -> None:
     """Check a recipe before anything starts, and write it.
 
     With ``starts`` check its processes, too.
     """
-    check(recipe, run_dir, starts)
+    check_station(recipe, run_dir, starts)
     _write(recipe, run_dir)
 
 
-def check(recipe: Recipe, run_dir: Path, starts: bool = True) -> None:
+def check_station(recipe: Recipe, run_dir: Path, starts: bool = True) -> None:
     """Check a recipe without writing it."""
     check_recipe(recipe)
     check_operator(recipe)

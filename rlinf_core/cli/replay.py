@@ -64,12 +64,12 @@ def replay(
     loaded = load_recipe(
         name, [*overrides, operator, "collect.episodes=1", "collect.no_training=true"]
     )
-    check(actions, recording, loaded, name)
+    check_recording(actions, recording, loaded, name)
     code = _play(loaded, actions, run_dir)
     return code or _compare(actions, loaded, run_dir, json_file)
 
 
-def check(actions: RecordedActions, recording: Path, recipe: Recipe, name: str) -> None:
+def check_recording(actions: RecordedActions, recording: Path, recipe: Recipe, name: str) -> None:
     """Raise EpisodeError if the recording's robot, limits, units or rate are not the station's."""
     episode = actions.episode
     robot = station_robot(recipe)

@@ -73,7 +73,7 @@ def recipe_yaml(recipe: Recipe) -> str:
 
 
 def is_written_by_run(path: Path) -> bool:
-    """Return True if a run has written this recipe (``resolved``) and no person has changed it."""
+    """Return True if a run wrote this recipe (``recipe_yaml``) and no person has changed it."""
     try:
         document = load_plain(text := path.read_text())
         return (

@@ -21,8 +21,8 @@ BUILTIN = {
     name: f"sim_bridges.scripted:{name.title()}Operator"
     for name in ("insertion", "joints", "pick", "push", "reach", "search")
 }
-ARM_SEED_STRIDE = 7919  # difference of the seeds of two arms' hands
-GIVEN = ("action", "noise", "seed")  # arguments from the caller; everything else is a parameter
+ARM_SEED_STRIDE = 7919  # difference of the seeds of two arms' scripts
+CALLER_ARGUMENTS = ("action", "noise", "seed")  # all other arguments come from the task file
 
 
 Channels = dict[str, np.ndarray]
@@ -106,28 +106,28 @@ class PerArmScript:
     """A script for one arm, used for each of several arms at once.
 
     Args:
-        hands: one for each arm, by its name, in the order of the action.
+        scripts: script of each arm by its name, in the order of the action.
     """
 
-    def __init__(self, hands: dict[str, Script]) -> None:
-        self.hands = hands
-        self.channels = channels_of_arms(next(iter(hands.values())).channels, list(hands))
+    def __init__(self, scripts: dict[str, Script]) -> None:
+        self.scripts = scripts
+        self.channels = channels_of_arms(next(iter(scripts.values())).channels, list(scripts))
 
     def reset(self, seed: int | None = None) -> None:
         """Begin a new episode; the same seed repeats it."""
-        for place, hand in enumerate(self.hands.values()):
-            hand.reset(None if seed is None else seed + ARM_SEED_STRIDE * place)
+        for place, one in enumerate(self.scripts.values()):
+            one.reset(None if seed is None else seed + ARM_SEED_STRIDE * place)
 
     def act(self, channels: Channels) -> np.ndarray:
         """Return the normalised action (dim,): the arms' actions one after the other."""
         return np.concatenate(
-            [hand.act(channels_of_arm(channels, arm)) for arm, hand in self.hands.items()]
+            [one.act(channels_of_arm(channels, arm)) for arm, one in self.scripts.items()]
         )
 
 
 SCRIPT = Discriminated(
     "kind",
-    lambda kind: settings_model(script_class(kind), GIVEN, "kind"),
+    lambda kind: settings_model(script_class(kind), CALLER_ARGUMENTS, "kind"),
     script_names,
     optional=True,
 )

@@ -438,7 +438,7 @@ def _through_the_station(recipe: Recipe, scenes: range) -> list[tuple[bool, int]
 
     Returns success and time steps of each scene.
     """
-    from rlinf_core.cli.demo import prepare
+    from rlinf_core.cli.demo import check_and_write
     from rlinf_core.launch.graph import compose, director_process, station_processes
     from rlinf_core.launch.supervisor import Supervisor, only_station
 
@@ -452,7 +452,7 @@ def _through_the_station(recipe: Recipe, scenes: range) -> list[tuple[bool, int]
     )
     with TemporaryDirectory(prefix="rlinf-check-") as folder, only_station("check", 57):
         run_dir = Path(folder)
-        prepare(recipe, run_dir)
+        check_and_write(recipe, run_dir)
         with Supervisor(run_dir, recipe.station.domain) as supervisor:
             for process in compose(
                 recipe, station_processes(recipe, run_dir, without=("policy", "uplink"))

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlinf_core.cli.demo import next_steps, prepare
+from rlinf_core.cli.demo import check_and_write, next_steps
 from rlinf_core.cli.main import main
 from rlinf_core.core.errors import BridgeError, RecipeError, RlinfError
 from rlinf_core.episodes.spool import Spool
@@ -130,7 +130,7 @@ def test_the_page_of_another_station_is_not_shown_as_ones_own(command, tmp_path,
 def test_what_is_refused_beside_a_station_of_that_name_leaves_what_that_has_written(
     command, tmp_path, capsys
 ):
-    prepare(load_recipe("demo", ["station.domain_id=104"]), tmp_path)
+    check_and_write(load_recipe("demo", ["station.domain_id=104"]), tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     with only_station("station_a", 104):
         assert (
@@ -214,16 +214,16 @@ def test_a_station_is_not_asked_for_what_the_trainer_needs(tmp_path):
             for overrides in split(overrides_text)
         ],
     )
-    prepare(recipe, tmp_path / "run")
+    check_and_write(recipe, tmp_path / "run")
     check_policy_device(recipe)
     assert (tmp_path / "run/recipe.yaml").exists()
 
 
 def test_a_director_is_not_asked_for_the_stations_credentials(tmp_path):
     recipe = load_recipe("demo", [*OF_THE_STATION])
-    prepare(recipe, tmp_path, starts=False)
+    check_and_write(recipe, tmp_path, starts=False)
     with pytest.raises(Exception, match="bridge.credentials"):
-        prepare(recipe, tmp_path)
+        check_and_write(recipe, tmp_path)
 
 
 @pytest.mark.parametrize("backend", ["local", "composed"])

@@ -225,7 +225,7 @@ def test_a_station_needs_torch_only_where_it_computes_a_policy(
     def check(*_):
         raise RlinfError("it goes on")
 
-    monkeypatch.setattr(demo, "check", check)
+    monkeypatch.setattr(demo, "check_station", check)
     assert main(["up", "demo", "--out", str(tmp_path), *options]) == 1
     assert lacks in capsys.readouterr().err
     del station_pc["websockets"]

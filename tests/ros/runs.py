@@ -5,7 +5,7 @@ import os
 import signal
 import time
 
-from rlinf_core.cli.demo import prepare
+from rlinf_core.cli.demo import check_and_write
 from rlinf_core.episodes import read_episode
 from rlinf_core.launch.graph import compose, director_process, station_processes, trainer_process
 from rlinf_core.recipes import load_recipe
@@ -27,7 +27,7 @@ class Run:
                 *overrides,
             ],
         )
-        prepare(self.recipe, folder)
+        check_and_write(self.recipe, folder)
         self.supervisor = supervisor(folder, domain)
 
     def __enter__(self):

@@ -27,7 +27,7 @@ from sensor_msgs.msg import JointState
 
 from benchmarks.lockstep_starts import STATION as BENCHMARK_STATION
 from benchmarks.lockstep_starts import play, write_policy
-from rlinf_core.cli.replay import check
+from rlinf_core.cli.replay import check_recording
 from rlinf_core.core.errors import EpisodeError
 from rlinf_core.episodes.actions import motion_difference, read_actions
 from rlinf_core.episodes.read import read_episode
@@ -102,24 +102,26 @@ def test_a_recording_keeps_the_chunks_that_moved_the_arm(recordings):
 
 def test_what_does_not_fit_the_station_is_refused_by_name(recordings, tmp_path):
     actions, demo = read_actions(recordings[0]), load_recipe("demo", STATION)
-    check(actions, recordings[0], demo, "demo")
+    check_recording(actions, recordings[0], demo, "demo")
     slower = replace(
         actions, episode=replace(actions.episode, stamps_ns=actions.episode.stamps_ns * 2)
     )
     with pytest.raises(EpisodeError, match="expected 10 time steps per second .* got 5.0"):
-        check(slower, recordings[0], demo, "demo")
+        check_recording(slower, recordings[0], demo, "demo")
     task = tmp_path / "task.yaml"
     text = Path("configs/tasks/reach.yaml").read_text()
     task.write_text(text.replace("scale: 0.02", "scale: 0.01"))
     assert task.read_text() != text
     with pytest.raises(EpisodeError, match="expected the specs of the station of 'mine'"):
-        check(actions, recordings[0], load_recipe("demo", [f"station.task={task}"]), "mine")
+        check_recording(
+            actions, recordings[0], load_recipe("demo", [f"station.task={task}"]), "mine"
+        )
     robot = tmp_path / "franka_sim"
     shutil.copytree("sim_bridges/simulators/franka_mujoco/franka_sim", robot)
     limits = robot / "limits.yaml"
     limits.write_text(limits.read_text().replace("\nspeed: ", "\nspeed: 0.1  # "))
     with pytest.raises(EpisodeError, match=r"expected limits \w+ \(the station's\), got"):
-        check(
+        check_recording(
             actions,
             recordings[0],
             load_recipe("demo", [*STATION, f"station.robot={robot}"]),
@@ -129,7 +131,7 @@ def test_what_does_not_fit_the_station_is_refused_by_name(recordings, tmp_path):
     with pytest.raises(
         EpisodeError, match="expected a recording of robot '.*another_arm', got one of 'franka_sim'"
     ):
-        check(
+        check_recording(
             actions,
             recordings[0],
             load_recipe("demo", [*STATION, f"station.robot={other}"]),

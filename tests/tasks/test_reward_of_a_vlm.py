@@ -233,12 +233,12 @@ def test_what_is_not_said_is_as_documented():
     vlm = VLM(question="q", name="n")
     assert (vlm.url, vlm.channels) == ("http://127.0.0.1:8000/v1", ("camera/front/image",))
     assert (vlm.stride, vlm.in_a_row, vlm.waits, vlm.timeout_s) == (5, 2, False, 10.0)
-    assert (vlm.key_variable, vlm.trouble, vlm.yes, vlm.near) == ("", "", 0, True)
+    assert (vlm.key_variable, vlm.trouble, vlm.yes, vlm.is_local) == ("", "", 0, True)
     assert vlm.history.maxlen == 6 and vlm.answer is None and vlm.running is None
     assert VLM(question="q", name="n", frames=3, stride=2).history.maxlen == 5
     both = VLM(question="q", name="n", cameras=("a", "b"), url="https://far.example/v1/")
     assert both.channels == ("camera/a/image", "camera/b/image") and both.cameras == ("a", "b")
-    assert (both.url, both.near) == ("https://far.example/v1", False)
+    assert (both.url, both.is_local) == ("https://far.example/v1", False)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from safetensors.numpy import save_file
 
-from rlinf_core.cli.demo import prepare
+from rlinf_core.cli.demo import check_and_write
 from rlinf_core.cli.main import main
 from rlinf_core.core.atomic_io import write_atomically
 from rlinf_core.core.errors import RecipeError, RlinfError
@@ -295,7 +295,7 @@ def test_another_recipe_does_not_take_the_place_of_that_of_the_run_that_is_there
     before = begun(tmp_path / "run")
     other = load_recipe("demo", ["seed=3"])
     for begin in (
-        lambda: prepare(other, tmp_path / "run"),
+        lambda: check_and_write(other, tmp_path / "run"),
         lambda: train(other, tmp_path / "run"),
         lambda: write_recipe(other, tmp_path / "run"),
         lambda: members("demo", ["seed=3"], ["2"], tmp_path / "run"),
@@ -332,7 +332,7 @@ def test_a_recipe_that_a_person_has_written_stays_whatever_is_begun_in_its_folde
     path.write_bytes(written)
     for begin in (
         lambda: check_trainer(recipe, tmp_path),
-        lambda: prepare(recipe, tmp_path),
+        lambda: check_and_write(recipe, tmp_path),
         lambda: train(recipe, tmp_path),
         lambda: write_recipe(recipe, tmp_path),
     ):

@@ -27,9 +27,9 @@ from rlinf_core.agentic.engines.base import (
     GenerationRequest,
     ScoringPolicy,
 )
+from rlinf_core.core.connections import is_loopback
 from rlinf_core.core.errors import EngineError, escape_ascii
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 ANSWER_BYTES = 64 << 20
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 # calls around new weights, by the kind of server
@@ -85,8 +85,8 @@ class OpenAIEngine(Engine):
                 "engine: expected a url such as http://127.0.0.1:8000/v1, got "
                 f"'{escape_ascii(url)}'"
             )
-        self.is_near = parts.hostname in LOOPBACK
-        if key_variable and parts.scheme == "http" and not self.is_near:
+        self.is_local = is_loopback(parts.hostname)
+        if key_variable and parts.scheme == "http" and not self.is_local:
             raise EngineError(
                 "engine: expected https://, since each request contains a key, got "
                 f"'{escape_ascii(url)}'"
@@ -279,7 +279,7 @@ class OpenAIEngine(Engine):
                 raise EngineError(f"engine: expected a key in ${self.key_variable}, got none")
             request.add_unredirected_header("Authorization", f"Bearer {key}")
         try:
-            opener = _DIRECT.open if self.is_near else urllib.request.urlopen
+            opener = _DIRECT.open if self.is_local else urllib.request.urlopen
             with opener(request, timeout=self.timeout_s) as answer:
                 text = answer.read(ANSWER_BYTES)
         except urllib.error.HTTPError as error:

@@ -70,7 +70,7 @@ class Network:
 
     @property
     def flaw(self) -> str:
-        """Reason why its parts do not fit each other; empty if they do."""
+        """Reason why the parts do not fit each other; empty if they do."""
         if self.mean.ndim != 1 or self.mean.shape != self.std.shape:
             return f"mean {self.mean.shape} and std {self.std.shape}"
         expected_channels = 3 * len(self.cameras)
@@ -174,7 +174,7 @@ class Classifier:
     threshold: Annotated[float, Field(ge=0, le=1)] = 0.5
 
     def __post_init__(self) -> None:
-        self.network  # noqa: B018 (a file that cannot be used is said at once)
+        self.network  # noqa: B018 (an unusable file is an error at once)
 
     @cached_property
     def network(self) -> Network:

@@ -18,12 +18,12 @@ from rlinf_core.tasks.rewards.classifier import Network
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """True when the classifier says so. Progress is the output of another network.
+    """True when the classifier reports success. Progress is the output of another network.
 
     Args:
         model: file of the progress network, from the folder of the task.
         classifier: file of the network that judges success, likewise.
-        threshold: of the classifier's probability.
+        threshold: smallest probability of success.
     """
 
     model: str
@@ -31,7 +31,7 @@ class Progress:
     threshold: Annotated[float, Field(ge=0, le=1)] = 0.5
 
     def __post_init__(self) -> None:
-        self.networks  # noqa: B018 (a file that cannot be used is reported at once)
+        self.networks  # noqa: B018 (an unusable file is an error at once)
 
     @cached_property
     def networks(self) -> tuple[Network, Network]:
@@ -48,5 +48,5 @@ class Progress:
         return self.networks[1](channels) > self.threshold
 
     def progress(self, channels: dict[str, np.ndarray]) -> float:
-        """Between 0 and 1: the share of a demonstration that is over."""
+        """Return the share of a demonstration that is over, between 0 and 1."""
         return self.networks[0](channels)

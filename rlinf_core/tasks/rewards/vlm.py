@@ -19,13 +19,13 @@ from urllib.parse import urlsplit
 import numpy as np
 from pydantic import Field
 
+from rlinf_core.core.connections import is_loopback
 from rlinf_core.core.errors import EngineError, RecipeError, escape_ascii
 
 PROMPT = (
     "These pictures were taken one after the other, the last one now. {} Answer with one "
     "word: yes or no."
 )
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 ANSWER_BYTES, MAX_ERROR_BYTES = 1 << 20, 200
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -70,7 +70,8 @@ class VLM:
                 "reward.url: expected an address such as http://127.0.0.1:8000/v1, got "
                 f"'{escape_ascii(url)}'"
             )
-        if key_variable and parts.scheme == "http" and parts.hostname not in LOOPBACK:
+        self.is_local = is_loopback(parts.hostname)
+        if key_variable and parts.scheme == "http" and not self.is_local:
             raise RecipeError(
                 "reward.url: expected https://, since each request contains a key, got "
                 f"'{escape_ascii(url)}'"
@@ -84,7 +85,6 @@ class VLM:
         self.waits = waits
         self.timeout_s = timeout_s
         self.key_variable = key_variable
-        self.near = parts.hostname in LOOPBACK
         self.channels = tuple(f"camera/{camera}/image" for camera in cameras)
         self.history: deque[list[np.ndarray]] = deque(maxlen=(frames - 1) * stride + 1)
         self.answer: Future[bool] | None = None
@@ -165,7 +165,7 @@ class VLM:
         if self.key_variable:  # not forwarded to a server that this one redirects to
             request.add_unredirected_header("Authorization", f"Bearer {self._key()}")
         try:
-            opener = _DIRECT.open if self.near else urllib.request.urlopen
+            opener = _DIRECT.open if self.is_local else urllib.request.urlopen
             with opener(request, timeout=self.timeout_s) as answer:
                 return json.loads(answer.read(ANSWER_BYTES))
         except urllib.error.HTTPError as error:
