@@ -15,10 +15,10 @@ FRESH_S = 0.4  # maximum age of the shown state for a motion
 # maximum age for a button that starts something: the person may have moved since
 MAX_PRESS_AGE_S = 1.0
 MODES = ("demonstration", "train", "evaluate")
-QUIET_S = 0.6  # pause after a page in motion was replaced, so that the motion ends
+HANDOVER_S = 0.6  # pause after a page in motion was replaced, so that the motion ends
 REQUESTS = ("take", "leave", "arm", "disarm", "reset", "release", "start", "cancel")
-# refused if late; others count however late
-BEGIN = (
+# requests that are refused if they are late; the others are accepted at any age
+START_REQUESTS = (
     "take",
     "arm",
     "reset",
@@ -35,10 +35,10 @@ class MotionInput(Settings):
 
     kind: Literal["motion"]
     seq: Number
-    shown_at: float = Field(description="the newest time of the server that it has shown [s]")
-    held: bool = Field(description="somebody holds the takeover")
+    shown_at: float = Field(description="the newest time of the server that the page has shown [s]")
+    held: bool = Field(description="a person holds the takeover")
     active: bool = Field(
-        description="somebody has touched, moved or typed something since the last one"
+        description="a person has touched, moved or typed something since the last message"
     )
     axes: dict[Axis, Annotated[float, Field(ge=-1, le=1)]] = {}
 
@@ -48,8 +48,11 @@ class Request(Settings):
 
     kind: Literal["request"]
     what: str = Field(pattern=f"^({'|'.join((*REQUESTS, *LABELS))})$")
-    shown_at: float = Field(0.0, description="as of a hand; a word without it is late")
-    cause: str = Field("", max_length=300, description="of reset: the fault's name")
+    shown_at: float = Field(
+        0.0,
+        description="the newest time that the page has shown [s]; without it the request is late",
+    )
+    cause: str = Field("", max_length=300, description="name of the fault to reset")
     mode: Literal["demonstration", "train", "evaluate"] = "evaluate"
 
     def late_s(self, now: float) -> float:
@@ -64,23 +67,24 @@ class Acknowledgement(Settings):
 
 
 class Press(Settings):
-    """STOP was pressed; it uses the open socket."""
+    """STOP, sent over the open WebSocket."""
 
     kind: Literal["stop"]
 
 
 def _late(age: float, most: float) -> float:
-    return 0.0 if -0.1 <= age <= most else age  # a time in the future is invalid
+    """Return the age of a state [s] if it is above ``most`` or in the future, else 0."""
+    return 0.0 if -0.1 <= age <= most else age
 
 
-WORDS: TypeAdapter[MotionInput | Request | Acknowledgement | Press] = TypeAdapter(
+MESSAGES: TypeAdapter[MotionInput | Request | Acknowledgement | Press] = TypeAdapter(
     Annotated[MotionInput | Request | Acknowledgement | Press, Field(discriminator="kind")]
 )
 
 
-def read(text: str) -> Any:
+def parse_message(text: str) -> Any:
     """Parse a message of a page. Raises ValueError if it is invalid."""
-    return WORDS.validate_json(text)
+    return MESSAGES.validate_json(text)
 
 
 class Controls:
@@ -103,7 +107,7 @@ class Controls:
     def take(self, page: int, now: float) -> None:
         """Give the controls to a page. A motion of another page ends first."""
         if self.holding and page != self.holder:
-            self._quiet_until = now + QUIET_S
+            self._quiet_until = now + HANDOVER_S
         self.holder = page
         self.holding = False
         self.seq = -1
@@ -115,13 +119,13 @@ class Controls:
             self.holder = 0
             self.late_s = 0.0
 
-    def counts(self, page: int, hand: MotionInput, now: float) -> bool:
+    def accepts(self, page: int, motion: MotionInput, now: float) -> bool:
         """Return whether a motion is passed to the station."""
-        if page != self.holder or hand.seq <= self.seq:
+        if page != self.holder or motion.seq <= self.seq:
             return False
-        self.seq = hand.seq
-        self.late_s = _late(now - hand.shown_at, FRESH_S)
+        self.seq = motion.seq
+        self.late_s = _late(now - motion.shown_at, FRESH_S)
         if self.late_s or now < self._quiet_until:
             return False
-        self.holding = hand.held
+        self.holding = motion.held
         return True

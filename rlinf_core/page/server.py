@@ -33,15 +33,15 @@ from rlinf_core.core.connections import (
 from rlinf_core.core.errors import RlinfError, escape_ascii
 from rlinf_core.page.access import Access
 from rlinf_core.page.controls import (
-    BEGIN,
     MAX_PRESS_AGE_S,
     OPEN_REQUESTS,
+    START_REQUESTS,
     Acknowledgement,
     Controls,
     MotionInput,
     Press,
     Request,
-    read,
+    parse_message,
 )
 from rlinf_core.page.views import Views
 
@@ -104,8 +104,8 @@ HEADERS = {
 class Station(Protocol):
     """The server's interface to the station. All methods are called in the server's thread."""
 
-    def hand(self, hand: MotionInput) -> None:
-        """Pass on the held motion."""
+    def move(self, motion: MotionInput) -> None:
+        """Move the arm as the page with the controls asks."""
 
     def beat(self, stopped: bool) -> None:
         """Send the heartbeat of the e-stop source with the state of STOP."""
@@ -150,12 +150,12 @@ class Page:
                     await self.socket.send_bytes(self.frames.pop(next(iter(self.frames))))
 
 
-def finite(content: Any) -> Any:
+def without_nan(content: Any) -> Any:
     """Replace NaN and infinity by None, as JSON has neither."""
     if isinstance(content, dict):
-        return {key: finite(value) for key, value in content.items()}
+        return {key: without_nan(value) for key, value in content.items()}
     if isinstance(content, list | tuple):
-        return [finite(value) for value in content]
+        return [without_nan(value) for value in content]
     return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
@@ -293,7 +293,7 @@ class Server:
             "late": self.controls.late_s,
             "stopped": self.stop.pressed,
         }
-        text = json.dumps(finite({"kind": kind} | fields | ({} if keep else now)))
+        text = json.dumps(without_nan({"kind": kind} | fields | ({} if keep else now)))
         if keep:
             self.last_texts[kind] = text
         for page in self.pages.values():
@@ -353,7 +353,7 @@ class Server:
 
     async def _alignment(self, request: web.Request) -> web.StreamResponse:
         return web.json_response(
-            finite(await self.views.alignment(int(request.match_info["camera"])))
+            without_nan(await self.views.alignment(int(request.match_info["camera"])))
         )
 
     async def _live(self, request: web.Request) -> web.StreamResponse:
@@ -385,14 +385,14 @@ class Server:
         received_at: deque[float] = deque(maxlen=MAX_MESSAGES_PER_S)
         async for message in page.socket:
             try:
-                request = read(message.data if message.type is WSMsgType.TEXT else "")
+                request = parse_message(message.data if message.type is WSMsgType.TEXT else "")
             except ValueError:
                 self.log(
                     f"the page from {remote} sent an unknown message: "
                     f"{escape_ascii(message.data)[:80]}. It is closed"
                 )
                 await page.socket.close(
-                    code=1008, message=b"expected a word of this page's protocol"
+                    code=1008, message=b"expected a message of this page's protocol"
                 )
                 return
             if isinstance(request, Press):  # before any bound
@@ -413,11 +413,11 @@ class Server:
                     f"the page from {remote} sent more than {MAX_MESSAGES_PER_S} messages in a "
                     "second. It is closed"
                 )
-                await page.socket.close(code=1008, message=b"expected fewer words a second")
+                await page.socket.close(code=1008, message=b"expected fewer messages a second")
                 return
             if isinstance(request, MotionInput):
-                if self.controls.counts(page.number, request, time.monotonic()):
-                    self.station.hand(request)
+                if self.controls.accepts(page.number, request, time.monotonic()):
+                    self.station.move(request)
             elif isinstance(request, Request):
                 tasks.add(task := asyncio.create_task(self._handle_request(page, request)))
                 task.add_done_callback(tasks.discard)
@@ -436,7 +436,7 @@ class Server:
         )
 
     async def _answer(self, page: Page, request: Request) -> str:
-        if request.what in BEGIN and (late_s := request.late_s(time.monotonic())):
+        if request.what in START_REQUESTS and (late_s := request.late_s(time.monotonic())):
             raise RlinfError(
                 f"{request.what}: expected within {MAX_PRESS_AGE_S:g} s of the displayed state, "
                 f"came {late_s:.1f} s after it and was ignored. Check the arm, then press again"

@@ -24,8 +24,8 @@ class Station:
         self.hands, self.requests, self.beats, self.stopped = [], [], [], []
         self.answer = ""
 
-    def hand(self, hand):
-        self.hands.append(hand)
+    def move(self, motion):
+        self.hands.append(motion)
 
     def beat(self, stopped):
         self.beats.append(time.monotonic())

@@ -10,8 +10,15 @@ import pytest
 from rlinf_core.core.errors import RecipeError
 from rlinf_core.launch.graph import check_operator, operator_process, station_processes
 from rlinf_core.page.access import Web, token_of
-from rlinf_core.page.controls import FRESH_S, MAX_PRESS_AGE_S, QUIET_S, Controls, MotionInput, read
-from rlinf_core.page.server import finite
+from rlinf_core.page.controls import (
+    FRESH_S,
+    HANDOVER_S,
+    MAX_PRESS_AGE_S,
+    Controls,
+    MotionInput,
+    parse_message,
+)
+from rlinf_core.page.server import without_nan
 from rlinf_core.page.views import HOLD_CAUSES, History, cause_meaning
 from rlinf_core.recipes import load_recipe
 
@@ -22,47 +29,50 @@ def hand(seq, shown_at, held=True):
 
 def test_only_the_page_with_the_controls_is_heard_in_order_and_with_a_fresh_picture():
     controls = Controls()
-    assert not controls.counts(1, hand(0, 10.0), 10.0), "nobody has them unasked"
+    assert not controls.accepts(1, hand(0, 10.0), 10.0), "nobody has them unasked"
     controls.take(1, 10.0)
-    assert controls.counts(1, hand(0, 10.0), 10.1)
-    assert not controls.counts(2, hand(1, 10.1), 10.1) and not controls.counts(
+    assert controls.accepts(1, hand(0, 10.0), 10.1)
+    assert not controls.accepts(2, hand(1, 10.1), 10.1) and not controls.counts(
         1, hand(0, 10.1), 10.1
     )
     assert (
-        not controls.counts(1, hand(1, 10.0), 10.0 + FRESH_S + 0.01) and controls.late_s > FRESH_S
+        not controls.accepts(1, hand(1, 10.0), 10.0 + FRESH_S + 0.01) and controls.late_s > FRESH_S
     )
-    assert not controls.counts(1, hand(2, 11.0), 10.5), "a picture of the future is none"
-    assert controls.counts(1, hand(3, 10.5), 10.6) and controls.late_s == 0.0
+    assert not controls.accepts(1, hand(2, 11.0), 10.5), "a picture of the future is none"
+    assert controls.accepts(1, hand(3, 10.5), 10.6) and controls.late_s == 0.0
     controls.leave(2)
     assert controls.holder == 1
     controls.leave(1)
-    assert not controls.counts(1, hand(4, 10.6), 10.6)
+    assert not controls.accepts(1, hand(4, 10.6), 10.6)
 
 
 def test_a_page_that_is_replaced_in_motion_falls_silent_first():
     controls = Controls()
     controls.take(1, 10.0)
-    assert controls.counts(1, hand(0, 10.0), 10.0)
+    assert controls.accepts(1, hand(0, 10.0), 10.0)
     controls.take(2, 10.1)
-    assert not controls.counts(2, hand(0, 10.2, held=False), 10.2)
-    assert controls.counts(2, hand(1, 10.7, held=False), 10.1 + QUIET_S + 0.01)
+    assert not controls.accepts(2, hand(0, 10.2, held=False), 10.2)
+    assert controls.accepts(2, hand(1, 10.7, held=False), 10.1 + HANDOVER_S + 0.01)
     controls.take(1, 11.0)
-    assert controls.counts(1, hand(0, 11.0), 11.0), "at rest nothing need end"
+    assert controls.accepts(1, hand(0, 11.0), 11.0), "at rest nothing need end"
 
 
 def test_a_button_counts_within_a_second_of_what_its_page_showed_and_late_where_it_does_not_say():
-    pressed = read('{"kind": "request", "what": "arm", "shown_at": 10.0}')
+    pressed = parse_message('{"kind": "request", "what": "arm", "shown_at": 10.0}')
     assert (
         pressed.late_s(10.0 + MAX_PRESS_AGE_S) == 0.0
         and pressed.late_s(19.0) == 9.0
         and pressed.late_s(9.5)
     )
-    assert read('{"kind": "request", "what": "arm"}').late_s(100.0) == 100.0
+    assert parse_message('{"kind": "request", "what": "arm"}').late_s(100.0) == 100.0
 
 
 def test_the_longest_cause_that_an_interlock_can_say_can_be_reset():
     cause = "robot:" + "x" * 200
-    assert read(json.dumps({"kind": "request", "what": "reset", "cause": cause})).cause == cause
+    assert (
+        parse_message(json.dumps({"kind": "request", "what": "reset", "cause": cause})).cause
+        == cause
+    )
 
 
 @pytest.mark.parametrize(
@@ -95,7 +105,7 @@ def test_the_longest_cause_that_an_interlock_can_say_can_be_reset():
 )
 def test_what_is_no_word_is_none(text):
     with pytest.raises(ValueError):
-        read(text)
+        parse_message(text)
 
 
 def test_beyond_this_machine_a_token_is_needed_and_long_enough(tmp_path):
@@ -238,7 +248,7 @@ def test_every_cause_of_the_interlock_has_a_sentence():
 
 
 def test_json_has_no_number_that_is_none():
-    assert finite({"a": [math.inf, 1.0], "b": {"c": math.nan}}) == {
+    assert without_nan({"a": [math.inf, 1.0], "b": {"c": math.nan}}) == {
         "a": [None, 1.0],
         "b": {"c": None},
     }

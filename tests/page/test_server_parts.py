@@ -7,7 +7,7 @@ import math
 import aiohttp
 import pytest
 
-from rlinf_core.page.server import HEADERS, Stop, finite
+from rlinf_core.page.server import HEADERS, Stop, without_nan
 from rlinf_core.page.views import MAX_EPISODES, WINDOW_EPISODES, History
 from tests.page.pages import TOKEN, opened, run, serve, status, until
 
@@ -285,6 +285,6 @@ def test_curves_are_means_of_the_last_episodes_without_demonstrations(tmp_path):
 
 
 def test_numbers_that_json_has_not_are_null_at_any_depth():
-    assert finite(
+    assert without_nan(
         {"a": [1.0, math.nan, (math.inf, "x")], "b": {"c": -math.inf}, "d": 3, "e": None}
     ) == {"a": [1.0, None, [None, "x"]], "b": {"c": None}, "d": 3, "e": None}

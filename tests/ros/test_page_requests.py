@@ -70,7 +70,7 @@ def pressed(message):
 
 
 def test_a_button_says_nothing_again_of_what_was_held(asks):
-    asks.hand(
+    asks.move(
         MotionInput(kind="motion", seq=1, shown_at=0.0, held=True, active=True, axes={"x": 1.0})
     )
     asks.arming = [ServiceProcess("left/interlock/arm"), ServiceProcess("right/interlock/arm")]

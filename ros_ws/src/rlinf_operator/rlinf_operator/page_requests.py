@@ -73,9 +73,12 @@ class PageRequests:
     def _on_label(self, _: String) -> None:
         self.labelled += 1
 
-    def hand(self, hand: MotionInput) -> None:
-        """Pass motion to the operator's process, which treats it as any device's."""
-        self._publish([HELD] * hand.held + [ACTIVE] * hand.active, hand.axes)
+    def move(self, motion: MotionInput) -> None:
+        """Publish the page's motion for the operator's process, like that of any device."""
+        buttons = [HELD] if motion.held else []
+        if motion.active:
+            buttons.append(ACTIVE)
+        self._publish(buttons, motion.axes)
 
     def beat(self, stopped: bool) -> None:
         """Publish this page's e-stop."""
