@@ -26,7 +26,7 @@ from rlinf_core.robots.operators import KEYBOARD, SCRIPTED
 from rlinf_core.robots.operators.device import axes
 from rlinf_core.robots.operators.keyboard import PAIRS, PAUSE, REQUEST_BUTTONS
 
-WORDS = {
+ROLE_TEXTS = {
     "ready": "the scene is ready",
     "success": "success",
     "failure": "failure",
@@ -35,9 +35,9 @@ WORDS = {
     "arm": "arm",
     "disarm": "disarm",
 }
-BEFORE = ("ready", "disarm")
-PLAYING = ("success", "failure", "rerecord", "discard", "disarm")
-STILL = ("arm",)
+ROLES_BEFORE_EPISODE = ("ready", "disarm")
+ROLES_IN_EPISODE = ("success", "failure", "rerecord", "discard", "disarm")
+ROLES_DISARMED = ("arm",)
 
 
 def collect(
@@ -53,14 +53,14 @@ def collect(
     Returns an exit code.
     """
     recipe, before = load_collect_recipe(name, [*overrides, *web_override(web)], run_dir, episodes)
-    pictured = web is None and _shows_picture(recipe)
-    if pictured:
+    with_picture = web is None and _shows_picture(recipe)
+    if with_picture:
         recipe, before = load_collect_recipe(
             name, [*overrides, *web_override(PAGE_PORT)], run_dir, episodes
         )
     missing = recipe.collect.episodes - before.succeeded
     _check(recipe, missing)
-    code = _run(recipe, run_dir, before, quiet, pictured) if missing > 0 else 0
+    code = _run(recipe, run_dir, before, quiet, with_picture) if missing > 0 else 0
     print(_result_text(recipe, demonstration_stats(run_dir, recipe), run_dir), flush=True)
     if code:
         print(
@@ -105,27 +105,27 @@ def _shows_picture(recipe: Recipe) -> bool:
 
 
 def _run(
-    recipe: Recipe, run_dir: Path, before: DemonstrationStats, quiet: bool, pictured: bool
+    recipe: Recipe, run_dir: Path, before: DemonstrationStats, quiet: bool, with_picture: bool
 ) -> int:
     """Run to the end. Returns an exit code; 130 after Ctrl-C."""
     try:
         with only_station(recipe.station.name, recipe.station.domain):
             check_and_write(recipe, run_dir)
-            _start(recipe, run_dir, before, quiet, pictured)
+            _start(recipe, run_dir, before, quiet, with_picture)
     except KeyboardInterrupt:
         return 130
     return 130 if read_events(run_dir)[-1]["event"] == "stopped" else 0
 
 
 def _start(
-    recipe: Recipe, run_dir: Path, before: DemonstrationStats, quiet: bool, pictured: bool
+    recipe: Recipe, run_dir: Path, before: DemonstrationStats, quiet: bool, with_picture: bool
 ) -> None:
     print(
         f"run folder: {run_dir}: {before.succeeded} of {recipe.collect.episodes} demonstrations "
         "are recorded",
         flush=True,
     )
-    if pictured:
+    if with_picture:
         web = recipe.station.web
         print(
             f"a picture of the scene: http://{web.host}:{web.port}. The keys of this terminal move "
@@ -136,13 +136,16 @@ def _start(
         print_page_address(recipe)
     with restore_terminal(), Supervisor(run_dir, recipe.station.domain) as supervisor:
         *processes, director = collect_processes(
-            recipe, run_dir, before, terminal=True, with_page=pictured
+            recipe, run_dir, before, terminal=True, with_page=with_picture
         )
         (run_dir / "status.json").unlink(missing_ok=True)  # a status of an earlier run
         for process in processes:
             supervisor.start(process)
         run_director(
-            supervisor, director, run_dir, CollectDisplay(recipe, run_dir, quiet, before, pictured)
+            supervisor,
+            director,
+            run_dir,
+            CollectDisplay(recipe, run_dir, quiet, before, with_picture),
         )
 
 
@@ -150,13 +153,18 @@ class CollectDisplay(Display):
     """Shows takes, disk space, the current wait, and the meaning of keys and buttons."""
 
     def __init__(
-        self, recipe: Recipe, run_dir: Path, quiet: bool, before: DemonstrationStats, pictured: bool
+        self,
+        recipe: Recipe,
+        run_dir: Path,
+        quiet: bool,
+        before: DemonstrationStats,
+        with_picture: bool,
     ) -> None:
         super().__init__(recipe, run_dir, quiet)
         self.run_dir = run_dir
         self.before = before
-        self.roles = role_keys(recipe, pictured)
-        self.moves = motion_keys(recipe, pictured)
+        self.roles = role_keys(recipe, with_picture)
+        self.moves = motion_keys(recipe, with_picture)
 
     def _changes(self, status: dict[str, Any]) -> Any:
         return status["done"], status["dropped"], status["waiting_for"]
@@ -176,10 +184,13 @@ class CollectDisplay(Display):
             ("interlock", f"{safety['state']} {safety['cause']}".strip()),
         ]
         operator = status["operator"] or log_tail(self.run_dir / "logs/operator.log")
-        texts_by_title = {"waiting for you": status["waiting_for"], "operator": operator}
-        rows += [(title, text) for title, text in texts_by_title.items() if text]
-        rows += [("to move", self.moves)] if self.moves else []
-        return [*rows, *([("now", keys)] if (keys := self._keys(status)) else [])]
+        more = {
+            "waiting for you": status["waiting_for"],
+            "operator": operator,
+            "to move": self.moves,
+            "now": self._keys(status),
+        }
+        return rows + [(title, text) for title, text in more.items() if text]
 
     def _disk(self) -> str:
         free = shutil.disk_usage(self.run_dir).free
@@ -193,15 +204,16 @@ class CollectDisplay(Display):
     def _keys(self, status: dict[str, Any]) -> str:
         """Return the keys and buttons that have an effect now."""
         state = status["safety"]["state"]
-        now = (
-            STILL
-            if state in ("DISARMED", "FAULT")
-            else BEFORE
-            if status["waiting_for"]
-            else PLAYING
-        )
+        if state in ("DISARMED", "FAULT"):
+            roles = ROLES_DISARMED
+        elif status["waiting_for"]:
+            roles = ROLES_BEFORE_EPISODE
+        else:
+            roles = ROLES_IN_EPISODE
         keys = " · ".join(
-            f"{' or '.join(self.roles[role])}: {WORDS[role]}" for role in now if role in self.roles
+            f"{' or '.join(self.roles[role])}: {ROLE_TEXTS[role]}"
+            for role in roles
+            if role in self.roles
         )
         return f"reset the fault first; then {keys}" if keys and state == "FAULT" else keys
 
@@ -215,13 +227,13 @@ def log_tail(log: Path) -> str:
     return escape_ascii(lines[-1].rpartition("]: ")[2]) if lines else ""
 
 
-def motion_keys(recipe: Recipe, pictured: bool = False) -> str:
+def motion_keys(recipe: Recipe, with_picture: bool = False) -> str:
     """Return the keys of this terminal that move the arm; empty if there are none."""
     station = recipe.station
     if (
         station.operator.kind == SCRIPTED
         or not sys.stdin.isatty()
-        or (station.web.port and not pictured)
+        or (station.web.port and not with_picture)
     ):
         return ""
     action = station_task(recipe).spec.action
@@ -234,23 +246,22 @@ def motion_keys(recipe: Recipe, pictured: bool = False) -> str:
     return f"{', '.join(f'{pair[0]}/{pair[1]} {text}' for (pair, _), text in keys)}; {PAUSE} rests"
 
 
-def role_keys(recipe: Recipe, pictured: bool = False) -> dict[str, list[str]]:
+def role_keys(recipe: Recipe, with_picture: bool = False) -> dict[str, list[str]]:
     """Return the keys and buttons of the operator's devices by their role."""
-    station, devices_by_role = recipe.station, dict[str, list[str]]()
+    station = recipe.station
+    devices_by_role: dict[str, list[str]] = {}
     if station.operator.kind == SCRIPTED:
         return devices_by_role
-    if (pictured or not station.web.port) and sys.stdin.isatty():
+    if (with_picture or not station.web.port) and sys.stdin.isatty():
         for key, role in REQUEST_BUTTONS.items():
             devices_by_role.setdefault(role, []).append("space" if key == " " else key)
-    for device in (
-        settings.model_dump()
-        for settings in (station.operator, station.second_operator)
-        if settings is not None
-    ):
-        for button, role in (device.get("buttons") or {}).items():
-            devices_by_role.setdefault(role, []).append(f"{button} ({device['kind']})")
-    for role in WORDS if station.web.port and not pictured else ():
-        devices_by_role.setdefault(role, []).append("on the page")
+    for settings in (station.operator, station.second_operator):
+        buttons = getattr(settings, "buttons", None) or {}
+        for button, role in buttons.items():
+            devices_by_role.setdefault(role, []).append(f"{button} ({settings.kind})")
+    if station.web.port and not with_picture:
+        for role in ROLE_TEXTS:
+            devices_by_role.setdefault(role, []).append("on the page")
     return devices_by_role
 
 

@@ -112,52 +112,51 @@ def prepare_launch(arguments: Mapping[str, str]) -> LaunchPlan:
 def overrides_of(arguments: Mapping[str, str]) -> list[str]:
     """Return the recipe overrides for launch arguments."""
     robot = ROBOTS.get(arguments["robot"], arguments["robot"])
-    trainer = arguments["trainer"]
-    policy = arguments["policy"]
     values = {
         "station.robot": str(parse_folder("robot", robot)) if "/" in robot else robot,
         "station.name": arguments["namespace"],
     }
-    address = TRAINER.fullmatch(trainer)
-    if trainer and not address:
+    address = TRAINER.fullmatch(arguments["trainer"])
+    if arguments["trainer"] and not address:
         raise RecipeError(
             f"trainer: expected host:port, such as gpu-pc:50551 or [::1]:50551, or nothing, got "
-            f"'{trainer}'"
+            f"'{arguments['trainer']}'"
         )
     if address:
-        values |= {"bridge.host": address[1]}
+        values["bridge.host"] = address[1]
     if arguments["token"]:
-        values |= {"bridge.token_file": str(parse_folder("token", arguments["token"]))}
+        values["bridge.token_file"] = str(parse_folder("token", arguments["token"]))
     if arguments["credentials"]:
-        values |= {"bridge.credentials": str(parse_folder("credentials", arguments["credentials"]))}
-    result = [f"{key}={quote_value(value)}" for key, value in values.items() if value]
-    result += [f"bridge.port={int(address[2])}"] if address else []
+        folder = parse_folder("credentials", arguments["credentials"])
+        values["bridge.credentials"] = str(folder)
+    overrides = [f"{key}={quote_value(value)}" for key, value in values.items() if value]
+    if address:
+        overrides.append(f"bridge.port={int(address[2])}")
     lockstep, use_sim_time = arguments["lockstep"], arguments["use_sim_time"]
     if lockstep and use_sim_time and lockstep != use_sim_time:
         raise RecipeError(
             f"use_sim_time: expected the value of lockstep, which is '{lockstep}', or nothing, got "
             f"'{use_sim_time}'"
         )
-    result += [f"station.lockstep={lockstep or use_sim_time}"] if lockstep or use_sim_time else []
-    result += (
-        [f"station.web.port={parse_number('web', arguments['web'])}"] if arguments["web"] else []
-    )
-    result += (
-        [f"station.operator={{kind: {quote_value(arguments['operator'])}}}"]
-        if arguments["operator"] not in ("", PERSON)
-        else []
-    )
-    result += split_overrides(arguments["set"])
+    if lockstep or use_sim_time:
+        overrides.append(f"station.lockstep={lockstep or use_sim_time}")
+    if arguments["web"]:
+        overrides.append(f"station.web.port={parse_number('web', arguments['web'])}")
+    if arguments["operator"] not in ("", PERSON):
+        overrides.append(f"station.operator={{kind: {quote_value(arguments['operator'])}}}")
+    overrides += split_overrides(arguments["set"])
+    return overrides + _policy_overrides(arguments["policy"])
+
+
+def _policy_overrides(policy: str) -> list[str]:
+    """Return the overrides for a policy server at ``remote://host:port``; none without one."""
     if not policy:
-        return result
+        return []
     scheme, _, server = policy.partition("://")
     if scheme != "remote" or not server:
         raise RecipeError(f"policy: expected remote://host:port, or nothing, got '{policy}'")
-    return [
-        *result,
-        "station.policy.backend=remote",
-        f"station.policy.address={quote_value(f'ws://{server}')}",
-    ]
+    address = quote_value(f"ws://{server}")
+    return ["station.policy.backend=remote", f"station.policy.address={address}"]
 
 
 def ros_options(arguments: Mapping[str, str]) -> dict[str, list[str]]:

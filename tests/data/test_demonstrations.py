@@ -145,8 +145,8 @@ def test_the_keys_of_the_terminal_are_shown_and_a_simulated_scene_has_a_picture(
     )
     served = load_recipe("demo", [*BY_HAND, *web])
     assert (
-        motion_keys(served, pictured=True)
-        and "on the page" not in role_keys(served, pictured=True)["success"]
+        motion_keys(served, with_picture=True)
+        and "on the page" not in role_keys(served, with_picture=True)["success"]
     )
     monkeypatch.setattr("rlinf_core.cli.collect.listen_failure", lambda *_: "")
     assert (
