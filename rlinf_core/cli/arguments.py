@@ -326,6 +326,17 @@ def add_number(
     )
 
 
+def add_new_folder(parser: argparse.ArgumentParser, dest: str | None = None) -> None:
+    """Add ``--out``, a required new folder."""
+    parser.add_argument(
+        "--out",
+        dest=dest,
+        type=Path,
+        required=True,
+        help="a new folder; nothing is overwritten",
+    )
+
+
 def add_web_option(parser: argparse.ArgumentParser) -> None:
     """Add ``--web``, which serves the operator's page."""
     parser.add_argument(
@@ -388,7 +399,5 @@ def add_push_options(parser: argparse.ArgumentParser) -> None:
 def add_pull_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of a download from the Hugging Face Hub."""
     parser.add_argument("repository", metavar="OWNER/NAME", help="the repository")
-    parser.add_argument(
-        "--out", type=Path, required=True, help="a new folder; nothing is overwritten"
-    )
+    add_new_folder(parser)
     parser.add_argument("--revision", default="", help="a branch, tag or commit (default: main)")

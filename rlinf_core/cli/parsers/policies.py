@@ -11,6 +11,7 @@ from rlinf_core.cli.arguments import (
     SET,
     SEVERAL,
     Commands,
+    add_new_folder,
     add_number,
     add_pull_options,
     add_push_options,
@@ -223,13 +224,7 @@ def make_tiny_vla(commands: Commands) -> None:
         help="pi0, dexbotic_pi0, pi05, smolvla, groot, groot_n1_6, groot_n1_7, openvla, "
         "openvla_oft, pi0_fast, xvla or qwen_vl",
     )
-    tiny.add_argument(
-        "--out",
-        dest="folder",
-        type=Path,
-        required=True,
-        help="a new folder; nothing is overwritten",
-    )
+    add_new_folder(tiny, dest="folder")
     tiny.add_argument(
         "--tokenizer",
         type=Path,
@@ -270,13 +265,7 @@ def vla(commands: Commands) -> None:
     adapters.add_argument(
         "policy", type=Path, help="a policy-*.safetensors trained with policy.lora, or a run folder"
     )
-    adapters.add_argument(
-        "--out",
-        dest="folder",
-        type=Path,
-        required=True,
-        help="a new folder; nothing is overwritten",
-    )
+    add_new_folder(adapters, dest="folder")
     lerobot = command(
         vla,
         "lerobot",
@@ -288,13 +277,7 @@ def vla(commands: Commands) -> None:
         ),
     )
     lerobot.add_argument("policy", type=Path, help="a policy-*.safetensors, or a run's folder")
-    lerobot.add_argument(
-        "--out",
-        dest="folder",
-        type=Path,
-        required=True,
-        help="a new folder; nothing is overwritten",
-    )
+    add_new_folder(lerobot, dest="folder")
     wrap = command(
         vla,
         "policy",

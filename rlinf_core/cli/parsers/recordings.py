@@ -12,6 +12,7 @@ from rlinf_core.cli.arguments import (
     SET,
     SEVERAL,
     Commands,
+    add_new_folder,
     add_number,
     add_pull_options,
     add_push_options,
@@ -39,9 +40,7 @@ def data_commands(commands: Commands) -> None:
         parser = command(parent, name, run or f"cli.data:{name}", text)
         parser.add_argument("paths", **RECORDINGS)
         if out:
-            parser.add_argument(
-                "--out", type=Path, required=True, help="a new folder; nothing is overwritten"
-            )
+            add_new_folder(parser)
         return parser
 
     recordings_command("list", "print one line for each episode", "cli.data:show").set_defaults(
@@ -141,9 +140,7 @@ def _imports(data: Commands) -> None:
         ),
     )
     lerobot.add_argument("dataset", type=Path, help="folder of the data set, with meta/ and data/")
-    lerobot.add_argument(
-        "--out", type=Path, required=True, help="a new folder; nothing is overwritten"
-    )
+    add_new_folder(lerobot)
     lerobot.add_argument(
         "--recipe",
         help="recipe of the station whose specs it has (default: the one that "

@@ -340,6 +340,17 @@ def drill(commands: Commands) -> None:
     )
 
 
+def _add_arm_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add recipe, overrides and arm of a command for one arm of a running station."""
+    parser.add_argument("name", **STATIONS_RECIPE)
+    parser.add_argument(
+        "--set", **SET, help="as given to the station, e.g. station.robot=robots/mine"
+    )
+    parser.add_argument(
+        "--arm", default="", metavar="NAME", help="name of the arm, if there are several"
+    )
+
+
 def calibrate(commands: Commands) -> None:
     """Add ``rlinf calibrate``."""
     calibrate = command(
@@ -352,13 +363,7 @@ def calibrate(commands: Commands) -> None:
             "robot.yaml, and draws the recorded path."
         ),
     )
-    calibrate.add_argument("name", **STATIONS_RECIPE)
-    calibrate.add_argument(
-        "--set", **SET, help="as given to the station, e.g. station.robot=robots/mine"
-    )
-    calibrate.add_argument(
-        "--arm", default="", metavar="NAME", help="name of the arm, if there are several"
-    )
+    _add_arm_arguments(calibrate)
     calibrate.add_argument(
         "--margin",
         type=float,
@@ -391,13 +396,7 @@ def first_motion(commands: Commands) -> None:
             "commands and arms nothing."
         ),
     )
-    first.add_argument("name", **STATIONS_RECIPE)
-    first.add_argument(
-        "--set", **SET, help="as given to the station, e.g. station.robot=robots/mine"
-    )
-    first.add_argument(
-        "--arm", default="", metavar="NAME", help="name of the arm, if there are several"
-    )
+    _add_arm_arguments(first)
     first.add_argument("--json", **JSON, help="write each row")
 
 
@@ -415,14 +414,8 @@ def camera(commands: Commands) -> None:
         ),
     )
     camera.add_argument("request", choices=["locate", "align"])
-    camera.add_argument("name", **STATIONS_RECIPE)
+    _add_arm_arguments(camera)
     camera.add_argument("camera", help="its name in robot.yaml")
-    camera.add_argument(
-        "--set", **SET, help="as given to the station, e.g. station.robot=robots/mine"
-    )
-    camera.add_argument(
-        "--arm", default="", metavar="NAME", help="name of the arm, if there are several"
-    )
     camera.add_argument(
         "--on",
         default="tool",
