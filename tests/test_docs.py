@@ -311,7 +311,7 @@ def test_commands_of_recipes_are_looked_for_where_they_stand():
 
 
 TWO_PLACES = {  # messages that two functions make, and the string of each
-    "unknown key '<...>' (did you mean '<...>'?)": (": unknown key '{", " (did you mean '{"),
+    "unknown key '<...>' (did you mean '<...>'?)": ("unknown key '{", " (did you mean '{"),
     "limits <...>: box is inverted in <...>": ("limits {", "box is inverted in {"),
     "simulator: expected one of <...>, or package.module:name": (
         '"simulator"',
