@@ -32,7 +32,7 @@ def test_only_the_page_with_the_controls_is_heard_in_order_and_with_a_fresh_pict
     assert not controls.accepts(1, hand(0, 10.0), 10.0), "nobody has them unasked"
     controls.take(1, 10.0)
     assert controls.accepts(1, hand(0, 10.0), 10.1)
-    assert not controls.accepts(2, hand(1, 10.1), 10.1) and not controls.counts(
+    assert not controls.accepts(2, hand(1, 10.1), 10.1) and not controls.accepts(
         1, hand(0, 10.1), 10.1
     )
     assert (
