@@ -9,7 +9,7 @@ from rlinf_core.algorithms.common.settings import ROLLOUTS, is_offline
 from rlinf_core.core.errors import RecipeError
 from rlinf_core.recipes import Recipe
 from rlinf_core.recipes.sources import CONVERSATIONS, RECORDINGS, SIMULATORS, STATIONS, source_of
-from rlinf_core.recipes.station import learned_spec, robots_of, simulated
+from rlinf_core.recipes.station import embodiment_recipes, is_simulated, learned_spec
 from rlinf_core.rollouts.array_env import ArrayEnv
 from rlinf_core.rollouts.envs import VectorEnv
 from rlinf_core.specs.arrays import StationSpec, TextSpec
@@ -58,7 +58,7 @@ def make_environments(recipe: Recipe, make: MakeEnvs, ending: ExitStack) -> RunE
         return RunEnvironments()
     if not recipe.embodiments:
         return _one_robot_environments(recipe, source_kind, make, ending)
-    if source_kind == STATIONS or not simulated(recipe):
+    if source_kind == STATIONS or not is_simulated(recipe):
         return RunEnvironments()
     size = recipe.simulation.environments or 1
     robots = robot_environments(recipe, make, ending, size)
@@ -73,7 +73,7 @@ def robot_environments(
 ) -> dict[str, VectorEnv]:
     """Return ``size`` environments of each robot of a recipe, by name. ``ending`` closes them."""
     envs = {}
-    for name, robot_recipe in robots_of(recipe).items():
+    for name, robot_recipe in embodiment_recipes(recipe).items():
         envs[name] = make(robot_recipe, size)
         ending.callback(envs[name].close)
     return envs
@@ -85,7 +85,7 @@ def _one_robot_environments(
     simulation, placement = recipe.simulation, recipe.placement
     envs = RunEnvironments()
     if recipe.world.run:
-        if simulated(recipe):
+        if is_simulated(recipe):
             envs.held_out = make(recipe, min(simulation.environments, MAX_EVALUATED))
             ending.callback(envs.held_out.close)
         envs.training = imagined_envs(recipe)
@@ -102,7 +102,7 @@ def _one_robot_environments(
         envs.training = envs.held_out = env
     if isinstance(envs.training, ArrayEnv) and envs.training.tensors.exclusive:
         check_single_process(recipe)
-    elif source_kind == SIMULATORS or (source_kind == RECORDINGS and simulated(recipe)):
+    elif source_kind == SIMULATORS or (source_kind == RECORDINGS and is_simulated(recipe)):
         envs.held_out = make(recipe, min(simulation.environments or 1, MAX_EVALUATED))
         ending.callback(envs.held_out.close)
         envs.training = envs.training or envs.held_out

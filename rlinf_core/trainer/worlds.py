@@ -101,7 +101,7 @@ def video_envs(recipe: Recipe, size: int) -> ImaginedVideoEnv:
     spec_camera(task.spec)
     episodes = run_episodes(Path(world.run), task.spec)
     model = RemoteVideo(world.video.model, world.video.options)
-    return VideoWorld(model, task, episodes, size, world.horizon)
+    return ImaginedVideoEnv(model, task, episodes, size, world.horizon)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from rlinf_core.episodes.record import GRACE_S, Recording, _keep_newest
 from rlinf_core.episodes.ring import Message, Ring
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.episodes.worker import Worker
-from rlinf_core.reports.recordings import missed
+from rlinf_core.reports.recordings import missed_images
 from rlinf_station.recorder import BlackBox, Recorder
 from tests.messages import NS, raw_messages
 
@@ -477,7 +477,7 @@ def test_images_that_come_more_often_than_time_steps_are_none_that_was_missed(sp
         for name in images if topic.endswith("timestep") else ():
             recording.take(Message(name, "sensor_msgs/msg/Image", ns, bytes(60)))
     assert reports[-1][:2] == (CLOSED, "a-1")
-    assert missed(spool.root / "closed/a-1") == {cameras[0]: "0", cameras[1]: "2"}
+    assert missed_images(spool.root / "closed/a-1") == {cameras[0]: "0", cameras[1]: "2"}
     assert recording.missed == 2
 
 

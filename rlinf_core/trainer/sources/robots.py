@@ -14,7 +14,7 @@ import numpy as np
 from rlinf_core.algorithms.common.settings import RolloutLength
 from rlinf_core.policies.base import NetworkPolicy, SingleRobotPolicy
 from rlinf_core.recipes import Recipe
-from rlinf_core.recipes.station import robots_of
+from rlinf_core.recipes.station import embodiment_recipes
 from rlinf_core.rollouts.envs import VectorEnv
 from rlinf_core.rollouts.evaluate import EpisodeResult, evaluate
 from rlinf_core.rollouts.types import Experience, Source, Trajectory
@@ -52,7 +52,7 @@ class Robots(Source):
         self.spec = policy.spec
         self.envs = envs
         self.held_out = held_out
-        robots = robots_of(recipe)
+        robots = embodiment_recipes(recipe)
         self.report: dict[str, Any] = {}  # unused
         self.sources = {
             name: Simulators(robots[name], env, SingleRobotPolicy(policy, env.spec), make, clock)
