@@ -40,35 +40,35 @@ def played_chunks(
     if not any(len(getattr(chunk, "drawn", ())) for chunk in chunks.values()):
         return None
     size, log_prob_size, execute = _sizes(where, list(chunks.values()))
-    owners = _owners(chunks, applied, stamps)
-    records = []
+    actions = _policy_actions(chunks, applied, stamps)
+    played = []  # (first time step, number of actions, message) of each played chunk
     for key, chunk in chunks.items():
         start = end = steps[to_ns(chunk.observation_stamp)]
         while (
             end < min(start + execute, len(sources))
-            and owners.get(end) == (*key, end - start)
+            and actions.get(end) == (*key, end - start)
             and sources[end] != "operator"
         ):
             end += 1
         if end > start:
-            records.append((start, end - start, chunk))
-    records.sort(key=lambda record: record[0])
-    starts, lengths, recorded = zip(*records, strict=True) if records else ((), (), ())
+            played.append((start, end - start, chunk))
+    played.sort(key=lambda row: row[0])
+    messages = [chunk for _, _, chunk in played]
+    log_probs = None
+    if log_prob_size:
+        log_probs = np.array([chunk.log_probs[:execute] for chunk in messages], np.float32)
+        log_probs = log_probs.reshape(len(messages), min(log_prob_size, execute))
     return PlayedChunks(
-        starts=np.array(starts, int),
-        lengths=np.array(lengths, int),
+        starts=np.array([start for start, _, _ in played], int),
+        lengths=np.array([length for _, length, _ in played], int),
         execute=execute,
-        drawn=np.array([chunk.drawn for chunk in recorded], np.float32).reshape(-1, size),
-        log_probs=np.array([chunk.log_probs[:execute] for chunk in recorded], np.float32).reshape(
-            len(recorded), min(log_prob_size, execute)
-        )
-        if log_prob_size
-        else None,
-        versions=np.array([chunk.policy_version for chunk in recorded], np.int64),
+        drawn=np.array([chunk.drawn for chunk in messages], np.float32).reshape(-1, size),
+        log_probs=log_probs,
+        versions=np.array([chunk.policy_version for chunk in messages], np.int64),
     )
 
 
-def steps_of(stamps: np.ndarray, records: list[Any]) -> list[int]:
+def applied_steps(stamps: np.ndarray, records: list[Any]) -> list[int]:
     """Return the time step of each applied action; -1 before the first one.
 
     In real time the two clocks drift apart by some milliseconds. An action that begins in the last
@@ -79,7 +79,7 @@ def steps_of(stamps: np.ndarray, records: list[Any]) -> list[int]:
     return (np.searchsorted(from_then_on, begins, side="right") - 1).tolist()
 
 
-def _owners(
+def _policy_actions(
     chunks: dict[Key, Any], applied: list[Any], stamps: np.ndarray
 ) -> dict[int, tuple[int, str, int]]:
     """Return the policy's last action in each time step: its chunk and its index in the chunk.
@@ -87,22 +87,21 @@ def _owners(
     Until a new chunk arrives, the last one goes on within the same time step; the new one counts.
     If there are several arms, all must have played it.
     """
-    owners: dict[str, dict[int, tuple[int, str, int]]] = {arm_of(record): {} for record in applied}
+    by_arm: dict[str, dict[int, tuple[int, str, int]]] = {arm_of(record): {} for record in applied}
     records = [
         record
         for record in applied
         if record.source == "policy" and (record.seq, record.session) in chunks
     ]
-    for step, record in zip(steps_of(stamps, records), records, strict=True):
-        arm_owners = owners[arm_of(record)]
-        arm_owners[step] = max(
-            arm_owners.get(step, (-1, "", 0)), (record.seq, record.session, record.index)
-        )
-    first, *others = owners.values() or [{}]
+    for step, record in zip(applied_steps(stamps, records), records, strict=True):
+        actions = by_arm[arm_of(record)]
+        action = (record.seq, record.session, record.index)
+        actions[step] = max(actions.get(step, (-1, "", 0)), action)
+    first, *others = by_arm.values() or [{}]
     return {
-        step: owner
-        for step, owner in first.items()
-        if all(other.get(step) == owner for other in others)
+        step: action
+        for step, action in first.items()
+        if all(other.get(step) == action for other in others)
     }
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from rlinf_core.core.errors import EpisodeError, is_transient
 from rlinf_core.episodes.checksums import SUMS, verify
 from rlinf_core.episodes.messages import ENDED, LAST, PACKAGE, to_ns
-from rlinf_core.episodes.played_chunks import arm_of, played_chunks, steps_of
+from rlinf_core.episodes.played_chunks import applied_steps, arm_of, played_chunks
 from rlinf_core.episodes.raw_messages import RawMessage, decode, read_any_messages
 from rlinf_core.episodes.types import Episode
 
@@ -218,7 +218,7 @@ def _applied_actions(folder: Path, applied: list[Any], stamps: np.ndarray) -> Ap
     records = sorted(
         applied, key=lambda record: (record.source == "operator", record.seq, record.index)
     )
-    for step, record in zip(steps_of(stamps, records), records, strict=True):
+    for step, record in zip(applied_steps(stamps, records), records, strict=True):
         if not 0 <= step < count:
             continue
         actions.requested[step] = record.requested

@@ -184,7 +184,7 @@ class Recording:
         """Return True if each arm has a stamp within the last time step.
 
         For actions, counting is not enough: one step may have two. The stamps are compared like a
-        reader does (``played_chunks.steps_of``).
+        reader does (``played_chunks.applied_steps``).
         """
         *before, last, _ = self.stamps if len(self.stamps) > 1 else (0, 0)
         begins = last - (last - before[-1]) // 4 if before else last
