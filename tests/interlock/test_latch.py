@@ -251,7 +251,10 @@ def test_s14_a_link_in_the_folders_place_is_followed_where_root_made_it(
     os.chown(link, owner, owner, follow_symlinks=False)
     monkeypatch.setattr(latching, "FOLDERS", (link,))
     assert ("got a link or a file of" in robot().latch_reason()) is bool(owner)
-    assert ("got a link or a file of" in robot().write("ARMED")) is bool(owner)
+    refused = robot().write("ARMED")
+    assert ("got a link or a file of" in refused) is bool(owner)
+    remedy = "Inspect and remove it. Then sudo install -d -m 1777 /var/lib/rlinf"
+    assert (remedy in refused) is bool(owner)
 
 
 @root
@@ -275,6 +278,12 @@ def test_s14_folders_that_cannot_be_written_are_all_named(shared, monkeypatch):
     assert f"expected /nonexistent/rlinf or {shared}, writable for {user}" in robot().write("ARMED")
 
 
+def test_s14_a_record_needs_a_folder_to_write_and_to_search(shared, monkeypatch):
+    asked = os.W_OK | os.X_OK
+    monkeypatch.setattr(latching.os, "access", lambda folder, mode: mode == asked)
+    assert robot().write("ARMED") == "" and record(shared, os.geteuid()).exists()
+
+
 def test_s14_a_full_disk_refuses_and_leaves_nothing(shared, monkeypatch):
     temporaries = []
 
@@ -285,8 +294,15 @@ def test_s14_a_full_disk_refuses_and_leaves_nothing(shared, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(latching, "publish_file", full)
+    path = record(shared, os.geteuid())
     for _ in range(2):
-        assert "cannot be written: No space left on device" in robot().write("ARMED")
+        assert (
+            robot()
+            .write("ARMED")
+            .startswith(
+                f"latch_file {path} cannot be written: No space left on device. A stop would not"
+            )
+        )
         assert list(shared.iterdir()) == []
     assert temporaries == [(".rlinf-latch.", shared)] * 2, "no name of a record"
 
@@ -350,6 +366,8 @@ def test_s14_a_file_of_ones_own_is_a_latch_too(tmp_path, content, latched):
     path.write_bytes(content)
     assert (str(path) in Latch(str(path)).latch_reason()) is latched
     assert Latch(str(path)).write("ARMED") == "" and path.read_text() == "ARMED"
+    further = tmp_path / "one/more/latch"
+    assert Latch(str(further)).write("DISARMED") == "" and further.read_text() == "DISARMED"
 
 
 def test_the_reason_names_any_domain_that_a_record_has(shared, monkeypatch):
