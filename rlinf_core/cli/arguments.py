@@ -304,7 +304,7 @@ def at_least(
 
 
 def add_number(
-    parser: argparse.ArgumentParser,
+    parser: argparse._ActionsContainer,
     option: str,
     text: str,
     *,

@@ -204,6 +204,7 @@ class CollectDisplay(Display):
     def _keys(self, status: dict[str, Any]) -> str:
         """Return the keys and buttons that have an effect now."""
         state = status["safety"]["state"]
+        roles: tuple[str, ...]
         if state in ("DISARMED", "FAULT"):
             roles = ROLES_DISARMED
         elif status["waiting_for"]:
@@ -256,6 +257,8 @@ def role_keys(recipe: Recipe, with_picture: bool = False) -> dict[str, list[str]
         for key, role in REQUEST_BUTTONS.items():
             devices_by_role.setdefault(role, []).append("space" if key == " " else key)
     for settings in (station.operator, station.second_operator):
+        if settings is None:
+            continue
         buttons = getattr(settings, "buttons", None) or {}
         for button, role in buttons.items():
             devices_by_role.setdefault(role, []).append(f"{button} ({settings.kind})")

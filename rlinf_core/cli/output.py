@@ -22,8 +22,9 @@ def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     for head in heads:
-        justify = "right" if head in NUMBER_COLUMNS else "left"
-        table.add_column(escape(head), overflow="fold", justify=justify)
+        table.add_column(
+            escape(head), overflow="fold", justify="right" if head in NUMBER_COLUMNS else "left"
+        )
     for row in rows:
         table.add_row(*(escape(escape_ascii(cell)) for cell in row))
     Console(width=None if sys.stdout.isatty() else TABLE_WIDTH, highlight=False).print(table)
