@@ -78,7 +78,7 @@ class ConversationLimits:
         max_new_tokens: largest number of tokens of one message.
         max_tokens: largest number of tokens of one row.
         slice_tokens: largest number of tokens of one request; 0 for a whole message.
-        temperature: of the draws; 0 takes the likeliest tokens.
+        temperature: temperature of the draws; 0 takes the likeliest tokens.
     """
 
     max_new_tokens: int

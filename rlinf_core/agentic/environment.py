@@ -182,7 +182,7 @@ class Scene:
 
     Attributes:
         messages: the first agent's prompt.
-        tools: that this agent may call.
+        tools: tools that this agent may call.
         agent: the name of the agent that speaks first.
     """
 

@@ -77,12 +77,12 @@ class ServedCompletion:
     """A completion with its feedback, as the engine drew it.
 
     Attributes:
-        id: of the request.
+        id: id of the request.
         client: name of the client that got it.
         prompt: token ids.
         tokens: drawn ids.
         log_probs: log-probability of each drawn id.
-        version: of the weights that drew them.
+        version: version of the weights that drew the ids.
         reward: from the feedback, 0 to 1.
         arrival: number of the feedback, from 1 on.
     """
@@ -325,7 +325,8 @@ class CompletionServer:
         store: keeps completions and feedback.
         tokens: each client's token, by the client's name.
         max_tokens: bound of a completion; a prompt may have four times as many.
-        temperature: of all draws. Clients cannot change it, because the policy learns at it.
+        temperature: temperature of all draws. Clients cannot change it, because the policy
+            learns at this temperature.
     """
 
     def __init__(

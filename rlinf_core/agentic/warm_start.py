@@ -35,7 +35,7 @@ def clone_examples(
         examples: are drawn with replacement.
         settings: steps, batch size, learning rate and the success at which it ends. Every step
             is measured from half of it on.
-        seed: of the draws.
+        seed: seed of the draws.
         success: measures the policy, 0 to 1; without it all steps are taken.
     """
     import torch

@@ -83,10 +83,10 @@ def new_robot(
 
     Args:
         model: an MJCF or a URDF.
-        name: of the robot; the model's file if empty.
+        name: name of the robot; by default that of the model's file.
         out: a new folder; the name if None.
-        joints: of the arm, from base to tool; found if empty.
-        tool: site or body of the tool's frame; found if empty.
+        joints: joints of the arm, from base to tool; found in the model if empty.
+        tool: site or body of the tool's frame; found in the model if empty.
         home: joint angles where episodes begin [rad or m]; found if empty.
         gripper: whether to use the model's gripper.
 

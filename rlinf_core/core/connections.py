@@ -106,8 +106,9 @@ class Connections:
 
     Args:
         make_protocol: makes the protocol of an admitted connection.
-        log: takes a line for people.
-        name, consequence: of the server, and of a connection that it does not accept.
+        log: receives log lines.
+        name: name of the server, for log lines.
+        consequence: consequence of a connection that is not accepted, for log lines.
         most, most_per_peer: largest number of connections, in all and of one peer.
         request_s: time for which an idle connection stays open; REQUEST_S if None.
         count_busy: True if ``most`` and ``most_per_peer`` include busy connections.

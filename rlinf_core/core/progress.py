@@ -21,7 +21,7 @@ class Progress:
 
     Args:
         total: number of steps.
-        log: takes a line for people.
+        log: receives log lines.
     """
 
     def __init__(self, total: int, log: Callable[[str], object] = to_stderr) -> None:

@@ -91,7 +91,7 @@ class History:
                 False,
                 f"{name} ended ({end_text}). The station cannot continue without it: the robot "
                 "side stops by its own timeout",
-                exit_code=1 if code else REFUSED,  # 0: somebody ended it in order
+                exit_code=1 if code else REFUSED,  # 0: a person ended it in order
             )
         self.restarts = [t for t in self.restarts if now - t < RESTART_WINDOW_S] + [now]
         if len(self.restarts) > MAX_RESTARTS:

@@ -170,9 +170,9 @@ class Server:
         port: TCP port.
         log: receives lines of text for a person.
         stop: file that exists while STOP is pressed; None keeps no file.
-        needs_viewer: the stop is silent while no browser has the page open. True where the page is
-            the only e-stop
-            source of a robot with hardware: a button that nobody sees is none.
+        needs_viewer: True if the e-stop must be silent while no browser has the page open. It is
+            True where the page is the only e-stop source of a robot with hardware, because a
+            button that no person sees stops nothing.
     """
 
     def __init__(

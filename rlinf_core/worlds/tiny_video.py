@@ -248,7 +248,7 @@ class TinyVideo:
     """A fitted network as a ``rlinf_core.worlds.video.VideoModel``.
 
     Args:
-        file: of ``rlinf world fit-video``.
+        file: file that ``rlinf world fit-video`` has written.
 
     Raises:
         RlinfError: the file is damaged, or of another kind.

@@ -45,7 +45,7 @@ class ActionRequest:
         pictures: (H, W, 3) uint8, in the order of the policy's cameras.
         question: the text after the pictures.
         prompt: token ids that the trainer reads.
-        seed: of the draw.
+        seed: seed of the draw.
     """
 
     pictures: Sequence[np.ndarray]
@@ -63,7 +63,7 @@ class ActionEngine(OpenAIEngine):
         Args:
             url: the server's address
             policy: the policy whose weights the server must hold
-            options: of ``OpenAIEngine``
+            options: options of ``OpenAIEngine``
 
         Raises:
             EngineError: the server cannot draw this policy's tokens.

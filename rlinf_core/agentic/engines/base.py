@@ -53,8 +53,8 @@ class GenerationRequest:
         max_new_tokens: largest size of the completion, its stop token included.
         temperature: divisor of the logits; 0 takes the likeliest token.
         stop_ids: ids that end the completion.
-        seed: of the draw. The draw of a token depends only on the seed and on the token's position
-            in the row. A completion in two parts therefore equals one in one part.
+        seed: seed of the draws. The draw of a token depends only on the seed and on the token's
+            position in the row. A completion in two parts therefore equals one in one part.
     """
 
     tokens: Sequence[int]
@@ -70,9 +70,9 @@ class Generation:
 
     Attributes:
         tokens: new ids, with the stop token, if any.
-        log_probs: of each id, under its sampling distribution (temperature included).
+        log_probs: log-probability of each id under its sampling distribution, with temperature.
         finish_reason: ``stop`` after a stop token, ``length`` after ``max_new_tokens``.
-        version: of the weights that drew them.
+        version: version of the weights that drew the ids.
     """
 
     tokens: list[int]
@@ -109,7 +109,7 @@ class Engine(ABC):
         keys and values of older weights, or an update that left the head unchanged.
 
         Args:
-            policy: its weights are the ones that the engine should hold.
+            policy: policy whose weights the engine should hold.
             tolerance: largest difference allowed, in nats.
 
         Returns:

@@ -19,8 +19,8 @@ class InProcessEngine(Engine):
     """Draws with the policy's network itself, so that an update copies nothing.
 
     Args:
-        policy: its network draws.
-        max_batch: requests of one batch.
+        policy: policy whose network draws.
+        max_batch: largest number of requests in a batch.
     """
 
     copies = False

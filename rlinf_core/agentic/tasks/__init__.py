@@ -21,7 +21,7 @@ def text_task(name: str, options: Mapping[str, Any]) -> Callable[[], TextEnviron
     A task is one of this package's, an entry point, ``package.module`` or ``file.py``.
 
     Args:
-        name: of the task.
+        name: name of the task.
         options: arguments of its ``Environment``.
 
     Raises:

@@ -34,7 +34,7 @@ class ServedBase:
     """One connection, opened at the first observation and again after an error.
 
     Args:
-        spec: of the station.
+        spec: specs of the station.
         address: ``ws://host:port`` or ``wss://host:port``.
         timeout_s: for the connection and for each answer.
         keys: how the server calls observations, as ``station.policy.keys``.

@@ -1,6 +1,6 @@
 """The websocket server of policies: isolates clients' errors, and swaps versions between episodes.
 
-``Metrics`` counts what it has done, in a line for people and as Prometheus reads it.
+``Metrics`` counts requests and latencies, for a log line and for Prometheus.
 """
 
 from __future__ import annotations
@@ -132,8 +132,9 @@ class PolicyServer:
 
     Args:
         weights: the served policy; it looks for a newer version every second.
-        max_batch, max_wait_s: see ``Batcher``.
-        log_line: takes a line for people.
+        max_batch: largest number of requests in a batch.
+        max_wait_s: longest wait of a request for others of its batch [s].
+        log_line: receives log lines.
         key: API key that a client must send (``access``); empty for none.
         tls: TLS context of the socket; None for none.
     """

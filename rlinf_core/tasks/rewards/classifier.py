@@ -29,7 +29,7 @@ class Network:
 
     Attributes:
         inputs: numeric channels, one after another.
-        mean, std: of all their numbers (V,).
+        mean, std: mean and standard deviation of the numbers of all inputs (V,).
         layers: weight (out, in) and bias (out,) of each; ReLU between them; the last one has one
             output.
         cameras: image channels; their colours are concatenated.
