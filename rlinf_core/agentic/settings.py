@@ -100,8 +100,7 @@ class Text(Settings):
         256,
         gt=0,
         description="largest length of one message [tokens]. A longer one is cut. Its conversation "
-        "then ends "
-        "without a reward",
+        "then ends without a reward",
     )
     max_tokens: int = Field(
         2048,
@@ -122,9 +121,8 @@ class Text(Settings):
     max_staleness: int = Field(
         0,
         ge=0,
-        description="largest age of the weights that drew a "
-        "token [updates]. Older conversations begin "
-        "anew. 0 uses the newest weights alone",
+        description="largest age of the weights that drew a token [updates]. Older conversations "
+        "begin anew. 0 uses the newest weights alone",
     )
     recorded: int = Field(
         16,

@@ -132,8 +132,7 @@ def _summary(lines: list[RecordingRow]) -> str:
     other_kinds = "".join(f", {count} of a {kind}" for kind, count in sorted(others.items()))
     return (
         f"{len(lines)} recordings: {len(steps)} episodes, {succeeded} succeeded, {sum(steps)} "
-        f"steps{other_kinds}; "
-        f"{', '.join(f'{count} {seal}' for seal, count in seals.most_common())}"
+        f"steps{other_kinds}; {', '.join(f'{count} {seal}' for seal, count in seals.most_common())}"
     )
 
 

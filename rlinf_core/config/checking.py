@@ -145,10 +145,8 @@ PATTERNS = {
     r"^(wss?://[^\s/]+)?$": "ws://host:port",
     r"^(https?://[^\s]+)?$": "http://host:port/path, or nothing",
     r"^[A-Za-z0-9.:-]*$": "a host's name or address",
-    r"^((still|STOP|DISARMED|ARMED|ACTIVE|HOLD|FAULT)( \S+)?)?$": "still, STOP, DISARMED, "
-    "ARMED, ACTIVE, HOLD or "
-    "FAULT, optionally with a "
-    "cause: HOLD contact",
+    r"^((still|STOP|DISARMED|ARMED|ACTIVE|HOLD|FAULT)( \S+)?)?$": "still, STOP, DISARMED, ARMED, "
+    "ACTIVE, HOLD or FAULT, optionally with a cause: HOLD contact",
     r"^(\s*\S.{8,}\S\s*)?$": "a reason of ten characters or more, or nothing",
     r"^(S\d+)?$": "S and a number",
     r"^[0-9A-Za-z]+$": "letters and digits",

@@ -127,7 +127,6 @@ def check_report(recipe: Recipe, setting: str) -> None:
         "" if "matplotlib" in lacking else ". Or record no film: --set evaluate.filmed_episodes=0"
     )
     raise RlinfError(
-        f"{setting}: expected {', '.join(lacking)}, for the report at its end, not installed "
-        "here. Run: "
-        f"{extras.how_to_get('report,policy' if 'torch' in lacking else 'report')}{without}"
+        f"{setting}: expected {', '.join(lacking)}, for the report at its end, not installed here. "
+        f"Run: {extras.how_to_get('report,policy' if 'torch' in lacking else 'report')}{without}"
     )

@@ -174,16 +174,13 @@ class Station(Settings):
         20.0,
         gt=0,
         description="largest size of the received policies on disk [GB]. Beyond it old versions "
-        "are removed. "
-        "The first, newest and playing versions stay",
+        "are removed. The first, newest and playing versions stay",
     )
     session_gb: float = Field(
         1.0,
         ge=0,
-        description="largest size of the session recordings on "
-        "disk [GB]. Beyond it the oldest are "
-        "removed. 0 records none "
-        "(docs/howto/data.md)",
+        description="largest size of the session recordings on disk [GB]. Beyond it the oldest are "
+        "removed. 0 records none (docs/howto/data.md)",
     )
     operator: Annotated[Any, OPERATOR] = Field(
         {},
@@ -369,15 +366,13 @@ class Bridge(Settings):
         ge=0,
         le=65535,
         description="at the trainer, TCP port of the fleet's metrics for Prometheus, on this "
-        "machine alone. "
-        "0 serves none",
+        "machine alone. 0 serves none",
     )
     policies_gb: float = Field(
         20.0,
         gt=0,
         description="at the trainer, largest size of its policies on disk [GB]. Beyond it old "
-        "versions are "
-        "removed. The first, newest and assigned versions stay",
+        "versions are removed. The first, newest and assigned versions stay",
     )
     insecure: bool = Field(
         False,
@@ -489,8 +484,7 @@ class Recipe(Settings):
         0,
         ge=0,
         lt=2**31,
-        description="seed of weights, noise, batches and "
-        "training scenes. Evaluation scenes do not "
+        description="seed of weights, noise, batches and training scenes. Evaluation scenes do not "
         "depend on it",
     )
     device: Device = Field(

@@ -321,8 +321,7 @@ class TaskFile(Settings):
         ge=1,
         le=1000,
         description="consecutive time steps of success before the episode ends. Set more than 1 "
-        "for a reward "
-        "that may be wrong in a single frame",
+        "for a reward that may be wrong in a single frame",
     )
     failure: Annotated[Settings | None, REWARD] = Field(
         None, description="test of a final failure, with its parameters. The default has none"

@@ -152,9 +152,8 @@ def check(commands: Commands) -> None:
     check.add_argument(
         "kind",
         choices=["sim", "jail", "model"],
-        help="sim: a simulator of sim_bridges/; "
-        "jail: the jail for "
-        "programs of agents; model: a checkpoint's folder or a policy file",
+        help="sim: a simulator of sim_bridges/; jail: the jail for programs of agents; model: a "
+        "checkpoint's folder or a policy file",
     )
     check.add_argument(
         "simulator",

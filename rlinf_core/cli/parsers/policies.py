@@ -132,8 +132,7 @@ def serve(commands: Commands) -> None:
         "--recipe",
         metavar="RECIPE",
         help="recipe of a policy of your own kind. Its policy.kind names the Python file or "
-        "package "
-        "that may be imported. Built-in and installed kinds need none",
+        "package that may be imported. Built-in and installed kinds need none",
     )
     serve.add_argument(
         "--host",
@@ -201,8 +200,7 @@ def serve(commands: Commands) -> None:
         choices=["eager", "graphs", "compiled"],
         default="eager",
         help="graphs: a large model is recorded as CUDA graphs; compiled: torch.compile, then "
-        "recorded. "
-        "Both start more slowly (default: eager)",
+        "recorded. Both start more slowly (default: eager)",
     )
 
 

@@ -356,8 +356,7 @@ async def _replied(work: Awaitable[pb.EpisodeReply]) -> pb.EpisodeReply:
     except asyncio.TimeoutError:
         return pb.EpisodeReply(
             error=f"expected the next part of an upload, or a turn for one, within {WAIT_S:.0f} s; "
-            f"what "
-            "has come is kept, and the rest is offered again"
+            "what has come is kept, and the rest is offered again"
         )
     except (BridgeError, OSError) as error:
         return pb.EpisodeReply(error=str(error))

@@ -36,8 +36,7 @@ class Release(Settings):
         ge=0,
         le=10_000,
         description="episodes after the release that are compared with those of the version "
-        "before, in equal "
-        "shares for each station. 0 compares none",
+        "before, in equal shares for each station. 0 compares none",
     )
     interlock: bool = Field(
         True,
@@ -55,8 +54,7 @@ class Release(Settings):
         gt=0,
         lt=0.5,
         description="largest probability that an equally good policy is rolled back at its trial. "
-        "The same "
-        "holds for the watch after it",
+        "The same holds for the watch after it",
     )
     beta: float = Field(
         0.1,

@@ -224,8 +224,8 @@ class CommandQueue:
             if free := [name for name in stations if name not in record.pins]:
                 raise BridgeError(
                     "pin --off: expected a pinned station, "
-                    f"{', '.join(record.pins) or 'none of them pinned'} ({ALL}: all stations), "
-                    f"got {', '.join(free)}"
+                    f"{', '.join(record.pins) or 'none of them pinned'} ({ALL}: all stations), got "
+                    f"{', '.join(free)}"
                 )
             record.pins = {name: pin for name, pin in record.pins.items() if name not in stations}
             return self.releases.record_decision(f"no longer pinned: {names}")
