@@ -191,15 +191,13 @@ def repair(paths: list[Path], out: Path) -> int:
             copied += 1
             complete += done.intact
             lost = f"; lost: {'; '.join(done.lost)}" if done.lost else ""
-            print(
-                f"{escape_ascii(source)}: {done.messages} messages kept{lost}; "
-                + (
-                    f"no {done.kind}: {done.fault}"
-                    if done.fault
-                    else f"{'the intact part of ' * (not done.intact)}a "
-                    f"{'whole ' * (done.kind == EPISODE)}{done.kind}, sealed"
-                )
-            )
+            if done.fault:
+                result = f"no {done.kind}: {done.fault}"
+            else:
+                kind = f"whole {done.kind}" if done.kind == EPISODE else done.kind
+                part = "" if done.intact else "the intact part of "
+                result = f"{part}a {kind}, sealed"
+            print(f"{escape_ascii(source)}: {done.messages} messages kept{lost}; {result}")
         if not copied:
             raise EpisodeError(
                 f"no intact part in {len(broken)} damaged recordings; nothing was written",

@@ -97,10 +97,9 @@ def trace_command(run_dir: Path, out: Path) -> int:
 def graph_lines(graph: Graph, name: str, machine: Machine) -> list[str]:
     """Return the graph as text, one line for each node and edge."""
     lines = [f"{name} on {machine.cpus:g} CPUs and {machine.gpus} GPUs", "", "nodes"]
-    lines += [
-        f"  {node.name:13}{node.process:12}{node.work}{' (fixed rate)' * node.fixed_rate}"
-        for node in graph.nodes
-    ]
+    for node in graph.nodes:
+        rate = " (fixed rate)" if node.fixed_rate else ""
+        lines.append(f"  {node.name:13}{node.process:12}{node.work}{rate}")
     lines += ["", "edges"]
     for edge in graph.edges:
         room = "unbounded" if math.isinf(edge.capacity) else f"{edge.capacity:g} may wait"

@@ -82,7 +82,8 @@ def _train(recipe: Recipe, run_dir: Path, report: bool, endless: bool, beginning
                 print(words, flush=True)
                 reported_at, shown_text = time.monotonic(), words
 
-        steps.step("starting" + ", with demonstrations of the script" * _demonstrates(recipe))
+        more = ", with demonstrations of the script" if _demonstrates(recipe) else ""
+        steps.step(f"starting{more}")
         last = train(recipe, run_dir, on_progress=on_progress, adapts=True)
     if stopped and not endless:
         print(f"stopped before its end; the same command with --out {run_dir} continues")

@@ -146,13 +146,11 @@ def _expanded(node: yaml.Node, sizes: dict[int, int]) -> int:
     """
     if id(node) not in sizes:
         sizes[id(node)] = MAX_NODES + 1  # a node that contains itself
-        items = (
-            node.value
-            if isinstance(node, yaml.SequenceNode)
-            else [child for pair in node.value for child in pair]
-            if isinstance(node, yaml.MappingNode)
-            else []
-        )
+        items: list[yaml.Node] = []
+        if isinstance(node, yaml.SequenceNode):
+            items = node.value
+        elif isinstance(node, yaml.MappingNode):
+            items = [child for pair in node.value for child in pair]
         sizes[id(node)] = 1 + sum(_expanded(item, sizes) for item in items)
     return sizes[id(node)]
 

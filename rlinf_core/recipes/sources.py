@@ -349,10 +349,10 @@ def _check_embodiments(recipe: Recipe) -> None:
     if not embodiments:
         return
     if len(embodiments) < 2 or recipe.env:
+        env = f" and env {recipe.env}" if recipe.env else ""
         raise RecipeError(
-            f"embodiments: expected two or more, and no env, got {', '.join(embodiments)}"
-            f"{f' and env {recipe.env}' * bool(recipe.env)}. A recipe of one robot names it in "
-            f"station.robot"
+            f"embodiments: expected two or more, and no env, got {', '.join(embodiments)}{env}. A "
+            "recipe of one robot names it in station.robot"
         )
     if not recipe.algorithm.several_robots or recipe.policy.kind != "tanh_gaussian":
         configs = {name: algorithm(name).Config for name in algorithms()}

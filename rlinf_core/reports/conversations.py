@@ -51,7 +51,9 @@ def describe_conversation(record: Record) -> list[str]:
         for value, kind in zip(row["log_probs"], row["kinds"], strict=True)
         if kind == POLICY
     ]
-    end = "truncated" if record["truncated"] else "ended" if record["finished"] else "not finished"
+    end = "ended" if record["finished"] else "not finished"
+    if record["truncated"]:
+        end = "truncated"
     lines = [
         f"scene {record['scene']}: reward {record['reward']:g}, {end}; tokens: "
         f"{kinds.count(PROMPT)} of prompts, {kinds.count(POLICY)} of the policy, "

@@ -158,7 +158,9 @@ def megabytes(folder: Path) -> str:
 
 def outcome(episode: Episode) -> str:
     """Return how an episode ended: success, failure or time limit."""
-    return "success" if episode.success else "failure" if episode.failure else "time limit"
+    if episode.success:
+        return "success"
+    return "failure" if episode.failure else "time limit"
 
 
 def commanders(episode: Episode) -> str:
@@ -294,14 +296,12 @@ def _safety(message: Any) -> list[tuple[str, str]]:
 
 
 def _episode(message: Any) -> list[tuple[str, str]]:
-    won = ", success" if message.success else ", failure" if message.failure else ""
-    return [
-        (
-            "",
-            f"{message.episode_id} "
-            f"{EVENTS[message.kind]}{won}{f': {message.detail}' if message.detail else ''}",
-        )
-    ]
+    text = f"{message.episode_id} {EVENTS[message.kind]}"
+    if message.success:
+        text += ", success"
+    elif message.failure:
+        text += ", failure"
+    return [("", f"{text}: {message.detail}" if message.detail else text)]
 
 
 def _parameters(message: Any) -> list[tuple[str, str]]:

@@ -361,9 +361,12 @@ class BridgeClient:
         self, request: pb.PolicyRequest, folder: Path, base: PolicyFile | None = None
     ) -> Download:
         """Download a file to its temporary path as a link, a patch of ``base``, or in full."""
-        sources = (
-            [(base, True)] * self.links + [(base, False)] * (base is not None) + [(None, False)]
-        )
+        sources: list[tuple[PolicyFile | None, bool]] = []  # (base of a patch, may be a link)
+        if self.links:
+            sources.append((base, True))
+        if base is not None:
+            sources.append((base, False))
+        sources.append((None, False))
         for source, request.may_link in sources:
             request.have_sha256, request.have_file = (
                 (source.sha256, source.version) if source else ("", 0)

@@ -196,7 +196,9 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
         self, request: pb.Episode, context: grpc.aio.ServicerContext
     ) -> pb.EpisodeReply:  # noqa: N802
         station = await self._admit(context)
-        return self._counted(await _replied(run_to_completion(self.inbox.offer, station, request)))
+        return self._count_reply(
+            await _replied(run_to_completion(self.inbox.offer, station, request))
+        )
 
     async def Upload(
         self,
@@ -204,25 +206,21 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
         context: grpc.aio.ServicerContext,  # noqa: N802
     ) -> pb.EpisodeReply:
         station, start_s = await self._admit(context), time.monotonic()
-        reply = self._counted(await _replied(self._upload(station, parts, context)))
+        reply = self._count_reply(await _replied(self._upload(station, parts, context)))
         if reply.stored:
             self.uploads_s.note(time.monotonic() - start_s)
         return reply
 
-    def _counted(self, reply: pb.EpisodeReply) -> pb.EpisodeReply:
-        outcome = (
-            "duplicate"
-            if reply.duplicate
-            else "stored"
-            if reply.stored
-            else "refused"
-            if reply.refused
-            else "later"
-            if reply.error
-            else ""
-        )
-        if outcome:  # an empty outcome asks for the upload
-            self.answers[outcome] += 1
+    def _count_reply(self, reply: pb.EpisodeReply) -> pb.EpisodeReply:
+        """Count a reply by its outcome; a reply without one asks for the upload."""
+        if reply.duplicate:
+            self.answers["duplicate"] += 1
+        elif reply.stored:
+            self.answers["stored"] += 1
+        elif reply.refused:
+            self.answers["refused"] += 1
+        elif reply.error:
+            self.answers["later"] += 1
         return reply
 
     async def _upload(
