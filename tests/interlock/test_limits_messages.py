@@ -181,6 +181,18 @@ MESSAGES = [
     (GOOD, "orientation: [0, 1, 0, 0.1]", ORIENTATION + "1.0050"),
     (GOOD, "orientation: [0, 0.998, 0, 0]", ORIENTATION + "0.9980"),
     (GOOD, "orientation: [0, 0.9991, 0, 0]", None),
+    (
+        GOOD.replace("jerk: unlimited", "jerk: 10"),
+        "acceleration: unlimited",
+        "line 4: 'acceleration' is unlimited, but 'jerk' 10.0 needs it: expected a number, or "
+        "'jerk' unlimited too",
+    ),
+    (
+        GOOD.replace("jerk: unlimited", "jerk: 0.1"),
+        "acceleration: 13",
+        "line 5: 'jerk' 0.1 with 'acceleration' 13.0 delays full braking by 130 s: expected a jerk "
+        "of at least 2.6, or a smaller acceleration",
+    ),
     (GOOD, "lost_state: 0.05", None),
     (GOOD, "stale_state: 0.6", "line 9: 'stale_state' 0.6 must not exceed 'lost_state' 0.5"),
     (
