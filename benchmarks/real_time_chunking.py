@@ -182,9 +182,9 @@ class Station:
         from rlinf_core.policies.base import Observation
         from rlinf_core.policies.real_time_chunking import Continuation
 
-        batch, left = Observation.from_arrays(self.spec, observation), self.chunking.left(now)
+        batch, left = Observation.from_arrays(self.spec, observation), self.chunking.remaining(now)
         if self.guided and len(left):
-            unplayed = Continuation.of(left, self.delay, HORIZON)
+            unplayed = Continuation.from_remaining(left, self.delay, HORIZON)
             return self.policy.continue_chunk(batch, unplayed).actions[0].numpy(), True
         return self.policy.act(batch, explore=False).actions[0].numpy(), False
 

@@ -146,7 +146,7 @@ def passes_cycle(name: str, folder: Path) -> bool:
         | {"action": np.full((4, policy.action_size), 0.5, np.float32)}
     )
     cloned = weights()
-    if not policy.config.no_density:
+    if not policy.config.no_density_reason:
         chunk = policy.act(observation, True, torch.Generator().manual_seed(1))
         one = torch.ones(1, 4)
         assert chunk.log_probs is not None

@@ -259,9 +259,9 @@ def _check_state_statistics(policy: NetworkPolicy, samples: Samples) -> CheckRes
     ):
         return CheckResult("state statistics", True, "learned from the data")
     states = torch.from_numpy(samples.states.astype(np.float32))
-    numbers = normalisation.normalised(states).numpy(force=True) / policy.quantile
+    numbers = normalisation.normalize(states).numpy(force=True) / policy.state_divisor
     names = [f"{item.name}.{index}" for item in policy.spec.vectors for index in range(item.size)]
-    room = BOUND if policy.quantile == 1.0 else 1.5
+    room = BOUND if policy.state_divisor == 1.0 else 1.5
     return _check_range("state statistics", numbers, names, room, samples.states.std(axis=0))
 
 
@@ -373,7 +373,7 @@ def _check_prompt(policy: NetworkPolicy, samples: Samples) -> CheckResult:
         )
     room = getattr(policy.config, "tokens", 0)
     if isinstance(policy, FlowMatching):
-        longest = max(len(policy.prompt(text)) for text in sentences)
+        longest = max(len(policy.prompt_tokens(text)) for text in sentences)
         if longest > MAX_TOKEN_SHARE * room:
             return CheckResult(
                 "prompt",

@@ -10,8 +10,13 @@ import numpy as np
 
 from rlinf_core.core.errors import RlinfError, SpecError
 from rlinf_core.rollouts.types import Trajectory
-from rlinf_core.specs.arrays import NAME as INSTRUCTION
-from rlinf_core.specs.arrays import WIDTH, Arrays, StationSpec, encoded
+from rlinf_core.specs.arrays import (
+    INSTRUCTION,
+    INSTRUCTION_BYTES,
+    Arrays,
+    StationSpec,
+    encode_instructions,
+)
 
 MAX_ORIGIN = 255  # number of distinct stations; later ones count as the last
 LARGE_BYTES = 1 << 20  # a smaller array costs nothing to allocate
@@ -118,7 +123,7 @@ class ReplayBuffer:
         for image in spec.images:
             self._arrays[image.name] = np.zeros((capacity, *image.shape), np.uint8)
         if instructions:
-            self._arrays[INSTRUCTION] = np.zeros((capacity, WIDTH), np.uint8)
+            self._arrays[INSTRUCTION] = np.zeros((capacity, INSTRUCTION_BYTES), np.uint8)
             self._arrays[INSTRUCTION_END] = np.full(capacity, capacity, np.int32)
         self._next = 0
         self.inserted = 0
@@ -149,7 +154,7 @@ class ReplayBuffer:
 
         Args:
             observations: {"vectors": (T + 1, V), image name: (T + 1, H, W, 3), "instruction": (T +
-                1, WIDTH)}; others are not kept.
+                1, INSTRUCTION_BYTES)}; others are not kept.
             actions: (T, A) normalised.
             rewards: (T,).
             discounts: (T,); 0 at the end of the task, 1 at a time limit.
@@ -174,7 +179,7 @@ class ReplayBuffer:
         observations = {name: observations[name] for name in self._observed if name in observations}
         if INSTRUCTION in self._arrays and INSTRUCTION not in observations:
             observations[INSTRUCTION] = np.repeat(
-                encoded([self.spec.instruction]), length + 1, axis=0
+                encode_instructions([self.spec.instruction]), length + 1, axis=0
             )
         self._check(observations, length + 1)
         steps: dict[str, Any] = {"action": actions, "reward": rewards, "discount": discounts}
@@ -427,7 +432,7 @@ class ReplayBuffer:
 
 
 def _steps_until_change(positions: np.ndarray, forever: int) -> np.ndarray:
-    """Return the number of time steps (T,) until the instruction (T, WIDTH) changes."""
+    """Return the number of time steps (T,) until the instruction (T, INSTRUCTION_BYTES) changes."""
     ends = np.append(np.flatnonzero((positions[1:] != positions[:-1]).any(axis=1)) + 1, forever)
     steps = np.arange(len(positions))
     return ends[np.searchsorted(ends, steps, side="right")] - steps

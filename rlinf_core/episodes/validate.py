@@ -9,7 +9,7 @@ import numpy as np
 
 from rlinf_core.core.errors import EpisodeError, SpecError
 from rlinf_core.episodes.types import Episode
-from rlinf_core.specs.arrays import StationSpec, encoded
+from rlinf_core.specs.arrays import StationSpec, encode_instructions
 
 MODES = ("demonstration", "train", "evaluate")
 # a key of counters, such as the number of times it was learned from
@@ -83,7 +83,7 @@ def _instruction_faults(episode: Episode) -> Iterator[str]:
             f"{len(episode.instructions)}"
         )
     try:
-        encoded(sorted(set(episode.instructions)))
+        encode_instructions(sorted(set(episode.instructions)))
     except SpecError as error:
         yield str(error)
 

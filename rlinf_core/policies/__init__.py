@@ -1,7 +1,10 @@
 """Policies: networks that map an observation to a chunk of actions, and their files.
 
-Each kind has one folder, with its ``Config`` (without torch) and its ``Policy`` (with torch). A
-custom kind is a module with both (``rlinf_core.core.plugins``).
+``base`` holds the interface, ``settings`` the recipe's keys, ``serialization`` the policy files,
+``chunking`` the timing on the robot. Each kind has one folder in ``small`` (networks of this
+project), ``pretrained`` (published networks) or ``isolated`` (a process of their own), with its
+``Config`` (without torch) and its ``Policy`` (with torch). A custom kind is a module with both
+(``rlinf_core.core.plugins``).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The interface of policies: a batch of observations in, a batch of action chunks out.
 
-Both are on the policy's device. ``SingleRobotPolicy`` adapts a policy of several robots to the
-station of one robot.
+Both are on the policy's device. ``Policy`` is the protocol, ``NetworkPolicy`` the base class of
+this project's policies. ``SingleRobotPolicy`` adapts a policy of several robots to the station of
+one robot.
 """
 
 from __future__ import annotations
@@ -17,8 +18,13 @@ from torch import Tensor, nn
 from rlinf_core.core.errors import SpecError
 from rlinf_core.policies.real_time_chunking import Continuation
 from rlinf_core.policies.settings import PolicySettings
-from rlinf_core.specs import arrays as instructions
-from rlinf_core.specs.arrays import Arrays, StationSpec
+from rlinf_core.specs.arrays import (
+    INSTRUCTION,
+    Arrays,
+    StationSpec,
+    decode_instructions,
+    encode_instructions,
+)
 from rlinf_core.specs.embodiment import JointSpec
 
 Batch = dict[str, Tensor]
@@ -52,13 +58,13 @@ class Observation:
         device: torch.device | str = "cpu",
         instruction: str | None = None,
     ) -> Observation:
-        """Build the observation from a vector of environments.
+        """Build the observation of a batch of environments.
 
         Args:
             spec: specs of the environments.
-            arrays: ``vectors`` and images, each (B, ...), and optionally ``instructions``.
+            arrays: ``vectors`` and images, each (B, ...), and optionally ``instruction``.
             device: device of the tensors.
-            instruction: overrides the environments' instructions; these override the spec's.
+            instruction: sentence for all; by default that of ``arrays``, else that of the spec.
 
         Raises:
             SpecError: an image is missing, or a shape is not the spec's.
@@ -77,11 +83,11 @@ class Observation:
             name: torch.as_tensor(np.ascontiguousarray(arrays[name]), device=device)
             for name in shapes
         }
-        if instruction is None and instructions.NAME in arrays:
-            words = instructions.decoded(arrays[instructions.NAME])
+        if instruction is None and INSTRUCTION in arrays:
+            sentences = decode_instructions(arrays[INSTRUCTION])
         else:
-            words = (spec.instruction if instruction is None else instruction,) * size
-        return cls(tensors.pop("vectors").float(), tensors, words)
+            sentences = (spec.instruction if instruction is None else instruction,) * size
+        return cls(tensors.pop("vectors").float(), tensors, sentences)
 
     @classmethod
     def from_single(
@@ -91,9 +97,13 @@ class Observation:
         device: torch.device | str = "cpu",
         instruction: str | None = None,
     ) -> Observation:
-        """Build the observation of one station, from arrays under their spec's names.
+        """Build the observation of one station.
 
-        The spec's items have already checked them (``ArraySpec.check``).
+        Args:
+            spec: specs of the station.
+            named: arrays by their spec's name, already checked (``ArraySpec.check``).
+            device: device of the tensors.
+            instruction: the sentence; by default that of the spec.
         """
         images = {
             image.name: torch.as_tensor(np.ascontiguousarray(named[image.name]), device=device)[
@@ -130,10 +140,11 @@ class ActionChunk:
 
     Attributes:
         actions: (B, H, A) in [-1, 1].
-        execute: number of the H actions played before the next chunk (``chunking.ChunkSchedule``).
-        drawn: (B, ...) the random draw that learners learn from: the actions, unless these are
-            computed from it (a Gaussian's actions before clipping, the latent noise of a noise
-            policy).
+        execute: number of the H actions that are played before the next chunk
+            (``chunking.ChunkSchedule``).
+        drawn: (B, ...) the random draw that learners learn from. It is the actions, unless these
+            are computed from it, e.g. a Gaussian's actions before clipping, or the latent noise of
+            a noise policy.
         log_probs: (B, H) or (B,) of the draw, if the policy has a density.
         values: (B,) of the observations, if the policy estimates them.
 
@@ -165,11 +176,11 @@ class Policy(Protocol):
         config: its sizes.
         latent_size: 0 if learners learn actions; else the size of the latent noise that they learn
             instead.
-        max_prefix: largest number of a chunk's first actions that cloning gives to the policy,
-            which continues the chunk; 0 if it cannot.
-        reads_instructions: True if learners must give it instructions, too.
-        needs_instruction: True if it cannot act without a sentence; a server refuses an observation
-            without one.
+        max_prefix: largest number of a chunk's first actions that cloning fixes, to teach the
+            policy to continue a chunk; 0 if it cannot.
+        reads_instructions: True if its inputs include the instruction.
+        needs_instruction: True if it cannot act without a sentence. A server then refuses an
+            observation without one.
 
     Example:
         >>> policy = make_policy(spec, load_recipe("sim_sac").policy)
@@ -223,7 +234,7 @@ class ContinuesChunks(Protocol):
         continuation: Continuation,
         generator: torch.Generator | None = None,
     ) -> ActionChunk:
-        """Return a chunk for each observation, without exploring, guided to the actions in play."""
+        """Return a chunk for each observation that follows the actions in play, unexplored."""
         ...
 
 
@@ -231,11 +242,11 @@ class NetworkPolicy(nn.Module):
     """Base class of policies with one network.
 
     Attributes:
-        graph_methods: methods of tensors (B, ...) without host synchronisation, used for inference
-            without exploring.
+        graph_methods: methods that a CUDA graph may record: functions of tensors (B, ...) without
+            synchronisation with the host. Inference without exploration uses them.
         compiled_methods: methods that torch.compile accepts; not used with gradients.
         uses_images: True if it reads all images, regardless of ``config.image_features``.
-        multiple: the longest sentence is padded to a multiple of this many tokens.
+        token_multiple: a batch's sentences are padded to a multiple of this many tokens.
     """
 
     latent_size = max_prefix = 0
@@ -243,7 +254,7 @@ class NetworkPolicy(nn.Module):
     graph_methods: ClassVar[tuple[str, ...]] = ()
     compiled_methods: ClassVar[tuple[str, ...]] = ()
     uses_images: ClassVar[bool] = False
-    multiple = 1
+    token_multiple = 1
     config: PolicySettings
 
     def __init__(self, spec: StationSpec, config: PolicySettings) -> None:
@@ -269,14 +280,15 @@ class NetworkPolicy(nn.Module):
         if not self.reads_instructions:
             return observation.batch
         # on the CPU, because a tokenizer reads it
-        words = torch.from_numpy(instructions.encoded(observation.instruction))
-        return observation.batch | {instructions.NAME: words}
+        sentences = torch.from_numpy(encode_instructions(observation.instruction))
+        return observation.batch | {INSTRUCTION: sentences}
 
     @property
     def policy_spec(self) -> StationSpec:
         """Specs that its learners must provide, without images that the policy does not read."""
-        blind = not (self.uses_images or self.config.image_features)
-        return replace(self.spec, observation=self.spec.vectors) if blind else self.spec
+        if self.uses_images or self.config.image_features:
+            return self.spec
+        return replace(self.spec, observation=self.spec.vectors)
 
     @property
     def input_spec(self) -> StationSpec:
@@ -306,11 +318,12 @@ class NetworkPolicy(nn.Module):
         """Return the mask (B, H A) of a robot's own numbers in a chunk; None for a single robot."""
         if not isinstance(self.spec, JointSpec):
             return None
-        rows = torch.as_tensor(self.spec.dimension_masks[1], device=self.device)
-        return (batch["vectors"][:, : len(rows)] @ rows).repeat(1, self.config.horizon)
+        action_masks = torch.as_tensor(self.spec.dimension_masks[1], device=self.device)
+        robots = batch["vectors"][:, : len(action_masks)]
+        return (robots @ action_masks).repeat(1, self.config.horizon)
 
-    def draws(self, explore: bool) -> bool:
-        """Return True if the policy draws its actions instead of taking the likeliest."""
+    def is_stochastic(self, explore: bool) -> bool:
+        """Return True if the policy draws its actions, False if it takes the likeliest ones."""
         return explore or self.config.stochastic_eval
 
     def chunk(
@@ -358,7 +371,7 @@ class OnPolicyActor(NetworkPolicy):
         return None
 
     def encoder_state(self) -> dict[str, Tensor]:
-        """Return initial weights for a value function's encoder; possibly normalisation alone."""
+        """Return initial weights for a value function's encoder, or its normalisation alone."""
         raise NotImplementedError
 
 
@@ -378,7 +391,8 @@ class SingleRobotPolicy(NetworkPolicy):
         assert isinstance(joint_policy.spec, JointSpec)
         self.joint_policy = joint_policy
         self.latent_size = joint_policy.latent_size
-        self.number, self.vectors, self.rows = joint_policy.spec.place(spec)
+        # number of the robot, and the places of its numbers among those of all robots
+        self.robot, self.vector_slice, self.action_slice = joint_policy.spec.place(spec)
 
     def act(
         self, observation: Observation, explore: bool, generator: torch.Generator | None = None
@@ -386,7 +400,8 @@ class SingleRobotPolicy(NetworkPolicy):
         """See ``Policy``."""
         robot_vectors = observation.vectors
         vectors = robot_vectors.new_zeros(len(robot_vectors), self.joint_policy.spec.vector_size)
-        vectors[:, self.number], vectors[:, self.vectors] = 1.0, robot_vectors
+        vectors[:, self.robot] = 1.0
+        vectors[:, self.vector_slice] = robot_vectors
         chunk = self.joint_policy.act(
             Observation(vectors, observation.images, observation.instruction), explore, generator
         )
@@ -400,4 +415,4 @@ class SingleRobotPolicy(NetworkPolicy):
 
     def _select_robot(self, numbers: Tensor) -> Tensor:
         """Select the robot's numbers from those of all robots, (B, H A) or (B, H, A)."""
-        return numbers.reshape(len(numbers), self.config.horizon, -1)[..., self.rows]
+        return numbers.reshape(len(numbers), self.config.horizon, -1)[..., self.action_slice]

@@ -1,7 +1,8 @@
-"""Chunk timing: the time of the next request, and the use of a chunk that took time to compute.
+"""Chunk timing: the time of the next request, and the blending of a new chunk with the last one.
 
-One rule serves simulators, evaluations and stations. The robot continues the last chunk while the
-next one is computed.
+``ChunkSchedule`` says when a chunk is due, in simulators, evaluations and stations alike.
+``Chunking`` merges a chunk that took time to compute into the last one, which the robot continues
+meanwhile.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ class ChunkSchedule:
     """The position of each of N environments within its chunk, and the need for a new one.
 
     A chunk of ``horizon`` actions is played for ``execute`` time steps; then the next one is due.
-    The next one is due earlier after a cut: the episode ended, somebody took over, or the interlock
-    held the arm.
+    The next one is due earlier after a cut: the episode ended, an operator took over, or the
+    interlock held the arm.
 
     Args:
         size: number of environments; a station is one.
@@ -68,7 +69,7 @@ class Chunking:
     def __init__(self, mode: str, execute: int) -> None:
         self.mode = mode
         self.execute = 1 if mode == TEMPORAL_ENSEMBLING else execute
-        self.chunks: list[tuple[float, np.ndarray]] = []
+        self.chunks: list[tuple[float, np.ndarray]] = []  # start and actions (H, A) of each
 
     def cut(self) -> None:
         """Drop all chunks in play."""
@@ -82,10 +83,10 @@ class Chunking:
         Args:
             actions: the new chunk.
             start: time step of its first action.
-            frozen: number of its first actions that have begun by now; the last chunk's values are
-                kept there.
-            continues: True if the chunk was made to follow the last one; then the rest is not
-                blended.
+            frozen: number of its first actions that have begun by now. There the last chunk's
+                values stay.
+            continues: True if the policy computed the chunk as a continuation of the last one
+                (``real_time_chunking``). The actions behind the frozen ones are then not blended.
         """
         sent = actions[: self.execute] if self.mode == SYNCHRONOUS else actions
         if self.mode == TEMPORAL_ENSEMBLING:
@@ -100,28 +101,30 @@ class Chunking:
         return sent
 
     def _weighted_mean(self, start: float, horizon: int) -> np.ndarray:
+        """Return the weighted mean (H, A) of all chunks' actions from time step ``start`` on."""
         total, weights = 0.0, np.zeros((horizon, 1))
-        for age, chunk in enumerate(self.chunks):
-            left = _remaining_actions(chunk, start)[:horizon]
-            overlap = np.zeros((horizon, left.shape[1]))
-            overlap[: len(left)] = left
-            weight = np.exp(-DECAY * age) * (np.arange(horizon) < len(left))[:, None]
-            total, weights = total + weight * overlap, weights + weight
+        for index, chunk in enumerate(self.chunks):
+            remaining = _remaining_actions(chunk, start)[:horizon]
+            padded = np.zeros((horizon, remaining.shape[1]))
+            padded[: len(remaining)] = remaining
+            weight = np.exp(-DECAY * index) * (np.arange(horizon) < len(remaining))[:, None]
+            total, weights = total + weight * padded, weights + weight
         return total / weights
 
     def _blend(self, actions: np.ndarray, start: float, frozen: int, soft: float) -> np.ndarray:
         """Blend the last chunk into the new one: fully in the frozen part, then less and less.
 
-        ``soft`` is a factor of the second part.
+        ``soft`` is a factor of the last chunk's weight behind the frozen part.
         """
-        left = self.left(start)[: len(actions)]
-        weight = continuation_weights(len(left), frozen)[:, None]
-        weight[min(frozen, len(left)) :] *= soft
+        remaining = self.remaining(start)[: len(actions)]
+        count = len(remaining)
+        weight = continuation_weights(count, frozen)[:, None]
+        weight[min(frozen, count) :] *= soft
         blended = actions.copy()
-        blended[: len(left)] = weight * left + (1.0 - weight) * actions[: len(left)]
+        blended[:count] = weight * remaining + (1.0 - weight) * actions[:count]
         return blended
 
-    def left(self, start: float) -> np.ndarray:
+    def remaining(self, start: float) -> np.ndarray:
         """Return the last chunk's actions from time step ``start`` on, (L, A); possibly empty."""
         return _remaining_actions(self.chunks[-1], start) if self.chunks else np.zeros((0, 0))
 
@@ -132,13 +135,13 @@ def _remaining_actions(chunk: tuple[float, np.ndarray], start: float) -> np.ndar
     return actions[max(round(start - started_at), 0) :]
 
 
-def continuation_weights(left: int, frozen: int) -> np.ndarray:
-    """Return the weight of each of the last chunk's actions, (left,).
+def continuation_weights(count: int, frozen: int) -> np.ndarray:
+    """Return the weight (count,) of each of the last chunk's remaining actions.
 
-    The weight is 1 in the frozen part, then falls (Black et al. 2025, arXiv 2506.07339, equation
-    5).
+    The weight is 1 for the first ``frozen`` actions, then falls (Black et al. 2025, arXiv
+    2506.07339, equation 5).
     """
-    frozen = min(frozen, left)
-    distance = (left - np.arange(left)) / (left - frozen + 1)
-    soft = distance * np.expm1(distance) / np.expm1(1.0)
-    return np.where(np.arange(left) < frozen, 1.0, soft)
+    frozen = min(frozen, count)
+    distance = (count - np.arange(count)) / (count - frozen + 1)
+    falling = distance * np.expm1(distance) / np.expm1(1.0)
+    return np.where(np.arange(count) < frozen, 1.0, falling)

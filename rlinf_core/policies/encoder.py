@@ -1,6 +1,6 @@
-"""Encoders of small policies, for vectors, pictures and instructions.
+"""Encoders of small policies, for vectors, images and instructions.
 
-Vectors are normalised. A picture is (B, 3, H, W) in [0, 1], its features (B, F). With its small
+Vectors are normalised. An image is (B, 3, H, W) in [0, 1], its features (B, F). With its small
 encoder of sentences, a small policy is a vision-language-action model.
 """
 
@@ -27,10 +27,8 @@ from rlinf_core.specs.arrays import StationSpec
 if TYPE_CHECKING:
     from rlinf_core.policies.settings import PolicySettings
 
-# features of a byte
-LETTERS = 32
-# bytes in a window of the convolution
-WINDOW = 5
+LETTERS = 32  # features of a byte
+WINDOW = 5  # bytes in a window of the convolution
 
 
 class SentenceEncoder(nn.Module):
@@ -47,11 +45,12 @@ class SentenceEncoder(nn.Module):
         self.out = nn.Sequential(nn.Linear(size, size), nn.LayerNorm(size), nn.Tanh())
 
     def forward(self, rows: Tensor) -> Tensor:
-        different, inverse = torch.unique(
+        # each distinct sentence is computed once
+        distinct, inverse = torch.unique(
             rows.to(self.letters.weight.device), dim=0, return_inverse=True
         )
-        letters = self.letters(different.long())
-        mask = (different != 0).unsqueeze(1)
+        letters = self.letters(distinct.long())
+        mask = (distinct != 0).unsqueeze(1)
         pieces = F.relu(self.pieces(letters.transpose(1, 2) * mask)) * mask
         features: Tensor = self.out(pieces.max(dim=2).values)
         return features[inverse]
@@ -74,11 +73,11 @@ class Modulation(nn.Module):
         return maps * (1.0 + scale) + offset
 
 
-# of ImageNet, the data of pretrained weights
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-WIDTHS = (64, 128, 256, 512)
-EMBEDDINGS = 8
-GROUPS = 4
+# of the colours in ImageNet, the data of pretrained weights
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+WIDTHS = (64, 128, 256, 512)  # channels of the ResNet's stages
+EMBEDDINGS = 8  # spatial learned embeddings of each channel
+GROUPS = 4  # of the ResNet's group normalisation
 _WITHOUT_IMAGE_WEIGHTS = ContextVar("without_image_weights", default=False)
 
 
@@ -96,14 +95,14 @@ def without_image_weights() -> Iterator[None]:
 
 
 def image_encoder(shape: tuple[int, ...], config: PolicySettings) -> nn.Module:
-    """Return the config's kind of encoder, for pictures of this shape (H, W, 3)."""
+    """Return the config's kind of encoder, for images of this shape (H, W, 3)."""
     return {"cnn": SmallCNN, "keypoints": Keypoints, "resnet": ResNet10}[config.image_encoder](
         shape, config
     )
 
 
 class SmallCNN(nn.Sequential):
-    """Convolutions of stride 2, for small pictures."""
+    """Convolutions of stride 2, for small images."""
 
     def __init__(self, shape: tuple[int, ...], config: PolicySettings) -> None:
         layers: list[nn.Module] = []
@@ -203,8 +202,8 @@ class ResNet10(nn.Module):
         self.out = nn.Sequential(*_features(EMBEDDINGS * WIDTHS[-1], config.image_features))
         if config.sentence_features:
             self.modulation = Modulation(config.sentence_features, WIDTHS[-1])
-        self.register_buffer("mean", torch.tensor(MEAN).view(3, 1, 1), persistent=False)
-        self.register_buffer("std", torch.tensor(STD).view(3, 1, 1), persistent=False)
+        self.register_buffer("mean", torch.tensor(IMAGENET_MEAN).view(3, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(IMAGENET_STD).view(3, 1, 1), persistent=False)
 
     def forward(self, pixels: Tensor, sentence: Tensor | None = None) -> Tensor:
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
@@ -283,18 +282,18 @@ class Encoder(Normalisation):
         )
 
     def forward(self, batch: Batch) -> Tensor:
-        vectors = [self.normalised(batch["vectors"])]
+        vectors = [self.normalize(batch["vectors"])]
         if self.fine_scale:
             vectors.append(
                 torch.asinh(self.fine_scale * batch["vectors"] / self.std)
                 / math.asinh(self.fine_scale)
             )
-        sentence = None if self.sentence is None else self.sentence(batch[arrays.NAME])
+        sentence = None if self.sentence is None else self.sentence(batch[arrays.INSTRUCTION])
         images = [
             self.cnns[name](batch[name].permute(0, 3, 1, 2).float() / 255.0, sentence)
             for name in self.image_names
         ]
-        features = [*vectors, *images, *([] if sentence is None else [sentence])]
+        features = vectors + images + ([] if sentence is None else [sentence])
         return features[0] if len(features) == 1 else torch.cat(features, dim=-1)
 
 

@@ -71,7 +71,7 @@ def prepare(
     for part in parts:
         config = part.config
         # longer sentences are cut to the flow policy's tokens
-        part.multiple = config.tokens if isinstance(config, FlowSettings) else TOKEN_MULTIPLE
+        part.token_multiple = config.tokens if isinstance(config, FlowSettings) else TOKEN_MULTIPLE
         for name in part.compiled_methods if execution == "compiled" else ():
             vars(part)[name] = torch.compile(getattr(part, name), backend=BACKEND, dynamic=False)
         for name in part.graph_methods if policy.device.type == "cuda" else ():

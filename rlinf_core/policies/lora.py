@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 NETWORK, ADAPTER = "network.", ".lora_"
 
 
-def inject(network: Any, lora: Lora, seed: int = 0) -> None:
+def inject_adapters(network: Any, lora: Lora, seed: int = 0) -> None:
     """Add adapters to every linear layer except the vocabulary's.
 
     Only the adapters are trained. They begin without any effect.
@@ -65,11 +65,11 @@ def with_adapters(policy: P, rank: int, seed: int = 0) -> P:
             f"got {rank}. Leave one of them out"
         )
     trained = copy.deepcopy(policy)
-    inject(trained, Lora(rank=rank, alpha=2.0 * rank), seed)
+    inject_adapters(trained, Lora(rank=rank, alpha=2.0 * rank), seed)
     return trained
 
 
-def merge(trained: nn.Module, policy: nn.Module) -> None:
+def merge_adapters(trained: nn.Module, policy: nn.Module) -> None:
     """Write the adapters' effect into the weights of the plain policy that they were made from."""
     import torch
     from peft.tuners.lora import Linear
@@ -85,7 +85,7 @@ def merge(trained: nn.Module, policy: nn.Module) -> None:
                 plain[name].weight.copy_(module.weight + module.get_delta_weight("default"))
 
 
-def follow_normalisation(trained: nn.Module, policy: nn.Module) -> None:
+def copy_buffers(trained: nn.Module, policy: nn.Module) -> None:
     """Copy the policy's buffers, because its normalisation may have changed since."""
     import torch
 

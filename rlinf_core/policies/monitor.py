@@ -27,10 +27,10 @@ PERSON_NEEDED = (
 )
 NEIGHBOURS = 10  # nearest time steps that a new one is compared with
 REFERENCES = 2000  # largest number of time steps among which the nearest ones are found
-BOUND = 5.0  # normalised numbers are clipped to this many deviations
-RATE = 0.4  # weight of the newest value in the moving average of features
+BOUND = 5.0  # normalised numbers are clipped to this many standard deviations
+EMA_RATE = 0.4  # weight of the newest value in the moving average of features
 LAG = 4  # time steps over which progress is measured
-ALIVE = 5  # smallest number of successful episodes to fit the threshold of a time step
+MIN_EPISODES = 5  # smallest number of episodes that decide a time step's threshold
 SMALLEST_DEVIATION = 1e-3
 FEATURES = ("novelty", "disagreement", "time left", "stall", "time")
 
@@ -171,7 +171,7 @@ class Watch:
             ]
         )
         self._average = (
-            now if self._average is None else self._average + RATE * (now - self._average)
+            now if self._average is None else self._average + EMA_RATE * (now - self._average)
         )
         self._left.append(float(self._average[2]))
         before = self._left[max(0, len(self._left) - 1 - LAG)]
@@ -179,7 +179,7 @@ class Watch:
         self.step += 1
         return np.array([*self._average, stall, float(self.step)])
 
-    def alarmed(self, vector: np.ndarray, action: np.ndarray) -> bool:
+    def is_alarm(self, vector: np.ndarray, action: np.ndarray) -> bool:
         """Return True if the next time step's score is above its threshold."""
         limit = self.monitor.threshold[min(self.step, len(self.monitor.threshold) - 1)]
         return self.score(vector, action) > limit
@@ -205,7 +205,7 @@ def fit(episodes: Sequence[Steps], alpha: float, spec_hash: str = "", seed: int 
         episodes[index] for index in random.permutation(len(episodes)) if episodes[index].success
     ]
     failures = [episode for episode in episodes if not episode.success]
-    min_episodes = 3 * max(ceil(2.0 / alpha) - 1, 2 * ALIVE)
+    min_episodes = 3 * max(ceil(2.0 / alpha) - 1, 2 * MIN_EPISODES)
     if len(successes) < min_episodes:
         raise RlinfError(
             f"monitor: expected at least {min_episodes} successful episodes for alpha {alpha:g}, "
@@ -266,7 +266,7 @@ def _weights(good: list[np.ndarray], bad: list[np.ndarray]) -> tuple[np.ndarray,
     """
     rows = np.concatenate(good + bad)
     scale = np.stack([rows.mean(axis=0), rows.std(axis=0) + 1e-6])
-    if len(bad) < ALIVE:
+    if len(bad) < MIN_EPISODES:
         return scale, np.array([1.0, 1.0, 0.0, 1.0, 0.0, 0.0])
     inputs = np.column_stack([(rows - scale[0]) / scale[1], np.ones(len(rows))])
     labels = np.repeat([0.0] * len(good) + [1.0] * len(bad), [len(part) for part in good + bad])
@@ -288,7 +288,7 @@ def _weights(good: list[np.ndarray], bad: list[np.ndarray]) -> tuple[np.ndarray,
 
 def _band(scores: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Return median and deviation (T,) by time step, as long as enough episodes last."""
-    length = sorted(map(len, scores))[-ALIVE]
+    length = sorted(map(len, scores))[-MIN_EPISODES]
     columns = [np.array([one[step] for one in scores if len(one) > step]) for step in range(length)]
     spread = np.array([column.std() for column in columns])
     floor = 0.25 * spread.mean() + SMALLEST_DEVIATION

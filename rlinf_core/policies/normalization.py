@@ -1,4 +1,4 @@
-"""Centring and scaling of observed vectors, which a policy carries with its weights."""
+"""Normalisation of observed vectors, which a policy stores with its weights."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ BOUND = 5.0  # deviations; numbers beyond are clipped
 
 
 class Normalisation(nn.Module):
-    """Mean and deviation of vectors (B, V), set by a learner in every module that has them.
+    """Mean and standard deviation of vectors (B, V). A learner sets them before training.
 
-    A policy of R robots (``rlinf_core.specs.embodiment``) normalizes each number by its own robot's
+    A policy of R robots (``rlinf_core.specs.embodiment``) normalises each number by its own robot's
     statistics. The number is 0 in observations of other robots. The first R numbers name the robot
-    and are not normalized.
+    and are not normalised.
     """
 
     bound: ClassVar[float] = BOUND
@@ -32,41 +32,41 @@ class Normalisation(nn.Module):
         super().__init__()
         self.register_buffer("mean", torch.zeros(spec.vector_size))
         self.register_buffer("std", torch.ones(spec.vector_size))
-        several = torch.from_numpy(spec.dimension_masks[0]) if isinstance(spec, JointSpec) else None
-        self.register_buffer("dimension_mask", several, persistent=False)
+        mask = torch.from_numpy(spec.dimension_masks[0]) if isinstance(spec, JointSpec) else None
+        self.register_buffer("dimension_mask", mask, persistent=False)
 
-    def normalised(self, vectors: Tensor) -> Tensor:
-        """Return vectors (B, V) as deviations from their mean, clipped."""
+    def normalize(self, vectors: Tensor) -> Tensor:
+        """Return vectors (B, V) as deviations from their mean, clipped to ``bound``."""
         values = ((vectors - self.mean) / self.std).clamp(-self.bound, self.bound)
-        return (
-            values
-            if self.dimension_mask is None
-            else values * (vectors[:, : len(self.dimension_mask)] @ self.dimension_mask)
-        )
+        if self.dimension_mask is None:
+            return values
+        return values * (vectors[:, : len(self.dimension_mask)] @ self.dimension_mask)
 
     def fit_normalisation(self, vectors: np.ndarray) -> None:
-        """Set mean and standard deviation from (N, V) vectors, with a floor for constants."""
+        """Set the statistics from vectors (N, V), with a floor for the deviation of constants."""
         if self.dimension_mask is None:
-            return self.normalise(*_moments(vectors))
+            return self.set_statistics(*_moments(vectors))
         mean = np.zeros(vectors.shape[1])
         std = np.ones(vectors.shape[1])
-        robots = len(self.dimension_mask)
-        for number, columns in enumerate(self.dimension_mask.numpy(force=True) > 0):
-            columns[:robots] = False
-            if (robot_vectors := vectors[vectors[:, number] > 0][:, columns]).size:
+        robot_count = len(self.dimension_mask)
+        for robot, columns in enumerate(self.dimension_mask.numpy(force=True) > 0):
+            columns[:robot_count] = False
+            is_robot = vectors[:, robot] > 0
+            if (robot_vectors := vectors[is_robot][:, columns]).size:
                 mean[columns], std[columns] = _moments(robot_vectors)
-        self.normalise(mean, std)
+        self.set_statistics(mean, std)
 
-    def normalise(self, mean: np.ndarray, std: np.ndarray) -> None:
-        """Set mean and deviation (V,)."""
+    def set_statistics(self, mean: np.ndarray, std: np.ndarray) -> None:
+        """Set mean and standard deviation, both (V,)."""
         self.mean.copy_(torch.from_numpy(np.asarray(mean)))
         self.std.copy_(torch.from_numpy(np.asarray(std + STD_FLOOR)))
 
 
-def floored(std: np.ndarray, large: np.ndarray) -> np.ndarray:
-    """Return deviations (V,), at least a twentieth of each number's magnitude."""
-    return np.maximum(std, 0.05 * large)
+def floor_std(std: np.ndarray, magnitude: np.ndarray) -> np.ndarray:
+    """Return standard deviations (V,), at least a twentieth of each number's magnitude (V,)."""
+    return np.maximum(std, 0.05 * magnitude)
 
 
 def _moments(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    return vectors.mean(axis=0), floored(vectors.std(axis=0), np.abs(vectors).max(axis=0))
+    """Return mean and standard deviation, both (V,), of vectors (N, V)."""
+    return vectors.mean(axis=0), floor_std(vectors.std(axis=0), np.abs(vectors).max(axis=0))

@@ -1,9 +1,10 @@
 """Real-time chunking: a new chunk continues the last one, by in-painting the begun actions.
 
-Black, Galliker, Levine 2025, arXiv 2506.07339: the last chunk goes on while the next one is
-computed. The actions that will have begun by then are given, like the pixels around a hole, and the
-flow is guided to them. Each step is corrected by the gradient of the distance between its predicted
-actions and the given ones (PiGDM, Song et al. 2023; Pokle et al. 2023, arXiv 2310.04432).
+Black, Galliker, Levine 2025, arXiv 2506.07339. The robot plays the last chunk while the policy
+computes the next one. The next chunk must begin with the actions that are played meanwhile. The
+flow is therefore guided to them, like in-painting is guided to the pixels around a hole. Each step
+is corrected by the gradient of the distance between its predicted actions and those (PiGDM, Song et
+al. 2023; Pokle et al. 2023, arXiv 2310.04432).
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from torch import Tensor
 
 from rlinf_core.policies.chunking import continuation_weights
 
-STRONGEST = 5.0  # limit of the guidance; beyond it, few steps overshoot (section IV of the paper)
+# limit of the guidance; a stronger one overshoots with few steps (section IV of the paper)
+MAX_GUIDANCE = 5.0
 
 
 @dataclass(frozen=True)
@@ -25,33 +27,32 @@ class Continuation:
     """The actions in play at the time steps of the next chunks of B stations.
 
     Attributes:
-        actions: (B, H, A) normalised, in [-1, 1]; arbitrary if the weight is 0.
-        weights: (B, H) 1 for actions that will have begun, then falling, 0 without a planned
-            action.
+        actions: (B, H, A) normalised, in [-1, 1]; arbitrary where the weight is 0.
+        weights: (B, H), 1 for actions that begin before the chunk arrives, then falling, 0 behind
+            the last chunk's end.
     """
 
     actions: Tensor
     weights: Tensor
 
     @classmethod
-    def of(
-        cls, left: np.ndarray, frozen: int, horizon: int, device: torch.device | str = "cpu"
+    def from_remaining(
+        cls, remaining: np.ndarray, frozen: int, horizon: int, device: torch.device | str = "cpu"
     ) -> Continuation:
         """Build the continuation of one station.
 
         Args:
-            left: (L, A) the remaining actions of its last chunk.
-            frozen: number of them that will have begun.
+            remaining: (L, A) the remaining actions of its last chunk.
+            frozen: number of them that begin before the next chunk arrives.
             horizon: H, the length of the next chunk.
             device: device of the tensors.
         """
-        left = left[:horizon]
-        actions = np.zeros((1, horizon, left.shape[1]), np.float32)
+        remaining = remaining[:horizon]
+        count = len(remaining)
+        actions = np.zeros((1, horizon, remaining.shape[1]), np.float32)
         weights = np.zeros((1, horizon), np.float32)
-        actions[0, : len(left)], weights[0, : len(left)] = (
-            left,
-            continuation_weights(len(left), frozen),
-        )
+        actions[0, :count] = remaining
+        weights[0, :count] = continuation_weights(count, frozen)
         return cls(torch.from_numpy(actions).to(device), torch.from_numpy(weights).to(device))
 
 
@@ -60,9 +61,9 @@ def guide_velocity(
 ) -> Tensor:
     """Return the velocity da/dt (B, H, M) at ``point`` and ``time``, guided to a goal.
 
-    Time 1 is noise, 0 an action. From here the flow leads in one step to a = x - t v. This is drawn
-    to the goal by the gradient of |W^(1/2) (goal - a)|^2 / 2, times min(5, (t^2 + (1 - t)^2) / (t
-    (1 - t))) (equations 2 to 4, with their time 1 - t).
+    Time 1 is noise, 0 an action. One step from here leads to a = x - t v. The gradient of
+    |W^(1/2) (goal - a)|^2 / 2, times min(5, (t^2 + (1 - t)^2) / (t (1 - t))), pulls a to the goal
+    (equations 2 to 4, with their time 1 - t).
 
     Args:
         velocity: the flow's velocity at a point.
@@ -73,13 +74,11 @@ def guide_velocity(
     """
     with torch.enable_grad():
         point = point.detach().requires_grad_()
-        flow = velocity(point)
-        reached = point - time * flow
-        off = (weights * (goal - reached)).detach()
-        (pull,) = torch.autograd.grad(reached, point, off)
-    most = (
-        STRONGEST
-        if time >= 1.0
-        else min(STRONGEST, (time**2 + (1.0 - time) ** 2) / (time * (1.0 - time)))
-    )
-    return flow.detach() - most * pull
+        free_velocity = velocity(point)
+        predicted = point - time * free_velocity
+        error = (weights * (goal - predicted)).detach()
+        (pull,) = torch.autograd.grad(predicted, point, error)
+    guidance = MAX_GUIDANCE
+    if time < 1.0:
+        guidance = min(guidance, (time**2 + (1.0 - time) ** 2) / (time * (1.0 - time)))
+    return free_velocity.detach() - guidance * pull

@@ -80,7 +80,7 @@ class PolicySettings(Settings):
 
     @field_validator("n_action_steps")
     @classmethod
-    def _within_the_chunk(cls, n_action_steps: int, info: ValidationInfo) -> int:
+    def _check_n_action_steps(cls, n_action_steps: int, info: ValidationInfo) -> int:
         horizon = info.data.get("horizon", n_action_steps)
         if n_action_steps > horizon:
             raise PydanticCustomError(
@@ -91,11 +91,8 @@ class PolicySettings(Settings):
         return n_action_steps
 
     @property
-    def no_density(self) -> str:
-        """Reason why these settings give the draws no log-probabilities.
-
-        The reason is empty if the draws have log-probabilities.
-        """
+    def no_density_reason(self) -> str:
+        """Reason why the policy's draws have no log-probabilities; empty if they have them."""
         return ""
 
     @property
@@ -104,8 +101,8 @@ class PolicySettings(Settings):
         return self.n_action_steps or self.horizon
 
 
-class PretrainedSettings(PolicySettings):
-    """Settings of policies made of published networks.
+class CheckpointSettings(PolicySettings):
+    """Settings of policies with a published network: a checkpoint's, or a small new one.
 
     The keys about encoders and trunks have no effect.
     """
@@ -116,6 +113,26 @@ class PretrainedSettings(PolicySettings):
         "tokenizer, as Hugging Face or LeRobot writes it. "
         "Empty starts with random weights",
     )
+    network: FreeOptions = Field(
+        {}, description="keys of the network's config.json for a network without a checkpoint"
+    )
+
+    @model_validator(mode="after")
+    def _check_one_origin(self) -> CheckpointSettings:
+        if self.checkpoint and self.network:
+            raise ValueError(
+                "network: expected none with policy.checkpoint, which defines the network. Leave "
+                "one of them out"
+            )
+        return self
+
+
+class PretrainedSettings(CheckpointSettings):
+    """Settings of policies made of published language models.
+
+    The keys about encoders and trunks have no effect.
+    """
+
     adapters: Place = Field(
         "",
         description="folder of the library peft with LoRA adapters, "
@@ -132,12 +149,7 @@ class PretrainedSettings(PolicySettings):
     )
 
     @model_validator(mode="after")
-    def _one_origin(self) -> PretrainedSettings:
-        if self.checkpoint and self.network:
-            raise ValueError(
-                "network: expected none with policy.checkpoint, which defines the network. Leave "
-                "one of them out"
-            )
+    def _check_adapters(self) -> PretrainedSettings:
         if self.adapters and not self.checkpoint:
             raise ValueError(
                 "adapters: expected their checkpoint too, got none. Set policy.checkpoint"
@@ -145,19 +157,13 @@ class PretrainedSettings(PolicySettings):
         return self
 
 
-class VisuomotorSettings(PolicySettings):
-    """Settings of small networks from pictures and state to a chunk, without a language model.
+class VisuomotorSettings(CheckpointSettings):
+    """Settings of small networks from images and state to a chunk, without a language model.
 
     They are networks in LeRobot's published format. The keys about encoders and trunks have no
     effect.
     """
 
-    checkpoint: Place = Field(
-        "",
-        description="folder with config.json, *.safetensors and the "
-        "tokenizer, as Hugging Face or LeRobot writes it. "
-        "Empty starts with random weights",
-    )
     network: FreeOptions = Field(
         {},
         description="keys of LeRobot's config.json for a network without a checkpoint. The "
@@ -171,15 +177,6 @@ class VisuomotorSettings(PolicySettings):
         "statistics of images",
     )
 
-    @model_validator(mode="after")
-    def _one_origin(self) -> VisuomotorSettings:
-        if self.checkpoint and self.network:
-            raise ValueError(
-                "network: expected none with policy.checkpoint, which defines the network. Leave "
-                "one of them out"
-            )
-        return self
-
 
 class TokenSettings(PretrainedSettings):
     """Settings of language models whose last 256 tokens stand for the numbers of an action."""
@@ -190,8 +187,7 @@ class TokenSettings(PretrainedSettings):
         gt=0,
         le=100,
         description="temperature of sampled tokens, in exploration and training. Evaluations take "
-        "the "
-        "likeliest token",
+        "the likeliest token",
     )
     token_log_probs: bool = Field(
         False,
@@ -241,7 +237,7 @@ class FlowSettings(PretrainedSettings):
     )
 
     @model_validator(mode="after")
-    def _draws_as_its_makers(self) -> FlowSettings:
+    def _draw_like_makers(self) -> FlowSettings:
         """Draw the noise of every chunk of a checkpoint, unless the recipe decides.
 
         openpi, LeRobot and GR00T do the same.
@@ -251,7 +247,7 @@ class FlowSettings(PretrainedSettings):
         return self
 
     @model_validator(mode="after")
-    def _one_noise(self) -> FlowSettings:
+    def _check_one_noise(self) -> FlowSettings:
         low, high = self.learned_noise or (1.0, 1.0)
         if self.learned_noise and (self.sde_noise or not low < high):
             raise ValueError(
@@ -268,17 +264,15 @@ class FlowSettings(PretrainedSettings):
         return bounds
 
     @property
-    def density(self) -> bool:
+    def has_density(self) -> bool:
         """Whether exploration's draws have a density."""
         return bool(self.sde_noise or self.learned_noise)
 
     @property
-    def no_density(self) -> str:
+    def no_density_reason(self) -> str:
+        if self.has_density:
+            return ""
         return (
-            ""
-            if self.density
-            else (
-                "policy.sde_noise: expected more than 0, which gives its actions a density, or "
-                "policy.learned_noise, got neither"
-            )
+            "policy.sde_noise: expected more than 0, which gives its actions a density, or "
+            "policy.learned_noise, got neither"
         )

@@ -103,7 +103,7 @@ class UpdateRecord:
         last = self.last
         if last is None or last.sha256 in self.refused:
             return None
-        return last if file_is(last) else None
+        return last if is_unchanged(last) else None
 
     def _write(self) -> None:
         last = self.last and vars(self.last)
@@ -120,7 +120,7 @@ class UpdateRecord:
             replace_text(self.file, text)
 
 
-def file_is(update: Update) -> bool:
+def is_unchanged(update: Update) -> bool:
     """Return True if the file is there, unchanged since the trainer sent it."""
     try:
         return file_sha256(Path(update.path)) == update.sha256

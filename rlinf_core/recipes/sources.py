@@ -90,10 +90,10 @@ def check_source(recipe: Recipe) -> None:
             f"'{policy.kind}'. A kind of your own extends Config and Policy of a kind that "
             f"{algorithm.name} trains"
         )
-    if algorithm.learns_from == ROLLOUTS and policy.no_density:
+    if algorithm.learns_from == ROLLOUTS and policy.no_density_reason:
         raise RecipeError(
-            f"{policy.no_density}. {algorithm.name} learns from log-probabilities of the sampled "
-            "actions"
+            f"{policy.no_density_reason}. {algorithm.name} learns from log-probabilities of the "
+            "sampled actions"
         )
     if getattr(policy, "engine", "") and (
         source_of(recipe) != SIMULATORS or recipe.placement.workers or recipe.placement.auto

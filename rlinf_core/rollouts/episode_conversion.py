@@ -122,7 +122,9 @@ def _observations_at(
     images = {image.name: episode.observations[image.name][steps] for image in spec.images}
     batch = Observation.from_arrays(spec, {"vectors": vectors} | images).batch
     if with_instruction:
-        batch[arrays.NAME] = torch.from_numpy(arrays.encoded(episode.instructions)[steps])
+        batch[arrays.INSTRUCTION] = torch.from_numpy(
+            arrays.encode_instructions(episode.instructions)[steps]
+        )
     return {name: values.unsqueeze(1) for name, values in batch.items()}
 
 
@@ -173,7 +175,7 @@ def episode_to_trajectory(
         )
     }
     observations |= {image.name: episode.observations[image.name] for image in member_spec.images}
-    observations[arrays.NAME] = arrays.encoded(episode.instructions)
+    observations[arrays.INSTRUCTION] = arrays.encode_instructions(episode.instructions)
     si = episode.executed if use_executed else episode.requested
     actions = np.clip(member_spec.action.from_si(si), -1.0, 1.0)
     observations["vectors"], actions = spec.with_others(

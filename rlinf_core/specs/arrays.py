@@ -1,7 +1,7 @@
 """The observations and actions of a station: names, shapes, dtypes, units and bounds.
 
-An instruction is an array, too (``encoded``: UTF-8, padded with 0). It is therefore sent and
-recorded like all others.
+An instruction is an array, too (``encode_instructions``: UTF-8, padded with 0). It is therefore
+sent and recorded like all others.
 """
 
 from __future__ import annotations
@@ -318,25 +318,26 @@ def _short(spec: ArraySpec | None) -> str:
     return f"{spec.dtype}{list(spec.shape)} [{spec.unit}] from {spec.source}.{spec.take}{around}"
 
 
-NAME, WIDTH = "instruction", 128  # name among observations, and largest number of bytes
+INSTRUCTION = "instruction"  # name among observations
+INSTRUCTION_BYTES = 128  # largest number of bytes
 
 
-def encoded(sentences: Iterable[str]) -> np.ndarray:
-    """Encode sentences as (B, WIDTH) uint8; raise SpecError if one is too long."""
+def encode_instructions(sentences: Iterable[str]) -> np.ndarray:
+    """Encode sentences as (B, INSTRUCTION_BYTES) uint8; raise SpecError if one is too long."""
     rows = []
     for sentence in sentences:
         data = sentence.encode()
-        if len(data) > WIDTH or "\0" in sentence:
+        if len(data) > INSTRUCTION_BYTES or "\0" in sentence:
             raise SpecError(
-                f"instruction: expected at most {WIDTH} bytes of UTF-8 without NUL, got "
-                f"{len(data)}: '{sentence[:40]}...'"
+                f"instruction: expected at most {INSTRUCTION_BYTES} bytes of UTF-8 without NUL, "
+                f"got {len(data)}: '{sentence[:40]}...'"
             )
-        rows.append(np.frombuffer(data.ljust(WIDTH, b"\0"), np.uint8))
+        rows.append(np.frombuffer(data.ljust(INSTRUCTION_BYTES, b"\0"), np.uint8))
     return np.stack(rows)
 
 
-def decoded(rows: np.ndarray) -> tuple[str, ...]:
-    """Return the sentences of rows (B, WIDTH)."""
+def decode_instructions(rows: np.ndarray) -> tuple[str, ...]:
+    """Return the sentences of rows (B, INSTRUCTION_BYTES)."""
     return tuple(bytes(row).rstrip(b"\0").decode() for row in np.asarray(rows, np.uint8))
 
 

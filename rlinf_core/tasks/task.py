@@ -24,7 +24,7 @@ from rlinf_core.config.yaml_source import Document, read_document, resolve_file_
 from rlinf_core.core.errors import RecipeError, RlinfError, SpecError, nearest
 from rlinf_core.core.paths import data_folder, expand_user
 from rlinf_core.core.rotation import same_hemisphere, to_vector, to_vector_around, unit
-from rlinf_core.specs.arrays import ActionSpec, ArraySpec, StationSpec, encoded
+from rlinf_core.specs.arrays import ActionSpec, ArraySpec, StationSpec, encode_instructions
 from rlinf_core.specs.topics import arm_of, of_arms, topic
 from rlinf_core.tasks.rewards import REWARD, Shaped, Stateful, Success, make_success
 from rlinf_core.tasks.rewards.arms import per_arm
@@ -334,7 +334,7 @@ class TaskFile(Settings):
     @classmethod
     def _fits(cls, instruction: str) -> str:
         try:
-            encoded([instruction])
+            encode_instructions([instruction])
         except SpecError as error:
             raise ValueError(str(error)) from error
         return instruction

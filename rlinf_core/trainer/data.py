@@ -29,7 +29,7 @@ from rlinf_core.algorithms.common.settings import (
 from rlinf_core.core.errors import RecipeError
 from rlinf_core.data.replay import MAX_ORIGIN, ReplayBuffer, mix
 from rlinf_core.policies.base import NetworkPolicy
-from rlinf_core.policies.normalization import STD_FLOOR, Normalisation, floored
+from rlinf_core.policies.normalization import STD_FLOOR, Normalisation, floor_std
 from rlinf_core.recipes import Recipe
 from rlinf_core.recipes.sources import initial_source
 from rlinf_core.rollouts.types import DEMONSTRATION, IMAGINED, TRAIN, Experience, Trajectory
@@ -178,7 +178,7 @@ class RolloutData(Data):
             return
         mean, std = self.moments.mean.numpy(force=True), self.moments.var.sqrt().numpy(force=True)
         if self.floors:
-            std = floored(std, np.abs(mean))
+            std = floor_std(std, np.abs(mean))
         learner.normalise(*(self.initial_normalisation or (mean, std)))
 
     def _update_moments(self, rollout: Rollout) -> torch.Tensor:

@@ -60,7 +60,9 @@ class StationEnv(gymnasium.Env):
             image.name: Box(0, 255, image.shape, np.uint8) for image in self.specs.images
         }
         if self._observes_instruction:
-            observation_spaces[arrays.NAME] = Box(0, 255, (arrays.WIDTH,), np.uint8)
+            observation_spaces[arrays.INSTRUCTION] = Box(
+                0, 255, (arrays.INSTRUCTION_BYTES,), np.uint8
+            )
         self.observation_space = spaces.Dict(observation_spaces)
         self.action_space = Box(-1.0, 1.0, (self.specs.action.dim,), np.float32)
 
@@ -102,7 +104,7 @@ class StationEnv(gymnasium.Env):
 
     def _arrays(self, observation: Arrays) -> Arrays:
         instruction = (
-            {arrays.NAME: arrays.encoded([self.station.instruction])[0]}
+            {arrays.INSTRUCTION: arrays.encode_instructions([self.station.instruction])[0]}
             if self._observes_instruction
             else {}
         )

@@ -80,7 +80,7 @@ class InstructedRobot:
 
         observed = {
             **self.observation,
-            arrays.NAME: arrays.encoded([self.simulator.instruction])[0],
+            arrays.INSTRUCTION: arrays.encode_instructions([self.simulator.instruction])[0],
         }
         batch = {name: values[None] for name, values in observed.items()}
         chunk = self.policy.act(Observation.from_arrays(self.env.specs, batch), explore=False)

@@ -51,7 +51,7 @@ def policy():
 
 def rows_of(policy, lengths, seed=0):
     random = np.random.default_rng(seed)
-    return [random.integers(0, policy.vocabulary, length).tolist() for length in lengths]
+    return [random.integers(0, policy.vocabulary_size, length).tolist() for length in lengths]
 
 
 def by_transformers(policy, row, temperature=1.0):
@@ -187,7 +187,9 @@ def test_draws_have_the_policys_distribution(policy):
         [GenerationRequest([5, 6], 1, 1.0, (), seed) for seed in range(count)]
     )
     frequency = (
-        np.bincount([generation.tokens[0] for generation in drawn], minlength=policy.vocabulary)
+        np.bincount(
+            [generation.tokens[0] for generation in drawn], minlength=policy.vocabulary_size
+        )
         / count
     )
     with torch.no_grad():
@@ -205,7 +207,7 @@ def gradient_of(policy, tokens, executed):
 
 def test_parts_of_a_budget_leave_the_gradient_as_it_is():
     policy = tiny()
-    tokens = torch.tensor(np.random.default_rng(1).integers(0, policy.vocabulary, (6, 10)))[
+    tokens = torch.tensor(np.random.default_rng(1).integers(0, policy.vocabulary_size, (6, 10)))[
         ..., None
     ]
     executed = (torch.rand(6, 10) < 0.5).float()
@@ -229,13 +231,13 @@ def test_logits_of_others_tokens_have_no_gradient():
     executed[:, [3, 6]] = 1.0
     policy._scaled = True  # as of networks that scale logits: all of them are computed
     expected = gradient_of(policy, tokens, executed)
-    noise = 10.0 * torch.randn(4, 8, policy.vocabulary)
+    noise = 10.0 * torch.randn(4, 8, policy.vocabulary_size)
     noise[:, [2, 5]] = 0.0  # which say the policy's own tokens
     hook = policy._head.register_forward_hook(
         lambda module, inputs, logits: logits + noise[:, : logits.shape[1]]
     )
     perturbed = gradient_of(policy, tokens, executed)
-    noise[:, [2, 5]] = 10.0 * torch.randn(4, 2, policy.vocabulary)
+    noise[:, [2, 5]] = 10.0 * torch.randn(4, 2, policy.vocabulary_size)
     assert torch.equal(perturbed, expected) and not torch.equal(
         gradient_of(policy, tokens, executed), expected
     )

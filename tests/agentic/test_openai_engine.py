@@ -47,7 +47,7 @@ class Scored:
             )
         )
         self.network = LlamaForCausalLM(config).eval()
-        self.vocabulary, self.temperature = config.vocab_size, temperature
+        self.vocabulary_size, self.temperature = config.vocab_size, temperature
         if lora:
             inject_adapter_in_model(
                 LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj", "down_proj"]), self.network

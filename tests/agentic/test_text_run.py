@@ -206,7 +206,7 @@ def test_a_warm_start_clones_the_experts_rows_of_every_agent(name, options, rows
 def test_staleness_is_bounded_and_each_conversation_enters_once():
     policy, stale = tiny(), set()
     # messages of different lengths
-    policy.tokenizer.stop_ids = tuple(range(0, policy.vocabulary, 3))
+    policy.tokenizer.stop_ids = tuple(range(0, policy.vocabulary_size, 3))
     conversations = source(policy, max_staleness=2, slice_tokens=1, concurrency=20)
     draws = []
     record = conversations._record

@@ -11,7 +11,7 @@ from rlinf_core.algorithms.common.image_augmentation import shift_images
 from rlinf_core.algorithms.common.tensors import to_tensors
 from rlinf_core.data.replay import ReplayBuffer
 from rlinf_core.policies.small import tanh_gaussian
-from rlinf_core.policies.small.tanh_gaussian.policy import Actor, imitation
+from rlinf_core.policies.small.tanh_gaussian.policy import Actor, cloning_loss
 from rlinf_core.trainer import checkpoint
 from tests.algorithms import toy
 
@@ -114,7 +114,7 @@ def test_of_an_odd_batch_the_smaller_half_is_what_was_demonstrated(
     _, _, proposal = learner.actor_proposal(batch)
     _, metrics = learner.regularise(batch, proposal)
     assert metrics["cloning"] == pytest.approx(
-        imitation(batch["action"][-shown:], *proposal[:, -shown:]).item(), rel=1e-5
+        cloning_loss(batch["action"][-shown:], *proposal[:, -shown:]).item(), rel=1e-5
     )
 
 

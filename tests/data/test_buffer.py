@@ -5,7 +5,7 @@ import torch
 from rlinf_core.core.errors import RlinfError, SpecError
 from rlinf_core.data.replay import LARGE_BYTES, MAX_ARRAYS, BatchMemory, ReplayBuffer, mix
 from rlinf_core.rollouts.types import Trajectory
-from rlinf_core.specs.arrays import decoded, encoded
+from rlinf_core.specs.arrays import decode_instructions, encode_instructions
 
 
 def episode(spec, length, start, terminal=True):
@@ -181,7 +181,7 @@ def test_what_was_asked_for_is_kept_with_each_time_step(spec, random):
     for word, start in reward_by_instruction.items():
         observations, *rest = episode(spec, 5, start)
         buffer.insert_episode(
-            observations | {"instruction": np.repeat(encoded([word]), 6, axis=0)}, *rest
+            observations | {"instruction": np.repeat(encode_instructions([word]), 6, axis=0)}, *rest
         )
     buffer.insert_episode(*episode(spec, 5, 200.0))  # does not say it: the station's own
     batch = buffer.sample(200, random)
@@ -189,13 +189,15 @@ def test_what_was_asked_for_is_kept_with_each_time_step(spec, random):
         ["push", "pull", spec.instruction][int(number) // 100] for number in batch["vectors"][:, 0]
     ]
     assert (
-        list(decoded(batch["instruction"])) == list(decoded(batch["next/instruction"])) == expected
+        list(decode_instructions(batch["instruction"]))
+        == list(decode_instructions(batch["next/instruction"]))
+        == expected
     )
     assert len(set(expected)) == 3
     observations, *rest = episode(spec, 5, 0.0)
     plain = ReplayBuffer(spec, 50)
     plain.insert_episode(
-        observations | {"instruction": np.repeat(encoded(["push"]), 6, axis=0)}, *rest
+        observations | {"instruction": np.repeat(encode_instructions(["push"]), 6, axis=0)}, *rest
     )
     assert "instruction" not in plain.sample(10, random)
 
@@ -277,7 +279,7 @@ def test_a_transition_ends_where_something_else_was_asked_for(spec, random):
     """A station's policy begins another chunk there."""
     buffer = ReplayBuffer(spec, 50, instructions=True)
     observations, actions, rewards, discounts = episode(spec, 10, 0.0)
-    instructions = encoded(["push"] * 5 + ["pull"] * 6)
+    instructions = encode_instructions(["push"] * 5 + ["pull"] * 6)
     buffer.insert_episode(observations | {"instruction": instructions}, actions, rewards, discounts)
     alone = ReplayBuffer(spec, 50)
     alone.insert_episode(observations, actions, rewards, discounts)
@@ -297,7 +299,7 @@ def test_a_transition_ends_where_something_else_was_asked_for(spec, random):
     assert np.array_equal(batch["discount"], np.where(here[:, 0] + spans == 10, 0.0, 1.0))
     chunks = batch["action"].reshape(400, 4, -1)[:, :, 0]
     assert np.array_equal(chunks, np.minimum(here + np.arange(4), np.where(here < 5, 4.0, 9.0)))
-    assert list(decoded(batch["instruction"])) == [
+    assert list(decode_instructions(batch["instruction"])) == [
         "push" if number < 5 else "pull" for number in here[:, 0]
     ]
     old = buffer.state_dict()

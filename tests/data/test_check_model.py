@@ -523,7 +523,7 @@ def test_tokens_of_a_long_sentence_are_counted(tmp_path, pi05):
         policy = make_policy(SPEC, settings).eval()
         data = replace(samples(), sentences=["push the cube", "push " * words])
         row = rows_of(policy, tmp_path, data, replace(SPEC, instruction=""))["prompt"]
-        used = max(len(policy.prompt(sentence)) for sentence in data.sentences)
+        used = max(len(policy.prompt_tokens(sentence)) for sentence in data.sentences)
         texts[tokens, words] = row.passed, row.text, used
     passed, text, used = texts[60, 24]
     assert (passed, used > 60) == (False, True)

@@ -26,7 +26,9 @@ def test_real_time_keeps_what_has_begun_and_blends_what_overlaps():
         chunking.merge(NEW, 3, 2, continues=True)[:, 0], [0, 0, 1, 1, 1, 1, 1, 1]
     ), "made to follow it"
     chunking.cut()
-    assert len(chunking.left(3)) == 0 and np.array_equal(chunking.merge(OLD + 2, 4, 2), OLD + 2)
+    assert len(chunking.remaining(3)) == 0 and np.array_equal(
+        chunking.merge(OLD + 2, 4, 2), OLD + 2
+    )
     assert np.array_equal(chunking.merge(NEW, 40, 2), NEW), "the last one is over"
 
 
@@ -38,7 +40,7 @@ def test_what_is_observed_a_little_early_or_late_is_of_the_next_time_step_all_th
     chunk = np.arange(8.0)[:, None]
     following, weighed = Chunking("real_time", 3), Chunking("temporal_ensembling", 8)
     following.merge(chunk, early, 0)
-    assert following.left(late)[0] == 1.0 and following.left(early)[0] == 0.0
+    assert following.remaining(late)[0] == 1.0 and following.remaining(early)[0] == 0.0
     weighed.merge(chunk, early, 0)
     assert np.allclose(weighed.merge(chunk[1:], late, 0), chunk[1:]), (
         "both say the same of each time step"

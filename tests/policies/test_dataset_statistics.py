@@ -83,11 +83,11 @@ def test_what_is_imitated_and_what_is_in_play_are_said_in_the_networks_numbers(t
         for actor, chunk in ((policy, actions), (plain, normalised.flatten(1)))
     ]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
-    held = Continuation.of(actions.view(2, 4, 2)[0].numpy(), 2, 4)
+    held = Continuation.from_remaining(actions.view(2, 4, 2)[0].numpy(), 2, 4)
     chunk = policy.continue_chunk(observation("push"), held, torch.Generator().manual_seed(3))
     same = plain.continue_chunk(
         observation("push"),
-        Continuation.of(normalised[0].numpy(), 2, 4),
+        Continuation.from_remaining(normalised[0].numpy(), 2, 4),
         torch.Generator().manual_seed(3),
     )
     uncut = same.actions.abs() < 1.0
@@ -142,11 +142,11 @@ def test_pi05_cuts_its_state_from_quantile_to_quantile(tmp_path):
     policy = pi05(statistics=written(tmp_path))
     low, high = (torch.tensor(STATE[name]) for name in ("q01", "q99"))
     state = torch.stack([low, high, 0.5 * (low + high)])
-    ends = policy.normalisation.normalised(state) / QUANTILE
+    ends = policy.normalisation.normalize(state) / QUANTILE
     assert torch.allclose(ends, torch.tensor([[-1.0], [1.0], [0.0]]).expand(3, 3), atol=1e-5)
     scale = torch.tensor(policy.spec.action.scale)
     assert torch.allclose(
-        policy.units.played(torch.tensor([0.5, -0.5])), torch.tensor([0.005, -0.01]) / scale
+        policy.units.to_actions(torch.tensor([0.5, -0.5])), torch.tensor([0.005, -0.01]) / scale
     )
 
 
@@ -174,7 +174,10 @@ def test_pi05_says_its_state_as_openpi_does_also_beyond_the_quantiles(tmp_path):
         and bins[1].tolist() == [-1, -1, -1]
         and (bins[3:, 2] == 0).all()
     )
-    words = [bytes(tokens[1:]).decode() for tokens in policy.prompts(policy.to_batch(observations))]
+    words = [
+        bytes(tokens[1:]).decode()
+        for tokens in policy.tokenize_with_state(policy.to_batch(observations))
+    ]
     got = np.array(
         [
             [int(word) for word in prompt.split("State: ")[1].split(";")[0].split()]
@@ -213,7 +216,7 @@ def test_groot_takes_state_and_actions_from_the_least_to_the_greatest(tmp_path):
     }
     policy = groot(statistics=written(tmp_path, statistics, "stats.json"))
     state = torch.tensor([[-1.0], [3.0], [1.0]]).expand(3, ITS.vector_size)
-    assert torch.allclose(policy.normalisation.normalised(state), (state - 1.0) / 2.0)
+    assert torch.allclose(policy.normalisation.normalize(state), (state - 1.0) / 2.0)
     assert torch.allclose(
         policy.units.gain * torch.tensor(ITS.action.scale), torch.full((ITS.action.dim,), 0.02)
     )
@@ -229,9 +232,11 @@ def test_what_never_changed_in_the_data_set_stays_what_it_was_there(tmp_path):
     }
     policy = pi0(statistics=written(tmp_path, statistics))
     stays = pytest.approx([-0.002 / SPEC.action.scale[1]] * 2)
-    assert policy.units.played(torch.tensor([[0.5, 40.0], [0.5, -40.0]]))[:, 1].tolist() == stays
+    assert (
+        policy.units.to_actions(torch.tensor([[0.5, 40.0], [0.5, -40.0]]))[:, 1].tolist() == stays
+    )
     assert policy.units.to_network(torch.tensor([0.1, 0.7]))[1] == 0.0
-    assert policy.normalisation.normalised(torch.tensor([[0.0, 0.8, 0.0]]))[0, 1] == pytest.approx(
+    assert policy.normalisation.normalize(torch.tensor([[0.0, 0.8, 0.0]]))[0, 1] == pytest.approx(
         1.0
     )
 

@@ -64,7 +64,7 @@ def test_with_learned_noise_the_log_densities_are_those_of_the_formula():
         parameter.data += 0.5 * torch.randn(
             parameter.shape, generator=torch.Generator().manual_seed(index)
         )
-    policy.normalisation.normalise(np.full(3, 0.3), np.full(3, 2.0))
+    policy.normalisation.set_statistics(np.full(3, 0.3), np.full(3, 2.0))
     batch = policy.to_batch(observation("push", "pull it"))
     with torch.no_grad():
         path, log_probs = policy.sample(batch, torch.Generator().manual_seed(2))

@@ -95,7 +95,7 @@ def test_a_folder_of_openpi_s_converter_is_read(tmp_path):
         **openpi.sizes(tmp_path, CONVERTED),
     }
     assert published.horizon == 12 and published.config == config
-    assert published.tokenizer.ids("push it") == [1, 0]
+    assert published.tokenizer.encode("push it") == [1, 0]
     parts = {"vlm_config": {"a": 1}, "dit_config": {"b": 2}}
     config, _ = openpi.read_config(of_openpi(tmp_path, **parts))
     assert {key: config[key] for key in parts} == parts, "sizes of a tiny network, which counts"
@@ -169,23 +169,23 @@ def test_a_config_of_lerobot_is_divided_into_network_and_training(tmp_path):
         folder, "pi05", ("chunk_size",), ("depth", "width"), {"fixed": "one"}
     )
     assert network == {"chunk_size": 4, "depth": 3}
-    assert (training.state, training.action, training.pictures) == (
+    assert (training.state_statistics, training.action_statistics, training.image_statistics) == (
         *("quantiles", "bounds", "identity"),
     )
     assert training.settings == {
         "flow_steps": ("num_steps", 7),
         "tokens": ("tokenizer_max_length", 48),
     }
-    assert training.tells_relative
+    assert training.has_relative_key
     network, training = lerobot.read_config(of_lerobot(tmp_path), "pi05", ("chunk_size",), ())
-    assert network == {"chunk_size": 4} and not training.tells_relative
+    assert network == {"chunk_size": 4} and not training.has_relative_key
     assert training.settings == {}
     modes = {"STATE": "MEAN_STD", "ACTION": "QUANTILE10", "VISUAL": "MEAN_STD"}
     folder = of_lerobot(tmp_path, normalization_mapping=modes, n_obs_steps=2)
     _, training = lerobot.read_config(
-        folder, "pi05", ("chunk_size", "n_obs_steps"), (), pictures=("IDENTITY", "MEAN_STD")
+        folder, "pi05", ("chunk_size", "n_obs_steps"), (), image_modes=("IDENTITY", "MEAN_STD")
     )
-    assert (training.state, training.action, training.pictures) == (
+    assert (training.state_statistics, training.action_statistics, training.image_statistics) == (
         *("deviations", "deciles", "deviations"),
     )
 
@@ -478,13 +478,15 @@ def test_tokenizers_of_a_file_and_of_bytes():
     text = words("push", "pull")
     tokenizer = tokenization.make_tokenizer(text)
     assert isinstance(tokenizer, FileTokenizer) and tokenizer.text == text
-    assert tokenizer.size == 3 and tokenizer.id("pull") == 2 and tokenizer.id("go") is None
-    assert tokenizer.ids("pull it push") == [2, 0, 1]
-    assert tokenizer.ids("push <eos>") == [1, 3]
-    assert 3 not in tokenizer.ids("push <eos>", plain=True), "no special token in plain words"
+    assert (
+        tokenizer.size == 3 and tokenizer.token_id("pull") == 2 and tokenizer.token_id("go") is None
+    )
+    assert tokenizer.encode("pull it push") == [2, 0, 1]
+    assert tokenizer.encode("push <eos>") == [1, 3]
+    assert 3 not in tokenizer.encode("push <eos>", plain=True), "no special token in plain words"
     letters = tokenization.make_tokenizer("")
     assert isinstance(letters, ByteTokenizer) and (letters.text, letters.size) == ("", 0)
-    assert letters.ids("aé") == [97, 195, 169] and letters.id("a") is None
+    assert letters.encode("aé") == [97, 195, 169] and letters.token_id("a") is None
 
 
 def test_sentences_are_padded_behind_and_to_a_multiple():

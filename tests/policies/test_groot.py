@@ -97,7 +97,7 @@ def test_its_velocity_is_that_of_a_computation_by_hand_whatever_else_is_in_the_b
     got = policy._velocity(inputs, policy._prefix(inputs), point, time)
     for index, sentence in enumerate(observations.instruction):
         images = {name: image[index] for name, image in observations.images.items()}
-        state = policy.normalisation.normalised(observations.vectors)[index]
+        state = policy.normalisation.normalize(observations.vectors)[index]
         expected = by_hand(policy, sentence, images, state, point[index], time[index].item() - 1e-6)
         assert torch.allclose(got[index], expected, atol=1e-4) and expected.std() > 0.2
 
@@ -221,7 +221,7 @@ def test_a_folder_and_a_policy_file_give_the_same_actions_back(folder, tmp_path)
     policy = Groot(
         SPEC, Config(horizon=3, stochastic_eval=False, checkpoint=str(folder), embodiment=1)
     ).eval()
-    policy.normalisation.normalise(np.array([1.0, 2.0, 3.0]), np.ones(3))
+    policy.normalisation.set_statistics(np.array([1.0, 2.0, 3.0]), np.ones(3))
     path = save_policy(policy, tmp_path / "policy-00000001.safetensors")
     observations = observation("push", "pull")
     FACTORY.save_folder(policy.network, policy.tokenizer, tmp_path / "again")
@@ -247,7 +247,9 @@ def test_it_is_asked_as_in_its_training_and_an_instruction_is_words_whatever_it_
     sentences = ("push", "isn't <IMG_CONTEXT>")
     inputs = policy.inputs(policy.to_batch(observation(*sentences)))
     picture = "<img>" + "<IMG_CONTEXT>" * 16 + "</img>"
-    turn_words = {id: word for word, id in ((word, policy.tokenizer.id(word)) for word in TURNS)}
+    turn_words = {
+        id: word for word, id in ((word, policy.tokenizer.token_id(word)) for word in TURNS)
+    }
     for row, mask, instruction in zip(
         inputs["ids"], inputs["mask"], ("['push']", '["isn\'t <IMG_CONTEXT>"]'), strict=True
     ):
@@ -258,11 +260,13 @@ def test_it_is_asked_as_in_its_training_and_an_instruction_is_words_whatever_it_
         letters = {
             id: letter
             for letter, id in (
-                (chr(n), policy.tokenizer.ids(chr(n))[0]) for n in (10, *range(32, 127))
+                (chr(n), policy.tokenizer.encode(chr(n))[0]) for n in (10, *range(32, 127))
             )
         }
         assert "".join((turn_words | letters)[id] for id in row[mask].tolist()) == expected
-    assert (inputs["ids"] == policy.tokenizer.id("<IMG_CONTEXT>")).sum() == 64, "pictures alone"
+    assert (inputs["ids"] == policy.tokenizer.token_id("<IMG_CONTEXT>")).sum() == 64, (
+        "pictures alone"
+    )
 
 
 def written(file, **keys):
@@ -363,7 +367,7 @@ def test_every_key_of_its_config_is_read_or_has_no_effect_or_is_refused(folder):
 
 
 def test_what_does_not_fit_is_named():
-    with pytest.raises(SpecError, match="expected at least one camera for a groot"):
+    with pytest.raises(SpecError, match="expected at least one camera for a GR00T N1.5"):
         Groot(
             StationSpec(SPEC.observation[:1], SPEC.action, 10.0, "push"),
             Config(horizon=3, network=SMALL, embodiment=0),
@@ -372,7 +376,9 @@ def test_what_does_not_fit_is_named():
         SpecError, match="policy.embodiment: expected one of 0 to 2, which the network has, got 3"
     ):
         groot(embodiment=3)
-    with pytest.raises(SpecError, match="instruction: expected a sentence, which a groot acts on"):
+    with pytest.raises(
+        SpecError, match="instruction: expected a sentence, which a GR00T N1.5 acts on"
+    ):
         groot().act(observation(" "), False)
     with pytest.raises(
         PolicyFileError, match=r"eagle_config.text_config: .* got 'hiden_size' \(did you mean"
@@ -443,7 +449,7 @@ def test_lerobot_s_own_groot_says_the_same_of_weights_that_it_has_saved(folder):
     policy = Groot(
         spec, Config(horizon=3, stochastic_eval=False, checkpoint=str(folder), embodiment=1)
     ).eval()
-    policy.normalisation.normalise((low + high) / 2, (high - low) / 2 - 1e-4)
+    policy.normalisation.set_statistics((low + high) / 2, (high - low) / 2 - 1e-4)
     inputs = policy.inputs(policy.to_batch(observations))
     assert np.abs(inputs["pixels"].numpy() - theirs["pixels"]).max() < 2.1 / 255, (
         "to a rounding of Pillow's"

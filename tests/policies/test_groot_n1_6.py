@@ -30,7 +30,7 @@ from rlinf_core.policies.base import Observation
 from rlinf_core.policies.pretrained import adapter_files, tiny_checkpoint
 from rlinf_core.policies.pretrained.groot_n1_6 import Config, network
 from rlinf_core.policies.pretrained.groot_n1_6.policy import GrootN16, fitting
-from rlinf_core.policies.pretrained.image_preprocessing import as_pillow
+from rlinf_core.policies.pretrained.image_preprocessing import resize_like_pillow
 from rlinf_core.policies.pretrained.tokenization import make_tokenizer
 from rlinf_core.policies.serialization import load_policy, save_policy
 from rlinf_core.specs.arrays import ActionSpec, ArraySpec, StationSpec
@@ -270,7 +270,9 @@ def write(case, folder):
     (folder / "eagle/tokenizer.json").write_text(text)
     model = network.FACTORY.build(network.FACTORY.read(folder).config)
     references.fill(model, biases=True)
-    save_file(network.FACTORY.files(model, make_tokenizer(""))[0], folder / "model.safetensors")
+    save_file(
+        network.FACTORY.folder_files(model, make_tokenizer(""))[0], folder / "model.safetensors"
+    )
     return json.loads(STORED.read_text())[case] if STORED.exists() else {}
 
 
@@ -385,7 +387,7 @@ def test_pictures_are_resized_as_pillow_does(shape, target):
     image = pytest.importorskip("PIL.Image", reason="Pillow is not there")
     picture = np.random.default_rng(0).integers(0, 256, (*shape, 3), np.uint8)
     expected = np.asarray(image.fromarray(picture).resize(target[::-1]))
-    got = as_pillow(torch.from_numpy(picture).permute(2, 0, 1)[None].float(), target)
+    got = resize_like_pillow(torch.from_numpy(picture).permute(2, 0, 1)[None].float(), target)
     assert np.array_equal(got[0].permute(1, 2, 0).numpy(), expected)
 
 
@@ -420,8 +422,8 @@ def test_a_sentence_comes_before_the_pictures_of_a_chat(tmp_path):
     one = Observation(observations.vectors[:1], pictures, ("Push, <IMG_CONTEXT> it_2!",))
     inputs = policy.inputs(policy.to_batch(one))
     words = tiny_checkpoint.FAMILIES["groot_n1_6"].needed
-    tokens = {id: word for word in words if (id := policy.tokenizer.id(word)) is not None}
-    letters = {policy.tokenizer.ids(chr(n))[0]: chr(n) for n in (10, *range(32, 127))}
+    tokens = {id: word for word in words if (id := policy.tokenizer.token_id(word)) is not None}
+    letters = {policy.tokenizer.encode(chr(n))[0]: chr(n) for n in (10, *range(32, 127))}
     prompt = "".join((letters | tokens)[id] for id in inputs["ids"][0].tolist())
     picture = "<img>" + 8 * "<IMG_CONTEXT>" + "</img>"
     expected = (

@@ -29,7 +29,7 @@ from rlinf_core.policies.base import Observation
 from rlinf_core.policies.pretrained import tiny_checkpoint
 from rlinf_core.policies.pretrained.groot_n1_7 import Config, network
 from rlinf_core.policies.pretrained.groot_n1_7.policy import GrootN17
-from rlinf_core.policies.pretrained.image_preprocessing import by_area
+from rlinf_core.policies.pretrained.image_preprocessing import resize_by_area
 from rlinf_core.policies.pretrained.tokenization import make_tokenizer
 from rlinf_core.policies.serialization import load_policy, save_policy
 from rlinf_core.specs.arrays import ActionSpec, ArraySpec, StationSpec
@@ -105,7 +105,7 @@ def stored(case, folder):
     )
     model = network.GrootN17Network(network.FACTORY.read(folder).config)
     references.fill(model, biases=True)
-    weights = network.FACTORY.files(model, make_tokenizer(""))[0]
+    weights = network.FACTORY.folder_files(model, make_tokenizer(""))[0]
     save_file(weights, folder / "model.safetensors")
     return document
 
@@ -175,7 +175,7 @@ def test_pictures_are_resized_by_area_as_opencv_does(shape, edge):
     scale = edge / min(shape)
     width, height = (round(size * scale) for size in reversed(shape))
     expected = cv2.resize(picture, (width, height), interpolation=cv2.INTER_AREA)
-    got = by_area(torch.from_numpy(picture).permute(2, 0, 1)[None].float(), edge)
+    got = resize_by_area(torch.from_numpy(picture).permute(2, 0, 1)[None].float(), edge)
     different = np.abs(got[0].permute(1, 2, 0).numpy() - expected)
     assert different.max() <= 1.0 and (different > 0).mean() < 0.001
 
@@ -194,8 +194,8 @@ def test_a_folder_and_a_policy_file_give_the_same_actions_back(tmp_path):
 def test_a_sentence_is_plain_words_in_a_chat(tmp_path):
     policy, _, _, _ = loaded("groot_n1_7", tmp_path)
     inputs = policy.inputs(policy.to_batch(observed_alone(policy, "Push, <|image_pad|> it_2!")))
-    tokens = {id: word for word in network_tokens() if (id := policy.tokenizer.id(word))}
-    letters = {policy.tokenizer.ids(chr(n))[0]: chr(n) for n in (10, *range(32, 127))}
+    tokens = {id: word for word in network_tokens() if (id := policy.tokenizer.token_id(word))}
+    letters = {policy.tokenizer.encode(chr(n))[0]: chr(n) for n in (10, *range(32, 127))}
     prompt = "".join((letters | tokens)[id] for id in inputs["ids"][0].tolist())
     size = int(inputs["grid"][0].prod()) // 4
     picture = "<|vision_start|>" + size * "<|image_pad|>" + "<|vision_end|>"

@@ -81,9 +81,9 @@ def test_what_is_recorded_asks_the_host_for_nothing(name, monkeypatch):
     policy = policy.to("meta")  # a device without numbers: whatever is made on another shows
     for method in policy.graph_methods:
         if (
-            method == "regressed"
+            method == "regress"
             and policy.action_head is None
-            or method == "likeliest"
+            or method == "likeliest_bins"
             and "oft" in name
         ):
             continue
@@ -113,8 +113,8 @@ def test_bfloat16_does_nearly_what_float32_does(name):
             noise = policy.noise(2, torch.Generator().manual_seed(0))
             plain, other = policy.integrate(plain, noise), reduced.integrate(other, noise)
         else:
-            plain = policy.head(policy.read(plain).embeds)
-            other = reduced.head(reduced.read(other).embeds)
+            plain = policy.head(policy.embed_prompt(plain).embeds)
+            other = reduced.head(reduced.embed_prompt(other).embeds)
     off = (other - plain).norm() / plain.norm()
     assert 1e-5 < off < 0.02
     assert acted(reduced, "go left").shape == acted(policy, "go left").shape
@@ -128,7 +128,7 @@ def test_compiled_does_what_eager_does(name, monkeypatch):
     monkeypatch.setattr(inference, "BACKEND", "eager")
     policy, compiled = policy_of(name), policy_of(name)
     inference.prepare(compiled, execution="compiled")
-    assert compiled.multiple == policy.config.tokens
+    assert compiled.token_multiple == policy.config.tokens
     for sentences in (("go left",), ("go left", "to the other side")):
         torch.testing.assert_close(
             acted(compiled, *sentences), acted(policy, *sentences), rtol=1e-4, atol=1e-5
@@ -149,7 +149,7 @@ def test_a_chunk_that_goes_on_where_the_last_one_is_waits_for_no_compiler(name, 
     acted(compiled, "go left")
     before = len(graphs)
     assert before > 1, "more than what was tried"
-    held = Continuation.of(np.full((3, 2), 0.5), 2, 4)
+    held = Continuation.from_remaining(np.full((3, 2), 0.5), 2, 4)
     observations = observation("go left")
     chunks = [
         actor.continue_chunk(observations, held, torch.Generator().manual_seed(0)).actions
@@ -162,7 +162,7 @@ def test_a_chunk_that_goes_on_where_the_last_one_is_waits_for_no_compiler(name, 
 @pytest.mark.parametrize("name", ["pi05", "openvla", "openvla_oft"])
 def test_sentences_that_are_filled_up_say_the_same(name):
     policy, filled = policy_of(name), policy_of(name)
-    filled.multiple = inference.TOKEN_MULTIPLE
+    filled.token_multiple = inference.TOKEN_MULTIPLE
     lengths = [
         reader.inputs(reader.to_batch(observation("go left")))["ids"].shape[1]
         for reader in (policy, filled)

@@ -41,7 +41,7 @@ def around(flow, **config):
 def test_its_actions_are_what_the_noise_leads_to_and_its_versions_are_small(kind, tmp_path):
     make, observation = KINDS[kind]
     flow, observations = make(), observation("push", "pull")
-    flow.normalisation.normalise(np.full(3, 0.3), np.full(3, 2.0))
+    flow.normalisation.set_statistics(np.full(3, 0.3), np.full(3, 2.0))
     policy = around(flow, noise_bound=0.7)
     assert (
         policy.needs_instruction
@@ -54,7 +54,7 @@ def test_its_actions_are_what_the_noise_leads_to_and_its_versions_are_small(kind
         assert torch.equal(expected, buffer)
     chunk = policy.act(observations, True, torch.Generator().manual_seed(2))
     size, ours = flow.config.horizon, flow.spec.action.dim
-    noise = torch.zeros(2, size, flow.room[1])
+    noise = torch.zeros(2, size, flow.max_action_dim)
     noise[..., :ours] = 0.7 * chunk.drawn.view(2, size, ours)
     with torch.no_grad():
         assert torch.equal(
@@ -94,7 +94,7 @@ def test_one_choice_for_all_actions_of_a_chunk():
     policy = around(flow, same_noise=True)
     chunk = policy.act(observations, True, torch.Generator().manual_seed(0))
     assert policy.latent_size == policy.executed_size == 2 and chunk.drawn.shape == (1, 2)
-    noise = torch.zeros(1, 4, flow.room[1])
+    noise = torch.zeros(1, 4, flow.max_action_dim)
     noise[..., :2] = 1.5 * chunk.drawn
     with torch.no_grad():
         assert torch.equal(
@@ -119,7 +119,7 @@ def test_dsrl_raises_what_pays_and_the_model_stays_as_it_is():
     draw = torch.Generator().manual_seed(0)
     random = np.random.default_rng(0)
     replay = ReplayBuffer(policy.spec, 4000, latent=policy.latent_size, instructions=True)
-    word, paid = arrays.encoded(["push"]), []
+    word, paid = arrays.encode_instructions(["push"]), []
     for _ in range(30):
         chunk = policy.act(observations, True, draw)
         rewards = (chunk.actions[:, 0, 0] > 0.5).float().numpy()
@@ -127,7 +127,7 @@ def test_dsrl_raises_what_pays_and_the_model_stays_as_it_is():
         for index, reward in enumerate(rewards):
             at = {
                 "vectors": observations.vectors[index].numpy(),
-                arrays.NAME: word[0],
+                arrays.INSTRUCTION: word[0],
                 **{name: values[index].numpy() for name, values in observations.images.items()},
             }
             replay.insert_episode(

@@ -140,13 +140,13 @@ def test_features_that_are_not_lerobot_s_are_refused(inputs, outputs, message):
         (
             {"observation.images.wrist": FRONT},
             {},
-            "policy.checkpoint f: observation.images.wrist: expected pictures of 8x6 (height x "
+            "policy.checkpoint f: observation.images.wrist: expected images of 8x6 (height x "
             "width) of one camera, got wrist of 4x4. Set station.image_size",
         ),
         (
             None,
             {"observation__images__front": ("front", "wrist")},
-            "policy.checkpoint f: observation.images.front: expected pictures of 8x6 (height x "
+            "policy.checkpoint f: observation.images.front: expected images of 8x6 (height x "
             "width) of one camera, got front, wrist of 8x6. Set station.image_size",
         ),
         (

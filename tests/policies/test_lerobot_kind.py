@@ -209,7 +209,7 @@ def test_what_does_not_fit_is_named_before_it_is_started(tmp_path, stand_in):
         with pytest.raises((SpecError, PolicyFileError), match=message):
             policy_of(folder, **config)
     inputs = {"observation.images.front": {"type": "VISUAL", "shape": [3, 9, 6]}}
-    with pytest.raises(SpecError, match="expected pictures of 9x6"):
+    with pytest.raises(SpecError, match="expected images of 9x6"):
         policy_of(folder_of(tmp_path, input_features=inputs))
     with pytest.raises(PolicyFileError, match="observation.effort"):
         policy_of(

@@ -22,8 +22,8 @@ def test_a_copy_with_adapters_follows_the_normalisation_alone():
     assert dict(policy.named_buffers()).keys() <= dict(trained.named_buffers()).keys()
     weights = {name: value.clone() for name, value in trained.named_parameters()}
     size = policy.input_spec.vector_size
-    policy.encoder.normalise(np.full(size, 3.0), np.full(size, 0.5))
-    lora.follow_normalisation(trained, policy)
+    policy.encoder.set_statistics(np.full(size, 3.0), np.full(size, 0.5))
+    lora.copy_buffers(trained, policy)
     followed = dict(trained.named_buffers())
     for name, buffer in policy.named_buffers():
         assert torch.equal(followed[name], buffer)
@@ -35,18 +35,22 @@ def test_a_copy_with_adapters_follows_the_normalisation_alone():
 class Factory(NetworkFactory):
     """A family whose networks cannot be made."""
 
-    kind, keys_of = "family", "its config"
+    kind, config_name = "family", "its config"
 
     def make(self, config):
         raise AssertionError("it was made")
 
-    smallest = read = files = make
+    smallest_config = read = folder_files = make
 
 
 @pytest.mark.parametrize(
     ("feature", "extra", "call"),
     [
-        ("policy.lora", "vla", lambda folder: lora.inject(torch.nn.Linear(2, 2), Lora(rank=1))),
+        (
+            "policy.lora",
+            "vla",
+            lambda folder: lora.inject_adapters(torch.nn.Linear(2, 2), Lora(rank=1)),
+        ),
         (
             "adapters",
             "vla",

@@ -78,7 +78,7 @@ def test_a_score_knows_nothing_of_what_comes_later(monitor):
     part = Steps(one.vectors[:12], one.actions[:12], False)
     np.testing.assert_array_equal(monitor.scores(part), monitor.scores(one)[:12])
     watch = monitor.watch()
-    alarms = [watch.alarmed(*step) for step in zip(one.vectors, one.actions, strict=True)]
+    alarms = [watch.is_alarm(*step) for step in zip(one.vectors, one.actions, strict=True)]
     assert alarms.index(True) == monitor.alarm(one)
 
 
@@ -231,7 +231,7 @@ def test_the_first_score_above_its_threshold_is_the_alarm(threshold, first_alarm
     assert monitor.limits(12).tolist() == (threshold + threshold[-1:] * 12)[:12]
     assert monitor.alarm(one) == first_alarm
     watch = monitor.watch()
-    alarms = [watch.alarmed(*step) for step in zip(one.vectors, one.actions, strict=True)]
+    alarms = [watch.is_alarm(*step) for step in zip(one.vectors, one.actions, strict=True)]
     assert alarms == (np.arange(1, 13) > monitor.limits(12)).tolist()
 
 

@@ -12,7 +12,7 @@ from rlinf_core.policies.small import tanh_gaussian
 from rlinf_core.policies.small.flow.policy import FlowActor
 from rlinf_core.policies.small.gaussian.policy import GaussianActor, Value, tanh_mlp
 from rlinf_core.policies.small.latent_noise.policy import LatentNoiseActor
-from rlinf_core.policies.small.tanh_gaussian.policy import Actor, squashed
+from rlinf_core.policies.small.tanh_gaussian.policy import Actor, sample_squashed
 from rlinf_core.specs.arrays import ActionSpec, ArraySpec, StationSpec
 from tests.algorithms.toy import acted
 
@@ -37,7 +37,7 @@ def policy(kind, spec=STATE, **changes):
             parameter += 0.3 * torch.randn(parameter.shape, generator=draw)
         for module in network.modules():
             if isinstance(module, Encoder):
-                module.normalise(np.array([0.1, -0.2, 0.3]), np.array([0.5, 2.0, 1.5]))
+                module.set_statistics(np.array([0.1, -0.2, 0.3]), np.array([0.5, 2.0, 1.5]))
     return network
 
 
@@ -134,7 +134,7 @@ def test_the_actors_deviation_lies_between_its_bounds(random):
 def test_a_sample_is_the_tanh_of_a_gaussians_and_its_density_torchs(random):
     actor, inputs = policy("tanh_gaussian"), batch(random)
     mean, log_std = actor(inputs)
-    got, log_prob = squashed(mean, log_std, torch.Generator().manual_seed(3))
+    got, log_prob = sample_squashed(mean, log_std, torch.Generator().manual_seed(3))
     raw = mean + log_std.exp() * torch.randn(mean.shape, generator=torch.Generator().manual_seed(3))
     by_torch = torch.distributions.TransformedDistribution(
         torch.distributions.Normal(mean.double(), log_std.double().exp()),

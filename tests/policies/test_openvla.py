@@ -120,7 +120,7 @@ def test_all_tokens_at_once_are_those_of_attention_without_any_order():
     alone = Observation(
         observations.vectors[:1], {"front": observations.images["front"][:1]}, ("push",)
     )
-    embeds = policy.prompts(policy.to_batch(alone)).embeds
+    embeds = policy.embed_prompt(policy.inputs(policy.to_batch(alone))).embeds
     x = torch.cat(
         [embeds, torch.zeros(1, 4, 32), model.get_input_embeddings()(torch.tensor([[2]]))], dim=1
     )[0]
@@ -217,10 +217,11 @@ def test_numbers_and_bins_are_each_others_inverse():
     policy = openvla()
     policy.offset, policy.gain = torch.tensor([0.1, 0.0]), torch.tensor([0.5, 1.0])
     bins = torch.arange(255).float().unsqueeze(-1).expand(-1, 2)
-    assert torch.equal(policy.bins(policy.centres(bins)), bins.long())
-    assert policy.bins(torch.tensor([[9.0, -9.0]])).tolist() == [[255, 0]]
+    assert torch.equal(policy.to_bins(policy.to_actions(bins)), bins.long())
+    assert policy.to_bins(torch.tensor([[9.0, -9.0]])).tolist() == [[255, 0]]
     assert torch.equal(
-        policy.centres(torch.tensor([255.0, 255.0])), policy.centres(torch.tensor([254.0, 254.0]))
+        policy.to_actions(torch.tensor([255.0, 255.0])),
+        policy.to_actions(torch.tensor([254.0, 254.0])),
     )
 
 

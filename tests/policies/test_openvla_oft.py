@@ -108,7 +108,7 @@ def test_what_it_minimises_is_the_distance_in_the_units_of_the_data_set(folder):
     policy, observations = published(folder, statistics="lab"), two_camera_observation()
     actions = torch.tensor([[0.9, 0.3, 0.2, -0.4], [-0.8, 1.0, 0.0, 0.5]])
     with torch.no_grad():
-        regressed = policy.regressed(policy.inputs(policy.to_batch(observations))).numpy()
+        regressed = policy.regress(policy.inputs(policy.to_batch(observations))).numpy()
     wanted = actions.view(2, 2, 2).numpy().copy()
     wanted[..., 0] = (2 * (wanted[..., 0] * 0.02 + 0.01) / 0.04 - 1).clip(-1, 1)
     assert policy.imitation_loss(policy.to_batch(observations), actions).item() == pytest.approx(
@@ -138,7 +138,7 @@ def test_a_checkpoint_without_them_begins_with_random_ones_and_the_data_s_own_no
 ):
     shutil.copytree(folder, tmp_path / "plain", ignore=shutil.ignore_patterns("*.pt"))
     policy = published(tmp_path / "plain")
-    policy.normalisation.normalise(np.array([1.0, 2.0, 3.0]), np.ones(3))
+    policy.normalisation.set_statistics(np.array([1.0, 2.0, 3.0]), np.ones(3))
     assert policy._state(torch.tensor([[2.0, 2.0, 2.0]])).tolist() == [
         pytest.approx([1.0, 0.0, -1.0], abs=1e-3)
     ]

@@ -155,7 +155,7 @@ def test_a_policy_file_is_all_that_a_station_needs(checkpoint, tmp_path):
     folder, _ = checkpoint
     config = Config(horizon=4, stochastic_eval=False, checkpoint=str(folder), flow_steps=2)
     policy = Pi0(SPEC, config).eval()
-    policy.normalisation.normalise(np.array([1.0, 2.0, 3.0]), np.ones(3))
+    policy.normalisation.set_statistics(np.array([1.0, 2.0, 3.0]), np.ones(3))
     path = save_policy(policy, tmp_path / "policy-00000001.safetensors")
     moved = tmp_path / "elsewhere"
     folder.rename(moved)
@@ -254,7 +254,9 @@ def test_what_does_not_fit_is_named(checkpoint, tmp_path):
             StationSpec(SPEC.observation[:1], ACTION, 10.0, "push"),
             Config(horizon=4, network=SMALL),
         )
-    with pytest.raises(SpecError, match="expected at most 8 observed numbers for this pi0, got 9"):
+    with pytest.raises(
+        SpecError, match="expected at most 8 observed numbers for a pi0 of this size, got 9"
+    ):
         Pi0(
             StationSpec((ArraySpec("pose", (9,)), *CAMERAS), ACTION, 10.0),
             Config(horizon=4, network=SMALL),
@@ -321,9 +323,9 @@ def test_another_model_is_refused(tmp_path):
 
 def test_sentences_come_back_as_they_went():
     sentences = ("push the cube", "", "Stecke den Stift in die Öffnung")
-    assert arrays.decoded(arrays.encoded(sentences)) == sentences
+    assert arrays.decode_instructions(arrays.encode_instructions(sentences)) == sentences
     with pytest.raises(SpecError, match="without NUL"):
-        arrays.encoded(["a\0b"])
+        arrays.encode_instructions(["a\0b"])
 
 
 def test_a_value_beside_it_is_told_what_it_is_told():
@@ -334,7 +336,9 @@ def test_a_value_beside_it_is_told_what_it_is_told():
     learner = PPOLearner(pi0(), PPO(), seed=0)
     batch = learner.policy.to_batch(observation("push", "pull"))
     batch = {
-        name: values[:1].repeat(2, *[1] * (values.ndim - 1)) if name != arrays.NAME else values
+        name: values[:1].repeat(2, *[1] * (values.ndim - 1))
+        if name != arrays.INSTRUCTION
+        else values
         for name, values in batch.items()
     }
     optimiser = torch.optim.Adam(learner.value.parameters(), 1e-3)

@@ -115,21 +115,22 @@ def test_its_velocity_is_that_of_a_computation_by_hand():
 def test_its_model_reads_the_state_as_bins_of_what_is_normal():
     """Normalised values that were learned without statistics stay in the bins."""
     policy = pi05()
-    policy.normalisation.normalise(np.array([1.0, 0.0, 0.0]), np.full(3, 2.0) - 1e-4)
+    policy.normalisation.set_statistics(np.array([1.0, 0.0, 0.0]), np.full(3, 2.0) - 1e-4)
     observations = observation("push_the cube", "pull")
     observations.vectors.copy_(torch.tensor([[1.0, 9.9, -9.9], [1.0 + 2 * 2.3263 / 2, -0.1, 0.0]]))
     state = (np.array([2 * 2.3263 / 2, -0.1, 0.0]) / 2 / 2.3263).clip(-1, 1)
     bins = np.digitize(state, np.linspace(-1, 1, 257)[:-1]) - 1
     prompts = [
-        bytes(tokens[1:]).decode() for tokens in policy.prompts(policy.to_batch(observations))
+        bytes(tokens[1:]).decode()
+        for tokens in policy.tokenize_with_state(policy.to_batch(observations))
     ]
     assert prompts == [
         "Task: push the cube, State: 128 255 0;\nAction: ",
         f"Task: pull, State: {' '.join(map(str, bins))};\nAction: ",
     ] and list(bins) == [192, 125, 128]
-    assert {tokens[0] for tokens in policy.prompts(policy.to_batch(observations))} == {256}, (
-        "begins"
-    )
+    assert {tokens[0] for tokens in policy.tokenize_with_state(policy.to_batch(observations))} == {
+        256
+    }, "begins"
 
 
 def test_log_densities_again_and_grpo():

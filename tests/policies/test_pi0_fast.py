@@ -119,13 +119,13 @@ def test_what_is_no_answer_is_the_mean_and_a_short_one_is_filled_up():
 def test_an_answer_is_read_as_it_is_written():
     policy = fast()
     actions = torch.tensor([[0.5, -0.3, 0.1, 0.7], [0.0, 0.0, 0.0, 0.0]])
-    for row, ids in zip(actions, policy.written(actions), strict=True):
-        read_back = policy.read_answer([*ids, 7, 7])
+    for row, ids in zip(actions, policy.answer_tokens(actions), strict=True):
+        read_back = policy.to_chunk([*ids, 7, 7])
         assert torch.allclose(read_back.flatten(), row, atol=0.08)
     strict = fast(network={**SMALL, "validate_action_token_prefix": True})
-    ids = strict.written(actions[:1])[0]
-    assert torch.equal(strict.read_answer(ids), policy.read_answer(ids))
-    assert not strict.read_answer(ids[1:]).any(), "an answer without its beginning"
+    ids = strict.answer_tokens(actions[:1])[0]
+    assert torch.equal(strict.to_chunk(ids), policy.to_chunk(ids))
+    assert not strict.to_chunk(ids[1:]).any(), "an answer without its beginning"
 
 
 @torch.no_grad()
@@ -139,7 +139,7 @@ def test_drawn_tokens_have_the_log_probabilities_that_are_computed_again():
     assert torch.allclose(chunk.log_probs, again, atol=1e-4) and not again[:, 1:].any()
     alone = policy.log_probs(policy.to_batch(observation("push")), chunk.drawn[:1])[0]
     assert torch.allclose(alone, again[:1], atol=1e-4), "longer sentences beside it change nothing"
-    end = policy.tokenizer.ids("|")[0]
+    end = policy.tokenizer.encode("|")[0]
     cut = chunk.drawn[:1].clone()
     cut[..., 3], cut[..., 4:] = end, 11
     other = cut.clone()
@@ -207,7 +207,9 @@ def test_a_published_folder_is_loaded_or_refused_by_name(tmp_path):
     folder = folder_of(tmp_path)
     keys = {"horizon": 2, "checkpoint": str(folder)}
     policy = Pi0Fast(SPEC, Config(**keys)).eval()
-    assert policy.actions.least == -40 and policy.act(observation("push"), False).actions.shape == (
+    assert policy.action_tokenizer.least == -40 and policy.act(
+        observation("push"), False
+    ).actions.shape == (
         1,
         2,
         2,
@@ -252,7 +254,7 @@ def next_logits(policy, observed, answer, with_begin=True):
     Nothing is padded or cached: pictures and prompt see each other, later tokens all before them.
     """
     batch = policy.to_batch(observed)
-    (sentence,) = policy.sentences(batch)
+    (sentence,) = policy.tokenize_with_state(batch)
     begin = policy.decoder.config.bos_token_id
     pixels = letterbox(observed.images["front"], 16, False)
     prompt = [*sentence, begin] if with_begin else sentence
@@ -291,7 +293,7 @@ def randomised(policy):
 def test_log_probabilities_are_summed_over_the_tokens_of_an_answer():
     policy = randomised(fast(temperature=0.7))
     observed = observation("push", "pull it to the left")
-    (end,) = policy.tokenizer.ids("|")
+    (end,) = policy.tokenizer.encode("|")
     answers = [[7, 300, 5, end], [9, end]]
     drawn = torch.zeros(2, 1, 24)
     for row, answer in enumerate(answers):
@@ -314,8 +316,8 @@ def test_log_probabilities_are_summed_over_the_tokens_of_an_answer():
 def test_tokens_are_drawn_by_their_chances_or_are_the_likeliest(temperature):
     policy = randomised(fast(temperature=temperature, max_decoding_steps=5))
     observed = observation("push", "pull it to the left")
-    ids, totals = policy.sample(policy.to_batch(observed), draws=False)
-    (end,) = policy.tokenizer.ids("|")
+    ids, totals = policy.sample(policy.to_batch(observed), stochastic=False)
+    (end,) = policy.tokenizer.encode("|")
     assert ids.shape == (2, 5) and end not in ids
     for row in range(2):
         answer, total = [], 0.0
@@ -338,9 +340,9 @@ def test_tokens_are_drawn_by_their_chances_or_are_the_likeliest(temperature):
 @torch.no_grad()
 def test_an_answer_ends_after_its_end_and_the_others_go_on():
     policy = randomised(fast(max_decoding_steps=6, temperature=3.0))
-    (end,) = policy.tokenizer.ids("|")
+    (end,) = policy.tokenizer.encode("|")
     policy.network.lm_head.weight *= 0.01
-    more = torch.zeros(policy.words)
+    more = torch.zeros(policy.vocabulary_size)
     more[end] = 3.0 * math.log(250.0)  # a third of all answers end with each token
     policy.head = lambda hidden: policy.network.lm_head(hidden) + more
     batch = policy.to_batch(observation("push", "pull it to the left", "go"))
@@ -363,7 +365,7 @@ def test_its_loss_is_the_cross_entropy_of_the_written_tokens():
     actions = torch.tensor([[0.5, -0.3, 0.1, 0.7], [0.0, 0.2, 0.0, 0.0]])
     got = policy.imitation_loss(policy.to_batch(observed), actions).item()
     losses, begin = [], policy.decoder.config.bos_token_id
-    for row, answer in enumerate(policy.written(actions)):
+    for row, answer in enumerate(policy.answer_tokens(actions)):
         for place, token in enumerate(answer):
             # here the token that begins an answer sees the prompt, and is not seen by it
             logits = next_logits(policy, one_of(observed, row), [begin, *answer[:place]], False)
@@ -373,47 +375,47 @@ def test_its_loss_is_the_cross_entropy_of_the_written_tokens():
 
 def test_a_prompt_has_the_state_in_256_bins():
     policy = fast(tokens=60)
-    policy.normalisation.normalise(np.array([1.0, 0.0, 0.0]), np.array([2.0, 1.0, 1.0]))
+    policy.normalisation.set_statistics(np.array([1.0, 0.0, 0.0]), np.array([2.0, 1.0, 1.0]))
     vectors = torch.tensor([[1.0, -1.5, 0.996], [-0.984, 0.51, 2.0]])
     observed = Observation(
         vectors, observation("a", "b").images, ("  pick_up the\nred_cube ", "push")
     )
-    first, second = policy.sentences(policy.to_batch(observed))
+    first, second = policy.tokenize_with_state(policy.to_batch(observed))
     begin = policy.decoder.config.bos_token_id
     assert first[0] == second[0] == begin
     assert bytes(first[1:]).decode() == "Task: pick up the red cube, State: 128 -1 255;\n"
     assert bytes(second[1:]).decode() == "Task: push, State: 1 193 255;\n"
     long = Observation(vectors[:1], {}, ("x" * 100,))
-    assert len(policy.sentences(policy.to_batch(long))[0]) == 60, "longer ones are cut"
+    assert len(policy.tokenize_with_state(policy.to_batch(long))[0]) == 60, "longer ones are cut"
 
 
 def test_an_answer_is_written_with_fast_s_tokens_from_the_last_one_on():
     policy = fast()
     actions = torch.tensor([[0.5, -0.3, 0.1, 0.7]])
-    (ids,) = policy.written(actions)
-    codes = policy.actions.encode(actions.view(2, 2).numpy())
+    (ids,) = policy.answer_tokens(actions)
+    codes = policy.action_tokenizer.encode(actions.view(2, 2).numpy())
     last = policy.decoder.config.vocab_size - 1
     text = bytes(ids[:8]).decode()
     assert text == "Action: " and ids[8:-1] == [last - code for code in codes]
     assert ids[-1:] == list(b"|"), "bytes have no token that ends a sequence"
     skipping = fast(network=SMALL | {"fast_skip_tokens": 3})
-    assert skipping.written(actions)[0][8:-1] == [last - 3 - code for code in codes]
+    assert skipping.answer_tokens(actions)[0][8:-1] == [last - 3 - code for code in codes]
     short = fast(max_decoding_steps=len(ids) - 1)
     with pytest.raises(SpecError) as refused:
-        short.written(actions)
+        short.answer_tokens(actions)
     assert str(refused.value) == (
         f"policy.max_decoding_steps: expected {len(ids)} or more, as demonstrated chunks have "
         f"tokens, got {len(ids) - 1}"
     )
-    assert fast(max_decoding_steps=len(ids)).written(actions) == [ids]
+    assert fast(max_decoding_steps=len(ids)).answer_tokens(actions) == [ids]
 
 
 def test_an_answer_is_read_wherever_its_beginning_stands():
     policy = fast()
     actions = torch.tensor([[0.5, -0.3, 0.1, 0.7]])
-    (ids,) = policy.written(actions)
+    (ids,) = policy.answer_tokens(actions)
     before, codes, end = ids[:8], ids[8:-1], ids[-1]
-    expected = policy.read_answer(ids)
+    expected = policy.to_chunk(ids)
     assert expected.shape == (2, 2)
     for answer in (
         [*codes, end],
@@ -422,12 +424,12 @@ def test_an_answer_is_read_wherever_its_beginning_stands():
         [*codes[:2], *before, *codes[2:], end],
         [*before, *before, *codes, end],
     ):
-        assert torch.equal(policy.read_answer(answer), expected)
+        assert torch.equal(policy.to_chunk(answer), expected)
     policy.units.gain.fill_(0.5)
     policy.units.offset.copy_(torch.tensor([0.1, -0.2]))
-    shifted = policy.read_answer(ids)
+    shifted = policy.to_chunk(ids)
     torch.testing.assert_close(shifted, 0.5 * expected + torch.tensor([0.1, -0.2]))
-    mean = policy.read_answer([before[0], end]).flatten().tolist()
+    mean = policy.to_chunk([before[0], end]).flatten().tolist()
     assert mean == pytest.approx([0.1, -0.2, 0.1, -0.2]), "what is no answer is the mean action"
 
 
@@ -435,7 +437,7 @@ def test_a_folder_is_read_with_its_sizes_and_statistics(tmp_path):
     folder = folder_of(tmp_path, tokenizer_max_length=77, max_decoding_steps=99, fast_skip_tokens=2)
     published = FACTORY.read(folder)
     assert published.horizon == 2 and published.tokenizer.text
-    assert (published.state, published.action) == ("deviations", "deviations")
+    assert (published.state_statistics, published.action_statistics) == ("deviations", "deviations")
     assert published.settings == {
         "tokens": ("tokenizer_max_length", 77),
         "max_decoding_steps": ("max_decoding_steps", 99),
@@ -453,8 +455,8 @@ def test_a_folder_is_read_with_its_sizes_and_statistics(tmp_path):
 
 def test_a_folder_is_written_with_lerobot_s_names(tmp_path):
     policy = fast()
-    policy.actions.text = ""
-    weights, texts = FACTORY.files(policy.network, policy.tokenizer)
+    policy.action_tokenizer.text = ""
+    weights, texts = FACTORY.folder_files(policy.network, policy.tokenizer)
     assert texts.keys() == {
         *("config.json", "tokenizer.json", "fast/tokenizer.json", "fast/processor_config.json")
     }
@@ -483,7 +485,7 @@ def test_a_folder_is_written_with_lerobot_s_names(tmp_path):
     towers = f"{beginning}.model.vision_tower.vision_model."
     assert any(name.startswith(towers) for name in weights)
     expected = policy.network.state_dict()
-    renamed = FACTORY.rename(weights, expected)
+    renamed = FACTORY.rename_weights(weights, expected)
     assert renamed.keys() == expected.keys()
     assert all(torch.equal(renamed[name], expected[name]) for name in expected)
     for missing, other in (
@@ -492,4 +494,4 @@ def test_a_folder_is_written_with_lerobot_s_names(tmp_path):
     ):
         published = FACTORY.module_name(missing, policy.network)
         part = {name: value for name, value in weights.items() if name != published}
-        assert torch.equal(FACTORY.rename(part, expected)[missing], expected[other])
+        assert torch.equal(FACTORY.rename_weights(part, expected)[missing], expected[other])

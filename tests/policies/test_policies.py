@@ -14,7 +14,7 @@ from rlinf_core.policies.policy_folder import newest_policy, policy_name, policy
 from rlinf_core.policies.serialization import load_policy, save_policy
 from rlinf_core.policies.small import tanh_gaussian
 from rlinf_core.policies.small.conditioned.policy import ConditionedActor
-from rlinf_core.policies.small.tanh_gaussian.policy import Actor, log_prob
+from rlinf_core.policies.small.tanh_gaussian.policy import Actor, squashed_log_prob
 from rlinf_core.recipes import load_recipe
 from rlinf_core.specs.arrays import ArraySpec
 from tests.algorithms.learning import of_config
@@ -59,7 +59,7 @@ def test_log_prob_equals_the_change_of_variables_computed_by_hand():
     for x, m, s in zip(raw[0].tolist(), mean[0].tolist(), log_std.exp()[0].tolist(), strict=True):
         density = math.exp(-0.5 * ((x - m) / s) ** 2) / (s * math.sqrt(2 * math.pi))
         by_hand += math.log(density / (1 - math.tanh(x) ** 2))
-    assert log_prob(raw, mean, log_std).item() == pytest.approx(by_hand, abs=1e-9)
+    assert squashed_log_prob(raw, mean, log_std).item() == pytest.approx(by_hand, abs=1e-9)
 
 
 def test_a_policy_file_gives_the_same_actions_back(actor, tmp_path, random):

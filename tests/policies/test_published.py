@@ -15,7 +15,7 @@ from rlinf_core.core.errors import PolicyFileError
 from rlinf_core.policies import policy_kind
 from rlinf_core.policies.pretrained import lerobot, tiny_checkpoint
 from rlinf_core.policies.pretrained.image_preprocessing import letterbox
-from rlinf_core.policies.pretrained.openvla.policy import central
+from rlinf_core.policies.pretrained.openvla.policy import central_crop
 from tests.policies.test_pi0 import SMALL, SPEC, observation, pi0
 from tests.policies.test_pi05 import SIZES
 
@@ -137,7 +137,7 @@ def test_the_normalisation_of_state_and_action_is_the_one_that_it_was_trained_wi
     )
     policy = policy_of(kind, folder, statistics=statistics(folder))
     x = torch.tensor([[0.003, 0.011, -0.002]])
-    normalised = policy.normalisation.normalised(x) / policy.quantile
+    normalised = policy.normalisation.normalize(x) / policy.state_divisor
     scale, numbers = torch.tensor(SPEC.action.scale), torch.tensor([0.3, -0.4])
 
     def expected(mode, values, inverse):
@@ -154,7 +154,7 @@ def test_the_normalisation_of_state_and_action_is_the_one_that_it_was_trained_wi
 
     assert torch.allclose(normalised, expected(state, x, False), rtol=1e-5, atol=1e-6)
     assert torch.allclose(
-        policy.units.played(numbers),
+        policy.units.to_actions(numbers),
         (expected(action, numbers, True) / scale).clamp(-1, 1),
         atol=1e-6,
     )
@@ -242,7 +242,7 @@ def test_a_state_is_filled_up_as_lerobot_04_does_where_a_recipe_says_so(tmp_path
     lengths = []
     for pad in (False, True):
         policy = policy_of("pi05", folder, pad_state=pad)
-        tokens = policy.prompts(policy.to_batch(observation("push")))[0]
+        tokens = policy.tokenize_with_state(policy.to_batch(observation("push")))[0]
         lengths.append(len(tokens))
     assert lengths[1] - lengths[0] == 29 * len(" 128"), (
         "zeros are in bin 128, one for each of 32 numbers but the three"
@@ -343,10 +343,12 @@ def test_a_sentence_is_cleaned_as_the_maker_cleans_it(tmp_path):
     """
     folder = tiny_checkpoint.write("pi0", tmp_path / "tiny", horizon=2)
     policy = policy_of("pi0", folder)
-    assert policy.prompt(" push_the cube ")[1:] == policy.tokenizer.ids("push the cube\n")
+    assert policy.prompt_tokens(" push_the cube ")[1:] == policy.tokenizer.encode("push the cube\n")
     of_lerobot(folder)
     policy = policy_of("pi0", folder)
-    assert policy.prompt(" push_the cube ")[1:] == policy.tokenizer.ids(" push_the cube \n")
+    assert policy.prompt_tokens(" push_the cube ")[1:] == policy.tokenizer.encode(
+        " push_the cube \n"
+    )
 
 
 @pytest.mark.parametrize("shape", REALSENSE, ids=lambda shape: "x".join(map(str, reversed(shape))))
@@ -384,8 +386,8 @@ def test_the_middle_of_a_picture_is_that_of_crop_and_resize():
     weights = np.zeros((16, 16))
     weights[np.arange(16), low], weights[np.arange(16), low + 1] = 1 - (places - low), places - low
     expected = np.einsum("ih,chw,jw->cij", weights, picture[0].double().numpy(), weights)
-    assert np.allclose(central(picture, 0.9)[0].numpy(), expected, atol=1e-5)
-    assert not torch.allclose(central(picture, 0.9), picture, atol=0.1)
+    assert np.allclose(central_crop(picture, 0.9)[0].numpy(), expected, atol=1e-5)
+    assert not torch.allclose(central_crop(picture, 0.9), picture, atol=0.1)
 
 
 def test_openvlas_keys_of_other_preparations_are_refused_and_its_first_version_is_asked_its_own_way(
@@ -405,7 +407,9 @@ def test_openvlas_keys_of_other_preparations_are_refused_and_its_first_version_i
         policy_of("openvla", folder)
     configured(folder, llm_backbone_id="vicuna-v15-7b")
     policy = policy_of("openvla", folder)
-    words = policy.tokenizer._tokenizer.decode(policy.prompt("Push"), skip_special_tokens=True)
+    words = policy.tokenizer._tokenizer.decode(
+        policy.prompt_tokens("Push"), skip_special_tokens=True
+    )
     assert words.startswith("A chat between a curious user")
     assert "USER: What action should the robot take to push? ASSISTANT:" in words
 

@@ -204,7 +204,7 @@ def test_a_published_folder_says_what_transformers_own_model_and_processor_say(f
     policy = QwenVL(SPEC, Config(horizon=2, checkpoint=str(folder), temperature=1.5)).eval()
     observations = observation(*PROMPTS)
     reference, _ = theirs(folder)
-    words, every, losses = policy.words, [], []
+    words, every, losses = policy.vocabulary_size, [], []
     likeliest = policy.act(observations, False)
     drawn = policy.act(observations, True, torch.Generator().manual_seed(0))
     again, entropy = policy.log_probs(policy.to_batch(observations), drawn.drawn)
@@ -229,7 +229,7 @@ def test_a_published_folder_says_what_transformers_own_model_and_processor_say(f
         for got, wanted in ((drawn.log_probs, chosen), (again, chosen), (entropy, spread)):
             assert got[index].tolist() == pytest.approx(wanted.tolist(), rel=1e-5, abs=1e-5)
     assert policy.imitation_loss(
-        policy.to_batch(observations), policy.centres(drawn.drawn).flatten(1)
+        policy.to_batch(observations), policy.to_actions(drawn.drawn).flatten(1)
     ).item() == pytest.approx(sum(losses[2:]).item() / 2, rel=1e-5)
     assert likeliest.log_probs is None and len(set(drawn.drawn.flatten().tolist())) > 4
 
@@ -238,13 +238,14 @@ def test_a_published_folder_says_what_transformers_own_model_and_processor_say(f
 def test_an_instruction_is_words_whatever_it_says(folder):
     """Text like a picture's token becomes words, because there is no such picture."""
     policy = QwenVL(SPEC, Config(horizon=2, checkpoint=str(folder)))
-    token_ids = policy.prompt("<|image_pad|> <|im_end|> push")
+    token_ids = policy.prompt_tokens("<|image_pad|> <|im_end|> push")
     assert (
-        len(token_ids) == len(policy.prompt("one two push")) and WORDS.index("push?") in token_ids
+        len(token_ids) == len(policy.prompt_tokens("one two push"))
+        and WORDS.index("push?") in token_ids
     )
     assert (
         policy.network.model.config.image_token_id not in token_ids
-        and token_ids.count(policy.tokenizer.id("<|im_end|>")) == 1
+        and token_ids.count(policy.tokenizer.token_id("<|im_end|>")) == 1
     )
     assert policy.act(observation("<|image_pad|>", "push"), False).actions.isfinite().all()
 
@@ -273,15 +274,17 @@ def test_all_tokens_at_once_attend_to_all_of_each_other():
         {name: image[:1] for name, image in observations.images.items()},
         ("push",),
     )
-    prompt = policy.prompts(policy.to_batch(alone))
+    prompt = policy.embed_prompt(policy.inputs(policy.to_batch(alone)))
     embeds = torch.cat(
         [prompt.embeds, torch.zeros(1, 4, 32), policy.decoder.embed_tokens(torch.tensor([[2]]))],
         dim=1,
     )
-    assert prompt.places[:, 0, :3].tolist() == [[0, 1, 1], [0, 1, 1], [0, 1, 2]], (
+    assert prompt.position_ids[:, 0, :3].tolist() == [[0, 1, 1], [0, 1, 1], [0, 1, 2]], (
         "time, down, right"
     )
-    places = torch.cat([prompt.places, prompt.places[..., -1:] + torch.arange(1, 6)], dim=-1)
+    places = torch.cat(
+        [prompt.position_ids, prompt.position_ids[..., -1:] + torch.arange(1, 6)], dim=-1
+    )
     length = embeds.shape[1]
     hidden = policy.decoder(
         inputs_embeds=embeds,

@@ -54,13 +54,13 @@ def test_the_correction_is_the_papers_by_finite_differences():
 
 
 def test_what_is_left_is_weighed_as_far_as_it_goes():
-    continuation = Continuation.of(np.full((5, 2), 0.5), 2, 8)
+    continuation = Continuation.from_remaining(np.full((5, 2), 0.5), 2, 8)
     c = np.array([3, 2, 1]) / 4
     expected = [1, 1, *(c * (np.exp(c) - 1) / (np.e - 1)), 0, 0, 0]
     assert continuation.weights[0].numpy() == pytest.approx(expected) and continuation.actions[
         0, 4
     ].tolist() == [0.5, 0.5]
-    assert Continuation.of(np.zeros((12, 2)), 20, 8).weights.min() == 1.0, (
+    assert Continuation.from_remaining(np.zeros((12, 2)), 20, 8).weights.min() == 1.0, (
         "all of it will have begun"
     )
 
@@ -94,7 +94,7 @@ def test_a_flow_goes_on_at_the_side_where_it_is(two_sided):
     free = two_sided.act(observations, False, torch.Generator().manual_seed(2)).actions
     share = (free.mean(dim=(1, 2)) > 0).float().mean().item()
     assert 0.3 < share < 0.7 and free.abs().mean() > 0.4
-    one = Continuation.of(np.full((6, 2), 0.6), 3, 8)
+    one = Continuation.from_remaining(np.full((6, 2), 0.6), 3, 8)
     held = Continuation(one.actions.expand(200, 8, 2), one.weights.expand(200, 8))
     on = two_sided.continue_chunk(observations, held, torch.Generator().manual_seed(2)).actions
     assert (on.mean(dim=(1, 2)) > 0).float().mean() > 0.9, "beyond what was given, too"

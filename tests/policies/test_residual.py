@@ -38,7 +38,7 @@ OBSERVATION = Observation(
 def base_policy(seed=0, horizon=1):
     torch.manual_seed(seed)
     base = make_policy(SPEC, tanh_gaussian.Config(hidden=(16,), horizon=horizon)).eval()
-    base.encoder.normalise(np.array([0.1, 0.2]), np.array([0.5, 0.6]))
+    base.encoder.set_statistics(np.array([0.1, 0.2]), np.array([0.5, 0.6]))
     return base
 
 
@@ -98,10 +98,10 @@ def test_without_a_share_it_acts_as_its_base_and_with_one_within_its_bound():
 def test_a_demonstrated_action_is_cloned_as_the_correction_that_leads_there():
     actor = corrected(base_policy())
     batch = actor.to_batch(OBSERVATION)
-    base = actor.of_batch(batch)
+    base = actor.recorded_base_actions(batch)
     target = (base + torch.tensor([0.2, -0.1])).clamp(-1, 1)
     assert torch.allclose(
-        actor.corrected(batch, actor.correction_to(batch, target)), target, atol=1e-6
+        actor.apply_correction(batch, actor.correction_to(batch, target)), target, atol=1e-6
     )
     cloner = sft.Learner(actor, sft.Config(min_std=0.0, learning_rate=1e-2), 0)
     data = {"vectors": batch["vectors"].numpy(), "action": target.numpy()}

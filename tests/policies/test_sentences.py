@@ -53,7 +53,7 @@ def scene(random, target):
 
 def test_a_sentence_is_its_pieces_wherever_they_stand_and_however_it_is_filled_up():
     encoder = SentenceEncoder(8)
-    rows = torch.from_numpy(arrays.encoded(["go to red", "go to blue", "go to red"]))
+    rows = torch.from_numpy(arrays.encode_instructions(["go to red", "go to blue", "go to red"]))
     red, blue, again = encoder(rows)
     assert torch.equal(red, again) and not torch.allclose(red, blue)
     letters = torch.cat(
@@ -63,9 +63,11 @@ def test_a_sentence_is_its_pieces_wherever_they_stand_and_however_it_is_filled_u
     # one a letter
     pieces = [torch.einsum("oiw,wi->o", weight, letters[k : k + WINDOW]) + bias for k in range(3)]
     by_hand = encoder.out(torch.stack([torch.relu(piece) for piece in pieces]).max(dim=0).values)
-    assert torch.allclose(encoder(torch.from_numpy(arrays.encoded(["abc"])))[0], by_hand, atol=1e-5)
-    alone = encoder(torch.from_numpy(arrays.encoded(["abc"])))[0]
-    short = torch.from_numpy(arrays.encoded(["abc"]))[:, :9]
+    assert torch.allclose(
+        encoder(torch.from_numpy(arrays.encode_instructions(["abc"])))[0], by_hand, atol=1e-5
+    )
+    alone = encoder(torch.from_numpy(arrays.encode_instructions(["abc"])))[0]
+    short = torch.from_numpy(arrays.encode_instructions(["abc"]))[:, :9]
     assert torch.allclose(encoder(short)[0], alone, atol=1e-6), "what fills a row up says nothing"
 
 
@@ -160,14 +162,14 @@ def test_every_small_policy_listens_and_says_that_it_must_be_told(kind, tmp_path
 def test_by_cloning_it_goes_where_the_sentence_says_and_a_critic_reads_it_too():
     torch.manual_seed(0)
     random, replay = np.random.default_rng(0), ReplayBuffer(SPEC, 3000, instructions=True)
-    words = arrays.encoded(["go to red", "go to blue"])
+    words = arrays.encode_instructions(["go to red", "go to blue"])
     for number in range(1500):
         picture, action = scene(random, number % 2)
         replay.insert_episode(
             {
                 "vectors": np.zeros((2, 1), np.float32),
                 "front": np.stack([picture, picture]),
-                arrays.NAME: words[[number % 2] * 2],
+                arrays.INSTRUCTION: words[[number % 2] * 2],
             },
             action[None],
             np.ones(1),

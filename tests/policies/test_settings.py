@@ -90,7 +90,7 @@ def test_all_of_a_chunk_is_played_unless_a_number_is_set():
     ],
 )
 def test_settings_whose_draws_have_no_density_name_the_key(kind, keys, lacks):
-    reason = policy_config(kind)(**keys).no_density
+    reason = policy_config(kind)(**keys).no_density_reason
     assert reason.partition(":")[0] == lacks
 
 

@@ -185,7 +185,7 @@ def test_its_velocity_is_that_of_a_computation_by_hand():
     got = policy._velocity(inputs, policy._prefix(inputs), point, time)
     for index, sentence in enumerate(observations.instruction):
         images = {name: image[index] for name, image in observations.images.items()}
-        state = policy.normalisation.normalised(observations.vectors)[index]
+        state = policy.normalisation.normalize(observations.vectors)[index]
         expected = by_hand(policy, sentence, images, state, point[index], time[index].item())
         assert torch.allclose(got[index], expected, atol=2e-5) and expected.std() > 0.2
 
@@ -271,7 +271,7 @@ def test_a_folder_and_a_policy_file_give_the_same_actions_back(folder, tmp_path)
     policy = SmolVLA(
         SPEC, Config(horizon=3, stochastic_eval=False, checkpoint=str(folder), flow_steps=2)
     ).eval()
-    policy.normalisation.normalise(np.array([1.0, 2.0, 3.0]), np.ones(3))
+    policy.normalisation.set_statistics(np.array([1.0, 2.0, 3.0]), np.ones(3))
     path = save_policy(policy, tmp_path / "policy-00000001.safetensors")
     observations = observation("push", "pull")
     FACTORY.save_folder(policy.network, policy.tokenizer, tmp_path / "again")
@@ -345,17 +345,17 @@ def test_a_folder_that_is_not_whole_is_refused_by_name(folder, change, error):
 
 
 def test_what_does_not_fit_is_named():
-    with pytest.raises(SpecError, match="expected at least one camera for a smolvla"):
+    with pytest.raises(SpecError, match="expected at least one camera for a SmolVLA"):
         SmolVLA(
             StationSpec(SPEC.observation[:1], SPEC.action, 10.0, "push"),
             Config(horizon=3, network=SMALL),
         )
     with pytest.raises(
-        SpecError, match="expected at most 2 observed numbers for this smolvla, got 3"
+        SpecError, match="expected at most 2 observed numbers for a SmolVLA of this size, got 3"
     ):
         smolvla(network=SMALL | {"max_state_dim": 2})
     with pytest.raises(
-        SpecError, match="instruction: expected a sentence, which a smolvla acts on"
+        SpecError, match="instruction: expected a sentence, which a SmolVLA acts on"
     ):
         smolvla().act(observation(" "), False)
     with pytest.raises(
@@ -410,7 +410,7 @@ def test_lerobot_s_own_smolvla_says_the_same_of_a_folder_that_it_has_saved(tmp_p
     policy = SmolVLA(
         SPEC, Config(horizon=3, stochastic_eval=False, checkpoint=str(tmp_path), flow_steps=4)
     ).eval()
-    policy.normalisation.normalise(np.array(mean), np.array(std) - 1e-4)
+    policy.normalisation.set_statistics(np.array(mean), np.array(std) - 1e-4)
     batch = policy.to_batch(observations)
     with torch.no_grad():
         ours = policy.decode(batch, noise).view(2, 3, 2).numpy()

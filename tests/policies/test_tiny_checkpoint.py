@@ -107,11 +107,11 @@ def test_its_tokenizer_knows_every_sentence_and_what_has_a_meaning_of_its_own(fa
 
     text = byte_tokenizer(FAMILIES[family])
     ours, theirs = FileTokenizer(text), Tokenizer.from_str(text)
-    assert theirs.decode(ours.ids(SENTENCE)) == SENTENCE and len(set(ours.ids(SENTENCE))) > 15
+    assert theirs.decode(ours.encode(SENTENCE)) == SENTENCE and len(set(ours.encode(SENTENCE))) > 15
     for token in FAMILIES[family].needed:
-        assert ours.ids(f"a{token}b").count(ours.id(token)) == 1 and ours.id(token) not in ours.ids(
-            "push", plain=True
-        )
+        assert ours.encode(f"a{token}b").count(ours.token_id(token)) == 1 and ours.token_id(
+            token
+        ) not in ours.encode("push", plain=True)
 
 
 def test_the_command_says_how_it_is_used_and_overwrites_nothing(tmp_path, capsys):
@@ -139,7 +139,7 @@ def test_a_published_tokenizer_is_taken_and_one_of_another_family_refused(tmp_pa
     )
     config = json.loads((tmp_path / "a/config.json").read_text())["vlm_config"]
     assert (config["text_config"]["vocab_size"], config["text_config"]["bos_token_id"]) == (10, 2)
-    assert policy_of("pi0", tmp_path / "a").prompt("push")[0] == 2
+    assert policy_of("pi0", tmp_path / "a").prompt_tokens("push")[0] == 2
     assert main(["make-tiny-vla", "qwen_vl", "--out", str(tmp_path / "b"), *given]) == 1
     error = capsys.readouterr().err
     assert (

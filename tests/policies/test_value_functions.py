@@ -25,7 +25,7 @@ def test_a_gaussian_gives_all_of_its_encoder():
 def test_a_flow_gives_its_normalisation():
     policy = make_policy(SPEC, policy_kind("pi0").Config(horizon=2, flow_steps=2))
     size = policy.normalisation.mean.shape[0]
-    policy.normalisation.normalise(np.arange(size) + 1.0, np.full(size, 0.5))
+    policy.normalisation.set_statistics(np.arange(size) + 1.0, np.full(size, 0.5))
     state = policy.encoder_state()
     assert state["mean"].tolist() == [number + 1.0 for number in range(size)]
     assert state.keys() == policy.normalisation.state_dict().keys()

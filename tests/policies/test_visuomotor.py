@@ -18,9 +18,9 @@ from rlinf_core.core.errors import PolicyFileError, SpecError
 from rlinf_core.policies import make_policy, policy_kind
 from rlinf_core.policies.base import Observation
 from rlinf_core.policies.chunking import Chunking
-from rlinf_core.policies.pretrained.act.policy import Layer, grid, places
-from rlinf_core.policies.pretrained.diffusion.policy import Noise
-from rlinf_core.policies.pretrained.visuomotor import features_of
+from rlinf_core.policies.pretrained.act.policy import Layer, image_positions, sinusoidal_positions
+from rlinf_core.policies.pretrained.diffusion.policy import NoiseSchedule
+from rlinf_core.policies.pretrained.visuomotor import station_features
 from rlinf_core.policies.serialization import load_policy, save_policy
 from rlinf_core.specs.arrays import ActionSpec, ArraySpec, StationSpec
 
@@ -111,14 +111,14 @@ def test_positions_are_those_of_the_papers():
     """Vaswani et al. 2017, section 3.5; DETR's (Carion et al. 2020) for the places of a picture,
     from 0 to 2 pi.
     """
-    got = places(3, 6).numpy()
+    got = sinusoidal_positions(3, 6).numpy()
     for position in range(3):
         for pair in range(3):
             angle = position / 10_000 ** (2 * pair / 6)
             assert got[position, 2 * pair : 2 * pair + 2] == pytest.approx(
                 [np.sin(angle), np.cos(angle)], abs=1e-6
             )
-    got = grid(torch.zeros(1, 5, 2, 3), 8).reshape(2, 3, 8).numpy()
+    got = image_positions(torch.zeros(1, 5, 2, 3), 8).reshape(2, 3, 8).numpy()
     for row in range(2):
         for column in range(3):
             for offset, angle in (
@@ -147,7 +147,7 @@ def test_the_way_back_of_a_right_prediction_ends_at_the_actions(schedule, kind, 
         "noise_scheduler_type": kind,
         "prediction_type": predicts,
     }
-    noise, actions = Noise(config, torch.device("cpu")), torch.rand(2, 4, 3) * 2 - 1
+    noise, actions = NoiseSchedule(config, torch.device("cpu")), torch.rand(2, 4, 3) * 2 - 1
     point, draw = torch.randn(2, 4, 3), torch.Generator().manual_seed(2)
     for step, following in noise.steps(10):
         signal = noise.signal[step]
@@ -156,7 +156,7 @@ def test_the_way_back_of_a_right_prediction_ends_at_the_actions(schedule, kind, 
             if predicts == "epsilon"
             else actions
         )
-        point = noise.back(
+        point = noise.denoise_step(
             point, right, step, following, lambda: torch.randn(2, 4, 3, generator=draw)
         )
     assert [step for step, _ in noise.steps(10)] == [*range(18, -1, -2)]
@@ -428,7 +428,7 @@ def exported(kind, spec, folder):
     """
     policy = policy_of(kind, spec, n_action_steps=3, stochastic_eval=kind == "diffusion")
     random = np.random.default_rng(6)
-    policy.normalisation.normalise(random.normal(size=3), random.uniform(0.5, 2.0, 3))
+    policy.normalisation.set_statistics(random.normal(size=3), random.uniform(0.5, 2.0, 3))
     policy.save_folder(folder)
     observed = observation(spec, seed=4)
     np.savez(
@@ -648,7 +648,7 @@ def test_features_of_a_station_in_lerobots_format():
         )
     )
     state, action = {"type": "STATE", "shape": [9]}, {"type": "ACTION", "shape": [2]}
-    assert features_of(seeing) == {
+    assert station_features(seeing) == {
         "input_features": {
             "observation.state": state,
             "observation.images.wrist": {"type": "VISUAL", "shape": [3, 20, 30]},
@@ -656,7 +656,7 @@ def test_features_of_a_station_in_lerobots_format():
         },
         "output_features": {"action": action},
     }
-    assert features_of(blind) == {
+    assert station_features(blind) == {
         "input_features": {
             "observation.state": state,
             "observation.environment_state": {"type": "ENV", "shape": [9]},

@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 from rlinf_core.core.errors import SpecError
 from rlinf_core.policies.base import Observation
-from rlinf_core.policies.pretrained.act.policy import grid, places
-from rlinf_core.policies.pretrained.diffusion.policy import Noise, cropped_to
+from rlinf_core.policies.pretrained.act.policy import image_positions, sinusoidal_positions
+from rlinf_core.policies.pretrained.diffusion.policy import NoiseSchedule, crop_size
 from rlinf_core.policies.pretrained.resnet import FrozenBatchNorm, ResNet, group_norm
 from tests.policies.test_visuomotor import BLIND, SEEING, TINY, observation, policy_of
 
@@ -66,7 +66,7 @@ def randomised(network, seed=3):
 # The schedule of the noise
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_noise_by_its_schedule(schedule):
-    noise = Noise(NOISE | {"beta_schedule": schedule}, CPU)
+    noise = NoiseSchedule(NOISE | {"beta_schedule": schedule}, CPU)
     signal = signal_of(schedule)
     np.testing.assert_allclose(noise.signal.numpy(), signal, rtol=1e-4, atol=1e-7)
     actions, drawn = torch.rand(3, 4, 2), torch.randn(3, 4, 2)
@@ -74,7 +74,7 @@ def test_noise_by_its_schedule(schedule):
     for row, step in enumerate(steps.tolist()):
         expected = signal[step] ** 0.5 * actions[row] + (1 - signal[step]) ** 0.5 * drawn[row]
         torch.testing.assert_close(
-            noise.noisy(actions, drawn, steps)[row], expected.float(), rtol=1e-4, atol=1e-5
+            noise.add_noise(actions, drawn, steps)[row], expected.float(), rtol=1e-4, atol=1e-5
         )
     assert noise.steps(5) == [(16, 12), (12, 8), (8, 4), (4, 0), (0, -4)]
     assert noise.steps(20)[0] == (19, 18) and noise.steps(20)[-1] == (0, -1)
@@ -82,7 +82,7 @@ def test_noise_by_its_schedule(schedule):
 
 def test_an_unknown_schedule_is_refused():
     with pytest.raises(ValueError) as refused:
-        Noise(NOISE | {"beta_schedule": "cubic"}, CPU)
+        NoiseSchedule(NOISE | {"beta_schedule": "cubic"}, CPU)
     assert str(refused.value) == (
         "beta_schedule: expected squaredcos_cap_v2, scaled_linear or linear, got 'cubic'"
     )
@@ -106,9 +106,9 @@ def test_a_step_back_is_that_of_ddim_and_of_ddpm(predicts, clip, step, following
     goal = goal.clamp(-0.5, 0.5) if clip else goal
 
     def back(kind, draw):
-        part = Noise(config | {"noise_scheduler_type": kind}, CPU)
+        part = NoiseSchedule(config | {"noise_scheduler_type": kind}, CPU)
         part.signal = torch.from_numpy(signal)
-        return part.back(point, predicted, step, following, draw)
+        return part.denoise_step(point, predicted, step, following, draw)
 
     expected = after**0.5 * goal + (1 - after) ** 0.5 * noise
     for given in (None, lambda: drawn):
@@ -131,7 +131,7 @@ def test_a_step_back_is_that_of_ddim_and_of_ddpm(predicts, clip, step, following
     ],
 )
 def test_a_crop_is_a_shape_or_a_part_of_the_resized_picture(keys, crop):
-    assert cropped_to(keys) == crop
+    assert crop_size(keys) == crop
 
 
 # The networks
@@ -205,7 +205,7 @@ def camera_by_hand(weights, pixels, config, corner):
         pixels = F.interpolate(
             pixels, tuple(config["resize_shape"]), mode="bilinear", antialias=True
         )
-    if crop := cropped_to(config):
+    if crop := crop_size(config):
         top, left = (corner(side - part) for side, part in zip(pixels.shape[2:], crop, strict=True))
         pixels = pixels[:, :, top : top + crop[0], left : left + crop[1]]
     maps = resnet_by_hand(backbone, pixels, norm, (2, 2, 2, 2))
@@ -314,7 +314,7 @@ def diffusion(case, **config):
         **config,
     )
     randomised(policy.network)
-    policy.normalisation.normalise(np.array([0.2, -0.1, 0.4]), np.array([0.5, 2.0, 1.5]))
+    policy.normalisation.set_statistics(np.array([0.2, -0.1, 0.4]), np.array([0.5, 2.0, 1.5]))
     return policy
 
 
@@ -353,12 +353,12 @@ def test_diffusion_denoises_as_its_formulas(case):
             return torch.randn(2, config["horizon"], 2, generator=generator)
 
         point = draw() if draws else torch.zeros(2, config["horizon"], 2)
-        noise = Noise(config, CPU)
+        noise = NoiseSchedule(config, CPU)
         for step in (16, 12, 8, 4, 0):  # five of the twenty steps
             steps = torch.full((2,), float(step))
             predicted = unet_by_hand(unet, point, steps, condition, config)
             following = step - 4 if step else -1
-            point = noise.back(point, predicted, step, following, draw if draws else None)
+            point = noise.denoise_step(point, predicted, step, following, draw if draws else None)
         expected = point[:, before : before + 5].clamp(-1, 1)
         chunk = policy.act(observed, explore=draws, generator=ours)
         assert chunk.actions.shape == (2, 5, 2) and expected.std() > 0.01
@@ -387,7 +387,7 @@ def test_diffusion_is_cloned_by_the_noise_that_was_mixed_in(case):
         return int(torch.randint(free + 1, (), generator=generator))
 
     condition = condition_by_hand(policy, observed, corner)
-    mixed = Noise(config, CPU).noisy(goal, noise, steps)
+    mixed = NoiseSchedule(config, CPU).add_noise(goal, noise, steps)
     predicted = unet_by_hand(part_of(weights, "unet."), mixed, steps, condition, config)
     goal_or_noise = noise if config["prediction_type"] == "epsilon" else goal
     assert got.item() == pytest.approx(((predicted - goal_or_noise) ** 2).mean().item(), rel=1e-3)
@@ -501,7 +501,7 @@ def act_by_hand(policy, observed, latent):
     for images in observed.images.values():
         pixels = ((images / 255.0 - mean) / std).permute(0, 3, 1, 2)
         maps = resnet_by_hand(part_of(weights, "backbone."), pixels, norm, (2, 2, 2, 2))
-        positions.append(grid(maps, config["dim_model"])[:, 0])
+        positions.append(image_positions(maps, config["dim_model"])[:, 0])
         name = "encoder_img_feat_input_proj"
         projected = F.conv2d(maps, weights[f"{name}.weight"], weights[f"{name}.bias"])
         tokens.append(projected.flatten(2).transpose(1, 2))
@@ -533,7 +533,7 @@ def act(case):
     spec, keys = ACT[case]
     policy = policy_of("act", spec, network=TINY["act"] | {"kl_weight": 0.7} | keys)
     randomised(policy.network)
-    policy.normalisation.normalise(np.array([0.2, -0.1, 0.4]), np.array([0.5, 2.0, 1.5]))
+    policy.normalisation.set_statistics(np.array([0.2, -0.1, 0.4]), np.array([0.5, 2.0, 1.5]))
     return policy
 
 
@@ -578,7 +578,7 @@ def test_act_is_cloned_as_the_decoder_of_a_variational_auto_encoder(case):
             ],
             dim=1,
         )
-        positions = places(6, config["dim_model"])
+        positions = sinusoidal_positions(6, config["dim_model"])
         encoded = stack_by_hand(weights, "vae_encoder", 1, tokens, positions, config)
         mean, log_variance = linear(encoded[:, 0], "latent_output_proj").split(4, dim=1)
         normal = torch.distributions.Normal(mean, (0.5 * log_variance).exp())

@@ -77,7 +77,7 @@ def stored(case, folder):
     )
     model = network.XVLANetwork(network.FACTORY.read(folder).config)
     references.fill(model, network.PREFIX)
-    weights = network.FACTORY.files(model, make_tokenizer(""))[0]
+    weights = network.FACTORY.folder_files(model, make_tokenizer(""))[0]
     save_file(weights, folder / "model.safetensors")
     return document
 
@@ -256,7 +256,7 @@ def test_the_domain_of_a_folder_is_set_on_purpose(tmp_path):
 def test_what_does_not_fit_is_named():
     with pytest.raises(SpecError, match="policy.domain: expected one of 0 to 1"):
         xvla(domain=2)
-    with pytest.raises(SpecError, match="expected pictures of one size"):
+    with pytest.raises(SpecError, match="expected images of one size"):
         xvla(network=SMALL | {"resize_imgs_with_padding": None})
     with pytest.raises(SpecError, match=r"expected at most 20 tokens \(max_len_seq\), got"):
         xvla(network=SMALL | {"max_len_seq": 20}).act(observation("push"), False)
@@ -303,7 +303,7 @@ def test_a_chunk_continues_the_one_in_play():
 
 
 def test_grippers_are_logits_and_back():
-    space = network.SPACES["so101_bimanual"]
+    space = network.ACTION_SPACES["so101_bimanual"]
     actions = torch.rand(2, 3, 20) * 0.9 + 0.05
     assert torch.allclose(space.output(space.input(actions)), actions, atol=1e-5)
     assert space.hide(actions)[..., [5, 11]].abs().max() == 0.0
@@ -369,9 +369,9 @@ if __name__ == "__main__":
     ],
 )
 def test_the_domain_is_in_a_step_of_the_preprocessor(steps, domain, tmp_path):
-    assert network.domain_of(tmp_path) == 0, "a folder without processors"
+    assert network.read_domain(tmp_path) == 0, "a folder without processors"
     for document in ({"steps": steps}, {"name": "policy_preprocessor", "steps": steps}):
         (tmp_path / "policy_preprocessor.json").write_text(json.dumps(document))
-        assert network.domain_of(tmp_path) == domain
+        assert network.read_domain(tmp_path) == domain
     (tmp_path / "policy_preprocessor.json").write_text("{}")
-    assert network.domain_of(tmp_path) == 0
+    assert network.read_domain(tmp_path) == 0

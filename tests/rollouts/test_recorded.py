@@ -17,7 +17,7 @@ from rlinf_core.policies import make_policy
 from rlinf_core.policies.pretrained import pi0
 from rlinf_core.policies.small import gaussian
 from rlinf_core.rollouts.episode_conversion import episode_to_rollout, episode_to_trajectory
-from rlinf_core.specs.arrays import NAME, decoded
+from rlinf_core.specs.arrays import INSTRUCTION, decode_instructions
 from tests.messages import record
 
 SIZES = gaussian.Config(hidden=(8,), horizon=4, n_action_steps=2)
@@ -71,9 +71,17 @@ def test_where_the_policy_reads_it_a_decision_has_what_was_asked_for(recorded):
     episode, spec = recorded(steps=5)
     episode = replace(episode, instructions=("left",) * 3 + ("right",) * 3)
     rollout = episode_to_rollout(episode, spec, SIZES.but(sentence_features=4))
-    assert decoded(rollout.observations[NAME][:, 0].numpy()) == ("left", "left", "right")
-    assert decoded(rollout.next_observations[NAME][:, 0].numpy()) == ("left", "right", "right")
-    assert NAME not in episode_to_rollout(episode, spec, SIZES).observations
+    assert decode_instructions(rollout.observations[INSTRUCTION][:, 0].numpy()) == (
+        "left",
+        "left",
+        "right",
+    )
+    assert decode_instructions(rollout.next_observations[INSTRUCTION][:, 0].numpy()) == (
+        "left",
+        "right",
+        "right",
+    )
+    assert INSTRUCTION not in episode_to_rollout(episode, spec, SIZES).observations
 
 
 @pytest.mark.parametrize(
@@ -188,7 +196,7 @@ def test_what_a_flow_policy_drew_is_one_path_and_models_that_read_have_their_ins
     assert rollout.actions.shape == (3, 1, 1, 512) and np.array_equal(
         rollout.actions[:, 0, 0], path
     )
-    assert NAME in rollout.observations
+    assert INSTRUCTION in rollout.observations
     with pytest.raises(
         EpisodeError,
         match="expected chunks of 48 samples and 2 log-probabilities .* got 511 and 2",
@@ -215,7 +223,7 @@ def test_a_recording_becomes_a_trajectory_with_the_noise_behind_each_chunk(recor
     vectors = trajectory.observations["vectors"]
     assert vectors.shape == (6, spec.vector_size) and vectors[:, 0].tolist() == [0, 1, 2, 3, 4, 5]
     assert trajectory.observations["front"].shape == (6, 8, 8, 3)
-    assert decoded(trajectory.observations[NAME]) == ("do it",) * 6
+    assert decode_instructions(trajectory.observations[INSTRUCTION]) == ("do it",) * 6
     without = episode_to_trajectory(replace(episode, chunks=None), spec)
     assert without.latents is None and without.chunk_starts is None
 

@@ -258,7 +258,7 @@ def test_a_reconnect_forgets_nothing_of_what_the_arm_still_plays(mode):
     node.requests.put_nowait((step, time.monotonic()))
     node._connect({"rlinf": {"execute": 6}})
     set_stamp(step.header.stamp, 3 * 10**8)
-    assert len(node.chunking.left(node._number(step))) == (1 if mode == "synchronous" else 5)
+    assert len(node.chunking.remaining(node._number(step))) == (1 if mode == "synchronous" else 5)
     assert mode == "synchronous" or not node._can_play_all(step)
     assert node.chunking.execute == node.schedule.execute == 6 and node.requests.empty()
     assert not node.schedule.due[0], "it is due when it was"
@@ -278,7 +278,7 @@ def test_a_time_step_that_comes_a_millisecond_late_is_the_next_one_all_the_same(
         set_stamp(second.header.stamp, seconds * 10**9 + 75_100_000)
         node.chunking.cut()
         node.chunking.merge(np.arange(8.0)[:, None], node._number(first), 0)
-        assert node.chunking.left(node._number(second))[0] == 1.0
+        assert node.chunking.remaining(node._number(second))[0] == 1.0
 
 
 def test_whatever_a_server_says_of_itself_the_next_try_comes_and_the_reason_is_told(monkeypatch):

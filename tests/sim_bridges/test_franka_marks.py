@@ -67,7 +67,8 @@ def test_what_is_asked_for_goes_with_every_time_step_to_whoever_learns():
     )
     episodes = demonstrate(env, 6, first_scene=0)
     sentences_by_episode = [
-        set(arrays.decoded(episode.observations[arrays.NAME])) for episode in episodes
+        set(arrays.decode_instructions(episode.observations[arrays.INSTRUCTION]))
+        for episode in episodes
     ]
     assert all(
         len(sentences_of_episode) == 1 for sentences_of_episode in sentences_by_episode
@@ -114,5 +115,7 @@ def test_over_ros_each_recording_says_what_its_scene_asked_for(tmp_path):
     trajectory = episode_to_trajectory(
         recorded[0], stations(load_recipe("sim_vla", RECIPE), 1).spec
     )
-    assert set(arrays.decoded(trajectory.observations[arrays.NAME])) == {sentences[0]}
+    assert set(arrays.decode_instructions(trajectory.observations[arrays.INSTRUCTION])) == {
+        sentences[0]
+    }
     assert np.isfinite(trajectory.actions).all()

@@ -17,7 +17,7 @@ from rlinf_core.policies import make_policy
 from rlinf_core.policies.base import Observation
 from rlinf_core.policies.serialization import load_policy, save_policy
 from rlinf_core.policies.small.tanh_gaussian import Config
-from rlinf_core.policies.small.tanh_gaussian.policy import log_prob
+from rlinf_core.policies.small.tanh_gaussian.policy import squashed_log_prob
 from rlinf_core.recipes import check_recipe, load_recipe
 from rlinf_core.recipes.station import learned_spec, longest_episode
 from rlinf_core.specs.embodiment import joined, spec_of
@@ -137,8 +137,8 @@ def test_each_robots_numbers_are_normalised_as_if_it_were_alone(random):
     vectors = torch.from_numpy(
         BOTH.with_others(TWO, vectors_by_spec[TWO.hash], np.zeros((200, 6)))[0]
     )
-    normalised = policy.encoder.normalised(vectors)
-    theirs = alone.encoder.normalised(torch.from_numpy(vectors_by_spec[TWO.hash]))
+    normalised = policy.encoder.normalize(vectors)
+    theirs = alone.encoder.normalize(torch.from_numpy(vectors_by_spec[TWO.hash]))
     assert torch.allclose(normalised[:, BOTH.place(TWO)[1]], theirs, atol=1e-4)
     assert torch.allclose(normalised[:, :2], torch.tensor([0.0, 1.0]), atol=1e-3), (
         "they say which one it is"
@@ -293,7 +293,9 @@ def test_of_what_one_robot_does_nothing_is_learned_about_the_others(name, random
     expected = (gaussian.log_prob(raw) - torch.log1p(-(torch.tanh(raw) ** 2))).sum(dim=-1)
     outputs = [value.clone() for value in learner.actor(inputs)]
     assert torch.allclose(
-        log_prob(outputs[0] + outputs[1].exp(), *outputs, learner.actor.robot_mask(inputs)),
+        squashed_log_prob(
+            outputs[0] + outputs[1].exp(), *outputs, learner.actor.robot_mask(inputs)
+        ),
         expected,
         atol=1e-3,
     )

@@ -241,10 +241,10 @@ def test_critics_of_a_policy_that_rl_improves_see_as_those_before_or_as_it_does(
     named = tmp_path if before == "run" else tmp_path / "policy.safetensors"
     recipe = load_recipe("sim_ppo", ["policy.hidden=[8]", f"simulation.initial_policy={named}"])
     policy = make_policy(SPEC, recipe.policy)
-    policy.encoder.normalise(np.full(2, 0.1), np.full(2, 3.0))
+    policy.encoder.set_statistics(np.full(2, 0.1), np.full(2, 3.0))
     learner = algorithm("ppo").Learner(policy, recipe.algorithm, 0)
     value = learner.value.encoder
-    value.normalise(np.full(2, 0.2), np.full(2, 7.0))
+    value.set_statistics(np.full(2, 0.2), np.full(2, 7.0))
     if before == "blind":  # one that normalises nothing
         policy.modules = lambda: iter(())
     data = make_data(recipe, policy, make_governor(recipe, 10))

@@ -48,7 +48,7 @@ def episode(random, operator_steps, value, success=False, mode="train", handed_b
     )
     observations = {
         "vectors": np.arange(STEPS + 1, dtype=np.float32)[:, None].repeat(3, 1) / STEPS,
-        arrays.NAME: arrays.encoded(["push"] * (STEPS + 1)),
+        arrays.INSTRUCTION: arrays.encode_instructions(["push"] * (STEPS + 1)),
         **{
             name: random.integers(0, 255, (STEPS + 1, 32, 32, 3)).astype(np.uint8)
             for name in ("front", "wrist")

@@ -15,7 +15,7 @@ from rlinf_core.episodes import read_episode
 from rlinf_core.episodes.checksums import SUMS, seal
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.rollouts.episode_conversion import episode_to_trajectory
-from rlinf_core.specs.arrays import NAME, decoded
+from rlinf_core.specs.arrays import INSTRUCTION, decode_instructions
 from rlinf_core.trainer.sources.recordings import Intake, check_demonstrations, read_recordings
 from tests.messages import record
 
@@ -76,7 +76,7 @@ def test_what_was_asked_for_is_of_each_time_step(spool, task, tmp_path):
         episode.instructions == ("do it",) * 2 + ("do that",) * 3 and episode.instruction == "do it"
     )
     assert (
-        decoded(episode_to_trajectory(episode, task.spec).observations[NAME])
+        decode_instructions(episode_to_trajectory(episode, task.spec).observations[INSTRUCTION])
         == episode.instructions
     )
 

@@ -15,7 +15,7 @@ from rlinf_core.policies.serialization import load_policy
 from rlinf_core.recipes import load_recipe
 from rlinf_core.recipes.station import embodiment_recipes, learned_spec
 from rlinf_core.rollouts.types import DEMONSTRATION, TRAIN, Experience, Trajectory
-from rlinf_core.specs.arrays import decoded
+from rlinf_core.specs.arrays import decode_instructions
 from rlinf_core.tasks.task import load_task
 from rlinf_core.trainer.data import make_data
 from rlinf_core.trainer.governor import make_governor
@@ -197,7 +197,7 @@ def test_what_is_asked_of_each_robot_is_learned_with_what_it_did():
         )
         (placed,) = robots._in_joint_space(name, Experience([shown]))
         assert (
-            decoded(placed.observations["instruction"]) == (spec.instruction,) * 4
+            decode_instructions(placed.observations["instruction"]) == (spec.instruction,) * 4
             and spec.instruction
         )
         assert (

@@ -81,7 +81,7 @@ class ActionEngine(OpenAIEngine):
         """Return the bins (B, H A) of each request and their log-probabilities (B, H A)."""
         answers = list(self._pool.map(self._draw, requests))
         tokens, log_probs = (torch.tensor(part) for part in zip(*answers, strict=True))
-        return self.policy.words - 1 - tokens, log_probs
+        return self.policy.vocabulary_size - 1 - tokens, log_probs
 
     def _draw(self, request: ActionRequest) -> tuple[list[int], list[float]]:
         policy, count = self.policy, self.policy.action_size
@@ -101,7 +101,7 @@ class ActionEngine(OpenAIEngine):
             "max_tokens": count,
             "temperature": policy.config.temperature,
             "seed": request.seed,
-            "allowed_token_ids": list(range(policy.words - BINS, policy.words)),
+            "allowed_token_ids": list(range(policy.vocabulary_size - BINS, policy.vocabulary_size)),
             "ignore_eos": True,
             "logprobs": True,
             "top_logprobs": 0,
@@ -140,7 +140,7 @@ class ActionEngine(OpenAIEngine):
                 f"{len(prompt)} that differ from token {at} on. Give the server the chat template, "
                 "the tokenizer and preprocessor_config.json of the published model"
             )
-        allowed = range(policy.words - BINS, policy.words)
+        allowed = range(policy.vocabulary_size - BINS, policy.vocabulary_size)
         if not (
             len(tokens) == len(log_probs) == count
             and all(token in allowed for token in tokens)
@@ -170,7 +170,7 @@ class ActionEngine(OpenAIEngine):
                 f"engine: expected a folder with its weights in one file, got several in "
                 f"{self.folder}. Save the model there with save_pretrained(max_shard_size='1000GB')"
             )
-        weights, _ = policy.factory.files(policy.network, policy.tokenizer)
+        weights, _ = policy.factory.folder_files(policy.network, policy.tokenizer)
         temporary = self.folder / ".model.safetensors.part"
         save_file(
             {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()},
@@ -244,7 +244,7 @@ class EngineActor:
         bins, log_probs = self.engine.draw(rows)
         shape = (len(rows), policy.config.horizon, policy.spec.action.dim)
         bins, log_probs = (part.view(shape).to(policy.device) for part in (bins, log_probs))
-        return policy.played(bins.float(), log_probs)
+        return policy.chunk_of_bins(bins.float(), log_probs)
 
     def _requests(
         self, batch: Batch, observation: Observation, generator: torch.Generator | None
@@ -276,7 +276,7 @@ def check_policy(policy: NetworkPolicy) -> None:
         raise RecipeError(
             f"policy.engine: expected policy.kind=qwen_vl, got '{policy.config.kind}'"
         )
-    if policy.tokenizer.id(TURN) is None:
+    if policy.tokenizer.token_id(TURN) is None:
         raise RecipeError(
             "policy.engine: expected policy.checkpoint with Qwen's tokenizer, got a network from "
             "scratch. `rlinf make-tiny-vla qwen_vl` writes a small folder"

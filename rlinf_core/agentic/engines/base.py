@@ -24,14 +24,14 @@ class ScoringPolicy(Protocol):
 
     Attributes:
         network: the causal language model of transformers, with its adapters, if any.
-        vocabulary: number of its tokens.
+        vocabulary_size: number of its tokens.
         temperature: divisor of its logits.
     """
 
     network: Any
 
     @property
-    def vocabulary(self) -> int: ...
+    def vocabulary_size(self) -> int: ...
 
     @property
     def temperature(self) -> float: ...
@@ -118,7 +118,7 @@ class Engine(ABC):
         Raises:
             EngineMismatchError: a log-probability differs by more, or is not finite.
         """
-        requests = _check_requests(policy.vocabulary, policy.temperature)
+        requests = _check_requests(policy.vocabulary_size, policy.temperature)
         generations = self.generate(requests)
         rows = [
             [*request.tokens, *generation.tokens]

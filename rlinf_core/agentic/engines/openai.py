@@ -227,7 +227,7 @@ class OpenAIEngine(Engine):
 
     def _diagnosis(self, policy: ScoringPolicy, tolerance: float) -> str:
         """Return the reason why log-probabilities differ, from prompts that no cache holds."""
-        words = min(policy.vocabulary, 200)
+        words = min(policy.vocabulary_size, 200)
         noise = os.urandom(24)
         request = GenerationRequest([byte % words for byte in noise], 8, policy.temperature, ())
         drawn = self.generate([request])[0]

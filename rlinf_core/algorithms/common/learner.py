@@ -103,7 +103,7 @@ class BaseLearner(Learner, ABC):
     def normalise(self, mean: np.ndarray, std: np.ndarray) -> None:
         """Set mean and deviation (V,) of observations in every encoder."""
         for encoder in self._encoders():
-            encoder.normalise(mean, std)
+            encoder.set_statistics(mean, std)
 
     def _encoders(self) -> Iterator[Normalisation]:
         for module in self.modules.values():

@@ -19,7 +19,7 @@ from rlinf_core.algorithms.common.tensors import next_observations, to_tensors
 from rlinf_core.algorithms.iql import Config
 from rlinf_core.policies.encoder import Encoder
 from rlinf_core.policies.small.gaussian.policy import Value
-from rlinf_core.policies.small.tanh_gaussian.policy import Actor, log_prob
+from rlinf_core.policies.small.tanh_gaussian.policy import Actor, squashed_log_prob
 
 
 def expectile_loss(difference: Tensor, expectile: float) -> Tensor:
@@ -86,7 +86,7 @@ class Learner(BaseLearner):
         mean, log_std = self.actor(tensors)
         raw = torch.atanh(tensors["action"].clamp(-0.97, 0.97))
         weights = advantage_weights(q - value.detach(), config.temperature, config.weight_limit)
-        actor_loss = -(weights * log_prob(raw, mean, log_std)).mean()
+        actor_loss = -(weights * squashed_log_prob(raw, mean, log_std)).mean()
         anneal(self.optimisers["actor"], config.learning_rate, self.updates / config.steps)
         optimizer_step(self.optimisers["actor"], actor_loss)
         self.updates += 1

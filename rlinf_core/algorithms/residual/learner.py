@@ -17,7 +17,7 @@ from rlinf_core.algorithms.residual import Config
 from rlinf_core.algorithms.rlpd.learner import Learner as RLPD
 from rlinf_core.policies.base import Batch
 from rlinf_core.policies.small.residual.policy import ResidualActor
-from rlinf_core.policies.small.tanh_gaussian.policy import squashed
+from rlinf_core.policies.small.tanh_gaussian.policy import sample_squashed
 
 
 class Learner(RLPD):
@@ -41,8 +41,14 @@ class Learner(RLPD):
 
     def actor_proposal(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         mean, log_std = self.actor(batch)
-        correction, log_probs = squashed(mean, log_std, self.generator, self.actor.executed_size)
-        return self.actor.corrected(batch, correction), log_probs, torch.stack([mean, log_std])
+        correction, log_probs = sample_squashed(
+            mean, log_std, self.generator, self.actor.executed_size
+        )
+        return (
+            self.actor.apply_correction(batch, correction),
+            log_probs,
+            torch.stack([mean, log_std]),
+        )
 
     def regularise(self, batch: Batch, proposed_actions: Tensor) -> tuple[Tensor, dict[str, Any]]:
         corrections = self.actor.correction_to(batch, batch["action"])
@@ -53,7 +59,9 @@ class Learner(RLPD):
         """See RLPD; the batch's ``action`` is a correction."""
         features = self.encoder(batch)
         done, would_do = (
-            self.critics(features, self.executed(batch, self.actor.corrected(batch, correction)))
+            self.critics(
+                features, self.executed(batch, self.actor.apply_correction(batch, correction))
+            )
             for correction in (batch["action"], torch.tanh(mean))
         )
         return (done > would_do).any(dim=0).float()

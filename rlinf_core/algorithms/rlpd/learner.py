@@ -24,7 +24,7 @@ from rlinf_core.algorithms.common.actor_critic import TargetNetworks
 from rlinf_core.algorithms.rlpd import Config
 from rlinf_core.policies.encoder import Batch
 from rlinf_core.policies.sharding import noise
-from rlinf_core.policies.small.tanh_gaussian.policy import imitation, squashed
+from rlinf_core.policies.small.tanh_gaussian.policy import cloning_loss, sample_squashed
 
 
 class Learner(TargetNetworks):
@@ -37,7 +37,7 @@ class Learner(TargetNetworks):
 
     def actor_proposal(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         mean, log_std = self.actor(batch)
-        action, log_probs = squashed(
+        action, log_probs = sample_squashed(
             mean, log_std, self.generator, self.actor.executed_size, self.actor.robot_mask(batch)
         )
         return action, log_probs, torch.stack([mean, log_std])
@@ -54,7 +54,7 @@ class Learner(TargetNetworks):
         robot_actions = self.actor.robot_mask(batch)
         demonstrations = {name: part[half:] for name, part in batch.items()}
         clone_mask = self.clone_mask(demonstrations, mean) if config.cloning_filter else 1.0
-        cloning = imitation(
+        cloning = cloning_loss(
             demonstrated,
             mean,
             log_std,

@@ -51,7 +51,7 @@ class Learner(BaseLearner):
             to_tensors(batch, self.device), self.config.image_shift, self.generator
         )
         if self.config.lora_rank:
-            lora.follow_normalisation(self.trained, self.actor)
+            lora.copy_buffers(self.trained, self.actor)
         if self.config.anneal_steps:
             anneal(
                 self.optimisers["actor"],
@@ -61,6 +61,6 @@ class Learner(BaseLearner):
         value = loss(self.trained, tensors, self.config.min_std, self.generator)
         optimizer_step(self.optimisers["actor"], value)
         if self.config.lora_rank:
-            lora.merge(self.trained, self.actor)
+            lora.merge_adapters(self.trained, self.actor)
         self.updates += 1
         return {"sft_loss": value.item()}

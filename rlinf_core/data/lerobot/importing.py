@@ -24,7 +24,7 @@ from rlinf_core.episodes.checksums import is_plain
 from rlinf_core.episodes.messages import NS
 from rlinf_core.episodes.write import write_episode
 from rlinf_core.recipes import load_recipe, station_task
-from rlinf_core.specs.arrays import StationSpec, encoded
+from rlinf_core.specs.arrays import StationSpec, encode_instructions
 
 STEP_TOLERANCE = 1e-3  # relative to the largest step, because actions there are rounded to float32
 
@@ -270,7 +270,7 @@ def _check(episode: Episode, data: DatasetReader, spec: StationSpec | None) -> N
             f"{escape_ascii(episode.id)}"
         )
     try:
-        encoded(sorted(set(episode.instructions)))
+        encode_instructions(sorted(set(episode.instructions)))
     except SpecError as error:
         raise EpisodeError(
             f"{data.root}: meta/tasks.parquet: {error}. --instruction sets another one for all "

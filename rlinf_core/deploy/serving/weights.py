@@ -132,7 +132,9 @@ class Version:
         horizon = self.policy.config.horizon
         device = self.policy.device
         continuations = [
-            Continuation.of(action.from_si(request.left), request.frozen, horizon, device)
+            Continuation.from_remaining(
+                action.from_si(request.left), request.frozen, horizon, device
+            )
             for request in requests
             if request.left is not None
         ]

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 @dataclass(frozen=True)
 class Prefix:
-    """The vision-language model's keys and values for pictures, sentence and state.
+    """The vision-language model's keys and values for images, sentence and state.
 
     Attributes:
         keys, values: one tensor per layer, (B, heads, L, D).
@@ -24,7 +24,13 @@ class Prefix:
     values: list[Tensor]
     valid: Tensor
 
-    def repeated(self, times: int) -> Prefix:
+    @classmethod
+    def from_cache(cls, cache: Any, valid: Tensor) -> Prefix:
+        """Return the prefix in a cache of transformers."""
+        keys, values = zip(*((layer.keys, layer.values) for layer in cache.layers), strict=True)
+        return cls([*keys], [*values], valid)
+
+    def repeat(self, times: int) -> Prefix:
         """Repeat each element of the batch ``times`` times, one after the other."""
         keys, values = (
             [part.repeat_interleave(times, dim=0) for part in parts]
@@ -43,26 +49,27 @@ class Attention(nn.Module):
         super().__init__()
         self.cross = cross
         self.size = text.head_dim
-        queries, others = text.num_attention_heads * self.size, text.num_key_value_heads * self.size
-        self.q_proj = nn.Linear(width, queries, bias=text.attention_bias)
-        self.k_proj = nn.Linear(others if cross else width, others, bias=text.attention_bias)
-        self.v_proj = nn.Linear(others if cross else width, others, bias=text.attention_bias)
-        self.o_proj = nn.Linear(queries, width, bias=text.attention_bias)
+        query_width = text.num_attention_heads * self.size
+        key_width = text.num_key_value_heads * self.size
+        inputs = key_width if cross else width
+        self.q_proj = nn.Linear(width, query_width, bias=text.attention_bias)
+        self.k_proj = nn.Linear(inputs, key_width, bias=text.attention_bias)
+        self.v_proj = nn.Linear(inputs, key_width, bias=text.attention_bias)
+        self.o_proj = nn.Linear(query_width, width, bias=text.attention_bias)
 
     def forward(
-        self, x: Tensor, keys: Tensor, values: Tensor, mask: Tensor, places: tuple[Tensor, Tensor]
+        self, x: Tensor, keys: Tensor, values: Tensor, mask: Tensor, rotary: tuple[Tensor, Tensor]
     ) -> Tensor:
+        """Return (B, L, width) for ``x``; ``rotary`` holds cosines and sines of its positions."""
         from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
         query = self._heads(self.q_proj(x))
         if self.cross:
-            query, _ = apply_rotary_pos_emb(query, query, *places)
-            key, value = (
-                self._heads(project(old.transpose(1, 2).flatten(2)))
-                for project, old in ((self.k_proj, keys), (self.v_proj, values))
-            )
+            query, _ = apply_rotary_pos_emb(query, query, *rotary)
+            key = self._heads(self.k_proj(keys.transpose(1, 2).flatten(2)))
+            value = self._heads(self.v_proj(values.transpose(1, 2).flatten(2)))
         else:
-            query, key = apply_rotary_pos_emb(query, self._heads(self.k_proj(x)), *places)
+            query, key = apply_rotary_pos_emb(query, self._heads(self.k_proj(x)), *rotary)
             key = torch.cat([keys, key], dim=2)
             value = torch.cat([values, self._heads(self.v_proj(x))], dim=2)
         attended = F.scaled_dot_product_attention(

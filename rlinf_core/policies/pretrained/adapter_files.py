@@ -1,4 +1,4 @@
-"""Read and write adapters in the format of the library peft.
+"""LoRA adapters in the files of the library peft.
 
 The files are ``adapter_config.json`` and ``adapter_model.safetensors``.
 """
@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from rlinf_core.core.errors import PolicyFileError, SpecError, escape_ascii
 from rlinf_core.core.extras import require
@@ -24,6 +24,7 @@ from rlinf_core.policies.pretrained.huggingface import (
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from rlinf_core.policies.pretrained.network_factory import NetworkFactory
     from rlinf_core.policies.settings import Lora
 
 BASE = "base_model.model."  # prefix of each name
@@ -44,25 +45,7 @@ REFUSED = (
 )
 
 
-class Names(Protocol):
-    """Map between the names of a published model and a network's own."""
-
-    def rename(
-        self, weights: dict[str, Tensor], expected: Mapping[str, Tensor]
-    ) -> dict[str, Tensor]:
-        """Return published weights by the network's names."""
-        ...
-
-    def module_name(self, name: str, network: Any) -> str:
-        """Return a module's published name by the network's."""
-        ...
-
-    def adapter_name(self, name: str, network: Any) -> str:
-        """Return a module's name in a file of adapters."""
-        ...
-
-
-def merge(folder: Path, network: Any, names: Names) -> None:
+def merge(folder: Path, network: Any, factory: NetworkFactory) -> None:
     """Add adapters to the weights that they were trained on.
 
     The sum is W + (alpha / rank) B A, or alpha / sqrt(rank) with rslora. Fully trained modules
@@ -71,7 +54,7 @@ def merge(folder: Path, network: Any, names: Names) -> None:
     Args:
         folder: folder with peft's two files.
         network: the network, with the weights of the base model.
-        names: names of the published model.
+        factory: factory of the network, which knows the published names.
 
     Raises:
         PolicyFileError: a file is missing or damaged, or the adapters are of another kind or model.
@@ -95,20 +78,20 @@ def merge(folder: Path, network: Any, names: Names) -> None:
     }
     replaced = {name: tensor for name, tensor in weights.items() if not name.endswith((DOWN, UP))}
     added, set_weight = (
-        _renamed(tensors, expected, names, where) for tensors in (changes, replaced)
+        _renamed(tensors, expected, factory, where) for tensors in (changes, replaced)
     )
     network.load_state_dict(
         expected | {name: expected[name] + tensor for name, tensor in added.items()} | set_weight
     )
 
 
-def save(network: Any, lora: Lora, names: Names, base: str, folder: Path) -> Path:
+def save(network: Any, lora: Lora, factory: NetworkFactory, base: str, folder: Path) -> Path:
     """Write a network's adapters for ``PeftModel.from_pretrained`` of the published model.
 
     Args:
         network: the network with adapters.
         lora: the policy's adapter settings.
-        names: names of the published model.
+        factory: factory of the network, which knows the published names.
         base: the published model's name or folder.
         folder: folder to write to; made if missing.
 
@@ -126,11 +109,11 @@ def save(network: Any, lora: Lora, names: Names, base: str, folder: Path) -> Pat
             "policy.lora: expected a policy with adapters, got one without. Train with "
             "policy.lora.rank"
         )
-    published = {module: names.module_name(module, network) for module in modules}
+    published = {module: factory.module_name(module, network) for module in modules}
     folder.mkdir(parents=True, exist_ok=True)
     save_file(
         {
-            f"{BASE}{names.adapter_name(module, network)}.lora_{part}.weight": state[
+            f"{BASE}{factory.adapter_name(module, network)}.lora_{part}.weight": state[
                 f"{module}.lora_{part}.default.weight"
             ].contiguous()
             for module in modules
@@ -193,16 +176,16 @@ def _delta(
 
 
 def _renamed(
-    tensors: dict[str, Tensor], expected: Mapping[str, Tensor], names: Names, where: str
+    tensors: dict[str, Tensor], expected: Mapping[str, Tensor], factory: NetworkFactory, where: str
 ) -> dict[str, Tensor]:
-    """Rename tensors to the network's names.
+    """Rename tensors to the network's names; raise PolicyFileError if a name or shape is unknown.
 
-    Raise PolicyFileError if a name or shape is unknown.
+    The factory may add weights that a published file lacks; these are left out.
     """
     tensor_ids = {id(tensor) for tensor in tensors.values()}
     renamed = {
         name: tensor
-        for name, tensor in names.rename(dict(tensors), expected).items()
+        for name, tensor in factory.rename_weights(dict(tensors), expected).items()
         if id(tensor) in tensor_ids
     }
     wrong = [

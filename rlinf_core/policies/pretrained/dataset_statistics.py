@@ -22,6 +22,7 @@ from rlinf_core.core.errors import PolicyFileError, SpecError
 from rlinf_core.policies.normalization import Normalisation
 from rlinf_core.specs.arrays import ActionSpec, StationSpec, other_units
 
+# how a network's numbers stand for the data set's: by its mean and deviation, two quantiles, ...
 Kind = Literal["deviations", "quantiles", "deciles", "bounds", "extremes", "identity"]
 NAMES = {
     "deviations": ("mean", "std"),
@@ -30,7 +31,7 @@ NAMES = {
     "bounds": ("min", "max"),
     "extremes": ("min", "max"),
 }
-# with these, a state that never changed is -1; with the others it is 0
+# a state that never changes is -1 with these kinds, and 0 with the others
 CONSTANT_IS_MINIMUM = ("quantiles", "deciles", "bounds")
 FEATURES = {"state": ("state", "observation.state"), "action": ("actions", "action")}
 # smaller variations count as constant
@@ -47,30 +48,31 @@ class FixedNormalisation(Normalisation):
 
     bound = math.inf
 
-    def normalise(self, mean: np.ndarray, std: np.ndarray) -> None:
+    def set_statistics(self, mean: np.ndarray, std: np.ndarray) -> None:
         """Do nothing: the normalisation is fixed."""
 
 
 class ActionUnits(nn.Module):
-    """Units of actions: a network's numbers to a task's, [-1, 1] over its scales, and back.
+    """The conversion of a network's numbers to normalised actions, offset + gain x, and back.
 
-    A constant of the data set keeps its value, whatever the network's output; its learning target
-    is 0.
+    A number that never changes in the data set keeps its value, whatever the network's output; its
+    learning target is 0.
 
     Args:
         action: the task's action spec.
-        given: True if a checkpoint's statistics set the units; else both are the same.
+        from_statistics: True if a checkpoint's statistics set offset and gain. Else the network's
+            numbers are normalised actions.
     """
 
     offset: Tensor
     gain: Tensor
 
-    def __init__(self, action: ActionSpec, given: bool) -> None:
+    def __init__(self, action: ActionSpec, from_statistics: bool) -> None:
         super().__init__()
-        self.register_buffer("offset", torch.zeros(action.dim), persistent=given)
-        self.register_buffer("gain", torch.ones(action.dim), persistent=given)
+        self.register_buffer("offset", torch.zeros(action.dim), persistent=from_statistics)
+        self.register_buffer("gain", torch.ones(action.dim), persistent=from_statistics)
 
-    def played(self, numbers: Tensor) -> Tensor:
+    def to_actions(self, numbers: Tensor) -> Tensor:
         """Convert a network's numbers (..., A) to normalised actions, clipped to their range."""
         return (self.offset + self.gain * numbers).clamp(-1.0, 1.0)
 
@@ -84,10 +86,10 @@ def load_statistics(
     path: Path,
     kinds: tuple[Kind, Kind],
     spec: StationSpec,
-    room: tuple[int, int],
+    max_sizes: tuple[int, int],
     normalisation: Normalisation,
     units: ActionUnits,
-    quantile: float = 1.0,
+    state_divisor: float = 1.0,
 ) -> None:
     """Set a normalisation and units from a file.
 
@@ -97,36 +99,38 @@ def load_statistics(
             for mean + std x by ``deviations`` and for x by ``identity``; by the others -1 and 1
             stand for their two numbers.
         spec: the station's specs; its numbers are the first of the file's.
-        room: the network's numbers of state, and of an action; files may be padded to that.
+        max_sizes: the network's numbers of state and of an action. Files may be padded to these.
         normalisation: the state's normalisation, changed in place.
         units: the action's units, changed in place.
-        quantile: divisor of a normalised state.
+        state_divisor: divisor of a normalised state.
 
     Raises:
         PolicyFileError: the file is unreadable, or lacks the statistics.
         SpecError: the statistics do not match the station's numbers.
     """
-    features = _read(path)
+    features = _read_statistics(path)
     state = tuple(name for item in spec.vectors for name in [item.name] * item.size)
-    middle, size = _bounds(path, features, "state", kinds[0], state, room[0])
+    centre, spread = _feature_ranges(path, features, "state", kinds[0], state, max_sizes[0])
     if kinds[0] in CONSTANT_IS_MINIMUM:
-        middle = np.where(size == 0.0, middle + 1.0, middle)
-    normalisation.mean.copy_(torch.from_numpy(middle))
-    normalisation.std.copy_(torch.from_numpy(np.where(size == 0.0, 1.0, size) / quantile))
+        centre = np.where(spread == 0.0, centre + 1.0, centre)
+    normalisation.mean.copy_(torch.from_numpy(centre))
+    normalisation.std.copy_(torch.from_numpy(np.where(spread == 0.0, 1.0, spread) / state_divisor))
     measured: Kind = "extremes" if kinds[1] == "identity" else kinds[1]
-    middle, size = _bounds(path, features, "action", measured, spec.action.names, room[1])
-    check_units(spec.action, f"policy.statistics {path}", middle, size, measured)
+    centre, spread = _feature_ranges(
+        path, features, "action", measured, spec.action.names, max_sizes[1]
+    )
+    check_units(spec.action, f"policy.statistics {path}", centre, spread, measured)
     if kinds[1] == "identity":
-        middle, size = np.zeros_like(middle), np.ones_like(size)
+        centre, spread = np.zeros_like(centre), np.ones_like(spread)
     scale = np.array(spec.action.scale, np.float32)
-    units.offset.copy_(torch.from_numpy(middle / scale))
-    units.gain.copy_(torch.from_numpy(size / scale))
+    units.offset.copy_(torch.from_numpy(centre / scale))
+    units.gain.copy_(torch.from_numpy(spread / scale))
 
 
-def picture_ranges(path: Path, camera: str, kind: Kind) -> tuple[np.ndarray, np.ndarray]:
-    """Return the value of 0 and the scale of 1 for a camera's pictures in [0, 1].
+def image_centre_and_spread(path: Path, camera: str, kind: Kind) -> tuple[np.ndarray, np.ndarray]:
+    """Return centre and spread (3,) of a camera's images in [0, 1], by colour.
 
-    Both are (3,) by colour.
+    The network's x stands for centre + spread x.
 
     Args:
         path: one of the files above.
@@ -138,7 +142,7 @@ def picture_ranges(path: Path, camera: str, kind: Kind) -> tuple[np.ndarray, np.
     """
     if kind == "identity":
         return np.zeros(3, np.float32), np.ones(3, np.float32)
-    features = _read(path)
+    features = _read_statistics(path)
     names = [name for name in features if name.startswith("observation.image")]
     name = next(
         (name for name in names if name.rpartition(".")[2] == camera),
@@ -149,17 +153,21 @@ def picture_ranges(path: Path, camera: str, kind: Kind) -> tuple[np.ndarray, np.
             f"policy.statistics {path}: expected observation.images.{camera}, got "
             f"{', '.join(features) or 'nothing'}"
         )
-    middle, size = ranges(features[name], kind, f"policy.statistics {path}", name)
-    if len(middle) != 3 or not (size > 0.0).all():
+    centre, spread = centre_and_spread(features[name], kind, f"policy.statistics {path}", name)
+    if len(centre) != 3 or not (spread > 0.0).all():
         raise PolicyFileError(
             f"policy.statistics {path}: expected three colours of {name} that vary, got "
-            f"{len(middle)}"
+            f"{len(centre)}"
         )
-    return middle, size
+    return centre, spread
 
 
-def ranges(feature: Any, kind: Kind, where: str, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the value of 0 (N,), and the scale of 1 (N,); all finite, no scale negative.
+def centre_and_spread(
+    feature: Any, kind: Kind, where: str, name: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return centre and spread (N,) of a feature; all are finite, and no spread is negative.
+
+    The network's x stands for centre + spread x.
 
     Args:
         feature: statistics by name.
@@ -183,25 +191,25 @@ def ranges(feature: Any, kind: Kind, where: str, name: str) -> tuple[np.ndarray,
             f"{where}: {name}: expected as many finite numbers {first} as "
             f"{second}, got {len(low)} and {len(high)}"
         )
-    middle, size = (low, high) if kind == "deviations" else ((low + high) / 2, (high - low) / 2)
-    if (size < 0.0).any():
+    centre, spread = (low, high) if kind == "deviations" else ((low + high) / 2, (high - low) / 2)
+    if (spread < 0.0).any():
         raise PolicyFileError(
             f"{where}: {name}: expected deviations of 0 or more, and no least number above the "
-            f"greatest ({first}, {second}), got {size.min():g} for one of them"
+            f"greatest ({first}, {second}), got {spread.min():g} for one of them"
         )
-    return middle, size
+    return centre, spread
 
 
 def check_units(
-    action: ActionSpec, where: str, middle: np.ndarray, size: np.ndarray, kind: Kind
+    action: ActionSpec, where: str, centre: np.ndarray, spread: np.ndarray, kind: Kind
 ) -> None:
     """Raise SpecError if actions with these statistics (A,) [task's units] exceed its steps far."""
-    spread = DEVIATIONS * size if kind == "deviations" else size
-    if wrong := other_units(action, middle - spread, middle + spread):
+    reach = DEVIATIONS * spread if kind == "deviations" else spread
+    if wrong := other_units(action, centre - reach, centre + reach):
         raise SpecError(f"{where}: {wrong} Take the statistics of a data set in the task's units")
 
 
-def _read(path: Path) -> Mapping[str, Any]:
+def _read_statistics(path: Path) -> Mapping[str, Any]:
     """Read a file's statistics, by feature, then by statistic."""
     if path.parent.is_file():
         return _read_embodiment(path.parent, path.name)
@@ -295,15 +303,15 @@ def trained_steps(path: Path) -> int:
     return len(action.get("delta_indices") or ())
 
 
-def _bounds(
+def _feature_ranges(
     path: Path,
     features: Mapping[str, Any],
     feature_name: str,
     kind: Kind,
     names: Sequence[str],
-    room: int,
+    max_size: int,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the value of 0 (N,), and the scale of 1 (N,), which is 0 for constants."""
+    """Return centre and spread (N,) of the station's numbers; the spread of constants is 0."""
     feature = next((name for name in FEATURES[feature_name] if name in features), None)
     if kind == "identity":
         return np.zeros(len(names), np.float32), np.ones(len(names), np.float32)
@@ -312,12 +320,14 @@ def _bounds(
             f"policy.statistics {path}: expected {' or '.join(FEATURES[feature_name])}, got "
             f"{', '.join(features) or 'nothing'}"
         )
-    middle, size = ranges(features[feature], kind, f"policy.statistics {path}", feature)
-    count, varies = len(names), size > SMALLEST
-    if len(middle) not in (count, room) or varies[count:].any():
+    centre, spread = centre_and_spread(
+        features[feature], kind, f"policy.statistics {path}", feature
+    )
+    count, varies = len(names), spread > SMALLEST
+    if len(centre) not in (count, max_size) or varies[count:].any():
         raise SpecError(
             f"policy.statistics {path}: expected {count} numbers of {feature} "
-            f"({', '.join(names)}), got {len(middle)}, of which {varies.sum()} vary. Take a task "
+            f"({', '.join(names)}), got {len(centre)}, of which {varies.sum()} vary. Take a task "
             "whose numbers are those of the data set, in its order"
         )
-    return middle[:count], np.where(varies, size, 0.0)[:count].astype(np.float32)
+    return centre[:count], np.where(varies, spread, 0.0)[:count].astype(np.float32)

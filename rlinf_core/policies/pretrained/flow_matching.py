@@ -1,6 +1,6 @@
 """Shared parts of policies with an action expert, which carries noise to actions along a velocity.
 
-The expert computes v(pictures, sentence, state, a, t), integrated in Euler steps; t = 1 is noise, t
+The expert computes v(images, sentence, state, a, t), integrated in Euler steps; t = 1 is noise, t
 = 0 an action (pi0, Black et al. 2024, arXiv 2410.24164). With noise on the way, the draw has a
 density: Flow-SDE and Flow-Noise (pi_RL, arXiv 2510.25889). ``ExpertFlowMatching`` is the base of
 policies with a network of this project: LeRobot's sizes, and an expert that attends to a
@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,23 +22,19 @@ from torch.nn import functional as F
 
 from rlinf_core.core.errors import SpecError
 from rlinf_core.policies import sharding
-from rlinf_core.policies.base import ActionChunk, Batch, Observation, OnPolicyActor
+from rlinf_core.policies.base import ActionChunk, Batch, Observation
 from rlinf_core.policies.encoder import Head, mlp
-from rlinf_core.policies.lora import inject, is_base_weight
+from rlinf_core.policies.lora import inject_adapters
 from rlinf_core.policies.normalization import BOUND, Normalisation
 from rlinf_core.policies.pretrained.action_expert import Prefix
+from rlinf_core.policies.pretrained.base import VisionLanguagePolicy
 from rlinf_core.policies.pretrained.dataset_statistics import (
     ActionUnits,
     FixedNormalisation,
     Kind,
     load_statistics,
 )
-from rlinf_core.policies.pretrained.network_factory import NetworkFactory, Published
-from rlinf_core.policies.pretrained.tokenization import (
-    Tokenizer,
-    decode_instruction,
-    make_tokenizer,
-)
+from rlinf_core.policies.pretrained.tokenization import Tokenizer
 from rlinf_core.policies.real_time_chunking import Continuation, guide_velocity
 from rlinf_core.policies.settings import FlowSettings
 from rlinf_core.specs.arrays import StationSpec
@@ -70,27 +66,33 @@ class NoiseNetwork(nn.Module):
 _LOG_2_PI = math.log(2.0 * math.pi)
 
 
-class FlowMatching(OnPolicyActor):
+class TimeSampling(NamedTuple):
+    """The times of training: scale Beta(alpha, 1) + offset."""
+
+    alpha: float
+    scale: float
+    offset: float
+
+
+class FlowMatching(VisionLanguagePolicy):
     """a_1 ~ N(0, 1); from t = 1 to 0, a -= v dt; chunks of H normalised actions.
 
     A subclass defines the network.
 
     Attributes:
-        factory: factory of its networks.
-        room: the network's largest number of observed numbers, and of numbers in an action.
-        times: alpha, scale and offset of the training times: scale Beta(alpha, 1) + offset.
+        max_state_dim: the network's largest number of observed numbers.
+        max_action_dim: the network's largest number of numbers in an action.
+        time_sampling: distribution of the times in training.
         statistics_kind: the data set statistics behind the published checkpoints' training.
-        quantile: divisor of a normalised state.
+        state_divisor: divisor of a normalised state.
     """
 
     config: FlowSettings
-    reads_instructions = needs_instruction = uses_images = True
-    name: ClassVar[str]
-    factory: ClassVar[NetworkFactory]
-    room: tuple[int, int]
-    times: tuple[float, float, float]
+    max_state_dim: int
+    max_action_dim: int
+    time_sampling: TimeSampling
     statistics_kind: ClassVar[Kind] = "deviations"
-    quantile: ClassVar[float] = 1.0
+    state_divisor: ClassVar[float] = 1.0
     graph_methods: ClassVar[tuple[str, ...]] = ("integrate",)
     compiled_methods: ClassVar[tuple[str, ...]] = ("_velocity",)
 
@@ -101,32 +103,27 @@ class FlowMatching(OnPolicyActor):
         network: Any = None,
         tokenizer: Tokenizer | None = None,
     ) -> None:
-        super().__init__(spec, config)
-        begins, given = network is None, bool(config.statistics)
-        published = Published({}, tokenizer or make_tokenizer(""))
-        if begins:
-            network, published = self.factory.begin(config, config.horizon)
-        self.network = network
-        self.tokenizer = published.tokenizer
-        self.normalisation = (FixedNormalisation if given else Normalisation)(spec)
-        self.units = ActionUnits(spec.action, given)
-        self.measure()
+        super().__init__(spec, config, network, tokenizer)
+        has_statistics = bool(config.statistics)
+        self.normalisation = (FixedNormalisation if has_statistics else Normalisation)(spec)
+        self.units = ActionUnits(spec.action, has_statistics)
+        self.read_sizes()
         self._check_sizes()
-        if begins and given:
+        if network is None and has_statistics:
             kinds = (
-                published.state or self.statistics_kind,
-                published.action or self.statistics_kind,
+                self.checkpoint_info.state_statistics or self.statistics_kind,
+                self.checkpoint_info.action_statistics or self.statistics_kind,
             )
             load_statistics(
                 Path(config.statistics),
                 kinds,
                 spec,
-                self.room,
+                (self.max_state_dim, self.max_action_dim),
                 self.normalisation,
                 self.units,
-                self.quantile,
+                self.state_divisor,
             )
-        inject(self.network, config.lora)
+        inject_adapters(self.network, config.lora)
         numbers = config.horizon * spec.action.dim
         self.spread = (
             NoiseNetwork(spec.vector_size, numbers, config.learned_noise)
@@ -139,32 +136,18 @@ class FlowMatching(OnPolicyActor):
         self._frozen = frozenset(
             name for name, parameter in self.named_parameters() if parameter in frozen_parameters
         )
-        self._tokens: dict[bytes, list[int]] = {}
-
-    @classmethod
-    def rebuild(cls, spec: StationSpec, config: Any, described: Mapping[str, Any]) -> FlowMatching:
-        """Rebuild the policy from the values of ``describe``, without access to its checkpoint."""
-        return cls(
-            spec,
-            config,
-            cls.factory.build(described["network"]),
-            make_tokenizer(described["tokenizer"]),
-        )
-
-    def describe(self) -> dict[str, Any]:
-        """Return the description with network and tokenizer; a station needs only this file."""
-        return super().describe() | {
-            "network": self.factory.describe(self.network),
-            "tokenizer": self.tokenizer.text,
-        }
 
     def is_frozen(self, name: str) -> bool:
         """See ``NetworkPolicy``: the weights under adapters, and a frozen vision-language model."""
-        return name in self._frozen or (bool(self.config.lora.rank) and is_base_weight(name))
+        return name in self._frozen or super().is_frozen(name)
 
     @abstractmethod
-    def measure(self) -> None:
-        """Set ``room`` and ``times`` from the network; raise SpecError if it is unsupported."""
+    def read_sizes(self) -> None:
+        """Set ``max_state_dim``, ``max_action_dim`` and ``time_sampling`` from the network.
+
+        Raises:
+            SpecError: the network is unsupported, or does not fit the station.
+        """
 
     @property
     @abstractmethod
@@ -172,54 +155,37 @@ class FlowMatching(OnPolicyActor):
         """The vision-language model."""
 
     @abstractmethod
-    def inputs(self, batch: Batch) -> Batch:
-        """Return the network's inputs for observations."""
-
-    @abstractmethod
     def _prefix(self, inputs: Batch) -> Prefix:
-        """Return the keys and values of pictures and sentences, for the action expert."""
+        """Return the keys and values of images and sentences, for the action expert."""
 
     @abstractmethod
     def _velocity(self, inputs: Batch, prefix: Prefix, point: Tensor, time: Tensor) -> Tensor:
-        """Return the velocity at a point (B, H, M) and time (B,); M is ``room[1]``."""
-
-    @abstractmethod
-    def prompt(self, sentence: str) -> list[int]:
-        """Return a sentence's tokens."""
+        """Return the velocity at a point (B, H, M) and time (B,); M is ``max_action_dim``."""
 
     def _check_sizes(self) -> None:
-        sizes = self.spec.vector_size, self.spec.action.dim
-        for dimension, actual, room in zip(
-            ("observed numbers", "numbers an action"), sizes, self.room, strict=True
+        """Raise SpecError if the task has more numbers than the network."""
+        for dimension, actual, most in (
+            ("observed numbers", self.spec.vector_size, self.max_state_dim),
+            ("numbers an action", self.spec.action.dim, self.max_action_dim),
         ):
-            if actual > room:
+            if actual > most:
                 raise SpecError(
-                    f"policy.kind: expected at most {room} {dimension} for this {self.name}, got "
-                    f"{actual}. Take another task, or a network with more room"
+                    f"policy.kind: expected at most {most} {dimension} for {self.name} of this "
+                    f"size, got {actual}. Take another task, or a larger network"
                 )
-        if not self.spec.images:
-            raise SpecError(
-                f"policy.kind: expected at least one camera for a {self.name}, got none. Name "
-                "some in station.observe_cameras"
-            )
 
     def encoder_state(self) -> dict[str, Tensor]:
         """See ``OnPolicyActor``: its normalisation."""
         return self.normalisation.state_dict()
 
-    def tokenize(self, batch_of_bytes: Tensor) -> list[list[int]]:
-        """Return the tokens of sentences, from a cache, because sentences repeat."""
-        rows = [bytes(row) for row in batch_of_bytes.numpy(force=True)]
-        for row in set(rows) - self._tokens.keys():
-            self._tokens[row] = self.prompt(decode_instruction(row, f"a {self.name}"))[
-                : self.config.tokens
-            ]
-        return [self._tokens[row] for row in rows]
+    def tokenize(self, sentences: Tensor) -> list[list[int]]:
+        """Return the tokens of sentences (B, bytes), cut to ``policy.tokens``."""
+        return [tokens[: self.config.tokens] for tokens in super().tokenize(sentences)]
 
     def padded_state(self, batch: Batch) -> Tensor:
         """Return the observed vectors, normalised and padded with zeros."""
-        state = self.normalisation.normalised(batch["vectors"])
-        return F.pad(state, (0, self.room[0] - state.shape[-1]))
+        state = self.normalisation.normalize(batch["vectors"])
+        return F.pad(state, (0, self.max_state_dim - state.shape[-1]))
 
     def sample(
         self, batch: Batch, generator: torch.Generator | None = None
@@ -238,7 +204,7 @@ class FlowMatching(OnPolicyActor):
         prefix, size = self._prefix(inputs), len(batch["vectors"])
         points = [self.noise(size, generator)]
         log_probs: list[Tensor] = []
-        for time in self._times(size):
+        for time in self._step_times(size):
             mean, std = self._step(
                 batch, points[-1], self._velocity(inputs, prefix, points[-1], time), time
             )
@@ -252,10 +218,10 @@ class FlowMatching(OnPolicyActor):
         steps, size = self.config.flow_steps, len(actions)
         points = actions.reshape(size, steps + 1, self.config.horizon, -1)
         inputs = self.inputs(batch)
-        prefix = self._prefix(inputs).repeated(steps)
+        prefix = self._prefix(inputs).repeat(steps)
         repeated = {name: value.repeat_interleave(steps, dim=0) for name, value in inputs.items()}
         before, after = points[:, :-1].flatten(0, 1), points[:, 1:].flatten(0, 1)
-        time = torch.stack(self._times(size), dim=1).flatten()
+        time = torch.stack(self._step_times(size), dim=1).flatten()
         state_batch = {"vectors": batch["vectors"].repeat_interleave(steps, dim=0)}
         mean, std = self._step(
             state_batch, before, self._velocity(repeated, prefix, before, time), time
@@ -273,7 +239,7 @@ class FlowMatching(OnPolicyActor):
         )
         return log_probs, entropy
 
-    def _times(self, size: int) -> list[Tensor]:
+    def _step_times(self, size: int) -> list[Tensor]:
         """Return the time (B,) at the beginning of each step."""
         steps = self.config.flow_steps
         return [torch.full((size,), 1.0 - k / steps, device=self.device) for k in range(steps)]
@@ -286,7 +252,7 @@ class FlowMatching(OnPolicyActor):
         The standard deviation is (B, 1, 1), or (B, H, M) if learned.
         """
         if self.spread is not None:
-            state = self.normalisation.normalised(batch["vectors"]).clamp(-BOUND, BOUND)
+            state = self.normalisation.normalize(batch["vectors"]).clamp(-BOUND, BOUND)
             spread = self.spread(state, point[..., : self.spec.action.dim], time)
             return point - velocity / self.config.flow_steps, F.pad(
                 spread, (0, point.shape[-1] - spread.shape[-1])
@@ -316,7 +282,7 @@ class FlowMatching(OnPolicyActor):
     def pad_noise(self, numbers: Tensor) -> Tensor:
         """Pad a noise number per action number (B, H A) with zeros, in the shape of ``decode``."""
         action_dim = self.spec.action.dim
-        return F.pad(numbers.unflatten(-1, (-1, action_dim)), (0, self.room[1] - action_dim))
+        return F.pad(numbers.unflatten(-1, (-1, action_dim)), (0, self.max_action_dim - action_dim))
 
     def decode(
         self, batch: Batch, noise: Tensor, continuation: Continuation | None = None
@@ -328,15 +294,17 @@ class FlowMatching(OnPolicyActor):
             if continuation is None
             else self._integrate(inputs, noise, continuation)
         )
-        return self.played(point).flatten(1)
+        return self.to_actions(point).flatten(1)
 
-    def played(self, point: Tensor) -> Tensor:
+    def to_actions(self, point: Tensor) -> Tensor:
         """Convert the end of the flow (B, H, M) to normalised actions (B, H, A), clipped."""
-        return self.units.played(point[..., : self.spec.action.dim])
+        return self.units.to_actions(point[..., : self.spec.action.dim])
 
     def to_point(self, actions: Tensor) -> Tensor:
         """Convert normalised actions (B, H, A) to the end of a flow (B, H, M)."""
-        return F.pad(self.units.to_network(actions), (0, self.room[1] - self.spec.action.dim))
+        return F.pad(
+            self.units.to_network(actions), (0, self.max_action_dim - self.spec.action.dim)
+        )
 
     def integrate(self, inputs: Batch, noise: Tensor) -> Tensor:
         """Return the end of the flow from noise (B, H, M)."""
@@ -349,7 +317,7 @@ class FlowMatching(OnPolicyActor):
         # A guided step needs gradients. A compiled function would be recompiled for them while an
         # arm waits.
         field = self._velocity if continuation is None else partial(type(self)._velocity, self)
-        for time in self._times(len(noise)):
+        for time in self._step_times(len(noise)):
             velocity = partial(field, inputs, prefix, time=time)
             point = (
                 point
@@ -378,7 +346,7 @@ class FlowMatching(OnPolicyActor):
     def noise(self, size: int, generator: torch.Generator | None) -> Tensor:
         """Return noise for this many chunks, in the network's size (B, H, M)."""
         return sharding.noise(
-            torch.randn, (size, self.config.horizon, self.room[1]), generator, self.device
+            torch.randn, (size, self.config.horizon, self.max_action_dim), generator, self.device
         )
 
     def imitation_loss(
@@ -388,7 +356,7 @@ class FlowMatching(OnPolicyActor):
 
         Times near noise are sampled more often.
         """
-        alpha, scale, offset = self.times
+        alpha, scale, offset = self.time_sampling
         dim = self.spec.action.dim
         noise = self.noise(len(actions), generator)
         uniform = sharding.noise(torch.rand, (len(actions),), generator, actions.device)
@@ -408,14 +376,14 @@ class FlowMatching(OnPolicyActor):
 
         If it explores with a density, ``drawn`` is the path (B, 1, ...).
         """
-        if explore and self.config.density:
+        if explore and self.config.has_density:
             path, log_probs = self.sample(self.to_batch(observation), generator)
-            return self.chunk(self.played(path[:, -1]), path.flatten(1).unsqueeze(1), log_probs)
+            return self.chunk(self.to_actions(path[:, -1]), path.flatten(1).unsqueeze(1), log_probs)
         noise = self.noise(len(observation), generator)
         return self.chunk(
             self.decode(
                 self.to_batch(observation),
-                noise if self.draws(explore) else torch.zeros_like(noise),
+                noise if self.is_stochastic(explore) else torch.zeros_like(noise),
             )
         )
 
@@ -428,18 +396,19 @@ class FlowMatching(OnPolicyActor):
     ) -> ActionChunk:
         """See ``ContinuesChunks``."""
         noise = self.noise(len(observation), generator)
-        noise = noise if self.draws(explore=False) else torch.zeros_like(noise)
+        noise = noise if self.is_stochastic(explore=False) else torch.zeros_like(noise)
         return self.chunk(self.decode(self.to_batch(observation), noise, continuation))
 
 
 class ExpertFlowMatching(FlowMatching):
     """Shared parts of pi0.5 and SmolVLA."""
 
-    def measure(self) -> None:
+    def read_sizes(self) -> None:
         """See ``FlowMatching``. SmolVLA's times are fixed; old policy files also lack them."""
         config = self.network.config
-        self.room = config["max_state_dim"], config["max_action_dim"]
-        self.times = (
+        self.max_state_dim = config["max_state_dim"]
+        self.max_action_dim = config["max_action_dim"]
+        self.time_sampling = TimeSampling(
             config.get("time_sampling_beta_alpha", 1.5),
             config.get("time_sampling_scale", 0.999),
             config.get("time_sampling_offset", 0.001),

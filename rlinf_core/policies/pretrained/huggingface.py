@@ -70,6 +70,25 @@ def json_text(document: Mapping[str, Any]) -> str:
     return json.dumps(document, indent=1)
 
 
+def make_config(config_class: Any, document: Mapping[str, Any]) -> Any:
+    """Return transformers' config of a document; transformers gets a copy, which it may change."""
+    return config_class.from_dict(json.loads(json.dumps(document)))
+
+
+def complete_document(config: Any) -> dict[str, Any]:
+    """Return transformers' config as a document with all keys, also those of default value."""
+    document: dict[str, Any] = json.loads(config.to_json_string(use_diff=False))
+    return document
+
+
+def replace_prefix(name: str, prefixes: Mapping[str, str]) -> str:
+    """Return the name with its first matching prefix replaced; the name itself without a match."""
+    for prefix, replacement in prefixes.items():
+        if name.startswith(prefix):
+            return replacement + name.removeprefix(prefix)
+    return name
+
+
 def load_weights(folder: Path) -> dict[str, Tensor]:
     """Return all weights of a folder, in float32.
 
@@ -173,7 +192,7 @@ def merge_settings(
     base: Mapping[str, Any],
     changes: Mapping[str, Any],
     where: str,
-    keys_of: str,
+    config_name: str,
     free: Collection[str] = (),
 ) -> dict[str, Any]:
     """Return ``base`` with the values of ``changes``, merged recursively.
@@ -182,7 +201,7 @@ def merge_settings(
         base: the defaults.
         changes: values to replace.
         where: place of the changes, for messages.
-        keys_of: document with the expected keys, for messages.
+        config_name: document with the expected keys, for messages.
         free: keys with arbitrary content.
 
     Raises:
@@ -192,11 +211,13 @@ def merge_settings(
     for key, value in changes.items():
         if key not in base:
             raise PolicyFileError(
-                f"{where}: expected keys of {keys_of}, got '{key}'{nearest(key, base)}"
+                f"{where}: expected keys of {config_name}, got '{key}'{nearest(key, base)}"
             )
         below = base[key]
         nested = isinstance(value, Mapping) and isinstance(below, Mapping) and key not in free
-        merged[key] = merge_settings(below, value, f"{where}.{key}", keys_of) if nested else value
+        merged[key] = (
+            merge_settings(below, value, f"{where}.{key}", config_name) if nested else value
+        )
     return merged
 
 

@@ -25,8 +25,8 @@ def letterbox(images: Tensor, size: int, antialias: bool = True) -> Tensor:
     return F.pad(pixels, (right // 2, right - right // 2, down // 2, down - down // 2), value=-1.0)
 
 
-def resized(pixels: Tensor, shape: tuple[int, int], mode: str = "bicubic") -> Tensor:
-    """Resize pictures (B, 3, H, W) of whole grey levels, with antialiasing.
+def resize(pixels: Tensor, shape: tuple[int, int], mode: str = "bicubic") -> Tensor:
+    """Resize images (B, 3, H, W) of whole grey levels, with antialiasing.
 
     On a CPU torch resizes bytes as torchvision does, to the last level.
     """
@@ -37,12 +37,12 @@ def resized(pixels: Tensor, shape: tuple[int, int], mode: str = "bicubic") -> Te
     return result.float().round().clamp(0.0, 255.0)
 
 
-def as_pillow(pixels: Tensor, shape: tuple[int, int]) -> Tensor:
-    """Resize pictures (B, 3, H, W) of whole grey levels as Pillow's bicubic filter does with bytes.
+def resize_like_pillow(pixels: Tensor, shape: tuple[int, int]) -> Tensor:
+    """Resize images (B, 3, H, W) of whole grey levels as Pillow's bicubic filter does with bytes.
 
     Pillow's weights are whole numbers, so the result is exact on any device. Rows are resized
-    first, as by Pillow until 12.1, which NVIDIA locks. Pillow 13 resizes columns first where a
-    picture becomes lower and wider.
+    first, as by Pillow until 12.1, which NVIDIA locks. Pillow 13 resizes columns first where an
+    image becomes lower and wider.
     """
     for axis, size in ((3, shape[1]), (2, shape[0])):
         if pixels.shape[axis] == size:
@@ -74,15 +74,15 @@ def _pillow_weights(size: int, result: int, device: torch.device) -> Tensor:
     return (weights + 0.5 * weights.sign()).trunc().to(device)
 
 
-def letter_boxed(pixels: Tensor) -> Tensor:
-    """Pad pictures (B, 3, H, W) with black to squares."""
+def pad_to_square(pixels: Tensor) -> Tensor:
+    """Pad images (B, 3, H, W) with black to squares."""
     height, width = pixels.shape[2:]
     down, right = max(width - height, 0), max(height - width, 0)
     return F.pad(pixels, (right // 2, right - right // 2, down // 2, down - down // 2))
 
 
-def by_area(pixels: Tensor, edge: int) -> Tensor:
-    """Resize the shorter side of pictures (B, 3, H, W), as OpenCV's INTER_AREA does with bytes."""
+def resize_by_area(pixels: Tensor, edge: int) -> Tensor:
+    """Resize the shorter side of images (B, 3, H, W), as OpenCV's INTER_AREA does with bytes."""
     height, width = pixels.shape[2:]
     if min(height, width) == edge:
         return pixels
@@ -132,15 +132,15 @@ def _neighbours(size: int, result: int, device: torch.device) -> tuple[Tensor, T
     return before, (before + 1).clamp(max=size - 1), (part * 2048.0).round().int()
 
 
-def to_patches(
+def cut_patches(
     pixels: Tensor, vision: Any, mean: Sequence[float], std: Sequence[float]
 ) -> tuple[Tensor, tuple[int, int]]:
-    """Return the patches (B, P, numbers) of pictures (B, 3, H, W) in [0, 1], and their grid.
+    """Return the patches (B, P, numbers) of images (B, 3, H, W) in [0, 1], and their grid.
 
     The patches of a merged square are adjacent.
 
     Args:
-        pixels: pictures with sides of whole merged squares.
+        pixels: images with sides of whole merged squares.
         vision: transformers' config of the vision tower.
         mean, std: normalisation by colour.
     """

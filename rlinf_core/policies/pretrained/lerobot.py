@@ -77,16 +77,17 @@ class Training:
     """A policy's training settings.
 
     Attributes:
-        state, action, pictures: statistics that normalise them.
+        state_statistics, action_statistics, image_statistics: kinds of statistics that normalise
+            them.
         settings: a policy's keys, with LeRobot's key and its value.
-        tells_relative: True if it has LeRobot's key use_relative_actions, written since 0.5.1.
+        has_relative_key: True if it has LeRobot's key use_relative_actions, written since 0.5.1.
     """
 
-    state: Kind
-    action: Kind
-    pictures: Kind
+    state_statistics: Kind
+    action_statistics: Kind
+    image_statistics: Kind
     settings: Mapping[str, tuple[str, int]]
-    tells_relative: bool
+    has_relative_key: bool
 
 
 def read_config(
@@ -96,7 +97,7 @@ def read_config(
     optional: Collection[str],
     fixed: Mapping[str, Any] | None = None,
     settings: Mapping[str, str] = SETTINGS,
-    pictures: Collection[str] = ("IDENTITY",),
+    image_modes: Collection[str] = ("IDENTITY",),
 ) -> tuple[dict[str, Any], Training]:
     """Return the network's keys of LeRobot's config.json, and the policy's training settings.
 
@@ -107,7 +108,7 @@ def read_config(
         optional: optional keys of the network.
         fixed: keys with a single supported value.
         settings: LeRobot's keys for settings of a policy, with the policy's key.
-        pictures: the family's normalisations of pictures.
+        image_modes: the family's normalisations of images.
 
     Raises:
         PolicyFileError: a key is missing or unknown, or has an unsupported value.
@@ -159,7 +160,7 @@ def read_config(
             )
     network = {key: value for key, value in document.items() if key in needed or key in optional}
     return network, Training(
-        *_modes(document, where, pictures),
+        *_modes(document, where, image_modes),
         _settings(document, where, settings),
         "use_relative_actions" in document,
     )
@@ -182,18 +183,18 @@ def _settings(
 
 
 def _modes(
-    document: Mapping[str, Any], where: str, pictures: Collection[str]
+    document: Mapping[str, Any], where: str, image_modes: Collection[str]
 ) -> tuple[Kind, Kind, Kind]:
-    """Return the kinds of statistics of state, action and pictures."""
+    """Return the kinds of statistics of state, action and images."""
     mapping = document.get("normalization_mapping")
     if not isinstance(mapping, Mapping) or not mapping.keys() >= {"STATE", "ACTION"}:
         raise PolicyFileError(
             f"{where}: expected a normalization_mapping with STATE and ACTION in config.json, got "
             f"{escape_ascii(mapping)[:80]}: it says what the network's numbers stand for"
         )
-    if (visual := mapping.get("VISUAL", "IDENTITY")) not in pictures:
+    if (visual := mapping.get("VISUAL", "IDENTITY")) not in image_modes:
         raise PolicyFileError(
-            f"{where}: expected a normalization_mapping of VISUAL: {' or '.join(pictures)} in "
+            f"{where}: expected a normalization_mapping of VISUAL: {' or '.join(image_modes)} in "
             f"config.json, got {visual!r}"
         )
     for feature in ("STATE", "ACTION"):

@@ -27,44 +27,45 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Published:
+class CheckpointInfo:
     """The contents of a checkpoint's folder, except for its weights.
 
     Attributes:
-        config: config of the network, an argument of ``NetworkFactory.build``.
+        config: config of the network, the argument of ``NetworkFactory.build``.
         tokenizer: tokenizer of the folder.
-        horizon: number of actions in a chunk; 0 if the folder has none.
-        state, action: statistics that normalise both; None if the folder has none.
+        horizon: number of actions in a chunk; 0 if the folder does not store it.
+        state_statistics, action_statistics: kinds of statistics that normalise both; None if the
+            folder does not store them.
         settings: a policy's keys, with the folder's key and its value.
-        undecided: a policy's keys that a recipe must name because the folder lacks them; with the
-            reason.
+        required_settings: a policy's keys that a recipe must name because the folder lacks them,
+            with the reason.
     """
 
     config: Mapping[str, Any]
     tokenizer: Tokenizer
     horizon: int = 0
-    state: Kind | None = None
-    action: Kind | None = None
+    state_statistics: Kind | None = None
+    action_statistics: Kind | None = None
     settings: Mapping[str, tuple[str, int]] = field(default_factory=dict)
-    undecided: Mapping[str, str] = field(default_factory=dict)
+    required_settings: Mapping[str, str] = field(default_factory=dict)
 
     def check_settings(self, config: PretrainedSettings | VisuomotorSettings) -> None:
         """Raise PolicyFileError if a key that the recipe leaves out differs from the folder's.
 
         A key in the recipe keeps its value.
         """
-        for key, reason in self.undecided.items():
+        for key, reason in self.required_settings.items():
             if key not in config.model_fields_set:
                 raise PolicyFileError(
                     f"policy.{key}: expected a value for the checkpoint {config.checkpoint}, got "
                     f"none. {reason}"
                 )
-        for key, (published, value) in self.settings.items():
-            actual = getattr(config, {"n_action_steps": "executed"}.get(key, key))
+        for key, (folder_key, value) in self.settings.items():
+            actual = config.executed if key == "n_action_steps" else getattr(config, key)
             if key not in config.model_fields_set and actual != value:
                 raise PolicyFileError(
                     f"policy.{key}: expected {value}, as the checkpoint {config.checkpoint} has it "
-                    f"in config.json ({published}), got the default {actual}. Set policy.{key}: "
+                    f"in config.json ({folder_key}), got the default {actual}. Set policy.{key}: "
                     f"{value}, or set another number on purpose"
                 )
 
@@ -74,16 +75,16 @@ class NetworkFactory(ABC):
 
     Attributes:
         kind: ``policy.kind``.
-        keys_of: the document with a network's keys, for messages.
+        config_name: the document with a network's keys, for messages.
         horizon_key: the config's key for the actions of a chunk; empty if networks have none.
-        free: keys of the config with arbitrary content.
+        free_keys: keys of the config with arbitrary content.
         metadata: metadata of its safetensors file.
     """
 
     kind: ClassVar[str]
-    keys_of: ClassVar[str]
+    config_name: ClassVar[str]
     horizon_key: ClassVar[str] = ""
-    free: ClassVar[Collection[str]] = ()
+    free_keys: ClassVar[Collection[str]] = ()
     metadata: ClassVar[Mapping[str, str] | None] = {"format": "pt"}
 
     @abstractmethod
@@ -91,18 +92,20 @@ class NetworkFactory(ABC):
         """Return a network with random weights; any exception means a bad config."""
 
     @abstractmethod
-    def smallest(self) -> dict[str, Any]:
+    def smallest_config(self) -> dict[str, Any]:
         """Return the config of the smallest network, with every key that a recipe may change."""
 
     @abstractmethod
-    def read(self, folder: Path) -> Published:
+    def read(self, folder: Path) -> CheckpointInfo:
         """Read a folder's config and tokenizer; a PolicyFileError names the faulty file."""
 
     @abstractmethod
-    def files(self, network: Any, tokenizer: Tokenizer) -> tuple[dict[str, Tensor], dict[str, str]]:
+    def folder_files(
+        self, network: Any, tokenizer: Tokenizer
+    ) -> tuple[dict[str, Tensor], dict[str, str]]:
         """Return weights by their published names, and the text of each other file by its path."""
 
-    def rename(
+    def rename_weights(
         self, weights: dict[str, Tensor], expected: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
         """Return a folder's weights by the network's names, without those that it does not use."""
@@ -116,7 +119,7 @@ class NetworkFactory(ABC):
         """Return a module's name in a file of adapters, if that differs from the module's."""
         return self.module_name(name, network)
 
-    def complete(self, config: dict[str, Any]) -> dict[str, Any]:
+    def add_derived_values(self, config: dict[str, Any]) -> dict[str, Any]:
         """Return a recipe's config with its derived values."""
         return config
 
@@ -134,7 +137,7 @@ class NetworkFactory(ABC):
             raise
         except Exception as error:  # the libraries raise many kinds
             raise PolicyFileError(
-                f"policy.network: expected keys and values of {self.keys_of}, got: "
+                f"policy.network: expected keys and values of {self.config_name}, got: "
                 f"{type(error).__name__}: {error}"
             ) from error
 
@@ -145,27 +148,15 @@ class NetworkFactory(ABC):
             PolicyFileError: the config lacks a key of ``changes``.
         """
         require("vla", f"policy.kind: {self.kind}")
-        chunk = {self.horizon_key: horizon} if self.horizon_key else {}
-        return self.build(
-            self.complete(
-                merge_settings(
-                    self.smallest(), {**changes, **chunk}, "policy.network", self.keys_of, self.free
-                )
-            )
+        if self.horizon_key:
+            changes = {**changes, self.horizon_key: horizon}
+        config = merge_settings(
+            self.smallest_config(), changes, "policy.network", self.config_name, self.free_keys
         )
+        return self.build(self.add_derived_values(config))
 
-    def begin(self, config: PretrainedSettings, horizon: int = 0) -> tuple[Any, Published]:
-        """Return the initial network, from scratch or of a checkpoint with optional adapters."""
-        if not config.checkpoint:
-            return self.from_scratch(config.network, horizon), Published({}, make_tokenizer(""))
-        network, published = self.from_checkpoint(Path(config.checkpoint), horizon)
-        published.check_settings(config)
-        if config.adapters:
-            adapter_files.merge(Path(config.adapters), network, self)
-        return network, published
-
-    def from_checkpoint(self, folder: Path, horizon: int = 0) -> tuple[Any, Published]:
-        """Return the network of a folder.
+    def from_checkpoint(self, folder: Path, horizon: int = 0) -> tuple[Any, CheckpointInfo]:
+        """Return the network of a folder, and the folder's other contents.
 
         Args:
             folder: a folder in the family's published format.
@@ -175,19 +166,31 @@ class NetworkFactory(ABC):
             PolicyFileError: a file or a tensor of the folder is not as expected.
         """
         require("vla", f"policy.kind: {self.kind}")
-        published = self.read(folder)
-        if published.horizon:
-            check_horizon(folder, published.horizon, horizon)
-        network = self.build(published.config)
-        return load_into(
-            network, self.rename(load_weights(folder), network.state_dict()), folder
-        ), published
+        info = self.read(folder)
+        if info.horizon:
+            check_horizon(folder, info.horizon, horizon)
+        network = self.build(info.config)
+        weights = self.rename_weights(load_weights(folder), network.state_dict())
+        return load_into(network, weights, folder), info
+
+    def initial_network(
+        self, config: PretrainedSettings, horizon: int = 0
+    ) -> tuple[Any, CheckpointInfo]:
+        """Return the network of a recipe: from scratch, or of a checkpoint with its adapters."""
+        if not config.checkpoint:
+            network = self.from_scratch(config.network, horizon)
+            return network, CheckpointInfo({}, make_tokenizer(""))
+        network, info = self.from_checkpoint(Path(config.checkpoint), horizon)
+        info.check_settings(config)
+        if config.adapters:
+            adapter_files.merge(Path(config.adapters), network, self)
+        return network, info
 
     def save_folder(self, network: Any, tokenizer: Tokenizer, folder: Path) -> None:
         """Write a network in the family's published format."""
         from safetensors.torch import save_file
 
-        weights, texts = self.files(network, tokenizer)
+        weights, texts = self.folder_files(network, tokenizer)
         folder.mkdir(parents=True, exist_ok=True)
         save_file(
             {name: tensor.contiguous() for name, tensor in weights.items()},

@@ -13,7 +13,7 @@ from typing import Any
 
 from rlinf_core.core.errors import PolicyFileError
 from rlinf_core.policies.pretrained.huggingface import read_json
-from rlinf_core.policies.pretrained.network_factory import Published
+from rlinf_core.policies.pretrained.network_factory import CheckpointInfo
 from rlinf_core.policies.pretrained.tokenization import FileTokenizer, read_tokenizer
 
 _LAYERS = {
@@ -46,7 +46,7 @@ CONVERTED = {
     "action_expert_variant",
     "precision",
 }
-# a key of a network's config; lerobot prepares sentences and pictures differently from openpi
+# a key of a network's config; lerobot prepares sentences and images differently from openpi
 MAKER = "maker"
 TOKENIZER = "google/paligemma-3b-pt-224"
 
@@ -61,7 +61,7 @@ def is_converted(folder: Path) -> bool:
     )
 
 
-def read_config(folder: Path) -> tuple[dict[str, Any], Published]:
+def read_config(folder: Path) -> tuple[dict[str, Any], CheckpointInfo]:
     """Return the network's keys of such a folder, by LeRobot's names, and the folder's contents.
 
     Raises:
@@ -89,7 +89,7 @@ def read_config(folder: Path) -> tuple[dict[str, Any], Published]:
         **sizes(folder, document),
         **parts,
     }
-    return config, Published(config, read_paligemma_tokenizer(folder), horizon)
+    return config, CheckpointInfo(config, read_paligemma_tokenizer(folder), horizon)
 
 
 def sizes(folder: Path, document: Mapping[str, Any]) -> dict[str, Any]:

@@ -49,7 +49,7 @@ def group_norm(channels: int) -> nn.Module:
 
 
 class ResNet(nn.Module):
-    """Pictures (B, 3, H, W) to feature maps (B, 512, H / 32, W / 32).
+    """Images (B, 3, H, W) to feature maps (B, 512, H / 32, W / 32).
 
     Args:
         name: one of ``LAYERS``.

@@ -1,7 +1,7 @@
-"""A tiny checkpoint of a published family, with random weights.
+"""Tiny checkpoints of published families, with random weights.
 
-It has the family's architecture, key names, files and kind of tokenizer. It replaces gigabytes to
-try a recipe, a station or a program that reads such folders.
+A tiny checkpoint has the family's architecture, key names, files and kind of tokenizer. It replaces
+a download of gigabytes in tests of a recipe, a station or a program that reads such folders.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from rlinf_core.core.extras import require
 from rlinf_core.policies.pretrained.tokenization import FileTokenizer
 
 CHAT = ("<|im_start|>", "<|im_end|>")
-OFT, OFT_STEP = "openvla_oft", 150_000  # OpenVLA's folder with OpenVLA-OFT's two files beside it
-Vocabulary = Mapping[str, int]  # a tokenizer's tokens; the key "" holds the count of their ids
+OFT, OFT_STEP = "openvla_oft", 150_000  # OpenVLA's folder with OpenVLA-OFT's two files
+Vocabulary = Mapping[str, int]  # ids by token; the key "" holds the number of ids
 
 
 @dataclass(frozen=True)
 class Family:
-    """The tokenizer's place in a family's config.json.
+    """A family's tokenizer, and its entries in the family's config.json.
 
     Attributes:
         kind: ``policy.kind``.
@@ -34,8 +34,8 @@ class Family:
         words: True for a tokenizer like Gemma's and Llama's, of pieces of words, with bytes for
             unknown ones; False for one of bytes alone, like GPT-2's, Qwen's and SmolLM's.
         others: further special tokens of the published tokenizer.
-        layout: the module beside its network's that writes its folder; empty if the network's does.
-        letters: tokens of one letter each, beside the bytes.
+        layout: module of the package that writes the folder; empty for the network factory.
+        letters: tokens of one letter each, in addition to the bytes.
         unused: number of tokens at the vocabulary's end that are no words.
     """
 
@@ -82,7 +82,7 @@ def _xvla(vocabulary: Vocabulary) -> dict[str, Any]:
     return {"florence_config": {"text_config": {"vocab_size": vocabulary[""], **ids}}}
 
 
-def _ids_of_qwen(vocabulary: Vocabulary) -> dict[str, Any]:
+def _qwen_ids(vocabulary: Vocabulary) -> dict[str, Any]:
     return {
         f"{name}_token_id": vocabulary[f"<|{token}|>"]
         for name, token in (
@@ -95,7 +95,7 @@ def _ids_of_qwen(vocabulary: Vocabulary) -> dict[str, Any]:
 
 
 def _qwen(vocabulary: Vocabulary) -> dict[str, Any]:
-    return _ids_of_qwen(vocabulary) | {
+    return _qwen_ids(vocabulary) | {
         "text_config": {
             "vocab_size": vocabulary[""] + 256 + 8,
             "eos_token_id": vocabulary["<|im_end|>"],
@@ -105,7 +105,7 @@ def _qwen(vocabulary: Vocabulary) -> dict[str, Any]:
 
 def _groot_n1_7(vocabulary: Vocabulary) -> dict[str, Any]:
     text = {"vocab_size": vocabulary[""]}
-    return {"cosmos_config": _ids_of_qwen(vocabulary) | {"text_config": text}}
+    return {"cosmos_config": _qwen_ids(vocabulary) | {"text_config": text}}
 
 
 _EAGLE = (*CHAT, "<img>", "</img>", "<IMG_CONTEXT>")
@@ -198,9 +198,8 @@ def write(
             code="RL-E207",
         )
     text = tokenizer or byte_tokenizer(family_spec)
-    differing = _with(
-        network or {}, family_spec.token_config(_read_vocabulary(family_spec, family, text))
-    )
+    token_config = family_spec.token_config(_read_vocabulary(family_spec, family, text))
+    config = _merged(network or {}, token_config)
     package = f"rlinf_core.policies.pretrained.{family_spec.kind}"
     factory = importlib.import_module(f"{package}.network").FACTORY
     layout = (
@@ -211,13 +210,13 @@ def write(
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            fresh = factory.from_scratch(differing, horizon or family_spec.horizon)
-            layout.save_folder(fresh, FileTokenizer(text), folder)
+            new_network = factory.from_scratch(config, horizon or family_spec.horizon)
+            layout.save_folder(new_network, FileTokenizer(text), folder)
             if family == OFT:
                 from rlinf_core.policies.pretrained.openvla import heads
 
-                width = fresh.language_model.config.hidden_size
-                heads.save(
+                width = new_network.language_model.config.hidden_size
+                heads.save_parts(
                     folder,
                     OFT_STEP,
                     {
@@ -297,14 +296,12 @@ def _read_vocabulary(family_spec: Family, family: str, text: str) -> dict[str, i
     return vocabulary | {"": max(vocabulary.values()) + 1}
 
 
-def _with(base: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge two maps recursively; ``more`` overrides."""
+def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge two maps recursively; ``changes`` overrides."""
     merged = dict(base)
-    for key, value in more.items():
+    for key, value in changes.items():
         below = merged.get(key)
-        merged[key] = (
-            _with(below, value)
-            if isinstance(below, Mapping) and isinstance(value, Mapping)
-            else value
-        )
+        if isinstance(below, Mapping) and isinstance(value, Mapping):
+            value = _merged(below, value)
+        merged[key] = value
     return merged

@@ -26,14 +26,14 @@ class Tokenizer(Protocol):
         """Tokens, without those that were added; 0 of one that reads bytes."""
         ...
 
-    def ids(self, sentence: str, plain: bool = False) -> list[int]:
+    def encode(self, sentence: str, plain: bool = False) -> list[int]:
         """Return the tokens without marks of beginning or end.
 
         With ``plain``, text that looks like a special token is read as plain words.
         """
         ...
 
-    def id(self, token: str) -> int | None:
+    def token_id(self, token: str) -> int | None:
         """Return the id of one token, or None if it is unknown."""
         ...
 
@@ -43,11 +43,11 @@ class ByteTokenizer:
 
     text, size = "", 0
 
-    def ids(self, sentence: str, plain: bool = False) -> list[int]:
+    def encode(self, sentence: str, plain: bool = False) -> list[int]:
         """Return the bytes of UTF-8."""
         return list(sentence.encode())
 
-    def id(self, token: str) -> int | None:
+    def token_id(self, token: str) -> int | None:
         """Return None, because no token has a name."""
         return None
 
@@ -67,12 +67,12 @@ class FileTokenizer:
         size: int = self._tokenizer.get_vocab_size(with_added_tokens=False)
         return size
 
-    def ids(self, sentence: str, plain: bool = False) -> list[int]:
+    def encode(self, sentence: str, plain: bool = False) -> list[int]:
         """Return the tokens like in training."""
         self._tokenizer.encode_special_tokens = plain
         return list(self._tokenizer.encode(sentence, add_special_tokens=False).ids)
 
-    def id(self, token: str) -> int | None:
+    def token_id(self, token: str) -> int | None:
         """Return the id of one token, or None if it is unknown."""
         token_id: int | None = self._tokenizer.token_to_id(token)
         return token_id

@@ -2,7 +2,7 @@
 
 A network's description is LeRobot's own config.json, with the station's ``input_features`` and
 ``output_features``. A station without cameras gives its vector twice, as ``observation.state`` and
-as ``observation.environment_state``, because LeRobot's classes need pictures or the latter.
+as ``observation.environment_state``, because LeRobot's classes need images or the latter.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from torch import Tensor, nn
 
 from rlinf_core.core.errors import PolicyFileError, SpecError, escape_ascii
 from rlinf_core.policies.base import ActionChunk, Batch, NetworkPolicy, Observation
-from rlinf_core.policies.encoder import MEAN, STD
+from rlinf_core.policies.encoder import IMAGENET_MEAN, IMAGENET_STD
 from rlinf_core.policies.normalization import Normalisation
 from rlinf_core.policies.pretrained import lerobot
 from rlinf_core.policies.pretrained.dataset_statistics import (
     ActionUnits,
     FixedNormalisation,
     Kind,
+    image_centre_and_spread,
     load_statistics,
-    picture_ranges,
 )
 from rlinf_core.policies.pretrained.huggingface import (
     check_horizon,
@@ -33,7 +33,7 @@ from rlinf_core.policies.pretrained.huggingface import (
     load_weights,
     merge_settings,
 )
-from rlinf_core.policies.pretrained.network_factory import Published
+from rlinf_core.policies.pretrained.network_factory import CheckpointInfo
 from rlinf_core.policies.pretrained.resnet import LAYERS
 from rlinf_core.policies.pretrained.tokenization import make_tokenizer
 from rlinf_core.policies.settings import VisuomotorSettings
@@ -42,38 +42,38 @@ from rlinf_core.specs.arrays import StationSpec
 STATE = "observation.state"
 ENVIRONMENT = "observation.environment_state"
 ACTION = "action"
-PICTURES = "observation.image"
+IMAGE_PREFIX = "observation.image"
 PREFIX = {"act": "model.", "diffusion": "diffusion."}  # prefixes of LeRobot's names of weights
 COMPILED = "_orig_mod."
 Features = Mapping[str, Mapping[str, Any]]
 
 
-def features_of(spec: StationSpec) -> dict[str, Any]:
+def station_features(spec: StationSpec) -> dict[str, Any]:
     """Return a station's ``input_features`` and ``output_features`` in LeRobot's format."""
     state = {"type": "STATE", "shape": [spec.vector_size]}
-    pictures = {
+    images = {
         f"observation.images.{image.name}": {"type": "VISUAL", "shape": [3, *image.shape[:2]]}
         for image in spec.images
     }
-    environment = {} if pictures else {ENVIRONMENT: {"type": "ENV", "shape": [spec.vector_size]}}
+    environment = {} if images else {ENVIRONMENT: {"type": "ENV", "shape": [spec.vector_size]}}
     return {
-        "input_features": {STATE: state, **pictures, **environment},
+        "input_features": {STATE: state, **images, **environment},
         "output_features": {ACTION: {"type": "ACTION", "shape": [spec.action.dim]}},
     }
 
 
-def size_of(document: Mapping[str, Any], name: str) -> int:
+def feature_size(document: Mapping[str, Any], name: str) -> int:
     """Return the numbers in a feature; 0 without it."""
     feature = {**document["input_features"], **document["output_features"]}.get(name)
     return feature["shape"][0] if feature else 0
 
 
-def picture_shapes(document: Mapping[str, Any]) -> list[tuple[int, int]]:
-    """Return height and width of each camera's pictures."""
+def image_shapes(document: Mapping[str, Any]) -> list[tuple[int, int]]:
+    """Return height and width of each camera's images."""
     return [
         tuple(feature["shape"][1:])
         for name, feature in document["input_features"].items()
-        if name.startswith(PICTURES)
+        if name.startswith(IMAGE_PREFIX)
     ]
 
 
@@ -84,11 +84,10 @@ def check_features(folder: Path, document: Mapping[str, Any]) -> None:
         if not isinstance(document[key], Mapping):
             raise PolicyFileError(f"{where} as a map, got {escape_ascii(document[key])[:80]}")
         for name, feature in document[key].items():
-            size = 3 if name.startswith(PICTURES) else 1
+            size = 3 if name.startswith(IMAGE_PREFIX) else 1
             if name not in sides and (size == 1 or key != "input_features"):
                 raise PolicyFileError(
-                    f"{where} among {', '.join(sides)} and pictures, got "
-                    f"'{escape_ascii(name)[:80]}'"
+                    f"{where} among {', '.join(sides)} and images, got '{escape_ascii(name)[:80]}'"
                 )
             shape = feature.get("shape") if isinstance(feature, Mapping) else None
             if (
@@ -102,8 +101,8 @@ def check_features(folder: Path, document: Mapping[str, Any]) -> None:
                 )
 
 
-class Pictures(nn.Module):
-    """Pictures {camera: (B, H, W, 3) uint8} to network inputs, normalised per camera."""
+class ImageNormalisation(nn.Module):
+    """Images {camera: (B, H, W, 3) uint8} to network inputs, normalised per camera."""
 
     mean: Tensor
     std: Tensor
@@ -111,7 +110,7 @@ class Pictures(nn.Module):
     def __init__(self, names: tuple[str, ...]) -> None:
         super().__init__()
         self.names = names
-        for name, values in (("mean", MEAN), ("std", STD)):
+        for name, values in (("mean", IMAGENET_MEAN), ("std", IMAGENET_STD)):
             self.register_buffer(name, torch.tensor(values).repeat(len(names), 1)[:, :, None, None])
 
     def forward(self, batch: Batch) -> list[Tensor]:
@@ -123,52 +122,59 @@ class Pictures(nn.Module):
 
 
 class Visuomotor(NetworkPolicy):
-    """Base class of both policies; a subclass defines the network.
+    """Base class of ACT and Diffusion Policy; a subclass defines the network.
 
     Attributes:
-        smallest: LeRobot's keys of the network, with values for one from scratch.
-        supported: the single supported value of a key.
-        optional: keys that older folders lack; the values here are LeRobot's defaults.
+        horizon_key: LeRobot's key for the actions of a chunk.
+        needed: further keys that a folder must have.
+        smallest: LeRobot's keys of the network, with the values of a network from scratch.
+        supported: keys with a single supported value.
+        optional: keys of ``smallest`` that older folders lack; its values are LeRobot's defaults.
         statistics_kind: the statistics of state and action without a checkpoint's folder.
-        quantile: divisor of a normalised state.
+        state_divisor: divisor of a normalised state.
     """
 
     config: VisuomotorSettings
     uses_images = True
+    horizon_key: ClassVar[str]
+    needed: ClassVar[tuple[str, ...]] = ()
     smallest: ClassVar[Mapping[str, Any]]
     supported: ClassVar[Mapping[str, Any]] = {}
     optional: ClassVar[frozenset[str]] = frozenset({"pretrained_backbone_weights"})
     statistics_kind: ClassVar[Kind]
-    quantile: ClassVar[float] = 1.0
+    state_divisor: ClassVar[float] = 1.0
 
     def __init__(self, spec: StationSpec, config: VisuomotorSettings, network: Any = None) -> None:
         super().__init__(spec, config)
-        begins, given = network is None, bool(config.statistics)
+        is_new, has_statistics = network is None, bool(config.statistics)
         kinds: tuple[Kind, Kind, Kind] = self.statistics_kind, self.statistics_kind, "deviations"
-        names = tuple(image.name for image in spec.images)
-        self.normalisation = (FixedNormalisation if given else Normalisation)(spec)
-        self.units = ActionUnits(spec.action, given)
-        if begins and config.checkpoint:
-            network, kinds, names = self._published(Path(config.checkpoint))
-        elif begins:
-            keys_of = f"LeRobot's {config.kind}"
-            document = merge_settings(self.smallest, config.network, "policy.network", keys_of)
-            network = self._build({**document, **features_of(spec), **self.sized(document)})
-        self.network, self.pictures = network.eval(), Pictures(names)
-        if begins and given:
-            path = Path(config.statistics)
-            load_statistics(
-                path,
-                kinds[:2],
-                spec,
-                (spec.vector_size, spec.action.dim),
-                self.normalisation,
-                self.units,
-            )
-            for index, name in enumerate(names):
-                middle, size = picture_ranges(path, name, kinds[2])
-                self.pictures.mean[index, :, 0, 0] = torch.from_numpy(middle)
-                self.pictures.std[index, :, 0, 0] = torch.from_numpy(size)
+        cameras = tuple(image.name for image in spec.images)
+        self.normalisation = (FixedNormalisation if has_statistics else Normalisation)(spec)
+        self.units = ActionUnits(spec.action, has_statistics)
+        if is_new and config.checkpoint:
+            network, kinds, cameras = self._read_checkpoint(Path(config.checkpoint))
+        elif is_new:
+            network = self._build(self._new_document())
+        # the names of both are part of the weights' names in policy files
+        self.network, self.pictures = network.eval(), ImageNormalisation(cameras)
+        if is_new and has_statistics:
+            self._load_statistics(Path(config.statistics), kinds)
+
+    def _new_document(self) -> dict[str, Any]:
+        """Return the config.json of a network from scratch."""
+        document = merge_settings(
+            self.smallest, self.config.network, "policy.network", f"LeRobot's {self.config.kind}"
+        )
+        return {**document, **station_features(self.spec), **self.keys_of_settings(document)}
+
+    def _load_statistics(self, path: Path, kinds: tuple[Kind, Kind, Kind]) -> None:
+        """Set the normalisation of state, actions and images from a file of statistics."""
+        sizes = self.spec.vector_size, self.spec.action.dim
+        load_statistics(path, kinds[:2], self.spec, sizes, self.normalisation, self.units)
+        for index, camera in enumerate(self.pictures.names):
+            centre, spread = image_centre_and_spread(path, camera, kinds[2])
+            self.pictures.mean[index, :, 0, 0] = torch.from_numpy(centre)
+            self.pictures.std[index, :, 0, 0] = torch.from_numpy(spread)
 
     @classmethod
     def rebuild(cls, spec: StationSpec, config: Any, described: Mapping[str, Any]) -> Visuomotor:
@@ -194,7 +200,7 @@ class Visuomotor(NetworkPolicy):
         return self
 
     @abstractmethod
-    def sized(self, document: Mapping[str, Any]) -> dict[str, Any]:
+    def keys_of_settings(self, document: Mapping[str, Any]) -> dict[str, Any]:
         """Return LeRobot's keys by the policy's settings, for a network from scratch."""
 
     @classmethod
@@ -204,7 +210,7 @@ class Visuomotor(NetworkPolicy):
 
     @classmethod
     @abstractmethod
-    def actions_of(cls, document: Mapping[str, Any]) -> int:
+    def chunk_length(cls, document: Mapping[str, Any]) -> int:
         """Return the number of actions in a chunk, from the present time step on."""
 
     @classmethod
@@ -221,12 +227,12 @@ class Visuomotor(NetworkPolicy):
                 f"{type(error).__name__}: {error}"
             ) from error
 
-    def _published(
+    def _read_checkpoint(
         self, folder: Path
     ) -> tuple[nn.Module, tuple[Kind, Kind, Kind], tuple[str, ...]]:
         """Return a folder's network, its kinds of normalisation, and its cameras in their order.
 
-        The kinds are for state, action and pictures.
+        The kinds are for state, action and images.
         """
         kind, keys = self.config.kind, [key for key in self.smallest if key not in self.optional]
         needed = ("input_features", "output_features", self.horizon_key, *self.needed, *keys)
@@ -242,10 +248,10 @@ class Visuomotor(NetworkPolicy):
         check_features(folder, document)
         names = self._cameras(folder, document)
         document = {**self.smallest, **document}
-        published = Published(document, make_tokenizer(""), settings=training.settings)
+        info = CheckpointInfo(document, make_tokenizer(""), settings=training.settings)
         self.check_document(folder, document)
-        published.check_settings(self.config)
-        check_horizon(folder, self.actions_of(document), self.config.horizon)
+        info.check_settings(self.config)
+        check_horizon(folder, self.chunk_length(document), self.config.horizon)
         network = self._build(document)
         weights = {
             name.replace(COMPILED, "").removeprefix(PREFIX[kind]): tensor
@@ -253,12 +259,9 @@ class Visuomotor(NetworkPolicy):
         }
         return (
             load_into(network, weights, folder),
-            (training.state, training.action, training.pictures),
+            (training.state_statistics, training.action_statistics, training.image_statistics),
             names,
         )
-
-    horizon_key: ClassVar[str]
-    needed: ClassVar[tuple[str, ...]] = ()
 
     def check_document(self, folder: Path, document: Mapping[str, Any]) -> None:
         """Raise PolicyFileError if a key of a folder conflicts with the policy's settings."""
@@ -269,9 +272,9 @@ class Visuomotor(NetworkPolicy):
         Raises:
             SpecError: the folder's features are not the station's.
         """
-        where, station = f"policy.checkpoint {folder}", features_of(self.spec)
+        where, station = f"policy.checkpoint {folder}", station_features(self.spec)
         for name in (STATE, ENVIRONMENT, ACTION):
-            got, expected = size_of(document, name), size_of(station, name)
+            got, expected = feature_size(document, name), feature_size(station, name)
             if got != expected:
                 raise SpecError(
                     f"{where}: expected {expected} numbers of {name}, as this task has them, got "
@@ -281,10 +284,10 @@ class Visuomotor(NetworkPolicy):
         trained = [
             name.rpartition(".")[2]
             for name in document["input_features"]
-            if name.startswith(PICTURES)
+            if name.startswith(IMAGE_PREFIX)
         ]
         names = trained if set(trained) == set(images) else [*images]
-        shapes = picture_shapes(document)
+        shapes = image_shapes(document)
         if len(shapes) != len(images) or [images[name].shape[:2] for name in names] != shapes:
             cameras = ", ".join(
                 f"{name} {height}x{width}"
@@ -311,7 +314,7 @@ class Visuomotor(NetworkPolicy):
         if self.normalisation.dimension_mask is not None:
             raise SpecError("vla lerobot: expected the policy of one robot, got one of several")
         names = [
-            name for name in self.network.config["input_features"] if name.startswith(PICTURES)
+            name for name in self.network.config["input_features"] if name.startswith(IMAGE_PREFIX)
         ]
         scale = torch.tensor(self.spec.action.scale, device=self.device)
         state = {"mean": self.normalisation.mean, "std": self.normalisation.std}
@@ -341,14 +344,14 @@ class Visuomotor(NetworkPolicy):
         lerobot.save_folder(folder, document, weights, statistics)
 
     def inputs(self, batch: Batch) -> tuple[Tensor, list[Tensor]]:
-        """Return normalised state (B, V), and pictures (B, 3, H, W) of each camera."""
-        return self.normalisation.normalised(batch["vectors"]), self.pictures(batch)
+        """Return normalised state (B, V), and images (B, 3, H, W) of each camera."""
+        return self.normalisation.normalize(batch["vectors"]), self.pictures(batch)
 
-    def played(self, numbers: Tensor) -> Tensor:
+    def to_actions(self, numbers: Tensor) -> Tensor:
         """Convert the network's numbers (B, H, A) to a chunk's normalised actions."""
-        return self.units.played(numbers[:, : self.config.horizon])
+        return self.units.to_actions(numbers[:, : self.config.horizon])
 
-    def goal(self, actions: Tensor) -> Tensor:
+    def to_network(self, actions: Tensor) -> Tensor:
         """Convert demonstrated actions (B, H A) to the network's numbers (B, H, A)."""
         return self.units.to_network(actions.unflatten(-1, (-1, self.spec.action.dim)))
 
@@ -357,7 +360,9 @@ class Visuomotor(NetworkPolicy):
         self, observation: Observation, explore: bool, generator: torch.Generator | None = None
     ) -> ActionChunk:
         """See ``Policy``."""
-        return self.chunk(self.decode(self.to_batch(observation), self.draws(explore), generator))
+        return self.chunk(
+            self.decode(self.to_batch(observation), self.is_stochastic(explore), generator)
+        )
 
     @abstractmethod
     def decode(self, batch: Batch, draws: bool, generator: torch.Generator | None) -> Tensor:

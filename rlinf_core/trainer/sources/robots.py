@@ -91,8 +91,12 @@ class Robots(Source):
             vectors, actions = self.spec.with_others(
                 spec, trajectory.observations["vectors"], trajectory.actions
             )
-            encoded = np.repeat(arrays.encoded([spec.instruction]), len(trajectory) + 1, axis=0)
-            observations = {arrays.NAME: encoded} | trajectory.observations | {"vectors": vectors}
+            encoded = np.repeat(
+                arrays.encode_instructions([spec.instruction]), len(trajectory) + 1, axis=0
+            )
+            observations = (
+                {arrays.INSTRUCTION: encoded} | trajectory.observations | {"vectors": vectors}
+            )
             return replace(trajectory, observations=observations, actions=actions, station=name)
 
         return [placed(trajectory) for trajectory in experience.trajectories]

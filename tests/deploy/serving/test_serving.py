@@ -339,7 +339,8 @@ def test_a_chunk_goes_on_where_the_clients_last_one_is_and_what_is_no_chunk_is_s
         on = client.infer(observation | {EXTENSION_KEY: {"left": left, "frozen": 3}})
         assert on[EXTENSION_KEY]["continues"] and "continues" not in free[EXTENSION_KEY]
         expected = policy.continue_chunk(
-            Observation.from_single(spec, observation), Continuation.of(np.full((6, 3), 0.9), 3, 8)
+            Observation.from_single(spec, observation),
+            Continuation.from_remaining(np.full((6, 3), 0.9), 3, 8),
         ).actions[0]
         assert np.allclose(on["actions"], spec.action.to_si(expected.numpy()), atol=1e-7)
         off = [np.abs(answer["actions"][:3] - left[:3]).mean() for answer in (free, on)]

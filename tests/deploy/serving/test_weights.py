@@ -126,7 +126,8 @@ def test_a_chunk_goes_on_from_each_client_s_own(max_delay):
     requests = [request(seed, **play) for seed, play in enumerate(plays)]
     normalised = [one / np.array([0.5, 0.25]) for one in left]
     going_on = [
-        Continuation.of(one, frozen, 4) for one, frozen in zip(normalised, (2, 1), strict=True)
+        Continuation.from_remaining(one, frozen, 4)
+        for one, frozen in zip(normalised, (2, 1), strict=True)
     ]
     expected = policy.continue_chunk(
         batch(0, 1),

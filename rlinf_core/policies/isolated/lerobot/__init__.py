@@ -30,7 +30,7 @@ class Config(PolicySettings):
     )
 
     @model_validator(mode="after")
-    def _draws_as_its_makers(self) -> Config:
+    def _draw_like_makers(self) -> Config:
         """Draw the noise of every chunk, as LeRobot does, unless the recipe decides."""
         if "stochastic_eval" not in self.model_fields_set:
             vars(self)["stochastic_eval"] = True

@@ -30,14 +30,14 @@ from rlinf_core.core.isolated import IsolatedProcess, python_of
 from rlinf_core.policies import sharding
 from rlinf_core.policies.base import ActionChunk, Batch, NetworkPolicy, Observation
 from rlinf_core.policies.isolated.lerobot import Config, worker
-from rlinf_core.policies.pretrained.dataset_statistics import check_units, ranges
+from rlinf_core.policies.pretrained.dataset_statistics import centre_and_spread, check_units
 from rlinf_core.policies.pretrained.huggingface import check_horizon, read_json
 from rlinf_core.policies.pretrained.lerobot import MODES
 from rlinf_core.specs.arrays import StationSpec, other_units
 
 TIMEOUT_S = 600.0  # longest wait for an answer; the first one loads the model
 STATES = ("observation.state", "observation.environment_state")
-PICTURES = "observation.image"
+IMAGES = "observation.image"
 ACTION = "action"
 EMPTY = "empty_camera"
 WITHOUT_SENTENCES = (
@@ -114,7 +114,7 @@ class LeRobotPolicy(NetworkPolicy):
         """See ``Policy``."""
         seed = (
             int(sharding.noise(torch.rand, (1, 1), generator, self.device) * 2**24)
-            if self.draws(explore)
+            if self.is_stochastic(explore)
             else 0
         )
         actions = self._chunk(observation, seed)
@@ -136,13 +136,13 @@ class LeRobotPolicy(NetworkPolicy):
 
     def _chunk(self, observation: Observation, seed: int) -> Tensor:
         """Return the actions (B, H, A) in SI units, in the task's order."""
-        rows, at = {}, 0
+        rows, start = {}, 0
         for item in self.spec.vectors:
-            rows[item.name] = observation.vectors[:, at : at + item.size]
-            at += item.size
+            rows[item.name] = observation.vectors[:, start : start + item.size]
+            start += item.size
         tensors = {
             feature: observation.images[names[0]]
-            if feature.startswith(PICTURES)
+            if feature.startswith(IMAGES)
             else torch.cat([rows[name] for name in names], 1)
             for feature, names in self.features.items()
             if feature != ACTION
@@ -260,72 +260,93 @@ def match_features(
         SpecError: the task lacks what a feature needs, or has it in another size.
     """
     where = f"policy.checkpoint {folder}"
-    inputs, outputs = (document.get(key) for key in ("input_features", "output_features"))
-    if not isinstance(inputs, dict) or not isinstance(outputs, dict) or ACTION not in outputs:
-        raise PolicyFileError(
-            f"{where}: expected input_features and output_features with {ACTION} in config.json, "
-            f"got {escape_ascii(inputs)[:80]} and {escape_ascii(outputs)[:80]}"
-        )
-    features = {name: feature for name, feature in inputs.items() if EMPTY not in name} | {
-        ACTION: outputs[ACTION]
-    }
+    features = _read_features(where, document)
     for name in configured.keys() - features.keys():
         raise SpecError(
             f"policy.features: expected {', '.join(features)}, as {folder} has them, got "
             f"'{name}'{nearest(name, features)}"
         )
-    vectors, images = ({item.name: item for item in items} for items in (spec.vectors, spec.images))
     result: dict[str, tuple[str, ...]] = {}
     for name, feature in features.items():
-        shape = feature.get("shape") if isinstance(feature, dict) else None
-        size = 3 if name.startswith(PICTURES) else 1
-        if (
-            not isinstance(shape, list)
-            or len(shape) != size
-            or (size == 1 and name not in (*STATES, ACTION))
-        ):
-            raise PolicyFileError(
-                f"{where}: expected features {', '.join(STATES)}, {PICTURES}s.* and {ACTION} with "
-                f"their shapes, got '{escape_ascii(name)[:80]}': {escape_ascii(feature)[:80]}"
-            )
-        if name == ACTION:
-            names = configured.get(name, spec.action.names)
-            sizes = dict.fromkeys(spec.action.names, 1)
-        elif size == 1:
-            names = configured.get(name, tuple(vectors))
-            sizes = {key: item.size for key, item in vectors.items()}
-        else:
-            names = configured.get(name, (name.rpartition(".")[2],))
-            sizes = dict.fromkeys(images, 1)
-        if unknown := [item for item in names if item not in sizes]:
-            raise SpecError(
-                f"{where}: {name}: expected {', '.join(sizes) or 'nothing'} of the task, got "
-                f"'{unknown[0]}'{nearest(unknown[0], sizes)}. Set policy.features='{{{name}: "
-                "[...]}'"
-            )
-        if size == 3:
-            expected = images[names[0]].shape[:2]
-            if len(names) != 1 or tuple(shape[1:]) != expected:
-                raise SpecError(
-                    f"{where}: {name}: expected pictures of {shape[1]}x{shape[2]} (height x "
-                    f"width) of one camera, got {', '.join(names)} of "
-                    f"{expected[0]}x{expected[1]}. Set station.image_size"
-                )
-        elif (count := sum(sizes[item] for item in names)) != shape[0] or len(set(names)) != len(
-            names
-        ):
-            raise SpecError(
-                f"{where}: {name}: expected {shape[0]} numbers, got {count} of "
-                f"{', '.join(names) or 'nothing'}. Set policy.features='{{{name}: [...]}}', or "
-                "take the task that it was trained on"
-            )
-        result[name] = tuple(names)
+        shape = _feature_shape(where, name, feature)
+        result[name] = _task_names(where, name, shape, spec, configured)
     if missing := set(spec.action.names) - set(result[ACTION]):
         raise SpecError(
             f"{where}: {ACTION}: expected all of {', '.join(spec.action.names)}, got none for "
             f"{', '.join(sorted(missing))}"
         )
     return result
+
+
+def _read_features(where: str, document: dict[str, Any]) -> dict[str, Any]:
+    """Return the features of a config.json, without empty cameras."""
+    inputs, outputs = (document.get(key) for key in ("input_features", "output_features"))
+    if not isinstance(inputs, dict) or not isinstance(outputs, dict) or ACTION not in outputs:
+        raise PolicyFileError(
+            f"{where}: expected input_features and output_features with {ACTION} in config.json, "
+            f"got {escape_ascii(inputs)[:80]} and {escape_ascii(outputs)[:80]}"
+        )
+    cameras_and_state = {name: feature for name, feature in inputs.items() if EMPTY not in name}
+    return cameras_and_state | {ACTION: outputs[ACTION]}
+
+
+def _feature_shape(where: str, name: str, feature: Any) -> list[Any]:
+    """Return the shape of a feature: (3, height, width) of images, else (numbers,)."""
+    shape = feature.get("shape") if isinstance(feature, dict) else None
+    size = 3 if name.startswith(IMAGES) else 1
+    if (
+        not isinstance(shape, list)
+        or len(shape) != size
+        or (size == 1 and name not in (*STATES, ACTION))
+    ):
+        raise PolicyFileError(
+            f"{where}: expected features {', '.join(STATES)}, {IMAGES}s.* and {ACTION} with "
+            f"their shapes, got '{escape_ascii(name)[:80]}': {escape_ascii(feature)[:80]}"
+        )
+    return shape
+
+
+def _task_names(
+    where: str,
+    name: str,
+    shape: list[Any],
+    spec: StationSpec,
+    configured: dict[str, tuple[str, ...]],
+) -> tuple[str, ...]:
+    """Return the task's names of one feature; raise SpecError if number or size differ."""
+    images = {image.name: image for image in spec.images}
+    is_camera = name.startswith(IMAGES)
+    if name == ACTION:
+        default, sizes = spec.action.names, dict.fromkeys(spec.action.names, 1)
+    elif is_camera:
+        default, sizes = (name.rpartition(".")[2],), dict.fromkeys(images, 1)
+    else:
+        sizes = {item.name: item.size for item in spec.vectors}
+        default = tuple(sizes)
+    names = configured.get(name, default)
+    if unknown := [item for item in names if item not in sizes]:
+        raise SpecError(
+            f"{where}: {name}: expected {', '.join(sizes) or 'nothing'} of the task, got "
+            f"'{unknown[0]}'{nearest(unknown[0], sizes)}. Set policy.features='{{{name}: "
+            "[...]}'"
+        )
+    if is_camera:
+        expected = images[names[0]].shape[:2]
+        if len(names) != 1 or tuple(shape[1:]) != expected:
+            raise SpecError(
+                f"{where}: {name}: expected images of {shape[1]}x{shape[2]} (height x "
+                f"width) of one camera, got {', '.join(names)} of "
+                f"{expected[0]}x{expected[1]}. Set station.image_size"
+            )
+        return tuple(names)
+    count = sum(sizes[item] for item in names)
+    if count != shape[0] or len(set(names)) != len(names):
+        raise SpecError(
+            f"{where}: {name}: expected {shape[0]} numbers, got {count} of "
+            f"{', '.join(names) or 'nothing'}. Set policy.features='{{{name}: [...]}}', or "
+            "take the task that it was trained on"
+        )
+    return tuple(names)
 
 
 def check_statistics(
@@ -350,13 +371,13 @@ def check_statistics(
     }
     if not statistics:
         return
-    middle, size = ranges(statistics, MODES[mode], str(files[0]), ACTION)
+    centre, spread = centre_and_spread(statistics, MODES[mode], str(files[0]), ACTION)
     back = np.argsort(order)
     check_units(
         spec.action,
         f"policy.checkpoint {folder}",
-        middle[: len(order)][back],
-        size[: len(order)][back],
+        centre[: len(order)][back],
+        spread[: len(order)][back],
         MODES[mode],
     )
 

@@ -1,4 +1,4 @@
-"""ACT: a transformer that maps pictures and state to a chunk of actions.
+"""ACT: a transformer that maps images and state to a chunk of actions.
 
 Zhao et al. 2023, arXiv 2304.13705, with the names and numbers of LeRobot's class (0.4.4 to 0.6.1).
 Training clones it as the decoder of a variational auto-encoder; inference sets the latent to 0.
@@ -29,10 +29,9 @@ from rlinf_core.policies.pretrained.visuomotor import (
     ENVIRONMENT,
     STATE,
     Visuomotor,
-    picture_shapes,
-    size_of,
+    feature_size,
+    image_shapes,
 )
-from rlinf_core.specs.arrays import StationSpec
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu}
 
@@ -115,7 +114,7 @@ class Stack(nn.Module):
 
 
 class ACT(nn.Module):
-    """Map pictures, state and a latent to a chunk of actions (B, H, A).
+    """Map images, state and a latent to a chunk of actions (B, H, A).
 
     Args:
         config: LeRobot's config.json.
@@ -128,7 +127,7 @@ class ACT(nn.Module):
         self.config = dict(config)
         size, latent, horizon = config["dim_model"], config["latent_dim"], config["chunk_size"]
         state, environment, action = (
-            size_of(config, name) for name in (STATE, ENVIRONMENT, ACTION)
+            feature_size(config, name) for name in (STATE, ENVIRONMENT, ACTION)
         )
         if config["use_vae"]:
             self.vae_encoder = Stack(config, config["n_vae_encoder_layers"])
@@ -136,9 +135,11 @@ class ACT(nn.Module):
             self.vae_encoder_robot_state_input_proj = nn.Linear(state, size)
             self.vae_encoder_action_input_proj = nn.Linear(action, size)
             self.vae_encoder_latent_output_proj = nn.Linear(size, 2 * latent)
-            self.register_buffer("vae_encoder_pos_enc", places(2 + horizon, size).unsqueeze(0))
-        pictures = picture_shapes(config)
-        if pictures:
+            self.register_buffer(
+                "vae_encoder_pos_enc", sinusoidal_positions(2 + horizon, size).unsqueeze(0)
+            )
+        images = image_shapes(config)
+        if images:
             self.backbone = ResNet(config["vision_backbone"], FrozenBatchNorm)
         self.encoder = Stack(config, config["n_encoder_layers"])
         self.decoder = Stack(config, config["n_decoder_layers"], decoder=True)
@@ -146,7 +147,7 @@ class ACT(nn.Module):
         if environment:
             self.encoder_env_state_input_proj = nn.Linear(environment, size)
         self.encoder_latent_input_proj = nn.Linear(latent, size)
-        if pictures:
+        if images:
             self.encoder_img_feat_input_proj = nn.Conv2d(FEATURES, size, 1)
         self.encoder_1d_feature_pos_embed = nn.Embedding(2 + bool(environment), size)
         self.decoder_pos_embed = nn.Embedding(horizon, size)
@@ -155,14 +156,12 @@ class ACT(nn.Module):
             if parameter.dim() > 1:
                 nn.init.xavier_uniform_(parameter)
 
-    def forward(
-        self, state: Tensor, pictures: list[Tensor], latent: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, state: Tensor, images: list[Tensor], latent: Tensor | None = None) -> Tensor:
         """Return the chunk.
 
         Args:
             state: (B, V).
-            pictures: (B, 3, H, W) of each camera.
+            images: (B, 3, H, W) of each camera.
             latent: (B, L); 0 by default.
         """
         if latent is None:
@@ -171,17 +170,19 @@ class ACT(nn.Module):
             self.encoder_latent_input_proj(latent)[None],
             self.encoder_robot_state_input_proj(state)[None],
         ]
-        if size_of(self.config, ENVIRONMENT):
+        if feature_size(self.config, ENVIRONMENT):
             tokens.append(self.encoder_env_state_input_proj(state)[None])
         positions = [self.encoder_1d_feature_pos_embed.weight[:, None]]
-        for picture in pictures:
-            maps = self.backbone(picture)
-            positions.append(grid(maps, self.config["dim_model"]))
+        for image in images:
+            maps = self.backbone(image)
+            positions.append(image_positions(maps, self.config["dim_model"]))
             tokens.append(self.encoder_img_feat_input_proj(maps).flatten(2).permute(2, 0, 1))
-        place = torch.cat(positions)
-        memory = self.encoder(torch.cat(tokens), place)
+        all_positions = torch.cat(positions)
+        memory = self.encoder(torch.cat(tokens), all_positions)
         queries = memory.new_zeros(self.config["chunk_size"], len(state), self.config["dim_model"])
-        decoded = self.decoder(queries, self.decoder_pos_embed.weight[:, None], (memory, place))
+        decoded = self.decoder(
+            queries, self.decoder_pos_embed.weight[:, None], (memory, all_positions)
+        )
         actions: Tensor = self.action_head(decoded.transpose(0, 1))
         return actions
 
@@ -201,7 +202,7 @@ class ACT(nn.Module):
         return mean, log_variance
 
 
-def places(count: int, size: int) -> Tensor:
+def sinusoidal_positions(count: int, size: int) -> Tensor:
     """Return sines and cosines of positions (count, size), with waves up to 10,000.
 
     Vaswani et al. 2017.
@@ -211,7 +212,7 @@ def places(count: int, size: int) -> Tensor:
     return torch.where(torch.arange(size) % 2 == 0, angles.sin(), angles.cos()).float()
 
 
-def grid(maps: Tensor, size: int) -> Tensor:
+def image_positions(maps: Tensor, size: int) -> Tensor:
     """Return positions (H W, 1, size) of feature maps (B, C, H, W), like DETR.
 
     Rows are in the first half, columns in the second.
@@ -258,12 +259,7 @@ class ACTPolicy(Visuomotor):
         "pretrained_backbone_weights": None,
     }
 
-    def __init__(
-        self, spec: StationSpec, config: Config | None = None, network: Any = None
-    ) -> None:
-        super().__init__(spec, config or Config(), network)
-
-    def sized(self, document: Mapping[str, Any]) -> dict[str, Any]:
+    def keys_of_settings(self, document: Mapping[str, Any]) -> dict[str, Any]:
         """See ``Visuomotor``."""
         return {"chunk_size": self.config.horizon}
 
@@ -273,7 +269,7 @@ class ACTPolicy(Visuomotor):
         return ACT(document)
 
     @classmethod
-    def actions_of(cls, document: Mapping[str, Any]) -> int:
+    def chunk_length(cls, document: Mapping[str, Any]) -> int:
         """See ``Visuomotor``."""
         return int(document["chunk_size"])
 
@@ -290,7 +286,7 @@ class ACTPolicy(Visuomotor):
         shape, latent = (len(batch["vectors"]), self.network.config["latent_dim"]), None
         if draws:
             latent = sharding.noise(torch.randn, shape, generator, self.device)
-        return self.played(self.network(*self.inputs(batch), latent))
+        return self.to_actions(self.network(*self.inputs(batch), latent))
 
     def imitation_loss(
         self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None
@@ -312,15 +308,15 @@ class ACTPolicy(Visuomotor):
                 self.network.eval()
 
     def _loss(self, batch: Batch, actions: Tensor, generator: torch.Generator | None) -> Tensor:
-        state, pictures = self.inputs(batch)
-        goal = self.goal(actions)
+        state, images = self.inputs(batch)
+        goal = self.to_network(actions)
         config = self.network.config
         if not config["use_vae"]:
-            return (self.network(state, pictures) - goal).abs().mean()
+            return (self.network(state, images) - goal).abs().mean()
         mean, log_variance = self.network.posterior(state, goal)
         noise = sharding.noise(torch.randn, mean.shape, generator, mean.device)
         distance = (
-            (self.network(state, pictures, mean + (0.5 * log_variance).exp() * noise) - goal)
+            (self.network(state, images, mean + (0.5 * log_variance).exp() * noise) - goal)
             .abs()
             .mean()
         )

@@ -36,7 +36,7 @@ class Config(VisuomotorSettings):
     )
 
     @model_validator(mode="after")
-    def _draws_as_its_makers(self) -> Config:
+    def _draw_like_makers(self) -> Config:
         if self.checkpoint and "stochastic_eval" not in self.model_fields_set:
             vars(self)["stochastic_eval"] = True
         return self

@@ -1,4 +1,4 @@
-"""Diffusion Policy: a one-dimensional U-Net, conditioned on pictures and state, denoises a chunk.
+"""Diffusion Policy: a one-dimensional U-Net, conditioned on images and state, denoises a chunk.
 
 Chi et al. 2023, arXiv 2303.04137, with the names and numbers of LeRobot's class (0.4.4 to 0.6.1).
 The noise schedules are those of the library diffusers: DDPM (Ho et al. 2020, arXiv 2006.11239) and
@@ -28,8 +28,8 @@ from rlinf_core.policies.pretrained.visuomotor import (
     ENVIRONMENT,
     STATE,
     Visuomotor,
-    picture_shapes,
-    size_of,
+    feature_size,
+    image_shapes,
 )
 from rlinf_core.specs.arrays import StationSpec
 
@@ -37,7 +37,7 @@ NORMS: dict[bool, Norm] = {True: group_norm, False: nn.BatchNorm2d}
 Draw = Callable[[], Tensor]
 
 
-class Noise:
+class NoiseSchedule:
     """The amount of noise at each of T steps, and the reverse steps.
 
     Attributes:
@@ -68,7 +68,7 @@ class Noise:
         self.config = config
         self.signal = torch.cumprod(1.0 - betas, dim=0)
 
-    def noisy(self, actions: Tensor, noise: Tensor, steps: Tensor) -> Tensor:
+    def add_noise(self, actions: Tensor, noise: Tensor, steps: Tensor) -> Tensor:
         """Return actions (B, H, A) with the noise of these steps (B,)."""
         signal = self.signal[steps][:, None, None]
         return signal.sqrt() * actions + (1.0 - signal).sqrt() * noise
@@ -78,7 +78,7 @@ class Noise:
         stride = self.config["num_train_timesteps"] // count
         return [(stride * index, stride * (index - 1)) for index in reversed(range(count))]
 
-    def back(
+    def denoise_step(
         self, point: Tensor, predicted: Tensor, step: int, following: int, draw: Draw | None
     ) -> Tensor:
         """Return the point (B, H, A) at the following step.
@@ -107,7 +107,7 @@ class Noise:
         return mean + variance.sqrt() * draw()
 
 
-class Places(nn.Module):
+class SpatialSoftmax(nn.Module):
     """The soft position of each channel's maximum: (B, K, 2)."""
 
     pos_grid: Tensor
@@ -126,20 +126,23 @@ class Places(nn.Module):
         return self.nets(maps).flatten(2).softmax(dim=-1) @ self.pos_grid
 
 
-class Camera(nn.Module):
-    """Pictures (B, 3, H, W), cropped if ``crop_shape`` is set, to features (B, 2 K)."""
+class CameraEncoder(nn.Module):
+    """Images (B, 3, H, W), cropped if ``crop_shape`` is set, to features (B, 2 K)."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
         self.resized = config["resize_shape"]
-        self.crop = cropped_to(config)
-        shape = self.crop or self.resized or picture_shapes(config)[0]
+        self.crop = crop_size(config)
+        shape = self.crop or self.resized or image_shapes(config)[0]
         resnet = ResNet(config["vision_backbone"], NORMS[config["use_group_norm"]])
         self.backbone = nn.Sequential(*resnet.children())
         count = config["spatial_softmax_num_keypoints"]
         for _ in range(5):  # convolutions and pooling of stride 2
             shape = [-(-side // 2) for side in shape]
-        self.pool, self.out = Places(shape[0], shape[1], count), nn.Linear(2 * count, 2 * count)
+        self.pool, self.out = (
+            SpatialSoftmax(shape[0], shape[1], count),
+            nn.Linear(2 * count, 2 * count),
+        )
 
     def forward(self, pixels: Tensor, corner: Callable[[int], int] | None = None) -> Tensor:
         """Return features.
@@ -157,7 +160,7 @@ class Camera(nn.Module):
         return F.relu(self.out(self.pool(self.backbone(pixels)).flatten(1)))
 
 
-def cropped_to(config: Mapping[str, Any]) -> tuple[int, int] | None:
+def crop_size(config: Mapping[str, Any]) -> tuple[int, int] | None:
     """Return height and width of the crop, derived like in LeRobot."""
     if config["resize_shape"] is None:
         return tuple(config["crop_shape"]) if config["crop_shape"] else None
@@ -169,7 +172,7 @@ def cropped_to(config: Mapping[str, Any]) -> tuple[int, int] | None:
     )
 
 
-class Waves(nn.Module):
+class SinusoidalEmbedding(nn.Module):
     """Sines and cosines (B, size) of steps (B,)."""
 
     def __init__(self, size: int) -> None:
@@ -235,9 +238,12 @@ class UNet(nn.Module):
         super().__init__()
         size = config["diffusion_step_embed_dim"]
         widths = config["down_dims"]
-        actions = size_of(config, ACTION)
+        actions = feature_size(config, ACTION)
         self.diffusion_step_encoder = nn.Sequential(
-            Waves(size), nn.Linear(size, 4 * size), nn.Mish(), nn.Linear(4 * size, size)
+            SinusoidalEmbedding(size),
+            nn.Linear(size, 4 * size),
+            nn.Mish(),
+            nn.Linear(4 * size, size),
         )
         pairs, last = [*pairwise((actions, *widths))], len(widths) - 1
 
@@ -283,7 +289,7 @@ class UNet(nn.Module):
         return predicted.transpose(1, 2)
 
 
-class Network(nn.Module):
+class DiffusionNetwork(nn.Module):
     """Cameras and U-Net.
 
     Args:
@@ -294,30 +300,36 @@ class Network(nn.Module):
         super().__init__()
         self.config = dict(config)
         self.observed = config["n_obs_steps"]
-        cameras, keypoints = len(picture_shapes(config)), config["spatial_softmax_num_keypoints"]
+        cameras, keypoints = len(image_shapes(config)), config["spatial_softmax_num_keypoints"]
         if cameras and config["use_separate_rgb_encoder_per_camera"]:
-            self.rgb_encoder: nn.Module = nn.ModuleList(Camera(config) for _ in range(cameras))
+            self.rgb_encoder: nn.Module = nn.ModuleList(
+                CameraEncoder(config) for _ in range(cameras)
+            )
         elif cameras:
-            self.rgb_encoder = Camera(config)
-        features = size_of(config, STATE) + 2 * keypoints * cameras + size_of(config, ENVIRONMENT)
+            self.rgb_encoder = CameraEncoder(config)
+        features = (
+            feature_size(config, STATE)
+            + 2 * keypoints * cameras
+            + feature_size(config, ENVIRONMENT)
+        )
         self.unet = UNet(config, features * self.observed)
 
     def condition(
-        self, state: Tensor, pictures: list[Tensor], corner: Callable[[int], int] | None = None
+        self, state: Tensor, images: list[Tensor], corner: Callable[[int], int] | None = None
     ) -> Tensor:
-        """Return features (B, D) of a state (B, V) and each camera's pictures (B, 3, H, W).
+        """Return features (B, D) of a state (B, V) and each camera's images (B, 3, H, W).
 
         They are repeated for each time step.
         """
         parts = [state]
-        for index, picture in enumerate(pictures):
+        for index, image in enumerate(images):
             camera = (
                 self.rgb_encoder[index]
                 if isinstance(self.rgb_encoder, nn.ModuleList)
                 else self.rgb_encoder
             )
-            parts.append(camera(picture, corner))
-        if size_of(self.config, ENVIRONMENT):
+            parts.append(camera(image, corner))
+        if feature_size(self.config, ENVIRONMENT):
             parts.append(state)
         return torch.cat(parts, dim=-1).repeat(1, self.observed)
 
@@ -369,17 +381,15 @@ class DiffusionPolicy(Visuomotor):
         "prediction_type": ("epsilon", "sample"),
     }
 
-    def __init__(
-        self, spec: StationSpec, config: Config | None = None, network: Any = None
-    ) -> None:
-        super().__init__(spec, config or Config(), network)
+    def __init__(self, spec: StationSpec, config: Config, network: Any = None) -> None:
+        super().__init__(spec, config, network)
         if self.config.denoising_steps > (trained := self.network.config["num_train_timesteps"]):
             raise SpecError(
                 f"policy.denoising_steps: expected at most {trained}, with which the network is "
                 f"trained (num_train_timesteps), got {self.config.denoising_steps}"
             )
 
-    def sized(self, document: Mapping[str, Any]) -> dict[str, Any]:
+    def keys_of_settings(self, document: Mapping[str, Any]) -> dict[str, Any]:
         """See ``Visuomotor``. LeRobot's horizon begins with the first time step that is read.
 
         The horizon is also a multiple of the U-Net's total stride.
@@ -400,13 +410,13 @@ class DiffusionPolicy(Visuomotor):
                 f"num_inference_steps: expected 1 to num_train_timesteps of {trained}, got "
                 f"{document['num_inference_steps']}"
             )
-        Noise(document, torch.device("cpu"))
-        if len({*picture_shapes(document)}) > 1:
+        NoiseSchedule(document, torch.device("cpu"))
+        if len({*image_shapes(document)}) > 1:
             raise ValueError("expected cameras of one size")
-        return Network(document)
+        return DiffusionNetwork(document)
 
     @classmethod
-    def actions_of(cls, document: Mapping[str, Any]) -> int:
+    def chunk_length(cls, document: Mapping[str, Any]) -> int:
         """See ``Visuomotor``."""
         return int(document["horizon"]) - int(document["n_obs_steps"]) + 1
 
@@ -423,7 +433,7 @@ class DiffusionPolicy(Visuomotor):
         """See ``Visuomotor``: from drawn noise, or from zero noise without any on the way."""
         config, inputs = self.network.config, self.inputs(batch)
         shape = len(inputs[0]), config["horizon"], self.spec.action.dim
-        condition, noise = self.network.condition(*inputs), Noise(config, self.device)
+        condition, noise = self.network.condition(*inputs), NoiseSchedule(config, self.device)
 
         def draw() -> Tensor:
             return sharding.noise(torch.randn, shape, generator, self.device)
@@ -436,14 +446,14 @@ class DiffusionPolicy(Visuomotor):
         )
         for step, following in noise.steps(count):
             at = torch.full((len(point),), step, device=self.device)
-            point = noise.back(
+            point = noise.denoise_step(
                 point,
                 self.network.unet(point, at, condition),
                 step,
                 following,
                 draw if draws else None,
             )
-        return self.played(point[:, config["n_obs_steps"] - 1 :])
+        return self.to_actions(point[:, config["n_obs_steps"] - 1 :])
 
     def imitation_loss(
         self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None
@@ -453,7 +463,7 @@ class DiffusionPolicy(Visuomotor):
         LeRobot repeats the first and the last action if a data set has none. This does the same if
         the network's horizon is longer than the demonstrated actions (B, H A).
         """
-        config, goal = self.network.config, self.goal(actions)
+        config, goal = self.network.config, self.to_network(actions)
         before = config["n_obs_steps"] - 1
         after = config["horizon"] - before - goal.shape[1]
         goal = torch.cat(
@@ -470,7 +480,7 @@ class DiffusionPolicy(Visuomotor):
             *self.inputs(batch), corner if config["crop_is_random"] else None
         )
         predicted = self.network.unet(
-            Noise(config, goal.device).noisy(goal, noise, steps), steps, condition
+            NoiseSchedule(config, goal.device).add_noise(goal, noise, steps), steps, condition
         )
         return F.mse_loss(predicted, noise if config["prediction_type"] == "epsilon" else goal)
 

@@ -21,19 +21,19 @@ from rlinf_core.policies.pretrained.action_expert import Prefix
 
 @dataclass(frozen=True)
 class MixedPrefix(Prefix):
-    """A prefix with a mask of pictures. Its other positions are text.
+    """A prefix with a mask of images. Its other positions are text.
 
     Attributes:
-        pictured: mask of the positions that are pictures, (B, L).
+        image_mask: mask of the positions that are images, (B, L).
     """
 
-    pictured: Tensor
+    image_mask: Tensor
 
-    def repeated(self, times: int) -> MixedPrefix:
+    def repeat(self, times: int) -> MixedPrefix:
         """See ``Prefix``."""
-        plain = super().repeated(times)
-        pictured = self.pictured.repeat_interleave(times, dim=0)
-        return MixedPrefix(plain.keys, plain.values, plain.valid, pictured)
+        plain = super().repeat(times)
+        image_mask = self.image_mask.repeat_interleave(times, dim=0)
+        return MixedPrefix(plain.keys, plain.values, plain.valid, image_mask)
 
 
 class ActionHead(nn.Module):
@@ -42,19 +42,19 @@ class ActionHead(nn.Module):
     Args:
         config: ``action_head_cfg`` of a config.json. Without ``num_target_vision_tokens`` it has no
             future tokens, without layers in ``vl_self_attention_cfg`` no attention before the
-            transformer. With ``attend_text_every_n_blocks`` blocks attend to text or pictures.
+            transformer. With ``attend_text_every_n_blocks`` blocks attend to text or images.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
-        many = config["max_num_embodiments"]
+        embodiments = config["max_num_embodiments"]
         hidden = config["hidden_size"]
         width = config["input_embedding_dim"]
         self.buckets = config["num_timestep_buckets"]
         self.model = DiT(config["diffusion_model_cfg"], config.get("attend_text_every_n_blocks", 0))
-        self.state_encoder = Perceptron(many, config["max_state_dim"], hidden, width)
-        self.action_encoder = ActionEncoder(many, config["action_dim"], width)
-        self.action_decoder = Perceptron(many, hidden, hidden, config["action_dim"])
+        self.state_encoder = EmbodimentMLP(embodiments, config["max_state_dim"], hidden, width)
+        self.action_encoder = ActionEncoder(embodiments, config["action_dim"], width)
+        self.action_decoder = EmbodimentMLP(embodiments, hidden, hidden, config["action_dim"])
         future = config["num_target_vision_tokens"]
         self.future_tokens = nn.Embedding(future, width) if future else None
         self.position_embedding = nn.Embedding(config["max_seq_len"], width)
@@ -68,13 +68,13 @@ class ActionHead(nn.Module):
             blocks = (Block(heads, size, heads * size) for _ in range(attention["num_layers"]))
             self.vl_self_attention["transformer_blocks"] = nn.ModuleList(blocks)
 
-    def prefix(self, features: Tensor, valid: Tensor, pictured: Tensor | None = None) -> Prefix:
+    def prefix(self, features: Tensor, valid: Tensor, image_mask: Tensor | None = None) -> Prefix:
         """Return keys and values of features (B, L, D) with the mask ``valid`` (B, L).
 
         Args:
             features: the vision-language model's features.
             valid: mask of the positions in use.
-            pictured: mask (B, L) of pictures, if blocks attend to pictures and text in turn.
+            image_mask: mask (B, L) of images, if blocks attend to images and text in turn.
         """
         before: Any = (
             self.vl_self_attention["transformer_blocks"] if len(self.vl_self_attention) else ()
@@ -85,9 +85,9 @@ class ActionHead(nn.Module):
             x = block(x, mask=valid[:, None, None, :])
         both = [block.attn1.keys_values(x) for block in blocks if block.cross]
         keys, values = [keys for keys, _ in both], [values for _, values in both]
-        if pictured is None:
+        if image_mask is None:
             return Prefix(keys, values, valid)
-        return MixedPrefix(keys, values, valid, pictured)
+        return MixedPrefix(keys, values, valid, image_mask)
 
     def velocity(
         self, prefix: Prefix, state: Tensor, point: Tensor, time: Tensor, embodiment: int
@@ -108,24 +108,27 @@ class ActionHead(nn.Module):
         return -self.action_decoder(self.model(x, prefix, bucket)[:, -point.shape[1] :], embodiment)
 
 
-class Separate(nn.Module):
+class EmbodimentLinear(nn.Module):
     """A linear layer with separate weights for each embodiment."""
 
-    def __init__(self, many: int, inputs: int, outputs: int) -> None:
+    def __init__(self, embodiments: int, inputs: int, outputs: int) -> None:
         super().__init__()
-        self.W = nn.Parameter(0.02 * torch.randn(many, inputs, outputs))
-        self.b = nn.Parameter(torch.zeros(many, outputs))
+        self.W = nn.Parameter(0.02 * torch.randn(embodiments, inputs, outputs))
+        self.b = nn.Parameter(torch.zeros(embodiments, outputs))
 
     def forward(self, x: Tensor, embodiment: int) -> Tensor:
         return x @ self.W[embodiment] + self.b[embodiment]
 
 
-class Perceptron(nn.Module):
-    """Two such linear layers."""
+class EmbodimentMLP(nn.Module):
+    """Two linear layers with separate weights for each embodiment."""
 
-    def __init__(self, many: int, inputs: int, hidden: int, outputs: int) -> None:
+    def __init__(self, embodiments: int, inputs: int, hidden: int, outputs: int) -> None:
         super().__init__()
-        self.layer1, self.layer2 = Separate(many, inputs, hidden), Separate(many, hidden, outputs)
+        self.layer1, self.layer2 = (
+            EmbodimentLinear(embodiments, inputs, hidden),
+            EmbodimentLinear(embodiments, hidden, outputs),
+        )
 
     def forward(self, x: Tensor, embodiment: int) -> Tensor:
         y: Tensor = self.layer2(F.relu(self.layer1(x, embodiment)), embodiment)
@@ -135,15 +138,15 @@ class Perceptron(nn.Module):
 class ActionEncoder(nn.Module):
     """Actions (B, H, M) and time (B,) to (B, H, W)."""
 
-    def __init__(self, many: int, inputs: int, width: int) -> None:
+    def __init__(self, embodiments: int, inputs: int, width: int) -> None:
         super().__init__()
         self.W1, self.W2, self.W3 = (
-            Separate(many, size, width) for size in (inputs, 2 * width, width)
+            EmbodimentLinear(embodiments, size, width) for size in (inputs, 2 * width, width)
         )
 
     def forward(self, actions: Tensor, time: Tensor, embodiment: int) -> Tensor:
         x = self.W1(actions, embodiment)
-        waves = torch.cat(_waves(time, x.shape[-1] // 2, x.shape[-1] // 2), dim=-1)
+        waves = torch.cat(_sinusoids(time, x.shape[-1] // 2, x.shape[-1] // 2), dim=-1)
         x = torch.cat([x, waves.to(x.dtype).unsqueeze(1).expand_as(x)], dim=-1)
         y: Tensor = self.W3(F.silu(self.W2(x, embodiment)), embodiment)
         return y
@@ -157,7 +160,7 @@ class DiT(nn.Module):
     Args:
         config: ``diffusion_model_cfg`` of a config.json.
         text_interval: blocks with this interval among those that attend to the prefix attend to
-            text alone, the others to pictures alone. 0: each attends to both.
+            text alone, the others to images alone. 0: each attends to both.
     """
 
     def __init__(self, config: Mapping[str, Any], text_interval: int = 0) -> None:
@@ -179,7 +182,7 @@ class DiT(nn.Module):
                 heads,
                 size,
                 width if mixed and number % 2 else other,
-                timed=True,
+                time_conditioned=True,
                 cross=not (mixed and number % 2),
             )
             for number in range(config["num_layers"])
@@ -189,20 +192,22 @@ class DiT(nn.Module):
         self.proj_out_2 = nn.Linear(width, config["output_dim"])
 
     def forward(self, x: Tensor, prefix: Prefix, time: Tensor) -> Tensor:
-        sin, cos = _waves(time, 128, 127)
+        sin, cos = _sinusoids(time, 128, 127)
         layers: Any = self.timestep_encoder["timestep_embedder"]
         time = layers["linear_2"](
             F.silu(layers["linear_1"](torch.cat([cos, sin], dim=-1).to(x.dtype)))
         )
         keys_values = iter(zip(prefix.keys, prefix.values, strict=True))
-        text = pictures = prefix.valid[:, None, None, :]
+        text_positions = image_positions = prefix.valid[:, None, None, :]
         if isinstance(prefix, MixedPrefix):
-            pictured = prefix.pictured[:, None, None, :]
-            text, pictures = text & ~pictured, pictures & pictured
+            image_mask = prefix.image_mask[:, None, None, :]
+            text_positions = text_positions & ~image_mask
+            image_positions = image_positions & image_mask
         interval = 2 * self.text_interval
         for number, block in enumerate(self.transformer_blocks):
             if block.cross:
-                mask = text if not interval or number % interval == 0 else pictures
+                reads_text = not interval or number % interval == 0
+                mask = text_positions if reads_text else image_positions
                 x = block(x, next(keys_values), mask, time)
             else:
                 x = block(x, time=time)
@@ -215,14 +220,19 @@ class Block(nn.Module):
     """Attention and a perceptron, each with a normalisation before; a time modulates the first."""
 
     def __init__(
-        self, heads: int, size: int, other: int, timed: bool = False, cross: bool = False
+        self,
+        heads: int,
+        size: int,
+        key_width: int,
+        time_conditioned: bool = False,
+        cross: bool = False,
     ) -> None:
         super().__init__()
         width = heads * size
         self.cross = cross
-        self.norm1 = TimedNorm(width) if timed else nn.LayerNorm(width)
-        self.attn1 = Attention(heads, size, other)
-        self.norm3 = nn.LayerNorm(width, elementwise_affine=not timed)
+        self.norm1 = TimeConditionedNorm(width) if time_conditioned else nn.LayerNorm(width)
+        self.attn1 = Attention(heads, size, key_width)
+        self.norm3 = nn.LayerNorm(width, elementwise_affine=not time_conditioned)
         self.ff = nn.ModuleDict(
             {
                 "net": nn.ModuleList(
@@ -248,7 +258,7 @@ class Block(nn.Module):
         return x + layers[2](F.gelu(layers[0]["proj"](self.norm3(x)), approximate="tanh"))
 
 
-class TimedNorm(nn.Module):
+class TimeConditionedNorm(nn.Module):
     """Layer normalisation, then scale and shift by the time."""
 
     def __init__(self, width: int) -> None:
@@ -261,15 +271,15 @@ class TimedNorm(nn.Module):
 
 
 class Attention(nn.Module):
-    """Attention to keys and values of a sequence ``other`` wide."""
+    """Attention to keys and values of a sequence of another width."""
 
-    def __init__(self, heads: int, size: int, other: int) -> None:
+    def __init__(self, heads: int, size: int, key_width: int) -> None:
         super().__init__()
         self.size = size
         width = heads * size
         self.to_q = nn.Linear(width, width)
-        self.to_k = nn.Linear(other, width)
-        self.to_v = nn.Linear(other, width)
+        self.to_k = nn.Linear(key_width, width)
+        self.to_v = nn.Linear(key_width, width)
         self.to_out = nn.ModuleList([nn.Linear(width, width)])
 
     def keys_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -288,7 +298,14 @@ class Attention(nn.Module):
         return x.unflatten(-1, (-1, self.size)).transpose(1, 2)
 
 
-def _waves(time: Tensor, count: int, last: int) -> tuple[Tensor, Tensor]:
+def check_widths(widths: Mapping[str, tuple[int, int]]) -> None:
+    """Raise ValueError if the width of a layer, by its key, differs from its neighbour's."""
+    for name, (width, neighbour) in widths.items():
+        if width != neighbour:
+            raise ValueError(f"{name} of {width}, expected {neighbour}, as wide as its neighbour")
+
+
+def _sinusoids(time: Tensor, count: int, last: int) -> tuple[Tensor, Tensor]:
     """Return sines and cosines (B, count) of times (B,).
 
     The longest period is 10,000 times the shortest at ``last``.

@@ -1,7 +1,7 @@
 """The network with GR00T's key names, ``backbone.eagle_model`` and ``action_head``.
 
 NVIDIA 2025, arXiv 2503.14734; N1.5: research.nvidia.com/labs/gear/gr00t-n1_5. In Eagle 2.5 the
-picture tower is transformers' own SigLIP, the language model the first ``select_layer`` layers of
+vision tower is transformers' own SigLIP, the language model the first ``select_layer`` layers of
 its Qwen3. The network is read from a folder or a file, or made from scratch.
 """
 
@@ -17,9 +17,14 @@ from torch import Tensor, nn
 
 from rlinf_core.core.errors import PolicyFileError, escape_ascii
 from rlinf_core.policies.pretrained.action_expert import Prefix
-from rlinf_core.policies.pretrained.groot.head import ActionHead
-from rlinf_core.policies.pretrained.huggingface import json_text, read_text
-from rlinf_core.policies.pretrained.network_factory import NetworkFactory, Published
+from rlinf_core.policies.pretrained.groot.head import ActionHead, check_widths
+from rlinf_core.policies.pretrained.huggingface import (
+    complete_document,
+    json_text,
+    make_config,
+    read_text,
+)
+from rlinf_core.policies.pretrained.network_factory import CheckpointInfo, NetworkFactory
 from rlinf_core.policies.pretrained.tokenization import BEGIN, Tokenizer, parse_tokenizer
 
 KIND, EAGLE = "gr00t_n1_5", "eagle_config"
@@ -135,7 +140,7 @@ SMALLEST: dict[str, Any] = {
 
 
 class GrootNetwork(nn.Module):
-    """Map pictures and tokens to keys and values; these, state and noisy actions to a velocity.
+    """Map images and tokens to keys and values; these, state and noisy actions to a velocity.
 
     Args:
         config: GR00T's config.json, with Eagle's in ``eagle_config``.
@@ -146,13 +151,14 @@ class GrootNetwork(nn.Module):
         from transformers import Qwen3Config, Qwen3Model, SiglipVisionConfig, SiglipVisionModel
 
         self.config = dict(config)
-        eagle = json.loads(json.dumps(config[EAGLE]))
+        eagle = config[EAGLE]
         layers = config["backbone_cfg"]["select_layer"]
-        vision: Any = SiglipVisionConfig.from_dict(
-            {**eagle["vision_config"], "vision_use_head": False}
+        vision = make_config(
+            SiglipVisionConfig, {**eagle["vision_config"], "vision_use_head": False}
         )
-        text: Any = Qwen3Config.from_dict(
-            {**eagle["text_config"], "num_hidden_layers": layers, "layer_types": None}
+        text = make_config(
+            Qwen3Config,
+            {**eagle["text_config"], "num_hidden_layers": layers, "layer_types": None},
         )
         self.backbone = nn.ModuleDict(
             {
@@ -176,25 +182,25 @@ class GrootNetwork(nn.Module):
         return head
 
     @property
-    def tokens(self) -> int:
-        """Tokens in a picture."""
+    def image_tokens(self) -> int:
+        """Number of tokens of an image."""
         vision = self.config[EAGLE]["vision_config"]
         return int(vision["image_size"] // vision["patch_size"]) ** 2
 
     def prefix(self, pixels: Tensor, ids: Tensor, mask: Tensor) -> Prefix:
-        """Return the prefix of pictures (B, cameras, 3, S, S) in [-1, 1] and tokens (B, L)."""
+        """Return the prefix of images (B, cameras, 3, S, S) in [-1, 1] and tokens (B, L)."""
         eagle: Any = self.backbone["eagle_model"]
         patches = eagle["vision_model"]["vision_model"](pixels.flatten(0, 1)).last_hidden_state
         features = eagle["mlp1"](patches).unflatten(0, pixels.shape[:2]).flatten(1, 2)
         model = eagle["language_model"]["model"]
         words = model.get_input_embeddings()(ids)
-        pictured = ids == self.config[EAGLE]["image_token_index"]
-        rank = pictured.cumsum(dim=1) - 1
-        pictures = features.gather(
+        image_mask = ids == self.config[EAGLE]["image_token_index"]
+        rank = image_mask.cumsum(dim=1) - 1
+        images = features.gather(
             1, rank.clamp(0, features.shape[1] - 1)[..., None].expand_as(words)
         )
         words = torch.where(
-            (pictured & (rank < features.shape[1]))[..., None], pictures.to(words.dtype), words
+            (image_mask & (rank < features.shape[1]))[..., None], images.to(words.dtype), words
         )
         # padding comes last and is masked later
         hidden = model(inputs_embeds=words, use_cache=False).last_hidden_state
@@ -204,13 +210,13 @@ class GrootNetwork(nn.Module):
 class GrootFactory(NetworkFactory):
     """NVIDIA's folders of N1.5, with Eagle's files in ``eagle``."""
 
-    kind, keys_of, horizon_key = "groot", "GR00T's config.json", "action_horizon"
+    kind, config_name, horizon_key = "groot", "GR00T's config.json", "action_horizon"
 
     def make(self, config: Mapping[str, Any]) -> GrootNetwork:
         _check(config)
         return GrootNetwork(config)
 
-    def smallest(self) -> dict[str, Any]:
+    def smallest_config(self) -> dict[str, Any]:
         from transformers import Qwen3Config, SiglipVisionConfig
 
         eagle = dict(SMALLEST[EAGLE])
@@ -218,12 +224,12 @@ class GrootFactory(NetworkFactory):
             ("text_config", Qwen3Config),
             ("vision_config", SiglipVisionConfig),
         ):
-            eagle[name] = json.loads(
-                config_class.from_dict(eagle[name]).to_json_string(use_diff=False)
-            ) | {"layer_types": None}
+            eagle[name] = complete_document(make_config(config_class, eagle[name])) | {
+                "layer_types": None
+            }
         return {**SMALLEST, EAGLE: eagle}
 
-    def read(self, folder: Path) -> Published:
+    def read(self, folder: Path) -> CheckpointInfo:
         config = _config(folder / "config.json", KIND)
         eagle = _config(folder / "eagle/config.json", "eagle_2_5_vl")
         head = {**DEFAULTS, **config.get("action_head_cfg", {})}
@@ -243,14 +249,14 @@ class GrootFactory(NetworkFactory):
             if "num_inference_timesteps" in head
             else {}
         )
-        return Published(
+        return CheckpointInfo(
             {**config, "action_head_cfg": head, EAGLE: eagle},
             tokenizer,
             config.get("action_horizon", 0),
             settings=steps,
         )
 
-    def rename(
+    def rename_weights(
         self, weights: dict[str, Tensor], expected: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
         return {
@@ -259,7 +265,7 @@ class GrootFactory(NetworkFactory):
             if not name.startswith((_TOWER, _WORDS))
         }
 
-    def files(
+    def folder_files(
         self, network: GrootNetwork, tokenizer: Tokenizer
     ) -> tuple[dict[str, Tensor], dict[str, str]]:
         document = {key: value for key, value in network.config.items() if key != EAGLE}
@@ -330,9 +336,7 @@ def _check(config: Mapping[str, Any]) -> None:
         ),
         "diffusion_model_cfg.output_dim": (dit["output_dim"], head["hidden_size"]),
     }
-    for name, (got, neighbour) in widths.items():
-        if got != neighbour:
-            raise ValueError(f"{name} of {got}, expected {neighbour}, as wide as its neighbour")
+    check_widths(widths)
 
 
 def _config(path: Path, kind: str) -> dict[str, Any]:

@@ -1,13 +1,13 @@
 """GR00T N1.5: a vision-language model, and a diffusion transformer that makes actions from noise.
 
-NVIDIA 2025, arXiv 2503.14734. Pictures, sentence and state are prepared here like in LeRobot, in
-training and on stations. Each picture is resized to a square, whatever its shape, with values in
+NVIDIA 2025, arXiv 2503.14734. Images, sentence and state are prepared here like in LeRobot, in
+training and on stations. Each image is resized to a square, whatever its shape, with values in
 [-1, 1]. The sentence is a chat's question. Vectors are normalised and padded with zeros.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -16,13 +16,12 @@ from torch.nn import functional as F
 from rlinf_core.core.errors import SpecError
 from rlinf_core.policies.base import Batch
 from rlinf_core.policies.pretrained.action_expert import Prefix
-from rlinf_core.policies.pretrained.flow_matching import FlowMatching
+from rlinf_core.policies.pretrained.flow_matching import FlowMatching, TimeSampling
 from rlinf_core.policies.pretrained.groot import Config
 from rlinf_core.policies.pretrained.groot.network import EAGLE, FACTORY
 from rlinf_core.policies.pretrained.network_factory import NetworkFactory
-from rlinf_core.policies.pretrained.tokenization import Tokenizer, pad_tokens
+from rlinf_core.policies.pretrained.tokenization import pad_tokens
 from rlinf_core.specs import arrays
-from rlinf_core.specs.arrays import StationSpec
 
 TURN = "<|im_start|>"  # a token of Eagle's tokenizer; networks from scratch lack it
 BEFORE = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n"
@@ -30,29 +29,18 @@ AFTER = "<|im_end|>\n<|im_start|>assistant\n"
 
 
 class Groot(FlowMatching):
-    """Pictures and sentence go to the vision-language model, state and actions to the
-    transformer.
-    """
+    """Images and sentence go to the vision-language model, state and actions to the DiT."""
 
     config: Config
-    name = "groot"
+    name = "a GR00T N1.5"
     factory: ClassVar[NetworkFactory] = FACTORY
     statistics_kind = "extremes"
 
-    def __init__(
-        self,
-        spec: StationSpec,
-        config: Config | None = None,
-        network: Any = None,
-        tokenizer: Tokenizer | None = None,
-    ) -> None:
-        super().__init__(spec, config or Config(), network, tokenizer)
-
-    def measure(self) -> None:
+    def read_sizes(self) -> None:
         """See ``FlowMatching``."""
         head = self.network.head_config
-        self.room = head["max_state_dim"], head["action_dim"]
-        self.times = head["noise_beta_alpha"], 1.0 / head["noise_s"], 0.0
+        self.max_state_dim, self.max_action_dim = head["max_state_dim"], head["action_dim"]
+        self.time_sampling = TimeSampling(head["noise_beta_alpha"], 1.0 / head["noise_s"], 0.0)
         if self.config.embodiment >= head["max_num_embodiments"]:
             raise SpecError(
                 f"policy.embodiment: expected one of 0 to {head['max_num_embodiments'] - 1}, "
@@ -66,34 +54,38 @@ class Groot(FlowMatching):
         return vlm
 
     def inputs(self, batch: Batch) -> Batch:
-        """Return pictures, tokens and state."""
+        """Return images, tokens and state."""
         pixels = torch.stack([self._square(batch[image.name]) for image in self.spec.images], dim=1)
-        after = self.tokenizer.ids(AFTER) if self._chats else []
-        token_ids = [[*tokens, *after] for tokens in self.tokenize(batch[arrays.NAME])]
-        ids, mask = pad_tokens(token_ids, pixels.device, self._before(), self.multiple)
+        after = self.tokenizer.encode(AFTER) if self._has_chat_tokens else []
+        token_ids = [[*tokens, *after] for tokens in self.tokenize(batch[arrays.INSTRUCTION])]
+        ids, mask = pad_tokens(
+            token_ids, pixels.device, self._chat_beginning(), self.token_multiple
+        )
         return {"pixels": pixels, "ids": ids, "mask": mask, "state": self.padded_state(batch)}
 
     @property
-    def _chats(self) -> bool:
-        return self.tokenizer.id(TURN) is not None
+    def _has_chat_tokens(self) -> bool:
+        return self.tokenizer.token_id(TURN) is not None
 
-    def _before(self) -> list[int]:
-        """Return the tokens of a chat's beginning, and of one picture per camera."""
-        picture = [self.network.config[EAGLE]["image_token_index"]] * self.network.tokens
-        begin, end = self.tokenizer.id("<img>"), self.tokenizer.id("</img>")
+    def _chat_beginning(self) -> list[int]:
+        """Return the tokens of a chat's beginning, and of one image per camera."""
+        patches = [self.network.config[EAGLE]["image_token_index"]] * self.network.image_tokens
+        begin, end = self.tokenizer.token_id("<img>"), self.tokenizer.token_id("</img>")
         tokens: list[int] = []
         for number in range(1, len(self.spec.images) + 1):
             named = (
-                self.tokenizer.ids((BEFORE if number == 1 else "") + f"<image {number}>")
-                if self._chats
+                self.tokenizer.encode((BEFORE if number == 1 else "") + f"<image {number}>")
+                if self._has_chat_tokens
                 else []
             )
-            tokens += [*named, *(token for token in (begin, *picture, end) if token is not None)]
+            tokens += [*named, *(token for token in (begin, *patches, end) if token is not None)]
         return tokens
 
-    def prompt(self, sentence: str) -> list[int]:
+    def prompt_tokens(self, sentence: str) -> list[int]:
         """See ``FlowMatching``: the sentence is written like a Python list, as in its training."""
-        return self.tokenizer.ids(str([sentence]) if self._chats else sentence, plain=True)
+        return self.tokenizer.encode(
+            str([sentence]) if self._has_chat_tokens else sentence, plain=True
+        )
 
     def _square(self, images: Tensor) -> Tensor:
         """Resize (B, H, W, 3) uint8 to the network's square (B, 3, S, S), in [-1, 1]."""

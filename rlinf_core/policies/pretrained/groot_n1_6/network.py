@@ -4,12 +4,12 @@ NVIDIA 2025, huggingface.co/nvidia/GR00T-N1.6-3B. After NVIDIA/Isaac-GR00T, comm
 with N1.6: ``gr00t/model/gr00t_n1d6`` and ``gr00t/model/modules``. Beside its neighbours:
 
 * The vision-language model is Eagle 3 (Eagle-Block2A-2B-v2). N1.5 has Eagle 2.5, N1.7 Qwen3-VL.
-* The picture tower is SigLIP 2 for pictures of any shape in patches of 14 pixels. Four neighbours
+* The vision tower is SigLIP 2 for images of any shape in patches of 14 pixels. Four neighbours
   become one token, after a normalisation and two layers. In N1.5 each patch becomes a token.
 * The features come after the language model's last normalisation, as in N1.5. N1.7 takes those
   before it.
 * The action head is that of N1.7 without attention before the transformer, with 32 layers in place
-  of 16. Its blocks attend to text and pictures in turn. N1.5 has future tokens and neither.
+  of 16. Its blocks attend to text and images in turn. N1.5 has future tokens and neither.
 * The published sizes are 50 actions of 128 numbers, and states of 128 numbers. N1.7 has 40 and 132.
 * A learned token replaces the state in a share of the training (``state_dropout_prob``). It is kept
   for export, and no action here depends on it.
@@ -17,7 +17,6 @@ with N1.6: ``gr00t/model/gr00t_n1d6`` and ``gr00t/model/modules``. Beside its ne
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,19 +27,25 @@ from torch.nn import functional as F
 
 from rlinf_core.core.errors import PolicyFileError, escape_ascii
 from rlinf_core.policies.pretrained.action_expert import Prefix
+from rlinf_core.policies.pretrained.groot import network as n1_5
 from rlinf_core.policies.pretrained.groot.head import ActionHead
 from rlinf_core.policies.pretrained.groot.network import EAGLE, read_eagle_tokenizer
 from rlinf_core.policies.pretrained.groot_n1_7 import network as n1_7
 from rlinf_core.policies.pretrained.groot_n1_7.network import (
     PROCESSOR,
     PROCESSOR_FILE,
+    action_head_config,
     check_head,
-    head_sizes,
-    read_document,
+    read_groot_config,
     read_processor,
 )
-from rlinf_core.policies.pretrained.huggingface import json_text, read_json
-from rlinf_core.policies.pretrained.network_factory import NetworkFactory, Published
+from rlinf_core.policies.pretrained.huggingface import (
+    complete_document,
+    json_text,
+    make_config,
+    read_json,
+)
+from rlinf_core.policies.pretrained.network_factory import CheckpointInfo, NetworkFactory
 from rlinf_core.policies.pretrained.tokenization import BEGIN, Tokenizer, parse_tokenizer
 
 KIND, PLACE = "Gr00tN1d6", "eagle"
@@ -85,7 +90,7 @@ SUPPORTED_EAGLE: dict[str, Any] = {
     "use_llm_lora": 0,
 }
 READ_EAGLE = {"image_token_index", "text_config", "vision_config"}
-EAGLE_WITHOUT_EFFECT = {  # Eagle's own training and its pictures of many tiles
+EAGLE_WITHOUT_EFFECT = {  # Eagle's own training, and its tiles of large images
     *("dynamic_image_size", "min_dynamic_tiles", "max_dynamic_tiles", "use_thumbnail"),
     *("loss_version", "mlp_checkpoint", "mlp_connector_layers", "use_pixel_shuffle", "pad2square"),
     *("template", "tie_word_embeddings", "initializer_range", "architectures", "auto_map"),
@@ -106,8 +111,8 @@ VISION_WITHOUT_EFFECT = {  # windows are not used, and the tower is not trained 
     *("window_size", "full_attention_indexes", "attention_dropout", "vision_use_head"),
     *("torch_dtype", "dtype"),
 }
-# NVIDIA's pictures, and the values of a folder without processor_config.json
-PICTURES: dict[str, Any] = {
+# NVIDIA's values, also of a folder without processor_config.json
+PROCESSOR_DEFAULTS: dict[str, Any] = {
     "image_target_size": None,
     "image_crop_size": None,
     "shortest_image_edge": 256,
@@ -129,23 +134,11 @@ SMALLEST: dict[str, Any] = {
     "hidden_size": 128,
     "input_embedding_dim": 128,
     "diffusion_model_cfg": n1_7.SMALLEST["diffusion_model_cfg"],
-    PROCESSOR: PICTURES | {"shortest_image_edge": 56},
+    PROCESSOR: PROCESSOR_DEFAULTS | {"shortest_image_edge": 56},
     EAGLE: {
         **SUPPORTED_EAGLE,
         "image_token_index": BEGIN + 1,
-        "text_config": {
-            "model_type": "qwen3",
-            "architectures": ["Qwen3ForCausalLM"],
-            "hidden_size": 128,
-            "num_hidden_layers": 2,
-            "intermediate_size": 256,
-            "num_attention_heads": 4,
-            "head_dim": 32,
-            "num_key_value_heads": 2,
-            "vocab_size": BEGIN + 2,
-            "bos_token_id": BEGIN,
-            "eos_token_id": 2,
-        },
+        "text_config": n1_5.SMALLEST[EAGLE]["text_config"],
         "vision_config": {
             **SUPPORTED_VISION,
             "hidden_size": 128,
@@ -161,7 +154,7 @@ SMALLEST: dict[str, Any] = {
 
 
 class GrootN16Network(nn.Module):
-    """Map pictures and tokens to keys and values; these, state and noisy actions to a velocity.
+    """Map images and tokens to keys and values; these, state and noisy actions to a velocity.
 
     Args:
         config: GR00T's config.json, with Eagle's in ``eagle_config``.
@@ -172,11 +165,11 @@ class GrootN16Network(nn.Module):
         from transformers import Qwen3Config, Qwen3Model, Siglip2VisionConfig, Siglip2VisionModel
 
         self.config = dict(config)
-        eagle: dict[str, Any] = json.loads(json.dumps(config[EAGLE]))
+        eagle = config[EAGLE]
         layers = {"num_hidden_layers": config["select_layer"], "layer_types": None}
-        text: Any = Qwen3Config.from_dict({**eagle["text_config"], **layers})
-        vision: Any = Siglip2VisionConfig.from_dict(
-            {**eagle["vision_config"], "vision_use_head": False}
+        text = make_config(Qwen3Config, {**eagle["text_config"], **layers})
+        vision = make_config(
+            Siglip2VisionConfig, {**eagle["vision_config"], "vision_use_head": False}
         )
         width, features = vision.hidden_size * MERGED**2, text.hidden_size
         model = {
@@ -198,14 +191,14 @@ class GrootN16Network(nn.Module):
     @property
     def head_config(self) -> Mapping[str, Any]:
         """Sizes of the action head, by the keys of N1.5."""
-        return head_sizes(self.config)
+        return action_head_config(self.config)
 
     def prefix(self, pixels: Tensor, grid: Tensor, ids: Tensor, mask: Tensor) -> Prefix:
-        """Return the prefix of pictures' patches (B, P, numbers) and masked tokens (B, L).
+        """Return the prefix of images' patches (B, P, numbers) and masked tokens (B, L).
 
         Args:
-            pixels: patches of each observation's pictures, row by row.
-            grid: rows and columns of patches of each camera's pictures, (B, cameras, 2).
+            pixels: patches of each observation's images, row by row.
+            grid: rows and columns of patches of each camera's images, (B, cameras, 2).
             ids: tokens, with one for each square of merged patches.
             mask: mask of the tokens in use.
         """
@@ -223,51 +216,50 @@ class GrootN16Network(nn.Module):
             features.append(eagle["mlp1"](merged))
         model = eagle["language_model"]["model"]
         words = model.get_input_embeddings()(ids)
-        pictured = ids == self.config[EAGLE]["image_token_index"]
-        pictures = torch.cat(features, dim=1).to(words.dtype)
+        image_mask = ids == self.config[EAGLE]["image_token_index"]
+        images = torch.cat(features, dim=1).to(words.dtype)
         # padding comes last and is masked later
         hidden = model(
-            inputs_embeds=words.masked_scatter(pictured.unsqueeze(-1), pictures), use_cache=False
+            inputs_embeds=words.masked_scatter(image_mask.unsqueeze(-1), images), use_cache=False
         ).last_hidden_state
         alternates = self.config["use_alternate_vl_dit"]
-        return self.action_head.prefix(hidden, mask, pictured if alternates else None)
+        return self.action_head.prefix(hidden, mask, image_mask if alternates else None)
 
 
 class GrootN16Factory(NetworkFactory):
     """NVIDIA's folders of N1.6, with Eagle's files in ``eagle``."""
 
-    kind, keys_of, horizon_key = "groot_n1_6", "GR00T N1.6's config.json", "action_horizon"
+    kind, config_name, horizon_key = "groot_n1_6", "GR00T N1.6's config.json", "action_horizon"
 
     def make(self, config: Mapping[str, Any]) -> GrootN16Network:
         _check(config)
         return GrootN16Network(config)
 
-    def smallest(self) -> dict[str, Any]:
+    def smallest_config(self) -> dict[str, Any]:
         from transformers import Qwen3Config
 
         eagle = dict(SMALLEST[EAGLE])
-        text: Any = Qwen3Config.from_dict(dict(eagle["text_config"]))
-        complete = json.loads(text.to_json_string(use_diff=False)) | {"layer_types": None}
-        return {**SMALLEST, EAGLE: eagle | {"text_config": complete}}
+        text = complete_document(make_config(Qwen3Config, eagle["text_config"]))
+        return {**SMALLEST, EAGLE: eagle | {"text_config": text | {"layer_types": None}}}
 
-    def read(self, folder: Path) -> Published:
-        document = read_document(folder, KIND, DEFAULTS, SUPPORTED, WITHOUT_EFFECT)
+    def read(self, folder: Path) -> CheckpointInfo:
+        document = read_groot_config(folder, KIND, DEFAULTS, SUPPORTED, WITHOUT_EFFECT)
         config, eagle = DEFAULTS | document, _eagle(folder)
-        pictures, _ = read_processor(folder, PICTURES, {"model_type": "eagle"})
+        processor, _ = read_processor(folder, PROCESSOR_DEFAULTS, {"model_type": "eagle"})
         tokenizer_file = folder / PLACE / "tokenizer.json"
-        return Published(
-            {**config, PROCESSOR: pictures, EAGLE: eagle},
+        return CheckpointInfo(
+            {**config, PROCESSOR: processor, EAGLE: eagle},
             parse_tokenizer(read_eagle_tokenizer(folder / PLACE), tokenizer_file),
             config["action_horizon"],
             settings={"flow_steps": ("num_inference_timesteps", config["num_inference_timesteps"])},
         )
 
-    def rename(
+    def rename_weights(
         self, weights: dict[str, Tensor], expected: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
         return {name: tensor for name, tensor in weights.items() if not name.startswith(UNUSED)}
 
-    def files(
+    def folder_files(
         self, network: GrootN16Network, tokenizer: Tokenizer
     ) -> tuple[dict[str, Tensor], dict[str, str]]:
         added = (EAGLE, PROCESSOR)
@@ -323,7 +315,7 @@ _MISSING: dict[str, Any] = {
 
 def _check(config: Mapping[str, Any]) -> None:
     """Raise ValueError if a value is unsupported, or parts do not fit each other."""
-    eagle, pictures = config[EAGLE], config[PROCESSOR]
+    eagle, processor = config[EAGLE], config[PROCESSOR]
     text, vision = eagle["text_config"], eagle["vision_config"]
     if text["architectures"] != ["Qwen3ForCausalLM"]:
         raise ValueError(
@@ -332,9 +324,9 @@ def _check(config: Mapping[str, Any]) -> None:
     layers, available = config["select_layer"], text["num_hidden_layers"]
     if not 0 < layers <= available:
         raise ValueError(f"select_layer of {layers}, expected 1 to {available}")
-    sizes = [pictures[key] for key in ("image_target_size", "image_crop_size")]
-    missing = pictures["shortest_image_edge"] is None or pictures["crop_fraction"] is None
-    if None in sizes and (missing or not pictures["use_albumentations"]):
+    sizes = [processor[key] for key in ("image_target_size", "image_crop_size")]
+    missing = processor["shortest_image_edge"] is None or processor["crop_fraction"] is None
+    if None in sizes and (missing or not processor["use_albumentations"]):
         raise ValueError(
             "image_target_size or image_crop_size of None, expected two sides in pixels by "
             "use_albumentations of False, or without shortest_image_edge and crop_fraction"

@@ -2,7 +2,7 @@
 
 NVIDIA 2026, huggingface.co/nvidia/GR00T-N1.7-3B. The vision-language model is transformers' own
 Qwen3-VL (Cosmos-Reason2-2B), with the first ``select_layer`` layers of its language model. The
-action head is that of N1.5 without future tokens. Its blocks attend to text and pictures in turn.
+action head is that of N1.5 without future tokens. Its blocks attend to text and images in turn.
 """
 
 from __future__ import annotations
@@ -17,10 +17,15 @@ from torch import Tensor, nn
 
 from rlinf_core.core.errors import PolicyFileError, escape_ascii
 from rlinf_core.policies.pretrained.action_expert import Prefix
-from rlinf_core.policies.pretrained.groot.head import ActionHead
-from rlinf_core.policies.pretrained.groot.network import refuse_unknown
-from rlinf_core.policies.pretrained.huggingface import json_text, read_json
-from rlinf_core.policies.pretrained.network_factory import NetworkFactory, Published
+from rlinf_core.policies.pretrained.groot import network as n1_5
+from rlinf_core.policies.pretrained.groot.head import ActionHead, check_widths
+from rlinf_core.policies.pretrained.huggingface import (
+    complete_document,
+    json_text,
+    make_config,
+    read_json,
+)
+from rlinf_core.policies.pretrained.network_factory import CheckpointInfo, NetworkFactory
 from rlinf_core.policies.pretrained.tokenization import BEGIN, Tokenizer, read_tokenizer
 
 KIND, COSMOS, PROCESSOR = "Gr00tN1d7", "cosmos_config", "processor"
@@ -28,7 +33,7 @@ ASSETS = "nvidia/Cosmos-Reason2-2B"  # the published place of the backbone's fil
 PLACE = "cosmos"  # their place in a checkpoint's folder
 HEAD, NORM = "backbone.model.lm_head.weight", "backbone.model.model.language_model.norm.weight"
 PROCESSOR_FILE = "processor_config.json"
-PIXELS = (65_536, 16_777_216)  # smallest and largest picture of Qwen3-VL's processor
+PIXELS = (65_536, 16_777_216)  # smallest and largest image of Qwen3-VL's processor
 DEFAULTS: dict[str, Any] = {  # NVIDIA's values of missing keys
     "model_name": ASSETS,
     "backbone_embedding_dim": 2048,
@@ -71,19 +76,7 @@ SUPPORTED: dict[str, Any] = {
     "use_tactile": False,
 }
 SUPPORTED_PARTS: dict[str, dict[str, Any]] = {
-    "diffusion_model_cfg": {
-        "norm_type": "ada_norm",
-        "positional_embeddings": None,
-        "activation_fn": "gelu-approximate",
-        "attention_bias": True,
-        "norm_elementwise_affine": False,
-        "norm_eps": 1e-5,
-    },
-    "vl_self_attention_cfg": {
-        "positional_embeddings": None,
-        "activation_fn": "gelu-approximate",
-        "attention_bias": True,
-    },
+    name: n1_5.SUPPORTED[name] for name in ("diffusion_model_cfg", "vl_self_attention_cfg")
 }
 # Keys of training, of the machine and of a processor. processor_config.json has the processor's
 # values, which count.
@@ -100,8 +93,8 @@ WITHOUT_EFFECT = {
     *("output_attentions", "output_hidden_states", "return_dict", "is_encoder_decoder"),
     *("id2label", "label2id", "problem_type", "chunk_size_feed_forward"),
 }
-# NVIDIA's pictures, and the values of a folder without processor_config.json
-PICTURES: dict[str, Any] = {
+# NVIDIA's values, also of a folder without processor_config.json
+PROCESSOR_DEFAULTS: dict[str, Any] = {
     "image_target_size": [256, 256],
     "image_crop_size": [230, 230],
     "shortest_image_edge": None,
@@ -138,7 +131,7 @@ SMALLEST: dict[str, Any] = {
         "num_layers": 1,
         **SUPPORTED_PARTS["vl_self_attention_cfg"],
     },
-    PROCESSOR: PICTURES
+    PROCESSOR: PROCESSOR_DEFAULTS
     | {"image_target_size": [64, 64], "image_crop_size": [58, 58], "pixels": [4096, 65_536]},
     COSMOS: {
         "model_type": "qwen3_vl",
@@ -172,7 +165,7 @@ SMALLEST: dict[str, Any] = {
 
 
 class GrootN17Network(nn.Module):
-    """Map pictures and tokens to keys and values; these, state and noisy actions to a velocity.
+    """Map images and tokens to keys and values; these, state and noisy actions to a velocity.
 
     Args:
         config: GR00T's config.json, with Cosmos' in ``cosmos_config``.
@@ -182,9 +175,9 @@ class GrootN17Network(nn.Module):
         super().__init__()
         from transformers import Qwen3VLConfig, Qwen3VLModel
 
-        cosmos: dict[str, Any] = json.loads(json.dumps(config[COSMOS]))
-        cosmos["text_config"]["num_hidden_layers"] = config["select_layer"]
-        model: Any = Qwen3VLModel(Qwen3VLConfig.from_dict(cosmos)).float()
+        text = {**config[COSMOS]["text_config"], "num_hidden_layers": config["select_layer"]}
+        cosmos = make_config(Qwen3VLConfig, {**config[COSMOS], "text_config": text})
+        model: Any = Qwen3VLModel(cosmos).float()
         # The features are those before the language model's last normalisation.
         self.register_buffer("final_norm", model.language_model.norm.weight.detach().clone())
         model.language_model.norm = nn.Identity()
@@ -201,37 +194,37 @@ class GrootN17Network(nn.Module):
     @property
     def head_config(self) -> Mapping[str, Any]:
         """Sizes of the action head, by the keys of N1.5."""
-        return head_sizes(self.config)
+        return action_head_config(self.config)
 
     def prefix(self, pixels: Tensor, grid: Tensor, ids: Tensor, mask: Tensor) -> Prefix:
-        """Return the prefix of pictures' patches (B, P, numbers) and masked tokens (B, L).
+        """Return the prefix of images' patches (B, P, numbers) and masked tokens (B, L).
 
         Args:
-            pixels: patches of each observation's pictures.
-            grid: patches per time, column and row of each picture (B cameras, 3).
+            pixels: patches of each observation's images.
+            grid: patches per time, column and row of each image (B cameras, 3).
             ids: tokens, with one for each merged square of patches.
             mask: mask of the tokens in use.
         """
-        model, pictured = self.vlm, ids == self.config[COSMOS]["image_token_id"]
-        places, _ = model.get_rope_index(
-            ids, pictured.int(), image_grid_thw=grid, attention_mask=mask
+        model, image_mask = self.vlm, ids == self.config[COSMOS]["image_token_id"]
+        position_ids, _ = model.get_rope_index(
+            ids, image_mask.int(), image_grid_thw=grid, attention_mask=mask
         )
         vision = model.get_image_features(pixels.flatten(0, 1), grid)
         words = model.get_input_embeddings()(ids)
         features = torch.cat(vision.pooler_output).to(words.dtype)
         hidden = model.language_model(
-            inputs_embeds=words.masked_scatter(pictured.unsqueeze(-1), features),
+            inputs_embeds=words.masked_scatter(image_mask.unsqueeze(-1), features),
             attention_mask=mask,
-            position_ids=places,
-            visual_pos_masks=pictured,
+            position_ids=position_ids,
+            visual_pos_masks=image_mask,
             deepstack_visual_embeds=[torch.cat(x) for x in vision.deepstack_features],
             use_cache=False,
         ).last_hidden_state
         alternates = self.config["use_alternate_vl_dit"]
-        return self.action_head.prefix(hidden, mask, pictured if alternates else None)
+        return self.action_head.prefix(hidden, mask, image_mask if alternates else None)
 
 
-def head_sizes(config: Mapping[str, Any]) -> dict[str, Any]:
+def action_head_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the sizes of an action head by the keys of N1.5, from those of N1.6 or N1.7."""
     width, alternates = config["backbone_embedding_dim"], config["use_alternate_vl_dit"]
     return {
@@ -247,21 +240,20 @@ def head_sizes(config: Mapping[str, Any]) -> dict[str, Any]:
 class GrootN17Factory(NetworkFactory):
     """NVIDIA's folders of N1.7, with Cosmos-Reason2's files in ``cosmos``."""
 
-    kind, keys_of, horizon_key = "groot_n1_7", "GR00T N1.7's config.json", "action_horizon"
+    kind, config_name, horizon_key = "groot_n1_7", "GR00T N1.7's config.json", "action_horizon"
 
     def make(self, config: Mapping[str, Any]) -> GrootN17Network:
         _check(config)
         return GrootN17Network(config)
 
-    def smallest(self) -> dict[str, Any]:
+    def smallest_config(self) -> dict[str, Any]:
         from transformers import Qwen3VLConfig
 
-        cosmos: Any = Qwen3VLConfig.from_dict(json.loads(json.dumps(SMALLEST[COSMOS])))
-        document: dict[str, Any] = json.loads(cosmos.to_json_string(use_diff=False))
+        document = complete_document(make_config(Qwen3VLConfig, SMALLEST[COSMOS]))
         document["text_config"]["rope_parameters"] = None
         return {**SMALLEST, COSMOS: document}
 
-    def complete(self, config: dict[str, Any]) -> dict[str, Any]:
+    def add_derived_values(self, config: dict[str, Any]) -> dict[str, Any]:
         text, vision = (config[COSMOS][name] for name in ("text_config", "vision_config"))
         if text["rope_parameters"] is None:  # time, height and width, in the published proportions
             half = text["head_dim"] // 2
@@ -275,21 +267,21 @@ class GrootN17Factory(NetworkFactory):
         vision["out_hidden_size"] = text["hidden_size"]
         return config
 
-    def read(self, folder: Path) -> Published:
-        document = read_document(folder, KIND, DEFAULTS)
-        processor, cosmos = _pictures(folder), _cosmos(folder)
+    def read(self, folder: Path) -> CheckpointInfo:
+        document = read_groot_config(folder, KIND, DEFAULTS)
+        processor, cosmos = _read_image_processor(folder), _cosmos(folder)
         config = DEFAULTS | document
         config["vl_self_attention_cfg"] = {"num_layers": 0} | (
             config["vl_self_attention_cfg"] or {}
         )
-        return Published(
+        return CheckpointInfo(
             {**config, PROCESSOR: processor, COSMOS: cosmos},
             read_tokenizer(folder / PLACE / "tokenizer.json"),
             config["action_horizon"],
             settings={"flow_steps": ("num_inference_timesteps", config["num_inference_timesteps"])},
         )
 
-    def rename(
+    def rename_weights(
         self, weights: dict[str, Tensor], expected: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
         named = {name: tensor for name, tensor in weights.items() if name != HEAD}
@@ -297,7 +289,7 @@ class GrootN17Factory(NetworkFactory):
             named["final_norm"] = named.pop(NORM)
         return named
 
-    def files(
+    def folder_files(
         self, network: GrootN17Network, tokenizer: Tokenizer
     ) -> tuple[dict[str, Tensor], dict[str, str]]:
         weights = network.state_dict()
@@ -306,17 +298,17 @@ class GrootN17Factory(NetworkFactory):
         document = {key: value for key, value in network.config.items() if key not in added}
         processor = dict(network.config[PROCESSOR])
         least, most = processor.pop("pixels")
-        pictures = {"size": {"shortest_edge": least, "longest_edge": most}}
+        image_sizes = {"size": {"shortest_edge": least, "longest_edge": most}}
         return weights, {
             "config.json": json_text(document),
             PROCESSOR_FILE: json_text({"processor_kwargs": processor}),
             f"{PLACE}/config.json": json_text(network.config[COSMOS]),
-            f"{PLACE}/preprocessor_config.json": json.dumps(pictures),
+            f"{PLACE}/preprocessor_config.json": json.dumps(image_sizes),
             f"{PLACE}/tokenizer.json": tokenizer.text,
         }
 
 
-def read_document(
+def read_groot_config(
     folder: Path,
     kind: str,
     read: Collection[str],
@@ -351,18 +343,18 @@ def read_document(
                 "take the line out"
             )
     for name in SUPPORTED_PARTS:
-        refuse_unknown(folder, name, document.get(name))
+        n1_5.refuse_unknown(folder, name, document.get(name))
     return document
 
 
 def read_processor(
-    folder: Path, pictures: Mapping[str, Any], supported: Mapping[str, Any] = SUPPORTED
+    folder: Path, defaults: Mapping[str, Any], supported: Mapping[str, Any] = SUPPORTED
 ) -> tuple[dict[str, Any], Mapping[str, Any]]:
     """Return the processor's values, which travel with the policy, and all of its arguments.
 
     Args:
         folder: NVIDIA's folder.
-        pictures: the values that count, with those of a folder without processor_config.json.
+        defaults: the values that count, as in a folder without processor_config.json.
         supported: keys with one supported value.
     """
     path = folder / PROCESSOR_FILE
@@ -372,21 +364,21 @@ def read_processor(
             raise PolicyFileError(
                 f"policy.checkpoint {path}: expected {key} of {value}, got {kwargs[key]!r}"
             )
-    return dict(pictures) | {key: kwargs[key] for key in pictures if key in kwargs}, kwargs
+    return dict(defaults) | {key: kwargs[key] for key in defaults if key in kwargs}, kwargs
 
 
-def _pictures(folder: Path) -> dict[str, Any]:
-    """Return the processor's values, with the sizes of pictures."""
-    pictures, kwargs = read_processor(folder, PICTURES)
+def _read_image_processor(folder: Path) -> dict[str, Any]:
+    """Return the processor's values, with the sizes of images."""
+    values, kwargs = read_processor(folder, PROCESSOR_DEFAULTS)
     if kwargs.get("image_target_size") is None:  # LeRobot and NVIDIA take the default sizes
         sizes = ("image_target_size", "image_crop_size", "shortest_image_edge", "crop_fraction")
-        pictures |= {key: PICTURES[key] for key in sizes}
+        values |= {key: PROCESSOR_DEFAULTS[key] for key in sizes}
     path = folder / PLACE / "preprocessor_config.json"
     document = read_json(path) if path.is_file() else {}
     size = document.get("size") or {}
     least = size.get("shortest_edge", document.get("min_pixels", PIXELS[0]))
     most = size.get("longest_edge", document.get("max_pixels", PIXELS[1]))
-    return pictures | {"pixels": [least, most]}
+    return values | {"pixels": [least, most]}
 
 
 def _cosmos(folder: Path) -> dict[str, Any]:
@@ -405,9 +397,7 @@ def _cosmos(folder: Path) -> dict[str, Any]:
         raise PolicyFileError(
             f"policy.checkpoint {path}: expected a model_type of qwen3_vl, got {got!r}"
         )
-    config: Any = Qwen3VLConfig.from_dict(document)
-    complete: dict[str, Any] = json.loads(config.to_json_string(use_diff=False))
-    return complete
+    return complete_document(make_config(Qwen3VLConfig, document))
 
 
 def _check(config: Mapping[str, Any]) -> None:
@@ -458,11 +448,7 @@ def check_head(config: Mapping[str, Any], name: str, features: int) -> None:
             attention["num_attention_heads"] * attention["attention_head_dim"],
             width,
         )
-    for part_name, (got, neighbour) in widths.items():
-        if got != neighbour:
-            raise ValueError(
-                f"{part_name} of {got}, expected {neighbour}, as wide as its neighbour"
-            )
+    check_widths(widths)
 
 
 FACTORY = GrootN17Factory()

@@ -23,8 +23,7 @@ class Config(PretrainedSettings):
         gt=0,
         le=100,
         description="temperature of sampled tokens, in exploration and training. Evaluations take "
-        "the "
-        "likeliest token",
+        "the likeliest token",
     )
     token_budget: int = Field(
         16_384,

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from rlinf_core.core.errors import PolicyFileError, RecipeError, SpecError
 from rlinf_core.core.extras import require
 from rlinf_core.policies.base import ActionChunk, Batch, Observation, OnPolicyActor
-from rlinf_core.policies.lora import inject, is_base_weight
+from rlinf_core.policies.lora import inject_adapters, is_base_weight
 from rlinf_core.policies.pretrained.language import Config
 from rlinf_core.policies.pretrained.language.tokenizer import ChatTokenizer
 from rlinf_core.specs.arrays import StationSpec
@@ -30,18 +30,19 @@ SMALLEST: dict[str, Any] = {
     "tie_word_embeddings": True,
     "attention_dropout": 0.0,
 }
+# keys of config.json that change a network's logits after its last layer
 SCALED = ("final_logit_softcapping", "logits_scaling", "logit_scale", "lm_head_multiplier")
-LOGITS = 1 << 24  # numbers of logits computed together
+MAX_LOGITS = 1 << 24  # largest number of logits that are computed together
 
 
 class LanguagePolicy(OnPolicyActor):
     """Rows of tokens, each with its log-probability given the tokens before it.
 
     Args:
-        spec: ``TextSpec``.
-        config: config of the policy.
-        network: transformers' causal language model; by default that of ``config``.
-        tokenizer: by default that of ``config``.
+        spec: a ``TextSpec``.
+        config: settings of the policy.
+        network: transformers' causal language model; None to read or make that of ``config``.
+        tokenizer: None for that of ``config``.
     """
 
     config: Config
@@ -62,9 +63,9 @@ class LanguagePolicy(OnPolicyActor):
                 "observations"
             )
         if network is None or tokenizer is None:
-            network, tokenizer = _first(self.config)
+            network, tokenizer = _initial_network(self.config)
         self.network, self.tokenizer = network, tokenizer
-        inject(self.network, self.config.lora)
+        inject_adapters(self.network, self.config.lora)
         self._head: nn.Module = self.network.get_output_embeddings()
         self._scaled = any(
             getattr(self.network.config, name, None) not in (None, 1, 1.0) for name in SCALED
@@ -137,7 +138,7 @@ class LanguagePolicy(OnPolicyActor):
         )
 
     @property
-    def vocabulary(self) -> int:
+    def vocabulary_size(self) -> int:
         """Number of the network's tokens."""
         return int(self.network.config.vocab_size)
 
@@ -172,19 +173,21 @@ class LanguagePolicy(OnPolicyActor):
             longest = max(lengths[row] for row in rows)
             index = torch.tensor(rows, device=tokens.device)
             part = counted[index, 1:longest]
-            place = part.nonzero()
+            counted_places = part.nonzero()
             sizes = tuple(lengths[row] for row in rows)
             inputs = (tokens[index, :longest], part, sizes, temperature)
-            value, spread = _maybe_again(self._of_group, len(groups) > 1, *inputs)
-            places.append((index[place[:, 0]], place[:, 1] + 1))
+            value, value_entropy = _call_checkpointed(
+                self._group_log_probs, len(groups) > 1, *inputs
+            )
+            places.append((index[counted_places[:, 0]], counted_places[:, 1] + 1))
             values.append(value)
-            entropies.append(spread)
+            entropies.append(value_entropy)
         where = tuple(torch.cat(parts) for parts in zip(*places, strict=True))
         return log_probs.index_put(where, torch.cat(values)), entropy.index_put(
             where, torch.cat(entropies)
         )
 
-    def _of_group(
+    def _group_log_probs(
         self, tokens: Tensor, counted: Tensor, lengths: tuple[int, ...], temperature: float
     ) -> tuple[Tensor, Tensor]:
         """Return log-probabilities and entropies (M,) of the M tokens that count in rows (R, L).
@@ -212,24 +215,24 @@ class LanguagePolicy(OnPolicyActor):
             inputs, before = {"input_ids": tokens}, nn.functional.pad(counted, [0, 1]).flatten()
         if self._scaled:
             logits = self.network(**inputs, use_cache=False).logits.flatten(0, 1)[before]
-            return self._of_logits(logits, targets, temperature)
+            return self._logits_log_probs(logits, targets, temperature)
         hidden = self.network.base_model(**inputs, use_cache=False).last_hidden_state.flatten(0, 1)[
             before
         ]
-        pieces = max(1, -(-len(hidden) * self.vocabulary // LOGITS))
+        pieces = max(1, -(-len(hidden) * self.vocabulary_size // MAX_LOGITS))
         parts = [
-            _maybe_again(self._of_hidden, pieces > 1, piece, ids, temperature)
+            _call_checkpointed(self._hidden_log_probs, pieces > 1, piece, ids, temperature)
             for piece, ids in zip(hidden.chunk(pieces), targets.chunk(pieces), strict=True)
         ]
         log_probs, entropies = zip(*parts, strict=True)
         return torch.cat(log_probs), torch.cat(entropies)
 
-    def _of_hidden(
+    def _hidden_log_probs(
         self, hidden: Tensor, targets: Tensor, temperature: float
     ) -> tuple[Tensor, Tensor]:
-        return self._of_logits(self._head(hidden), targets, temperature)
+        return self._logits_log_probs(self._head(hidden), targets, temperature)
 
-    def _of_logits(
+    def _logits_log_probs(
         self, logits: Tensor, targets: Tensor, temperature: float
     ) -> tuple[Tensor, Tensor]:
         """Return log-probabilities and entropies (M,) of ids (M,) under logits (M, V)."""
@@ -298,20 +301,20 @@ def _groups(lengths: Sequence[int], budget: int, packed: bool) -> Iterator[list[
     yield rows
 
 
-def _maybe_again(
-    compute: Callable[..., tuple[Tensor, Tensor]], again: bool, *inputs: Any
+def _call_checkpointed(
+    compute: Callable[..., tuple[Tensor, Tensor]], recompute: bool, *inputs: Any
 ) -> tuple[Tensor, Tensor]:
-    """Return ``compute(*inputs)``; with ``again``, recompute it in the backward pass.
+    """Return ``compute(*inputs)``; with ``recompute``, again in the backward pass.
 
     Recomputing saves memory.
     """
-    if again and torch.is_grad_enabled():
+    if recompute and torch.is_grad_enabled():
         result: tuple[Tensor, Tensor] = checkpoint(compute, *inputs, use_reentrant=False)
         return result
     return compute(*inputs)
 
 
-def _first(config: Config) -> tuple[Any, ChatTokenizer]:
+def _initial_network(config: Config) -> tuple[Any, ChatTokenizer]:
     """Return network and tokenizer, of a checkpoint's folder or from scratch."""
     if not config.checkpoint:
         tokenizer = ChatTokenizer.of_bytes()

@@ -47,7 +47,7 @@ class Config(TokenSettings):
     )
 
     @model_validator(mode="after")
-    def _has_tokens(self) -> Config:
+    def _check_decoding(self) -> Config:
         if self.decoding == "regression" and (self.token_log_probs or self.stochastic_eval):
             raise ValueError(
                 "decoding: expected autoregressive or parallel with token_log_probs or "
@@ -56,7 +56,7 @@ class Config(TokenSettings):
         return self
 
     @property
-    def no_density(self) -> str:
+    def no_density_reason(self) -> str:
         regression = (
             "policy.decoding: expected autoregressive or parallel, whose tokens have "
             "one, got regression"

@@ -67,7 +67,7 @@ class ProprioProjector(nn.Module):
         return self.fc2(F.gelu(self.fc1(state)))
 
 
-def fill(folder: Path, config: Config, parts: dict[str, nn.Module | None]) -> None:
+def load_parts(folder: Path, config: Config, parts: dict[str, nn.Module | None]) -> None:
     """Load the folder's parts; without any in the folder, all begin with random weights.
 
     Raises:
@@ -136,7 +136,7 @@ def _load(file: Path, part: nn.Module) -> None:
     load_into(part, weights, file)
 
 
-def save(folder: Path, step: int, parts: dict[str, nn.Module | None]) -> None:
+def save_parts(folder: Path, step: int, parts: dict[str, nn.Module | None]) -> None:
     """Write the parts in their published format."""
     for name, part in parts.items():
         if part is not None:

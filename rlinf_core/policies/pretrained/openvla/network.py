@@ -17,8 +17,13 @@ from torch.nn import functional as F
 
 from rlinf_core.core.errors import PolicyFileError
 from rlinf_core.policies.pretrained.action_tokens import BINS
-from rlinf_core.policies.pretrained.huggingface import folder_config, json_text, read_text
-from rlinf_core.policies.pretrained.network_factory import NetworkFactory, Published
+from rlinf_core.policies.pretrained.huggingface import (
+    complete_document,
+    folder_config,
+    json_text,
+    read_text,
+)
+from rlinf_core.policies.pretrained.network_factory import CheckpointInfo, NetworkFactory
 from rlinf_core.policies.pretrained.openvla.vision import TOWERS, tower
 from rlinf_core.policies.pretrained.tokenization import BEGIN, Tokenizer, read_tokenizer
 
@@ -78,7 +83,7 @@ def prompt_of(config: Mapping[str, Any]) -> str:
 
 
 class OpenVLANetwork(nn.Module):
-    """Pictures and tokens to logits of tokens.
+    """Images and tokens to logits of tokens.
 
     Args:
         config: a complete config.json.
@@ -103,8 +108,8 @@ class OpenVLANetwork(nn.Module):
             bool(fused),
         )
         self.language_model: Any = LlamaForCausalLM(text)
-        # the last 256 of these tokens are actions
-        self.words = text.vocab_size - config["pad_to_multiple_of"]
+        # the last 256 tokens are actions
+        self.vocabulary_size = text.vocab_size - config["pad_to_multiple_of"]
 
     @property
     def _towers(self) -> list[Any]:
@@ -112,17 +117,15 @@ class OpenVLANetwork(nn.Module):
 
     @property
     def image_sizes(self) -> tuple[int, ...]:
-        """Side of each tower's square picture [pixels]."""
+        """Side of each tower's square image [pixels]."""
         return tuple(backbone.size for backbone in self._towers)
 
-    def patches(self, pictures: list[Tensor]) -> Tensor:
-        """Return the patches (B, P, D) of a picture in each tower's size (B, 3, S, S), in
-        [0, 1].
-        """
-        features = [one(picture) for one, picture in zip(self._towers, pictures, strict=True)]
+    def patches(self, images: list[Tensor]) -> Tensor:
+        """Return patches (B, P, D) of an image (B, 3, S, S) in [0, 1], in each tower's size."""
+        features = [backbone(image) for backbone, image in zip(self._towers, images, strict=True)]
         return self.projector(torch.cat(features, dim=-1))
 
-    def embedded(self, ids: Tensor) -> Tensor:
+    def embed(self, ids: Tensor) -> Tensor:
         """Return tokens (B, L) as vectors (B, L, D)."""
         return self.language_model.get_input_embeddings()(ids)
 
@@ -147,22 +150,20 @@ class Projector(nn.Module):
 class OpenVLAFactory(NetworkFactory):
     """Hugging Face's folders of OpenVLA and OpenVLA-OFT."""
 
-    kind, keys_of, free = KIND, "OpenVLA's config.json", ("norm_stats",)
+    kind, config_name, free_keys = KIND, "OpenVLA's config.json", ("norm_stats",)
 
     def make(self, config: Mapping[str, Any]) -> OpenVLANetwork:
         if config["n_action_bins"] != BINS:
             raise ValueError(f"n_action_bins of {config['n_action_bins']}, expected {BINS}")
         return OpenVLANetwork(config)
 
-    def smallest(self) -> dict[str, Any]:
+    def smallest_config(self) -> dict[str, Any]:
         from transformers import LlamaConfig
 
-        text = json.loads(
-            LlamaConfig.from_dict(SMALLEST["text_config"]).to_json_string(use_diff=False)
-        )
+        text = complete_document(LlamaConfig.from_dict(SMALLEST["text_config"]))
         return {**SMALLEST, "text_config": {**text, **SMALLEST["text_config"], "head_dim": None}}
 
-    def read(self, folder: Path) -> Published:
+    def read(self, folder: Path) -> CheckpointInfo:
         config = _with_statistics(folder, folder_config(folder, (KIND,)))
         for key, value in SUPPORTED.items():
             if config.get(key, value) != value and config[key]:
@@ -176,14 +177,14 @@ class OpenVLAFactory(NetworkFactory):
                 f"config.json, got {layers!r}: CLIP's towers are not known here"
             )
         prompt_of(config)
-        return Published(config, read_tokenizer(folder / "tokenizer.json"))
+        return CheckpointInfo(config, read_tokenizer(folder / "tokenizer.json"))
 
-    def rename(
+    def rename_weights(
         self, weights: dict[str, Tensor], expected: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
         return {name: tensor for name, tensor in weights.items() if not name.startswith(UNUSED)}
 
-    def files(
+    def folder_files(
         self, network: OpenVLANetwork, tokenizer: Tokenizer
     ) -> tuple[dict[str, Tensor], dict[str, str]]:
         return network.state_dict(), {

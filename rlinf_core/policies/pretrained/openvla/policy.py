@@ -1,7 +1,7 @@
 """OpenVLA and OpenVLA-OFT: action numbers from the language model's last 256 tokens, or an L1 head.
 
-Kim et al. 2024, arXiv 2406.09246; L1: Kim et al. 2025, arXiv 2502.19645. Pictures and sentence are
-prepared here, in training and on stations alike. Each picture is resized to the towers' square,
+Kim et al. 2024, arXiv 2406.09246; L1: Kim et al. 2025, arXiv 2502.19645. Images and sentence are
+prepared here, in training and on stations alike. Each image is resized to the towers' square,
 whatever its shape. The sequence is: beginning, patches of every camera, the state if it is read,
 prompt.
 """
@@ -23,7 +23,7 @@ from rlinf_core.policies.pretrained.action_tokens import ActionTokens, Prompt
 from rlinf_core.policies.pretrained.network_factory import NetworkFactory
 from rlinf_core.policies.pretrained.openvla import Config, heads
 from rlinf_core.policies.pretrained.openvla.network import FACTORY, OpenVLANetwork, prompt_of
-from rlinf_core.policies.pretrained.openvla.units import bounds, normalize
+from rlinf_core.policies.pretrained.openvla.units import normalize, offset_and_gain
 from rlinf_core.policies.pretrained.tokenization import Tokenizer, round_up
 from rlinf_core.specs import arrays
 from rlinf_core.specs.arrays import StationSpec
@@ -31,8 +31,8 @@ from rlinf_core.specs.arrays import StationSpec
 EMPTY = "▁"  # the token before the first action in the training of Llama's tokenizer
 
 
-def central(pixels: Tensor, area: float) -> Tensor:
-    """Return the middle of pictures (B, 3, S, S), of this share of their area, at their old size.
+def central_crop(pixels: Tensor, area: float) -> Tensor:
+    """Return the middle of images (B, 3, S, S), of this share of their area, at their old size.
 
     This follows tf.image.crop_and_resize in OpenVLA's evaluation on LIBERO
     (experiments/robot/openvla_utils.py).
@@ -43,14 +43,12 @@ def central(pixels: Tensor, area: float) -> Tensor:
 
 
 class OpenVLA(ActionTokens):
-    """pi(tokens | pictures, sentence): a token for each of a chunk's H A numbers, or the
-    numbers.
-    """
+    """pi(tokens | images, sentence), with a token for each number; or an L1 head's numbers."""
 
     config: Config
     name = "an OpenVLA"
     factory: ClassVar[NetworkFactory] = FACTORY
-    graph_methods = ("likeliest", "regressed")
+    graph_methods = ("likeliest_bins", "regress")
     offset: Tensor
     gain: Tensor
     state_offset: Tensor
@@ -59,26 +57,25 @@ class OpenVLA(ActionTokens):
     def __init__(
         self,
         spec: StationSpec,
-        config: Config | None = None,
+        config: Config,
         network: OpenVLANetwork | None = None,
         tokenizer: Tokenizer | None = None,
     ) -> None:
-        config = config or Config()
         if config.state and not spec.vectors:
             raise SpecError(
-                "policy.state: expected a task that observes numbers, got pictures alone. Leave it "
+                "policy.state: expected a task that observes numbers, got images alone. Leave it "
                 "false"
             )
         super().__init__(spec, config, network, tokenizer)
         self._add_parts(self.network.language_model.config.hidden_size)
         if network is None and config.checkpoint:
-            heads.fill(Path(self.config.checkpoint), self.config, self.parts)
+            heads.load_parts(Path(self.config.checkpoint), self.config, self.parts)
 
     def _add_parts(self, width: int) -> None:
         """Add OpenVLA-OFT's parts and the units, which do not belong to the network."""
         spec, dataset = self.spec, self.config.statistics
         statistics = self.network.config["norm_stats"]
-        offset, gain = bounds(
+        offset, gain = offset_and_gain(
             statistics,
             dataset,
             "action",
@@ -99,7 +96,7 @@ class OpenVLA(ActionTokens):
         self.normalisation = Normalisation(spec) if self.config.state and not dataset else None
         if self.config.state and dataset:
             names = tuple(name for item in spec.vectors for name in [item.name] * item.size)
-            offset, gain = bounds(
+            offset, gain = offset_and_gain(
                 statistics, dataset, "proprio", names, np.ones(spec.vector_size, np.float32)
             )
             self.register_buffer("state_offset", offset)
@@ -116,9 +113,9 @@ class OpenVLA(ActionTokens):
         return self.network.language_model.model
 
     @property
-    def words(self) -> int:
+    def vocabulary_size(self) -> int:
         """See ``ActionTokens``."""
-        return self.network.words
+        return self.network.vocabulary_size
 
     def head(self, hidden: Tensor) -> Tensor:
         """See ``ActionTokens``."""
@@ -127,9 +124,9 @@ class OpenVLA(ActionTokens):
 
     # Inputs
     def inputs(self, batch: Batch) -> Batch:
-        """Return raw pictures and state, and tokens with their mask."""
-        token_ids = self.tokenize(batch[arrays.NAME])
-        longest = round_up(max(map(len, token_ids)), self.multiple)
+        """Return raw images and state, and tokens with their mask."""
+        token_ids = self.tokenize(batch[arrays.INSTRUCTION])
+        longest = round_up(max(map(len, token_ids)), self.token_multiple)
         ids = torch.tensor(
             [[tokens[0]] + [0] * (longest - len(tokens)) + tokens[1:] for tokens in token_ids],
             device=self.device,
@@ -137,16 +134,16 @@ class OpenVLA(ActionTokens):
         lengths = torch.tensor([len(tokens) for tokens in token_ids], device=self.device)
         place = torch.arange(longest, device=self.device)
         mask = (place == 0) | (place > longest - lengths[:, None])
-        pictures = {image.name: batch[image.name] for image in self.spec.images}
-        return {"ids": ids, "mask": mask, "vectors": batch["vectors"], **pictures}
+        images = {image.name: batch[image.name] for image in self.spec.images}
+        return {"ids": ids, "mask": mask, "vectors": batch["vectors"], **images}
 
-    def read(self, inputs: Batch) -> Prompt:
+    def embed_prompt(self, inputs: Batch) -> Prompt:
         """Return the prompt: beginning, patches, state and sentence."""
         embeddings = [self._patches(inputs[image.name]) for image in self.spec.images]
         if self.proprio_projector is not None:
             embeddings.append(self.proprio_projector(self._state(inputs["vectors"])).unsqueeze(1))
         patches, mask = torch.cat(embeddings, dim=1), inputs["mask"]
-        words = self.network.embedded(inputs["ids"])
+        words = self.network.embed(inputs["ids"])
         full_mask = torch.cat(
             [mask[:, :1], mask.new_ones(patches.shape[:2]), mask[:, 1:]], dim=1
         ).long()
@@ -159,7 +156,7 @@ class OpenVLA(ActionTokens):
     def _state(self, vectors: Tensor) -> Tensor:
         """Normalise the state, by the checkpoint's statistics in [-1, 1] or by the learned ones."""
         if self.normalisation is not None:
-            return self.normalisation.normalised(vectors)
+            return self.normalisation.normalize(vectors)
         return normalize(vectors, self.state_offset, self.state_gain)
 
     def _patches(self, images: Tensor) -> Tensor:
@@ -174,15 +171,20 @@ class OpenVLA(ActionTokens):
             pixels = F.interpolate(pixels, (size, size), mode="bicubic", antialias=True)
             pixels = pixels.clamp(0.0, 1.0)
         return (
-            central(pixels, self.config.central_crop) if self.config.central_crop < 1.0 else pixels
+            central_crop(pixels, self.config.central_crop)
+            if self.config.central_crop < 1.0
+            else pixels
         )
 
-    def prompt(self, sentence: str) -> list[int]:
+    def prompt_tokens(self, sentence: str) -> list[int]:
         """See ``ActionTokens``."""
-        begin, empty = self.network.language_model.config.bos_token_id, self.tokenizer.id(EMPTY)
+        begin, empty = (
+            self.network.language_model.config.bos_token_id,
+            self.tokenizer.token_id(EMPTY),
+        )
         tokens = [
             begin,
-            *self.tokenizer.ids(prompt_of(self.network.config).format(sentence.lower())),
+            *self.tokenizer.encode(prompt_of(self.network.config).format(sentence.lower())),
         ]
         return tokens if empty in (None, tokens[-1]) else [*tokens, empty]
 
@@ -194,14 +196,14 @@ class OpenVLA(ActionTokens):
         if self.action_head is None:
             return super().imitation_loss(batch, actions, generator)
         return F.l1_loss(
-            self.regressed(self.inputs(batch)),
+            self.regress(self.inputs(batch)),
             self.normalize(actions.unflatten(-1, (-1, self.spec.action.dim))),
         )
 
-    def regressed(self, inputs: Batch) -> Tensor:
+    def regress(self, inputs: Batch) -> Tensor:
         """Return the network's numbers (B, H, A), by the L1 head."""
         assert self.action_head is not None
-        return self.action_head(self._parallel_states(self.read(inputs))).unflatten(
+        return self.action_head(self._parallel_states(self.embed_prompt(inputs))).unflatten(
             -1, (-1, self.spec.action.dim)
         )
 
@@ -215,7 +217,7 @@ class OpenVLA(ActionTokens):
         """
         if self.action_head is None:
             return super().act(observation, explore, generator)
-        return self.chunk(self.unnormalize(self.regressed(self.inputs(self.to_batch(observation)))))
+        return self.chunk(self.unnormalize(self.regress(self.inputs(self.to_batch(observation)))))
 
     # Numbers
     def normalize(self, actions: Tensor) -> Tensor:

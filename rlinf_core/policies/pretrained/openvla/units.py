@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from rlinf_core.core.errors import PolicyFileError, SpecError, escape_ascii, nearest
-from rlinf_core.policies.pretrained.dataset_statistics import check_units, ranges
+from rlinf_core.policies.pretrained.dataset_statistics import centre_and_spread, check_units
 from rlinf_core.specs.arrays import ActionSpec
 
 OF = {"action": "an action", "proprio": "of state"}
 
 
-def bounds(
+def offset_and_gain(
     statistics: Mapping[str, Any],
     name: str,
     feature: str,
@@ -57,11 +57,11 @@ def bounds(
             "has none. Leave policy.state false"
         )
     where = f"policy.statistics: norm_stats of '{name}'"
-    middle, half = ranges(statistics[name][feature], "quantiles", where, feature)
-    if middle.shape != (size,):
+    centre, spread = centre_and_spread(statistics[name][feature], "quantiles", where, feature)
+    if centre.shape != (size,):
         raise SpecError(
             f"policy.statistics: expected {size} numbers {OF[feature]} ({', '.join(names)}), "
-            f"'{name}' has {len(middle)}. Take a task whose numbers are those of the data set"
+            f"'{name}' has {len(centre)}. Take a task whose numbers are those of the data set"
         )
     mask = statistics[name][feature].get("mask", [True] * size)
     if (
@@ -72,12 +72,12 @@ def bounds(
         raise PolicyFileError(
             f"{where}: {feature}: expected a mask of {size} booleans, got {escape_ascii(mask)[:80]}"
         )
-    middle, half = (np.where(mask, numbers, 0.0) for numbers in (middle, half))
+    centre, spread = (np.where(mask, numbers, 0.0) for numbers in (centre, spread))
     if action is not None:
-        check_units(action, where, middle, half, "quantiles")
+        check_units(action, where, centre, spread, "quantiles")
     return (
-        torch.from_numpy((middle / scale).astype(np.float32)),
-        torch.from_numpy(np.where(mask, half / scale, 1.0).astype(np.float32)),
+        torch.from_numpy((centre / scale).astype(np.float32)),
+        torch.from_numpy(np.where(mask, spread / scale, 1.0).astype(np.float32)),
     )
 
 

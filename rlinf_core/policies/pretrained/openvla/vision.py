@@ -60,7 +60,7 @@ def tower(name: str, differing: Mapping[str, Any], image_size: int) -> Tower:
 
 
 class Tower(nn.Module):
-    """Pictures (B, 3, S, S) in [0, 1] to patches (B, P, D)."""
+    """Images (B, 3, S, S) in [0, 1] to patches (B, P, D)."""
 
     mean: Tensor
     std: Tensor

@@ -6,13 +6,12 @@ converted in both directions.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlinf_core.core.errors import PolicyFileError
-from rlinf_core.policies.pretrained.huggingface import json_text
+from rlinf_core.policies.pretrained.huggingface import complete_document, json_text, replace_prefix
 from rlinf_core.policies.pretrained.tokenization import Tokenizer
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ def architecture(folder: Path, document: Mapping[str, Any]) -> dict[str, Any]:
         )
     text = dict(document["llm_config"])
     vision = {**document["vision_config"], "vision_use_head": False}
-    # the token is the placeholder of a picture, not a word
+    # the token is the placeholder of an image, not a word
     vlm = {
         "model_type": "paligemma",
         "text_config": text,
@@ -78,11 +77,11 @@ def rename(weights: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> dic
     The expert never reads words; their weights stay the network's own.
     """
     named = {
-        _named(name, NAMES): tensor
+        replace_prefix(name, NAMES): tensor
         for name, tensor in weights.items()
         if not name.startswith(UNUSED)
     }
-    return named | {(words := _named(WORDS, NAMES)): expected[words]}
+    return named | {(words := replace_prefix(WORDS, NAMES)): expected[words]}
 
 
 def save_folder(network: Any, tokenizer: Tokenizer, folder: Path) -> None:
@@ -90,17 +89,20 @@ def save_folder(network: Any, tokenizer: Tokenizer, folder: Path) -> None:
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
-    back = {
+    published_names = {
         local_name: published_name
         for published_name, local_name in NAMES.items()
         if published_name != TOWER
     }
     save_file(
-        {_named(name, back): tensor.contiguous() for name, tensor in network.state_dict().items()},
+        {
+            replace_prefix(name, published_names): tensor.contiguous()
+            for name, tensor in network.state_dict().items()
+        },
         folder / "model.safetensors",
         {"format": "pt"},
     )
-    config = json.loads(network.config.to_json_string(use_diff=False))
+    config = complete_document(network.config)
     vlm = config["vlm_config"]
     document = {
         "model_type": KIND,
@@ -117,8 +119,3 @@ def save_folder(network: Any, tokenizer: Tokenizer, folder: Path) -> None:
     }
     (folder / "config.json").write_text(json_text(document))
     (folder / "tokenizer.json").write_text(tokenizer.text)
-
-
-def _named(name: str, names: Mapping[str, str]) -> str:
-    before = next((prefix for prefix in names if name.startswith(prefix)), "")
-    return names.get(before, "") + name.removeprefix(before)

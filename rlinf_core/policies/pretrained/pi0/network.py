@@ -5,7 +5,6 @@ They are read from a checkpoint or a file, or made from scratch.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,8 +12,15 @@ from typing import TYPE_CHECKING, Any
 # ``from`` would import the package's policy first
 import rlinf_core.policies.pretrained.pi0.dexbotic as dexbotic
 from rlinf_core.policies.pretrained import lerobot, openpi
-from rlinf_core.policies.pretrained.huggingface import folder_config, json_text, read_json
-from rlinf_core.policies.pretrained.network_factory import NetworkFactory, Published
+from rlinf_core.policies.pretrained.huggingface import (
+    complete_document,
+    folder_config,
+    json_text,
+    make_config,
+    read_json,
+    replace_prefix,
+)
+from rlinf_core.policies.pretrained.network_factory import CheckpointInfo, NetworkFactory
 from rlinf_core.policies.pretrained.tokenization import BEGIN, Tokenizer, read_tokenizer
 
 if TYPE_CHECKING:
@@ -64,7 +70,7 @@ LEROBOT = {
         if "embed_tokens" not in local_name
     },
 }
-IMAGE = BEGIN + 1  # a picture's place, in a network from scratch
+IMAGE = BEGIN + 1  # an image's place, in a network from scratch
 SMALLEST: dict[str, Any] = {
     "vlm_config": {
         "model_type": "paligemma",
@@ -107,30 +113,24 @@ SMALLEST: dict[str, Any] = {
 class Pi0Factory(NetworkFactory):
     """Folders of transformers, LeRobot, openpi's converter and Dexbotic."""
 
-    kind, keys_of, horizon_key = "pi0", "transformers' PI0Config", "chunk_size"
+    kind, config_name, horizon_key = "pi0", "transformers' PI0Config", "chunk_size"
 
     def make(self, config: Mapping[str, Any]) -> Any:
         from transformers import PI0Config, PI0ForConditionalGeneration
 
-        network = PI0ForConditionalGeneration(
-            PI0Config.from_dict(json.loads(json.dumps(config)))
-        ).float()
+        network = PI0ForConditionalGeneration(make_config(PI0Config, config)).float()
         network.embed_action_time.sinusoid_embeds = _times(network.config)
         return network
 
-    def smallest(self) -> dict[str, Any]:
+    def smallest_config(self) -> dict[str, Any]:
         from transformers import PI0Config
 
-        defaults: dict[str, Any] = json.loads(
-            PI0Config.from_dict(SMALLEST).to_json_string(use_diff=False)
-        )
-        return defaults
+        return complete_document(PI0Config.from_dict(SMALLEST))
 
     def describe(self, network: Any) -> Mapping[str, Any]:
-        document: Mapping[str, Any] = json.loads(network.config.to_json_string(use_diff=False))
-        return document
+        return complete_document(network.config)
 
-    def read(self, folder: Path) -> Published:
+    def read(self, folder: Path) -> CheckpointInfo:
         """See ``NetworkFactory``.
 
         LeRobot's and openpi's files need PaliGemma's tokenizer.json beside them.
@@ -151,27 +151,27 @@ class Pi0Factory(NetworkFactory):
             )
             sizes = openpi.sizes(folder, config)
             network = {key: config[key] for key in KEYS if key in config}
-            return Published(
+            return CheckpointInfo(
                 {**sizes, **network, openpi.MAKER: "lerobot"},
                 openpi.read_paligemma_tokenizer(folder),
                 config["chunk_size"],
-                training.state,
-                training.action,
+                training.state_statistics,
+                training.action_statistics,
                 training.settings,
             )
         document = folder_config(folder, (self.kind, dexbotic.KIND))
         tokenizer = read_tokenizer(folder / "tokenizer.json")
         if document["model_type"] == dexbotic.KIND:
             sizes = dexbotic.architecture(folder, document)
-            return Published(sizes, tokenizer, sizes["chunk_size"])
+            return CheckpointInfo(sizes, tokenizer, sizes["chunk_size"])
         steps = (
             {"flow_steps": ("num_inference_steps", document["num_inference_steps"])}
             if "num_inference_steps" in document
             else {}
         )
-        return Published(document, tokenizer, document.get("chunk_size", 50), settings=steps)
+        return CheckpointInfo(document, tokenizer, document.get("chunk_size", 50), settings=steps)
 
-    def rename(
+    def rename_weights(
         self, weights: dict[str, Tensor], expected: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
         """See ``NetworkFactory``; a folder may lack the expert's words, which are not read."""
@@ -184,15 +184,7 @@ class Pi0Factory(NetworkFactory):
         """See ``NetworkFactory``: LeRobot's names for LeRobot's folders, else transformers'."""
         if getattr(network.config, openpi.MAKER, "") != "lerobot":
             return name
-        local_name, published_name = next(
-            (
-                (local_name, published_name)
-                for local_name, published_name in LEROBOT.items()
-                if name.startswith(local_name)
-            ),
-            ("", ""),
-        )
-        return f"model.{published_name}{name.removeprefix(local_name)}"
+        return f"model.{replace_prefix(name, LEROBOT)}"
 
     def adapter_name(self, name: str, network: Any) -> str:
         """See ``NetworkFactory``: the file lacks ``embed_action_time.``.
@@ -201,22 +193,16 @@ class Pi0Factory(NetworkFactory):
         """
         return self.module_name(name, network).removeprefix("embed_action_time.")
 
-    def files(self, network: Any, tokenizer: Tokenizer) -> tuple[dict[str, Tensor], dict[str, str]]:
+    def folder_files(
+        self, network: Any, tokenizer: Tokenizer
+    ) -> tuple[dict[str, Tensor], dict[str, str]]:
         """See ``NetworkFactory``: with the names of the hub's folders.
 
         Transformers reads them too.
         """
-        weights = {}
-        for name, tensor in network.state_dict().items():
-            local_name, published_name = next(
-                (
-                    (local_name, published_name)
-                    for local_name, published_name in HUB.items()
-                    if name.startswith(local_name)
-                ),
-                ("", ""),
-            )
-            weights[published_name + name.removeprefix(local_name)] = tensor
+        weights = {
+            replace_prefix(name, HUB): tensor for name, tensor in network.state_dict().items()
+        }
         document = {**self.describe(network), "model_type": self.kind}
         return weights, {
             "config.json": json_text(document),
@@ -246,10 +232,7 @@ def _times(config: Any) -> Any:
 def _local_name(name: str) -> str:
     """Return transformers' name of a weight for LeRobot's, openpi's, or its own name."""
     plain = name.removeprefix("model.")
-    for published_name, local_name in NAMES.items():
-        if plain.startswith(published_name):
-            return local_name + plain.removeprefix(published_name)
-    return name
+    return replace_prefix(plain, NAMES) if plain.startswith(tuple(NAMES)) else name
 
 
 FACTORY = Pi0Factory()

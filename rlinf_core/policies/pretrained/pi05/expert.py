@@ -27,20 +27,20 @@ class Expert(nn.Module):
         self.norm, self.rotary = AdaptiveNorm(config), GemmaRotaryEmbedding(config)
 
     def forward(self, x: Tensor, time: Tensor, prefix: Prefix) -> Tensor:
-        place = torch.arange(x.shape[1], device=x.device) + prefix.valid.sum(dim=1, keepdim=True)
+        positions = torch.arange(x.shape[1], device=x.device) + prefix.valid.sum(
+            dim=1, keepdim=True
+        )
         valid = torch.cat([prefix.valid, prefix.valid.new_ones(x.shape[:2])], dim=1)[
             :, None, None, :
         ]
-        mask, places = valid.expand(-1, 1, x.shape[1], -1), self.rotary(x, place)
+        mask, rotary = valid.expand(-1, 1, x.shape[1], -1), self.rotary(x, positions)
         for layer, keys, values in zip(self.layers, prefix.keys, prefix.values, strict=True):
-            x = layer(x, time, keys, values, mask, places)
+            x = layer(x, time, keys, values, mask, rotary)
         return self.norm(x, time)[0]
 
 
 class Layer(nn.Module):
-    """Attention and a perceptron, each with a normalisation before and a time-dependent
-    gate after.
-    """
+    """Attention and a perceptron, with time-dependent normalisations and gates."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -57,10 +57,10 @@ class Layer(nn.Module):
         keys: Tensor,
         values: Tensor,
         mask: Tensor,
-        places: tuple[Tensor, Tensor],
+        rotary: tuple[Tensor, Tensor],
     ) -> Tensor:
         normed, gate = self.input_layernorm(x, time)
-        x = x + gate * self.self_attn(normed, keys, values, mask, places)
+        x = x + gate * self.self_attn(normed, keys, values, mask, rotary)
         normed, gate = self.post_attention_layernorm(x, time)
         return x + gate * self.mlp(normed)
 

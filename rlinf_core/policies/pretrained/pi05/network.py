@@ -6,7 +6,6 @@ tokenizer. The network is read from a folder, or made from scratch.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,8 +17,13 @@ from torch.nn import functional as F
 
 from rlinf_core.policies.pretrained import lerobot, openpi
 from rlinf_core.policies.pretrained.action_expert import Prefix, sines
-from rlinf_core.policies.pretrained.huggingface import json_text
-from rlinf_core.policies.pretrained.network_factory import NetworkFactory, Published
+from rlinf_core.policies.pretrained.huggingface import (
+    complete_document,
+    json_text,
+    make_config,
+    replace_prefix,
+)
+from rlinf_core.policies.pretrained.network_factory import CheckpointInfo, NetworkFactory
 from rlinf_core.policies.pretrained.pi0.network import SMALLEST as PI0
 from rlinf_core.policies.pretrained.pi05.expert import Expert
 from rlinf_core.policies.pretrained.tokenization import Tokenizer
@@ -31,6 +35,11 @@ NAMES = {
     "paligemma_with_expert.paligemma.model.vision_tower.vision_model.": "vlm.vision_tower.",
     "paligemma_with_expert.paligemma.model.": "vlm.",
     "paligemma_with_expert.gemma_expert.model.": "dit.",
+}
+PUBLISHED_NAMES = {
+    local_name: published_name
+    for published_name, local_name in NAMES.items()
+    if local_name != LANGUAGE
 }
 PADDED = (
     "LeRobot 0.4 trains with true, LeRobot 0.5 and openpi with false, and this config.json does "
@@ -54,7 +63,7 @@ SMALLEST: dict[str, Any] = {
 
 
 class Pi05Network(nn.Module):
-    """Pictures and tokens to keys and values; these, noisy actions and the time to a velocity.
+    """Images and tokens to keys and values; these, noisy actions and the time to a velocity.
 
     Args:
         config: LeRobot's config.json, with both parts' in ``vlm_config`` and ``dit_config``.
@@ -65,22 +74,21 @@ class Pi05Network(nn.Module):
         from transformers import GemmaConfig, PaliGemmaConfig, PaliGemmaModel
 
         self.config = dict(config)
-        vlm, dit = (json.loads(json.dumps(config[part])) for part in ("vlm_config", "dit_config"))
-        self.vlm: Any = PaliGemmaModel(PaliGemmaConfig.from_dict(vlm)).float()
-        self.dit = Expert(GemmaConfig.from_dict(dit))
-        width = dit["hidden_size"]
+        self.vlm: Any = PaliGemmaModel(make_config(PaliGemmaConfig, config["vlm_config"])).float()
+        self.dit = Expert(make_config(GemmaConfig, config["dit_config"]))
+        width = config["dit_config"]["hidden_size"]
         self.action_in_proj = nn.Linear(config["max_action_dim"], width)
         self.action_out_proj = nn.Linear(width, config["max_action_dim"])
         self.time_mlp_in, self.time_mlp_out = nn.Linear(width, width), nn.Linear(width, width)
 
     @property
     def image_size(self) -> int:
-        """Side of a picture [pixels]."""
+        """Side of an image [pixels]."""
         size: int = self.vlm.config.vision_config.image_size
         return size
 
     def prefix(self, pixels: Tensor, ids: Tensor, mask: Tensor) -> Prefix:
-        """Return the prefix of pictures (B, cameras, 3, S, S) in [-1, 1] and masked tokens (B, L).
+        """Return the prefix of images (B, cameras, 3, S, S) in [-1, 1] and masked tokens (B, L).
 
         Attention is bidirectional.
         """
@@ -95,9 +103,7 @@ class Pi05Network(nn.Module):
             token_type_ids=torch.zeros_like(valid, dtype=torch.long),
             use_cache=True,
         ).past_key_values
-        return Prefix(
-            [layer.keys for layer in cache.layers], [layer.values for layer in cache.layers], valid
-        )
+        return Prefix.from_cache(cache, valid)
 
     def velocity(self, prefix: Prefix, point: Tensor, time: Tensor) -> Tensor:
         """Return the velocity at a point (B, H, M) and time (B,)."""
@@ -112,18 +118,18 @@ class Pi05Network(nn.Module):
 class Pi05Factory(NetworkFactory):
     """LeRobot's folders and those of openpi's converter, and LeRobot's key names."""
 
-    kind, keys_of, horizon_key, metadata = KIND, "pi0.5's config.json", "chunk_size", None
+    kind, config_name, horizon_key, metadata = KIND, "pi0.5's config.json", "chunk_size", None
 
     def make(self, config: Mapping[str, Any]) -> Pi05Network:
         return Pi05Network(config)
 
-    def smallest(self) -> dict[str, Any]:
+    def smallest_config(self) -> dict[str, Any]:
         from transformers import PI0Config
 
-        defaults = json.loads(PI0Config.from_dict(PI0).to_json_string(use_diff=False))
+        defaults = complete_document(PI0Config.from_dict(PI0))
         return {**SMALLEST, **{part: defaults[part] for part in PI0}}
 
-    def read(self, folder: Path) -> Published:
+    def read(self, folder: Path) -> CheckpointInfo:
         """See ``NetworkFactory``; needs PaliGemma's tokenizer.json, which neither layout has."""
         if openpi.is_converted(folder):
             config, published = openpi.read_config(folder)
@@ -135,35 +141,31 @@ class Pi05Factory(NetworkFactory):
             {*openpi.SIZES, *SMALLEST},
             {"time_sampling_beta_beta": 1.0},
         )
-        undecided = {} if training.tells_relative else {"pad_state": PADDED}
-        return Published(
+        required_settings = {} if training.has_relative_key else {"pad_state": PADDED}
+        return CheckpointInfo(
             {**SMALLEST, **openpi.sizes(folder, config), **config, openpi.MAKER: "lerobot"},
             openpi.read_paligemma_tokenizer(folder),
             config["chunk_size"],
-            training.state,
-            training.action,
+            training.state_statistics,
+            training.action_statistics,
             training.settings,
-            undecided,
+            required_settings,
         )
 
-    def rename(
+    def rename_weights(
         self, weights: dict[str, Tensor], expected: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        return {_local_name(name): tensor for name, tensor in weights.items() if UNUSED not in name}
+        return {
+            replace_prefix(name.removeprefix("model."), NAMES): tensor
+            for name, tensor in weights.items()
+            if UNUSED not in name
+        }
 
     def module_name(self, name: str, network: Any) -> str:
         """See ``NetworkFactory``: LeRobot's."""
-        local_name, published_name = next(
-            (
-                (local_name, published_name)
-                for published_name, local_name in NAMES.items()
-                if local_name != LANGUAGE and name.startswith(local_name)
-            ),
-            ("", ""),
-        )
-        return f"model.{published_name}{name.removeprefix(local_name)}"
+        return f"model.{replace_prefix(name, PUBLISHED_NAMES)}"
 
-    def files(
+    def folder_files(
         self, network: Pi05Network, tokenizer: Tokenizer
     ) -> tuple[dict[str, Tensor], dict[str, str]]:
         """See ``NetworkFactory``.
@@ -181,14 +183,6 @@ class Pi05Factory(NetworkFactory):
             "config.json": json_text(document),
             "tokenizer.json": tokenizer.text,
         }
-
-
-def _local_name(name: str) -> str:
-    name = name.removeprefix("model.")
-    for published_name, local_name in NAMES.items():
-        if name.startswith(published_name):
-            return local_name + name.removeprefix(published_name)
-    return name
 
 
 FACTORY = Pi05Factory()

@@ -42,7 +42,7 @@ class Config(TokenSettings):
     )
 
     @model_validator(mode="after")
-    def _one_log_probability(self) -> Config:
+    def _check_token_log_probs(self) -> Config:
         if self.token_log_probs:
             raise ValueError(
                 "token_log_probs: expected false. Chunks have different numbers of tokens and one "

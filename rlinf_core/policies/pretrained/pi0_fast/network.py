@@ -13,9 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rlinf_core.core.errors import PolicyFileError
 from rlinf_core.policies.pretrained import lerobot, openpi
-from rlinf_core.policies.pretrained.huggingface import json_text
-from rlinf_core.policies.pretrained.network_factory import NetworkFactory, Published
+from rlinf_core.policies.pretrained.huggingface import (
+    complete_document,
+    json_text,
+    make_config,
+    replace_prefix,
+)
+from rlinf_core.policies.pretrained.network_factory import CheckpointInfo, NetworkFactory
 from rlinf_core.policies.pretrained.pi0.network import SMALLEST as PI0
 from rlinf_core.policies.pretrained.pi0_fast.fast import (
     ActionTokenizer,
@@ -30,6 +36,7 @@ NAMES = {
     "paligemma_with_expert.paligemma.model.vision_tower.vision_model.": "vlm.vision_tower.",
     "paligemma_with_expert.paligemma.model.": "vlm.",
 }
+PUBLISHED_NAMES = {local_name: published_name for published_name, local_name in NAMES.items()}
 PREFIX = "model."
 SETTINGS = {"tokenizer_max_length": "tokens", "max_decoding_steps": "max_decoding_steps"}
 # Training alone cuts at max_action_tokens. LeRobot draws by temperature; here exploration does.
@@ -58,7 +65,7 @@ SMALLEST: dict[str, Any] = {
 
 
 class Pi0FastNetwork(nn.Module):
-    """Pictures and tokens to logits of tokens.
+    """Images and tokens to logits of tokens.
 
     Args:
         config: LeRobot's config.json, with PaliGemma's in ``vlm_config`` and FAST's in
@@ -70,9 +77,7 @@ class Pi0FastNetwork(nn.Module):
         from transformers import PaliGemmaConfig, PaliGemmaModel
 
         self.config = dict(config)
-        self.vlm: Any = PaliGemmaModel(
-            PaliGemmaConfig.from_dict(json.loads(json.dumps(config["vlm_config"])))
-        ).float()
+        self.vlm: Any = PaliGemmaModel(make_config(PaliGemmaConfig, config["vlm_config"])).float()
         text = self.vlm.config.text_config
         self.lm_head = nn.Linear(text.hidden_size, text.vocab_size, bias=False)
         self.lm_head.weight = nn.Parameter(self.vlm.get_input_embeddings().weight.detach().clone())
@@ -80,7 +85,7 @@ class Pi0FastNetwork(nn.Module):
 
     @property
     def image_size(self) -> int:
-        """Side of a picture [pixels]."""
+        """Side of an image [pixels]."""
         size: int = self.vlm.config.vision_config.image_size
         return size
 
@@ -89,8 +94,8 @@ class Pi0FastNetwork(nn.Module):
         """The language model."""
         return self.vlm.language_model
 
-    def embedded(self, pixels: Tensor, ids: Tensor) -> Tensor:
-        """Return vectors (B, L, D) of pictures (B, cameras, 3, S, S) in [-1, 1], then of tokens."""
+    def embed(self, pixels: Tensor, ids: Tensor) -> Tensor:
+        """Return vectors (B, L, D) of images (B, cameras, 3, S, S) in [-1, 1], then of tokens."""
         patches = self.vlm.get_image_features(pixels.flatten(0, 1)).pooler_output
         features = patches.unflatten(0, pixels.shape[:2]).flatten(1, 2)
         return torch.cat([features, self.decoder.get_input_embeddings()(ids)], dim=1)
@@ -99,26 +104,22 @@ class Pi0FastNetwork(nn.Module):
 class Pi0FastFactory(NetworkFactory):
     """LeRobot's folders, with PaliGemma's tokenizer.json, and FAST's files in ``fast``."""
 
-    kind, keys_of, horizon_key, metadata = KIND, "pi0-FAST's config.json", "chunk_size", None
+    kind, config_name, horizon_key, metadata = KIND, "pi0-FAST's config.json", "chunk_size", None
 
     def make(self, config: Mapping[str, Any]) -> Pi0FastNetwork:
         return Pi0FastNetwork(config)
 
-    def smallest(self) -> dict[str, Any]:
+    def smallest_config(self) -> dict[str, Any]:
         from transformers import PI0Config
 
-        defaults = json.loads(
-            PI0Config.from_dict({"vlm_config": SMALLEST["vlm_config"]}).to_json_string(
-                use_diff=False
-            )
-        )
+        defaults = complete_document(PI0Config.from_dict({"vlm_config": SMALLEST["vlm_config"]}))
         return {
             **SMALLEST,
             "vlm_config": defaults["vlm_config"],
             "action_tokenizer": ActionTokenizer().describe(),
         }
 
-    def read(self, folder: Path) -> Published:
+    def read(self, folder: Path) -> CheckpointInfo:
         """See ``NetworkFactory``.
 
         With the tokenizers of words and of actions, which LeRobot's folder lacks.
@@ -128,7 +129,7 @@ class Pi0FastFactory(NetworkFactory):
             folder, KIND, ("chunk_size", "fast_skip_tokens"), allowed, settings=SETTINGS
         )
         if config.get("n_action_steps", config["chunk_size"]) != config["chunk_size"]:
-            raise lerobot.PolicyFileError(
+            raise PolicyFileError(
                 f"policy.checkpoint {folder}: expected n_action_steps of {config['chunk_size']} "
                 f"in config.json, as chunk_size, got {config['n_action_steps']}: LeRobot decodes "
                 "tokens of another length than it was trained on"
@@ -143,20 +144,23 @@ class Pi0FastFactory(NetworkFactory):
             **config,
             "action_tokenizer": read_action_tokenizer(folder / "fast").describe(),
         }
-        return Published(
+        return CheckpointInfo(
             network,
             openpi.read_paligemma_tokenizer(folder),
             config["chunk_size"],
-            state=training.state,
-            action=training.action,
+            state_statistics=training.state_statistics,
+            action_statistics=training.action_statistics,
             settings=training.settings,
         )
 
-    def rename(
+    def rename_weights(
         self, weights: dict[str, Tensor], expected: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
         """See ``NetworkFactory``; a file with one of the two tensors for words means both."""
-        renamed = {_local_name(name): tensor for name, tensor in weights.items()}
+        renamed = {
+            replace_prefix(name.removeprefix(PREFIX), NAMES): tensor
+            for name, tensor in weights.items()
+        }
         for name, other in ((HEAD, WORDS), (WORDS, HEAD)):
             if name not in renamed and other in renamed:
                 renamed[name] = renamed[other]
@@ -164,17 +168,9 @@ class Pi0FastFactory(NetworkFactory):
 
     def module_name(self, name: str, network: Any) -> str:
         """See ``NetworkFactory``: LeRobot's."""
-        local_name, published_name = next(
-            (
-                (local_name, published_name)
-                for published_name, local_name in NAMES.items()
-                if name.startswith(local_name)
-            ),
-            ("", ""),
-        )
-        return f"{PREFIX}{published_name}{name.removeprefix(local_name)}"
+        return PREFIX + replace_prefix(name, PUBLISHED_NAMES)
 
-    def files(
+    def folder_files(
         self, network: Pi0FastNetwork, tokenizer: Tokenizer
     ) -> tuple[dict[str, Tensor], dict[str, str]]:
         """See ``NetworkFactory``.
@@ -196,14 +192,6 @@ class Pi0FastFactory(NetworkFactory):
             "fast/tokenizer.json": actions.text or letter_tokenizer(actions.size),
             "fast/processor_config.json": json.dumps(numbers),
         }
-
-
-def _local_name(name: str) -> str:
-    name = name.removeprefix(PREFIX)
-    for published_name, local_name in NAMES.items():
-        if name.startswith(published_name):
-            return local_name + name.removeprefix(published_name)
-    return name
 
 
 FACTORY = Pi0FastFactory()

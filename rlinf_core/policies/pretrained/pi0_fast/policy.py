@@ -1,4 +1,4 @@
-"""pi0-FAST: the policy answers pictures, instruction and state with a sentence of FAST tokens.
+"""pi0-FAST: the policy answers images, instruction and state with a sentence of FAST tokens.
 
 Pertsch et al. 2025, arXiv 2501.09747, by LeRobot's class (0.4.4 to 0.6.1). While the policy acts,
 the prompt and the first token of the answer attend to each other, and later tokens attend to all
@@ -15,13 +15,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rlinf_core.core.errors import SpecError
-from rlinf_core.policies import sharding
 from rlinf_core.policies.base import ActionChunk, Batch, Observation
 from rlinf_core.policies.normalization import Normalisation
-from rlinf_core.policies.pretrained.action_tokens import ActionTokens, Prompt
+from rlinf_core.policies.pretrained.action_tokens import ActionTokens, Prompt, choose_tokens
 from rlinf_core.policies.pretrained.dataset_statistics import (
     ActionUnits,
     FixedNormalisation,
+    Kind,
     load_statistics,
 )
 from rlinf_core.policies.pretrained.image_preprocessing import letterbox
@@ -49,7 +49,7 @@ class Prefix(NamedTuple):
 
 
 class Pi0Fast(ActionTokens):
-    """pi(tokens | pictures, sentence, state), the tokens of a chunk up to ``|``.
+    """pi(tokens | images, sentence, state), the tokens of a chunk up to ``|``.
 
     ``drawn`` holds token ids (B, 1, N).
     """
@@ -61,23 +61,19 @@ class Pi0Fast(ActionTokens):
     def __init__(
         self,
         spec: StationSpec,
-        config: Config | None = None,
+        config: Config,
         network: Any = None,
         tokenizer: Tokenizer | None = None,
     ) -> None:
-        config = config or Config()
         super().__init__(spec, config, network, tokenizer)
-        given = bool(config.statistics)
-        self.normalisation = (FixedNormalisation if given else Normalisation)(spec)
-        self.units = ActionUnits(spec.action, given)
-        self.actions = self.network.action_tokenizer
-        if network is not None:
-            return
-        if given:
-            published = self.factory.read(Path(config.checkpoint)) if config.checkpoint else None
-            kinds = (
-                (published.state if published else None) or "deviations",
-                (published.action if published else None) or "deviations",
+        has_statistics = bool(config.statistics)
+        self.normalisation = (FixedNormalisation if has_statistics else Normalisation)(spec)
+        self.units = ActionUnits(spec.action, has_statistics)
+        self.action_tokenizer = self.network.action_tokenizer
+        if network is None and has_statistics:
+            kinds: tuple[Kind, Kind] = (
+                self.checkpoint_info.state_statistics or "deviations",
+                self.checkpoint_info.action_statistics or "deviations",
             )
             load_statistics(
                 Path(config.statistics),
@@ -94,10 +90,10 @@ class Pi0Fast(ActionTokens):
         return self.network.decoder
 
     @property
-    def words(self) -> int:
+    def vocabulary_size(self) -> int:
         """Number of tokens. The last ones are FAST's, before ``fast_skip_tokens`` unused ones."""
-        words: int = self.tokenizer.size or self.decoder.config.vocab_size
-        return words
+        size: int = self.tokenizer.size or self.decoder.config.vocab_size
+        return size
 
     def head(self, hidden: Tensor) -> Tensor:
         """See ``ActionTokens``."""
@@ -109,29 +105,31 @@ class Pi0Fast(ActionTokens):
         return self.normalisation.state_dict()
 
     def inputs(self, batch: Batch) -> Batch:
-        """Return pictures, tokens and the mask of the tokens."""
+        """Return images, tokens and the mask of the tokens."""
         size = self.network.image_size
         pixels = torch.stack(
             [letterbox(batch[image.name], size, False) for image in self.spec.images], dim=1
         )
-        ids, mask = pad_tokens(self.sentences(batch), pixels.device, multiple=self.multiple)
+        ids, mask = pad_tokens(
+            self.tokenize_with_state(batch), pixels.device, multiple=self.token_multiple
+        )
         return {"pixels": pixels, "ids": ids, "mask": mask}
 
-    def sentences(self, batch: Batch) -> list[list[int]]:
+    def tokenize_with_state(self, batch: Batch) -> list[list[int]]:
         """Return the tokens of each instruction with its state.
 
         The state is in 256 bins of [-1, 1]; -1 stands for numbers below.
         """
         edges = torch.linspace(-1.0, 1.0, BINS + 1, device=self.device)[:-1]
         bins = (
-            torch.bucketize(self.normalisation.normalised(batch["vectors"]), edges, right=True) - 1
+            torch.bucketize(self.normalisation.normalize(batch["vectors"]), edges, right=True) - 1
         ).tolist()
         rows = [
             decode_instruction(bytes(row), self.name)
-            for row in batch[arrays.NAME].numpy(force=True)
+            for row in batch[arrays.INSTRUCTION].numpy(force=True)
         ]
         return [
-            self.prompt(
+            self.prompt_tokens(
                 PROMPT.format(
                     row.strip().replace("_", " ").replace("\n", " "), " ".join(map(str, numbers))
                 )
@@ -139,11 +137,11 @@ class Pi0Fast(ActionTokens):
             for row, numbers in zip(rows, bins, strict=True)
         ]
 
-    def prompt(self, sentence: str) -> list[int]:
+    def prompt_tokens(self, sentence: str) -> list[int]:
         """See ``ActionTokens``."""
-        return [self._begin, *self.tokenizer.ids(sentence)][: self.config.tokens]
+        return [self._begin, *self.tokenizer.encode(sentence)][: self.config.tokens]
 
-    def read(self, inputs: Batch) -> Prompt:
+    def embed_prompt(self, inputs: Batch) -> Prompt:
         """Raise NotImplementedError, because an answer has no fixed length."""
         raise NotImplementedError
 
@@ -156,21 +154,21 @@ class Pi0Fast(ActionTokens):
     @property
     def _end(self) -> int:
         """Id of the token that ends an answer."""
-        (end,) = self.tokenizer.ids(END)
+        (end,) = self.tokenizer.encode(END)
         return end
 
-    def written(self, actions: Tensor) -> list[list[int]]:
+    def answer_tokens(self, actions: Tensor) -> list[list[int]]:
         """Return the answers to normalised actions (B, H A).
 
         An answer is ``Action: ``, FAST's tokens, ``|`` and the end-of-sequence token.
         """
         numbers = self.units.to_network(actions.unflatten(-1, (-1, self.spec.action.dim)))
-        before, stop = self.tokenizer.ids(BEFORE), self.tokenizer.id(STOP)
-        last = self.words - 1 - self.network.config["fast_skip_tokens"]
+        before, stop = self.tokenizer.encode(BEFORE), self.tokenizer.token_id(STOP)
+        last = self.vocabulary_size - 1 - self.network.config["fast_skip_tokens"]
         rows = [
             [
                 *before,
-                *(last - number for number in self.actions.encode(row)),
+                *(last - number for number in self.action_tokenizer.encode(row)),
                 self._end,
                 *([] if stop is None else [stop]),
             ]
@@ -183,15 +181,15 @@ class Pi0Fast(ActionTokens):
             )
         return rows
 
-    def read_answer(self, ids: list[int]) -> Tensor:
+    def to_chunk(self, ids: list[int]) -> Tensor:
         """Return the normalised actions (H, A) of an answer's tokens up to ``|``.
 
         Tokens that are none of FAST's give the mean action.
         """
-        before = self.tokenizer.ids(BEFORE)
-        last = self.words - 1 - self.network.config["fast_skip_tokens"]
+        before = self.tokenizer.encode(BEFORE)
+        last = self.vocabulary_size - 1 - self.network.config["fast_skip_tokens"]
         ids = ids[: ids.index(self._end)] if self._end in ids else ids
-        begins = (
+        is_answer = (
             not self.network.config["validate_action_token_prefix"] or ids[: len(before)] == before
         )
         at = 0
@@ -200,29 +198,29 @@ class Pi0Fast(ActionTokens):
                 ids = ids[:at] + ids[at + len(before) :]
             else:
                 at += 1
-        numbers = self.actions.decode(
-            [last - token for token in ids] if begins else [],
+        numbers = self.action_tokenizer.decode(
+            [last - token for token in ids] if is_answer else [],
             self.config.horizon,
             self.spec.action.dim,
         )
-        return self.units.played(torch.from_numpy(numbers).float().to(self.device))
+        return self.units.to_actions(torch.from_numpy(numbers).float().to(self.device))
 
     def prefix(self, inputs: Batch, begin: bool = True) -> Prefix:
         """Return the prompt. With ``begin`` the token that begins an answer is the last one."""
         ids, mask = inputs["ids"], inputs["mask"]
         if begin:
             ids, mask = F.pad(ids, (0, 1), value=self._begin), F.pad(mask, (0, 1), value=True)
-        embeds = self.network.embedded(inputs["pixels"], ids)
+        embeds = self.network.embed(inputs["pixels"], ids)
         return Prefix(embeds, F.pad(mask, (embeds.shape[1] - mask.shape[1], 0), value=True))
 
-    def hidden(self, prefix: Prefix, ids: Tensor, valid: Tensor) -> Tensor:
+    def hidden_states(self, prefix: Prefix, ids: Tensor, valid: Tensor) -> Tensor:
         """Return the hidden states (B, L + N, D) of a prefix and an answer's tokens (B, N)."""
         embeds = torch.cat([prefix.embeds, self.decoder.get_input_embeddings()(ids)], dim=1)
         visible = torch.cat([prefix.mask, valid], dim=1)
         length, before = visible.shape[1], prefix.mask.shape[1]
-        sees = torch.ones(length, length, dtype=torch.bool, device=visible.device).tril()
-        sees[:before, :before] = True
-        mask = (sees & visible[:, None] & visible[:, :, None])[:, None]
+        attends = torch.ones(length, length, dtype=torch.bool, device=visible.device).tril()
+        attends[:before, :before] = True
+        mask = (attends & visible[:, None] & visible[:, :, None])[:, None]
         states: Tensor = self.decoder(
             inputs_embeds=embeds,
             attention_mask=_additive(mask, embeds),
@@ -238,8 +236,8 @@ class Pi0Fast(ActionTokens):
 
         It is over the whole vocabulary, and the mean over the tokens.
         """
-        ids, valid = pad_tokens(self.written(actions), self.device, before=(self._begin,))
-        hidden = self.hidden(self.prefix(self.inputs(batch), begin=False), ids, valid)[
+        ids, valid = pad_tokens(self.answer_tokens(actions), self.device, before=(self._begin,))
+        hidden = self.hidden_states(self.prefix(self.inputs(batch), begin=False), ids, valid)[
             :, -ids.shape[1] : -1
         ]
         losses = F.cross_entropy(
@@ -256,55 +254,54 @@ class Pi0Fast(ActionTokens):
         (``algorithm.level: chunk``).
         """
         ids = actions.flatten(1).long()
-        valid = self._counted(ids)
+        valid = self._answer_mask(ids)
         length = max(int(valid.sum(dim=1).max()), 1)
         ids, valid = ids[:, :length], valid[:, :length]
-        hidden = self.hidden(self.prefix(self.inputs(batch)), ids, valid)[:, -length - 1 : -1]
-        every = F.log_softmax(self.head(hidden).float() / self.config.temperature, dim=-1)
-        log_probs = every.gather(-1, ids.unsqueeze(-1)).squeeze(-1)
-        entropy = -(every.exp() * every).sum(dim=-1)
-        return self._first((log_probs * valid).sum(dim=1)), self._first(
-            (entropy * valid).sum(dim=1)
+        hidden = self.hidden_states(self.prefix(self.inputs(batch)), ids, valid)[
+            :, -length - 1 : -1
+        ]
+        all_log_probs = F.log_softmax(self.head(hidden).float() / self.config.temperature, dim=-1)
+        log_probs = all_log_probs.gather(-1, ids.unsqueeze(-1)).squeeze(-1)
+        entropy = -(all_log_probs.exp() * all_log_probs).sum(dim=-1)
+        return (
+            self._at_first_action((log_probs * valid).sum(dim=1)),
+            self._at_first_action((entropy * valid).sum(dim=1)),
         )
 
-    def _counted(self, ids: Tensor) -> Tensor:
+    def _answer_mask(self, ids: Tensor) -> Tensor:
         """Return the mask of the tokens (B, N) up to and including ``|``."""
         ends = (ids == self._end).long().cumsum(dim=1)
         return (ends - (ids == self._end).long()) == 0
 
-    def _first(self, numbers: Tensor) -> Tensor:
+    def _at_first_action(self, numbers: Tensor) -> Tensor:
         """Return (B, E) with numbers (B,) at the first action and zeros elsewhere."""
         return F.pad(numbers[:, None], (0, self.config.executed - 1))
 
     def sample(
-        self, batch: Batch, generator: torch.Generator | None = None, draws: bool = True
+        self, batch: Batch, generator: torch.Generator | None = None, stochastic: bool = True
     ) -> tuple[Tensor, Tensor]:
         """Return answers (B, N) with zeros after ``|``, and their log-probabilities (B,).
 
-        Without ``draws`` each token is the likeliest one.
+        Each token is drawn if ``stochastic``, else the likeliest one.
         """
         prefix, limit = self.prefix(self.inputs(batch)), self.config.max_decoding_steps
         visible, embeds, cache = prefix.mask, prefix.embeds, None
         mask = (visible[:, None] & visible[:, :, None])[:, None]
-        places = visible.long().cumsum(-1) - 1
+        position_ids = visible.long().cumsum(-1) - 1
         rows, total = [], torch.zeros(len(visible), device=self.device)
         open_rows = torch.ones(len(visible), dtype=torch.bool, device=self.device)
         for _ in range(limit):
             answer = self.decoder(
                 inputs_embeds=embeds,
                 attention_mask=_additive(mask, embeds),
-                position_ids=places,
+                position_ids=position_ids,
                 past_key_values=cache,
                 use_cache=True,
             )
             log_probs = F.log_softmax(
                 self.head(answer.last_hidden_state[:, -1]).float() / self.config.temperature, dim=-1
             )
-            scores = log_probs
-            if draws:
-                uniform = sharding.noise(torch.rand, log_probs.shape, generator, log_probs.device)
-                scores = log_probs - (-uniform.log()).log()
-            token = scores.argmax(dim=-1)
+            token = choose_tokens(log_probs, generator, stochastic)
             total = total + log_probs.gather(-1, token[:, None]).squeeze(-1) * open_rows
             rows.append(token * open_rows)
             open_rows = open_rows & (token != self._end)
@@ -313,7 +310,8 @@ class Pi0Fast(ActionTokens):
             cache = answer.past_key_values
             embeds = self.decoder.get_input_embeddings()(token[:, None])
             visible = F.pad(visible, (0, 1), value=True)
-            mask, places = visible[:, None, None], visible.long().sum(dim=1, keepdim=True) - 1
+            mask = visible[:, None, None]
+            position_ids = visible.long().sum(dim=1, keepdim=True) - 1
         return F.pad(torch.stack(rows, dim=1), (0, limit - len(rows))), total
 
     @torch.no_grad()
@@ -321,10 +319,11 @@ class Pi0Fast(ActionTokens):
         self, observation: Observation, explore: bool, generator: torch.Generator | None = None
     ) -> ActionChunk:
         """See ``Policy``. ``drawn`` holds the tokens of answers (B, 1, N)."""
-        draws = self.draws(explore)
-        ids, log_probs = self.sample(self.to_batch(observation), generator, draws)
-        actions = torch.stack([self.read_answer(row) for row in ids.tolist()])
-        return self.chunk(actions, ids[:, None].float(), self._first(log_probs) if draws else None)
+        stochastic = self.is_stochastic(explore)
+        ids, log_probs = self.sample(self.to_batch(observation), generator, stochastic)
+        actions = torch.stack([self.to_chunk(row) for row in ids.tolist()])
+        chunk_log_probs = self._at_first_action(log_probs) if stochastic else None
+        return self.chunk(actions, ids[:, None].float(), chunk_log_probs)
 
 
 def _additive(mask: Tensor, like: Tensor) -> Tensor:

@@ -7,7 +7,6 @@ scratch.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,17 +16,24 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rlinf_core.policies.pretrained.action_tokens import BINS
-from rlinf_core.policies.pretrained.huggingface import folder_config, json_text
-from rlinf_core.policies.pretrained.network_factory import NetworkFactory, Published
+from rlinf_core.policies.pretrained.huggingface import (
+    complete_document,
+    folder_config,
+    json_text,
+    make_config,
+    replace_prefix,
+)
+from rlinf_core.policies.pretrained.network_factory import CheckpointInfo, NetworkFactory
 from rlinf_core.policies.pretrained.tokenization import BEGIN, Tokenizer, read_tokenizer
 
 KIND, HEAD = "qwen2_5_vl", "lm_head.weight"
 # prefixes of published folders to transformers' own
 NAMES = {"visual.": "model.visual.", "model.": "model.language_model."}
+PUBLISHED_NAMES = {local_name: published_name for published_name, local_name in NAMES.items()}
 TURN = "<|im_start|>"  # a token of Qwen's tokenizer; networks from scratch lack it
-FEWEST, MOST = 4, 16_384  # tokens of a picture, as published
+FEWEST, MOST = 4, 16_384  # tokens of an image, as published
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)  # CLIP's
-CHAT_TEMPLATE = (  # the published one, for pictures and texts
+CHAT_TEMPLATE = (  # the published one, for images and texts
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
     "{% if message['content'] is string %}{{ message['content'] }}{% else %}{% for part in "
     "message['content'] %}{% if part['type'] in ('image', 'image_url') "
@@ -69,7 +75,7 @@ SMALLEST: dict[str, Any] = {
 
 
 class QwenVLNetwork(nn.Module):
-    """Pictures and tokens to logits of tokens; the embeddings of words and logits may be tied.
+    """Images and tokens to logits of tokens; the embeddings of words and logits may be tied.
 
     Args:
         config: a complete config.json.
@@ -79,14 +85,14 @@ class QwenVLNetwork(nn.Module):
         super().__init__()
         from transformers import Qwen2_5_VLConfig, Qwen2_5_VLModel
 
-        model_config: Any = Qwen2_5_VLConfig.from_dict(json.loads(json.dumps(config)))
+        model_config = make_config(Qwen2_5_VLConfig, config)
         text = model_config.text_config
         if text.vocab_size < model_config.image_token_id + 1 + BINS:
             raise ValueError(
                 f"a vocab_size of {text.vocab_size}, expected {BINS} tokens for actions behind "
                 f"image_token_id"
             )
-        self.config: Mapping[str, Any] = json.loads(model_config.to_json_string(use_diff=False))
+        self.config: Mapping[str, Any] = complete_document(model_config)
         self.model: Any = Qwen2_5_VLModel(model_config).float()
         tied = model_config.tie_word_embeddings
         self.lm_head = None if tied else nn.Linear(text.hidden_size, text.vocab_size, bias=False)
@@ -104,36 +110,37 @@ class QwenVLNetwork(nn.Module):
             else self.lm_head(hidden)
         )
 
-    def embedded(
+    def embed(
         self, ids: Tensor, mask: Tensor, pixels: Tensor, grid: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return vectors (B, L, D) and positions (3, B, L) of masked tokens (B, L) and pictures."""
-        pictured = ids == self.model.config.image_token_id
-        places, _ = self.model.get_rope_index(
-            ids, pictured.int(), image_grid_thw=grid, attention_mask=mask
+        """Return vectors (B, L, D) and positions (3, B, L) of masked tokens (B, L) and images."""
+        image_mask = ids == self.model.config.image_token_id
+        position_ids, _ = self.model.get_rope_index(
+            ids, image_mask.int(), image_grid_thw=grid, attention_mask=mask
         )
         features = torch.cat(self.model.get_image_features(pixels, grid).pooler_output)
         words = self.decoder.embed_tokens(ids)
-        return words.masked_scatter(pictured.unsqueeze(-1), features.to(words.dtype)), places
+        return words.masked_scatter(
+            image_mask.unsqueeze(-1), features.to(words.dtype)
+        ), position_ids
 
 
 class QwenVLFactory(NetworkFactory):
     """Hugging Face's folders of Qwen2.5-VL."""
 
-    kind, keys_of = "qwen_vl", "Qwen2.5-VL's config.json"
+    kind, config_name = "qwen_vl", "Qwen2.5-VL's config.json"
 
     def make(self, config: Mapping[str, Any]) -> QwenVLNetwork:
         return QwenVLNetwork(config)
 
-    def smallest(self) -> dict[str, Any]:
+    def smallest_config(self) -> dict[str, Any]:
         from transformers import Qwen2_5_VLConfig
 
-        config = Qwen2_5_VLConfig.from_dict(json.loads(json.dumps(SMALLEST)))
-        defaults: dict[str, Any] = json.loads(config.to_json_string(use_diff=False))
+        defaults = complete_document(make_config(Qwen2_5_VLConfig, SMALLEST))
         defaults["text_config"]["rope_parameters"] = None
         return defaults
 
-    def complete(self, config: dict[str, Any]) -> dict[str, Any]:
+    def add_derived_values(self, config: dict[str, Any]) -> dict[str, Any]:
         text, vision = config["text_config"], config["vision_config"]
         if text["rope_parameters"] is None:  # time, height and width, in the published proportions
             half = text["hidden_size"] // text["num_attention_heads"] // 2
@@ -146,10 +153,12 @@ class QwenVLFactory(NetworkFactory):
         text["layer_types"], vision["out_hidden_size"] = None, text["hidden_size"]
         return config
 
-    def read(self, folder: Path) -> Published:
-        return Published(folder_config(folder, (KIND,)), read_tokenizer(folder / "tokenizer.json"))
+    def read(self, folder: Path) -> CheckpointInfo:
+        return CheckpointInfo(
+            folder_config(folder, (KIND,)), read_tokenizer(folder / "tokenizer.json")
+        )
 
-    def rename(
+    def rename_weights(
         self, weights: dict[str, Tensor], expected: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
         named = {_local_name(name): tensor for name, tensor in weights.items()}
@@ -157,23 +166,23 @@ class QwenVLFactory(NetworkFactory):
             named.pop(HEAD, None)
         return named
 
-    def files(
+    def folder_files(
         self, network: QwenVLNetwork, tokenizer: Tokenizer
     ) -> tuple[dict[str, Tensor], dict[str, str]]:
-        weights = {}
-        for name, tensor in network.state_dict().items():
-            published_name, local_name = next(
-                (pair for pair in NAMES.items() if name.startswith(pair[1])), ("", "")
-            )
-            weights[published_name + name.removeprefix(local_name)] = tensor
+        weights = {
+            replace_prefix(name, PUBLISHED_NAMES): tensor
+            for name, tensor in network.state_dict().items()
+        }
         texts = {
             "config.json": json_text(network.config),
             "tokenizer.json": tokenizer.text,
         }
-        return weights, texts | (_of_a_server(network) if tokenizer.id(TURN) is not None else {})
+        return weights, texts | (
+            _engine_files(network) if tokenizer.token_id(TURN) is not None else {}
+        )
 
 
-def _of_a_server(network: QwenVLNetwork) -> dict[str, str]:
+def _engine_files(network: QwenVLNetwork) -> dict[str, str]:
     """Return the files that an engine reads in addition to config.json, by name."""
     vision = network.model.config.vision_config
     pixels = (vision.patch_size * vision.spatial_merge_size) ** 2
@@ -203,8 +212,7 @@ def _of_a_server(network: QwenVLNetwork) -> dict[str, str]:
 def _local_name(name: str) -> str:
     if name.startswith(tuple(NAMES.values())):
         return name
-    published_name = next((prefix for prefix in NAMES if name.startswith(prefix)), "")
-    return NAMES.get(published_name, "") + name.removeprefix(published_name)
+    return replace_prefix(name, NAMES)
 
 
 FACTORY = QwenVLFactory()

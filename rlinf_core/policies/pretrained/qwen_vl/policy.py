@@ -1,7 +1,7 @@
 """Qwen2.5-VL: the last 256 tokens of its vocabulary, unused in text, are action numbers.
 
-Bai et al. 2025, arXiv 2502.13923. This module prepares pictures and sentence like Qwen's own
-processor, in training and on stations. Each picture keeps its shape, with sides of whole patches.
+Bai et al. 2025, arXiv 2502.13923. This module prepares images and sentence like Qwen's own
+processor, in training and on stations. Each image keeps its shape, with sides of whole patches.
 The sentence is the question of a chat.
 """
 
@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from rlinf_core.policies.base import Batch
 from rlinf_core.policies.pretrained.action_tokens import ActionTokens, Prompt
-from rlinf_core.policies.pretrained.image_preprocessing import to_patches
+from rlinf_core.policies.pretrained.image_preprocessing import cut_patches
 from rlinf_core.policies.pretrained.network_factory import NetworkFactory
 from rlinf_core.policies.pretrained.qwen_vl import Config
 from rlinf_core.policies.pretrained.qwen_vl.network import (
@@ -25,11 +25,8 @@ from rlinf_core.policies.pretrained.qwen_vl.network import (
     MOST,
     STD,
     TURN,
-    QwenVLNetwork,
 )
-from rlinf_core.policies.pretrained.tokenization import Tokenizer
 from rlinf_core.specs import arrays
-from rlinf_core.specs.arrays import StationSpec
 
 PROMPT = "What action should the robot take to {}?"
 BEFORE = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n"
@@ -37,20 +34,11 @@ AFTER = "<|im_end|>\n<|im_start|>assistant\n"
 
 
 class QwenVL(ActionTokens):
-    """The prompt: a chat's beginning, each camera's picture, the question, the answer's turn."""
+    """The prompt: a chat's beginning, each camera's image, the question, the answer's turn."""
 
     config: Config
     name = "a Qwen2.5-VL"
     factory: ClassVar[NetworkFactory] = FACTORY
-
-    def __init__(
-        self,
-        spec: StationSpec,
-        config: Config | None = None,
-        network: QwenVLNetwork | None = None,
-        tokenizer: Tokenizer | None = None,
-    ) -> None:
-        super().__init__(spec, config or Config(), network, tokenizer)
 
     @property
     def decoder(self) -> Any:
@@ -58,10 +46,10 @@ class QwenVL(ActionTokens):
         return self.network.decoder
 
     @property
-    def words(self) -> int:
+    def vocabulary_size(self) -> int:
         """See ``ActionTokens``."""
-        words: int = self.decoder.config.vocab_size
-        return words
+        size: int = self.decoder.config.vocab_size
+        return size
 
     def head(self, hidden: Tensor) -> Tensor:
         """See ``ActionTokens``."""
@@ -69,12 +57,12 @@ class QwenVL(ActionTokens):
         return logits
 
     def inputs(self, batch: Batch) -> Batch:
-        """Return patches of pictures, their grids (B cameras, 3), and tokens with their mask."""
-        pictures = [self.patches(batch[image.name]) for image in self.spec.images]
-        pixels, size = torch.cat([patches for patches, _ in pictures], dim=1), len(batch["vectors"])
-        grid = torch.tensor([[1, *grid] for _, grid in pictures] * size, device=pixels.device)
-        before = self._before([grid for _, grid in pictures])
-        token_ids = self.tokenize(batch[arrays.NAME])
+        """Return patches of images, their grids (B cameras, 3), and tokens with their mask."""
+        images = [self.patches(batch[image.name]) for image in self.spec.images]
+        pixels, size = torch.cat([patches for patches, _ in images], dim=1), len(batch["vectors"])
+        grid = torch.tensor([[1, *grid] for _, grid in images] * size, device=pixels.device)
+        before = self._before([grid for _, grid in images])
+        token_ids = self.tokenize(batch[arrays.INSTRUCTION])
         longest = max(map(len, token_ids))
         ids = torch.tensor(
             [[0] * (longest - len(tokens)) + before + tokens for tokens in token_ids],
@@ -88,28 +76,30 @@ class QwenVL(ActionTokens):
         ).long()
         return {"pixels": pixels, "grid": grid, "ids": ids, "mask": mask}
 
-    def read(self, inputs: Batch) -> Prompt:
+    def embed_prompt(self, inputs: Batch) -> Prompt:
         """See ``ActionTokens``."""
-        embeds, places = self.network.embedded(
+        embeds, position_ids = self.network.embed(
             inputs["ids"], inputs["mask"], inputs["pixels"].flatten(0, 1), inputs["grid"]
         )
-        return Prompt(embeds, inputs["mask"], places)
+        return Prompt(embeds, inputs["mask"], position_ids)
 
     def _before(self, grids: list[tuple[int, int]]) -> list[int]:
-        """Return the tokens of a chat's beginning and of pictures with these grids of patches."""
+        """Return the tokens of a chat's beginning and of images with these grids of patches."""
         config = self.network.model.config
         merged = config.vision_config.spatial_merge_size**2
-        tokens = [] if self.tokenizer.id(TURN) is None else self.tokenizer.ids(BEFORE)
+        tokens = [] if self.tokenizer.token_id(TURN) is None else self.tokenizer.encode(BEFORE)
         for down, right in grids:
-            places = [config.image_token_id] * (down * right // merged)
-            tokens += [config.vision_start_token_id, *places, config.vision_end_token_id]
+            patches = [config.image_token_id] * (down * right // merged)
+            tokens += [config.vision_start_token_id, *patches, config.vision_end_token_id]
         return tokens
 
-    def prompt(self, sentence: str) -> list[int]:
+    def prompt_tokens(self, sentence: str) -> list[int]:
         """See ``ActionTokens``."""
-        token_ids = self.tokenizer.ids(PROMPT.format(sentence), plain=True)
+        token_ids = self.tokenizer.encode(PROMPT.format(sentence), plain=True)
         return (
-            token_ids if self.tokenizer.id(TURN) is None else token_ids + self.tokenizer.ids(AFTER)
+            token_ids
+            if self.tokenizer.token_id(TURN) is None
+            else token_ids + self.tokenizer.encode(AFTER)
         )
 
     def patches(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
@@ -126,7 +116,7 @@ class QwenVL(ActionTokens):
         pixels = images.permute(0, 3, 1, 2).float() / 255.0
         if shape != pixels.shape[2:]:
             pixels = F.interpolate(pixels, shape, mode="bicubic", antialias=True).clamp(0.0, 1.0)
-        return to_patches(pixels, vision, MEAN, STD)
+        return cut_patches(pixels, vision, MEAN, STD)
 
 
 Policy = QwenVL

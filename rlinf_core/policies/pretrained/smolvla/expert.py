@@ -60,9 +60,9 @@ class Layer(nn.Module):
         self.post_attention_layernorm = LlamaRMSNorm(width, eps=text.rms_norm_eps)
 
     def forward(
-        self, x: Tensor, keys: Tensor, values: Tensor, mask: Tensor, places: tuple[Tensor, Tensor]
+        self, x: Tensor, keys: Tensor, values: Tensor, mask: Tensor, rotary: tuple[Tensor, Tensor]
     ) -> Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), keys, values, mask, places)
+        x = x + self.self_attn(self.input_layernorm(x), keys, values, mask, rotary)
         return x + self.mlp(self.post_attention_layernorm(x))
 
 

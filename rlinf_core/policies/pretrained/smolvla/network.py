@@ -20,8 +20,13 @@ from torch.nn import functional as F
 from rlinf_core.core.errors import PolicyFileError
 from rlinf_core.policies.pretrained import lerobot
 from rlinf_core.policies.pretrained.action_expert import Prefix, sines
-from rlinf_core.policies.pretrained.huggingface import json_text, refuse_pointer
-from rlinf_core.policies.pretrained.network_factory import NetworkFactory, Published
+from rlinf_core.policies.pretrained.huggingface import (
+    complete_document,
+    json_text,
+    make_config,
+    refuse_pointer,
+)
+from rlinf_core.policies.pretrained.network_factory import CheckpointInfo, NetworkFactory
 from rlinf_core.policies.pretrained.smolvla.expert import Expert
 from rlinf_core.policies.pretrained.tokenization import BEGIN, Tokenizer, parse_tokenizer
 
@@ -75,7 +80,7 @@ SMALLEST: dict[str, Any] = {
 
 
 class SmolVLANetwork(nn.Module):
-    """Pictures, tokens and state to keys and values; these and noisy actions to a velocity.
+    """Images, tokens and state to keys and values; these and noisy actions to a velocity.
 
     Args:
         config: LeRobot's config.json, with the vision-language model's in ``vlm_config``.
@@ -86,7 +91,7 @@ class SmolVLANetwork(nn.Module):
         from transformers import SmolVLMConfig, SmolVLMModel
 
         self.config = dict(config)
-        vlm: Any = SmolVLMConfig.from_dict(json.loads(json.dumps(config[VLM])))
+        vlm: Any = make_config(SmolVLMConfig, config[VLM])
         text, layers = vlm.text_config, config["num_vlm_layers"]
         # LeRobot's value, whatever the model's own
         text.rope_parameters = {"rope_type": "default", "rope_theta": 10_000.0}
@@ -111,7 +116,7 @@ class SmolVLANetwork(nn.Module):
         return vlm["model"]
 
     def prefix(self, pixels: Tensor, ids: Tensor, mask: Tensor, state: Tensor) -> Prefix:
-        """Return the prefix of pictures (B, cameras, 3, S, S) in [-1, 1], tokens (B, L), and state.
+        """Return the prefix of images (B, cameras, 3, S, S) in [-1, 1], tokens (B, L), and state.
 
         Only actions attend to the state.
         """
@@ -145,9 +150,7 @@ class SmolVLANetwork(nn.Module):
             position_ids=valid.long().cumsum(-1) - 1,
             use_cache=True,
         ).past_key_values
-        return Prefix(
-            [layer.keys for layer in cache.layers], [layer.values for layer in cache.layers], valid
-        )
+        return Prefix.from_cache(cache, valid)
 
     def velocity(self, prefix: Prefix, point: Tensor, time: Tensor) -> Tensor:
         """Return the velocity at a point (B, H, M) and time (B,)."""
@@ -163,33 +166,27 @@ class SmolVLANetwork(nn.Module):
 class SmolVLAFactory(NetworkFactory):
     """LeRobot's folders, and the vision-language model's config.json and tokenizer.json."""
 
-    kind, keys_of, horizon_key, metadata = KIND, "SmolVLA's config.json", "chunk_size", None
+    kind, config_name, horizon_key, metadata = KIND, "SmolVLA's config.json", "chunk_size", None
 
     def make(self, config: Mapping[str, Any]) -> SmolVLANetwork:
-        expected = SUPPORTED | {
-            "num_expert_layers": config["num_expert_layers"]
-            if config["num_expert_layers"] in (-1, 0, config["num_vlm_layers"])
-            else "-1, 0 or num_vlm_layers"
-        }
-        for key, value in expected.items():
+        for key, value in SUPPORTED.items():
             if config.get(key, value) != value:
                 raise ValueError(f"{key} of {config[key]}, expected {value}")
+        if (layers := config["num_expert_layers"]) not in (-1, 0, config["num_vlm_layers"]):
+            raise ValueError(f"num_expert_layers of {layers}, expected -1, 0 or num_vlm_layers")
         return SmolVLANetwork(config)
 
-    def smallest(self) -> dict[str, Any]:
+    def smallest_config(self) -> dict[str, Any]:
         from transformers import SmolVLMConfig
 
-        return {
-            **SMALLEST,
-            VLM: json.loads(SmolVLMConfig.from_dict(SMALLEST[VLM]).to_json_string(use_diff=False)),
-        }
+        return {**SMALLEST, VLM: complete_document(SmolVLMConfig.from_dict(SMALLEST[VLM]))}
 
-    def read(self, folder: Path) -> Published:
+    def read(self, folder: Path) -> CheckpointInfo:
         config, training = lerobot.read_config(
             folder, KIND, ("vlm_model_name", "chunk_size"), SMALLEST
         )
         texts = {
-            name: _of_vlm(folder, config["vlm_model_name"], name)
+            name: _read_vlm_file(folder, config["vlm_model_name"], name)
             for name in ("config.json", "tokenizer.json")
         }
         where = folder / config["vlm_model_name"]
@@ -200,16 +197,16 @@ class SmolVLAFactory(NetworkFactory):
                 f"policy.checkpoint {where / 'config.json'}: expected a map in config.json, "
                 f"got: {error}. Copy it again"
             ) from error
-        return Published(
+        return CheckpointInfo(
             {**SMALLEST, **config, VLM: vlm_config},
             parse_tokenizer(texts["tokenizer.json"], where / "tokenizer.json"),
             config["chunk_size"],
-            training.state,
-            training.action,
+            training.state_statistics,
+            training.action_statistics,
             training.settings,
         )
 
-    def rename(
+    def rename_weights(
         self, weights: dict[str, Tensor], expected: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
         plain = {name.replace(COMPILED, ""): tensor for name, tensor in weights.items()}
@@ -223,7 +220,7 @@ class SmolVLAFactory(NetworkFactory):
         """See ``NetworkFactory``: LeRobot's."""
         return PREFIX + name
 
-    def files(
+    def folder_files(
         self, network: SmolVLANetwork, tokenizer: Tokenizer
     ) -> tuple[dict[str, Tensor], dict[str, str]]:
         """See ``NetworkFactory``; the vision-language model's files are in ``vlm``."""
@@ -244,10 +241,10 @@ class SmolVLAFactory(NetworkFactory):
         )
 
 
-def _of_vlm(folder: Path, name: str, file: str) -> str:
-    """Return a file of the vision-language model, from below the folder, a path, or the cache.
+def _read_vlm_file(folder: Path, name: str, file: str) -> str:
+    """Return the text of a file of the vision-language model.
 
-    The cache is Hugging Face's.
+    The model is in the folder, at a path, or in Hugging Face's cache.
     """
     from transformers.utils import cached_file
 

@@ -1,14 +1,14 @@
 """SmolVLA: a small vision-language model and an action expert that carries noise to actions.
 
-Shukor et al. 2025, arXiv 2506.01844. Pictures, sentence and state are prepared here like in
-LeRobot, in training and on stations. Each picture is scaled into a square with its shape kept,
+Shukor et al. 2025, arXiv 2506.01844. Images, sentence and state are prepared here like in
+LeRobot, in training and on stations. Each image is scaled into a square with its shape kept,
 black left of it and above, its values in [-1, 1]. A sentence ends with a newline. Vectors are
 normalised and padded with zeros.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -19,32 +19,22 @@ from rlinf_core.policies.pretrained.flow_matching import ExpertFlowMatching
 from rlinf_core.policies.pretrained.network_factory import NetworkFactory
 from rlinf_core.policies.pretrained.smolvla import Config
 from rlinf_core.policies.pretrained.smolvla.network import FACTORY
-from rlinf_core.policies.pretrained.tokenization import Tokenizer, pad_tokens
+from rlinf_core.policies.pretrained.tokenization import pad_tokens
 from rlinf_core.specs import arrays
-from rlinf_core.specs.arrays import StationSpec
 
 
 class SmolVLA(ExpertFlowMatching):
-    """Pictures, sentence and state go to the vision-language model; actions to the expert."""
+    """Images, sentence and state go to the vision-language model; actions to the expert."""
 
     config: Config
-    name = "smolvla"
+    name = "a SmolVLA"
     factory: ClassVar[NetworkFactory] = FACTORY
 
-    def __init__(
-        self,
-        spec: StationSpec,
-        config: Config | None = None,
-        network: Any = None,
-        tokenizer: Tokenizer | None = None,
-    ) -> None:
-        super().__init__(spec, config or Config(), network, tokenizer)
-
     def inputs(self, batch: Batch) -> Batch:
-        """Return pictures, tokens with their mask, and state."""
+        """Return images, tokens with their mask, and state."""
         pixels = torch.stack([self._square(batch[image.name]) for image in self.spec.images], dim=1)
         ids, mask = pad_tokens(
-            self.tokenize(batch[arrays.NAME]), pixels.device, multiple=self.multiple
+            self.tokenize(batch[arrays.INSTRUCTION]), pixels.device, multiple=self.token_multiple
         )
         return {"pixels": pixels, "ids": ids, "mask": mask, "state": self.padded_state(batch)}
 
@@ -60,9 +50,9 @@ class SmolVLA(ExpertFlowMatching):
             pixels = F.interpolate(pixels, shape, mode="bilinear")
         return 2.0 * F.pad(pixels, (width - shape[1], 0, height - shape[0], 0)) - 1.0
 
-    def prompt(self, sentence: str) -> list[int]:
+    def prompt_tokens(self, sentence: str) -> list[int]:
         """See ``FlowMatching``."""
-        return self.tokenizer.ids(f"{sentence}\n")
+        return self.tokenizer.encode(f"{sentence}\n")
 
 
 Policy = SmolVLA

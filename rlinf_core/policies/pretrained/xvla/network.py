@@ -1,7 +1,7 @@
 """The network with LeRobot's key names, without their first ``model.``.
 
 Zheng et al. 2025, arXiv 2510.10274. The vision-language model is transformers' own Florence-2,
-without its text decoder. Pictures, sentence and noisy actions attend to each other.
+without its text decoder. Images, sentence and noisy actions attend to each other.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rlinf_core.core.errors import PolicyFileError, SpecError
 from rlinf_core.policies.pretrained import lerobot
 from rlinf_core.policies.pretrained.action_expert import Prefix
 from rlinf_core.policies.pretrained.huggingface import json_text, read_json
-from rlinf_core.policies.pretrained.network_factory import NetworkFactory, Published
+from rlinf_core.policies.pretrained.network_factory import CheckpointInfo, NetworkFactory
 from rlinf_core.policies.pretrained.tokenization import BEGIN, Tokenizer, read_tokenizer
 
 KIND, PREFIX, FLORENCE = "xvla", "model.", "florence_config"
@@ -113,7 +113,7 @@ SMALLEST: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class Space:
+class ActionSpace:
     """Numbers of an action, by LeRobot's ``action_mode``.
 
     Attributes:
@@ -172,12 +172,12 @@ class Space:
 _ARMS = (((0, 1, 2), 500.0), ((10, 11, 12), 500.0))
 _ROTATIONS = ((tuple(range(3, 9)), 10.0), (tuple(range(13, 19)), 10.0))
 _JOINTS = tuple(number for number in range(14) if number not in (6, 13))
-SPACES = {
-    "ee6d": Space(20, 20, (9, 19), (*_ARMS, *_ROTATIONS), 1.0),
-    "joint": Space(14, 14, (6, 13), ((_JOINTS, 1.0),), 0.1),
-    "agibot_ee6d": Space(20, 20, (), (*_ARMS, *_ROTATIONS, ((9, 19), 10.0))),
-    "franka_joint7": Space(20, 7, (), ((tuple(range(7)), 1.0),)),
-    "so101_bimanual": Space(
+ACTION_SPACES = {
+    "ee6d": ActionSpace(20, 20, (9, 19), (*_ARMS, *_ROTATIONS), 1.0),
+    "joint": ActionSpace(14, 14, (6, 13), ((_JOINTS, 1.0),), 0.1),
+    "agibot_ee6d": ActionSpace(20, 20, (), (*_ARMS, *_ROTATIONS, ((9, 19), 10.0))),
+    "franka_joint7": ActionSpace(20, 7, (), ((tuple(range(7)), 1.0),)),
+    "so101_bimanual": ActionSpace(
         20,
         12,
         (5, 11),
@@ -192,7 +192,7 @@ SPACES = {
 
 
 class XVLANetwork(nn.Module):
-    """Pictures and tokens to a context; context, state and noisy actions to clean actions.
+    """Images and tokens to a context; context, state and noisy actions to clean actions.
 
     Training has no dropout.
 
@@ -209,7 +209,7 @@ class XVLANetwork(nn.Module):
         self.vlm = Florence2Model(florence).float()
         # the encoder has the same embeddings
         del self.vlm.language_model.decoder, self.vlm.language_model.shared
-        self.space = space_of(config)
+        self.space = action_space(config)
         state = config["max_state_dim"] if config["use_proprio"] else 0
         if self.space.grippers and state <= max(self.space.grippers):
             raise ValueError(
@@ -221,7 +221,7 @@ class XVLANetwork(nn.Module):
         )
 
     def prefix(self, pixels: Tensor, ids: Tensor, domain: int, horizon: int) -> Prefix:
-        """Return the context of pictures (B, cameras, 3, H, W) and tokens (B, L)."""
+        """Return the context of images (B, cameras, 3, H, W) and tokens (B, L)."""
         features = self.vlm.get_image_features(pixels.flatten(0, 1)).pooler_output
         features = features.unflatten(0, pixels.shape[:2])
         more = max((self.config["num_image_views"] or 0) - pixels.shape[1], 0)
@@ -283,7 +283,7 @@ class SoftPromptedTransformer(nn.Module):
         if (length := horizon + x.shape[1]) > self.pos_emb.shape[1]:
             raise SpecError(
                 f"policy.kind: expected at most {self.pos_emb.shape[1]} tokens (max_len_seq), got "
-                f"{length} of pictures, sentence and actions. Take fewer or smaller pictures"
+                f"{length} of images, sentence and actions. Take fewer or smaller images"
             )
         x = x + self.pos_emb[:, horizon:length]
         if self.prompts:
@@ -343,10 +343,10 @@ class DomainLinear(nn.Module):
         return x @ self.fc.weight[domain].view(x.shape[-1], len(bias)) + bias
 
 
-def space_of(config: Mapping[str, Any]) -> Space:
+def action_space(config: Mapping[str, Any]) -> ActionSpace:
     """Return the numbers of an action by ``action_mode``; raise ValueError if it is unknown."""
     mode, size = str(config["action_mode"]).lower(), config["max_action_dim"]
-    spaces = SPACES | {"auto": Space(size, size)}
+    spaces = ACTION_SPACES | {"auto": ActionSpace(size, size)}
     if mode not in spaces:
         raise ValueError(f"action_mode of {mode!r}, expected one of {', '.join(sorted(spaces))}")
     return spaces[mode]
@@ -394,15 +394,15 @@ def florence_config(document: Mapping[str, Any]) -> Any:
 class XVLAFactory(NetworkFactory):
     """LeRobot's folders, with the tokenizer.json of facebook/bart-large."""
 
-    kind, keys_of, horizon_key, metadata = KIND, "X-VLA's config.json", "chunk_size", None
+    kind, config_name, horizon_key, metadata = KIND, "X-VLA's config.json", "chunk_size", None
 
     def make(self, config: Mapping[str, Any]) -> XVLANetwork:
         return XVLANetwork(config)
 
-    def smallest(self) -> dict[str, Any]:
+    def smallest_config(self) -> dict[str, Any]:
         return SMALLEST
 
-    def read(self, folder: Path) -> Published:
+    def read(self, folder: Path) -> CheckpointInfo:
         needed, features = ("chunk_size", FLORENCE), "input_features"
         config, training = lerobot.read_config(
             folder,
@@ -423,21 +423,21 @@ class XVLAFactory(NetworkFactory):
                 f"policy.checkpoint {folder}: expected tokenizer.json, found none. Copy that of "
                 f"{config.get('tokenizer_name', DEFAULTS['tokenizer_name'])} there"
             )
-        return Published(
+        return CheckpointInfo(
             {**DEFAULTS, **config, "num_image_views": views},
             read_tokenizer(path),
             config["chunk_size"],
-            training.state,
-            training.action,
-            {**training.settings, "domain": ("domain_id", domain_of(folder))},
+            training.state_statistics,
+            training.action_statistics,
+            {**training.settings, "domain": ("domain_id", read_domain(folder))},
         )
 
-    def rename(
+    def rename_weights(
         self, weights: dict[str, Tensor], expected: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
         plain = {name.removeprefix(PREFIX): tensor for name, tensor in weights.items()}
         if any(name.startswith("vlm.language_model.model.") for name in plain):
-            plain = dict(of_microsoft(name, tensor) for name, tensor in plain.items())
+            plain = dict(from_microsoft(name, tensor) for name, tensor in plain.items())
             plain.pop("vlm.language_model.final_logits_bias", None)
         decoder = "vlm.language_model.decoder."
         plain = {name: x for name, x in plain.items() if not name.startswith(decoder)}
@@ -450,7 +450,7 @@ class XVLAFactory(NetworkFactory):
         """See ``NetworkFactory``: LeRobot's."""
         return PREFIX + name
 
-    def files(
+    def folder_files(
         self, network: XVLANetwork, tokenizer: Tokenizer
     ) -> tuple[dict[str, Tensor], dict[str, str]]:
         """See ``NetworkFactory``."""
@@ -462,7 +462,7 @@ class XVLAFactory(NetworkFactory):
         )
 
 
-def domain_of(folder: Path) -> int:
+def read_domain(folder: Path) -> int:
     """Return the domain_id of a folder's processors; LeRobot's default is 0.
 
     Raises:
@@ -500,7 +500,7 @@ _RENAMED = [
 ]
 
 
-def of_microsoft(name: str, tensor: Tensor) -> tuple[str, Tensor]:
+def from_microsoft(name: str, tensor: Tensor) -> tuple[str, Tensor]:
     """Return transformers' name and weight for one of Microsoft's."""
     if name == "vlm.image_projection":
         return "vlm.multi_modal_projector.image_projection.weight", tensor.T.contiguous()

@@ -1,8 +1,8 @@
-"""X-VLA: a transformer predicts clean actions from noisy ones, pictures and a sentence.
+"""X-VLA: a transformer predicts clean actions from noisy ones, images and a sentence.
 
-Zheng et al. 2025, arXiv 2510.10274. This module prepares pictures, sentence and state like LeRobot,
-in training and on stations. Pictures are normalised by ImageNet's mean and deviation. With
-``resize_imgs_with_padding`` each picture is scaled into a rectangle without distortion; the space
+Zheng et al. 2025, arXiv 2510.10274. This module prepares images, sentence and state like LeRobot,
+in training and on stations. Images are normalised by ImageNet's mean and deviation. With
+``resize_imgs_with_padding`` each image is scaled into a rectangle without distortion; the space
 to the left and above is filled with the mean. Sentences are padded to ``policy.tokens``. Vectors
 are normalised and padded with zeros.
 """
@@ -10,7 +10,7 @@ are normalised and padded with zeros.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -19,18 +19,16 @@ from torch.nn import functional as F
 from rlinf_core.core.errors import SpecError
 from rlinf_core.policies import sharding
 from rlinf_core.policies.base import Batch
+from rlinf_core.policies.encoder import IMAGENET_MEAN, IMAGENET_STD
 from rlinf_core.policies.pretrained.action_expert import Prefix
-from rlinf_core.policies.pretrained.flow_matching import FlowMatching
+from rlinf_core.policies.pretrained.flow_matching import FlowMatching, TimeSampling
 from rlinf_core.policies.pretrained.network_factory import NetworkFactory
-from rlinf_core.policies.pretrained.tokenization import Tokenizer
 from rlinf_core.policies.pretrained.xvla import Config
 from rlinf_core.policies.pretrained.xvla.network import FACTORY, FLORENCE
 from rlinf_core.policies.real_time_chunking import Continuation
 from rlinf_core.specs import arrays
-from rlinf_core.specs.arrays import StationSpec
 
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet
-LAST = 1.0 - 1e-5  # upper bound of the training times
+MAX_TIME = 1.0 - 1e-5  # upper bound of the training times
 
 
 class XVLA(FlowMatching):
@@ -41,23 +39,15 @@ class XVLA(FlowMatching):
     """
 
     config: Config
-    name = "xvla"
+    name = "an X-VLA"
     factory: ClassVar[NetworkFactory] = FACTORY
     statistics_kind = "identity"
 
-    def __init__(
-        self,
-        spec: StationSpec,
-        config: Config | None = None,
-        network: Any = None,
-        tokenizer: Tokenizer | None = None,
-    ) -> None:
-        super().__init__(spec, config or Config(), network, tokenizer)
-
-    def measure(self) -> None:
+    def read_sizes(self) -> None:
         """See ``FlowMatching``."""
         config, space = self.network.config, self.network.space
-        self.room, self.times = (config["max_state_dim"], space.size), (1.0, LAST, 0.0)
+        self.max_state_dim, self.max_action_dim = config["max_state_dim"], space.size
+        self.time_sampling = TimeSampling(1.0, MAX_TIME, 0.0)
         if self.spec.action.dim > space.used:
             raise SpecError(
                 f"policy.kind: expected at most {space.used} numbers an action for X-VLA's "
@@ -71,7 +61,7 @@ class XVLA(FlowMatching):
         shapes = {image.shape for image in self.spec.images}
         if config["resize_imgs_with_padding"] is None and len(shapes) > 1:
             raise SpecError(
-                "station.observe_cameras: expected pictures of one size for a network without "
+                "station.observe_cameras: expected images of one size for a network without "
                 f"resize_imgs_with_padding, got {sorted(shapes)}"
             )
 
@@ -82,14 +72,16 @@ class XVLA(FlowMatching):
         return vlm
 
     def inputs(self, batch: Batch) -> Batch:
-        """Return pictures, tokens and state."""
-        pixels = torch.stack([self._picture(batch[image.name]) for image in self.spec.images], 1)
-        padding = self.tokenizer.id("<pad>")
+        """Return images, tokens and state."""
+        pixels = torch.stack(
+            [self._prepare_image(batch[image.name]) for image in self.spec.images], 1
+        )
+        padding = self.tokenizer.token_id("<pad>")
         if padding is None:
             padding = self.network.config[FLORENCE]["text_config"].get("pad_token_id") or 0
         rows = [
             [*row, *[padding] * (self.config.tokens - len(row))]
-            for row in self.tokenize(batch[arrays.NAME])
+            for row in self.tokenize(batch[arrays.INSTRUCTION])
         ]
         state = self.padded_state(batch)
         return {
@@ -98,10 +90,11 @@ class XVLA(FlowMatching):
             "state": state if self.network.config["use_proprio"] else state[:, :0],
         }
 
-    def _picture(self, images: Tensor) -> Tensor:
-        """Return normalised pictures (B, 3, H, W) of (B, H, W, 3) uint8."""
+    def _prepare_image(self, images: Tensor) -> Tensor:
+        """Return normalised images (B, 3, H, W) of (B, H, W, 3) uint8."""
         mean, std = (
-            torch.tensor(values, device=images.device).view(3, 1, 1) for values in (MEAN, STD)
+            torch.tensor(values, device=images.device).view(3, 1, 1)
+            for values in (IMAGENET_MEAN, IMAGENET_STD)
         )
         pixels = (images.permute(0, 3, 1, 2).float() / 255.0 - mean) / std
         shape, size = pixels.shape[2:], self.network.config["resize_imgs_with_padding"]
@@ -112,14 +105,14 @@ class XVLA(FlowMatching):
         pixels = F.interpolate(pixels, (height, width), mode="bilinear")
         return F.pad(pixels, (max(size[1] - width, 0), 0, max(size[0] - height, 0), 0))
 
-    def prompt(self, sentence: str) -> list[int]:
+    def prompt_tokens(self, sentence: str) -> list[int]:
         """See ``FlowMatching``: the marks of beginning and end are in ``policy.tokens``."""
         begin, end = (
             [token] if token is not None else []
-            for token in map(self.tokenizer.id, ("<s>", "</s>"))
+            for token in map(self.tokenizer.token_id, ("<s>", "</s>"))
         )
         room = self.config.tokens - len(begin) - len(end)
-        return [*begin, *self.tokenizer.ids(sentence)[:room], *end]
+        return [*begin, *self.tokenizer.encode(sentence)[:room], *end]
 
     def _prefix(self, inputs: Batch) -> Prefix:
         prefix: Prefix = self.network.prefix(
@@ -135,17 +128,17 @@ class XVLA(FlowMatching):
         self, inputs: Batch, noise: Tensor, continuation: Continuation | None = None
     ) -> Tensor:
         prefix, actions = self._prefix(inputs), torch.zeros_like(noise)
-        # see FlowMatching._carried
+        # see FlowMatching._integrate
         field = self._velocity if continuation is None else partial(type(self)._velocity, self)
-        for time in self._times(len(noise)):
+        for time in self._step_times(len(noise)):
             share, velocity = time[:, None, None], partial(field, inputs, prefix, time=time)
             point = noise * share + actions * (1.0 - share)
             actions = point - share * self._guided_velocity(velocity, point, time, continuation)
         return actions
 
-    def played(self, point: Tensor) -> Tensor:
+    def to_actions(self, point: Tensor) -> Tensor:
         """See ``FlowMatching``: the grippers' numbers are logits."""
-        return super().played(self.network.space.output(point))
+        return super().to_actions(self.network.space.output(point))
 
     def to_point(self, actions: Tensor) -> Tensor:
         """See ``FlowMatching``."""
@@ -161,9 +154,9 @@ class XVLA(FlowMatching):
         """
         noise = self.noise(len(actions), generator)
         uniform = sharding.noise(torch.rand, (len(actions),), generator, actions.device)
-        time, dim = uniform % LAST, self.spec.action.dim
+        time, dim = uniform % MAX_TIME, self.spec.action.dim
         goal = F.pad(
-            self.units.to_network(actions.unflatten(-1, (-1, dim))), (0, self.room[1] - dim)
+            self.units.to_network(actions.unflatten(-1, (-1, dim))), (0, self.max_action_dim - dim)
         )
         share, inputs = time[:, None, None], self.inputs(batch)
         predicted = self.network.predicted(

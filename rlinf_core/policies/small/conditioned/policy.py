@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlinf_core.policies.base import Batch, NetworkPolicy, Observation
-from rlinf_core.policies.encoder import Encoder, Head, mlp
+from rlinf_core.policies.base import Batch, Observation
 from rlinf_core.policies.small.conditioned import Config
 from rlinf_core.policies.small.tanh_gaussian.policy import Actor
 from rlinf_core.specs.arrays import Arrays, ArraySpec, StationSpec
@@ -25,10 +24,7 @@ class ConditionedActor(Actor):
     """pi(a | s, label), which acts with the label GOOD."""
 
     def __init__(self, spec: StationSpec, config: Config | None = None) -> None:
-        NetworkPolicy.__init__(self, spec, config or Config())
-        self.encoder = Encoder(self.input_spec, self.config)
-        self.trunk = mlp(self.encoder.size, self.config.hidden)
-        self.head = Head(self.config.hidden[-1], 2 * self.action_size)
+        super().__init__(spec, config or Config())
 
     @property
     def input_spec(self) -> StationSpec:
@@ -43,7 +39,7 @@ class ConditionedActor(Actor):
     def to_batch(self, observation: Observation) -> Batch:
         """See ``Policy``."""
         batch = super().to_batch(observation)
-        return batch | {"vectors": _labelled(batch["vectors"])}
+        return batch | {"vectors": _append_label(batch["vectors"])}
 
     def annotate(self, observations: Arrays) -> Arrays:
         """See ``NetworkPolicy``; learners replace the label."""
@@ -53,7 +49,7 @@ class ConditionedActor(Actor):
         }
 
 
-def _labelled(vectors: Tensor) -> Tensor:
+def _append_label(vectors: Tensor) -> Tensor:
     return torch.cat([vectors, vectors.new_full((len(vectors), 1), GOOD)], dim=1)
 
 

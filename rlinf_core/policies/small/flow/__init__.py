@@ -28,7 +28,7 @@ class Config(PolicySettings):
     )
 
     @model_validator(mode="after")
-    def _leaves_something(self) -> Config:
+    def _check_max_delay(self) -> Config:
         if self.max_delay and self.max_delay >= self.horizon:
             raise PydanticCustomError(
                 "max_delay",

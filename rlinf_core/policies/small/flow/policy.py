@@ -4,7 +4,7 @@ The path has a few Euler steps. Lipman et al. 2022, arXiv 2210.02747; as a polic
 2410.24164. For training by a critic, each step is a Gaussian, so that the path has a density (Zhang
 et al. 2025, SAC Flow, arXiv 2509.25756, section 4). With ``max_delay`` cloning teaches it to
 continue a chunk (Black et al. 2025, Training-time action conditioning, arXiv 2512.05964): each
-action has a separate time, and given actions are at its end.
+action has a separate time, and fixed actions are at its end.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from rlinf_core.policies.base import ActionChunk, Batch, NetworkPolicy, Observat
 from rlinf_core.policies.encoder import Encoder, Head, mlp
 from rlinf_core.policies.real_time_chunking import Continuation, guide_velocity
 from rlinf_core.policies.small.flow import Config
+from rlinf_core.policies.small.tanh_gaussian.policy import MAX_CLONED
 from rlinf_core.specs.arrays import StationSpec
 
 LOG_STD_LOW, LOG_STD_HIGH = -5.0, 0.0
-CLONED = 0.97  # cloned action numbers are clipped here, where the inverse of tanh is still small
 
 
 class FlowActor(NetworkPolicy):
@@ -38,7 +38,7 @@ class FlowActor(NetworkPolicy):
     def __init__(self, spec: StationSpec, config: Config | None = None) -> None:
         super().__init__(spec, config or Config())
         self.size, self.max_prefix = self.action_size, self.config.max_delay
-        # number of times: one for all actions, or one each
+        # number of flow times: one for all actions, or one for each action
         self.clocks = self.config.horizon if self.config.max_delay else 1
         self.encoder = Encoder(spec, self.config)
         self.field = mlp(self.encoder.size + self.size + self.clocks, self.config.hidden)
@@ -66,34 +66,30 @@ class FlowActor(NetworkPolicy):
         features = self.encoder(batch)
         if continuation is None:
             return torch.tanh(self._path(features, noise)[0])
-        goal = torch.atanh(continuation.actions.clamp(-CLONED, CLONED)).flatten(1)
+        goal = torch.atanh(continuation.actions.clamp(-MAX_CLONED, MAX_CLONED)).flatten(1)
         if self.config.max_delay:
-            started_at = (continuation.weights >= 1.0) & (
-                torch.arange(self.config.horizon, device=noise.device) < self.config.max_delay
-            )
-            return torch.tanh(self._path(features, noise, given=(goal, started_at))[0])
-        weights, point = continuation.weights.repeat_interleave(self.spec.action.dim, dim=1), noise
-        for k in range(self.config.flow_steps):
-            done = k / self.config.flow_steps
-            velocity = partial(self._against, features, self._time(point, done))
-            point = (
-                point
-                - guide_velocity(velocity, point, 1.0 - done, goal, weights)
-                / self.config.flow_steps
-            )
+            action_index = torch.arange(self.config.horizon, device=noise.device)
+            is_fixed = (continuation.weights >= 1.0) & (action_index < self.config.max_delay)
+            return torch.tanh(self._path(features, noise, fixed=(goal, is_fixed))[0])
+        weights, point = self._per_number(continuation.weights), noise
+        steps = self.config.flow_steps
+        for k in range(steps):
+            time = k / steps
+            velocity = partial(self._reverse_velocity, features, self._times(point, time))
+            point = point - guide_velocity(velocity, point, 1.0 - time, goal, weights) / steps
         return torch.tanh(point)
 
-    def _time(self, point: Tensor, done: float) -> Tensor:
+    def _times(self, point: Tensor, time: float) -> Tensor:
         """Return the same time for all clocks, (B, clocks)."""
-        return torch.full((len(point), self.clocks), done, device=point.device)
+        return torch.full((len(point), self.clocks), time, device=point.device)
 
-    def _per_action(self, started_at: Tensor) -> Tensor:
-        """Repeat (B, H) of actions to (B, H A) of their numbers."""
-        return started_at.repeat_interleave(self.spec.action.dim, dim=1)
+    def _per_number(self, values: Tensor) -> Tensor:
+        """Repeat values (B, H) of actions for each of their numbers, (B, H A)."""
+        return values.repeat_interleave(self.spec.action.dim, dim=1)
 
-    def _against(self, features: Tensor, time: Tensor, point: Tensor) -> Tensor:
-        """Return the field from action to noise, the direction of ``guide_velocity``."""
-        return -self.velocity(features, point, time)[0]
+    def _reverse_velocity(self, features: Tensor, times: Tensor, point: Tensor) -> Tensor:
+        """Return the velocity from action to noise, the direction of ``guide_velocity``."""
+        return -self.velocity(features, point, times)[0]
 
     @torch.no_grad()
     def continue_chunk(
@@ -102,13 +98,11 @@ class FlowActor(NetworkPolicy):
         continuation: Continuation,
         generator: torch.Generator | None = None,
     ) -> ActionChunk:
-        """See ``ContinuesChunks``: from drawn noise with ``stochastic_eval``, without noise on
-        the way.
-        """
+        """See ``ContinuesChunks``; with ``stochastic_eval`` the path begins at drawn noise."""
         shape = len(observation), self.size
         noise = (
             sharding.noise(torch.randn, shape, generator, self.device)
-            if self.draws(explore=False)
+            if self.is_stochastic(explore=False)
             else torch.zeros(shape, device=self.device)
         )
         return self.chunk(self.decode(self.to_batch(observation), noise, continuation))
@@ -133,27 +127,27 @@ class FlowActor(NetworkPolicy):
         point: Tensor,
         generator: torch.Generator | None = None,
         noisy: bool = False,
-        given: tuple[Tensor, Tensor] | None = None,
+        fixed: tuple[Tensor, Tensor] | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Return point and log-density (B, H A).
+        """Return the end of the path and its log-density, both (B, H A).
 
-        ``given`` holds fixed numbers (B, H A), and a mask (B, H) of the actions that have begun.
+        ``fixed`` holds numbers (B, H A), and a mask (B, H) of the actions that have them already.
         """
         steps = self.config.flow_steps
         log_path = torch.zeros_like(point)
         for k in range(steps):
-            time = self._time(point, k / steps)
-            if given is not None:
-                time = time.masked_fill(given[1], 1.0)
-                point = torch.where(self._per_action(given[1]), given[0], point)
-            velocity, log_std = self.velocity(features, point, time)
+            times = self._times(point, k / steps)
+            if fixed is not None:
+                times = times.masked_fill(fixed[1], 1.0)
+                point = torch.where(self._per_number(fixed[1]), fixed[0], point)
+            velocity, log_std = self.velocity(features, point, times)
             point = point + velocity / steps
             if noisy:
                 noise = sharding.noise(torch.randn, point.shape, generator, point.device)
                 point = point + log_std.exp() * noise
                 log_path = log_path + _log_normal(noise, log_std)
-        if given is not None:
-            point = torch.where(self._per_action(given[1]), given[0], point)
+        if fixed is not None:
+            point = torch.where(self._per_number(fixed[1]), fixed[0], point)
         return point, log_path
 
     def imitation_loss(
@@ -161,33 +155,29 @@ class FlowActor(NetworkPolicy):
     ) -> Tensor:
         """Return E |v(s, (1 - t) z + t x, t) - (x - z)|^2 for demonstrated actions (B, H A).
 
-        Here x = atanh(a). With ``max_delay`` the first actions are given, and the loss counts the
-        rest. Half of the time ``max_delay`` actions are given, else a uniform number, and at least
-        the batch's number (``given``).
+        Here x = atanh(a). With ``max_delay`` the first actions are fixed, and the loss counts the
+        rest. Half of the chunks have ``max_delay`` fixed actions, the others a uniform number, and
+        each at least the batch's number (``prefix_length``).
         """
-        goal = torch.atanh(actions.clamp(-CLONED, CLONED))
+        goal = torch.atanh(actions.clamp(-MAX_CLONED, MAX_CLONED))
         noise = sharding.noise(torch.randn, goal.shape, generator, goal.device)
         time = sharding.noise(torch.rand, (len(goal), 1), generator, goal.device)
         if not self.config.max_delay:
-            velocity, _ = self.velocity(
-                self.encoder(batch), (1.0 - time) * noise + time * goal, time
-            )
+            point = (1.0 - time) * noise + time * goal
+            velocity, _ = self.velocity(self.encoder(batch), point, time)
             return ((velocity - (goal - noise)) ** 2).mean()
-        delay = (
-            sharding.noise(torch.rand, (len(goal), 1), generator, goal.device)
-            * 2
-            * (self.config.max_delay + 1)
-        )
+        uniform = sharding.noise(torch.rand, (len(goal), 1), generator, goal.device)
+        delay = uniform * 2 * (self.config.max_delay + 1)
         delay = delay.floor().clamp(max=self.config.max_delay)
         if "prefix_length" in batch:
             delay = torch.maximum(delay, batch["prefix_length"].unsqueeze(1))
-        started_at = torch.arange(self.config.horizon, device=goal.device) < delay
-        times = time.expand(started_at.shape).masked_fill(started_at, 1.0)
-        free_mask, free = self._per_action(times), ~self._per_action(started_at)
-        velocity, _ = self.velocity(
-            self.encoder(batch), (1.0 - free_mask) * noise + free_mask * goal, times
-        )
-        return sharding.mean((velocity - (goal - noise))[free] ** 2)
+        is_fixed = torch.arange(self.config.horizon, device=goal.device) < delay
+        times = time.expand(is_fixed.shape).masked_fill(is_fixed, 1.0)
+        number_times = self._per_number(times)
+        point = (1.0 - number_times) * noise + number_times * goal
+        velocity, _ = self.velocity(self.encoder(batch), point, times)
+        is_free = ~self._per_number(is_fixed)
+        return sharding.mean((velocity - (goal - noise))[is_free] ** 2)
 
     @torch.no_grad()
     def act(
@@ -197,7 +187,7 @@ class FlowActor(NetworkPolicy):
 
         Without exploration they follow the noise-free path from zero noise.
         """
-        if not self.draws(explore):
+        if not self.is_stochastic(explore):
             noise = torch.zeros(len(observation), self.size, device=self.device)
             return self.chunk(self.decode(self.to_batch(observation), noise))
         action, log_probs = self.sample(self.to_batch(observation), generator)

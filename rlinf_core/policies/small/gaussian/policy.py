@@ -65,7 +65,7 @@ class GaussianActor(OnPolicyActor):
         self, observation: Observation, explore: bool, generator: torch.Generator | None = None
     ) -> ActionChunk:
         """Return chunks of actions, clipped to [-1, 1]; ``drawn`` holds the draws (B, H, A)."""
-        draws, batch = self.draws(explore), self.to_batch(observation)
+        draws, batch = self.is_stochastic(explore), self.to_batch(observation)
         drawn, log_probs = self.sample(batch, generator) if draws else (self(batch)[0], None)
         return self.chunk(drawn.clamp(-1.0, 1.0), drawn, log_probs)
 

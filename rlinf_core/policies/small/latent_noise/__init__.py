@@ -55,7 +55,7 @@ class Config(Flow):
     )
 
     @model_validator(mode="after")
-    def _one_horizon(self) -> Config:
+    def _check_horizon(self) -> Config:
         flow = self.flow
         if flow is not None and flow.horizon not in (
             self.horizon,

@@ -103,7 +103,7 @@ class LatentNoiseActor(NetworkPolicy):
 
         ``drawn`` holds their latent noise, in the shape of ``sample``.
         """
-        noise = self.noise_policy.act(observation, self.draws(explore), generator)
+        noise = self.noise_policy.act(observation, self.is_stochastic(explore), generator)
         latent = noise.actions.flatten(1)
         return self.chunk(self.decode(self.to_batch(observation), latent), latent, noise.log_probs)
 

@@ -25,16 +25,16 @@ from rlinf_core.policies.encoder import Encoder
 from rlinf_core.policies.policy_folder import newest_policy
 from rlinf_core.policies.serialization import load_policy
 from rlinf_core.policies.small.residual import Config
-from rlinf_core.policies.small.tanh_gaussian.policy import Actor, imitation, squashed
+from rlinf_core.policies.small.tanh_gaussian.policy import Actor, cloning_loss, sample_squashed
 from rlinf_core.specs.arrays import Arrays, ArraySpec, StationSpec
 
 BASE = "base_action"
-# protocols of bases elsewhere
-SERVED = {"openpi": "rlinf_core.deploy.serving.served_base:ServedBase"}
-ROWS = 256  # observations that a base from a file answers together
+# protocols of base policies in another process
+PROTOCOLS = {"openpi": "rlinf_core.deploy.serving.served_base:ServedBase"}
+MAX_BATCH = 256  # largest number of observations that the base answers together
 
 
-class Served(Protocol):
+class RemoteBase(Protocol):
     """A base policy in another process."""
 
     def chunks(self, observation: Observation) -> np.ndarray:
@@ -48,7 +48,7 @@ class ResidualActor(NetworkPolicy):
     Args:
         spec: of the station.
         config: of the policy.
-        base: what is corrected; None to take it from ``config.base``.
+        base: the base policy; None to load that of ``config.base``.
 
     Attributes:
         share: g, which the learner raises from 0 as long as episodes succeed as often as the
@@ -62,10 +62,10 @@ class ResidualActor(NetworkPolicy):
         self,
         spec: StationSpec,
         config: Config | None = None,
-        base: NetworkPolicy | Served | None = None,
+        base: NetworkPolicy | RemoteBase | None = None,
     ) -> None:
         super().__init__(spec, config or Config())
-        self.base = base or base_of(spec, self.config)
+        self.base = base or load_base(spec, self.config)
         if isinstance(self.base, NetworkPolicy):
             self.base.requires_grad_(False).eval()
             self.reads_instructions = self.base.reads_instructions
@@ -154,8 +154,10 @@ class ResidualActor(NetworkPolicy):
     def annotate(self, observations: Arrays) -> Arrays:
         """See ``NetworkPolicy``: with the base's chunk at each time step (T + 1)."""
         length, parts = len(observations["vectors"]), []
-        for start in range(0, length, ROWS):
-            rows = {name: values[start : start + ROWS] for name, values in observations.items()}
+        for start in range(0, length, MAX_BATCH):
+            rows = {
+                name: values[start : start + MAX_BATCH] for name, values in observations.items()
+            }
             parts.append(
                 self.base_actions(Observation.from_arrays(self.spec, rows, self.device)).numpy(
                     force=True
@@ -166,8 +168,8 @@ class ResidualActor(NetworkPolicy):
         )
         return observations | {"vectors": vectors}
 
-    def of_batch(self, batch: Batch) -> Tensor:
-        """Return the base's chunks (B, H A) that a batch holds."""
+    def recorded_base_actions(self, batch: Batch) -> Tensor:
+        """Return the base's chunks (B, H A) in a batch of ``to_batch`` or ``annotate``."""
         return batch["vectors"][:, -self.action_size :]
 
     # The correction
@@ -176,23 +178,27 @@ class ResidualActor(NetworkPolicy):
         mean_and_log_std: tuple[Tensor, Tensor] = self.actor(batch)
         return mean_and_log_std
 
-    def corrected(self, batch: Batch, correction: Tensor, share: Tensor | float = 1.0) -> Tensor:
+    def apply_correction(
+        self, batch: Batch, correction: Tensor, share: Tensor | float = 1.0
+    ) -> Tensor:
         """Return the base's actions (B, H A) with ``share`` of corrections in [-1, 1]."""
-        return (self.of_batch(batch) + share * self.config.residual_bound * correction).clamp(
-            -1.0, 1.0
-        )
+        return (
+            self.recorded_base_actions(batch) + share * self.config.residual_bound * correction
+        ).clamp(-1.0, 1.0)
 
     def correction_to(self, batch: Batch, actions: Tensor) -> Tensor:
         """Return the corrections (B, H A) in [-1, 1] that lead nearest to these actions."""
-        return ((actions - self.of_batch(batch)) / self.config.residual_bound).clamp(-1.0, 1.0)
+        return ((actions - self.recorded_base_actions(batch)) / self.config.residual_bound).clamp(
+            -1.0, 1.0
+        )
 
     def sample(
         self, batch: Batch, generator: torch.Generator | None = None
     ) -> tuple[Tensor, Tensor]:
         """Return reparameterised, fully corrected actions (B, H A) and log-probabilities (B,)."""
         mean, log_std = self(batch)
-        correction, log_probs = squashed(mean, log_std, generator, self.executed_size)
-        return self.corrected(batch, correction), log_probs
+        correction, log_probs = sample_squashed(mean, log_std, generator, self.executed_size)
+        return self.apply_correction(batch, correction), log_probs
 
     @torch.no_grad()
     def act(
@@ -201,19 +207,19 @@ class ResidualActor(NetworkPolicy):
         """Return chunks of the base's actions with ``share`` of the correction."""
         batch = self.to_batch(observation)
         mean, log_std = self(batch)
-        if not self.draws(explore):
-            return self.chunk(self.corrected(batch, torch.tanh(mean), self.share))
-        correction, log_probs = squashed(mean, log_std, generator, self.executed_size)
-        return self.chunk(self.corrected(batch, correction, self.share), log_probs=log_probs)
+        if not self.is_stochastic(explore):
+            return self.chunk(self.apply_correction(batch, torch.tanh(mean), self.share))
+        correction, log_probs = sample_squashed(mean, log_std, generator, self.executed_size)
+        return self.chunk(self.apply_correction(batch, correction, self.share), log_probs=log_probs)
 
     def imitation_loss(
         self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None
     ) -> Tensor:
         """Return -E log pi of the corrections that lead to demonstrated actions (B, H A)."""
-        return imitation(self.correction_to(batch, actions), *self(batch))
+        return cloning_loss(self.correction_to(batch, actions), *self(batch))
 
 
-def base_of(spec: StationSpec, config: Config) -> NetworkPolicy | Served:
+def load_base(spec: StationSpec, config: Config) -> NetworkPolicy | RemoteBase:
     """Return the base policy of a recipe.
 
     Raises:
@@ -226,8 +232,8 @@ def base_of(spec: StationSpec, config: Config) -> NetworkPolicy | Served:
             "server, got nothing. Set policy.base=runs/x"
         )
     if config.base.startswith(("ws://", "wss://")):
-        kind = plugins.find("bases", "openpi", SERVED, "policy.base")
-        return cast(Served, kind(spec, config.base, config.base_timeout_s, config.base_keys))
+        kind = plugins.find("bases", "openpi", PROTOCOLS, "policy.base")
+        return cast(RemoteBase, kind(spec, config.base, config.base_timeout_s, config.base_keys))
     path = expand_user(config.base, "policy.base")
     if not path.exists():
         raise PolicyFileError(

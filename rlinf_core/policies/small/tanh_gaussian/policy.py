@@ -1,7 +1,6 @@
-"""The actor: encoder, trunk and tanh-Gaussian head, with its own normalisation.
+"""A tanh-Gaussian actor: encoder, trunk and head, with its own normalisation.
 
-The sizes come from the station's specs. The same module serves state-only policies (no images in
-the spec) and policies from pixels (an encoder per camera).
+It acts from vectors alone (a spec without images), or also from images (an encoder per camera).
 """
 
 from __future__ import annotations
@@ -18,7 +17,9 @@ from rlinf_core.policies.small.tanh_gaussian import Config
 from rlinf_core.specs.arrays import StationSpec
 
 LOG_STD_LOW, LOG_STD_HIGH = -5.0, 1.0
-_CONSTANT = 0.5 * float(np.log(2.0 * np.pi)) + 2.0 * float(np.log(2.0))
+MAX_CLONED = 0.97  # cloned actions are clipped here, where the inverse of tanh is still small
+# the constants of log N(x; mean, std) and of log(1 - tanh(x)^2)
+_LOG_CONSTANT = 0.5 * float(np.log(2.0 * np.pi)) + 2.0 * float(np.log(2.0))
 _MIDDLE, _HALF_RANGE = 0.5 * (LOG_STD_HIGH + LOG_STD_LOW), 0.5 * (LOG_STD_HIGH - LOG_STD_LOW)
 
 
@@ -30,7 +31,7 @@ class Actor(NetworkPolicy):
 
     def __init__(self, spec: StationSpec, config: Config | None = None) -> None:
         super().__init__(spec, config or Config())
-        self.encoder = Encoder(spec, self.config)
+        self.encoder = Encoder(self.input_spec, self.config)
         self.trunk = mlp(self.encoder.size, self.config.hidden)
         self.head = Head(self.config.hidden[-1], 2 * self.action_size)
 
@@ -49,14 +50,14 @@ class Actor(NetworkPolicy):
     ) -> tuple[Tensor, Tensor]:
         """Return a reparameterised action (B, H A), and its played part's log-probability (B,)."""
         mean, log_std = self(batch)
-        return squashed(mean, log_std, generator, self.executed_size, self.robot_mask(batch))
+        return sample_squashed(mean, log_std, generator, self.executed_size, self.robot_mask(batch))
 
     @torch.no_grad()
     def act(
         self, observation: Observation, explore: bool, generator: torch.Generator | None = None
     ) -> ActionChunk:
         """Return chunks of actions, the most likely ones unless it explores."""
-        if not self.draws(explore):
+        if not self.is_stochastic(explore):
             return self.chunk(torch.tanh(self._outputs(self.to_batch(observation))[0]))
         action, log_probs = self.sample(self.to_batch(observation), generator)
         return self.chunk(action, log_probs=log_probs)
@@ -66,10 +67,10 @@ class Actor(NetworkPolicy):
     ) -> Tensor:
         """Return -E log pi(a | s) of demonstrated actions (B, H A)."""
         mean, log_std = self(batch)
-        return imitation(actions, mean, log_std, self.robot_mask(batch))
+        return cloning_loss(actions, mean, log_std, self.robot_mask(batch))
 
 
-def squashed(
+def sample_squashed(
     mean: Tensor,
     log_std: Tensor,
     generator: torch.Generator | None = None,
@@ -86,13 +87,14 @@ def squashed(
     """
     deviations = noise(torch.randn, mean.shape, generator, mean.device)
     raw = torch.addcmul(mean, log_std.exp(), deviations)
-    counted = robot_mask if robot_mask is None else robot_mask[:, :executed]
-    return torch.tanh(raw), _density(
-        deviations[:, :executed], raw[:, :executed], log_std[:, :executed], counted
+    mask = None if robot_mask is None else robot_mask[:, :executed]
+    log_prob = _log_density(
+        deviations[:, :executed], raw[:, :executed], log_std[:, :executed], mask
     )
+    return torch.tanh(raw), log_prob
 
 
-def imitation(
+def cloning_loss(
     actions: Tensor,
     mean: Tensor,
     log_std: Tensor,
@@ -103,28 +105,29 @@ def imitation(
 
     ``counts`` (B,) are weights.
     """
-    return -(
-        counts * log_prob(torch.atanh(actions.clamp(-0.97, 0.97)), mean, log_std, robot_mask)
-    ).mean()
+    raw = torch.atanh(actions.clamp(-MAX_CLONED, MAX_CLONED))
+    return -(counts * squashed_log_prob(raw, mean, log_std, robot_mask)).mean()
 
 
-def log_prob(
+def squashed_log_prob(
     raw: Tensor, mean: Tensor, log_std: Tensor, robot_mask: Tensor | None = None
 ) -> Tensor:
     """Return the log-density (B,) of tanh(raw) under the tanh-Gaussian, in a stable form.
 
     ``robot_mask`` (B, A), 0 or 1, leaves out numbers of other robots.
     """
-    return _density((raw - mean) / log_std.exp(), raw, log_std, robot_mask)
+    return _log_density((raw - mean) / log_std.exp(), raw, log_std, robot_mask)
 
 
-def _density(deviations: Tensor, raw: Tensor, log_std: Tensor, robot_mask: Tensor | None) -> Tensor:
-    """Return the log-density (B,) of tanh(raw), ``deviations`` (B, A) away from the mean.
+def _log_density(
+    deviations: Tensor, raw: Tensor, log_std: Tensor, robot_mask: Tensor | None
+) -> Tensor:
+    """Return the log-density (B,) of tanh(raw), for ``raw`` at this many deviations from the mean.
 
-    The distance is measured before the tanh. The density is the Gaussian's, less log(1 -
+    All are (B, A), before the tanh. The density is the Gaussian's, less log(1 -
     tanh(raw)^2) = 2 (log 2 - raw - softplus(-2 raw)).
     """
-    gaussian = torch.addcmul(-_CONSTANT - log_std, deviations, deviations, value=-0.5)
+    gaussian = torch.addcmul(-_LOG_CONSTANT - log_std, deviations, deviations, value=-0.5)
     density = torch.add(gaussian, raw + F.softplus(-2.0 * raw), alpha=2.0)
     return (density if robot_mask is None else density * robot_mask).sum(dim=-1)
 

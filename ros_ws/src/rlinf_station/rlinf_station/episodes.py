@@ -15,7 +15,7 @@ from rlinf_msgs.msg import Applied, PolicyStatus
 
 from rlinf_core.core.errors import SpecError
 from rlinf_core.episodes.names import time_stamp
-from rlinf_core.specs.arrays import encoded
+from rlinf_core.specs.arrays import encode_instructions
 from rlinf_ros.conversions import to_ns
 
 RECORDER_INACTIVE = "the recorder is inactive: activate it (rlinf lifecycle recorder activate)"
@@ -107,7 +107,7 @@ NAME = "instruction"
 
 def checked_instruction(words: str) -> str:
     """Return the instruction without surrounding blanks; raise SpecError if it is invalid."""
-    encoded([words])
+    encode_instructions([words])
     if words and not words.strip():
         raise SpecError(
             "instruction: expected words, or '' for the instruction of scene or task; got blanks"

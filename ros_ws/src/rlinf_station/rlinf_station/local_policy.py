@@ -20,7 +20,13 @@ from rlinf_core.policies.chunking import ChunkSchedule
 from rlinf_core.policies.monitor import PERSON_NEEDED, Monitor, Watch
 from rlinf_core.policies.serialization import load_policy
 from rlinf_core.policies.torch_device import device_of
-from rlinf_core.policies.update_record import MAX_TEXT, Update, UpdateRecord, file_is, is_permanent
+from rlinf_core.policies.update_record import (
+    MAX_TEXT,
+    Update,
+    UpdateRecord,
+    is_permanent,
+    is_unchanged,
+)
 from rlinf_ros.conversions import NS, action_chunk, fill_drawn, observation_of
 from rlinf_ros.timer_phase import WarmUp
 from rlinf_station.episodes import request_of
@@ -105,7 +111,7 @@ class LocalPolicyNode(PolicyNode):
                 if is_refused
                 else f"policy {update.path}: {type(error).__name__}: {error}"
             )
-            if record and is_permanent(error) and file_is(update):
+            if record and is_permanent(error) and is_unchanged(update):
                 record.refuse(update, reason)
             elif record:
                 record.end(update, loaded=False)
@@ -155,7 +161,7 @@ class LocalPolicyNode(PolicyNode):
     def _judge(self, watch: Watch, step: TimeStep) -> None:
         """Ask for a person if the episode seems to fail; the sent chunk plays to its end."""
         action = self.sent[min(int(self.schedule.index[0]), len(self.sent) - 1)]
-        if watch.alarmed(self.spec.flatten(self.observed(step)), action):
+        if watch.is_alarm(self.spec.flatten(self.observed(step)), action):
             self.get_logger().warning(
                 f"time step {step.step_index} of {step.episode_id}: {PERSON_NEEDED}"
             )

@@ -127,7 +127,9 @@ class RemotePolicyNode(PolicyNode):
 
     def _can_play_all(self, step: TimeStep) -> bool:
         """Return whether no chunk of this policy plays meanwhile, so that all of the answer can."""
-        over = self.chunking.mode == SYNCHRONOUS or not len(self.chunking.left(self._number(step)))
+        over = self.chunking.mode == SYNCHRONOUS or not len(
+            self.chunking.remaining(self._number(step))
+        )
         return not self.interrupted and over
 
     # The thread's part
@@ -231,7 +233,7 @@ class RemotePolicyNode(PolicyNode):
         """Return the rest of the last chunk [SI], and the part usually begun by the answer."""
         with self.lock:
             left = (
-                self.chunking.left(self._number(step))
+                self.chunking.remaining(self._number(step))
                 if self.chunking.mode == REAL_TIME
                 else np.zeros(0)
             )
