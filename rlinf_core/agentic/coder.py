@@ -8,8 +8,9 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rlinf_core.agentic.completion_server import CompletionServer, client_tokens
 from rlinf_core.agentic.engines.in_process import InProcessEngine
-from rlinf_core.agentic.online import CompletionServer, Feedback, FeedbackStore, client_tokens
+from rlinf_core.agentic.feedback import Feedback, FeedbackStore
 from rlinf_core.agentic.settings import Text
 from rlinf_core.agentic.warm_start import clone_examples, read_examples
 from rlinf_core.algorithms.common.settings import RolloutLength

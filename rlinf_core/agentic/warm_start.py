@@ -12,7 +12,7 @@ from rlinf_core.agentic.settings import WarmStart
 from rlinf_core.core.errors import RecipeError
 
 if TYPE_CHECKING:
-    from rlinf_core.agentic.online import TextCodec
+    from rlinf_core.agentic.completion_server import TextCodec
     from rlinf_core.policies.pretrained.language.policy import LanguagePolicy
 
 Example = tuple[list[int], list[float]]  # tokens, and 1 for those that the policy must write

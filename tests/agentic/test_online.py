@@ -12,15 +12,13 @@ import pytest
 
 aiohttp = pytest.importorskip("aiohttp")
 
-from rlinf_core.agentic.engines.base import Engine, Generation  # noqa: E402
-from rlinf_core.agentic.online import (  # noqa: E402
+from rlinf_core.agentic.completion_server import (  # noqa: E402
     WAITING,
     CompletionServer,
-    Feedback,
-    FeedbackError,
-    FeedbackStore,
     client_tokens,
 )
+from rlinf_core.agentic.engines.base import Engine, Generation  # noqa: E402
+from rlinf_core.agentic.feedback import Feedback, FeedbackError, FeedbackStore  # noqa: E402
 
 pytestmark = pytest.mark.timed
 
@@ -158,7 +156,7 @@ def test_doubled_feedback_of_many_threads_and_processes_counts_once(store, tmp_p
 
 def test_a_killed_server_loses_no_feedback(tmp_path):
     code = (
-        "import sys\nfrom rlinf_core.agentic.online import *\n"
+        "import sys\nfrom rlinf_core.agentic.feedback import FeedbackStore\n"
         "from rlinf_core.agentic.engines.base import Generation\n"
         "store = FeedbackStore(__import__('pathlib').Path(sys.argv[1]))\n"
         "while True:\n    name = store.record('ann', [1], Generation([2], [-1.0], 'stop', 1))\n"
