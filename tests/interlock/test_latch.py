@@ -279,8 +279,8 @@ def test_s14_folders_that_cannot_be_written_are_all_named(shared, monkeypatch):
 
 
 def test_s14_a_record_needs_a_folder_to_write_and_to_search(shared, monkeypatch):
-    asked = os.W_OK | os.X_OK
-    monkeypatch.setattr(latching.os, "access", lambda folder, mode: mode == asked)
+    expected_mode = os.W_OK | os.X_OK
+    monkeypatch.setattr(latching.os, "access", lambda folder, mode: mode == expected_mode)
     assert robot().write("ARMED") == "" and record(shared, os.geteuid()).exists()
 
 
