@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 from benchmarks import interlock_world  # noqa: E402
 from benchmarks.figures import write  # noqa: E402
-from benchmarks.interlock_world import World, stretch  # noqa: E402
+from benchmarks.interlock_world import World, run_stretch  # noqa: E402
 
 STRETCH = 2_000
 WORDS = (
@@ -76,7 +76,7 @@ def fuzz(seeds: range, ticks: int = STRETCH) -> dict[str, Any]:
     messages: list[str] = []
     for seed in seeds:
         worlds: set[World] = set()
-        for number, problems, world in stretch(seed, ticks):
+        for number, problems, world in run_stretch(seed, ticks):
             counts["ticks"] += 1
             worlds.add(world)
             if problems:
@@ -89,9 +89,7 @@ def fuzz(seeds: range, ticks: int = STRETCH) -> dict[str, Any]:
             counts.update(world.oracle.counts)
             for group in world.oracle.groups:
                 for name, value in group.worst.items():
-                    limit = {"speed": group.speed, "acceleration": group.a, "jerk": group.jerk}[
-                        name
-                    ]
+                    limit = getattr(group, f"max_{name}")
                     if math.isfinite(limit):
                         worst[name] = max(worst.get(name, -math.inf), value / limit)
     return {**counts, "worst": worst, "messages": messages}
@@ -100,7 +98,7 @@ def fuzz(seeds: range, ticks: int = STRETCH) -> dict[str, Any]:
 def replay(seed: int, ticks: int = STRETCH) -> int:
     """Print the violations of a stretch with limits and inputs around them; return their number."""
     violating_ticks = 0
-    for number, problems, world in stretch(seed, ticks):
+    for number, problems, world in run_stretch(seed, ticks):
         if problems:
             violating_ticks += 1
             output = world.output
@@ -121,7 +119,7 @@ def digest(seeds: range, ticks: int = STRETCH) -> str:
     result = hashlib.sha256()
     with mock.patch.object(interlock_world, "vocabulary", lambda: WORDS):
         for seed in seeds:
-            for number, _, world in stretch(seed, ticks):
+            for number, _, world in run_stretch(seed, ticks):
                 result.update(
                     repr((number, world.output, world.events, world.state.motions)).encode()
                 )

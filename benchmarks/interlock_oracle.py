@@ -15,10 +15,11 @@ from typing import Any
 
 DISARMED, ARMED, ACTIVE, HOLD, FAULT = range(5)
 STOPPED = (DISARMED, FAULT)
-FOLLOWS_ANYHOW = ("gripper", "silent", "frozen", "error")  # robot faults that do not stop the arm
-UNCLEAR = ("", "recovering", "unreadable", "interlock")  # robot faults that say nothing of that
-# blocked words that hold the policy alone
-POLICY_WAITS = (
+# robot faults that do not stop the arm, and those from which that is unknown
+FAULTS_WITHOUT_STOP = ("gripper", "silent", "frozen", "error")
+UNCLEAR_FAULTS = ("", "recovering", "unreadable", "interlock")
+# reports of other arms that hold the policy alone
+POLICY_ONLY_BLOCKS = (
     "enable",
     "handing_back",
     "operator_silent",
@@ -55,17 +56,22 @@ def relative_turn(nominal: Sequence[float], q: Sequence[float], near: Vector | N
 class Bounds:
     """One group of coordinates and its limits of position, speed, acceleration and jerk.
 
+    Attributes:
+        last_excess: how far the last target was outside of the workspace.
+        speed_bounds: speed bounds of the last ticks, over the length of the jerk filter.
+        worst: largest excess of speed, acceleration and jerk, by name.
+
     The speed bound after a tightening is that of docs/safety.md: the mean, over the ticks of the
     jerk filter, of a speed that falls by the acceleration until it meets the new limit.
     """
 
-    def __init__(self, name: str, largest: bool) -> None:
-        self.name, self.largest = name, largest
+    def __init__(self, name: str, uses_max_norm: bool) -> None:
+        self.name, self.uses_max_norm = name, uses_max_norm
         self.position: Vector | None = None
         self.velocity: Vector = ()
         self.acceleration: Vector = ()
-        self.outside = 0.0
-        self.fastest: deque[float] = deque()
+        self.last_excess = 0.0
+        self.speed_bounds: deque[float] = deque()
         self.worst: dict[str, float] = {}
 
     def limit(
@@ -80,24 +86,25 @@ class Bounds:
     ) -> None:
         """Set the limits from the next tick on."""
         before = self.position is not None
-        was_outside = before and self.outside > 1e-9
-        self.tick, self.speed, self.a, self.jerk = tick, speed, acceleration, jerk
+        was_outside = before and self.last_excess > 1e-9
+        self.tick, self.max_speed = tick, speed
+        self.max_acceleration, self.max_jerk = acceleration, jerk
         self.low, self.high, self.radius = low, high, radius
         count = 1
         if not math.isinf(jerk) and not math.isinf(acceleration):
             count = max(1, math.ceil(2.0 * acceleration / (jerk * tick) - 1e-9))
-        if count != len(self.fastest):
-            self.fastest = deque([speed] * count, count)
+        if count != len(self.speed_bounds):
+            self.speed_bounds = deque([speed] * count, count)
         self.tolerance = {
             "speed": 1e-9 + 2e-14 / tick,
             "acceleration": 1e-8 + 5e-14 / tick**2,
             "jerk": 1e-5 + 1e-13 / tick**3,
         }
         if self.position is not None:
-            self.outside = max(0.0, self.excess(self.position)) if was_outside else 0.0
+            self.last_excess = max(0.0, self.excess(self.position)) if was_outside else 0.0
 
     def size(self, vector: Sequence[float]) -> float:
-        return max(map(abs, vector)) if self.largest else math.hypot(*vector)
+        return max(map(abs, vector)) if self.uses_max_norm else math.hypot(*vector)
 
     def excess(self, position: Vector) -> float:
         """Return how far a position is outside of its workspace; negative inside."""
@@ -106,28 +113,34 @@ class Bounds:
             out = max(out, lo - p, p - hi)
         return out
 
-    def rest_at(self, position: Vector) -> None:
-        self.position, self.outside = position, max(0.0, self.excess(position))
-        self.stand()
+    def reset_to(self, position: Vector) -> None:
+        self.position, self.last_excess = position, max(0.0, self.excess(position))
+        self.restart_at_rest()
 
-    def stand(self) -> None:
+    def restart_at_rest(self) -> None:
         """Restart from rest, after or before a time without ticks."""
         self.velocity = self.acceleration = (0.0,) * len(self.position or ())
-        self.fastest.extend([0.0] * len(self.fastest))
+        self.speed_bounds.extend([0.0] * len(self.speed_bounds))
 
     def stop_ticks(self) -> float:
         """Return the number of ticks until rest from any allowed speed (S12)."""
-        braking = 0.0 if math.isinf(self.a) else self.fastest[-1] / (self.a * self.tick)
-        return math.inf if math.isinf(braking) else math.ceil(braking) + len(self.fastest) + 2
+        braking = (
+            0.0
+            if math.isinf(self.max_acceleration)
+            else self.speed_bounds[-1] / (self.max_acceleration * self.tick)
+        )
+        return math.inf if math.isinf(braking) else math.ceil(braking) + len(self.speed_bounds) + 2
 
-    def slower(self, share: float) -> float:
+    def next_speed_bound(self, share: float) -> float:
         """Return the speed bound of the next tick, with ``share`` of the speed allowed."""
-        cap = self.speed * share
-        step = self.a * self.tick
-        self.fastest.append(max(cap, self.fastest[-1] - step) if not math.isinf(step) else cap)
+        cap = self.max_speed * share
+        step = self.max_acceleration * self.tick
+        self.speed_bounds.append(
+            max(cap, self.speed_bounds[-1] - step) if not math.isinf(step) else cap
+        )
         if math.isinf(cap):
             return math.inf
-        return math.fsum(self.fastest) / len(self.fastest)
+        return math.fsum(self.speed_bounds) / len(self.speed_bounds)
 
     def problem(
         self,
@@ -135,35 +148,39 @@ class Bounds:
         start: Vector,
         velocity: Vector,
         acceleration: Vector,
-        outside: float,
-        fastest: float,
+        allowed_excess: float,
+        speed_bound: float,
     ) -> str:
         """Return the violation of a step; empty if there is none.
 
-        Keeps the step's velocity and acceleration for ``take``.
+        Keeps the step's velocity and acceleration for ``accept``.
         """
         tick = self.tick
         v = tuple([(p - s) / tick for p, s in zip(position, start, strict=True)])
         a = tuple([(x - y) / tick for x, y in zip(v, velocity, strict=True)])
-        self.step = position, v, a, max(0.0, out := self.excess(position))
-        over = {"speed": self.size(v) - fastest, "acceleration": self.size(a) - self.a}
-        if not math.isinf(self.jerk):
+        excess = self.excess(position)
+        self.candidate = position, v, a, max(0.0, excess)
+        excesses = {
+            "speed": self.size(v) - speed_bound,
+            "acceleration": self.size(a) - self.max_acceleration,
+        }
+        if not math.isinf(self.max_jerk):
             change = [x - y for x, y in zip(a, acceleration, strict=True)]
-            over["jerk"] = self.size(change) / tick - self.jerk
-        self.over = over
-        for name, value in over.items():
+            excesses["jerk"] = self.size(change) / tick - self.max_jerk
+        self.excesses = excesses
+        for name, value in excesses.items():
             if not value <= self.tolerance[name]:
                 return f"{self.name}: {name} exceeded by {value:.3g}"
-        if not out <= outside + 1e-9:
-            return f"{self.name}: outside of its workspace by {out:.3g}, {outside:.3g} before"
+        if not excess <= allowed_excess + 1e-9:
+            return f"{self.name}: outside of its workspace by {excess:.3g}, {allowed_excess:.3g} before"
         return ""
 
-    def take(self, broken: bool) -> None:
-        """Accept a position as the present one."""
-        self.position, self.velocity, self.acceleration, self.outside = self.step
-        if broken:
+    def accept(self, is_violation: bool) -> None:
+        """Make the checked position the present one, and note its margins unless it violates."""
+        self.position, self.velocity, self.acceleration, self.last_excess = self.candidate
+        if is_violation:
             return
-        for name, value in self.over.items():
+        for name, value in self.excesses.items():
             if value > self.worst.get(name, -math.inf):
                 self.worst[name] = value
 
@@ -177,20 +194,20 @@ class Handovers:
     ENDED_S = 0.5  # after so long an arming may already be the one that gives the enable back
 
     def __init__(self) -> None:
-        self.taken, self.silent, self.ends_ns = False, False, 0
-        self.newest, self.newest_ends_ns = -1, 0
+        self.has_takeover, self.needs_enable, self.ends_ns = False, False, 0
+        self.newest_seq, self.newest_ends_ns = -1, 0
         self.last_ns = 0  # time of the tick before
 
-    def replace(self, commands: list[tuple[int, int]], source: str) -> None:
+    def note_commands(self, commands: list[tuple[int, int]], source: str) -> None:
         """Note when the operator's newest command ends, at the earliest.
 
         A newer command replaces the one before it, and may end before it. One that may have been
         dropped never postpones that end.
         """
         for seq, ends_ns in commands:
-            plays = source == "operator" and seq > self.newest
+            plays = source == "operator" and seq > self.newest_seq
             self.newest_ends_ns = ends_ns if plays else min(self.newest_ends_ns, ends_ns)
-            self.newest = max(self.newest, seq)
+            self.newest_seq = max(self.newest_seq, seq)
 
     def check(
         self,
@@ -216,30 +233,32 @@ class Handovers:
         has_operator = any(chunk.source == "operator" for chunk in inputs.chunks)
         silence_s = 0.0 if has_operator else (now_ns - self.ends_ns) * 1e-9
         if inputs.arm or inputs.restart or mode in STOPPED:
-            self.silent = False
+            self.needs_enable = False
         ended_s = (now_ns - self.newest_ends_ns) * 1e-9
         if (
             mode in STOPPED
             or inputs.restart
             or (inputs.arm and (silence_s > 0.0 or ended_s > self.ENDED_S))
         ):
-            self.taken = False
+            self.has_takeover = False
         if inputs.arm:
-            self.newest = -1  # after an arming, numbers may begin anew
-        self.replace(commands, source)
-        self.silent = self.silent or (self.taken and silence_s > self.ENDED_S + 0.2)
+            self.newest_seq = -1  # after an arming, numbers may begin anew
+        self.note_commands(commands, source)
+        self.needs_enable = self.needs_enable or (
+            self.has_takeover and silence_s > self.ENDED_S + 0.2
+        )
         if has_operator:
             # also one that is held or refused is no silent one
             self.ends_ns = max(self.ends_ns, ends_ns, now_ns)
         # a person gives it back, from this tick on
-        if self.silent and not self.taken and inputs.enable_renewed:
-            self.silent = False
-        broken = source == "policy" and (self.taken or self.silent)
+        if self.needs_enable and not self.has_takeover and inputs.enable_renewed:
+            self.needs_enable = False
+        is_violation = source == "policy" and (self.has_takeover or self.needs_enable)
         if source == "operator":
-            self.taken, self.ends_ns = True, max(ends_ns, now_ns)
+            self.has_takeover, self.ends_ns = True, max(ends_ns, now_ns)
         if released:
-            self.taken = False
-        return "the policy moves although an operator has not let go" if broken else ""
+            self.has_takeover = False
+        return "the policy moves although an operator has not let go" if is_violation else ""
 
 
 class Oracle:
@@ -267,16 +286,18 @@ class Oracle:
         self.refused_ns: list[int] = []
         self.valid_until: dict[str, int] = {}
         self.ended_ns = self.armed_ns = -(1 << 63)
-        self.operator_moved, self.handovers = False, Handovers()
-        self.hand_lost = False
-        self.commanded = 0  # ticks since motion was last allowed
+        self.operator_moved = False  # since the arm last rested
+        self.handovers = Handovers()
+        self.gripper_lost = False
+        self.ticks_since_motion = 0  # since motion was last allowed
         self.stop_ticks = [0.0] * len(self.groups)
-        self.unseen_s = 0.0  # how long there has been no valid sample
-        self.rest_ticks, self.rest_at = 0, ()
+        self.unseen_s = 0.0  # time without a valid sample
+        self.rest_ticks, self.last_place = 0, ()  # of the measured arm
         self.recent_places: deque[Any] = deque(maxlen=max(3, round(0.1 / limits["tick"])))
-        self.targets_rest = 0
-        self.played: dict[tuple[str, str], int] = {}
-        self.reach = [0.0] * len(self.arm_groups)
+        self.target_rest_ticks = 0
+        self.stopped_s = 0.0  # time in DISARMED or FAULT
+        self.last_seq: dict[tuple[str, str], int] = {}
+        self.last_errors = [0.0] * len(self.arm_groups)
         self.errors_at_rest = [math.inf] * len(self.arm_groups)  # as the arm came to rest
         self.leaving_speeds = [0.0] * len(self.arm_groups)
         self.limit(limits)
@@ -333,8 +354,8 @@ class Oracle:
         self.nominal = tuple(value / size for value in limits["orientation"])
         self.settle_ticks = max(3, round(0.1 / tick))
 
-    # What came in
-    def sample(self, inputs: Any) -> tuple[Vector, ...] | None:
+    # Inputs
+    def read_sample(self, inputs: Any) -> tuple[Vector, ...] | None:
         """Return the measured place of each group, however old; None if it is invalid (S5)."""
         limits = self.limits
         if inputs.frame not in ("", limits["frame"]):
@@ -379,7 +400,7 @@ class Oracle:
             return None
         return (*place, (min(max(width, 0.0), limits["gripper_width"]),))
 
-    def standing(self, inputs: Any) -> list[str]:
+    def latching_causes(self, inputs: Any) -> list[str]:
         """Return the faults that must latch now (S10, S14, S17, S23, S24)."""
         limits, causes = self.limits, []
         for stop in inputs.estops:
@@ -474,7 +495,7 @@ class Oracle:
         for action in chunk.actions:
             if len(action) != size or not all(math.isfinite(value / dt) for value in action):
                 return True
-            fastest = limits["jump_factor"] * dt * (1.0 + 1e-9)
+            duration_s = limits["jump_factor"] * dt * (1.0 + 1e-9)
             if self.joint:
                 parts = [(max(map(abs, action[: arm[0]])), limits["joint_speed"])]
                 rest = action[arm[0] :]
@@ -486,7 +507,7 @@ class Oracle:
                 rest = action[6 if turns else 3 :]
             if rest:
                 parts.append((abs(rest[0]), limits["gripper_speed"]))
-            if any(distance > fastest * speed for distance, speed in parts):
+            if any(distance > duration_s * speed for distance, speed in parts):
                 return True
         return False
 
@@ -495,11 +516,11 @@ class Oracle:
         """Return the violation of this tick; empty if there is none."""
         self.problems = []
         mode = int(output.mode)
-        place = self.sample(inputs)
+        place = self.read_sample(inputs)
         fresh = inputs.pose_age_ns <= self.limits["stale_state"] * SECOND  # S3
         sample = place if fresh else None
-        standing = self.standing(inputs)
-        self.check_modes(inputs, output, mode, sample, standing, now_ns)
+        latching = self.latching_causes(inputs)
+        self.check_modes(inputs, output, mode, sample, latching, now_ns)
         self.check_commands(inputs, output, mode, sample, now_ns)
         if mode != self.mode and not any(event.kind == "mode" for event in events):
             self.problems.append("the mode changed without an event")
@@ -510,7 +531,7 @@ class Oracle:
         return self.problems
 
     def check_modes(
-        self, inputs: Any, output: Any, mode: int, sample: Any, standing: list[str], now_ns: int
+        self, inputs: Any, output: Any, mode: int, sample: Any, latching: list[str], now_ns: int
     ) -> None:
         """Check latches, arming and disarming (S13)."""
         before, problems = self.mode, self.problems
@@ -519,11 +540,11 @@ class Oracle:
             before == FAULT
             and inputs.reset_fault is not None
             and inputs.reset_fault == self.cause
-            and not standing
+            and not latching
             and enabled
         )
-        if standing and before != DISARMED and mode != FAULT:
-            problems.append(f"no fault although {standing[0]} stands")
+        if latching and before != DISARMED and mode != FAULT:
+            problems.append(f"no fault although {latching[0]} stands")
         if before == FAULT and mode == FAULT and output.cause != self.cause:
             problems.append("the cause of a fault changed")
         if before == FAULT and mode != FAULT and not reset:
@@ -539,11 +560,11 @@ class Oracle:
         if before == DISARMED and mode != DISARMED and not inputs.arm:
             problems.append("armed without a request")
         missing = inputs.silent or inputs.doubled or inputs.clock_stepped
-        if before == DISARMED and mode != DISARMED and (standing or missing or sample is None):
+        if before == DISARMED and mode != DISARMED and (latching or missing or sample is None):
             problems.append("armed although something stands, is missing, or the arm is not seen")
         if inputs.arm is False and before != FAULT and mode not in STOPPED:
             problems.append("a disarming was not taken")
-        if inputs.arm is False and before != FAULT and not standing and mode != DISARMED:
+        if inputs.arm is False and before != FAULT and not latching and mode != DISARMED:
             problems.append("a disarming became a fault")
         if output.suppress_setpoint and mode not in STOPPED:
             problems.append("no target is told while armed")
@@ -574,11 +595,11 @@ class Oracle:
             self.ended_ns = now_ns
             self.valid_until.clear()
         if inputs.arm:
-            self.played.clear()
+            self.last_seq.clear()
             self.armed_ns = now_ns
         if before == FAULT and mode != FAULT:
             self.refused_ns.clear()
-        rests = inputs.end_episode and self.rests()
+        rests = inputs.end_episode and self.target_rests()
         if (
             (inputs.restart and sample is not None and before != FAULT)
             or inputs.late_s > self.limits["tick"]
@@ -586,10 +607,10 @@ class Oracle:
         ):
             self.operator_moved = False  # the arm was put elsewhere, or has stood, and rests there
         refused = False
-        commands, unbelieved = [], False
+        commands, has_unknown_sender = [], False
         for chunk in inputs.chunks:
             if TOPICS.get(chunk.source) in inputs.doubled:  # S23: of an unknown sender
-                unbelieved = True
+                has_unknown_sender = True
                 continue
             if self.invalid(chunk, now_ns):
                 refused = True
@@ -600,16 +621,22 @@ class Oracle:
                 continue
             if chunk.is_release:
                 continue
-            until = chunk.observation_stamp_ns + (len(chunk.actions) + 1) * round(chunk.dt_s * 1e9)
-            if chunk.source == "operator" and now_ns < until - round(chunk.dt_s * 1e9):
-                commands.append((chunk.seq, until))
-            self.valid_until[chunk.source] = max(until, self.valid_until.get(chunk.source, until))
+            end_ns = chunk.observation_stamp_ns + (len(chunk.actions) + 1) * round(chunk.dt_s * 1e9)
+            if chunk.source == "operator" and now_ns < end_ns - round(chunk.dt_s * 1e9):
+                commands.append((chunk.seq, end_ns))
+            self.valid_until[chunk.source] = max(end_ns, self.valid_until.get(chunk.source, end_ns))
         if refused and before not in STOPPED and mode in (ARMED, ACTIVE):
             problems.append("a refused chunk did not hold")
-        if unbelieved and before not in STOPPED and mode in (ARMED, ACTIVE):
+        if has_unknown_sender and before not in STOPPED and mode in (ARMED, ACTIVE):
             problems.append("a command of a topic with two publishers did not hold")
-        many = len(self.refused_ns) >= self.limits["refusals_to_fault"]
-        if refused and many and before not in STOPPED and mode != FAULT and inputs.arm is not False:
+        is_fault = len(self.refused_ns) >= self.limits["refusals_to_fault"]
+        if (
+            refused
+            and is_fault
+            and before not in STOPPED
+            and mode != FAULT
+            and inputs.arm is not False
+        ):
             problems.append("refusals did not latch")
         source = output.source
         if mode != ACTIVE:
@@ -626,19 +653,19 @@ class Oracle:
                 problems.append("active although the arm is not seen")
             if source == "policy" and not self.enabled(inputs):
                 problems.append("the policy moves without the enable")
-            allowed = ("", *(POLICY_WAITS if source == "operator" else ()))
-            held = [
+            allowed = ("", *(POLICY_ONLY_BLOCKS if source == "operator" else ()))
+            blocking = [
                 arm.name
                 for arm in inputs.others
                 if arm.blocked not in allowed
                 and (arm.blocked in ("disarmed", "fault") or not inputs.restart)
             ]
-            if held:
-                problems.append(f"active although the arm '{held[0]}' may not move")
-            plays_on = self.valid_until.get("operator", now_ns) > now_ns
-            begins_anew = inputs.restart and sample is not None and not plays_on
+            if blocking:
+                problems.append(f"active although the arm '{blocking[0]}' may not move")
+            operator_plays = self.valid_until.get("operator", now_ns) > now_ns
+            restarts = inputs.restart and sample is not None and not operator_plays
             if source == "policy" and (
-                self.operator_moved or (self.source == "operator" and not begins_anew)
+                self.operator_moved or (self.source == "operator" and not restarts)
             ):
                 problems.append("from the operator to the policy without a pause")
         if mode == ACTIVE and source == "operator":
@@ -649,9 +676,9 @@ class Oracle:
         for record in output.applied:
             key = record.source, record.session
             if record.observation_stamp_ns >= self.armed_ns:
-                if record.seq < self.played.get(key, record.seq):
+                if record.seq < self.last_seq.get(key, record.seq):
                     problems.append("an older chunk was played after a newer one")
-                self.played[key] = record.seq
+                self.last_seq[key] = record.seq
             if not all(map(math.isfinite, record.executed)):
                 problems.append("an applied action that is not finite")
 
@@ -661,14 +688,16 @@ class Oracle:
         """Check the commanded target (S8, S12, S21, S24)."""
         problems, limits = self.problems, self.limits
         target = self.target(output)
-        moved_hand = self.hand_lost
-        hand_lost = (
+        gripper_was_lost = self.gripper_lost
+        gripper_lost = (
             "gripper/state" in inputs.silent
             or inputs.robot_fault.startswith("gripper")
-            or (self.hand_lost and inputs.robot_fault == "recovering")
+            or (self.gripper_lost and inputs.robot_fault == "recovering")
         )
-        self.hand_lost = hand_lost or (self.hand_lost and self.mode in STOPPED and place is None)
-        self.see(sample, inputs.restart)
+        self.gripper_lost = gripper_lost or (
+            self.gripper_lost and self.mode in STOPPED and place is None
+        )
+        self.track_arm(sample, inputs.restart)
         if target is None:
             if self.groups[0].position is not None:
                 problems.append("a target is missing")
@@ -681,14 +710,14 @@ class Oracle:
                 problems.append("a target before the arm was seen")
                 return
             for group, part in zip(self.groups, sample, strict=True):
-                group.rest_at(part)
+                group.reset_to(part)
             self.quaternion = tuple(output.target[3:]) if not self.joint else ()
         if inputs.late_s > limits["tick"]:
             for group in self.groups:
-                group.stand()
+                group.restart_at_rest()
         is_published = not output.suppress_setpoint and not self.suppress_setpoint
         before = [group.position for group in self.groups]
-        jumped = self.check_groups(inputs, events, target, mode, sample, place, moved_hand)
+        jumped = self.check_groups(inputs, events, target, mode, sample, place, gripper_was_lost)
         self.check_rest(output, mode, target, before, sample, jumped)
         if not self.joint:
             q = output.target[3:]
@@ -697,7 +726,8 @@ class Oracle:
             if is_published and not jumped and not math.isinf(limits["rotation_speed"]):
                 dot = abs(sum(a * b for a, b in zip(q, self.quaternion, strict=True)))
                 cross = math.sqrt(max(0.0, 1.0 - min(1.0, dot) ** 2))
-                fast = math.fsum(self.groups[1].fastest) / len(self.groups[1].fastest)
+                bounds = self.groups[1].speed_bounds
+                fast = math.fsum(bounds) / len(bounds)
                 if 2.0 * math.atan2(cross, dot) > fast * limits["tick"] + 1e-7:
                     problems.append("the tool turns faster than it may")
             self.quaternion = tuple(q)
@@ -710,44 +740,51 @@ class Oracle:
         mode: int,
         sample: Any,
         place: Any,
-        moved_hand: bool,
+        gripper_was_lost: bool,
     ) -> bool:
         """Check that each group moves within its limits, or restarts at the arm where it may."""
-        why = {event.cause for event in events if event.kind == "reseeded"}
-        arm = bool(why & {"restart", "recover", "robot", "adrift"})
-        hand = bool(why & {"restart", "gripper"})
-        if arm and (sample is None or not self.may_begin_anew(inputs, mode)):
+        causes = {event.cause for event in events if event.kind == "reseeded"}
+        arm_restarts = bool(causes & {"restart", "recover", "robot", "adrift"})
+        gripper_restarts = bool(causes & {"restart", "gripper"})
+        if arm_restarts and (sample is None or not self.may_restart(inputs, mode)):
             self.problems.append(
-                f"the set-point was put where the arm is ({', '.join(why)}), which may follow it"
+                f"the set-point was put where the arm is ({', '.join(causes)}), which may follow it"
             )
-        if "adrift" in why and not self.has_rested():
+        if "adrift" in causes and not self.has_rested():
             self.problems.append("armed from where the arm does not rest")
-        if hand and (
-            place is None or not (inputs.restart or (moved_hand and self.mode in STOPPED))
+        if gripper_restarts and (
+            place is None or not (inputs.restart or (gripper_was_lost and self.mode in STOPPED))
         ):
             self.problems.append("the gripper's set-point was put where it is, which may follow it")
-        self.counts["anew"] += arm
+        self.counts["anew"] += arm_restarts
         share = 1.0
         if inputs.distance is not None and inputs.distance[0] >= 0.0 and mode == ACTIVE:
             share = min(1.0, inputs.distance[0] / self.limits["slow_distance"])
         for index, (group, part) in enumerate(zip(self.groups, target, strict=True)):
-            if place is not None and (arm if index < len(self.arm_groups) else hand):
-                group.rest_at(place[index])
+            if place is not None and (
+                arm_restarts if index < len(self.arm_groups) else gripper_restarts
+            ):
+                group.reset_to(place[index])
             near = (
                 index < len(self.divergences)
-                and self.reach[index] <= 0.99 * self.divergences[index]
+                and self.last_errors[index] <= 0.99 * self.divergences[index]
             )
-            fastest = group.slower(share if near else 1.0)
+            speed_bound = group.next_speed_bound(share if near else 1.0)
             assert group.position is not None
             problem = group.problem(
-                part, group.position, group.velocity, group.acceleration, group.outside, fastest
+                part,
+                group.position,
+                group.velocity,
+                group.acceleration,
+                group.last_excess,
+                speed_bound,
             )
             if problem:
                 self.problems.append(problem)
-            group.take(bool(problem))
-        return arm
+            group.accept(is_violation=bool(problem))
+        return arm_restarts
 
-    def may_begin_anew(self, inputs: Any, mode: int) -> bool:
+    def may_restart(self, inputs: Any, mode: int) -> bool:
         """Return whether the set-point may restart at the arm, because no robot follows it."""
         if inputs.restart and self.mode != FAULT:
             return True
@@ -755,25 +792,25 @@ class Oracle:
             return True
         stopped = mode in STOPPED or self.mode in STOPPED
         word = inputs.robot_fault
-        follows = word in UNCLEAR or word.startswith(FOLLOWS_ANYHOW)
+        follows = word in UNCLEAR_FAULTS or word.startswith(FAULTS_WITHOUT_STOP)
         return stopped and (not follows or (inputs.recover and word != ""))
 
-    def see(self, sample: Any, restart: bool) -> None:
+    def track_arm(self, sample: Any, restart: bool) -> None:
         """Update how long the arm has not been seen, and how long it has been at one place."""
         tick = self.limits["tick"]
         self.unseen_s = 0.0 if sample is not None else self.unseen_s + tick
         place = sample[: len(self.arm_groups)] if sample is not None else ()
         same = (
             bool(place)
-            and len(place) == len(self.rest_at)
+            and len(place) == len(self.last_place)
             and all(
                 max(map(abs, (x - y for x, y in zip(a, b, strict=True)))) < 1e-12
-                for a, b in zip(place, self.rest_at, strict=True)
+                for a, b in zip(place, self.last_place, strict=True)
             )
         )
         self.rest_ticks = self.rest_ticks + 1 if same else 0
         if not same:
-            self.rest_at = place
+            self.last_place = place
         self.recent_places.extend([place] * (self.settle_ticks if restart and place else 1))
 
     def has_rested(self) -> bool:
@@ -784,9 +821,11 @@ class Oracle:
             len(recent) == self.settle_ticks
             and all(recent)
             and all(
-                group.size([x - y for x, y in zip(a, b, strict=True)]) <= most + 1e-9
+                group.size([x - y for x, y in zip(a, b, strict=True)]) <= max_error + 1e-9
                 for at in recent
-                for group, a, b, most in zip(self.arm_groups, at, recent[-1], noise, strict=False)
+                for group, a, b, max_error in zip(
+                    self.arm_groups, at, recent[-1], noise, strict=False
+                )
             )
         )
 
@@ -807,31 +846,31 @@ class Oracle:
             max(map(abs, (x - y for x, y in zip(a, b, strict=True)))) > 1e-12
             for a, b in zip(target, before, strict=True)
         ]
-        self.targets_rest = (
-            0 if any(moves[: len(self.arm_groups)]) or jumped else self.targets_rest + 1
+        self.target_rest_ticks = (
+            0 if any(moves[: len(self.arm_groups)]) or jumped else self.target_rest_ticks + 1
         )
-        if mode != ACTIVE and self.rests():
+        if mode != ACTIVE and self.target_rests():
             self.operator_moved = False
-        may = mode in (ACTIVE, ARMED) or (mode == HOLD and output.cause == "realigning")
-        self.commanded = 0 if may or jumped else self.commanded + 1
-        if self.commanded == 0:
+        may_move = mode in (ACTIVE, ARMED) or (mode == HOLD and output.cause == "realigning")
+        self.ticks_since_motion = 0 if may_move or jumped else self.ticks_since_motion + 1
+        if self.ticks_since_motion == 0:
             self.stop_ticks = [group.stop_ticks() for group in self.groups]
         for group, moving, stop_ticks in zip(self.groups, moves, self.stop_ticks, strict=True):
-            if moving and self.commanded > stop_ticks and not jumped:
+            if moving and self.ticks_since_motion > stop_ticks and not jumped:
                 self.problems.append(
-                    f"{group.name}: moves {self.commanded} ticks after it was held"
+                    f"{group.name}: moves {self.ticks_since_motion} ticks after it was held"
                 )
         settled = 3 * self.settle_ticks + 2
         errors = [
             group.size([t - s for t, s in zip(part, place, strict=True)])
-            for group, part, place in zip(self.arm_groups, target, self.rest_at, strict=False)
+            for group, part, place in zip(self.arm_groups, target, self.last_place, strict=False)
         ]
         if mode in STOPPED and not output.suppress_setpoint:
             far = [
-                error > 1.5 * most + 1e-9
-                for error, most in zip(errors, self.divergences, strict=False)
+                error > 1.5 * max_error + 1e-9
+                for error, max_error in zip(errors, self.divergences, strict=False)
             ]
-            if any(far) and min(self.rest_ticks, self.targets_rest) > settled:
+            if any(far) and min(self.rest_ticks, self.target_rest_ticks) > settled:
                 self.problems.append("a set-point far from the arm is told while disarmed")
             lost = max(self.limits["lost_state"], 0.0) + 3 * self.limits["tick"]
             if self.unseen_s > lost and self.stopped_s > lost:
@@ -839,36 +878,40 @@ class Oracle:
         self.stopped_s = self.stopped_s + self.limits["tick"] if mode in STOPPED else 0.0
         self.check_divergence(mode, errors)
 
-    def rests(self) -> bool:
+    def target_rests(self) -> bool:
         """Return whether the set-point rests, or has made its last step."""
         return all(
-            group.size(group.velocity) <= group.a * group.tick / len(group.fastest) + 1e-12
+            group.size(group.velocity)
+            <= group.max_acceleration * group.tick / len(group.speed_bounds) + 1e-12
             for group in self.groups
             if group.velocity
         )
-
-    stopped_s = 0.0
 
     def check_divergence(self, mode: int, errors: Sequence[float]) -> None:
         """Check that the set-point brakes beyond ``divergence`` of a resting arm (S8)."""
         settled = self.rest_ticks > self.settle_ticks and bool(errors)
         for index, group in enumerate(self.arm_groups if settled else ()):
-            most = self.divergences[index]
-            out = group.excess(self.rest_at[index]) > 1e-9
-            if mode == ACTIVE and out and errors[index] > most + group.speed * group.tick + 1e-9:
+            max_error = self.divergences[index]
+            out = group.excess(self.last_place[index]) > 1e-9
+            if (
+                mode == ACTIVE
+                and out
+                and errors[index] > max_error + group.max_speed * group.tick + 1e-9
+            ):
                 self.problems.append(
                     f"{group.name}: moves although the arm stands outside of its workspace"
                 )
             # a tightened speed holds only once the set-point has braked
-            fastest = max(group.speed, *group.fastest)
-            if errors[index] > most:
-                fastest = max(fastest, self.leaving_speeds[index])
-            self.leaving_speeds[index] = fastest
-            if math.isinf(fastest) or math.isinf(most):
+            speed = max(group.max_speed, *group.speed_bounds)
+            if errors[index] > max_error:
+                speed = max(speed, self.leaving_speeds[index])
+            self.leaving_speeds[index] = speed
+            if math.isinf(speed) or math.isinf(max_error):
                 continue
-            delay = fastest * group.tick * (len(group.fastest) + 2)
-            braking = fastest**2 / (2.0 * group.a) if not math.isinf(group.a) else 0.0
-            room = max(self.reach[index], most + braking + delay)
+            delay = speed * group.tick * (len(group.speed_bounds) + 2)
+            # 0 without a limit of acceleration
+            braking = speed**2 / (2.0 * group.max_acceleration)
+            room = max(self.last_errors[index], max_error + braking + delay)
             if self.rest_ticks <= group.stop_ticks():
                 # the arm came to rest far away: the set-point needs its braking distance
                 room = max(room, self.errors_at_rest[index] + braking + delay)
@@ -878,7 +921,7 @@ class Oracle:
                 )
         if self.rest_ticks == 0:
             self.errors_at_rest = list(errors) or [math.inf] * len(self.arm_groups)
-        self.reach = list(errors) if errors else [math.inf] * len(self.arm_groups)
+        self.last_errors = list(errors) if errors else [math.inf] * len(self.arm_groups)
 
     def target(self, output: Any) -> tuple[Vector, ...] | None:
         """Return the commanded target in the coordinates of the groups."""

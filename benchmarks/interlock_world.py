@@ -40,7 +40,7 @@ SOURCES = (
     "rlinf_core/specs/topics.py",
     *(str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("ros_ws/src/rlinf_*/rlinf_*"))),
 )
-JUNK = (math.nan, math.inf, -math.inf, 1e300, -1e300, 5e-324, -0.0)
+ODD_NUMBERS = (math.nan, math.inf, -math.inf, 1e300, -1e300, 5e-324, -0.0)
 JOINTS = 7
 FIXED_LIMITS = (
     "joint_names",
@@ -155,7 +155,9 @@ def draw_limits(random: Random) -> Limits:
             return limits
 
 
-def tightened(random: Random, limits: Limits, original: Limits, disarmed: bool) -> Limits | None:
+def draw_changed_limits(
+    random: Random, limits: Limits, original: Limits, disarmed: bool
+) -> Limits | None:
     """Return limits with some values tighter, or looser while disarmed."""
     changes: dict[str, Any] = {}
     names = [name for name, item in TABLE.items() if item.metadata["tighter"] != FIXED]
@@ -166,10 +168,10 @@ def tightened(random: Random, limits: Limits, original: Limits, disarmed: bool) 
     for name in random.sample(random.choice((names, speeds, shapes)), random.choice((1, 1, 2, 3))):
         value, (low, high) = getattr(limits, name), TABLE[name].metadata["range"]
         if isinstance(value, tuple):
-            by = random.choice((1e-4, 3e-3, 0.05)) * (
+            amount = random.choice((1e-4, 3e-3, 0.05)) * (
                 1 if TABLE[name].metadata["tighter"] == "higher" else -1
             )
-            changes[name] = [min(max(part + by, low), high) for part in value]
+            changes[name] = [min(max(part + amount, low), high) for part in value]
         elif TABLE[name].metadata["tighter"] == "higher":
             changes[name] = min(high, value + random.choice((1e-3, 0.05)))
         elif math.isinf(value):
@@ -205,13 +207,14 @@ class World:
             for low, high in zip(self.limits.joint_low, self.limits.joint_high, strict=True)
         )
         self.width = random.uniform(0.0, min(self.limits.gripper_width, 1.0))
-        self.now, self.seq, self.follows, self.enable_s = 10**9, 0, 1.0, 0.0
-        self.left: dict[str, tuple[Any, int]] = {}  # conditions that last: value, ticks
-        self.stream: tuple[str, tuple[float, ...], float, int] | None = None
+        self.now, self.seq, self.enable_s = 10**9, 0, 0.0
+        self.follow_rate = 1.0  # part of its error that the arm makes up for in a tick
+        self.conditions: dict[str, tuple[Any, int]] = {}  # value and remaining ticks
+        self.command_stream: tuple[str, tuple[float, ...], float, int] | None = None
         self.session = {"policy": "a", "operator": "b"}
         self.blocked, self.output = "", None
         self.events: tuple[Any, ...] = ()
-        self.calm = random.random() < 0.5  # a world with few faults gets further
+        self.has_few_faults = random.random() < 0.5  # such a world gets further
         self.estops = random.choice(((), ("pendant",), ("pendant", "page")))
 
     # The arm
@@ -243,12 +246,12 @@ class World:
 
     def follow(self, target: tuple[float, ...]) -> None:
         """Move the arm: with its target, late, not at all, or by somebody who carries it."""
-        carry = self.lasting("carry")
+        carry = self.take_condition("carry")
         if carry is not None:
             self.arm = tuple(q + d for q, d in zip(self.arm, carry, strict=False)) + tuple(
                 self.arm[len(carry) :]
             )
-        elif self.follows:
+        elif self.follow_rate:
             sign = (
                 -1.0
                 if not self.joint
@@ -256,41 +259,43 @@ class World:
                 else 1.0
             )
             aim = target if self.joint else (*target[:3], *[sign * value for value in target[3:]])
-            self.arm = tuple(q + self.follows * (t - q) for q, t in zip(self.arm, aim, strict=True))
+            self.arm = tuple(
+                q + self.follow_rate * (t - q) for q, t in zip(self.arm, aim, strict=True)
+            )
             if not self.joint:
                 size = math.hypot(*self.arm[3:])
                 self.arm = (*self.arm[:3], *[value / size for value in self.arm[3:]])
 
-    # What lasts for a while
-    def begin(self, name: str, value: Any, ticks: int) -> None:
-        self.left[name] = value, ticks
+    # Conditions that last for a while
+    def start_condition(self, name: str, value: Any, ticks: int) -> None:
+        self.conditions[name] = value, ticks
 
-    def lasting(self, name: str) -> Any:
-        value, ticks = self.left.get(name, (None, 0))
+    def take_condition(self, name: str) -> Any:
+        value, ticks = self.conditions.get(name, (None, 0))
         if ticks <= 0:
             return None
-        self.left[name] = value, ticks - 1
+        self.conditions[name] = value, ticks - 1
         return value
 
-    def change(self) -> None:
+    def change_conditions(self) -> None:
         """Change some condition of the world once in a while."""
-        random, often = self.random, 0.3 if self.calm else 1.0
-        self.follows = random.choice((1.0, 1.0, 1.0, 0.3, 0.05, 0.0))
-        long = random.choice((1, 1, 2, 5, 15, 70))
+        random, fault_rate = self.random, 0.3 if self.has_few_faults else 1.0
+        self.follow_rate = random.choice((1.0, 1.0, 1.0, 0.3, 0.05, 0.0))
+        duration = random.choice((1, 1, 2, 5, 15, 70))
 
         def happens(chance: float) -> bool:
-            return random.random() < chance * often
+            return random.random() < chance * fault_rate
 
         if happens(0.06):
-            by = random.choice((1e-5, 0.002, 0.01))
-            self.begin(
+            amount = random.choice((1e-5, 0.002, 0.01))
+            self.start_condition(
                 "carry",
-                tuple(random.uniform(-by, by) for _ in range(7 if self.joint else 3)),
-                4 * long,
+                tuple(random.uniform(-amount, amount) for _ in range(7 if self.joint else 3)),
+                4 * duration,
             )
         if happens(0.1):
-            self.begin(
-                "wrong",
+            self.start_condition(
+                "pose_error",
                 random.choice(
                     (
                         "jump",
@@ -306,20 +311,20 @@ class World:
                         "units",
                     )
                 ),
-                long,
+                duration,
             )
-            self.false = tuple(q + random.uniform(-0.3, 0.3) for q in self.arm)
+            self.false_pose = tuple(q + random.uniform(-0.3, 0.3) for q in self.arm)
             self.foreign_frame = random.choice(vocabulary())
         if happens(0.05):
-            self.begin(
+            self.start_condition(
                 "fault",
                 random.choice(vocabulary()) + random.choice(("", "", " refused", ":x")),
-                long,
+                duration,
             )
         if happens(0.05):
-            self.begin("estop", random.choice(("pressed", "old", "nan")), long)
+            self.start_condition("estop", random.choice(("pressed", "old", "nan")), duration)
         if happens(0.04):
-            self.begin(
+            self.start_condition(
                 "silent",
                 (
                     random.choice(
@@ -332,18 +337,18 @@ class World:
                         )
                     ),
                 ),
-                long,
+                duration,
             )
         if happens(0.02):
             topics = ("policy/action", "teleop/action", random.choice(vocabulary()))
-            self.begin("doubled", (random.choice(topics),), long)
+            self.start_condition("doubled", (random.choice(topics),), duration)
         if happens(0.02):
-            self.begin("foreign", (random.choice(vocabulary()),), long)
+            self.start_condition("foreign", (random.choice(vocabulary()),), duration)
         if happens(0.03):
-            self.begin("clock_stepped", True, long)
+            self.start_condition("clock_stepped", True, duration)
         if happens(0.08):
             force = self.limits.contact_fault if math.isfinite(self.limits.contact_fault) else 40.0
-            self.begin(
+            self.start_condition(
                 "wrench",
                 random.choice(
                     (
@@ -355,18 +360,20 @@ class World:
                         (1.0, math.nan),
                     )
                 ),
-                long,
+                duration,
             )
         if happens(0.08):
             slow = self.limits.slow_distance if math.isfinite(self.limits.slow_distance) else 0.02
             metres = random.choice(
                 (slow * random.random(), slow, 2.0 * slow, 0.0, -1.0, 500.0, math.nan, math.inf)
             )
-            self.begin("distance", (metres, random.choice((0.0, 0.0, 0.0, 3.0))), 4 * long)
+            self.start_condition(
+                "distance", (metres, random.choice((0.0, 0.0, 0.0, 3.0))), 4 * duration
+            )
         if happens(0.08):
-            self.begin("enable", random.choice((None, "old", "never")), long)
+            self.start_condition("enable", random.choice((None, "old", "never")), duration)
         if happens(0.08):
-            self.begin(
+            self.start_condition(
                 "other",
                 random.choice(
                     (
@@ -379,49 +386,53 @@ class World:
                         "realigning",
                     )
                 ),
-                long,
+                duration,
             )
         if happens(0.04):
-            self.begin("tool", random.choice(("away", "turned", "nan", "none")), long)
+            self.start_condition("tool", random.choice(("away", "turned", "nan", "none")), duration)
         if happens(0.04):
-            self.begin("angles", random.choice(("away", "nan", "none")), long)
+            self.start_condition("angles", random.choice(("away", "nan", "none")), duration)
 
-    # What is said
+    # Inputs
     def pose_inputs(self) -> dict[str, Any]:
         """Return the inputs about the arm's place."""
-        random, limits, wrong = self.random, self.limits, self.lasting("wrong")
+        random, limits, pose_error = self.random, self.limits, self.take_condition("pose_error")
         at = self.arm
-        if wrong in ("jump", "freeze"):
-            at = self.false
-            if not self.joint and wrong == "freeze":
+        if pose_error in ("jump", "freeze"):
+            at = self.false_pose
+            if not self.joint and pose_error == "freeze":
                 size = math.hypot(*at[3:]) or 1.0
                 at = (*at[:3], *[value / size for value in at[3:]])
-        elif wrong == "nan":
-            at = tuple(random.choice(JUNK[:3]) if random.random() < 0.3 else value for value in at)
-        elif wrong == "noise":
+        elif pose_error == "nan":
+            at = tuple(
+                random.choice(ODD_NUMBERS[:3]) if random.random() < 0.3 else value for value in at
+            )
+        elif pose_error == "noise":
             at = (*[value + random.gauss(0.0, 0.004) for value in at[:3]], *at[3:])
-        elif wrong == "size":
+        elif pose_error == "size":
             at = at[:-1]
-        elif wrong == "units":  # millimetres, degrees
+        elif pose_error == "units":  # millimetres, degrees
             at = (
                 tuple(math.degrees(q) for q in at)
                 if self.joint
                 else (*[1000.0 * value for value in at[:3]], *at[3:])
             )
-        elif wrong == "half":
+        elif pose_error == "half":
             at = tuple(0.5 * value for value in at)
-        elif wrong == "sign" and not self.joint:
+        elif pose_error == "sign" and not self.joint:
             at = (*at[:3], *[-value for value in at[3:]])
         inputs: dict[str, Any] = {
-            "frame": self.foreign_frame if wrong == "frame" else random.choice(("", limits.frame)),
-            "pose_age_ns": random.choice((60_000_000, 10**9, 10**18)) if wrong == "old" else 0,
+            "frame": self.foreign_frame
+            if pose_error == "frame"
+            else random.choice(("", limits.frame)),
+            "pose_age_ns": random.choice((60_000_000, 10**9, 10**18)) if pose_error == "old" else 0,
             "gripper": self.width if limits.gripper_width else None,
         }
-        if wrong == "units" and limits.gripper_width and random.random() < 0.5:
+        if pose_error == "units" and limits.gripper_width and random.random() < 0.5:
             inputs["gripper"] = 1000.0 * self.width
-        if wrong == "none":
+        if pose_error == "none":
             at = None
-        other_pose = self.lasting("tool" if self.joint else "angles")
+        other_pose = self.take_condition("tool" if self.joint else "angles")
         if self.joint:
             tool: Any = self.tool
             if other_pose == "away":
@@ -441,25 +452,26 @@ class World:
     def chunks(self) -> tuple[Chunk, ...]:
         """Return the commands of this tick."""
         random, limits = self.random, self.limits
-        if self.stream is None:
+        if self.command_stream is None:
             if random.random() < 0.9:
                 return ()
             dt = random.choice((max(0.001, limits.tick), 0.05, 0.1))
             size = random.choice(limits.action_sizes)
-            self.stream = (
+            self.command_stream = (
                 random.choice(("policy", "policy", "operator")),
                 self._action(size, dt),
                 dt,
                 random.randint(1, 300),
             )
-        source, action, dt, left = self.stream
-        if left == 1 and source == "operator" and random.random() < 0.8:  # else they fall silent
-            self.stream = None
+        source, action, dt, remaining = self.command_stream
+        # an operator who does not let go falls silent
+        if remaining == 1 and source == "operator" and random.random() < 0.8:
+            self.command_stream = None
             release = self._release(dt) if random.random() < 0.8 else ()
             if random.random() < 0.4:
                 return release
             # has waited, or goes on as if nobody had it
-            self.stream = (
+            self.command_stream = (
                 "policy",
                 action,
                 dt,
@@ -469,9 +481,9 @@ class World:
                 *release,
                 *[self._chunk("policy", action, dt) for _ in range(random.choice((0, 1, 2)))],
             )
-        self.stream = (source, action, dt, left - 1) if left > 1 else None
-        every = max(1, round(dt / limits.tick))
-        if left % every and random.random() < 0.98:
+        self.command_stream = (source, action, dt, remaining - 1) if remaining > 1 else None
+        period_ticks = max(1, round(dt / limits.tick))
+        if remaining % period_ticks and random.random() < 0.98:
             return ()
         if random.random() < 0.2:
             action = self._action(len(action), dt)
@@ -497,7 +509,7 @@ class World:
 
     def _action(self, size: int, dt: float) -> tuple[float, ...]:
         limits, random = self.limits, self.random
-        much = random.choice((0.3, 1.0, 1.0, 3.0)) * random.choice((1.0, 1.0, -1.0))
+        scale = random.choice((0.3, 1.0, 1.0, 3.0)) * random.choice((1.0, 1.0, -1.0))
         groups = limits.groups
         speeds = (
             [groups[0].speed] * JOINTS
@@ -505,7 +517,9 @@ class World:
             else [groups[0].speed] * 3 + [groups[1].speed] * 3
         )
         arm = size if self.joint else 6 if size >= 6 else 3
-        values = [much * dt * min(speed, 3.0) * random.uniform(-1.0, 1.0) for speed in speeds[:arm]]
+        values = [
+            scale * dt * min(speed, 3.0) * random.uniform(-1.0, 1.0) for speed in speeds[:arm]
+        ]
         if self.joint and size > JOINTS:
             values = values[:JOINTS]
         values += [random.uniform(-0.5, 0.5) * dt * min(limits.gripper_speed, 0.5)] * (
@@ -526,10 +540,10 @@ class World:
             limits.control_mode,
             (action,) * random.choice((1, 2, 8)),
         )
-        kind = random.random() * (5.0 if self.calm else 1.0)
+        kind = random.random() * (5.0 if self.has_few_faults else 1.0)
         if kind < 0.02:
             junk = tuple(
-                random.choice(JUNK) if random.random() < 0.3 else value for value in action
+                random.choice(ODD_NUMBERS) if random.random() < 0.3 else value for value in action
             )
             return replace(chunk, actions=(*chunk.actions[1:], junk))
         if kind < 0.08:
@@ -558,33 +572,34 @@ class World:
 
     def request_inputs(self) -> dict[str, Any]:
         """Return the requests of people and the reports of other arms."""
-        random, wanted = self.random, {}
+        random = self.random
+        requests: dict[str, Any] = {}
         mode = self.state.mode
         if random.random() < (0.15 if mode is Mode.DISARMED else 0.01):
-            wanted["arm"] = random.random() < (0.97 if mode is Mode.DISARMED else 0.6)
+            requests["arm"] = random.random() < (0.97 if mode is Mode.DISARMED else 0.6)
         if mode is Mode.FAULT and random.random() < 0.1:
-            wanted["reset_fault"] = (
+            requests["reset_fault"] = (
                 self.state.cause if random.random() < 0.8 else random.choice(vocabulary())
             )
         if random.random() < 0.003:
-            wanted["end_episode"] = True
+            requests["end_episode"] = True
         if random.random() < 0.001:
-            wanted["restart"] = True
+            requests["restart"] = True
         if random.random() < (0.05 if mode is Mode.FAULT else 0.001):
-            wanted["recover"] = True
-        estop, enable = self.lasting("estop"), self.lasting("enable")
-        held = self.left.get("enable", (None, 0))[1] > 0
-        wanted["estops"] = tuple(
+            requests["recover"] = True
+        estop, enable = self.take_condition("estop"), self.take_condition("enable")
+        held = self.conditions.get("enable", (None, 0))[1] > 0
+        requests["estops"] = tuple(
             EStop(name, estop == "pressed", {"old": 9.0, "nan": math.nan}.get(estop or "", 0.0))
             for name in self.estops
         )
-        wanted["enable"] = not (held and enable is None)
+        requests["enable"] = not (held and enable is None)
         presses = random.random() < 0.01
         self.enable_s = (
             0.0 if presses or self.limits.enable_lease < 10.0 else self.enable_s + self.limits.tick
         )
-        wanted["enable_age_s"] = {"old": 61.0, "never": math.inf}.get(enable or "", self.enable_s)
-        wanted["enable_renewed"] = presses and wanted["enable"] and enable is None
+        requests["enable_age_s"] = {"old": 61.0, "never": math.inf}.get(enable or "", self.enable_s)
+        requests["enable_renewed"] = presses and requests["enable"] and enable is None
         for name, key in (
             ("silent", "silent"),
             ("doubled", "doubled"),
@@ -594,13 +609,13 @@ class World:
             ("distance", "distance"),
             ("fault", "robot_fault"),
         ):
-            value = self.lasting(name)
+            value = self.take_condition(name)
             if value is not None:
-                wanted[key] = value
-        other = self.lasting("other")
+                requests[key] = value
+        other = self.take_condition("other")
         if other is not None:
-            wanted["others"] = (ArmReport("left", other),)
-        return wanted
+            requests["others"] = (ArmReport("left", other),)
+        return requests
 
     # One tick
     def tick(self, neighbour: World | None = None) -> list[str]:
@@ -613,9 +628,9 @@ class World:
         self.now += round((limits.tick + late_s) * 1e9)
         if random.random() < 3e-4:
             self.now += random.choice((-(10**9), 10**9, -3 * 10**7, 10**15, 7_000_000))
-        arrived = self.state.still and any(not motion.settled for motion in self.state.motions)
+        nearly_rests = self.state.still and any(not motion.settled for motion in self.state.motions)
         # the last steps towards rest are where limits change hardest
-        if random.random() < (0.1 if arrived else 0.002):
+        if random.random() < (0.1 if nearly_rests else 0.002):
             self.tighten()
         inputs = Inputs(
             chunks=self.chunks(), late_s=late_s, **self.pose_inputs(), **self.request_inputs()
@@ -633,14 +648,16 @@ class World:
             self.arm = self.home
         elif target is not None and not self.output.suppress_setpoint:
             self.follow(target)
-        elif self.lasting("carry") is not None:
+        elif self.take_condition("carry") is not None:
             self.follow(self.arm)
         if self.output.gripper is not None and random.random() < 0.8:
             self.width = self.output.gripper
         return problems
 
     def tighten(self) -> None:
-        new = tightened(self.random, self.limits, self.original, self.state.mode is Mode.DISARMED)
+        new = draw_changed_limits(
+            self.random, self.limits, self.original, self.state.mode is Mode.DISARMED
+        )
         if new is None:
             return
         state, refused = adopt_limits(new, self.state, self.limits)
@@ -649,7 +666,7 @@ class World:
             self.oracle.limit(asdict(new))
 
 
-def stretch(seed: int, ticks: int) -> Iterator[tuple[int, list[str], World]]:
+def run_stretch(seed: int, ticks: int) -> Iterator[tuple[int, list[str], World]]:
     """Yield each tick of a random world, or of two waiting arms, with its violations."""
     random = Random(seed)
     worlds = [World(random)]
@@ -658,5 +675,5 @@ def stretch(seed: int, ticks: int) -> Iterator[tuple[int, list[str], World]]:
     for number in range(ticks):
         for index, world in enumerate(worlds):
             if number % 20 == 0:
-                world.change()
+                world.change_conditions()
             yield number, world.tick(worlds[1 - index] if len(worlds) > 1 else None), world

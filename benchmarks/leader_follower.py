@@ -61,7 +61,7 @@ class Hand(threading.Thread):
         from sensor_msgs.msg import JointState
 
         from rlinf_core.recipes import load_recipe, station_task
-        from rlinf_core.robots.servos import RAD, TURN
+        from rlinf_core.robots.servos import RAD_PER_TICK, TICKS_PER_TURN
         from rlinf_core.tasks.scripts import make_script
         from rlinf_ros.qos import lossless_profile, received
 
@@ -115,7 +115,10 @@ class Hand(threading.Thread):
             angles += SPEED * step * size * min(now - last, 0.2)
             last = now
             self.leader.place(
-                {servo + 1: TURN / 2 + angle / RAD for servo, angle in enumerate(angles)}
+                {
+                    servo + 1: TICKS_PER_TURN / 2 + angle / RAD_PER_TICK
+                    for servo, angle in enumerate(angles)
+                }
             )
         executor.shutdown()
         node.destroy_node()

@@ -49,7 +49,7 @@ from rlinf_core.specs.arrays import StationSpec  # noqa: E402
 from rlinf_core.trainer import checkpoint  # noqa: E402
 from rlinf_core.trainer.diagnosis import Episodes  # noqa: E402
 from rlinf_core.trainer.train import train  # noqa: E402
-from sim_bridges.core.environments import stations  # noqa: E402
+from sim_bridges.core.environments import make_environments  # noqa: E402
 
 HELD_OUT, WINDOW = 100, 50
 BASE = (
@@ -63,7 +63,7 @@ BASE = (
 def evaluate_policy(policy: Path, seed: int) -> list[EpisodeResult]:
     """Play a policy in held-out scenes."""
     recipe = load_recipe("sim_rlpd")
-    env = stations(recipe, 8)
+    env = make_environments(recipe, 8)
     first = recipe.evaluate.first_seed + 10_000 * (seed + 1)
     results = evaluate(
         env, load_policy(newest_policy(policy), env.spec), range(first, first + HELD_OUT)
@@ -188,7 +188,7 @@ def measure_recap(out: Path, seeds: list[int], steps: int) -> dict[str, float]:
     figures: dict[str, float] = {}
     for seed in seeds:
         recipe = load_recipe("sim_recap", [f"seed={seed}"])
-        env = stations(recipe, 1)
+        env = make_environments(recipe, 1)
         base = load_policy(newest_policy(train_base(out, seed)), env.spec)
         rollouts = EpisodeRollouts(env, base, seed, 5_000_000 + 100_000 * seed)
         episodes = rollouts.play(steps).trajectories

@@ -138,11 +138,11 @@ def measure_loop(episodes: int) -> dict[str, float]:
 
     from rlinf_core.recipes import load_recipe
     from rlinf_core.rollouts.evaluate import evaluate
-    from sim_bridges.core.environments import stations
+    from sim_bridges.core.environments import make_environments
 
     torch.set_num_threads(1)
     recipe = load_recipe("demo", ["simulation.interlock=true", "simulation.environments=1"])
-    env, actor = stations(recipe, 1), make_actor(recipe)
+    env, actor = make_environments(recipe, 1), make_actor(recipe)
     evaluate(env, actor, [FIRST_SCENE])
     started, cpu = time.monotonic(), time.process_time()
     played = evaluate(env, actor, range(FIRST_SCENE + 1, FIRST_SCENE + 1 + episodes))

@@ -137,7 +137,7 @@ def train_ours(algorithm: str, name: str, steps: int, seed: int) -> tuple[Episod
 
     from rlinf_core.recipes import load_recipe
     from rlinf_core.trainer.train import train
-    from sim_bridges.core.gym import plain
+    from sim_bridges.core.gymnasium_envs import make_gymnasium
 
     unit = -float(np.log(gymnasium.make(name).action_space.high.max()))  # actions are [-1, 1] here
     settings = {
@@ -170,7 +170,7 @@ def train_ours(algorithm: str, name: str, steps: int, seed: int) -> tuple[Episod
     recorder, envs = EpisodeRecorder(), []
 
     def make(_: Any, size: int) -> Any:
-        envs.append(plain(name, size))
+        envs.append(make_gymnasium(name, size))
         if len(envs) == 1:  # the second one is for evaluations
             recorder.record(envs[-1].envs[0].env)
         return envs[-1]

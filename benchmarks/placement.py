@@ -59,7 +59,7 @@ from rlinf_core.reports.curves import read_events  # noqa: E402
 from rlinf_core.rollouts.envs import VectorEnv  # noqa: E402
 from rlinf_core.specs.arrays import ActionSpec, ArraySpec, StationSpec  # noqa: E402
 from rlinf_core.trainer import train as training  # noqa: E402
-from sim_bridges.core.environments import stations  # noqa: E402
+from sim_bridges.core.environments import make_environments  # noqa: E402
 from tests.algorithms.point import Points  # noqa: E402
 
 SLOW_S, FAST_S = 8e-3, 0.5e-3  # of one environment's time step
@@ -332,7 +332,7 @@ def tour(network: str, step_s: float, layouts: list[Layout], rounds: int, visit:
     """Visit layouts in one run; ``step_s`` 0 takes the recipe's own simulator."""
     Tour.layouts, Tour.rounds, Tour.visit = layouts, rounds, visit
     kind = SleepingPictures if network in WITH_PICTURES else SleepingPoints
-    make = Sleeping(step_s, kind) if step_s else stations
+    make = Sleeping(step_s, kind) if step_s else make_environments
     before, training.LayoutController = training.LayoutController, Tour
     try:
         with TemporaryDirectory() as folder:

@@ -235,11 +235,11 @@ def compare_modes(name: str, options: argparse.Namespace, folder: Path) -> dict[
     from rlinf_core.config.overrides import quote_value
     from rlinf_core.recipes import load_recipe
     from rlinf_core.reports.throughput import wilson
-    from sim_bridges.core.environments import stations
+    from sim_bridges.core.environments import make_environments
 
     robot, task = TASKS[name][0], write_task(folder, TASKS[name][1], options.steady)
     noise = 0.03 if options.steady else 0.12
-    env = stations(
+    env = make_environments(
         load_recipe(
             "sim_sft",
             [

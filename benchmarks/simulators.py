@@ -28,7 +28,7 @@ from benchmarks.figures import write  # noqa: E402
 from rlinf_core.cli.check import simulator_recipe  # noqa: E402
 from rlinf_core.reports.films import caption  # noqa: E402
 from sim_bridges.core.conformance import load_recipe_like  # noqa: E402
-from sim_bridges.core.environments import stations  # noqa: E402
+from sim_bridges.core.environments import make_environments  # noqa: E402
 from sim_bridges.core.interface import simulators  # noqa: E402
 from sim_bridges.core.isolated import make, python_of  # noqa: E402
 from sim_bridges.core.station import simulated_station  # noqa: E402
@@ -97,7 +97,7 @@ def environment_step(name: str, interlock: bool) -> Callable[[int], None]:
     recipe = load_recipe_like(
         simulator_recipe(name), f"simulation.interlock={'true' if interlock else 'false'}"
     )
-    vector = stations(recipe, 1)
+    vector = make_environments(recipe, 1)
     vector.reset([0])
     action = np.zeros((1, vector.spec.action.dim))
 

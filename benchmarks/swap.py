@@ -212,7 +212,7 @@ class Station:
                 f"station.domain_id={domain}",
             ],
         )
-        self.limits = load_limits(station_robot(self.recipe).interlocks[""])
+        self.limits = load_limits(station_robot(self.recipe).limits_by_arm[""])
         self.policies = folder / "policies"
         spec = station_task(self.recipe).spec
         self.files = [

@@ -25,8 +25,8 @@ from rlinf_core.cli.train import train_command  # noqa: E402
 from rlinf_core.recipes import load_recipe  # noqa: E402
 from rlinf_core.reports.curves import read_evaluations  # noqa: E402
 from rlinf_core.reports.throughput import wilson  # noqa: E402
-from sim_bridges.core.conformance import chance  # noqa: E402
-from sim_bridges.core.environments import stations  # noqa: E402
+from sim_bridges.core.conformance import random_success  # noqa: E402
+from sim_bridges.core.environments import make_environments  # noqa: E402
 
 GOAL, NEVER = 0.9, 1_000_000_000
 
@@ -47,7 +47,7 @@ def learn(name: str, seed: int, out: Path) -> dict[str, float]:
     low, high = wilson(round(after * episodes), episodes)
     random = folder / "chance.json"
     if not random.exists():
-        random.write_text(json.dumps(random_success(name, episodes)))
+        random.write_text(json.dumps(success_by_chance(name, episodes)))
     to_90 = next((entry["env_steps"] for entry in entries if entry["success"] >= GOAL), NEVER)
     return {
         "chance": json.loads(random.read_text()),
@@ -62,11 +62,13 @@ def learn(name: str, seed: int, out: Path) -> dict[str, float]:
     }
 
 
-def random_success(name: str, episodes: int) -> float:
+def success_by_chance(name: str, episodes: int) -> float:
     """Return the success of uniform random actions in the same scenes."""
     recipe = load_recipe(f"simulators/{name}")
-    env = stations(recipe, 1)
-    rate = chance(env, range(recipe.evaluate.first_seed, recipe.evaluate.first_seed + episodes))
+    env = make_environments(recipe, 1)
+    rate = random_success(
+        env, range(recipe.evaluate.first_seed, recipe.evaluate.first_seed + episodes)
+    )
     env.close()
     return rate
 

@@ -75,9 +75,9 @@ def evaluate_run(run: Path, scenes: int) -> dict[str, float]:
     from rlinf_core.policies.serialization import load_policy
     from rlinf_core.recipes import load_recipe
     from rlinf_core.rollouts.evaluate import play
-    from sim_bridges.core.environments import stations
+    from sim_bridges.core.environments import make_environments
 
-    env = stations(load_recipe("demo_vla"), 1)
+    env = make_environments(load_recipe("demo_vla"), 1)
     files = sorted(run.glob("**/policy-*.safetensors"))
     held_out = range(1_000_000, 1_000_000 + scenes)
     result = {

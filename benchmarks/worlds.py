@@ -39,7 +39,7 @@ from rlinf_core.worlds.model import WorldModel, rank_correlation
 from rlinf_core.worlds.settings import WorldSettings
 from sim_bridges.core import real_to_sim
 from sim_bridges.core import splats as gaussians
-from sim_bridges.core.environments import stations
+from sim_bridges.core.environments import make_environments
 from sim_bridges.core.station import simulated_station
 
 NOISES = (0.0, 0.1, 0.2, 0.3, 0.5)  # noise of the script's actions, in turn by episode
@@ -73,7 +73,7 @@ def noisy_episodes(
     Returns:
         The episodes, and the scene and the actions of each, to play it again.
     """
-    env, random = stations(load_recipe("sim_rlpd"), 1), np.random.default_rng(seed)
+    env, random = make_environments(load_recipe("sim_rlpd"), 1), np.random.default_rng(seed)
     env.auto_reset = False
     played, scenes = [], []
     for number in range(episodes):
@@ -140,7 +140,7 @@ def exploit(branches: int = 60) -> dict[str, float]:
     """
     played, scenes = noisy_episodes(100)
     world, episodes = fit_world(played, horizon=10)
-    env, depth, random = stations(load_recipe("sim_rlpd"), 1), 10, np.random.default_rng(0)
+    env, depth, random = make_environments(load_recipe("sim_rlpd"), 1), 10, np.random.default_rng(0)
     env.auto_reset, fooled, flagged, real_successes = False, 0, 0, 0
     for _ in range(branches):
         number = int(random.integers(len(episodes)))
@@ -435,7 +435,7 @@ def transfer() -> dict[str, float]:
         f"{fitted_values['lag_s']}, gain: {fitted_values['gain']}}}",
         friction,
     )
-    hidden = stations(load_recipe("sim_rlpd", list(HIDDEN[:2])), 1)
+    hidden = make_environments(load_recipe("sim_rlpd", list(HIDDEN[:2])), 1)
     figures = {}
     with tempfile.TemporaryDirectory() as name:
         for kind, overrides in (("today", ()), ("fitted", fitted_overrides)):
@@ -451,7 +451,7 @@ def transfer() -> dict[str, float]:
 def video(episodes: int = 40) -> dict[str, float]:
     """Fit a tiny video model to 32 x 32 pictures of the demo's front camera; return its errors."""
     camera = ["station.observe_cameras=[front]", "station.image_size=[32,32]"]
-    env = stations(load_recipe("sim_rlpd", [*camera, "simulation.interlock=false"]), 1)
+    env = make_environments(load_recipe("sim_rlpd", [*camera, "simulation.interlock=false"]), 1)
     env.auto_reset, random, films = False, np.random.default_rng(0), []
     for number in range(episodes):
         observation, frames, actions = env.reset([30_000 + number]), [], []

@@ -50,7 +50,7 @@ def _start(context: LaunchContext) -> list:
         for name in ("robot", "robot_ip", "namespace", "arguments")
     )
     vendor, folder = bringup(robot, station, robot_ip)
-    added = vendor.added(shlex.split(more))
+    added = vendor.with_arguments(shlex.split(more))
     source = PathJoinSubstitution([FindPackageShare(vendor.package), "launch", vendor.launch])
     parameters = (
         ["--param-file", str(folder / PARAMETERS)] if (folder / PARAMETERS).is_file() else []

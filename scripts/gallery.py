@@ -58,10 +58,10 @@ def draw(name: str) -> None:
     """Play one scene and write its picture."""
     import cv2
 
-    from sim_bridges.core.environments import stations
+    from sim_bridges.core.environments import make_environments
 
     recipe = load_recipe(f"simulators/{name}")
-    env = stations(recipe, 1)
+    env = make_environments(recipe, 1)
     env.auto_reset = False
     env.reset([recipe.evaluate.first_seed])
     pictures = [env.render()]

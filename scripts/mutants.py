@@ -35,7 +35,7 @@ from rlinf_core.core.ros import ros_environment  # noqa: E402
 
 EXPLAINED = ROOT / "tests/mutants_explained.toml"
 CAUGHT, MISSED = {"killed", "timeout", "segfault"}, {"survived", "no tests"}
-EXIT_OF_AN_ERROR_IN_MUTMUT = 255  # mutmut reports its own errors as timeouts
+MUTMUT_ERROR_CODE = 255  # mutmut reports its own errors as timeouts
 
 
 @dataclass(frozen=True)
@@ -45,17 +45,17 @@ class Room:
     Attributes:
         sources: folders and modules.
         tests: arguments of pytest.
-        leave_out: arguments of pytest that leave out tests with many seconds of learning.
+        deselected: arguments of pytest that leave out tests with many seconds of learning.
         warm: modules that tests import at run time. They are imported once, before the forks.
     """
 
     sources: tuple[str, ...]
     tests: tuple[str, ...]
-    leave_out: tuple[str, ...] = ()
+    deselected: tuple[str, ...] = ()
     warm: tuple[str, ...] = ()
 
 
-LEARNING = (
+SLOW_LEARNING = (
     "--ignore=tests/algorithms/test_learning.py",
     *(
         f"--deselect=tests/algorithms/test_mixed_precision.py::test_{name}"
@@ -82,7 +82,7 @@ LEARNING = (
 )
 # In mutmut's first run each process reads mutmut's settings in its working folder. The server of
 # this test works in a folder without settings.
-ELSEWHERE = (
+NEEDS_NO_SETTINGS = (
     "--deselect=tests/policies/test_policy_kinds.py"
     "::test_rlinf_serve_serves_an_own_kind_with_its_recipe",
 )
@@ -139,7 +139,7 @@ ROOMS = {
     "replay": Room(
         ("rlinf_core/data/replay.py",),
         ("tests/data/test_buffer.py", "tests/algorithms/test_off_policy.py"),
-        LEARNING,
+        SLOW_LEARNING,
         (OPTIMISER,),
     ),
     "trainer": Room(
@@ -187,7 +187,7 @@ ROOMS = {
             "tests/specs/test_embodiments.py",
             "tests/agentic/test_losses.py",
         ),
-        LEARNING,
+        SLOW_LEARNING,
         (OPTIMISER, ADAPTERS),
     ),
     "policies": Room(
@@ -199,7 +199,7 @@ ROOMS = {
             "tests/agentic/test_language.py",
             "tests/agentic/test_tokenizer.py",
         ),
-        (*LEARNING, *ELSEWHERE),
+        (*SLOW_LEARNING, *NEEDS_NO_SETTINGS),
         (OPTIMISER,),
     ),
     "data": Room(("rlinf_core/data",), ("tests/data",)),
@@ -280,14 +280,14 @@ class Mutant:
     why: str = ""
 
 
-def count(mutants: list[Mutant], *statuses: str) -> int:
+def count_status(mutants: list[Mutant], *statuses: str) -> int:
     """Return the number of mutants with one of these statuses."""
     return sum(mutant.status in statuses for mutant in mutants)
 
 
 def score(mutants: list[Mutant]) -> float:
     """Return the share [%] of caught mutants, without explained ones."""
-    return 100.0 * count(mutants, *CAUGHT) / max(count(mutants, *CAUGHT, *MISSED), 1)
+    return 100.0 * count_status(mutants, *CAUGHT) / max(count_status(mutants, *CAUGHT, *MISSED), 1)
 
 
 def main() -> int:
@@ -304,7 +304,7 @@ def main() -> int:
     started = time.monotonic()
     earlier = json.loads(args.beside.read_text()) if args.beside else None
     mutants: list[Mutant] = []
-    sample = drawn(args)
+    sample = draw_sample(args)
     if not sample:
         where = (
             f"{args.again}, of modules that are still there"
@@ -318,15 +318,15 @@ def main() -> int:
         )
         return 2
     with contextlib.ExitStack() as stack:
-        box = args.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mutants")))
+        work = args.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mutants")))
         for room, chosen in sample.items():
-            mutants += judged(box / room, room, chosen, args.workers)
-            explain(mutants)
+            mutants += run_mutants(work / room, room, chosen, args.workers)
+            mark_explained(mutants)
             result = summary(mutants, args.seed, time.monotonic() - started)
-            result = together(earlier, result) if earlier else result
+            result = merge_results(earlier, result) if earlier else result
             if args.json:  # written after every room, so that a later error does not lose it
                 args.json.write_text(json.dumps(result, indent=1) + "\n")
-    tell(mutants, result)
+    print_report(mutants, result)
     return int(
         result["score"] < args.bar
         or "interlock_mutants" in result
@@ -366,7 +366,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def drawn(args: argparse.Namespace) -> dict[str, list[Mutant]]:
+def draw_sample(args: argparse.Namespace) -> dict[str, list[Mutant]]:
     """Return the sample by room, in proportion to the possible mutants of each module."""
     if args.again:
         listed = [
@@ -429,12 +429,12 @@ def mutants_of(room: str, path: str) -> list[Mutant]:
         mutated = mutate_file_contents(path, Path(path).read_text())
     bodies = functions_by_name(mutated.code)
     return [
-        Mutant(get_mutant_name(Path(boxed(path)), name), room, path)
+        Mutant(get_mutant_name(Path(mutmut_path(path)), name), room, path)
         for name in mutated.mutant_names
         if not is_rewording(
             original := bodies[name.partition("__mutmut_")[0] + "__mutmut_orig"], bodies[name]
         )
-        and not is_of_strict(original, bodies[name])
+        and not differs_in_strict_only(original, bodies[name])
     ]
 
 
@@ -467,7 +467,7 @@ def is_rewording(original: ast.AST, mutant: ast.AST) -> bool:
     return False
 
 
-def is_of_strict(original: ast.AST, mutant: ast.AST) -> bool:
+def differs_in_strict_only(original: ast.AST, mutant: ast.AST) -> bool:
     """Return whether only zip's ``strict`` differs. No input makes those lengths unequal."""
     return _without_strict(original) == _without_strict(mutant)
 
@@ -482,8 +482,8 @@ def _without_strict(function: ast.AST) -> str:
     return ast.dump(function)
 
 
-def boxed(path: str) -> str:
-    """Return the path of a source in the box."""
+def mutmut_path(path: str) -> str:
+    """Return the path of a source in mutmut's folder."""
     return NODES.sub(r"src/\1", path)
 
 
@@ -502,16 +502,16 @@ def proportional(sizes: dict, number: int) -> dict:
     return floors
 
 
-def judged(box: Path, room: str, mutants: list[Mutant], workers: int) -> list[Mutant]:
-    """Run a room's mutants in ``box`` and set the status of each."""
-    furnish(box, ROOMS[room])
+def run_mutants(work: Path, room: str, mutants: list[Mutant], workers: int) -> list[Mutant]:
+    """Run a room's mutants in ``work`` and set the status of each."""
+    prepare_folder(work, ROOMS[room])
     print(f"{room}: {len(mutants)} mutants", file=sys.stderr, flush=True)
     mutmut = Path(sys.executable).with_name("mutmut")
     command = [mutmut, "run", "--max-children", str(workers), *(mutant.name for mutant in mutants)]
     done = subprocess.run(
         command,
-        cwd=box,
-        env=environment(box),
+        cwd=work,
+        env=test_environment(work),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -522,9 +522,9 @@ def judged(box: Path, room: str, mutants: list[Mutant], workers: int) -> list[Mu
             "The tests must pass on the unchanged code; it said:\n"
             f"{_without_spinner(done.stdout)[-4000:]}"
         )
-    with contextlib.chdir(box):
+    with contextlib.chdir(work):
         for mutant in mutants:
-            _outcome(mutant)
+            _set_status(mutant)
     return mutants
 
 
@@ -534,26 +534,26 @@ def _without_spinner(printed: str) -> str:
     )
 
 
-def _outcome(mutant: Mutant) -> None:
+def _set_status(mutant: Mutant) -> None:
     from mutmut.mutation.data import SourceFileMutationData
     from mutmut.mutation.diff_apply import get_diff_for_mutant
     from mutmut.stats import status_by_exit_code
 
-    data = SourceFileMutationData(path=boxed(mutant.file))
+    data = SourceFileMutationData(path=mutmut_path(mutant.file))
     data.load()
     code = data.exit_code_by_key[mutant.name]
     mutant.status = status_by_exit_code[code]
-    if mutant.status not in CAUGHT | MISSED or code == EXIT_OF_AN_ERROR_IN_MUTMUT:
+    if mutant.status not in CAUGHT | MISSED or code == MUTMUT_ERROR_CODE:
         raise RlinfError(
             f"{mutant.name}: expected it caught or missed, got '{mutant.status}' (exit code "
             f"{code}). Run it by itself: mutmut run in {Path.cwd()} (see --keep)"
         )
     if mutant.status in MISSED:
-        diff = get_diff_for_mutant(mutant.name, path=boxed(mutant.file))
-        mutant.function, mutant.line, mutant.diff = _place(mutant, diff)
+        diff = get_diff_for_mutant(mutant.name, path=mutmut_path(mutant.file))
+        mutant.function, mutant.line, mutant.diff = _locate(mutant, diff)
 
 
-def _place(mutant: Mutant, diff: str) -> tuple[str, int, str]:
+def _locate(mutant: Mutant, diff: str) -> tuple[str, int, str]:
     """Return function, line and the changed lines of a diff.
 
     The diff counts lines from the first line of the function.
@@ -581,7 +581,7 @@ def functions(source: str) -> Iterator[tuple[list[str], int]]:
                 yield [*([node.name] if inner is not node else []), inner.name], inner.lineno
 
 
-def furnish(box: Path, room: Room) -> None:
+def prepare_folder(work: Path, room: Room) -> None:
     """Copy the files that the tests need, and write mutmut's settings."""
     names = (
         subprocess.run(
@@ -596,21 +596,21 @@ def furnish(box: Path, room: Room) -> None:
     )
     for name in names:
         if (ROOT / name).is_file():
-            (box / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, box / name)
+            (work / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, work / name)
     # created first, because a Python with it in its path caches its absence
-    (box / "mutants").mkdir(exist_ok=True)
+    (work / "mutants").mkdir(exist_ok=True)
     messages = ROOT / "ros_ws/install"
     if messages.exists():  # built and not in git; processes of tests search it here
-        (box / "ros_ws/install").symlink_to(messages.resolve())
-    package = boxed(room.sources[0]).split("/")[0]
+        (work / "ros_ws/install").symlink_to(messages.resolve())
+    package = mutmut_path(room.sources[0]).split("/")[0]
     if package == "src":
         for name in NODE_MODULES:
-            shutil.copytree(box / f"ros_ws/src/{name}/{name}", box / f"src/{name}")
+            shutil.copytree(work / f"ros_ws/src/{name}/{name}", work / f"src/{name}")
     top = sorted({name.split("/")[0] for name in names} - {package, "pyproject.toml", "tests"})
     patterns = [
         f"{source}/*" if not source.endswith(".py") else source
-        for source in map(boxed, room.sources)
+        for source in map(mutmut_path, room.sources)
     ]
     settings = {
         "only_mutate": patterns,
@@ -621,7 +621,7 @@ def furnish(box: Path, room: Room) -> None:
             "not slow",
             "-p",
             "no:cacheprovider",
-            *room.leave_out,
+            *room.deselected,
             *(word for plugin in ("scripts.quickest_first", *room.warm) for word in ("-p", plugin)),
         ],
     }
@@ -632,15 +632,15 @@ def furnish(box: Path, room: Room) -> None:
         (ROOT / "pyproject.toml").read_text(),
     )
     # the second one is for processes that tests start: mutmut reads it there, too
-    for folder in (box, box / "mutants"):
+    for folder in (work, work / "mutants"):
         (folder / "pyproject.toml").write_text(text)
 
 
-def environment(box: Path) -> dict[str, str]:
-    """Return the environment of a station's processes, with the code in the box."""
+def test_environment(work: Path) -> dict[str, str]:
+    """Return the environment of a station's processes, with the code in mutmut's folder."""
     env = ros_environment(77)
     paths = [
-        path.replace(str(ROOT), str(box / "mutants"), 1) if "/install/" not in path else path
+        path.replace(str(ROOT), str(work / "mutants"), 1) if "/install/" not in path else path
         for path in env.get("PYTHONPATH", "").split(":")
     ]
     return env | {
@@ -650,7 +650,7 @@ def environment(box: Path) -> dict[str, str]:
     }
 
 
-def explain(mutants: Iterable[Mutant]) -> None:
+def mark_explained(mutants: Iterable[Mutant]) -> None:
     """Mark the mutants that tests/mutants_explained.toml lists as equivalent to the original."""
     import tomllib
 
@@ -671,17 +671,17 @@ def summary(mutants: list[Mutant], seed: int, seconds: float) -> dict:
         some = [mutant for mutant in mutants if mutant.room == room]
         figures |= {
             f"{room}_mutants": len(some),
-            f"{room}_caught": count(some, *CAUGHT),
-            f"{room}_missed": count(some, *MISSED),
-            f"{room}_explained": count(some, "explained"),
+            f"{room}_caught": count_status(some, *CAUGHT),
+            f"{room}_missed": count_status(some, *MISSED),
+            f"{room}_explained": count_status(some, "explained"),
         }
     figures["listed"] = [
         asdict(mutant) for mutant in mutants if mutant.status in MISSED | {"explained"}
     ]
-    return scored(figures)
+    return add_scores(figures)
 
 
-def together(before: dict, now: dict) -> dict:
+def merge_results(before: dict, now: dict) -> dict:
     """Return the figures of two runs with one seed; rooms of the second run replace the first's.
 
     Raises:
@@ -698,12 +698,12 @@ def together(before: dict, now: dict) -> dict:
         if key.partition("_")[0] in set(ROOMS) - set(rooms) and key != "interlock_score"
     }
     listed = [entry for entry in before["listed"] if entry["room"] not in rooms] + now["listed"]
-    return scored(
+    return add_scores(
         other_rooms | now | {"listed": listed, "seconds": before["seconds"] + now["seconds"]}
     )
 
 
-def scored(figures: dict) -> dict:
+def add_scores(figures: dict) -> dict:
     """Return the figures with scores that are computed from the rooms, the scores first."""
 
     def of(what: str, rooms: Iterable[str] = ROOMS) -> int:
@@ -725,7 +725,7 @@ def scored(figures: dict) -> dict:
     return scores | rest | {"listed": figures["listed"]}
 
 
-def tell(mutants: list[Mutant], result: dict) -> None:
+def print_report(mutants: list[Mutant], result: dict) -> None:
     """Print the table, and the mutants that no test caught."""
     print(
         f"{'room':12} {'mutants':>8} {'caught':>7} {'(time)':>7} {'missed':>7} {'explained':>10} "
@@ -733,9 +733,11 @@ def tell(mutants: list[Mutant], result: dict) -> None:
     )
     for room in [*dict.fromkeys(mutant.room for mutant in mutants), "all"]:
         some = [mutant for mutant in mutants if room in (mutant.room, "all")]
+        caught, timeouts = count_status(some, *CAUGHT), count_status(some, "timeout")
+        missed, explained = count_status(some, *MISSED), count_status(some, "explained")
         print(
-            f"{room:12} {len(some):8} {count(some, *CAUGHT):7} {count(some, 'timeout'):7} "
-            f"{count(some, *MISSED):7} {count(some, 'explained'):10} {score(some):6.1f} %"
+            f"{room:12} {len(some):8} {caught:7} {timeouts:7} {missed:7} {explained:10} "
+            f"{score(some):6.1f} %"
         )
     for status in ("explained", *sorted(MISSED)):
         for mutant in (mutant for mutant in mutants if mutant.status == status):

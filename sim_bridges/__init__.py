@@ -1,3 +1,1 @@
-"""Simulators behind the robot interface: one folder each, and the ROS bridge and environments that
-they share.
-"""
+"""Simulators behind the robot interface, and the parts that they share."""

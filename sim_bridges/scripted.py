@@ -33,7 +33,7 @@ class ScriptedArm:
     """
 
     channels: tuple[str, ...] = ("current_pose", "object_pose")
-    unsteady = 3  # number of action values with noise
+    noise_dim = 3  # number of action values with noise
 
     def __init__(
         self, action: ActionSpec, noise: float = 0.12, pause: Fraction = 0.08, seed: int = 0
@@ -47,11 +47,11 @@ class ScriptedArm:
         """Reset the noise."""
         if seed is not None:
             self._random = np.random.default_rng(seed)
-        self._noise = np.zeros(self.unsteady)
+        self._noise = np.zeros(self.noise_dim)
 
-    def hesitates(self) -> bool:
+    def advance_noise(self) -> bool:
         """Advance the noise by one step, and return whether the operator hesitates."""
-        self._noise = 0.6 * self._noise + self.noise * self._random.normal(size=self.unsteady)
+        self._noise = 0.6 * self._noise + self.noise * self._random.normal(size=self.noise_dim)
         return bool(self._random.random() < self.pause)
 
 
@@ -81,7 +81,7 @@ class ReachOperator(ScriptedArm):
 
     def act(self, channels: Channels) -> np.ndarray:
         """Return a normalised action (3,)."""
-        hesitates = self.hesitates()
+        hesitates = self.advance_noise()
         offset = channels[self.to][:3] - channels["current_pose"][:3] + [0.0, 0.0, self.height]
         return np.clip(
             (0.0 if hesitates else self.gain) * offset / self.scale_m + self._noise, -1, 1
@@ -126,40 +126,41 @@ class PickOperator(ScriptedArm):
     def reset(self, seed: int | None = None) -> None:
         """Reset the noise, with an open gripper."""
         super().reset(seed)
-        self._closed = 0
-        self._let_go = False
+        self._closed = 0  # time steps since the gripper began to close
+        self._is_released = False
 
     def act(self, channels: Channels) -> np.ndarray:
         """Return a normalised action (4,): translation and gripper width."""
-        hesitates = self.hesitates()
+        hesitates = self.advance_noise()
         offset = channels["object_pose"][:3] - channels["current_pose"][:3] + [0.0, 0.0, self.grasp]
-        lateral, away = float(np.hypot(offset[0], offset[1])), float(np.linalg.norm(offset))
-        if self._closed and away > 0.05:
+        lateral = float(np.hypot(offset[0], offset[1]))
+        distance = float(np.linalg.norm(offset))
+        if self._closed and distance > 0.05:
             self._closed = 0
         steadiness = 0.15 if lateral < 2 * self.ALIGNED_M else 1.0
-        if self._closed or away < self.ALIGNED_M:
+        if self._closed or distance < self.ALIGNED_M:
             self._closed += 1
-            delta = self._carried(channels) if self._closed > self.closing else np.zeros(3)
+            delta = self._path_to_goal(channels) if self._closed > self.closing else np.zeros(3)
         else:
             delta = offset + [0.0, 0.0, 0.0 if lateral < self.ALIGNED_M else max(self.above, 0.0)]
         action = np.zeros(len(self.action.scale))
         action[:3] = (
             0.0 if hesitates else self.gain
         ) * delta / self.scale_m + steadiness * self._noise
-        action[3] = -1.0 if self._closed and not self._let_go else 1.0
+        action[3] = -1.0 if self._closed and not self._is_released else 1.0
         return np.clip(action, -1, 1)
 
-    def _carried(self, channels: Channels) -> np.ndarray:
+    def _path_to_goal(self, channels: Channels) -> np.ndarray:
         """Return the path to the goal: up, across, down, and up again after a release."""
         delta = channels["goal_pose"][:3] - channels["object_pose"][:3] + [0.0, 0.0, self.carry]
-        across = float(np.hypot(delta[0], delta[1]))
-        if self.carry and across > 2 * self.ALIGNED_M and delta[2] > 0.03:
+        lateral = float(np.hypot(delta[0], delta[1]))
+        if self.carry and lateral > 2 * self.ALIGNED_M and delta[2] > 0.03:
             delta[:2] = 0.0
-        self._let_go |= self.release and across < self.ALIGNED_M
-        return np.array([0.0, 0.0, self.above]) if self._let_go else delta
+        self._is_released |= self.release and lateral < self.ALIGNED_M
+        return np.array([0.0, 0.0, self.above]) if self._is_released else delta
 
 
-Away = Annotated[float, Field(ge=0, le=0.5)]
+Distance = Annotated[float, Field(ge=0, le=0.5)]
 
 
 class PushOperator(ScriptedArm):
@@ -184,11 +185,11 @@ class PushOperator(ScriptedArm):
     def __init__(
         self,
         action: ActionSpec,
-        behind: Away = 0.06,
+        behind: Distance = 0.06,
         height: float = 0.0,
-        above: Away = 0.1,
+        above: Distance = 0.1,
         grip: Literal["closed", "open"] = "closed",
-        loose: Away = 0.04,
+        loose: Distance = 0.04,
         flat: bool = False,
         gain: Gain = 0.6,
         **common: Any,
@@ -205,26 +206,26 @@ class PushOperator(ScriptedArm):
     def reset(self, seed: int | None = None) -> None:
         """Reset the noise, and start away from the object."""
         super().reset(seed)
-        self._pushes = False
+        self._is_pushing = False
 
     def act(self, channels: Channels) -> np.ndarray:
         """Return a normalised action, with the gripper width if there is a gripper."""
-        hesitates = self.hesitates()
-        tool, thing, goal = (channels[name][:3] for name in self.channels)
-        direction = (goal - thing) * [1.0, 1.0, 0.0 if self.flat else 1.0]
+        hesitates = self.advance_noise()
+        tool, object_, goal = (channels[name][:3] for name in self.channels)
+        direction = (goal - object_) * [1.0, 1.0, 0.0 if self.flat else 1.0]
         towards = direction / max(float(np.linalg.norm(direction)), 1e-6)
-        from_thing = tool - thing - [0.0, 0.0, self.height]
-        distance_along = float(from_thing @ towards)
-        lateral = from_thing - distance_along * towards
-        self._pushes = distance_along < 0.5 * self.behind and bool(
-            np.linalg.norm(lateral) < (self.loose if self._pushes else self.ALIGNED_M)
+        from_object = tool - object_ - [0.0, 0.0, self.height]
+        distance_along = float(from_object @ towards)
+        lateral = from_object - distance_along * towards
+        self._is_pushing = distance_along < 0.5 * self.behind and bool(
+            np.linalg.norm(lateral) < (self.loose if self._is_pushing else self.ALIGNED_M)
         )
         velocity = (
-            direction - from_thing
-            if self._pushes
-            else self._approach(-self.behind * towards - from_thing)
+            direction - from_object
+            if self._is_pushing
+            else self._approach(-self.behind * towards - from_object)
         )
-        steadiness = 0.2 if self._pushes else 0.6
+        steadiness = 0.2 if self._is_pushing else 0.6
         action = np.full(len(self.action.scale), self.grip)
         action[:3] = (
             0.0 if hesitates else self.gain
@@ -233,11 +234,11 @@ class PushOperator(ScriptedArm):
 
     def _approach(self, offset: np.ndarray) -> np.ndarray:
         """Return the path to the start of the push: up, across, down."""
-        across = float(np.hypot(offset[0], offset[1]))
-        if across < self.ALIGNED_M:
+        lateral = float(np.hypot(offset[0], offset[1]))
+        if lateral < self.ALIGNED_M:
             return offset
-        high = offset[2] + self.above < 0.03
-        return np.array([*(offset[:2] if high else (0.0, 0.0)), offset[2] + self.above])
+        is_high = offset[2] + self.above < 0.03
+        return np.array([*(offset[:2] if is_high else (0.0, 0.0)), offset[2] + self.above])
 
 
 class InsertionOperator(ScriptedArm):
@@ -262,12 +263,12 @@ class InsertionOperator(ScriptedArm):
     def act(self, channels: Channels) -> np.ndarray:
         """Return a normalised action (3,)."""
         offset = channels["object_pose"][:3] - channels["current_pose"][:3]
-        if self.hesitates():
+        if self.advance_noise():
             return np.clip(0.3 * self._noise, -1, 1)
         lateral = float(np.hypot(offset[0], offset[1]))
-        low = offset[2] > -self._approach_m - 0.005
+        is_low = offset[2] > -self._approach_m - 0.005
         velocity = np.array([offset[0], offset[1], offset[2] + self._approach_m])
-        if low and lateral < self.ALIGNED_M:
+        if is_low and lateral < self.ALIGNED_M:
             velocity[2] = -0.5 * self.scale_m[2] / self.gain
         action = self.gain * velocity / self.scale_m
         steadiness = 0.1 if lateral < 0.01 else 1.0
@@ -298,29 +299,35 @@ class SearchOperator(ScriptedArm):
     def reset(self, seed: int | None = None) -> None:
         """Reset the noise of translation and rotation."""
         super().reset(seed)
-        self._sway = np.zeros(3)
+        self._rotation_noise = np.zeros(3)
 
-    def hesitates(self) -> bool:
-        self._sway = 0.6 * self._sway + self.noise * self._random.normal(size=3)
-        return super().hesitates()
+    def advance_noise(self) -> bool:
+        self._rotation_noise = 0.6 * self._rotation_noise + self.noise * self._random.normal(size=3)
+        return super().advance_noise()
 
     def act(self, channels: Channels) -> np.ndarray:
         """Return a normalised action (6,)."""
         pose, socket, wrench = (channels[name] for name in self.channels)
-        offset, turn, pressing = socket[:3] - pose[:3], turn_between(pose, socket), wrench[2] > 1.0
-        hesitates, lateral = self.hesitates(), float(np.hypot(offset[0], offset[1]))
+        offset, turn, is_pressing = (
+            socket[:3] - pose[:3],
+            turn_between(pose, socket),
+            wrench[2] > 1.0,
+        )
+        hesitates, lateral = self.advance_noise(), float(np.hypot(offset[0], offset[1]))
         velocity = np.append(offset, [0.0, 0.0, turn])
         if offset[2] > self.IN_M:  # the tip is in the hole
             velocity = np.array([0.0, 0.0, -0.02, 0.0, 0.0, turn])
-        elif pressing and lateral < 2 * self.ALIGNED_M:
+        elif is_pressing and lateral < 2 * self.ALIGNED_M:
             velocity[:2], velocity[2] = self._sideways(offset, wrench) / self.GAIN, 0.0
         elif lateral > self.ALIGNED_M or abs(turn) > self.ALIGNED_RAD:
             velocity[2] += self.ABOVE_M
         else:
             velocity[2] -= self.PRESS_M
         action = self.GAIN * velocity / self._scale
-        unsteady = np.append(self._noise * (0.1 if lateral < 0.01 else 1.0), 0.5 * self._sway)
-        return np.clip((0.3 * action if hesitates else action) + unsteady, -1, 1)
+        noise = np.append(
+            self._noise * (0.1 if lateral < 0.01 else 1.0), 0.5 * self._rotation_noise
+        )
+        return np.clip((0.3 * action if hesitates else action) + noise, -1, 1)
 
     def _sideways(self, offset: np.ndarray, wrench: np.ndarray) -> np.ndarray:
         """Return the lateral step (2,) [m] while the tool presses."""
@@ -357,40 +364,40 @@ class JointsOperator(ScriptedArm):
         **common: Any,
     ) -> None:
         self.reach, self.link = reach, link
-        folder = load_robot(robot)
-        if not folder.urdf or not folder.limits:
+        config = load_robot(robot)
+        if not config.urdf or not config.limits:
             raise RecipeError(
                 f"script.robot: expected a robot of one arm with a URDF, got '{robot}'"
             )
-        self.description = read(folder.urdf.read_text())
-        self.joints = load_limits(folder.limits).joint_names
-        self.unsteady = action.dim
+        self.description = read(config.urdf.read_text())
+        self.joints = load_limits(config.limits).joint_names
+        self.noise_dim = action.dim
         self.scale_rad = np.asarray(action.scale)
         super().__init__(action, **common)
 
     def act(self, channels: Channels) -> np.ndarray:
         """Return a normalised action (J,)."""
-        hesitates, joints = self.hesitates(), channels["joint_states"]
+        hesitates, joints = self.advance_noise(), channels["joint_states"]
         delta = (0.0 if hesitates else self.reach) * (
             channels["goal_pose"][:3] - channels["current_pose"][:3]
         )
-        here = self._tool(joints)
-        slope = np.stack(
+        position = self._tool(joints)
+        jacobian = np.stack(
             [
-                (self._tool(joints + STEP_RAD * unit) - here) / STEP_RAD
+                (self._tool(joints + STEP_RAD * unit) - position) / STEP_RAD
                 for unit in np.eye(len(joints))
             ],
             1,
         )
         turn = (
-            slope.T
-            @ np.linalg.solve(slope @ slope.T + DAMPING**2 * np.eye(3), delta)
+            jacobian.T
+            @ np.linalg.solve(jacobian @ jacobian.T + DAMPING**2 * np.eye(3), delta)
             / self.scale_rad
         )
         return np.clip(turn / max(1.0, np.abs(turn).max()) + self._noise, -1, 1)
 
     def _tool(self, joints: np.ndarray) -> np.ndarray:
-        """Position (3,) of the tool at these joint angles [m]."""
+        """Return the position (3,) of the tool at these joint angles [m]."""
         return np.array(
             self.description.pose(self.link, dict(zip(self.joints, joints.tolist(), strict=True)))[
                 0

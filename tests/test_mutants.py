@@ -57,7 +57,7 @@ def test_a_room_has_modules_and_tests(room):
 
 def test_the_length_check_of_zip_is_no_mutant_and_what_it_pairs_is():
     def same(old, new):
-        return mutants.is_of_strict(
+        return mutants.differs_in_strict_only(
             *(mutants.ast.parse(f"def {name}(): {code}").body[0] for name, code in (old, new))
         )
 
@@ -91,10 +91,10 @@ def test_a_sentence_in_other_letters_is_no_mutant_and_anything_else_is():
 
 def test_nodes_lie_in_the_box_where_they_are_imported_from():
     assert (
-        mutants.boxed("ros_ws/src/rlinf_ros/rlinf_ros/timer_phase.py")
+        mutants.mutmut_path("ros_ws/src/rlinf_ros/rlinf_ros/timer_phase.py")
         == "src/rlinf_ros/timer_phase.py"
     )
-    assert mutants.boxed("rlinf_core/core/atomic_io.py") == "rlinf_core/core/atomic_io.py"
+    assert mutants.mutmut_path("rlinf_core/core/atomic_io.py") == "rlinf_core/core/atomic_io.py"
 
 
 def mutant(status, room="replay", **fields):
@@ -128,7 +128,7 @@ def test_rooms_of_an_earlier_run_stand_beside_those_of_this_one():
         10.0,
     )
     again = mutants.summary([mutant("killed"), mutant("killed")], 3, 5.0)
-    both = mutants.together(before, again)
+    both = mutants.merge_results(before, again)
     assert (both["mutants"], both["survivors"], both["score"], both["interlock_score"]) == (
         4,
         1,
@@ -137,7 +137,7 @@ def test_rooms_of_an_earlier_run_stand_beside_those_of_this_one():
     )
     assert (both["seconds"], [entry["room"] for entry in both["listed"]]) == (15, ["interlock"])
     with pytest.raises(mutants.RlinfError, match="expected a run of seed 4, got one of seed 3"):
-        mutants.together(before, mutants.summary([], 4, 1.0))
+        mutants.merge_results(before, mutants.summary([], 4, 1.0))
 
 
 def test_an_explanation_takes_a_mutant_out_only_where_it_says():
@@ -151,7 +151,7 @@ def test_an_explanation_takes_a_mutant_out_only_where_it_says():
             (entry["file"], "killed"),
         )
     )
-    mutants.explain([hit, elsewhere, caught])
+    mutants.mark_explained([hit, elsewhere, caught])
     assert [m.status for m in (hit, elsewhere, caught)] == [
         "explained",
         "survived",
@@ -175,7 +175,7 @@ def test_a_survivor_is_told_with_its_line():
             "+    return new",
         ]
     )
-    function, line, changed = mutants._place(mutant, diff)
+    function, line, changed = mutants._locate(mutant, diff)
     assert (function, changed) == ("expectile_loss", "- return old\n+ return new")
     assert "return" in (ROOT / path).read_text().splitlines()[line - 1]
 

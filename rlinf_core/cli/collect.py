@@ -24,7 +24,7 @@ from rlinf_core.reports.curves import read_events
 from rlinf_core.robots.drivers import SIMULATOR
 from rlinf_core.robots.operators import KEYBOARD, SCRIPTED
 from rlinf_core.robots.operators.device import axes
-from rlinf_core.robots.operators.keyboard import PAIRS, PAUSE, REQUEST_BUTTONS
+from rlinf_core.robots.operators.keyboard import PAIRS, PAUSE_KEY, REQUEST_BUTTONS
 
 ROLE_TEXTS = {
     "ready": "the scene is ready",
@@ -244,7 +244,8 @@ def motion_keys(recipe: Recipe, with_picture: bool = False) -> str:
         (PAIRS[axis], f"joint {place + 1}" if joints and axis != "grip" else PAIRS[axis][1])
         for axis, place in axes(arm).items()
     ]
-    return f"{', '.join(f'{pair[0]}/{pair[1]} {text}' for (pair, _), text in keys)}; {PAUSE} rests"
+    pairs = ", ".join(f"{pair[0]}/{pair[1]} {text}" for (pair, _), text in keys)
+    return f"{pairs}; {PAUSE_KEY} rests"
 
 
 def role_keys(recipe: Recipe, with_picture: bool = False) -> dict[str, list[str]]:

@@ -67,10 +67,10 @@ def simulated_steps(recipe: Recipe, run_dir: Path, episodes: int, seed: int) -> 
     from rlinf_core.policies.policy_folder import newest_policy
     from rlinf_core.policies.serialization import load_policy
     from rlinf_core.rollouts.evaluate import record
-    from sim_bridges.core.environments import stations
+    from sim_bridges.core.environments import make_environments
 
     check_recipe(recipe)
-    env = stations(recipe, 4)
+    env = make_environments(recipe, 4)
     played = record(
         env, load_policy(newest_policy(run_dir), env.spec), episodes, 3_000_000 + 100_000 * seed
     )

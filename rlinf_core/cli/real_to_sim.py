@@ -91,13 +91,13 @@ def replay_in_sim(
 ) -> int:
     """Play a recording in the recipe's simulator, and print the error by time step."""
     from rlinf_core.episodes.read import read_episode
-    from sim_bridges.core.real_to_sim import adapted, replay
+    from sim_bridges.core.real_to_sim import replay, with_dynamics
     from sim_bridges.core.station import simulated_station
 
     loaded = load_recipe(recipe or run_recipe(recording), overrides)
     blind = loaded.station.model_copy(update={"observe_cameras": ()})
     loaded = loaded.model_copy(update={"station": blind})
-    station = simulated_station(adapted(loaded, loaded.simulation.dynamics, {}))
+    station = simulated_station(with_dynamics(loaded, loaded.simulation.dynamics, {}))
     result = replay(station, read_episode(recording))
     if not result.arranged:
         print(

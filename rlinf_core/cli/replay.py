@@ -93,11 +93,11 @@ def check_recording(actions: RecordedActions, recording: Path, recipe: Recipe, n
             f"{recording}: expected a recording of robot '{recipe.station.robot}', got one of "
             f"'{before}'. Name a recipe of that robot: --recipe"
         )
-    limits = "+".join(load_limits(path).hash for _, path in sorted(robot.interlocks.items()))
+    limits = "+".join(load_limits(path).hash for _, path in sorted(robot.limits_by_arm.items()))
     if episode.limits_hash != limits:
         raise EpisodeError(
             f"{recording}: expected limits {limits} (the station's), got "
-            f"{episode.limits_hash}{_limits_difference(recording, robot.interlocks[''])}. The "
+            f"{episode.limits_hash}{_limits_difference(recording, robot.limits_by_arm[''])}. The "
             "same actions would move the arm differently. Name the recipe and robot of this "
             "recording"
         )

@@ -70,7 +70,7 @@ class View:
         Args:
             stamp: seconds and nanoseconds.
         """
-        fixed = {frame.child: frame for frame in (*self.mounts, *self.description.fixed())}
+        fixed = {frame.child: frame for frame in (*self.mounts, *self.description.fixed_frames())}
         root, base = self.description.root, next(iter(self.bases.values()))
         if (
             root
@@ -113,7 +113,7 @@ class View:
 
     def _joint_frames(self, arm: str, message: Any) -> list[Frame]:
         values = dict(zip(message.name, map(float, message.position), strict=False))
-        return self.description.moved(
+        return self.description.moving_frames(
             {f"{arm}_{name}": value for name, value in values.items()} if arm else values
         )
 

@@ -27,7 +27,7 @@ from rlinf_core.recipes import load_recipe
 from rlinf_core.recipes.bridge_security import credentials_of, tokens_of
 from rlinf_core.recipes.schema import Recipe
 from rlinf_core.recipes.station import station_robot, station_task, task_file, tool_orientations
-from rlinf_core.robots.calibration.camera_alignment import place as reference
+from rlinf_core.robots.calibration.camera_alignment import reference_path
 from rlinf_core.robots.calibration.hand_eye import TOOL
 from rlinf_core.robots.calibration.hand_eye import load as load_hand_eye
 from rlinf_core.robots.config import Robot, robot_folder
@@ -164,7 +164,7 @@ def station_processes(
         *_robot_side(recipe, robot),
         *_cameras(recipe, robot),
         *_grippers(recipe, robot),
-        *(_interlock(recipe, robot, spec.action, arm) for arm in robot.interlocks),
+        *(_interlock(recipe, robot, spec.action, arm) for arm in robot.limits_by_arm),
         environment,
     ]
     if not runs_in_environment:
@@ -198,7 +198,7 @@ def _robot_side(recipe: Recipe, robot: Robot) -> Iterator[Process]:
             "sim_bridges.core.ros_bridge",
             SHUTDOWN,
             simulator=robot.simulator,
-            frames=[load_limits(path).frame for path in robot.interlocks.values()],
+            frames=[load_limits(path).frame for path in robot.limits_by_arm.values()],
             options=to_parameters(robot.options, "options"),
             lockstep=station.lockstep,
             real_time_factor=station.real_time_factor,
@@ -208,7 +208,7 @@ def _robot_side(recipe: Recipe, robot: Robot) -> Iterator[Process]:
         )
     if robot.twin:
         # a camera with a device of its own is not rendered
-        rendered = [name for name in station.observe_cameras if name not in robot.devices]
+        rendered = [name for name in station.observe_cameras if name not in robot.device_cameras]
         yield _node(
             recipe,
             "twin",
@@ -232,7 +232,7 @@ def _robot_side(recipe: Recipe, robot: Robot) -> Iterator[Process]:
             module=driver.node,
             settings=_settings(driver),
         )
-        for arm in robot.interlocks:
+        for arm in robot.limits_by_arm:
             yield _of_arm(node, arm)
     if robot.controller:
         yield _node(
@@ -250,7 +250,7 @@ def _recorder(recipe: Recipe, robot: Robot, run_dir: Path) -> Process:
     station, task = recipe.station, station_task(recipe)
     limits = {
         f"{arm}_limits.yaml" if arm else "limits.yaml": path
-        for arm, path in robot.interlocks.items()
+        for arm, path in robot.limits_by_arm.items()
     }
     attached = {"recipe.yaml": run_dir / "recipe.yaml"} | limits
     return _node(
@@ -267,7 +267,7 @@ def _recorder(recipe: Recipe, robot: Robot, run_dir: Path) -> Process:
         observed=sorted(task.channels) or [""],
         urdf=str(robot.urdf or ""),
         tool_frame=robot.tool_frame,
-        limits=[str(path) for path in robot.interlocks.values()],
+        limits=[str(path) for path in robot.limits_by_arm.values()],
         mounts=_mounts(robot),
         specs=to_parameters(task.spec.to_dict(), "specs"),
         attached=[f"{name}={path}" for name, path in attached.items()],
@@ -291,7 +291,7 @@ def _uplink(recipe: Recipe, robot: Robot, run_dir: Path) -> Process:
         tokens=[str(path) for path in tokens_of(recipe.bridge, run_dir)] or [""],
         specs=to_parameters(station_task(recipe).spec.to_dict(), "specs"),
         limits_hash="+".join(
-            load_limits(path).hash for _, path in sorted(robot.interlocks.items())
+            load_limits(path).hash for _, path in sorted(robot.limits_by_arm.items())
         ),
     )
 
@@ -460,7 +460,7 @@ def _joints(robot: Robot) -> dict[str, Any]:
     """Return the joint names of each arm in the order of its limits, by topic."""
     names = {
         f"{arm}/joint_states" if arm else "joint_states": load_limits(path).joint_names
-        for arm, path in robot.interlocks.items()
+        for arm, path in robot.limits_by_arm.items()
     }
     return to_parameters({topic: joints for topic, joints in names.items() if joints}, "joints")
 
@@ -470,7 +470,7 @@ def _axes(robot: Robot) -> dict[str, Any]:
     frames = (
         {
             f"{arm}/{name}" if arm else name: load_limits(path).frame
-            for arm, path in robot.interlocks.items()
+            for arm, path in robot.limits_by_arm.items()
             for name in VECTORS
         }
         if robot.driver != SIMULATOR
@@ -556,8 +556,8 @@ def _page(recipe: Recipe, robot: Robot, run_dir: Path) -> Process:
         views=_views(recipe, robot),
         script=recipe.station.operator.kind == SCRIPTED,
         needs_viewer=_page_is_the_only_stop(recipe),
-        references=[str(reference(folder, camera)) for camera in cameras] or [""],
-        limits=[str(path) for path in robot.interlocks.values()],
+        references=[str(reference_path(folder, camera)) for camera in cameras] or [""],
+        limits=[str(path) for path in robot.limits_by_arm.values()],
         first_seeds=[
             recipe.scene(recipe.collect.first_seed),
             recipe.scene(recipe.online.first_seed),
@@ -640,7 +640,7 @@ def _mounts(robot: Robot) -> dict[str, Any]:
         }
     for name, mount in load_hand_eye(robot.hand_eye).cameras.items() if robot.hand_eye else ():
         tool = f"{mount.arm}_{robot.tool_frame}" if mount.arm else robot.tool_frame
-        frame = tool if mount.on == TOOL else load_limits(robot.interlocks[mount.arm]).frame
+        frame = tool if mount.on == TOOL else load_limits(robot.limits_by_arm[mount.arm]).frame
         transforms[f"{name}_optical_frame"] = {
             "frame": frame,
             "position": mount.position,
@@ -651,7 +651,7 @@ def _mounts(robot: Robot) -> dict[str, Any]:
 
 def _cameras(recipe: Recipe, robot: Robot) -> Iterator[Process]:
     """Yield one process for each camera device, so that a failure affects one camera only."""
-    for name, camera in robot.devices.items():
+    for name, camera in robot.device_cameras.items():
         node = _node(
             recipe, "camera", "rlinf_drivers.camera", camera=name, settings=_settings(camera)
         )
@@ -692,7 +692,7 @@ def _interlock(recipe: Recipe, robot: Robot, action: ActionSpec, arm: str) -> Pr
         "interlock",
         "rlinf_interlock.interlock",
         SHUTDOWN,
-        limits_file=str(robot.interlocks[arm]),
+        limits_file=str(robot.limits_by_arm[arm]),
         estops=list(robot.estops) or [""],
         no_estop_reason=robot.no_estop_reason,
         latch_file=latch,
@@ -726,7 +726,7 @@ def commanded_robot(recipe: Recipe, robot: Robot, arm: str) -> str:
 
     A driver in the station's namespace has the name of that namespace.
     """
-    joints = load_limits(robot.interlocks[arm]).control_mode == "joint_delta"
+    joints = load_limits(robot.limits_by_arm[arm]).control_mode == "joint_delta"
     target = "target_joints" if joints else "target_pose"
     topic = robot.topics.get(f"{arm}/{target}" if arm else target, "")
     if robot.controller and robot.controller.topic.startswith("/"):

@@ -50,7 +50,7 @@ def content_of_recipe(recipe: Recipe) -> LayoutContent:
     """Return the content for a recipe's station."""
     robot = station_robot(recipe)
     cameras = recipe.station.observe_cameras if robot.without_hardware else robot.cameras
-    base = load_limits(next(iter(robot.interlocks.values()))).frame
+    base = load_limits(next(iter(robot.limits_by_arm.values()))).frame
     return LayoutContent(
         recipe.station.name,
         tuple(cameras),

@@ -17,7 +17,11 @@ import numpy as np
 
 from rlinf_core.core.atomic_io import append_line
 from rlinf_core.core.errors import RlinfError
-from rlinf_core.robots.calibration.camera_alignment import ALIKE, moved, read
+from rlinf_core.robots.calibration.camera_alignment import (
+    MIN_SIMILARITY,
+    picture_motion,
+    read_reference,
+)
 
 CACHE_S = 0.5  # several pages share one computation
 
@@ -66,17 +70,17 @@ class Views:
 
     def _poll(self, camera: int) -> dict[str, Any]:
         try:
-            reference = read(self._file(camera), "rlinf camera align, with --write")
+            reference = read_reference(self._file(camera), "rlinf camera align, with --write")
             now = self.newest(camera)
             if now is None:
                 raise RlinfError("no picture has arrived yet")
-            alignment = moved(reference, np.ascontiguousarray(now))
+            motion = picture_motion(reference, np.ascontiguousarray(now))
         except RlinfError as error:
             return {"words": str(error), "aligned": False}
-        result = {"words": alignment.words, "aligned": alignment.aligned, "alike": alignment.alike}
+        result = {"words": motion.advice, "aligned": motion.aligned, "alike": motion.similarity}
         return result | (
-            {"right": alignment.right, "down": alignment.down, "turned": alignment.turned}
-            if alignment.alike >= ALIKE
+            {"right": motion.right, "down": motion.down, "turned": motion.rotation}
+            if motion.similarity >= MIN_SIMILARITY
             else {}
         )
 

@@ -22,7 +22,7 @@ from rlinf_core.core.paths import expand_user
 from rlinf_core.policies import shipped_kind
 from rlinf_core.recipes.placement import Placement
 from rlinf_core.recipes.schema import Dynamics, Online, Randomise, Recipe
-from sim_bridges.core.interface import batched
+from sim_bridges.core.interface import batched_simulators
 
 SIMULATORS = "simulators"
 STATIONS = "stations"
@@ -234,7 +234,7 @@ def may_choose(recipe: Recipe) -> bool:
     An engine or environments that exist once in a process cannot be divided among workers.
     """
     divisible = not getattr(recipe.policy, "engine", "")
-    divisible = divisible and recipe.env.partition(":")[0] not in batched()
+    divisible = divisible and recipe.env.partition(":")[0] not in batched_simulators()
     installed = find_spec("ray") is not None
     return (
         recipe.placement == Placement()
@@ -260,7 +260,7 @@ def _check_simulators(recipe: Recipe) -> None:
             f"placement.simulators: expected 0 with {conflict}, whose environments stay in the "
             f"trainer's process, got {count}"
         )
-    if recipe.env.partition(":")[0] in batched():
+    if recipe.env.partition(":")[0] in batched_simulators():
         raise RecipeError(
             f"placement.simulators: expected 0 with env '{recipe.env}', which steps all of its "
             f"environments at once, got {count}"
@@ -437,7 +437,7 @@ def _check_env(recipe: Recipe) -> None:
         _check_text(recipe)
     if not recipe.env:
         return
-    kind, in_batches = recipe.env.partition(":")[0], batched()
+    kind, in_batches = recipe.env.partition(":")[0], batched_simulators()
     if kind not in ("gym", "text", *in_batches):
         raise RecipeError(
             f"env: expected gym:, text:, or one of {', '.join(in_batches)} and a colon, got "

@@ -53,7 +53,7 @@ def check_recipe(recipe: Recipe) -> None:
             )
     robot, task = station_robot(recipe), station_task(recipe)
     _check_clutch(recipe)
-    for limits in map(load_limits, robot.interlocks.values()):
+    for limits in map(load_limits, robot.limits_by_arm.values()):
         if robot.driver == SIMULATOR:
             check_ticks(recipe, task.spec.control_hz, limits.tick)
 
@@ -162,7 +162,7 @@ def station_task(recipe: Recipe) -> Task:
 
 def tool_orientations(robot: Robot) -> dict[str, tuple[float, ...]]:
     """Return the nominal orientation of each arm's tool, from its limits, by the arm's name."""
-    return {arm: load_limits(path).orientation for arm, path in robot.interlocks.items()}
+    return {arm: load_limits(path).orientation for arm, path in robot.limits_by_arm.items()}
 
 
 def embodiment_recipes(recipe: Recipe) -> dict[str, Recipe]:
@@ -219,7 +219,7 @@ def check_arms(robot_name: str, robot: Robot, task_name: str, task: Task) -> Non
             f"got {_arms_text(action.arms)}: {', '.join(action.names)}. Begin each name with its "
             "arm's (left/dx), in the order of 'arms' in robot.yaml, or take a task for this robot"
         )
-    for arm, limits in ((arm, load_limits(path)) for arm, path in robot.interlocks.items()):
+    for arm, limits in ((arm, load_limits(path)) for arm, path in robot.limits_by_arm.items()):
         if limits.control_mode != action.control_mode:
             of_arm = f"arm '{arm}' of {robot_name}" if arm else robot_name
             raise RecipeError(

@@ -33,13 +33,13 @@ def rollout(
     from rlinf_core.policies.serialization import load_policy
     from rlinf_core.policies.torch_device import device_of
     from rlinf_core.rollouts.evaluate import evaluate
-    from sim_bridges.core.environments import stations
+    from sim_bridges.core.environments import make_environments
 
     if frames and recipe.env and not recipe.gymnasium_id:
         raise RlinfError(
             f"env '{recipe.env}' is a batch of environments, which is not filmed", code="RL-E711"
         )
-    env = stations(recipe, 1)
+    env = make_environments(recipe, 1)
     env.auto_reset = False
     actor = load_policy(policy, env.spec).to(device_of(recipe.device))
     for index, seed in enumerate(seeds):

@@ -1,6 +1,4 @@
-"""``bringup.yaml`` of a robot: the vendor's launch file for its driver, and the needed
-controllers.
-"""
+"""The vendor's launch file of a robot's driver, and its controllers: ``bringup.yaml``."""
 
 from __future__ import annotations
 
@@ -37,7 +35,7 @@ class Bringup(Settings):
         "controllers.yaml of the same folder",
     )
 
-    def filled(self, station: str, robot_ip: str, folder: Path) -> Bringup:
+    def with_station(self, station: str, robot_ip: str, folder: Path) -> Bringup:
         """Return the bringup with the names of this station."""
 
         def fill(text: str) -> str:
@@ -52,16 +50,17 @@ class Bringup(Settings):
             controller_manager=fill(self.controller_manager),
         )
 
-    def added(self, words: Sequence[str]) -> Bringup:
-        """Return a copy with more arguments of the vendor's launch file, each as ``name:=value``.
+    def with_arguments(self, arguments: Sequence[str]) -> Bringup:
+        """Return a copy with more arguments of the vendor's launch file.
 
-        RecipeError for another form.
+        Raises:
+            RecipeError: an argument is not of the form ``name:=value``.
         """
-        if wrong := [word for word in words if ":=" not in word.strip(":=")]:
+        if wrong := [item for item in arguments if ":=" not in item.strip(":=")]:
             raise RecipeError(
                 f"arguments: expected name:=value, as for ros2 launch, got '{wrong[0]}'"
             )
-        return self.but(arguments=self.arguments | dict(word.split(":=", 1) for word in words))
+        return self.but(arguments=self.arguments | dict(item.split(":=", 1) for item in arguments))
 
 
 def bringup(robot: str, station: str, robot_ip: str) -> tuple[Bringup, Path]:
@@ -78,5 +77,7 @@ def bringup(robot: str, station: str, robot_ip: str) -> tuple[Bringup, Path]:
             "none. Start the driver as in docs/robots/interface.md, or write the file as in "
             "robots/ur5e"
         )
-    filled = validate(Bringup, read_document(file, "bringup")).filled(station, robot_ip, folder)
-    return filled, folder
+    settings = validate(Bringup, read_document(file, "bringup")).with_station(
+        station, robot_ip, folder
+    )
+    return settings, folder

@@ -244,7 +244,7 @@ class Robot(Settings):
         return self
 
     @model_validator(mode="after")
-    def _one_or_the_other(self) -> Robot:
+    def _check_driver_keys(self) -> Robot:
         if self.driver == SIMULATOR and not self.simulator:
             raise ValueError("driver: simulator needs 'simulator', the simulator's name")
         if self.driver == EXTERNAL and (self.simulator or self.options):
@@ -256,7 +256,7 @@ class Robot(Settings):
         return self
 
     @model_validator(mode="after")
-    def _one_arm_or_several(self) -> Robot:
+    def _check_arms(self) -> Robot:
         if (self.limits is None) == (not self.arms):
             raise ValueError("expected either 'limits' (one arm) or 'arms' (several arms)")
         if len(self.arms) == 1:
@@ -302,7 +302,7 @@ class Robot(Settings):
         return self
 
     @model_validator(mode="after")
-    def _check_gripper_of_arms(self) -> Robot:
+    def _check_gripper(self) -> Robot:
         if self.arms and self.gripper:
             raise ValueError("gripper: expected arms.<name>.gripper for a robot with several arms")
         if self.driver == SIMULATOR and self.grippers:
@@ -358,7 +358,7 @@ class Robot(Settings):
     @model_validator(mode="after")
     def _check_cameras(self) -> Robot:
         taken: dict[str, str] = {}
-        for name, camera in self.devices.items():
+        for name, camera in self.device_cameras.items():
             if self.driver == SIMULATOR:
                 raise ValueError(
                     f"cameras.{name}: expected [height, width], since driver: simulator renders "
@@ -397,7 +397,9 @@ class Robot(Settings):
         if not self.simulator:
             raise RecipeError(f"{where}: expected none for a real robot, got {', '.join(options)}")
         return self.but(
-            options=_options(self.simulator, where, Document(self.options | options, {(): where}))
+            options=_simulator_options(
+                self.simulator, where, Document(self.options | options, {(): where})
+            )
         )
 
     @property
@@ -406,7 +408,7 @@ class Robot(Settings):
         return self.driver == SIMULATOR or self.twin is not None
 
     @property
-    def devices(self) -> dict[str, DeviceCamera]:
+    def device_cameras(self) -> dict[str, DeviceCamera]:
         """Cameras that a node of ours reads, by name."""
         return {
             name: camera
@@ -431,7 +433,7 @@ class Robot(Settings):
         return {arm: gripper for arm, gripper in by_arm.items() if gripper}
 
     @property
-    def interlocks(self) -> dict[str, Path]:
+    def limits_by_arm(self) -> dict[str, Path]:
         """The limits of each arm by its name, in the order of actions; "" for a single arm."""
         return (
             {"": self.limits}
@@ -450,7 +452,7 @@ def load_robot(name: str) -> Robot:
     document = read_document(folder / "robot.yaml", "robot")
     resolve_file_reference(document, ("simulator",), folder)
     robot = validate(Robot, document)
-    for arm, limits in robot.interlocks.items():
+    for arm, limits in robot.limits_by_arm.items():
         key = ("arms", arm, "limits") if arm else ("limits",)
         if not (folder / limits).is_file():
             raise RecipeError(
@@ -459,12 +461,12 @@ def load_robot(name: str) -> Robot:
             )
     options: dict[str, Any] = {}
     if robot.simulator:
-        options = _options(
+        options = _simulator_options(
             robot.simulator, document.place(("simulator",)), document.below(("options",)), folder
         )
     elif robot.driver != EXTERNAL:
         kind = driver(robot.driver)
-        options = _from_folder(
+        options = _resolve_paths(
             kind, constructor_arguments(validate(kind, document.below(("options",)))), folder
         )
         if robot.grippers and driver(robot.driver)(**options).has_gripper:
@@ -473,13 +475,13 @@ def load_robot(name: str) -> Robot:
                 f"{robot.driver} commands one. Leave it out, or set options: {{hand: false}}"
             )
     if robot.twin and robot.twin.simulator:
-        inside = _options(
+        twin_options = _simulator_options(
             robot.twin.simulator,
             document.place(("twin", "simulator")),
             document.below(("twin", "options")),
             folder,
         )
-        robot = robot.but(twin=robot.twin.but(options=inside))
+        robot = robot.but(twin=robot.twin.but(options=twin_options))
     task = (
         str((folder / robot.task).resolve()) if robot.task.startswith((".", "..")) else robot.task
     )
@@ -493,11 +495,11 @@ def load_robot(name: str) -> Robot:
             hand_eye,
             document.place(("hand_eye",)),
             robot.cameras,
-            robot.interlocks,
+            robot.limits_by_arm,
             robot.tool_frame,
         )
     cameras: dict[str, CameraSettings] = robot.cameras | {
-        name: camera.with_paths_from(folder) for name, camera in robot.devices.items()
+        name: camera.with_paths_from(folder) for name, camera in robot.device_cameras.items()
     }
     return robot.but(
         urdf=urdf,
@@ -525,7 +527,7 @@ def _check_urdf(path: Path, where: str) -> None:
         )
 
 
-def _options(
+def _simulator_options(
     simulator: str, where: str, document: Document, folder: Path | None = None
 ) -> dict[str, Any]:
     """Return the options of a simulator; paths among them are relative to ``folder``."""
@@ -533,11 +535,11 @@ def _options(
 
     kind = options_of(simulator, where)
     options = constructor_arguments(validate(kind, document))
-    return _from_folder(kind, options, folder) if folder else options
+    return _resolve_paths(kind, options, folder) if folder else options
 
 
-def _from_folder(kind: type[Settings], options: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Options whose relative paths begin at the folder of the robot's YAML."""
+def _resolve_paths(kind: type[Settings], options: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Return options whose relative paths begin at the folder of the robot's YAML."""
     return options | {
         name: str((folder / options[name]).resolve())
         for name, item in kind.model_fields.items()

@@ -54,14 +54,14 @@ class Description:
     root: str
     joints: tuple[Joint, ...]
 
-    def fixed(self) -> list[Frame]:
+    def fixed_frames(self) -> list[Frame]:
         """Return the links that are fixed in their parent."""
         return [joint.origin for joint in self.joints if joint.kind not in MOVABLE]
 
-    def moved(self, positions: Mapping[str, float]) -> list[Frame]:
+    def moving_frames(self, positions: Mapping[str, float]) -> list[Frame]:
         """Return the links behind movable joints with a given position [rad, m]."""
         return [
-            _placed(joint, value)
+            _joint_frame(joint, value)
             for joint in self.joints
             if joint.kind in MOVABLE and (value := _position(joint, positions)) is not None
         ]
@@ -76,7 +76,9 @@ class Description:
         Raises:
             RecipeError: the robot has no such link, or a joint on the way has no position.
         """
-        frames = {frame.child: frame for frame in [*self.fixed(), *self.moved(positions)]}
+        frames = {
+            frame.child: frame for frame in [*self.fixed_frames(), *self.moving_frames(positions)]
+        }
         position: Vector = (0.0, 0.0, 0.0)
         orientation, name = IDENTITY, link
         while name != self.root:
@@ -170,7 +172,7 @@ def _position(joint: Joint, positions: Mapping[str, float]) -> float | None:
     return None if value is None else multiplier * value + offset
 
 
-def _placed(joint: Joint, value: float) -> Frame:
+def _joint_frame(joint: Joint, value: float) -> Frame:
     parent, child, place, turn = joint.origin
     if joint.kind == "prismatic":
         shift = rotate(turn, joint.axis)
@@ -181,11 +183,12 @@ def _placed(joint: Joint, value: float) -> Frame:
             turn,
         )
     half, sine = math.cos(value / 2), math.sin(value / 2)
+    x, y, z = joint.axis
     return Frame(
         parent,
         child,
         place,
-        product(turn, (*(sine * part for part in joint.axis), half)),  # type: ignore[arg-type]
+        product(turn, (sine * x, sine * y, sine * z, half)),
     )
 
 

@@ -77,7 +77,47 @@ def read_contract(text: str) -> Contract:
     Raises:
         RecipeError: the text is no contract, or the robot is no arm.
     """
-    document = yaml.safe_load(text)
+    document = _check_document(yaml.safe_load(text))
+    notes: list[str] = [f"'{key}' is not read" for key in NOT_READ if key in document]
+    command, action = _action(document["actions"], notes)
+    joints = [_joint(name) for name in command["select"]]
+    topics = {"target_joints": command["channel"]["topic"]}
+    cameras, observation = _observations(document["observations"], joints, topics, notes)
+    robot: dict[str, Any] = {
+        "driver": "external",
+        "limits": "limits.yaml",
+        "estops": [],
+        "cameras": cameras,
+        "topics": topics,
+    }
+    if kind := CONTROLLERS.get(command["channel"]["type"]):
+        robot["controller"] = {"kind": kind, "topic": topics.pop("target_joints")}
+    notes += [
+        "current_pose: publish the tool's pose as geometry_msgs/PoseStamped; contracts have no "
+        "such channel",
+        "limits.yaml: fill in every limit",
+    ]
+    operators = [operator for operator in command.get("apply", []) if isinstance(operator, str)]
+    if any("rad2deg" in operator for operator in operators):
+        notes.append(
+            "rad2deg: recordings and actions here are in rad; LeRobot data sets of the contract "
+            "are in degrees"
+        )
+    control_hz = float(document["fps"])
+    task = {
+        "instruction": "",
+        "control_hz": control_hz,
+        "max_steps": round(30 * control_hz),
+        "observation": observation,
+        "action": action,
+        "reward": {"kind": "external"},
+    }
+    name = re.sub(r"\W", "_", str(document["robot_type"]))
+    return Contract(name, robot, task, LIMITS.format(name=name, joints=", ".join(joints)), notes)
+
+
+def _check_document(document: Any) -> dict[str, Any]:
+    """Return a document that has the keys of a ROS 2 robot's contract."""
     missing = [
         key
         for key in ("robot_type", "robot_interface", "fps", "observations", "actions")
@@ -92,29 +132,31 @@ def read_contract(text: str) -> Contract:
         raise RecipeError(
             f"contract: robot_interface: expected ros2, got '{document['robot_interface']}'"
         )
-    notes: list[str] = [f"'{key}' is not read" for key in NOT_READ if key in document]
-    topics = dict[str, str]()
-    cameras = dict[str, list[int]]()
-    observation = dict[str, dict[str, Any]]()
-    commanded, action = _action(document["actions"], notes)
-    names = [name.partition(".")[2] for name in commanded["select"]]
-    topics["target_joints"] = commanded["channel"]["topic"]
-    for key, source in _sources(document["observations"]):
+    return document
+
+
+def _observations(
+    section: dict[str, Any], joints: list[str], topics: dict[str, str], notes: list[str]
+) -> tuple[dict[str, list[int]], dict[str, dict[str, Any]]]:
+    """Return the cameras and the observation of a task, and add their topics.
+
+    Raises:
+        RecipeError: the commanded joints are not measured.
+    """
+    cameras: dict[str, list[int]] = {}
+    observation: dict[str, dict[str, Any]] = {}
+    for key, source in _sources(section):
         channel = source["channel"]
         if channel["type"] in (IMAGE, COMPRESSED):
             camera = re.sub(r"\W", "_", key.removeprefix("observation.images."))
             cameras[camera] = _size(source, key, notes)
             topics[f"camera/{camera}/image"] = _raw(channel, notes)
-        elif channel["type"] == JOINT_STATE and set(names) <= {
-            name.partition(".")[2]
-            for name in source.get("select", [])
-            if name.startswith("position.")
-        }:
+        elif channel["type"] == JOINT_STATE and set(joints) <= _positions(source):
             topics["joint_states"] = channel["topic"]
             observation["joints"] = {
                 "source": "joint_states",
                 "take": "all",
-                "shape": [len(names)],
+                "shape": [len(joints)],
                 "unit": "rad",
                 "low": [-6.29],
                 "high": [6.29],
@@ -126,42 +168,20 @@ def read_contract(text: str) -> Contract:
             )
     if "joints" not in observation:
         raise RecipeError(
-            f"contract: expected a sensor_msgs/JointState with positions of {', '.join(names)}, "
+            f"contract: expected a sensor_msgs/JointState with positions of {', '.join(joints)}, "
             "the commanded joints, got none. The interlock must measure the joints that it moves"
         )
-    robot: dict[str, Any] = {
-        "driver": "external",
-        "limits": "limits.yaml",
-        "estops": [],
-        "cameras": cameras,
-        "topics": topics,
-    }
-    if kind := CONTROLLERS.get(commanded["channel"]["type"]):
-        robot["controller"] = {"kind": kind, "topic": topics.pop("target_joints")}
-    notes += [
-        "current_pose: publish the tool's pose as geometry_msgs/PoseStamped; contracts have no "
-        "such channel",
-        "limits.yaml: fill in every limit",
-    ]
-    if any(
-        "rad2deg" in operator
-        for operator in commanded.get("apply", [])
-        if isinstance(operator, str)
-    ):
-        notes.append(
-            "rad2deg: recordings and actions here are in rad; LeRobot data sets of the contract "
-            "are in degrees"
-        )
-    task = {
-        "instruction": "",
-        "control_hz": float(document["fps"]),
-        "max_steps": round(30 * float(document["fps"])),
-        "observation": observation,
-        "action": action,
-        "reward": {"kind": "external"},
-    }
-    name = re.sub(r"\W", "_", str(document["robot_type"]))
-    return Contract(name, robot, task, LIMITS.format(name=name, joints=", ".join(names)), notes)
+    return cameras, observation
+
+
+def _positions(source: dict[str, Any]) -> set[str]:
+    """Return the joints whose positions a source selects."""
+    return {_joint(name) for name in source.get("select", []) if name.startswith("position.")}
+
+
+def _joint(selection: str) -> str:
+    """Return the joint of a selection such as ``position.elbow``."""
+    return selection.partition(".")[2]
 
 
 def _sources(section: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -25,12 +25,13 @@ from rlinf_core.core import extras
 from rlinf_core.core.errors import DeviceError, RecipeError
 from rlinf_core.core.machine import HeldError, access_denied_text, acquire_device
 
-TURN = 4096
-RAD = 2 * math.pi / TURN
-TRIES, PAUSE_S = 5, 0.02  # a late answer comes within the pause
+TICKS_PER_TURN = 4096
+RAD_PER_TICK = 2 * math.pi / TICKS_PER_TURN
+MAX_ATTEMPTS = 5  # a bus loses a packet now and then
+PAUSE_S = 0.02  # a late answer comes within the pause
 Kind = Literal["feetech", "dynamixel"]
 Id = Annotated[int, Field(ge=0, le=252)]
-Tick = Annotated[float, Field(ge=-TURN, le=2 * TURN)]
+Tick = Annotated[float, Field(ge=-TICKS_PER_TURN, le=2 * TICKS_PER_TURN)]
 
 
 @dataclass(frozen=True)
@@ -65,32 +66,38 @@ class Table:
 
 TABLES: dict[str, Table] = {
     "feetech": Table(
-        "scservo_sdk",
-        0,
-        1_000_000,
-        40,
-        42,
-        56,
-        31,
-        2,
-        2,
-        15,
-        11,
-        {1: "voltage", 2: "angle sensor", 4: "overheating", 8: "overcurrent", 32: "overload"},
+        module="scservo_sdk",
+        protocol=0,
+        baud=1_000_000,
+        torque=40,
+        goal=42,
+        position=56,
+        homing=31,
+        size=2,
+        homing_size=2,
+        sign_bit=15,
+        homing_sign_bit=11,
+        faults={
+            1: "voltage",
+            2: "angle sensor",
+            4: "overheating",
+            8: "overcurrent",
+            32: "overload",
+        },
     ),
     "dynamixel": Table(
-        "dynamixel_sdk",
-        2.0,
-        1_000_000,
-        64,
-        116,
-        132,
-        20,
-        4,
-        4,
-        None,
-        None,
-        {0x80: "hardware alert: voltage, overheating, overload or an electrical shock"},
+        module="dynamixel_sdk",
+        protocol=2.0,
+        baud=1_000_000,
+        torque=64,
+        goal=116,
+        position=132,
+        homing=20,
+        size=4,
+        homing_size=4,
+        sign_bit=None,
+        homing_sign_bit=None,
+        faults={0x80: "hardware alert: voltage, overheating, overload or an electrical shock"},
     ),
 }
 
@@ -116,23 +123,23 @@ class Servo(Settings):
     sign: Literal[1, -1] = Field(
         1, description="-1 if the ticks increase while the joint angle decreases"
     )
-    zero: Tick = Field(TURN / 2, description="ticks at joint angle 0")
+    zero: Tick = Field(TICKS_PER_TURN / 2, description="ticks at joint angle 0")
     low: Tick = Field(0.0, description="lowest commanded ticks")
-    high: Tick = Field(TURN - 1.0, description="and highest")
+    high: Tick = Field(TICKS_PER_TURN - 1.0, description="and highest")
 
     @model_validator(mode="after")
-    def _has_a_range(self) -> Servo:
+    def _check_range(self) -> Servo:
         if self.low >= self.high:
             raise ValueError(f"low: expected less than high, got {self.low:g} and {self.high:g}")
         return self
 
     def angle(self, ticks: float) -> float:
         """Convert ticks to an angle [rad]."""
-        return self.sign * (ticks - self.zero) * RAD
+        return self.sign * (ticks - self.zero) * RAD_PER_TICK
 
     def ticks(self, angle: float) -> int:
         """Convert an angle [rad] to ticks, within its range."""
-        return round(min(max(self.zero + self.sign * angle / RAD, self.low), self.high))
+        return round(min(max(self.zero + self.sign * angle / RAD_PER_TICK, self.low), self.high))
 
 
 def lerobot_calibration(path: Path) -> dict[str, tuple[Servo, int]]:
@@ -206,14 +213,14 @@ class Bus:
                 f"expected a baud rate that the servos support, got {baud}. Correct options.baud"
             )
         self.packets = sdk.PacketHandler(self.table.protocol)
-        self._reading = sdk.GroupSyncRead(
+        self._position_reads = sdk.GroupSyncRead(
             self.port, self.packets, self.table.position, self.table.size
         )
-        self._writing = sdk.GroupSyncWrite(
+        self._goal_writes = sdk.GroupSyncWrite(
             self.port, self.packets, self.table.goal, self.table.size
         )
         for servo in self.ids:
-            self._reading.addParam(servo)
+            self._position_reads.addParam(servo)
 
     def _claim(self) -> None:
         with contextlib.suppress(OSError):  # a missing port is reported below
@@ -239,11 +246,8 @@ class Bus:
             self.port.is_using = False  # an earlier error may have left it set
             self.port.ser.reset_input_buffer()  # a late answer would count as the next one
             return call(*arguments)
-        except (
-            OSError,
-            termios.error,
-            TypeError,
-        ) as error:  # TypeError: pyserial's, for a closed port
+        except (OSError, termios.error, TypeError) as error:
+            # TypeError is pyserial's, for a closed port
             raise DeviceError(
                 f"unplugged: expected servos at {self.device}, got: {error}. Plug them in again",
                 disconnected=True,
@@ -252,13 +256,13 @@ class Bus:
     def positions(self) -> dict[int, int] | None:
         """Return ticks by id; None if a servo has not answered, or its answer was broken."""
         try:
-            if self._call(self._reading.txRxPacket) != 0:
+            if self._call(self._position_reads.txRxPacket) != 0:
                 return None
         except IndexError:  # Feetech's client, on a packet that ends early
             return None
         return {
             servo: to_signed(
-                self._reading.getData(servo, self.table.position, self.table.size),
+                self._position_reads.getData(servo, self.table.position, self.table.size),
                 self.table.size,
                 self.table.sign_bit,
             )
@@ -267,11 +271,11 @@ class Bus:
 
     def command(self, goals: Mapping[int, int]) -> None:
         """Send goals [ticks] by id, all in one packet without an answer."""
-        self._writing.clearParam()
+        self._goal_writes.clearParam()
         for servo, ticks in goals.items():
             value = to_register(ticks, self.table.size, self.table.sign_bit)
-            self._writing.addParam(servo, list(value.to_bytes(self.table.size, "little")))
-        self._call(self._writing.txPacket)
+            self._goal_writes.addParam(servo, list(value.to_bytes(self.table.size, "little")))
+        self._call(self._goal_writes.txPacket)
 
     def hold(self) -> None:
         """Make each servo hold where it is: its position becomes its goal, then its torque goes on.
@@ -290,8 +294,8 @@ class Bus:
             else (self.packets.read4ByteTxRx, self.packets.write4ByteTxRx)
         )
         for servo in self.ids:
-            register, *_ = self._confirmed(servo, "its position", read, self.table.position)
-            self._confirmed(servo, "its position as its goal", write, self.table.goal, register)
+            register, *_ = self._request(servo, "its position", read, self.table.position)
+            self._request(servo, "its position as its goal", write, self.table.goal, register)
             self._set_torque(servo, True)
 
     def torque(self, on: bool) -> None:
@@ -306,21 +310,21 @@ class Bus:
     def _set_torque(self, servo: int, on: bool) -> None:
         request = f"torque {'on' if on else 'off'}"
         write = self.packets.write1ByteTxRx
-        self._confirmed(servo, request, write, self.table.torque, int(on))
+        self._request(servo, request, write, self.table.torque, int(on))
 
-    def _confirmed(self, servo: int, request: str, call: Any, *arguments: Any) -> tuple[int, ...]:
+    def _request(self, servo: int, subject: str, call: Any, *arguments: Any) -> tuple[int, ...]:
         """Return the client's answer; its last two numbers are the result and the error bits.
 
         Raises:
-            DeviceError: the servo does not answer ``request``.
+            DeviceError: the servo does not answer a request for ``subject``.
         """
-        for _ in range(TRIES):  # a bus loses a packet now and then
+        for _ in range(MAX_ATTEMPTS):
             answer: tuple[int, ...] = self._call(call, self.port, servo, *arguments)
             if answer[-2] == 0:
                 return answer
             time.sleep(PAUSE_S)
         raise DeviceError(
-            f"servo {servo} at {self.device}: expected an answer to {request}, got none. Check its "
+            f"servo {servo} at {self.device}: expected an answer to {subject}, got none. Check its "
             "power, id and baud rate"
         )
 
@@ -348,5 +352,5 @@ class Bus:
             if self.table.homing_size == 2
             else self.packets.read4ByteTxRx
         )
-        value, *_ = self._confirmed(servo, "its homing offset", read, self.table.homing)
+        value, *_ = self._request(servo, "its homing offset", read, self.table.homing)
         return to_signed(value, self.table.homing_size, self.table.homing_sign_bit)

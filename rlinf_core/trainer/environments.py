@@ -45,7 +45,7 @@ class RunEnvironments:
         return self.training.spec if self.training else learned_spec(recipe)
 
 
-def make_environments(recipe: Recipe, make: MakeEnvs, ending: ExitStack) -> RunEnvironments:
+def make_run_environments(recipe: Recipe, make: MakeEnvs, ending: ExitStack) -> RunEnvironments:
     """Return the environments of a run.
 
     Args:

@@ -37,7 +37,7 @@ from rlinf_core.trainer.distributed.ray_cluster import (
     resources,
 )
 from rlinf_core.trainer.distributed.remote_envs import MakeEnvs
-from rlinf_core.trainer.environments import RunEnvironments, make_environments
+from rlinf_core.trainer.environments import RunEnvironments, make_run_environments
 from rlinf_core.trainer.folder import check_same_recipe, lock_folder, write_recipe
 from rlinf_core.trainer.run import OnProgress, Run
 from rlinf_core.trainer.sources.imagined import with_world
@@ -45,7 +45,7 @@ from rlinf_core.trainer.sources.recordings import Intake, Recordings
 from rlinf_core.trainer.sources.robots import Robots
 from rlinf_core.trainer.sources.simulators import Simulators
 from rlinf_core.trainer.sources.stations import Stations
-from sim_bridges.core.environments import stations
+from sim_bridges.core.environments import make_environments
 
 if TYPE_CHECKING:
     from rlinf_core.trainer.distributed.readers import Readers
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 def train(
     recipe: Recipe,
     run_dir: Path,
-    make: MakeEnvs = stations,
+    make: MakeEnvs = make_environments,
     on_progress: OnProgress = lambda run, entry: None,
     adapts: bool = False,
 ) -> dict[str, float]:
@@ -113,7 +113,7 @@ def _start_run(
         if recipe.placement.auto:
             recipe = with_layout(recipe, controller.first_layout())
     _join_cluster(recipe, ending)
-    envs = make_environments(recipe, make, ending)
+    envs = make_run_environments(recipe, make, ending)
     run = Run(recipe, run_dir, envs.spec(recipe), on_progress)
     ending.callback(run.progress.close)
     source = _make_source(run, envs, make, fleet, ending)

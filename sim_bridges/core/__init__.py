@@ -1,3 +1,1 @@
-"""The simulator interface and its front ends: ROS, Gymnasium, conformance checks, isolated
-environments.
-"""
+"""The simulator interface, and its front ends for ROS, Gymnasium and checks."""

@@ -16,20 +16,20 @@ class InstructedRobot:
     """The station with two marks; the task's script or a policy moves the arm.
 
     Attributes:
-        places: that an instruction can name.
+        places: names of the marks, which an instruction can use.
     """
 
     def __init__(self, *, policy: str = "", max_steps: int = 30) -> None:
         """Settings.
 
         Args:
-            policy: file of a policy that was trained on ``sim_vla``; the task's script without
-            max_steps: time steps in which an instruction is carried out
+            policy: file of a policy that was trained on ``sim_vla``; empty for the task's script
+            max_steps: largest number of time steps of an instruction
         """
         overrides = [] if policy else ["station.observe_cameras=[]"]
         self.env = StationEnv(simulated_station(load_recipe("sim_vla", overrides)))
         self.simulator: Any = self.env.station.simulator
-        self.places = tuple(self.simulator._marks)
+        self.places = self.simulator.colours
         self.max_steps = max_steps
         self.policy = None
         if policy:
@@ -48,12 +48,11 @@ class InstructedRobot:
             ``success``; ``place``, the mark below the tool at the end, or ""; ``steps``; ``path``,
             the tool's positions (steps, 3) in the robot's base frame [m].
         """
-        named = [place for place in self.places if place in instruction.lower().split()]
-        if len(named) != 1:
+        places = [place for place in self.places if place in instruction.lower().split()]
+        if len(places) != 1:
             return {"success": False, "place": self.place(), "steps": 0, "path": []}
-        self.simulator.goal_colour = named[0]
-        self.simulator.instruction = f"go to the {named[0]} mark"
-        self.env.station.channels = self.env.station._channels()
+        self.simulator.set_goal(places[0])
+        self.env.station.update_channels()
         path: list[list[float]] = []
         actions: list[np.ndarray] = []
         while len(path) < self.max_steps and not self.simulator.succeeded():

@@ -119,14 +119,14 @@ class Arms(Protocol):
 
 
 @runtime_checkable
-class Erring(Protocol):
+class HasTrueChannels(Protocol):
     """A simulator whose channels have errors of perception."""
 
     def true_channels(self) -> Channels:
         """Return the channels without errors, for the judgement of success."""
 
 
-class Faulting(Protocol):
+class HasFaults(Protocol):
     """A simulator whose arm stops by itself, like a robot with its own safety controller.
 
     Attributes:
@@ -148,7 +148,7 @@ class OneArm:
     arms: tuple[str, ...] = ("",)
 
     def __init__(self, simulator: Simulator) -> None:
-        _expect(simulator, Simulator)
+        _check_protocol(simulator, Simulator)
         self._simulator = simulator
         self.tick_s = simulator.tick_s
         self.cameras = simulator.cameras
@@ -171,19 +171,19 @@ class OneArm:
         return {"": self._simulator.gripper_width()}
 
 
-def arms_of(simulator: Simulator | Arms) -> Arms:
+def as_arms(simulator: Simulator | Arms) -> Arms:
     """Return a simulator as ``Arms``.
 
     Raises:
         RlinfError: the simulator lacks required attributes; the text names them.
     """
     if hasattr(simulator, "arms"):
-        _expect(simulator, Arms)
+        _check_protocol(simulator, Arms)
         return simulator  # type: ignore[return-value]
     return OneArm(simulator)
 
 
-def _expect(simulator: object, protocol: type) -> None:
+def _check_protocol(simulator: object, protocol: type) -> None:
     """Raise RlinfError if a simulator lacks attributes or methods of a protocol.
 
     The text names them.
@@ -191,11 +191,11 @@ def _expect(simulator: object, protocol: type) -> None:
     names = sorted(
         {*protocol.__annotations__, *(name for name in vars(protocol) if name[0] != "_")}
     )
-    if lacking := [name for name in names if not hasattr(simulator, name)]:
+    if missing := [name for name in names if not hasattr(simulator, name)]:
         kind = type(simulator)
         raise RlinfError(
             f"simulator {kind.__module__}.{kind.__qualname__}: expected {', '.join(names)}, got "
-            f"none of: {', '.join(lacking)}. Add them to that class (see their description in "
+            f"none of: {', '.join(missing)}. Add them to that class (see their description in "
             "sim_bridges/core/interface.py)"
         )
 
@@ -212,8 +212,8 @@ def simulators() -> list[str]:
 
 def simulator_class(name: str, where: str = "simulator") -> type:
     """Return the class of a simulator. Raises RecipeError with the nearest known name."""
-    part = plugins.find("simulators", name, _builtin(), where)
-    return part.Simulator if isinstance(part, ModuleType) else part
+    module = plugins.find("simulators", name, _builtin(), where)
+    return module.Simulator if isinstance(module, ModuleType) else module
 
 
 def options_of(name: str, where: str = "simulator") -> type[Settings]:
@@ -226,12 +226,12 @@ def options_of(name: str, where: str = "simulator") -> type[Settings]:
 def build(name: str, options: dict[str, Any]) -> Simulator | Arms:
     """Build a simulator in this process with checked options. It needs none of our dependencies."""
     kind = simulator_class(name)
-    with installed(name):
-        return kind(**_tuples(options))
+    with import_errors_explained(name):
+        return kind(**lists_to_tuples(options))
 
 
 @contextmanager
-def installed(name: str) -> Iterator[None]:
+def import_errors_explained(name: str) -> Iterator[None]:
     """Turn an ImportError of a simulator into an RlinfError with the installation command."""
     try:
         yield
@@ -245,7 +245,7 @@ def installed(name: str) -> Iterator[None]:
         ) from error
 
 
-def batched() -> list[str]:
+def batched_simulators() -> list[str]:
     """Return the names of batched simulators (``<simulator>/batched.py``)."""
     return sorted(path.parent.name for path in SIMULATORS.glob("*/batched.py"))
 
@@ -255,8 +255,10 @@ def _builtin() -> dict[str, str]:
     return {name: f"sim_bridges.simulators.{name}" for name in sorted(folders)}
 
 
-def _tuples(value: Any) -> Any:
+def lists_to_tuples(value: Any) -> Any:
     """Convert lists of JSON to tuples."""
     if isinstance(value, dict):
-        return {key: _tuples(item) for key, item in value.items()}
-    return tuple(_tuples(item) for item in value) if isinstance(value, list | tuple) else value
+        return {key: lists_to_tuples(item) for key, item in value.items()}
+    return (
+        tuple(lists_to_tuples(item) for item in value) if isinstance(value, list | tuple) else value
+    )

@@ -1,5 +1,4 @@
-"""Simulators by name: in this process, or in an isolated virtual environment if their packages
-conflict with ours.
+"""Simulators by name, in this process or in a virtual environment of their own.
 
 ``RLINF_PYTHON_<NAME>`` names the interpreter of a simulator with its own Python
 (``rlinf_core.core.isolated``). The processes use a socket with lines of JSON, and pictures as
@@ -22,10 +21,10 @@ from rlinf_core.core import isolated
 from rlinf_core.core.errors import RlinfError, remote_error
 from rlinf_core.core.isolated import IsolatedProcess, end_with
 from rlinf_core.specs.frames import CHANNELS, frames_fault
-from sim_bridges.core.interface import Arms, Simulator, _tuples, build, options_of
+from sim_bridges.core.interface import Arms, Simulator, build, lists_to_tuples, options_of
 
 # without an answer; Genesis and Isaac Sim compile for minutes when they are first started
-GIVE_UP_S = 600.0
+TIMEOUT_S = 600.0
 
 
 def python_of(name: str) -> str | None:
@@ -50,14 +49,14 @@ class IsolatedSimulator:
     def __init__(self, python: str, name: str, options: dict[str, object]) -> None:
         self._name = name
         arguments = ["-m", "sim_bridges.core.isolated", name, json.dumps(options)]
-        self._isolated = IsolatedProcess(python, arguments, f"simulator '{name}'", GIVE_UP_S)
+        self._isolated = IsolatedProcess(python, arguments, f"simulator '{name}'", TIMEOUT_S)
         self._process = self._isolated.process
         self._file = self._isolated.connection.makefile("rwb")
         about = self._answer()
         self.tick_s = about["tick_s"]
         self.cameras = tuple(about["cameras"])
         self.joint_names = tuple(about["joint_names"])
-        self._faulting = about["faulting"]
+        self._has_faults = about["faulting"]
 
     def reset(self, seed: int) -> None:
         self._call("reset", seed)
@@ -82,14 +81,14 @@ class IsolatedSimulator:
 
     @property
     def faults(self) -> tuple[str, ...]:
-        """See ``Faulting``; none where it is not."""
+        """See ``HasFaults``; none where it is not."""
         return tuple(self._state["faults"])
 
     def provoke(self, fault: str) -> bool:
-        return self._faulting and self._call("provoke", fault)
+        return self._has_faults and self._call("provoke", fault)
 
     def recover(self) -> bool:
-        return not self._faulting or self._call("recover")
+        return not self._has_faults or self._call("recover")
 
     def channels(self) -> dict[str, np.ndarray]:
         return {
@@ -138,7 +137,7 @@ class IsolatedSimulator:
         except TimeoutError:
             self.close()
             raise RlinfError(
-                f"simulator '{self._name}': no answer for {GIVE_UP_S:.0f} s; it was ended"
+                f"simulator '{self._name}': no answer for {TIMEOUT_S:.0f} s; it was ended"
             ) from None
         except OSError:
             line = b""
@@ -167,10 +166,10 @@ def serve(make: Callable[[], Any], file: Any) -> None:
 
     simulator = None
 
-    def answer(do: Callable[[], Any]) -> None:
+    def answer(call: Callable[[], Any]) -> None:
         pixels = b""
         try:
-            value = do()
+            value = call()
             if isinstance(value, np.ndarray):
                 pixels, value = np.ascontiguousarray(value, np.uint8).tobytes(), list(value.shape)
             elif isinstance(value, dict):
@@ -190,10 +189,10 @@ def serve(make: Callable[[], Any], file: Any) -> None:
             )
             reply = {"value": value, "state": state}
         except Exception as error:  # noqa: BLE001 (whatever it is, the other side must hear of it)
-            words = (
+            text = (
                 str(error) if isinstance(error, RlinfError) else f"{type(error).__name__}: {error}"
             )
-            reply = {"error": type(error).__name__, "text": words}
+            reply = {"error": type(error).__name__, "text": text}
         file.write(json.dumps(reply).encode() + b"\n" + pixels)
         file.flush()
 
@@ -214,9 +213,9 @@ def serve(make: Callable[[], Any], file: Any) -> None:
             "faulting": hasattr(built, "provoke"),
         }
 
-    def result_of(call: str, arguments: list[Any]) -> Any:
-        value = getattr(simulator, call)(*arguments)
-        if call == "render":  # a conversion would hide NaN and fractions
+    def call_method(name: str, arguments: list[Any]) -> Any:
+        value = getattr(simulator, name)(*arguments)
+        if name == "render":  # a conversion would hide NaN and fractions
             camera, height, width = arguments
             if fault := frames_fault(value, (height, width, CHANNELS)):
                 raise RlinfError(f"camera {camera}: {fault}. Correct the simulator's method render")
@@ -224,10 +223,10 @@ def serve(make: Callable[[], Any], file: Any) -> None:
 
     answer(begin)
     for line in file:
-        call, *arguments = json.loads(line)
-        if call == "advance" and arguments[0] is not None:
+        name, *arguments = json.loads(line)
+        if name == "advance" and arguments[0] is not None:
             arguments[0] = np.array(arguments[0])
-        answer(lambda: result_of(call, arguments))  # noqa: B023 (called at once)
+        answer(lambda: call_method(name, arguments))  # noqa: B023 (called at once)
 
 
 def main() -> None:
@@ -241,8 +240,7 @@ def main() -> None:
 
 
 def make(name: str, **options: object) -> Simulator | Arms:
-    """Build a simulator by name, in a virtual environment of its own if it has one
-    (``sim_bridges.core.isolated``).
+    """Build a simulator by name, in its own virtual environment if it has one.
 
     Raises:
         RecipeError: no such simulator, or an option that it does not have or not so; with the
@@ -254,7 +252,7 @@ def make(name: str, **options: object) -> Simulator | Arms:
     from rlinf_core.config.yaml_source import Document
 
     settings = constructor_arguments(
-        validate(options_of(name), Document(_tuples(options), {(): f"simulator '{name}'"}))
+        validate(options_of(name), Document(lists_to_tuples(options), {(): f"simulator '{name}'"}))
     )
     python = python_of(name)
     return IsolatedSimulator(python, name, settings) if python else build(name, settings)

@@ -70,20 +70,18 @@ class Scene:
 
     def pose(self, position: np.ndarray, quaternion_wxyz: np.ndarray) -> np.ndarray:
         """Return a world pose as (7,) xyz and quaternion xyzw in the base frame."""
-        turned, pose = np.empty(4), np.empty(7)
-        self._mujoco.mju_mulQuat(turned, self._turn, np.asarray(quaternion_wxyz, dtype=float))
-        pose[:3], pose[3:6], pose[6] = self.to_base(position), turned[1:], turned[0]
+        rotated, pose = np.empty(4), np.empty(7)
+        self._mujoco.mju_mulQuat(rotated, self._turn, np.asarray(quaternion_wxyz, dtype=float))
+        pose[:3], pose[3:6], pose[6] = self.to_base(position), rotated[1:], rotated[0]
         return pose
 
-    def pose_of(self, thing: Any) -> np.ndarray:
-        """Return the pose (7,) of a body or site (``data.body(name)``, ``data.site(name)``) in the
-        base frame.
-        """
-        if hasattr(thing, "xquat"):
-            return self.pose(thing.xpos, thing.xquat)
+    def pose_of(self, part: Any) -> np.ndarray:
+        """Return the pose (7,) of a body or site in the base frame."""
+        if hasattr(part, "xquat"):
+            return self.pose(part.xpos, part.xquat)
         quaternion = np.empty(4)
-        self._mujoco.mju_mat2Quat(quaternion, thing.xmat)
-        return self.pose(thing.xpos, quaternion)
+        self._mujoco.mju_mat2Quat(quaternion, part.xmat)
+        return self.pose(part.xpos, quaternion)
 
     def tool_pose(self) -> np.ndarray:
         """Return the pose (7,) of the tool in the base frame."""
@@ -92,9 +90,7 @@ class Scene:
         return self.pose(self.data.site_xpos[self.tool], quaternion)
 
     def tool_twist(self) -> np.ndarray:
-        """Return the linear and angular velocity (6,) of the tool in the base frame [m/s,
-        rad/s].
-        """
+        """Return linear and angular velocity (6,) of the tool in the base frame [m/s, rad/s]."""
         twist = np.empty(6)
         self._mujoco.mj_objectVelocity(
             self.model, self.data, self._mujoco.mjtObj.mjOBJ_SITE, self.tool, twist, 0

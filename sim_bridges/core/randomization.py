@@ -1,5 +1,4 @@
-"""Another response of the arm, and domain randomisation, around any simulator: each scene has a new
-delay, lag and errors of perception.
+"""Domain randomisation around any simulator: delay, lag and errors of perception.
 
 It follows Peng et al. 2018, arXiv 1710.06537.
 """
@@ -18,8 +17,9 @@ NOISY_TOPICS = ("object_pose", "goal_pose")
 
 
 class Randomised:
-    """A ``Simulator`` with delayed and filtered commands and with errors of perception, drawn in
-    each scene.
+    """A ``Simulator`` with delayed, filtered commands and errors of perception.
+
+    Each scene draws new ones.
 
     Args:
         simulator: simulator to randomise; all other attributes are its own.

@@ -26,18 +26,18 @@ from sim_bridges.core.station import SimulatedStation, simulated_station
 
 CONTACT_N = 2.0  # force above which a time step counts as contact
 FRICTIONS = np.geomspace(0.05, 2.0, 8)
-PRESSED = 2  # largest number of episodes with contact in the fit of the friction
-EPISODES = 4  # largest number of episodes in a fit
-FREE_STEPS = 30  # largest number of time steps of an episode in the fit of the response
-FREE_LEAST = 10  # smallest number of time steps before contact for that fit
-FRAMES = 8  # pictures in the fit of a camera
-BLURS = (4.0, 2.0, 1.0)  # standard deviations of the blur, one after the other [pixels]
-NUDGE = 6e-3  # step of a camera's numerical derivative [m, rad]; about half a pixel
-ROUNDS = 25  # largest number of a camera's steps for each blur
-FIRST = (0.08, 0.08, 0.1)  # first steps of the search, of delay [s], lag [s] and gain
+MAX_CONTACT_EPISODES = 2  # episodes with contact in the fit of the friction
+MAX_EPISODES = 4  # in a fit
+MAX_FREE_STEPS = 30  # time steps of an episode in the fit of the response
+MIN_FREE_STEPS = 10  # time steps before contact for that fit
+MAX_FRAMES = 8  # pictures in the fit of a camera
+BLURS_PX = (4.0, 2.0, 1.0)  # standard deviations of the blur, one after the other [pixels]
+CAMERA_STEP = 6e-3  # step of a camera's numerical derivative [m, rad]; about half a pixel
+MAX_CAMERA_UPDATES = 25  # steps of a camera's pose for each blur
+FIRST_STEPS = (0.08, 0.08, 0.1)  # first steps of the search, of delay [s], lag [s] and gain
 # search directions of delay, lag and gain; a longer delay with a shorter lag looks similar
 DIRECTIONS = ((1, 0, 0), (0, 1, 0), (0, 0, 1), (1, -1, 0), (1, -0.5, 0))
-FINEST_S = 0.004  # the search ends at this step of the delay
+MIN_STEP_S = 0.004  # the search ends at this step of the delay
 QUATERNION_TOLERANCE = 0.01  # allowed error of its length; float32 has a far smaller one
 REPAIR = "Leave this recording out, or record it again. `rlinf data check` looks for more"
 
@@ -89,19 +89,19 @@ def replay(station: SimulatedStation, episode: Episode) -> Replay:
     for executed in episode.executed:
         station.step(spec.action.from_si(executed))
         played.append(station.channels)
-    recorded_tool = np.array([one["current_pose"][:3] for one in channels])
-    played_tool = np.array([one["current_pose"][:3] for one in played])
+    recorded_tool = np.array([step["current_pose"][:3] for step in channels])
+    played_tool = np.array([step["current_pose"][:3] for step in played])
     shift = np.zeros(3) if arranged else recorded_tool[0] - played_tool[0]
     force = np.zeros(0)
     contact = np.zeros(len(recorded_tool), bool)
     if any(item.source == "wrench" for item in spec.vectors):
-        recorded_force = np.array([one["wrench"][:3] for one in channels])
+        recorded_force = np.array([step["wrench"][:3] for step in channels])
         force = np.linalg.norm(
-            np.array([one["wrench"][:3] for one in played]) - recorded_force, axis=1
+            np.array([step["wrench"][:3] for step in played]) - recorded_force, axis=1
         )
         contact = np.linalg.norm(recorded_force, axis=1) > CONTACT_N
     distance = np.linalg.norm(played_tool + shift - recorded_tool, axis=1) * 1000.0
-    twists = [one["current_twist"][:3] for one in played if "current_twist" in one]
+    twists = [step["current_twist"][:3] for step in played if "current_twist" in step]
     return Replay(distance, force, contact, arranged, np.array(twists))
 
 
@@ -163,7 +163,7 @@ def _check_observed(item: ArraySpec, episode: Episode) -> None:
         )
 
 
-def adapted(recipe: Recipe, dynamics: Dynamics, options: dict[str, Any]) -> Recipe:
+def with_dynamics(recipe: Recipe, dynamics: Dynamics, options: dict[str, Any]) -> Recipe:
     """Return the recipe with another response of the arm and further options of its simulator."""
     station = recipe.station.model_copy(update={"options": {**recipe.station.options, **options}})
     simulation = recipe.simulation.model_copy(update={"dynamics": dynamics, "interlock": False})
@@ -197,15 +197,19 @@ def fit(recipe: Recipe, episodes: Sequence[Episode], log: Callable[[str], None])
         episodes: recordings of the same task; the longest motions and the most contact are used.
         log: receives a line about each part.
     """
-    moved = sorted(episodes, key=lambda one: -float(np.abs(one.executed[:, :3]).sum()))[:EPISODES]
-    if not moved:
+
+    def motion(episode: Episode) -> float:
+        return float(np.abs(episode.executed[:, :3]).sum())
+
+    longest_motions = sorted(episodes, key=lambda episode: -motion(episode))[:MAX_EPISODES]
+    if not longest_motions:
         raise EpisodeError("a fit of the simulator: expected recorded episodes, got none")
     start, spec = recipe.simulation.dynamics, station_task(recipe).spec
     options: dict[str, Any] = {}
     player = Player(recipe)
-    before = player.tool_error(start, moved)
-    free = [_beginning(spec, episode) for episode in moved]
-    dynamics = _fit_response(player, free, _first_guess(player, free, spec, start))
+    before = player.tool_error(start, longest_motions)
+    free_motions = [_beginning(spec, episode) for episode in longest_motions]
+    dynamics = _fit_response(player, free_motions, _first_guess(player, free_motions, spec, start))
     log(f"delay {dynamics.delay_s:.3f} s, lag {dynamics.lag_s:.3f} s, gain {dynamics.gain:.3f}")
     available = options_of(_simulator_name(recipe)).model_fields
     if "friction" in available:
@@ -222,12 +226,12 @@ def fit(recipe: Recipe, episodes: Sequence[Episode], log: Callable[[str], None])
             offset, errors = fit_camera(recipe, camera, name, episodes)
             options[f"{camera}_camera"] = tuple(round(float(value), 5) for value in offset)
             pictures[camera] = errors
-            moved_by = ", ".join(f"{value:.4f}" for value in offset)
+            offset_text = ", ".join(f"{value:.4f}" for value in offset)
             log(
-                f"camera {camera}: moved by {moved_by} [m, rad]; mean difference of the pictures "
-                f"{errors[0]:.1f} before, {errors[1]:.1f} after (of 255)"
+                f"camera {camera}: moved by {offset_text} [m, rad]; mean difference of the "
+                f"pictures {errors[0]:.1f} before, {errors[1]:.1f} after (of 255)"
             )
-    after = player.tool_error(dynamics, moved)
+    after = player.tool_error(dynamics, longest_motions)
     return Fit(dynamics, options, before, after, pictures)
 
 
@@ -237,8 +241,10 @@ def object_range(
     """Return the smallest and largest recorded position of each object and goal [m]."""
     spec = station_task(recipe).spec
     first = [recorded_channels(spec, episode)[0] for episode in episodes]
-    names = [name for name in ("object_pose", "goal_pose") if all(name in one for one in first)]
-    places = {name: np.array([one[name][:3] for one in first]) for name in names if first}
+    names = [
+        name for name in ("object_pose", "goal_pose") if all(name in channels for channels in first)
+    ]
+    places = {name: np.array([channels[name][:3] for channels in first]) for name in names if first}
     return {name: (place.min(0), place.max(0)) for name, place in places.items()}
 
 
@@ -272,7 +278,7 @@ class Player:
         blind = recipe.station.model_copy(update={"observe_cameras": ()})
         recipe = recipe.model_copy(update={"station": blind})
         # any response but the simulator's own, so that the station has a changeable one
-        self.station = simulated_station(adapted(recipe, Dynamics(gain=2.0), options or {}))
+        self.station = simulated_station(with_dynamics(recipe, Dynamics(gain=2.0), options or {}))
 
     def replays(self, dynamics: Dynamics, episodes: Sequence[Episode]) -> list[Replay]:
         """Return the replay of each episode."""
@@ -282,17 +288,17 @@ class Player:
     def tool_error(self, dynamics: Dynamics, episodes: Sequence[Episode]) -> float:
         """Return the mean distance of the tool [mm]."""
         replays = self.replays(dynamics, episodes)
-        return float(np.concatenate([one.tool_mm for one in replays]).mean())
+        return float(np.concatenate([replay.tool_mm for replay in replays]).mean())
 
 
 def _beginning(spec: StationSpec, episode: Episode) -> Episode:
-    """Return an episode's time steps before its first contact, at most ``FREE_STEPS``."""
+    """Return an episode's time steps before its first contact, at most ``MAX_FREE_STEPS``."""
     names = [item.name for item in spec.vectors if item.source == "wrench"]
-    end = min(len(episode), FREE_STEPS)
+    end = min(len(episode), MAX_FREE_STEPS)
     if names and names[0] in episode.observations:
         force = np.linalg.norm(episode.observations[names[0]][:, :3], axis=1)
         touching = np.flatnonzero(force > CONTACT_N)
-        if len(touching) and touching[0] >= FREE_LEAST:
+        if len(touching) and touching[0] >= MIN_FREE_STEPS:
             end = min(end, int(touching[0]))
     observations = {name: values[: end + 1] for name, values in episode.observations.items()}
     return replace(
@@ -310,11 +316,11 @@ def _first_guess(
     """Return the difference of the responses of arm and simulator, each fitted to its speeds."""
     name = next((item.name for item in spec.vectors if item.take == "linear"), "")
     replays = player.replays(start, episodes)
-    if not name or not all(len(one.speeds) for one in replays):
+    if not name or not all(len(replay.speeds) for replay in replays):
         return start
     simulated = [
-        replace(episode, observations=episode.observations | {name: one.speeds})
-        for episode, one in zip(episodes, replays, strict=True)
+        replace(episode, observations=episode.observations | {name: replay.speeds})
+        for episode, replay in zip(episodes, replays, strict=True)
     ]
     arm, simulator = identify(episodes, name), identify(simulated, name)
     return Dynamics(
@@ -334,11 +340,11 @@ def _fit_response(player: Player, episodes: Sequence[Episode], first: Dynamics) 
         return Dynamics(delay_s=delay_s, lag_s=lag_s, gain=gain)
 
     best = player.tool_error(first, episodes)
-    while scale * FIRST[0] > FINEST_S:
+    while scale * FIRST_STEPS[0] > MIN_STEP_S:
         better = False
         for direction in directions:
             for signed in (direction, -direction):
-                candidate = np.maximum(values + scale * signed * FIRST, (0.0, 0.0, 0.05))
+                candidate = np.maximum(values + scale * signed * FIRST_STEPS, (0.0, 0.0, 0.05))
                 candidate = np.minimum(candidate, (2.0, 5.0, 2.0))
                 if (candidate == values).all():
                     continue
@@ -364,14 +370,16 @@ def fit_friction(
         sizes = [np.linalg.norm(value[:, :3], axis=1) > CONTACT_N for value in values]
         return int(sizes[0].sum()) if sizes else 0
 
-    chosen = sorted(filter(touching, episodes), key=lambda one: -touching(one))[:PRESSED]
+    chosen = sorted(filter(touching, episodes), key=lambda episode: -touching(episode))[
+        :MAX_CONTACT_EPISODES
+    ]
     if not chosen:
         return None
 
     def error(friction: float) -> float:
         player.station.simulator.set_friction(friction)
         replays = player.replays(dynamics, chosen)
-        return float(np.concatenate([one.force_n[one.contact] for one in replays]).mean())
+        return float(np.concatenate([replay.force_n[replay.contact] for replay in replays]).mean())
 
     grid = FRICTIONS
     for _ in range(4):
@@ -396,17 +404,45 @@ def fit_camera(
     Returns:
         The offset, and the mean difference of the pictures before and after (of 255).
     """
-    from scipy.ndimage import gaussian_filter
+    frames = _recorded_frames(recipe, camera, name, episodes)
+    station = simulated_station(with_dynamics(recipe, Dynamics(), {}))
+    recorded = np.array([picture for _, picture in frames], float)
+    height, width = recorded.shape[1:3]
 
+    def render(offsets: Sequence[np.ndarray]) -> np.ndarray:
+        """Return the pictures (offsets, frames, H, W, 3) of a camera with these offsets."""
+        simulator: Any = station.simulator
+        rows = []
+        for channels, _ in frames:
+            simulator.arrange(channels)
+            row = []
+            for offset in offsets:
+                simulator.aim_camera(camera, offset)
+                row.append(simulator.render(camera, height, width).astype(float))
+            rows.append(row)
+        return np.array(rows).swapaxes(0, 1)
+
+    offset = np.zeros(6)
+    before = float(np.abs(render([offset])[0] - recorded).mean())
+    for blur in BLURS_PX:
+        offset = _fit_offset(render, recorded, offset, blur * min(height, width) / 64.0)
+    after = float(np.abs(render([offset])[0] - recorded).mean())
+    return offset, (before, after)
+
+
+def _recorded_frames(
+    recipe: Recipe, camera: str, name: str, episodes: Sequence[Episode]
+) -> list[tuple[dict[str, np.ndarray], np.ndarray]]:
+    """Return channels and picture (H, W, 3) of MAX_FRAMES time steps, evenly over all episodes."""
     spec = station_task(recipe).spec
     frames = []
-    picture: tuple[int | None, ...] = (None, None, CHANNELS)
+    shape: tuple[int | None, ...] = (None, None, CHANNELS)
     for episode in episodes:
         if name not in episode.observations:
             continue
-        if fault := frames_fault(episode.observations[name], (len(episode) + 1, *picture)):
+        if fault := frames_fault(episode.observations[name], (len(episode) + 1, *shape)):
             raise EpisodeError(f"episode {episode.id}: camera {name}: {fault}. {REPAIR}")
-        picture = episode.observations[name].shape[1:]
+        shape = episode.observations[name].shape[1:]
         channels = recorded_channels(spec, episode)
         frames += [
             (channels[step], episode.observations[name][step]) for step in range(len(episode))
@@ -416,50 +452,41 @@ def fit_camera(
             f"camera {camera}: expected recorded pictures called {name}, got none. Record with "
             f"station.observe_cameras=[{camera}]"
         )
-    chosen = [frames[index] for index in np.linspace(0, len(frames) - 1, FRAMES).astype(int)]
-    station = simulated_station(adapted(recipe, Dynamics(), {}))
-    simulator: Any = station.simulator
-    height, width = chosen[0][1].shape[:2]
+    return [frames[index] for index in np.linspace(0, len(frames) - 1, MAX_FRAMES).astype(int)]
 
-    def pictures(offsets: Sequence[np.ndarray]) -> np.ndarray:
-        """Return (offsets, frames, H, W, 3)."""
-        rows = []
-        for channels, _ in chosen:
-            simulator.arrange(channels)
-            row = []
-            for offset in offsets:
-                simulator.aim_camera(camera, offset)
-                row.append(simulator.render(camera, height, width).astype(float))
-            rows.append(row)
-        return np.array(rows).swapaxes(0, 1)
 
-    def blurred(images: np.ndarray, blur: float) -> np.ndarray:
-        return gaussian_filter(images, [0] * (images.ndim - 3) + [blur, blur, 0])
+def _fit_offset(
+    render: Callable[[Sequence[np.ndarray]], np.ndarray],
+    recorded: np.ndarray,
+    offset: np.ndarray,
+    blur_px: float,
+) -> np.ndarray:
+    """Return the offset (6,) of a camera whose blurred pictures are nearest to the recorded ones.
 
-    recorded = np.array([picture for _, picture in chosen], float)
-    offset, scale = np.zeros(6), min(height, width) / 64.0
-    before = float(np.abs(pictures([offset])[0] - recorded).mean())
-    for blur in BLURS:
-        target, damping = blurred(recorded, blur * scale), 1e-3
-        for _ in range(ROUNDS):
-            nudges = [
-                offset,
-                *(offset + side * NUDGE * row for side in (1, -1) for row in np.eye(6)),
-            ]
-            images = blurred(pictures(nudges), blur * scale)
-            residual = (target - images[0]).ravel()
-            slopes = ((images[1:7] - images[7:]) / (2 * NUDGE)).reshape(6, -1)
-            gram, pull = slopes @ slopes.T, slopes @ residual
-            better = False
-            for _ in range(4):
-                change = np.linalg.solve(gram + damping * np.diag(np.diag(gram)), pull)
-                change *= min(1.0, 0.03 / max(float(np.abs(change).max()), 1e-12))
-                now = (target - blurred(pictures([offset + change])[0], blur * scale)).ravel()
-                if now @ now < residual @ residual:
-                    offset, damping, better = offset + change, damping / 5, True
-                    break
-                damping *= 8
-            if not better or np.abs(change).max() < 1e-4:
+    Levenberg and Marquardt: Gauss-Newton steps, damped until they reduce the squared difference.
+    """
+    from scipy.ndimage import gaussian_filter
+
+    def blurred(images: np.ndarray) -> np.ndarray:
+        return gaussian_filter(images, [0] * (images.ndim - 3) + [blur_px, blur_px, 0])
+
+    target, damping = blurred(recorded), 1e-3
+    # each of the six numbers increased, then each decreased
+    steps = [sign * CAMERA_STEP * unit for sign in (1, -1) for unit in np.eye(6)]
+    for _ in range(MAX_CAMERA_UPDATES):
+        images = blurred(render([offset, *(offset + step for step in steps)]))
+        residual = (target - images[0]).ravel()
+        slopes = ((images[1:7] - images[7:]) / (2 * CAMERA_STEP)).reshape(6, -1)
+        gram, gradient = slopes @ slopes.T, slopes @ residual
+        has_improved = False
+        for _ in range(4):
+            change = np.linalg.solve(gram + damping * np.diag(np.diag(gram)), gradient)
+            change *= min(1.0, 0.03 / max(float(np.abs(change).max()), 1e-12))
+            new_residual = (target - blurred(render([offset + change])[0])).ravel()
+            if new_residual @ new_residual < residual @ residual:
+                offset, damping, has_improved = offset + change, damping / 5, True
                 break
-    after = float(np.abs(pictures([offset])[0] - recorded).mean())
-    return offset, (before, after)
+            damping *= 8
+        if not has_improved or np.abs(change).max() < 1e-4:
+            break
+    return offset

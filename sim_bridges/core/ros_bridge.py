@@ -1,6 +1,4 @@
-"""The robot side of a simulated station: a simulator behind the topics of the robot interface, in
-lockstep or real time.
-"""
+"""A simulator behind the topics of the robot interface, in lockstep or real time."""
 
 from __future__ import annotations
 
@@ -20,7 +18,18 @@ from rosgraph_msgs.msg import Clock
 from sensor_msgs.msg import Image, JointState
 
 from rlinf_core.specs.topics import arm_of, of_arms
-from rlinf_ros.conversions import NS, camera_info, compressed, set_stamp, to_ns, to_stamp
+from rlinf_ros.action_clients import GRIPPER_JOINTS
+from rlinf_ros.arms import arm_topic
+from rlinf_ros.conversions import (
+    NS,
+    camera_info,
+    compressed,
+    pose_values,
+    set_pose,
+    set_stamp,
+    to_ns,
+    to_stamp,
+)
 from rlinf_ros.endpoints import EndpointReport
 from rlinf_ros.qos import kind, publisher, subscription
 from rlinf_ros.spinning import (
@@ -34,7 +43,7 @@ from rlinf_ros.spinning import (
     run,
 )
 from rlinf_ros.workarounds import wait_for_nobody
-from sim_bridges.core.interface import arms_of, instruction_of, options_of
+from sim_bridges.core.interface import as_arms, instruction_of, options_of
 from sim_bridges.core.isolated import make
 
 COMMAND_FRESH_S = 0.1  # age after which a command no longer moves the arm
@@ -60,10 +69,10 @@ class SimBridge(ControlNode):
         super().__init__(name)
         simulator = self.declare_parameter("simulator", "franka_mujoco").value
         options = self.declare_structure("options", lambda _: options_of(simulator))
-        self.simulator = arms_of(self.around(make(simulator, **options)))
+        self.simulator = as_arms(self.wrap(make(simulator, **options)))
         self.lockstep = self.declare_parameter("lockstep", True).value
-        self.due = 0.0  # time of the next tick, if real_time_factor limits the speed
-        self.declare_live("real_time_factor", 0.0, self._pace)
+        self.next_tick_at = 0.0  # if real_time_factor limits the speed
+        self.declare_live("real_time_factor", 0.0, self._limit_speed)
         names = [name for name in self.declare_parameter("cameras", [""]).value if name]
         size = self.declare_parameter("image_size", [64, 64]).value
         control_hz = self.declare_parameter("control_hz", 10.0).value
@@ -77,14 +86,14 @@ class SimBridge(ControlNode):
             for name in self.declare_parameter("views", [""]).value
             if name in self.simulator.cameras
         }
-        self.view_due = 0.0
+        self.next_view_at = 0.0
         self.view_count = 0
         self.tick_ns = round(self.simulator.tick_s * NS)
         self.now_ns = self.tick_ns
         self.index = 0
         if self.lockstep:
             EndpointReport(self)
-        self._forget()
+        self._forget_commands()
         self.simulator.reset(self.declare_parameter("seed", 0).value)
         for name, (height, width) in self.cameras.items():
             # the first picture is slow: render it before the clock starts
@@ -93,11 +102,10 @@ class SimBridge(ControlNode):
         self._make_interfaces()
         prioritise(self.declare_parameter("priority", 0).value)
 
-    def _pace(self, factor: float) -> None:
-        # shortest duration of a tick
-        self.least_s = self.simulator.tick_s / factor if factor else 0.0
+    def _limit_speed(self, factor: float) -> None:
+        self.min_tick_s = self.simulator.tick_s / factor if factor else 0.0
 
-    def around(self, simulator: Any) -> Any:
+    def wrap(self, simulator: Any) -> Any:
         """Return the layer between topics and simulator: none."""
         return simulator
 
@@ -130,7 +138,7 @@ class SimBridge(ControlNode):
             message.header.frame_id = frames.get(arm_of(topic)) or "base_link"
         for topic, names in (
             ("joint_states", self.simulator.joint_names),
-            ("gripper/state", ("gripper_opening",)),
+            ("gripper/state", GRIPPER_JOINTS),
         ):
             for channel in of_arms(topic, [arm for arm in self.simulator.arms if arm]):
                 if channel in self.messages:
@@ -141,16 +149,16 @@ class SimBridge(ControlNode):
             name: publisher(self, f"camera/{name}/image/compressed") for name in self.cameras
         }
         self.infos = {name: publisher(self, f"camera/{name}/camera_info") for name in self.cameras}
-        self.viewed = {name: publisher(self, f"camera/{name}/view") for name in self.views}
+        self.view_outputs = {name: publisher(self, f"camera/{name}/view") for name in self.views}
         self.clock = publisher(self, "clock") if self.lockstep else None
         for arm in self.simulator.arms:
-            subscription(self, _of(arm, "target_pose"), partial(self._on_target, arm))
-            subscription(self, _of(arm, "gripper/command"), partial(self._on_gripper, arm))
+            subscription(self, arm_topic(arm, "target_pose"), partial(self._on_target, arm))
+            subscription(self, arm_topic(arm, "gripper/command"), partial(self._on_gripper, arm))
         self.diagnostics = Diagnostics(self, self._health)
         self.server = ActionServer(self, ResetScene, "reset_scene", self._on_reset)
         self.create_timer(
             0.5 if self.lockstep else self.simulator.tick_s,
-            self._announce if self.lockstep else self._on_timer,
+            self._republish if self.lockstep else self._on_timer,
         )
 
     def _health(self) -> Health:
@@ -166,28 +174,28 @@ class SimBridge(ControlNode):
         )
         return Health(level, text, {"ticks": self.index, "time_s": self.now_ns / NS})
 
-    def _forget(self) -> None:
+    def _forget_commands(self) -> None:
         """Drop the commands of the last scene."""
         self.targets: dict[str, np.ndarray | None] = dict.fromkeys(self.simulator.arms)
         self.gripper_widths: dict[str, float | None] = dict.fromkeys(self.simulator.arms)
         self.target_at = dict.fromkeys(self.simulator.arms, 0.0)
-        self.answered: set[str] = set()  # arms with a target for the current time
+        self.arms_with_target: set[str] = set()  # for the current time
 
     def _on_target(self, arm: str, message: PoseStamped) -> None:
-        p, q = message.pose.position, message.pose.orientation
-        self.targets[arm] = np.array([p.x, p.y, p.z, q.x, q.y, q.z, q.w])
+        self.targets[arm] = np.array(pose_values(message.pose))
         self.target_at[arm] = time.monotonic()
         if self.lockstep and to_ns(message.header.stamp) == self.now_ns:
-            self.answered.add(arm)
-            if len(self.answered) == len(self.simulator.arms):
+            self.arms_with_target.add(arm)
+            if len(self.arms_with_target) == len(self.simulator.arms):
                 self._wait_for_real_time()
                 self._advance(self.targets)
 
     def _wait_for_real_time(self) -> None:
         """Lockstep: wait until the tick is due by real_time_factor."""
-        if self.least_s:
-            self.due = max(self.due + self.least_s, time.monotonic() - CATCH_UP_S)
-            time.sleep(max(0.0, self.due - time.monotonic()))
+        if self.min_tick_s:
+            earliest = time.monotonic() - CATCH_UP_S
+            self.next_tick_at = max(self.next_tick_at + self.min_tick_s, earliest)
+            time.sleep(max(0.0, self.next_tick_at - time.monotonic()))
 
     def _on_gripper(self, arm: str, message: GripperWidth) -> None:
         self.gripper_widths[arm] = message.width
@@ -201,7 +209,7 @@ class SimBridge(ControlNode):
             }
         )
 
-    def _announce(self) -> None:
+    def _republish(self) -> None:
         """Lockstep: republish the current state for new subscribers.
 
         This allows no further tick.
@@ -210,7 +218,7 @@ class SimBridge(ControlNode):
 
     def _advance(self, targets: dict[str, np.ndarray | None]) -> None:
         self.simulator.advance_arms(targets, self.gripper_widths)
-        self.answered.clear()
+        self.arms_with_target.clear()
         self.index += 1
         self.now_ns = (
             self.now_ns + self.tick_ns if self.lockstep else self.get_clock().now().nanoseconds
@@ -220,7 +228,7 @@ class SimBridge(ControlNode):
     def _on_reset(self, handle: ServerGoalHandle) -> ResetScene.Result:
         self.simulator.reset(handle.request.seed)
         self.index = 0
-        self._forget()
+        self._forget_commands()
         self.now_ns = self._next_scene_ns() if self.lockstep else self.get_clock().now().nanoseconds
         self._publish()
         handle.succeed()
@@ -239,38 +247,36 @@ class SimBridge(ControlNode):
 
         At control ticks also cameras and the rest, and last the clock.
         """
-        slow = self.index % self.slow_ticks == 0
-        channels = (
-            self.simulator.channels()
-            if slow
-            else {
-                _of(arm, "current_pose"): pose for arm, pose in self.simulator.tcp_poses().items()
-            }
-        )
+        is_control_tick = self.index % self.slow_ticks == 0
+        if is_control_tick:
+            channels = self.simulator.channels()
+        else:
+            poses = self.simulator.tcp_poses()
+            channels = {arm_topic(arm, "current_pose"): pose for arm, pose in poses.items()}
         for topic, values in channels.items():
             message = self.messages[topic]
             set_stamp(message.header.stamp, self.now_ns)
-            _FILL[type(message)](message, values.tolist())
+            FILL_FUNCTIONS[type(message)](message, values.tolist())
             self.outputs[topic].publish(message)
         if self.index % self.camera_ticks == 0:
             self._publish_images()
-        if slow and self.clock is not None:
+        if is_control_tick and self.clock is not None:
             self.clock.publish(Clock(clock=to_stamp(self.now_ns)))
-        if self.views and time.monotonic() >= self.view_due:
+        if self.views and time.monotonic() >= self.next_view_at:
             self._publish_view()
 
     def _publish_view(self) -> None:
         """Publish one of the views with subscribers, in turn; a slow renderer lowers the rate."""
         started_at = time.monotonic()
-        self.view_due = started_at + VIEW_S
+        self.next_view_at = started_at + VIEW_S
         if watched := [
-            name for name, output in self.viewed.items() if output.get_subscription_count()
+            name for name, output in self.view_outputs.items() if output.get_subscription_count()
         ]:
             self.view_count += 1
             name = watched[self.view_count % len(watched)]
-            self.viewed[name].publish(self._image(name, *self.views[name])[0])
+            self.view_outputs[name].publish(self._image(name, *self.views[name])[0])
             now = time.monotonic()
-            self.view_due = now + max(
+            self.next_view_at = now + max(
                 VIEW_S / len(watched), (now - started_at) * (1 / VIEW_SHARE - 1)
             )
 
@@ -302,13 +308,8 @@ def _unknown(_: str) -> None:
     """Return None: the simulator does not report a field of view."""
 
 
-def _of(arm: str, topic: str) -> str:
-    return f"{arm}/{topic}" if arm else topic
-
-
 def _fill_pose(message: PoseStamped, v: list[float]) -> None:
-    p, q = message.pose.position, message.pose.orientation
-    p.x, p.y, p.z, q.x, q.y, q.z, q.w = v
+    set_pose(message.pose, v)
 
 
 def _fill_twist(message: TwistStamped, v: list[float]) -> None:
@@ -329,7 +330,7 @@ def _fill_status(message: TaskStatus, v: list[float]) -> None:
     message.success = v[0]
 
 
-_FILL = {
+FILL_FUNCTIONS = {
     PoseStamped: _fill_pose,
     TwistStamped: _fill_twist,
     WrenchStamped: _fill_wrench,

@@ -172,8 +172,10 @@ def render(splats: Splats, view: View, height: int, width: int) -> tuple[Tensor,
 def _projected(
     splats: Splats, view: View, height: int, width: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return centres (N, 2) [pixels], covariances xx, xy, yy (N, 3), depth (N,) [m], and a mask
-    (N,) of the Gaussians in front of the camera and near the picture.
+    """Return the Gaussians in the picture.
+
+    Centres (N, 2) [pixels], covariances xx, xy, yy (N, 3), depth (N,) [m], and a mask (N,) of those
+    in front of the camera and near the picture.
     """
     like = splats.positions
     # to the axes of computer vision: x right, y down, z forward

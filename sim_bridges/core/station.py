@@ -27,7 +27,7 @@ from rlinf_core.specs.arrays import ActionSpec, Arrays, first_not_finite
 from rlinf_core.specs.frames import frames_fault
 from rlinf_core.tasks.scripts import make_script
 from rlinf_core.tasks.task import StepResult, Task, observe, step_result, with_shaping
-from sim_bridges.core.interface import Arms, Erring, Simulator, arms_of, instruction_of
+from sim_bridges.core.interface import Arms, HasTrueChannels, Simulator, as_arms, instruction_of
 from sim_bridges.core.isolated import make
 from sim_bridges.core.randomization import Randomised
 
@@ -52,8 +52,7 @@ class GuardedArm:
 
 
 class SimulatedStation:
-    """A simulator and its task, stepped at the control rate without ROS, with or without the
-    interlock core.
+    """A simulator and its task at the control rate, without ROS.
 
     With the interlock it equals the station's processes in lockstep: the same ticks, limits and
     time steps. Without it (``guarded`` False) the target moves by the requested action within the
@@ -76,16 +75,16 @@ class SimulatedStation:
         guarded: bool = True,
     ) -> None:
         self.simulator: Any = simulator
-        self.robot = arms_of(simulator)
+        self.robot = as_arms(simulator)
         self.task = task
         self.limits = limits
-        self._erring = simulator if isinstance(simulator, Erring) else None
+        self._has_errors = isinstance(simulator, HasTrueChannels)  # of perception
         limits_by_arm = {"": limits} if isinstance(limits, Limits) else limits
         if not self.robot.arms == tuple(limits_by_arm) == (task.spec.action.arms or ("",)):
             raise RecipeError(
-                f"the simulator has {_named(self.robot.arms)}: expected limits and a task for "
-                f"these arms, got limits for {_named(limits_by_arm)} and a task for "
-                f"{_named(task.spec.action.arms)}"
+                f"the simulator has {_list_arms(self.robot.arms)}: expected limits and a task for "
+                f"these arms, got limits for {_list_arms(limits_by_arm)} and a task for "
+                f"{_list_arms(task.spec.action.arms)}"
             )
         ticks = 1.0 / task.spec.control_hz / simulator.tick_s
         self._ticks = round(ticks)
@@ -108,8 +107,8 @@ class SimulatedStation:
             for name, arm_limits in limits_by_arm.items()
         ]
         for name, arm_limits in limits_by_arm.items() if guarded else ():
-            _check_measured(name, arm_limits)
-        self._play = self._guarded if guarded else self._straight
+            _check_limits(name, arm_limits)
+        self._play = self._play_guarded if guarded else self._play_unguarded
         for arm in () if guarded else self._arms:
             names = task.spec.action.names[arm.slice]
             sizes = (3, 4) if arm.limits.gripper_width else (3,)
@@ -122,7 +121,9 @@ class SimulatedStation:
         self._fractions = np.arange(1, self._ticks + 1)[:, None] / self._ticks
         self.script = make_script(task, noise=0.12) if task.script else None
         self.held = False
-        self._judged_by = sorted(name for name in task.channels if not name.startswith("camera/"))
+        self._success_channels = sorted(
+            name for name in task.channels if not name.startswith("camera/")
+        )
 
     def reset(self, seed: int, recorded: Arrays | None = None) -> Arrays:
         """Lay out scene ``seed`` and return its first observation.
@@ -159,8 +160,8 @@ class SimulatedStation:
         )
         self._targets, self._gripper_widths = self.robot.tcp_poses(), self.robot.gripper_widths()
         self.step_index = 0
-        self.channels = self._channels()
-        self._judged = step_result(self.task, self._truth(), 0)
+        self.update_channels()
+        self._result = step_result(self.task, self._true_channels(), 0)
         if self.script is not None:
             self.script.reset(seed)
         return observe(self.task.spec, self.channels)
@@ -173,9 +174,9 @@ class SimulatedStation:
         """
         self._play(self.task.spec.action.to_si(action))
         self.step_index += 1
-        self.channels = self._channels()
-        self._judged = step_result(self.task, self._truth(), self.step_index, self._judged)
-        return observe(self.task.spec, self.channels), self._judged
+        self.update_channels()
+        self._result = step_result(self.task, self._true_channels(), self.step_index, self._result)
+        return observe(self.task.spec, self.channels), self._result
 
     @property
     def instruction(self) -> str:
@@ -183,7 +184,7 @@ class SimulatedStation:
         return instruction_of(self.simulator) or self.task.spec.instruction
 
     @property
-    def causes(self) -> list[str]:
+    def hold_reasons(self) -> list[str]:
         """Return for each arm why the interlock holds it, such as ``FAULT divergence``.
 
         It is empty if it may move.
@@ -203,7 +204,7 @@ class SimulatedStation:
             )
         return self.script.act(self.channels)
 
-    def _guarded(self, si: np.ndarray) -> None:
+    def _play_guarded(self, si: np.ndarray) -> None:
         self._seq += 1
         actions = (tuple(si.tolist()),)
         chunks = {
@@ -233,26 +234,28 @@ class SimulatedStation:
         self.executed = self.task.spec.action.from_si(executed)
         self.held = any(arm.state.mode is not Mode.ACTIVE for arm in self._arms)
 
-    def _straight(self, si: np.ndarray) -> None:
-        near, befores, deltas, executed = self.robot.tcp_poses(), [], [], []
+    def _play_unguarded(self, si: np.ndarray) -> None:
+        measured = self.robot.tcp_poses()
+        starts, deltas, executed = [], [], []
         for arm in self._arms:
-            limits, step, before = arm.limits, si[arm.slice], self._targets[arm.name][:3].copy()
-            clipped = _within(
-                before + step[:3],
-                near[arm.name][:3] - limits.divergence,
-                near[arm.name][:3] + limits.divergence,
+            limits, action = arm.limits, si[arm.slice]
+            start = self._targets[arm.name][:3].copy()
+            clipped = _clip(
+                start + action[:3],
+                measured[arm.name][:3] - limits.divergence,
+                measured[arm.name][:3] + limits.divergence,
             )
-            if len(step) == 4:
+            if len(action) == 4:
                 width = self._gripper_widths[arm.name] or 0.0
                 self._gripper_widths[arm.name] = float(
-                    np.clip(width + step[-1], 0.0, limits.gripper_width)
+                    np.clip(width + action[-1], 0.0, limits.gripper_width)
                 )
-            befores.append(before)
-            deltas.append(_within(clipped, *arm.box) - before)
-            executed += [deltas[-1], step[3:]]
-        for share in self._fractions:
-            for arm, before, target in zip(self._arms, befores, deltas, strict=True):
-                self._targets[arm.name][:3] = before + share * target
+            starts.append(start)
+            deltas.append(_clip(clipped, *arm.box) - start)
+            executed += [deltas[-1], action[3:]]
+        for fraction in self._fractions:
+            for arm, start, delta in zip(self._arms, starts, deltas, strict=True):
+                self._targets[arm.name][:3] = start + fraction * delta
             self.robot.advance_arms(self._targets, self._gripper_widths)
         self.executed = self.task.spec.action.from_si(np.concatenate(executed))
 
@@ -283,19 +286,20 @@ class SimulatedStation:
             self.robot.advance_arms(targets, widths)
             self._now += self._tick_ns
 
-    def _truth(self) -> Arrays:
+    def _true_channels(self) -> Arrays:
         """Return the true state for the judgement of success, without errors of perception.
 
         Raises:
             SpecError: a channel of the task is not finite; the text names it.
         """
-        truth = self.channels | (self._erring.true_channels() if self._erring else {})
-        for name in self._judged_by:
+        truth = self.channels | (self.simulator.true_channels() if self._has_errors else {})
+        for name in self._success_channels:
             if (values := truth.get(name)) is not None and not np.isfinite(values).all():
                 raise SpecError(f"'{name}': expected finite values, got {first_not_finite(values)}")
         return truth
 
-    def _channels(self) -> Arrays:
+    def update_channels(self) -> None:
+        """Take the simulator's present channels, and the pictures that the task observes."""
         channels = self.simulator.channels()
         for image in self.task.spec.images:
             camera = image.source.split("/")[1]
@@ -303,27 +307,30 @@ class SimulatedStation:
             if fault := frames_fault(picture, image.shape):
                 raise SpecError(f"'{image.source}': {fault}. Correct the simulator's method render")
             channels[image.source] = picture
-        return channels
+        self.channels: Arrays = channels
 
 
-def _named(arms: Iterable[str]) -> str:
+def _list_arms(arms: Iterable[str]) -> str:
     names = ", ".join(filter(None, arms))
     return f"the arms {names}" if names else "one arm without a name"
 
 
-def _check_measured(arm: str, limits: Limits) -> None:
-    """Check that the limits need only tool pose and gripper, since other limits could not be
-    enforced here.
+def _check_limits(arm: str, limits: Limits) -> None:
+    """Raise RecipeError for limits that this station cannot enforce.
+
+    It measures only tool pose and gripper.
     """
-    unlike = {
+    unsupported = {
         name: getattr(limits, name)
         for name in ("contact_force", "contact_torque", "contact_fault")
         if getattr(limits, name) < math.inf
     }
-    unlike |= {"joint_names": list(limits.joint_names)} if limits.joint_names else {}
-    unlike |= {"control_mode": limits.control_mode} if limits.control_mode != "tcp_delta" else {}
-    if unlike:
-        actual = ", ".join(f"{name}: {value}" for name, value in unlike.items())
+    if limits.joint_names:
+        unsupported["joint_names"] = list(limits.joint_names)
+    if limits.control_mode != "tcp_delta":
+        unsupported["control_mode"] = limits.control_mode
+    if unsupported:
+        actual = ", ".join(f"{name}: {value}" for name, value in unsupported.items())
         limits_name = f"limits of {arm}" if arm else "limits"
         raise RecipeError(
             f"{limits_name}: expected contact_force, contact_torque and contact_fault unlimited, "
@@ -333,14 +340,15 @@ def _check_measured(arm: str, limits: Limits) -> None:
         )
 
 
-def _within(values: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+def _clip(values: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
     """Clip values; this is five times faster than ``np.clip`` for three numbers."""
     return np.minimum(np.maximum(values, low), high)
 
 
 def simulated_station(recipe: Recipe) -> SimulatedStation:
-    """Return the recipe's station without ROS: simulator, interlock core and task in this
-    process.
+    """Return a recipe's station without ROS.
+
+    Simulator, interlock core and task run in this process.
     """
 
     robot = station_robot(recipe)
@@ -362,7 +370,7 @@ def simulated_station(recipe: Recipe) -> SimulatedStation:
                 "several arms are not supported here. Leave it out"
             )
         simulator = Randomised(simulator, ranges, dynamics)
-    limits = {arm: load_limits(path) for arm, path in robot.interlocks.items()}
+    limits = {arm: load_limits(path) for arm, path in robot.limits_by_arm.items()}
     return SimulatedStation(
         simulator, task, limits if robot.arms else limits[""], recipe.simulation.interlock
     )

@@ -27,19 +27,20 @@ from rlinf_core.core.signals import end_with_parent
 from sim_bridges.twins.fci_loop import JUMP, LATE, RobotState, drive
 
 PACKAGE, INSTALL = "franka_sim", "make fci"
-PORT, BEGINS_S, SILENT_S, REFRESHED_S = 1337, 60.0, 5.0, 2.0
+PORT = 1337
+START_TIMEOUT_S, STATE_TIMEOUT_S, RECOVERY_TIMEOUT_S = 60.0, 5.0, 2.0
 ARMATURE = 0.1  # joint armature [kg m2]: the rotors' inertia, absent from the URDF
 START = np.array([0.5, 0.0, 0.2, 1.0, 0.0, 0.0, 0.0])  # start pose of the tool, pointing down
-START_S, NEAR_M = 15.0, 0.005
+MOTION_TIMEOUT_S, NEAR_M = 15.0, 0.005
 # indices that reorder a pose's quaternion
 XYZW, WXYZ = [0, 1, 2, 4, 5, 6, 3], [0, 1, 2, 6, 3, 4, 5]
-HELD_M, SOCKET_RANGE_M, RIM_M = 0.08, 0.06, 0.05  # the hand stays open; the socket is the demo's
+GRIPPER_M, SOCKET_RANGE_M, RIM_M = 0.08, 0.06, 0.05  # the hand stays open; the socket is the demo's
 
 
 class Simulator:
     """An arm in free space, with the pose of an imaginary socket.
 
-    It implements ``Simulator`` and ``Faulting`` of ``sim_bridges.core.interface``.
+    It implements ``Simulator`` and ``HasFaults`` of ``sim_bridges.core.interface``.
 
     Args:
         enforce_motion_limits: stop the arm when a command exceeds the FCI's limits of torque, speed
@@ -67,15 +68,15 @@ class Simulator:
         )
         self._loop.start()
         child_connection.close()
-        self._state = self._receive(BEGINS_S)
+        self._state = self._receive(START_TIMEOUT_S)
         self._due_s = self._state.time_s
-        self._go(START)
+        self._move_to(START)
         self.reset(0)
 
     def reset(self, seed: int) -> None:
         """Move the socket to another place. The arm stays where it is, as a real one does."""
-        away = np.random.default_rng(seed).uniform(-SOCKET_RANGE_M, SOCKET_RANGE_M, 2)
-        self._object = np.array([0.5 + away[0], away[1], RIM_M, 0.0, 0.0, 0.0, 1.0])
+        shift = np.random.default_rng(seed).uniform(-SOCKET_RANGE_M, SOCKET_RANGE_M, 2)
+        self._object = np.array([0.5 + shift[0], shift[1], RIM_M, 0.0, 0.0, 0.0, 1.0])
 
     def advance(self, target_pose: np.ndarray | None, gripper_width: float | None = None) -> None:
         """Advance until one tick of the robot's time has passed since the last call."""
@@ -83,7 +84,7 @@ class Simulator:
             self._send("target", np.asarray(target_pose, float)[WXYZ].tolist())
         self._due_s += self.tick_s
         while self._state.time_s < self._due_s or self._connection.poll():
-            self._state = self._receive(SILENT_S)
+            self._state = self._receive(STATE_TIMEOUT_S)
         self._due_s = max(self._due_s, self._state.time_s - self.tick_s)
 
     def tcp_pose(self) -> np.ndarray:
@@ -91,7 +92,7 @@ class Simulator:
 
     def gripper_width(self) -> float:
         """Return the twin's fixed gripper width [m]; nothing is between the fingers."""
-        return HELD_M
+        return GRIPPER_M
 
     def channels(self) -> dict[str, np.ndarray]:
         state = self._state
@@ -100,7 +101,7 @@ class Simulator:
             "current_twist": np.array(state.twist),
             "wrench": -np.array(state.wrench),
             "joint_states": np.array(state.q),
-            "gripper/state": np.array([HELD_M]),
+            "gripper/state": np.array([GRIPPER_M]),
             "object_pose": self._object.copy(),
         }
 
@@ -128,9 +129,9 @@ class Simulator:
         """Run libfranka's automaticErrorRecovery and start a motion; return its success."""
         if self._state.mode != "Move":
             self._send("recover", None)
-        deadline = time.monotonic() + REFRESHED_S
+        deadline = time.monotonic() + RECOVERY_TIMEOUT_S
         while self._state.mode != "Move" and time.monotonic() < deadline:
-            self._state = self._receive(SILENT_S)
+            self._state = self._receive(STATE_TIMEOUT_S)
         return self._state.mode == "Move"
 
     def close(self) -> None:
@@ -175,8 +176,8 @@ class Simulator:
                 env=os.environ | {"FR3_MJCF": str(model)},
                 preexec_fn=end_with_parent,
             )
-        deadline = time.monotonic() + BEGINS_S
-        while not _answers():
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not _server_answers():
             if server.poll() is not None or time.monotonic() > deadline:
                 server.kill()
                 raise RlinfError(
@@ -186,29 +187,29 @@ class Simulator:
         self._folder.cleanup()  # the server has read its model; nobody reads its later output
         return server
 
-    def _go(self, pose: np.ndarray) -> None:
-        deadline = time.monotonic() + START_S
+    def _move_to(self, pose: np.ndarray) -> None:
+        deadline = time.monotonic() + MOTION_TIMEOUT_S
         while np.linalg.norm(np.array(self._state.pose[:3]) - pose[:3]) > NEAR_M:
             if time.monotonic() > deadline:
                 raise RlinfError(
-                    f"franka-sim: expected the tool at {pose[:3]} m after {START_S:.0f} s, got "
-                    f"{np.round(self._state.pose[:3], 3)}. Its machine is too busy for a robot's 1 "
-                    f"kHz"
+                    f"franka-sim: expected the tool at {pose[:3]} m after "
+                    f"{MOTION_TIMEOUT_S:.0f} s, got {np.round(self._state.pose[:3], 3)}. Its "
+                    "machine is too busy for a robot's 1 kHz"
                 )
             self.advance(pose)
 
-    def _send(self, word: str, value: Any) -> None:
+    def _send(self, command: str, value: Any) -> None:
         try:
-            self._connection.send((word, value))
+            self._connection.send((command, value))
         except OSError as error:
             raise RlinfError(f"franka-sim: its client has ended: {error}") from error
 
-    def _receive(self, patience_s: float) -> RobotState:
+    def _receive(self, timeout_s: float) -> RobotState:
         try:
             answer = (
                 self._connection.recv()
-                if self._connection.poll(patience_s)
-                else f"no state for {patience_s:.0f} s"
+                if self._connection.poll(timeout_s)
+                else f"no state for {timeout_s:.0f} s"
             )
         except (EOFError, OSError):
             answer = "its client has ended"
@@ -217,7 +218,7 @@ class Simulator:
         return answer
 
 
-def _answers() -> bool:
+def _server_answers() -> bool:
     from franka_sim.health_check import HealthCheckError, check_server
 
     try:

@@ -19,13 +19,13 @@ import numpy as np
 STIFFNESS = np.array([1500.0] * 3 + [80.0] * 3)  # [N/m, Nm/rad]
 DAMPING = np.array([110.0] * 3 + [6.0] * 3)
 POSTURE_STIFFNESS, POSTURE_DAMPING = 10.0, 3.0
-RATE = 0.9  # largest change of a torque in one cycle [Nm]; the robot allows 1
-SPEED, TURNING = 0.5, 1.5  # largest speeds of the set-point [m/s, rad/s]
+MAX_TORQUE_STEP = 0.9  # largest change of a torque in one cycle [Nm]; the robot allows 1
+MAX_SPEED, MAX_ROTATION_SPEED = 0.5, 1.5  # largest speeds of the set-point [m/s, rad/s]
 CYCLE_S, TIMEOUT_S = 0.001, 0.2  # after 0.2 s without a target, the arm holds its position
 COLLISION_N, COLLISION_NM = 100.0, 80.0
 FLANGE_M = 0.107  # from joint 7 to the flange
 TOOL_M, TOOL_TURN = 0.1034, -np.pi / 4  # from the flange to between the fingers of the Franka hand
-EVERY = 2  # cycles between two reports
+REPORT_CYCLES = 2  # cycles between two reports
 JUMP_NM = 5.0  # jump of a torque that the robot refuses
 JUMP, LATE = "controller_torque_discontinuity", "communication_constraints_violation"
 
@@ -73,7 +73,7 @@ class Loop:
         self.jacobian, self.tool = np.zeros((6, 7)), np.eye(4)
         self.home = np.zeros(0)
         self.target: np.ndarray | None = None
-        self.begin = False
+        self.recovery_requested = False
         self.provoked = ""
         self.cycles = 0
 
@@ -91,44 +91,46 @@ class Loop:
         self.silent_s = 0.0
         self.provoked = ""
         torque = np.zeros(7)
-        self._see(state)
+        self._update(state)
         self.setpoint = self._pose()
         self.home = np.array(state.q) if not self.home.size else self.home
         while True:
             self._read_commands()
             commanded = self._torque(state)
             torque = torque + (
-                np.clip(commanded - torque, -RATE, RATE) if self.provoked != JUMP else JUMP_NM
+                np.clip(commanded - torque, -MAX_TORQUE_STEP, MAX_TORQUE_STEP)
+                if self.provoked != JUMP
+                else JUMP_NM
             )
             if self.provoked == LATE:
                 time.sleep(0.1)
             self.provoked = ""
             control.writeOnce(self.library.Torques(torque.tolist()))
             state, _ = control.readOnce()
-            self._see(state)
+            self._update(state)
 
     def _wait(self) -> None:
         """Report the reason for the end of the motion until the owner asks for a recovery."""
-        self.begin = False
-        while not self.begin:
+        self.recovery_requested = False
+        while not self.recovery_requested:
             state = self.robot.read_once()
-            self._see(state)
+            self._update(state)
             self._read_commands()
         with contextlib.suppress(self.library.CommandException):
             self.robot.automatic_error_recovery()
 
     def _read_commands(self) -> None:
         while self.connection.poll():
-            word, value = self.connection.recv()
-            if word == "target":
+            command, value = self.connection.recv()
+            if command == "target":
                 self.target = np.array(value)
                 self.silent_s = 0.0
-            elif word == "recover":
-                self.begin = True
-            elif word == "provoke":
+            elif command == "recover":
+                self.recovery_requested = True
+            elif command == "provoke":
                 self.provoked = value
 
-    def _see(self, state: Any) -> None:
+    def _update(self, state: Any) -> None:
         """Store this cycle's tool frame and Jacobian, and report every second cycle.
 
         The library's Jacobian is that of the flange. The server's O_T_EE is that of joint 7.
@@ -145,7 +147,7 @@ class Loop:
         self.speeds = np.array(state.dq)
         self.cycles += 1
         # never wait here: the robot does not
-        if self.cycles % EVERY == 0 and select.select([], [self.connection], [], 0)[1]:
+        if self.cycles % REPORT_CYCLES == 0 and select.select([], [self.connection], [], 0)[1]:
             errors = (
                 state.current_errors
                 if self._names(state.current_errors)
@@ -190,8 +192,8 @@ class Loop:
         error[:3] = self.setpoint[:3] - pose[:3]
         self.mujoco.mju_subQuat(error[3:], self.setpoint[3:], pose[3:])
         error[3:] = self.tool[:3, :3] @ error[3:]
-        jacobian, away = self.jacobian, self.home - np.array(state.q)
-        posture = POSTURE_STIFFNESS * away - POSTURE_DAMPING * self.speeds
+        jacobian, posture_error = self.jacobian, self.home - np.array(state.q)
+        posture = POSTURE_STIFFNESS * posture_error - POSTURE_DAMPING * self.speeds
         posture -= jacobian.T @ np.linalg.solve(
             jacobian @ jacobian.T + 1e-4 * np.eye(6), jacobian @ posture
         )
@@ -205,9 +207,11 @@ class Loop:
         """
         delta, turn = target[:3] - self.setpoint[:3], np.empty(3)
         self.mujoco.mju_subQuat(turn, target[3:], self.setpoint[3:])
-        self.setpoint[:3] += delta * min(1.0, SPEED * CYCLE_S / max(math.hypot(*delta), 1e-9))
+        self.setpoint[:3] += delta * min(1.0, MAX_SPEED * CYCLE_S / max(math.hypot(*delta), 1e-9))
         self.mujoco.mju_quatIntegrate(
-            self.setpoint[3:], turn, min(1.0, TURNING * CYCLE_S / max(math.hypot(*turn), 1e-9))
+            self.setpoint[3:],
+            turn,
+            min(1.0, MAX_ROTATION_SPEED * CYCLE_S / max(math.hypot(*turn), 1e-9)),
         )
 
 

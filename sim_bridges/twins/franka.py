@@ -14,19 +14,17 @@ import numpy as np
 from controller_manager_msgs.srv import SetHardwareComponentState, SwitchController
 from franka_msgs.action import ErrorRecovery, Grasp, Homing, Move
 from franka_msgs.msg import Errors, FrankaRobotState
-from geometry_msgs.msg import Pose, PoseStamped, WrenchStamped
+from geometry_msgs.msg import PoseStamped, WrenchStamped
 from lifecycle_msgs.msg import State
-from rcl_interfaces.msg import ParameterDescriptor, SetParametersResult
+from rcl_interfaces.msg import ParameterDescriptor
 from rclpy.action import ActionServer
 from rclpy.action.server import ServerGoalHandle
 from rclpy.node import Node
-from rclpy.parameter import Parameter
 from sensor_msgs.msg import JointState
 from std_srvs.srv import Trigger
 
-from rlinf_core.core.errors import nearest
 from rlinf_core.core.rotation import inverse, rotate
-from rlinf_ros.conversions import NS, to_stamp
+from rlinf_ros.conversions import NS, set_pose, to_stamp
 from rlinf_ros.qos import LAZY_PROFILE
 from rlinf_ros.spinning import run
 from sim_bridges.core.ros_bridge import SimBridge
@@ -40,6 +38,7 @@ from sim_bridges.twins.franka_state import (
     Controlled,
 )
 from sim_bridges.twins.gripper_command import GripperGoals
+from sim_bridges.twins.injection import declare_inject
 
 HOMING_SPEED = 0.05
 SILENT = "libfranka gripper: UDP receive: Timeout"
@@ -51,7 +50,7 @@ class Hand(GripperGoals):
 
     Args:
         node: the node that owns the topics.
-        between: returns the object's current width [m].
+        object_width: returns the object's current width [m].
         answers: returns False while the hand is cut off.
         homed: returns False while the hand refuses to open, as it does before its homing.
     """
@@ -59,11 +58,12 @@ class Hand(GripperGoals):
     def __init__(
         self,
         node: Node,
-        between: Callable[[], float],
+        object_width: Callable[[], float],
         answers: Callable[[], bool],
         homed: Callable[[], bool],
     ) -> None:
-        self.node, self.between, self.answers, self.homed = node, between, answers, homed
+        self.node, self.object_width = node, object_width
+        self.answers, self.homed = answers, homed
         super().__init__(success=False, error="command aborted")
         self.width = WIDEST_M
         self.states = node.create_publisher(JointState, "franka_gripper/joint_states", 1)
@@ -83,7 +83,7 @@ class Hand(GripperGoals):
             return
         goal = handle.request
         target, speed = (WIDEST_M, HOMING_SPEED) if kind is Homing else (goal.width, goal.speed)
-        delta = max(target, self.between()) - self.width
+        delta = max(target, self.object_width()) - self.width
         self.width += min(max(delta, -speed * seconds), speed * seconds)
         if abs(delta) > 1e-4:
             return
@@ -124,7 +124,7 @@ class Twin(SimBridge):
         self.messages["current_twist"].header.frame_id = TOOL
         self.hand = Hand(
             self,
-            self.inside.gripper_width,
+            self.arm.gripper_width,
             lambda: self.control.injected != HAND_SILENT,
             lambda: self.control.injected != HAND_NOT_HOMED,
         )
@@ -151,14 +151,7 @@ class Twin(SimBridge):
             self._hardware,
         )
         self.create_service(SwitchController, "controller_manager/switch_controller", self._switch)
-        self.declare_parameter(
-            "inject",
-            "",
-            ParameterDescriptor(
-                description="present fault: one of "
-                f"{', '.join(filter(None, self.control.options))}; empty for nothing"
-            ),
-        )
+        declare_inject(self, self.control.options, self.control.inject)
         self.declare_parameter(
             "clock_offset_s",
             0.0,
@@ -166,26 +159,11 @@ class Twin(SimBridge):
                 description="offset of the clock of franka_ros2's machine ahead of this one [s]"
             ),
         )
-        self.add_on_set_parameters_callback(self._inject)
 
-    def around(self, simulator: Any) -> Any:
+    def wrap(self, simulator: Any) -> Any:
         """Wrap the simulator so that the arm moves only as its controller lets it."""
-        self.inside = simulator
+        self.arm = simulator
         return Controlled(simulator, self.control)
-
-    def _inject(self, parameters: list[Parameter]) -> SetParametersResult:
-        for parameter in parameters:
-            if parameter.name == "inject" and parameter.value not in self.control.options:
-                return SetParametersResult(
-                    successful=False,
-                    reason="inject: expected nothing or one of "
-                    f"{', '.join(self.control.options[1:])}; got '{parameter.value}'"
-                    f"{nearest(str(parameter.value), self.control.options)}",
-                )
-        for parameter in parameters:
-            if parameter.name == "inject":
-                self.control.inject(parameter.value)
-        return SetParametersResult(successful=True)
 
     # Requests to franka_ros2
     def _recover(self, handle: ServerGoalHandle) -> ErrorRecovery.Result:
@@ -215,7 +193,7 @@ class Twin(SimBridge):
         super()._publish()
         self.hand.advance(self.simulator.tick_s)
         ahead_ns = round(self.get_parameter("clock_offset_s").value * NS)
-        stamp, channels = to_stamp(self.now_ns + ahead_ns), self.inside.channels()
+        stamp, channels = to_stamp(self.now_ns + ahead_ns), self.arm.channels()
         if self.index % HAND_TICKS == 0:
             self.hand.publish_state(stamp, FINGERS)
         position = channels["joint_states"].tolist()
@@ -243,8 +221,8 @@ class Twin(SimBridge):
             (state.k_f_ext_hat_k, TOOL),
         ):
             message.header.stamp, message.header.frame_id = stamp, frame
-        state.o_t_ee.pose = _pose(pose)
-        state.o_t_ee_d.pose = _pose(pose if target is None else target.tolist())
+        set_pose(state.o_t_ee.pose, pose)
+        set_pose(state.o_t_ee_d.pose, pose if target is None else target.tolist())
         exerted = (-channels["wrench"]).tolist()  # wrench that the robot exerts
         for wrench, turn in (
             (state.o_f_ext_hat_k.wrench, (0.0, 0.0, 0.0, 1.0)),
@@ -260,13 +238,6 @@ class Twin(SimBridge):
         ):
             for name in control.flags:
                 setattr(errors, name, name in names)
-
-
-def _pose(values: list[float]) -> Pose:
-    pose = Pose()
-    p, q = pose.position, pose.orientation
-    p.x, p.y, p.z, q.x, q.y, q.z, q.w = values
-    return pose
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from rlinf_core.core.rotation import inverse, rotate
 
 if TYPE_CHECKING:
-    from sim_bridges.core.interface import Faulting
+    from sim_bridges.core.interface import HasFaults
 
 IMPEDANCE, JOINTS = "cartesian_impedance_controller", "joint_state_broadcaster"
 BROADCASTER, TWIST = "franka_robot_state_broadcaster", "twist_broadcaster"
@@ -32,14 +32,14 @@ class Control:
         flags: the names of franka_msgs/Errors.
 
     Attributes:
-        arm: a ``Faulting`` simulator, whose own errors add to the injected ones; None for others.
+        arm: a ``HasFaults`` simulator, whose own errors add to the injected ones; None for others.
     """
 
     def __init__(self, flags: Iterable[str]) -> None:
         self.flags = tuple(flags)
         self.hardware = True
         self.active = set(CONTROLLERS)
-        self.arm: Faulting | None = None
+        self.arm: HasFaults | None = None
         self.reported_errors: set[str] = set()
         self.last_errors: set[str] = set()
         self.injected = ""
@@ -134,7 +134,7 @@ class Controlled:
     def __init__(self, simulator: Any, control: Control) -> None:
         self.arm, self.control = simulator, control
         self.target: np.ndarray | None = None
-        self.followed = False
+        self.has_followed = False
         control.arm = simulator if hasattr(simulator, "faults") else None
 
     def __getattr__(self, name: str) -> Any:
@@ -150,11 +150,11 @@ class Controlled:
     def advance(self, target_pose: np.ndarray | None, gripper_width: float | None = None) -> None:
         """Advance one tick; without an active controller the arm stays where it is."""
         follows = self.control.follows
-        if self.followed and not follows:
+        if self.has_followed and not follows:
             self.target = None
         if target_pose is not None:
             self.target = target_pose
-        self.followed = follows
+        self.has_followed = follows
         self.arm.advance(
             self.target if follows and self.target is not None else self.arm.tcp_pose()
         )

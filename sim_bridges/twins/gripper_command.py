@@ -10,16 +10,15 @@ from functools import partial
 from typing import Any
 
 from control_msgs.action import GripperCommand
-from rcl_interfaces.msg import ParameterDescriptor, SetParametersResult
+from rcl_interfaces.msg import ParameterDescriptor
 from rclpy.action import ActionServer, GoalResponse
 from rclpy.action.server import ServerGoalHandle
 from rclpy.node import Node
-from rclpy.parameter import Parameter
 from sensor_msgs.msg import JointState
 
-from rlinf_core.core.errors import nearest
 from rlinf_core.robots.grippers.gripper_command import Gripper
-from rlinf_ros.spinning import OK, WARN, ControlNode, Diagnostics, Health, run
+from rlinf_ros.spinning import ControlNode, Diagnostics, Health, run
+from sim_bridges.twins.injection import declare_inject, injection_health
 
 
 class GripperGoals:
@@ -81,44 +80,19 @@ class Twin(ControlNode):
         self.goals = GripperGoals()
         self.server = self.goals.serve(self, GripperCommand, self.settings.action)
         self.states = self.create_publisher(JointState, self.settings.states, 10)
-        self.declare_parameter(
-            "inject",
-            "",
-            ParameterDescriptor(
-                description=f"present fault: one of {', '.join(INJECTIONS[1:])}; empty for nothing"
-            ),
-        )
+        declare_inject(self, INJECTIONS)
         self.declare_parameter(
             "object_m",
             0.0,
             ParameterDescriptor(description="width of the object between the fingers [m]"),
         )
-        self.add_on_set_parameters_callback(self._check_parameters)
         self.diagnostics = Diagnostics(self, self._health)
         self.create_timer(TICK_S, self._tick)
 
     def _health(self) -> Health:
-        injected, active = self.get_parameter("inject").value, self.goals.active
-        values = {
-            "width": round(self.width, 4),
-            "ordered": active[1].request.command.position if active else "nothing",
-        }
-        return (
-            Health(WARN, f"injected: {injected}", values)
-            if injected
-            else Health(OK, "follows its commands", values)
-        )
-
-    def _check_parameters(self, parameters: list[Parameter]) -> SetParametersResult:
-        for parameter in parameters:
-            if parameter.name == "inject" and parameter.value not in INJECTIONS:
-                return SetParametersResult(
-                    successful=False,
-                    reason=f"inject: expected nothing or one of "
-                    f"{', '.join(INJECTIONS[1:])}; got "
-                    f"'{parameter.value}'{nearest(str(parameter.value), INJECTIONS)}",
-                )
-        return SetParametersResult(successful=True)
+        active = self.goals.active
+        position = active[1].request.command.position if active else "nothing"
+        return injection_health(self, {"width": round(self.width, 4), "ordered": position})
 
     def _tick(self) -> None:
         injected = self.get_parameter("inject").value
@@ -133,11 +107,11 @@ class Twin(ControlNode):
             self.states.publish(state)
 
     def _advance(self, target: float) -> None:
-        between = self.get_parameter("object_m").value
-        delta = max(target, between) - self.width
+        object_m = self.get_parameter("object_m").value
+        delta = max(target, object_m) - self.width
         self.width += min(max(delta, -SPEED * TICK_S), SPEED * TICK_S)
         if abs(delta) < 1e-4:
-            reached = target >= between
+            reached = target >= object_m
             self.goals.finish(
                 reached,
                 position=self.settings.position(self.width),

@@ -1,6 +1,4 @@
-"""The twin of a RealSense: librealsense's software device, which a thread fills with moving
-pictures.
-"""
+"""The twin of a RealSense: librealsense's software device with moving pictures."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ class Twin:
     def __init__(self, serial: str, size: tuple[int, int], fps: float, depth: bool) -> None:
         self.device = rs.software_device()
         self.fps = fps
-        self.over = threading.Event()
+        self.ended = threading.Event()
         for key, value in (
             (rs.camera_info.serial_number, serial),
             (rs.camera_info.name, "software device"),
@@ -39,15 +37,19 @@ class Twin:
             self.device.register_info(key, value)
         height, width = size
         ramp = np.arange(width, dtype=np.uint8)
-        self.colours = np.ascontiguousarray(
+        self.colour_pixels = np.ascontiguousarray(
             np.broadcast_to(ramp[None, :, None], (height, width, 3))
         )
-        metres = np.linspace(NEAR, FAR, width).astype(np.uint16)
+        distances = np.linspace(NEAR, FAR, width).astype(np.uint16)
         self.sensors = [
-            (self._sensor("RGB Camera", rs.stream.color, rs.format.rgb8, 3, size), self.colours, 3)
+            (
+                self._sensor("RGB Camera", rs.stream.color, rs.format.rgb8, 3, size),
+                self.colour_pixels,
+                3,
+            )
         ]
         if depth:
-            millimetres = np.ascontiguousarray(np.broadcast_to(metres, (height, width)))
+            millimetres = np.ascontiguousarray(np.broadcast_to(distances, (height, width)))
             self.sensors.append(
                 (
                     self._sensor("Stereo Module", rs.stream.depth, rs.format.z16, 2, size),
@@ -55,17 +57,17 @@ class Twin:
                     2,
                 )
             )
-            straight = rs.extrinsics()
-            straight.rotation = list(np.eye(3).ravel())
-            straight.translation = [0.0, 0.0, 0.0]
-            self.sensors[1][0][1].register_extrinsics_to(self.sensors[0][0][1], straight)
+            identity = rs.extrinsics()
+            identity.rotation = list(np.eye(3).ravel())
+            identity.translation = [0.0, 0.0, 0.0]
+            self.sensors[1][0][1].register_extrinsics_to(self.sensors[0][0][1], identity)
         self.device.create_matcher(rs.matchers.default)
-        self.thread = threading.Thread(target=self._go, daemon=True)
+        self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
         atexit.register(self.close)
 
     def _sensor(
-        self, name: str, stream: object, kind: object, size_b: int, size: tuple[int, int]
+        self, name: str, stream: object, kind: object, bytes_per_pixel: int, size: tuple[int, int]
     ) -> tuple:
         sensor, video, lens = self.device.add_sensor(name), rs.video_stream(), rs.intrinsics()
         lens.height, lens.width = size
@@ -76,29 +78,29 @@ class Twin:
         lens.coeffs = [0.0] * 5
         video.type = stream
         video.fmt = kind
-        video.bpp = size_b
+        video.bpp = bytes_per_pixel
         video.fps = round(self.fps)
         video.intrinsics = lens
         video.height = lens.height
         video.width = lens.width
         video.index = 0
-        video.uid = size_b
+        video.uid = bytes_per_pixel
         profile = sensor.add_video_stream(video).as_video_stream_profile()
         if kind == rs.format.z16:
             sensor.add_read_only_option(rs.option.depth_units, 0.001)
         return sensor, profile
 
-    def _go(self) -> None:
+    def _run(self) -> None:
         started_at, number = time.monotonic(), 0
-        while not self.over.wait(max(0.0, started_at + number / self.fps - time.monotonic())):
+        while not self.ended.wait(max(0.0, started_at + number / self.fps - time.monotonic())):
             number += 1
-            self.colours[:] = np.roll(self.colours, SPEED, axis=1)
-            self.colours[0, 0] = number & 255, number >> 8 & 255, number >> 16 & 255
-            for (sensor, profile), pixels, size_b in self.sensors:
+            self.colour_pixels[:] = np.roll(self.colour_pixels, SPEED, axis=1)
+            self.colour_pixels[0, 0] = number & 255, number >> 8 & 255, number >> 16 & 255
+            for (sensor, profile), pixels, bytes_per_pixel in self.sensors:
                 frame = rs.software_video_frame()
                 frame.pixels = pixels
-                frame.bpp = size_b
-                frame.stride = pixels.shape[1] * size_b
+                frame.bpp = bytes_per_pixel
+                frame.stride = pixels.shape[1] * bytes_per_pixel
                 frame.timestamp = (time.monotonic() - started_at) * 1000
                 frame.domain = rs.timestamp_domain.hardware_clock
                 frame.frame_number, frame.profile = number, profile
@@ -111,5 +113,5 @@ class Twin:
         Python's shutdown would abort the process.
         """
         atexit.unregister(self.close)
-        self.over.set()
+        self.ended.set()
         self.thread.join()

@@ -12,12 +12,12 @@ import struct
 import time
 from pathlib import Path
 
-from rlinf_core.robots.operators.twins import Serial
+from rlinf_core.robots.operators.twins import SerialTwin
 
 ID, IN, OUT, REGISTERS = 9, 0x07D0, 0x03E8, 3
 READ, WRITE = (0x03, 0x04), 0x10
 OPEN, CLOSED, WIDEST_M = 3, 230, 0.085
-COUNTS_S = (50.0, 400.0)  # slowest and fastest speed [counts/s]
+SPEEDS_COUNTS_S = (50.0, 400.0)  # slowest and fastest speed [counts/s]
 ACTIVATION_S = 0.3  # shortened; a real gripper takes some seconds
 
 
@@ -31,7 +31,7 @@ def checksum(data: bytes) -> bytes:
     return struct.pack("<H", value)
 
 
-class Robotiq(Serial):
+class Robotiq(SerialTwin):
     """One gripper at address 9.
 
     Args:
@@ -39,12 +39,12 @@ class Robotiq(Serial):
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.out = [0, 0, 0]
+        self.outputs = [0, 0, 0]
         self.fault = 0
-        self.between = float(CLOSED)
+        self.object_position = float(CLOSED)
         self.powered = True
         self.position = float(OPEN)
-        self.blocked = 0
+        self.object_status = 0
         self.activated_at = 0.0
         self.moved_at = time.monotonic()
         super().__init__(path)
@@ -55,48 +55,54 @@ class Robotiq(Serial):
         self.fault = int(values.get("fault", self.fault))
         self.powered = bool(values.get("power", self.powered))
         if not self.powered:
-            self.out = [0, 0, 0]
-        self.between = (
+            self.outputs = [0, 0, 0]
+        self.object_position = (
             CLOSED - values["object"] / WIDEST_M * (CLOSED - OPEN)
             if "object" in values
-            else self.between
+            else self.object_position
         )
 
     # The registers
     @property
     def active(self) -> bool:
-        return bool(self.out[0] & 0x0100) and time.monotonic() - self.activated_at > ACTIVATION_S
+        return (
+            bool(self.outputs[0] & 0x0100) and time.monotonic() - self.activated_at > ACTIVATION_S
+        )
 
     def _advance(self) -> None:
         """Move the fingers by the time since the last call."""
         now = time.monotonic()
         seconds = now - self.moved_at
         self.moved_at = now
-        self.blocked = 0
-        if not (self.active and self.out[0] & 0x0800) or self.fault:
+        self.object_status = 0
+        if not (self.active and self.outputs[0] & 0x0800) or self.fault:
             return
-        slowest, quickest = COUNTS_S
-        step = (slowest + (self.out[2] >> 8) / 255 * (quickest - slowest)) * seconds
-        delta = self.out[1] - self.position
-        towards = self.position + min(max(delta, -step), step)
-        self.position = min(max(towards, OPEN), self.between)
-        self.blocked = 2 if towards > self.between and self.between < CLOSED else 0
+        slowest, fastest = SPEEDS_COUNTS_S
+        step = (slowest + (self.outputs[2] >> 8) / 255 * (fastest - slowest)) * seconds
+        delta = self.outputs[1] - self.position
+        target = self.position + min(max(delta, -step), step)
+        self.position = min(max(target, OPEN), self.object_position)
+        self.object_status = (
+            2 if target > self.object_position and self.object_position < CLOSED else 0
+        )
 
     def _status(self) -> list[int]:
         self._advance()
-        at_target = abs(self.position - min(max(self.out[1], OPEN), CLOSED)) < 1
-        state = 3 if self.active else int(bool(self.out[0] & 0x0100))
-        object_status = (self.blocked or (3 if at_target else 0)) if self.out[0] & 0x0800 else 0
-        flags = self.out[0] >> 8 & 9 | state << 4 | object_status << 6
-        return [flags << 8, self.fault << 8 | self.out[1] & 255, round(self.position) << 8]
+        at_target = abs(self.position - min(max(self.outputs[1], OPEN), CLOSED)) < 1
+        state = 3 if self.active else int(bool(self.outputs[0] & 0x0100))
+        object_status = (
+            (self.object_status or (3 if at_target else 0)) if self.outputs[0] & 0x0800 else 0
+        )
+        flags = self.outputs[0] >> 8 & 9 | state << 4 | object_status << 6
+        return [flags << 8, self.fault << 8 | self.outputs[1] & 255, round(self.position) << 8]
 
     def _write(self, values: list[int]) -> None:
         self._advance()
-        if values[0] & 0x0100 and not self.out[0] & 0x0100:
+        if values[0] & 0x0100 and not self.outputs[0] & 0x0100:
             self.activated_at = time.monotonic()
         if not values[0] & 0x0100:
             self.fault = 0
-        self.out = values
+        self.outputs = values
 
     # Modbus RTU
     def _answer(self, request: bytes) -> bytes:
@@ -113,10 +119,10 @@ class Robotiq(Serial):
             and self.powered
             and not self.mute
         ):
-            self._do(function, address, count, packet)
+            self._execute(function, address, count, packet)
         return rest if checksum(packet[:-2]) == packet[-2:] else b""
 
-    def _do(self, function: int, address: int, count: int, packet: bytes) -> None:
+    def _execute(self, function: int, address: int, count: int, packet: bytes) -> None:
         if function in READ and address == IN and count <= REGISTERS:
             body = struct.pack(f">BBB{count}H", ID, function, 2 * count, *self._status()[:count])
         elif function == WRITE and address == OUT and count == REGISTERS == packet[6] // 2:
@@ -124,5 +130,4 @@ class Robotiq(Serial):
             body = packet[:6]
         else:
             body = struct.pack(">BBB", ID, function | 0x80, 2)  # no such address
-        end = checksum(body)
-        self.write(body + (bytes(2) if self.broken else end))
+        self.write(body + (bytes(2) if self.sends_garbage else checksum(body)))

@@ -60,7 +60,7 @@ class Twin(ControlNode):
         )
 
     def _tool(self, angles: np.ndarray) -> list[float]:
-        """Position (3,) of the tool [m]."""
+        """Return the position (3,) of the tool [m]."""
         positions = dict(zip(self.settings.joints, angles.tolist(), strict=True))
         return list(self.description.pose(self.settings.tool, positions)[0])
 
@@ -89,8 +89,8 @@ class Twin(ControlNode):
         goal = PoseStamped()
         goal.header.stamp = self.get_clock().now().to_msg()
         goal.header.frame_id = "base_link"
-        place = goal.pose.position
-        place.x, place.y, place.z = self.goal
+        position = goal.pose.position
+        position.x, position.y, position.z = self.goal
         goal.pose.orientation.w = 1.0
         self.goals.publish(goal)
 

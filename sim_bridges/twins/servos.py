@@ -13,8 +13,15 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from rlinf_core.robots.operators.twins import Serial, crc
-from rlinf_core.robots.servos import RAD, TABLES, TURN, Kind, to_register, to_signed
+from rlinf_core.robots.operators.twins import SerialTwin, crc
+from rlinf_core.robots.servos import (
+    RAD_PER_TICK,
+    TABLES,
+    TICKS_PER_TURN,
+    Kind,
+    to_register,
+    to_signed,
+)
 
 SPEED_TICKS_S = 2500.0  # speed of a servo on its way to a goal
 NEAR_TICKS = 40  # from a servo's new place to its goal, 0.06 rad
@@ -23,7 +30,7 @@ PING, READ, WRITE, SYNC_READ, SYNC_WRITE = 0x01, 0x02, 0x03, 0x82, 0x83
 BROADCAST, STATUS = 0xFE, 0x55
 
 
-class Servos(Serial):
+class Servos(SerialTwin):
     """Servos of one bus. They start limp, in the middle of their turn.
 
     As an STS3215 does, a Feetech twin switches its torque on when it gets a goal.
@@ -38,36 +45,36 @@ class Servos(Serial):
     def __init__(self, path: str | Path, kind: Kind, ids: Iterable[int], homing: int = 0) -> None:
         self.kind = kind
         self.table = TABLES[kind]
-        self.ticks = dict.fromkeys(ids, TURN / 2)
+        self.ticks = dict.fromkeys(ids, TICKS_PER_TURN / 2)
         self.goals = dict(self.ticks)
         self.torque = dict.fromkeys(self.ticks, False)
         self.homing = homing
         self.overloaded = 0
         self.moved_at = time.monotonic()
-        self.placed: set[int] = set()  # servos that wait for a goal at their new place
+        self.placed_servos: set[int] = set()  # servos that wait for a goal at their new place
         self._moving = threading.Lock()
         super().__init__(path)
 
     def deflect(self, values: dict[str, float]) -> None:
-        self.mute = self.broken = False
+        self.mute = self.sends_garbage = False
         for name, value in values.items():
             if name == "fault":
                 self.overloaded = int(value)
             elif int(name) in self.ticks:
                 with self._moving:  # a hand moves it; a servo with torque returns to its goal
-                    self.ticks[int(name)] = TURN / 2 + value / RAD
+                    self.ticks[int(name)] = TICKS_PER_TURN / 2 + value / RAD_PER_TICK
             else:
                 raise KeyError(f"no servo {name}")
 
     def place(self, ticks: dict[int, float]) -> None:
-        """Servos by id to these ticks at once, and their goals, too.
+        """Put servos by id at these ticks at once, and their goals, too.
 
         They ignore goals elsewhere until the commander has noticed: no real servo jumps.
         """
         with self._moving:
             self.ticks |= ticks
             self.goals |= ticks
-            self.placed |= {*ticks}
+            self.placed_servos |= {*ticks}
 
     def advance(self) -> None:
         """Move the servos that have torque by the time since the last call."""
@@ -77,8 +84,8 @@ class Servos(Serial):
             self.moved_at = now
             for servo, on in self.torque.items():
                 if on and servo != self.overloaded:
-                    away = self.goals[servo] - self.ticks[servo]
-                    self.ticks[servo] += min(max(away, -step), step)
+                    error = self.goals[servo] - self.ticks[servo]
+                    self.ticks[servo] += min(max(error, -step), step)
 
     # The control table
     def _read(self, servo: int, address: int, size: int) -> bytes:
@@ -101,9 +108,9 @@ class Servos(Serial):
             goal = float(
                 to_signed(int.from_bytes(data, "little"), self.table.size, self.table.sign_bit)
             )
-            if servo in self.placed and abs(goal - self.ticks[servo]) > NEAR_TICKS:
+            if servo in self.placed_servos and abs(goal - self.ticks[servo]) > NEAR_TICKS:
                 return
-            self.placed.discard(servo)
+            self.placed_servos.discard(servo)
             self.goals[servo] = goal
             self.torque[servo] |= self.kind == "feetech"  # huggingface/lerobot issue 3585
 
@@ -112,8 +119,8 @@ class Servos(Serial):
 
     # The packets
     def _answer(self, request: bytes) -> bytes:
-        one = self._feetech if self.kind == "feetech" else self._dynamixel
-        while (rest := one(request)) != request:  # several packets may come at once
+        answer_packet = self._feetech if self.kind == "feetech" else self._dynamixel
+        while (rest := answer_packet(request)) != request:  # several packets may come at once
             request = rest
         return request
 
@@ -129,16 +136,17 @@ class Servos(Serial):
         if ~sum(packet[2:-1]) & 0xFF == packet[-1]:
             servo, instruction, data = packet[2], packet[4], packet[5:-1]
             if instruction == SYNC_READ:
-                for one in data[2:]:
+                for servo_id in data[2:]:
                     self._status(
-                        one, self._read(one, data[0], data[1]) if one in self.ticks else b""
+                        servo_id,
+                        self._read(servo_id, data[0], data[1]) if servo_id in self.ticks else b"",
                     )
             elif instruction == SYNC_WRITE:
                 address, size = data[0], data[1]
                 for at in range(2, len(data), size + 1):
                     self._write(data[at], address, data[at + 1 : at + 1 + size])
             else:
-                self._one(servo, instruction, data, 1)
+                self._execute(servo, instruction, data, 1)
         return request[end:]
 
     def _dynamixel(self, request: bytes) -> bytes:
@@ -155,18 +163,19 @@ class Servos(Serial):
             if instruction in (SYNC_READ, SYNC_WRITE):
                 address, size = struct.unpack("<HH", data[:4])
                 if instruction == SYNC_READ:
-                    for one in data[4:]:
+                    for servo_id in data[4:]:
                         self._status(
-                            one, self._read(one, address, size) if one in self.ticks else b""
+                            servo_id,
+                            self._read(servo_id, address, size) if servo_id in self.ticks else b"",
                         )
                 else:
                     for at in range(4, len(data), size + 1):
                         self._write(data[at], address, data[at + 1 : at + 1 + size])
             else:
-                self._one(servo, instruction, data, 2)
+                self._execute(servo, instruction, data, 2)
         return request[end:]
 
-    def _one(self, servo: int, instruction: int, data: bytes, width: int) -> None:
+    def _execute(self, servo: int, instruction: int, data: bytes, width: int) -> None:
         """Execute an instruction to one servo; addresses and byte counts have ``width`` bytes."""
         if servo not in self.ticks:
             return
@@ -188,8 +197,8 @@ class Servos(Serial):
         self.advance()
         if self.kind == "feetech":
             body = bytes([servo, len(data) + 2, self._error(servo)]) + data
-            self.write(b"\xff\xff" + body + bytes([~sum(body) & 0xFF ^ self.broken]))
+            self.write(b"\xff\xff" + body + bytes([~sum(body) & 0xFF ^ self.sends_garbage]))
             return
         head = struct.pack("<BHBB", servo, len(data) + 4, STATUS, self._error(servo))
         body = b"\xff\xff\xfd\x00" + head + data
-        self.write(body + struct.pack("<H", crc(body) ^ self.broken))
+        self.write(body + struct.pack("<H", crc(body) ^ self.sends_garbage))

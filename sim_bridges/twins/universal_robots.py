@@ -26,10 +26,10 @@ from std_srvs.srv import Trigger
 from trajectory_msgs.msg import JointTrajectory
 from ur_dashboard_msgs.msg import RobotMode, SafetyMode
 
-from rlinf_core.core.errors import nearest
-from rlinf_ros.conversions import NS, to_ns
+from rlinf_ros.conversions import NS, pose_values, set_pose, to_ns
 from rlinf_ros.qos import publisher
-from rlinf_ros.spinning import OK, WARN, ControlNode, Diagnostics, Health, run
+from rlinf_ros.spinning import ControlNode, Diagnostics, run
+from sim_bridges.twins.injection import declare_inject, injection_health
 from sim_bridges.twins.universal_robots_state import (
     FROZEN,
     HOME,
@@ -67,13 +67,6 @@ class Twin(ControlNode):
     def __init__(self) -> None:
         super().__init__("twin")
         self.declare_parameter(
-            "inject",
-            "",
-            ParameterDescriptor(
-                description=f"present fault: one of {', '.join(INJECTIONS[1:])}; empty for nothing"
-            ),
-        )
-        self.declare_parameter(
             "locked_s",
             5.0,
             ParameterDescriptor(
@@ -86,17 +79,10 @@ class Twin(ControlNode):
         self.random = np.random.default_rng(0)
         self.currents = [0.0] * len(ARM)
         self._make_interfaces()
-        self.add_on_set_parameters_callback(self._inject)
-        self.diagnostics = Diagnostics(self, self._health)
+        self.add_on_set_parameters_callback(self._set_locked)
+        declare_inject(self, INJECTIONS, lambda fault: self.control.inject(fault, time.monotonic()))
+        self.diagnostics = Diagnostics(self, lambda: injection_health(self))
         self.create_timer(TICK_S, self._tick)
-
-    def _health(self) -> Health:
-        injected = self.get_parameter("inject").value
-        return (
-            Health(WARN, f"injected: {injected}")
-            if injected
-            else Health(OK, "follows its commands")
-        )
 
     def _make_interfaces(self) -> None:
         status = f"{DRIVER}/io_and_status_controller"
@@ -147,19 +133,9 @@ class Twin(ControlNode):
         response.success = not response.message
         return response
 
-    def _inject(self, parameters: list[Parameter]) -> SetParametersResult:
+    def _set_locked(self, parameters: list[Parameter]) -> SetParametersResult:
         for parameter in parameters:
-            if parameter.name == "inject" and parameter.value not in INJECTIONS:
-                return SetParametersResult(
-                    successful=False,
-                    reason="inject: expected nothing or one of "
-                    f"{', '.join(INJECTIONS[1:])}; got "
-                    f"'{parameter.value}'{nearest(str(parameter.value), INJECTIONS)}",
-                )
-        for parameter in parameters:
-            if parameter.name == "inject":
-                self.control.inject(parameter.value, time.monotonic())
-            elif parameter.name == "locked_s":
+            if parameter.name == "locked_s":
                 self.control.locked_s = parameter.value
         return SetParametersResult(successful=True)
 
@@ -185,9 +161,8 @@ class Twin(ControlNode):
         A pose older than its incoming_command_timeout is ignored.
         """
         age_ns = self.get_clock().now().nanoseconds - to_ns(pose.header.stamp)
-        p, q = pose.pose.position, pose.pose.orientation
         if pose.header.frame_id == "base" and age_ns < SERVO_TIMEOUT_S * NS:
-            target = np.array([p.x, p.y, p.z, q.x, q.y, q.z, q.w])
+            target = np.array(pose_values(pose.pose))
             self.control.command([0.0], joints_at(target, self.control.points[-1])[None])
 
     def _on_reset(self, handle: ServerGoalHandle) -> ResetScene.Result:
@@ -233,19 +208,18 @@ class Twin(ControlNode):
         success = TaskStatus(success=float(np.linalg.norm(pose[:3] - self.goal[:3]) < NEAR_M))
         for output, message, frame in (
             (self.joints, joints, "base_link"),
-            (self.poses, _posed(pose), "base"),
+            (self.poses, _stamped_pose(pose), "base"),
             (self.wrenches, WrenchStamped(), "tool0"),
-            (self.goals, _posed(self.goal), "base"),
+            (self.goals, _stamped_pose(self.goal), "base"),
             (self.successes, success, ""),
         ):
             message.header.stamp, message.header.frame_id = now, frame
             output.publish(message)
 
 
-def _posed(values: np.ndarray) -> PoseStamped:
+def _stamped_pose(values: np.ndarray) -> PoseStamped:
     message = PoseStamped()
-    p, q = message.pose.position, message.pose.orientation
-    p.x, p.y, p.z, q.x, q.y, q.z, q.w = values.tolist()
+    set_pose(message.pose, values.tolist())
     return message
 
 

@@ -19,7 +19,7 @@ SLOWED = "slowed"
 INJECTIONS = ("", PROTECTIVE_STOP, SAFEGUARD_STOP, ESTOP, PROGRAM, SILENT, FROZEN, SLOWED)
 SLOW = 20.0  # speed slider [%]
 HOME = (0.0, -1.57, 1.57, -1.57, -1.57, 0.0)
-SPEED, TAU_S = 3.14, 0.02  # largest joint speed [rad/s]; time constant of the joints' lag [s]
+MAX_SPEED, TAU_S = 3.14, 0.02  # largest joint speed [rad/s]; time constant of the joints' lag [s]
 # Denavit-Hartenberg parameters of a UR5e (universal-robots.com): a [m], d [m], alpha [rad], one row
 # per joint
 UR5E = (
@@ -68,28 +68,32 @@ def quaternion(rotation: np.ndarray) -> np.ndarray:
     return np.asarray(np.linalg.eigh(k / 3.0)[1][:, -1])  # eigh reads the lower triangle
 
 
-def joints_at(pose: np.ndarray, joints: np.ndarray, turns: int = 4) -> np.ndarray:
+def joints_at(pose: np.ndarray, joints: np.ndarray, steps: int = 4) -> np.ndarray:
     """Return joints (6,) [rad] near ``joints`` for the pose (7,) of tool0.
 
     Damped least squares (Nakamura 1986).
     """
     joints = np.array(joints, dtype=float)
-    for _ in range(turns):
-        here = tool_pose(joints)
-        error = np.concatenate([pose[:3] - here[:3], _rotation_vector(pose[3:], here[3:])])
+    for _ in range(steps):
+        tool = tool_pose(joints)
+        error = np.concatenate([pose[:3] - tool[:3], _rotation_vector(pose[3:], tool[3:])])
         if np.abs(error).max() < 1e-5:
             break
-        jacobian = np.stack([_moved(joints, here, axis) for axis in range(len(joints))], axis=1)
+        jacobian = np.stack(
+            [_jacobian_column(joints, tool, axis) for axis in range(len(joints))], axis=1
+        )
         joints += jacobian.T @ np.linalg.solve(jacobian @ jacobian.T + 1e-5 * np.eye(6), error)
     return joints
 
 
-def _moved(joints: np.ndarray, here: np.ndarray, axis: int, step: float = 1e-5) -> np.ndarray:
+def _jacobian_column(
+    joints: np.ndarray, tool: np.ndarray, axis: int, step: float = 1e-5
+) -> np.ndarray:
     """Return the tool's motion (6,) per unit of one joint, by a finite difference."""
-    other = joints.copy()
-    other[axis] += step
-    after = tool_pose(other)
-    return np.concatenate([after[:3] - here[:3], _rotation_vector(after[3:], here[3:])]) / step
+    moved_joints = joints.copy()
+    moved_joints[axis] += step
+    after = tool_pose(moved_joints)
+    return np.concatenate([after[:3] - tool[:3], _rotation_vector(after[3:], tool[3:])]) / step
 
 
 def _rotation_vector(to: np.ndarray, start: np.ndarray) -> np.ndarray:
@@ -122,7 +126,7 @@ class Control:
         self.robot = RUNNING
         self.program = True
         self.injected = ""
-        self.since = 0.0
+        self.fault_at = 0.0
         self.joints = np.array(HOME)
         self.place(self.joints)
 
@@ -151,7 +155,7 @@ class Control:
         """
         if self.injected == FROZEN and fault != FROZEN:
             self.program = False  # the program ended when nobody answered it
-        self.injected, self.since = fault, now
+        self.injected, self.fault_at = fault, now
         if fault == PROTECTIVE_STOP:
             self.safety = PROTECTIVE
             self.program = False
@@ -170,7 +174,7 @@ class Control:
         """Unlock a protective stop; return the reason for a refusal, or an empty string."""
         if self.safety != PROTECTIVE:
             return ""
-        if now - self.since < self.locked_s:
+        if now - self.fault_at < self.locked_s:
             return f"Cannot unlock protective stop until {self.locked_s:g}s after occurrence"
         self.safety = NORMAL
         return ""
@@ -206,14 +210,14 @@ class Control:
             knots = [*first_knot, *zip(times, points, strict=True)]
             self.times = [time for time, _ in knots]
             self.points = np.stack([point for _, point in knots])
-            self.played = 0.0
+            self.time_on_path_s = 0.0
 
     def place(self, joints: np.ndarray) -> None:
         """Put the joints (6,) [rad] there at once, without motion."""
         self.joints = joints.copy()
         self.times = [0.0]
         self.points = joints.copy()[None]
-        self.played = 0.0
+        self.time_on_path_s = 0.0
 
     def advance(self, seconds: float) -> None:
         """Move each joint towards the trajectory, within its largest speed.
@@ -221,9 +225,12 @@ class Control:
         The speed slider slows the trajectory down.
         """
         if self.follows:
-            self.played += seconds * self.scaling / 100.0
+            self.time_on_path_s += seconds * self.scaling / 100.0
             target = np.array(
-                [np.interp(self.played, self.times, joint_path) for joint_path in self.points.T]
+                [
+                    np.interp(self.time_on_path_s, self.times, joint_path)
+                    for joint_path in self.points.T
+                ]
             )
             delta = (target - self.joints) * min(1.0, seconds / TAU_S)
-            self.joints = self.joints + np.clip(delta, -SPEED * seconds, SPEED * seconds)
+            self.joints = self.joints + np.clip(delta, -MAX_SPEED * seconds, MAX_SPEED * seconds)

@@ -193,7 +193,7 @@ def test_random_limits_worlds_and_people_break_nothing():
 def test_the_model_catches_a_changed_line(what, changed):
     world = changed(*BROKEN[what])
     for seed in range(300):
-        if any(problems for _, problems, _ in world.stretch(seed, 400)):
+        if any(problems for _, problems, _ in world.run_stretch(seed, 400)):
             return
     raise AssertionError("300 worlds, and nothing is broken")
 
@@ -248,7 +248,7 @@ def test_the_whole_table_is_drawn():
 
 def test_a_violation_names_the_seed_that_replays_it(changed, monkeypatch, capsys):
     world = changed(*BROKEN["a speed 1 % too large"])
-    monkeypatch.setattr(fuzz_interlock, "stretch", world.stretch)
+    monkeypatch.setattr(fuzz_interlock, "run_stretch", world.run_stretch)
     result = fuzz_interlock.fuzz(range(40), 300)
     assert result["violations"] == len(result["messages"]) > 0
     seed = int(result["messages"][0].split()[1].rstrip(","))
@@ -275,7 +275,7 @@ def test_limits_that_only_loosen_are_not_tightened():
 
     original = interlock_world.draw_limits(Random(3))
     for seed in range(200):
-        new = interlock_world.tightened(Random(seed), original, original, False)
+        new = interlock_world.draw_changed_limits(Random(seed), original, original, False)
         assert new is None or not interlock_world.loosened(original, new)
 
 

@@ -118,7 +118,7 @@ def test_settings_and_options_of_every_shipped_robot_come_back_from_their_parame
     counts = Counter()
     for name in robots():
         robot = load_robot(name)
-        parts = [robot.driver_node, *robot.devices.values(), *robot.grippers.values()]
+        parts = [robot.driver_node, *robot.device_cameras.values(), *robot.grippers.values()]
         for part in filter(None, parts):
             assert type(part).from_document(from_parameters(flattened(_settings(part)))) == part, (
                 name
@@ -343,7 +343,7 @@ def test_all_that_the_nodes_of_a_real_arm_with_cameras_are_told(tmp_path):
     assert processes["driver"].parameters["settings"] == _settings(robot.driver_node)
     assert tables["camera_wrist"] == {
         "camera": "wrist",
-        "settings": _settings(robot.devices["wrist"]),
+        "settings": _settings(robot.device_cameras["wrist"]),
     }
     assert identity(processes["camera_wrist"]) == (
         "rlinf_drivers",
@@ -449,7 +449,7 @@ def test_all_that_the_nodes_of_an_arm_with_a_controller_of_its_own_are_told(tmp_
 @pytest.fixture
 def two_real_arms(tmp_path):
     """A robot whose arms have different grippers, one of them a twin, and topics of their own."""
-    left, right = load_robot("two_franka_sim").interlocks.values()
+    left, right = load_robot("two_franka_sim").limits_by_arm.values()
     gripper = "kind: gripper_command, joint: knuckle, open_at: 0.8, twin: true"
     (tmp_path / "robot.yaml").write_text(
         "driver: external\narms:\n"
@@ -485,7 +485,7 @@ def test_each_arm_has_its_gripper_its_joints_and_its_name(tmp_path, two_real_arm
     assert settings == _settings(robot.grippers["right"]) and settings["device"] == "/dev/right"
     left, right = (processes[f"interlock_{arm}"] for arm in ("left", "right"))
     assert left.parameters == {
-        "limits_file": str(robot.interlocks["left"]),
+        "limits_file": str(robot.limits_by_arm["left"]),
         "estops": ["pendant"],
         "no_estop_reason": "",
         "latch_file": "robot:arm/left/pose",
@@ -503,9 +503,9 @@ def test_each_arm_has_its_gripper_its_joints_and_its_name(tmp_path, two_real_arm
     assert dict(right.remappings)["enable"] == "/station_a/enable"
     recorder = processes["recorder"].parameters
     assert recorder["attached"][1:] == [
-        f"{arm}_limits.yaml={path}" for arm, path in robot.interlocks.items()
+        f"{arm}_limits.yaml={path}" for arm, path in robot.limits_by_arm.items()
     ]
-    hashes = [load_limits(path).hash for path in robot.interlocks.values()]
+    hashes = [load_limits(path).hash for path in robot.limits_by_arm.values()]
     assert processes["uplink"].parameters["limits_hash"] == "+".join(hashes)
     assert processes["environment"].parameters["axes"] == {
         f"{arm}/{name}": {"frame": f"{arm}_base_link", "tool": False}

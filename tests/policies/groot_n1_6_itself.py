@@ -19,7 +19,8 @@ from unittest import mock
 import numpy as np
 import torch
 
-from benchmarks import vla_references as references
+from benchmarks import vla_reference_cases as references
+from benchmarks.vla_reference_models import add_adapters
 
 FAMILIES = {"groot_n1_6": "groot_n1_7", "groot_n1_6_plain": ""}  # whose pictures a case takes
 
@@ -147,7 +148,7 @@ def play(folder: Path) -> None:
 
         ours = PeftModel.from_pretrained(model_of(folder), str(folder / "ours")).base_model.model
         numbers |= {"ours_chunk": act(ours), "ours_loss": loss_of(ours)}
-    theirs = references.adapted(model, folder / "theirs")
+    theirs = add_adapters(model, folder / "theirs")
     numbers |= {"adapted_chunk": act(theirs), "adapted_loss": loss_of(theirs)}
     np.savez(folder / "answers.npz", **numbers)
 

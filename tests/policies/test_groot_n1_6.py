@@ -22,7 +22,7 @@ pytest.importorskip("transformers", reason="the extra vla: transformers has none
 
 from safetensors.torch import load_file, save_file
 
-from benchmarks import vla_references as references
+from benchmarks import vla_reference_cases as references
 from rlinf_core.algorithms.sft import Config as SFTConfig
 from rlinf_core.algorithms.sft import Learner
 from rlinf_core.core.errors import PolicyFileError, SpecError

@@ -4,7 +4,7 @@
 the environment of ``make references``:
 
     python benchmarks/vla_references.py --cases groot_n1_7 groot_n1_7_area groot_n1_7_plain \
-        --played --folder FOLDER
+        --kinds --folder FOLDER
     python tests/policies/test_groot_n1_7.py FOLDER
 """
 
@@ -21,7 +21,7 @@ pytest.importorskip("transformers", reason="the extra vla: transformers has none
 
 from safetensors.torch import save_file
 
-from benchmarks import vla_references as references
+from benchmarks import vla_reference_cases as references
 from rlinf_core.algorithms.sft import Config as SFTConfig
 from rlinf_core.algorithms.sft import Learner
 from rlinf_core.core.errors import PolicyFileError, SpecError

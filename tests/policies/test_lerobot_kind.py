@@ -280,7 +280,7 @@ def test_lerobots_own_classes_are_played_to_1e_6(tmp_path):
     subprocess.run(
         [sys.executable, "benchmarks/vla_references.py", "--cases", "--json", figures], check=True
     )
-    assert json.loads(figures.read_text())["played"].keys() == {"act", "smolvla"}
+    assert json.loads(figures.read_text())["played"].keys() == {"act", "diffusion", "smolvla"}
     assert all(
         difference < 1e-6 for difference in json.loads(figures.read_text())["played"].values()
     )

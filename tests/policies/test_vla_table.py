@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from benchmarks.vla_references import table
+from benchmarks.vla_reference_table import table
 
 ROOT = Path(__file__).parents[2]
 

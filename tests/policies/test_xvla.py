@@ -3,7 +3,7 @@
 ``xvla_itself.json`` has LeRobot 0.6.1's files and answers for tiny networks. Make it again in the
 environment of ``make references``:
 
-    python benchmarks/vla_references.py --cases xvla xvla_grippers xvla_bimanual --played \
+    python benchmarks/vla_references.py --cases xvla xvla_grippers xvla_bimanual --kinds \
         --folder FOLDER
     python tests/policies/test_xvla.py FOLDER
 """
@@ -21,7 +21,7 @@ pytest.importorskip("transformers", reason="the extra vla: transformers has none
 
 from safetensors.torch import load_file, save_file
 
-from benchmarks import vla_references as references
+from benchmarks import vla_reference_cases as references
 from rlinf_core.algorithms.sft import Config as SFTConfig
 from rlinf_core.algorithms.sft import Learner
 from rlinf_core.core.errors import PolicyFileError, SpecError

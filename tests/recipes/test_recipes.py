@@ -141,8 +141,8 @@ def test_a_recipe_its_robot_and_its_task_are_checked_without_torch_and_ray():
 def test_every_shipped_robot_loads_with_its_limits_its_options_and_its_task(name):
     robot = load_robot(name)
     assert (
-        all(load_limits(limits).tick > 0 for limits in robot.interlocks.values())
-        and robot.interlocks
+        all(load_limits(limits).tick > 0 for limits in robot.limits_by_arm.values())
+        and robot.limits_by_arm
     )
     assert all(min(camera.size) > 0 for camera in robot.cameras.values())
     assert (

@@ -142,7 +142,7 @@ def test_a_reward_that_sees_needs_its_camera(tmp_path, key, cameras, got):
 
 def test_each_arm_has_the_orientation_of_its_limits(tmp_path):
     assert tool_orientations(load_robot("franka_sim")) == {"": (1.0, 0.0, 0.0, 0.0)}
-    folder = station_robot(load_recipe(TWO)).interlocks["left"].parent
+    folder = station_robot(load_recipe(TWO)).limits_by_arm["left"].parent
     override = robot_in(tmp_path / "r", folder)
     for arm, changes in (("left", {}), ("right", {"orientation": [0.0, 1.0, 0.0, 0.0]})):
         path = tmp_path / f"r/{arm}.yaml"
@@ -315,7 +315,7 @@ def test_a_task_and_its_robot_are_of_the_same_arms():
 
 def test_the_mode_of_the_actions_is_that_of_the_limits():
     joints = load_task("configs/tasks/ur5e_reach.yaml")
-    mode = load_limits(load_robot("franka_sim").interlocks[""]).control_mode
+    mode = load_limits(load_robot("franka_sim").limits_by_arm[""]).control_mode
     assert (mode, joints.spec.action.control_mode) == ("tcp_delta", "joint_delta")
     with pytest.raises(
         RecipeError,

@@ -180,14 +180,14 @@ def test_the_vendors_launch_file_has_each_argument_and_the_robot_its_controllers
 
 def test_more_arguments_go_to_the_vendors_launch_file():
     vendor, _ = bringup("ur5e", "station_a", "10.0.0.7")
-    added = vendor.added(["launch_rviz:=true", "kinematics_params_file:=/a:=b"])
+    added = vendor.with_arguments(["launch_rviz:=true", "kinematics_params_file:=/a:=b"])
     assert (added.arguments["launch_rviz"], added.arguments["kinematics_params_file"]) == (
         "true",
         "/a:=b",
     )
     for wrong in ("launch_rviz", "launch_rviz=true", ":=true"):
         with pytest.raises(RecipeError, match="arguments: expected name:=value"):
-            vendor.added([wrong])
+            vendor.with_arguments([wrong])
 
 
 def test_the_parameters_of_servo_are_its_own():

@@ -20,7 +20,10 @@ POSES = 100
 
 def pose(description, positions, link):
     """(4, 4): a link in the root, multiplied along its chain."""
-    frames = {frame.child: frame for frame in [*description.fixed(), *description.moved(positions)]}
+    frames = {
+        frame.child: frame
+        for frame in [*description.fixed_frames(), *description.moving_frames(positions)]
+    }
     result = np.eye(4)
     while link != description.root:
         frame, step = frames[link], np.eye(4)
@@ -192,8 +195,10 @@ def test_joints_slide_turn_follow_others_and_are_not_placed_while_nobody_reports
       <joint name="m" type="prismatic"><parent link="b"/><child link="d"/>
         <mimic joint="s" multiplier="-2" offset="0.1"/></joint>
       <joint name="t" type="continuous"><parent link="c"/><child link="e"/><axis xyz="0 0 1"/></joint></robot>""")
-    assert description.root == "a" and [frame.child for frame in description.fixed()] == ["b"]
-    moved = {frame.child: frame for frame in description.moved({"s": 0.25})}
+    assert description.root == "a" and [frame.child for frame in description.fixed_frames()] == [
+        "b"
+    ]
+    moved = {frame.child: frame for frame in description.moving_frames({"s": 0.25})}
     assert moved.keys() == {"c", "d"}, "nobody reports t"
     np.testing.assert_allclose(moved["c"].position, [0.0, 0.25, 0.0], atol=1e-12)
     np.testing.assert_allclose(moved["d"].position, [-0.4, 0.0, 0.0], atol=1e-12)

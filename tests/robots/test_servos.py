@@ -12,7 +12,7 @@ import pytest
 
 from rlinf_core.core.errors import DeviceError, RecipeError
 from rlinf_core.robots.servos import (
-    RAD,
+    RAD_PER_TICK,
     TABLES,
     Bus,
     Servo,
@@ -55,7 +55,7 @@ def until(condition, seconds=3.0):
 @KINDS
 def test_the_vendors_client_reads_and_commands_the_twin(bus, twin, kind):
     twin.deflect({"1": 0.5, "2": -1.0})
-    turned = {1: 2048 + round(0.5 / RAD), 2: 2048 + round(-1.0 / RAD), 3: 2048}
+    turned = {1: 2048 + round(0.5 / RAD_PER_TICK), 2: 2048 + round(-1.0 / RAD_PER_TICK), 3: 2048}
     assert until(lambda: bus.positions() == turned), "a read is None where an answer is late"
     bus.command({1: 1000, 2: 3000, 3: 2048})
     assert until(lambda: twin.goals[2] == 3000)
@@ -102,7 +102,7 @@ def test_the_link_of_a_killed_twin_is_replaced_and_that_of_a_living_one_is_not(t
     other, inside = os.openpty()
     (tmp_path / "bus").symlink_to(os.ttyname(inside))
     twin = Servos(tmp_path / "bus", "feetech", (1,))
-    assert os.readlink(tmp_path / "bus") == os.ttyname(twin.inside)
+    assert os.readlink(tmp_path / "bus") == os.ttyname(twin.device_fd)
     with pytest.raises(DeviceError, match="End the twin that has it, or name another path"):
         Servos(tmp_path / "bus", "feetech", (1,))
     twin.unplug()
@@ -186,7 +186,9 @@ def test_ticks_are_angles():
     assert servo.ticks(math.pi / 4) == 2560 and servo.ticks(3.0) == 3072, "within its range"
     turned = Servo(id=1, sign=-1, zero=1000)
     angles = np.linspace(-1.2, 1.2, 9)
-    assert np.allclose([turned.angle(turned.ticks(angle)) for angle in angles], angles, atol=RAD)
+    assert np.allclose(
+        [turned.angle(turned.ticks(angle)) for angle in angles], angles, atol=RAD_PER_TICK
+    )
     assert math.isclose(turned.angle(2024), -math.pi / 2)
 
 
@@ -237,7 +239,7 @@ def test_a_leader_of_either_kind_shows_its_joints(twin, kind):
     leader.open()
     twin.deflect({"1": 0.5, "2": 0.25})
     assert until(lambda: leader.poll() is not None and leader.raw)
-    assert np.allclose(leader.angles, [0.5, -0.25, 0.0], atol=RAD)
+    assert np.allclose(leader.angles, [0.5, -0.25, 0.0], atol=RAD_PER_TICK)
     leader.close()
 
 

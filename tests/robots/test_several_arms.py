@@ -59,9 +59,9 @@ def task(folder, change):
 # robot.yaml
 def test_each_arm_has_limits_in_the_order_of_the_file_and_one_arm_has_no_name():
     assert [
-        (name, path.name) for name, path in load_robot("two_franka_sim").interlocks.items()
+        (name, path.name) for name, path in load_robot("two_franka_sim").limits_by_arm.items()
     ] == [("left", "left.yaml"), ("right", "right.yaml")]
-    assert [(name, path.name) for name, path in load_robot("franka_sim").interlocks.items()] == [
+    assert [(name, path.name) for name, path in load_robot("franka_sim").limits_by_arm.items()] == [
         ("", "limits.yaml")
     ]
 

@@ -16,7 +16,7 @@ from rlinf_core.reports.films import rollout
 from rlinf_core.rollouts.array_env import ArrayEnv, TensorRollouts, TensorSteps
 from rlinf_core.rollouts.collect import ChunkRollouts, EpisodeRollouts
 from rlinf_core.trainer.train import train
-from sim_bridges.core.environments import stations
+from sim_bridges.core.environments import make_environments
 from tests.algorithms.point import Points
 
 STANDINS = Path(__file__).parent.parent / "sim_bridges/standins"
@@ -146,7 +146,7 @@ def test_maniskills_own_task_is_learned_from_in_tensors(tmp_path):
     assert last["env_steps"] >= 200 and 0.0 < last["return"] < 50.0, (
         "a dense reward, at most 1 a time step"
     )
-    env = stations(recipe, 1)
+    env = make_environments(recipe, 1)
     first, again = (env.reset([7])["vectors"] for _ in range(2))
     assert isinstance(env.tensors.reset([7])["vectors"], torch.Tensor) and np.array_equal(
         first, again
@@ -180,7 +180,9 @@ def isaac_lab(monkeypatch):
 @pytest.mark.usefixtures("isaac_lab")
 def test_isaac_labs_own_task_against_a_stand_in():
     """A step that ends an episode resets at once, so the observation before it is the final one."""
-    env = stations(load_recipe("sim_ppo", ["env=isaaclab:Isaac-Reach-Franka", "device=cpu"]), 3)
+    env = make_environments(
+        load_recipe("sim_ppo", ["env=isaaclab:Isaac-Reach-Franka", "device=cpu"]), 3
+    )
     assert env.spec.vector_size == 2 and env.spec.action.dim == 7 and env.spec.control_hz == 30.0
     vectors, ended = env.reset([4, 5, 6])["vectors"], 0
     for _ in range(10):
@@ -279,10 +281,10 @@ def test_what_only_shows_when_it_is_made_is_said_too():
     ):
         recipe = load_recipe("sim_ppo", [ENV, "simulation.environments=1", *overrides])
         with pytest.raises(RecipeError) as error:
-            stations(recipe, recipe.simulation.environments)
+            make_environments(recipe, recipe.simulation.environments)
         assert message in str(error.value)
     with pytest.raises(RlinfError, match="expected the package isaaclab, which is not installed"):
-        stations(load_recipe("sim_ppo", ["env=isaaclab:Isaac-Reach-Franka"]), 1)
+        make_environments(load_recipe("sim_ppo", ["env=isaaclab:Isaac-Reach-Franka"]), 1)
     with pytest.raises(
         RecipeError, match="policy.n_action_steps: expected 1 with env 'toy:points'"
     ):

@@ -125,12 +125,12 @@ def test_a_pose_that_was_seen_makes_no_other_time_step():
     environment, taken = Environment.__new__(Environment), []  # without ROS
     environment.inputs = SimpleNamespace(stamps_ns={"current_pose": 0})
     environment.poses, environment.period_ns, environment.due_ns = ["current_pose"], 10_000_000, 0
-    environment.step_index, environment.stepped_ns = 0, 10**18
+    environment.step_index, environment.last_step_ns = 0, 10**18
     environment.get_clock, environment._pull = MagicMock(), lambda: None
 
     def step(stamp_ns):
         taken.append(stamp_ns)
-        environment.step_index, environment.stepped_ns = environment.step_index + 1, stamp_ns
+        environment.step_index, environment.last_step_ns = environment.step_index + 1, stamp_ns
 
     environment._step, environment.watch = step, SimpleNamespace(missing=lambda: [])
     for stamp_ns in (5, 5, 6, 4, 6, 7):
@@ -158,7 +158,7 @@ def test_a_recorder_that_is_there_may_take_its_time_to_close_an_episode(
         running=False,
         step_index=-1,
         episode_id="a",
-        closed={"a": closed},
+        closings={"a": closed},
         patience_s=15.0,
         progress_at=time.monotonic(),
         task=SimpleNamespace(success=None),
@@ -169,7 +169,7 @@ def test_a_recorder_that_is_there_may_take_its_time_to_close_an_episode(
         ],
     )
     others = [SimpleNamespace(node_name="recorder", endpoint_gid=list(b"one"))]
-    watch.start()
+    watch.note_recorders()
     others[:] = (
         [SimpleNamespace(node_name="recorder", endpoint_gid=list(recorders.encode()))]
         if recorders
@@ -189,7 +189,7 @@ def test_a_request_whose_answer_could_not_be_sent_is_not_under_way():
     assert [environment._accept(goal) for _ in range(2)] == [GoalResponse.ACCEPT] * 2
     environment._run = lambda handle: iter(())
     with contextlib.suppress(TypeError, AttributeError):  # nobody runs it here
-        environment._start(SimpleNamespace(request=goal))
+        environment._start_request(SimpleNamespace(request=goal))
     environment.get_logger = MagicMock()
     assert (
         environment.running
@@ -226,7 +226,7 @@ def test_what_has_died_is_missing_also_where_time_steps_are_behind_the_clock(
 
 def test_what_does_not_count_is_told_and_after_a_while_what_is_asked_stands_alone_again():
     labels, prompts = Labels.__new__(Labels), []  # without ROS
-    labels.node, labels.word, labels.remark_timer = MagicMock(), Future(), MagicMock()
+    labels.node, labels.answer, labels.remark_timer = MagicMock(), Future(), MagicMock()
     labels.playing, labels.may_begin = lambda: False, lambda: False
     labels.prompts = SimpleNamespace(publish=lambda message: prompts.append(message.data))
     labels.prompt("reset the scene")
@@ -234,7 +234,7 @@ def test_what_does_not_count_is_told_and_after_a_while_what_is_asked_stands_alon
     assert prompts[-1].startswith("ready: the interlock does not let") and prompts[-1].endswith(
         "reset the scene"
     )
-    assert labels.remark_timer.reset.called and not labels.word.done()
+    assert labels.remark_timer.reset.called and not labels.answer.done()
     labels._drop_remark()
     assert prompts[-1] == "reset the scene" and labels.remark_timer.cancel.called
     labels._drop_remark()
@@ -274,7 +274,7 @@ def test_a_camera_whose_clock_is_ahead_is_missing_once_it_falls_silent(ago_s, mi
 def test_a_persons_word_is_worth_what_the_task_would_have_given(word, before, reward, success):
     labels = Labels.__new__(Labels)  # without ROS
     labels.label = word
-    now = labels.on(before)
+    now = labels.with_verdict(before)
     assert (now.reward, now.success, now.failure, now.truncated) == (
         reward,
         success,

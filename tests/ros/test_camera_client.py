@@ -259,7 +259,7 @@ def test_a_picture_that_is_old_says_nothing_of_where_the_camera_is_now(tmp_path,
 
 def test_a_camera_at_the_base_is_located_in_the_frame_of_the_limits_or_not_at_all():
     looker = MagicMock(frame="base")
-    looker.robot.interlocks = {"": "robots/franka_fr3/limits.yaml"}
+    looker.robot.limits_by_arm = {"": "robots/franka_fr3/limits.yaml"}
     looker.lines.return_value = []
     options = SimpleNamespace(board="8x5", on="base", arm="")
     with pytest.raises(

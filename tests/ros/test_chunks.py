@@ -25,7 +25,7 @@ from rlinf_core.rollouts.envs import single_action_chunks
 from rlinf_core.rollouts.evaluate import play
 from rlinf_ros.conversions import set_stamp, to_ns
 from rlinf_ros.qos import lossless_profile, profile
-from sim_bridges.core.environments import stations
+from sim_bridges.core.environments import make_environments
 from tests.algorithms.toy import acted
 from tests.ros.conftest import peer_in
 from tests.ros.stand import listen, start
@@ -42,7 +42,9 @@ SMALL = tanh_gaussian.Config(hidden=(32,), horizon=8)
 def env():
     """Behind the interlock's core; as in a policy's process, torch computes in one thread."""
     torch.set_num_threads(1)
-    env = stations(load_recipe("sim_rlpd", ["station.task=reach", "simulation.interlock=true"]), 1)
+    env = make_environments(
+        load_recipe("sim_rlpd", ["station.task=reach", "simulation.interlock=true"]), 1
+    )
     yield env
     env.close()
 
@@ -198,7 +200,7 @@ def test_a_failure_ends_an_episode_at_the_station_as_in_the_vectorised_environme
     task = yaml.safe_load(Path("configs/tasks/reach.yaml").read_text()) | {"failure": low}
     (tmp_path / "strict.yaml").write_text(yaml.safe_dump(task))
     strict = (f"station.task={tmp_path / 'strict.yaml'}",)
-    vector = stations(load_recipe("sim_rlpd", [*strict, "simulation.interlock=true"]), 1)
+    vector = make_environments(load_recipe("sim_rlpd", [*strict, "simulation.interlock=true"]), 1)
     (expected,) = play(vector, lambda _: single_action_chunks(vector.expert()), 1, [SCENES[0]])
     vector.close()
     assert (expected.failure, expected.success, expected.value) == (True, False, 0.0)

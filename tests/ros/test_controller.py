@@ -26,7 +26,7 @@ from rlinf_core.interlock import load_limits, with_values
 from rlinf_core.launch.graph import Process, station_processes
 from rlinf_core.recipes import check_recipe, load_recipe
 from rlinf_core.robots.config import load_robot
-from rlinf_drivers.controller import CATCHES_UP, SLOWEST_S, Controller
+from rlinf_drivers.controller import CATCH_UP_FACTOR, MAX_INTERVAL_S, Controller
 from rlinf_ros.conversions import NS, to_ns, to_stamp
 from rlinf_ros.qos import profile
 from tests.ros.stand import listen
@@ -207,7 +207,7 @@ def test_a_trajectory_that_is_slowed_down_goes_on_where_the_robot_has_come_to(sl
     sent, random = [], np.random.default_rng(0)
     node = SimpleNamespace(
         kind="joint_trajectory",
-        before=JointState(),
+        last_target=JointState(),
         segment=([], [], 0.0),
         horizon_s=0.05,
         speed=1.0,
@@ -227,7 +227,9 @@ def test_a_trajectory_that_is_slowed_down_goes_on_where_the_robot_has_come_to(sl
         Controller._on_joints(node, target)
     commands = as_ros2_control(slider, sent)
     steps = np.diff(commands) * 500.0  # rad/s
-    assert steps.max() < CATCHES_UP * 0.5 + 0.1 and steps.min() > -1e-9, "no jump, and never back"
+    assert steps.max() < CATCH_UP_FACTOR * 0.5 + 0.1 and steps.min() > -1e-9, (
+        "no jump, and never back"
+    )
     assert far - 1e-3 < commands[-1] < max(far, 0.01) + 0.02
 
 
@@ -245,7 +247,7 @@ def test_one_target_that_is_none_ends_no_controller_and_comes_back_in_no_other(w
     sent = []
     node = SimpleNamespace(
         kind="joint_trajectory",
-        before=JointState(),
+        last_target=JointState(),
         segment=([], [], 0.0),
         horizon_s=0.05,
         speed=1.0,
@@ -352,7 +354,7 @@ def test_a_twist_goes_the_shorter_way_to_the_target_within_the_limits_and_only_w
         0.0, abs=1e-6
     )
     limits = load_limits(load_robot("franka_fr3").limits)
-    still, most, speeds = [0.0] * 4, limits.acceleration * SLOWEST_S + 1e-9, [0.05]
+    still, most, speeds = [0.0] * 4, limits.acceleration * MAX_INTERVAL_S + 1e-9, [0.05]
 
     def faster():
         speeds.append(math.hypot(*twist_for(x=-0.6, y=-0.5)[:3]))

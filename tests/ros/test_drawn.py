@@ -18,7 +18,7 @@ from rlinf_core.rollouts.collect import ChunkRollouts, EpisodeRollouts
 from rlinf_core.rollouts.episode_conversion import episode_to_rollout
 from rlinf_ros.conversions import action_chunk, release_chunk
 from rlinf_ros.qos import profile
-from sim_bridges.core.environments import stations
+from sim_bridges.core.environments import make_environments
 from tests.ros.conftest import peer_in
 from tests.ros.stand import listen, start
 
@@ -32,7 +32,9 @@ def env():
     """Behind the interlock's core; as in a policy's process, torch computes in one thread."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    env = stations(load_recipe("sim_rlpd", ["station.task=reach", "simulation.interlock=true"]), 1)
+    env = make_environments(
+        load_recipe("sim_rlpd", ["station.task=reach", "simulation.interlock=true"]), 1
+    )
     yield env
     env.close()
 

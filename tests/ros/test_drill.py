@@ -481,7 +481,7 @@ def test_with_two_arms_what_goes_wrong_at_one_stops_the_other_and_the_table_says
 def test_the_whole_drill_holds_for_two_arms(tmp_path):
     measured, result = drill(tmp_path, 135, "--two-arms")
     assert result.returncode == 0, result.stdout + result.stderr
-    assert len(measured["rows"]) == 20 and not measured["not_held"]
+    assert len(measured["rows"]) == 21 and not measured["not_held"]
 
 
 @pytest.mark.parametrize("most, held", [(500, True), (199, False)])

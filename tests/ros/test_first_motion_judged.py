@@ -101,7 +101,7 @@ def slowed(monkeypatch):
         }
         for call in ("get", "set")
     )
-    watcher.robot = SimpleNamespace(interlocks=dict.fromkeys(arms, LIMITS))
+    watcher.robot = SimpleNamespace(limits_by_arm=dict.fromkeys(arms, LIMITS))
     watcher.arm = "left"
     watcher.slowed = {}
     watcher.node, watcher.safety_by_arm = MagicMock(), {}

@@ -11,7 +11,7 @@ from builtin_interfaces.msg import Time
 from diagnostic_msgs.msg import DiagnosticStatus
 
 from rlinf_core.core.errors import DeviceError
-from rlinf_core.robots.operators.device import AXES, FIRST_MESSAGE_S, FORGET_S, Device
+from rlinf_core.robots.operators.device import AXES, DISCARD_S, FIRST_MESSAGE_S, Device
 from rlinf_core.robots.operators.gamepad import Joy
 from rlinf_core.robots.operators.page import BUTTONS, Page
 from rlinf_core.tasks.task import load_task
@@ -136,7 +136,7 @@ def test_s26_what_was_pressed_while_the_process_stood_still_arms_nothing_afterwa
     device.words = ("arm",)
     person.poll()
     assert client.call_async.call_count == 1, "a key that was read late still moves for a moment"
-    time.sleep(FORGET_S)
+    time.sleep(DISCARD_S)
     person.poll()
     device.words = ("arm",)
     person.poll()

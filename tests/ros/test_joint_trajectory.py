@@ -84,7 +84,7 @@ def controller(horizon_s=HORIZON_S, tick=TICK_S):
         kind="joint_trajectory",
         _count_target=lambda: None,
         _may_forward=lambda: True,
-        before=JointState(),
+        last_target=JointState(),
         segment=([], [], 0.0),
         horizon_s=horizon_s,
         speed=1.0,

@@ -96,7 +96,7 @@ def test_which_episodes_begin_by_a_persons_word_alone(person, external, answers,
     """Their request need not end, because nothing moves before the word."""
     scene = SimpleNamespace(client=SimpleNamespace(server_is_ready=lambda: answers))
     environment = SimpleNamespace(person=person, external=external, scene=scene)
-    assert SceneRequests(environment, homes=False).begin_by_word(mode) is by_word
+    assert SceneRequests(environment, homes=False).waits_for_person(mode) is by_word
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_a_hold_keeps_an_episode_from_its_start_only_if_it_waits_for_a_person(ca
     """The other holds end with commands, which come only once an episode has begun."""
     safety = SafetyState(state=SafetyState.HOLD, cause=cause)
     still = resume_instruction(safety, "/a")
-    environment = SimpleNamespace(safety=safety, still=still)
+    environment = SimpleNamespace(safety=safety, resume_hint=still)
     assert Environment.may_move(environment) is begins
     assert bool(still) is not begins and ("arm" in still) is not begins
     stop = RequestStop()

@@ -25,7 +25,7 @@ from rlinf_core.rollouts.envs import single_action_chunks
 from rlinf_core.rollouts.evaluate import play
 from rlinf_ros.conversions import action_chunk
 from rlinf_ros.qos import profile
-from sim_bridges.core.environments import stations
+from sim_bridges.core.environments import make_environments
 from tests.ros.conftest import peer_in
 from tests.ros.stand import listen, start
 from tests.ros.test_chunks import Watched, recorded
@@ -48,7 +48,7 @@ TOO_LARGE = [3, 4, 11, 20, 21, 22, 30]  # time steps
 @pytest.fixture(scope="module")
 def env():
     torch.set_num_threads(1)
-    env = stations(load_recipe("sim_rlpd", [*BOTH[1:], "simulation.interlock=true"]), 1)
+    env = make_environments(load_recipe("sim_rlpd", [*BOTH[1:], "simulation.interlock=true"]), 1)
     yield env
     env.close()
 
@@ -146,7 +146,9 @@ def test_s27_what_holds_one_arm_holds_both_at_the_same_ticks_as_in_the_vectorise
     random = np.random.default_rng(0)
     actions = random.uniform(-0.6, 0.6, (40, 6)).astype(np.float32)
     actions[TOO_LARGE, 0] = 0.9
-    vector = stations(load_recipe("sim_rlpd", [*robot[1:], "simulation.interlock=true"]), 1)
+    vector = make_environments(
+        load_recipe("sim_rlpd", [*robot[1:], "simulation.interlock=true"]), 1
+    )
     alone, spec = vector.envs[0].station, vector.spec
     shown, executed, held, result = [alone.reset(SCENES[0])], [], [], None
     while result is None or not result.last:

@@ -1,4 +1,4 @@
-"""A simulator whose arm stops by itself, in the interface of ``Faulting``."""
+"""A simulator whose arm stops by itself, in the interface of ``HasFaults``."""
 
 import numpy as np
 

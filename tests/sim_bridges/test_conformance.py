@@ -72,9 +72,9 @@ def test_a_script_that_fails_says_how_the_tool_starts_and_what_held_it():
     )
 
     def step(action):
-        station.causes = next(steps, None)
-        last = station.causes is None
-        station.causes = station.causes or [""]
+        station.hold_reasons = next(steps, None)
+        last = station.hold_reasons is None
+        station.hold_reasons = station.hold_reasons or [""]
         return None, SimpleNamespace(last=last)
 
     station.step = step
@@ -91,7 +91,7 @@ def test_a_film_that_cannot_be_made_is_a_remark(tmp_path):
     station.simulator.cameras = ()
     station.simulator.render = lambda *_: 1 / 0
     assert (
-        conformance._filmed(station, 3, tmp_path / "a.mp4")
+        conformance._save_film(station, 3, tmp_path / "a.mp4")
         == "; no film: ZeroDivisionError: division by zero"
     )
 

@@ -11,7 +11,7 @@ from rlinf_core.recipes import load_recipe
 from rlinf_core.rollouts.collect import demonstrate
 from rlinf_core.rollouts.episode_conversion import episode_to_trajectory
 from rlinf_core.specs import arrays
-from sim_bridges.core.environments import stations
+from sim_bridges.core.environments import make_environments
 from sim_bridges.simulators.franka_marks import COLOURS, Simulator
 
 RECIPE = ["station.observe_cameras=[]"]
@@ -57,7 +57,7 @@ def test_both_marks_are_in_the_front_camera_in_their_colours(simulator):
 
 
 def test_what_is_asked_for_goes_with_every_time_step_to_whoever_learns():
-    env = stations(load_recipe("sim_vla", RECIPE), 2)
+    env = make_environments(load_recipe("sim_vla", RECIPE), 2)
     observation = env.reset([0, 1])
     sentences = [one.station.simulator.instruction for one in env.envs]
     assert sentences == ["go to the blue mark", "go to the red mark"]
@@ -113,7 +113,7 @@ def test_over_ros_each_recording_says_what_its_scene_asked_for(tmp_path):
         and len(set(sentences)) == 2
     )
     trajectory = episode_to_trajectory(
-        recorded[0], stations(load_recipe("sim_vla", RECIPE), 1).spec
+        recorded[0], make_environments(load_recipe("sim_vla", RECIPE), 1).spec
     )
     assert set(arrays.decode_instructions(trajectory.observations[arrays.INSTRUCTION])) == {
         sentences[0]

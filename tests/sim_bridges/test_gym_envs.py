@@ -10,8 +10,13 @@ from rlinf_core.core.errors import RecipeError, RlinfError
 from rlinf_core.recipes import check_recipe, load_recipe, station_robot
 from rlinf_core.rollouts.evaluate import evaluate
 from rlinf_core.trainer.train import train
-from sim_bridges.core.environments import stations
-from sim_bridges.core.gym import PlainEnv, plain, scaled, specs_of
+from sim_bridges.core.environments import make_environments
+from sim_bridges.core.gymnasium_envs import (
+    GymnasiumEnv,
+    make_gymnasium,
+    scale_actions,
+    station_spec,
+)
 
 
 class Corridor(gymnasium.Env):
@@ -61,7 +66,7 @@ for mode in AutoresetMode:
 
 def test_actions_are_stretched_to_the_bounds_and_cut_there():
     space = spaces.Box(np.float32([-1.0, 0.0]), np.float32([3.0, 0.5]))
-    assert scaled(space, np.array([[-1.0, -1.0], [0.0, 0.0], [5.0, 1.0]])).tolist() == [
+    assert scale_actions(space, np.array([[-1.0, -1.0], [0.0, 0.0], [5.0, 1.0]])).tolist() == [
         [-1, 0],
         [1, 0.25],
         [3, 0.5],
@@ -80,19 +85,19 @@ def test_a_vector_environment_is_found_by_the_package_that_registers_it(
         "autoreset_mode=AutoresetMode.SAME_STEP))\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    env = plain(f"corridors{size}:OfAPackage{size}-v0", size)
+    env = make_gymnasium(f"corridors{size}:OfAPackage{size}-v0", size)
     assert env.reset(range(size))["vectors"].shape == (size, 1)
     env.close()
     with pytest.raises(
         RecipeError,
         match="an id of gymnasium.make, got 'nowhere:A-v0': No module named 'nowhere'",
     ):
-        plain("nowhere:A-v0", size)
+        make_gymnasium("nowhere:A-v0", size)
 
 
 def test_an_environment_is_made_with_the_options_of_the_recipe():
     recipe = load_recipe("sim_sac", ["env=gym:Corridor-v0", "env_options={space: dict}"])
-    env = stations(recipe, 2)
+    env = make_environments(recipe, 2)
     assert env.reset([1, 2])["eye"].shape == (2, 4, 4, 3)
     env.close()
 
@@ -112,12 +117,12 @@ def test_an_environment_is_made_with_the_options_of_the_recipe():
 )
 def test_options_that_nothing_takes_are_refused(overrides, message):
     with pytest.raises(RecipeError, match=message):
-        stations(load_recipe("sim_sac", overrides), 1)
+        make_environments(load_recipe("sim_sac", overrides), 1)
 
 
 @pytest.mark.parametrize("name", ["Corridor-v0", "CorridorVectorSAME_STEP-v0"])
 def test_an_episode_that_ends_shows_its_last_state_and_the_first_of_the_next(name):
-    env = plain(name, 3)
+    env = make_gymnasium(name, 3)
     first = env.reset([4, 5, 6])["vectors"].copy()
     steps = env.step(np.array([[1.0], [-0.2], [-1.0]]))
     assert np.allclose(
@@ -141,7 +146,7 @@ def test_an_episode_that_ends_shows_its_last_state_and_the_first_of_the_next(nam
 
 
 def test_a_vector_environment_gives_what_single_ones_give():
-    one, many = plain("CorridorVectorSAME_STEP-v0", 2), plain("Corridor-v0", 2)
+    one, many = make_gymnasium("CorridorVectorSAME_STEP-v0", 2), make_gymnasium("Corridor-v0", 2)
     assert type(one) is not type(many) and np.array_equal(
         one.reset([1, 2])["vectors"], many.reset([1, 2])["vectors"]
     )
@@ -157,11 +162,11 @@ def test_a_vector_environment_gives_what_single_ones_give():
         one.step(np.zeros((2, 1)), np.array([True, False]))
     for mode in ("NEXT_STEP", "DISABLED"):
         with pytest.raises(RecipeError, match=f"SAME_STEP.*got .*{mode}"):
-            plain(f"CorridorVector{mode}-v0", 2)
+            make_gymnasium(f"CorridorVector{mode}-v0", 2)
 
 
 def test_observations_of_several_boxes_are_vectors_and_images():
-    env = plain("CorridorSeen-v0", 2)
+    env = make_gymnasium("CorridorSeen-v0", 2)
     arrays = env.reset([0, 1])
     assert {name: values.shape for name, values in arrays.items()} == {
         "vectors": (2, 1),
@@ -181,7 +186,7 @@ def test_observations_of_several_boxes_are_vectors_and_images():
 )
 def test_what_cannot_be_taken_is_refused_in_words(name, expected):
     with pytest.raises(RecipeError, match=expected):
-        PlainEnv(name)
+        GymnasiumEnv(name)
 
 
 @pytest.mark.parametrize(
@@ -233,7 +238,7 @@ def test_rlinf_learns_in_one(tmp_path):
     )
     last = train(recipe, tmp_path)
     assert last["success"] >= 0.9 and last["return"] > 0.8
-    env = stations(recipe, 1)
+    env = make_environments(recipe, 1)
     random = np.random.default_rng(0)
 
     class Chance:
@@ -252,4 +257,4 @@ def test_an_observation_with_a_slash_in_its_name_is_refused_as_a_checkpoint_woul
     with pytest.raises(
         RecipeError, match="expected names of observations without a slash, .* got 'camera/rgb'"
     ):
-        specs_of("Mine-v0", space, spaces.Box(-1, 1, (2,)), {})
+        station_spec("Mine-v0", space, spaces.Box(-1, 1, (2,)), {})

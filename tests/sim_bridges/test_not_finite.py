@@ -9,7 +9,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from rlinf_core.core.errors import RlinfError, SpecError
 from rlinf_core.recipes import load_recipe
 from rlinf_core.trainer.train import train
-from sim_bridges.core.gym import Environments, StationEnv, plain
+from sim_bridges.core.gym import Environments, StationEnv
+from sim_bridges.core.gymnasium_envs import make_gymnasium
 from sim_bridges.core.station import simulated_station
 
 BAD = 7  # time step at which something is wrong
@@ -131,7 +132,7 @@ def test_an_environment_of_gymnasium_is_named_with_the_time_step(name):
         name.removeprefix("Faulty").removeprefix("Vector").removeprefix("Last").removesuffix("-v0")
     )
     with pytest.raises(SpecError, match=f"^env 'gym:{name}': {FAULTS[fault][2]}"):
-        played(plain(name, 2))
+        played(make_gymnasium(name, 2))
 
 
 def test_what_is_filled_up_and_dropped_within_an_observation_is_named():
@@ -153,7 +154,7 @@ def test_what_is_filled_up_and_dropped_within_an_observation_is_named():
             ], *rest
 
     gymnasium.register("FaultyEye-v0", entry_point=lambda **_: Other(), disable_env_checker=True)
-    env = plain("FaultyEye-v0", 1)
+    env = make_gymnasium("FaultyEye-v0", 1)
     env.reset([0])
     with pytest.raises(
         SpecError, match="'eye': expected it in the observation, got at at time step 1"
@@ -193,7 +194,7 @@ def test_a_rollout_worker_blames_it_too(tmp_path):
     import ray
 
     def make(recipe, size):
-        env = plain("Faultynan-v0", size)
+        env = make_gymnasium("Faultynan-v0", size)
         if size == 1:  # of the evaluations
             env.envs[0].env.unwrapped.make = lambda value: value
         return env
@@ -309,4 +310,4 @@ def test_an_error_of_the_environments_own_code_names_its_line(vector):
         match=rf"^env 'gym:Broken{vector}-v0': its step\(\) raised RuntimeError: qacc is nan "
         r"\(.*test_not_finite.py, line \d+\) at time step 7",
     ):
-        played(plain(f"Broken{vector}-v0", 2))
+        played(make_gymnasium(f"Broken{vector}-v0", 2))

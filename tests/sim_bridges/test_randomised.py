@@ -63,7 +63,7 @@ def test_success_is_judged_by_what_is_so():
     )
     for seed in range(3):
         station.reset(seed)
-        truth, channels = station._truth(), station.channels
+        truth, channels = station._true_channels(), station.channels
         assert np.linalg.norm(truth["object_pose"][:3] - channels["object_pose"][:3]) > 0.1
         assert station.task.success(
             truth | {"current_pose": truth["object_pose"] + [0, 0, 0.03, 0, 0, 0, 0]}

@@ -24,7 +24,7 @@ from rlinf_core.core.errors import RecipeError, RlinfError, SpecError
 from rlinf_core.core.rotation import product, to_quaternion
 from rlinf_core.recipes import load_recipe
 from sim_bridges.core.conformance import _front_ends, checks, load_recipe_like
-from sim_bridges.core.environments import stations
+from sim_bridges.core.environments import make_environments
 from sim_bridges.core.interface import simulators
 from sim_bridges.core.isolated import make, python_of
 from sim_bridges.core.station import SimulatedStation, simulated_station
@@ -87,7 +87,7 @@ def test_an_adapter_keeps_every_promise_against_a_stand_in_of_its_simulator(name
 
 
 def test_a_simulator_that_lacks_attributes_is_refused_with_class_and_attribute():
-    from sim_bridges.core.interface import Simulator, arms_of
+    from sim_bridges.core.interface import Simulator, as_arms
 
     class CustomSimulator(Simulator):
         cameras, joint_names = ("video",), ()
@@ -95,13 +95,13 @@ def test_a_simulator_that_lacks_attributes_is_refused_with_class_and_attribute()
     with pytest.raises(
         RlinfError, match=r"CustomSimulator: expected .*, got none of: tick_s\. Add"
     ):
-        arms_of(CustomSimulator())
+        as_arms(CustomSimulator())
     with pytest.raises(RlinfError, match="advance, .*tick_s"):
-        arms_of(SimpleNamespace())
+        as_arms(SimpleNamespace())
     with pytest.raises(RlinfError, match="got none of: advance_arms, .*tick_s"):
-        arms_of(SimpleNamespace(arms=("left",)))
+        as_arms(SimpleNamespace(arms=("left",)))
     CustomSimulator.tick_s = 0.01
-    assert arms_of(CustomSimulator()).tick_s == 0.01
+    assert as_arms(CustomSimulator()).tick_s == 0.01
 
 
 @pytest.mark.slow
@@ -252,15 +252,15 @@ def test_what_robotwin_reports_as_a_twist_turns_too():
     from sim_bridges.simulators.robotwin import Simulator
 
     simulator = Simulator.__new__(Simulator)
-    simulator._before = np.array([0.1, 0.2, 0.3, 0.0, 1.0, 0.0, 0.0])
+    simulator._last_pose = np.array([0.1, 0.2, 0.3, 0.0, 1.0, 0.0, 0.0])
     now = np.array(
-        [0.1, 0.202, 0.3, *product(to_quaternion((0.0, 0.0, 0.01)), simulator._before[3:])]
+        [0.1, 0.202, 0.3, *product(to_quaternion((0.0, 0.0, 0.01)), simulator._last_pose[3:])]
     )
     simulator.tcp_pose = lambda: now
     simulator.succeeded = lambda: False
     simulator._in_base = np.array
     simulator._entity = SimpleNamespace(get_qpos=lambda: np.zeros(9))
-    simulator._places = range(7)
+    simulator._joint_indices = range(7)
     simulator._finger = 8
     simulator._closed, simulator._open = 0.0, 0.04
     simulator._object = simulator._goal = SimpleNamespace(get_pose=lambda: now)
@@ -347,7 +347,7 @@ def test_the_same_task_has_the_same_spec_in_every_simulator():
 
 def test_a_cube_that_falls_from_the_table_ends_the_episode_as_a_failure():
     """Terminated, not succeeded, discount 0; the next episode begins with a cube on the table."""
-    vector = stations(load_recipe("sim_pick_rlpd", ["station.robot=panda_robosuite"]), 1)
+    vector = make_environments(load_recipe("sim_pick_rlpd", ["station.robot=panda_robosuite"]), 1)
     station, rest = vector.envs[0].station, np.zeros((1, 4))
     vector.reset([3])
     on_the_table = vector.step(rest)
@@ -574,7 +574,7 @@ def test_another_environment_of_robosuite_has_its_own_things():
 
 
 def test_an_action_of_another_shape_names_both():
-    env = stations(simulator_recipe("franka_mujoco"), 1).envs[0]
+    env = make_environments(simulator_recipe("franka_mujoco"), 1).envs[0]
     env.reset(seed=0)
     with pytest.raises(SpecError, match=r"expected shape \(3,\) \(dx, dy, dz\), got \(4,\)"):
         env.step(np.zeros(4))

@@ -18,7 +18,7 @@ from rlinf_core.core.errors import EngineError, RecipeError
 from rlinf_core.recipes import load_recipe, station_task
 from rlinf_core.tasks.rewards.vlm import VLM
 from rlinf_core.tasks.task import step_result
-from sim_bridges.core.environments import stations
+from sim_bridges.core.environments import make_environments
 
 BRIGHT = 120
 
@@ -347,7 +347,7 @@ def test_a_simulated_station_is_judged_by_it_and_each_episode_begins_anew(server
     ):
         station_task(load_recipe("demo", overrides))
     server.says = (200, "yes")
-    env = stations(
+    env = make_environments(
         load_recipe(
             "sim_rlpd",
             [*overrides, "station.observe_cameras=[front]", "station.image_size=[24,24]"],

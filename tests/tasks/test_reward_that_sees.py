@@ -20,7 +20,7 @@ from rlinf_core.recipes import load_recipe, station_task
 from rlinf_core.tasks.rewards import training
 from rlinf_core.tasks.rewards.classifier import Network
 from rlinf_core.tasks.task import step_result
-from sim_bridges.core.environments import stations
+from sim_bridges.core.environments import make_environments
 from tests.messages import record
 from tests.trainer.test_disk import full_disk
 
@@ -127,7 +127,7 @@ def test_a_task_judged_by_it_needs_the_camera_and_says_so(learned, tmp_path):
         "station.image_size=[24,24]",
     ]
     assert "camera/front/image" in station_task(load_recipe("demo", overrides)).channels
-    env = stations(load_recipe("sim_rlpd", overrides), 1)
+    env = make_environments(load_recipe("sim_rlpd", overrides), 1)
     env.reset([0])
     assert env.step(np.zeros((1, 3))).reward[0] in (0.0, 1.0), (
         "what it says of this picture is no matter here"

@@ -147,7 +147,7 @@ def test_a_recipes_simulated_station_has_its_shaping_its_randomisation_and_its_i
     )
     assert station.task.shaping == 0.5 and station.task.spec == plain.task.spec
     assert isinstance(station.simulator, Randomised)
-    assert plain.limits == load_limits(station_robot(load_recipe("sim_sac")).interlocks[""]), (
+    assert plain.limits == load_limits(station_robot(load_recipe("sim_sac")).limits_by_arm[""]), (
         "those of its robot"
     )
     plain.reset(0)

@@ -15,7 +15,7 @@ from rlinf_core.reports.curves import read_evaluations
 from rlinf_core.trainer.progress import Clock
 from rlinf_core.trainer.sources.simulators import Simulators
 from rlinf_core.trainer.train import train
-from sim_bridges.core.environments import stations
+from sim_bridges.core.environments import make_environments
 from tests.algorithms.point import points
 
 SMALL = [
@@ -156,12 +156,12 @@ def test_on_simulated_stations_each_goes_on_in_the_middle_of_its_episode(name, t
             *RUNS[name],
         ],
     )
-    same(recipe, tmp_path, stations, at=103, how="asked to end")
+    same(recipe, tmp_path, make_environments, at=103, how="asked to end")
 
 
 def test_environments_of_gymnasium_go_on_where_they_were():
     recipe = load_recipe("sim_sac", ["env=gym:Pendulum-v1"])
-    one, two = stations(recipe, 2), stations(recipe, 2)
+    one, two = make_environments(recipe, 2), make_environments(recipe, 2)
     random = np.random.default_rng(0)
     one.reset([3, 4])
     for _ in range(207):
@@ -189,14 +189,18 @@ def test_with_another_number_of_environments_it_goes_on_in_new_episodes(name, tm
         "simulation.evaluate_every=1000",
     ]
     recipe = load_recipe("sim_sac", [*small, "simulation.environments=4"])
-    env = stations(recipe, 4)
-    source = Simulators(recipe, env, make_policy(env.spec, recipe.policy), stations, Clock())
+    env = make_environments(recipe, 4)
+    source = Simulators(
+        recipe, env, make_policy(env.spec, recipe.policy), make_environments, Clock()
+    )
     order = {"chunks": 3} if name == "ppo" else {}
     source.take(0, order)
     state = source.state_dict()
     fewer = load_recipe("sim_sac", [*small, "simulation.environments=2"])
     for saved_state in (state, {"begun": 0}):
-        env = stations(fewer, 2)
-        again = Simulators(fewer, env, make_policy(env.spec, fewer.policy), stations, Clock())
+        env = make_environments(fewer, 2)
+        again = Simulators(
+            fewer, env, make_policy(env.spec, fewer.policy), make_environments, Clock()
+        )
         again.load_state_dict(saved_state)
         assert again.take(0, order).steps > 0

@@ -10,7 +10,7 @@ import numpy as np
 
 from rlinf_core.core.errors import RlinfError
 
-ALIKE = 0.6  # correlation below which the two pictures do not show the same
+MIN_SIMILARITY = 0.6  # lower correlation: the two pictures do not show the same
 STILL_PIXELS, STILL_RAD = 1.0, 0.005
 
 
@@ -20,30 +20,31 @@ class PictureMotion:
 
     Attributes:
         right, down: shift of the content [pixels].
-        turned: clockwise turn [rad].
-        alike: correlation of both after undoing the motion, 1 for the same picture.
+        rotation: clockwise turn [rad].
+        similarity: correlation of both after undoing the motion, 1 for the same picture.
     """
 
     right: float
     down: float
-    turned: float
-    alike: float
+    rotation: float
+    similarity: float
 
     @property
     def aligned(self) -> bool:
+        """Whether the camera is where it was."""
         return (
-            self.alike >= ALIKE
+            self.similarity >= MIN_SIMILARITY
             and max(abs(self.right), abs(self.down)) < STILL_PIXELS
-            and abs(self.turned) < STILL_RAD
+            and abs(self.rotation) < STILL_RAD
         )
 
     @property
-    def words(self) -> str:
+    def advice(self) -> str:
         """Advice to a person, in one line."""
-        if self.alike < ALIKE:
+        if self.similarity < MIN_SIMILARITY:
             return (
-                f"the two pictures are too different (similarity {self.alike:.2f} of 1). First "
-                "turn the camera roughly back"
+                f"the two pictures are too different (similarity {self.similarity:.2f} of 1). "
+                "First turn the camera roughly back"
             )
         if self.aligned:
             return (
@@ -52,16 +53,16 @@ class PictureMotion:
             )
         return (
             f"the picture has moved {self.right:+.1f} pixels to the right, {self.down:+.1f} down, "
-            f"{np.degrees(self.turned):+.2f} degrees clockwise from the reference"
+            f"{np.degrees(self.rotation):+.2f} degrees clockwise from the reference"
         )
 
 
-def place(robot: Path, camera: str) -> Path:
+def reference_path(robot: Path, camera: str) -> Path:
     """Return the file of a camera's reference picture in its robot's folder."""
     return robot / f"views/{camera}.png"
 
 
-def read(path: Path, take: str) -> np.ndarray:
+def read_reference(path: Path, take: str) -> np.ndarray:
     """Return a reference (H, W, 3) uint8.
 
     Raises:
@@ -89,7 +90,7 @@ def save_picture(path: Path, picture: np.ndarray) -> None:
 
     temporary = path.with_name(f".{path.name}.new")
     try:
-        is_encoded, coded = cv2.imencode(path.suffix, np.ascontiguousarray(picture[..., ::-1]))
+        is_encoded, encoded = cv2.imencode(path.suffix, np.ascontiguousarray(picture[..., ::-1]))
     except cv2.error:  # an unknown ending
         is_encoded = False
     if not is_encoded:
@@ -100,7 +101,7 @@ def save_picture(path: Path, picture: np.ndarray) -> None:
         )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(coded.tobytes())
+        temporary.write_bytes(encoded.tobytes())
         temporary.replace(path)
     except OSError as error:
         with contextlib.suppress(OSError):
@@ -110,7 +111,7 @@ def save_picture(path: Path, picture: np.ndarray) -> None:
         ) from error
 
 
-def moved(reference: np.ndarray, now: np.ndarray) -> PictureMotion:
+def picture_motion(reference: np.ndarray, now: np.ndarray) -> PictureMotion:
     """Return the motion of a picture from its reference, both (H, W, 3) uint8.
 
     Raises:
@@ -133,7 +134,7 @@ def moved(reference: np.ndarray, now: np.ndarray) -> PictureMotion:
     start = np.array([[1.0, 0.0, right], [0.0, 1.0, down]], np.float32)
     criteria = (cv2.TERM_CRITERIA_EPS + cv2.TERM_CRITERIA_COUNT, 60, 1e-5)
     try:
-        alike, transform = cv2.findTransformECC(
+        similarity, transform = cv2.findTransformECC(
             grey[0], grey[1], start, cv2.MOTION_EUCLIDEAN, criteria
         )
     except cv2.error:  # no transform between the two pictures
@@ -144,16 +145,16 @@ def moved(reference: np.ndarray, now: np.ndarray) -> PictureMotion:
         float(shift[0]),
         float(shift[1]),
         float(np.arctan2(transform[1, 0], transform[0, 0])),
-        float(alike),
+        float(similarity),
     )
 
 
-def shown(reference: np.ndarray, now: np.ndarray) -> np.ndarray:
+def comparison(reference: np.ndarray, now: np.ndarray) -> np.ndarray:
     """Return (H, 3 W, 3): the reference, the present picture, and an overlay in red and cyan.
 
     Red shows the reference, cyan the present picture.
     """
-    over = now.copy()
-    over[..., 0] = reference.mean(-1)
-    over[..., 1:] = now.mean(-1, keepdims=True)
-    return np.concatenate([reference, now, over], axis=1)
+    overlay = now.copy()
+    overlay[..., 0] = reference.mean(-1)
+    overlay[..., 1:] = now.mean(-1, keepdims=True)
+    return np.concatenate([reference, now, overlay], axis=1)

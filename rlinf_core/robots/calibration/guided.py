@@ -1,32 +1,26 @@
-"""The box and the home of an arm, from poses to which a person guides it by hand. Pure."""
+"""The box and the home of an arm, from poses to which a person guides it by hand."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import yaml
 
-from rlinf_core.config.yaml_source import load_plain
-from rlinf_core.core.atomic_io import publish_file
 from rlinf_core.core.errors import RlinfError
 from rlinf_core.core.rotation import angle, inverse, product, unit
 from rlinf_core.interlock import Limits
 
 AXES = "xyz"
-# smallest distance of two kept points, and smallest edge of a box
-MIN_SPACING_M, LEAST_M = 0.001, 0.02
-# share of the cone beyond which a tool at its home contradicts the limits' orientation
-MOUNTED = 0.5
+# smallest distance of two points of a path, and smallest edge of a box
+MIN_SPACING_M, MIN_EDGE_M = 0.001, 0.02
+# part of the cone beyond which a tool at its home contradicts the limits' orientation
+MAX_CONE_SHARE = 0.5
 PIXELS = 420  # side of one view
 
 
 @dataclass
-class Guided:
+class GuidedPath:
     """The guided poses of a tool.
 
     Attributes:
@@ -62,9 +56,9 @@ class Guided:
         low = np.ceil((self.extent[0] + margin) * 1e3 - 1e-6) / 1e3
         high = np.floor((self.extent[1] - margin) * 1e3 + 1e-6) / 1e3
         for axis, first, last in zip(AXES, low, high, strict=True):
-            if last - first < LEAST_M:
+            if last - first < MIN_EDGE_M:
                 raise RlinfError(
-                    f"{axis}: expected a box of at least {LEAST_M} m, got "
+                    f"{axis}: expected a box of at least {MIN_EDGE_M} m, got "
                     f"{max(last - first, 0.0):.3f} m, within a margin of {margin} m. Guide the "
                     f"tool to both ends of its reach along {axis}"
                 )
@@ -77,66 +71,20 @@ class Guided:
         return low.tolist(), high.tolist()
 
 
-def mounted(limits: Limits, shown: np.ndarray) -> tuple[float, list[float]]:
+def tool_deviation(limits: Limits, at_home: np.ndarray) -> tuple[float, list[float]]:
     """Return the tool's rotation from the limits' orientation [rad], and its own orientation.
 
-    The tool's orientation at its home is ``shown``, (4,) x y z w. The result's second part is empty
-    if the limits' orientation serves: within ``MOUNTED`` of the cone (S8), and if actions move
-    joints.
+    The tool's orientation at its home is ``at_home``, (4,) x y z w. The result's second part is
+    empty if the limits' orientation serves: within ``MAX_CONE_SHARE`` of the cone (S8), and if
+    actions move joints.
     """
-    turned = unit(tuple(map(float, shown)))
-    off_nominal = angle(product(turned, inverse(limits.nominal)))
-    serves = limits.control_mode == "joint_delta" or off_nominal <= MOUNTED * limits.cone
-    return off_nominal, [] if serves else [round(component, 5) for component in turned]
+    orientation = unit(tuple(map(float, at_home)))
+    off_nominal = angle(product(orientation, inverse(limits.nominal)))
+    serves = limits.control_mode == "joint_delta" or off_nominal <= MAX_CONE_SHARE * limits.cone
+    return off_nominal, [] if serves else [round(component, 5) for component in orientation]
 
 
-def rewritten(text: str, changes: Mapping[str, Any]) -> str:
-    """Return a YAML's text with these keys at its top level, and unchanged comments.
-
-    Raises:
-        RlinfError: a key cannot be written; the message has the line to write by hand.
-    """
-    new = text
-    for key, value in changes.items():
-        line = f"{key}: {flow(value)}"
-        pattern = re.compile(rf"^{key}:[^#\n]*?( *#.*)?$", re.M)
-        match = pattern.search(new)
-        new = (
-            new[: match.start()] + line + (match[1] or "") + new[match.end() :]
-            if match
-            else new.rstrip("\n") + f"\n{line}\n"
-        )
-    try:
-        is_equal = load_plain(new) == {**(load_plain(text) or {}), **changes}
-    except yaml.YAMLError:
-        is_equal = False
-    if not is_equal:
-        raise RlinfError(
-            f"expected {', '.join(changes)} on one line each. Write by hand:\n"
-            + "\n".join(f"{key}: {flow(value)}" for key, value in changes.items())
-        )
-    return new
-
-
-def flow(value: Any) -> str:
-    """Return the value as one line of YAML."""
-    return (
-        str(yaml.safe_dump(value, default_flow_style=True, width=10**6, sort_keys=False))
-        .strip()
-        .removesuffix("\n...")
-    )
-
-
-def publish(path: Path, text: str) -> None:
-    """Replace a file's text atomically."""
-    temporary = path.with_name(f".{path.name}.new")
-    temporary.write_text(text)
-    if path.exists():
-        temporary.chmod(path.stat().st_mode)
-    publish_file(temporary, path)
-
-
-def draw(guided: Guided, low: list[float], high: list[float], out: Path) -> None:
+def draw(guided: GuidedPath, low: list[float], high: list[float], out: Path) -> None:
     """Draw the path, the box and the home from above, from the side and from the front."""
     import cv2
 

@@ -19,12 +19,12 @@ from rlinf_core.config.checking import validate
 from rlinf_core.config.yaml_source import read_document
 from rlinf_core.core.errors import RecipeError, RlinfError, nearest
 from rlinf_core.core.rotation import to_quaternion
-from rlinf_core.robots.calibration.guided import publish
+from rlinf_core.robots.calibration.yaml_edits import publish
 
 TOOL, BASE = "tool", "base"
 HEAD = "# Where the cameras are: rlinf camera locate (docs/robots/calibration.md)\n"
-LEAST = 8  # views
-LEAST_TURN = 0.35  # [rad] between some two of them; with less, the answer is undetermined
+MIN_VIEWS = 8
+MIN_TURN_RAD = 0.35  # between some two views; with less, the answer is undetermined
 
 
 class Mount(Settings):
@@ -133,33 +133,36 @@ def solve(views: Sequence[View], on: str, arm: str = "") -> Mount:
     """
     import cv2
 
-    if len(views) < LEAST:
+    if len(views) < MIN_VIEWS:
         raise RlinfError(
-            f"expected {LEAST} or more views of the board, got {len(views)}. Move the arm and take "
-            "another"
+            f"expected {MIN_VIEWS} or more views of the board, got {len(views)}. Move the arm and "
+            "take another"
         )
     tools = [matrix(view.tool) for view in views]
     turns = np.array(
         [cv2.Rodrigues(tools[0][:3, :3].T @ pose[:3, :3])[0].ravel() for pose in tools]
     )
-    if np.linalg.svd(turns - turns.mean(0), compute_uv=False)[1] < LEAST_TURN:
+    if np.linalg.svd(turns - turns.mean(0), compute_uv=False)[1] < MIN_TURN_RAD:
         raise RlinfError(
             "expected views with the tool turned by 20 degrees or more about at least two axes. "
             "These views have nearly the same orientation, or turn about one axis. Tilt the tool "
             "sideways too and take more"
         )
-    moved = tools if on == TOOL else [np.linalg.inv(pose) for pose in tools]
-    turned, placed = cv2.calibrateHandEye(
-        [pose[:3, :3] for pose in moved],
-        [pose[:3, 3] for pose in moved],
+    gripper_poses = tools if on == TOOL else [np.linalg.inv(pose) for pose in tools]
+    rotation, position = cv2.calibrateHandEye(
+        [pose[:3, :3] for pose in gripper_poses],
+        [pose[:3, 3] for pose in gripper_poses],
         [view.board[:3, :3] for view in views],
         [view.board[:3, 3] for view in views],
         method=cv2.CALIB_HAND_EYE_PARK,
     )
     transform = np.eye(4)
-    transform[:3, :3], transform[:3, 3] = turned, placed.ravel()
+    transform[:3, :3], transform[:3, 3] = rotation, position.ravel()
     boards = np.array(
-        [(pose @ transform @ view.board)[:3, 3] for pose, view in zip(moved, views, strict=True)]
+        [
+            (pose @ transform @ view.board)[:3, 3]
+            for pose, view in zip(gripper_poses, views, strict=True)
+        ]
     )
     # the board is in one place
     error = float(np.median(np.linalg.norm(boards - boards.mean(0), axis=1)))
@@ -193,7 +196,7 @@ def quaternion(rotation: np.ndarray) -> np.ndarray:
     return np.array(to_quaternion((float(vector[0]), float(vector[1]), float(vector[2]))))
 
 
-def board_in(
+def find_board(
     pixels: np.ndarray, lens: Sequence[float], columns: int, rows: int, square_m: float
 ) -> np.ndarray | None:
     """Return the pose (4, 4) of a chessboard in the optical frame; None unless fully visible.

@@ -43,7 +43,7 @@ class Frame(NamedTuple):
     depth: np.ndarray | None = None
 
 
-class Source(Protocol):
+class CameraSource(Protocol):
     """An open camera."""
 
     lens: tuple[float, ...]
@@ -87,12 +87,10 @@ class DeviceCamera(CameraSettings):
         raise NotImplementedError
 
     def with_paths_from(self: CameraT, _: Path) -> CameraT:
-        """Return the settings with paths that begin with a dot resolved from robot.yaml's
-        folder.
-        """
+        """Return the settings with paths such as ./file resolved from robot.yaml's folder."""
         return self
 
-    def open(self) -> Source:
+    def open(self) -> CameraSource:
         """Open the camera.
 
         Raises:
@@ -131,7 +129,7 @@ def make_camera(document: Mapping[str, Any]) -> DeviceCamera:
     return settings
 
 
-class _Named(Discriminated):
+class _CameraOrSize(Discriminated):
     """Discriminates by ``kind``; a list is the size of a camera that somebody else publishes."""
 
     def validated(self, value: Any, info: ValidationInfo | None = None) -> Settings | None:
@@ -155,7 +153,7 @@ class _Named(Discriminated):
         return {"anyOf": [size, *super().__get_pydantic_json_schema__(schema, handler)["anyOf"]]}
 
 
-CAMERA = _Named("kind", camera, cameras, TOPIC)
+CAMERA = _CameraOrSize("kind", camera, cameras, TOPIC)
 
 
 WINDOW_NS = 10_000_000_000
@@ -171,21 +169,21 @@ class DeviceClock:
     """
 
     def __init__(self) -> None:
-        # arrival and difference of clocks, smallest first
-        self.ways: deque[tuple[int, int]] = deque()
+        # time of arrival and delay [ns], the smallest delay first
+        self.delays: deque[tuple[int, int]] = deque()
         self.newest_ns = 0
 
     def host_ns(self, device_ns: int, arrived_ns: int) -> int:
         """Return this machine's time of a device's stamp; never later than its arrival."""
         delay_ns = arrived_ns - device_ns
         if device_ns < self.newest_ns or (
-            self.ways and abs(delay_ns - self.ways[0][1]) > OTHER_CLOCK_NS
+            self.delays and abs(delay_ns - self.delays[0][1]) > OTHER_CLOCK_NS
         ):
-            self.ways.clear()  # the device was switched off meanwhile, or our clock was set
-        while self.ways and self.ways[0][0] < arrived_ns - WINDOW_NS:
-            self.ways.popleft()
-        while self.ways and self.ways[-1][1] >= delay_ns:
-            self.ways.pop()
-        self.ways.append((arrived_ns, delay_ns))
+            self.delays.clear()  # the device was switched off meanwhile, or our clock was set
+        while self.delays and self.delays[0][0] < arrived_ns - WINDOW_NS:
+            self.delays.popleft()
+        while self.delays and self.delays[-1][1] >= delay_ns:
+            self.delays.pop()
+        self.delays.append((arrived_ns, delay_ns))
         self.newest_ns = device_ns
-        return device_ns + self.ways[0][1]
+        return device_ns + self.delays[0][1]

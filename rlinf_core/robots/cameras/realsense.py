@@ -42,17 +42,17 @@ class Camera(DeviceCamera):
     def where(self) -> str:
         return self.serial
 
-    def open(self) -> Source:
+    def open(self) -> RealSenseSource:
         rs = library()
         if not self.twin:
-            return Source(self, find(rs, self.serial))
+            return RealSenseSource(self, find(rs, self.serial))
         from sim_bridges.twins.realsense import Twin
 
         twin = Twin(self.serial, self.size, self.fps, self.depth)
-        return Source(self, twin.device, twin.close)
+        return RealSenseSource(self, twin.device, twin.close)
 
 
-class Source:
+class RealSenseSource:
     """Reads one device, sensor by sensor.
 
     librealsense's own pipeline does the same, but accepts no software device.
@@ -60,17 +60,17 @@ class Source:
     Args:
         settings: size, rate, and the request for depth.
         device: a ``pyrealsense2.device``.
-        closing: called at the end.
+        on_close: called at the end.
     """
 
     def __init__(
-        self, settings: Camera, device: Any, closing: Callable[[], None] = lambda: None
+        self, settings: Camera, device: Any, on_close: Callable[[], None] = lambda: None
     ) -> None:
         rs = library()
         self.rs = rs
         self.settings = settings
         self.device = device
-        self.closing = closing
+        self.on_close = on_close
         self.clock = DeviceClock()
         self.sensors = list[Any]()
         self.lens = tuple[float, ...]()
@@ -161,16 +161,14 @@ class Source:
         )
 
     def _stamp_ns(self, frame: Any, arrived_ns: int) -> int:
-        """Return the device's own stamp, unless librealsense has mapped it already (global
-        time).
-        """
+        """Return the device's own stamp, unless librealsense has mapped it to this clock."""
         stamp_ns = round(frame.get_timestamp() * MS)
         if frame.get_frame_timestamp_domain() == self.rs.timestamp_domain.hardware_clock:
             return self.clock.host_ns(stamp_ns, arrived_ns)
         return min(stamp_ns, arrived_ns)
 
     def close(self) -> None:
-        self.closing()
+        self.on_close()
         while self.sensors:
             sensor = self.sensors.pop()
             for end in (sensor.stop, sensor.close):
@@ -194,12 +192,14 @@ def library() -> Any:
 def find(rs: Any, serial: str) -> Any:
     """Return the plugged-in device with this serial number."""
     try:
-        return chosen(rs, rs.context().query_devices(), serial)
+        return select(rs, rs.context().query_devices(), serial)
     except RuntimeError as error:
-        raise DeviceError(f"cannot list the RealSense cameras: {error}. {_allowed()}") from error
+        raise DeviceError(
+            f"cannot list the RealSense cameras: {error}. {_plug_in_remedy()}"
+        ) from error
 
 
-def chosen(rs: Any, devices: Iterable[Any], serial: str) -> Any:
+def select(rs: Any, devices: Iterable[Any], serial: str) -> Any:
     """Return the device with this serial number among ``devices``.
 
     Raises:
@@ -214,11 +214,11 @@ def chosen(rs: Any, devices: Iterable[Any], serial: str) -> Any:
     )
     raise DeviceError(
         f"expected a RealSense with the serial number '{serial}', found {listing or 'none'}. "
-        f"{_allowed()}"
+        f"{_plug_in_remedy()}"
     )
 
 
-def _allowed() -> str:
+def _plug_in_remedy() -> str:
     """Return the remedy for a missing device.
 
     The remedy is a udev rule if Linux lists a RealSense that this user may not open.

@@ -54,11 +54,11 @@ class Camera(DeviceCamera):
             else self
         )
 
-    def open(self) -> Source:
-        return Source(self)
+    def open(self) -> UvcSource:
+        return UvcSource(self)
 
 
-class Source:
+class UvcSource:
     """Reads one camera; a file plays in real time, and frames that nobody read in time are lost."""
 
     def __init__(self, settings: Camera) -> None:
@@ -70,7 +70,7 @@ class Source:
         self.lens = settings.lens or ()
         self.file = is_file(settings.device)
         self.clock = DeviceClock()
-        self.began_ns = time.monotonic_ns()
+        self.started_ns = time.monotonic_ns()
         self.number = -1
         self.capture = cv2.VideoCapture(
             os.path.realpath(settings.device), cv2.CAP_ANY if self.file else cv2.CAP_V4L2
@@ -111,11 +111,13 @@ class Source:
             )
         rgb = cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB)
         if self.file:
-            taken_ns = self.began_ns + round(self.number * NS / self.settings.fps)
-            return Frame(rgb, taken_ns + time.time_ns() - time.monotonic_ns(), self.number)
+            exposed_ns = self.started_ns + round(self.number * NS / self.settings.fps)
+            return Frame(rgb, exposed_ns + time.time_ns() - time.monotonic_ns(), self.number)
         # the kernel's monotonic clock
-        taken_ns = round(self.capture.get(cv2.CAP_PROP_POS_MSEC) * MS)
-        return Frame(rgb, self.clock.host_ns(taken_ns, arrived_ns) if taken_ns > 0 else arrived_ns)
+        exposed_ns = round(self.capture.get(cv2.CAP_PROP_POS_MSEC) * MS)
+        return Frame(
+            rgb, self.clock.host_ns(exposed_ns, arrived_ns) if exposed_ns > 0 else arrived_ns
+        )
 
     def _next(self) -> Any:
         """Return (height, width, 3), blue first, or None without a frame."""
@@ -123,7 +125,7 @@ class Source:
 
         if not self.file:
             return self.capture.read()[1]
-        now = (time.monotonic_ns() - self.began_ns) * self.settings.fps / NS
+        now = (time.monotonic_ns() - self.started_ns) * self.settings.fps / NS
         self.number = max(self.number + 1, int(now))
         time.sleep(max(0.0, (self.number - now) / self.settings.fps))
         if not os.path.exists(self.settings.device):

@@ -17,12 +17,13 @@ from rlinf_core.specs.arrays import ActionSpec
 AXES = ("x", "y", "z", "rx", "ry", "rz", "grip")
 # labels of the scene before an episode, and of the present one
 LABELS = ("ready", "success", "failure", "rerecord", "discard")
-AGAIN_S = 1.0  # pause between two attempts to find a lost device
+RETRY_S = 1.0  # pause between two attempts to find a lost device
 REST_S = 0.2
-LATE_S = 3.0  # a longer poll gap voids the input, because it was meant for another moment (S26)
+# a longer gap of polls voids the input, because it was meant for another moment (S26)
+MAX_POLL_GAP_S = 3.0
 # the same for a device that commanded; the interlock has stopped the arm meanwhile (S16)
-HELD_LATE_S = 0.5
-FORGET_S = 0.5  # for this long, a key that was read late would still move
+MAX_POLL_GAP_COMMANDING_S = 0.5
+DISCARD_S = 0.5  # for this long, a key that was read late would still move
 FIRST_MESSAGE_S = 1.0  # time in which a silent device is tolerated after opening
 
 
@@ -34,7 +35,7 @@ def axes(action: ActionSpec) -> dict[str, int]:
     if action.control_mode != "tcp_delta":
         return {"x": 0, "y": 1, "z": 2} | ({"grip": action.dim - 1} if grips(action) else {})
     arm = ("x", "y", "z", "rx", "ry", "rz")[: 6 if action.dim >= 6 else 3]
-    return {axis: place for place, axis in enumerate((*arm, "grip")[: action.dim])}
+    return {axis: index for index, axis in enumerate((*arm, "grip")[: action.dim])}
 
 
 def grips(action: ActionSpec) -> bool:
@@ -119,15 +120,13 @@ class RequestDevice(Device):
     requests: list[str]
 
     def take_requests(self) -> tuple[str, ...]:
-        handed_on = self.requests
+        requests = self.requests
         self.requests = []
-        return tuple(handed_on)
+        return tuple(requests)
 
 
 class Guard:
-    """Trusts a device once it was seen at rest, and not while it is silent, gone or sends
-    garbage.
-    """
+    """Trusts a device only after it was at rest, and not while it is silent or sends garbage."""
 
     def __init__(self, name: str, device: Device) -> None:
         self.name, self.device = name, device
@@ -135,11 +134,11 @@ class Guard:
         self.trusted = False
         self._opened = False
         self._rest_since = 0.0
-        self._looked_at = 0.0
+        self._searched_at = 0.0
         self._opened_at = 0.0
         self._polled_at = 0.0
-        self._forgets_until = 0.0
-        self._commands = False
+        self._discards_until = 0.0
+        self._is_commanding = False
 
     def open(self) -> None:
         """Open the device at the start; a missing device ends the process.
@@ -157,16 +156,17 @@ class Guard:
         now, before = time.monotonic(), self._polled_at
         self._polled_at = now
         try:
-            if not self._opened and not self._look():
+            if not self._opened and not self._reopen():
                 return ()
             requests = self.device.poll()
         except DeviceError as error:
             requests = self.device.take_requests()
-            self._doubt(error)
+            self._on_error(error)
         else:
-            if before and now - before > (HELD_LATE_S if self._commands else LATE_S):
-                self._forget(now, now - before)
-            self._weigh()
+            max_gap_s = MAX_POLL_GAP_COMMANDING_S if self._is_commanding else MAX_POLL_GAP_S
+            if before and now - before > max_gap_s:
+                self._discard_input(now, now - before)
+            self._update_trust()
         return (
             requests
             if self.trusted
@@ -176,7 +176,7 @@ class Guard:
     def motion(self) -> dict[str, float] | None:
         """Return a device's motion; None without trust."""
         motion = self.device.motion() if self.trusted else None
-        self._commands = motion is not None
+        self._is_commanding = motion is not None
         return motion
 
     def distrust(self) -> None:
@@ -189,26 +189,26 @@ class Guard:
         self.device.close()
         self._opened = False
 
-    def _look(self) -> bool:
+    def _reopen(self) -> bool:
         """Return True if a lost device is back."""
-        if time.monotonic() - self._looked_at < AGAIN_S:
+        if time.monotonic() - self._searched_at < RETRY_S:
             return False
-        self._looked_at = time.monotonic()
+        self._searched_at = time.monotonic()
         self.device.open()
         self._opened = True
         self._opened_at = time.monotonic()
         return True
 
-    def _doubt(self, error: DeviceError) -> None:
+    def _on_error(self, error: DeviceError) -> None:
         if self._opened or not self.trouble:  # keep the first message while the device is away
             self.trouble = f"{self.name}: {error}"
         self.trusted = False
         self._rest_since = 0.0
         if error.disconnected and self._opened:
             self.close()
-            self._looked_at = time.monotonic()
+            self._searched_at = time.monotonic()
 
-    def _forget(self, now: float, late_s: float) -> None:
+    def _discard_input(self, now: float, late_s: float) -> None:
         """Drop input that had waited, because its sender may stand beside the arm by now."""
         self.trouble = (
             f"{self.name}: the process was stopped for {late_s:.1f} s and did not read the device. "
@@ -216,13 +216,13 @@ class Guard:
         )
         self.trusted = False
         self._rest_since = 0.0
-        self._forgets_until = now + FORGET_S
+        self._discards_until = now + DISCARD_S
 
-    def _weigh(self) -> None:
+    def _update_trust(self) -> None:
         now = time.monotonic()
         resting = self.device.at_rest()
         has_reported = self.device.has_reported()
-        if self.trusted or now < self._forgets_until:
+        if self.trusted or now < self._discards_until:
             return
         self._rest_since = (self._rest_since or now) if resting else 0.0
         if resting and now - self._rest_since >= self.device.rest_s:
@@ -243,7 +243,7 @@ class Guard:
             )
 
 
-class Source:
+class DeviceFile:
     """A device file that is read without waiting: hidraw, evdev, or the pipe of a twin."""
 
     def __init__(self, path: str | Path, device_name: str) -> None:
@@ -258,7 +258,7 @@ class Source:
                 f"expected {device_name} at {path}, got: {error.strerror}. Plug it in, or name "
                 "another device: station.operator.device"
             ) from error
-        self.lock = self._claimed()
+        self.lock = self._claim()
         status = os.fstat(self.fd)
         if stat.S_ISFIFO(status.st_mode) and status.st_uid not in (0, os.geteuid()):
             self.close()
@@ -268,7 +268,7 @@ class Source:
                 "rlinf fake-device"
             )
 
-    def _claimed(self) -> socket.socket | None:
+    def _claim(self) -> socket.socket | None:
         """Claim the device, because one person's device must move one arm only.
 
         Raises:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rlinf_core.core.errors import DeviceError
-from rlinf_core.robots.operators.device import Source
+from rlinf_core.robots.operators.device import DeviceFile
 from rlinf_core.robots.operators.sticks import Axis, Button, Role, Seconds, Sticks
 
 EVENT = struct.Struct("llHHi")  # time, type, code, value
@@ -22,11 +22,11 @@ SYN = 0
 KEY = 1
 ABS = 3
 DROPPED = 3  # a SYN code: the kernel's buffer overflowed, and the held buttons are unknown
-MOST_TYPES = 0x1F
+MAX_TYPE = 0x1F
 EVIOCGRAB = 0x40044590
 ROWS = {"1234567890": 2, "qwertyuiop": 16, "asdfghjkl": 30, "zxcvbnm": 44}
 KEYBOARD_KEYS = (
-    {code + place: key for row, code in ROWS.items() for place, key in enumerate(row)}
+    {code + index: key for row, code in ROWS.items() for index, key in enumerate(row)}
     | {57: "space", 28: "enter"}
     | {58 + number: f"f{number}" for number in range(1, 11)}
 )
@@ -36,15 +36,15 @@ class Events:
     """The events of one device."""
 
     def __init__(self, path: str, device_name: str, grab: bool = False) -> None:
-        self.source = Source(path, device_name)
+        self.file = DeviceFile(path, device_name)
         with contextlib.suppress(OSError):  # a pipe cannot be grabbed, and need not be
             if grab:
-                fcntl.ioctl(self.source.fd, EVIOCGRAB, 1)
+                fcntl.ioctl(self.file.fd, EVIOCGRAB, 1)
 
     def range_of(self, code: int) -> tuple[int, int, int] | None:
         """Return value, minimum and maximum of an absolute axis (EVIOCGABS), or None."""
         try:
-            actual = fcntl.ioctl(self.source.fd, 0x80184540 + code, bytes(24))
+            actual = fcntl.ioctl(self.file.fd, 0x80184540 + code, bytes(24))
         except OSError:
             return None
         value, low, high = struct.unpack_from("3i", actual)
@@ -56,21 +56,21 @@ class Events:
         Raises:
             DeviceError: the data are no events, or some were lost.
         """
-        for data in self.source.reports():
+        for data in self.file.reports():
             if len(data) % EVENT.size:
                 raise DeviceError(
                     f"garbage: expected input events of {EVENT.size} bytes, got {len(data)} bytes "
-                    f"from {self.source.path}. Is it /dev/input/event<number>?"
+                    f"from {self.file.path}. Is it /dev/input/event<number>?"
                 )
             for *_, kind, code, value in EVENT.iter_unpack(data):
-                if kind > MOST_TYPES or (kind == SYN and code == DROPPED):
+                if kind > MAX_TYPE or (kind == SYN and code == DROPPED):
                     raise DeviceError("garbage: its events are lost or invalid. Let go of it")
                 if kind in (KEY, ABS):
                     yield kind, code, value
 
     def close(self) -> None:
         """Close the device; repeated calls are allowed."""
-        self.source.close()
+        self.file.close()
 
 
 Deflection = Literal[
@@ -92,7 +92,7 @@ Deflection = Literal[
     "-lt",
     "-rt",
 ]
-USUAL: dict[Axis, Deflection] = {
+DEFAULT_AXES: dict[Axis, Deflection] = {
     "x": "left_y",
     "y": "left_x",
     "z": "right_y",
@@ -162,7 +162,7 @@ class Pad(Sticks):
     def __init__(
         self,
         *,
-        axes: dict[Axis, Deflection] = USUAL,
+        axes: dict[Axis, Deflection] = DEFAULT_AXES,
         buttons: dict[Button, Role] = REQUEST_BUTTONS,
         clutch: str = "rb",
         silence_s: Seconds = 2.0,
@@ -198,7 +198,7 @@ class Gamepad(Pad):
         self.events: Events | None = None
 
     def open(self) -> None:
-        self._forget()
+        self._reset_input()
         self.events = Events(str(find()) if self.device == "auto" else self.device, "a gamepad")
         self.ranges = {}
         for code, name in AXES.items():
@@ -211,7 +211,7 @@ class Gamepad(Pad):
         if self.events:
             self.events.close()
 
-    def take(self) -> None:
+    def read_reports(self) -> None:
         for kind, code, value in self.events.read() if self.events else ():
             if kind == ABS and code in AXES:
                 self._deflect(AXES[code], value)
@@ -225,9 +225,9 @@ class Gamepad(Pad):
             raise DeviceError(
                 f"garbage: expected {name} from {low} to {high}, got {value}. Let go of it"
             )
-        part = (value - low) / (high - low)
+        fraction = (value - low) / (high - low)
         # evdev counts to the right and down
-        self.values[name] = part if name in ("lt", "rt") else 1.0 - 2.0 * part
+        self.values[name] = fraction if name in ("lt", "rt") else 1.0 - 2.0 * fraction
 
 
 # joy_node's order for an Xbox pad
@@ -263,18 +263,18 @@ class Joy(Pad):
         super().__init__(silence_s=silence_s, **shared)
         self.axis_names, self.button_names = axis_names, button_names
         self.garbage = ""
-        self.believable = False
+        self.has_valid_message = False
 
     def open(self) -> None:
-        self._forget()
+        self._reset_input()
         self.garbage = ""
-        self.believable = False
+        self.has_valid_message = False
 
     def receive(self, message: Any) -> None:
         axes = list(message.axes)
         for name, down in zip(self.button_names, message.buttons, strict=False):
             self.press(name, bool(down))  # a request to disarm counts, whatever the axes are
-        used = {name for name, _ in self.sources.values()} & {*self.axis_names}
+        used = {name for name, _ in self.axis_sources.values()} & {*self.axis_names}
         if len(axes) < 1 + max(map(self.axis_names.index, used), default=-1):
             self.garbage = (
                 f"expected axes {', '.join(self.axis_names)}, got {len(axes)}. Set "
@@ -283,28 +283,28 @@ class Joy(Pad):
         elif not all(abs(value) <= MARGIN for value in axes):
             self.garbage = f"expected axes from -1 to 1, got {axes}"
         else:
-            self._believe(dict(zip(self.axis_names, axes, strict=False)))
+            self._take_axes(dict(zip(self.axis_names, axes, strict=False)))
 
-    def _believe(self, axes: dict[str, float]) -> None:
+    def _take_axes(self, axes: dict[str, float]) -> None:
         self.values = {
             name: (1.0 - value) / 2 if name in ("lt", "rt") else value
             for name, value in axes.items()
         }
-        self.believable = True
+        self.has_valid_message = True
         self.note_report()
 
-    def take(self) -> None:
+    def read_reports(self) -> None:
         garbage = self.garbage
         self.garbage = ""
         if garbage:
             raise DeviceError(f"garbage on the topic joy: {garbage}")
 
     def has_reported(self) -> bool:
-        return self.believable
+        return self.has_valid_message
 
     def at_rest(self) -> bool:
         """Return True at rest, once a message has come."""
-        return self.believable and super().at_rest()
+        return self.has_valid_message and super().at_rest()
 
 
 PEDAL_BUTTONS: dict[Button, Role] = {"a": "failure", "b": "intervene", "c": "success"}
@@ -327,14 +327,14 @@ class Pedal(Sticks):
         self.events: Events | None = None
 
     def open(self) -> None:
-        self._forget()
+        self._reset_input()
         self.events = Events(self.device, "a foot pedal", grab=True)
 
     def close(self) -> None:
         if self.events:
             self.events.close()
 
-    def take(self) -> None:
+    def read_reports(self) -> None:
         for kind, code, value in self.events.read() if self.events else ():
             if kind == KEY:  # 2 is the kernel's repetition
                 self.press(KEYBOARD_KEYS.get(code, str(code)), bool(value))

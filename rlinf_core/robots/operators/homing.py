@@ -1,4 +1,4 @@
-"""The way to the home pose of a robot's YAML, in actions of its task; pure."""
+"""The way to the home pose of a robot's YAML, in actions of its task."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ class Goal:
     pose: tuple[float, ...] = ()
     joints: Mapping[str, float] | None = None
 
-    def left(self, action: ActionSpec, pose: np.ndarray, joints: Mapping[str, float]) -> np.ndarray:
+    def remaining(
+        self, action: ActionSpec, pose: np.ndarray, joints: Mapping[str, float]
+    ) -> np.ndarray:
         """Return the remaining way, (dim,) in SI units, as one action; the gripper stays.
 
         Args:
@@ -56,7 +58,7 @@ class Goal:
             error[3:6] = to_vector(product(unit(self.pose[3:]), inverse(unit(tuple(pose[3:])))))
         return error
 
-    def near(self, error: np.ndarray) -> bool:
+    def is_reached(self, error: np.ndarray) -> bool:
         """Return True if the remaining way is negligible."""
         if self.joints is not None:
             return bool(np.abs(error).max() <= NEAR_RAD)
@@ -93,9 +95,9 @@ def homes_of(robot: Robot, action: ActionSpec) -> Homes | None:
         RecipeError: a home does not match the task's actions, or exceeds the interlock's limits.
     """
     named_homes = {arm: home for arm, home in robot.homes.items() if home is not None}
-    limits = {arm: load_limits(robot.interlocks[arm]) for arm in named_homes}
+    limits = {arm: load_limits(robot.limits_by_arm[arm]) for arm in named_homes}
     goals = {
-        arm: goal_of(
+        arm: home_goal(
             f"home of arm '{arm}'" if arm else "home", home, action.control_mode, limits[arm]
         )
         for arm, home in named_homes.items()
@@ -107,7 +109,7 @@ def homes_of(robot: Robot, action: ActionSpec) -> Homes | None:
     )
 
 
-def goal_of(where: str, home: Home, control_mode: str, limits: Limits) -> Goal:
+def home_goal(where: str, home: Home, control_mode: str, limits: Limits) -> Goal:
     """Return the goal of a YAML's home under these limits.
 
     Raises:
@@ -119,15 +121,15 @@ def goal_of(where: str, home: Home, control_mode: str, limits: Limits) -> Goal:
                 f"{where}: expected 'position', since the task moves the tool, got only joints"
             )
         _check(where, ("x", "y", "z"), home.position, limits.box_low, limits.box_high)
-        away = (
+        deviation = (
             angle(product(unit(home.orientation), inverse(limits.nominal)))
             if home.orientation
             else 0.0
         )
-        if away > limits.cone:
+        if deviation > limits.cone:
             raise RecipeError(
                 f"{where}: expected an orientation within the limits' cone, {limits.cone} rad from "
-                f"{list(limits.nominal)}, got {away:.2f} rad"
+                f"{list(limits.nominal)}, got {deviation:.2f} rad"
             )
         return Goal((*home.position, *home.orientation))
     if set(home.joints) != set(limits.joint_names):
@@ -152,9 +154,9 @@ def _check(
     low: tuple[float, ...],
     high: tuple[float, ...],
 ) -> None:
-    for name, value, least, most in zip(names, values, low, high, strict=True):
-        if not least <= value <= most:
+    for name, value, lowest, highest in zip(names, values, low, high, strict=True):
+        if not lowest <= value <= highest:
             raise RecipeError(
-                f"{where}: expected {name} within the limits, {least} to {most}, got {value}. "
+                f"{where}: expected {name} within the limits, {lowest} to {highest}, got {value}. "
                 "Move it, or widen the limits"
             )

@@ -20,17 +20,17 @@ PAIRS = {
     "rz": ("uo", "turn left/right"),
     "grip": ("vc", "open/close the gripper"),
 }
-STOPS = "q "  # also in the middle of a sequence; the space bar is STOP on the page, too
+STOP_KEYS = "q "  # also in the middle of a sequence; the space bar is STOP on the page, too
 REQUEST_BUTTONS = {
     "e": "arm",
-    **dict.fromkeys(STOPS, "disarm"),
+    **dict.fromkeys(STOP_KEYS, "disarm"),
     "g": "ready",
     "y": "success",
     "n": "failure",
     "b": "rerecord",
     "x": "discard",
 }
-MOVES, PAUSE = "".join(keys for keys, _ in PAIRS.values()), "p"
+MOTION_KEYS, PAUSE_KEY = "".join(keys for keys, _ in PAIRS.values()), "p"
 STEP = 0.5  # fraction of the task's largest step
 KEY_HELD_S = 0.4  # a terminal repeats a held key
 SEQUENCE_S = 0.3  # time limit of an escape sequence; a later character is a separate key
@@ -41,8 +41,9 @@ UNFINISHED = re.compile(rf"\x1b(?:\[\[?{PARAMETERS}|O)?\Z")
 
 
 class Keyboard(RequestDevice):
-    """A person in a terminal of their own (rlinf teleop): every key but those that stop renews the
-    enable.
+    """A person at a terminal (rlinf teleop).
+
+    Every key but those that stop renews the enable.
 
     ``e`` arms, the space bar and ``q`` disarm.
     """
@@ -53,7 +54,7 @@ class Keyboard(RequestDevice):
         self.key = "\x00"
         self.key_at = 0.0
         self.requests = []
-        self.cut, self.cut_at = "", 0.0  # the beginning of a sequence
+        self.unfinished, self.unfinished_at = "", 0.0  # the beginning of a sequence
 
     def open(self) -> None:
         if not sys.stdin.isatty():
@@ -85,15 +86,17 @@ class Keyboard(RequestDevice):
         space anywhere.
         """
         now = time.monotonic()
-        text = (self.cut if now - self.cut_at < SEQUENCE_S else "") + text
-        cut = UNFINISHED.search(text)
-        self.cut = cut[0] if cut else ""
-        self.cut_at = now
-        keys = SEQUENCE.sub(lambda match: _shortened(match[0]), text.removesuffix(self.cut))
-        return keys + _shortened(self.cut)
+        text = (self.unfinished if now - self.unfinished_at < SEQUENCE_S else "") + text
+        unfinished = UNFINISHED.search(text)
+        self.unfinished = unfinished[0] if unfinished else ""
+        self.unfinished_at = now
+        keys = SEQUENCE.sub(
+            lambda match: _stop_key_of(match[0]), text.removesuffix(self.unfinished)
+        )
+        return keys + _stop_key_of(self.unfinished)
 
     def motion(self) -> dict[str, float] | None:
-        if time.monotonic() - self.key_at >= KEY_HELD_S or self.key not in MOVES + PAUSE:
+        if time.monotonic() - self.key_at >= KEY_HELD_S or self.key not in MOTION_KEYS + PAUSE_KEY:
             return None  # a key that only requests takes nothing over
         return {
             axis: STEP * ((self.key == keys[0]) - (self.key == keys[1]))
@@ -111,7 +114,7 @@ class Keyboard(RequestDevice):
         )
 
 
-def _shortened(sequence: str) -> str:
+def _stop_key_of(sequence: str) -> str:
     """Return what is left of a sequence: escape, and the key that stops, if it holds one."""
     stops = "q" if sequence.endswith("q") else " " if " " in sequence else ""
     return "\x1b" * bool(sequence) + stops

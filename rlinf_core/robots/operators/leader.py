@@ -32,7 +32,7 @@ from rlinf_core.core.rotation import (
 )
 from rlinf_core.robots.operators.device import Device
 from rlinf_core.robots.operators.sticks import Scale, Seconds
-from rlinf_core.robots.servos import RAD, TABLES, Kind, to_signed
+from rlinf_core.robots.servos import RAD_PER_TICK, TABLES, Kind, to_signed
 from rlinf_core.specs.arrays import ActionSpec
 
 Pose = tuple[Vector, Quaternion]
@@ -52,9 +52,11 @@ def tool_pose(
     turn: Quaternion = (0.0, 0.0, 0.0, 1.0)
     for axis, at, angle in reversed(list(joints)):
         size = sum(part * part for part in axis) ** 0.5
-        by = to_quaternion([part / size * angle for part in axis])
-        x, y, z = rotate(by, [here - target for here, target in zip(position, at, strict=True)])
-        position, turn = (x + at[0], y + at[1], z + at[2]), product(by, turn)
+        rotation = to_quaternion([part / size * angle for part in axis])
+        x, y, z = rotate(
+            rotation, [value - origin for value, origin in zip(position, at, strict=True)]
+        )
+        position, turn = (x + at[0], y + at[1], z + at[2]), product(rotation, turn)
     return position, turn
 
 
@@ -62,7 +64,6 @@ JUMP = 1.0  # rad between two polls; no hand does this
 MAX_LAG_STEPS = 3.0  # full steps that the follower may lag behind; the rest is dropped
 MOVING_S = 0.5  # the leader commands for this long after its last movement
 Id = Annotated[int, Field(ge=0, le=252)]
-Three = tuple[float, float, float]
 
 
 class Joint(Settings):
@@ -74,13 +75,13 @@ class Joint(Settings):
         math.pi,
         description="angle at which the follower is at 0 [rad]. pi is the middle of the range",
     )
-    axis: Three = Field(
+    axis: Vector = Field(
         (0.0, 0.0, 1.0), description="axis of rotation in the base frame, at zero angles"
     )
-    at: Three = Field((0.0, 0.0, 0.0), description="point on that axis, at zero angles [m]")
+    at: Vector = Field((0.0, 0.0, 0.0), description="point on that axis, at zero angles [m]")
 
     @model_validator(mode="after")
-    def _has_an_axis(self) -> Joint:
+    def _check_axis(self) -> Joint:
         if not any(self.axis):
             raise ValueError(f"axis: expected a direction, got {list(self.axis)}")
         return self
@@ -94,7 +95,7 @@ class Trigger(Settings):
     closed: float = Field(description="angle for a closed gripper [rad]")
 
     @model_validator(mode="after")
-    def _moves(self) -> Trigger:
+    def _check_ends(self) -> Trigger:
         if self.open == self.closed:
             raise ValueError(
                 f"open: expected an angle that differs from closed, got {self.open} for both"
@@ -110,7 +111,7 @@ class Leader(Device):
         *,
         device: str,
         joints: dict[str, Joint],
-        tool: Three = (0.0, 0.0, 0.0),
+        tool: Vector = (0.0, 0.0, 0.0),
         trigger: Trigger | None = None,
         bus: Kind = "dynamixel",
         baud: Annotated[int, Field(gt=0)] = 57600,
@@ -150,8 +151,8 @@ class Leader(Device):
         self.lock: socket.socket | None = None
         self.raw: list[float] = []
         self.anchor: list[float] = []  # the angles at the last movement
-        # the part of the leader's motion that the follower has got
-        self.given: tuple[list[float], Pose] | None = None
+        # place of the leader that the follower has reached: joint angles and tool
+        self.follower: tuple[list[float], Pose] | None = None
 
     def attach(self, action: ActionSpec, control_hz: float) -> None:
         self.action = action
@@ -174,12 +175,13 @@ class Leader(Device):
         if not opened:
             raise DeviceError(f"expected a baud rate that the servos support, got {self.baud}")
         packets = dxl.PacketHandler(self.table.protocol)
-        self.reading = dxl.GroupSyncRead(self.port, packets, self.table.position, self.table.size)
+        table = self.table
+        self.position_reads = dxl.GroupSyncRead(self.port, packets, table.position, table.size)
         for servo in self.ids:
-            self.reading.addParam(servo)
+            self.position_reads.addParam(servo)
         self.raw = []
         self.anchor = []
-        self.given = None
+        self.follower = None
         self.received_at = time.monotonic()
         self.moved_at = -math.inf
         self.requested_at = -math.inf
@@ -207,7 +209,7 @@ class Leader(Device):
     def poll(self) -> tuple[str, ...]:
         try:
             self.port.is_using = False  # an earlier error may have left it set
-            answered = self.reading.txRxPacket() == 0
+            answered = self.position_reads.txRxPacket() == 0
         # termios.error if it goes while its input is emptied
         except (OSError, termios.error) as error:
             raise DeviceError(
@@ -228,16 +230,18 @@ class Leader(Device):
     def _take(self) -> bool:
         """Read the new angles; return True if somebody moves the leader."""
         table = self.table
-        counts = [self.reading.getData(servo, table.position, table.size) for servo in self.ids]
-        raw = [to_signed(count, table.size, table.sign_bit) * RAD for count in counts]
+        counts = [
+            self.position_reads.getData(servo, table.position, table.size) for servo in self.ids
+        ]
+        raw = [to_signed(count, table.size, table.sign_bit) * RAD_PER_TICK for count in counts]
         steps = (
-            [_turn(new - old) for new, old in zip(raw, self.raw, strict=True)]
+            [_wrap_angle(new - old) for new, old in zip(raw, self.raw, strict=True)]
             if self.raw
             else [0.0] * len(raw)
         )
         if any(abs(step) > JUMP for step in steps):
             self.raw = raw
-            self.given = None
+            self.follower = None
             raise DeviceError(
                 f"garbage: expected servos to turn less than {JUMP:g} rad at a time, got "
                 f"{max(map(abs, steps)):.2f}. Hold it still"
@@ -245,20 +249,20 @@ class Leader(Device):
         self.raw = (
             [old + step for old, step in zip(self.raw, steps, strict=True)] if self.raw else raw
         )
-        far = [
+        distances = [
             abs(new - old)
             for new, old in zip(self.raw, self.anchor or [math.inf] * len(raw), strict=True)
         ]
-        moved = max(far) > self.deadband
-        if moved:
+        has_moved = max(distances) > self.deadband
+        if has_moved:
             self.moved_at = time.monotonic() if self.anchor else self.moved_at
             self.anchor = list(self.raw)
-        return moved
+        return has_moved
 
     def at_rest(self) -> bool:
-        return bool(self.raw) and not self._moving()
+        return bool(self.raw) and not self._is_moving()
 
-    def _moving(self) -> bool:
+    def _is_moving(self) -> bool:
         return time.monotonic() - self.moved_at < MOVING_S
 
     @property
@@ -280,45 +284,47 @@ class Leader(Device):
         now = (self.angles, self.pose(self.angles)) if self.raw else None
         paused = time.monotonic() - self.requested_at > MOVING_S
         self.requested_at = time.monotonic()
-        if now is None or self.given is None or paused or not self._moving():
-            self.given = now
+        if now is None or self.follower is None or paused or not self._is_moving():
+            self.follower = now
             return None
         joints = self.action.control_mode != "tcp_delta"
         action = (
-            self._joints(now[0], self.given[0]) if joints else self._tool(now[1], self.given[1])
+            self._joints(now[0], self.follower[0])
+            if joints
+            else self._tool(now[1], self.follower[1])
         )
         return action | self._grip()
 
-    def _joints(self, now: list[float], given: list[float]) -> dict[str, float]:
+    def _joints(self, now: list[float], follower: list[float]) -> dict[str, float]:
         size = min(len(now), self.action.dim)
         step = self._steps(
-            np.subtract(now, given)[:size] * self.scale, np.array(self.action.scale[:size])
+            np.subtract(now, follower)[:size] * self.scale, np.array(self.action.scale[:size])
         )
-        given[:size] = _limited_target(
+        follower[:size] = _limited_target(
             np.array(now[:size]), step, np.array(self.action.scale[:size]), self.scale
         )
         return {f"j{place + 1}": float(value) for place, value in enumerate(np.clip(step, -1, 1))}
 
-    def _tool(self, now: Pose, given: Pose) -> dict[str, float]:
-        turning = self.action.dim >= 6
-        away = np.subtract(now[0], given[0]) * self.scale
-        turn = np.array(to_vector(product(now[1], inverse(given[1])))) * self.scale
-        size = np.array(self.action.scale[: 6 if turning else 3])
-        step = self._steps(np.concatenate([away, turn]) if turning else away, size)
-        owed = (step - np.clip(step, -1, 1)) * size / self.scale
-        back = to_quaternion(-owed[3:]) if turning else inverse((0.0, 0.0, 0.0, 1.0))
-        x, y, z = np.subtract(now[0], owed[:3]).tolist()
-        assert self.given is not None
-        self.given = (self.given[0], ((x, y, z), product(back, now[1])))
+    def _tool(self, now: Pose, follower: Pose) -> dict[str, float]:
+        has_rotation = self.action.dim >= 6
+        shift = np.subtract(now[0], follower[0]) * self.scale
+        turn = np.array(to_vector(product(now[1], inverse(follower[1])))) * self.scale
+        size = np.array(self.action.scale[: 6 if has_rotation else 3])
+        step = self._steps(np.concatenate([shift, turn]) if has_rotation else shift, size)
+        remaining = (step - np.clip(step, -1, 1)) * size / self.scale
+        back = to_quaternion(-remaining[3:]) if has_rotation else inverse((0.0, 0.0, 0.0, 1.0))
+        x, y, z = np.subtract(now[0], remaining[:3]).tolist()
+        assert self.follower is not None
+        self.follower = (self.follower[0], ((x, y, z), product(back, now[1])))
         return dict(
             zip(("x", "y", "z", "rx", "ry", "rz"), np.clip(step, -1, 1).tolist(), strict=False)
         )
 
     def _steps(self, moved: np.ndarray, largest: np.ndarray) -> np.ndarray:
-        """Return the motion in full steps; motion beyond AHEAD of them is dropped."""
+        """Return the motion in full steps; motion beyond MAX_LAG_STEPS is dropped."""
         step = moved / largest
-        most = float(np.abs(step).max(initial=0.0))
-        return step * min(1.0, MAX_LAG_STEPS / most) if most else step
+        largest_step = float(np.abs(step).max(initial=0.0))
+        return step * min(1.0, MAX_LAG_STEPS / largest_step) if largest_step else step
 
     def _grip(self) -> dict[str, float]:
         """Return a full step towards open or closed, by the trigger's nearer end."""
@@ -332,10 +338,10 @@ class Leader(Device):
 def _limited_target(
     now: np.ndarray, step: np.ndarray, largest: np.ndarray, scale: float
 ) -> list[float]:
-    """Return the target after the steps that fit; the rest of the way to ``now`` stays owed."""
+    """Return the target after the steps that fit; the rest of the way to ``now`` remains."""
     return (now - (step - np.clip(step, -1, 1)) * largest / scale).tolist()
 
 
-def _turn(angle: float) -> float:
+def _wrap_angle(angle: float) -> float:
     """Wrap an angle to half a turn to either side."""
     return (angle + math.pi) % (2 * math.pi) - math.pi

@@ -14,12 +14,12 @@ from rlinf_core.core.errors import DeviceError
 from rlinf_core.robots.operators.device import AXES, LABELS
 from rlinf_core.robots.operators.sticks import Curve, Scale, Sticks
 
-HELD = "held"
+TAKEOVER = "held"
 ACTIVE = "active"
 REQUESTED = "asked"
 # Buttons of a message of the page, in this order. Its axes are AXES.
 # REQUESTED marks a message with requests only, which says nothing of the held input.
-BUTTONS = (HELD, ACTIVE, REQUESTED, *LABELS)
+BUTTONS = (TAKEOVER, ACTIVE, REQUESTED, *LABELS)
 Silence = Annotated[float, Field(ge=0.1, le=1)]
 
 
@@ -51,7 +51,7 @@ class Page(Sticks):
         axes: dict[Any, str] = {axis: axis for axis in AXES}
         super().__init__(
             axes=axes,
-            buttons={HELD: "intervene"},
+            buttons={TAKEOVER: "intervene"},
             deadband=0.0,
             scale=scale,
             rotation_scale=rotation_scale,
@@ -80,7 +80,7 @@ class Page(Sticks):
         if REQUESTED in down:
             return
         self.values = dict(zip(AXES, axes, strict=True))
-        self.press(HELD, HELD in down)
+        self.press(TAKEOVER, TAKEOVER in down)
         self.note_report()
         self.rested = self.rested or self.at_rest()
 

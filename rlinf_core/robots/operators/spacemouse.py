@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rlinf_core.core.errors import DeviceError
-from rlinf_core.robots.operators.device import Source
+from rlinf_core.robots.operators.device import DeviceFile
 from rlinf_core.robots.operators.sticks import Axis, Button, Role, Sticks
 
 NAMES = ("tx", "ty", "tz", "rx", "ry", "rz")  # the device's axes: right, towards you, down
@@ -15,9 +15,12 @@ Deflection = Literal["tx", "ty", "tz", "rx", "ry", "rz", "-tx", "-ty", "-tz", "-
 TRANSLATION = 1
 ROTATION = 2
 BUTTONS = 3
-OTHERS = {4, 0x17}  # LED, battery: no input of the person
-FULL, MAXIMUM = 350.0, 512  # counts of a usual full deflection, and the largest valid count
-USUAL: dict[Axis, Deflection] = {
+IGNORED_REPORTS = {4, 0x17}  # LED, battery: no input of the person
+FULL_DEFLECTION, MAX_COUNT = (
+    350.0,
+    512,
+)  # counts of a usual full deflection, and the largest valid count
+DEFAULT_AXES: dict[Axis, Deflection] = {
     "x": "-ty",
     "y": "-tx",
     "z": "-tz",
@@ -45,21 +48,21 @@ def find(
         DeviceError: there is none, or more than one; each is named.
     """
     mice = {
-        devices / entry.name: facts
+        devices / entry.name: properties
         for entry in sorted(folder.glob("hidraw*"))
-        if (facts := _facts(entry))
+        if (properties := _properties(entry))
     }
     chosen = [
         path
-        for path, facts in mice.items()
-        if identity == AUTO or identity in (facts["HID_UNIQ"], facts["HID_PHYS"])
+        for path, properties in mice.items()
+        if identity == AUTO or identity in (properties["HID_UNIQ"], properties["HID_PHYS"])
     ]
     if len(chosen) == 1:
         return chosen[0]
     listing = "; ".join(
-        f"{path} ({facts['HID_NAME'] or 'no name'}, serial {facts['HID_UNIQ'] or 'none'}, port "
-        f"{facts['HID_PHYS'] or 'unknown'})"
-        for path, facts in mice.items()
+        f"{path} ({mouse['HID_NAME'] or 'no name'}, serial {mouse['HID_UNIQ'] or 'none'}, port "
+        f"{mouse['HID_PHYS'] or 'unknown'})"
+        for path, mouse in mice.items()
     )
     if not mice:
         raise DeviceError(
@@ -77,16 +80,15 @@ def find(
     )
 
 
-def _facts(entry: Path) -> dict[str, str]:
+def _properties(entry: Path) -> dict[str, str]:
     """Return the kernel's properties of a SpaceMouse; empty for any other device."""
     lines = (entry / "device/uevent").read_text(errors="replace").splitlines()
-    facts = dict.fromkeys(("HID_ID", "HID_NAME", "HID_PHYS", "HID_UNIQ"), "")
-    facts |= {key: value.strip() for key, _, value in (line.partition("=") for line in lines)}
-    vendor = facts["HID_ID"].split(":")[1:2]
+    properties = dict.fromkeys(("HID_ID", "HID_NAME", "HID_PHYS", "HID_UNIQ"), "")
+    properties |= {key: value.strip() for key, _, value in (line.partition("=") for line in lines)}
+    vendor = properties["HID_ID"].split(":")[1:2]
     descriptor = (entry / "device/report_descriptor").read_bytes()[:8]
-    return (
-        facts if vendor and vendor[0][-4:].upper() in VENDORS and MULTI_AXIS in descriptor else {}
-    )
+    is_mouse = vendor and vendor[0][-4:].upper() in VENDORS and MULTI_AXIS in descriptor
+    return properties if is_mouse else {}
 
 
 class SpaceMouse(Sticks):
@@ -96,7 +98,7 @@ class SpaceMouse(Sticks):
         self,
         *,
         device: str = AUTO,
-        axes: dict[Axis, Deflection] = USUAL,
+        axes: dict[Axis, Deflection] = DEFAULT_AXES,
         buttons: dict[Button, Role] = REQUEST_BUTTONS,
         **shaping: Any,
     ) -> None:
@@ -111,19 +113,19 @@ class SpaceMouse(Sticks):
         """
         super().__init__(axes={**axes}, buttons=buttons, **shaping)
         self.device = device
-        self.source: Source | None = None
+        self.file: DeviceFile | None = None
 
     def open(self) -> None:
-        self._forget()
+        self._reset_input()
         path = self.device if self.device.startswith(("/", ".")) else find(self.device)
-        self.source = Source(path, "a SpaceMouse")
+        self.file = DeviceFile(path, "a SpaceMouse")
 
     def close(self) -> None:
-        if self.source:
-            self.source.close()
+        if self.file:
+            self.file.close()
 
-    def take(self) -> None:
-        for report in self.source.reports() if self.source else ():
+    def read_reports(self) -> None:
+        for report in self.file.reports() if self.file else ():
             self._report(report)
 
     def _report(self, report: bytes) -> None:
@@ -136,15 +138,17 @@ class SpaceMouse(Sticks):
             bits = int.from_bytes(report[1:], "little")
             for number in range(8 * size):
                 self.press(str(number + 1), bool(bits >> number & 1))
-        elif kind not in OTHERS:
+        elif kind not in IGNORED_REPORTS:
             raise self._garbage(report, "report 1, 2 or 3 of its size")
         self.note_report()
 
     def _deflections(self, names: tuple[str, ...], report: bytes) -> None:
         counts = struct.unpack_from(f"<{len(names)}h", report, 1)
-        if any(abs(count) > MAXIMUM for count in counts):
-            raise self._garbage(report, f"deflections up to {MAXIMUM}")
-        self.values |= {name: count / FULL for name, count in zip(names, counts, strict=True)}
+        if any(abs(count) > MAX_COUNT for count in counts):
+            raise self._garbage(report, f"deflections up to {MAX_COUNT}")
+        self.values |= {
+            name: count / FULL_DEFLECTION for name, count in zip(names, counts, strict=True)
+        }
 
     def _garbage(self, report: bytes, expected: str) -> DeviceError:
         return DeviceError(

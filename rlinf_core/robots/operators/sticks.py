@@ -33,13 +33,13 @@ Fraction = Annotated[float, Field(ge=0, lt=1)]
 Scale = Annotated[float, Field(gt=0, le=1)]
 Curve = Annotated[float, Field(ge=1, le=5)]
 Seconds = Annotated[float, Field(ge=0.05, le=60)]
-HELD = {"open": 1.0, "close": -1.0}
+GRIP_ROLES = {"open": 1.0, "close": -1.0}
 
 
 class Sticks(RequestDevice):
     """A device with deflections and buttons.
 
-    Each kind's ``take`` fills ``values`` and ``pressed``.
+    Each kind's ``read_reports`` fills ``values`` and ``pressed``.
     """
 
     # True if the device also reports at rest, so that silence at rest is trouble too
@@ -71,7 +71,7 @@ class Sticks(RequestDevice):
             rotation_scale: the same share for rotation
             silence_s: longest silence while deflected [s]. Then the arm stops
         """
-        self.sources: dict[str, tuple[str, float]] = {
+        self.axis_sources: dict[str, tuple[str, float]] = {
             axis: (name.removeprefix("-"), -1.0 if name.startswith("-") else 1.0)
             for axis, name in axes.items()
         }
@@ -82,16 +82,16 @@ class Sticks(RequestDevice):
         self.scale = scale
         self.rotation_scale = rotation_scale
         self.silence_s = silence_s
-        self._forget()
+        self._reset_input()
 
-    def _forget(self) -> None:
+    def _reset_input(self) -> None:
         self.values: dict[str, float] = {}
         self.pressed: set[str] = set()
         self.requests: list[str] = []
         # polled_at: value of received_at at the last poll
         self.received_at = self.polled_at = time.monotonic()
 
-    def take(self) -> None:
+    def read_reports(self) -> None:
         """Read new reports into ``values`` and ``pressed``.
 
         Raises:
@@ -109,44 +109,44 @@ class Sticks(RequestDevice):
         (self.pressed.add if down else self.pressed.discard)(name)
 
     def poll(self) -> tuple[str, ...]:
-        self.take()
+        self.read_reports()
         if (
-            self.streams or self._deflected()
+            self.streams or self._is_deflected()
         ) and time.monotonic() - self.received_at > self.silence_s:
             raise DeviceError(
                 f"silent: expected reports while it is deflected, got none for {self.silence_s:g} "
                 "s. Let go of it. If that does not help, plug it in again"
             )
         requests = self.take_requests()
-        news = self.received_at != self.polled_at
+        has_new_report = self.received_at != self.polled_at
         self.polled_at = self.received_at
-        return requests or (("enable",) if news and self.motion() is not None else ())
+        return requests or (("enable",) if has_new_report and self.motion() is not None else ())
 
     def motion(self) -> dict[str, float] | None:
-        moved = {axis: self._shaped(axis) for axis in self.sources}
+        motion = {axis: self._response(axis) for axis in self.axis_sources}
         roles = {self.buttons.get(name, "") for name in self.pressed}
-        for role in roles & HELD.keys():
-            moved["grip"] = HELD[role]
-        held = "intervene" in roles or self.clutch in self.pressed
-        if not held and (self.clutch or not any(moved.values())):
+        for role in roles & GRIP_ROLES.keys():
+            motion["grip"] = GRIP_ROLES[role]
+        takes_over = "intervene" in roles or self.clutch in self.pressed
+        if not takes_over and (self.clutch or not any(motion.values())):
             return None
-        return moved
+        return motion
 
     def at_rest(self) -> bool:
-        return not self._deflected() and not self.pressed
+        return not self._is_deflected() and not self.pressed
 
-    def _deflected(self) -> bool:
-        return any(self._shaped(axis) for axis in self.sources)
+    def _is_deflected(self) -> bool:
+        return any(self._response(axis) for axis in self.axis_sources)
 
-    def _shaped(self, axis: str) -> float:
-        name, sign = self.sources[axis]
+    def _response(self, axis: str) -> float:
+        name, sign = self.axis_sources[axis]
         value = max(-1.0, min(1.0, self.values.get(name, 0.0)))
-        beyond = max(0.0, abs(value) - self.deadband) / (1.0 - self.deadband)
+        deflection = max(0.0, abs(value) - self.deadband) / (1.0 - self.deadband)
         scale = self.rotation_scale if axis.startswith("r") else self.scale
-        return sign * (1.0 if value > 0 else -1.0) * beyond**self.curve * scale
+        return sign * (1.0 if value > 0 else -1.0) * deflection**self.curve * scale
 
     def help(self, axes: dict[str, int]) -> str:
-        moves = [f"{name} {axis}" for axis, (name, _) in self.sources.items() if axis in axes]
+        moves = [f"{name} {axis}" for axis, (name, _) in self.axis_sources.items() if axis in axes]
         presses = [f"{name} {role}" for name, role in self.buttons.items()]
         return ", ".join(
             [*moves, *presses, *([f"{self.clutch} is the clutch"] if self.clutch else [])]

@@ -25,7 +25,7 @@ TERMINALS = "/dev/pts/"
 RATE_S = 0.016  # report period of a deflected SpaceMouse
 
 
-def free(path: str | Path, pipe: bool = False) -> Path:
+def prepare_path(path: str | Path, pipe: bool = False) -> Path:
     """Return the path for a twin.
 
     A dangling link is removed, and that of a twin that was killed: the number of its
@@ -40,8 +40,8 @@ def free(path: str | Path, pipe: bool = False) -> Path:
             f"expected a path in an existing folder, got {path}. Create that folder, or choose "
             "another"
         )
-    of_killed_twin = path.is_symlink() and str(path.readlink()).startswith(TERMINALS)
-    if of_killed_twin and not is_held(_lock(path)):
+    is_of_killed_twin = path.is_symlink() and str(path.readlink()).startswith(TERMINALS)
+    if is_of_killed_twin and not is_held(_lock_name(path)):
         path.unlink()
     is_user_pipe = pipe and path.is_fifo() and path.lstat().st_uid == os.geteuid()
     if path.exists() and not is_user_pipe:
@@ -54,7 +54,7 @@ def free(path: str | Path, pipe: bool = False) -> Path:
     return path
 
 
-def _lock(path: Path) -> str:
+def _lock_name(path: Path) -> str:
     """Return the name of the lock that the twin at a path holds while it lives."""
     return f"twin/{path.absolute()}"
 
@@ -66,23 +66,23 @@ class DevicePipe:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = free(path, pipe=True)
+        self.path = prepare_path(path, pipe=True)
         if not self.path.exists():
             os.mkfifo(self.path)
         self.fd = os.open(self.path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         fcntl.fcntl(self.fd, fcntl.F_SETFL, os.O_NONBLOCK | os.O_DIRECT)
         # without it, a report could go to another file that got a closed file's number
-        self._one_at_a_time = threading.Lock()
+        self._lock = threading.Lock()
 
     def write(self, report: bytes) -> None:
         """Write one report; it is lost without a reader, like at a device, or after unplugging."""
-        with self._one_at_a_time, contextlib.suppress(BlockingIOError):
+        with self._lock, contextlib.suppress(BlockingIOError):
             if self.fd >= 0:
                 os.write(self.fd, report)
 
     def unplug(self) -> None:
         """Remove the device; repeated calls are allowed."""
-        with self._one_at_a_time:
+        with self._lock:
             if self.fd >= 0:
                 os.close(self.fd)
                 self.path.unlink(missing_ok=True)
@@ -149,25 +149,25 @@ class SpaceMouse(Twin):
 
     def __init__(self, path: str | Path, one_report: bool = False) -> None:
         self.pipe = DevicePipe(path)
-        self.one = one_report
+        self.uses_one_report = one_report
         self.buttons = 0
         self.mute = False
         self.path = self.pipe.path
-        self.held = dict.fromkeys(spacemouse.NAMES, 0.0)
+        self.deflections = dict.fromkeys(spacemouse.NAMES, 0.0)
         # without it, an earlier report could come after that of rest
-        self._one_at_a_time = threading.Lock()
-        threading.Thread(target=self._go, daemon=True).start()
+        self._lock = threading.Lock()
+        threading.Thread(target=self._run, daemon=True).start()
 
-    def _go(self) -> None:
+    def _run(self) -> None:
         while self.pipe.fd >= 0:
-            with self._one_at_a_time:
-                if any(self.held.values()) and not self.mute:
+            with self._lock:
+                if any(self.deflections.values()) and not self.mute:
                     self._report()
             time.sleep(RATE_S)
 
     def _report(self) -> None:
-        counts = [round(value * spacemouse.FULL) for value in self.held.values()]
-        parts = [(1, counts)] if self.one else [(1, counts[:3]), (2, counts[3:])]
+        counts = [round(value * spacemouse.FULL_DEFLECTION) for value in self.deflections.values()]
+        parts = [(1, counts)] if self.uses_one_report else [(1, counts[:3]), (2, counts[3:])]
         for kind, part in parts:
             self.write(struct.pack(f"<B{len(part)}h", kind, *part))
 
@@ -177,11 +177,11 @@ class SpaceMouse(Twin):
 
     def deflect(self, values: dict[str, float]) -> None:
         """Deflect tx, ty, tz, rx, ry, rz; 1 is a full deflection."""
-        if unknown := values.keys() - self.held.keys():
+        if unknown := values.keys() - self.deflections.keys():
             raise KeyError(f"no {unknown}")
-        with self._one_at_a_time:
+        with self._lock:
             self.mute = False
-            self.held |= values
+            self.deflections |= values
             self._report()
 
     def press(self, name: str, down: bool) -> None:
@@ -192,11 +192,11 @@ class SpaceMouse(Twin):
 
     def rest(self) -> None:
         """Let go of the device."""
-        self.deflect(dict.fromkeys(self.held, 0.0))
+        self.deflect(dict.fromkeys(self.deflections, 0.0))
 
     def silent(self) -> None:
         """Stop reporting, at the present deflection."""
-        with self._one_at_a_time:
+        with self._lock:
             self.mute = True
 
     def garbage(self) -> None:
@@ -233,8 +233,8 @@ class Events(Twin):
         codes = {name: code for code, name in gamepad.AXES.items()}
         for name, value in values.items():
             low, high = gamepad.RANGES.get(name, gamepad.STICK)
-            part = value if name in ("lt", "rt") else (1.0 - value) / 2
-            self.send(gamepad.ABS, codes[name], round(low + part * (high - low)))
+            fraction = value if name in ("lt", "rt") else (1.0 - value) / 2
+            self.send(gamepad.ABS, codes[name], round(low + fraction * (high - low)))
 
     def press(self, name: str, down: bool) -> None:
         """Press or release a gamepad's button, or a pedal's key."""
@@ -268,7 +268,7 @@ class Pedal(Events):
         """Do nothing: no key is pressed."""
 
 
-class Serial(Twin):
+class SerialTwin(Twin):
     """A twin that answers on a pseudo-terminal.
 
     Args:
@@ -276,23 +276,24 @@ class Serial(Twin):
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = free(path)
-        self._held = acquire(_lock(self.path))
+        self.path = prepare_path(path)
+        self._path_lock = acquire(_lock_name(self.path))
         self.mute = False
-        self.broken = False
-        self.terminal, self.inside = os.openpty()
-        tty.setraw(self.inside)
-        self.path.symlink_to(os.ttyname(self.inside))
-        self._over, self._thread = threading.Event(), threading.Thread(target=self._go, daemon=True)
+        self.sends_garbage = False
+        self.twin_fd, self.device_fd = os.openpty()
+        tty.setraw(self.device_fd)
+        self.path.symlink_to(os.ttyname(self.device_fd))
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def _go(self) -> None:
+    def _run(self) -> None:
         request = b""
-        while not self._over.is_set():
-            if not select.select([self.terminal], [], [], 0.05)[0]:
+        while not self._ended.is_set():
+            if not select.select([self.twin_fd], [], [], 0.05)[0]:
                 continue
             with contextlib.suppress(OSError):
-                request += os.read(self.terminal, 1024)
+                request += os.read(self.twin_fd, 1024)
             request = self._answer(request)
 
     def _answer(self, request: bytes) -> bytes:
@@ -302,11 +303,11 @@ class Serial(Twin):
     def write(self, answer: bytes) -> None:
         """Write one answer."""
         with contextlib.suppress(OSError):
-            os.write(self.terminal, answer)
+            os.write(self.twin_fd, answer)
 
     def rest(self) -> None:
         """Answer again, unchanged."""
-        self.mute = self.broken = False
+        self.mute = self.sends_garbage = False
 
     def silent(self) -> None:
         """Stop answering."""
@@ -314,19 +315,19 @@ class Serial(Twin):
 
     def garbage(self) -> None:
         """Send wrong checksums from now on."""
-        self.broken = True
+        self.sends_garbage = True
 
     def unplug(self) -> None:
         """Remove the device; repeated calls are allowed."""
-        if self._over.is_set():
+        if self._ended.is_set():
             return
-        self._over.set()
+        self._ended.set()
         # the thread could otherwise use a closed file's number, which another file may have by then
         self._thread.join()
         self.path.unlink(missing_ok=True)
-        self._held.close()
-        os.close(self.inside)
-        os.close(self.terminal)
+        self._path_lock.close()
+        os.close(self.device_fd)
+        os.close(self.twin_fd)
 
 
 def crc(data: bytes) -> int:
@@ -339,7 +340,7 @@ def crc(data: bytes) -> int:
     return value
 
 
-class Leader(Serial):
+class Leader(SerialTwin):
     """Servos that answer sync reads of their present position; ``1 0.5`` turns servo 1 to 0.5 rad.
 
     Args:
@@ -348,7 +349,7 @@ class Leader(Serial):
     """
 
     def __init__(self, path: str | Path, ids: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7)) -> None:
-        self.at = dict.fromkeys(ids, math.pi)
+        self.angles = dict.fromkeys(ids, math.pi)
         super().__init__(path)
 
     def _answer(self, request: bytes) -> bytes:
@@ -369,16 +370,16 @@ class Leader(Serial):
         return request[end:]
 
     def _status(self, servo: int) -> None:
-        if servo not in self.at:
+        if servo not in self.angles:
             return
-        count = round(self.at[servo] / (2 * math.pi) * 4096) & 0xFFFFFFFF
+        count = round(self.angles[servo] / (2 * math.pi) * 4096) & 0xFFFFFFFF
         body = b"\xff\xff\xfd\x00" + struct.pack("<BHBBI", servo, 8, 0x55, 0, count)
-        self.write(body + struct.pack("<H", crc(body) ^ self.broken))
+        self.write(body + struct.pack("<H", crc(body) ^ self.sends_garbage))
 
     def deflect(self, values: dict[str, float]) -> None:
         """Turn servos to angles [rad]."""
-        self.mute = self.broken = False
+        self.mute = self.sends_garbage = False
         for name, value in values.items():
-            if int(name) not in self.at:
+            if int(name) not in self.angles:
                 raise KeyError(f"no servo {name}")
-            self.at[int(name)] = value
+            self.angles[int(name)] = value

@@ -12,7 +12,7 @@ from pydantic import Field
 from rlinf_core.core.errors import DeviceError
 from rlinf_core.core.rotation import inverse, product, to_quaternion, to_vector
 from rlinf_core.robots.operators.device import RequestDevice
-from rlinf_core.robots.operators.sticks import HELD, Button, Role, Scale, Seconds
+from rlinf_core.robots.operators.sticks import GRIP_ROLES, Button, Role, Scale, Seconds
 from rlinf_core.specs.arrays import ActionSpec
 
 JUMP_M, JUMP_RAD = 0.3, 1.0  # between two messages; no hand does this
@@ -20,7 +20,7 @@ MAX_LAG_STEPS = 3.0  # full steps that the follower may lag behind; the rest is 
 PAUSE_S = 0.5  # after this pause the follower starts from the hand's new place
 PRESSED = 0.5  # threshold of a button that is an axis
 SignedAxis = Literal["x", "y", "z", "-x", "-y", "-z"]
-Place = tuple[np.ndarray, tuple[float, float, float, float]]  # [m], quaternion x y z w
+Pose = tuple[np.ndarray, tuple[float, float, float, float]]  # [m], quaternion x y z w
 REQUEST_BUTTONS: dict[Button, Role] = {
     "a": "success",
     "b": "failure",
@@ -64,7 +64,7 @@ class Vr(RequestDevice):
             silence_s: longest silence of pose or buttons while the clutch is held [s]. Then the arm
                 stops
         """
-        self.turn = _frame(x, y, z)
+        self.rotation = _rotation(x, y, z)
         self.clutch = clutch
         self.buttons = buttons
         self.button_names = button_names
@@ -85,14 +85,14 @@ class Vr(RequestDevice):
         self.action = action
 
     def open(self) -> None:
-        self.at: Place | None = None
-        self.given: Place | None = None
+        self.hand: Pose | None = None
+        self.follower: Pose | None = None
         self.pressed: set[str] = set()
         self.requests: list[str] = []
         self.garbage = ""
         self.pose_at = -math.inf
         self.joy_at = -math.inf
-        self.moved_at = -math.inf
+        self.queried_at = -math.inf
 
     # Subscriptions
     def receive(self, message: Any) -> None:
@@ -111,18 +111,18 @@ class Vr(RequestDevice):
             )
             return
         # a rotation's axis is turned like any vector
-        x, y, z = (self.turn @ np.array(values[3:6]) / norm).tolist()
-        now: Place = self.turn @ np.array(values[:3]), (x, y, z, values[6] / norm)
-        if self.at is not None and self._holds() and self._jumped(now, self.at):
+        x, y, z = (self.rotation @ np.array(values[3:6]) / norm).tolist()
+        now: Pose = self.rotation @ np.array(values[:3]), (x, y, z, values[6] / norm)
+        if self.hand is not None and self._clutch_is_held() and self._jumped(now, self.hand):
             self.garbage = (
                 "vr/pose: expected a hand's movement, got a jump. Has the headset lost "
                 "the controller?"
             )
-        self.at = now
+        self.hand = now
         self.pose_at = time.monotonic()
 
     @staticmethod
-    def _jumped(now: Place, before: Place) -> bool:
+    def _jumped(now: Pose, before: Pose) -> bool:
         turned = np.linalg.norm(to_vector(product(now[1], inverse(before[1]))))
         return bool(np.linalg.norm(now[0] - before[0]) > JUMP_M or turned > JUMP_RAD)
 
@@ -141,59 +141,63 @@ class Vr(RequestDevice):
         ]
         self.pressed = now
         self.joy_at = time.monotonic()
-        self.given = self.given if self._holds() else None
+        self.follower = self.follower if self._clutch_is_held() else None
 
     # Requests
     def poll(self) -> tuple[str, ...]:
         garbage = self.garbage
         self.garbage = ""
         if garbage:
-            self.given = None
+            self.follower = None
             raise DeviceError(f"garbage on {garbage}")
         silent = time.monotonic() - min(self.pose_at, self.joy_at)
         if self.pressed and silent > self.silence_s:
-            self.given = None
+            self.follower = None
             raise DeviceError(
                 "silent: a button is held, but no message of vr/pose or vr/joy came for "
                 f"{self.silence_s:g} s. Let go of it. If that does not help, check the headset's "
                 "bridge"
             )
-        return self.take_requests() or (("enable",) if self._holds() else ())
+        return self.take_requests() or (("enable",) if self._clutch_is_held() else ())
 
-    def _holds(self) -> bool:
+    def _clutch_is_held(self) -> bool:
         return self.clutch in self.pressed
 
     def motion(self) -> dict[str, float] | None:
-        paused = time.monotonic() - self.moved_at > PAUSE_S
-        self.moved_at = time.monotonic()
+        paused = time.monotonic() - self.queried_at > PAUSE_S
+        self.queried_at = time.monotonic()
         if paused:  # motion of the hand in a pause does not count
-            self.given = None
+            self.follower = None
         roles = {self.buttons.get(name) for name in self.pressed}
-        grip = {"grip": -1.0 if "close" in roles else 1.0} if roles & HELD.keys() else {}
-        if not self._holds() or self.at is None:
-            self.given = None
+        grip = {"grip": -1.0 if "close" in roles else 1.0} if roles & GRIP_ROLES.keys() else {}
+        if not self._clutch_is_held() or self.hand is None:
+            self.follower = None
             return grip if grip or "intervene" in roles else None
-        steps = self._steps(self.at, self.given or self.at)
+        steps = self._steps(self.hand, self.follower or self.hand)
         return dict(zip(("x", "y", "z", "rx", "ry", "rz"), steps, strict=False)) | grip
 
-    def _steps(self, now: Place, given: Place) -> list[float]:
+    def _steps(self, now: Pose, follower: Pose) -> list[float]:
         """Return the motion in units of the task's largest step.
 
-        The rest stays owed, up to AHEAD steps.
+        The rest remains for later steps, up to MAX_LAG_STEPS.
         """
-        turns = self.action.dim >= 6
-        size = np.array(self.action.scale[: 6 if turns else 3])
+        has_rotation = self.action.dim >= 6
+        size = np.array(self.action.scale[: 6 if has_rotation else 3])
         moved = (
-            np.concatenate([now[0] - given[0], to_vector(product(now[1], inverse(given[1])))])[
-                : len(size)
-            ]
+            np.concatenate(
+                [now[0] - follower[0], to_vector(product(now[1], inverse(follower[1])))]
+            )[: len(size)]
             * self.scale
         )
         steps = moved / size
         steps *= min(1.0, MAX_LAG_STEPS / max(float(np.abs(steps).max()), MAX_LAG_STEPS))
-        owed = (steps - np.clip(steps, -1, 1)) * size / self.scale
-        back = to_quaternion((-owed[3], -owed[4], -owed[5])) if turns else (0.0, 0.0, 0.0, 1.0)
-        self.given = now[0] - owed[:3], product(back, now[1])
+        remaining = (steps - np.clip(steps, -1, 1)) * size / self.scale
+        back = (
+            to_quaternion((-remaining[3], -remaining[4], -remaining[5]))
+            if has_rotation
+            else (0.0, 0.0, 0.0, 1.0)
+        )
+        self.follower = now[0] - remaining[:3], product(back, now[1])
         return [float(value) for value in np.clip(steps, -1, 1)]
 
     def at_rest(self) -> bool:
@@ -208,7 +212,7 @@ class Vr(RequestDevice):
         return f"hold {self.clutch}: the tool follows the hand; {presses}"
 
 
-def _frame(*axes: str) -> np.ndarray:
+def _rotation(*axes: str) -> np.ndarray:
     """Return the base's axes in the headset's frame, as rows.
 
     Raises:

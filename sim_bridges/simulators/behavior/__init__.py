@@ -16,6 +16,7 @@ import numpy as np
 
 from rlinf_core.core.errors import RecipeError, RlinfError
 from rlinf_core.core.rotation import inverse, product, rotate, to_vector
+from sim_bridges.core.adapters import next_command, resized
 
 PACKAGE = "omnigibson"
 INSTALL = "see https://behavior.stanford.edu, then export RLINF_PYTHON_BEHAVIOR=<its python>"
@@ -137,7 +138,7 @@ class Simulator:
         self._arm_joints = [int(index) for index in self._robot.arm_control_idx[self._arm]]
         self._fingers = [int(index) for index in self._robot.gripper_control_idx[self._arm]]
         self._object, self._goal = (self._scope()[name] for name in self._names)
-        self._scatter(seed)
+        self._move_object(seed)
         self._command = self.tcp_pose(), self.gripper_width()
 
     def _scope(self) -> Any:
@@ -148,7 +149,7 @@ class Simulator:
         scopes = getattr(self.env.task, "object_scopes", None)
         return self.env.task.object_scope if scopes is None else scopes[0]
 
-    def _scatter(self, seed: int) -> None:
+    def _move_object(self, seed: int) -> None:
         """Move the object to a random place about its recorded one."""
         position, quaternion = self._object.get_position_orientation()
         shift = np.random.default_rng(seed).uniform(-self.spread_m, self.spread_m, 2)
@@ -157,14 +158,11 @@ class Simulator:
         )
 
     def advance(self, target_pose: np.ndarray | None, gripper_width: float | None = None) -> None:
-        pose, width = self._command = (
-            self._command[0] if target_pose is None else np.array(target_pose),
-            self._command[1] if gripper_width is None else gripper_width,
-        )
+        pose, width = self._command = next_command(self._command, target_pose, gripper_width)
         action = self._torch.zeros(self._robot.action_dim)
-        places = self._robot.controller_action_idx
-        action[places[f"arm_{self._arm}"]] = self._tensor([*pose[:3], *to_vector(pose[3:])])
-        action[places[f"gripper_{self._arm}"]] = self._tensor([2.0 * width / WIDEST_M - 1.0])
+        indices = self._robot.controller_action_idx
+        action[indices[f"arm_{self._arm}"]] = self._tensor([*pose[:3], *to_vector(pose[3:])])
+        action[indices[f"gripper_{self._arm}"]] = self._tensor([2.0 * width / WIDEST_M - 1.0])
         _, _, terminated, _, _ = self.env.step({self._robot.name: action})
         self._done = bool(np.any(np.asarray(terminated)))
 
@@ -194,19 +192,14 @@ class Simulator:
         return self._done
 
     def render(self, camera: str, height: int, width: int) -> np.ndarray:
-        import cv2
-
-        picture = np.asarray(self.env.render(), np.uint8)
-        return cv2.resize(
-            np.ascontiguousarray(picture), (width, height), interpolation=cv2.INTER_AREA
-        )
+        return resized(np.asarray(self.env.render(), np.uint8), height, width)
 
     def _tensor(self, values: list[float]) -> Any:
         return self._torch.tensor(values, dtype=self._torch.float32)
 
-    def _in_base(self, thing: Any) -> np.ndarray:
+    def _in_base(self, object_: Any) -> np.ndarray:
         """Return an object's pose (7,) in the robot's base frame."""
-        pose = _pose(*thing.get_position_orientation())
+        pose = _pose(*object_.get_position_orientation())
         base = _pose(*self._robot.get_position_orientation())
         back = inverse(base[3:])
         return np.array([*rotate(back, pose[:3] - base[:3]), *product(back, pose[3:])])

@@ -10,12 +10,13 @@ from __future__ import annotations
 import numpy as np
 
 from rlinf_core.core.errors import RecipeError
+from sim_bridges.core.adapters import next_command, unrotated_pose
 
 PACKAGE, INSTALL = "calvin_env", "make calvin"
 SCENES = tuple(f"calvin_scene_{letter}" for letter in "ABCD")
 BLOCKS = ("red", "blue", "pink")
 LIFT_M = 0.10  # height of the goal above the block's start
-GRIP_N = 20.0  # force of each finger; CALVIN's own 200 N push the block through the fingers
+FINGER_FORCE_N = 20.0  # force of each finger; CALVIN's own 200 N push the block through the fingers
 
 
 class Simulator:
@@ -61,7 +62,7 @@ class Simulator:
         )
         self._base = np.array(self._robot.base_position)
         self._substeps = round(self.tick_s * config.env.bullet_time_step)
-        self._fresh = self._p.saveState(physicsClientId=self.env.cid)
+        self._initial_state = self._p.saveState(physicsClientId=self.env.cid)
         self.reset(0)
 
     def reset(self, seed: int) -> None:
@@ -70,39 +71,34 @@ class Simulator:
         for item in self.env.scene.movable_objects:
             item.np_random = random
         # also restores the contacts' warm start
-        self._p.restoreState(self._fresh, physicsClientId=self.env.cid)
+        self._p.restoreState(self._initial_state, physicsClientId=self.env.cid)
         self.env.scene.reset()
         self._robot.reset()
         self._command = self.tcp_pose(), self.gripper_width()
         for _ in range(4):
             self.advance(None)
         self._start = self.env.get_info()
-        self._goal = np.concatenate(
-            [self._block_pose()[:3] + [0.0, 0.0, LIFT_M], [0.0, 0.0, 0.0, 1.0]]
-        )
+        self._goal = unrotated_pose(self._block_pose()[:3] + [0.0, 0.0, LIFT_M])
 
     def advance(self, target_pose: np.ndarray | None, gripper_width: float | None = None) -> None:
-        pose, width = self._command = (
-            self._command[0] if target_pose is None else np.array(target_pose),
-            self._command[1] if gripper_width is None else gripper_width,
-        )
+        pose, width = self._command = next_command(self._command, target_pose, gripper_width)
         joints = self._robot.mixed_ik.get_ik(pose[:3] + self._base, pose[3:])
         for joint, angle in zip(self._robot.arm_joint_ids, joints, strict=True):
-            self._motor(joint, angle, self._robot.max_joint_force, self._robot.max_velocity)
+            self._drive_joint(joint, angle, self._robot.max_joint_force, self._robot.max_velocity)
         for joint in self._robot.gripper_joint_ids:
-            self._motor(joint, width / 2, GRIP_N, 0.2)
+            self._drive_joint(joint, width / 2, FINGER_FORCE_N, 0.2)
         for _ in range(self._substeps):
             self._p.stepSimulation(physicsClientId=self.env.cid)
         self.env.scene.step()
 
     def tcp_pose(self) -> np.ndarray:
-        return self._link()[0]
+        return self._tool_state()[0]
 
     def gripper_width(self) -> float:
         return float(sum(self._angles(self._robot.gripper_joint_ids)))
 
     def channels(self) -> dict[str, np.ndarray]:
-        pose, twist = self._link()
+        pose, twist = self._tool_state()
         return {
             "current_pose": pose,
             "current_twist": twist,
@@ -126,7 +122,7 @@ class Simulator:
         view.height, view.width = height, width
         return np.ascontiguousarray(view.render()[0][..., :3], np.uint8)
 
-    def _motor(self, joint: int, target: float, force: float, speed: float) -> None:
+    def _drive_joint(self, joint: int, target: float, force: float, speed: float) -> None:
         self._p.setJointMotorControl2(
             self._robot.robot_uid,
             joint,
@@ -143,7 +139,7 @@ class Simulator:
         )
         return np.array([state[0] for state in states])
 
-    def _link(self) -> tuple[np.ndarray, np.ndarray]:
+    def _tool_state(self) -> tuple[np.ndarray, np.ndarray]:
         state = self._p.getLinkState(
             self._robot.robot_uid,
             self._robot.tcp_link_id,

@@ -9,8 +9,9 @@ import xml.etree.ElementTree as xml
 
 import numpy as np
 
+from sim_bridges.core.adapters import unrotated_pose
 from sim_bridges.simulators.franka_mujoco import COMMON, WORLD, Metres, elements, panda
-from sim_bridges.simulators.franka_mujoco.tabletop import OneArm, compiled
+from sim_bridges.simulators.franka_mujoco.tabletop import OneArm, compile_model
 
 PACKAGE, INSTALL = "mujoco", "make setup"
 
@@ -29,8 +30,11 @@ class Simulator(OneArm):
         start_range_m: half the side of the square about (0.5, 0) in which the tool starts [m]
 
     Attributes:
+        colours: of the marks.
         instruction: of the present scene.
     """
+
+    colours = tuple(COLOURS)
 
     def __init__(
         self,
@@ -38,7 +42,7 @@ class Simulator(OneArm):
         mark_range_m: Metres = 0.06,
         start_range_m: Metres = 0.04,
     ) -> None:
-        super().__init__(compiled(_scene()))
+        super().__init__(compile_model(_scene()))
         self.separation_m = separation_m
         self.mark_range_m = mark_range_m
         self.start_range_m = start_range_m
@@ -48,8 +52,7 @@ class Simulator(OneArm):
     def reset(self, seed: int) -> None:
         random = np.random.default_rng(seed)
         self._clear()
-        self.goal_colour = str(random.choice(list(COLOURS)))
-        self.instruction = f"go to the {self.goal_colour} mark"
+        self.set_goal(str(random.choice(self.colours)))
         for mark, side in zip(self._marks.values(), random.permutation([-1.0, 1.0]), strict=True):
             self.data.mocap_pos[mark] = [
                 0.5 + random.uniform(-self.mark_range_m, self.mark_range_m),
@@ -61,6 +64,11 @@ class Simulator(OneArm):
             + [*random.uniform(-self.start_range_m, self.start_range_m, 2), 0.0]
         )
         self._begin()
+
+    def set_goal(self, colour: str) -> None:
+        """Ask for another mark in the present scene."""
+        self.goal_colour = colour
+        self.instruction = f"go to the {colour} mark"
 
     def channels(self) -> dict[str, np.ndarray]:
         return self.arm.channels() | {
@@ -79,9 +87,7 @@ class Simulator(OneArm):
 
     def _mark(self, colour: str) -> np.ndarray:
         """Return the pose (7,) of a mark's top."""
-        return np.concatenate(
-            [self.data.mocap_pos[self._marks[colour]] + [0.0, 0.0, TOP_M], [0.0, 0.0, 0.0, 1.0]]
-        )
+        return unrotated_pose(self.data.mocap_pos[self._marks[colour]] + [0.0, 0.0, TOP_M])
 
 
 def _scene() -> str:

@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import Field
 
 from rlinf_core.core.errors import RlinfError
-from sim_bridges.simulators.franka_mujoco.tabletop import PEG_HALF_WIDTH_M, OneArm, compiled
+from sim_bridges.simulators.franka_mujoco.tabletop import PEG_HALF_WIDTH_M, OneArm, compile_model
 
 Metres = Annotated[float, Field(ge=0, lt=1)]
 Clearance = Annotated[float, Field(ge=1e-4, le=0.01)]
@@ -59,7 +59,7 @@ class Simulator(OneArm):
         front_camera: tuple[float, float, float, float, float, float] = (0.0,) * 6,
         background: str = "",
     ) -> None:
-        super().__init__(compiled(_scene(clearance_m)))
+        super().__init__(compile_model(_scene(clearance_m)))
         self.set_friction(friction)
         self._front = self.model.camera("front").id
         self._front_pose = (
@@ -91,8 +91,8 @@ class Simulator(OneArm):
         ]
         noise = random.normal(0.0, self.pose_noise_m, 2)
         turn = random.uniform(-self.socket_turn_rad, self.socket_turn_rad)
-        self.data.mocap_quat[self._socket] = _turned(turn)[[3, 0, 1, 2]]
-        reported = _turned(turn + random.normal(0.0, self.turn_noise_rad))
+        self.data.mocap_quat[self._socket] = _turn_about_vertical(turn)[[3, 0, 1, 2]]
+        reported = _turn_about_vertical(turn + random.normal(0.0, self.turn_noise_rad))
         self._object = np.concatenate([socket + [*noise, RIM_M], reported])
         self.arm.place(start)
         self._begin()
@@ -116,12 +116,12 @@ class Simulator(OneArm):
         if camera != "front":
             raise RlinfError(f"expected the camera front, got {camera}. The others are fixed")
         position, quaternion = self._front_pose
-        turn, turned, angle = np.array(offset[3:], dtype=float), np.empty(4), np.zeros(4)
+        turn, rotated, angle = np.array(offset[3:], dtype=float), np.empty(4), np.zeros(4)
         size = float(np.linalg.norm(turn))
         self._mujoco.mju_axisAngle2Quat(angle, turn / max(size, 1e-12), size)
-        self._mujoco.mju_mulQuat(turned, quaternion, angle)
+        self._mujoco.mju_mulQuat(rotated, quaternion, angle)
         self.model.cam_pos[self._front] = position + np.array(offset[:3])
-        self.model.cam_quat[self._front] = turned
+        self.model.cam_quat[self._front] = rotated
         self._mujoco.mj_camlight(self.model, self.data)
 
     def channels(self) -> dict[str, np.ndarray]:
@@ -146,7 +146,7 @@ def _assets() -> Path:
     return Path(spec.submodule_search_locations[0]) / "assets"
 
 
-def _turned(angle: float) -> np.ndarray:
+def _turn_about_vertical(angle: float) -> np.ndarray:
     """Return the quaternion xyzw of a turn about the vertical [rad]."""
     return np.array([0.0, 0.0, np.sin(angle / 2), np.cos(angle / 2)])
 

@@ -56,8 +56,8 @@ class Arm:
             index for index in range(model.nu) if model.actuator_trnid[index, 0] == first.id
         )
         self._motors = slice(motor, motor + 7)
-        felt = (model.sensor(f"{prefix}{name}").adr[0] for name in ("force", "torque"))
-        self._felt = [slice(adr, adr + 3) for adr in felt]
+        addresses = (model.sensor(f"{prefix}{name}").adr[0] for name in ("force", "torque"))
+        self._wrench_slices = [slice(address, address + 3) for address in addresses]
         self._tcp = model.site(f"{prefix}tcp").id
         self._full_jacobian = np.zeros((6, model.nv))
         self._jacobian = self._full_jacobian[:, self._dofs]
@@ -72,7 +72,7 @@ class Arm:
         self._target = self.tcp_pose()
         self._silent_s = 0.0
 
-    def aim(self, target_pose: np.ndarray | None, tick_s: float) -> None:
+    def set_target(self, target_pose: np.ndarray | None, tick_s: float) -> None:
         """Set the target of a tick.
 
         After 200 ms without a target the arm holds its pose, as the robot side's own timeout does.
@@ -122,7 +122,9 @@ class Arm:
         return {
             "current_pose": self.tcp_pose(),
             "current_twist": twist,
-            "wrench": np.concatenate([-rotation @ data.sensordata[felt] for felt in self._felt]),
+            "wrench": np.concatenate(
+                [-rotation @ data.sensordata[part] for part in self._wrench_slices]
+            ),
             "joint_states": data.qpos[self._joints].copy(),
             "gripper/state": np.array([2 * PEG_HALF_WIDTH_M]),
         }
@@ -184,10 +186,10 @@ class Tabletop:
         self.data = mujoco.MjData(model)
         self._substeps = round(self.tick_s / model.opt.timestep)
         cameras = {name: name for name in self.cameras}
-        self._all = [
+        self._arm_list = [
             Arm(model, self.data, prefix, origin, cameras) for prefix, origin in bases.items()
         ]
-        self.scene = self._all[0].scene  # for pictures, which show every arm
+        self.scene = self._arm_list[0].scene  # for pictures, which show every arm
 
     def _clear(self) -> None:
         self._mujoco.mj_resetData(self.model, self.data)
@@ -195,15 +197,15 @@ class Tabletop:
     def _begin(self) -> None:
         """Start a scene: every arm holds its start pose."""
         self._mujoco.mj_forward(self.model, self.data)
-        for arm in self._all:
+        for arm in self._arm_list:
             arm.rest()
 
     def _tick(self, *targets: np.ndarray | None) -> None:
-        for arm, target in zip(self._all, targets, strict=True):
-            arm.aim(target, self.tick_s)
+        for arm, target in zip(self._arm_list, targets, strict=True):
+            arm.set_target(target, self.tick_s)
         for substep in range(self._substeps):
             self._mujoco.mj_step1(self.model, self.data)
-            for arm in self._all:
+            for arm in self._arm_list:
                 arm.control(refresh_posture=substep == 0)
             self._mujoco.mj_step2(self.model, self.data)
 
@@ -224,7 +226,7 @@ class OneArm(Tabletop):
 
     def __init__(self, model: Any) -> None:
         super().__init__(model, {"": (0.0, 0.0, 0.0)})
-        self.arm = self._all[0]
+        self.arm = self._arm_list[0]
 
     def advance(self, target_pose: np.ndarray | None, gripper_width: float | None = None) -> None:
         """Advance one tick. After 200 ms without a target the arm holds its pose."""
@@ -239,7 +241,7 @@ class OneArm(Tabletop):
         return 2 * PEG_HALF_WIDTH_M
 
 
-def compiled(mjcf: str) -> Any:
+def compile_model(mjcf: str) -> Any:
     """Return MuJoCo's model of a scene."""
     import mujoco
 

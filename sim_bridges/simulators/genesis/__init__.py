@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from rlinf_core.core.rotation import rotate
+from sim_bridges.core.adapters import next_command, resized, unrotated_pose
 
 PACKAGE, INSTALL = "genesis", "make genesis"
 HOME = (0.0, 0.3927, 0.0, -1.9635, 0.0, 2.3562, 0.7854, 0.04, 0.04)  # [rad], fingers [m]
@@ -81,7 +82,7 @@ class Simulator:
             [*(np.array([0.615, 0.0]) + random.uniform(-0.1, 0.1, 2)), random.uniform(0.05, 0.3)]
         )
         self._goal_marker.set_pos(goal)
-        self._goal = np.array([*goal, 0.0, 0.0, 0.0, 1.0])
+        self._goal = unrotated_pose(goal)
         home = np.array(HOME)
         home[:7] += random.normal(0.0, 0.02, 7)
         self._robot.set_qpos(home)
@@ -89,14 +90,11 @@ class Simulator:
         self._command = self.tcp_pose(), self.gripper_width()
 
     def advance(self, target_pose: np.ndarray | None, gripper_width: float | None = None) -> None:
-        pose, width = self._command = (
-            self._command[0] if target_pose is None else np.array(target_pose),
-            self._command[1] if gripper_width is None else gripper_width,
-        )
+        pose, width = self._command = next_command(self._command, target_pose, gripper_width)
         joints = _array(
             self._robot.inverse_kinematics(
                 link=self._hand,
-                pos=pose[:3] - _tip(pose[3:]),
+                pos=pose[:3] - _hand_to_tool(pose[3:]),
                 quat=pose[[6, 3, 4, 5]],
                 init_qpos=self._robot.get_qpos(),
                 seed=0,
@@ -109,17 +107,19 @@ class Simulator:
 
     def tcp_pose(self) -> np.ndarray:
         quaternion = _array(self._hand.get_quat())[[1, 2, 3, 0]]
-        return np.concatenate([_array(self._hand.get_pos()) + _tip(quaternion), quaternion])
+        return np.concatenate(
+            [_array(self._hand.get_pos()) + _hand_to_tool(quaternion), quaternion]
+        )
 
     def gripper_width(self) -> float:
         return float(_array(self._robot.get_qpos())[7:].sum())
 
     def channels(self) -> dict[str, np.ndarray]:
-        pose, turning = self.tcp_pose(), _array(self._hand.get_ang())
-        moving = _array(self._hand.get_vel()) + np.cross(turning, _tip(pose[3:]))
+        pose, angular = self.tcp_pose(), _array(self._hand.get_ang())
+        linear = _array(self._hand.get_vel()) + np.cross(angular, _hand_to_tool(pose[3:]))
         return {
             "current_pose": pose,
-            "current_twist": np.concatenate([moving, turning]),
+            "current_twist": np.concatenate([linear, angular]),
             "joint_states": _array(self._robot.get_qpos())[:7],
             "gripper/state": np.array([self.gripper_width()]),
             "object_pose": np.concatenate(
@@ -132,18 +132,14 @@ class Simulator:
         """Return None: the task is ours, Genesis has none."""
 
     def render(self, camera: str, height: int, width: int) -> np.ndarray:
-        import cv2
-
         picture = np.asarray(self._cameras[camera].render()[0], np.uint8)[..., :3]
-        return cv2.resize(
-            np.ascontiguousarray(picture), (width, height), interpolation=cv2.INTER_AREA
-        )
+        return resized(picture, height, width)
 
 
 def _array(tensor: Any) -> np.ndarray:
     return tensor.cpu().numpy().astype(float)
 
 
-def _tip(quaternion_xyzw: np.ndarray) -> np.ndarray:
+def _hand_to_tool(quaternion_xyzw: np.ndarray) -> np.ndarray:
     """Return the vector (3,) from the hand's frame to between the finger tips [m]."""
     return np.array(rotate(quaternion_xyzw, (0.0, 0.0, TOOL_M)))

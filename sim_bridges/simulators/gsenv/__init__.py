@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from rlinf_core.core.errors import RecipeError, RlinfError, nearest
+from sim_bridges.core.adapters import resized
 from sim_bridges.simulators import maniskill
 
 PACKAGE = "mani_skill_gs"
@@ -72,13 +73,8 @@ class Simulator(maniskill.Simulator):
         self.reset(0)
 
     def render(self, camera: str, height: int, width: int) -> np.ndarray:
-        import cv2
-
         wrapper = self._splats
         while not hasattr(type(wrapper), "update_gs_params"):  # Gymnasium puts its own around it
             wrapper = wrapper.env
         wrapper.update_gs_params()
-        picture = wrapper.render()[0].numpy()
-        return cv2.resize(
-            np.ascontiguousarray(picture), (width, height), interpolation=cv2.INTER_AREA
-        )
+        return resized(wrapper.render()[0].numpy(), height, width)

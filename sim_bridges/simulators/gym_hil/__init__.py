@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from sim_bridges.core.adapters import unrotated_pose
 from sim_bridges.core.mujoco import Scene, numpy_seed
 
 PACKAGE, INSTALL = "gym_hil", "make setup"
@@ -41,7 +42,7 @@ class Simulator:
         with numpy_seed(seed):
             self.env.reset(seed=seed)
         block = self.env.data.sensor("block_pos").data
-        self._goal = np.array([*block[:2], block[2] + GOAL_M, 0.0, 0.0, 0.0, 1.0])
+        self._goal = unrotated_pose(block + [0.0, 0.0, GOAL_M])
 
     def advance(self, target_pose: np.ndarray | None, gripper_width: float | None = None) -> None:
         data, action = self.env.data, np.zeros(7)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from rlinf_core.core.errors import RecipeError, nearest
+from sim_bridges.core.adapters import next_command, unrotated_pose
 from sim_bridges.core.mujoco import Scene
 
 PACKAGE, INSTALL = "gymnasium_robotics", "make simulators"
@@ -81,10 +82,7 @@ class Simulator:
         self._command = self.tcp_pose(), self.gripper_width()
 
     def advance(self, target_pose: np.ndarray | None, gripper_width: float | None = None) -> None:
-        pose, width = self._command = (
-            self._command[0] if target_pose is None else np.array(target_pose),
-            self._command[1] if gripper_width is None else gripper_width,
-        )
+        pose, width = self._command = next_command(self._command, target_pose, gripper_width)
         delta = self.scene.to_world(pose[:3]) - self.env.data.site_xpos[self.scene.tool]
         grip = width / 2 - self.env.data.qpos[self._fingers].mean()
         action = np.append(np.clip(delta / STEP_M, -1.0, 1.0), np.clip(grip, -1.0, 1.0))
@@ -98,21 +96,23 @@ class Simulator:
         return float(max(self.env.data.qpos[self._fingers].sum(), 0.0))
 
     def channels(self) -> dict[str, np.ndarray]:
-        thing = {} if self._block is None else {"object_pose": self.scene.pose_of(self._block)}
-        return thing | {
+        object_pose = (
+            {} if self._block is None else {"object_pose": self.scene.pose_of(self._block)}
+        )
+        return object_pose | {
             "current_pose": self.tcp_pose(),
             "current_twist": self.scene.tool_twist(),
             "joint_states": self.env.data.qpos[self._joints].copy(),
             "gripper/state": np.array([self.gripper_width()]),
-            "goal_pose": np.concatenate([self.scene.to_base(self.env.goal), [0.0, 0.0, 0.0, 1.0]]),
+            "goal_pose": unrotated_pose(self.scene.to_base(self.env.goal)),
             "task/success": np.array([float(self.succeeded())]),
         }
 
     def succeeded(self) -> bool:
-        moved = (
+        position = (
             self.env.data.site_xpos[self.scene.tool] if self._block is None else self._block.xpos
         )
-        return bool(self.env._is_success(moved, self.env.goal))
+        return bool(self.env._is_success(position, self.env.goal))
 
     def render(self, camera: str, height: int, width: int) -> np.ndarray:
         return self.scene.render(camera, height, width)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from rlinf_core.core.errors import RecipeError
+from sim_bridges.core.adapters import next_command, resized
 from sim_bridges.simulators.isaaclab.package import check_task, installed_release, tensor
 
 PACKAGE = "isaaclab"
@@ -40,8 +41,8 @@ class Simulator:
     joint_names = tuple(f"panda_joint{i}" for i in range(1, 8))
 
     def __init__(self, task: str = "", device: str = "cuda:0") -> None:
-        self._release, self._ending = installed_release(), ExitStack()
-        self._release.launch(self._ending, device, cameras=True)
+        self._release, self._exit_stack = installed_release(), ExitStack()
+        self._release.launch(self._exit_stack, device, cameras=True)
         import gymnasium
         import isaaclab.sim
         import isaaclab_tasks  # noqa: F401 (registers its tasks)
@@ -81,7 +82,7 @@ class Simulator:
                 convention="world",
             ),
         )
-        self._release.launch(self._ending, device, cameras=True, config=config)
+        self._release.launch(self._exit_stack, device, cameras=True, config=config)
         self.env: Any = gymnasium.make(task, cfg=config).unwrapped
         self._torch = torch
         self.reset(0)
@@ -97,10 +98,7 @@ class Simulator:
         self._command = self.tcp_pose(), self.gripper_width()
 
     def advance(self, target_pose: np.ndarray | None, gripper_width: float | None = None) -> None:
-        pose, width = self._command = (
-            self._command[0] if target_pose is None else np.array(target_pose),
-            self._command[1] if gripper_width is None else gripper_width,
-        )
+        pose, width = self._command = next_command(self._command, target_pose, gripper_width)
         finger = width / 2 if width > 1e-3 else SQUEEZED_M
         action = np.concatenate([pose[:3], self._release.from_xyzw(pose[3:]), [finger, finger]])
         self.env.step(
@@ -117,20 +115,20 @@ class Simulator:
         return float(max(_array(self._robot.data.joint_pos)[-2:].sum(), 0.0))
 
     def channels(self) -> dict[str, np.ndarray]:
-        robot, thing = self._robot.data, self._object.data
-        position = _array(thing.root_pos_w) - _array(robot.root_pos_w)
-        turning = _array(robot.body_link_ang_vel_w)[self._hand]
+        robot, object_ = self._robot.data, self._object.data
+        position = _array(object_.root_pos_w) - _array(robot.root_pos_w)
+        angular = _array(robot.body_link_ang_vel_w)[self._hand]
         from_hand = (
             _array(self._frame.data.target_pos_w)[0] - _array(robot.body_link_pos_w)[self._hand]
         )
-        moving = _array(robot.body_link_lin_vel_w)[self._hand] + np.cross(turning, from_hand)
+        linear = _array(robot.body_link_lin_vel_w)[self._hand] + np.cross(angular, from_hand)
         return {
             "current_pose": self.tcp_pose(),
-            "current_twist": np.concatenate([moving, turning]),
+            "current_twist": np.concatenate([linear, angular]),
             "joint_states": _array(robot.joint_pos)[:7],
             "gripper/state": np.array([self.gripper_width()]),
             "object_pose": self._release.to_xyzw(
-                np.concatenate([position, _array(thing.root_quat_w)])
+                np.concatenate([position, _array(object_.root_quat_w)])
             ),
             "goal_pose": self._goal.copy(),
         }
@@ -141,18 +139,14 @@ class Simulator:
     def close(self) -> None:
         """End the simulation."""
         self.env.close()
-        self._ending.close()
+        self._exit_stack.close()
 
     def render(self, camera: str, height: int, width: int) -> np.ndarray:
-        import cv2
-
         self.env.sim.render()
         front = self.env.scene["front"]
         front.update(0.0, force_recompute=True)
         picture = tensor(front.data.output["rgb"])[0].cpu().numpy()[..., :3]
-        return cv2.resize(
-            np.ascontiguousarray(picture, np.uint8), (width, height), interpolation=cv2.INTER_AREA
-        )
+        return resized(np.asarray(picture, np.uint8), height, width)
 
 
 def _array(values: Any) -> np.ndarray:

@@ -35,15 +35,15 @@ class Batched:
 
     def __init__(self, task: str, size: int, device: torch.device) -> None:
         release = installed_release()
-        self._ending = ExitStack()
-        release.launch(self._ending, str(device), cameras=False)
+        self._exit_stack = ExitStack()
+        release.launch(self._exit_stack, str(device), cameras=False)
         import gymnasium
         import isaaclab_tasks  # noqa: F401 (registers its tasks)
         from isaaclab_tasks.utils import parse_env_cfg
 
         check_task(task, release)
         config = parse_env_cfg(task, device=str(device), num_envs=size)
-        release.launch(self._ending, str(device), cameras=False, config=config)
+        release.launch(self._exit_stack, str(device), cameras=False, config=config)
         env: Any = gymnasium.make(task, cfg=config).unwrapped
         self.env = env
         self.size = size
@@ -56,18 +56,18 @@ class Batched:
         self.spec = StationSpec(
             (ArraySpec("policy", (observation.shape[1],)),), action, 1.0 / float(self.env.step_dt)
         )
-        self._before = observation
+        self._last_observation = observation
 
     def reset(self, seeds: Sequence[int]) -> Batch:
         """Reset every environment with the first seed; Isaac Lab takes only one."""
-        self._before = self._vectors(self.env.reset(seed=int(seeds[0]) % 2**31)[0])
-        return {"vectors": self._before}
+        self._last_observation = self._vectors(self.env.reset(seed=int(seeds[0]) % 2**31)[0])
+        return {"vectors": self._last_observation}
 
     def step(self, actions: torch.Tensor) -> TensorSteps:
         observation, reward, terminated, truncated, _ = self.env.step(actions.clamp(-1.0, 1.0))
         now, ended = self._vectors(observation), terminated | truncated
-        last = torch.where(ended[:, None], self._before, now)
-        self._before = now
+        last = torch.where(ended[:, None], self._last_observation, now)
+        self._last_observation = now
         return TensorSteps(
             {"vectors": last},
             reward.float(),
@@ -79,7 +79,7 @@ class Batched:
 
     def close(self) -> None:
         self.env.close()
-        self._ending.close()
+        self._exit_stack.close()
 
     @staticmethod
     def _vectors(observation: Any, task: str = "") -> torch.Tensor:

@@ -37,8 +37,8 @@ class Release:
         """Return a quaternion x y z w (4,) in Isaac Lab's order."""
         return quaternion if self.xyzw else quaternion[[3, 0, 1, 2]]
 
-    def launch(self, ending: ExitStack, device: str, cameras: bool, config: Any = None) -> None:
-        """Launch Isaac Lab until ``ending`` closes.
+    def launch(self, exit_stack: ExitStack, device: str, cameras: bool, config: Any = None) -> None:
+        """Launch Isaac Lab until ``exit_stack`` closes.
 
         A release with ``launches_first`` launches at the call without ``config``. Other releases
         launch at the call with the task's ``config``.
@@ -50,12 +50,12 @@ class Release:
 
             app = AppLauncher(headless=True, enable_cameras=cameras, device=device).app
             # keeps a reference; the application ends with the process
-            ending.push(lambda *_: bool(app is None))
+            exit_stack.push(lambda *_: bool(app is None))
             return
         from isaaclab.app import launch_simulation
 
         try:
-            ending.enter_context(
+            exit_stack.enter_context(
                 launch_simulation(config, {"enable_cameras": cameras, "device": device})
             )
         except SystemExit as error:  # its launcher ends the process if Isaac Sim is missing

@@ -18,10 +18,11 @@ import numpy as np
 
 from rlinf_core.core.errors import RecipeError, nearest
 from rlinf_core.core.rotation import rotate
+from sim_bridges.core.adapters import next_command, unrotated_pose
 from sim_bridges.core.mujoco import Scene, numpy_seed
 
 PACKAGE, INSTALL = "libero", "make libero"
-DEAD_M = 0.004  # error of the width below which the gripper does not move
+DEADBAND_M = 0.004  # error of the width below which the gripper does not move
 STIFFNESS = 600  # stiffness of the controller; with robosuite's own 150 the arm lags by 0.25 s
 
 
@@ -105,16 +106,13 @@ class Simulator:
                 cameras=self.VIEWS,
             )
         self.scene.place(robot.base_pos)
-        self._of_interest()
+        self._find_object_and_goal()
         self._command = self.tcp_pose(), self.gripper_width()
 
     def advance(self, target_pose: np.ndarray | None, gripper_width: float | None = None) -> None:
-        pose, width = self._command = (
-            self._command[0] if target_pose is None else np.array(target_pose),
-            self._command[1] if gripper_width is None else gripper_width,
-        )
-        error = self.gripper_width() - width
-        grip = 0.0 if abs(error) < DEAD_M and width > DEAD_M else np.sign(error)
+        pose, width = self._command = next_command(self._command, target_pose, gripper_width)
+        width_error = self.gripper_width() - width
+        grip = 0.0 if abs(width_error) < DEADBAND_M and width > DEADBAND_M else np.sign(width_error)
         action, sim = np.array([0.0] * 6 + [grip]), self.env.sim
         for substep in range(self._substeps):
             sim.forward()
@@ -148,7 +146,7 @@ class Simulator:
     def render(self, camera: str, height: int, width: int) -> np.ndarray:
         return self.scene.render(camera, height, width)
 
-    def _of_interest(self) -> None:
+    def _find_object_and_goal(self) -> None:
         """Set the object and the destination of the first goal that names two things.
 
         They are bodies or sites of regions.
@@ -163,7 +161,7 @@ class Simulator:
         if name in self.env.obj_body_id:
             body = self.env.obj_body_id[name]
             return self.scene.pose(data.xpos[body], data.xquat[body])
-        return np.concatenate([self.scene.to_base(data.site(name).xpos), [0.0, 0.0, 0.0, 1.0]])
+        return unrotated_pose(self.scene.to_base(data.site(name).xpos))
 
 
 def _matrix(quaternion_xyzw: np.ndarray) -> np.ndarray:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from rlinf_core.core.errors import RecipeError, RlinfError, nearest
+from sim_bridges.core.adapters import next_command, resized
 
 PACKAGE, INSTALL = "mani_skill", "make simulators"
 OBJECTS = ("cube", "obj", "cubeA", "ball", "peg")
@@ -78,7 +79,7 @@ class Simulator:
         robot = self.env.agent.robot
         self._robot, self._tool = robot._objs[0], self.env.agent.tcp._objs[0]
         self._to_base = self._robot.pose.inv()
-        self._turn = self._to_base.to_transformation_matrix()[:3, :3].astype(float)
+        self._base_rotation = self._to_base.to_transformation_matrix()[:3, :3].astype(float)
         self._object, self._goal = (
             self._actor(key, name, names)
             for key, name, names in zip(
@@ -89,7 +90,7 @@ class Simulator:
         self._joints = [joint._objs[0] for joint in arm.joints]
         self._fingers = [joint._objs[0] for joint in hand.joints]
         self._kinematics, self._steps = arm.kinematics, self.env._sim_steps_per_control
-        self._moved = np.asarray(self._kinematics.qmask, dtype=bool)
+        self._arm_mask = np.asarray(self._kinematics.qmask, dtype=bool)
         self._command = self.tcp_pose(), 2 * FINGER_M
 
     def _actor(self, key: str, name: str, names: tuple[str, ...]) -> Any:
@@ -109,15 +110,12 @@ class Simulator:
         return getattr(self.env, name)._objs[0]
 
     def advance(self, target_pose: np.ndarray | None, gripper_width: float | None = None) -> None:
-        pose, width = self._command = (
-            self._command[0] if target_pose is None else np.array(target_pose),
-            self._command[1] if gripper_width is None else gripper_width,
-        )
+        pose, width = self._command = next_command(self._command, target_pose, gripper_width)
         angles, is_solved, _ = self._kinematics.pmodel.compute_inverse_kinematics(
             self._kinematics.end_link_idx,
             self._sapien.Pose(pose[:3], pose[[6, 3, 4, 5]]),
             initial_qpos=self._robot.qpos,
-            active_qmask=self._moved,
+            active_qmask=self._arm_mask,
             max_iterations=100,
         )
         if is_solved:
@@ -129,21 +127,21 @@ class Simulator:
             self.env.scene.step()
 
     def tcp_pose(self) -> np.ndarray:
-        return self._from_base(self._tool.entity_pose)
+        return self._in_base(self._tool.entity_pose)
 
     def gripper_width(self) -> float:
         return float(self._robot.qpos[-2:].sum())
 
     def channels(self) -> dict[str, np.ndarray]:
-        linear = self._turn @ self._tool.linear_velocity
-        angular = self._turn @ self._tool.angular_velocity
+        linear = self._base_rotation @ self._tool.linear_velocity
+        angular = self._base_rotation @ self._tool.angular_velocity
         return {
             "current_pose": self.tcp_pose(),
             "current_twist": np.concatenate([linear, angular]).astype(float),
             "joint_states": self._robot.qpos[:7].astype(float),
             "gripper/state": np.array([self.gripper_width()]),
-            "object_pose": self._from_base(self._object.pose),
-            "goal_pose": self._from_base(self._goal.pose),
+            "object_pose": self._in_base(self._object.pose),
+            "goal_pose": self._in_base(self._goal.pose),
             "task/success": np.array([float(self.succeeded())]),
         }
 
@@ -151,8 +149,6 @@ class Simulator:
         return bool(self.env.evaluate()["success"][0])
 
     def render(self, camera: str, height: int, width: int) -> np.ndarray:
-        import cv2
-
         self.env.scene.update_render()
         if camera == "video":
             picture = self.env.render_rgb_array()[0].numpy()
@@ -162,10 +158,8 @@ class Simulator:
             picture = sensor.get_obs(rgb=True, depth=False, segmentation=False, position=False)[
                 "rgb"
             ][0].numpy()
-        return cv2.resize(
-            np.ascontiguousarray(picture), (width, height), interpolation=cv2.INTER_AREA
-        )
+        return resized(picture, height, width)
 
-    def _from_base(self, pose: Any) -> np.ndarray:
-        in_camera = self._to_base * pose
-        return np.concatenate([in_camera.p, in_camera.q[[1, 2, 3, 0]]]).astype(float)
+    def _in_base(self, pose: Any) -> np.ndarray:
+        in_base = self._to_base * pose
+        return np.concatenate([in_base.p, in_base.q[[1, 2, 3, 0]]]).astype(float)

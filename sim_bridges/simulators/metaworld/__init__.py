@@ -11,13 +11,14 @@ from typing import Any, cast
 import numpy as np
 
 from rlinf_core.core.errors import RecipeError, nearest
+from sim_bridges.core.adapters import unrotated_pose
 from sim_bridges.core.mujoco import Scene
 
 PACKAGE, INSTALL = "metaworld", "make simulators"
-PADS_M = 0.024  # distance between the pads' centres when closed
+CLOSED_PADS_M = 0.024  # distance between the pads' centres when closed
 SQUEEZE = 50.0  # gripper effort per metre of width error
 # share per tick by which the estimated lag of the tool behind its mocap body is updated
-LEARNED = 0.02
+LAG_UPDATE = 0.02
 
 
 class Simulator:
@@ -63,11 +64,11 @@ class Simulator:
         self._mujoco.mj_forward(self.env.model, self.env.data)
         self._effort = -1.0
         self._lag = self.env.data.mocap_pos[0] - self.env.tcp_center
-        self._order = self._order_of_quaternions()
+        self._order_wxyz = self._quaternion_order()
 
     def advance(self, target_pose: np.ndarray | None, gripper_width: float | None = None) -> None:
         delta = np.zeros(3)
-        self._lag += LEARNED * (self.env.data.mocap_pos[0] - self.env.tcp_center - self._lag)
+        self._lag += LAG_UPDATE * (self.env.data.mocap_pos[0] - self.env.tcp_center - self._lag)
         if target_pose is not None:
             delta = self.scene.to_world(target_pose[:3]) + self._lag - self.env.data.mocap_pos[0]
         if gripper_width is not None:
@@ -85,7 +86,8 @@ class Simulator:
     def gripper_width(self) -> float:
         data = self.env.data
         return max(
-            float(np.linalg.norm(data.body("rightpad").xpos - data.body("leftpad").xpos)) - PADS_M,
+            float(np.linalg.norm(data.body("rightpad").xpos - data.body("leftpad").xpos))
+            - CLOSED_PADS_M,
             0.0,
         )
 
@@ -97,18 +99,16 @@ class Simulator:
             "joint_states": self.env.data.qpos[:7].copy(),
             "gripper/state": np.array([self.gripper_width()]),
             "object_pose": self.scene.pose(self.env._get_pos_objects()[:3], quaternion),
-            "goal_pose": np.concatenate(
-                [self.scene.to_base(self.env._target_pos), [0.0, 0.0, 0.0, 1.0]]
-            ),
+            "goal_pose": unrotated_pose(self.scene.to_base(self.env._target_pos)),
             "task/success": np.array([float(self.succeeded())]),
         }
 
     def _quaternion(self) -> np.ndarray:
         """Return the object's quaternion (4,) w x y z."""
         quaternion = np.asarray(self.env._get_quat_objects(), float).ravel()[:4]
-        return quaternion[self._order] if quaternion.any() else np.array([1.0, 0.0, 0.0, 0.0])
+        return quaternion[self._order_wxyz] if quaternion.any() else np.array([1.0, 0.0, 0.0, 0.0])
 
-    def _order_of_quaternions(self) -> list[int]:
+    def _quaternion_order(self) -> list[int]:
         """Return the indices that turn a task's quaternion into w x y z.
 
         Some tasks report x y z w, as SciPy does, and some w x y z, as MuJoCo does. The order that

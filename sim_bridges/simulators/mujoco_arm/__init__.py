@@ -10,10 +10,11 @@ from pydantic import Field
 
 from rlinf_core.config.base import FileFromFolder, Positive
 from rlinf_core.core.errors import RlinfError
+from sim_bridges.core.adapters import unrotated_pose
 from sim_bridges.core.mujoco import Scene
-from sim_bridges.simulators.mujoco_arm.anatomy import Anatomy, examine, name_parts
+from sim_bridges.simulators.mujoco_arm.anatomy import Anatomy, find_arm, name_parts
 from sim_bridges.simulators.mujoco_arm.control import Joints
-from sim_bridges.simulators.mujoco_arm.loading import compiled, load
+from sim_bridges.simulators.mujoco_arm.loading import compile_model, load
 from sim_bridges.simulators.mujoco_arm.scene import (
     GOAL,
     TOOL,
@@ -23,7 +24,7 @@ from sim_bridges.simulators.mujoco_arm.scene import (
 )
 
 PACKAGE, INSTALL = "mujoco", "make setup"
-Three = tuple[float, float, float]
+Vector3 = tuple[float, float, float]
 COMMAND_TIMEOUT_S = 0.2
 SETTLE_S = 1.0
 
@@ -58,15 +59,15 @@ class Simulator:
         model: FileFromFolder,
         joints: tuple[str, ...] = (),
         tool: str = "",
-        tool_offset: Three = (0.0, 0.0, 0.0),
+        tool_offset: Vector3 = (0.0, 0.0, 0.0),
         home: tuple[float, ...] = (),
         gripper: tuple[str, ...] = (),
         gripper_open: tuple[float, ...] = (),
         gripper_closed: tuple[float, ...] = (),
         gripper_travel: tuple[float, float] = (0.0, 1.0),
         gripper_width: Positive = 0.08,
-        goal_low: Three = (-0.1, -0.1, -0.1),
-        goal_high: Three = (0.1, 0.1, 0.1),
+        goal_low: Vector3 = (-0.1, -0.1, -0.1),
+        goal_high: Vector3 = (0.1, 0.1, 0.1),
         start_range_m: Annotated[float, Field(ge=0, lt=1)] = 0.02,
         radius_m: Positive = 0.02,
     ) -> None:
@@ -77,8 +78,8 @@ class Simulator:
         source = load(self.path)
         self.notes = source.notes
         name_parts(source.spec)
-        bare = compiled(source)
-        self.anatomy: Anatomy = examine(source, bare, joints, tool)
+        bare = compile_model(source)
+        self.anatomy: Anatomy = find_arm(source, bare, joints, tool)
         self.joint_names = self.anatomy.joints
         # home of all joints, including those of the gripper
         self._rest = (bare.key_qpos[0] if bare.nkey else bare.qpos0).copy()
@@ -98,7 +99,7 @@ class Simulator:
         self.cameras = add_surroundings(
             source, bare, self.anatomy, self.home, (goal_low, goal_high), radius_m
         )
-        self.model = compiled(source)
+        self.model = compile_model(source)
         self.data = mujoco.MjData(self.model)
         self.arm = Joints(self.model, self.joint_names, TOOL, self.home)
         self._disable_arm_actuators()
@@ -225,9 +226,7 @@ class Simulator:
         return self.scene.tool_pose()
 
     def channels(self) -> dict[str, np.ndarray]:
-        goal = np.concatenate(
-            [self.scene.to_base(self.data.mocap_pos[self._goal]), [0.0, 0.0, 0.0, 1.0]]
-        )
+        goal = unrotated_pose(self.scene.to_base(self.data.mocap_pos[self._goal]))
         channels = {
             "current_pose": self.tcp_pose(),
             "current_twist": self.scene.tool_twist(),

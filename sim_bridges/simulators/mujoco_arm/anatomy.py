@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from rlinf_core.core.errors import RlinfError, nearest
-from sim_bridges.simulators.mujoco_arm.loading import Source
+from sim_bridges.simulators.mujoco_arm.loading import ModelSource
 
-LONG = 4  # joints; a branch of this length is an arm, a shorter one a finger or a head
+MIN_ARM_JOINTS = 4  # a shorter branch is a finger or a head
 MAX_FINGER_ACTUATORS = 2
 TOOL_NAMES = re.compile(
     r"tcp|attachment|tool|end.?eff|(^|_)ee($|_)|pinch|grip|grasp|flange|hand", re.I
@@ -20,7 +20,6 @@ TOOL_NAMES = re.compile(
 GRIPPER_NAMES = re.compile(r"grip|jaw|finger|claw", re.I)
 WRIST_NAMES = re.compile(r"wrist|rot|roll|yaw|pitch|flex", re.I)
 BETWEEN_FINGERS = re.compile(r"tcp|tool|end.?eff|(^|_)ee($|_)|pinch|grasp|frame", re.I)
-TOOL_SITE = "rlinf_tool"
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,9 @@ def name_parts(spec: Any) -> None:
                 part.name = name if name not in taken else f"{name}_unnamed"
 
 
-def examine(source: Source, model: Any, joints: Sequence[str] = (), tool: str = "") -> Anatomy:
+def find_arm(
+    source: ModelSource, model: Any, joints: Sequence[str] = (), tool: str = ""
+) -> Anatomy:
     """Find the arm.
 
     Args:
@@ -119,7 +120,7 @@ def examine(source: Source, model: Any, joints: Sequence[str] = (), tool: str = 
 class Tree:
     """Bodies and joints of a model by name."""
 
-    def __init__(self, source: Source, model: Any) -> None:
+    def __init__(self, source: ModelSource, model: Any) -> None:
         import mujoco
 
         self._mujoco, self.source, self.model = mujoco, source, model
@@ -182,7 +183,9 @@ class Tree:
             )
         best = max(map(len, arms))
         longest = (
-            [arm for arm in arms if len(arm) >= max(LONG, best - 2)] if best >= LONG else arms[:1]
+            [arm for arm in arms if len(arm) >= max(MIN_ARM_JOINTS, best - 2)]
+            if best >= MIN_ARM_JOINTS
+            else arms[:1]
         )
         if len(longest) > 1:
             raise RlinfError(
@@ -222,8 +225,8 @@ class Tree:
         branches = [child for child in self._children(body) if self._depth(child)]
         if not branches:
             return [joints] if len(joints) >= 3 else []
-        deep = [child for child in branches if self._depth(child) >= LONG]
-        is_hand = len(deep) > 1 and len(joints) > LONG
+        deep = [child for child in branches if self._depth(child) >= MIN_ARM_JOINTS]
+        is_hand = len(deep) > 1 and len(joints) > MIN_ARM_JOINTS
         if is_hand or (len(branches) > 1 and not deep and len(joints) >= 3):
             return [joints]
         return [arm for child in deep or branches for arm in self._arms(child, joints)]
@@ -236,17 +239,17 @@ class Tree:
             int(self.model.joint(name).type[0]) == int(self._mujoco.mjtJoint.mjJNT_SLIDE)
             for name in local
         ]
-        short = all(
+        is_short = all(
             slide and np.ptp(self.model.joint(name).range) < 0.15
             for slide, name in zip(slides, local, strict=True)
         )
         body = self.body_of_joint[local[0]]
-        named = any(GRIPPER_NAMES.search(name) for name in local) or bool(
+        has_gripper_name = any(GRIPPER_NAMES.search(name) for name in local) or bool(
             GRIPPER_NAMES.search(body)
             and self._depth(body) == len(local)
             and not any(WRIST_NAMES.search(name) for name in local)
         )
-        return (short or named) and self._depth(body) < LONG
+        return (is_short or has_gripper_name) and self._depth(body) < MIN_ARM_JOINTS
 
     def _children(self, body: str) -> list[str]:
         return [
@@ -270,7 +273,7 @@ class Tree:
         actuators = tuple(
             self.model.actuator(index).name
             for index in range(self.model.nu)
-            if set(self.actuated(index)) & set(behind)
+            if set(self.actuated_joints(index)) & set(behind)
         )
         leading = [name for name in behind if name not in self.mimics]
         if len(actuators) > MAX_FINGER_ACTUATORS or (
@@ -279,7 +282,7 @@ class Tree:
             return (), ()
         return behind, actuators
 
-    def actuated(self, actuator: int) -> list[str]:
+    def actuated_joints(self, actuator: int) -> list[str]:
         """Return the joints that an actuator moves."""
         kind = int(self.model.actuator_trntype[actuator])
         target = self.model.actuator_trnid[actuator, 0]
@@ -317,9 +320,11 @@ class Tree:
             if self.model.body(self.model.site_bodyid[index]).name in fixed
             and self.model.site(index).name
         ]
-        named = [name for name in sites if TOOL_NAMES.search(name)]
-        if named:
-            return named[-1]
+        tool_names = [name for name in sites if TOOL_NAMES.search(name)]
+        if tool_names:
+            return tool_names[-1]
         pattern = BETWEEN_FINGERS if moving else TOOL_NAMES
-        named = [name for name in fixed if pattern.search(name) and name != last]
-        return named[-1] if named else sites[-1] if len(sites) == 1 and not moving else last
+        tool_names = [name for name in fixed if pattern.search(name) and name != last]
+        return (
+            tool_names[-1] if tool_names else sites[-1] if len(sites) == 1 and not moving else last
+        )

@@ -140,7 +140,7 @@ def _force(mujoco: Any, model: Any, joint: int) -> float:
 
     It is infinite if neither has a limit.
     """
-    most = (
+    largest = (
         float(np.abs(model.jnt_actfrcrange[joint]).max())
         if model.jnt_actfrclimited[joint]
         else np.inf
@@ -153,10 +153,12 @@ def _force(mujoco: Any, model: Any, joint: int) -> float:
             continue
         gear = abs(float(model.actuator_gear[index, 0]))
         if model.actuator_forcelimited[index]:
-            most = min(most, gear * float(np.abs(model.actuator_forcerange[index]).max()))
+            largest = min(largest, gear * float(np.abs(model.actuator_forcerange[index]).max()))
         elif model.actuator_ctrllimited[index] and int(model.actuator_biastype[index]) == int(
             mujoco.mjtBias.mjBIAS_NONE
         ):
             gain = abs(float(model.actuator_gainprm[index, 0]))
-            most = min(most, gear * gain * float(np.abs(model.actuator_ctrlrange[index]).max()))
-    return most if most > 0 else np.inf
+            largest = min(
+                largest, gear * gain * float(np.abs(model.actuator_ctrlrange[index]).max())
+            )
+    return largest if largest > 0 else np.inf

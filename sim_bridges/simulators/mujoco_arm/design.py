@@ -14,10 +14,10 @@ from rlinf_core.core.errors import RlinfError
 from sim_bridges.simulators.mujoco_arm import Simulator
 from sim_bridges.simulators.mujoco_arm.scene import reach
 
-SAMPLES = 600  # postures in the search for a home
+MAX_POSTURES = 600  # postures in the search for a home
 MARGIN_M = 0.04  # between the goals and the interlock's box
 MIN_HALF_M, MAX_HALF_M = 0.02, 0.12
-GOOD = 0.6  # share of the largest workspace that ends the search
+GOOD_SHARE = 0.6  # share of the largest workspace that ends the search
 NEAR_M, NEAR_RAD = 0.002, 0.3
 CHECKED_M = 0.03  # motion of the tool in `rlinf check sim` from an episode's start
 # corners first: they fail first
@@ -25,8 +25,8 @@ SIDES = sorted(
     ((x, y, z) for x in (-1, 0, 1) for y in (-1, 0, 1) for z in (-1, 0, 1) if x or y or z),
     key=lambda side: -sum(map(abs, side)),
 )
-OPEN_M, CLOSED_S = 0.002, 1.5
-TREMBLE = 0.5  # speed of a resting gripper's drive that counts as trembling [rad/s or m/s]
+MIN_OPENING_M, CLOSING_S = 0.002, 1.5
+MAX_REST_SPEED = 0.5  # speed of a resting gripper's drive that counts as trembling [rad/s or m/s]
 
 
 @dataclass
@@ -83,7 +83,7 @@ def design(
         if simulator.anatomy.tool == simulator.anatomy.last:
             options["tool_offset"] = _between_fingers(simulator)
             simulator = Simulator(**options)
-    posture, half = _home(simulator, chosen=bool(home), notes=notes)
+    posture, half = _find_home(simulator, chosen=bool(home), notes=notes)
     options["home"] = _rounded(posture, 4)
     place = _tool_at(simulator, posture)
     low, high = place - half, place + half
@@ -130,7 +130,7 @@ def _tool_at(simulator: Simulator, posture: np.ndarray) -> np.ndarray:
     return simulator.tcp_pose()[:3]
 
 
-def _home(simulator: Simulator, chosen: bool, notes: list[str]) -> tuple[np.ndarray, float]:
+def _find_home(simulator: Simulator, chosen: bool, notes: list[str]) -> tuple[np.ndarray, float]:
     """Return a posture, and half the edge of the cube about its tool that the arm reaches."""
     half = workspace(simulator, simulator.home)
     if chosen and half < MIN_HALF_M:
@@ -141,11 +141,11 @@ def _home(simulator: Simulator, chosen: bool, notes: list[str]) -> tuple[np.ndar
             "ends"
         )
     length = reach(simulator.model, simulator.data, simulator.anatomy)
-    min_half = GOOD * min(MAX_HALF_M, 0.2 * length)
+    min_half = GOOD_SHARE * min(MAX_HALF_M, 0.2 * length)
     if half >= min_half or chosen:
         return simulator.home, half
     best, best_half = simulator.home, half
-    for posture in chain(_nearby(simulator, length), _postures(simulator)):
+    for posture in chain(_postures_near_home(simulator, length), _random_postures(simulator)):
         half = workspace(simulator, posture, beyond=best_half)
         if half > best_half:
             best, best_half = posture, half
@@ -154,7 +154,7 @@ def _home(simulator: Simulator, chosen: bool, notes: list[str]) -> tuple[np.ndar
     if best_half < MIN_HALF_M:
         raise RlinfError(
             f"{simulator.path}: expected a posture from which the tool moves "
-            f"{100 * MIN_HALF_M:.0f} cm to every side, found none in {SAMPLES}. Name one with "
+            f"{100 * MIN_HALF_M:.0f} cm to every side, found none in {MAX_POSTURES}. Name one with "
             f"--home, one angle a joint: {', '.join(simulator.joint_names)}; or the tool's frame "
             "with --tool"
         )
@@ -165,7 +165,7 @@ def _home(simulator: Simulator, chosen: bool, notes: list[str]) -> tuple[np.ndar
     return best, best_half
 
 
-def _nearby(simulator: Simulator, length: float) -> list[np.ndarray]:
+def _postures_near_home(simulator: Simulator, length: float) -> list[np.ndarray]:
     """Return variants of the model's own posture, with the tool lower, higher or nearer."""
     natural, postures = simulator.home, []
     place = _tool_at(simulator, natural)
@@ -182,14 +182,14 @@ def _nearby(simulator: Simulator, length: float) -> list[np.ndarray]:
     return postures
 
 
-def _postures(simulator: Simulator) -> Iterator[np.ndarray]:
+def _random_postures(simulator: Simulator) -> Iterator[np.ndarray]:
     """Return random postures, those with the tool in a comfortable place first."""
     random = np.random.default_rng(0)
     low = np.where(np.isfinite(simulator.arm.low), simulator.arm.low, -np.pi)
     high = np.where(np.isfinite(simulator.arm.high), simulator.arm.high, np.pi)
     length = max(reach(simulator.model, simulator.data, simulator.anatomy), 0.05)
     scored: list[tuple[float, int, np.ndarray]] = []
-    for _ in range(SAMPLES):
+    for _ in range(MAX_POSTURES):
         posture = random.uniform(0.85 * low + 0.15 * high, 0.15 * low + 0.85 * high)
         place = _tool_at(simulator, posture)
         height = place[2] / length
@@ -214,15 +214,15 @@ def workspace(simulator: Simulator, posture: np.ndarray, beyond: float = 0.0) ->
     """
     largest = min(MAX_HALF_M, 0.2 * reach(simulator.model, simulator.data, simulator.anatomy))
     smallest = max(MIN_HALF_M, 1.2 * beyond)
-    if smallest > largest or not _follows(simulator, posture, smallest):
+    if smallest > largest or not _reaches_cube(simulator, posture, smallest):
         return 0.0
     half = smallest
-    while half < largest and _follows(simulator, posture, min(1.25 * half, largest)):
+    while half < largest and _reaches_cube(simulator, posture, min(1.25 * half, largest)):
         half = min(1.25 * half, largest)
     return half
 
 
-def _follows(simulator: Simulator, posture: np.ndarray, half: float) -> bool:
+def _reaches_cube(simulator: Simulator, posture: np.ndarray, half: float) -> bool:
     """Return whether the tool reaches each side and corner of a cube and its margin.
 
     The cube must lie above the floor, and the arm must not touch itself.
@@ -289,27 +289,28 @@ def _gripper(simulator: Simulator, notes: list[str]) -> dict[str, Any]:
         "gripper": drives,
     }
     ranges = [_range(simulator, name) for name in drives]
-    gaps, lengths, places, tips, trembles = [], [], [], _tips(simulator), False
+    gaps, lengths, places = [], [], []
+    tips, trembles = _tips(simulator), False
     for end in (0, 1):
         at = tuple(float(span[end]) for span in ranges)
         trial = Simulator(**options, gripper_open=at, gripper_closed=at)
         trial.home = trial.arm.home = simulator.home
         trial.place(np.zeros(3))
         trial._set_gripper(trial.width_m)
-        for _ in range(round(CLOSED_S / trial.tick_s)):
+        for _ in range(round(CLOSING_S / trial.tick_s)):
             trial._step()
         gaps.append(_gap(trial, tips))
         places.append(_places(trial, tips))
         lengths.append(float(trial.data.actuator_length[trial._drives[0]]))
-        trembles |= bool(np.abs(trial.data.actuator_velocity[trial._drives]).max() > TREMBLE)
+        trembles |= bool(np.abs(trial.data.actuator_velocity[trial._drives]).max() > MAX_REST_SPEED)
     width = (
         abs(gaps[1] - gaps[0]) if len(tips) > 1 else float(np.linalg.norm(places[1] - places[0]))
     )
-    if trembles or width < OPEN_M or abs(lengths[1] - lengths[0]) < 1e-6:
+    if trembles or width < MIN_OPENING_M or abs(lengths[1] - lengths[0]) < 1e-6:
         reason = (
             "does not come to rest. Damp its joints, or lower its gain in the model"
             if trembles
-            else f"moves its fingers less than {1e3 * OPEN_M:.0f} mm"
+            else f"moves its fingers less than {1e3 * MIN_OPENING_M:.0f} mm"
         )
         notes.append(f"gripper {', '.join(drives)} {reason}. It is left out")
         return {}

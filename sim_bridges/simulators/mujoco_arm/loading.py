@@ -19,7 +19,7 @@ RANGE_RAD = 3.14  # range of a revolute joint without limits
 
 
 @dataclass
-class Source:
+class ModelSource:
     """A model as its file defines it.
 
     Attributes:
@@ -34,24 +34,24 @@ class Source:
     mimics: dict[str, tuple[str, float, float]] = field(default_factory=dict)
 
 
-def load(path: Path) -> Source:
+def load(path: Path) -> ModelSource:
     """Read a model.
 
     Raises:
         RlinfError: the file, or a file that it names, is missing or wrong.
     """
-    root = _parsed(path)
+    root = _parse(path)
     if root.tag == "robot":
-        return _urdf(path, root)
+        return _load_urdf(path, root)
     if root.tag != "mujoco":
         raise RlinfError(
             f"{path}: expected the root <mujoco> of an MJCF or <robot> of a URDF, got "
             f"<{root.tag}>. A xacro becomes a URDF by: xacro arm.xacro > arm.urdf"
         )
-    return Source(path, _spec(path))
+    return ModelSource(path, _load_mjcf(path))
 
 
-def _parsed(path: Path) -> xml.Element:
+def _parse(path: Path) -> xml.Element:
     if not path.is_file():
         raise RlinfError(
             f"{path}: expected a file with an MJCF or a URDF, got "
@@ -70,17 +70,17 @@ def _parsed(path: Path) -> xml.Element:
         ) from error
 
 
-def _spec(path: Path) -> Any:
+def _load_mjcf(path: Path) -> Any:
     import mujoco
 
     _check_files(path)
     try:
         return mujoco.MjSpec.from_file(str(path))
     except (ValueError, mujoco.FatalError) as error:
-        raise _refused(path, error) from error
+        raise _compile_error(path, error) from error
 
 
-def compiled(source: Source) -> Any:
+def compile_model(source: ModelSource) -> Any:
     """Return MuJoCo's model of a source.
 
     Raises:
@@ -97,14 +97,14 @@ def compiled(source: Source) -> Any:
             )
             mesh = source.spec.mesh(flat.group(1)) if flat else None
             if mesh is None:
-                raise _refused(source.path, error) from error
+                raise _compile_error(source.path, error) from error
             mesh.inertia = mujoco.mjtMeshInertia.mjMESH_INERTIA_SHELL  # the mesh bounds no volume
     raise RlinfError(
         f"{source.path}: expected meshes that MuJoCo compiles as shells. Repair them in Blender"
     )
 
 
-def _refused(path: Path, error: Exception) -> RlinfError:
+def _compile_error(path: Path, error: Exception) -> RlinfError:
     reason = " ".join(str(error).split())
     return RlinfError(
         f"{path}: expected a model that MuJoCo compiles, got: {reason}. Correct that element; "
@@ -118,7 +118,7 @@ def _check_files(path: Path) -> None:
     Raises:
         RlinfError: files are missing; the message names them.
     """
-    root = _parsed(path)
+    root = _parse(path)
     missing: list[str] = []
     compiler: dict[str, str] = {}
     for item in root.iter("compiler"):
@@ -145,7 +145,7 @@ def _check_files(path: Path) -> None:
         )
 
 
-def _urdf(path: Path, root: xml.Element) -> Source:
+def _load_urdf(path: Path, root: xml.Element) -> ModelSource:
     """Return a URDF's source.
 
     Meshes get absolute paths. MuJoCo keeps the fixed links, because one carries the tool's frame.
@@ -154,65 +154,25 @@ def _urdf(path: Path, root: xml.Element) -> Source:
 
     notes: list[str] = []
     _check_links(path, root)
-    _place_meshes(path, root, notes)
+    _resolve_meshes(path, root, notes)
     mimics = {}
     for joint in root.findall("joint"):
-        name, mimic = joint.get("name", ""), joint.find("mimic")
-        if joint.get("type") in ("floating", "planar"):
-            raise RlinfError(
-                f'{path}: <joint name="{name}" type="{joint.get("type")}">: expected an arm '
-                "with a fixed base, of revolute, continuous, prismatic and fixed joints. Remove "
-                "the joint and its parent link"
-            )
-        limit = joint.find("limit")
-        if joint.get("type") in ("revolute", "prismatic") and (
-            limit is None or float(limit.get("lower", 0)) >= float(limit.get("upper", 0))
-        ):
-            if joint.get("type") == "prismatic":
-                raise RlinfError(
-                    f'{path}: <joint name="{name}" type="prismatic">: expected <limit '
-                    "lower=... upper=.../> with lower < upper [m], got none. Add it"
-                )
-            limit = joint.find("limit") if limit is not None else xml.SubElement(joint, "limit")
-            assert limit is not None
-            limit.attrib |= {"lower": str(-RANGE_RAD), "upper": str(RANGE_RAD)}
-            limit.attrib.setdefault("effort", "1000")
-            notes.append(
-                f"joint {name} has no limits in the file; ±{RANGE_RAD:g} rad are used. Add <limit "
-                "lower=... upper=.../> to change that"
-            )
-        if limit is not None and float(limit.get("effort", 0)) <= 0:
-            # 0 means unknown in many URDFs, not an arm without force
-            limit.attrib.pop("effort", None)
-        if mimic is not None:
-            mimics[name] = (
+        _check_joint(path, joint)
+        _complete_limits(path, joint, notes)
+        if (mimic := joint.find("mimic")) is not None:
+            mimics[joint.get("name", "")] = (
                 mimic.get("joint", ""),
                 float(mimic.get("multiplier", 1)),
                 float(mimic.get("offset", 0)),
             )
-    for tag in [
-        child for child in root if child.tag in ("mujoco", "gazebo", "transmission", "ros2_control")
-    ]:
-        root.remove(tag)
-    extension = xml.SubElement(root, "mujoco")
-    xml.SubElement(
-        extension,
-        "compiler",
-        {
-            "fusestatic": "false",
-            "discardvisual": "false",
-            "strippath": "false",
-            "balanceinertia": "true",
-            "boundmass": "0.001",
-            "boundinertia": "0.000001",
-        },
-    )
+    _set_compiler(root)
     try:
         spec = mujoco.MjSpec.from_string(xml.tostring(root, encoding="unicode"))
     except (ValueError, mujoco.FatalError) as error:
-        raise _refused(path, error) from error
+        raise _compile_error(path, error) from error
+    names = {joint.name for joint in spec.joints}
     for name, (leader, multiplier, offset) in dict(mimics).items():
-        if not {name, leader} <= {joint.name for joint in spec.joints}:
+        if not {name, leader} <= names:
             notes.append(
                 f'joint {name}: <mimic joint="{leader}"> does not connect two moving joints; it is '
                 "left out"
@@ -225,7 +185,58 @@ def _urdf(path: Path, root: xml.Element) -> Source:
         equality.name2 = leader
         equality.objtype = mujoco.mjtObj.mjOBJ_JOINT
         equality.data[:5] = [offset, multiplier, 0, 0, 0]
-    return Source(path, spec, notes, mimics)
+    return ModelSource(path, spec, notes, mimics)
+
+
+def _check_joint(path: Path, joint: xml.Element) -> None:
+    """Raise RlinfError for a joint of a floating base."""
+    if joint.get("type") in ("floating", "planar"):
+        raise RlinfError(
+            f'{path}: <joint name="{joint.get("name", "")}" type="{joint.get("type")}">: expected '
+            "an arm with a fixed base, of revolute, continuous, prismatic and fixed joints. Remove "
+            "the joint and its parent link"
+        )
+
+
+def _complete_limits(path: Path, joint: xml.Element, notes: list[str]) -> None:
+    """Give a revolute joint without limits RANGE_RAD; refuse such a prismatic joint."""
+    name, kind, limit = joint.get("name", ""), joint.get("type"), joint.find("limit")
+    lacks_range = limit is None or float(limit.get("lower", 0)) >= float(limit.get("upper", 0))
+    if kind == "prismatic" and lacks_range:
+        raise RlinfError(
+            f'{path}: <joint name="{name}" type="prismatic">: expected <limit lower=... '
+            "upper=.../> with lower < upper [m], got none. Add it"
+        )
+    if kind == "revolute" and lacks_range:
+        limit = limit if limit is not None else xml.SubElement(joint, "limit")
+        limit.attrib |= {"lower": str(-RANGE_RAD), "upper": str(RANGE_RAD)}
+        limit.attrib.setdefault("effort", "1000")
+        notes.append(
+            f"joint {name} has no limits in the file; ±{RANGE_RAD:g} rad are used. Add <limit "
+            "lower=... upper=.../> to change that"
+        )
+    if limit is not None and float(limit.get("effort", 0)) <= 0:
+        # 0 means unknown in many URDFs, not an arm without force
+        limit.attrib.pop("effort", None)
+
+
+def _set_compiler(root: xml.Element) -> None:
+    """Replace extensions of other programs by the settings of MuJoCo's compiler."""
+    foreign = ("mujoco", "gazebo", "transmission", "ros2_control")
+    for element in [child for child in root if child.tag in foreign]:
+        root.remove(element)
+    xml.SubElement(
+        xml.SubElement(root, "mujoco"),
+        "compiler",
+        {
+            "fusestatic": "false",
+            "discardvisual": "false",
+            "strippath": "false",
+            "balanceinertia": "true",
+            "boundmass": "0.001",
+            "boundinertia": "0.000001",
+        },
+    )
 
 
 def _check_links(path: Path, root: xml.Element) -> None:
@@ -247,7 +258,7 @@ def _check_links(path: Path, root: xml.Element) -> None:
                 )
 
 
-def _place_meshes(path: Path, root: xml.Element, notes: list[str]) -> None:
+def _resolve_meshes(path: Path, root: xml.Element, notes: list[str]) -> None:
     """Resolve package:// and relative names; drop unreadable meshes, with a note."""
     for link in root.findall("link"):
         for kind in ("visual", "collision"):
@@ -256,45 +267,38 @@ def _place_meshes(path: Path, root: xml.Element, notes: list[str]) -> None:
                 if mesh is None:
                     continue
                 name = mesh.get("filename", "")
-                places = list(_places(path, name))
-                file = next((place for place in places if place.is_file()), None)
-                remedy = ""
-                if file is None:
-                    remedy = (
-                        f"is in none of {', '.join(map(str, places[:3]))}. Copy the package's "
-                        "meshes beside the URDF"
-                    )
-                elif file.suffix.lower() not in MESHES:
-                    other = next(
-                        (
-                            file.with_suffix(end)
-                            for end in MESHES
-                            if file.with_suffix(end).is_file()
-                        ),
-                        None,
-                    )
-                    remedy = (
-                        ""
-                        if other
-                        else (
-                            f"is a {file.suffix} file, and MuJoCo reads {', '.join(MESHES)}. "
-                            "Convert it, for example with trimesh or Blender"
-                        )
-                    )
-                    file = other or file
-                elif _is_ascii_stl(file):
-                    remedy = (
-                        "is an STL of text, and MuJoCo reads binary ones. Save it as a binary STL"
-                    )
-                if remedy:
-                    link.remove(shape)
-                    notes.append(
-                        f"<{kind}> of link {link.get('name')}: mesh {name} {remedy}. Without it, "
-                        "the link has no "
-                        f"{'shape to see' if kind == 'visual' else 'shape to touch'}"
-                    )
-                else:
+                file, remedy = _find_mesh(path, name)
+                if not remedy:
                     mesh.set("filename", str(file))
+                    continue
+                link.remove(shape)
+                purpose = "see" if kind == "visual" else "touch"
+                notes.append(
+                    f"<{kind}> of link {link.get('name')}: mesh {name} {remedy}. Without it, the "
+                    f"link has no shape to {purpose}"
+                )
+
+
+def _find_mesh(path: Path, name: str) -> tuple[Path | None, str]:
+    """Return a mesh's file, and the remedy if MuJoCo cannot read it; else an empty text."""
+    candidates = list(_mesh_candidates(path, name))
+    file = next((candidate for candidate in candidates if candidate.is_file()), None)
+    if file is None:
+        return None, (
+            f"is in none of {', '.join(map(str, candidates[:3]))}. Copy the package's meshes "
+            "beside the URDF"
+        )
+    if file.suffix.lower() not in MESHES:
+        for suffix in MESHES:
+            if (converted := file.with_suffix(suffix)).is_file():
+                return converted, ""
+        return file, (
+            f"is a {file.suffix} file, and MuJoCo reads {', '.join(MESHES)}. Convert it, for "
+            "example with trimesh or Blender"
+        )
+    if _is_ascii_stl(file):
+        return file, "is an STL of text, and MuJoCo reads binary ones. Save it as a binary STL"
+    return file, ""
 
 
 def _is_ascii_stl(file: Path) -> bool:
@@ -309,7 +313,7 @@ def _is_ascii_stl(file: Path) -> bool:
     return file.stat().st_size != 84 + 50 * int.from_bytes(head[80:], "little")
 
 
-def _places(path: Path, name: str) -> Iterator[Path]:
+def _mesh_candidates(path: Path, name: str) -> Iterator[Path]:
     """Yield the possible paths of a mesh.
 
     package://PACKAGE/FILE lies below a folder PACKAGE, or beside the URDF.

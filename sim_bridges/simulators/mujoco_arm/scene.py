@@ -9,14 +9,14 @@ import numpy as np
 
 from rlinf_core.core.errors import RlinfError
 from sim_bridges.simulators.mujoco_arm.anatomy import Anatomy
-from sim_bridges.simulators.mujoco_arm.loading import Source
+from sim_bridges.simulators.mujoco_arm.loading import ModelSource
 
 TOOL, GOAL = "rlinf_tool", "rlinf_goal"
 Box = tuple[Sequence[float], Sequence[float]]
 SLIDE_KP, HINGE_KP = 1000.0, 20.0  # gains of the drives in a model without actuators [N/m, Nm/rad]
 
 
-def add_tool(source: Source, model: Any, anatomy: Anatomy, offset: Sequence[float]) -> None:
+def add_tool(source: ModelSource, model: Any, anatomy: Anatomy, offset: Sequence[float]) -> None:
     """Add a site at the tool's frame, moved by ``offset`` (3,) in it [m]."""
     sites = [model.site(index).name for index in range(model.nsite)]
     position, rotation = np.asarray(offset, dtype=float), np.array([1.0, 0.0, 0.0, 0.0])
@@ -32,7 +32,7 @@ def add_tool(source: Source, model: Any, anatomy: Anatomy, offset: Sequence[floa
     )
 
 
-def add_drives(source: Source, model: Any, names: Sequence[str]) -> None:
+def add_drives(source: ModelSource, model: Any, names: Sequence[str]) -> None:
     """Give a gripper's joints position servos if the model has no actuators for them."""
     mujoco = _mujoco()
     actuators = {model.actuator(index).name for index in range(model.nu)}
@@ -49,7 +49,7 @@ def add_drives(source: Source, model: Any, names: Sequence[str]) -> None:
 
 
 def add_surroundings(
-    source: Source, model: Any, anatomy: Anatomy, home: np.ndarray, goals: Box, radius_m: float
+    source: ModelSource, model: Any, anatomy: Anatomy, home: np.ndarray, goals: Box, radius_m: float
 ) -> tuple[str, ...]:
     """Add a goal, shapes for bare links, and light, floor and cameras if the model has none.
 
@@ -136,7 +136,7 @@ def floor_height(model: Any, data: Any, base: np.ndarray) -> float:
     return float(min([base[2], *lowest]))
 
 
-def _exclude_contacts(source: Source, model: Any, data: Any) -> None:
+def _exclude_contacts(source: ModelSource, model: Any, data: Any) -> None:
     """Exclude contacts between links that touch at home.
 
     They touch because of their shapes' tolerance, not because of a motion.
@@ -157,7 +157,7 @@ def _exclude_contacts(source: Source, model: Any, data: Any) -> None:
         source.notes.append(f"these links touch at home, and their contact is left out: {named}")
 
 
-def _add_shapes(source: Source, model: Any, data: Any, anatomy: Anatomy) -> None:
+def _add_shapes(source: ModelSource, model: Any, data: Any, anatomy: Anatomy) -> None:
     """Add a capsule from joint to joint for each link without a shape."""
     mujoco, radius = _mujoco(), 0.04 * reach(model, data, anatomy)
     links = [model.body(model.joint(name).bodyid[0]) for name in anatomy.joints]
@@ -204,11 +204,11 @@ def _add_cameras(
     }
     for name, eye in views.items():
         if name not in names:
-            spec.worldbody.add_camera(name=name, pos=eye, quat=_looking(eye, centre), fovy=45)
+            spec.worldbody.add_camera(name=name, pos=eye, quat=_look_at(eye, centre), fovy=45)
     return tuple(dict.fromkeys(["front", *names, "video"]))
 
 
-def _looking(eye: np.ndarray, at: np.ndarray) -> np.ndarray:
+def _look_at(eye: np.ndarray, at: np.ndarray) -> np.ndarray:
     """Return the quaternion wxyz of an upright camera at ``eye`` that looks at ``at``."""
     backwards = (eye - at) / np.linalg.norm(eye - at)
     right = np.cross([0.0, 0.0, 1.0], backwards)

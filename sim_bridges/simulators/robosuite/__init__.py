@@ -13,11 +13,12 @@ import numpy as np
 
 from rlinf_core.core.errors import RecipeError, nearest
 from rlinf_core.core.rotation import to_vector
+from sim_bridges.core.adapters import next_command, unrotated_pose
 from sim_bridges.core.mujoco import Scene, numpy_seed
 
 PACKAGE, INSTALL = "robosuite", "make simulators"
 GOAL_M = 0.12  # height of the goal above the table; robosuite counts the cube as lifted from 0.04
-DEAD_M = 0.004  # error of the width below which the gripper does not move
+DEADBAND_M = 0.004  # error of the width below which the gripper does not move
 STIFFNESS = 600  # stiffness of the controller; with robosuite's own 150 the arm lags by 0.25 s
 # bodies and sites of the robot itself
 ROBOT_PREFIXES = ("robot0", "gripper0", "fixed_mount0", "left_eef", "right_eef")
@@ -61,7 +62,7 @@ class Simulator:
             ("gripper", gripper, ("default", *filter(None, GRIPPER_MAPPING))),
         ):
             if name not in choices:
-                raise _unknown(key, name, choices)
+                raise _unknown_name(key, name, choices)
         self._names = object, goal
         self._build(task, robot, "BASIC", hard_reset=False, gripper_types=gripper)
 
@@ -147,12 +148,12 @@ class Simulator:
         self._object, self._goal = (self._find(name) for name in self._names)
         arena = self.env.model.mujoco_arena
         start = self.scene.pose_of(self._object)
-        below = (
+        table_height = (
             arena.table_offset[2] - self.scene.origin[2]
             if hasattr(arena, "table_offset")
             else start[2]
         )
-        self._above = np.array([*start[:2], below + GOAL_M, 0.0, 0.0, 0.0, 1.0])
+        self._point_above_object = unrotated_pose(np.array([*start[:2], table_height + GOAL_M]))
 
     def _find(self, name: str) -> object:
         """Return MuJoCo's view of an object, body or site by name; None without a name."""
@@ -171,16 +172,13 @@ class Simulator:
                 for key in (*bodies, *sites)
                 if not key.startswith(ROBOT_PREFIXES)
             ]
-            raise _unknown("object" if name == self._names[0] else "goal", name, names)
+            raise _unknown_name("object" if name == self._names[0] else "goal", name, names)
         return self.scene.data.site(name)
 
     def advance(self, target_pose: np.ndarray | None, gripper_width: float | None = None) -> None:
-        pose, width = self._command = (
-            self._command[0] if target_pose is None else np.array(target_pose),
-            self._command[1] if gripper_width is None else gripper_width,
-        )
-        error, sim = self.gripper_width() - width, self.env.sim
-        grip = 0.0 if abs(error) < DEAD_M and width > DEAD_M else np.sign(error)
+        pose, width = self._command = next_command(self._command, target_pose, gripper_width)
+        width_error, sim = self.gripper_width() - width, self.env.sim
+        grip = 0.0 if abs(width_error) < DEADBAND_M and width > DEADBAND_M else np.sign(width_error)
         action = self._robot.create_action_vector(
             {
                 "right": np.concatenate([pose[:3], to_vector(pose[3:])]),
@@ -199,15 +197,15 @@ class Simulator:
         return float(np.abs(self.env.sim.data.qpos[self._fingers]).sum())
 
     def channels(self) -> dict[str, np.ndarray]:
-        return self._of_the_robot() | {
+        return self._robot_channels() | {
             "object_pose": self.scene.pose_of(self._object),
-            "goal_pose": self._above.copy()
+            "goal_pose": self._point_above_object.copy()
             if self._goal is None
             else self.scene.pose_of(self._goal),
             "task/success": np.array([float(self.succeeded())]),
         }
 
-    def _of_the_robot(self) -> dict[str, np.ndarray]:
+    def _robot_channels(self) -> dict[str, np.ndarray]:
         return {
             "current_pose": self.tcp_pose(),
             "current_twist": self.scene.tool_twist(),
@@ -224,7 +222,7 @@ class Simulator:
         return self.scene.render(camera, height, width)
 
 
-def _unknown(key: str, name: str, choices: Iterable[str]) -> RecipeError:
+def _unknown_name(key: str, name: str, choices: Iterable[str]) -> RecipeError:
     return RecipeError(
         f"robosuite: {key}: expected one of {', '.join(choices)}; got "
         f"'{name}'{nearest(name, choices)}"

@@ -9,11 +9,9 @@ other arm stays still. A scene with the object on its side is skipped for the ne
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,15 +20,16 @@ import numpy as np
 from rlinf_core.config.yaml_source import load_plain
 from rlinf_core.core.errors import RecipeError, RlinfError
 from rlinf_core.core.rotation import inverse, product, to_vector
+from sim_bridges.core.adapters import next_command, resized, working_directory
 
 PACKAGE = "robotwin"
 INSTALL = "see https://robotwin-platform.github.io/doc, then export ROBOTWIN_ROOT=<its folder>"
-ATTEMPTS = 40  # scenes tried until objects rest on this arm's side
+MAX_ATTEMPTS = 40  # scenes tried until objects rest on this arm's side
 MIDDLE_M = 0.1  # either arm reaches this far to both sides of the table's middle
 # the interlock's width for RoboTwin's opening of 1, of any gripper; its tasks call more than 0.8
 # open
 WIDEST_M = 0.08
-CLEARED = 5  # scenes between two clearings of its render cache, as in its own scripts
+CLEAR_INTERVAL = 5  # scenes between two clearings of its render cache, as in its own scripts
 FOLDERS = ("env_cfg/task_config", "task_config")  # in main; in stable_2.0 and RLinf_support
 VIEWS = {"front": "head_camera", "video": "head_camera"}
 
@@ -72,7 +71,7 @@ class Simulator:
         self._names = (object, goal)
         self._arm = arm
         self._options = _options(self._root, task, config)
-        with _inside(self._root):
+        with working_directory(self._root):
             self._unstable = importlib.import_module("envs.utils").UnStableError
             self.env = getattr(importlib.import_module(f"envs.{task}"), task)()
         self.instruction = task.replace("_", " ")
@@ -82,7 +81,7 @@ class Simulator:
         self.joint_names = tuple(joint.get_name() for joint in self._joints)
 
     def reset(self, seed: int) -> None:
-        with _inside(self._root):
+        with working_directory(self._root):
             self._lay_out(seed)
         robot = self._robot = self.env.robot
         self._entity, self._joints, end, self._gripper, scale = (
@@ -91,8 +90,8 @@ class Simulator:
         )
         self._closed, self._open = map(float, scale)
         active = self._entity.get_active_joints()
-        self._moved = np.array([joint in self._joints for joint in active])
-        self._places = [active.index(joint) for joint in self._joints]
+        self._arm_mask = np.array([joint in self._joints for joint in active])
+        self._joint_indices = [active.index(joint) for joint in self._joints]
         self._finger = active.index(self._gripper[0][0])
         self._end = end.child_link
         self._kinematics = self._entity.create_pinocchio_model()
@@ -100,26 +99,26 @@ class Simulator:
         self._base = self._joints[0].parent_link.get_entity_pose()
         # the kinematics are in the root's frame
         self._base_in_root = self._entity.get_root_pose().inv() * self._base
-        self._from_end = self._end.get_entity_pose().inv() * self._tool()
+        self._tool_in_end = self._end.get_entity_pose().inv() * self._tool()
         self._object, self._goal = (getattr(self.env, name) for name in self._names)
-        self._command, self._before = (self.tcp_pose(), self.gripper_width()), self.tcp_pose()
-        self._angles = self._entity.get_qpos()[self._places]
+        self._command, self._last_pose = (self.tcp_pose(), self.gripper_width()), self.tcp_pose()
+        self._angles = self._entity.get_qpos()[self._joint_indices]
 
     def _lay_out(self, seed: int) -> None:
         """Set up the scene of this seed, or the next usable one.
 
         A scene is unusable if its objects do not rest or lie on the other arm's side.
         """
-        for attempt in range(ATTEMPTS):
+        for attempt in range(MAX_ATTEMPTS):
             if self._episode_count:
-                self.env.close_env(clear_cache=self._episode_count % CLEARED == 0)
+                self.env.close_env(clear_cache=self._episode_count % CLEAR_INTERVAL == 0)
             self._episode_count += 1
             try:
                 self.env.setup_demo(
                     now_ep_num=0, seed=seed + attempt * 1_000_003, is_test=True, **self._options
                 )
             except self._unstable:
-                if attempt == ATTEMPTS - 1:
+                if attempt == MAX_ATTEMPTS - 1:
                     raise
                 continue
             side = 1.0 if self._arm == "right" else -1.0
@@ -127,32 +126,29 @@ class Simulator:
                 return
         raise RlinfError(
             f"robotwin: expected a scene in which the {self._names[0]} is within the {self._arm} "
-            f"arm's reach, got none in {ATTEMPTS}. Set the option arm to the other one"
+            f"arm's reach, got none in {MAX_ATTEMPTS}. Set the option arm to the other one"
         )
 
     def advance(self, target_pose: np.ndarray | None, gripper_width: float | None = None) -> None:
-        pose, width = self._command = (
-            self._command[0] if target_pose is None else np.array(target_pose),
-            self._command[1] if gripper_width is None else gripper_width,
-        )
+        pose, width = self._command = next_command(self._command, target_pose, gripper_width)
         target = (
             self._base_in_root
             * self._sapien.Pose(pose[:3], pose[[6, 3, 4, 5]])
-            * self._from_end.inv()
+            * self._tool_in_end.inv()
         )
         angles, is_solved, _ = self._kinematics.compute_inverse_kinematics(
             self._end_index,
             target,
             initial_qpos=self._entity.get_qpos(),
-            active_qmask=self._moved,
+            active_qmask=self._arm_mask,
             max_iterations=100,
         )
         if is_solved:
-            speeds = (angles[self._places] - self._angles) / self.tick_s
-            self._angles = angles[self._places]
+            speeds = (angles[self._joint_indices] - self._angles) / self.tick_s
+            self._angles = angles[self._joint_indices]
         else:
-            speeds = np.zeros(len(self._places))
-        self._before = self.tcp_pose()
+            speeds = np.zeros(len(self._joint_indices))
+        self._last_pose = self.tcp_pose()
         for _ in range(self._substeps):
             self._robot.set_arm_joints(self._angles, speeds, self._arm)
             self.drive(width)
@@ -173,11 +169,11 @@ class Simulator:
 
     def channels(self) -> dict[str, np.ndarray]:
         pose = self.tcp_pose()
-        turned = to_vector(product(pose[3:], inverse(self._before[3:])))
+        rotation = to_vector(product(pose[3:], inverse(self._last_pose[3:])))
         return {
             "current_pose": pose,
-            "current_twist": np.array([*(pose - self._before)[:3], *turned]) / self.tick_s,
-            "joint_states": self._entity.get_qpos()[self._places].astype(float),
+            "current_twist": np.array([*(pose - self._last_pose)[:3], *rotation]) / self.tick_s,
+            "joint_states": self._entity.get_qpos()[self._joint_indices].astype(float),
             "gripper/state": np.array([self.gripper_width()]),
             "object_pose": self._in_base(self._object.get_pose()),
             "goal_pose": self._in_base(self._goal.get_pose()),
@@ -188,14 +184,10 @@ class Simulator:
         return bool(self.env.check_success())
 
     def render(self, camera: str, height: int, width: int) -> np.ndarray:
-        import cv2
-
         self.env._update_render()
         self.env.cameras.update_picture()
         picture = self.env.cameras.get_rgb()[VIEWS.get(camera, f"{self._arm}_camera")]["rgb"]
-        return cv2.resize(
-            np.ascontiguousarray(picture, np.uint8), (width, height), interpolation=cv2.INTER_AREA
-        )
+        return resized(np.asarray(picture, np.uint8), height, width)
 
     def _tool(self) -> object:
         pose = getattr(self._robot, f"get_{self._arm}_tcp_pose")()
@@ -203,19 +195,8 @@ class Simulator:
 
     def _in_base(self, pose: Any) -> np.ndarray:
         """Return a pose (7,) in the arm's base frame."""
-        pose = self._base.inv() * pose
-        return np.concatenate([pose.p, pose.q[[1, 2, 3, 0]]]).astype(float)
-
-
-@contextlib.contextmanager
-def _inside(folder: Path) -> Iterator[None]:
-    """Change to RoboTwin's folder, from which it finds its assets, and back."""
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(before)
+        in_base = self._base.inv() * pose
+        return np.concatenate([in_base.p, in_base.q[[1, 2, 3, 0]]]).astype(float)
 
 
 def _options(root: Path, task: str, config: str) -> dict[str, object]:
@@ -233,15 +214,15 @@ def _options(root: Path, task: str, config: str) -> dict[str, object]:
         "task_config": config,
     }
     embodiment_config = load_plain((folder / "_embodiment_config.yml").read_text())
-    bodies = options["embodiment"]
-    for side, body in (
-        ("left", bodies[0]),
-        ("right", bodies[0] if len(bodies) == 1 else bodies[1]),
+    embodiments = options["embodiment"]
+    for side, embodiment in (
+        ("left", embodiments[0]),
+        ("right", embodiments[0] if len(embodiments) == 1 else embodiments[1]),
     ):
-        file = embodiment_config[body]["file_path"]
+        file = embodiment_config[embodiment]["file_path"]
         options[f"{side}_robot_file"] = file
         options[f"{side}_embodiment_config"] = load_plain((root / file / "config.yml").read_text())
-    options["dual_arm_embodied"] = len(bodies) == 1
-    if len(bodies) == 3:
-        options["embodiment_dis"] = bodies[2]
+    options["dual_arm_embodied"] = len(embodiments) == 1
+    if len(embodiments) == 3:
+        options["embodiment_dis"] = embodiments[2]
     return options

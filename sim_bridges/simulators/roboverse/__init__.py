@@ -9,10 +9,8 @@ objects by the seed. The checker of the task defines success.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,6 +18,7 @@ import numpy as np
 from pydantic import Field
 
 from rlinf_core.core.errors import RecipeError, RlinfError
+from sim_bridges.core.adapters import next_command, working_directory
 from sim_bridges.core.mujoco import Scene
 from sim_bridges.simulators.mujoco_arm.control import Joints
 
@@ -69,7 +68,7 @@ class Simulator:
         self._object = object
         self._range = object_range_m
         sys.path.insert(0, str(self._root))
-        with _inside(self._root):
+        with working_directory(self._root):
             self.handler: Any = _handler(
                 task, robot, str(Path(mjcf).resolve()) if mjcf else "", tool_m
             )
@@ -84,7 +83,7 @@ class Simulator:
         prefix = self.handler.tool_site.rpartition("/")[0] + "/"
         cameras = {"front": "front", "video": "video"}
         self.scene = Scene(model, self.data, self.handler.tool_site, cameras=cameras)
-        fingers = [name for name, one in self._robot.actuators.items() if one.is_ee]
+        fingers = [name for name, actuator in self._robot.actuators.items() if actuator.is_ee]
         if len(fingers) != 2:
             raise RecipeError(
                 f"roboverse: robot: expected one with two fingers, got '{robot}' with "
@@ -95,24 +94,24 @@ class Simulator:
         home = np.array([self._robot.default_joint_positions[name] for name in self.joint_names])
         names = [prefix + name for name in self.joint_names]
         self._joints = Joints(model, names, self.handler.tool_site, home)
-        self._finger_places = [model.joint(prefix + name).qposadr[0] for name in fingers]
+        self._finger_indices = [model.joint(prefix + name).qposadr[0] for name in fingers]
         self.tick_s = round(self.handler.decimation * model.opt.timestep, 6)
         self.reset(0)
 
     def reset(self, seed: int) -> None:
         random = np.random.default_rng(seed)
         self.handler.physics.reset()
-        places = {}
-        for one in self.handler.objects:
-            size = getattr(one, "size", None)
-            height = 0.5 * size[2] if size is not None else one.default_position[2]
-            across = random.uniform(-self._range, self._range, 2)
-            places[one.name] = {
-                "pos": np.array([0.5 + across[0], across[1], height]),
+        object_states = {}
+        for item in self.handler.objects:
+            size = getattr(item, "size", None)
+            height = 0.5 * size[2] if size is not None else item.default_position[2]
+            shift = random.uniform(-self._range, self._range, 2)
+            object_states[item.name] = {
+                "pos": np.array([0.5 + shift[0], shift[1], height]),
                 "rot": np.array([1.0, 0.0, 0.0, 0.0]),
             }
         robot = {"dof_pos": dict(self._robot.default_joint_positions)}
-        self.handler.set_states([{"objects": places, "robots": {self._robot.name: robot}}])
+        self.handler.set_states([{"objects": object_states, "robots": {self._robot.name: robot}}])
         self.handler.checker.reset(self.handler, env_ids=[0])
         self._targets = self.data.qpos[self._joints.positions].copy()
         self._command = self.tcp_pose(), self.gripper_width()
@@ -120,10 +119,7 @@ class Simulator:
         self._goal = np.concatenate([start[:3] + [0.0, 0.0, GOAL_M], start[3:]])
 
     def advance(self, target_pose: np.ndarray | None, gripper_width: float | None = None) -> None:
-        pose, width = self._command = (
-            self._command[0] if target_pose is None else np.array(target_pose),
-            self._command[1] if gripper_width is None else gripper_width,
-        )
+        pose, width = self._command = next_command(self._command, target_pose, gripper_width)
         self._targets = self._joints.solve(
             self.data, self._targets, self.scene.to_world(pose[:3]), pose[[6, 3, 4, 5]]
         )
@@ -137,7 +133,7 @@ class Simulator:
         return self.scene.tool_pose()
 
     def gripper_width(self) -> float:
-        return float(np.abs(self.data.qpos[self._finger_places]).sum())
+        return float(np.abs(self.data.qpos[self._finger_indices]).sum())
 
     def _object_pose(self) -> np.ndarray:
         position = self.handler.get_pos(self._object)[0].numpy().astype(float)
@@ -217,14 +213,3 @@ def _handler(task: str, robot: str, mjcf: str, tool_m: float) -> Any:
     handler = Handler(scenario)
     handler.launch()
     return handler
-
-
-@contextlib.contextmanager
-def _inside(folder: Path) -> Iterator[None]:
-    """Change the working directory: RoboVerse's paths are relative to its clone."""
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(before)

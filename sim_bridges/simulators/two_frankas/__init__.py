@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from sim_bridges.core.adapters import unrotated_pose
 from sim_bridges.simulators.franka_mujoco import COMMON, Metres, elements, panda
 from sim_bridges.simulators.franka_mujoco.tabletop import PEG_HALF_WIDTH_M, Tabletop
 
@@ -39,7 +40,7 @@ class Simulator(Tabletop):
     def __init__(self, mark_range_m: Metres = 0.06, start_range_m: Metres = 0.04) -> None:
         super().__init__(_model(), {f"{name}_": origin for name, origin in BASES.items()})
         self.mark_range_m, self.start_range_m = mark_range_m, start_range_m
-        self._arms = dict(zip(BASES, self._all, strict=True))
+        self._arms = dict(zip(BASES, self._arm_list, strict=True))
         self._marks = {name: self.model.body(f"{name}_mark").mocapid[0] for name in self.arms}
         self.reset(0)
 
@@ -93,12 +94,8 @@ class Simulator(Tabletop):
 
     def _mark(self, name: str) -> np.ndarray:
         """Return the pose (7,) of a mark's top in its arm's base frame."""
-        return np.concatenate(
-            [
-                self.data.mocap_pos[self._marks[name]] - BASES[name] + [0.0, 0.0, MARK_M],
-                [0.0, 0.0, 0.0, 1.0],
-            ]
-        )
+        place = self.data.mocap_pos[self._marks[name]] - BASES[name]
+        return unrotated_pose(place + [0.0, 0.0, MARK_M])
 
 
 def _model() -> Any:

@@ -6,7 +6,8 @@ import yaml
 
 from rlinf_core.core.errors import RlinfError
 from rlinf_core.interlock.limits_file import load_limits, with_values
-from rlinf_core.robots.calibration.guided import Guided, draw, mounted, publish, rewritten
+from rlinf_core.robots.calibration.guided import GuidedPath, draw, tool_deviation
+from rlinf_core.robots.calibration.yaml_edits import publish, with_keys
 
 LIMITS = """# Ours.
 box_low: [0.3, -0.2, 0.0]   # the table
@@ -15,7 +16,7 @@ speed: 0.25
 
 
 def guided(*points, home=None):
-    guide = Guided(home=home)
+    guide = GuidedPath(home=home)
     for point in points:
         guide.add(np.array(point))
     return guide
@@ -64,21 +65,21 @@ def test_a_tool_beyond_half_of_the_cone_has_its_own_orientation(degrees, has_ori
     limits = load_limits("robots/franka_fr3/limits.yaml")
     half = np.radians(degrees) / 2
     shown = np.array([np.cos(half), np.sin(half), 0.0, 0.0])  # the hand, turned about the vertical
-    angle_rad, orientation = mounted(limits, 1.001 * shown)
+    angle_rad, orientation = tool_deviation(limits, 1.001 * shown)
     assert angle_rad == pytest.approx(np.radians(abs(degrees)), abs=1e-9)
     assert orientation == (pytest.approx(shown, abs=1e-5) if has_orientation else [])
     joints = with_values(limits, {"control_mode": "joint_delta"})
-    assert mounted(joints, shown)[1] == [], "nobody holds it there"
+    assert tool_deviation(joints, shown)[1] == [], "nobody holds it there"
 
 
 def test_a_yaml_keeps_its_comments_and_its_other_keys():
-    new = rewritten(LIMITS, {"box_low": [0.311, -0.19, 0.03], "box_high": [0.6, 0.2, 0.3]})
+    new = with_keys(LIMITS, {"box_low": [0.311, -0.19, 0.03], "box_high": [0.6, 0.2, 0.3]})
     assert (
         new == "# Ours.\nbox_low: [0.311, -0.19, 0.03]   # the table\nspeed: 0.25\nbox_high: [0.6, "
         "0.2, 0.3]\n"
     )
     home = {"home": {"position": [0.4, 0.1, 0.3]}}
-    robot = rewritten(
+    robot = with_keys(
         "driver: external\nlimits: limits.yaml\n# home: {position: [0.5, 0.0, 0.3]}\n", home
     )
     assert yaml.safe_load(robot) == {"driver": "external", "limits": "limits.yaml", **home}
@@ -90,7 +91,7 @@ def test_a_yaml_keeps_its_comments_and_its_other_keys():
 )
 def test_a_yaml_written_otherwise_is_left_as_it_is_with_the_lines_to_write(text):
     with pytest.raises(RlinfError, match=r"Write by hand:\nbox_low: \[0.1, 0.2, 0.3\]"):
-        rewritten(text, {"box_low": [0.1, 0.2, 0.3]})
+        with_keys(text, {"box_low": [0.1, 0.2, 0.3]})
 
 
 def test_a_file_is_replaced_whole(tmp_path):

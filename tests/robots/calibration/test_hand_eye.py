@@ -11,11 +11,16 @@ from rlinf_core.cli.main import main
 from rlinf_core.core.errors import RecipeError, RlinfError
 from rlinf_core.launch.graph import station_processes
 from rlinf_core.recipes import load_recipe
-from rlinf_core.robots.calibration.camera_alignment import moved, read, save_picture, shown
+from rlinf_core.robots.calibration.camera_alignment import (
+    comparison,
+    picture_motion,
+    read_reference,
+    save_picture,
+)
 from rlinf_core.robots.calibration.hand_eye import (
     Mount,
     View,
-    board_in,
+    find_board,
     load,
     matrix,
     quaternion,
@@ -85,20 +90,20 @@ BOARD = pose(0.42, 0.08, 0.0, 0, 0, -1.5) @ pose(0, 0, 0, np.pi, 0, 0)
 
 def test_the_board_is_where_it_was_drawn():
     for _, board in views(CAMERA, BOARD, TILTS):
-        board_pose = board_in(picture(board), LENS, COLUMNS, ROWS, SQUARE)
+        board_pose = find_board(picture(board), LENS, COLUMNS, ROWS, SQUARE)
         assert board_pose is not None
         corners = [
             m @ [SQUARE * (COLUMNS - 1) / 2, SQUARE * (ROWS - 1) / 2, 0, 1]
             for m in (board_pose, board)
         ]
         assert np.linalg.norm(corners[0] - corners[1]) < 0.003
-    assert board_in(np.zeros((480, 640, 3), np.uint8), LENS, COLUMNS, ROWS, SQUARE) is None
+    assert find_board(np.zeros((480, 640, 3), np.uint8), LENS, COLUMNS, ROWS, SQUARE) is None
 
 
 def test_a_board_of_an_even_and_an_odd_number_is_told_from_itself_turned_by_half_a_turn():
     for turn in (0.0, 0.5 * np.pi, np.pi, 1.5 * np.pi):
         [(_, board)] = views(CAMERA, BOARD, [(0.3, 0.1, turn)])
-        board_pose = board_in(picture(board), LENS, COLUMNS, ROWS, SQUARE)
+        board_pose = find_board(picture(board), LENS, COLUMNS, ROWS, SQUARE)
         assert (
             np.allclose(board_pose[:3, 3], board[:3, 3], atol=0.005)
             and np.trace(board_pose[:3, :3].T @ board[:3, :3]) > 2.99
@@ -152,7 +157,7 @@ def test_a_board_that_looks_the_same_turned_and_a_tool_without_a_frame_are_refus
 
 def test_a_camera_on_the_tool_is_found_from_pictures_to_two_millimetres():
     views_of_board = [
-        View(seven(tool), board_in(picture(board), LENS, COLUMNS, ROWS, SQUARE))
+        View(seven(tool), find_board(picture(board), LENS, COLUMNS, ROWS, SQUARE))
         for tool, board in views(CAMERA, BOARD, TILTS)
     ]
     solution = solve(views_of_board, "tool")
@@ -275,21 +280,23 @@ def test_how_far_a_picture_has_moved_and_turned(right, down, turned):
     image = cv2.normalize(scene(), None, 0, 255, cv2.NORM_MINMAX)
     about = cv2.getRotationMatrix2D((80, 60), -np.degrees(turned), 1.0)
     about[:, 2] += (right, down)
-    how = moved(image, cv2.warpAffine(image, about, (160, 120), borderMode=cv2.BORDER_REFLECT))
-    assert (how.right, how.down, how.turned) == pytest.approx(
+    how = picture_motion(
+        image, cv2.warpAffine(image, about, (160, 120), borderMode=cv2.BORDER_REFLECT)
+    )
+    assert (how.right, how.down, how.rotation) == pytest.approx(
         (right, down, turned), abs=0.3
-    ) and how.alike > 0.8
-    assert abs(how.turned - turned) < 0.005
+    ) and how.similarity > 0.8
+    assert abs(how.rotation - turned) < 0.005
     assert how.aligned == (abs(right) < 1 and abs(down) < 1 and abs(turned) < 0.005)
 
 
 def test_another_scene_is_no_alignment_and_another_size_refused():
     one, other = (cv2.normalize(scene(seed), None, 0, 255, cv2.NORM_MINMAX) for seed in (0, 1))
-    how = moved(one, other)
-    assert not how.aligned and "are too different" in how.words
-    assert shown(one, other).shape == (120, 480, 3)
+    how = picture_motion(one, other)
+    assert not how.aligned and "are too different" in how.advice
+    assert comparison(one, other).shape == (120, 480, 3)
     with pytest.raises(RlinfError, match="Take the reference again"):
-        moved(one, other[:100])
+        picture_motion(one, other[:100])
 
 
 @pytest.mark.parametrize(
@@ -308,7 +315,7 @@ def test_a_picture_that_cannot_be_written_is_told_and_one_that_can_is_that_pictu
     (tmp_path / "folder.png").mkdir()
     image = np.random.default_rng(0).integers(0, 255, (6, 8, 3), np.uint8)
     save_picture(tmp_path / "views/top.png", image)
-    assert np.array_equal(read(tmp_path / "views/top.png", ""), image)
+    assert np.array_equal(read_reference(tmp_path / "views/top.png", ""), image)
     with pytest.raises(RlinfError, match=re.escape(error)):
         save_picture(tmp_path / name, image)
     assert {path.name for path in tmp_path.iterdir()} == {"file", "folder.png", "views"}

@@ -150,7 +150,7 @@ def test_librealsenses_software_device_is_read_as_a_camera_is(depth):
 
 
 def test_one_that_falls_silent_is_begun_anew(twin):
-    source = realsense.Source(real(), twin.device)
+    source = realsense.RealSenseSource(real(), twin.device)
     source.read()
     twin.close()
     with pytest.raises(
@@ -181,20 +181,20 @@ def test_a_size_that_it_has_not_is_refused(twin):
         DeviceError,
         match=r"expected color of \[480, 640\] .* at 30 Hz of RealSense '001', which lacks",
     ):
-        realsense.Source(real(size=(480, 640)), twin.device)
+        realsense.RealSenseSource(real(size=(480, 640)), twin.device)
 
 
 def test_another_serial_number_and_a_missing_rule_are_said(twin, tmp_path, monkeypatch):
     rs = realsense.library()
     assert (
-        realsense.chosen(rs, [twin.device], "001").get_info(rs.camera_info.serial_number) == "001"
+        realsense.select(rs, [twin.device], "001").get_info(rs.camera_info.serial_number) == "001"
     )
     monkeypatch.setattr(realsense, "USB", tmp_path)
     with pytest.raises(
         DeviceError,
         match="serial number '002', found '001' .software device.. Plug it into a USB 3 port",
     ):
-        realsense.chosen(rs, [twin.device], "002")
+        realsense.select(rs, [twin.device], "002")
     (tmp_path / "2-1").mkdir()
     for name, attribute in (
         ("idVendor", "8086"),
@@ -207,7 +207,7 @@ def test_another_serial_number_and_a_missing_rule_are_said(twin, tmp_path, monke
     with pytest.raises(
         DeviceError, match=f"found none. permission denied: .*/dev/bus/usb/002/007.*{rule}"
     ):
-        realsense.chosen(rs, [], "002")
+        realsense.select(rs, [], "002")
 
 
 def test_a_library_that_does_not_load_ends_it_for_good(monkeypatch):

@@ -13,7 +13,7 @@ from rlinf_core.interlock import Mode
 from rlinf_core.launch.graph import home_parameters
 from rlinf_core.recipes import load_recipe
 from rlinf_core.robots.config import Home
-from rlinf_core.robots.operators.homing import Goal, Homes, goal_of, next_action
+from rlinf_core.robots.operators.homing import Goal, Homes, home_goal, next_action
 from rlinf_core.specs.arrays import ActionSpec
 from rlinf_core.specs.ros_parameters import flattened, from_parameters
 from tests.interlock.conftest import HOME, JOINTS, Rig, joint_limits, limits, stream
@@ -38,10 +38,10 @@ def hand():
 def go(rig, goal, action, joints=()):
     """Home like the operator's node; return the number of actions until the arm is near."""
     for number in range(200):
-        delta = goal.left(
+        delta = goal.remaining(
             action, np.array(rig.pose), dict(zip(joints, rig.joints or (), strict=False))
         )
-        if goal.near(delta):
+        if goal.is_reached(delta):
             return number
         requested = next_action(delta, action, 10.0)
         assert np.abs(requested).max() <= 0.5 + 1e-9, "half of the task's largest action"
@@ -80,7 +80,7 @@ def test_joints_come_home_by_their_names():
     go(rig, Goal(joints=home_joints), ARM, NAMES)
     assert rig.joints == pytest.approx(tuple(home_joints.values()), abs=0.03)
     with pytest.raises(KeyError):
-        Goal(joints=home_joints).left(ARM, np.zeros(7), {"fr3_joint1": 0.0})
+        Goal(joints=home_joints).remaining(ARM, np.zeros(7), {"fr3_joint1": 0.0})
 
 
 def homes_of(folder, yaml, task="reach"):
@@ -148,8 +148,8 @@ def test_a_home_so_near_the_end_of_a_joint_that_the_interlock_stops_before_it_is
     home = Home(joints=dict(zip(NAMES, (angle_rad, *JOINTS[1:]), strict=True)))
     if refused:
         with pytest.raises(RlinfError, match=r"expected fr3_joint1 within the limits, -2.64"):
-            goal_of("home", home, "joint_delta", joint_limits())
+            home_goal("home", home, "joint_delta", joint_limits())
     else:
         assert (
-            goal_of("home", home, "joint_delta", joint_limits()).joints["fr3_joint1"] == angle_rad
+            home_goal("home", home, "joint_delta", joint_limits()).joints["fr3_joint1"] == angle_rad
         )

@@ -51,7 +51,7 @@ def typed(guard, *parts):
 def test_any_key_renews_the_enable_and_asks_for_nothing_else(guard, sent):
     assert set(typed(guard, sent)) == {"enable"} and guard.trusted and not guard.trouble
     assert guard.motion() is None
-    guard.device.cut_at -= 100.0
+    guard.device.unfinished_at -= 100.0
     assert typed(guard, b"e") == ["arm"]
 
 

@@ -13,7 +13,7 @@ from rlinf_core.core.errors import DeviceError
 from rlinf_core.core.machine import DEVICE_RULES, OPERATOR_RULES, access_denied_text
 from rlinf_core.core.paths import data_folder
 from rlinf_core.robots.operators import spacemouse
-from rlinf_core.robots.operators.device import REST_S, Guard, Source
+from rlinf_core.robots.operators.device import REST_S, DeviceFile, Guard
 from rlinf_core.robots.operators.spacemouse import SpaceMouse
 from rlinf_core.robots.operators.twins import SpaceMouse as MouseTwin
 from tests.robots.operators.guards import PLAIN, moving, ready, settle
@@ -260,7 +260,7 @@ def test_missing_and_refused_devices_say_what_to_do(tmp_path, monkeypatch):
     with pytest.raises(
         DeviceError, match="expected a thing at .*gone, got: No such file.*station.operator.device"
     ):
-        Source(tmp_path / "gone", "a thing")
+        DeviceFile(tmp_path / "gone", "a thing")
 
     def refuse(*_):
         raise PermissionError(errno.EACCES, "Permission denied")
@@ -269,7 +269,7 @@ def test_missing_and_refused_devices_say_what_to_do(tmp_path, monkeypatch):
     with pytest.raises(
         DeviceError, match="70-rlinf-operators.rules.*sudo cp .* /etc/udev/rules.d/ && sudo udevadm"
     ):
-        Source(tmp_path / "x", "a thing")
+        DeviceFile(tmp_path / "x", "a thing")
     for rules in (OPERATOR_RULES, DEVICE_RULES):
         assert (
             str(data_folder() / rules) in access_denied_text("a thing", "x", rules)

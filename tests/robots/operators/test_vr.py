@@ -100,7 +100,7 @@ def test_what_the_hand_did_between_two_episodes_moves_nothing(hand):
         hand.at = hand.at + (0.01, 0.0, 0.0)
         hand.send()
         hand.guard.poll()
-    hand.device.moved_at -= 1.0
+    hand.device.queried_at -= 1.0
     assert hand.goes(0.0, 0.0, 0.0) == {}, "or held all the time"
     assert hand.goes(0.01, 0.0, 0.0) == {"x": 0.5}
 

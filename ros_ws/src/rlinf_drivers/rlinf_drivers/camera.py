@@ -16,7 +16,7 @@ import numpy as np
 from rclpy.publisher import Publisher
 from sensor_msgs.msg import Image
 
-from rlinf_core.robots.cameras import Frame, Source, camera, make_camera
+from rlinf_core.robots.cameras import CameraSource, Frame, camera, make_camera
 from rlinf_drivers.device import DeviceNode
 from rlinf_ros.conversions import NS, camera_info, compressed, to_image, to_stamp
 from rlinf_ros.qos import publisher
@@ -36,50 +36,50 @@ class ImageCounts:
 
     def __init__(self, fps: float) -> None:
         self.fps = fps
-        self.images = 0
-        self.lost = 0
+        self.image_count = 0
+        self.lost_count = 0
         self.open_count = 0
-        self.at = time.monotonic()
+        self.last_image_at = time.monotonic()
         self.late_ms = 0.0
-        self.newest = (-1, 0)  # number and stamp of the newest picture
+        self.last_image = (-1, 0)  # number and stamp of the newest picture
         self.last_report = (time.monotonic(), 0, 0)
 
     def begin(self) -> None:
         """Note that a device was opened, which restarts its count."""
         self.open_count += 1
-        self.newest = (-1, 0)
+        self.last_image = (-1, 0)
 
     def add(self, frame: Frame) -> None:
         """Count a published image. Stamps reveal lost images if the device does not number them."""
-        number, stamp_ns = self.newest
+        number, stamp_ns = self.last_image
         if stamp_ns:
             gap = (
                 frame.number - number
                 if frame.number >= 0
                 else round((frame.stamp_ns - stamp_ns) / NS * self.fps)
             )
-            self.lost += max(0, gap - 1)
-        self.images += 1
-        self.at = time.monotonic()
-        self.newest = (frame.number, frame.stamp_ns)
+            self.lost_count += max(0, gap - 1)
+        self.image_count += 1
+        self.last_image_at = time.monotonic()
+        self.last_image = (frame.number, frame.stamp_ns)
         self.late_ms = max(self.late_ms, (time.time_ns() - frame.stamp_ns) / 1e6)
 
     def health(self) -> Health:
         """Return the health since the last call."""
         now = time.monotonic()
         at, images, lost = self.last_report
-        hz = (self.images - images) / max(now - at, 1e-3)
-        new = self.lost - lost
-        age_s = now - self.at
+        hz = (self.image_count - images) / max(now - at, 1e-3)
+        new = self.lost_count - lost
+        age_s = now - self.last_image_at
         values = {
             "hz": round(hz, 1),
             "age_s": round(age_s, 3),
             "late_ms": round(self.late_ms, 1),
-            "images": self.images,
-            "dropped": self.lost,
+            "images": self.image_count,
+            "dropped": self.lost_count,
             "opened": self.open_count,
         }
-        self.last_report = (now, self.images, self.lost)
+        self.last_report = (now, self.image_count, self.lost_count)
         self.late_ms = 0.0
         if age_s > max(STALE_S, 3 / self.fps):
             return Health(ERROR, f"no image for {age_s:.1f} s", values)
@@ -115,8 +115,8 @@ class Camera(DeviceNode):
 
     def activate(self) -> str:
         """Count images from here on."""
-        self.counts.newest = (-1, 0)
-        self.counts.at = time.monotonic()
+        self.counts.last_image = (-1, 0)
+        self.counts.last_image_at = time.monotonic()
         return ""
 
     def _publisher(self, name: str) -> Publisher:
@@ -127,17 +127,17 @@ class Camera(DeviceNode):
         return self._publisher("depth")
 
     # In the reading thread
-    def open(self) -> Source:
+    def open(self) -> CameraSource:
         source = self.settings.open()
         self.counts.begin()
         return source
 
-    def poll(self, device: Source) -> None:
+    def poll(self, device: CameraSource) -> None:
         frame = device.read()
         if self.active:
             self._publish(device, frame)
 
-    def _publish(self, source: Source, frame: Frame) -> None:
+    def _publish(self, source: CameraSource, frame: Frame) -> None:
         pixels, lens = frame.pixels, source.lens
         if size := self.settings.published:
             lens = resized_lens(lens, pixels.shape[:2], size)

@@ -30,19 +30,19 @@ from rlinf_core.core.errors import RlinfError
 from rlinf_core.core.rotation import inverse, product, to_vector
 from rlinf_core.interlock import load_with_loosest, with_values
 from rlinf_core.interlock.coordinates import NOISE_M
-from rlinf_ros.conversions import NS, to_ns
+from rlinf_ros.conversions import NS, pose_values, to_ns
 from rlinf_ros.lifecycle_node import Managed
 from rlinf_ros.parameters import finite
 from rlinf_ros.qos import LAZY_PROFILE, received, subscription
 from rlinf_ros.spinning import OK, WARN, ControlNode, Diagnostics, Health, run
 
-MOVES = (SafetyState.ACTIVE,)
+MOVING_STATES = (SafetyState.ACTIVE,)
 # in these states the target comes to the arm
-HOLDS = (SafetyState.ARMED, SafetyState.HOLD)
-STILL: tuple[float, ...] = (0.0, 0.0, 0.0)
+ALIGNING_STATES = (SafetyState.ARMED, SafetyState.HOLD)
+NO_MOTION: tuple[float, ...] = (0.0, 0.0, 0.0)
 # largest interval of two messages, if three ticks are shorter; after a longer one, start from rest
-SLOWEST_S = 0.1
-CATCHES_UP = 2.0  # factor on the limits' joint speed for a robot that was slowed down and lags
+MAX_INTERVAL_S = 0.1
+CATCH_UP_FACTOR = 2.0  # factor on the limits' joint speed for a robot that was slowed down and lags
 SAFETY_S = 0.5  # the interlock reports its state several times in this time
 RETRY_S = 0.2  # interval of requests for the limits
 MESSAGES = {
@@ -68,12 +68,12 @@ class Controller(Managed, ControlNode):
                 f"controller: kind: expected one of {', '.join(MESSAGES)}, got '{self.kind}'"
             )
         self.horizon_s = self.declare_parameter("horizon_s", 0.05).value
-        self.before = JointState()
+        self.last_target = JointState()
         self.gain = self.declare_parameter("gain", 5.0).value
         self.output = self.create_publisher(
             MESSAGES[self.kind], self.declare_parameter("topic", "").value, 10
         )
-        self.received = self.reported = 0  # targets
+        self.target_count = self.reported_count = 0
         # whether the set-point has been at the arm since the node last forwarded nothing
         self.aligned = self._autostart
         self.frame = ""
@@ -81,13 +81,13 @@ class Controller(Managed, ControlNode):
         self.diagnostics = Diagnostics(self, self._health)
         limits_file = self.declare_parameter("limits_file", "").value
         self.limits, self.loosest = load_with_loosest(limits_file)
-        self.slowest_s = max(SLOWEST_S, 3.0 * self.limits.tick)
+        self.max_interval_s = max(MAX_INTERVAL_S, 3.0 * self.limits.tick)
         self.pose = PoseStamped()
         self.pose_at = -math.inf
         self.state = SafetyState.DISARMED
         self.state_at = -math.inf
         self.sent_at = -math.inf
-        self.linear, self.angular = STILL, STILL  # last sent values
+        self.linear, self.angular = NO_MOTION, NO_MOTION  # last sent values
         if self.kind == "twist":
             subscription(
                 self, "current_pose", self._on_pose, quality=received("current_pose", False)
@@ -95,10 +95,10 @@ class Controller(Managed, ControlNode):
             subscription(self, "safety", self._on_safety)
             subscription(self, "target_pose", self._on_target_pose)
             self.parameters_client = self.create_client(GetParameters, "interlock/get_parameters")
-            self.hash, self.requested_at = self.limits.hash, -math.inf
+            self.limits_hash, self.requested_at = self.limits.hash, -math.inf
             # the interlock's limits, and whether they equal those here
             self.interlock_hash = ""
-            self.agrees = True
+            self.limits_agree = True
         else:
             # the previous message: start, end and duration of its motion
             self.segment: tuple[list[float], list[float], float] = (
@@ -119,7 +119,7 @@ class Controller(Managed, ControlNode):
         """
         self.aligned = False
         if self.kind == "twist":
-            self.linear, self.angular = STILL, STILL
+            self.linear, self.angular = NO_MOTION, NO_MOTION
             stop = TwistStamped()
             stop.header.stamp = self.get_clock().now().to_msg()
             stop.header.frame_id = self.frame
@@ -133,8 +133,8 @@ class Controller(Managed, ControlNode):
 
     def _health(self) -> Health:
         """Report the rate and age of targets, and whether the robot's controller listens."""
-        new = self.received - self.reported
-        self.reported = self.received
+        new = self.target_count - self.reported_count
+        self.reported_count = self.target_count
         age_s = time.monotonic() - self.received_at
         values = {
             "targets_hz": new,
@@ -161,7 +161,7 @@ class Controller(Managed, ControlNode):
         )
 
     def _count_target(self) -> None:
-        self.received += 1
+        self.target_count += 1
         self.received_at = time.monotonic()
 
     def _on_joints(self, target: JointState) -> None:
@@ -171,10 +171,10 @@ class Controller(Managed, ControlNode):
         if self.kind == "forward_position":
             self.output.publish(Float64MultiArray(data=target.position))
             return
-        since_s = (to_ns(target.header.stamp) - to_ns(self.before.header.stamp)) / NS
+        since_s = (to_ns(target.header.stamp) - to_ns(self.last_target.header.stamp)) / NS
         end = list(target.position)
         has_segment = (
-            self.before.name == target.name
+            self.last_target.name == target.name
             and len(self.segment[0]) == len(end)
             and all(map(math.isfinite, self.segment[1]))
         )
@@ -186,9 +186,9 @@ class Controller(Managed, ControlNode):
         distance = max(map(abs, map(sub, end, start)), default=0.0)
         takes_s = max(
             since_s if continues else self.horizon_s,
-            distance / (CATCHES_UP * self.limits.joint_speed),
+            distance / (CATCH_UP_FACTOR * self.limits.joint_speed),
         )
-        self.before = target
+        self.last_target = target
         self.segment = (start, end, takes_s)
         self.output.publish(trajectory(start if continues else [], target, takes_s))
 
@@ -218,9 +218,9 @@ class Controller(Managed, ControlNode):
         self.state = safety.state
         self.state_at = time.monotonic()
         self.interlock_hash = safety.limits_hash
-        self.agrees = safety.limits_hash in ("", self.hash)
+        self.limits_agree = safety.limits_hash in ("", self.limits_hash)
         if (
-            not self.agrees
+            not self.limits_agree
             and self.state_at - self.requested_at > RETRY_S
             and self.parameters_client.service_is_ready()
         ):
@@ -230,8 +230,8 @@ class Controller(Managed, ControlNode):
                 GetParameters.Request(names=[f"limits.{name}" for name in names])
             )
             request.add_done_callback(lambda future: self._on_limits(names, future))
-        if self.active and safety.state not in (*MOVES, *HOLDS):
-            self.linear, self.angular = STILL, STILL
+        if self.active and safety.state not in (*MOVING_STATES, *ALIGNING_STATES):
+            self.linear, self.angular = NO_MOTION, NO_MOTION
             self.output.publish(TwistStamped(header=safety.header))
 
     def _on_limits(self, names: list[str], future: Future) -> None:
@@ -255,11 +255,11 @@ class Controller(Managed, ControlNode):
                 f"no motion: the interlock's limits cannot be read: {error}", once=True
             )
             return
-        self.hash = self.limits.hash
-        if self.hash != self.interlock_hash:  # they may have been changed meanwhile
+        self.limits_hash = self.limits.hash
+        if self.limits_hash != self.interlock_hash:  # they may have been changed meanwhile
             self.get_logger().warning(
                 f"no motion: the interlock's limits are {self.interlock_hash}, but its parameters "
-                f"have {self.hash}",
+                f"have {self.limits_hash}",
                 throttle_duration_sec=5.0,
                 skip_first=True,
             )
@@ -269,13 +269,12 @@ class Controller(Managed, ControlNode):
         now = time.monotonic()
         if now - self.pose_at > self.limits.stale_state or now - self.state_at > SAFETY_S:
             return False
-        if self.state not in (*MOVES, *HOLDS):
+        if self.state not in (*MOVING_STATES, *ALIGNING_STATES):
             return False
         if self.pose.header.frame_id != target.header.frame_id:
             return False
-        p, q = self.pose.pose.position, self.pose.pose.orientation
-        is_finite = all(map(math.isfinite, (p.x, p.y, p.z, q.x, q.y, q.z, q.w)))
-        return is_finite and abs(math.hypot(q.x, q.y, q.z, q.w) - 1.0) < 0.01
+        values = pose_values(self.pose.pose)
+        return all(map(math.isfinite, values)) and abs(math.hypot(*values[3:]) - 1.0) < 0.01
 
     def _on_target_pose(self, target: PoseStamped) -> None:
         self._count_target()
@@ -285,26 +284,26 @@ class Controller(Managed, ControlNode):
         now, limits = time.monotonic(), self.limits
         since_s = now - self.sent_at
         self.sent_at = now
-        if since_s > self.slowest_s:  # the robot may have stopped meanwhile
-            since_s = self.slowest_s
-            self.linear = STILL
-            self.angular = STILL
+        if since_s > self.max_interval_s:  # the robot may have stopped meanwhile
+            since_s = self.max_interval_s
+            self.linear = NO_MOTION
+            self.angular = NO_MOTION
         if self._is_expected(target):
             linear, angular = (
                 twist_towards(self.pose, target, self.gain)
-                if self.agrees and self.state in MOVES
-                else (STILL, STILL)
+                if self.limits_agree and self.state in MOVING_STATES
+                else (NO_MOTION, NO_MOTION)
             )
-            self.linear = towards(
-                self.linear, at_most(limits.speed, linear), limits.acceleration * since_s
+            self.linear = step_towards(
+                self.linear, limited(limits.speed, linear), limits.acceleration * since_s
             )
-            self.angular = towards(
+            self.angular = step_towards(
                 self.angular,
-                at_most(limits.rotation_speed, angular),
+                limited(limits.rotation_speed, angular),
                 limits.rotation_acceleration * since_s,
             )
         else:
-            self.linear, self.angular = STILL, STILL
+            self.linear, self.angular = NO_MOTION, NO_MOTION
         twist = TwistStamped(header=target.header)
         for part, values in (
             (twist.twist.linear, self.linear),
@@ -363,15 +362,15 @@ def within_reach(before: PoseStamped, now: PoseStamped, distance_m: float) -> bo
     return math.dist((a.x, a.y, a.z), (b.x, b.y, b.z)) <= distance_m + NOISE_M
 
 
-def towards(
+def step_towards(
     velocity: tuple[float, ...], target: tuple[float, ...], max_change: float
 ) -> tuple[float, ...]:
     """Return ``velocity``, changed towards ``target`` by at most ``max_change``."""
-    change = at_most(max_change, tuple(w - v for v, w in zip(velocity, target, strict=True)))
+    change = limited(max_change, tuple(w - v for v, w in zip(velocity, target, strict=True)))
     return tuple(v + c for v, c in zip(velocity, change, strict=True))
 
 
-def at_most(bound: float, velocity: tuple[float, ...]) -> tuple[float, ...]:
+def limited(bound: float, velocity: tuple[float, ...]) -> tuple[float, ...]:
     """Return the velocity, scaled down to at most ``bound``."""
     speed = math.hypot(*velocity)
     return (

@@ -306,10 +306,10 @@ def wrench_on_tool(state: FrankaRobotState) -> tuple[tuple[float, ...], tuple[fl
     """
     a, b = state.o_t_ee.pose.orientation, state.ee_t_k.pose.orientation
     turn = product((a.x, a.y, a.z, a.w), (b.x, b.y, b.z, b.w))
-    felt = state.k_f_ext_hat_k.wrench
+    exerted = state.k_f_ext_hat_k.wrench
     return (
-        rotate(turn, (-felt.force.x, -felt.force.y, -felt.force.z)),
-        rotate(turn, (-felt.torque.x, -felt.torque.y, -felt.torque.z)),
+        rotate(turn, (-exerted.force.x, -exerted.force.y, -exerted.force.z)),
+        rotate(turn, (-exerted.torque.x, -exerted.torque.y, -exerted.torque.z)),
     )
 
 

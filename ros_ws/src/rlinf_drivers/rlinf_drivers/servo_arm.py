@@ -18,9 +18,10 @@ from std_msgs.msg import String
 
 from rlinf_core.core.errors import DeviceError, RlinfError
 from rlinf_core.robots.drivers.servo_arm import Driver
-from rlinf_core.robots.servos import RAD, Bus
+from rlinf_core.robots.servos import RAD_PER_TICK, Bus
 from rlinf_drivers.device import DeviceNode
 from rlinf_ros.action_clients import GRIPPER_JOINTS
+from rlinf_ros.conversions import set_pose
 from rlinf_ros.qos import publisher, subscription
 from rlinf_ros.spinning import ERROR, OK, WARN, Diagnostics, Health, run
 
@@ -28,14 +29,14 @@ PERIOD_S = 0.015
 REPEAT_S = 0.1
 FAULT_CHECK_S = 0.5
 # The servos follow no older target.
-FRESH_S = 0.2
+MAX_TARGET_AGE_S = 0.2
 # The servos follow no target if the interlock's state, sent every ten ticks, is older.
-SAFETY_S = 0.5
+MAX_SAFETY_AGE_S = 0.5
 ARMED = (SafetyState.ARMED, SafetyState.ACTIVE, SafetyState.HOLD)
 # Largest distance of a target from its joint; the limits' joint_divergence is smaller.
-FAR_RAD = 0.5
+MAX_DISTANCE_RAD = 0.5
 # The same for the first target of limp servos. The interlock realigns above 0.05 rad.
-NEAR_RAD = 0.06
+MAX_FIRST_DISTANCE_RAD = 0.06
 STARTING, SILENT = "starting", "silent"
 
 
@@ -167,9 +168,14 @@ class ServoArm(DeviceNode):
 
     def _follow(self, device: Bus, now: float, angles: list[float], ticks: dict[int, int]) -> None:
         (state_at, state), (sent_at, target) = self.safety, self.target
-        if self.fault or state not in ARMED or now - state_at > SAFETY_S or now - sent_at > FRESH_S:
+        if (
+            self.fault
+            or state not in ARMED
+            or now - state_at > MAX_SAFETY_AGE_S
+            or now - sent_at > MAX_TARGET_AGE_S
+        ):
             return
-        self.ignored = self._why_ignored(target, angles, ticks)
+        self.ignored = self._ignore_reason(target, angles, ticks)
         if self.ignored:
             return
         if not self.torque:
@@ -181,9 +187,14 @@ class ServoArm(DeviceNode):
             goals[self.settings.jaw.id] = self.settings.jaw.goal(self.width)
         device.command(goals)
 
-    def _why_ignored(self, target: list[float], angles: list[float], ticks: dict[int, int]) -> str:
+    def _ignore_reason(
+        self, target: list[float], angles: list[float], ticks: dict[int, int]
+    ) -> str:
         """Return why the servos do not follow this target; empty if they follow."""
-        joints, largest = self.settings.joints, FAR_RAD if self.torque else NEAR_RAD
+        joints, largest = (
+            self.settings.joints,
+            MAX_DISTANCE_RAD if self.torque else MAX_FIRST_DISTANCE_RAD,
+        )
         distances = {
             name: abs(goal - angle)
             for name, goal, angle in zip(joints, target, angles, strict=True)
@@ -199,8 +210,8 @@ class ServoArm(DeviceNode):
             return ""
         for name, joint in joints.items():
             # torque would drive a joint outside its range to the range's end
-            outside = max(joint.low - ticks[joint.id], ticks[joint.id] - joint.high) * RAD
-            if outside > NEAR_RAD:
+            outside = max(joint.low - ticks[joint.id], ticks[joint.id] - joint.high) * RAD_PER_TICK
+            if outside > MAX_FIRST_DISTANCE_RAD:
                 return (
                     f"expected '{name}' within its range of {joint.low:g} to {joint.high:g} ticks "
                     f"before the torque goes on, got {ticks[joint.id]}. Move it by hand, or "
@@ -214,9 +225,7 @@ class ServoArm(DeviceNode):
             self.settings.tool, dict(zip(names, angles, strict=True))
         )
         pose = PoseStamped()
-        p, q = pose.pose.position, pose.pose.orientation
-        p.x, p.y, p.z = position
-        q.x, q.y, q.z, q.w = orientation
+        set_pose(pose.pose, (*position, *orientation))
         pose.header.frame_id = "base_link"
         messages: list[tuple[Any, Any]] = [
             (self.joints, JointState(name=names, position=angles)),

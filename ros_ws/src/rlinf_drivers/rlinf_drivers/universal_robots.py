@@ -104,8 +104,8 @@ class UniversalRobots(ArmDriver):
         self.scaling = 0.0
         # times of the last speed_scaling, changed measurement and measurement
         self.received_at = self.changed_at = self.measured_at = 0.0
-        self.since = time.monotonic()
-        self.measured = b""
+        self.safety_since = time.monotonic()
+        self.last_readings = b""
         self.anonymous = True
         self.joints = self.subscribe_lazily(JointState, "joint_states")
         prefix = f"{self.settings.namespace.rstrip('/')}/"
@@ -129,7 +129,7 @@ class UniversalRobots(ArmDriver):
     def _on_safety(self, mode: SafetyMode) -> None:
         if mode.mode != self.safety:
             self.safety = mode.mode
-            self.since = time.monotonic()
+            self.safety_since = time.monotonic()
         self.publish_fault()
 
     def _on_robot(self, mode: RobotMode) -> None:
@@ -150,11 +150,11 @@ class UniversalRobots(ArmDriver):
         if message is not None and self.anonymous and arm_readings(message, anonymous=False):
             # from now on, messages of a hand with many joints are not the arm's
             self.anonymous = False
-        if message is not None and (measured := arm_readings(message, self.anonymous)):
+        if message is not None and (readings := arm_readings(message, self.anonymous)):
             now = time.monotonic()
             had_gap = now - self.measured_at > SILENT_S
-            if measured != self.measured or had_gap:
-                self.measured, self.changed_at = measured, now
+            if readings != self.last_readings or had_gap:
+                self.last_readings, self.changed_at = readings, now
             self.measured_at = now
         self.publish_fault()
 
@@ -218,7 +218,7 @@ class Recovery(Steps):
     async def _unlock(self) -> str:
         if self.arm.safety != SafetyMode.PROTECTIVE_STOP:
             return ""
-        left = self.settings.unlock_after_s - (time.monotonic() - self.arm.since)
+        left = self.settings.unlock_after_s - (time.monotonic() - self.arm.safety_since)
         if left > 0.0:
             await sleep(self.node, left)
         for name, client in self.unlocking:

@@ -57,7 +57,7 @@ from rlinf_interlock.interlock_clock import Lockstep, RealTime
 from rlinf_interlock.interlock_inputs import NO_ESTOP, OVER, ROLES, TO_OTHERS, Inputs, needs
 from rlinf_interlock.interlock_services import ROBOT_FAULT_PREFIX, TAKEN_S, ServiceProcess
 from rlinf_ros import memory_bus
-from rlinf_ros.conversions import set_stamp
+from rlinf_ros.conversions import set_pose, set_stamp
 from rlinf_ros.endpoints import EndpointReport
 from rlinf_ros.qos import publisher
 from rlinf_ros.spinning import Rates, StationNode, override_of, run
@@ -726,7 +726,7 @@ class Interlock(StationNode):
         if output.suppress_setpoint and not self.settings["lockstep"]:
             return
         if output.target is not None:
-            messages.set_pose(self.answer.pose, output.target)
+            set_pose(self.answer.pose, output.target)
         elif output.joints:
             self.answer.position = list(output.joints)
         else:

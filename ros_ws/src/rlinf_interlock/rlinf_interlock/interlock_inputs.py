@@ -24,7 +24,7 @@ from rlinf_core.interlock.safety_checks import POLICY_CAUSES
 from rlinf_core.interlock.types import COMMAND_TOPICS, FULL_ACTION, NS, ActionSlice
 from rlinf_core.specs.topics import topic as topic_of
 from rlinf_interlock import safety_messages as messages
-from rlinf_ros.conversions import angles_of
+from rlinf_ros.conversions import angles_of, pose_values
 from rlinf_ros.memory_bus import Envelope, PulledNode, take
 from rlinf_ros.qos import kind, received, subscription
 
@@ -298,7 +298,7 @@ class Inputs:
             self.estops[name] = message.data
             self.pressed[name] |= message.data
         elif topic == "current_pose":
-            self.pose = messages.to_pose(message.pose)
+            self.pose = pose_values(message.pose)
             self.frame = message.header.frame_id
             self.pose_stamp_ns = messages.to_ns(message.header.stamp)
         elif topic == "joint_states":

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
-from geometry_msgs.msg import Pose as PoseMessage
 from geometry_msgs.msg import Wrench
 from rlinf_msgs.msg import ActionChunk, Applied, SafetyEvent, SafetyState
 
@@ -50,18 +49,6 @@ def to_chunk(message: ActionChunk, role: str, rows: ActionSlice = FULL_ACTION) -
 def refused_chunk(role: str, control_mode: str) -> core.Chunk:
     """Return an unreadable command as a chunk that the core refuses by its size."""
     return core.Chunk(role, "", 0, -1, 0, 0.1, control_mode, ())
-
-
-def to_pose(message: PoseMessage) -> core.Pose:
-    """Return x y z [m] and the quaternion x y z w."""
-    p, q = message.position, message.orientation
-    return p.x, p.y, p.z, q.x, q.y, q.z, q.w
-
-
-def set_pose(message: PoseMessage, pose: core.Pose) -> None:
-    """Set a message's pose in place, the reverse of ``to_pose``."""
-    p, q = message.position, message.orientation
-    p.x, p.y, p.z, q.x, q.y, q.z, q.w = pose
 
 
 def norms(wrench: Wrench) -> tuple[float, float]:

@@ -42,7 +42,15 @@ from rlinf_operator.human_operator import HumanOperator
 from rlinf_operator.replay_operator import CONTINUES, ReplayOperator
 from rlinf_operator.scripted_operator import ScriptedOperator
 from rlinf_ros.arms import arm_topic, arms_of, subscribe_safety
-from rlinf_ros.conversions import NS, action_chunk, angles_of, release_chunk, to_ns, to_stamp
+from rlinf_ros.conversions import (
+    NS,
+    action_chunk,
+    angles_of,
+    pose_values,
+    release_chunk,
+    to_ns,
+    to_stamp,
+)
 from rlinf_ros.endpoints import EndpointReport
 from rlinf_ros.latest_messages import Latest
 from rlinf_ros.lifecycle_node import Managed
@@ -265,8 +273,8 @@ class Homing:
         action, far = np.zeros(self.spec.action.dim), 0.0
         for arm, goal in self.homes.goals.items():
             arm_spec = self.spec.action.of_arm(arm) if arm else self.spec.action
-            error = goal.left(arm_spec, *self.measured[arm][1:])
-            if not goal.near(error):
+            error = goal.remaining(arm_spec, *self.measured[arm][1:])
+            if not goal.is_reached(error):
                 action[self.spec.action.rows(arm)] = next_action(
                     error, arm_spec, self.spec.control_hz
                 )
@@ -338,8 +346,7 @@ def _measured(
         if angles is None or not all(map(math.isfinite, angles)):
             return None
         return np.zeros(7), dict(zip(joints, angles, strict=True))
-    p, q = message.pose.position, message.pose.orientation
-    pose = np.array([p.x, p.y, p.z, q.x, q.y, q.z, q.w])
+    pose = np.array(pose_values(message.pose))
     if not np.isfinite(pose).all() or np.linalg.norm(pose[3:]) <= 0.5:
         return None
     return pose, {}

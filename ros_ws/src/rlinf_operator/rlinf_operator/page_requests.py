@@ -25,7 +25,7 @@ from std_srvs.srv import SetBool
 from rlinf_core.core.errors import RlinfError
 from rlinf_core.page.controls import MODES, MotionInput, Request
 from rlinf_core.robots.operators.device import AXES, LABELS
-from rlinf_core.robots.operators.page import ACTIVE, BUTTONS, HELD, REQUESTED
+from rlinf_core.robots.operators.page import ACTIVE, BUTTONS, REQUESTED, TAKEOVER
 from rlinf_ros.action_clients import GoalHandle
 from rlinf_ros.arms import arm_topic, disarm_topics
 from rlinf_ros.qos import publisher, subscription
@@ -75,7 +75,7 @@ class PageRequests:
 
     def move(self, motion: MotionInput) -> None:
         """Publish the page's motion for the operator's process, like that of any device."""
-        buttons = [HELD] if motion.held else []
+        buttons = [TAKEOVER] if motion.held else []
         if motion.active:
             buttons.append(ACTIVE)
         self._publish(buttons, motion.axes)

@@ -1,4 +1,4 @@
-"""Conversions between ROS messages and rlinf_core: stamps, joint angles by name, arrays."""
+"""Conversions between ROS messages and rlinf_core: stamps, poses, joint angles, arrays."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 from builtin_interfaces.msg import Time
+from geometry_msgs.msg import Pose
 from rlinf_msgs.msg import ActionChunk, NamedVector, TimeStep
 from sensor_msgs.msg import CameraInfo, CompressedImage, Image, JointState
 
@@ -30,6 +31,18 @@ def to_stamp(ns: int) -> Time:
 def set_stamp(stamp: Time, ns: int) -> None:
     """Write a time in nanoseconds into an existing stamp."""
     stamp.sec, stamp.nanosec = divmod(ns, NS)
+
+
+def pose_values(pose: Pose) -> tuple[float, float, float, float, float, float, float]:
+    """Return x y z [m] and the quaternion x y z w."""
+    p, q = pose.position, pose.orientation
+    return p.x, p.y, p.z, q.x, q.y, q.z, q.w
+
+
+def set_pose(pose: Pose, values: Sequence[float]) -> None:
+    """Write x y z [m] and the quaternion x y z w into an existing pose."""
+    p, q = pose.position, pose.orientation
+    p.x, p.y, p.z, q.x, q.y, q.z, q.w = values
 
 
 def any_between(sorted_ns: list[int], low: int, high: int) -> bool:

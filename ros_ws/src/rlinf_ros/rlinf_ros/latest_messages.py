@@ -17,7 +17,7 @@ from rlinf_core.core.errors import SpecError
 from rlinf_core.core.rotation import rotate, unit
 from rlinf_core.specs.topics import arm_of
 from rlinf_ros.arms import arm_topic
-from rlinf_ros.conversions import angles_of, from_image, to_ns
+from rlinf_ros.conversions import angles_of, from_image, pose_values, to_ns
 from rlinf_ros.memory_bus import PulledNode, snapshot, take
 from rlinf_ros.qos import SHARED, kind, received, subscription
 
@@ -154,8 +154,7 @@ def _ignore(_: Any) -> None:
 
 
 def _pose(message: PoseStamped) -> np.ndarray:
-    p, q = message.pose.position, message.pose.orientation
-    return np.array([p.x, p.y, p.z, q.x, q.y, q.z, q.w])
+    return np.array(pose_values(message.pose))
 
 
 def _six(a: Vector3, b: Vector3) -> np.ndarray:

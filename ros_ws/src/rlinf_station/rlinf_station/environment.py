@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from builtin_interfaces.msg import Time
@@ -87,7 +87,7 @@ class SceneRequests:
         env = self.environment
         return env.scene.client.server_is_ready() or not env.external
 
-    def begin_by_word(self, mode: str) -> bool:
+    def waits_for_person(self, mode: str) -> bool:
         """Return whether only a person's word begins each episode of that mode."""
         return bool(
             self.environment.person and (mode == "demonstration" or not self._resets_itself())
@@ -141,13 +141,13 @@ WARN_AFTER_S, WARN_INTERVAL_S = 5.0, 30.0
 STALE_CAMERA_NS = NS // 5
 # factor on the environment's patience for a present recorder to close an episode
 CLOSE_PATIENCE = 10
-NOT_RECEIVED = (
+NO_RECORDER = (
     "no recorder: expected a recorder node in the station, got none. rlinf status lists the "
     "running nodes"
 )
 UNMATCHED = "the station's nodes do not receive each other's messages"
-MEANWHILE = "the arm was disarmed or came to a fault during the scene reset"
-FORBIDDEN = "the interlock does not let the arm move. Arm it, or clear its fault"
+STOPPED_DURING_RESET = "the arm was disarmed or came to a fault during the scene reset"
+MAY_NOT_MOVE = "the interlock does not let the arm move. Arm it, or clear its fault"
 
 
 class Watch:
@@ -162,8 +162,8 @@ class Watch:
     def _poll(self) -> None:
         """Abort an episode after too long a silence, and name the missing topics."""
         env, logger = self.environment, self.environment.get_logger()
-        if env.running and env.still and time.monotonic() - env.still_at > WARN_AFTER_S:
-            logger.warning(env.still, throttle_duration_sec=WARN_INTERVAL_S)
+        if env.running and env.resume_hint and time.monotonic() - env.hint_since > WARN_AFTER_S:
+            logger.warning(env.resume_hint, throttle_duration_sec=WARN_INTERVAL_S)
         if (
             env.running
             and self.lacks_trainer_status()
@@ -179,7 +179,7 @@ class Watch:
                 "the spool is full. No episode begins until some are sent (rlinf status)",
                 throttle_duration_sec=WARN_INTERVAL_S,
             )
-        if trouble := self._unjudged():
+        if trouble := self._reward_trouble():
             logger.warning(trouble, throttle_duration_sec=WARN_INTERVAL_S)
         quiet_s = time.monotonic() - env.progress_at
         if quiet_s < env.patience_s:
@@ -187,21 +187,21 @@ class Watch:
         if env.step_index >= 0:
             missing = ", ".join(self.missing()) or "an action from the commander"
             env.abandon(f"no time step for {quiet_s:.0f} s; waiting for {missing}")
-        elif env.episode_id in env.closed and not env.closed[env.episode_id].done():
+        elif env.episode_id in env.closings and not env.closings[env.episode_id].done():
             if self.recorders & self._recorders() and quiet_s < CLOSE_PATIENCE * env.patience_s:
                 return  # the recorder flushes a large episode; a restarted one would not know it
-            env.closed[env.episode_id].set_result(
+            env.closings[env.episode_id].set_result(
                 f"the recorder did not close the episode within {quiet_s:.0f} s"
             )
 
-    def start(self) -> None:
+    def note_recorders(self) -> None:
         """Note the recorders that are present at an episode's start."""
         self.recorders = self._recorders()
 
     def _recorders(self) -> set[tuple[int, ...]]:
         return publisher_ids(self.environment, "episode", others=True)
 
-    async def ready(self, handle: ServerGoalHandle) -> str:
+    async def wait_for_parts(self, handle: ServerGoalHandle) -> str:
         """Wait a little for the parts that an episode needs.
 
         Returns:
@@ -213,14 +213,14 @@ class Watch:
                 lambda: env.scene.client.server_is_ready() or (env.person and env.external),
                 NO_SERVER,
             ),
-            (lambda: env.count_publishers("episode") > 1, NOT_RECEIVED),
-            (env.may_move, FORBIDDEN),
+            (lambda: env.count_publishers("episode") > 1, NO_RECORDER),
+            (env.may_move, MAY_NOT_MOVE),
             (lambda: not self._unmatched(), UNMATCHED),
         ):
             deadline = time.monotonic() + 2 * env.patience_s
             while not is_ready():
-                if handle.is_cancel_requested or env.ends:
-                    return CANCELLED if handle.is_cancel_requested else env.ends
+                if handle.is_cancel_requested or env.end_reason:
+                    return CANCELLED if handle.is_cancel_requested else env.end_reason
                 if time.monotonic() > deadline:
                     condition += f": {self._unmatched()}" if condition == UNMATCHED else ""
                     return (
@@ -242,16 +242,18 @@ class Watch:
             return f"nobody publishes '{topic}'"
         return env.endpoints.unmatched()
 
-    def forbidden(self) -> str:
+    def refusal(self) -> str:
         """Return why no episode begins although its scene is ready; empty if it may."""
-        return self.environment.ends or ("" if self.environment.may_move() else MEANWHILE)
+        if self.environment.end_reason:
+            return self.environment.end_reason
+        return "" if self.environment.may_move() else STOPPED_DURING_RESET
 
     def lacks_trainer_status(self) -> bool:
         """Return whether an uplink is present that has not reported yet."""
         env = self.environment
         return env.trainer is env.default_status and env.count_publishers("trainer/status") > 0
 
-    def _unjudged(self) -> str:
+    def _reward_trouble(self) -> str:
         """Return why the reward cannot judge the task."""
         success = self.environment.task.success
         if isinstance(success, CanAbstain) and success.trouble:
@@ -281,15 +283,32 @@ class Watch:
             missing := ", ".join(self.missing())
         ) and time.monotonic() - env.progress_at > WARN_AFTER_S:
             return Health(ERROR, f"waits for {missing}", values)
-        if trouble := self._unjudged():
+        if trouble := self._reward_trouble():
             return Health(ERROR, trouble, values)
-        if env.still:
-            return Health(WARN, env.still, values)
+        if env.resume_hint:
+            return Health(WARN, env.resume_hint, values)
         return Health(OK, env.mode if env.running else "idle", values)
 
 
 DEACTIVATED = "the environment was deactivated"
-MODES, HELD_S = ("demonstration", "train", "evaluate"), 2.0
+MODES = ("demonstration", "train", "evaluate")
+HELD_S = 2.0  # pause after an episode in which the interlock held the arm
+
+
+class RequestEnd(NamedTuple):
+    """Why a request to run episodes ended early, as in its result."""
+
+    message: str
+    error_code: int
+
+
+def is_failure(trouble: str) -> bool:
+    """Return whether an episode does not count because of a failure of the station.
+
+    A hold, a stop of the interlock or a person's word is none.
+    """
+    is_expected = HELD in trouble or trouble.startswith(STOPPED)
+    return not is_expected and trouble not in (AGAIN, DISCARDED, STOPPED_DURING_RESET)
 
 
 class Environment(Managed, ControlNode):
@@ -331,20 +350,21 @@ class Environment(Managed, ControlNode):
         self.last_result = StepResult()
         self.due_ns = 0
         self.clock_ns = 0
-        self.stepped_ns = 0  # stamp of the last time step
+        self.last_step_ns = 0  # stamp of the last time step
         # time.monotonic() until which no episode begins, because the arm was just held
         self.held_until = 0.0
-        self.done = Future()
-        self.closed = dict[str, Future]()
+        self.episode_end = Future()
+        self.closings = dict[str, Future]()  # the recorder's answer about an episode, by its id
         self.policy_tracker = PolicyTracker()
         # status of a station without an uplink
         self.trainer = self.default_status = TrainerStatus(accepting=True)
         self.safety = SafetyState()
-        self.still = ""
-        self.still_at = 0.0
+        # what a person must do before the arm can move; empty if nothing
+        self.resume_hint = ""
+        self.hint_since = 0.0
         self.progress_at = time.monotonic()
         self.stop = RequestStop()
-        self.withdrawn = ""  # reason why the request in play ends without a stop of the interlock
+        self.withdrawal = ""  # reason why the request in play ends without a stop of the interlock
         self._make_interfaces()
 
     def _make_interfaces(self) -> None:
@@ -365,10 +385,10 @@ class Environment(Managed, ControlNode):
             self,
             RunEpisodes,
             "run_episodes",
-            self._end,
+            self._answer_goal,
             goal_callback=self._accept,
             cancel_callback=self._cancel,
-            handle_accepted_callback=self._start,
+            handle_accepted_callback=self._start_request,
         )
         if self.lockstep:
             subscription(self, "clock", self._on_clock)
@@ -389,7 +409,7 @@ class Environment(Managed, ControlNode):
 
     # Incoming messages
     def _on_event(self, event: EpisodeEvent) -> None:
-        future = self.closed.get(event.episode_id)
+        future = self.closings.get(event.episode_id)
         if future is None or future.done():
             return
         if event.kind == EpisodeEvent.CLOSED:
@@ -397,7 +417,7 @@ class Environment(Managed, ControlNode):
         elif event.kind == EpisodeEvent.ABORTED:
             future.set_result(event.detail or "aborted")
             if event.episode_id == self.episode_id:
-                self._finish(None, publish=False)
+                self._end_episode(None, publish=False)
 
     def _on_applied(self, applied: Applied) -> None:
         self.abandon(self.policy_tracker.played(applied))
@@ -407,16 +427,16 @@ class Environment(Managed, ControlNode):
 
     def abandon(self, trouble: str) -> None:
         if trouble and self.playing():
-            self._finish(trouble)
+            self._end_episode(trouble)
 
     def _on_safety(self, safety: SafetyState) -> None:
-        before = self.still
+        before = self.resume_hint
         self.safety = safety
-        self.still = resume_instruction(safety, self.get_namespace())
-        self.still_at = self.still_at if before else time.monotonic()
+        self.resume_hint = resume_instruction(safety, self.get_namespace())
+        self.hint_since = self.hint_since if before else time.monotonic()
         if self.stop.on_safety(safety) and self.running:
             self.abandon(self.stop.reason)
-            if self.scenes.begin_by_word(self.mode):  # only a person's word begins the next one
+            if self.scenes.waits_for_person(self.mode):  # only a person's word begins the next one
                 self.stop.begin()
 
     # Life cycle
@@ -425,14 +445,14 @@ class Environment(Managed, ControlNode):
 
         The arm holds after its chunk.
         """
-        self.withdrawn = DEACTIVATED
+        self.withdrawal = DEACTIVATED
         self.scenes.cancel()
         self.abandon(DEACTIVATED)
 
     @property
-    def ends(self) -> str:
+    def end_reason(self) -> str:
         """The reason why the request in play must end; empty if it may go on."""
-        return self.stop.reason or self.withdrawn
+        return self.stop.reason or self.withdrawal
 
     # Running episodes
     def _accept(self, goal: RunEpisodes.Goal) -> GoalResponse:
@@ -446,120 +466,138 @@ class Environment(Managed, ControlNode):
                 f"{MODES}; got running={self.running}, count={goal.count}, mode='{goal.mode}'"
             )
             return GoalResponse.REJECT
-        if (refusal := self.stop.refusal()) and not self.scenes.begin_by_word(goal.mode):
+        if (refusal := self.stop.refusal()) and not self.scenes.waits_for_person(goal.mode):
             self.get_logger().error(f"run_episodes refused: {refusal}")
             return GoalResponse.REJECT
         return GoalResponse.ACCEPT
 
-    def _start(self, handle: ServerGoalHandle) -> None:
+    def _start_request(self, handle: ServerGoalHandle) -> None:
         self.running = True
         self.mode = handle.request.mode
         self.request = new_request()
         self.episode_count = 0
         self.stop.begin()
-        self.withdrawn = ""
-        if self.still and not self.scenes.begin_by_word(self.mode):
+        self.withdrawal = ""
+        if self.resume_hint and not self.scenes.waits_for_person(self.mode):
             self.get_logger().warning(
                 "run_episodes: an episode begins as soon as the interlock lets the arm move"
             )
 
-        def finished(result: RunEpisodes.Result) -> None:
+        def execute(result: RunEpisodes.Result) -> None:
             self.result = result
             handle.execute()
 
-        run_routine(self._run(handle), finished)
+        run_routine(self._run(handle), execute)
 
     def _cancel(self, _: ServerGoalHandle) -> CancelResponse:
         self.scenes.cancel()
         return CancelResponse.ACCEPT
 
-    def _end(self, handle: ServerGoalHandle) -> RunEpisodes.Result:
+    def _answer_goal(self, handle: ServerGoalHandle) -> RunEpisodes.Result:
         (handle.canceled if handle.is_cancel_requested else handle.succeed)()
         return self.result
 
     async def _run(self, handle: ServerGoalHandle) -> RunEpisodes.Result:
-        goal = handle.request
+        """Run a request; return its result."""
         result = RunEpisodes.Result(success=True)
         started = time.monotonic()
-        failures = 0
-        discarded = 0
-        self.labels.over = False
+        self.labels.is_cancelled = False
         try:
-            while result.episodes < goal.count:
-                while self._must_wait() and not (handle.is_cancel_requested or self.ends):
-                    await sleep(self, 0.05)
-                if handle.is_cancel_requested or self.ends:
-                    result.success = False
-                    if handle.is_cancel_requested:
-                        result.message, result.error_code = CANCELLED, result.CANCELLED
-                    elif self.stop.reason:
-                        result.message, result.error_code = self.ends, result.INTERLOCK_STOPPED
-                    else:
-                        result.message, result.error_code = self.ends, result.NODE_INACTIVE
-                    break
-                trouble = await self._one_episode(
-                    handle, goal.first_seed + result.episodes + discarded
-                )
-                if trouble:
-                    held = HELD in trouble
-                    failures += not (
-                        held
-                        or trouble in (AGAIN, DISCARDED, MEANWHILE)
-                        or trouble.startswith(STOPPED)
-                    )
-                    discarded += trouble == DISCARDED
-                    self.held_until = time.monotonic() + HELD_S * held
-                    self.get_logger().warning(
-                        f"episode {self.episode_id} does not count: {trouble}"
-                    )
-                    several = (
-                        f"{failures} episodes failed in a row: " if failures > self.retries else ""
-                    )
-                    inactive = self.withdrawn or (trouble if RECORDER_INACTIVE in trouble else "")
-                    if several or trouble == CANCELLED or inactive:
-                        result.success = False
-                        result.message = several + (self.withdrawn or trouble)
-                        if inactive:
-                            result.error_code = result.NODE_INACTIVE
-                        elif several:
-                            result.error_code = result.EPISODES_FAILED
-                        else:
-                            result.error_code = result.CANCELLED
-                        break
-                    continue
-                failures = 0
-                result.episodes += 1
-                result.successes += self.outcome.success
-                result.episode_ids.append(self.episode_id)
-                handle.publish_feedback(
-                    RunEpisodes.Feedback(episode=result.episodes, successes=result.successes)
-                )
+            end = await self._run_episodes(handle, result)
         finally:
             self.running = False
+        if end is not None:
+            result.success = False
+            result.message, result.error_code = end
         result.seconds = time.monotonic() - started
         return result
+
+    async def _run_episodes(
+        self, handle: ServerGoalHandle, result: RunEpisodes.Result
+    ) -> RequestEnd | None:
+        """Run the episodes of a request, and count them in its result.
+
+        An episode that does not count is repeated. After a person has discarded a scene, the next
+        one is played.
+
+        Returns:
+            Why the request ended before its last episode; None if all were played.
+        """
+        goal = handle.request
+        failures = 0  # in a row
+        discarded = 0
+        while result.episodes < goal.count:
+            while self._must_wait() and not self._end_of_request(handle):
+                await sleep(self, 0.05)
+            if end := self._end_of_request(handle):
+                return end
+            trouble = await self._one_episode(handle, goal.first_seed + result.episodes + discarded)
+            if trouble:
+                self.get_logger().warning(f"episode {self.episode_id} does not count: {trouble}")
+                if HELD in trouble:
+                    self.held_until = time.monotonic() + HELD_S
+                elif is_failure(trouble):
+                    failures += 1
+                elif trouble == DISCARDED:
+                    discarded += 1
+                if end := self._end_after_trouble(trouble, failures):
+                    return end
+                continue
+            failures = 0
+            result.episodes += 1
+            result.successes += self.outcome.success
+            result.episode_ids.append(self.episode_id)
+            handle.publish_feedback(
+                RunEpisodes.Feedback(episode=result.episodes, successes=result.successes)
+            )
+        return None
+
+    def _end_of_request(self, handle: ServerGoalHandle) -> RequestEnd | None:
+        """Return why a request ends before its next episode; None if it goes on."""
+        if handle.is_cancel_requested:
+            return RequestEnd(CANCELLED, RunEpisodes.Result.CANCELLED)
+        if self.stop.reason:
+            return RequestEnd(self.stop.reason, RunEpisodes.Result.INTERLOCK_STOPPED)
+        if self.withdrawal:
+            return RequestEnd(self.withdrawal, RunEpisodes.Result.NODE_INACTIVE)
+        return None
+
+    def _end_after_trouble(self, trouble: str, failures: int) -> RequestEnd | None:
+        """Return why a request ends after an episode that does not count; None if it goes on."""
+        has_failed = failures > self.retries
+        message = self.withdrawal or trouble
+        if has_failed:
+            message = f"{failures} episodes failed in a row: {message}"
+        if self.withdrawal or RECORDER_INACTIVE in trouble:
+            return RequestEnd(message, RunEpisodes.Result.NODE_INACTIVE)
+        if has_failed:
+            return RequestEnd(message, RunEpisodes.Result.EPISODES_FAILED)
+        if trouble == CANCELLED:
+            return RequestEnd(message, RunEpisodes.Result.CANCELLED)
+        return None
 
     async def _one_episode(self, handle: ServerGoalHandle, seed: int) -> str:
         """Reset, run and await the recorder; return the error, or an empty string."""
         self.seed = seed
         self.outcome = StepResult()
-        self.total = 0.0
+        self.episode_return = 0.0
         self.episode_count = self.episode_count + 1
         self.episode_id = episode_name(self.station, self.request, self.episode_count)
-        if trouble := await self.watch.ready(handle):
+        if trouble := await self.watch.wait_for_parts(handle):
             return trouble
         stamp, trouble = await self.scenes.reset(seed)
-        trouble = CANCELLED if handle.is_cancel_requested else trouble or self.watch.forbidden()
+        trouble = CANCELLED if handle.is_cancel_requested else trouble or self.watch.refusal()
         if stamp is None or trouble:
             return trouble
-        self.closed = {self.episode_id: Future(executor=self.executor)}
-        self.done = Future(executor=self.executor)
+        self.closings = {self.episode_id: Future(executor=self.executor)}
+        self.episode_end = Future(executor=self.executor)
         self.policy_tracker.begin(self.mode, to_ns(stamp))
-        self.stepped_ns = to_ns(stamp)
-        self.watch.start()
+        self.last_step_ns = to_ns(stamp)
+        self.watch.note_recorders()
         self._publish_event(EpisodeEvent.STARTED)
-        self._begin(stamp)
-        return await AwaitFuture(self.done) or await AwaitFuture(self.closed[self.episode_id])
+        self._begin_episode(stamp)
+        trouble = await AwaitFuture(self.episode_end)
+        return trouble or await AwaitFuture(self.closings[self.episode_id])
 
     def _must_wait(self) -> bool:
         """Return whether the next episode must wait.
@@ -568,7 +606,7 @@ class Environment(Managed, ControlNode):
         must act.
         """
         return (
-            bool(self.still)
+            bool(self.resume_hint)
             or is_episode_held(self.trainer, self.mode)
             or self.watch.lacks_trainer_status()
             or time.monotonic() < self.held_until
@@ -577,10 +615,10 @@ class Environment(Managed, ControlNode):
     def may_move(self) -> bool:
         """Return whether an episode may begin."""
         # DISARMED also before its first report
-        return self.safety.state != SafetyState.DISARMED and not self.still
+        return self.safety.state != SafetyState.DISARMED and not self.resume_hint
 
     # Stepping
-    def _begin(self, stamp: Time) -> None:
+    def _begin_episode(self, stamp: Time) -> None:
         self.step_index = 0
         self.due_ns = to_ns(stamp)
         self.progress_at = time.monotonic()
@@ -620,7 +658,7 @@ class Environment(Managed, ControlNode):
         self._pull()
         stamp_ns = min(self.inputs.stamps_ns[pose] for pose in self.poses)
         # a pause shorter than the stale limit
-        is_repeated = self.step_index > 0 and stamp_ns <= self.stepped_ns
+        is_repeated = self.step_index > 0 and stamp_ns <= self.last_step_ns
         if not is_repeated and not self.watch.missing():
             self._step(stamp_ns)
 
@@ -635,7 +673,7 @@ class Environment(Managed, ControlNode):
             self.task, channels, index, self.last_result if index else None
         )
         # no action has been executed yet
-        result = self.labels.on(result) if index else StepResult()
+        result = self.labels.with_verdict(result) if index else StepResult()
         kind = TimeStep.LAST if result.last else TimeStep.MID if index else TimeStep.FIRST
         message = TimeStep(
             step_type=kind,
@@ -656,15 +694,15 @@ class Environment(Managed, ControlNode):
         self._publish_step(message, observation)
         if not self.lockstep:
             self.warm_up.before(self.timer.until_next())
-        self.total += result.reward
-        self.stepped_ns = stamp_ns
+        self.episode_return += result.reward
+        self.last_step_ns = stamp_ns
         self.step_index = index + 1
         self.due_ns = self.due_ns + self.period_ns
         self.progress_at = time.monotonic()
         if result.last:
             self.outcome = result
             self._publish_event(EpisodeEvent.ENDED, steps=index)
-            self._finish("")
+            self._end_episode("")
 
     def _publish_step(self, step: TimeStep, observation: dict[str, np.ndarray]) -> None:
         fill_observation(step, self.task.spec, observation)
@@ -677,10 +715,10 @@ class Environment(Managed, ControlNode):
         )
         return message
 
-    def _finish(self, trouble: str | None, publish: bool = True) -> None:
+    def _end_episode(self, trouble: str | None, publish: bool = True) -> None:
         self.step_index = -1
-        if not self.done.done():
-            self.done.set_result("" if trouble is None else trouble)
+        if not self.episode_end.done():
+            self.episode_end.set_result("" if trouble is None else trouble)
         if trouble and publish:
             self._publish_event(EpisodeEvent.ABORTED, detail=trouble)
 
@@ -701,7 +739,7 @@ class Environment(Managed, ControlNode):
             mode=self.mode,
             seed=self.seed,
             steps=steps,
-            episode_return=self.total,
+            episode_return=self.episode_return,
             success=self.outcome.success,
             failure=self.outcome.failure,
             truncated=self.outcome.truncated,
@@ -710,7 +748,7 @@ class Environment(Managed, ControlNode):
             detail=detail,
         )
         now = self.get_clock().now().to_msg()
-        event.header.stamp = to_stamp(self.stepped_ns) if self.lockstep else now
+        event.header.stamp = to_stamp(self.last_step_ns) if self.lockstep else now
         self.events.publish(event)
 
 

@@ -33,22 +33,22 @@ class Labels:
 
     Args:
         node: subscribes.
-        remark: called with the reason if the episode in play must not count.
+        abandon: called with the reason if the episode in play must not count.
         playing: returns whether an episode is in play.
     """
 
     def __init__(
-        self, node: Node, remark: Callable[[str], None], playing: Callable[[], bool]
+        self, node: Node, abandon: Callable[[str], None], playing: Callable[[], bool]
     ) -> None:
         self.node = node
-        self.remark = remark
+        self.abandon = abandon
         self.playing = playing
         self.label = ""
-        self.question = ""  # the question to a person
+        self.question = ""
         self.has_remark = False  # whether a remark was added to the question
         self.may_begin: Callable[[], bool] = lambda: True
-        self.word: Future | None = None  # the awaited word
-        self.over = False  # whether no further episode is wanted
+        self.answer: Future | None = None  # a person's answer to the question
+        self.is_cancelled = False  # whether no further episode is wanted
         self.prompts = publisher(node, "prompt")
         self.remark_timer = node.create_timer(REMARK_S, self._drop_remark)
         self.prompt("")
@@ -63,7 +63,7 @@ class Labels:
         elif message.data != "ready" and not self.playing():
             self._remark(f"'{message.data}' came while no episode was in play and is ignored")
         elif message.data in REMARKS:
-            self.remark(REMARKS[message.data])
+            self.abandon(REMARKS[message.data])
         elif message.data == "ready":
             self._on_ready()
         else:
@@ -75,7 +75,7 @@ class Labels:
         if self.has_remark:
             self.prompt(self.question)
 
-    def on(self, result: StepResult) -> StepResult:
+    def with_verdict(self, result: StepResult) -> StepResult:
         """Return the time step with the operator's verdict, which precedes the task's reward."""
         if not self.label:
             return result
@@ -93,21 +93,21 @@ class Labels:
 
         A word before the question does not count, nor one while the episode may not begin.
         """
-        if self.over:
+        if self.is_cancelled:
             return False
         self.may_begin = may_begin
-        self.word = Future(executor=self.node.executor)
+        self.answer = Future(executor=self.node.executor)
         self.prompt(question)
-        ready = await AwaitFuture(self.word)
+        ready = await AwaitFuture(self.answer)
         self.prompt("")
         return bool(ready)
 
     def _on_ready(self) -> None:
-        if self.word is None or self.word.done():
+        if self.answer is None or self.answer.done():
             if not self.playing():
                 self._remark("'ready' came before the question, so it is ignored")
         elif self.may_begin():
-            self.word.set_result(True)
+            self.answer.set_result(True)
         else:
             self._remark(
                 "ready: the interlock does not let the arm move; arm it, then confirm again"
@@ -128,9 +128,9 @@ class Labels:
 
     def cancel(self) -> None:
         """Cancel: no further episode is wanted."""
-        self.over = True
-        if self.word is not None and not self.word.done():
-            self.word.set_result(False)
+        self.is_cancelled = True
+        if self.answer is not None and not self.answer.done():
+            self.answer.set_result(False)
 
     def prompt(self, text: str) -> None:
         """Publish the question to a person, or what they wait for."""

@@ -31,19 +31,12 @@ from rlinf_core.interlock.limits_file import (
     with_values,
 )
 from rlinf_core.recipes import Recipe, load_recipe, station_robot, station_task
-from rlinf_core.robots.calibration.guided import (
-    AXES,
-    Guided,
-    draw,
-    flow,
-    mounted,
-    publish,
-    rewritten,
-)
+from rlinf_core.robots.calibration.guided import AXES, GuidedPath, draw, tool_deviation
+from rlinf_core.robots.calibration.yaml_edits import flow, publish, with_keys
 from rlinf_core.robots.config import Home, Robot, robot_folder
-from rlinf_core.robots.operators.homing import goal_of
+from rlinf_core.robots.operators.homing import home_goal
 from rlinf_ros.arms import arm_topic, subscribe_safety
-from rlinf_ros.conversions import angles_of
+from rlinf_ros.conversions import angles_of, pose_values
 from rlinf_ros.qos import lazy_profile, subscription
 from rlinf_ros.station_state import command_context, command_node, silence_message
 
@@ -67,7 +60,7 @@ class Listener:
     def __init__(self, recipe: Recipe, arm: str) -> None:
         self.robot = station_robot(recipe)
         self.limits = load_limits(_limits_of(station_robot(recipe), arm))
-        self.guided = Guided()
+        self.guided = GuidedPath()
         self.pose = np.zeros(7)
         self.joints = dict[str, float]()
         self.at = 0.0
@@ -88,7 +81,7 @@ class Listener:
         subscribe_safety(self.node, list(self.robot.arms), self._on_safety)
 
     def _on_pose(self, message: PoseStamped) -> None:
-        p, q = message.pose.position, message.pose.orientation
+        q = message.pose.orientation
         if message.header.frame_id != self.limits.frame:
             self.trouble = (
                 f"current_pose: expected the limits' frame '{self.limits.frame}', got "
@@ -97,7 +90,7 @@ class Listener:
             )
         elif not (q.x or q.y or q.z or q.w):
             self.trouble = "current_pose: expected a unit quaternion in orientation, got 0, 0, 0, 0"
-        elif np.isfinite(pose := np.array([p.x, p.y, p.z, q.x, q.y, q.z, q.w])).all():
+        elif np.isfinite(pose := np.array(pose_values(message.pose))).all():
             self.pose = pose
             self.at = time.monotonic()
             self.guided.add(pose[:3])
@@ -185,7 +178,7 @@ def guide_corners(
         if not line or word == "q":
             raise RlinfError("nothing is written")
         if word == "n":
-            listener.guided = Guided()
+            listener.guided = GuidedPath()
             at_home = {}
         elif word in ("h", "d") and (
             reason := listener.silent(word == "h" and listener.limits.control_mode == "joint_delta")
@@ -214,16 +207,16 @@ def _home(at_home: dict[str, Any], limits: Limits, turns: bool) -> dict[str, Any
 
 
 def _limits_of(robot: Robot, arm: str) -> Path:
-    if arm not in robot.interlocks:
+    if arm not in robot.limits_by_arm:
         raise RlinfError(
             f"--arm: expected one of {', '.join(robot.arms)}, got '{arm}'"
             if robot.arms
             else f"--arm: expected none, as the robot has one arm; got '{arm}'"
         )
-    path = robot.interlocks[arm]
+    path = robot.limits_by_arm[arm]
     if others := [
         name
-        for name, arm_interlock in robot.interlocks.items()
+        for name, arm_interlock in robot.limits_by_arm.items()
         if name != arm and takes_box_from(arm_interlock, path)
     ]:
         raise RlinfError(
@@ -246,7 +239,7 @@ def calibrate(recipe: Recipe, arm: str, margin: float, out: Path, write: bool) -
     low, high, at_home = guide_corners(listener, margin)
     box: dict[str, Any] = {"box_low": low, "box_high": high}
     limits, most = load_limits(path), loosest(path)
-    off_nominal, orientation = mounted(limits, at_home["pose"][3:]) if at_home else (0.0, [])
+    off_nominal, orientation = tool_deviation(limits, at_home["pose"][3:]) if at_home else (0.0, [])
     if orientation:
         box = box | {"orientation": orientation}
         most = (
@@ -266,14 +259,14 @@ def calibrate(recipe: Recipe, arm: str, margin: float, out: Path, write: bool) -
         if at_home
         else {}
     )
-    texts = {path: rewritten(path.read_text(), box)}
+    texts = {path: with_keys(path.read_text(), box)}
     place = robot_folder(recipe.station.robot) / "robot.yaml"
     if home and not arm:
         home_fields: Any = {
             key: tuple(value) if key != "joints" else value for key, value in home["home"].items()
         }
-        goal_of("home", Home(**home_fields), spec.control_mode, limits)
-        texts[place] = rewritten(place.read_text(), home)
+        home_goal("home", Home(**home_fields), spec.control_mode, limits)
+        texts[place] = with_keys(place.read_text(), home)
     draw(listener.guided, low, high, out)
     print("\n".join(f"{key}: {flow(value)}" for key, value in (box | home).items()))
     if home and arm:

@@ -23,12 +23,18 @@ from sensor_msgs.msg import CameraInfo, Image
 from rlinf_core.core.errors import RlinfError
 from rlinf_core.interlock import load_limits
 from rlinf_core.recipes import Recipe, load_recipe, station_robot
-from rlinf_core.robots.calibration.camera_alignment import moved, place, read, save_picture, shown
-from rlinf_core.robots.calibration.guided import publish, rewritten
-from rlinf_core.robots.calibration.hand_eye import BASE, LEAST, View, board_in, save, solve
+from rlinf_core.robots.calibration.camera_alignment import (
+    comparison,
+    picture_motion,
+    read_reference,
+    reference_path,
+    save_picture,
+)
+from rlinf_core.robots.calibration.hand_eye import BASE, MIN_VIEWS, View, find_board, save, solve
+from rlinf_core.robots.calibration.yaml_edits import publish, with_keys
 from rlinf_core.robots.config import robot_folder
 from rlinf_ros.arms import arm_topic
-from rlinf_ros.conversions import from_image
+from rlinf_ros.conversions import from_image, pose_values
 from rlinf_ros.qos import LAZY_PROFILE, subscription
 from rlinf_ros.station_state import command_context, command_node, silence_message
 
@@ -52,8 +58,8 @@ class CameraSubscriber:
         if camera not in self.robot.cameras:
             choices = ", ".join(self.robot.cameras) or "which has none"
             raise RlinfError(f"expected a camera of robot.yaml, {choices}; got '{camera}'")
-        if arm not in self.robot.interlocks:
-            choices = ", ".join(filter(None, self.robot.interlocks)) or "none"
+        if arm not in self.robot.limits_by_arm:
+            choices = ", ".join(filter(None, self.robot.limits_by_arm)) or "none"
             raise RlinfError(f"--arm: expected {choices}, got '{arm}'")
         self.pixels: np.ndarray | None = None
         self.lens: tuple[float, ...] = ()
@@ -77,12 +83,10 @@ class CameraSubscriber:
         self.lens = (info.k[0], info.k[4], info.k[2], info.k[5], *info.d)
 
     def _on_pose(self, message: PoseStamped) -> None:
-        p = message.pose.position
-        q = message.pose.orientation
         now = time.monotonic()
         self.frame = message.header.frame_id
         self.poses = [pose for pose in self.poses if now - pose[0] < STILL_S]
-        self.poses.append((now, np.array([p.x, p.y, p.z, q.x, q.y, q.z, q.w])))
+        self.poses.append((now, np.array(pose_values(message.pose))))
 
     def meet(self, pose: bool) -> None:
         """Wait for a picture, and with ``pose`` for its lens and the arm's pose.
@@ -114,7 +118,7 @@ class CameraSubscriber:
     @property
     def silent_s(self) -> float:
         """Time without a picture after which a camera is silent [s]; at least three pictures."""
-        return max(SILENT_S, 3.0 / getattr(self.robot.devices.get(self.camera), "fps", 30.0))
+        return max(SILENT_S, 3.0 / getattr(self.robot.device_cameras.get(self.camera), "fps", 30.0))
 
     def has_new_picture(self) -> bool:
         """Return whether another picture comes in time from now on."""
@@ -171,7 +175,7 @@ def locate(subscriber: CameraSubscriber, options: argparse.Namespace) -> None:
     """Collect views until a person is done; then report the camera's place."""
     columns, rows = (int(number) for number in options.board.split("x"))
     subscriber.meet(pose=True)
-    frame = load_limits(subscriber.robot.interlocks[options.arm]).frame
+    frame = load_limits(subscriber.robot.limits_by_arm[options.arm]).frame
     if options.on == BASE and subscriber.frame != frame:
         raise RlinfError(
             f"current_pose: expected the limits' frame '{frame}' as the parent of a camera at the "
@@ -180,8 +184,8 @@ def locate(subscriber: CameraSubscriber, options: argparse.Namespace) -> None:
         )
     print(
         f"the board's {columns} x {rows} inner corners must all be visible. Move the arm to "
-        f"another place and tilt, let it rest, and press Enter. Take {LEAST} views or more. Then "
-        "d done, or q quit without changes",
+        f"another place and tilt, let it rest, and press Enter. Take {MIN_VIEWS} views or more. "
+        "Then d done, or q quit without changes",
         flush=True,
     )
     views: list[View] = []
@@ -207,7 +211,7 @@ def locate(subscriber: CameraSubscriber, options: argparse.Namespace) -> None:
     save(path, subscriber.camera, mount)
     if subscriber.robot.hand_eye is None:
         written = folder / "robot.yaml"
-        publish(written, rewritten(written.read_text(), {"hand_eye": FILE}))
+        publish(written, with_keys(written.read_text(), {"hand_eye": FILE}))
     print(f"written: {path}")
 
 
@@ -219,7 +223,7 @@ def _take(
         return f"no view: expected a new {silent} within {SILENT_S:g} s, got none. Check its driver"
     if not subscriber.rests:
         return f"no view: expected the arm at rest for {STILL_S:g} s"
-    if (board := board_in(subscriber.newest, subscriber.lens, columns, rows, square_m)) is None:
+    if (board := find_board(subscriber.newest, subscriber.lens, columns, rows, square_m)) is None:
         return (
             f"no view: the board is not fully visible in this picture (expected {columns} x {rows} "
             f"inner corners){_resolution_advice(subscriber)}"
@@ -237,7 +241,7 @@ def _take(
 
 def _resolution_advice(subscriber: CameraSubscriber) -> str:
     """Return advice for a larger image than the published one, if it is scaled down."""
-    device = subscriber.robot.devices.get(subscriber.camera)
+    device = subscriber.robot.device_cameras.get(subscriber.camera)
     size = getattr(device, "published", None)
     return (
         f". The published picture has {size[0]} x {size[1]} pixels. Remove 'published' from "
@@ -253,14 +257,14 @@ def align(subscriber: CameraSubscriber, options: argparse.Namespace) -> None:
     With ``--write``, save the picture as the reference.
     """
     subscriber.meet(pose=False)
-    path = options.reference or place(
+    path = options.reference or reference_path(
         robot_folder(subscriber.recipe.station.robot), subscriber.camera
     )
     if options.write:
         save_picture(path, subscriber.newest)
         print(f"written: {path}, the reference view")
         return
-    reference = read(path, "the same with --write")
+    reference = read_reference(path, "the same with --write")
     print(
         f"{options.out} shows the reference, the present view and both (red: reference). Turn the "
         "camera. Then d done, or q quit",
@@ -276,13 +280,13 @@ def align(subscriber: CameraSubscriber, options: argparse.Namespace) -> None:
         if (silent_s := time.monotonic() - subscriber.received_at) > subscriber.silent_s:
             print(f"no picture for {silent_s:.0f} s. Check the camera's driver", flush=True)
             continue
-        alignment = moved(reference, subscriber.newest)
-        save_picture(options.out, shown(reference, subscriber.newest))
-        print(alignment.words, flush=True)
+        motion = picture_motion(reference, subscriber.newest)
+        save_picture(options.out, comparison(reference, subscriber.newest))
+        print(motion.advice, flush=True)
         if word == "d":
-            if alignment.aligned:
+            if motion.aligned:
                 return
-            raise RlinfError(f"camera '{subscriber.camera}' has moved: {alignment.words}")
+            raise RlinfError(f"camera '{subscriber.camera}' has moved: {motion.advice}")
 
 
 def main() -> None:

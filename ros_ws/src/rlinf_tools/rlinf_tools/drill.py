@@ -38,8 +38,7 @@ from rlinf_core.interlock.scenarios import Scenario, load
 from rlinf_core.interlock.takeover import OPERATOR_SILENT
 from rlinf_core.launch.graph import Process
 from rlinf_core.launch.supervisor import only_station
-from rlinf_interlock.safety_messages import to_pose
-from rlinf_ros.conversions import to_ns
+from rlinf_ros.conversions import pose_values, to_ns
 from rlinf_ros.qos import lossless_profile, subscription
 from rlinf_ros.station_state import command_context
 from rlinf_tools.drill_checks import CHECKS
@@ -440,7 +439,7 @@ class TwoArmDrill(Drill):
         self.others.append((to_ns(m.header.stamp) / 1e9, m))
 
     def _on_their_target(self, m: PoseStamped) -> None:
-        self.their_targets.append((time.time(), to_ns(m.header.stamp), to_pose(m.pose)))
+        self.their_targets.append((time.time(), to_ns(m.header.stamp), pose_values(m.pose)))
 
     def _through(self, process: Process) -> tuple[tuple[str, str], ...]:
         if process.executable != "interlock":

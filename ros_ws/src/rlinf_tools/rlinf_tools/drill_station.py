@@ -33,9 +33,8 @@ from rlinf_core.launch.supervisor import Supervisor
 from rlinf_core.recipes import load_recipe, station_robot, station_task
 from rlinf_core.specs.arrays import StationSpec
 from rlinf_core.specs.topics import topic
-from rlinf_interlock.safety_messages import to_pose
 from rlinf_ros.arms import arm_topic
-from rlinf_ros.conversions import to_ns
+from rlinf_ros.conversions import pose_values, to_ns
 from rlinf_ros.qos import lossless_profile, publisher, subscription
 from rlinf_ros.workarounds import single_threaded
 from rlinf_tools.drill_operator import ROGUE, DrillActivity
@@ -84,7 +83,7 @@ class DrilledStation:
             ],
         )
         self.robot, self.task = station_robot(recipe), station_task(recipe)
-        self.limits = load_limits(self.robot.interlocks[self.arm])
+        self.limits = load_limits(self.robot.limits_by_arm[self.arm])
         self.supervisor = Supervisor(run_dir, domain_id)
         self.recipe = recipe
         self.node = rclpy.create_node("drill", namespace=f"/{recipe.station.name}")
@@ -223,13 +222,13 @@ class DrilledStation:
     def _on_target(self, m: PoseStamped) -> None:
         if m.header.frame_id == ROGUE:
             return
-        target = to_pose(m.pose)
+        target = pose_values(m.pose)
         if self.targets and math.dist(target, self.targets[-1][2]) > 1e-7:
             self.moved_at = time.time()
         self.targets.append((time.time(), to_ns(m.header.stamp), target))
 
     def _on_pose(self, m: PoseStamped) -> None:
-        self.pose = to_pose(m.pose)
+        self.pose = pose_values(m.pose)
 
     def _on_stall(self, header: Header) -> None:
         end = to_ns(header.stamp)

@@ -45,13 +45,11 @@ class Watcher:
 
     def __init__(self, recipe: Recipe, arm: str) -> None:
         self.robot = station_robot(recipe)
-        if arm not in self.robot.interlocks:
-            raise RlinfError(
-                f"--arm: expected {', '.join(filter(None, self.robot.interlocks)) or 'none'}, got "
-                f"'{arm}'"
-            )
+        if arm not in self.robot.limits_by_arm:
+            arms = ", ".join(filter(None, self.robot.limits_by_arm)) or "none"
+            raise RlinfError(f"--arm: expected {arms}, got '{arm}'")
         self.arm = arm
-        self.limits = load_limits(self.robot.interlocks[arm])
+        self.limits = load_limits(self.robot.limits_by_arm[arm])
         self.period_s = 1.0 / station_task(recipe).spec.control_hz
         self.states: list[tuple[float, SafetyState]] = []
         self.poses = list[StampedValues]()
@@ -81,7 +79,7 @@ class Watcher:
         for name in self.robot.estops:
             self._subscribe(f"estop/{name}", partial(self._on_estop, name))
         self.safety_by_arm = subscribe_safety(
-            self.node, [name for name in self.robot.interlocks if name], lambda _: None
+            self.node, [name for name in self.robot.limits_by_arm if name], lambda _: None
         )
         self.lowered = False  # whether an interlock has the low speeds of this check
         self.slowed: dict[str, str] = {}  # hash of each arm's lowered limits
@@ -90,7 +88,7 @@ class Watcher:
                 name: self.node.create_client(
                     service, arm_topic(name, f"interlock/{verb}_parameters")
                 )
-                for name in self.robot.interlocks
+                for name in self.robot.limits_by_arm
             }
             for service, verb in ((SetParameters, "set"), (GetParameters, "get"))
         )
@@ -244,7 +242,7 @@ class Watcher:
         before = self.speeds()
         slow = {
             arm: {
-                name: min(value, factor * getattr(load_limits(self.robot.interlocks[arm]), name))
+                name: min(value, factor * getattr(load_limits(self.robot.limits_by_arm[arm]), name))
                 for name, value in speeds.items()
             }
             for arm, speeds in before.items()

@@ -123,7 +123,7 @@ def findings(node: Node, recipe: Recipe, spin: Callable[[], Any]) -> Iterator[Fi
     robot = station_robot(recipe)
     task = station_task(recipe)
     root = f"/{recipe.station.name}"
-    limits_by_arm = {arm: load_limits(path) for arm, path in robot.interlocks.items()}
+    limits_by_arm = {arm: load_limits(path) for arm, path in robot.limits_by_arm.items()}
     used_topics = {
         *task.channels,
         *(f"estop/{name}" for name in robot.estops),
@@ -174,7 +174,7 @@ def findings(node: Node, recipe: Recipe, spin: Callable[[], Any]) -> Iterator[Fi
         limits = limits_by_topic[probe.name]
         finding = _finding(node, probe, limits, task.spec.control_hz, used_names)
         if finding.fix and probe.name.startswith("camera/"):
-            camera = robot.devices.get(probe.name.split("/")[1])
+            camera = robot.device_cameras.get(probe.name.split("/")[1])
             if camera:
                 finding = replace(finding, fix=_device(camera))
         # images that the task does not use may be missing
@@ -184,7 +184,7 @@ def findings(node: Node, recipe: Recipe, spin: Callable[[], Any]) -> Iterator[Fi
         yield Finding(
             arm_topic(arm, "limits"),
             f"{limits.hash}, box {list(limits.box_low)} to {list(limits.box_high)} m, "
-            f"{limits.speed:g} m/s, of {robot.interlocks[arm]}",
+            f"{limits.speed:g} m/s, of {robot.limits_by_arm[arm]}",
         )
     for name, state, fix in robot.driver_node.findings() if robot.driver_node is not None else ():
         yield Finding(name, state, fix, needed=not robot.without_hardware)
