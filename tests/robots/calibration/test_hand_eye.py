@@ -133,7 +133,7 @@ def test_a_board_of_an_even_and_an_odd_number_is_told_from_itself_turned_by_half
 def test_a_board_that_looks_the_same_turned_and_a_tool_without_a_frame_are_refused(
     words, error_part, tmp_path, capsys, monkeypatch
 ):
-    monkeypatch.setattr(station, "foreground", lambda command, _: 0)
+    monkeypatch.setattr(station, "foreground", lambda *_: 0)
     monkeypatch.setattr(station, "ros_environment", lambda _: {})
     (tmp_path / "limits.yaml").write_text(f"extends: {load_robot('franka_fr3').limits.resolve()}\n")
     (tmp_path / "robot.yaml").write_text(
