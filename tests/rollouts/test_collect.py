@@ -146,9 +146,12 @@ def test_the_script_acts_in_a_fraction_and_labels_all(fraction):
     assert abs(share - fraction) <= (0.15 if fraction == 0.5 else 0.0)
 
 
-def test_beside_an_expert_the_policy_explores_by_the_noise_of_the_seed():
+@pytest.mark.parametrize(
+    "kind, amount", [(ExpertRollouts, {"expert_fraction": 0.0}), (EpisodeRollouts, {})]
+)
+def test_alone_or_beside_an_expert_the_policy_explores_by_the_noise_of_the_seed(kind, amount):
     env, policy, generator = Numbered([50]), gaussian(), torch.Generator().manual_seed(3)
-    ExpertRollouts(env, policy, seed=3).play(20, 0.0)
+    kind(env, policy, seed=3).play(steps=20, **amount)
     times_ = [Observation.from_arrays(SPEC, {"vectors": np.float32([[0, t]])}) for t in range(20)]
     expected = [policy.act(one, explore=True, generator=generator).actions.item() for one in times_]
     np.testing.assert_allclose(env.played[0], expected, atol=1e-6)

@@ -208,6 +208,7 @@ def test_what_hardly_varies_is_scaled_after_an_update_as_before_the_first():
     first, *others = rollouts_of(policy, 3)
     data.put(Experience(rollouts=[first]), 0)
     learner.fit_normalisation(data.normalisation())
+    assert (data.waiting, data.rounds, data.steps) == ([], 0, 0), "it is not learned from"
     fitted = policy.encoder.std.clone()
     assert fitted[1].item() == pytest.approx(0.1, rel=0.01), "a twentieth of how large it is"
     for rollout in others:
