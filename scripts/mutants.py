@@ -232,7 +232,7 @@ ROOMS = {
         (
             "tests/launch",
             "tests/cli/test_fleet_up.py",
-            "tests/cli/test_launched.py",
+            "tests/cli/test_launch_arguments.py",
             "tests/data/test_demonstrations.py",
             "tests/machine/test_shared_memory.py",
             "tests/page/test_controls.py",
