@@ -97,7 +97,7 @@ PACKAGES = ("rlinf_core/", "ros_ws/src/", "sim_bridges/")
 UNREAD = ("rlinf_core/agentic/jail_drill",)
 # Keys of files, protocols and the command line, which keep their names, and the command `rlinf why`.
 FIELDS = {
-    "rlinf_core/cli/why.py": {"why"},
+    "rlinf_core/cli/compare.py": {"why"},
     "rlinf_core/core/usage.py": {"began"},
     "rlinf_core/deploy/releases/record.py": {"begun"},
     "rlinf_core/page/controls.py": {"what"},

@@ -1,10 +1,11 @@
-"""``rlinf compare``: draw the learning curves of several runs, and write them as CSV."""
+"""``rlinf compare`` and ``rlinf why``: learning curves of runs, and faults that stop learning."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+from rlinf_core.cli.output import write_json
 from rlinf_core.reports.curves import curve_of, draw, measure_of
 from rlinf_core.reports.seeds import Run, group_by_seed, read_run, write_csv
 
@@ -32,6 +33,28 @@ def compare(runs: list[Path], out: Path, csv_file: Path | None = None) -> None:
     if csv_file is not None:
         write_csv(curves, csv_file)
         print(f"table: {csv_file}")
+
+
+def why(run_dir: Path, json_file: Path | None) -> int:
+    """Print each fault that the checks find, with evidence and remedy; return 1 if there is one."""
+    from rlinf_core.trainer.diagnosis import CHECKS, diagnose, read_evidence
+
+    evidence = read_evidence(run_dir)
+    findings = diagnose(evidence)
+    print(
+        f"{run_dir}: {len(evidence.evaluations)} evaluations, the last with "
+        f"{evidence.success:.0%} success; {len(evidence.online)} episodes of its own and "
+        f"{len(evidence.demonstrations)} demonstrations in the replay"
+    )
+    for finding in findings:
+        print(f"\n{finding.name}: {finding.evidence}\n  remedy: {finding.remedy}")
+    if not findings:
+        print(
+            f"none of {len(CHECKS)} checks found a fault. Look at an episode: rlinf show, rlinf "
+            f"eval --video"
+        )
+    write_json(json_file, {finding.name: finding.evidence for finding in findings})
+    return int(bool(findings))
 
 
 def _summary(run: Run, measure: str) -> str:

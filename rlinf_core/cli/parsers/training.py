@@ -156,7 +156,7 @@ def diagnose(commands: Commands) -> None:
     reason = command(
         commands,
         "why",
-        "cli.why:why",
+        "cli.compare:why",
         "find the faults that keep a run from learning",
         (
             "Reads a run's curves, replay, demonstrations and recordings. Prints each fault with "
