@@ -17,7 +17,7 @@ from rlinf_core.episodes.raw_messages import (
     read_any_messages,
     read_messages,
 )
-from rlinf_core.episodes.read import MAX_DEFINITIONS, _check_arms, _decode
+from rlinf_core.episodes.read import MAX_DEFINITIONS, _check_arms, _decode, _short
 from rlinf_core.episodes.spool import Spool
 from tests.messages import record
 
@@ -75,6 +75,18 @@ def test_metadata_without_a_storage_stand_beside_mcap_files(metadata, lacks, tmp
     assert not _lacks_storage(tmp_path)
     (tmp_path / "a.mcap").write_bytes(b"")
     assert _lacks_storage(tmp_path) is lacks
+
+
+def test_metadata_that_are_no_text_are_not_read_past(tmp_path):
+    (tmp_path / "metadata.yaml").write_bytes(b"\xff\xfe\xfa")
+    (tmp_path / "a.mcap").write_bytes(b"")
+    assert not _lacks_storage(tmp_path)
+
+
+def test_many_numbers_are_shown_by_the_first_and_the_last():
+    assert _short([0, 1, 3]) == "[0, 1, 3]"
+    assert _short([*range(20)]).endswith("18, 19]")
+    assert _short([*range(20), 25]) == "21 of them, 0 to 25"
 
 
 def test_a_folder_without_a_file_is_refused_with_the_remedy(tmp_path):

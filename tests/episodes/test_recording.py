@@ -56,8 +56,17 @@ def play(recording, task, episode_id="a-1", steps=5, moves=5, **how):
 
 def test_an_episode_is_closed_once_it_is_complete(recording, spool, task, reports):
     play(recording, task)
-    assert [(kind, name) for kind, name, _, _ in reports] == [(CLOSED, "a-1")]
+    assert [(kind, name, why) for kind, name, _, why in reports] == [(CLOSED, "a-1", "")]
     assert len(read_episode(spool.root / "closed/a-1")) == 5
+
+
+def test_a_message_that_is_too_large_ends_the_episode_with_the_reason(
+    recording, task, reports, monkeypatch
+):
+    monkeypatch.setattr("rlinf_core.episodes.spool.MAX_MESSAGE_BYTES", 10)
+    play(recording, task)
+    assert reports[0][:2] == (ABORTED, "a-1")
+    assert "episode a-1: expected messages of at most 0 MiB" in reports[0][3]
 
 
 def test_what_is_not_complete_after_a_grace_is_closed_where_the_arm_moved_and_else_aborted(
@@ -287,7 +296,11 @@ def test_the_worker_takes_no_more_than_it_may_hold_and_survives_what_it_handles(
     end = time.monotonic() + 10
     while not worker.idle and time.monotonic() < end:
         time.sleep(0.01)
-    assert handled == ["a", "bad", "event"] and [str(error) for error in troubles] == ["bad"]
+    assert (
+        worker.idle
+        and handled == ["a", "bad", "event"]
+        and [str(error) for error in troubles] == ["bad"]
+    )
     assert worker.put("later", 90)
 
 
