@@ -264,7 +264,7 @@ def test_a_recorder_that_has_finished_takes_no_message_of_nodes_that_end_later()
     recorder = SimpleNamespace(
         recording=SimpleNamespace(writer=None),
         worker=SimpleNamespace(idle=True, put=lambda *item, anyway=False: items.append(item)),
-        session=SimpleNamespace(over=True),
+        session=SimpleNamespace(is_closed=True),
         requested_s=1.0,
         has_finished=False,
     )

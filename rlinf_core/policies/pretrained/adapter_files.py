@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rlinf_core.core.errors import PolicyFileError, SpecError, escape_ascii
 from rlinf_core.core.extras import require
@@ -24,7 +24,6 @@ from rlinf_core.policies.pretrained.huggingface import (
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rlinf_core.policies.pretrained.network_factory import NetworkFactory
     from rlinf_core.policies.settings import Lora
 
 BASE = "base_model.model."  # prefix of each name
@@ -45,7 +44,19 @@ REFUSED = (
 )
 
 
-def merge(folder: Path, network: Any, factory: NetworkFactory) -> None:
+class PublishedNames(Protocol):
+    """The names of a network's weights and modules in published files (``NetworkFactory``)."""
+
+    def rename_weights(
+        self, weights: dict[str, Tensor], expected: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]: ...
+
+    def module_name(self, name: str, network: Any) -> str: ...
+
+    def adapter_name(self, name: str, network: Any) -> str: ...
+
+
+def merge(folder: Path, network: Any, names: PublishedNames) -> None:
     """Add adapters to the weights that they were trained on.
 
     The sum is W + (alpha / rank) B A, or alpha / sqrt(rank) with rslora. Fully trained modules
@@ -54,7 +65,7 @@ def merge(folder: Path, network: Any, factory: NetworkFactory) -> None:
     Args:
         folder: folder with peft's two files.
         network: the network, with the weights of the base model.
-        factory: factory of the network, which knows the published names.
+        names: published names of the network's weights and modules.
 
     Raises:
         PolicyFileError: a file is missing or damaged, or the adapters are of another kind or model.
@@ -78,20 +89,20 @@ def merge(folder: Path, network: Any, factory: NetworkFactory) -> None:
     }
     replaced = {name: tensor for name, tensor in weights.items() if not name.endswith((DOWN, UP))}
     added, set_weight = (
-        _renamed(tensors, expected, factory, where) for tensors in (changes, replaced)
+        _renamed(tensors, expected, names, where) for tensors in (changes, replaced)
     )
     network.load_state_dict(
         expected | {name: expected[name] + tensor for name, tensor in added.items()} | set_weight
     )
 
 
-def save(network: Any, lora: Lora, factory: NetworkFactory, base: str, folder: Path) -> Path:
+def save(network: Any, lora: Lora, names: PublishedNames, base: str, folder: Path) -> Path:
     """Write a network's adapters for ``PeftModel.from_pretrained`` of the published model.
 
     Args:
         network: the network with adapters.
         lora: the policy's adapter settings.
-        factory: factory of the network, which knows the published names.
+        names: published names of the network's weights and modules.
         base: the published model's name or folder.
         folder: folder to write to; made if missing.
 
@@ -109,11 +120,11 @@ def save(network: Any, lora: Lora, factory: NetworkFactory, base: str, folder: P
             "policy.lora: expected a policy with adapters, got one without. Train with "
             "policy.lora.rank"
         )
-    published = {module: factory.module_name(module, network) for module in modules}
+    published = {module: names.module_name(module, network) for module in modules}
     folder.mkdir(parents=True, exist_ok=True)
     save_file(
         {
-            f"{BASE}{factory.adapter_name(module, network)}.lora_{part}.weight": state[
+            f"{BASE}{names.adapter_name(module, network)}.lora_{part}.weight": state[
                 f"{module}.lora_{part}.default.weight"
             ].contiguous()
             for module in modules
@@ -176,16 +187,16 @@ def _delta(
 
 
 def _renamed(
-    tensors: dict[str, Tensor], expected: Mapping[str, Tensor], factory: NetworkFactory, where: str
+    tensors: dict[str, Tensor], expected: Mapping[str, Tensor], names: PublishedNames, where: str
 ) -> dict[str, Tensor]:
     """Rename tensors to the network's names; raise PolicyFileError if a name or shape is unknown.
 
-    The factory may add weights that a published file lacks; these are left out.
+    ``names`` may add weights that a published file lacks; these are left out.
     """
     tensor_ids = {id(tensor) for tensor in tensors.values()}
     renamed = {
         name: tensor
-        for name, tensor in factory.rename_weights(dict(tensors), expected).items()
+        for name, tensor in names.rename_weights(dict(tensors), expected).items()
         if id(tensor) in tensor_ids
     }
     wrong = [
