@@ -124,7 +124,7 @@ def test_a_killed_caller_takes_its_jail_along():
             sys.executable,
             "-c",
             "from rlinf_core.agentic.jail import *\n"
-            "run_program('import time; time.sleep(60)', limits=Limits(wall_s=60))",
+            "run_program('import time; time.sleep(60)', limits=JailLimits(wall_s=60))",
         ]
     )
     _wait(lambda: len(_jails()) == 4)

@@ -19,7 +19,7 @@ from rlinf_core.episodes.messages import compress_image, offered_qos, typestore
 from rlinf_core.episodes.names import order_of
 from rlinf_core.episodes.ring import Message, Ring
 from rlinf_core.episodes.spool import Spool
-from rlinf_core.episodes.storage import kind_of
+from rlinf_core.episodes.storage import _text, kind_of
 from rlinf_core.specs.topics import topic
 from tests.messages import record
 
@@ -430,3 +430,9 @@ def test_a_sampled_picture_is_recorded_as_image_transport_compresses_it():
         assert compress_image(other) is other
     text = replace(image(), kind="std_msgs/msg/String")
     assert compress_image(text) is text
+
+
+def test_metadata_keeps_its_order_and_its_letters():
+    text = _text({"b": "für", "a": {"z": 1, "y": [1, 2]}})
+    assert yaml.safe_load(text) == {"b": "für", "a": {"z": 1, "y": [1, 2]}}
+    assert list(yaml.safe_load(text)) == ["b", "a"] and "für" in text and text == text.strip()

@@ -230,6 +230,16 @@ def test_sent_episodes_are_kept_up_to_a_number(spool, task):
     ]
 
 
+def test_a_new_episode_removes_the_sent_ones_beyond_their_number(spool, task):
+    """A spool with a smaller ``keep_sent`` than before has some to remove."""
+    for name in ("a", "b", "c"):
+        record(spool, task.spec, name).close()
+        spool.mark_sent(name)
+    small = Spool(spool.root, keep_sent=1, min_free_mb=0)
+    small.open_episode("d").abort()
+    assert [path.name for path in (spool.root / "sent").iterdir()] == ["c"]
+
+
 def test_a_spool_is_bounded_sent_episodes_go_first_and_nothing_else_ever_does(spool, task):
     def size(name):
         return sum(

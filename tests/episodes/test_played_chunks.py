@@ -11,7 +11,7 @@ from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 from rlinf_core.core.errors import EpisodeError
 from rlinf_core.episodes import read_episode
 from rlinf_core.episodes.messages import to_ns, typestore
-from rlinf_core.episodes.played_chunks import played_chunks
+from rlinf_core.episodes.played_chunks import applied_steps, played_chunks
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.episodes.validate import check_episode
 from tests.messages import raw_messages, record, write_raw
@@ -406,3 +406,13 @@ def test_what_is_not_finite_or_of_another_policy_is_refused_by_name(
         )
     without = replace(episode, chunks=replace(episode.chunks, log_probs=None))
     check_episode(without, task.spec, 100)
+
+
+@pytest.mark.parametrize(
+    "at, step",
+    [(-1, -1), (0, 0), (74, 0), (75, 1), (100, 1), (174, 1), (175, 2), (199, 2), (1000, 2)],
+)
+def test_an_action_of_the_last_quarter_of_a_time_step_belongs_to_the_next(at, step):
+    stamps = np.array([10**12 + ms * MS for ms in (0, 100, 200)])
+    record = SimpleNamespace(header=SimpleNamespace(stamp=stamp(at)))
+    assert applied_steps(stamps, [record]) == [step]

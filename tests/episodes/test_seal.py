@@ -296,6 +296,8 @@ def test_an_id_comes_once_whether_it_is_open_closed_or_sent(spool, task):
 
 def test_absurdly_large_messages_and_episodes_are_refused(spool, task, monkeypatch):
     writer = spool.open_episode("large")
+    assert MAX_MESSAGE_BYTES == 64 << 20
+    writer.write("/station/timestep", "rlinf_msgs/msg/TimeStep", 0, bytes(MAX_MESSAGE_BYTES))
     with pytest.raises(SpoolError, match="64 MiB.*Record smaller images"):
         writer.write(
             "/station/timestep", "rlinf_msgs/msg/TimeStep", 0, bytes(MAX_MESSAGE_BYTES + 1)

@@ -279,7 +279,7 @@ def test_all_packages_are_built_but_those_that_the_sourced_ros_has(tmp_path, mon
     (tmp_path / "built/share/c_msgs").mkdir(parents=True)
     for name, value in {
         "built_messages": tmp_path / "built",
-        "definitions": folders,
+        "message_definitions": folders,
         "message_sources": tmp_path / "rlinf_msgs",
     }.items():
         monkeypatch.setattr(build_messages, name, lambda value=value: value)

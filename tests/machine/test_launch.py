@@ -334,9 +334,9 @@ def test_a_launch_argument_may_be_any_path(ros, tmp_path):
             "import json, station; from pathlib import Path; station.find_rlinf()\n"
             "said = dict.fromkeys(station.ARGUMENTS, '') | json.loads(input())\n"
             "from rlinf_core.cli.launch_arguments import overrides_of\n"
-            "from rlinf_core.config.overrides import override\nfrom rlinf_core.config.yaml_source "
+            "from rlinf_core.config.overrides import apply_override\nfrom rlinf_core.config.yaml_source "
             "import Document\n"
-            "found = Document({})\nfor each in overrides_of(said): override(found, each)\n"
+            "found = Document({})\nfor each in overrides_of(said): apply_override(found, each)\n"
             "print(json.dumps(found.data))",
         ],
         cwd=ROOT / "launch",

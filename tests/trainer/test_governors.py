@@ -175,7 +175,11 @@ def test_a_run_draws_fairly_and_makes_the_one_wait_that_sends_more_than_is_drawn
     )
     report = run.report()
     assert set(report["waiting"]) == {"quick"}
-    assert "station 'quick' waits for the learner: of its transitions" in report["waiting"]["quick"]
+    inserted, sampled = run.data.online.inserted_by_origin[1], run.data.online.sampled[1]
+    assert report["waiting"]["quick"] == (
+        f"station 'quick' waits for the learner: of its transitions, {sampled / inserted:.3g} "
+        "samples per insert were drawn, expected at least 6 (online.min_samples_per_insert)"
+    )
     while run.data.due(run.updates, run.learner):
         turn(run)
     assert run.report()["waiting"] == {}, "who has nothing to learn for keeps nobody waiting"

@@ -240,14 +240,14 @@ def test_a_pin_and_a_drain_of_a_station_that_is_no_more_can_be_taken_off_and_not
     fleet.record.pins, fleet.record.drained = {"gone": 1}, ["gone"]
     orders = CommandQueue(fleet.releases, tmp_path)
     for action in ("unpin", "undrain"):
-        assert orders._obey(
+        assert orders._execute(
             ReleaseCommand(action=action, stations=["gone"]), fleet.last_reports
         ).endswith(": 'gone'")
     assert (fleet.record.pins, fleet.record.drained) == ({}, [])
     with pytest.raises(
         RlinfError, match="station 'gone': expected a station that has called this trainer: a, b"
     ):
-        orders._obey(ReleaseCommand(action="drain", stations=["gone"]), fleet.last_reports)
+        orders._execute(ReleaseCommand(action="drain", stations=["gone"]), fleet.last_reports)
 
 
 def test_commands_are_obeyed_in_the_order_in_which_they_were_given_whatever_the_clock_says(

@@ -1,5 +1,7 @@
 """The critics' view of a takeover: the end of the policy's part, if the recipe says so."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -48,6 +50,30 @@ def test_what_the_policy_did_before_each_takeover_ends_as_a_failure_and_the_rest
             np.concatenate([getattr(part, name) for part in parts]), getattr(episode, name)
         ), name
     assert [source for part in parts for source in part.sources] == WHO
+
+
+def test_a_part_of_an_episode_has_its_fields_but_no_rollout():
+    fields = {"mode": "evaluate", "version": 7, "id": "a-1", "station": "a", "interlock": 0.25}
+    episode = played(rollout=object(), **fields)
+    part = episode.part(slice(2, 5))
+    assert {name: getattr(part, name) for name in fields} == fields and part.success
+    assert part.rollout is None and part.chunk_starts is None and part.latents is None
+    assert list(part.actions[:, 0]) == [2, 3, 4] and list(part.sources) == WHO[2:5]
+    assert list(part.rewards) == [0, 0, 0] and list(part.discounts) == [1, 1, 1]
+    assert list(episode.part(slice(8, 10)).discounts) == [1, 0]
+
+
+@pytest.mark.parametrize(
+    "sources, steps",
+    [
+        (["policy"] * 4, [4, 3, 2, 1]),
+        ((), [4, 3, 2, 1]),
+        (["policy", "operator", "policy", "policy"], [1, 3, 2, 1]),
+    ],
+)
+def test_the_steps_to_the_end_of_a_chunk_end_where_the_policy_loses_the_command(sources, steps):
+    episode = Trajectory({}, np.zeros((4, 1)), np.zeros(4), np.ones(4), False, sources=sources)
+    assert list(episode.steps_to_chunk_end) == steps
 
 
 @pytest.mark.parametrize(
@@ -138,3 +164,30 @@ def test_an_episode_that_a_person_drove_throughout_is_of_no_old_policy(task, tmp
         == "online"
     )
     assert shown(run, spool, "p") == "stale" and run.data.steps == before + 5
+
+
+@pytest.mark.parametrize(
+    "station, version, sources, status",
+    [
+        ("a", 97, ["policy"] * 10, "online"),  # the recipe allows three versions
+        ("a", 96, ["policy"] * 10, "stale"),
+        ("b", 96, ["policy"] * 10, "online"),  # and station b four
+        ("b", 95, ["policy"] * 10, "stale"),
+        ("", 0, ["policy"] * 10, "online"),  # simulators play the newest policy
+        ("a", -1, ["operator"] * 10, "online"),
+        ("a", -1, ["policy"] * 10, "stale"),
+        ("a", 0, ["operator"] * 10, "stale"),
+    ],
+)
+def test_an_episode_of_a_policy_that_is_too_old_is_stale(
+    task, tmp_path, station, version, sources, status
+):
+    run = run_of(task, tmp_path / "run", "online.max_staleness_of={b: 4}")
+    vectors = np.zeros((STEPS + 1, run.policy.spec.vector_size), np.float32)
+    actions = np.zeros((STEPS, run.policy.spec.action.dim), np.float32)
+    episode = replace(
+        played(sources, station=station, version=version),
+        observations={"vectors": vectors},
+        actions=actions,
+    )
+    assert run.data.insert(episode, 100) == status

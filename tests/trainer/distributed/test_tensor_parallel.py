@@ -31,7 +31,7 @@ def texts(policy, rows=4, length=12):
     return [
         {
             "executed": np.ones((rows, length), np.float32),
-            "action": random.integers(0, policy.vocabulary, (rows, length, 1)),
+            "action": random.integers(0, policy.vocabulary_size, (rows, length, 1)),
         }
         for _ in range(UPDATES)
     ]
@@ -47,7 +47,7 @@ def conversations(policy, seed, count=8, length=10):
     return Rollout(
         nothing,
         nothing,
-        torch.tensor(random.integers(0, policy.vocabulary, (1, count, length, 1))),
+        torch.tensor(random.integers(0, policy.vocabulary_size, (1, count, length, 1))),
         -5.0 * counted,
         rewards,
         counted.sum(-1),
