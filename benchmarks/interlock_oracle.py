@@ -172,7 +172,10 @@ class Bounds:
             if not value <= self.tolerance[name]:
                 return f"{self.name}: {name} exceeded by {value:.3g}"
         if not excess <= allowed_excess + 1e-9:
-            return f"{self.name}: outside of its workspace by {excess:.3g}, {allowed_excess:.3g} before"
+            return (
+                f"{self.name}: outside of its workspace by {excess:.3g}, "
+                f"{allowed_excess:.3g} before"
+            )
         return ""
 
     def accept(self, is_violation: bool) -> None:

@@ -1,16 +1,17 @@
-"""Compare rollout workers that play while the learner learns with taking turns: PPO on ManiSkill's cube.
+"""Compare rollout workers that play while the learner learns with workers that take turns.
 
     python benchmarks/pipelined.py --json results.json
 
-The same recipe (asynchronous PPO, 8 environments) runs in five ways: in one process, with one
-rollout worker on Ray in turns and pipelined, and with two workers in turns and pipelined. The figure
-is time steps per second from the first rollout to the last update, without evaluations: the median
-of three rounds, in which the ways take turns. A run in turns comes first, to find the number of
-epochs with which learning costs as much as playing: then a complete overlap would be 2 times as
-fast. That limit is computed for each run in turns (``ideal_ratio``). RLinf-VLA reports 1.61 to 1.88 times for its pipelining
-on GPUs (arXiv 2510.06710). There rendering and a large model share the work, here physics and a
-small network share two cores. The benchmark does not cover how well a policy learns from data that
-is one update older; tests and recipes do.
+The same recipe (asynchronous PPO on ManiSkill's cube, 8 environments) runs in five ways: in one
+process, with one rollout worker on Ray in turns and pipelined, and with two workers in turns and
+pipelined. The figure is time steps per second from the first rollout to the last update, without
+evaluations: the median of three rounds, in which the ways take turns. A run in turns comes first.
+It gives the number of epochs with which learning costs as much as playing. A complete overlap would
+then be 2 times as fast. That limit is computed for each run in turns (``ideal_ratio``).
+
+RLinf-VLA reports 1.61 to 1.88 times for its pipelining on GPUs (arXiv 2510.06710). There rendering
+and a large model share the work, here physics and a small network share two cores. The benchmark
+does not cover how well a policy learns from data that is one update older; tests and recipes do.
 """
 
 from __future__ import annotations

@@ -11,15 +11,16 @@ first two layouts give the costs; the other ones are predicted. The choice is th
 tries the layout that is chosen from what it has measured so far, keeps it if it is faster by 2 %,
 and chooses again with the measurements of that layout, until it stays. A second row has the gains
 that a run asks for before it tries (5 %, then a third). ``predict`` does the same
-with two shipped recipes and their own simulators, which were not used to design the cost model.
+with two shipped recipes and their own simulators. Their first figures were seen before the last
+terms of the cost model were chosen; no number of the model was fitted to them.
 Figures: the worst relative error of a prediction; the worst ratio of the chosen layout's seconds to
 those of the best one; the largest difference of a weight after learners changed from 1 to 2 to 1;
 the worst ratio over two phases of the best static layout's seconds to those of a run that follows
 its load; changes of the layout under a constant load, and its rate over that of the layout by hand
 where nothing is to gain; seconds of a change of 1 % of 80 MB of weights over those of all; time
 steps a second of eight slow environments in processes of their own, over environments and policy in
-one worker and over eight such workers. Clusters are simulated from published costs, and marked so. The end lists every row with
-its bar. It does not cover GPUs, several machines, or how well a policy learns.
+one worker and over eight such workers. Clusters are simulated from published costs, and marked so.
+The end lists every row with its bar. It does not cover GPUs, several machines, or how well a policy learns.
 """
 
 from __future__ import annotations

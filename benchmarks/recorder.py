@@ -11,8 +11,9 @@ recorder runs as in a station. Its share of a core is user and system time of al
 from the first time step until the episode is closed, sealed and flushed. The floor is a bare
 subscriber: an rclpy node with the same subscriptions and queues, which writes the raw bytes to a
 file. A second floor also computes the checksums of a recording: CRC-32 of each message, as MCAP
-stores it, and SHA-256 of the file, which seals it. Lost messages are those that were sent and are not in the recording, which the `mcap` package
-reads. The benchmark does not cover a slow disk, other rates, or a network.
+stores it, and SHA-256 of the file, which seals it. Lost messages are those that were sent and are
+not in the recording, which the `mcap` package reads. The benchmark does not cover a slow disk,
+other rates, or a network.
 """
 
 from __future__ import annotations
