@@ -1,7 +1,9 @@
 """Arming: a person arms a real arm each time, a script a simulated one once."""
 
+import shutil
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 from rcl_interfaces.msg import ParameterType, ParameterValue
@@ -192,6 +194,40 @@ def test_a_script_lays_out_a_scene_where_a_freed_arm_rests_outside(peer):
     state.state, state.cause = SafetyState.FAULT, "divergence"
     peer.spin(lambda: state.state == SafetyState.ARMED, what="the arm to be guided inside")
     assert requests == ["reset divergence", "scene"]
+
+
+@pytest.mark.domain(184)
+def test_a_lockstep_station_goes_on_after_its_arm_jammed_outside_the_limits(peer, tmp_path):
+    robot = tmp_path / "jammed_franka"
+    ours = Path("sim_bridges/simulators/franka_mujoco/franka_sim").resolve()
+    shutil.copytree(ours, robot)
+    description = (robot / "robot.yaml").read_text()
+    (robot / "robot.yaml").write_text(
+        description.replace(
+            "simulator: franka_mujoco", "simulator: tests.ros.jammed_arm:Simulator"
+        )
+    )
+    recipe = [SCRIPTED, f"station.robot={robot}"]
+    states = listen(peer, SafetyState, "safety")
+    for name in ("sim_bridge", "interlock", "operator", "recorder"):
+        start(peer, name, *recipe, **({"lockstep_guard_s": 1.0} if name == "interlock" else {}))
+    start(peer, "environment", *recipe, patience_s=PATIENCE_S)
+    runner = ActionClient(peer.node, RunEpisodes, "run_episodes")
+    peer.spin(runner.server_is_ready, what="the environment")
+
+    def run_episodes(timeout_s):
+        sent = runner.send_goal_async(RunEpisodes.Goal(count=2, mode="demonstration"))
+        peer.spin(sent.done, what="the goal")
+        answer = sent.result().get_result_async()
+        peer.spin(answer.done, timeout_s, "the episodes")
+        return answer.result().result
+
+    jammed = run_episodes(60)
+    assert not jammed.success and "FAULT divergence" in jammed.message
+    peer.spin(lambda: states[-1].state != SafetyState.FAULT, what="the reset")
+    after = run_episodes(60)  # as the director does; it waits for the arming
+    assert after.success and after.episodes == 2, after.message
+    assert {state.cause for state in states if state.state == SafetyState.FAULT} == {"divergence"}
 
 
 @pytest.fixture(scope="module")

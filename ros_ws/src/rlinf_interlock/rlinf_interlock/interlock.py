@@ -652,6 +652,9 @@ class Interlock(StationNode):
         received, events = self.inputs.take_inputs()
         for event in events:
             self._on_episode(event)
+        if clock.new_scene and self.settings["teleports"]:
+            # a scene that no episode begins, e.g. of an operator who frees a jammed arm
+            self.queued_requests["restart"] = True
         queued_requests = self.queued_requests
         self.queued_requests = {}
         arrivals = [

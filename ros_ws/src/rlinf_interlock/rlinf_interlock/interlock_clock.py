@@ -29,6 +29,7 @@ READ_NS = 1_000_000  # longest time of reading two clocks
 CLOCK_STEP_NS = 20_000_000  # between two ticks; slower drift is followed
 # interval of the search for other publishers, if ticks are more frequent
 LOOK_NS = 7_500_000
+NEW_SCENE_NS = NS // 2  # between two poses in lockstep, which are one tick apart within a scene
 
 
 class RealTime:
@@ -36,6 +37,8 @@ class RealTime:
 
     Stamps are at least one tick apart, so that the limits hold by measured time (S24).
     """
+
+    new_scene = False  # only an episode's start tells of one
 
     def __init__(self, node: Node, inputs: Inputs, period_s: float, tick: Tick) -> None:
         self.inputs = inputs
@@ -95,6 +98,10 @@ class Lockstep:
     for the others' state of the previous tick, so that the order does not matter. While the
     operator commands, a policy's chunk allows no tick before the operator's chunk has had time to
     arrive. A guard keeps time if nothing arrives.
+
+    Attributes:
+        new_scene: True in a tick whose pose is of a new scene: simulators begin one at a later
+            time.
     """
 
     clock_stepped = False
@@ -121,6 +128,7 @@ class Lockstep:
         # stamp of the newest time step; None until there is an environment
         self.step_ns: int | None = None
         self.pending = self.forced = self.running_on = self.answered = self.stopped = False
+        self.new_scene = False
         self.last_ns = self.since_ns = time.monotonic_ns()
         self.subscriptions = [
             subscription(
@@ -161,6 +169,8 @@ class Lockstep:
             return
         if not self.pending or self.inputs.pose_stamp_ns != before:
             self.since_ns = time.monotonic_ns()
+        if before and self.inputs.pose_stamp_ns - before > NEW_SCENE_NS:
+            self.new_scene = True
         self.pending = True
         self._tick_if_due()
 
@@ -248,6 +258,7 @@ class Lockstep:
         self.answered = True
         self.ticked_ns = self.inputs.pose_stamp_ns
         self.tick(self.inputs.pose_stamp_ns, 0, 0.0)
+        self.new_scene = False
 
     def stop(self, node: Node) -> None:
         """Stop ticking, even for messages that the executor has already taken."""
