@@ -203,9 +203,7 @@ def test_a_lockstep_station_goes_on_after_its_arm_jammed_outside_the_limits(peer
     shutil.copytree(ours, robot)
     description = (robot / "robot.yaml").read_text()
     (robot / "robot.yaml").write_text(
-        description.replace(
-            "simulator: franka_mujoco", "simulator: tests.ros.jammed_arm:Simulator"
-        )
+        description.replace("simulator: franka_mujoco", "simulator: tests.ros.jammed_arm:Simulator")
     )
     recipe = [SCRIPTED, f"station.robot={robot}"]
     states = listen(peer, SafetyState, "safety")
