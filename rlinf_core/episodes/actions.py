@@ -68,7 +68,7 @@ def read_actions(folder: str | Path) -> RecordedActions:
         )
     messages: dict[str, list[Any]] = {name: [] for name in (*CHUNKS, *STATE, "applied")}
     for raw in read_messages(folder):
-        name = next((name for name in messages if raw.topic.endswith(f"/{name}")), "")
+        name = next((name for name in messages if raw.topic.endswith(f"/{name}")), None)
         if name and (name not in STATE or len(messages[name]) < len(episode)):
             messages[name].append(decode(raw))
     steps = {int(stamp): step for step, stamp in enumerate(episode.stamps_ns)}
@@ -116,8 +116,8 @@ def motion_difference(before: Episode, after: Episode) -> float:
     names = [name for name, values in before.observations.items() if values.dtype.kind == "f"]
     pairs = [
         (before.executed, after.executed),
-        *((before.observations[name], after.observations.get(name, np.zeros(0))) for name in names),
+        *((before.observations[name], after.observations.get(name)) for name in names),
     ]
-    if any(first.shape != second.shape for first, second in pairs):
+    if any(second is None or first.shape != second.shape for first, second in pairs):
         return np.inf
     return max(float(np.abs(first - second).max(initial=0.0)) for first, second in pairs)

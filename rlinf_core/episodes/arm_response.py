@@ -101,8 +101,6 @@ def _search(tracks: list, delays: np.ndarray) -> tuple[float, float, float, floa
         fitted = minimize_scalar(
             lambda log_lag, delay=delay: _error(tracks, delay, np.exp(log_lag))[0],
             bounds=np.log(LAGS_S),
-            method="bounded",
-            options={"xatol": 1e-3},
         )
         lag = float(np.exp(fitted.x))
         error, gain = _error(tracks, delay, lag)

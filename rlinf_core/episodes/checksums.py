@@ -19,6 +19,7 @@ NEVER_CLOSED = ("open", "broken")  # folders of a spool with interrupted or abor
 MAX_FILES = 16
 MAX_BYTES = 2 << 30  # all files of an episode together
 MAX_SUMS_BYTES = 1 << 14
+READ_BYTES = 1 << 20  # bytes of a file in memory at a time
 PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=-]{0,127}", re.ASCII)
 
 
@@ -70,7 +71,7 @@ def file_sha256(file: Path) -> str:
     """Return the SHA-256 of a file's content, in hex."""
     sha = hashlib.sha256()
     with open(file, "rb") as source:
-        while data := source.read(1 << 20):
+        while data := source.read(READ_BYTES):
             sha.update(data)
     return sha.hexdigest()
 

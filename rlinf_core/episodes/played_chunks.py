@@ -52,7 +52,7 @@ def played_chunks(
             end += 1
         if end > start:
             played.append((start, end - start, chunk))
-    played.sort(key=lambda row: row[0])
+    played.sort()  # no two begin together
     messages = [chunk for _, _, chunk in played]
     log_probs = None
     if log_prob_size:
@@ -62,7 +62,7 @@ def played_chunks(
         starts=np.array([start for start, _, _ in played], int),
         lengths=np.array([length for _, length, _ in played], int),
         execute=execute,
-        drawn=np.array([chunk.drawn for chunk in messages], np.float32).reshape(-1, size),
+        drawn=np.array([chunk.drawn for chunk in messages], np.float32).reshape(len(played), size),
         log_probs=log_probs,
         versions=np.array([chunk.policy_version for chunk in messages], np.int64),
     )
@@ -74,7 +74,7 @@ def applied_steps(stamps: np.ndarray, records: list[Any]) -> list[int]:
     In real time the two clocks drift apart by some milliseconds. An action that begins in the last
     quarter of a time step therefore belongs to the next one.
     """
-    begins = np.array([to_ns(record.header.stamp) for record in records], np.int64)
+    begins = np.array([to_ns(record.header.stamp) for record in records])
     from_then_on = np.append(stamps[:1], stamps[1:] - np.diff(stamps) // 4)
     return (np.searchsorted(from_then_on, begins, side="right") - 1).tolist()
 
@@ -96,7 +96,7 @@ def _policy_actions(
     for step, record in zip(applied_steps(stamps, records), records, strict=True):
         actions = by_arm[arm_of(record)]
         action = (record.seq, record.session, record.index)
-        actions[step] = max(actions.get(step, (-1, "", 0)), action)
+        actions[step] = max(actions.get(step, action), action)
     first, *others = by_arm.values() or [{}]
     return {
         step: action

@@ -191,6 +191,8 @@ def test_motion_differs_by_the_largest_number(written):
     less = {name: values for name, values in episode.observations.items() if name != "force"}
     assert motion_difference(episode, replace(episode, observations=less)) == float("inf")
     assert motion_difference(replace(episode, observations=less), episode) == 0.0
+    empty = replace(episode, observations={"marks": np.zeros((5, 0))})
+    assert motion_difference(empty, empty) == 0.0, "a vector without numbers cannot differ"
     picture = {"front": np.zeros((5, 2, 2, 3), np.uint8)}
     one, two = (
         replace(episode, observations=episode.observations | {"front": picture["front"] + k})

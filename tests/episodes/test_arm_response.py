@@ -9,7 +9,7 @@ import pytest
 
 from rlinf_core.cli.main import main
 from rlinf_core.core.errors import EpisodeError
-from rlinf_core.episodes.arm_response import identify
+from rlinf_core.episodes.arm_response import _error, _simulate_tool, _track, identify
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.episodes.types import Episode
 from rlinf_core.recipes import load_recipe
@@ -59,7 +59,7 @@ def driven(delay, lag, gain, seed, steps=60, noise=0.0, step=0.1):
 
 
 @pytest.mark.parametrize(
-    "delay, lag, gain", [(0.0, 0.05, 1.0), (0.08, 0.12, 0.9), (0.23, 0.3, 1.0), (0.15, 0.08, 1.0)]
+    "delay, lag, gain", [(0.0, 0.05, 1.0), (0.08, 0.12, 0.9), (0.23, 0.3, 1.0), (0.165, 0.08, 1.0)]
 )
 def test_what_was_put_in_is_found(delay, lag, gain):
     response = identify([driven(delay, lag, gain, seed) for seed in range(2)])
@@ -156,3 +156,74 @@ def test_stamps_that_do_not_increase_are_refused(stamps):
         EpisodeError, match="episode a-1: expected stamps of time steps that increase, got"
     ):
         identify([recorded])
+
+
+def test_a_sum_of_squared_speeds_of_one_millionth_is_enough():
+    """One millimetre a second in one time step: at half of it nothing could be fitted."""
+    velocity = np.zeros((5, 3))
+    velocity[2, 0] = 1e-3
+    executed = np.zeros((4, 3))
+    executed[1, 0] = 1e-4
+    assert 0.0 < identify([episode(executed, velocity)]).gain
+    with pytest.raises(EpisodeError) as refused:
+        identify([episode(executed, velocity / 2)] * 2)
+    assert str(refused.value) == (
+        "2 episodes: expected a moving tool, got a sum of squared speeds of 5.0e-07. Record some "
+        "episodes in which the tool moves to and fro"
+    )
+    with pytest.raises(EpisodeError, match="0 episodes: expected a moving tool"):
+        identify([])
+
+
+@pytest.mark.parametrize("speeds, actions", [(2, 3), (3, 2), (4, 3)])
+def test_a_velocity_has_three_axes_and_actions_at_least_three(speeds, actions):
+    wrong = episode(np.zeros((5, actions)), np.ones((6, speeds)))
+    wrong.observations["force"] = np.ones((6, 1))
+    with pytest.raises(EpisodeError) as refused:
+        identify([wrong])
+    assert str(refused.value) == (
+        "episode a-1: expected an observation 'tcp_velocity' of shape (3,) and actions of at "
+        f"least 3 dimensions, got tcp_velocity ({speeds},), force (1,) and actions of {actions}"
+    )
+
+
+def test_further_dimensions_of_an_action_such_as_the_gripper_do_not_count():
+    plain = driven(0.1, 0.1, 1.0, 0, steps=12)
+    with_gripper = np.append(plain.executed, np.full((12, 1), 9.0), axis=1)
+    assert identify([replace(plain, executed=with_gripper)]) == identify([plain])
+
+
+def test_several_arms_are_refused_by_name():
+    with pytest.raises(EpisodeError, match="a-1: expected one arm, got left, right. Several arms"):
+        identify([replace(driven(0.1, 0.1, 1.0, 0, steps=5), arms=("left", "right"))])
+
+
+@pytest.mark.parametrize("delay, lag", [(0.0, 0.1), (0.05, 0.1), (0.13, 0.02), (0.3, 0.5)])
+def test_a_simulated_tool_follows_the_solution_of_the_lag(delay, lag):
+    """A step of 1 m/s after the delay: 1 - exp(-t / lag), at the ends of the time steps."""
+    speeds = _simulate_tool(np.ones((6, 1)), 0.1, delay, lag)[:, 0]
+    since = np.maximum(np.arange(1, 7) * 0.1 - delay, 0.0)
+    assert speeds == pytest.approx(1.0 - np.exp(-since / lag), abs=1e-9)
+
+
+def test_the_gain_is_the_one_of_least_squares():
+    commanded = np.random.default_rng(0).normal(size=(20, 3))
+    predicted = _simulate_tool(commanded, 0.1, 0.05, 0.1)
+    measured = np.append(np.full((1, 3), 99.0), 0.7 * predicted, axis=0)
+    error, gain = _error([(commanded, measured, 0.1)] * 2, 0.05, 0.1)
+    assert (error, gain) == (pytest.approx(0.0, abs=1e-12), pytest.approx(0.7))
+    measured[1, 0] += 0.5
+    predicted, target = predicted.ravel(), measured[1:].ravel()
+    (expected,), (residual,), *_ = np.linalg.lstsq(predicted[:, None], target, rcond=None)
+    error, gain = _error([(commanded, measured, 0.1)] * 2, 0.05, 0.1)
+    assert (error, gain) == (pytest.approx(2 * residual), pytest.approx(expected))
+    assert _error([(np.zeros((20, 3)), measured, 0.1)], 0.05, 0.1)[1] == 0.0
+
+
+def test_speeds_and_durations_are_in_si_units():
+    """Recorded velocities may be whole numbers; a step of 0.2 s moves twice as far."""
+    commands, velocities, step = _track(
+        episode(np.full((3, 4), 0.1), np.ones((4, 3), np.int32), step=0.2), "tcp_velocity"
+    )
+    assert step == pytest.approx(0.2, rel=1e-12) and velocities.dtype == float
+    assert commands == pytest.approx(np.full((3, 3), 0.5), rel=1e-12)

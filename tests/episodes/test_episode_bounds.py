@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import yaml
 from mcap.reader import make_reader
+from mcap.writer import Writer
 from rosbags import interfaces as rosbag
 
 from rlinf_core.core.errors import EpisodeError, SpoolError
@@ -436,3 +437,29 @@ def test_metadata_keeps_its_order_and_its_letters():
     text = _text({"b": "für", "a": {"z": 1, "y": [1, 2]}})
     assert yaml.safe_load(text) == {"b": "für", "a": {"z": 1, "y": [1, 2]}}
     assert list(yaml.safe_load(text)) == ["b", "a"] and "für" in text and text == text.strip()
+
+
+def test_pictures_are_stored_in_a_quality_of_90_per_cent():
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 6, 3)).astype(np.uint8)
+    store = typestore()
+    plain = image("bgr8")
+    picture = store.deserialize_cdr(plain.raw, plain.kind)
+    picture = replace(picture, data=pixels.ravel())
+    stored = compress_image(replace(plain, raw=bytes(store.serialize_cdr(picture, plain.kind))))
+    jpeg = store.deserialize_cdr(stored.raw, stored.kind).data
+    _, expected = cv2.imencode(".jpg", pixels, [cv2.IMWRITE_JPEG_QUALITY, 90])
+    assert bytes(jpeg) == expected.tobytes()
+
+
+def test_a_kind_stands_in_the_second_record_of_a_file_and_not_later(tmp_path):
+    for count, kind in ((0, "session"), (1, "episode")):
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        with (folder / "a.mcap").open("wb") as file:
+            writer = Writer(file)
+            writer.start(profile="ros2", library="rlinf")
+            for _ in range(count):
+                writer.add_metadata("another", {"kind": "fault"})
+            writer.add_metadata("rlinf", {"kind": "session"})
+            writer.finish()
+        assert kind_of(folder) == kind

@@ -47,3 +47,23 @@ def test_a_disk_that_fills_up_leaves_no_half_line_in_the_journal(tmp_path):
     assert journal.ids() == ["a"]
     journal.arrived("c", "s", "3")
     assert Journal(journal.path).ids() == ["a", "c"]
+
+
+def test_a_disk_that_fails_altogether_is_told_as_it_failed_first(tmp_path):
+    journal = Journal(tmp_path / "journal.jsonl")
+    journal.arrived("a", "s", "1")
+    file = journal._file
+
+    class Broken:
+        def write(self, data):
+            raise OSError("the first error")
+
+        def truncate(self, size):
+            raise OSError("the second error")
+
+    journal._file = Broken()
+    with pytest.raises(OSError, match="the first error"):
+        journal.taken("a", "online")
+    journal._file = file
+    journal.close()
+    assert Journal(journal.path).ids() == ["a"]

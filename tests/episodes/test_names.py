@@ -95,3 +95,16 @@ def test_time_stamps_of_names_rise_while_the_clock_is_set_back(monkeypatch):
         "20261122T040002",
         "20261122T230000",
     ]
+
+
+def test_of_two_runs_that_began_together_one_comes_after_the_other(tmp_path):
+    paths = [tmp_path / f"{run}-20261122T040052-1f3a9c2b-{n:03d}" for run in "ab" for n in (1, 2)]
+    assert sorted(reversed(paths), key=names.order_of) == paths
+
+
+def test_the_second_of_a_file_is_the_one_that_has_begun(tmp_path):
+    path = tmp_path / "b.txt"
+    path.write_text("")
+    os.utime(path, ns=(1_700_000_000_999_999_999,) * 2)
+    stamp = time.strftime("%Y%m%dT%H%M%S", time.localtime(1_700_000_000))
+    assert names.order_of(path) == (stamp, "", 1_700_000_000_999_999_999, "b.txt")

@@ -11,7 +11,7 @@ from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 from rlinf_core.core.errors import EpisodeError
 from rlinf_core.episodes import read_episode
 from rlinf_core.episodes.messages import to_ns, typestore
-from rlinf_core.episodes.played_chunks import applied_steps, played_chunks
+from rlinf_core.episodes.played_chunks import applied_steps, arm_of, played_chunks
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.episodes.validate import check_episode
 from tests.messages import raw_messages, record, write_raw
@@ -416,3 +416,50 @@ def test_an_action_of_the_last_quarter_of_a_time_step_belongs_to_the_next(at, st
     stamps = np.array([10**12 + ms * MS for ms in (0, 100, 200)])
     record = SimpleNamespace(header=SimpleNamespace(stamp=stamp(at)))
     assert applied_steps(stamps, [record]) == [step]
+
+
+def test_stamps_of_today_are_compared_to_the_nanosecond():
+    """They are too large for a float, whose neighbours are 256 ns apart."""
+    first = 1_764_500_000_000_000_001
+    stamps = np.array([first, first + 100 * MS, first + 200 * MS])
+    quarter = first + 75 * MS
+    records = [
+        SimpleNamespace(
+            header=SimpleNamespace(stamp=SimpleNamespace(sec=ns // 10**9, nanosec=ns % 10**9))
+        )
+        for ns in (quarter - 1, quarter)
+    ]
+    assert applied_steps(stamps, records) == [0, 1]
+
+
+def test_a_chunk_counts_as_far_as_all_arms_played_it():
+    def of(arm, *records):
+        return [SimpleNamespace(**vars(record) | {"arm": arm}) for record in records]
+
+    first = [applied(1, 0, 0), applied(1, 1, 0)]
+    second = [applied(2, 0, 200), applied(2, 1, 200)]
+    chunks = [sent(1, 0), sent(2, 200)]
+    both = [*of("a/left", *first, *second), *of("a/right", *first, *second)]
+    assert played(chunks, both) == [(0, 2), (2, 2)]
+    one_late = [*of("a/left", *first, *second), *of("a/right", *first, second[0])]
+    assert played(chunks, one_late) == [(0, 2), (2, 1)]
+    one_still = [*of("a/left", *first, *second), *of("a/right", *second)]
+    assert played(chunks, one_still) == [(2, 2)]
+    by_hand = of("a/right", applied(1, 0, 0, source="operator"))
+    assert played(chunks, [*of("a/left", *first), *by_hand]) == []
+
+
+def test_chunks_without_log_probabilities_have_none():
+    stamps = np.array([10**12 + ms * MS for ms in LOCKSTEP])
+    chunk = sent(1, 0, log_probs=np.zeros(0, np.float32))
+    result = played_chunks("episode x", [chunk], [applied(1, 0, 0)], stamps, ["policy"] * 5)
+    assert len(result) == 1 and result.log_probs is None
+
+
+def test_a_draw_has_32768_numbers_at_most_and_a_record_may_name_no_arm():
+    most = sent(1, 0, drawn_dim=32768, drawn=np.zeros(32768, np.float32))
+    stamps = np.array([10**12 + ms * MS for ms in LOCKSTEP])
+    record = applied(1, 0, 0)
+    result = played_chunks("episode x", [most], [record], stamps, ["policy"] * 5)
+    assert result.drawn.shape == (1, 32768)
+    assert arm_of(record) == "" and arm_of(SimpleNamespace(arm="/a/left")) == "/a/left"
