@@ -82,7 +82,7 @@ def _decode(raw_messages: Iterable[RawMessage]) -> Messages:
     stations: set[str] = set()
     appliers: set[str] = set()  # the station, or its arms
     for raw in raw_messages:
-        topic = next((topic for topic in TYPES if raw.topic.endswith(f"/{topic}")), "")
+        topic = next((topic for topic in TYPES if raw.topic.endswith(f"/{topic}")), None)
         if not topic:
             continue
         sender = raw.topic.removesuffix(f"/{topic}")

@@ -14,7 +14,7 @@ from mcap.writer import Writer
 from rosbags import interfaces as rosbag
 
 from rlinf_core.core.errors import EpisodeError, SpoolError
-from rlinf_core.episodes import checksums
+from rlinf_core.episodes import checksums, read_episode
 from rlinf_core.episodes.journal import Journal
 from rlinf_core.episodes.messages import compress_image, offered_qos, typestore
 from rlinf_core.episodes.names import order_of
@@ -22,7 +22,7 @@ from rlinf_core.episodes.ring import Message, Ring
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.episodes.storage import _text, kind_of
 from rlinf_core.specs.topics import topic
-from tests.messages import record
+from tests.messages import raw_messages, record, write_raw
 
 S = 10**9
 
@@ -463,3 +463,130 @@ def test_a_kind_stands_in_the_second_record_of_a_file_and_not_later(tmp_path):
             writer.add_metadata("rlinf", {"kind": "session"})
             writer.finish()
         assert kind_of(folder) == kind
+
+
+# Reading
+@pytest.fixture
+def refusal(tmp_path, task):
+    """Return why a recorded episode is refused, after the name of its folder."""
+
+    def refuse(steps=5, leave=(), change=None, more=()):
+        messages = raw_messages(task.spec, steps=steps, leave=leave, change=change)
+        folder = write_raw(Spool(tmp_path / "spool"), "a-1", [*more, *messages]).close()
+        with pytest.raises(EpisodeError) as refused:
+            read_episode(folder)
+        before, folder_text, after = str(refused.value).partition(f"episode {folder}: ")
+        assert (before, bool(folder_text)) == ("", True)
+        return after
+
+    return refuse
+
+
+UNFINISHED = (
+    "expected time steps up to a LAST one and an ENDED event, got {} steps and {} ENDED events. "
+    "It is unfinished and is not used for training"
+)
+
+
+def test_an_episode_that_is_not_over_is_unfinished(refusal):
+    assert refusal(leave=("ended",)) == UNFINISHED.format(0, 0)
+
+
+def test_an_end_without_time_steps_is_unfinished(refusal):
+    def of_another(topic, number, message):
+        if topic == "timestep":
+            message.episode_id = "b-1"
+
+    assert refusal(change=of_another) == UNFINISHED.format(0, 1)
+
+
+def test_time_steps_without_a_last_one_are_unfinished(refusal):
+    def goes_on(topic, number, message):
+        if topic == "timestep":
+            message.step_type = 1
+
+    assert refusal(change=goes_on) == UNFINISHED.format(6, 1)
+
+
+@pytest.mark.parametrize(
+    "leave, change, reason",
+    [
+        (("timestep",), None, "0..5 without gaps, got [0, 1, 3, 4, 5]"),
+        ((), lambda message: setattr(message, "steps", 4), "0..4 without gaps, got [0, 1, 2, 3, 4"),
+        ((), lambda message: setattr(message, "steps", 6), "0..6 without gaps, got [0, 1, 2, 3, 4"),
+    ],
+)
+def test_steps_that_were_lost_are_told_by_their_numbers(refusal, leave, change, reason):
+    def changed(topic, number, message):
+        if topic == "episode" and change is not None:
+            change(message)
+
+    text = refusal(leave=leave, change=changed)
+    assert text.startswith(f"expected steps {reason}")
+    assert text.endswith("]. Messages were lost while recording")
+
+
+def test_a_single_time_step_is_no_episode(refusal):
+    assert refusal(steps=0) == (
+        "expected steps 0..0 without gaps, got [0]. Messages were lost while recording"
+    )
+
+
+def test_actions_of_two_sizes_are_refused(refusal):
+    def longer(topic, number, message):
+        if topic == "applied" and number == 2:
+            message.executed = np.zeros(4)
+
+    assert refusal(change=longer) == (
+        "expected actions of one size, got [3, 4]. It is not used for training"
+    )
+
+
+def test_a_message_of_another_type_is_refused_by_topic_and_type(refusal):
+    more = [("/station/applied", "std_msgs/msg/Bool", 0, b"\0\1\0\0\1")]
+    assert refusal(more=more) == (
+        "expected an intact rosbag2 recording, got: ValueError: '/station/applied' of type "
+        "std_msgs/msg/Bool, not '/station/applied' of rlinf_msgs/msg/Applied. Leave it out of "
+        "training, or keep its intact part with `rlinf data repair`"
+    )
+
+
+def test_an_episode_is_of_one_station(refusal, task):
+    more = [
+        (topic.replace("/station/", "/b/"), *rest) for topic, *rest in raw_messages(task.spec)[:1]
+    ]
+    assert "'/station/episode' of type rlinf_msgs/msg/EpisodeEvent, not '/b/episode' of " in (
+        refusal(more=more)
+    )
+
+
+def test_messages_of_other_topics_are_passed_over(tmp_path, task):
+    other = ("/station/label", "std_msgs/msg/Bool", 0, b"\0\1\0\0\1")
+    messages = [other, *raw_messages(task.spec, steps=3)]
+    assert len(read_episode(write_raw(Spool(tmp_path), "a-1", messages).close())) == 3
+
+
+def test_messages_are_counted_and_those_that_begin_alike(tmp_path, task, monkeypatch):
+    folder = record(Spool(tmp_path), task.spec, steps=5).close()
+    monkeypatch.setattr("rlinf_core.episodes.read.MAX_MESSAGES", 6)
+    assert len(read_episode(folder)) == 5, "six time steps"
+    monkeypatch.setattr("rlinf_core.episodes.read.MAX_MESSAGES", 5)
+    with pytest.raises(EpisodeError, match="more than 5 messages on '/station/timestep', or 4 that"):
+        read_episode(folder)
+    monkeypatch.undo()
+    monkeypatch.setattr("rlinf_core.episodes.read.LEADING_BYTES", 3)
+    monkeypatch.setattr("rlinf_core.episodes.read.MAX_ALIKE", 6)
+    assert len(read_episode(folder)) == 5
+    monkeypatch.setattr("rlinf_core.episodes.read.MAX_ALIKE", 5)
+    with pytest.raises(EpisodeError, match="or 5 that begin alike"):
+        read_episode(folder)
+
+
+def test_of_a_recording_the_last_end_counts_and_each_station_and_arm_is_named(tmp_path, task):
+    first = raw_messages(task.spec, "a-1", steps=2)
+    second = raw_messages(task.spec, "a-2", steps=3)
+    episode = read_episode(write_raw(Spool(tmp_path), "both", [*first, *second]).close())
+    assert (episode.id, len(episode)) == ("a-2", 3)
+    assert (episode.station, episode.policy_version, episode.arms) == ("a", 4, ())
+    assert (episode.spec_hash, episode.limits_hash) == (task.spec.hash, "beef")
+    assert episode.instructions == ("do it",) * 4
