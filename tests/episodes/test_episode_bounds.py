@@ -571,7 +571,9 @@ def test_messages_are_counted_and_those_that_begin_alike(tmp_path, task, monkeyp
     monkeypatch.setattr("rlinf_core.episodes.read.MAX_MESSAGES", 6)
     assert len(read_episode(folder)) == 5, "six time steps"
     monkeypatch.setattr("rlinf_core.episodes.read.MAX_MESSAGES", 5)
-    with pytest.raises(EpisodeError, match="more than 5 messages on '/station/timestep', or 4 that"):
+    with pytest.raises(
+        EpisodeError, match="more than 5 messages on '/station/timestep', or 4 that"
+    ):
         read_episode(folder)
     monkeypatch.undo()
     monkeypatch.setattr("rlinf_core.episodes.read.LEADING_BYTES", 3)
