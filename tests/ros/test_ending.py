@@ -243,7 +243,7 @@ def test_an_uplink_that_ends_publishes_no_policy_that_comes_meanwhile(monkeypatc
         policies_gb=1.0,
         reporter=SimpleNamespace(next_policy=next_policy),
         updates=SimpleNamespace(publish=published.append),
-        _note=lambda *_: None,
+        _record_trouble=lambda *_: None,
     )
     uplink.Uplink._fetch(node)
     assert not published

@@ -17,7 +17,7 @@ from std_msgs.msg import String
 
 from rlinf_ros.lifecycle_node import Managed
 from rlinf_ros.qos import LAZY_PROFILE, publisher, subscription
-from rlinf_ros.scene import either
+from rlinf_ros.scene import wait_with_timeout
 from rlinf_ros.spinning import ControlNode, is_active
 from rlinf_ros.workarounds import AwaitFuture, run_routine
 
@@ -47,7 +47,8 @@ class Steps:
 
     async def answer(self, future: Future) -> Any:
         """Await an answer; None if none came in time."""
-        return await AwaitFuture(future) if await either(self.node, future, STEP_S) else None
+        has_answer = await wait_with_timeout(self.node, future, STEP_S)
+        return await AwaitFuture(future) if has_answer else None
 
 
 RECOVERING = "recovering"

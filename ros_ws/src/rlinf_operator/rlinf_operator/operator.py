@@ -200,7 +200,9 @@ class Homing:
         self.enabled_at = NEVER
         self.handle: ServerGoalHandle | None = None
         self.timestep_publishers = set[tuple[int, ...]]()
-        self.started_at = self.nearer_at = self.home_since = 0.0
+        self.started_at = self.nearer_at = 0.0
+        # time since which all arms are at their homes [s, CLOCK_MONOTONIC]; None while one is not
+        self.home_since: float | None = None
         self.nearest, self.result = float("inf"), Home.Result()
         topic = "joint_states" if spec.action.control_mode == "joint_delta" else "current_pose"
         self.topics = {arm: arm_topic(arm, topic) for arm in homes.goals}
@@ -237,7 +239,7 @@ class Homing:
     def _start(self, handle: ServerGoalHandle) -> None:
         self.handle = handle
         self.nearest = float("inf")
-        self.home_since = 0.0
+        self.home_since = None
         self.started_at = self.nearer_at = time.monotonic()
         self.timestep_publishers = publisher_ids(self.node, "timestep")
         self.measured.clear()
@@ -248,7 +250,8 @@ class Homing:
         self._update_states()
         now = time.monotonic()
         code, reason = self._end_reason(now)
-        if code or (self.home_since and now - self.home_since > SETTLED_S):
+        is_settled = self.home_since is not None and now - self.home_since > SETTLED_S
+        if code or is_settled:
             self._finish(code, reason)
         elif self.measured.keys() == self.homes.goals.keys():
             self._go(now)
@@ -279,13 +282,17 @@ class Homing:
                     error, arm_spec, self.spec.control_hz
                 )
                 far = max(far, float(np.abs(arm_spec.from_si(error)).max()))
-        self.home_since = 0.0 if far else self.home_since or now
-        if far < self.nearest - NEARER or not far:
-            self.nearest = far or self.nearest
+        if far == 0.0:  # every arm is at its home
+            if self.home_since is None:
+                self.home_since = now
             self.nearer_at = now
-        if far:
-            stamps = [stamp for stamp, *_ in self.measured.values()]
-            self.publish(action, min(stamps, key=lambda stamp: (stamp.sec, stamp.nanosec)))
+            return
+        self.home_since = None
+        if far < self.nearest - NEARER:
+            self.nearest = far
+            self.nearer_at = now
+        stamps = [stamp for stamp, *_ in self.measured.values()]
+        self.publish(action, min(stamps, key=lambda stamp: (stamp.sec, stamp.nanosec)))
 
     def _end_reason(self, now: float) -> tuple[int, str]:
         """Return the error code and the reason if the motion must end; NONE if it may go on."""

@@ -20,10 +20,10 @@ NO_OPERATOR = "'home' is not available. Is an operator with a device running (rl
 
 async def sleep(node: Node, seconds: float) -> None:
     """Wait for ``seconds`` in a routine."""
-    await either(node, Future(), seconds)
+    await wait_with_timeout(node, Future(), seconds)
 
 
-async def either(node: Node, future: Future, seconds: float) -> bool:
+async def wait_with_timeout(node: Node, future: Future, seconds: float) -> bool:
     """Wait in a routine for ``future`` or ``seconds``; return whether the future is done."""
     woken = Future(executor=node.executor)
     future.add_done_callback(lambda _: woken.done() or woken.set_result(None))
@@ -76,14 +76,14 @@ class Request:
 
     async def _answer(self, goal: GoalHandle) -> tuple[Any, str]:
         accepted = goal.send()
-        if not await either(self.node, accepted, self.patience_s):
+        if not await wait_with_timeout(self.node, accepted, self.patience_s):
             goal.withdraw()  # it must not begin once nobody waits for it
             return None, f"{self.unavailable} (no answer for {self.patience_s:.0f} s)"
         handle = accepted.result()
         if not handle.accepted:
             return None, f"{self.name} was refused"
         answer = handle.get_result_async()
-        while not await either(self.node, answer, self.patience_s):
+        while not await wait_with_timeout(self.node, answer, self.patience_s):
             if not self.client.server_is_ready():
                 goal.withdraw()  # it may be there after all, just not discovered now
                 return None, f"{self.unavailable} The server ended during {self.name}"

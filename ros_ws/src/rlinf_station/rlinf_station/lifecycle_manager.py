@@ -16,7 +16,7 @@ from lifecycle_msgs.srv import ChangeState, GetState
 from rclpy.node import Node
 from std_srvs.srv import SetBool, Trigger
 
-from rlinf_ros.scene import either, sleep
+from rlinf_ros.scene import sleep, wait_with_timeout
 from rlinf_ros.spinning import ERROR, OK, WARN, Diagnostics, Health, StationNode, run
 from rlinf_ros.station_state import publisher_ids
 from rlinf_ros.workarounds import AwaitFuture, run_routine
@@ -108,7 +108,8 @@ class Member:
         if not client.service_is_ready():
             return None
         future = client.call_async(request)
-        return await AwaitFuture(future) if await either(self.node, future, ANSWER_S) else None
+        has_answer = await wait_with_timeout(self.node, future, ANSWER_S)
+        return await AwaitFuture(future) if has_answer else None
 
 
 class LifecycleManager(StationNode):

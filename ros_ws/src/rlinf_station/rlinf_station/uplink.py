@@ -98,7 +98,9 @@ class Uplink(Managed, StationNode):
                 trouble = sender.send_all()
             except Exception as error:  # this thread must survive any disk error
                 trouble = f"{type(error).__name__}: {error}"
-            self._note("up", trouble)
+            self._record_trouble("up", trouble)
+            if trouble:
+                self._wait_before_retry()
 
     def _fetch(self) -> None:
         base = last_policy(self.policies)
@@ -113,14 +115,13 @@ class Uplink(Managed, StationNode):
                         self.policies, self.policies_gb, fetched.version, self.policy.version
                     )
             except Exception as error:  # this thread must survive any error, too
-                self._note(
-                    "down",
-                    str(error)
-                    if isinstance(error, BridgeError)
-                    else f"{type(error).__name__}: {error}",
-                )
+                is_expected = isinstance(error, BridgeError)
+                trouble = str(error) if is_expected else f"{type(error).__name__}: {error}"
+                self._record_trouble("down", trouble)
+                if trouble:
+                    self._wait_before_retry()
                 continue
-            self._note("down", "")
+            self._record_trouble("down", "")
             if fetched is None:
                 self.stopping.wait(PAUSE_S)
             else:
@@ -137,15 +138,17 @@ class Uplink(Managed, StationNode):
         if self.client.credentials and (warning := self.client.credentials.warning()):
             self.get_logger().warning(warning)
 
-    def _note(self, direction: str, trouble: str) -> None:
-        """Record the state of one direction; log a new trouble once, and wait a little."""
+    def _record_trouble(self, direction: str, trouble: str) -> None:
+        """Record the problem of one direction, or an empty string; log a new problem once."""
         if trouble and trouble != self.troubles[direction]:
             self.get_logger().warning(
                 f"{trouble}. Nothing is lost: episodes wait in {self.spool.root / 'closed'}"
             )
         self.troubles[direction] = trouble
-        if trouble:
-            self.stopping.wait(RETRY_S)
+
+    def _wait_before_retry(self) -> None:
+        """Wait RETRY_S, or until the node stops."""
+        self.stopping.wait(RETRY_S)
 
     @property
     def trouble(self) -> str:
