@@ -9,8 +9,8 @@ import pytest
 pytest.importorskip("rclpy")
 
 from rlinf_core.interlock import Inputs, Mode
-from rlinf_interlock import interlock, interlock_services
-from rlinf_interlock.interlock import INACTIVE, Requests
+from rlinf_interlock import interlock_requests, interlock_services
+from rlinf_interlock.interlock_requests import INACTIVE, Requests
 from rlinf_interlock.interlock_services import ROBOT_FAULT_PREFIX
 from tests.interlock.conftest import Rig, stream
 
@@ -125,7 +125,7 @@ def test_what_no_tick_takes_is_refused_in_the_end_and_forgotten(monkeypatch):
         node.tick(robot_fault="seen by the ticks alone")
         node.requests.answer()
         assert node.replies == [] and node.queued_requests == {"reset_fault": CAUSE}
-    monkeypatch.setattr(interlock.time, "monotonic", lambda: float("inf"))
+    monkeypatch.setattr(interlock_requests.time, "monotonic", lambda: float("inf"))
     node.requests.answer()
     assert node.replies == [
         (1, "refused: no tick of the interlock cleared it for 3 s. Is the robot side running?")
@@ -341,7 +341,7 @@ def test_a_place_in_other_units_is_refused_with_its_numbers(inputs, words):
 
 def test_in_lockstep_ticks_in_quick_succession_read_requests_once_but_answer_a_reset(monkeypatch):
     now = [100.0]
-    monkeypatch.setattr(interlock.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(interlock_requests.time, "monotonic", lambda: now[0])
     node = Node()
     node.settings["lockstep"] = True
     node.requests.answer_at_tick()

@@ -17,8 +17,8 @@ from std_msgs.msg import Bool
 
 from rlinf_core.interlock import Inputs, Mode, State
 from rlinf_core.interlock.coordinates import refusal_reason
-from rlinf_interlock import interlock, safety_messages
-from rlinf_interlock.interlock import UNANSWERED_S, Requests
+from rlinf_interlock import interlock_requests, safety_messages
+from rlinf_interlock.interlock_requests import UNANSWERED_S, Requests
 from rlinf_ros.conversions import angles_of
 from tests.interlock.conftest import JOINTS, Rig, chunk, joint_limits, limits
 from tests.interlock.test_node_parts import inputs_of_nothing
@@ -269,7 +269,7 @@ def test_s26_an_arming_whose_answer_is_lost_with_the_service_process_is_taken_ba
     monkeypatch, since_s, mode, taken_back
 ):
     now = [time.monotonic()]
-    monkeypatch.setattr(interlock, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(interlock_requests, "time", SimpleNamespace(monotonic=lambda: now[0]))
     logged = []
     node = SimpleNamespace(
         state=SimpleNamespace(mode=mode),

@@ -16,7 +16,7 @@ from std_msgs.msg import Empty
 from std_srvs.srv import SetBool
 
 from rlinf_core.interlock import Mode, State
-from rlinf_interlock.interlock import OVERRULED, Requests
+from rlinf_interlock.interlock_requests import OVERRULED, Requests
 from rlinf_interlock.interlock_services import Services
 from rlinf_ros import arms
 from rlinf_ros.arms import ArmRequests
@@ -105,10 +105,10 @@ def test_an_arming_that_was_asked_for_before_a_disarming_is_refused():
         requests.take_disarm() and node.queued_requests == {"arm": False} and not node.inputs.disarm
     )
     assert not requests.take_disarm()
-    requests._take(1, "arm", {"value": True}, requests.disarmed_s + 2.0)
+    requests._execute(1, "arm", {"value": True}, requests.disarmed_s + 2.0)
     assert replies == [OVERRULED] and requests.armings == 1
     node.queued_requests = {}
-    requests._take(2, "arm", {"value": False}, requests.disarmed_s + 2.0)
+    requests._execute(2, "arm", {"value": False}, requests.disarmed_s + 2.0)
     assert replies[1] == "" and node.queued_requests == {"arm": False}, (
         "a disarming is never too late"
     )

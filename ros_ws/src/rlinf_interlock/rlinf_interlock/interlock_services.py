@@ -335,17 +335,20 @@ class InterlockClient:
             self.writing = False
             self.listened_s = time.monotonic()
 
-    def request(self, do: str, arrival_s: float | None = None, **values: Any) -> str:
+    def request(self, command: str, arrival_s: float | None = None, **values: Any) -> str:
         """Ask the interlock; return an empty string for success, else the reason.
 
+        The message's keys are ``id``, ``do`` (the command), ``with`` (its arguments) and ``asked``
+        (the arrival).
+
         Args:
-            do: the request.
+            command: one of ``interlock_requests.Requests.handlers``.
             arrival_s: arrival of the request at this process [s, CLOCK_MONOTONIC]; now, if None.
             values: the request's arguments.
         """
         self.last_id += 1
         number, arrival_s = self.last_id, time.monotonic() if arrival_s is None else arrival_s
-        if not self.channel.send({"id": number, "do": do, "with": values, "asked": arrival_s}):
+        if not self.channel.send({"id": number, "do": command, "with": values, "asked": arrival_s}):
             return REQUESTS_CLOSED
         end = time.monotonic() + ANSWER_S
         while number not in self.answers:
@@ -583,9 +586,9 @@ class Services(SafeTransitions, LifecycleNode):
         self.ending = True
         return SUCCESS if self._request("shutdown", id=self.front.last_id + 1) else FAILURE
 
-    def _request(self, do: str, **values: Any) -> bool:
+    def _request(self, command: str, **values: Any) -> bool:
         """Ask the interlock for a transition; return whether it granted it."""
-        reason = self.front.request(do, **values)
+        reason = self.front.request(command, **values)
         if reason:
             self.get_logger().error(reason)
         return not reason
