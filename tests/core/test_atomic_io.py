@@ -186,3 +186,29 @@ def test_an_unusable_file_is_kept_with_the_reason(tmp_path, flushed):
     long.touch()
     atomic_io.quarantine(long, tmp_path / "deep/broken", "x")
     assert (tmp_path / "deep/broken" / ("b" * 200 + ".reason.txt")).read_text() == "x\n"
+
+
+def test_a_write_that_left_no_file_is_told_as_it_failed(tmp_path):
+    def write(path):
+        path.unlink()
+        raise OSError(errno.EIO, "Input/output error")
+
+    with pytest.raises(OSError, match="Input/output error"):
+        atomic_io.write_atomically(tmp_path / "file", write)
+
+    def into_a_folder(path):
+        path.unlink()
+        path.mkdir()
+        raise OSError(errno.ENOSPC, "No space left")
+
+    with pytest.raises(OSError, match="No space left") as refused:
+        atomic_io.write_atomically(tmp_path / "other", into_a_folder)
+    assert refused.value.filename == str(tmp_path / "other")
+
+
+def test_a_reason_in_any_language_is_kept_in_utf_8(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr("locale.getpreferredencoding", lambda *_: "ascii")
+    atomic_io.quarantine(tmp_path / "file", tmp_path / "refused", "für 测试 \udcff")
+    note = (tmp_path / "refused/file.reason.txt").read_bytes()
+    assert note == "für 测试 \\udcff\n".encode()

@@ -592,3 +592,12 @@ def test_of_a_recording_the_last_end_counts_and_each_station_and_arm_is_named(tm
     assert (episode.station, episode.policy_version, episode.arms) == ("a", 4, ())
     assert (episode.spec_hash, episode.limits_hash) == (task.spec.hash, "beef")
     assert episode.instructions == ("do it",) * 4
+
+
+def test_latents_and_pictures_have_the_types_of_a_policy(tmp_path, task):
+    spec = task.with_images({"front": (4, 4)}).spec
+    episode = read_episode(record(Spool(tmp_path), spec, steps=3, chunk=(2, 2)).close())
+    assert episode.chunks is not None
+    assert episode.chunks.latents(3).dtype == np.float32
+    assert (episode.rewards.dtype, episode.discounts.dtype) == (np.float32, np.float32)
+    assert episode.observations["front"].dtype == np.uint8

@@ -11,7 +11,7 @@ import pytest
 
 from rlinf_core.episodes import read_episode
 from rlinf_core.episodes.messages import ABORTED, CLOSED
-from rlinf_core.episodes.record import GRACE_S, Recording, _keep_newest
+from rlinf_core.episodes.record import GRACE_S, Recording, _keep_newest, _stamp_ns
 from rlinf_core.episodes.ring import Message, Ring
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.episodes.worker import Worker
@@ -590,3 +590,145 @@ def test_a_clock_that_is_set_within_an_episode_ends_none(
         time.sleep(0.05)
         Recorder._poll(node)
     assert reports[0][:2] == (ABORTED, "a-1") and "expected 6 time steps" in reports[0][3]
+
+
+def begin(recording, task, episode_id="a-1", at_ns=0):
+    """Begin an episode, and return the rest of its messages."""
+    first, *rest = raw_messages(task.spec, episode_id, steps=3)
+    event = SimpleNamespace(kind=0, episode_id=episode_id, steps=0, detail="")
+    recording.take(Message(*first[:2], at_ns, first[3]), event)
+    return [Message(topic, kind, ns, raw) for topic, kind, ns, raw in rest]
+
+
+def text(number, at_ns=0, topic="/station/label"):
+    return Message(topic, "std_msgs/msg/String", at_ns, struct.pack("<4sI", b"\0\1\0\0", number))
+
+
+def test_of_what_comes_before_an_episode_the_last_64_messages_of_a_second_belong_to_it(
+    recording, task
+):
+    assert (recording.steps, recording.applied, recording.ended_ns) == (0, 0, 0)
+    assert recording.held is False
+    for number in range(100):
+        recording.take(text(number))
+    assert len(recording.early) == 64
+    begin(recording, task)
+    assert recording.counts["/station/label"] == 64 and len(recording.early) == 0
+    recording.abort("stopped")
+    for at_ns in (0, 1, NS, NS + 1):
+        recording.take(text(0, at_ns))
+    assert [message.at_ns for message in recording.early] == [1, NS, NS + 1]
+    begin(recording, task, "b-1", NS + 1)
+    assert recording.counts["/station/label"] == 3
+
+
+def test_the_next_episode_ends_one_that_is_not_over_with_the_reason(recording, task, reports):
+    begin(recording, task, "a-1")
+    begin(recording, task, "b-1")
+    assert reports == [(ABORTED, "a-1", None, "the next episode began before this one ended")]
+
+
+def test_an_episode_that_the_station_gave_up_is_set_aside_without_a_further_event(
+    recording, spool, task, reports
+):
+    begin(recording, task)
+    event = SimpleNamespace(kind=ABORTED, episode_id="b-1", steps=0, detail="of another")
+    recording.take(text(1, topic="/station/episode"), event)
+    assert recording.writer is not None
+    event = SimpleNamespace(kind=ABORTED, episode_id="a-1", steps=0, detail="the scene is empty")
+    recording.take(text(1, topic="/station/episode"), event)
+    assert recording.writer is None and reports == []
+    assert [path.name for path in (spool.root / "broken").iterdir()] == ["a-1"]
+
+
+def test_the_grace_is_over_after_half_a_second_and_not_at_it(recording, task, reports):
+    play(recording, task, "a-1", moves=3)
+    tell_safety(recording, stamp_s=0.4, at_s=0.6)
+    grace_ns = round((0.6 + GRACE_S) * NS)
+    recording.close_if_due(grace_ns)
+    assert reports == []
+    recording.close_if_due(grace_ns + 1)
+    assert [what[:2] for what in reports] == [(CLOSED, "a-1")]
+    assert (reports[0][2].kind, reports[0][2].steps) == (1, 5), "its end is told with it"
+
+
+def test_without_the_interlocks_state_five_seconds_are_waited(recording, task, reports):
+    play(recording, task, "a-1", moves=3)
+    recording.close_if_due(round(5.5 * NS))
+    assert reports == []
+    recording.close_if_due(round(5.5 * NS) + 1)
+    assert [what[:2] for what in reports] == [(CLOSED, "a-1")]
+
+
+def test_the_reason_of_a_disk_is_told_at_the_end_of_an_episode_too(
+    recording, task, reports, monkeypatch
+):
+    def fails(_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("os.fsync", fails)
+    play(recording, task)
+    monkeypatch.undo()
+    (report,) = reports
+    assert report[:3] == (ABORTED, "a-1", None) and "Input/output error. Check the" in report[3]
+
+
+def test_missed_images_of_all_episodes_are_counted(spool, task, reports):
+    camera = "/station/camera/front/image"
+    recording = Recording(spool, lambda *what: reports.append(what), cameras=[camera])
+    for name in ("a-1", "a-2"):
+        play(recording, task, name)
+    assert [what[:2] for what in reports] == [(CLOSED, "a-1"), (CLOSED, "a-2")]
+    assert recording.missed == 12 and recording.stamps.maxlen == 3
+
+
+@pytest.mark.parametrize("seconds", [7, -7])
+@pytest.mark.parametrize("order, flag", [("<", 1), (">", 0)])
+def test_a_stamp_is_read_in_the_byte_order_of_its_message(seconds, order, flag):
+    raw = bytes((0, flag, 0, 0)) + struct.pack(f"{order}iI", seconds, 999_999_999) + b"more"
+    assert _stamp_ns(raw) == seconds * NS + 999_999_999
+    raw = bytes((0, flag, 0, 0)) + struct.pack(f"{order}iI", seconds, 3_000_000_000)
+    assert _stamp_ns(raw) == seconds * NS + 3_000_000_000, "nanoseconds have no sign"
+
+
+def test_a_quarter_of_a_time_step_is_counted_to_the_nanosecond(spool):
+    recording = Recording(spool, print)
+    first = 1_764_500_000_000_000_001
+    recording.stamps.extend((first, first + NS, first + 2 * NS))
+    begins = first + NS - NS // 4
+    assert recording._is_recent({"a": begins}) and not recording._is_recent({"a": begins - 1})
+
+
+def test_a_message_of_a_quarter_of_a_ring_is_kept():
+    for max_bytes, size, kept in ((40, 10, 1), (43, 10, 1), (43, 11, 0)):
+        ring = Ring(max_bytes)
+        ring.add(Message("t", "k", 0, bytes(size)))
+        assert len(ring) == kept
+
+
+def test_a_worker_takes_as_many_bytes_as_it_may_hold():
+    gate = threading.Event()
+    worker = Worker(lambda item: gate.wait(10), lambda: None, print, max_bytes=100)
+    before = threading.enumerate()
+    assert [worker.put(number, 50) for number in range(3)] == [True, True, False]
+    assert worker.bytes == 100 and not worker.idle
+    assert any(thread.daemon and "_run" in thread.name for thread in before)
+    gate.set()
+    end = time.monotonic() + 10
+    while not worker.idle and time.monotonic() < end:
+        time.sleep(0.01)
+    assert worker.idle and worker.bytes == 0
+
+
+def test_a_worker_that_polls_holds_no_bytes(monkeypatch):
+    monkeypatch.setattr("rlinf_core.episodes.worker.POLL_S", 0.01)
+    held, polled = [], threading.Event()
+
+    def poll():
+        held.append((worker.bytes, worker.idle))
+        if len(held) > 2:
+            polled.set()
+
+    worker = Worker(print, poll, print)
+    assert polled.wait(10)
+    assert held[:3] == [(0, False)] * 3

@@ -14,7 +14,7 @@ from rlinf_core.data.episodes import intact_episodes
 from rlinf_core.episodes import session as module
 from rlinf_core.episodes.messages import typestore
 from rlinf_core.episodes.ring import Message
-from rlinf_core.episodes.session import Session
+from rlinf_core.episodes.session import Session, statements
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.episodes.storage import kind_of
 from rlinf_core.specs.topics import TOPICS, topic
@@ -358,3 +358,94 @@ def test_the_fields_by_which_a_topic_says_something_new_are_its_own():
     for row in rows:
         assert set(row.session) <= set(typestore().types[row.type].__dataclass_fields__), row.name
         assert not row.type.endswith("/Image")
+
+
+def test_parts_have_the_name_of_the_station_and_a_number(session):
+    for _ in range(2):
+        session.take("label", message("label", 1, data="ready"))
+        session._end()
+    names = [path.name for path in sorted((session.root / "closed").iterdir())]
+    assert [name.rpartition("-")[2] for name in names] == ["001", "002"]
+    assert all(name.startswith("s-session-20") for name in names)
+
+
+def test_a_closed_session_records_nothing_more(session):
+    session.take("label", message("label", 1, data="ready"))
+    session.close()
+    session.take("label", message("label", 2, data="ready"))
+    session.close()
+    assert session.is_closed is True and session.parts == 1
+    assert [at for _, at, _ in closed_messages(session.root)] == [1]
+
+
+def test_a_part_ends_at_its_size_and_at_its_hour(session, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    said = message("label", 1, data="ready")
+    session.part_bytes = 2 * len(said.raw)
+    for _ in range(2):
+        session.take("label", said)
+    assert session.parts == 1 and session._writer is None, "it begins at a time of 0, too"
+    session.part_bytes = 1 << 20
+    session.take("label", said)
+    now[0] = 3599.9
+    session.take("label", said)
+    assert session._writer is not None
+    now[0] = 3600.0
+    session.take("label", said)
+    assert session.parts == 2 and session._writer is None
+    session.take("label", said)
+    assert session.parts == 3
+
+
+def test_a_disk_is_tried_again_after_ten_seconds(session, troubles, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+
+    def full(*_):
+        raise OSError("full")
+
+    said = message("label", 1, data="ready")
+    session.take("label", said)
+    with monkeypatch.context() as disk:
+        disk.setattr(session, "_take", full)
+        session.take("label", said)
+    assert [str(error) for error in troubles] == ["full"]
+    assert [path.name[:9] for path in (session.root / "broken").iterdir()] == ["s-session"]
+    now[0] = 9.9
+    session.take("label", said)
+    assert session.parts == 1
+    now[0] = 10.0
+    session.take("label", said)
+    assert session.parts == 2
+
+
+def test_a_disk_that_fails_at_the_end_of_a_session_is_told(session, troubles, monkeypatch):
+    def fails():
+        raise OSError("the disk is gone")
+
+    session.take("label", message("label", 1, data="ready"))
+    monkeypatch.setattr(session, "_end", fails)
+    session.close()
+    assert [str(error) for error in troubles] == ["the disk is gone"]
+
+
+def test_broken_parts_give_way_to_a_new_one_too(session):
+    for folder, name in (("broken", "s-session-20200101T000000-001"), ("closed", "b")):
+        path = session.root / folder / name
+        path.mkdir(parents=True)
+        (path / "x").write_bytes(bytes(1000))
+    session.max_gb, session.part_bytes = 5e-6, 5000  # the folders have some bytes, too
+    session.take("label", message("label", 1, data="ready"))
+    assert not any((session.root / "broken").iterdir())
+    assert not (session.root / "closed/b").exists()
+
+
+def test_what_a_topic_says_has_no_publisher_but_in_diagnostics():
+    assert list(statements("label", message("label", 1, data="ready"))) == [("", None)]
+    held = message("estop/pendant", 1, data=True)
+    assert list(statements("estop/pendant", held)) == [("", (True,))]
+    told = diagnostics(1, 2, "late")
+    assert list(statements("/diagnostics", told)) == [("s/camera", (2, "late"))]
+    broken = Message("/diagnostics", told.kind, NS, b"\0\1\0\0nonsense")
+    assert list(statements("/diagnostics", broken)) == [("", None)]

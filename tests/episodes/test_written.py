@@ -124,3 +124,24 @@ def test_an_interrupted_recording_lies_in_its_folder_without_a_seal(
     assert checksums.never_closed(type(episode)("a-1")) is not closed
     (episode / checksums.SUMS).touch()
     assert checksums.never_closed(episode) is False
+
+
+def test_messages_have_the_stamps_of_their_time_steps_and_no_frame(tmp_path, spec):
+    episode = read_episode(record(Spool(tmp_path / "spool"), spec, steps=3).close())
+    episode = dataclasses.replace(episode, success=False, failure=True)
+    folder = write_episode(tmp_path / "again", episode)
+    headers, steps = {}, []
+    for raw in read_messages(folder):
+        message = decode(raw)
+        headers.setdefault(raw.topic, []).append(message.header)
+        steps += [message] if raw.topic == "/a/timestep" else []
+    assert {
+        topic: [header.stamp.nanosec for header in all_] for topic, all_ in headers.items()
+    } == {
+        "/a/episode": [0, 3 * 10**8],
+        "/a/timestep": [0, 10**8, 2 * 10**8, 3 * 10**8],
+        "/a/applied": [0, 10**8, 2 * 10**8],
+    }
+    assert {header.frame_id for all_ in headers.values() for header in all_} == {""}
+    assert [step.failure for step in steps] == [False, False, False, True]
+    assert not any(step.success or step.truncated for step in steps)
