@@ -1,5 +1,6 @@
 """Bounds at their very values, and the texts of files and refusals."""
 
+import errno
 import json
 import os
 from dataclasses import replace
@@ -19,7 +20,7 @@ from rlinf_core.episodes.journal import Journal
 from rlinf_core.episodes.messages import compress_image, offered_qos, typestore
 from rlinf_core.episodes.names import order_of
 from rlinf_core.episodes.ring import Message, Ring
-from rlinf_core.episodes.spool import Spool
+from rlinf_core.episodes.spool import Spool, _size
 from rlinf_core.episodes.storage import _text, kind_of
 from rlinf_core.specs.topics import topic
 from tests.messages import raw_messages, record, write_raw
@@ -601,3 +602,165 @@ def test_latents_and_pictures_have_the_types_of_a_policy(tmp_path, task):
     assert episode.chunks.latents(3).dtype == np.float32
     assert (episode.rewards.dtype, episode.discounts.dtype) == (np.float32, np.float32)
     assert episode.observations["front"].dtype == np.uint8
+
+
+def test_actions_of_several_arms_are_read_with_the_limits_of_each(tmp_path, task):
+    """Each arm applies a part of every action; both hashes count, in the order of the arms."""
+    rows = []
+    for topic_name, *rest in raw_messages(task.spec, steps=3):
+        name = "/station/right/applied" if topic_name.endswith("/applied") else topic_name
+        rows.append((name, *rest))
+
+    def other(topic, number, message):
+        if topic == "applied":
+            message.limits_hash, message.executed = "cafe", np.array([0.0, 0.5, 0.0])
+
+    for topic_name, *rest in raw_messages(task.spec, steps=3, change=other):
+        if topic_name.endswith("/applied"):
+            rows.append(("/station/left/applied", *rest))
+    episode = read_episode(write_raw(Spool(tmp_path), "a-1", rows).close())
+    assert episode.arms == ("left", "right") and episode.limits_hash == "cafe+beef"
+    assert episode.executed[:, :2] == pytest.approx(np.array([[0.01, 0.5]] * 3))
+
+
+def test_without_an_action_an_episode_has_none_and_no_commander(tmp_path, task):
+    messages = raw_messages(task.spec, steps=3, leave=("applied",))
+    episode = read_episode(write_raw(Spool(tmp_path), "a-1", messages).close())
+    assert episode.executed.shape == episode.requested.shape == (3, 0)
+    assert (episode.sources, episode.limits) == (("", "", ""), ((), (), ()))
+    assert episode.limits_hash == ""
+
+
+def test_actions_before_and_after_the_time_steps_do_not_count(tmp_path, task):
+    """Those at its last time step neither, which nothing follows."""
+
+    def moved(topic, number, message):
+        if topic == "applied" and number in (0, 4):
+            message.header.stamp.sec = 100 * (number == 4)
+            message.header.stamp.nanosec = 0
+        if topic == "applied" and number == 3:
+            message.header.stamp.nanosec = 500_000_000
+        if topic == "timestep":
+            message.header.stamp.nanosec += 1000
+
+    folder = record(Spool(tmp_path), task.spec, steps=5, change=moved).close()
+    episode = read_episode(folder)
+    # the last quarter of a time step is of the next one
+    assert episode.sources == ("", "policy", "policy", "", "")
+    assert episode.executed[:, 0].tolist() == pytest.approx([0, 0.01, 0.01, 0, 0])
+
+
+def test_an_observation_has_one_name(refusal):
+    def twice(topic, number, message):
+        if topic == "timestep":
+            message.vectors[1].name = message.vectors[0].name
+
+    assert "the time steps do not all have the same observations" in refusal(change=twice)
+
+
+@pytest.fixture
+def plenty(monkeypatch):
+    """A disk with 1000 MB."""
+    monkeypatch.setattr(
+        "rlinf_core.episodes.spool.shutil.disk_usage", lambda root: SimpleNamespace(free=1e9)
+    )
+
+
+def test_a_disk_with_exactly_the_room_that_is_asked_for_is_enough(tmp_path, plenty):
+    (tmp_path / "sent" / "a").mkdir(parents=True)
+    Spool(tmp_path, min_free_mb=1000.0).open_episode("b").abort()
+    assert (tmp_path / "sent" / "a").is_dir()
+    with pytest.raises(SpoolError, match="expected at least 1000 MB free, got 1000 MB"):
+        Spool(tmp_path, min_free_mb=1000.0001).open_episode("c")
+
+
+def test_bytes_of_a_spool_are_counted_in_gigabytes_of_ten_to_the_ninth(tmp_path):
+    (tmp_path / "closed").mkdir()
+    with (tmp_path / "closed" / "file").open("wb") as file:
+        file.truncate(500_000_000)
+    assert Spool(tmp_path, max_gb=1.0).full() == 0.5
+    with pytest.raises(SpoolError) as refused:
+        Spool(tmp_path, max_gb=0.5).open_episode("b")
+    assert str(refused.value) == (
+        f"spool {tmp_path}: expected episodes of less than 0.5 GB, got 0.5 GB. Nothing is recorded "
+        "until some are sent. Check the connection to the trainer (rlinf status). Otherwise look "
+        "in refused/ and broken/, or raise station.spool_gb. Closed episodes are safe"
+    )
+
+
+def test_of_a_long_id_the_beginning_is_shown(tmp_path):
+    with pytest.raises(SpoolError) as refused:
+        Spool(tmp_path).open_episode("a" * 201)
+    assert f"no dot first, got '{'a' * 200}'. Give" in str(refused.value)
+    (tmp_path / "closed" / "b").mkdir()
+    with pytest.raises(SpoolError) as refused:
+        Spool(tmp_path).open_episode("b")
+    assert str(refused.value) == (
+        f"spool {tmp_path}: expected a new episode, got b, which is in closed/ already. Ids must "
+        "be unique"
+    )
+
+
+def test_an_episode_has_so_many_bytes_of_messages(tmp_path, monkeypatch):
+    writer = Spool(tmp_path).open_episode("a")
+    assert writer.bytes == 0
+    monkeypatch.setattr("rlinf_core.episodes.spool.MAX_BYTES", 40 << 20)
+    kind = "rlinf_msgs/msg/TimeStep"
+    for _ in range(2):
+        writer.write("/s/timestep", kind, 0, bytes(18 << 20))
+    assert writer.bytes == 36 << 20
+    with pytest.raises(SpoolError) as refused:
+        writer.write("/s/timestep", kind, 0, bytes(3 << 20))
+    assert str(refused.value) == (
+        "episode a: expected messages of at most 64 MiB and 36 MiB in total, got 3 MiB on "
+        "'/s/timestep', 39 MiB in total. Record smaller images or shorter episodes"
+    )
+
+
+def test_a_full_disk_is_told_with_the_folder_that_may_be_deleted(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    text = (
+        f"spool {tmp_path}: No space left on device. Free the disk, e.g. delete {tmp_path}/sent. "
+        "Closed episodes are safe"
+    )
+    spool = Spool(tmp_path)
+    writer = spool.open_episode("a")
+    with monkeypatch.context() as disk:
+        disk.setattr(writer._bag, "write", full)
+        with pytest.raises(SpoolError) as refused:
+            writer.write("/s/timestep", "rlinf_msgs/msg/TimeStep", 0, b"x")
+        assert str(refused.value) == text
+        disk.setattr("rlinf_core.episodes.storage.CheckedWriter.open", full)
+        with pytest.raises(SpoolError) as refused:
+            spool.open_episode("b")
+        assert str(refused.value) == text
+        disk.setattr("rlinf_core.episodes.spool.shutil.disk_usage", full)
+        with pytest.raises(SpoolError) as refused:
+            spool.open_episode("c")
+        assert str(refused.value) == text
+        disk.setattr(writer._bag, "close", full)
+        disk.setattr(writer._bag, "abort", full)
+        writer.abort()
+    assert [path.name for path in (tmp_path / "broken").iterdir()] == ["a"]
+
+
+def test_what_is_gone_has_no_size_and_forgetting_it_fails_nothing(tmp_path):
+    assert _size(tmp_path / "gone") == 0
+    (tmp_path / "sent").mkdir()
+    (tmp_path / "sent" / "stray").write_text("")
+    spool = Spool(tmp_path)
+    spool.forget("sent", keep=0)
+    assert (tmp_path / "sent" / "stray").exists()
+    spool.forget("sent")
+
+
+def test_a_message_alone_has_no_duration(tmp_path):
+    writer = Spool(tmp_path).open_episode("a")
+    writer.write("/s/label", "std_msgs/msg/String", 7, b"\0\1\0\0\1\0\0\0\0")
+    folder = writer.close()
+    information = yaml.safe_load((folder / "metadata.yaml").read_text())
+    information = information["rosbag2_bagfile_information"]
+    assert information["starting_time"] == {"nanoseconds_since_epoch": 7}
+    assert information["duration"] == {"nanoseconds": 0}

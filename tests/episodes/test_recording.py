@@ -527,6 +527,9 @@ def test_a_lost_action_in_the_middle_is_waited_for(recording, task, reports):
         ((3, 4), {"a": 3 * NS}, True),
         ((3, 4), {"a": 3 * NS - 1}, False),
         ((2, 3, 4), {}, False),
+        ((3,), {"a": 0}, True),
+        ((), {"a": 0}, True),
+        ((), {}, False),
     ],
 )
 def test_the_last_time_step_begins_a_quarter_of_one_before_its_stamp(
