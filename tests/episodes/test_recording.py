@@ -703,10 +703,10 @@ def test_a_quarter_of_a_time_step_is_counted_to_the_nanosecond(spool):
 
 
 def test_a_message_of_a_quarter_of_a_ring_is_kept():
-    for max_bytes, size, kept in ((40, 10, 1), (43, 10, 1), (43, 11, 0)):
+    for max_bytes, size, count in ((40, 10, 1), (43, 10, 1), (43, 11, 0)):
         ring = Ring(max_bytes)
         ring.add(Message("t", "k", 0, bytes(size)))
-        assert len(ring) == kept
+        assert len(ring) == count
 
 
 def test_a_worker_takes_as_many_bytes_as_it_may_hold():

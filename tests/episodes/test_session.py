@@ -381,20 +381,20 @@ def test_a_closed_session_records_nothing_more(session):
 def test_a_part_ends_at_its_size_and_at_its_hour(session, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
-    said = message("label", 1, data="ready")
-    session.part_bytes = 2 * len(said.raw)
+    word = message("label", 1, data="ready")
+    session.part_bytes = 2 * len(word.raw)
     for _ in range(2):
-        session.take("label", said)
+        session.take("label", word)
     assert session.parts == 1 and session._writer is None, "it begins at a time of 0, too"
     session.part_bytes = 1 << 20
-    session.take("label", said)
+    session.take("label", word)
     now[0] = 3599.9
-    session.take("label", said)
+    session.take("label", word)
     assert session._writer is not None
     now[0] = 3600.0
-    session.take("label", said)
+    session.take("label", word)
     assert session.parts == 2 and session._writer is None
-    session.take("label", said)
+    session.take("label", word)
     assert session.parts == 3
 
 
@@ -405,18 +405,18 @@ def test_a_disk_is_tried_again_after_ten_seconds(session, troubles, monkeypatch)
     def full(*_):
         raise OSError("full")
 
-    said = message("label", 1, data="ready")
-    session.take("label", said)
+    word = message("label", 1, data="ready")
+    session.take("label", word)
     with monkeypatch.context() as disk:
         disk.setattr(session, "_take", full)
-        session.take("label", said)
+        session.take("label", word)
     assert [str(error) for error in troubles] == ["full"]
     assert [path.name[:9] for path in (session.root / "broken").iterdir()] == ["s-session"]
     now[0] = 9.9
-    session.take("label", said)
+    session.take("label", word)
     assert session.parts == 1
     now[0] = 10.0
-    session.take("label", said)
+    session.take("label", word)
     assert session.parts == 2
 
 
@@ -445,7 +445,7 @@ def test_what_a_topic_says_has_no_publisher_but_in_diagnostics():
     assert list(statements("label", message("label", 1, data="ready"))) == [("", None)]
     held = message("estop/pendant", 1, data=True)
     assert list(statements("estop/pendant", held)) == [("", (True,))]
-    told = diagnostics(1, 2, "late")
-    assert list(statements("/diagnostics", told)) == [("s/camera", (2, "late"))]
-    broken = Message("/diagnostics", told.kind, NS, b"\0\1\0\0nonsense")
+    late = diagnostics(1, 2, "late")
+    assert list(statements("/diagnostics", late)) == [("s/camera", (2, "late"))]
+    broken = Message("/diagnostics", late.kind, NS, b"\0\1\0\0nonsense")
     assert list(statements("/diagnostics", broken)) == [("", None)]

@@ -325,3 +325,17 @@ def test_what_is_not_finite_is_named_with_environment_and_time_step(what, value)
     with pytest.raises(SpecError, match=expected):
         for _ in range(12):
             env.step(np.zeros((4, 2)))
+
+
+def test_a_policy_is_given_the_instruction_of_each_environment(monkeypatch):
+    policy, instructions = policy_of(), []
+    act = policy.act
+
+    def noted(observation, **how):
+        instructions.append(observation.instruction)
+        return act(observation, **how)
+
+    monkeypatch.setattr(policy, "act", noted)
+    env = ArrayEnv(InTensors(3), "toy:points")
+    TensorRollouts(env, policy).play(chunks=2)
+    assert instructions == [(env.spec.instruction,) * 3] * 2

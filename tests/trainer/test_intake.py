@@ -308,8 +308,14 @@ def test_where_there_is_no_room_for_an_episode_the_run_ends_and_nothing_is_refus
     def insert(trajectory):
         raise error
 
-    with pytest.raises(raised, match="expected memory to load it|died|no such module"):
+    with pytest.raises(raised, match="expected memory to load it|died|no such module") as ended:
         run.take(folder, insert)
+    if not isinstance(error, (IngestError, StartupError)):
+        assert str(ended.value) == (
+            f"episode a-1: expected memory to load it, got {type(error).__name__}: {error}. The "
+            "episode and the last checkpoint are unchanged. Reduce replay.capacity; the same "
+            "command then continues"
+        )
     assert (
         folder.is_dir()
         and not run.ids

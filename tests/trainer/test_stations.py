@@ -309,3 +309,23 @@ def test_the_bridge_hands_over_what_arrived_and_tells_what_it_was_told(task, tmp
     again.take(0, {})
     again.close()
     assert [episode.id for episode in taken] == ["one", "one"], "the inbox is the truth"
+
+
+def test_a_turn_takes_eight_episodes_and_reads_four_turns_ahead(task, tmp_path, monkeypatch):
+    (tmp_path / "run").mkdir()
+    intake = Intake(tmp_path / "run", task.spec, 100)
+    ahead, taken = [], []
+    monkeypatch.setattr(intake, "prefetch", lambda folders: ahead.append([f.name for f in folders]))
+    monkeypatch.setattr(
+        intake, "take", lambda folder, insert: taken.append(folder.name) or "online"
+    )
+    stations = Stations("127.0.0.1:0", tmp_path / "run", intake, print)
+    try:
+        stations.arrived.extend(tmp_path / str(number) for number in range(40))
+        stations.take(0, {})
+        assert taken == [str(number) for number in range(8)]
+        assert ahead == [[], [str(number) for number in range(32)]]
+        stations.take(0, {})
+        assert taken[8:] == [str(number) for number in range(8, 16)] and len(ahead[3]) == 32
+    finally:
+        stations.close()
