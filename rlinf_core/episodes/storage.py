@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 1 << 20  # size at which a chunk is written
 KIND_BYTES = 1 << 16  # largest record that may hold a recording's kind
+# PyYAML may have been built without libyaml
+DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 MEDIA_TYPES = {".json": "application/json", ".yaml": "application/yaml"}
 
 
@@ -182,6 +184,4 @@ def _qos_text(qos: Qos) -> str:
 
 
 def _text(metadata: dict[str, Any]) -> str:
-    # PyYAML may have been built without libyaml
-    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-    return yaml.dump(metadata, Dumper=dumper, sort_keys=False, allow_unicode=True).strip()
+    return yaml.dump(metadata, Dumper=DUMPER, sort_keys=False, allow_unicode=True).strip()

@@ -764,3 +764,20 @@ def test_a_message_alone_has_no_duration(tmp_path):
     information = information["rosbag2_bagfile_information"]
     assert information["starting_time"] == {"nanoseconds_since_epoch": 7}
     assert information["duration"] == {"nanoseconds": 0}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "kind"),
+    [
+        ({"kind": "session"}, "session"),
+        ({"kind": "session", "more": "x" * 70_000}, "episode"),
+        ({"more": "x"}, "episode"),
+    ],
+)
+def test_a_kind_stands_in_a_small_record(metadata, kind, tmp_path):
+    with (tmp_path / "a.mcap").open("wb") as file:
+        writer = Writer(file)
+        writer.start(profile="ros2", library="rlinf")
+        writer.add_metadata("rlinf", metadata)
+        writer.finish()
+    assert kind_of(tmp_path) == kind

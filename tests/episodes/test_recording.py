@@ -735,3 +735,40 @@ def test_a_worker_that_polls_holds_no_bytes(monkeypatch):
     worker = Worker(print, poll, print)
     assert polled.wait(10)
     assert held[:3] == [(0, False)] * 3
+
+
+def test_a_worker_goes_on_after_its_rest():
+    handled, both = [], threading.Event()
+
+    def handle(item):
+        handled.append(item)
+        if len(handled) == 2:
+            both.set()
+
+    worker = Worker(handle, lambda: None, print)
+    worker.put("a", 1)
+    time.sleep(0.03)
+    worker.put("b", 1)
+    assert both.wait(10) and handled == ["a", "b"]
+
+
+def test_urgent_items_of_one_batch_end_one_rest(monkeypatch):
+    monkeypatch.setattr("rlinf_core.episodes.worker.REST_S", 60.0)
+    gate, handled, done = threading.Event(), [], threading.Semaphore(0)
+
+    def handle(item):
+        gate.wait(10)
+        handled.append(item)
+        done.release()
+
+    worker = Worker(handle, lambda: None, print)
+    for item in "abc":
+        worker.put(item, 1, urgent=True)
+    gate.set()
+    assert all(done.acquire(timeout=10) for _ in "abc")
+    time.sleep(0.05)
+    worker.put("d", 1)
+    assert done.acquire(timeout=10)
+    time.sleep(0.05)
+    worker.put("e", 1)
+    assert not done.acquire(timeout=0.1) and handled == [*"abcd"], "it rests now"
