@@ -381,6 +381,27 @@ def test_held_out_sentences_ask_for_plans_that_occur_in_training():
         assert any(noun in sentence for sentence in held_out)
 
 
+def test_random_examples_of_the_planner_teach_the_form_and_not_the_meaning():
+    def places(environment, seed):
+        environment.reset(seed)
+        calls = [call for message in environment.example() for call in message.get("tool_calls", [])]
+        texts = [json.loads(call["function"]["arguments"])["instruction"] for call in calls]
+        return tuple(text.split()[-2] for text in texts)
+
+    right, drawn = Planner(robot="stand_in"), Planner(robot="stand_in", examples="random")
+    assert all(places(right, seed) == tuple(_plan(right, seed)) for seed in range(50))
+    plans = [places(drawn, seed) for seed in range(300)]
+    assert plans == [places(drawn, seed) for seed in range(300)], "a scene has one example"
+    assert set(plans) == {
+        *(("red",), ("blue",), ("red", "blue"), ("blue", "red")),
+        *(("red", "blue", "red"), ("blue", "red", "blue")),
+    }
+    hits = sum(plan == tuple(_plan(drawn, seed)) for seed, plan in enumerate(plans))
+    assert 30 <= hits <= 80, "one in six by chance"
+    with pytest.raises(RecipeError, match="text.options.examples: expected right or random"):
+        Planner(robot="stand_in", examples="wrong")
+
+
 def test_a_simulated_arm_carries_out_a_plan_of_three():
     pytest.importorskip("mujoco")
     environment = Planner()

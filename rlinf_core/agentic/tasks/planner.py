@@ -13,7 +13,7 @@ import threading
 from collections import OrderedDict
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from rlinf_core.agentic.environment import Message, Scene, TextStep, Tool, run_tool_calls
 from rlinf_core.agentic.tasks.arithmetic import EVALUATION
@@ -155,6 +155,8 @@ class Planner:
         max_turns: int = 6,
         trace_folder: str = "",
         brief: bool = False,
+        examples: Literal["right", "random"] = "right",
+        layouts: int = 64,
     ) -> None:
         """Set up the task.
 
@@ -164,7 +166,18 @@ class Planner:
             max_turns: largest number of the agent's messages
             trace_folder: folder for each episode's plan, calls and path
             brief: the prompt names tools and does not describe them, for small networks
+            examples: plans of a warm start's examples. Random ones teach the form of the calls, not
+                the meaning of the sentences
+            layouts: number of the robot's scenes in training, and of others in evaluation. The
+                result of equal instructions in a scene is remembered, so few scenes save time
         """
+        if layouts < 1:
+            raise RecipeError(f"text.options.layouts: expected at least 1, got {layouts}")
+        if examples not in ("right", "random"):
+            raise RecipeError(
+                f"text.options.examples: expected right or random, got '{examples}'"
+            )
+        self.examples, self.layouts = examples, layouts
         self.robot = _shared_robot(robot, policy)
         self.max_turns, self.trace_folder, self.brief = max_turns, trace_folder, brief
 
@@ -179,6 +192,7 @@ class Planner:
         self.sentence = sentence.format(**names)
         self.plan = [names[letter] for letter in order]
         self.seed = seed
+        self.layout = seed % self.layouts + (EVALUATION.start if is_held_out else 0)
         self.turns = 0
         self.visited: list[str] = []
         self.trace: list[dict[str, Any]] = []
@@ -198,7 +212,7 @@ class Planner:
         if len(self.trace) >= self.max_turns:
             return "not done: too many instructions"
         earlier = tuple(played["instruction"][:128] for played in self.trace)
-        result = self.robot.carry_out(self.seed, (*earlier, instruction[:128]))
+        result = self.robot.carry_out(self.layout, (*earlier, instruction[:128]))
         if result["success"] and result["place"]:
             self.visited.append(result["place"])
         self.trace.append({"instruction": instruction, **result})
@@ -233,6 +247,7 @@ class Planner:
             json.dumps(
                 {
                     "sentence": self.sentence,
+                    "layout": self.layout,
                     "plan": self.plan,
                     "visited": self.visited,
                     "reward": reward,
@@ -252,7 +267,12 @@ class Planner:
         return {"role": "assistant", "content": "done"}
 
     def example(self) -> list[Message]:
-        """Return the messages of a correct episode, for a warm start. The robot does not move."""
+        """Return the messages of an episode, for a warm start. The robot does not move."""
+        if self.examples == "random":
+            draw = random.Random(f"planner example {self.seed}")
+            order = draw.choice(sorted({order for _, order in FORMS}))
+            names = dict(zip("ab", draw.sample(self.robot.places, 2), strict=True))
+            self.plan = [names[letter] for letter in order]
         messages: list[Message] = []
         while self.turns < len(self.plan):
             call = self.expert()
