@@ -9,8 +9,8 @@ The workloads of ``choice`` are runs of small networks in simulators that sleep
 is visited in turn within one run, several rounds, and medians of their turns are compared. The
 first two layouts give the costs; the other ones are predicted. The choice is that of a run: it
 tries the layout that is chosen from what it has measured so far, keeps it if it is faster by 2 %,
-and chooses again with the measurements of that layout, until it stays. A second row has the gains
-that a run asks for before it tries (5 %, then a third). ``predict`` does the same
+and chooses again with the measurements of that layout, until it stays. A second row has the rules
+of a run: gains of 5 % and, after a failed trial, a third; a kept change is the last one. ``predict`` does the same
 with two shipped recipes and their own simulators. Their first figures were seen before the last
 terms of the cost model were chosen; no number of the model was fitted to them.
 Figures: the worst relative error of a prediction; the worst ratio of the chosen layout's seconds to
@@ -296,7 +296,10 @@ class Tour(LayoutController):
 
 
 def choice(
-    visited: Tour, rates: dict[Layout, float], min_gains: tuple[float, float] = (0.0, 0.0)
+    visited: Tour,
+    rates: dict[Layout, float],
+    min_gains: tuple[float, float] = (0.0, 0.0),
+    ends_when_kept: bool = False,
 ) -> tuple[Layout, int]:
     """Return where a run ends that chooses, tries and keeps or takes back; and its trials.
 
@@ -304,6 +307,7 @@ def choice(
         visited: every layout.
         rates: seconds of a time step in each.
         min_gains: relative gain that the first trial must promise, and that each later one must.
+        ends_when_kept: whether a layout that is kept is the last one, as in a run.
     """
     layouts = list(rates)[:2]
     layout = min(layouts, key=lambda one: rates[one])
@@ -325,6 +329,8 @@ def choice(
             trials += 1
         if rates[chosen] < rates[layout] * (1 - MIN_MEASURED_GAIN):
             layout = chosen
+            if ends_when_kept:
+                return layout, trials
         else:
             refused.add(chosen)
 
@@ -376,13 +382,13 @@ def judged(name: str, visited: Tour) -> dict[str, float]:
     errors = {layout: abs(predicted[layout] / rate - 1) for layout, rate in rates.items()}
     chosen, trials = choice(visited, rates)
     ratio = rates[chosen] / min(rates.values())
-    end, _ = choice(visited, rates, (MIN_GAIN, REPEATED_GAIN))
+    end, _ = choice(visited, rates, (MIN_GAIN, REPEATED_GAIN), ends_when_kept=True)
     run_ratio = rates[end] / min(rates.values())
     noise = visit_noise(visited)
     worst = max(errors.values())
     print(
         f"{name}: error {worst:.2f}, chosen {chosen} after {trials} trials, ratio {ratio:.3f}; "
-        f"with a run's bars for gains {run_ratio:.3f}; two visits differ by {noise:.3f}",
+        f"with a run's rules {run_ratio:.3f}; two visits differ by {noise:.3f}",
         flush=True,
     )
     for layout, rate in sorted(rates.items(), key=lambda pair: pair[1]):

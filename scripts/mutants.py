@@ -352,10 +352,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--interlock-bar",
         type=float,
-        default=97.0,
+        default=99.0,
         help="least score of the interlock, in per cent",
     )
-    parser.add_argument("--bar", type=float, default=92.0, help="least score of all, in per cent")
+    parser.add_argument("--bar", type=float, default=95.0, help="least score of all, in per cent")
     parser.add_argument("--json", type=Path)
     parser.add_argument(
         "--beside",

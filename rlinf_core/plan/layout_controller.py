@@ -25,7 +25,7 @@ WINDOW = 3
 MIN_TURN_S = 0.2
 # relative reduction of a turn's seconds that a change must promise
 MIN_GAIN = 0.05
-# the same after a change under this load, whose small differences are noise
+# the same after a change under this load that was taken back: small differences are noise
 REPEATED_GAIN = 1 / 3
 # sum of these reductions over consecutive turns, at least two, before a change
 MIN_EVIDENCE = 0.6
@@ -141,8 +141,9 @@ class LayoutController:
 
     A change needs a better layout in at least two consecutive turns, whose gains sum up to 60 %,
     and enough of the run left to pay for itself twice. It is undone unless three turns are faster
-    by 2 %, and is not tried again under that load. A second change under the same load needs a gain
-    of a third. None follows if the model does not expect the failure even from its measurements. A
+    by 2 %, and is not tried again under that load. A change that was kept is the last one under the
+    same load. After one that was undone, the next needs a gain of a third, and none follows if the
+    model does not expect the failure even from its measurements. A
     run that ``adapts`` although its recipe sets no placement begins in one process,
     and changes only for a gain of 30 % that saves a minute.
 
@@ -180,6 +181,7 @@ class LayoutController:
         self.streak = 0
         self.skip = 1
         self.changes = 0  # under this load
+        self.has_kept_change = False  # under this load
         self.is_model_wrong = False  # whether it cannot explain a failed change under this load
         self.turn_count = 0
         self.spent_s = 0.0
@@ -329,6 +331,7 @@ class LayoutController:
         )
         self.work = self._median_work()
         if pays:
+            self.has_kept_change = True
             return None
         self.refused.add(self.layout)
         before = expected_turn(self.measurements.costs(), trial.before, self.machine)
@@ -358,7 +361,7 @@ class LayoutController:
         self.measurements.forget(sizes)
         self.refused.clear()
         self.changes = 0
-        self.is_model_wrong = False
+        self.has_kept_change = self.is_model_wrong = False
         self.evidence = 0.0
         self.streak = 0
         self.turns.popleft()
@@ -381,7 +384,8 @@ class LayoutController:
         pays = gain > min_gain and saved > MIN_PAYBACK * self.measurements.switch_s()
         if self.is_implicit:
             pays = pays and gain > IMPLICIT_GAIN and saved > MIN_SAVED_S
-        if choice.layout == self.layout or not pays or self.is_model_wrong:
+        is_final = self.has_kept_change or self.is_model_wrong
+        if choice.layout == self.layout or not pays or is_final:
             self.evidence = 0.0
             self.streak = 0
             return None

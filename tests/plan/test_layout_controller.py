@@ -393,14 +393,20 @@ def test_a_layout_that_the_cluster_refuses_is_not_wanted_again(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "changes, gain, expected_changes", [(0, 0.3, True), (1, 0.3, False), (1, 0.4, True)]
+    "changes, kept, gain, expected_changes",
+    [
+        (0, False, 0.3, True),
+        (2, False, 0.3, False),
+        (2, False, 0.4, True),
+        (1, True, 0.9, False),
+    ],
 )
-def test_a_second_change_under_the_same_load_needs_a_gain_of_a_third(
-    tmp_path, monkeypatch, changes, gain, expected_changes
+def test_after_a_change_that_was_undone_the_next_needs_a_third_and_a_kept_one_is_the_last(
+    tmp_path, monkeypatch, changes, kept, gain, expected_changes
 ):
     controller = LayoutController(recipe_of(), tmp_path, [].append, TWO)
     layout = controller.first_layout()
-    controller.changes = changes
+    controller.changes, controller.has_kept_change = changes, kept
     monkeypatch.setattr(controller, "_gain", lambda choice: gain)
     answers = [controller.record_turn(turn_of(PLAY, layout), 1e6) for _ in range(8)]
     assert any(answer is not None for answer in answers) == expected_changes
