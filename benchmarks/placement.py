@@ -10,7 +10,7 @@ is visited in turn within one run, several rounds, and medians of their turns ar
 first two layouts give the costs; the other ones are predicted. The choice is that of a run: it
 tries the layout that is chosen from what it has measured so far, keeps it if it is faster by 2 %,
 and chooses again with the measurements of that layout, until it stays. A second row has the rules
-of a run: gains of 5 % and, after a failed trial, a third; a kept change is the last one. ``predict`` does the same
+of a run: gains of 5 %, and a kept change is the last one. ``predict`` does the same
 with two shipped recipes and their own simulators. Their first figures were seen before the last
 terms of the cost model were chosen; no number of the model was fitted to them.
 Figures: the worst relative error of a prediction; the worst ratio of the chosen layout's seconds to
@@ -50,7 +50,6 @@ from rlinf_core.plan.layout_controller import (  # noqa: E402
     MIN_GAIN,
     MIN_MEASURED_GAIN,
     MIN_TURN_S,
-    REPEATED_GAIN,
     LayoutController,
     Turn,
 )
@@ -298,7 +297,7 @@ class Tour(LayoutController):
 def choice(
     visited: Tour,
     rates: dict[Layout, float],
-    min_gains: tuple[float, float] = (0.0, 0.0),
+    min_gain: float = 0.0,
     ends_when_kept: bool = False,
 ) -> tuple[Layout, int]:
     """Return where a run ends that chooses, tries and keeps or takes back; and its trials.
@@ -306,7 +305,7 @@ def choice(
     Args:
         visited: every layout.
         rates: seconds of a time step in each.
-        min_gains: relative gain that the first trial must promise, and that each later one must.
+        min_gain: relative gain that a trial must promise.
         ends_when_kept: whether a layout that is kept is the last one, as in a run.
     """
     layouts = list(rates)[:2]
@@ -322,7 +321,7 @@ def choice(
                 key=lambda one: expected_turn(costs, one, visited.machine).seconds,
             )
         expected = [expected_turn(costs, one, visited.machine).seconds for one in (chosen, layout)]
-        if chosen == layout or expected[0] > (1 - min_gains[bool(trials)]) * expected[1]:
+        if chosen == layout or expected[0] > (1 - min_gain) * expected[1]:
             return layout, trials
         if chosen not in layouts:
             layouts.append(chosen)
@@ -382,7 +381,7 @@ def judged(name: str, visited: Tour) -> dict[str, float]:
     errors = {layout: abs(predicted[layout] / rate - 1) for layout, rate in rates.items()}
     chosen, trials = choice(visited, rates)
     ratio = rates[chosen] / min(rates.values())
-    end, _ = choice(visited, rates, (MIN_GAIN, REPEATED_GAIN), ends_when_kept=True)
+    end, _ = choice(visited, rates, MIN_GAIN, ends_when_kept=True)
     run_ratio = rates[end] / min(rates.values())
     noise = visit_noise(visited)
     worst = max(errors.values())

@@ -25,8 +25,6 @@ WINDOW = 3
 MIN_TURN_S = 0.2
 # relative reduction of a turn's seconds that a change must promise
 MIN_GAIN = 0.05
-# the same after a change under this load that was taken back: small differences are noise
-REPEATED_GAIN = 1 / 3
 # sum of these reductions over consecutive turns, at least two, before a change
 MIN_EVIDENCE = 0.6
 # relative reduction that a change must achieve, or the run returns to the earlier layout
@@ -142,10 +140,9 @@ class LayoutController:
     A change needs a better layout in at least two consecutive turns, whose gains sum up to 60 %,
     and enough of the run left to pay for itself twice. It is undone unless three turns are faster
     by 2 %, and is not tried again under that load. A change that was kept is the last one under the
-    same load. After one that was undone, the next needs a gain of a third, and none follows if the
-    model does not expect the failure even from its measurements. A
-    run that ``adapts`` although its recipe sets no placement begins in one process,
-    and changes only for a gain of 30 % that saves a minute.
+    same load. After one that was undone another may follow, unless the model does not expect the
+    failure even from its measurements. A run that ``adapts`` although its recipe sets no placement
+    begins in one process, and changes only for a gain of 30 % that saves a minute.
 
     Args:
         recipe: the run's. With ``placement.auto`` false turns are measured, and nothing is
@@ -180,7 +177,6 @@ class LayoutController:
         self.evidence = 0.0
         self.streak = 0
         self.skip = 1
-        self.changes = 0  # under this load
         self.has_kept_change = False  # under this load
         self.is_model_wrong = False  # whether it cannot explain a failed change under this load
         self.turn_count = 0
@@ -265,7 +261,6 @@ class LayoutController:
         ]
         self.measurements.add_switch("+".join(kinds) or "mode", seconds)
         self.layout = layout
-        self.changes += 1
         self.turns.clear()
         self.pending_turn = Turn(count=0)
         self.evidence = 0.0
@@ -360,7 +355,6 @@ class LayoutController:
         }
         self.measurements.forget(sizes)
         self.refused.clear()
-        self.changes = 0
         self.has_kept_change = self.is_model_wrong = False
         self.evidence = 0.0
         self.streak = 0
@@ -380,8 +374,7 @@ class LayoutController:
         choice = self._choice(self.recipe)
         gain = self._gain(choice)
         saved = gain * seconds * steps_left
-        min_gain = REPEATED_GAIN if self.changes else MIN_GAIN
-        pays = gain > min_gain and saved > MIN_PAYBACK * self.measurements.switch_s()
+        pays = gain > MIN_GAIN and saved > MIN_PAYBACK * self.measurements.switch_s()
         if self.is_implicit:
             pays = pays and gain > IMPLICIT_GAIN and saved > MIN_SAVED_S
         is_final = self.has_kept_change or self.is_model_wrong
