@@ -384,7 +384,9 @@ def test_held_out_sentences_ask_for_plans_that_occur_in_training():
 def test_random_examples_of_the_planner_teach_the_form_and_not_the_meaning():
     def places(environment, seed):
         environment.reset(seed)
-        calls = [call for message in environment.example() for call in message.get("tool_calls", [])]
+        calls = [
+            call for message in environment.example() for call in message.get("tool_calls", [])
+        ]
         texts = [json.loads(call["function"]["arguments"])["instruction"] for call in calls]
         return tuple(text.split()[-2] for text in texts)
 

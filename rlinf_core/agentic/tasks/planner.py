@@ -174,9 +174,7 @@ class Planner:
         if layouts < 1:
             raise RecipeError(f"text.options.layouts: expected at least 1, got {layouts}")
         if examples not in ("right", "random"):
-            raise RecipeError(
-                f"text.options.examples: expected right or random, got '{examples}'"
-            )
+            raise RecipeError(f"text.options.examples: expected right or random, got '{examples}'")
         self.examples, self.layouts = examples, layouts
         self.robot = _shared_robot(robot, policy)
         self.max_turns, self.trace_folder, self.brief = max_turns, trace_folder, brief
