@@ -15,7 +15,7 @@ from rlinf_core.algorithms.common.advantages import (
     rewards_to_go,
 )
 from rlinf_core.algorithms.common.on_policy import rollout_log_probs
-from rlinf_core.algorithms.common.policy_losses import policy_loss, to_level, value_loss
+from rlinf_core.algorithms.common.policy_losses import aggregate_log_probs, policy_loss, value_loss
 from rlinf_core.algorithms.common.rollout import combine
 from rlinf_core.algorithms.common.running_statistics import RunningReturn, update_moments
 from rlinf_core.algorithms.dapo import has_gradient_signal, length_penalty
@@ -144,8 +144,8 @@ def test_k3_is_never_negative_and_its_mean_is_the_divergence():
 
 def test_ratios_of_a_chunk_are_the_product_of_its_actions(random):
     (log_probs,) = tensors(random, (4, 3))
-    assert to_level(log_probs, "action") is log_probs
-    assert to_level(log_probs, "chunk")[:, 0].exp().numpy() == pytest.approx(
+    assert aggregate_log_probs(log_probs, "action") is log_probs
+    assert aggregate_log_probs(log_probs, "chunk")[:, 0].exp().numpy() == pytest.approx(
         log_probs.exp().prod(dim=1).numpy()
     )
 

@@ -36,20 +36,19 @@ class Learner(PPO):
             data["versions"] = rollout.versions
         return data
 
-    def proximal_log_probs(self, now: Tensor, then: Tensor, batch: Batch) -> Tensor:
-        return (
-            self.level(batch["proximal"], batch)
-            if "proximal" in batch
-            else interpolate_proximal(now.detach(), then, batch["versions"][:, None], self.updates)
-        )
+    def proximal_log_probs(self, log_probs: Tensor, old_log_probs: Tensor, batch: Batch) -> Tensor:
+        if "proximal" in batch:
+            return self.aggregate(batch["proximal"], batch)
+        versions = batch["versions"][:, None]
+        return interpolate_proximal(log_probs.detach(), old_log_probs, versions, self.updates)
 
-    def objective(self, now: Tensor, then: Tensor, batch: Batch) -> Tensor:
+    def objective(self, log_probs: Tensor, old_log_probs: Tensor, batch: Batch) -> Tensor:
         config = self.config
-        proximal = self.proximal_log_probs(now, then, batch)
+        proximal = self.proximal_log_probs(log_probs, old_log_probs, batch)
         return decoupled_loss(
-            now,
+            log_probs,
             proximal,
-            then,
+            old_log_probs,
             self.advantages(batch),
             config.clip_low,
             config.clip_high,
@@ -67,7 +66,7 @@ def interpolate_proximal(
 
 
 def decoupled_loss(
-    now: Tensor,
+    log_probs: Tensor,
     proximal: Tensor,
     behaviour: Tensor,
     advantages: Tensor,
@@ -82,4 +81,4 @@ def decoupled_loss(
     """
     weights = (proximal - behaviour).exp().detach()
     weights = torch.where(weights <= limit, weights, torch.zeros_like(weights))
-    return policy_loss(now, proximal, advantages, low, high, dual, weights)
+    return policy_loss(log_probs, proximal, advantages, low, high, dual, weights)

@@ -9,7 +9,12 @@ from torch import Tensor
 
 from rlinf_core.algorithms.common.learner import BaseLearner
 from rlinf_core.algorithms.common.optimizer import adam, optimizer_step
-from rlinf_core.algorithms.common.policy_losses import bounded_exp, policy_loss, shares, to_level
+from rlinf_core.algorithms.common.policy_losses import (
+    aggregate_log_probs,
+    bounded_exp,
+    mean_weights,
+    policy_loss,
+)
 from rlinf_core.algorithms.common.rollout import Rollout
 from rlinf_core.algorithms.common.settings import OnPolicySettings
 from rlinf_core.policies.base import OnPolicyActor
@@ -114,26 +119,28 @@ class OnPolicy(BaseLearner):
     def loss(self, batch: Batch) -> tuple[Tensor, dict[str, float]]:
         """Return the clipped objective, less the entropy bonus, over the played actions."""
         config, executed = self.config, batch["executed"]
-        log_probs, entropy = self.evaluate(batch)
-        now, then = self.level(log_probs, batch), self.level(batch["log_probs"], batch)
-        objective = self.objective(now, then, batch)
+        element_log_probs, element_entropy = self.evaluate(batch)
+        log_probs = self.aggregate(element_log_probs, batch)
+        old_log_probs = self.aggregate(batch["log_probs"], batch)
         weights = batch["weights"][:, None] * (executed if config.level == "action" else 1.0)
-        counted = self.element_shares(weights.expand(now.shape))
-        loss = (objective * counted).sum()
-        bonus = (self.level(entropy if config.entropy else entropy.detach(), batch) * counted).sum()
+        weights = self.normalized_weights(weights.expand(log_probs.shape))
+        loss = (self.objective(log_probs, old_log_probs, batch) * weights).sum()
+        entropy = element_entropy if config.entropy else element_entropy.detach()
+        entropy = (self.aggregate(entropy, batch) * weights).sum()
         if config.entropy:
-            loss = loss - config.entropy * bonus
-        penalty, penalty_metrics = self.penalty(log_probs, batch)
+            loss = loss - config.entropy * entropy
+        penalty, penalty_metrics = self.penalty(element_log_probs, batch)
         if penalty is not None:
             loss = loss + penalty
         with torch.no_grad():
-            log_ratio = now - then
-            ratio = bounded_exp(now - self.proximal_log_probs(now, then, batch))
+            log_ratio = log_probs - old_log_probs
+            proximal_log_probs = self.proximal_log_probs(log_probs, old_log_probs, batch)
+            ratio = bounded_exp(log_probs - proximal_log_probs)
             clipped = ((ratio < 1.0 - config.clip_low) | (ratio > 1.0 + config.clip_high)).float()
             metrics = {
-                "entropy": bonus.item(),
-                "kl": ((bounded_exp(log_ratio) - 1.0 - log_ratio) * counted).sum().item(),
-                "clipped": (clipped * counted).sum().item(),
+                "entropy": entropy.item(),
+                "kl": ((bounded_exp(log_ratio) - 1.0 - log_ratio) * weights).sum().item(),
+                "clipped": (clipped * weights).sum().item(),
             }
         return loss, metrics | penalty_metrics
 
@@ -141,36 +148,36 @@ class OnPolicy(BaseLearner):
         """Return log-probabilities and entropies (B, E) of the played actions."""
         return self.policy.log_probs(batch, batch["actions"])
 
-    def element_shares(self, weights: Tensor) -> Tensor:
-        """Return the share of each element (B, E or 1) in the loss, from its weight."""
-        return shares(weights)
+    def normalized_weights(self, weights: Tensor) -> Tensor:
+        """Return weights (B, E or 1) of which the loss is the sum over the elements."""
+        return mean_weights(weights)
 
     def penalty(self, log_probs: Tensor, batch: Batch) -> tuple[Tensor | None, dict[str, float]]:
         """Return a term for the loss, from the log-probabilities (B, E), and its metrics."""
         return None, {}
 
-    def level(self, log_probs: Tensor, batch: Batch) -> Tensor:
+    def aggregate(self, log_probs: Tensor, batch: Batch) -> Tensor:
         """Return log-probabilities (B, E) of played actions, or (B, 1), the chunk's sum or mean."""
         executed = batch["executed"]
-        level = to_level(log_probs * executed, self.config.level)
-        return (
-            level / executed.sum(dim=1, keepdim=True).clamp(min=1.0)
-            if self.config.level == "mean"
-            else level
-        )
+        aggregated = aggregate_log_probs(log_probs * executed, self.config.level)
+        if self.config.level == "mean":
+            return aggregated / executed.sum(dim=1, keepdim=True).clamp(min=1.0)
+        return aggregated
 
-    def proximal_log_probs(self, now: Tensor, then: Tensor, batch: Batch) -> Tensor:
+    def proximal_log_probs(self, log_probs: Tensor, old_log_probs: Tensor, batch: Batch) -> Tensor:
         """Return log-probabilities (B, E or 1) of the policy around which the ratio is clipped."""
-        return then
+        return old_log_probs
 
-    def objective(self, now: Tensor, then: Tensor, batch: Batch) -> Tensor:
-        """Return the loss of each element.
-
-        ``now`` and ``then`` are log-probabilities (B, E or 1).
-        """
+    def objective(self, log_probs: Tensor, old_log_probs: Tensor, batch: Batch) -> Tensor:
+        """Return the loss of each element, from log-probabilities (B, E or 1)."""
         config, advantages = self.config, self.advantages(batch)
         return policy_loss(
-            now, then, advantages, config.clip_low, config.clip_high, config.dual_clip
+            log_probs,
+            old_log_probs,
+            advantages,
+            config.clip_low,
+            config.clip_high,
+            config.dual_clip,
         )
 
     @staticmethod

@@ -58,7 +58,7 @@ def truncated_loss(
     return -(objective if weights is None else weights * objective)
 
 
-def importance(
+def importance_weights(
     trainer: Tensor, engine: Tensor, executed: Tensor, correction: str, low: float, high: float
 ) -> Tensor:
     """Return weights (..., E) of an engine's draws, whose probabilities differ from the trainer's.
@@ -73,11 +73,12 @@ def importance(
         correction: ``token_`` or ``sequence_`` and ``truncate`` or ``mask``.
         low, high: bounds of the ratio; beyond them it is cut off, or the weight is 0.
     """
+    unit, bound = correction.split("_")
     difference = (trainer - engine) * executed
-    if correction.startswith("sequence"):
+    if unit == "sequence":
         difference = difference.sum(dim=-1, keepdim=True).expand(difference.shape)
     ratio = bounded_exp(difference)
-    if correction.endswith("truncate"):
+    if bound == "truncate":
         return ratio.clamp(low, high)
     return torch.where((ratio >= low) & (ratio <= high), ratio, torch.zeros_like(ratio))
 
@@ -100,7 +101,7 @@ def value_loss(
     return torch.max(loss(values), loss(old_values + (values - old_values).clamp(-clip, clip)))
 
 
-def shares(mask: Tensor) -> Tensor:
+def mean_weights(mask: Tensor) -> Tensor:
     """Return each element's weight in a masked mean over all shards.
 
     The processes' results must then be averaged.
@@ -111,9 +112,9 @@ def shares(mask: Tensor) -> Tensor:
 
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
     """Return the mean over the mask, of all shards once the processes' results are averaged."""
-    return (values * shares(mask)).sum()
+    return (values * mean_weights(mask)).sum()
 
 
-def to_level(log_probs: Tensor, level: str) -> Tensor:
+def aggregate_log_probs(log_probs: Tensor, level: str) -> Tensor:
     """Return log-probabilities of a chunk's actions (B, H) (``action``) or of the chunk (B, 1)."""
     return log_probs if level == "action" else log_probs.sum(dim=1, keepdim=True)

@@ -15,7 +15,7 @@ from rlinf_core.algorithms.common.advantages import EPSILON, group_advantages
 from rlinf_core.algorithms.common.on_policy import OnPolicy, rollout_log_probs
 from rlinf_core.algorithms.common.policy_losses import (
     bounded_exp,
-    importance,
+    importance_weights,
     policy_loss,
     truncated_loss,
 )
@@ -50,7 +50,7 @@ class Learner(OnPolicy):
             )
         if config.correction != "none":
             data["proximal"] = rollout_log_probs(self.policy, rollout, data["weights"])
-            data["correction"] = importance(
+            data["correction"] = importance_weights(
                 data["proximal"],
                 rollout.log_probs,
                 rollout.executed,
@@ -112,28 +112,34 @@ class Learner(OnPolicy):
             .index_copy(0, rows, entropy),
         )
 
-    def element_shares(self, weights: Tensor) -> Tensor:
+    def normalized_weights(self, weights: Tensor) -> Tensor:
         """Return the weight of an element in the loss.
 
         ``constant`` divides by the number of rows, not of elements.
         """
         if self.config.weighting != "constant":
-            return super().element_shares(weights)
+            return super().normalized_weights(weights)
         rows = all_sum(torch.tensor(float(len(weights)), device=weights.device))
         return weights * (world_size() / (rows * self.config.constant_length))
 
-    def proximal_log_probs(self, now: Tensor, then: Tensor, batch: Batch) -> Tensor:
-        return self.level(batch["proximal"], batch) if "proximal" in batch else then
+    def proximal_log_probs(self, log_probs: Tensor, old_log_probs: Tensor, batch: Batch) -> Tensor:
+        return self.aggregate(batch["proximal"], batch) if "proximal" in batch else old_log_probs
 
-    def objective(self, now: Tensor, then: Tensor, batch: Batch) -> Tensor:
+    def objective(self, log_probs: Tensor, old_log_probs: Tensor, batch: Batch) -> Tensor:
         config = self.config
         advantages = self.advantages(batch)
-        about = self.proximal_log_probs(now, then, batch)
-        weights = batch["correction"][:, : now.shape[-1]] if "correction" in batch else None
+        proximal = self.proximal_log_probs(log_probs, old_log_probs, batch)
+        weights = batch["correction"][:, : log_probs.shape[-1]] if "correction" in batch else None
         if config.objective == "cispo":
-            return truncated_loss(now, about, advantages, config.clip_high, weights)
+            return truncated_loss(log_probs, proximal, advantages, config.clip_high, weights)
         return policy_loss(
-            now, about, advantages, config.clip_low, config.clip_high, config.dual_clip, weights
+            log_probs,
+            proximal,
+            advantages,
+            config.clip_low,
+            config.clip_high,
+            config.dual_clip,
+            weights,
         )
 
     def penalty(self, log_probs: Tensor, batch: Batch) -> tuple[Tensor | None, dict[str, float]]:
@@ -146,14 +152,15 @@ class Learner(OnPolicy):
         if not self.config.reference_kl:
             return None, metrics
         reference, _ = self.reference.log_probs(batch, batch["actions"])
-        counted = self.element_shares(batch["weights"][:, None] * batch["executed"])
-        divergence = (k3(log_probs, reference) * counted).sum()
+        weights = self.normalized_weights(batch["weights"][:, None] * batch["executed"])
+        divergence = (k3(log_probs, reference) * weights).sum()
         return self.config.reference_kl * divergence, metrics | {"reference_kl": divergence.item()}
 
 
-def k3(now: Tensor, reference: Tensor) -> Tensor:
+def k3(log_probs: Tensor, reference: Tensor) -> Tensor:
     """Return exp(q - p) - (q - p) - 1, which is never negative and has the mean KL(p, q).
 
     DeepSeekMath, equation 4.
     """
-    return bounded_exp(reference - now) - (reference - now) - 1.0
+    log_ratio = reference - log_probs
+    return bounded_exp(log_ratio) - log_ratio - 1.0
