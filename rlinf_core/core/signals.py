@@ -22,7 +22,7 @@ SECOND_SIGNAL_S = 2.0
 def on_signal(by: Callable[[int], object]) -> Iterator[None]:
     """Call ``by`` with the number of SIGINT or SIGTERM within the block.
 
-    A second signal, more than ``AGAIN_S`` later, uses the outer handler.
+    A second signal, more than ``SECOND_SIGNAL_S`` later, uses the outer handler.
     """
     # no signal interrupts other threads
     if threading.current_thread() is not threading.main_thread():

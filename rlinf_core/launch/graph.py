@@ -1,6 +1,6 @@
 """The process graph of a station: the processes of a recipe, for all launchers.
 
-``collecting_processes`` starts a station without policy and uplink, with a director that ends after
+``collect_processes`` starts a station without policy and uplink, with a director that ends after
 the last demonstration.
 """
 

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -23,9 +22,6 @@ from rlinf_core.policies.normalization import Normalisation
 from rlinf_core.policies.settings import PolicySettings
 from rlinf_core.specs import arrays
 from rlinf_core.specs.arrays import StationSpec
-
-if TYPE_CHECKING:
-    from rlinf_core.policies.settings import PolicySettings
 
 LETTERS = 32  # features of a byte
 WINDOW = 5  # bytes in a window of the convolution

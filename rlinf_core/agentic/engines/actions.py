@@ -125,20 +125,21 @@ class ActionEngine(OpenAIEngine):
                 f"'{escape_ascii(answer)[:300]}'. Use a vLLM with return_token_ids"
             ) from error
         if prompt != request.prompt:
-            at = next(
+            first_difference = next(
                 (
                     index
-                    for index, (replayed, drawn) in enumerate(
+                    for index, (server_token, trainer_token) in enumerate(
                         zip(prompt, request.prompt, strict=False)
                     )
-                    if replayed != drawn
+                    if server_token != trainer_token
                 ),
                 min(len(prompt), len(request.prompt)),
             )
             raise EngineMismatchError(
                 f"{self.url}: expected the trainer's prompt of {len(request.prompt)} tokens, got "
-                f"{len(prompt)} that differ from token {at} on. Give the server the chat template, "
-                "the tokenizer and preprocessor_config.json of the published model"
+                f"{len(prompt)} that differ from token {first_difference} on. "
+                "Give the server the chat template, the tokenizer and preprocessor_config.json of "
+                "the published model"
             )
         allowed = range(policy.vocabulary_size - BINS, policy.vocabulary_size)
         if not (

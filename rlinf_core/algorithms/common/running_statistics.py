@@ -49,9 +49,9 @@ class RunningReturn(nn.Module):
         running = self.running.numpy(force=True)
         rows = (values.numpy(force=True) for values in (rewards, 1.0 - done, gammas))
         # step by step: on the CPU, by NumPy
-        for reward, auto_reset, gamma in zip(*rows, strict=True):
+        for reward, not_done, gamma in zip(*rows, strict=True):
             returns.append(running * gamma + reward)
-            running = returns[-1] * auto_reset
+            running = returns[-1] * not_done
         self.running = torch.from_numpy(running).to(self.running)
         return_tensor = torch.from_numpy(np.stack(returns)).to(rewards)
         update_moments(

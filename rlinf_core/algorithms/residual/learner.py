@@ -58,10 +58,10 @@ class Learner(RLPD):
     def clone_mask(self, batch: Batch, mean: Tensor) -> Tensor:
         """See RLPD; the batch's ``action`` is a correction."""
         features = self.encoder(batch)
-        done, would_do = (
+        demonstrated_q, actor_q = (
             self.critics(
                 features, self.executed(batch, self.actor.apply_correction(batch, correction))
             )
             for correction in (batch["action"], torch.tanh(mean))
         )
-        return (done > would_do).any(dim=0).float()
+        return (demonstrated_q > actor_q).any(dim=0).float()

@@ -72,11 +72,11 @@ class Learner(TargetNetworks):
         The actor's action is tanh(``mean``).
         """
         features = self.encoder(batch)
-        done, would_do = (
+        demonstrated_q, actor_q = (
             self.critics(features, self.executed(batch, action))
             for action in (batch["action"], torch.tanh(mean))
         )
-        return (done > would_do).any(dim=0).float()
+        return (demonstrated_q > actor_q).any(dim=0).float()
 
 
 def lower_bound(values: Tensor, deviations: float) -> Tensor:

@@ -176,7 +176,7 @@ class ReleaseController(PolicySelector):
         return present if present in free else min(able, default="")
 
     def needed(self) -> set[int]:
-        """Return the versions whose files must stay: those in use, and the last GO_BACK ones."""
+        """Return the versions whose files must stay: those in use, and the last RECENT_VERSIONS."""
         record = self.record
         record.previous = record.previous[-RECENT_VERSIONS:]
         return {

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rlinf_core.core.errors import PolicyFileError, escape_ascii, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import torch
     from torch import Tensor
 

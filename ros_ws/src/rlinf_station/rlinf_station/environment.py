@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from builtin_interfaces.msg import Time
@@ -60,9 +60,6 @@ from rlinf_station.episodes import (
     new_request,
 )
 from rlinf_station.labels import AGAIN, CANCELLED, DISCARDED, PROMPT, Labels
-
-if TYPE_CHECKING:
-    from rclpy.action.server import ServerGoalHandle
 
 STAND_CLEAR = (
     "stand clear, then confirm: the arm goes home (g at a keyboard, Ready on the page, or a "
