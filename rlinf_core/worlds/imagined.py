@@ -17,7 +17,7 @@ from rlinf_core.worlds.episodes import Episodes, Windows
 from rlinf_core.worlds.frames import check_actions
 from rlinf_core.worlds.model import WorldModel, WorldState
 
-SUCCEEDED = 0.5  # share of branches that begin in a successful episode, if there is one
+SUCCESS_SHARE = 0.5  # share of branches that begin in a successful episode, if there is one
 
 
 class ImaginedEnv:
@@ -78,31 +78,34 @@ class ImaginedEnv:
         )
 
     def reset(self, seeds: Sequence[int]) -> Arrays:
-        self.length  # noqa: B018 (refuses a world that is off)
+        length = self.length
         self._random = [np.random.default_rng(int(seed)) for seed in seeds]
-        self._starts()
+        self._find_starts()
         self.first = np.zeros(self.size, int)
-        self.played = np.zeros((self.size, self.length, self.spec.action.dim), np.float32)
+        self.played = np.zeros((self.size, length, self.spec.action.dim), np.float32)
         self.state = self._start_branches(np.arange(self.size))
         self.age, self.peak = np.zeros(self.size, int), np.zeros(self.size)
         return self._observed()
 
-    def _starts(self) -> None:
+    def _find_starts(self) -> None:
         """Find the starts of branches: in all episodes, and in the successful ones."""
-        episodes, every = self.episodes, np.ones(len(self.episodes), bool)
-        self._every, self._succeeded = (
-            episodes.bounds[:-1][chosen] if self.full_episodes else episodes.starts(chosen)
-            for chosen in (every, episodes.success)
-        )
-        if not len(self._every):
+        self._all_starts = self._starts_in(np.ones(len(self.episodes), bool))
+        self._successful_starts = self._starts_in(self.episodes.success)
+        if not len(self._all_starts):
             raise RlinfError(
                 "a learned world: expected recorded episodes to begin branches in, got none"
             )
 
+    def _starts_in(self, chosen: np.ndarray) -> np.ndarray:
+        """Return the time steps of chosen episodes (E,) bool in which a branch may begin."""
+        if self.full_episodes:
+            return self.episodes.bounds[:-1][chosen]
+        return self.episodes.starts(chosen)
+
     def _start_branches(self, rows: np.ndarray) -> WorldState:
         """Begin the next branch of each row."""
         self.branch_count += len(rows)
-        self.first[rows] = [self._drawn(self._random[row]) for row in rows]
+        self.first[rows] = [self._sample_start(self._random[row]) for row in rows]
         windows = self.episodes.windows(self.first[rows], self.world.settings.history)
         members = torch.tensor(
             [int(self._random[row].integers(self.world.settings.members)) for row in rows]
@@ -111,9 +114,15 @@ class ImaginedEnv:
             members = torch.full_like(members, -1)
         return self.world.begin(windows, members)
 
-    def _drawn(self, random: np.random.Generator) -> int:
-        keyed = not self.full_episodes and len(self._succeeded) and random.random() < SUCCEEDED
-        starts = self._succeeded if keyed else self._every
+    def _sample_start(self, random: np.random.Generator) -> int:
+        """Draw a branch's first time step, half of the time from a successful episode."""
+        starts = self._all_starts
+        if (
+            not self.full_episodes
+            and len(self._successful_starts)
+            and random.random() < SUCCESS_SHARE
+        ):
+            starts = self._successful_starts
         return int(starts[random.integers(len(starts))])
 
     def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> Steps:
@@ -227,9 +236,9 @@ class ImaginedEnv:
             np.array(state["vectors"]), np.array(state["actions"]), np.array(state["steps"])
         )
         self._random = [np.random.default_rng() for _ in state["random"]]
-        for random, drawn in zip(self._random, state["random"], strict=True):
-            random.bit_generator.state = drawn
-        self._starts()
+        for random, random_state in zip(self._random, state["random"], strict=True):
+            random.bit_generator.state = random_state
+        self._find_starts()
         self.state = self.world.begin(windows, torch.from_numpy(np.array(state["members"])))
         for row, looked_done in enumerate(state["looked_done"]):
             self.state.results[row] = replace(self.state.results[row], looked_done=int(looked_done))

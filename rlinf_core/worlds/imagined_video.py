@@ -17,7 +17,7 @@ from rlinf_core.worlds.coordinates import Coordinates, tool_of
 from rlinf_core.worlds.frames import check_actions, check_frames
 from rlinf_core.worlds.video import VideoModel, check_count
 
-KEYFRAMES = 0.5  # share of branches that begin in a successful episode, if there is one
+SUCCESS_SHARE = 0.5  # share of branches that begin in a successful episode, if there is one
 
 
 class ImaginedVideoEnv:
@@ -84,11 +84,11 @@ class ImaginedVideoEnv:
     def _check_judged(self) -> None:
         """Raise RecipeError if the task is judged by something that no frame and no number has."""
         judged = {*self.task.success.channels, *(getattr(self.task.failure, "channels", ()))}
-        shown = {item.source for item in (*self.spec.vectors, self.camera)}
-        if missing := sorted(judged - shown):
+        observed = {item.source for item in (*self.spec.vectors, self.camera)}
+        if missing := sorted(judged - observed):
             raise RecipeError(
                 f"a video model: the task's success needs {', '.join(missing)}, expected it in the "
-                f"observation ({', '.join(sorted(shown))}). Train a classifier of the camera "
+                f"observation ({', '.join(sorted(observed))}). Train a classifier of the camera "
                 "(rlinf reward train) and name it in the task's reward"
             )
 
@@ -102,8 +102,8 @@ class ImaginedVideoEnv:
                 f"{name}: expected observations called {camera} and vectors, got none called "
                 f"{', '.join(missing)}. {remedy}"
             )
-        shown, numbers = recorded.observations[camera], recorded.observations["vectors"]
-        check_frames(shown, (steps + 1, *self.camera.shape), f"{name}, camera {camera}", remedy)
+        frames, numbers = recorded.observations[camera], recorded.observations["vectors"]
+        check_frames(frames, (steps + 1, *self.camera.shape), f"{name}, camera {camera}", remedy)
         check_actions(recorded.actions, (steps, self.spec.action.dim), name, remedy)
         if numbers.shape != (steps + 1, self.spec.vector_size) or not np.isfinite(numbers).all():
             raise RlinfError(
@@ -128,15 +128,16 @@ class ImaginedVideoEnv:
         count, frames, actions = self.model.condition, [], []
         for row in rows:
             random = self._random[row]
-            keyed = self.successes and random.random() < KEYFRAMES
-            pool = self.successes if keyed else self.trajectories
-            episode = pool[int(random.integers(len(pool)))]
+            episodes = self.trajectories
+            if self.successes and random.random() < SUCCESS_SHARE:
+                episodes = self.successes
+            episode = episodes[int(random.integers(len(episodes)))]
             first = count - 1
             step = int(random.integers(first, max(first + 1, len(episode) - 1)))
-            shown = episode.observations[self.camera.name]
-            frames.append(shown[step - count + 1 : step + 1])
+            recorded_frames = episode.observations[self.camera.name]
+            frames.append(recorded_frames[step - count + 1 : step + 1])
             actions.append(episode.actions[step - count + 1 : step])
-            self.frames[row] = shown[step]
+            self.frames[row] = recorded_frames[step]
             self.vectors[row] = episode.observations["vectors"][step]
             self.age[row] = 0
             self.results[row] = self._result_of(row, None)
@@ -155,10 +156,10 @@ class ImaginedVideoEnv:
         check_actions(played, (len(rows), self.spec.action.dim), name, remedy)
         played = np.clip(played, -1.0, 1.0)
         self.vectors[rows] = self._moved(self.vectors[rows], played)
-        place = self.age[rows] % self.model.chunk
-        self.pending[rows, place] = played
+        chunk_index = self.age[rows] % self.model.chunk
+        self.pending[rows, chunk_index] = played
         self.age[rows] += 1
-        full = rows[place == self.model.chunk - 1]
+        full = rows[chunk_index == self.model.chunk - 1]
         if len(full):
             frames = self.model.step(full.tolist(), self.pending[full])
             check_frames(
@@ -193,16 +194,16 @@ class ImaginedVideoEnv:
         si = np.array([self.spec.action.to_si(action) for action in actions])
         start = 0
         for item in self.spec.vectors:
-            place = slice(start, start + item.size)
+            columns = slice(start, start + item.size)
             start += item.size
             arm = arm_of(item.source)
             step = si[:, self.spec.action.rows(arm)][:, :3]
             if item.source == tool_of(arm) and item.take in ("position", "all"):
-                moved[:, place.start : place.start + 3] += step
+                moved[:, columns.start : columns.start + 3] += step
             elif item.take == "linear":
-                moved[:, place] = step * self.spec.control_hz
+                moved[:, columns] = step * self.spec.control_hz
             elif item.take == "offset":
-                moved[:, place] -= step
+                moved[:, columns] -= step
         return moved
 
     def _observed(self) -> Arrays:
@@ -226,8 +227,8 @@ class ImaginedVideoEnv:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue the draws with new branches."""
         self.reset(range(self.size))
-        for random, drawn in zip(self._random, state["random"], strict=True):
-            random.bit_generator.state = drawn
+        for random, random_state in zip(self._random, state["random"], strict=True):
+            random.bit_generator.state = random_state
         self._begin(np.arange(self.size))
 
     def render(self, index: int = 0) -> np.ndarray:
