@@ -27,7 +27,7 @@ from rlinf_core.interlock import (
     Mode,
     State,
     adopt_limits,
-    loosened,
+    loosened_limits,
     step,
     with_values,
 )
@@ -189,7 +189,7 @@ def draw_changed_limits(
         new = with_values(limits, changes, "limits", original)
     except RecipeError:
         return None
-    return None if loosened(limits, new) and not disarmed else new
+    return None if loosened_limits(limits, new) and not disarmed else new
 
 
 class World:

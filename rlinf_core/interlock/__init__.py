@@ -4,7 +4,7 @@ This is not a functional-safety certified device.
 """
 
 from rlinf_core.interlock.core import step
-from rlinf_core.interlock.limits import Limits, loosened
+from rlinf_core.interlock.limits import Limits, loosened_limits
 from rlinf_core.interlock.limits_file import load_limits, load_with_loosest, loosest, with_values
 from rlinf_core.interlock.safety_checks import active_faults, enabled, missing_inputs
 from rlinf_core.interlock.tick import State, adopt_limits, after_unobserved_time
@@ -38,7 +38,7 @@ __all__ = [
     "enabled",
     "load_limits",
     "load_with_loosest",
-    "loosened",
+    "loosened_limits",
     "loosest",
     "active_faults",
     "step",

@@ -27,7 +27,7 @@ def measured_coordinates(limits: Limits, inputs: Inputs) -> Coordinates | None:
 
     They are unknown if a number is missing, not finite (trap 2), or in another frame or unit (S5).
     """
-    if inputs.frame not in ("", limits.frame) or in_other_units(limits, inputs):
+    if inputs.frame not in ("", limits.frame) or topic_in_wrong_units(limits, inputs):
         return None
     arm: Coordinates | None
     if limits.control_mode == "joint_delta":
@@ -46,7 +46,7 @@ def measured_coordinates(limits: Limits, inputs: Inputs) -> Coordinates | None:
     return (*arm, (min(max(inputs.gripper, 0.0), limits.gripper_width),))
 
 
-def in_other_units(limits: Limits, inputs: Inputs) -> str:
+def topic_in_wrong_units(limits: Limits, inputs: Inputs) -> str:
     """Return the topic of a measured state in other units than metres and radians, or ""."""
     if limits.control_mode == "joint_delta":
         topic, values = "joint_states", inputs.joints

@@ -19,8 +19,8 @@ from rlinf_core.interlock.safety_checks import (
     UNTIL_A_PERSON,
     blocking_arms,
     enabled,
-    follows_nothing,
     missing_inputs,
+    robot_ignores_targets,
 )
 from rlinf_core.interlock.takeover import OPERATOR_SILENT
 from rlinf_core.interlock.tick import POSITION_UNKNOWN, STOPPED, State, Tick
@@ -110,49 +110,60 @@ class _Stages(Tick):
         """Handle the end of an episode, a restart, a reset of a fault, disarming and arming."""
         inputs = self.inputs
         if inputs.end_episode:
-            self.ended_ns = self.now
-            self.drop_chunk()
-            if self.mode in (Mode.ACTIVE, Mode.HOLD) and self.cause not in UNTIL_A_PERSON:
-                self.enter(Mode.ARMED, "")
+            self.end_episode()
         if self.placed is not None and self.mode in (Mode.DISARMED, Mode.ARMED, Mode.HOLD):
             self.trajectory.rest_at(self.placed)
             self.event("reseeded", "restart")
         self.reseed_at_stopped_robot()
-        cleared = (
-            inputs.reset_fault is not None
-            and self.mode is Mode.FAULT
-            and inputs.reset_fault == self.cause
-            and not self.active_faults
-            and enabled(self.limits, inputs)
-            and not (self.cause in POSITION_UNKNOWN and self.unknown_reason() == self.cause)
-        )
-        if cleared:
+        resets_fault = self.mode is Mode.FAULT and self.may_reset_fault()
+        if resets_fault:
             self.enter(Mode.DISARMED, "")
             self.refusals = ()
         if inputs.arm is False and self.mode is not Mode.FAULT:
             self.drop_chunk()
             self.enter(Mode.DISARMED, "")
-        ready = self.track.valid and not self.active_faults and not missing_inputs(inputs)
-        suppressed = self.suppress_setpoint and self.arm is not None
+        # after a reset in the same tick, the order of the two requests is unknown
+        if inputs.arm is True and self.mode is not Mode.FAULT and not resets_fault:
+            self.arm_if_ready()
+
+    def end_episode(self) -> None:
+        """Drop the chunk, and end a hold that needs no person."""
+        self.ended_ns = self.now
+        self.drop_chunk()
+        if self.mode in (Mode.ACTIVE, Mode.HOLD) and self.cause not in UNTIL_A_PERSON:
+            self.enter(Mode.ARMED, "")
+
+    def may_reset_fault(self) -> bool:
+        """Return True if a request names the fault, and its cause is gone."""
+        return (
+            self.inputs.reset_fault is not None
+            and self.inputs.reset_fault == self.cause
+            and not self.active_faults
+            and enabled(self.limits, self.inputs)
+            and not (self.cause in POSITION_UNKNOWN and self.unknown_reason() == self.cause)
+        )
+
+    def arm_if_ready(self) -> None:
+        """Arm, unless a fault or a missing input forbids that, or the set-point cannot begin."""
+        if not self.track.valid or self.active_faults or missing_inputs(self.inputs):
+            return
+        arm = self.arm or ()
+        suppressed = self.suppress_setpoint
         if suppressed and (
             self.recovering
-            or self.trajectory.exceeded_workspace(self.arm or ())
+            or self.trajectory.exceeded_workspace(arm)
             or not self.was_suppressed
             or not measured_at_rest(self.limits, self.track)
         ):
             # The set-point cannot begin here, the arm does not rest yet, or a controller may still
             # follow the set-point.
-            ready = False
-        # after a reset in the same tick, the order of the two requests is unknown
-        if inputs.arm is True and self.mode is not Mode.FAULT and ready and not cleared:
-            self.sessions.clear()
-            if suppressed:  # the set-point was not published until now
-                self.reseed(self.arm or (), "adrift")
-            self.operator = self.operator.on_arming()
-            if self.mode is Mode.DISARMED or (
-                self.mode is Mode.HOLD and self.cause == "new_session"
-            ):
-                self.enter(Mode.ARMED, "")
+            return
+        self.sessions.clear()
+        if suppressed:  # the set-point was not published until now
+            self.reseed(arm, "adrift")
+        self.operator = self.operator.on_arming()
+        if self.mode is Mode.DISARMED or (self.mode is Mode.HOLD and self.cause == "new_session"):
+            self.enter(Mode.ARMED, "")
 
     # S13, S17: a robot that has stopped by itself does not move when it follows again
     def reseed_at_stopped_robot(self) -> None:
@@ -178,7 +189,7 @@ class _Stages(Tick):
         differs = self.trajectory.differs_from(arm) or (
             rechecks and self.trajectory.differs_slightly_from(arm)
         )
-        if differs and (self.recovering or follows_nothing(robot_fault)):
+        if differs and (self.recovering or robot_ignores_targets(robot_fault)):
             self.reseed(arm, "recover" if self.recovering else "robot")
         self.recovering = False
 

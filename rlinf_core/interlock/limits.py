@@ -338,7 +338,7 @@ class Limits:
 TABLE = {item.name: item for item in fields(Limits)}
 
 
-def loosened(old: Limits, new: Limits) -> list[str]:
+def loosened_limits(old: Limits, new: Limits) -> list[str]:
     """Return the names of the limits that may not change to ``new`` while armed (S19).
 
     They are those that ``new`` loosens, and fixed ones with another value.

@@ -15,7 +15,7 @@ from typing import Any
 
 from rlinf_core.config.yaml_source import read_document
 from rlinf_core.core.errors import RecipeError, nearest
-from rlinf_core.interlock.limits import HIGHER, MODES, TABLE, Limits, loosened
+from rlinf_core.interlock.limits import HIGHER, MODES, TABLE, Limits, loosened_limits
 
 UNLIMITED = "unlimited"
 EXTENDS = "extends"
@@ -46,7 +46,7 @@ def with_values(
     values = {name: _checked(where, TABLE[name], value) for name, value in changes.items()}
     changed = replace(limits, **values)
     _check_together(where, {}, asdict(changed))
-    for name in loosened(loosest_allowed, changed) if loosest_allowed is not None else ():
+    for name in loosened_limits(loosest_allowed, changed) if loosest_allowed is not None else ():
         raise RecipeError(
             f"{where}: '{name}' {getattr(changed, name)} is looser than the robot's own "
             f"{getattr(loosest_allowed, name)}"
@@ -207,7 +207,7 @@ def _maximum(maximum_path: Path, path: str | Path, lines: dict[str, str], limits
     if base is not None:
         raise RecipeError(f"limits {places[EXTENDS]}: '{EXTENDS}': expected none in {MAXIMUM_FILE}")
     maxima = {name: value for name, value in data.items() if getattr(limits, name) != ()}
-    for name in loosened(replace(limits, **maxima), limits):
+    for name in loosened_limits(replace(limits, **maxima), limits):
         raise RecipeError(
             f"limits {_at(path, lines, name)}: '{name}' {getattr(limits, name)} is looser than "
             f"the robot's own {maxima[name]} ({Path(places[name]).name})"

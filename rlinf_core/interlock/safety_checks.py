@@ -53,7 +53,7 @@ def active_faults(limits: Limits, inputs: Inputs, contacts: Contacts) -> list[st
     return causes
 
 
-def follows_nothing(robot_fault: str) -> bool:
+def robot_ignores_targets(robot_fault: str) -> bool:
     """Return True if a robot with this fault of its own follows no target (S17).
 
     The arm may still follow after a gripper's fault, and while the robot is recovered. A robot that
@@ -88,7 +88,7 @@ def obstacles(limits: Limits, inputs: Inputs, contacts: Contacts) -> list[str]:
             causes.append("distance_units")
         elif distance <= 0.0:
             causes.append("obstacle")
-    return causes + outside_range(limits, inputs) + missing_inputs(inputs)
+    return causes + range_violations(limits, inputs) + missing_inputs(inputs)
 
 
 def blocking_arms(inputs: Inputs, *ignored: str) -> list[str]:
@@ -130,7 +130,7 @@ def count_contacts(
     return (before[0] + 1 if holding else 0, before[1] + 1 if latching else 0)
 
 
-def outside_range(limits: Limits, inputs: Inputs) -> list[str]:
+def range_violations(limits: Limits, inputs: Inputs) -> list[str]:
     """Return the quantities out of range that the set-point does not control.
 
     They are the joints while the tool is commanded, and the tool while the joints are.

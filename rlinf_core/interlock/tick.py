@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from rlinf_core.interlock.coordinates import (
     Coordinates,
     Track,
-    in_other_units,
     measured_coordinates,
+    topic_in_wrong_units,
     track_at_rest,
     update_track,
 )
@@ -199,7 +199,7 @@ class Tick:
             return ""
         if self.inputs.frame not in ("", self.limits.frame):
             return "state_frame"
-        if in_other_units(self.limits, self.inputs):
+        if topic_in_wrong_units(self.limits, self.inputs):
             return "state_units"
         return "state_jump" if self.track.jumped else "stale_state"
 

@@ -276,7 +276,7 @@ def test_limits_that_only_loosen_are_not_tightened():
     original = interlock_world.draw_limits(Random(3))
     for seed in range(200):
         new = interlock_world.draw_changed_limits(Random(seed), original, original, False)
-        assert new is None or not interlock_world.loosened(original, new)
+        assert new is None or not interlock_world.loosened_limits(original, new)
 
 
 @dataclass

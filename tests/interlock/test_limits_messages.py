@@ -11,7 +11,7 @@ import yaml
 
 from rlinf_core.core.errors import RecipeError
 from rlinf_core.interlock import limits as module
-from rlinf_core.interlock import load_limits, loosened, with_values
+from rlinf_core.interlock import load_limits, loosened_limits, with_values
 from rlinf_core.interlock.limits import TABLE, Limits
 from rlinf_core.interlock.limits_file import schema
 
@@ -437,29 +437,31 @@ def test_s19_each_limit_is_loosened_in_one_direction_alone(name):
     if value == math.inf:
         up, down = math.inf, 5.0
     looser, tighter = (down, up) if name in TIGHTER_HIGHER else (up, down)
-    assert loosened(BASE, replace(BASE, **{name: tighter})) == []
-    assert loosened(BASE, replace(BASE, **{name: looser})) == ([name] if looser != value else [])
-    assert loosened(replace(BASE, **{name: tighter}), BASE) == [name]
+    assert loosened_limits(BASE, replace(BASE, **{name: tighter})) == []
+    assert loosened_limits(BASE, replace(BASE, **{name: looser})) == (
+        [name] if looser != value else []
+    )
+    assert loosened_limits(replace(BASE, **{name: tighter}), BASE) == [name]
 
 
 @pytest.mark.parametrize("name", ["box_low", "box_high", "joint_low", "joint_high"])
 def test_s19_one_number_of_several_is_enough_and_their_count_may_not_change(name):
     value = getattr(BASE, name)
     looser = (*value[:-1], value[-1] + (-0.001 if name in TIGHTER_HIGHER else 0.001))
-    assert loosened(BASE, replace(BASE, **{name: looser})) == [name]
+    assert loosened_limits(BASE, replace(BASE, **{name: looser})) == [name]
     for other in (value[:-1], (*value, value[-1]), ()):
-        assert loosened(BASE, replace(BASE, **{name: other})) == [name]
+        assert loosened_limits(BASE, replace(BASE, **{name: other})) == [name]
 
 
 @pytest.mark.parametrize("name", NEVER)
 def test_s19_what_describes_the_robot_may_not_change_at_all(name):
-    assert loosened(BASE, replace(BASE, **{name: NEVER[name]})) == [name]
-    assert loosened(replace(BASE, **{name: NEVER[name]}), BASE) == [name]
+    assert loosened_limits(BASE, replace(BASE, **{name: NEVER[name]})) == [name]
+    assert loosened_limits(replace(BASE, **{name: NEVER[name]}), BASE) == [name]
 
 
 def test_s19_limits_are_named_in_the_order_of_the_table():
-    assert loosened(BASE, BASE) == []
-    assert loosened(BASE, replace(BASE, tick=0.02, speed=1.0, box_low=(0.0, 0.0, 0.0))) == [
+    assert loosened_limits(BASE, BASE) == []
+    assert loosened_limits(BASE, replace(BASE, tick=0.02, speed=1.0, box_low=(0.0, 0.0, 0.0))) == [
         "box_low",
         "speed",
         "tick",

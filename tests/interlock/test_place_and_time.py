@@ -8,7 +8,7 @@ import math
 import pytest
 
 from rlinf_core.interlock import EStop, Inputs, Mode
-from rlinf_core.interlock.coordinates import in_other_units
+from rlinf_core.interlock.coordinates import topic_in_wrong_units
 from rlinf_core.interlock.motion import Motion
 from rlinf_core.interlock.types import MAX_ACTIONS
 from tests.interlock.conftest import (
@@ -153,7 +153,7 @@ def test_s21_odd_places_in_metres_and_radians_are_states(limits_, inputs):
 )
 def test_s21_other_units_begin_ten_metres_or_a_turn_beyond_the_limits(limits_, inputs, topic):
     """A gripper may measure half a metre, or twice its width."""
-    assert in_other_units(limits_, Inputs(**inputs)) == topic
+    assert topic_in_wrong_units(limits_, Inputs(**inputs)) == topic
 
 
 def test_s21_a_foreign_place_that_stays_is_gone_to_within_the_limits_or_is_a_fault(evidence):

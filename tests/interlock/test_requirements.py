@@ -13,7 +13,7 @@ from rlinf_core.interlock import (
     State,
     adopt_limits,
     load_limits,
-    loosened,
+    loosened_limits,
     with_values,
 )
 from rlinf_core.interlock.motion import Motion
@@ -305,13 +305,14 @@ def test_s17_a_reflex_is_a_fault_here(rig, evidence):
 def test_s19_limits_can_be_tightened_while_it_moves_and_not_loosened(rig, evidence):
     stream(rig, (0.02, 0.0, 0.0), actions=4)
     old = rig.limits
-    assert loosened(
+    assert loosened_limits(
         old, replace(old, speed=0.3, box_low=(0.2, -0.25, 0.005), stale_state=0.06)
     ) == ["box_low", "speed", "stale_state"]
     assert (
-        loosened(old, replace(old, speed=0.1, box_low=(0.4, -0.25, 0.005), enable_lease=1.0)) == []
+        loosened_limits(old, replace(old, speed=0.1, box_low=(0.4, -0.25, 0.005), enable_lease=1.0))
+        == []
     )
-    assert loosened(old, replace(old, tick=0.005)) == ["tick"], "some do not change at all"
+    assert loosened_limits(old, replace(old, tick=0.005)) == ["tick"], "some do not change at all"
     slower = with_values(old, {"speed": 0.05})
     rig.state, reason = adopt_limits(slower, rig.state, old)
     rig.limits = slower

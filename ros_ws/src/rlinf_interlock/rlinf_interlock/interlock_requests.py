@@ -26,11 +26,15 @@ from rlinf_core.interlock import (
     active_faults,
     adopt_limits,
     enabled,
-    loosened,
+    loosened_limits,
     missing_inputs,
     with_values,
 )
-from rlinf_core.interlock.coordinates import in_other_units, measured_at_rest, measured_coordinates
+from rlinf_core.interlock.coordinates import (
+    measured_at_rest,
+    measured_coordinates,
+    topic_in_wrong_units,
+)
 from rlinf_core.interlock.limits import SETTLE_S
 from rlinf_core.interlock.tick import POSITION_UNKNOWN
 from rlinf_core.interlock.trajectory import Trajectory
@@ -329,7 +333,7 @@ class Requests:
     def _why_unknown(self, inputs: core.Inputs) -> str:
         """Return why the arm's position is unknown; empty if it is known."""
         node, topic = self.node, self.node.inputs.state_topic
-        if wrong_topic := in_other_units(node.limits, inputs):
+        if wrong_topic := topic_in_wrong_units(node.limits, inputs):
             values = {"joint_states": inputs.joints, "current_pose": (inputs.pose or ())[:3]}.get(
                 wrong_topic, (inputs.gripper,)
             )
@@ -413,7 +417,7 @@ class Requests:
     def _set_limits(self, values: dict[str, Any]) -> str:
         node = self.node
         try:
-            loose = loosened(node.limits, with_values(node.limits, values))
+            loose = loosened_limits(node.limits, with_values(node.limits, values))
             if loose and (node.state.mode is not Mode.DISARMED or node.queued_requests.get("arm")):
                 return (
                     f"{', '.join(loose)} would be loosened. While armed, limits can only be "
