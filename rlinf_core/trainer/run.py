@@ -83,7 +83,7 @@ class Run(RunState):
         self.experience = Experience()
         # edges with weights or experience on their way to the next node; no checkpoint meanwhile
         self.in_flight: set[tuple[str, str]] = set()
-        # ``_filled`` sets both: the updates that are due, and whether the run ends after this turn
+        # set by ``_plan_turn``: the updates that are due, and whether the run ends after this turn
         self.due: int
         self.is_done: bool
         # numbers of the last checkpoint
@@ -145,21 +145,22 @@ class Run(RunState):
         Returns:
             The nodes that ran; none at the end of the run.
         """
-        ready = self.graph.ready(self._filled())
+        ready = self.graph.ready(self.in_flight or self._plan_turn())
         for node in ready:
             self.work[node]()
         if ready and not self.in_flight:
             self._do_periodic_work(LEARNER in ready or DATA in ready)
         return ready
 
-    def _filled(self) -> set[tuple[str, str]]:
-        """Return the edges of the graph that hold an item, as (source, target).
+    def _plan_turn(self) -> set[tuple[str, str]]:
+        """Choose the work of the next turn, and set ``due`` and ``is_done``.
 
-        Without items in flight, an evaluation comes first, then updates, then the next rollout.
-        Stations play all the time.
+        An evaluation comes first, then updates, then the next rollout. Stations play all the time.
+        The normalisation is fitted here as soon as there is enough data.
+
+        Returns:
+            The edges of the graph that hold an item, as (source, target).
         """
-        if self.in_flight:
-            return self.in_flight
         self.due = self.updates_due()
         # an offline algorithm is evaluated between its updates, others after all that are due
         can_evaluate = (
@@ -189,8 +190,8 @@ class Run(RunState):
             self.experience = self.source.take(self.learner.updates, self.data.rollout_length())
         if isinstance(self.source, Simulators):
             self.meter.add_rollout(self.source.usages)
-        new = self.experience
-        if new.trajectories or new.rollouts or new.steps:
+        experience = self.experience
+        if experience.trajectories or experience.rollouts or experience.steps:
             self.in_flight = {(edge.source, DATA) for edge in self.graph.inputs(DATA)}
         else:
             self.in_flight = set()
@@ -208,10 +209,10 @@ class Run(RunState):
         """Take up to ``due`` updates, at most MAX_UPDATES and at least one."""
         if not self.fitted:
             self.fit_normalisation()
-        left = MAX_UPDATES
+        count = min(due, MAX_UPDATES)
         if self.offline and self.is_last_stage and self.evaluator:
-            left = self.next_evaluation - self.steps
-        count = max(1, min(due, MAX_UPDATES, left))
+            count = min(count, self.next_evaluation - self.steps)
+        count = max(1, count)
         draw: Callable[[], Any] = self.data.batch
         if self.offline and not self.is_last_stage:
             draw = partial(self.data.demonstration_batch, self.offline.batch_size)
@@ -238,8 +239,10 @@ class Run(RunState):
     def _evaluate(self) -> None:
         """Evaluate on held-out scenes, publish the evaluated policy and save a checkpoint."""
         assert self.evaluator is not None
-        every = self.recipe.simulation.evaluate_every  # a turn may take more steps
-        self.next_evaluation += every * (1 + (self.steps - self.next_evaluation) // every)
+        interval = self.recipe.simulation.evaluate_every
+        # a turn may take more steps than one interval
+        intervals = 1 + (self.steps - self.next_evaluation) // interval
+        self.next_evaluation += interval * intervals
         self.learner.sync()
         self.learner.ship(self.shipped)
         hz = self.policy.spec.control_hz

@@ -100,7 +100,7 @@ def test_each_node_runs_only_when_its_inputs_are_filled_and_in_turn(monkeypatch,
 
     class Noted(Run):
         def advance(self):
-            filled = self._filled()
+            filled = self.in_flight or self._plan_turn()
             assert filled <= {(edge.source, edge.target) for edge in self.graph.edges}
             units = {unit[0]: unit for unit in self.graph.units}
             for unit in map(units.get, self.graph.ready(filled)):

@@ -73,7 +73,7 @@ def turn(run, times=1):
     run.reported_at = float("inf")
     for _ in range(times):
         run.advance()
-        if (LEARNER, WEIGHTS) in run._filled():
+        if (LEARNER, WEIGHTS) in (run.in_flight or run._plan_turn()):
             run._send_weights()
 
 
