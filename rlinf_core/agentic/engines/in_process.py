@@ -88,14 +88,14 @@ class InProcessEngine(Engine):
                     [len(requests[row].tokens) + len(tokens[row]) for row in active],
                 )
                 keep = []
-                for place, row in enumerate(active):
-                    tokens[row].append(int(drawn[place]))
-                    log_probs[row].append(float(values[place]))
-                    stopped[row] = drawn[place] in requests[row].stop_ids
+                for position, row in enumerate(active):
+                    tokens[row].append(int(drawn[position]))
+                    log_probs[row].append(float(values[position]))
+                    stopped[row] = drawn[position] in requests[row].stop_ids
                     if not stopped[row] and len(tokens[row]) < requests[row].max_new_tokens:
-                        keep.append(place)
+                        keep.append(position)
                 if len(keep) < len(active):
-                    active = [active[place] for place in keep]
+                    active = [active[position] for position in keep]
                     index = torch.tensor(keep, dtype=torch.long, device=device)
                     starts, mask = starts[index], mask[index]
                     if keep:
@@ -121,16 +121,16 @@ def _draw(
 
     temperatures = torch.tensor([request.temperature for request in requests], device=logits.device)
     scale = torch.where(temperatures > 0, temperatures, 1.0)
-    every = (logits.float() / scale[:, None]).log_softmax(dim=-1)
+    all_log_probs = (logits.float() / scale[:, None]).log_softmax(dim=-1)
     uniform = torch.tensor(
         uniforms([request.seed for request in requests], positions), device=logits.device
     )
-    total = every.double().exp().cumsum(dim=-1)
+    total = all_log_probs.double().exp().cumsum(dim=-1)
     drawn = torch.searchsorted(total, (uniform * total[:, -1])[:, None], right=True).squeeze(-1)
     drawn = torch.where(
         temperatures > 0, drawn.clamp(max=logits.shape[-1] - 1), logits.argmax(dim=-1)
     )
-    values = every.gather(-1, drawn[:, None]).squeeze(-1)
+    values = all_log_probs.gather(-1, drawn[:, None]).squeeze(-1)
     return drawn.numpy(force=True), values.numpy(force=True)
 
 

@@ -324,7 +324,9 @@ class PolicyServer:
         while True:
             await asyncio.sleep(POLL_S)
             try:
-                self.metrics.swaps += await asyncio.to_thread(self.weights.look, self.log_line)
+                self.metrics.swaps += await asyncio.to_thread(
+                    self.weights.load_newer, self.log_line
+                )
             except Exception as error:  # the folder may be gone for a while
                 self.log_line(
                     f"version {self.weights.newest.number} is still served: {escape_ascii(error)}"

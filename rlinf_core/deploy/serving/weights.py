@@ -100,11 +100,11 @@ class Version:
     def _chunk(self, requests: Sequence[Request]) -> ActionChunk:
         device = self.policy.device
         images = {
-            image.name: _together([request.images[image.name] for request in requests], device)
+            image.name: _stack_batch([request.images[image.name] for request in requests], device)
             for image in self.policy.spec.images
         }
         observation = Observation(
-            _together([request.vectors for request in requests], device),
+            _stack_batch([request.vectors for request in requests], device),
             images,
             tuple(request.instruction for request in requests),
         )
@@ -173,7 +173,7 @@ class Weights:
         self._again_at = math.inf
         self._last_error = ""
 
-    def look(self, log_line: Callable[[str], None]) -> bool:
+    def load_newer(self, log_line: Callable[[str], None]) -> bool:
         """Load a newer file if it fits, and return whether there was one."""
         file = _stamped(newest_policy(self.path))
         if file == self._tried and time.monotonic() < self._again_at:
@@ -219,17 +219,17 @@ class Weights:
         generator = torch.Generator(policy.device).manual_seed(number or file[1])
         version = Version(policy, number, file, generator)
         spec = policy.spec
-        nothing = Request(
+        blank = Request(
             np.zeros(spec.vector_size, np.float32),
             {image.name: np.zeros(image.shape, np.uint8) for image in spec.images},
             spec.instruction or "warm up",
         )
         for size in self.warm_up:
-            version.answers([nothing] * size)
+            version.answers([blank] * size)
         return version
 
 
-def _together(arrays: list[np.ndarray], device: torch.device) -> torch.Tensor:
+def _stack_batch(arrays: list[np.ndarray], device: torch.device) -> torch.Tensor:
     """Stack to shape (B, ...); a single item is not copied."""
     batch = torch.from_numpy(np.stack(arrays) if len(arrays) > 1 else arrays[0][None])
     return batch if device.type == "cpu" else batch.to(device)

@@ -21,10 +21,10 @@ from rlinf_core.core.machine import (
 )
 from rlinf_core.robots.grippers import GripperSettings
 
-OUT = 0x03E8
-IN = 0x07D0
+OUTPUT_REGISTER = 0x03E8
+INPUT_REGISTER = 0x07D0
 REGISTERS = 3
-ACTIVATE, GO = 0x0100, 0x0800  # rACT and rGTO, in the high byte of the first register
+ACTIVATE, GO_TO = 0x0100, 0x0800  # rACT and rGTO, in the high byte of the first register
 RESET = 0
 ACTIVATING = 1
 ACTIVE = 3  # gSTA
@@ -95,13 +95,13 @@ class Status(NamedTuple):
 
 
 class CommandTracker:
-    """The next command of a gripper, and the time since it last accepted one.
+    """Chooses the next command of a gripper, and notes when it last accepted one.
 
-    An echo may be of the last command, or of the one before that.
+    The gripper echoes the command that it plays. That may be the last one sent, or an older one.
 
     Attributes:
         command: the last command sent, a position count.
-        echo: the last command echoed.
+        echo: the echo of the last status, a position count.
         accepted_at: last time at which a command was accepted, or none was pending [s].
     """
 
@@ -112,15 +112,13 @@ class CommandTracker:
 
     def next(self, status: Status, target: int | None, now: float) -> int | None:
         """Return the command to send now; None if there is none, or the gripper would not move."""
-        if (
-            status.trouble
-            or target is None
-            or status.requested_position in (self.command, target)
-            or status.requested_position != self.echo
-        ):
+        echo = status.requested_position
+        has_command = not status.trouble and target is not None
+        is_accepted = echo in (self.command, target) or echo != self.echo
+        if is_accepted or not has_command:
             self.accepted_at = now
-            self.echo = status.requested_position
-        if status.trouble or target in (None, status.requested_position):
+            self.echo = echo
+        if not has_command or target == echo:
             return None
         self.command = target
         return target
@@ -160,15 +158,16 @@ class Robotiq:
     def status(self) -> Status:
         """Return the present status."""
         first, second, third = self._call(
-            self.port.read_holding_registers, IN, count=REGISTERS
+            self.port.read_holding_registers, INPUT_REGISTER, count=REGISTERS
         ).registers
-        object_status = first >> 14 if first & GO else AT_POSITION  # meaningless without a command
+        # the gripper's bits mean nothing without a command
+        object_status = first >> 14 if first & GO_TO else AT_POSITION
         return Status(first >> 12 & 3, second >> 8 & 15, object_status, second & 255, third >> 8)
 
     def go(self, position: int) -> None:
         """Move towards a position count."""
         speed, force = round(self.settings.speed * 255), round(self.settings.force * 255)
-        self._write(ACTIVATE | GO, position, speed << 8 | force)
+        self._write(ACTIVATE | GO_TO, position, speed << 8 | force)
 
     def activate(self) -> None:
         """Clear its faults and activate it; its fingers then open and close once."""
@@ -176,7 +175,7 @@ class Robotiq:
         self._write(ACTIVATE, 0, 0)
 
     def _write(self, *values: int) -> None:
-        self._call(self.port.write_registers, OUT, list(values))
+        self._call(self.port.write_registers, OUTPUT_REGISTER, list(values))
 
     def _call(self, function: Any, *arguments: Any, **more: Any) -> Any:
         from pymodbus.exceptions import ModbusException

@@ -187,7 +187,7 @@ def test_whatever_a_policy_raises_is_answered_reported_and_ends_no_connection(
 
 
 def test_a_folder_that_is_gone_is_reported_and_served_on(inside, spec, monkeypatch):
-    monkeypatch.setattr(inside.server.weights, "look", lambda say: 1 / 0)
+    monkeypatch.setattr(inside.server.weights, "load_newer", lambda say: 1 / 0)
     until(lambda: inside.lines)
     assert "version 3" in inside.lines[0] and "division by zero" in inside.lines[0]
     client = PolicyClient(inside.address, 20.0)

@@ -396,7 +396,7 @@ def test_each_version_explores_in_its_own_way_and_the_same_file_as_before(tmp_pa
     save_policy(policy_of(spec, 0), tmp_path / policy_name(3))
     weights = Weights(tmp_path)
     save_policy(policy_of(spec, 0), tmp_path / policy_name(4))
-    first, tried = weights.newest, weights.look(print)
+    first, tried = weights.newest, weights.load_newer(print)
     request = read_request(spec, observed(spec) | {EXTENSION_KEY: {"explore": True}}, False)
     (one,), (two,) = first.answers([request]), weights.newest.answers([request])
     assert tried and (first.number, weights.newest.number) == (3, 4)
@@ -428,9 +428,15 @@ def test_a_file_that_could_not_be_loaded_is_tried_again_after_a_while_and_said_o
     )
     with monkeypatch.context() as meanwhile:
         meanwhile.setattr(serving_weights, "load_policy", lacking)
-        assert [weights.look(messages.append) for now[0] in (0.0, 1.0, 11.0, 12.0)] == [False] * 4
+        assert [weights.load_newer(messages.append) for now[0] in (0.0, 1.0, 11.0, 12.0)] == [
+            False
+        ] * 4
     assert lacking.call_count == 2 and len(messages) == 1
-    assert [weights.look(messages.append) for now[0] in (13.0, 30.0, 60.0)] == [False, True, False]
+    assert [weights.load_newer(messages.append) for now[0] in (13.0, 30.0, 60.0)] == [
+        False,
+        True,
+        False,
+    ]
     assert weights.newest.number == 4
     save_policy(policy_of(spec, 0), tmp_path / policy_name(5))
     with monkeypatch.context() as meanwhile:
@@ -438,7 +444,7 @@ def test_a_file_that_could_not_be_loaded_is_tried_again_after_a_while_and_said_o
             serving_weights, "load_policy", MagicMock(side_effect=MemoryError("no room on the GPU"))
         )
         with pytest.raises(MemoryError):
-            weights.look(messages.append)
-    assert [weights.look(messages.append) for now[0] in (61.0, 71.0)] == [False, True], (
+            weights.load_newer(messages.append)
+    assert [weights.load_newer(messages.append) for now[0] in (61.0, 71.0)] == [False, True], (
         "there may be room later"
     )

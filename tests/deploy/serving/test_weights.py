@@ -209,9 +209,9 @@ def test_a_policy_without_a_sentence_is_warmed_up_with_one(tmp_path, monkeypatch
 def test_a_newer_file_is_taken_once_and_another_task_s_is_told_once(tmp_path):
     save_policy(policy_of(), tmp_path / policy_name(3))
     weights, lines = Weights(tmp_path), []
-    assert weights.look(lines.append) is False and lines == []
+    assert weights.load_newer(lines.append) is False and lines == []
     save_policy(policy_of(seed=1), tmp_path / policy_name(5))
-    assert weights.look(lines.append) is True and weights.look(lines.append) is False
+    assert weights.load_newer(lines.append) is True and weights.load_newer(lines.append) is False
     assert lines == [
         f"version 5 is served now ({policy_name(5)}); running episodes keep their version"
     ]
@@ -219,14 +219,14 @@ def test_a_newer_file_is_taken_once_and_another_task_s_is_told_once(tmp_path):
     file = tmp_path / policy_name(6)
     save_policy(policy_of(spec=other), file)
     served = weights.newest
-    assert [weights.look(lines.append) for _ in range(2)] == [False, False]
+    assert [weights.load_newer(lines.append) for _ in range(2)] == [False, False]
     assert weights.newest is served and lines[1:] == [
         f"version 5 is still served: {file}: expected a policy of the served task:\n"
         f"{other.difference(SPEC)}"
     ]
     save_policy(policy_of(seed=2), file)
     os.utime(file, ns=(1, 7))  # the same name, another file
-    assert weights.look(lines.append) is True and weights.newest.file == (file, 7)
+    assert weights.load_newer(lines.append) is True and weights.newest.file == (file, 7)
     assert weights.newest.number == 6
 
 
@@ -244,12 +244,12 @@ def test_a_file_that_cannot_be_loaded_is_tried_again_after_ten_seconds(tmp_path,
     monkeypatch.setattr(serving_weights, "load_policy", load)
     error = PolicyFileError("no room")
     for now[0] in (100.0, 109.9, 110.0, 119.9):
-        assert weights.look(lines.append) is False
+        assert weights.load_newer(lines.append) is False
     assert tried == [policy_name(4)] * 2
     assert lines == ["version 3 is still served: no room"]
     error = SpecError("of another kind")
     for now[0] in (120.0, 131.0, 9e9):
-        assert weights.look(lines.append) is False
+        assert weights.load_newer(lines.append) is False
     assert tried == [policy_name(4)] * 3 and lines[1:] == [
         "version 3 is still served: of another kind"
     ]
@@ -390,6 +390,6 @@ def test_the_environment_names_another_server_and_its_key(inside, tmp_path, monk
 
 def test_a_single_observation_is_not_copied():
     one, cpu = np.ones((2, 3), np.float32), torch.device("cpu")
-    alone = serving_weights._together([one], cpu)
+    alone = serving_weights._stack_batch([one], cpu)
     assert alone.shape == (1, 2, 3) and alone.data_ptr() == one.ctypes.data
-    assert serving_weights._together([one, 2 * one], cpu)[:, 0, 0].tolist() == [1.0, 2.0]
+    assert serving_weights._stack_batch([one, 2 * one], cpu)[:, 0, 0].tolist() == [1.0, 2.0]

@@ -48,12 +48,12 @@ class NoiseSchedule:
         count, low, high = config["num_train_timesteps"], config["beta_start"], config["beta_end"]
         schedule = config["beta_schedule"]
         if schedule == "squaredcos_cap_v2":
-            shares = [
+            signal = [
                 math.cos((step / count + 0.008) / 1.008 * math.pi / 2) ** 2
                 for step in range(count + 1)
             ]
             betas = torch.tensor(
-                [min(1 - after / before, 0.999) for before, after in pairwise(shares)],
+                [min(1 - after / before, 0.999) for before, after in pairwise(signal)],
                 device=device,
             )
         elif schedule == "scaled_linear":
@@ -86,24 +86,23 @@ class NoiseSchedule:
         ``draw`` draws the noise of DDPM; None adds no noise.
         """
         signal = self.signal[step]
-        after = self.signal[following] if following >= 0 else self.signal.new_ones(())
+        next_signal = self.signal[following] if following >= 0 else self.signal.new_ones(())
         if self.config["prediction_type"] == "epsilon":
-            noise, goal = predicted, (point - (1.0 - signal).sqrt() * predicted) / signal.sqrt()
+            noise, clean = predicted, (point - (1.0 - signal).sqrt() * predicted) / signal.sqrt()
         else:
-            noise, goal = (point - signal.sqrt() * predicted) / (1.0 - signal).sqrt(), predicted
+            noise, clean = (point - signal.sqrt() * predicted) / (1.0 - signal).sqrt(), predicted
         if self.config["clip_sample"]:
             bound = self.config["clip_sample_range"]
-            goal = goal.clamp(-bound, bound)
+            clean = clean.clamp(-bound, bound)
         if self.config["noise_scheduler_type"] == "DDIM":
-            return after.sqrt() * goal + (1.0 - after).sqrt() * noise
-        share = signal / after
-        noise_share = 1.0 - signal
-        mean = (after.sqrt() * (1.0 - share) / noise_share) * goal + (
-            share.sqrt() * (1.0 - after) / noise_share
+            return next_signal.sqrt() * clean + (1.0 - next_signal).sqrt() * noise
+        signal_ratio = signal / next_signal
+        mean = (next_signal.sqrt() * (1.0 - signal_ratio) / (1.0 - signal)) * clean + (
+            signal_ratio.sqrt() * (1.0 - next_signal) / (1.0 - signal)
         ) * point
         if step == 0 or draw is None:
             return mean
-        variance = ((1.0 - after) / (1.0 - signal) * (1.0 - share)).clamp(min=1e-20)
+        variance = ((1.0 - next_signal) / (1.0 - signal) * (1.0 - signal_ratio)).clamp(min=1e-20)
         return mean + variance.sqrt() * draw()
 
 
@@ -223,12 +222,13 @@ class Residual(nn.Module):
         self.residual_conv = nn.Conv1d(inputs, outputs, 1) if inputs != outputs else nn.Identity()
 
     def forward(self, x: Tensor, condition: Tensor) -> Tensor:
-        y, by = self.conv1(x), self.cond_encoder(condition).unsqueeze(-1)
+        y = self.conv1(x)
+        offset = self.cond_encoder(condition).unsqueeze(-1)
         if self.scaled:
-            scale, by = by.chunk(2, dim=1)
+            scale, offset = offset.chunk(2, dim=1)
             y = scale * y
-        around: Tensor = self.residual_conv(x)
-        return self.conv2(y + by) + around
+        residual: Tensor = self.residual_conv(x)
+        return self.conv2(y + offset) + residual
 
 
 class UNet(nn.Module):
