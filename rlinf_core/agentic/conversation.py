@@ -271,18 +271,18 @@ def make_rollout(conversations: Sequence[Conversation]) -> Rollout:
     last = {number: index for index, (number, _) in enumerate(rows)}
     for number, index in last.items():
         rewards[0, index, rows[index][1].length - 1] = conversations[number].reward
-    nothing = {"vectors": torch.zeros(1, len(rows), 0)}
+    observations = {"vectors": torch.zeros(1, len(rows), 0)}
     return Rollout(
-        nothing,
-        nothing,
-        tokens.unsqueeze(-1),
-        log_probs,
-        rewards,
-        counted.sum(dim=-1),
-        ended,
-        torch.ones(1, len(rows)),
-        torch.ones(1, len(rows)),
-        versions,
-        counted,
-        episode,
+        observations=observations,
+        next_observations=observations,
+        actions=tokens.unsqueeze(-1),
+        log_probs=log_probs,
+        step_rewards=rewards,
+        steps=counted.sum(dim=-1),
+        terminated=ended,
+        done=torch.ones(1, len(rows)),
+        mask=torch.ones(1, len(rows)),
+        versions=versions,
+        counted=counted,
+        episode=episode,
     )

@@ -129,7 +129,7 @@ class Parser(argparse.ArgumentParser):
 
 
 Commands = argparse._SubParsersAction
-MOST, PICTURES = 2**31 - 1, (".png", ".jpg", ".pdf", ".svg")
+MAX_INT, PICTURES = 2**31 - 1, (".png", ".jpg", ".pdf", ".svg")
 STATIONS_RECIPE: dict[str, Any] = {
     "metavar": "recipe",
     "nargs": "?",
@@ -289,13 +289,14 @@ def fraction(text: str) -> float:
 def at_least(
     low: float, number: type[int] | type[float], high: float = math.inf
 ) -> Callable[[str], float]:
-    """Return a type for finite numbers from ``low`` to ``high``; integers are at most MOST."""
-    most = min(high, MOST) if number is int else high
+    """Return a type for finite numbers from ``low`` to ``high``; integers are at most MAX_INT."""
+    highest = min(high, MAX_INT) if number is int else high
 
     def read(text: str) -> float:
         value = number(text)
-        if not (low <= value <= most and math.isfinite(value)):
-            bounds = f"{low} on" if math.isinf(high) and not value > most else f"{low} to {most}"
+        if not (low <= value <= highest and math.isfinite(value)):
+            has_bound = not math.isinf(high) or value > highest
+            bounds = f"{low} to {highest}" if has_bound else f"{low} on"
             raise argparse.ArgumentTypeError(f"expected a number from {bounds}, got {text}")
         return value
 

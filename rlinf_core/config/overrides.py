@@ -16,8 +16,8 @@ from rlinf_core.config.yaml_source import Document, Key
 from rlinf_core.core.errors import RecipeError
 from rlinf_core.core.renames import current_key
 
-MOST = 10_000  # largest number of values of one override
-SHOWN = 200  # characters of an unreadable override in its error
+MAX_VALUES = 10_000  # largest number of values of one override
+MAX_ERROR_CHARS = 200  # characters of an unreadable override in its error
 PLAIN = re.compile(  # a name or path that Hydra reads without quotes
     r"(?!(true|false|null|nan|inf)$)[a-z_][a-z0-9_]*|[a-z_.]*/[a-z0-9_./-]*",
     re.IGNORECASE | re.ASCII,
@@ -93,13 +93,15 @@ def _listed(text: str, parsed: Override) -> list[str]:
 
     try:
         values = [
-            str(value) for value in itertools.islice(parsed.sweep_iterator(_written), MOST + 1)
+            str(value)
+            for value in itertools.islice(parsed.sweep_iterator(_written), MAX_VALUES + 1)
         ]
     except (HydraException, ArithmeticError, ValueError) as error:
         raise _refused(text, error) from error
-    if not 0 < len(values) <= MOST:
+    if not 0 < len(values) <= MAX_VALUES:
         raise RecipeError(
-            f"override '{text}': expected 1 to {MOST:,} values, got {'more' if values else 'none'}"
+            f"override '{text}': expected 1 to {MAX_VALUES:,} values, got "
+            f"{'more' if values else 'none'}"
         )
     return values
 
@@ -176,7 +178,7 @@ def _refused(text: str, error: Exception) -> RecipeError:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+    return text if len(text) <= MAX_ERROR_CHARS else f"{text[:MAX_ERROR_CHARS]}..."
 
 
 def _lookup(data: Any, key: Key) -> tuple[bool, Any]:

@@ -1,4 +1,4 @@
-"""Seconds of computing of this process, of waiting for something else than a core, and memory."""
+"""CPU time, waiting time and memory of this process within a block of code."""
 
 from __future__ import annotations
 

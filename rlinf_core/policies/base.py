@@ -392,7 +392,7 @@ class SingleRobotPolicy(NetworkPolicy):
         self.joint_policy = joint_policy
         self.latent_size = joint_policy.latent_size
         # number of the robot, and the places of its numbers among those of all robots
-        self.robot, self.vector_slice, self.action_slice = joint_policy.spec.place(spec)
+        self.robot, self.vector_slice, self.action_slice = joint_policy.spec.slices_of(spec)
 
     def act(
         self, observation: Observation, explore: bool, generator: torch.Generator | None = None

@@ -64,14 +64,19 @@ class JointSpec(StationSpec):
         """Each robot's name and hash, for people."""
         return ", ".join(f"{name} {spec.hash}" for name, spec in self.robots.items())
 
-    def place(self, member: StationSpec) -> tuple[int, slice, slice]:
-        """Return a robot's number, and the places of its vectors and actions."""
-        before, actions = len(self.robots), 0
+    def slices_of(self, member: StationSpec) -> tuple[int, slice, slice]:
+        """Return a robot's number, and the slices of its vectors and actions.
+
+        Raises:
+            SpecError: no robot has the specs of ``member``.
+        """
+        vector_start, action_start = len(self.robots), 0
         for number, spec in enumerate(self.robots.values()):
-            after, following = before + spec.vector_size, actions + spec.action.dim
+            vector_end = vector_start + spec.vector_size
+            action_end = action_start + spec.action.dim
             if spec.hash == member.hash:
-                return number, slice(before, after), slice(actions, following)
-            before, actions = after, following
+                return number, slice(vector_start, vector_end), slice(action_start, action_end)
+            vector_start, action_start = vector_end, action_end
         raise SpecError(
             f"robot with specs {member.hash}: expected one of {self.description}. "
             f"{self.difference(member)}"

@@ -3,7 +3,7 @@
 import pytest
 
 from rlinf_core.config.overrides import (
-    MOST,
+    MAX_VALUES,
     apply_override,
     combinations,
     quote_value,
@@ -40,7 +40,7 @@ def test_a_sweep_without_values_or_end_is_refused(text, reason):
 
 
 def test_a_sweep_may_list_as_many_values_as_there_is_room_for():
-    assert len(combinations([f"seed=range({MOST})"])) == MOST
+    assert len(combinations([f"seed=range({MAX_VALUES})"])) == MAX_VALUES
     assert combinations(["seed=range(2,0,-1)"]) == [("seed=2",), ("seed=1",)]
 
 

@@ -81,7 +81,7 @@ def test_specs_together_are_read_as_they_were_said_and_know_their_members():
     with pytest.raises(
         SpecError, match=r"one of one \w{12}, two \w{12}. nearest is robot 'one': control_hz: 10.0"
     ):
-        BOTH.place(replace(ONE, control_hz=7.0))
+        BOTH.slices_of(replace(ONE, control_hz=7.0))
 
 
 def test_robots_that_are_the_same_or_look_through_other_cameras_are_refused():
@@ -106,7 +106,10 @@ def test_what_one_robot_shows_changes_the_trunk_and_nothing_of_the_others(mine, 
     )
     inputs, actions = batch_of(mine, 8, random)
     policy.imitation_loss(inputs, actions.repeat(1, 2)).backward()
-    (number, place, rows), (their_number, theirs, their_rows) = BOTH.place(mine), BOTH.place(others)
+    (number, place, rows), (their_number, theirs, their_rows) = (
+        BOTH.slices_of(mine),
+        BOTH.slices_of(others),
+    )
     # the numbers, and once more, fine
     first = policy.trunk[0].weight.grad.reshape(16, 2, BOTH.vector_size)
     assert (first[:, :, theirs] == 0).all() and (first[:, :, their_number] == 0).all()
@@ -139,11 +142,11 @@ def test_each_robots_numbers_are_normalised_as_if_it_were_alone(random):
     )
     normalised = policy.encoder.normalize(vectors)
     theirs = alone.encoder.normalize(torch.from_numpy(vectors_by_spec[TWO.hash]))
-    assert torch.allclose(normalised[:, BOTH.place(TWO)[1]], theirs, atol=1e-4)
+    assert torch.allclose(normalised[:, BOTH.slices_of(TWO)[1]], theirs, atol=1e-4)
     assert torch.allclose(normalised[:, :2], torch.tensor([0.0, 1.0]), atol=1e-3), (
         "they say which one it is"
     )
-    assert (normalised[:, BOTH.place(ONE)[1]] == 0).all()
+    assert (normalised[:, BOTH.slices_of(ONE)[1]] == 0).all()
 
 
 @pytest.mark.parametrize("explore", [False, True])
@@ -165,7 +168,7 @@ def test_a_station_takes_from_the_file_what_is_its_own_robots(explore, tmp_path,
             and chunk.actions.shape == (4, 3, spec.action.dim)
             and chunk.execute == 2
         )
-        assert torch.equal(chunk.actions, full_chunk.actions[..., BOTH.place(spec)[2]])
+        assert torch.equal(chunk.actions, full_chunk.actions[..., BOTH.slices_of(spec)[2]])
         assert torch.equal(chunk.drawn.reshape(4, 3, -1), chunk.actions)
         assert (chunk.log_probs is None) == (not explore) and (
             not explore or torch.equal(chunk.log_probs, full_chunk.log_probs)
@@ -273,7 +276,7 @@ def test_of_what_one_robot_does_nothing_is_learned_about_the_others(name, random
         "reward": np.ones(8, np.float32),
         "discount": np.ones(8, np.float32),
     }
-    theirs, head = BOTH.place(TWO)[2], learner.actor.head
+    theirs, head = BOTH.slices_of(TWO)[2], learner.actor.head
     before = [value.detach().clone() for value in (head.weight, learner.critics.weights[0])]
     metrics = learner.update(batch)
     moved = [
@@ -283,11 +286,11 @@ def test_of_what_one_robot_does_nothing_is_learned_about_the_others(name, random
     of_head = moved[0].reshape(2, BOTH.action.dim)  # means and deviations
     of_critic = moved[1][:, -BOTH.action.dim :]
     assert not of_head[:, theirs].any() and not of_critic[:, theirs].any()
-    assert of_head[:, BOTH.place(ONE)[2]].all() and of_critic[:, BOTH.place(ONE)[2]].all()
+    assert of_head[:, BOTH.slices_of(ONE)[2]].all() and of_critic[:, BOTH.slices_of(ONE)[2]].all()
     assert learner.controlled_dimensions(inputs) == ONE.action.dim, (
         "the entropy is asked of its own actions alone"
     )
-    mean, log_std = (value[:, BOTH.place(ONE)[2]] for value in learner.actor(inputs))
+    mean, log_std = (value[:, BOTH.slices_of(ONE)[2]] for value in learner.actor(inputs))
     gaussian = torch.distributions.Normal(mean, log_std.exp())
     raw = gaussian.mean + gaussian.stddev
     expected = (gaussian.log_prob(raw) - torch.log1p(-(torch.tanh(raw) ** 2))).sum(dim=-1)

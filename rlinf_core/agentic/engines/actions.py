@@ -22,7 +22,13 @@ from rlinf_core.agentic.engines.openai import OpenAIEngine
 from rlinf_core.core.errors import EngineError, RecipeError, escape_ascii
 from rlinf_core.policies.base import ActionChunk, Batch, NetworkPolicy, Observation
 from rlinf_core.policies.pretrained.action_tokens import BINS
-from rlinf_core.policies.pretrained.qwen_vl.policy import FEWEST, MOST, PROMPT, TURN, QwenVL
+from rlinf_core.policies.pretrained.qwen_vl.policy import (
+    MAX_TOKENS,
+    MIN_TOKENS,
+    PROMPT,
+    TURN,
+    QwenVL,
+)
 
 SYSTEM = "You are a helpful assistant."
 # The server caches pictures' features, and prompts' keys and values, of older weights.
@@ -291,10 +297,10 @@ def check_policy(policy: NetworkPolicy) -> None:
     for image in policy.spec.images:
         height, width = image.shape[:2]
         tokens = height * width / side**2
-        if height % side or width % side or not FEWEST <= tokens <= MOST:
+        if height % side or width % side or not MIN_TOKENS <= tokens <= MAX_TOKENS:
             raise RecipeError(
                 f"policy.engine: expected pictures whose sides are multiples of {side} pixels and "
-                f"of {FEWEST} to {MOST} tokens, which the server does not resize, got "
+                f"of {MIN_TOKENS} to {MAX_TOKENS} tokens, which the server does not resize, got "
                 f"{height}x{width} of '{image.name}'. Set station.image_size"
             )
 

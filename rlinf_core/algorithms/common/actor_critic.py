@@ -122,7 +122,7 @@ class ActorCritic(BaseLearner):
         }
         if config.averages:
             self.modules[AVERAGED] = copy.deepcopy(actor).requires_grad_(False)
-        self.place(actor.device, seed)
+        self.to_device_and_seed(actor.device, seed)
         make_optimiser = partial(adam, betas=(config.adam_beta, 0.999))
         last = {id(self.critics.weights[-1]), id(self.critics.biases[-1])}
         critic_groups = groupby(

@@ -85,7 +85,7 @@ class BaseLearner(Learner, ABC):
         if "update" in vars(cls):
             cls.update = _report_skipped_steps(cls.update)  # type: ignore[method-assign]
 
-    def place(self, device: torch.device, seed: int) -> None:
+    def to_device_and_seed(self, device: torch.device, seed: int) -> None:
         """Move every module and a generator to the policy's device, before the optimisers exist."""
         for module in self.modules.values():
             module.to(device)

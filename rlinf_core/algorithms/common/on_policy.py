@@ -59,7 +59,7 @@ class OnPolicy(BaseLearner):
         self.updates = 0
         policy.differentiates_entropy = config.entropy > 0.0
         self.modules = {"policy": policy} | self.extra_modules()
-        self.place(policy.device, seed)
+        self.to_device_and_seed(policy.device, seed)
         parameters = [
             p for module in self.modules.values() for p in module.parameters() if p.requires_grad
         ]

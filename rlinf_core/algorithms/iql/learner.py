@@ -55,7 +55,7 @@ class Learner(BaseLearner):
             "target": self.target,
             "value": self.value,
         }
-        self.place(actor.device, seed)
+        self.to_device_and_seed(actor.device, seed)
         rate = config.learning_rate
         self.optimisers = {
             "critic": adam([*self.encoder.parameters(), *self.critics.parameters()], lr=rate),

@@ -66,7 +66,7 @@ class Learner(BaseLearner):
         self.value.encoder.load_state_dict(actor.encoder.state_dict())
         self.target = copy.deepcopy(self.value).requires_grad_(False)
         self.modules = {"actor": actor, "value": self.value, "target": self.target}
-        self.place(actor.device, seed)
+        self.to_device_and_seed(actor.device, seed)
         self.optimisers = {
             "value": adam(self.value.parameters(), lr=config.learning_rate),
             "actor": adam(actor.parameters(), lr=config.learning_rate),

@@ -39,7 +39,7 @@ class Learner(BaseLearner):
             lora.with_adapters(actor, config.lora_rank, seed) if config.lora_rank else actor
         )
         self.modules = {"actor": actor, **({"adapted": self.trained} if config.lora_rank else {})}
-        self.place(actor.device, seed)
+        self.to_device_and_seed(actor.device, seed)
         parameters = [
             parameter for parameter in self.trained.parameters() if parameter.requires_grad
         ]

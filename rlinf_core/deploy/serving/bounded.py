@@ -72,7 +72,7 @@ class BoundedConnection(ServerConnection):
     def __init__(self, bounds: Bounds, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.bounds = bounds
-        self.place = Connection(bounds.admission)
+        self.admission_entry = Connection(bounds.admission)
         self.held = 0
         self.since = 0.0
         self.busy = False
@@ -81,9 +81,9 @@ class BoundedConnection(ServerConnection):
 
     def connection_made(self, transport: Any) -> None:
         """Admit or abort the connection."""
-        self.place.transport = transport
-        self.place.peer = (transport.get_extra_info("peername") or ("",))[0]
-        self.admitted = self.bounds.admission.admit(self.place)
+        self.admission_entry.transport = transport
+        self.admission_entry.peer = (transport.get_extra_info("peername") or ("",))[0]
+        self.admitted = self.bounds.admission.admit(self.admission_entry)
         if not self.admitted:
             transport.abort()
             return
@@ -92,7 +92,7 @@ class BoundedConnection(ServerConnection):
 
     def opened(self) -> None:
         """Mark the WebSocket as open, so that no pending connection replaces it."""
-        self.place.restart(busy=True, limit_s=math.inf)
+        self.admission_entry.restart(busy=True, limit_s=math.inf)
 
     def data_received(self, data: bytes) -> None:
         """Count the bytes before they are stored."""
@@ -135,6 +135,6 @@ class BoundedConnection(ServerConnection):
     def connection_lost(self, error: Exception | None) -> None:
         """Remove the connection."""
         self.bounds.open.discard(self)
-        self.bounds.admission.open.pop(self.place.transport, None)
+        self.bounds.admission.open.pop(self.admission_entry.transport, None)
         if self.admitted:
             super().connection_lost(error)

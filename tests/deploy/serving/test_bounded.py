@@ -84,14 +84,17 @@ def test_a_connection_begins_with_nothing_and_is_admitted_once_it_is_open():
     async def steps(bounds, lines, clients, sides):
         (side,) = sides
         assert (side.held, side.busy, side.admitted) == (0, False, True)
-        assert side.place.transport is side.transport and side.place.peer == "127.0.0.1"
+        assert (
+            side.admission_entry.transport is side.transport
+            and side.admission_entry.peer == "127.0.0.1"
+        )
         assert side.bounds is bounds and side.handler_task is not None
         assert bounds.admission.name == "serve" and bounds.admission.request_s == 5.0
         assert bounds.admission.count_busy is False
-        assert list(bounds.admission.open.values()) == [side.place]
-        assert not side.place.busy
+        assert list(bounds.admission.open.values()) == [side.admission_entry]
+        assert not side.admission_entry.busy
         side.opened()
-        assert side.place.busy and side.place.limit_s == math.inf
+        assert side.admission_entry.busy and side.admission_entry.limit_s == math.inf
         await clients[0].close()
         await until(lambda: not bounds.open and not bounds.admission.open)
 
@@ -197,7 +200,7 @@ def test_a_connection_that_is_not_admitted_is_aborted(monkeypatch):
         transport = Transport()
         side.connection_made(transport)
         assert transport.aborted == 1 and side not in bounds.open and not side.admitted
-        assert side.place.peer == ""
+        assert side.admission_entry.peer == ""
         side.connection_lost(None)  # there is nothing to end
         assert bounds.open == set(sides)
 

@@ -48,7 +48,7 @@ from rlinf_core.policies.pretrained.huggingface import (
 from rlinf_core.policies.pretrained.network_factory import CheckpointInfo, NetworkFactory
 from rlinf_core.policies.pretrained.tokenization import BEGIN, Tokenizer, parse_tokenizer
 
-KIND, PLACE = "Gr00tN1d6", "eagle"
+KIND, EAGLE_FOLDER = "Gr00tN1d6", "eagle"
 # NVIDIA's place of Eagle's files, in its repository Isaac-GR00T
 ASSETS = "gr00t/model/modules/nvidia/Eagle-Block2A-2B-v2"
 PATCH, MERGED = 14, 2  # pixels of a patch, and patches along a side of a token
@@ -246,10 +246,10 @@ class GrootN16Factory(NetworkFactory):
         document = read_groot_config(folder, KIND, DEFAULTS, SUPPORTED, WITHOUT_EFFECT)
         config, eagle = DEFAULTS | document, _eagle(folder)
         processor, _ = read_processor(folder, PROCESSOR_DEFAULTS, {"model_type": "eagle"})
-        tokenizer_file = folder / PLACE / "tokenizer.json"
+        tokenizer_file = folder / EAGLE_FOLDER / "tokenizer.json"
         return CheckpointInfo(
             {**config, PROCESSOR: processor, EAGLE: eagle},
-            parse_tokenizer(read_eagle_tokenizer(folder / PLACE), tokenizer_file),
+            parse_tokenizer(read_eagle_tokenizer(folder / EAGLE_FOLDER), tokenizer_file),
             config["action_horizon"],
             settings={"flow_steps": ("num_inference_timesteps", config["num_inference_timesteps"])},
         )
@@ -268,18 +268,19 @@ class GrootN16Factory(NetworkFactory):
         return network.state_dict(), {
             "config.json": json_text(document),
             PROCESSOR_FILE: json_text(processor),
-            f"{PLACE}/config.json": json_text(network.config[EAGLE]),
-            f"{PLACE}/tokenizer.json": tokenizer.text,
+            f"{EAGLE_FOLDER}/config.json": json_text(network.config[EAGLE]),
+            f"{EAGLE_FOLDER}/tokenizer.json": tokenizer.text,
         }
 
 
 def _eagle(folder: Path) -> dict[str, Any]:
     """Return Eagle's config; raise PolicyFileError for an unknown or unsupported key."""
-    path = folder / PLACE / "config.json"
+    path = folder / EAGLE_FOLDER / "config.json"
     if not path.is_file():
         raise PolicyFileError(
             f"policy.checkpoint {path}: expected Eagle's config.json, found none. Copy the folder "
-            f"{ASSETS} of NVIDIA's repository Isaac-GR00T (tag n1.6-release) to CHECKPOINT/{PLACE}"
+            f"{ASSETS} of NVIDIA's repository Isaac-GR00T (tag n1.6-release) to "
+            f"CHECKPOINT/{EAGLE_FOLDER}"
         )
     document = read_json(path)
     vision = document.get("vision_config") or {}

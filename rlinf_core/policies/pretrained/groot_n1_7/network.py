@@ -30,7 +30,7 @@ from rlinf_core.policies.pretrained.tokenization import BEGIN, Tokenizer, read_t
 
 KIND, COSMOS, PROCESSOR = "Gr00tN1d7", "cosmos_config", "processor"
 ASSETS = "nvidia/Cosmos-Reason2-2B"  # the published place of the backbone's files
-PLACE = "cosmos"  # their place in a checkpoint's folder
+COSMOS_FOLDER = "cosmos"  # their folder in a checkpoint's folder
 HEAD, NORM = "backbone.model.lm_head.weight", "backbone.model.model.language_model.norm.weight"
 PROCESSOR_FILE = "processor_config.json"
 PIXELS = (65_536, 16_777_216)  # smallest and largest image of Qwen3-VL's processor
@@ -109,7 +109,7 @@ SMALLEST: dict[str, Any] = {
     **DEFAULTS,
     "model_type": KIND,
     "architectures": [KIND],
-    "model_name": PLACE,
+    "model_name": COSMOS_FOLDER,
     "backbone_model_type": "qwen",
     "backbone_embedding_dim": 128,
     "select_layer": 2,
@@ -276,7 +276,7 @@ class GrootN17Factory(NetworkFactory):
         )
         return CheckpointInfo(
             {**config, PROCESSOR: processor, COSMOS: cosmos},
-            read_tokenizer(folder / PLACE / "tokenizer.json"),
+            read_tokenizer(folder / COSMOS_FOLDER / "tokenizer.json"),
             config["action_horizon"],
             settings={"flow_steps": ("num_inference_timesteps", config["num_inference_timesteps"])},
         )
@@ -302,9 +302,9 @@ class GrootN17Factory(NetworkFactory):
         return weights, {
             "config.json": json_text(document),
             PROCESSOR_FILE: json_text({"processor_kwargs": processor}),
-            f"{PLACE}/config.json": json_text(network.config[COSMOS]),
-            f"{PLACE}/preprocessor_config.json": json.dumps(image_sizes),
-            f"{PLACE}/tokenizer.json": tokenizer.text,
+            f"{COSMOS_FOLDER}/config.json": json_text(network.config[COSMOS]),
+            f"{COSMOS_FOLDER}/preprocessor_config.json": json.dumps(image_sizes),
+            f"{COSMOS_FOLDER}/tokenizer.json": tokenizer.text,
         }
 
 
@@ -373,7 +373,7 @@ def _read_image_processor(folder: Path) -> dict[str, Any]:
     if kwargs.get("image_target_size") is None:  # LeRobot and NVIDIA take the default sizes
         sizes = ("image_target_size", "image_crop_size", "shortest_image_edge", "crop_fraction")
         values |= {key: PROCESSOR_DEFAULTS[key] for key in sizes}
-    path = folder / PLACE / "preprocessor_config.json"
+    path = folder / COSMOS_FOLDER / "preprocessor_config.json"
     document = read_json(path) if path.is_file() else {}
     size = document.get("size") or {}
     least = size.get("shortest_edge", document.get("min_pixels", PIXELS[0]))
@@ -385,12 +385,12 @@ def _cosmos(folder: Path) -> dict[str, Any]:
     """Return the complete config of the vision-language model."""
     from transformers import Qwen3VLConfig
 
-    path = folder / PLACE / "config.json"
+    path = folder / COSMOS_FOLDER / "config.json"
     if not path.is_file():
         raise PolicyFileError(
             f"policy.checkpoint {path}: expected the config.json of {ASSETS}, found none. hf "
             f"download {ASSETS} config.json tokenizer.json preprocessor_config.json --local-dir "
-            f"CHECKPOINT/{PLACE}"
+            f"CHECKPOINT/{COSMOS_FOLDER}"
         )
     document = read_json(path)
     if (got := document.get("model_type")) != "qwen3_vl":

@@ -13,7 +13,7 @@ from rlinf_core.core.errors import PolicyFileError, SpecError, escape_ascii, nea
 from rlinf_core.policies.pretrained.dataset_statistics import centre_and_spread, check_units
 from rlinf_core.specs.arrays import ActionSpec
 
-OF = {"action": "an action", "proprio": "of state"}
+KINDS = {"action": "an action", "proprio": "of state"}
 
 
 def offset_and_gain(
@@ -60,7 +60,7 @@ def offset_and_gain(
     centre, spread = centre_and_spread(statistics[name][feature], "quantiles", where, feature)
     if centre.shape != (size,):
         raise SpecError(
-            f"policy.statistics: expected {size} numbers {OF[feature]} ({', '.join(names)}), "
+            f"policy.statistics: expected {size} numbers {KINDS[feature]} ({', '.join(names)}), "
             f"'{name}' has {len(centre)}. Take a task whose numbers are those of the data set"
         )
     mask = statistics[name][feature].get("mask", [True] * size)

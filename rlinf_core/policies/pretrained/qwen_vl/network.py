@@ -31,7 +31,7 @@ KIND, HEAD = "qwen2_5_vl", "lm_head.weight"
 NAMES = {"visual.": "model.visual.", "model.": "model.language_model."}
 PUBLISHED_NAMES = {local_name: published_name for published_name, local_name in NAMES.items()}
 TURN = "<|im_start|>"  # a token of Qwen's tokenizer; networks from scratch lack it
-FEWEST, MOST = 4, 16_384  # tokens of an image, as published
+MIN_TOKENS, MAX_TOKENS = 4, 16_384  # tokens of an image, as published
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)  # CLIP's
 CHAT_TEMPLATE = (  # the published one, for images and texts
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
@@ -192,8 +192,8 @@ def _engine_files(network: QwenVLNetwork) -> dict[str, str]:
         "patch_size": vision.patch_size,
         "merge_size": vision.spatial_merge_size,
         "temporal_patch_size": vision.temporal_patch_size,
-        "min_pixels": FEWEST * pixels,
-        "max_pixels": MOST * pixels,
+        "min_pixels": MIN_TOKENS * pixels,
+        "max_pixels": MAX_TOKENS * pixels,
         "image_mean": MEAN,
         "image_std": STD,
     }

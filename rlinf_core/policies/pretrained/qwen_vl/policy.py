@@ -20,9 +20,9 @@ from rlinf_core.policies.pretrained.network_factory import NetworkFactory
 from rlinf_core.policies.pretrained.qwen_vl import Config
 from rlinf_core.policies.pretrained.qwen_vl.network import (
     FACTORY,
-    FEWEST,
+    MAX_TOKENS,
     MEAN,
-    MOST,
+    MIN_TOKENS,
     STD,
     TURN,
 )
@@ -112,7 +112,7 @@ class QwenVL(ActionTokens):
         vision = self.network.model.config.vision_config
         token = vision.patch_size * vision.spatial_merge_size
         height, width = images.shape[1:3]
-        shape = smart_resize(height, width, token, FEWEST * token**2, MOST * token**2)
+        shape = smart_resize(height, width, token, MIN_TOKENS * token**2, MAX_TOKENS * token**2)
         pixels = images.permute(0, 3, 1, 2).float() / 255.0
         if shape != pixels.shape[2:]:
             pixels = F.interpolate(pixels, shape, mode="bicubic", antialias=True).clamp(0.0, 1.0)

@@ -39,8 +39,9 @@ class SmolVLA(ExpertFlowMatching):
         return {"pixels": pixels, "ids": ids, "mask": mask, "state": self.padded_state(batch)}
 
     def _square(self, images: Tensor) -> Tensor:
-        """Put (B, H, W, 3) uint8 below and right in the network's square (B, 3, S, S), in
-        [-1, 1].
+        """Resize images (B, H, W, 3) uint8 and pad them at the left and top to (B, 3, S, S).
+
+        The values are in [-1, 1].
         """
         width, height = self.network.config["resize_imgs_with_padding"]
         pixels = images.permute(0, 3, 1, 2).float() / 255.0
