@@ -272,23 +272,23 @@ def _rendering() -> Finding:
         return Finding(name, "not tried: no mujoco", "see extra sim", needed=False)
     configured = os.environ.get(rendering.MUJOCO_GL, "").strip()
     first = configured or next(filter(rendering.has_library, rendering.OFFSCREEN_LIBRARIES), "glfw")
-    trouble = _render_trouble(first)
-    if not trouble:
+    render_error = _render_error(first)
+    if not render_error:
         return Finding(name, first)
     subject = f"{rendering.MUJOCO_GL}={configured} of this shell" if configured else first
     others = [library for library in rendering.OFFSCREEN_LIBRARIES if library != first]
-    works = next((library for library in others if not _render_trouble(library)), None)
+    works = next((library for library in others if not _render_error(library)), None)
     install = "apt-get install libosmesa6 libegl1 libgl1"
     fix = f"export {rendering.MUJOCO_GL}={works}" if works else install
     return Finding(
         name,
-        f"{subject} does not render (cameras and videos need it): {trouble}",
+        f"{subject} does not render (cameras and videos need it): {render_error}",
         fix,
         needed=False,
     )
 
 
-def _render_trouble(renderer: str) -> str:
+def _render_error(renderer: str) -> str:
     """Return why MuJoCo cannot render with a renderer; empty if it can."""
     code = (
         "import mujoco; m = mujoco.MjModel.from_xml_string('<mujoco><worldbody><geom "

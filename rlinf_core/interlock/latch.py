@@ -41,14 +41,14 @@ class Record:
         mode: ARMED or DISARMED; empty if the file cannot be read.
         number: number of the record; the largest is the newest.
         domain: ROS_DOMAIN_ID of the record's robot; -1 for a file without one.
-        trouble: the reason why the file cannot be read, with its owner.
+        error: the reason why the file cannot be read, with its owner.
     """
 
     path: Path
     mode: str
     number: int = 0
     domain: int = -1
-    trouble: str = ""
+    error: str = ""
 
 
 class Latch:
@@ -80,7 +80,7 @@ class Latch:
             domain for domain in other_domains if is_held(f"interlock/{domain}/{self.robot}")
         }
         records = [record for record in records if record.domain not in running]
-        unreadable = [record for record in records if record.trouble]
+        unreadable = [record for record in records if record.error]
         in_domain = [record for record in records if record.domain == self.domain]
         newest = [max(candidates, key=_order) for candidates in (in_domain, records) if candidates]
         return next(filter(None, map(_reason, [*unreadable, *newest])), "")
@@ -173,9 +173,9 @@ def _order(record: Record) -> tuple[int, bool]:
 
 def _reason(record: Record) -> str:
     """Return the reason to start latched with this record, or ""."""
-    if record.trouble:
+    if record.error:
         return (
-            f"{record.path}: expected {DISARMED} or ARMED and a number, got {record.trouble}. It "
+            f"{record.path}: expected {DISARMED} or ARMED and a number, got {record.error}. It "
             "counts as armed. Check the arm, remove that file, then start again"
         )
     if record.mode == DISARMED:
@@ -193,14 +193,14 @@ def _read(path: Path, domain: int = -1) -> Record:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(handle, "rb") as file:
             if not stat.S_ISREG(os.fstat(handle).st_mode):
-                return Record(path, "", domain=domain, trouble=f"no file, of {_owner(path)}")
+                return Record(path, "", domain=domain, error=f"no file, of {_owner(path)}")
             raw = file.read(MAX_BYTES)
     except OSError as error:
-        trouble = "a link" if path.is_symlink() else error.strerror or str(error)
-        return Record(path, "", domain=domain, trouble=f"{trouble}, of {_owner(path)}")
+        reason = "a link" if path.is_symlink() else error.strerror or str(error)
+        return Record(path, "", domain=domain, error=f"{reason}, of {_owner(path)}")
     match = RECORD.fullmatch(raw)
     if match is None:
-        return Record(path, "", domain=domain, trouble=f"{raw!r}, of {_owner(path)}")
+        return Record(path, "", domain=domain, error=f"{raw!r}, of {_owner(path)}")
     return Record(path, match[1].decode(), int(match[2] or 0), domain)
 
 

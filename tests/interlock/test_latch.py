@@ -333,7 +333,7 @@ def test_a_record_holds_mode_number_and_domain_or_the_trouble_with_its_owner(
     record = latching._read(path, 7)
     assert (record.path, record.mode, record.number, record.domain) == (path, mode, number, 7)
     owner = latching.user_name(os.geteuid())
-    assert record.trouble == (f"{trouble}{owner}" if trouble else "")
+    assert record.error == (f"{trouble}{owner}" if trouble else "")
     assert latching._read(path).domain == -1
 
 
@@ -388,10 +388,10 @@ def test_what_is_no_record_is_named_with_its_owner_and_domain(make, trouble, tmp
     path = tmp_path / "latch"
     make(path)
     owner = latching.user_name(os.geteuid())
-    expected = latching.Record(path, "", domain=7, trouble=trouble + owner)
+    expected = latching.Record(path, "", domain=7, error=trouble + owner)
     assert latching._read(path, 7) == expected
     missing = latching._read(tmp_path / "nothing", 7)
-    assert missing.trouble == "No such file or directory, of an unknown user"
+    assert missing.error == "No such file or directory, of an unknown user"
     assert (missing.path, missing.mode, missing.domain) == (tmp_path / "nothing", "", 7)
 
 

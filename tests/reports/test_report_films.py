@@ -255,7 +255,7 @@ def test_the_doctor_names_a_renderer_that_does_not_work(
     monkeypatch.setenv("MUJOCO_GL", configured)
     monkeypatch.setattr(rendering, "has_library", lambda name: True)
     monkeypatch.setattr(
-        doctor, "_render_trouble", lambda name: "" if name in working else f"no {name}"
+        doctor, "_render_error", lambda name: "" if name in working else f"no {name}"
     )
     finding = doctor._rendering()
     assert finding.result.startswith(finding_text) and finding.fix == fix
@@ -263,7 +263,7 @@ def test_the_doctor_names_a_renderer_that_does_not_work(
 
 
 def test_the_doctor_quotes_what_mujoco_says():
-    trouble = doctor._render_trouble("foo")
+    trouble = doctor._render_error("foo")
     assert trouble == "RuntimeError: invalid value for environment variable MUJOCO_GL: foo"
 
 

@@ -48,10 +48,10 @@ class Value(nn.Module):
 
 def two_hot(values: Tensor, bins: int) -> Tensor:
     """Return values (B,) in [0, 1] as distributions (B, bins) over the two nearest bins."""
-    place = values.clamp(0.0, 1.0) * (bins - 1)
-    low = place.floor().clamp(max=bins - 2).long()
-    share = (place - low)[:, None]
-    return F.one_hot(low, bins) * (1.0 - share) + F.one_hot(low + 1, bins) * share
+    position = values.clamp(0.0, 1.0) * (bins - 1)
+    low = position.floor().clamp(max=bins - 2).long()
+    fraction = (position - low)[:, None]
+    return F.one_hot(low, bins) * (1.0 - fraction) + F.one_hot(low + 1, bins) * fraction
 
 
 class Learner(BaseLearner):
@@ -101,8 +101,9 @@ class Learner(BaseLearner):
         }
         if self.updates <= config.value_steps:
             return metrics
-        done = (self.updates - config.value_steps) / max(1, config.steps - config.value_steps)
-        anneal(self.optimisers["actor"], config.learning_rate, done)
+        actor_steps = max(1, config.steps - config.value_steps)
+        fraction_done = (self.updates - config.value_steps) / actor_steps
+        anneal(self.optimisers["actor"], config.learning_rate, fraction_done)
         labelled = tensors | {"vectors": self.add_labels(tensors["vectors"], advantages)}
         action = tensors["action"] + config.min_std * noise(
             torch.randn, tensors["action"].shape, self.generator, self.device
@@ -116,6 +117,6 @@ class Learner(BaseLearner):
         config = self.config
         limit = gather_rows(advantages).quantile(1.0 - config.positive_share)
         labels = torch.where(advantages >= limit, GOOD, -GOOD)
-        drawn = noise(torch.rand, labels.shape, self.generator, self.device)
-        labels = torch.where(drawn < config.label_dropout, torch.zeros_like(labels), labels)
+        uniform = noise(torch.rand, labels.shape, self.generator, self.device)
+        labels = torch.where(uniform < config.label_dropout, torch.zeros_like(labels), labels)
         return torch.cat([vectors[:, :-1], labels[:, None]], dim=1)

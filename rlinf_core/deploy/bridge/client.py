@@ -580,7 +580,7 @@ class Sender:
         Returns:
             Text of the last failure; empty if there was none.
         """
-        trouble = ""
+        last_error = ""
         trainer_answers = False
         waiting = sorted(self.spool.closed(), key=lambda folder: self._failures[folder.name])
         next_offer: Future[PreparedOffer] | None = None
@@ -603,8 +603,8 @@ class Sender:
                     return escape_ascii(error)
                 except Exception as error:  # unreadable now; it must not block the others
                     self._failures[folder.name] += 1
-                    trouble = f"episode {folder.name}: {type(error).__name__}: {error}"
-        return escape_ascii(trouble)
+                    last_error = f"episode {folder.name}: {type(error).__name__}: {error}"
+        return escape_ascii(last_error)
 
     def _send(self, folder: Path, offer: Future[PreparedOffer] | None) -> None:
         try:
