@@ -24,7 +24,7 @@ from rlinf_core.launch.supervisor import only_station
 from rlinf_ros.conversions import to_ns
 from rlinf_ros.qos import profile
 from rlinf_tools import drill_checks
-from rlinf_tools.drill_checks import evidence
+from rlinf_tools.drill_checks import check_fault_evidence
 from rlinf_tools.fault_injector import FaultInjector
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(900)]
@@ -207,7 +207,9 @@ def test_every_fault_leaves_an_event_and_a_recording_be_the_list_short_or_long(
     for number in range(recordings):
         (tmp_path / f"faults/closed/{number}").mkdir(parents=True)
     states = [(0.0, state) for _ in range(faults) for state in (good, bad, bad)]
-    evidence(SimpleNamespace(run_dir=tmp_path, states=states, events=events, add=rows.append))
+    check_fault_evidence(
+        SimpleNamespace(run_dir=tmp_path, states=states, events=events, add=rows.append)
+    )
     assert [row.held for row in rows] == [held]
     assert rows[0].measured == f"{faults} faults, {events} events, {recordings} recordings"
 
@@ -494,7 +496,7 @@ def test_s1_waits_for_enough_answers_and_is_not_held_without_them(most, held, mo
         answers = int(reaction.get("reaction_samples", 0)) + 60
         reaction["reaction_samples"] = str(min(answers, most))
 
-    drill_checks.reaction(
+    drill_checks.check_reaction_time(
         SimpleNamespace(
             ready=lambda: None,
             spin_for=spin_for,

@@ -105,12 +105,12 @@ class Drill(DrilledStation):
         self._restore(scenario)
         self.add(
             Row(
-                scenario.requirement,
-                scenario.trap,
-                scenario.name,
-                bound,
-                measured + words,
-                held and others,
+                requirement=scenario.requirement,
+                trap=scenario.trap,
+                name=scenario.name,
+                bound=bound,
+                measured=measured + words,
+                held=held and others,
             )
         )
 

@@ -1,4 +1,7 @@
-"""The safety drill's checks besides its scenarios: over all recorded messages, and by requests."""
+"""The safety drill's checks besides its scenarios: over all recorded messages, and by requests.
+
+docs/reference/safety_evidence.md lists the requirements S1 to S27 and the numbered traps.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ NS = 1_000_000_000
 REACTIONS, REACTIONS_TIMEOUT_S = 200, 60.0  # answers of S1
 
 
-def reaction(drill: DrilledStation) -> None:
+def check_reaction_time(drill: DrilledStation) -> None:
     """Check S1: the reaction time, over enough answers for a 99th percentile."""
     drill.ready()
 
@@ -45,29 +48,27 @@ def reaction(drill: DrilledStation) -> None:
     worst, tick, samples = value("p99_ms", "inf"), 1e3 * drill.limits.tick, value("samples", "0")
     drill.add(
         Row(
-            "S1",
-            0,
-            "from a chunk's arrival to the answer on target_pose, p99",
-            f"{tick:.0f} + 2 ms",
-            f"{worst:.1f} ms (worst of {samples:.0f}: {value('worst_ms', 'inf'):.1f} ms)",
-            worst <= tick + 2.0 and samples >= REACTIONS,
+            requirement="S1",
+            name="from a chunk's arrival to the answer on target_pose, p99",
+            bound=f"{tick:.0f} + 2 ms",
+            measured=f"{worst:.1f} ms (worst of {samples:.0f}: {value('worst_ms', 'inf'):.1f} ms)",
+            held=worst <= tick + 2.0 and samples >= REACTIONS,
         )
     )
 
 
-def configuration(drill: DrilledStation) -> None:
+def check_live_limits(drill: DrilledStation) -> None:
     """Check S19: limits set live."""
     loose, tight, back = (set_limit(drill, "speed", value) for value in (0.5, 0.2, 0.25))
     drill.add(
         Row(
-            "S19",
-            0,
-            "speed limit set live: 0.5, 0.2, 0.25 m/s while ACTIVE",
-            "refused, accepted, refused",
-            ", ".join(
+            requirement="S19",
+            name="speed limit set live: 0.5, 0.2, 0.25 m/s while ACTIVE",
+            bound="refused, accepted, refused",
+            measured=", ".join(
                 "taken" if answer.successful else "refused" for answer in (loose, tight, back)
             ),
-            not loose.successful and tight.successful and not back.successful,
+            held=not loose.successful and tight.successful and not back.successful,
         )
     )
     drill.ask(drill.arming, SetBool.Request(data=False))
@@ -78,18 +79,17 @@ def configuration(drill: DrilledStation) -> None:
     ]
     drill.add(
         Row(
-            "S19",
-            0,
-            "disarmed: speed inf, joint_speed and acceleration beyond those of the arm",
-            "refused, each",
-            ", ".join("taken" if answer.successful else "refused" for answer in answers),
-            not any(answer.successful for answer in answers),
+            requirement="S19",
+            name="disarmed: speed inf, joint_speed and acceleration beyond those of the arm",
+            bound="refused, each",
+            measured=", ".join("taken" if answer.successful else "refused" for answer in answers),
+            held=not any(answer.successful for answer in answers),
         )
     )
     set_limit(drill, "speed", 0.25)
 
 
-def turning(drill: DrilledStation) -> None:
+def check_rotation_cone(drill: DrilledStation) -> None:
     """Turn one way for four seconds and check that the rotation stays inside its cone."""
     drill.ready()
     start_s = drill.do(turn=0.4)
@@ -102,17 +102,17 @@ def turning(drill: DrilledStation) -> None:
     )
     drill.add(
         Row(
-            "S8",
-            8,
-            "rotation away from nominal after turning one way for 4 s",
-            f"{drill.limits.cone} rad",
-            f"{worst:.4f} rad",
-            worst <= drill.limits.cone + 1e-9,
+            requirement="S8",
+            trap=8,
+            name="rotation away from nominal after turning one way for 4 s",
+            bound=f"{drill.limits.cone} rad",
+            measured=f"{worst:.4f} rad",
+            held=worst <= drill.limits.cone + 1e-9,
         )
     )
 
 
-def aligned(drill: DrilledStation) -> None:
+def check_first_target_at_arm(drill: DrilledStation) -> None:
     """Check that the first target after arming and resuming lies at the arm."""
     for trap, name in (
         (4, "first target after arming, from the measured pose"),
@@ -129,10 +129,19 @@ def aligned(drill: DrilledStation) -> None:
         drill.do(streaming=True)
         drill.spin(lambda: drill.state().state == SafetyState.ACTIVE, 2.0)
         gap_m = math.dist(drill.targets[-1][2][:3], drill.pose[:3])
-        drill.add(Row("S13", trap, name, "10 mm", f"{1e3 * gap_m:.1f} mm", gap_m <= 0.01))
+        drill.add(
+            Row(
+                requirement="S13",
+                trap=trap,
+                name=name,
+                bound="10 mm",
+                measured=f"{1e3 * gap_m:.1f} mm",
+                held=gap_m <= 0.01,
+            )
+        )
 
 
-def commanders(drill: DrilledStation) -> None:
+def check_only_publisher(drill: DrilledStation) -> None:
     """Check that only the interlock publishes targets."""
     # includes publishers of killed processes
     publishers = sorted(
@@ -145,17 +154,17 @@ def commanders(drill: DrilledStation) -> None:
     )
     drill.add(
         Row(
-            "",
-            10,
-            "publishers that command the robot side, resets included",
-            "only the interlock",
-            ", ".join(publishers),
-            publishers == ["interlock"],
+            requirement="",
+            trap=10,
+            name="publishers that command the robot side, resets included",
+            bound="only the interlock",
+            measured=", ".join(publishers),
+            held=publishers == ["interlock"],
         )
     )
 
 
-def second_interlock(drill: DrilledStation) -> None:
+def check_second_interlock_refused(drill: DrilledStation) -> None:
     """Check S23: a second interlock of the same station never starts."""
     command = [
         sys.executable,
@@ -171,17 +180,16 @@ def second_interlock(drill: DrilledStation) -> None:
     refused = code != 0 and "RL-E208" in output and "another interlock commands" in output
     drill.add(
         Row(
-            "S23",
-            0,
-            "a second interlock for the same station",
-            "refused, with the reason",
-            output,
-            refused,
+            requirement="S23",
+            name="a second interlock for the same station",
+            bound="refused, with the reason",
+            measured=output,
+            held=refused,
         )
     )
 
 
-def wrong_resets(drill: DrilledStation) -> None:
+def check_wrong_resets_refused(drill: DrilledStation) -> None:
     """Check S13, and a spoofed release of a pressed e-stop."""
     drill.ready()
     drill.do(estop="press")
@@ -192,12 +200,12 @@ def wrong_resets(drill: DrilledStation) -> None:
     ]
     drill.add(
         Row(
-            "S13",
-            0,
-            "resets with another cause, or while the e-stop is pressed",
-            "refused, with the reason",
-            "; ".join(answer.message for answer in answers),
-            not any(answer.success for answer in answers) and "estop:pendant" in answers[0].message,
+            requirement="S13",
+            name="resets with another cause, or while the e-stop is pressed",
+            bound="refused, with the reason",
+            measured="; ".join(answer.message for answer in answers),
+            held=not any(answer.success for answer in answers)
+            and "estop:pendant" in answers[0].message,
         )
     )
     drill.do(estop="press", rogue="estop/pendant")
@@ -208,18 +216,18 @@ def wrong_resets(drill: DrilledStation) -> None:
     drill.do(estop="press", rogue="")
     drill.add(
         Row(
-            "S14",
-            18,
-            "a pressed e-stop, a second publisher that reports it as released, an enable, 20 "
+            requirement="S14",
+            trap=18,
+            name="a pressed e-stop, a second publisher that reports it as released, an enable, 20 "
             "resets",
-            "refused",
-            f"{sum(answer.success for answer in tries)} of {len(tries)} cleared the fault",
-            not any(answer.success for answer in tries),
+            bound="refused",
+            measured=f"{sum(answer.success for answer in tries)} of {len(tries)} cleared the fault",
+            held=not any(answer.success for answer in tries),
         )
     )
 
 
-def requests(drill: DrilledStation) -> None:
+def check_requests_in_motion(drill: DrilledStation) -> None:
     """Check S25: the interlock keeps ticking under any request while the arm moves."""
     drill.ready()
     pid, ticks = drill.supervisor.children["interlock"].popen.pid, drill.state().ticks
@@ -242,17 +250,17 @@ def requests(drill: DrilledStation) -> None:
     )
     drill.add(
         Row(
-            "S25",
-            17,
-            "impossible transitions and limits, 100,000 parameters, while it moves",
-            "continues to tick, ACTIVE",
-            f"{drill.state().ticks - ticks} ticks, state {drill.state().state}",
-            alive and drill.state().state == SafetyState.ACTIVE,
+            requirement="S25",
+            trap=17,
+            name="impossible transitions and limits, 100,000 parameters, while it moves",
+            bound="continues to tick, ACTIVE",
+            measured=f"{drill.state().ticks - ticks} ticks, state {drill.state().state}",
+            held=alive and drill.state().state == SafetyState.ACTIVE,
         )
     )
 
 
-def heavy_messages(drill: DrilledStation) -> None:
+def check_heavy_messages(drill: DrilledStation) -> None:
     """Check S25: messages of any size are refused unread, and do not delay the e-stop."""
     drill.ready()
     heavy = publisher(drill.node, "teleop/action")
@@ -281,19 +289,19 @@ def heavy_messages(drill: DrilledStation) -> None:
     )
     drill.add(
         Row(
-            "S25",
-            0,
-            "chunks of 100,000 names and of 1,000,000 numbers, with an e-stop at the same time",
-            "FAULT within 135 ms of the e-stop, or earlier from the chunks",
-            f"{f'{took:.0f} ms' if took < math.inf else 'before'}; {causes}",
-            took <= 135.0
+            requirement="S25",
+            name="chunks of 100,000 names and of 1,000,000 numbers, with an e-stop at the same "
+            "time",
+            bound="FAULT within 135 ms of the e-stop, or earlier from the chunks",
+            measured=f"{f'{took:.0f} ms' if took < math.inf else 'before'}; {causes}",
+            held=took <= 135.0
             or "invalid_command" in causes
             and drill.state().state == SafetyState.FAULT,
         )
     )
 
 
-def scripted_operator(drill: DrilledStation) -> None:
+def check_scripted_operator_refused(drill: DrilledStation) -> None:
     """Check S26: the scripted operator ends at the interlock of a real arm, however it started."""
     settings = {"limits_file": str(drill.run_dir / "robot/limits.yaml")}
     drill.supervisor.start(
@@ -322,12 +330,12 @@ def scripted_operator(drill: DrilledStation) -> None:
     drill.supervisor.children.pop("real_interlock").popen.terminate()
     drill.add(
         Row(
-            "S26",
-            15,
-            "the scripted operator, started at the interlock of a real arm",
-            "refused, with the reason",
-            output,
-            code != 0 and "RL-E503" in output and "A person arms" in output,
+            requirement="S26",
+            trap=15,
+            name="the scripted operator, started at the interlock of a real arm",
+            bound="refused, with the reason",
+            measured=output,
+            held=code != 0 and "RL-E503" in output and "A person arms" in output,
         )
     )
 
@@ -352,7 +360,7 @@ def _run(drill: DrilledStation, command: list[str]) -> tuple[int, str]:
     return process.wait(), (process.stderr.read().strip().splitlines() or [""])[-1]
 
 
-def envelope(drill: DrilledStation) -> None:
+def check_target_envelope(drill: DrilledStation) -> None:
     """Check every target of the drill, by its stamps and from tick to tick."""
     limits = drill.limits
     group = Group(
@@ -394,23 +402,22 @@ def envelope(drill: DrilledStation) -> None:
         worst = np.maximum(worst, _steps(run, limits.tick))
     drill.add(
         Row(
-            "S8",
-            0,
-            f"all {len(drill.targets)} targets of the drill: speed, acceleration, jerk, outside "
-            f"the box",
-            f"{group.speed} m/s, {group.acceleration} m/s^2, {group.jerk} m/s^3, 0",
-            f"{worst[0]:.4f} m/s, {worst[1]:.4f} m/s^2, {worst[2]:.3f} m/s^3, {out}",
-            bool((worst <= bound).all()) and out == 0,
+            requirement="S8",
+            name=f"all {len(drill.targets)} targets of the drill: speed, acceleration, jerk, "
+            "outside the box",
+            bound=f"{group.speed} m/s, {group.acceleration} m/s^2, {group.jerk} m/s^3, 0",
+            measured=f"{worst[0]:.4f} m/s, {worst[1]:.4f} m/s^2, {worst[2]:.3f} m/s^3, {out}",
+            held=bool((worst <= bound).all()) and out == 0,
         )
     )
     drill.add(
         Row(
-            "S24",
-            16,
-            "the same targets: speed by their stamps, stalls included",
-            f"{group.speed} m/s",
-            f"{fastest:.4f} m/s",
-            fastest <= group.speed + 1e-6,
+            requirement="S24",
+            trap=16,
+            name="the same targets: speed by their stamps, stalls included",
+            bound=f"{group.speed} m/s",
+            measured=f"{fastest:.4f} m/s",
+            held=fastest <= group.speed + 1e-6,
         )
     )
 
@@ -428,7 +435,7 @@ def _steps(run: list[tuple[float, ...]], tick: float) -> np.ndarray:
     return result
 
 
-def silence(drill: DrilledStation) -> None:
+def check_publishing_gaps(drill: DrilledStation) -> None:
     """Check S12: no silence while armed. Stalls of the whole machine count separately."""
     # S1's worst case without a real-time kernel, after a tick
     limit = 25.0 + 1e3 * drill.limits.tick
@@ -455,19 +462,19 @@ def silence(drill: DrilledStation) -> None:
     ][-1:]
     drill.add(
         Row(
-            "S12",
-            19,
-            "longest time between two targets",
-            f"{limit:.0f} ms",
-            f"{longest_ms:.1f} ms ({longest_raw_ms:.1f} ms including stalls of the whole machine: "
-            f"{len(stalls)} times, {max(stalls, default=0.0):.1f} ms at most), "
+            requirement="S12",
+            trap=19,
+            name="longest time between two targets",
+            bound=f"{limit:.0f} ms",
+            measured=f"{longest_ms:.1f} ms ({longest_raw_ms:.1f} ms including stalls of the whole "
+            f"machine: {len(stalls)} times, {max(stalls, default=0.0):.1f} ms at most), "
             f"{''.join(during) or 'at the start'}",
-            longest_ms <= limit,
+            held=longest_ms <= limit,
         )
     )
 
 
-def one_joint(drill: DrilledStation) -> None:
+def check_joints_stop_together(drill: DrilledStation) -> None:
     """Check in joint mode, through the core, that all joints stop together.
 
     The core is used because the simulated arm takes poses.
@@ -506,29 +513,29 @@ def one_joint(drill: DrilledStation) -> None:
         worst = max(worst, np.abs(moved - moved[3] / action[3] * np.array(action)).max())
     drill.add(
         Row(
-            "",
-            6,
-            "one joint at the end of its range: others leave the common path by (core)",
-            "1e-9 rad",
-            f"{worst:.0e} rad, after {moved[3]:.3f} of 0.8 rad",
-            bool(worst < 1e-9 and moved[3] < 0.051),
+            requirement="",
+            trap=6,
+            name="one joint at the end of its range: others leave the common path by (core)",
+            bound="1e-9 rad",
+            measured=f"{worst:.0e} rad, after {moved[3]:.3f} of 0.8 rad",
+            held=bool(worst < 1e-9 and moved[3] < 0.051),
         )
     )
 
 
-def limits_in_force(drill: DrilledStation) -> None:
+def check_limits_in_force(drill: DrilledStation) -> None:
     """Check S9: the limits in force."""
     limits = drill.limits
     infinite = [name for name, value in vars(limits).items() if value == math.inf]
     drill.add(
         Row(
-            "S9",
-            7,
-            "limits in force: those of the FR3, none infinite",
-            "0.25 m/s, 1 m/s^2, 10 m/s^3",
-            f"{limits.speed} m/s, {limits.acceleration} m/s^2, {limits.jerk} m/s^3, "
+            requirement="S9",
+            trap=7,
+            name="limits in force: those of the FR3, none infinite",
+            bound="0.25 m/s, 1 m/s^2, 10 m/s^3",
+            measured=f"{limits.speed} m/s, {limits.acceleration} m/s^2, {limits.jerk} m/s^3, "
             f"{len(infinite)} infinite",
-            not infinite
+            held=not infinite
             and limits.speed <= 0.25
             and limits.acceleration <= 1.0
             and limits.jerk <= 10.0,
@@ -536,7 +543,7 @@ def limits_in_force(drill: DrilledStation) -> None:
     )
 
 
-def evidence(drill: DrilledStation) -> None:
+def check_fault_evidence(drill: DrilledStation) -> None:
     """Check S20: the evidence of faults."""
     boxes = sorted((drill.run_dir / "faults/closed").glob("*"))
     modes = [False, *(safety.state == SafetyState.FAULT for _, safety in drill.states)]
@@ -544,12 +551,12 @@ def evidence(drill: DrilledStation) -> None:
     faults = sum(now > before for before, now in pairwise(modes))
     drill.add(
         Row(
-            "S20",
-            0,
-            "events, and recordings of the half minute before a fault",
-            "one per fault",
-            f"{faults} faults, {drill.events} events, {len(boxes)} recordings",
-            drill.events > (50 if faults >= 5 else faults - 1) and len(boxes) >= min(5, faults),
+            requirement="S20",
+            name="events, and recordings of the half minute before a fault",
+            bound="one per fault",
+            measured=f"{faults} faults, {drill.events} events, {len(boxes)} recordings",
+            held=drill.events > (50 if faults >= 5 else faults - 1)
+            and len(boxes) >= min(5, faults),
         )
     )
 
@@ -564,19 +571,19 @@ def set_limit(drill: DrilledStation, name: str, value: float) -> Any:
 
 
 CHECKS: tuple[Callable[[Any], None], ...] = (
-    reaction,
-    configuration,
-    turning,
-    aligned,
-    commanders,
-    second_interlock,
-    wrong_resets,
-    requests,
-    heavy_messages,
-    scripted_operator,
-    envelope,
-    silence,
-    one_joint,
-    limits_in_force,
-    evidence,
+    check_reaction_time,
+    check_live_limits,
+    check_rotation_cone,
+    check_first_target_at_arm,
+    check_only_publisher,
+    check_second_interlock_refused,
+    check_wrong_resets_refused,
+    check_requests_in_motion,
+    check_heavy_messages,
+    check_scripted_operator_refused,
+    check_target_envelope,
+    check_publishing_gaps,
+    check_joints_stop_together,
+    check_limits_in_force,
+    check_fault_evidence,
 )

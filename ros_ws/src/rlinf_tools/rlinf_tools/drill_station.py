@@ -40,12 +40,21 @@ from rlinf_ros.workarounds import single_threaded
 from rlinf_tools.drill_operator import ROGUE, DrillActivity
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Row:
-    """A requirement and its measurement."""
+    """A requirement and its measurement.
+
+    Attributes:
+        requirement: safety requirement, S1 to S27; empty if the row measures a trap alone.
+        trap: number of the known trap (docs/reference/safety_evidence.md); 0 for none.
+        name: of the scenario or the check.
+        bound: the expected result, as a text.
+        measured: the result, as a text.
+        held: whether the result is within the bound.
+    """
 
     requirement: str
-    trap: int
+    trap: int = 0
     name: str
     bound: str
     measured: str
