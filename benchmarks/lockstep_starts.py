@@ -70,7 +70,7 @@ def play(peer: Any, policy: Path, modes: tuple[str, ...] = MODES) -> tuple[list[
     from rlinf_msgs.msg import EpisodeEvent, PolicyStatus, TimeStep
 
     from rlinf_ros.qos import lossless_profile
-    from tests.ros.stand import listen, start
+    from tests.ros.stand_ins import listen, start
 
     statuses, message_times = listen(peer, PolicyStatus, "policy/status"), list[tuple[str, float]]()
 

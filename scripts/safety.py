@@ -20,9 +20,9 @@ ROOT = Path(__file__).resolve().parent.parent
 TESTS = [
     "tests/interlock",
     "tests/ros/test_interlock_node.py",
-    "tests/ros/test_interlock_attacked.py",
+    "tests/ros/test_interlock_attacks.py",
     "tests/ros/test_two_interlocks.py",
-    "tests/ros/test_killed.py",
+    "tests/ros/test_killed_processes.py",
     "tests/ros/test_operator.py",
     "-k",
     "interlock or s18 or s26",

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tests.ros.browsing import Tab
+    from tests.ros.page_browser import Tab
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
@@ -88,8 +88,8 @@ def main() -> None:
         os.execve(
             sys.executable, [sys.executable, *sys.argv], ros_environment(DOMAIN) | {READY: "1"}
         )
-    from tests.ros.browsing import Tab, chromium
-    from tests.ros.paged import paged
+    from tests.ros.page_browser import Tab, chromium
+    from tests.ros.page_station import paged
 
     with (
         tempfile.TemporaryDirectory() as folder,

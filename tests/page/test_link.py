@@ -7,7 +7,7 @@ import pytest
 
 from rlinf_core.core.errors import RlinfError
 from tests.page.pages import serve
-from tests.ros.browsing import chromium, needs_browser
+from tests.ros.page_browser import chromium, needs_browser
 
 pytestmark = [needs_browser, pytest.mark.timed, pytest.mark.timeout(120)]
 OPEN = """async () => {

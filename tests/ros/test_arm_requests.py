@@ -21,7 +21,7 @@ from rlinf_interlock.interlock_services import Services
 from rlinf_ros import arms
 from rlinf_ros.arms import ArmRequests
 from rlinf_ros.qos import publisher
-from tests.ros.stand import Arm, Lives, start
+from tests.ros.stand_ins import Arm, Lives, start
 
 
 class Client:

@@ -12,7 +12,7 @@ from rlinf_core.launch.graph import station_processes
 from rlinf_core.recipes import load_recipe
 from rlinf_ros.conversions import from_image, to_ns
 from tests.robots.cameras.conftest import video  # noqa: F401
-from tests.ros.stand import Lives, listen, start
+from tests.ros.stand_ins import Lives, listen, start
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
 LIMITS = Path("robots/franka_fr3/limits.yaml").resolve()

@@ -28,7 +28,7 @@ from rlinf_ros.qos import lossless_profile, profile
 from sim_bridges.core.environments import make_environments
 from tests.algorithms.toy import acted
 from tests.ros.conftest import peer_in
-from tests.ros.stand import listen, start
+from tests.ros.stand_ins import listen, start
 from tests.ros.test_nodes import step_of
 
 pytestmark = [pytest.mark.ros, pytest.mark.lockstep, pytest.mark.timeout(300)]

@@ -26,7 +26,7 @@ from rlinf_core.launch.graph import station_processes
 from rlinf_core.recipes import load_recipe, station_task
 from rlinf_ros.conversions import action_chunk
 from rlinf_ros.qos import profile
-from tests.ros.stand import listen, start
+from tests.ros.stand_ins import listen, start
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
 

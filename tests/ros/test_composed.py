@@ -10,7 +10,7 @@ from rlinf_core.launch.graph import station_processes
 from rlinf_core.recipes import load_recipe
 from rlinf_station.composed import EVERY_S, Composed
 from rlinf_station.environment import Environment
-from tests.ros.stand import listen
+from tests.ros.stand_ins import listen
 
 pytestmark = pytest.mark.ros
 

@@ -29,7 +29,7 @@ from rlinf_core.robots.config import load_robot
 from rlinf_drivers.controller import CATCH_UP_FACTOR, MAX_INTERVAL_S, Controller
 from rlinf_ros.conversions import NS, to_ns, to_stamp
 from rlinf_ros.qos import profile
-from tests.ros.stand import listen
+from tests.ros.stand_ins import listen
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
 UR5E = [

@@ -26,7 +26,7 @@ from rlinf_core.recipes import load_recipe, station_task
 from rlinf_core.robots.operators.twins import Pedal, SpaceMouse
 from rlinf_ros.qos import profile
 from tests.ros.conftest import peer_in
-from tests.ros.stand import listen, start
+from tests.ros.stand_ins import listen, start
 from tests.ros.test_nodes import step_of
 
 ARMED = (SafetyState.ARMED, SafetyState.ACTIVE, SafetyState.HOLD)

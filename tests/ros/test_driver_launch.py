@@ -24,7 +24,7 @@ from tests.machine.ros2_there import needs_ros2
 from tests.machine.test_launch import ROOT, Workspace
 from tests.robots.test_bringup import ARGUMENTS
 from tests.ros.conftest import peer_in
-from tests.ros.test_controllers_of_a_lab import JOINTS, Follower
+from tests.ros.test_robot_controllers import JOINTS, Follower
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300), needs_ros2]
 STAND_IN = """

@@ -19,7 +19,7 @@ from std_srvs.srv import SetBool
 
 from rlinf_ros.qos import publisher
 from sim_bridges.twins.universal_robots_state import HOME, tool_pose
-from tests.ros.stand import Arm, start
+from tests.ros.stand_ins import Arm, start
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(180)]
 DISARMED, ARMED, ACTIVE, HOLD, FAULT = range(5)

@@ -25,7 +25,7 @@ from rlinf_core.interlock import load_limits
 from rlinf_interlock.interlock_inputs import needs
 from rlinf_ros.qos import LAZY_PROFILE, profile
 from tests.ros.conftest import peer_in
-from tests.ros.stand import Arm, Lives, listen, start
+from tests.ros.stand_ins import Arm, Lives, listen, start
 
 franka_msgs = pytest.importorskip("franka_msgs.msg", reason="rlinf messages builds franka_msgs")
 from franka_msgs.msg import FrankaRobotState  # noqa: E402

@@ -8,7 +8,7 @@ import pytest
 
 from sim_bridges.core.isolated import python_of
 from tests.ros.conftest import peer_in
-from tests.ros.stand import start
+from tests.ros.stand_ins import start
 from tests.ros.test_franka import DISARMED, FAULT, Bench
 
 pytestmark = [

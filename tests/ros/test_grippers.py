@@ -23,7 +23,7 @@ from rlinf_ros.conversions import NS, to_ns
 from rlinf_ros.qos import profile
 from sim_bridges.twins.robotiq import Robotiq
 from tests.ros.conftest import peer_in
-from tests.ros.stand import Arm, Lives, listen, start
+from tests.ros.stand_ins import Arm, Lives, listen, start
 from tests.ros.test_station_client import rlinf
 
 pytest.importorskip("control_msgs.action", reason="rlinf messages builds control_msgs")

@@ -23,7 +23,7 @@ from rlinf_core.recipes import load_recipe
 from rlinf_core.robots.operators.gamepad import BUTTONS
 from rlinf_operator.operator import SETTLED_S, Homing, _measured
 from rlinf_ros.qos import LAZY_PROFILE, profile
-from tests.ros.stand import fastest, listen, start
+from tests.ros.stand_ins import fastest, listen, start
 from tests.ros.test_collect import ACTION, task_without_end
 
 pytest.importorskip("franka_msgs.msg", reason="rlinf messages builds franka_msgs")

@@ -19,7 +19,7 @@ from std_srvs.srv import SetBool
 
 from rlinf_ros.qos import kind, profile
 from tests.ros.conftest import peer_in
-from tests.ros.stand import Arm, fastest, listen, longest_gap_s, start
+from tests.ros.stand_ins import Arm, fastest, listen, longest_gap_s, start
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
 DISARMED, ARMED, ACTIVE, HOLD, FAULT = range(5)

@@ -22,7 +22,7 @@ from rlinf_core.launch.graph import station_processes
 from rlinf_core.recipes import load_recipe
 from rlinf_interlock.interlock_services import log_line
 from rlinf_ros.qos import profile
-from tests.ros.stand import Arm, listen, start
+from tests.ros.stand_ins import Arm, listen, start
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
 DISARMED, ARMED, ACTIVE, HOLD, FAULT = range(5)

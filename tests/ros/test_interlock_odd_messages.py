@@ -13,9 +13,9 @@ from rlinf_msgs.msg import ActionChunk, GripperWidth
 from std_msgs.msg import Bool, Int8
 from std_srvs.srv import SetBool
 
-from tests.ros.stand import Arm, listen
+from tests.ros.stand_ins import Arm, listen
 from tests.ros.test_arm_requests import service_processes
-from tests.ros.test_interlock_attacked import launch
+from tests.ros.test_interlock_attacks import launch
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
 DISARMED, ARMED, ACTIVE, HOLD, FAULT = range(5)

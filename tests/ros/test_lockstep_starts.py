@@ -18,7 +18,7 @@ from rlinf_core.episodes.raw_messages import read_messages
 from rlinf_ros.conversions import to_ns
 from rlinf_ros.endpoints import EndpointReport, _unmatched
 from rlinf_ros.qos import lossless_profile, profile
-from tests.ros.stand import listen, start
+from tests.ros.stand_ins import listen, start
 
 pytestmark = [pytest.mark.ros, pytest.mark.lockstep, pytest.mark.timeout(300)]
 

@@ -7,7 +7,7 @@ from rlinf_msgs.msg import SafetyState
 
 from rlinf_core.interlock import load_limits
 from rlinf_core.recipes import load_recipe, station_robot
-from tests.ros.stand import listen, start
+from tests.ros.stand_ins import listen, start
 from tests.ros.test_station_client import rlinf
 
 pytestmark = [pytest.mark.ros, pytest.mark.patient, pytest.mark.timeout(300)]

@@ -41,7 +41,7 @@ from rlinf_core.tasks.task import load_task
 from rlinf_operator.human_operator import HumanOperator
 from rlinf_ros.conversions import fill_observation, to_ns
 from rlinf_ros.qos import profile
-from tests.ros.stand import listen, start
+from tests.ros.stand_ins import listen, start
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
 SMALL = tanh_gaussian.Config(hidden=(16,), image_features=4)

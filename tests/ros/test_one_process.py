@@ -37,7 +37,7 @@ from rlinf_ros.memory_bus import Envelope, snapshot
 from rlinf_ros.qos import lossless_profile, profile
 from rlinf_station.station_process import Host
 from tests.ros.conftest import peer_in
-from tests.ros.stand import Lives, listen
+from tests.ros.stand_ins import Lives, listen
 from tests.ros.test_chunks import recorded
 
 pytestmark = [pytest.mark.ros, pytest.mark.lockstep, pytest.mark.timeout(300)]

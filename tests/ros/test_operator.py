@@ -20,7 +20,7 @@ from rlinf_core.launch.supervisor import command_line
 from rlinf_core.recipes import load_recipe
 from rlinf_ros.qos import profile
 from tests.ros.conftest import peer_in
-from tests.ros.stand import listen, start
+from tests.ros.stand_ins import listen, start
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
 SCRIPTED, PATIENCE_S = "station.operator.kind=scripted", 5.0

@@ -17,7 +17,7 @@ from rlinf_core.recipes import load_recipe
 from rlinf_core.robots.operators.twins import SpaceMouse
 from rlinf_ros.qos import profile
 from tests.ros.conftest import peer_in
-from tests.ros.stand import listen, start
+from tests.ros.stand_ins import listen, start
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
 SILENT = (SafetyState.HOLD, "operator_silent")

@@ -18,8 +18,8 @@ from sensor_msgs.msg import Joy
 from rlinf_core.robots.operators.page import ACTIVE, BUTTONS
 from rlinf_operator.page import Page
 from tests.ros.conftest import peer_in
-from tests.ros.paged import Client, Paged, ready, visitor
-from tests.ros.stand import listen
+from tests.ros.page_station import Client, Paged, ready, visitor
+from tests.ros.stand_ins import listen
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from rlinf_core.robots.config import robot_folder
-from tests.ros.browsing import Tab, chromium, needs_browser
-from tests.ros.paged import paged
+from tests.ros.page_browser import Tab, chromium, needs_browser
+from tests.ros.page_station import paged
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300), needs_browser]
 FRONT = "[data-camera=front]"

@@ -5,8 +5,8 @@ from functools import partial
 import pytest
 from rlinf_msgs.msg import EpisodeEvent, SafetyState
 
-from tests.ros.browsing import Network, Tab, chromium, needs_browser
-from tests.ros.paged import paged
+from tests.ros.page_browser import Network, Tab, chromium, needs_browser
+from tests.ros.page_station import paged
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300), needs_browser]
 

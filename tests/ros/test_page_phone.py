@@ -3,8 +3,8 @@
 import pytest
 from rlinf_msgs.msg import SafetyState
 
-from tests.ros.browsing import Phone, chromium, needs_browser
-from tests.ros.paged import paged
+from tests.ros.page_browser import Phone, chromium, needs_browser
+from tests.ros.page_station import paged
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300), needs_browser]
 SIZES = {

@@ -16,7 +16,7 @@ from sensor_msgs.msg import Image
 from rlinf_core.cli.main import main
 from rlinf_core.episodes.messages import to_ns, typestore
 from rlinf_ros.qos import publisher
-from tests.ros.stand import listen, start
+from tests.ros.stand_ins import listen, start
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
 HZ = 30

@@ -23,7 +23,7 @@ from rlinf_station import remote_policy
 from rlinf_station.policy_node import PolicyNode
 from rlinf_station.remote_policy import RemotePolicyNode
 from tests.deploy.serving.test_serving import SMALL, Served, policy_of
-from tests.ros.stand import listen, start
+from tests.ros.stand_ins import listen, start
 from tests.ros.test_nodes import step_of
 
 pytestmark = [pytest.mark.ros, pytest.mark.lockstep, pytest.mark.timeout(300)]

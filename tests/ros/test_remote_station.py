@@ -16,7 +16,7 @@ from rlinf_core.policies.serialization import save_policy
 from rlinf_core.recipes import load_recipe, station_task
 from rlinf_ros.qos import profile
 from tests.deploy.serving.test_serving import Served, policy_of
-from tests.ros.stand import listen, start
+from tests.ros.stand_ins import listen, start
 
 pytestmark = [pytest.mark.ros, pytest.mark.lockstep, pytest.mark.timeout(300)]
 REACH = ("station.operator.kind=scripted", "station.task=reach", "seed=5")

@@ -38,7 +38,7 @@ from rlinf_ros.qos import publisher
 from sim_bridges.twins.servo_arm import HOME_RAD
 from sim_bridges.twins.servos import Servos
 from tests.ros.conftest import peer_in
-from tests.ros.stand import listen, start
+from tests.ros.stand_ins import listen, start
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
 STATION = ["station.task=reach"]

@@ -27,7 +27,7 @@ from rlinf_drivers.servo_arm import ServoArm
 from rlinf_ros.qos import publisher
 from sim_bridges.twins.servos import Servos
 from tests.ros.conftest import peer_in
-from tests.ros.stand import Arm, listen, start
+from tests.ros.stand_ins import Arm, listen, start
 
 pytest.importorskip("scservo_sdk", reason="make setup installs feetech-servo-sdk")
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(180)]

@@ -11,7 +11,7 @@ from rlinf_core.episodes import read_episode
 from rlinf_core.episodes.checksums import seal
 from rlinf_core.launch.graph import trainer_process
 from tests.ports import free_port
-from tests.ros.runs import Run, check_nothing_lost, online
+from tests.ros.demo_runs import Run, check_nothing_lost, online
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(600)]
 

@@ -18,7 +18,7 @@ from rlinf_ros.qos import profile
 from rlinf_ros.station_state import command
 from rlinf_tools import arming
 from rlinf_tools.station_client import _nodes, _release, _ticks, reset_fault, status
-from tests.ros.stand import Arm, start
+from tests.ros.stand_ins import Arm, start
 
 pytestmark = [pytest.mark.ros, pytest.mark.patient, pytest.mark.timeout(300)]
 

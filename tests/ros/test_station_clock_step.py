@@ -7,7 +7,7 @@ from rlinf_msgs.msg import SafetyState
 from std_srvs.srv import SetBool
 
 from rlinf_ros.qos import profile
-from tests.ros.runs import Run, check_nothing_lost, online
+from tests.ros.demo_runs import Run, check_nothing_lost, online
 from tests.stepped_clock import SteppedClock
 
 pytestmark = [pytest.mark.ros, pytest.mark.slow, pytest.mark.timeout(900)]

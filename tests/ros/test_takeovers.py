@@ -16,7 +16,7 @@ from rlinf_core.policies.serialization import save_policy
 from rlinf_core.policies.small import tanh_gaussian
 from rlinf_interlock.interlock_clock import Lockstep
 from rlinf_ros.qos import profile
-from tests.ros.stand import listen, start
+from tests.ros.stand_ins import listen, start
 from tests.ros.test_chunks import recorded
 
 pytestmark = [pytest.mark.ros, pytest.mark.lockstep, pytest.mark.timeout(300)]

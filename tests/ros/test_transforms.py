@@ -16,7 +16,7 @@ from rlinf_core.recipes import load_recipe
 from rlinf_ros.conversions import to_ns
 from rlinf_ros.parameters import LIVE, MEANINGS, RANGES
 from rlinf_ros.qos import profile
-from tests.ros.stand import start
+from tests.ros.stand_ins import start
 
 tf2_msgs = pytest.importorskip("tf2_msgs.msg", reason="rlinf messages builds tf2_msgs")
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(180)]

@@ -27,7 +27,7 @@ from rlinf_ros.conversions import action_chunk
 from rlinf_ros.qos import profile
 from sim_bridges.core.environments import make_environments
 from tests.ros.conftest import peer_in
-from tests.ros.stand import listen, start
+from tests.ros.stand_ins import listen, start
 from tests.ros.test_chunks import Watched, recorded
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]

@@ -19,7 +19,7 @@ from std_srvs.srv import SetBool
 
 from rlinf_ros.conversions import to_ns
 from rlinf_ros.qos import publisher
-from tests.ros.stand import listen, start
+from tests.ros.stand_ins import listen, start
 from tests.ros.test_station_client import rlinf
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]

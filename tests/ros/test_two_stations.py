@@ -18,7 +18,7 @@ from std_srvs.srv import SetBool
 
 from rlinf_ros.qos import profile
 from tests.ros.conftest import peer_in
-from tests.ros.stand import listen, start
+from tests.ros.stand_ins import listen, start
 
 tf2_msgs = pytest.importorskip("tf2_msgs.msg", reason="rlinf messages builds tf2_msgs")
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]

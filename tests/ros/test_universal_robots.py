@@ -27,7 +27,7 @@ from trajectory_msgs.msg import JointTrajectory
 from rlinf_ros.conversions import to_ns
 from rlinf_ros.qos import LAZY_PROFILE, profile
 from tests.ros.conftest import peer_in
-from tests.ros.stand import Arm, Lives, listen, start
+from tests.ros.stand_ins import Arm, Lives, listen, start
 
 pytest.importorskip("ur_dashboard_msgs.msg", reason="rlinf messages builds ur_dashboard_msgs")
 from ur_dashboard_msgs.msg import RobotMode, SafetyMode  # noqa: E402

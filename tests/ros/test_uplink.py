@@ -18,7 +18,7 @@ from rlinf_core.episodes.spool import Spool
 from rlinf_core.policies.policy_folder import policy_name
 from rlinf_ros.qos import profile
 from tests.messages import record
-from tests.ros.stand import listen, start
+from tests.ros.stand_ins import listen, start
 from tests.ros.test_scene import RobotSide
 
 pytestmark = [pytest.mark.ros, pytest.mark.lockstep, pytest.mark.timeout(300)]

@@ -14,7 +14,7 @@ from rlinf_core.launch.graph import station_processes
 from rlinf_core.recipes import load_recipe
 from rlinf_ros.conversions import to_ns
 from rlinf_ros.qos import profile
-from tests.ros.stand import start
+from tests.ros.stand_ins import start
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
 

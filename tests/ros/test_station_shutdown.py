@@ -23,8 +23,8 @@ from rlinf_station import uplink
 from rlinf_station.recorder import Recorder
 from rlinf_station.remote_policy import RemotePolicyNode
 from tests.ports import free_port
-from tests.ros.runs import Run
-from tests.ros.stand import listen
+from tests.ros.demo_runs import Run
+from tests.ros.stand_ins import listen
 
 pytestmark = [pytest.mark.ros, pytest.mark.lockstep, pytest.mark.timeout(300)]
 

@@ -37,7 +37,7 @@ from rlinf_core.specs.topics import topic
 from rlinf_ros.qos import kind, profile
 from rlinf_station.recorder import sampled, stamp_ns, step_type
 from tests.ros.conftest import peer_in
-from tests.ros.played import assert_played
+from tests.ros.play_recording import assert_played
 from tests.test_views import strings
 
 pytestmark = [pytest.mark.ros, pytest.mark.lockstep, pytest.mark.timeout(300)]

@@ -23,7 +23,7 @@ from rlinf_core.launch.graph import ONCE, station_processes
 from rlinf_core.launch.supervisor import command_line
 from rlinf_core.recipes import load_recipe
 from rlinf_ros.conversions import to_ns
-from tests.ros.stand import Arm, fastest, longest_gap_s
+from tests.ros.stand_ins import Arm, fastest, longest_gap_s
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
 DISARMED, ARMED, ACTIVE, HOLD, FAULT = range(5)

@@ -29,7 +29,7 @@ from rlinf_ros.qos import lossless_profile
 from rlinf_ros.station_state import publisher_ids
 from tests.ports import NO_TRAINER
 from tests.ros.conftest import peer_in
-from tests.ros.stand import Lives, listen
+from tests.ros.stand_ins import Lives, listen
 
 pytestmark = [pytest.mark.ros, pytest.mark.lockstep, pytest.mark.timeout(300)]
 SMALL = tanh_gaussian.Config(hidden=(32,), horizon=4, n_action_steps=2)

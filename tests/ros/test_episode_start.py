@@ -23,7 +23,7 @@ from rlinf_ros.qos import profile
 from rlinf_ros.station_state import RequestStop
 from rlinf_station.environment import Environment, Watch
 from rlinf_station.labels import Labels
-from tests.ros.stand import listen, start
+from tests.ros.stand_ins import listen, start
 from tests.ros.test_scene import RobotSide
 
 pytestmark = [pytest.mark.ros, pytest.mark.lockstep, pytest.mark.timeout(300)]

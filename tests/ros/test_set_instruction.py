@@ -16,7 +16,7 @@ from rlinf_core.policies.serialization import save_policy
 from rlinf_core.policies.small import tanh_gaussian
 from rlinf_ros.qos import lossless_profile, profile
 from tests.ros.conftest import peer_in
-from tests.ros.stand import listen, start
+from tests.ros.stand_ins import listen, start
 from tests.ros.test_station_client import rlinf
 
 pytestmark = [pytest.mark.ros, pytest.mark.lockstep, pytest.mark.timeout(300)]

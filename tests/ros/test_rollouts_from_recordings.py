@@ -20,7 +20,7 @@ from rlinf_ros.conversions import action_chunk, release_chunk
 from rlinf_ros.qos import profile
 from sim_bridges.core.environments import make_environments
 from tests.ros.conftest import peer_in
-from tests.ros.stand import listen, start
+from tests.ros.stand_ins import listen, start
 
 pytestmark = [pytest.mark.ros, pytest.mark.lockstep, pytest.mark.timeout(300)]
 REACH = ("station.operator.kind=scripted", "station.task=reach", "seed=5")

@@ -14,8 +14,8 @@ from std_msgs.msg import Bool, String
 from rlinf_core.cli.main import main
 from rlinf_core.episodes.messages import typestore
 from rlinf_ros.qos import publisher
-from tests.ros.played import assert_played
-from tests.ros.stand import start
+from tests.ros.play_recording import assert_played
+from tests.ros.stand_ins import start
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
 

@@ -20,7 +20,7 @@ from rlinf_ros.conversions import action_chunk
 from rlinf_ros.qos import profile
 from rlinf_ros.workarounds import single_threaded
 from tests.ros.conftest import peer_in
-from tests.ros.stand import listen, start
+from tests.ros.stand_ins import listen, start
 
 NODES = ("sim_bridge", "interlock", "recorder", "environment", "operator", "page")
 TASK = "configs/tasks/reach.yaml"

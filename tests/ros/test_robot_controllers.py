@@ -12,7 +12,7 @@ from rlinf_core.launch.graph import station_processes
 from rlinf_core.recipes import load_recipe
 from rlinf_ros.qos import LAZY_PROFILE, profile
 from tests.ros.conftest import peer_in
-from tests.ros.stand import listen, start
+from tests.ros.stand_ins import listen, start
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(240)]
 JOINTS = [0.0, 0.0, 0.02, 0.0, 0.0, 0.0]

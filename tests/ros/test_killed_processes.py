@@ -10,7 +10,7 @@ from rlinf_core.core.errors import RlinfError
 from rlinf_core.episodes.messages import typestore
 from rlinf_core.policies.policy_folder import newest_policy
 from rlinf_ros.qos import profile
-from tests.ros.runs import Run, check_nothing_lost, online
+from tests.ros.demo_runs import Run, check_nothing_lost, online
 
 pytestmark = [pytest.mark.ros, pytest.mark.lockstep, pytest.mark.timeout(600)]
 SEVERAL = "station.processes=several"  # so that one node can be killed alone

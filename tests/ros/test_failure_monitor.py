@@ -11,7 +11,7 @@ from rlinf_core.policies.small.tanh_gaussian.policy import Actor
 from rlinf_core.recipes import load_recipe, station_task
 from rlinf_ros.conversions import set_stamp
 from rlinf_ros.qos import profile
-from tests.ros.stand import listen, start
+from tests.ros.stand_ins import listen, start
 from tests.ros.test_nodes import step_of
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]

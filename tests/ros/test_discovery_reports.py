@@ -16,7 +16,7 @@ from rlinf_core.launch.graph import director_process, write_plan
 from rlinf_core.recipes import load_recipe
 from rlinf_ros.qos import profile
 from rlinf_ros.station_state import Discovery
-from tests.ros.stand import start
+from tests.ros.stand_ins import start
 
 pytestmark = [pytest.mark.ros, pytest.mark.patient, pytest.mark.timeout(300)]
 

@@ -21,7 +21,7 @@ from rlinf_core.policies.small import tanh_gaussian
 from rlinf_core.policies.small.tanh_gaussian.policy import Actor
 from rlinf_ros.qos import profile
 from rlinf_ros.spinning import StationNode, escaped
-from tests.ros.stand import listen, start
+from tests.ros.stand_ins import listen, start
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
 SMALL = tanh_gaussian.Config(hidden=(16,))
