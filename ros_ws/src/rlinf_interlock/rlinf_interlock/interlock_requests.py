@@ -189,6 +189,7 @@ class Requests:
             arms = command == "arm" and arguments["value"]
             self.armings += bool(arms)
             stops = command in ("deactivate", "shutdown") or (command == "arm" and not arms)
+            reason: str | None
             if arms and deadline - TAKEN_S < self.disarmed_s:
                 reason = OVERRULED
             else:
