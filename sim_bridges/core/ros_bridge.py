@@ -30,18 +30,11 @@ from rlinf_ros.conversions import (
     to_ns,
     to_stamp,
 )
+from rlinf_ros.diagnostics import OK, WARN, Diagnostics, Health
 from rlinf_ros.endpoints import EndpointReport
 from rlinf_ros.qos import kind, publisher, subscription
-from rlinf_ros.spinning import (
-    OK,
-    WARN,
-    ControlNode,
-    Diagnostics,
-    Health,
-    override_of,
-    prioritise,
-    run,
-)
+from rlinf_ros.spinning import override_of, prioritise, run
+from rlinf_ros.station_node import ControlNode
 from rlinf_ros.workarounds import wait_for_nobody
 from sim_bridges.core.interface import as_arms, instruction_of, options_of
 from sim_bridges.core.isolated import make

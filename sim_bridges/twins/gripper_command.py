@@ -17,7 +17,9 @@ from rclpy.node import Node
 from sensor_msgs.msg import JointState
 
 from rlinf_core.robots.grippers.gripper_command import Gripper
-from rlinf_ros.spinning import ControlNode, Diagnostics, Health, run
+from rlinf_ros.diagnostics import Diagnostics, Health
+from rlinf_ros.spinning import run
+from rlinf_ros.station_node import ControlNode
 from sim_bridges.twins.injection import declare_inject, injection_health
 
 

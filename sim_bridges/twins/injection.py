@@ -9,7 +9,7 @@ from rclpy.node import Node
 from rclpy.parameter import Parameter
 
 from rlinf_core.core.errors import nearest
-from rlinf_ros.spinning import OK, WARN, Health
+from rlinf_ros.diagnostics import OK, WARN, Health
 
 
 def declare_inject(

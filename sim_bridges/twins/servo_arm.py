@@ -17,8 +17,10 @@ from rlinf_msgs.action import ResetScene
 
 from rlinf_core.core.errors import DeviceError
 from rlinf_core.robots.drivers.servo_arm import Driver
+from rlinf_ros.diagnostics import OK, Diagnostics, Health
 from rlinf_ros.qos import publisher
-from rlinf_ros.spinning import OK, ControlNode, Diagnostics, Health, run
+from rlinf_ros.spinning import run
+from rlinf_ros.station_node import ControlNode
 from sim_bridges.twins.servos import Servos
 
 TICK_S, READ_S, GOAL_RAD = 0.05, 0.1, 0.35

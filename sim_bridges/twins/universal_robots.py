@@ -27,8 +27,10 @@ from trajectory_msgs.msg import JointTrajectory
 from ur_dashboard_msgs.msg import RobotMode, SafetyMode
 
 from rlinf_ros.conversions import NS, pose_values, set_pose, to_ns
+from rlinf_ros.diagnostics import Diagnostics
 from rlinf_ros.qos import publisher
-from rlinf_ros.spinning import ControlNode, Diagnostics, run
+from rlinf_ros.spinning import run
+from rlinf_ros.station_node import ControlNode
 from sim_bridges.twins.injection import declare_inject, injection_health
 from sim_bridges.twins.universal_robots_state import (
     FROZEN,

@@ -19,8 +19,9 @@ from rlinf_core.episodes.checksums import file_sha256
 from rlinf_core.policies.serialization import save_policy
 from rlinf_core.policies.small import tanh_gaussian
 from rlinf_core.policies.small.tanh_gaussian.policy import Actor
+from rlinf_ros.escaping import escaped
 from rlinf_ros.qos import profile
-from rlinf_ros.spinning import StationNode, escaped
+from rlinf_ros.station_node import StationNode
 from tests.ros.stand_ins import listen, start
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]

@@ -17,7 +17,7 @@ from rlinf_core.robots.operators.page import BUTTONS, Page
 from rlinf_core.tasks.task import load_task
 from rlinf_operator import human_operator
 from rlinf_operator.human_operator import HumanOperator
-from rlinf_ros.spinning import INACTIVE
+from rlinf_ros.diagnostics import INACTIVE
 
 
 class Knob(Device):

@@ -13,7 +13,7 @@ from rlinf_core.recipes import load_recipe
 from rlinf_core.robots.drivers.franka import Driver
 from rlinf_core.robots.operators import settings_of
 from rlinf_core.specs.arrays import StationSpec
-from rlinf_ros.spinning import StationNode
+from rlinf_ros.station_node import StationNode
 
 pytestmark = [pytest.mark.ros, pytest.mark.domain(164)]
 

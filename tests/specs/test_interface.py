@@ -30,7 +30,7 @@ NOT_OURS = {
     "universal_robots.py: prefix + topic",
     "operator.py: GOALS",
 }
-ELSEWHERE = ("qos.py", "spinning.py", "memory_bus.py")
+ELSEWHERE = ("qos.py", "station_node.py", "memory_bus.py")
 
 
 @pytest.mark.parametrize(

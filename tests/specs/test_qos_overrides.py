@@ -98,7 +98,7 @@ def test_every_node_is_told_by_the_names_that_the_robots_driver_has(tmp_path):
 def node():
     """Provide a station's node of the real rclpy, with arguments as on its command line."""
     rclpy = pytest.importorskip("rclpy")
-    from rlinf_ros.spinning import StationNode
+    from rlinf_ros.station_node import StationNode
 
     context, nodes = rclpy.Context(), []
     rclpy.init(context=context, domain_id=198)

@@ -15,10 +15,11 @@ from rclpy.subscription import Subscription
 from rclpy.task import Future
 from std_msgs.msg import String
 
+from rlinf_ros.diagnostics import is_active
 from rlinf_ros.lifecycle_node import Managed
 from rlinf_ros.qos import LAZY_PROFILE, publisher, subscription
 from rlinf_ros.scene import wait_with_timeout
-from rlinf_ros.spinning import ControlNode, is_active
+from rlinf_ros.station_node import ControlNode
 from rlinf_ros.workarounds import AwaitFuture, run_routine
 
 STEP_S = 4.0  # timeout of an answer

@@ -19,8 +19,9 @@ from sensor_msgs.msg import Image
 from rlinf_core.robots.cameras import CameraSource, Frame, camera, make_camera
 from rlinf_drivers.device import DeviceNode
 from rlinf_ros.conversions import NS, camera_info, compressed, to_image, to_stamp
+from rlinf_ros.diagnostics import ERROR, OK, WARN, Diagnostics, Health
 from rlinf_ros.qos import publisher
-from rlinf_ros.spinning import ERROR, OK, WARN, Diagnostics, Health, run
+from rlinf_ros.spinning import run
 
 STALE_S = 0.2  # value of S3
 # fraction of the requested rate below which a camera counts as slow

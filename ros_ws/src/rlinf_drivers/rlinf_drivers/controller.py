@@ -31,10 +31,12 @@ from rlinf_core.core.rotation import inverse, product, to_vector
 from rlinf_core.interlock import load_with_loosest, with_values
 from rlinf_core.interlock.coordinates import NOISE_M
 from rlinf_ros.conversions import NS, pose_values, to_ns
+from rlinf_ros.diagnostics import OK, WARN, Diagnostics, Health
 from rlinf_ros.lifecycle_node import Managed
 from rlinf_ros.parameters import finite
 from rlinf_ros.qos import LAZY_PROFILE, received, subscription
-from rlinf_ros.spinning import OK, WARN, ControlNode, Diagnostics, Health, run
+from rlinf_ros.spinning import run
+from rlinf_ros.station_node import ControlNode
 
 MOVING_STATES = (SafetyState.ACTIVE,)
 # in these states the target comes to the arm

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from rlinf_core.core.errors import DeviceError, RlinfError
 from rlinf_ros.lifecycle_node import Managed
-from rlinf_ros.spinning import ControlNode
+from rlinf_ros.station_node import ControlNode
 
 RETRY_S = 1.0
 # interval of the check for the node's end, while it is not configured

@@ -30,9 +30,10 @@ from rlinf_drivers.arm_driver import BACK_S, RECOVERING, STEP_S, ArmDriver, Step
 from rlinf_drivers.partial_reader import PartialReader
 from rlinf_ros.action_clients import GRIPPER_JOINTS, NEAR_M, GripperActionClient
 from rlinf_ros.conversions import NS, to_ns
+from rlinf_ros.diagnostics import ERROR, OK, Diagnostics, Health, is_active
 from rlinf_ros.qos import publisher
 from rlinf_ros.scene import sleep
-from rlinf_ros.spinning import ERROR, OK, Diagnostics, Health, is_active, run
+from rlinf_ros.spinning import run
 
 WIDEST_M = 0.08
 RETRY_S = 1.0  # between two tries

@@ -20,9 +20,11 @@ from sensor_msgs.msg import JointState
 
 from rlinf_core.robots.grippers.gripper_command import Gripper
 from rlinf_ros.action_clients import GRIPPER_JOINTS, GripperActionClient
+from rlinf_ros.diagnostics import ERROR, OK, Diagnostics, Health, is_active
 from rlinf_ros.lifecycle_node import Managed
 from rlinf_ros.qos import lazy_profile, publisher, subscription
-from rlinf_ros.spinning import ERROR, OK, ControlNode, Diagnostics, Health, is_active, run
+from rlinf_ros.spinning import run
+from rlinf_ros.station_node import ControlNode
 
 TICK_S = 0.02
 SILENT_S = SETTLED_S = 0.5  # value of S3

@@ -25,8 +25,9 @@ from rlinf_core.robots.grippers.robotiq import (
 )
 from rlinf_drivers.device import DeviceNode
 from rlinf_ros.action_clients import GRIPPER_JOINTS
+from rlinf_ros.diagnostics import ERROR, INACTIVE, OK, Diagnostics, Health
 from rlinf_ros.qos import publisher, subscription
-from rlinf_ros.spinning import ERROR, INACTIVE, OK, Diagnostics, Health, run
+from rlinf_ros.spinning import run
 
 PERIOD_S = 0.02
 SETTLED_S = 0.5  # commands from before the interlock has heard the gripper's width are ignored

@@ -22,8 +22,9 @@ from rlinf_core.robots.servos import RAD_PER_TICK, Bus
 from rlinf_drivers.device import DeviceNode
 from rlinf_ros.action_clients import GRIPPER_JOINTS
 from rlinf_ros.conversions import set_pose
+from rlinf_ros.diagnostics import ERROR, OK, WARN, Diagnostics, Health
 from rlinf_ros.qos import publisher, subscription
-from rlinf_ros.spinning import ERROR, OK, WARN, Diagnostics, Health, run
+from rlinf_ros.spinning import run
 
 PERIOD_S = 0.015
 REPEAT_S = 0.1

@@ -21,9 +21,10 @@ from ur_dashboard_msgs.msg import RobotMode, SafetyMode
 
 from rlinf_core.robots.drivers.universal_robots import Driver
 from rlinf_drivers.arm_driver import BACK_S, ArmDriver, Steps, newest
+from rlinf_ros.diagnostics import ERROR, OK, WARN, Diagnostics, Health
 from rlinf_ros.qos import LAZY_PROFILE
 from rlinf_ros.scene import sleep
-from rlinf_ros.spinning import ERROR, OK, WARN, Diagnostics, Health, run
+from rlinf_ros.spinning import run
 
 POLL_S = 0.02
 # value of S3; speed_scaling arrives at 100 Hz

@@ -47,9 +47,11 @@ from rlinf_interlock.interlock_requests import Requests
 from rlinf_interlock.interlock_services import ServiceProcess
 from rlinf_ros import memory_bus
 from rlinf_ros.conversions import set_pose, set_stamp
+from rlinf_ros.diagnostics import Rates
 from rlinf_ros.endpoints import EndpointReport
 from rlinf_ros.qos import publisher
-from rlinf_ros.spinning import Rates, StationNode, override_of, run
+from rlinf_ros.spinning import override_of, run
+from rlinf_ros.station_node import StationNode
 from rlinf_ros.workarounds import wait_for_nobody
 
 PARAMETERS = {

@@ -39,10 +39,10 @@ from rlinf_core.core.errors import RlinfError
 from rlinf_core.interlock import Limits, Mode, load_limits
 from rlinf_core.interlock.latch import Latch
 from rlinf_core.interlock.limits import FIXED, TABLE
+from rlinf_ros.escaping import escape_logs
 from rlinf_ros.lifecycle_node import FAILURE, SUCCESS, SafeTransitions
 from rlinf_ros.parameters import descriptor as described
 from rlinf_ros.parameters import finite
-from rlinf_ros.spinning import escape_logs
 from rlinf_ros.workarounds import end_soon
 
 MAX_BYTES = 60_000

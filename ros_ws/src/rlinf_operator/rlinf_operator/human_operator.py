@@ -18,8 +18,8 @@ from rlinf_core.robots.operators.device import LABELS, Device, Guard, axes, grip
 from rlinf_core.robots.operators.keyboard import Keyboard
 from rlinf_core.specs.arrays import ActionSpec, StationSpec
 from rlinf_ros.arms import ArmRequests
+from rlinf_ros.diagnostics import INACTIVE, is_active
 from rlinf_ros.qos import publisher, subscription
-from rlinf_ros.spinning import INACTIVE, is_active
 from rlinf_ros.station_state import ArmAnswerLog
 
 POLL_S, DIAGNOSE_S = 0.02, 1.0

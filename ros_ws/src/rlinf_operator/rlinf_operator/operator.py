@@ -51,11 +51,13 @@ from rlinf_ros.conversions import (
     to_ns,
     to_stamp,
 )
+from rlinf_ros.diagnostics import Diagnostics, is_active
 from rlinf_ros.endpoints import EndpointReport
 from rlinf_ros.latest_messages import Latest
 from rlinf_ros.lifecycle_node import Managed
 from rlinf_ros.qos import publisher, subscription
-from rlinf_ros.spinning import Diagnostics, StationNode, is_active, run
+from rlinf_ros.spinning import run
+from rlinf_ros.station_node import StationNode
 from rlinf_ros.station_state import Discovery, is_directed, publisher_ids
 
 GOALS = "run_episodes/_action/status"  # the status topic of every ROS action server

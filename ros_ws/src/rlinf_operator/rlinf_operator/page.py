@@ -33,9 +33,11 @@ from rlinf_core.tasks.task import load_task
 from rlinf_operator.page_requests import PageRequests
 from rlinf_ros.arms import arm_topic, arms_of, subscribe_arms, subscribe_safety
 from rlinf_ros.conversions import from_image
+from rlinf_ros.diagnostics import OK, WARN, Diagnostics, Health
 from rlinf_ros.latest_messages import Latest
 from rlinf_ros.qos import LAZY_PROFILE, received, subscription
-from rlinf_ros.spinning import OK, WARN, Diagnostics, Health, StationNode, run
+from rlinf_ros.spinning import run
+from rlinf_ros.station_node import StationNode
 from rlinf_ros.station_state import AT_REST, RUN_CONTINUES, publisher_ids
 from rlinf_station.director_status import OperatorHealth, status_fields
 

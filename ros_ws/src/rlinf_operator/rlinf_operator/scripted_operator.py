@@ -27,10 +27,11 @@ from rlinf_core.specs.topics import of_arms
 from rlinf_core.tasks.scripts import make_script
 from rlinf_core.tasks.task import Task
 from rlinf_ros.arms import ArmRequests, arm_topic, subscribe_safety
+from rlinf_ros.diagnostics import OK, WARN, Health, is_active
 from rlinf_ros.latest_messages import Latest
 from rlinf_ros.memory_bus import action_node
 from rlinf_ros.qos import lossless_profile, subscription
-from rlinf_ros.spinning import OK, WARN, Health, StationNode, is_active
+from rlinf_ros.station_node import StationNode
 from rlinf_ros.station_state import resume_instruction
 
 SEED_STRIDE = 1_000_003  # another seed of the run shows the same scenes with other noise

@@ -20,7 +20,7 @@ from rlinf_core.episodes.view import MOVING, View
 from rlinf_core.specs.topics import of_arms, topic
 from rlinf_ros.memory_bus import PulledNode, as_bytes, take
 from rlinf_ros.qos import LAZY_PROFILE, publisher, subscription
-from rlinf_ros.spinning import StationNode
+from rlinf_ros.station_node import StationNode
 
 EVERY_S = 1 / 30
 

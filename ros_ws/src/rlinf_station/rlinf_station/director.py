@@ -25,7 +25,9 @@ from rlinf_core.interlock.types import Mode
 from rlinf_core.reports.evaluations import Outcome, evaluation
 from rlinf_ros.action_clients import GoalHandle
 from rlinf_ros.arms import arms_of, subscribe_arms, subscribe_safety
-from rlinf_ros.spinning import OK, WARN, Diagnostics, Health, StationNode, destroy, stop_on_signal
+from rlinf_ros.diagnostics import OK, WARN, Diagnostics, Health
+from rlinf_ros.spinning import destroy, stop_on_signal
+from rlinf_ros.station_node import StationNode
 from rlinf_ros.station_state import (
     AT_REST,
     RUN_CONTINUES,

@@ -27,22 +27,14 @@ from rlinf_core.tasks.rewards import CanAbstain
 from rlinf_core.tasks.task import StepResult, load_task, observe, step_result
 from rlinf_ros.arms import arms_of, subscribe_arms, subscribe_safety
 from rlinf_ros.conversions import NS, fill_observation, set_stamp, to_ns, to_stamp
+from rlinf_ros.diagnostics import ERROR, INACTIVE, OK, WARN, Diagnostics, Health
 from rlinf_ros.endpoints import EndpointReport, Endpoints
 from rlinf_ros.latest_messages import Latest
 from rlinf_ros.lifecycle_node import Managed
 from rlinf_ros.qos import lossless_profile, publisher, subscription
 from rlinf_ros.scene import NO_SERVER, HomeMotion, Scene, sleep
-from rlinf_ros.spinning import (
-    ERROR,
-    INACTIVE,
-    OK,
-    WARN,
-    ControlNode,
-    Diagnostics,
-    Health,
-    override_of,
-    run,
-)
+from rlinf_ros.spinning import override_of, run
+from rlinf_ros.station_node import ControlNode
 from rlinf_ros.station_state import (
     STOPPED,
     RequestStop,

@@ -16,8 +16,10 @@ from lifecycle_msgs.srv import ChangeState, GetState
 from rclpy.node import Node
 from std_srvs.srv import SetBool, Trigger
 
+from rlinf_ros.diagnostics import ERROR, OK, WARN, Diagnostics, Health
 from rlinf_ros.scene import sleep, wait_with_timeout
-from rlinf_ros.spinning import ERROR, OK, WARN, Diagnostics, Health, StationNode, run
+from rlinf_ros.spinning import run
+from rlinf_ros.station_node import StationNode
 from rlinf_ros.station_state import publisher_ids
 from rlinf_ros.workarounds import AwaitFuture, run_routine
 

@@ -21,10 +21,11 @@ from rlinf_core.policies.chunking import ChunkSchedule
 from rlinf_core.tasks.task import load_task
 from rlinf_ros.arms import arms_of, subscribe_safety
 from rlinf_ros.conversions import NS, to_ns
+from rlinf_ros.diagnostics import ERROR, OK, WARN, Diagnostics, Health
 from rlinf_ros.endpoints import EndpointReport
 from rlinf_ros.lifecycle_node import Managed
 from rlinf_ros.qos import publisher, subscription
-from rlinf_ros.spinning import ERROR, OK, WARN, ControlNode, Diagnostics, Health
+from rlinf_ros.station_node import ControlNode
 
 
 class PolicyNode(Managed, ControlNode):

@@ -43,6 +43,7 @@ from rlinf_core.specs import topics
 from rlinf_core.specs.topics import BLACK_BOX, EPISODE, TOPICS, arm_of, of_arms
 from rlinf_ros.arms import arms_of
 from rlinf_ros.conversions import NS, to_ns
+from rlinf_ros.diagnostics import ERROR, OK, WARN, Diagnostics, Health
 from rlinf_ros.endpoints import EndpointReport
 from rlinf_ros.lifecycle_node import Managed
 from rlinf_ros.memory_bus import Envelope, PulledNode, take
@@ -54,7 +55,8 @@ from rlinf_ros.qos import (
     publisher,
     subscription,
 )
-from rlinf_ros.spinning import BACKGROUND, ERROR, OK, WARN, Diagnostics, Health, StationNode, run
+from rlinf_ros.spinning import BACKGROUND, run
+from rlinf_ros.station_node import StationNode
 from rlinf_ros.transforms import Transforms
 from rlinf_station.episodes import RECORDER_INACTIVE
 

@@ -28,8 +28,8 @@ from rlinf_ros.memory_bus import Bus, CallbackError, check_middleware, start
 from rlinf_ros.spinning import (
     ARRIVES_S,
     FINISH_S,
-    CanGiveUp,
-    Ending,
+    Finishable,
+    HasCheck,
     HostNode,
     override_of,
     stop_on_signal,
@@ -72,7 +72,7 @@ class Host:
         for node in [*self.names, *bus.guests]:
             bus.executor.add_node(node)
         gc.freeze()
-        checked = [node for node in bus.nodes if isinstance(node, CanGiveUp)]
+        checked = [node for node in bus.nodes if isinstance(node, HasCheck)]
         looked_at = time.monotonic()
         with contextlib.suppress(ExternalShutdownException):
             while not stop_requested():
@@ -95,7 +95,8 @@ class Host:
             waiting = [
                 node
                 for node in self.bus.nodes
-                if isinstance(node, Ending) and self.specs[self.names[node]]["ends_station"] == last
+                if isinstance(node, Finishable)
+                and self.specs[self.names[node]]["ends_station"] == last
             ]
             while (
                 waiting := [node for node in waiting if not node.finish()]

@@ -15,19 +15,11 @@ from rlinf_msgs.msg import PolicyStatus, PolicyUpdate, TrainerStatus
 from rlinf_core.core.errors import BridgeError
 from rlinf_core.deploy.bridge.client import BridgeClient, Sender, last_policy, prune_policies
 from rlinf_core.episodes.spool import MAX_GB, Spool
+from rlinf_ros.diagnostics import ERROR, INACTIVE, OK, WARN, Diagnostics, Health
 from rlinf_ros.lifecycle_node import Managed
 from rlinf_ros.qos import publisher, subscription
-from rlinf_ros.spinning import (
-    BACKGROUND,
-    ERROR,
-    INACTIVE,
-    OK,
-    WARN,
-    Diagnostics,
-    Health,
-    StationNode,
-    run,
-)
+from rlinf_ros.spinning import BACKGROUND, run
+from rlinf_ros.station_node import StationNode
 
 RETRY_S = 1.0
 DAY_S = 86_400.0

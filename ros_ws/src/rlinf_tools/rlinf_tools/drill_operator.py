@@ -22,7 +22,8 @@ from std_msgs.msg import Bool, Header, String
 from rlinf_ros.arms import arm_topic, arms_of
 from rlinf_ros.conversions import set_stamp
 from rlinf_ros.qos import publisher
-from rlinf_ros.spinning import STEADY, run
+from rlinf_ros.spinning import run
+from rlinf_ros.station_node import STEADY
 from rlinf_ros.workarounds import wait_for_nobody
 
 DT = 0.05

@@ -33,8 +33,10 @@ from rlinf_core.interlock.scenarios import (
     read_fault,
 )
 from rlinf_ros.conversions import NS, set_stamp, to_ns
+from rlinf_ros.diagnostics import OK, WARN, Diagnostics, Health
 from rlinf_ros.qos import profile
-from rlinf_ros.spinning import OK, STEADY, WARN, Diagnostics, Health, run
+from rlinf_ros.spinning import run
+from rlinf_ros.station_node import STEADY
 from rlinf_ros.workarounds import wait_for_nobody
 
 
