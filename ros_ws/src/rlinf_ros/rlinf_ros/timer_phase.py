@@ -21,29 +21,44 @@ from rclpy.serialization import serialize_message
 from rlinf_core.core.errors import RlinfError
 from rlinf_ros.conversions import NS
 
-SAMPLES = 16  # inputs after which another phase may be chosen
-HISTORY = 64  # inputs on which the choice is based
-PAUSE_S = 2.0  # a gap of this length discards older inputs
-MIN_WAIT_S = 0.0001  # time by which an input should precede its tick
-# smallest steadiness of the inputs, of 1, for which one phase is better than another
-MIN_RHYTHM = 0.3
-MIN_GAIN_S = 0.0002  # smallest reduction of the mean wait that justifies a change
-# the same, of a period, if the phase must be reached through a whole period
-MIN_GAIN_WITHOUT_HURRY = 0.02
-MAX_STRETCH = 0.05  # largest extension of one period, of a period
-MIN_INTERVAL = 0.97  # smallest interval of two ticks without hurry, of a period
-# Largest delay of a tick that shorter intervals make up for without hurry. Stamps run ahead by as
-# much meanwhile.
+# docs/explain/timing.md explains the phase lock. Constants in [periods] are parts of the nominal
+# period.
+
+# Inputs after which another phase may be chosen.
+SAMPLES = 16
+# Newest inputs on which the choice of a phase is based.
+HISTORY = 64
+# A gap between two inputs that discards all older inputs [s].
+PAUSE_S = 2.0
+# Time by which an input should precede its tick [s].
+MIN_WAIT_S = 0.0001
+# Smallest steadiness of the inputs' phase, from 0 (random) to 1 (constant), for which the lock
+# chooses a phase.
+MIN_STEADINESS = 0.3
+# With hurry: smallest reduction of the mean wait that justifies a change of phase [s].
+MIN_GAIN_S = 0.0002
+# Without hurry: smallest reduction of the mean wait that justifies a change of phase [periods].
+# It is larger because an earlier phase is reached only through a whole period.
+MIN_GAIN_PERIODS = 0.02
+# Largest extension of one period while the phase moves later [periods].
+MAX_STRETCH_PERIODS = 0.05
+# Without hurry: smallest interval of two ticks [periods].
+MIN_INTERVAL_PERIODS = 0.97
+# Without hurry: shorter intervals make up for a late tick if its delay is below both of these
+# bounds [s], [periods]. Stamps run ahead by the delay meanwhile. After a larger delay, longer
+# intervals reach the old phase sooner.
 MAX_CATCH_UP_S = 0.002
-# The same, of a period: after a larger one, longer periods find the phase sooner.
-MAX_CATCH_UP = 0.375
-MAX_ADVANCE = 0.1  # largest advance of a timer's wake-up, of a period
-# Part of a period before the tick in which an input is of this tick. An earlier one may be late for
-# the previous tick.
-NEXT_TICK = 0.5
-# Wait for a late input [s], and its bounds as parts of a period.
-PATIENCE_S, MIN_PATIENCE, MAX_PATIENCE = 0.004, 0.08, 0.35
-TOO_SOON_S = 0.00002  # largest difference of two clocks about a timer's wake-up
+MAX_CATCH_UP_PERIODS = 0.375
+# Largest advance of a timer's wake-up [periods].
+MAX_ADVANCE_PERIODS = 0.1
+# An input in this last part of a period belongs to the tick at its end [periods]. An earlier input
+# may be late for the previous tick.
+NEXT_TICK_PERIODS = 0.5
+# Wait of a tick for a late input [s], and the bounds of this wait [periods].
+PATIENCE_S = 0.004
+MIN_PATIENCE_PERIODS, MAX_PATIENCE_PERIODS = 0.08, 0.35
+# Largest difference of two clocks about a timer's wake-up [s].
+TOO_SOON_S = 0.00002
 
 
 class PhaseLock:
@@ -51,9 +66,9 @@ class PhaseLock:
 
     Its mean rate exceeds the nominal one by at most ``hurry``. A late tick leaves the phase
     unchanged: the inputs after it are in time. Without hurry, no tick follows another sooner than
-    MIN_INTERVAL. An earlier phase is then reached only through all later ones, while inputs wait
-    half a period. The lock takes that path once earlier inputs have waited as long in vain, or to
-    return after a very late tick.
+    MIN_INTERVAL_PERIODS. An earlier phase is then reached only through all later ones, while inputs
+    wait half a period. The lock takes that path once earlier inputs have waited as long in vain, or
+    to return after a very late tick.
 
     Args:
         period_s: nominal period [s].
@@ -83,13 +98,15 @@ class PhaseLock:
         self.due_s += progress_s
         self._shift_s -= progress_s
         late_s -= progress_s
-        if not self.hurry and late_s > min(MAX_CATCH_UP_S, MAX_CATCH_UP * self.period_s):
+        if not self.hurry and late_s > min(MAX_CATCH_UP_S, MAX_CATCH_UP_PERIODS * self.period_s):
             self.due_s = now
             self._shift_s = self.period_s - late_s
-        step_s = min(max(self._shift_s, -self.hurry * self.period_s), MAX_STRETCH * self.period_s)
+        step_s = min(
+            max(self._shift_s, -self.hurry * self.period_s), MAX_STRETCH_PERIODS * self.period_s
+        )
         self._shift_s -= step_s
         self.due_s += self.period_s + step_s
-        self.soonest_s = now + (0.0 if self.hurry else MIN_INTERVAL * self.period_s)
+        self.soonest_s = now + (0.0 if self.hurry else MIN_INTERVAL_PERIODS * self.period_s)
         return max(self.due_s, self.soonest_s)
 
     def add_inputs(self, inputs: Collection[float]) -> None:
@@ -108,14 +125,14 @@ class PhaseLock:
 
     def _worthwhile_shift(self, gain_s: float, shift_s: float) -> float:
         """Return the change of phase, or 0 while it costs more than staying has cost so far."""
-        min_gain_s = MIN_GAIN_S if self.hurry else MIN_GAIN_WITHOUT_HURRY * self.period_s
+        min_gain_s = MIN_GAIN_S if self.hurry else MIN_GAIN_PERIODS * self.period_s
         if gain_s <= min_gain_s:
             self._wasted_s = 0.0
             return 0.0
         self._wasted_s += self._new_inputs * gain_s
         interval_s = (self._inputs[-1] - self._inputs[0]) / (len(self._inputs) - 1)
         inputs_meanwhile = (
-            max(shift_s, 0.0) / MAX_STRETCH / max(interval_s, self.period_s / SAMPLES)
+            max(shift_s, 0.0) / MAX_STRETCH_PERIODS / max(interval_s, self.period_s / SAMPLES)
         )
         if self._wasted_s < inputs_meanwhile * self.period_s:
             return 0.0
@@ -197,7 +214,7 @@ class PhaseLockedTimer:
         """
         if self.lock.due_s - now <= self.early_s:
             self._call_early()
-        elif self._had_input and self.lock.due_s - now <= NEXT_TICK * self.lock.period_s:
+        elif self._had_input and self.lock.due_s - now <= NEXT_TICK_PERIODS * self.lock.period_s:
             self._wake_for(Wake.EARLY, self.lock.due_s - self.early_s)
 
     def _call_early(self) -> None:
@@ -212,7 +229,9 @@ class PhaseLockedTimer:
         if now < self._wake_s - TOO_SOON_S:
             self._set_timer()
             return
-        self._delays_s.append(min(max(now - self._wake_s, 0.0), MAX_ADVANCE * self.lock.period_s))
+        self._delays_s.append(
+            min(max(now - self._wake_s, 0.0), MAX_ADVANCE_PERIODS * self.lock.period_s)
+        )
         is_early = self._wake is Wake.EARLY
         soonest_s = self.lock.due_s - self.early_s if is_early else self.lock.soonest_s
         if now < soonest_s - TOO_SOON_S:  # it woke sooner than usual
@@ -254,7 +273,7 @@ class PhaseLockedTimer:
 
 def patience(period_s: float) -> float:
     """Return how long a tick waits for a late input, as a part of its period."""
-    return max(MIN_PATIENCE, min(MAX_PATIENCE, PATIENCE_S / period_s))
+    return max(MIN_PATIENCE_PERIODS, min(MAX_PATIENCE_PERIODS, PATIENCE_S / period_s))
 
 
 def best_shift(waits: Collection[float], period_s: float, hurry: float) -> tuple[float, float]:
@@ -265,20 +284,21 @@ def best_shift(waits: Collection[float], period_s: float, hurry: float) -> tuple
     that then miss their tick wait a period longer.
     """
     direction = sum(cmath.exp(2j * math.pi * wait / period_s) for wait in waits) / len(waits)
-    if abs(direction) < MIN_RHYTHM:
+    if abs(direction) < MIN_STEADINESS:
         return 0.0, 0.0
     # an input that comes later than MIN_WAIT_S before its tick may well miss the tick
     spare_s = sorted((wait - MIN_WAIT_S) % period_s for wait in waits)
     gain_s, advance_s = max(
         (spare - missed / len(spare_s) * period_s, spare) for missed, spare in enumerate(spare_s)
     )
-    moves_earlier = advance_s * MAX_STRETCH < (period_s - advance_s) * hurry
+    moves_earlier = advance_s * MAX_STRETCH_PERIODS < (period_s - advance_s) * hurry
     return gain_s, -advance_s if moves_earlier else period_s - advance_s
 
 
-# time from the warm-up to the real call, which finds the code still in the caches
+# Time from the warm-up to the real call, which finds the code still in the caches [s].
 BEFORE_S = 0.004
-SELDOM_S = 0.02  # more frequent calls are still in the caches
+# Calls that follow each other sooner than this need no warm-up: their code is in the caches [s].
+SELDOM_S = 0.02
 
 
 class WarmUp:
