@@ -115,7 +115,7 @@ JOINT_TICKS, HAND_TICKS = 3, 7
 BASE, TOOL = "base", "fr3_hand_tcp"
 
 
-class Twin(SimBridge):
+class FrankaTwin(SimBridge):
     """One arm. It publishes its state at the simulator's 100 Hz; franka_ros2 does so at 1 kHz."""
 
     def __init__(self) -> None:
@@ -242,7 +242,7 @@ class Twin(SimBridge):
 
 def main() -> None:
     """Entry point."""
-    run(Twin)
+    run(FrankaTwin)
 
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ SILENT, NO_JOINT = "no_answer", "no_joint"
 INJECTIONS = ("", SILENT, NO_JOINT)
 
 
-class Twin(ControlNode):
+class GripperCommandTwin(ControlNode):
     """One gripper. A command ends at its target, or when an object stops the fingers."""
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ class Twin(ControlNode):
 
 def main() -> None:
     """Entry point."""
-    run(Twin, listens=False)
+    run(GripperCommandTwin, listens=False)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ SPEED = 4  # shift of the picture per image [pixels]
 NEAR, FAR = 300, 1500  # depth at the left and right edge [mm]
 
 
-class Twin:
+class RealSenseTwin:
     """Colour images, and optionally depth, at a fixed rate, stamped by the device's own clock.
 
     The clock starts with the device. The first pixel's three bytes hold the image's number, the

@@ -27,7 +27,7 @@ TICK_S, READ_S, GOAL_RAD = 0.05, 0.1, 0.35
 HOME_RAD = (0.0, -0.6, 0.6, 0.6, 0.0)  # home of an SO-101: folded above the table
 
 
-class Twin(ControlNode):
+class ServoArmTwin(ControlNode):
     """One arm on the port that the driver's settings name."""
 
     def __init__(self) -> None:
@@ -104,7 +104,7 @@ class Twin(ControlNode):
 
 def main() -> None:
     """Entry point."""
-    run(Twin, priority=25, listens=False)
+    run(ServoArmTwin, priority=25, listens=False)
 
 
 if __name__ == "__main__":

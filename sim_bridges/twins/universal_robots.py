@@ -60,7 +60,7 @@ FOLLOWS = f"{DRIVER}/scaled_joint_trajectory_controller/joint_trajectory"
 LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 
 
-class Twin(ControlNode):
+class UniversalRobotsTwin(ControlNode):
     """One arm, with its driver in the namespace ``/ur_twin``.
 
     Without a namespace it would answer in place of a real arm.
@@ -227,7 +227,7 @@ def _stamped_pose(values: np.ndarray) -> PoseStamped:
 
 def main() -> None:
     """Entry point."""
-    run(Twin, listens=False)
+    run(UniversalRobotsTwin, listens=False)
 
 
 if __name__ == "__main__":

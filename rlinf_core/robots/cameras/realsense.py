@@ -46,9 +46,9 @@ class Camera(DeviceCamera):
         rs = library()
         if not self.twin:
             return RealSenseSource(self, find(rs, self.serial))
-        from sim_bridges.twins.realsense import Twin
+        from sim_bridges.twins.realsense import RealSenseTwin
 
-        twin = Twin(self.serial, self.size, self.fps, self.depth)
+        twin = RealSenseTwin(self.serial, self.size, self.fps, self.depth)
         return RealSenseSource(self, twin.device, twin.close)
 
 

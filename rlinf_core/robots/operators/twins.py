@@ -89,7 +89,7 @@ class DevicePipe:
             self.fd = -1
 
 
-class Twin:
+class DeviceTwin:
     """A twin with text commands: ``NAME VALUE`` deflects, ``press`` and ``release`` NAME.
 
     Further commands are rest, silent, garbage and unplug.
@@ -139,7 +139,7 @@ class Twin:
             ) from error
 
 
-class SpaceMouse(Twin):
+class SpaceMouse(DeviceTwin):
     """Reports every 16 ms while it is deflected, and once when it comes to rest.
 
     Args:
@@ -208,7 +208,7 @@ class SpaceMouse(Twin):
         self.pipe.unplug()
 
 
-class Events(Twin):
+class Events(DeviceTwin):
     """A gamepad's or a pedal's input events, sent when something changes.
 
     Args:
@@ -268,7 +268,7 @@ class Pedal(Events):
         """Do nothing: no key is pressed."""
 
 
-class SerialTwin(Twin):
+class SerialTwin(DeviceTwin):
     """A twin that answers on a pseudo-terminal.
 
     Args:

@@ -13,7 +13,7 @@ import pytest
 from rlinf_core.core.errors import DeviceError, RlinfError
 from rlinf_core.core.machine import DEVICE_RULES
 from rlinf_core.robots.cameras import DeviceClock, realsense, uvc
-from sim_bridges.twins.realsense import Twin
+from sim_bridges.twins.realsense import RealSenseTwin
 
 pytestmark = pytest.mark.timed
 
@@ -116,7 +116,7 @@ def real(**changes):
 
 @pytest.fixture
 def twin():
-    camera = Twin("001", (48, 64), 30.0, depth=True)
+    camera = RealSenseTwin("001", (48, 64), 30.0, depth=True)
     yield camera
     camera.close()
 
@@ -167,8 +167,8 @@ def test_its_thread_ends_before_the_process_does(closed):
     words = (
         "import atexit, threading; n = threading.active_count; atexit.register(lambda: "
         "print(n()))\n"
-        "from sim_bridges.twins.realsense import Twin\n"
-        f"twin = Twin('001', (48, 64), 30.0, depth=True); {closed} and (twin.close(), print(n()))"
+        "from sim_bridges.twins.realsense import RealSenseTwin\n"
+        f"twin = RealSenseTwin('001', (48, 64), 30.0, depth=True); {closed} and (twin.close(), print(n()))"
     )
     ran = subprocess.run([sys.executable, "-c", words], text=True, capture_output=True)
     assert ran.returncode == 0 and ran.stdout.split() == (["1", "1"] if closed else ["1"]), (

@@ -30,7 +30,7 @@ PUBLISH_S = 0.1
 ANSWER_S = 12.0  # the interlock's services answer within five
 
 
-class Station(Protocol):
+class ArmingStation(Protocol):
     """The part of a client of a station that arming and disarming need.
 
     Attributes:
@@ -63,7 +63,7 @@ class Station(Protocol):
         """Return whether something becomes true in time; a line every 5 s names ``awaited``."""
 
 
-def disarm(station: Station) -> None:
+def disarm(station: ArmingStation) -> None:
     """Disarm all arms.
 
     Raises:
@@ -132,7 +132,7 @@ def disarm(station: Station) -> None:
 
 
 def _disarm_all(
-    station: Station, clients: Mapping[str, Client], topics: Sequence[Publisher]
+    station: ArmingStation, clients: Mapping[str, Client], topics: Sequence[Publisher]
 ) -> list[str]:
     """Ask each arm to disarm; return advice for each that does not confirm."""
     for topic in topics:
@@ -154,7 +154,7 @@ def _disarm_all(
     return [f"{arm_prefix(arm)}{remark}" for arm in clients if arm not in succeeded]
 
 
-def arm(station: Station) -> None:
+def arm(station: ArmingStation) -> None:
     """Arm all arms; an RlinfError gives the reason for a refusal.
 
     A person arms a real arm, at a terminal.
