@@ -81,7 +81,7 @@ def test_a_trainer_that_refuses_more_than_it_needs_ends_the_run(tmp_path, monkey
         requests.append((count, seed))
         return seed + count
 
-    monkeypatch.setattr(director, "_demonstrations", recorded)
+    monkeypatch.setattr(director, "_collect_demonstrations", recorded)
     monkeypatch.setattr(
         director,
         "_spin",
@@ -90,7 +90,7 @@ def test_a_trainer_that_refuses_more_than_it_needs_ends_the_run(tmp_path, monkey
     with pytest.raises(
         RunStopped, match=r"the trainer refused 3 episodes\. The reasons .*; expected at most 2"
     ):
-        director._first_policy(7)
+        director._wait_for_first_policy(7)
     assert requests == [(1, 7), (1, 8)]
 
 
@@ -114,7 +114,7 @@ def test_its_evaluation_is_a_trainers_record_that_every_reader_of_evaluations_ta
         )
         for n, value in enumerate((1.5, -0.5, 0.25, 0.75))
     ]
-    monkeypatch.setattr(director, "_episodes", lambda *_: ended)
+    monkeypatch.setattr(director, "_run_episodes", lambda *_: ended)
     director._evaluate("before")
     [entry] = read_evaluations(tmp_path)
     volatile_keys = {"event", "time", "name", "successes", "episode_ids", "seconds"}
@@ -325,7 +325,7 @@ def test_in_turns_each_question_waits_until_the_trainer_has_its_episodes(
     waited = []
     orders = []
     director.station, come = "a", iter([4.0, 5.0])  # the evaluation before it comes now
-    director._within = lambda seconds, ready: (
+    director._spin_until = lambda seconds, ready: (
         [ready() for director.trainer.values in ([episode_count] for episode_count in come)]
         and not ready()
     )
@@ -340,7 +340,7 @@ def test_in_turns_each_question_waits_until_the_trainer_has_its_episodes(
         waited.append(episodes)
         director.trainer.values = [max(director.trainer.values[0], float(episodes))]
 
-    monkeypatch.setattr(director, "_episodes", play)
+    monkeypatch.setattr(director, "_run_episodes", play)
     monkeypatch.setattr(director, "_catch_up", catch_up)
     online = {
         "first_seed": 9,
@@ -350,7 +350,7 @@ def test_in_turns_each_question_waits_until_the_trainer_has_its_episodes(
         "synchronous": synchronous,
     }
     assert (
-        director._online(online) == "the end"
+        director._run_online_phase(online) == "the end"
         and orders == [(1, "train", 9), (1, "train", 10)]
         and waited == waited_for
     )
@@ -386,7 +386,7 @@ def test_an_environment_that_is_silent_is_asked_again_but_where_it_waits_for_the
         if now[0] > 100.0:
             answer.set_result(None)
 
-    director._spin, director._within = turn, lambda seconds, ready: ready()
+    director._spin, director._spin_until = turn, lambda seconds, ready: ready()
     director._request_episodes(1, mode, 0, 0.0)
     cancelled = director.runner._cancel_goal_async.called
     assert (now[0] > 100.0, cancelled) == (waits, not waits), "after 20 s"
@@ -464,7 +464,7 @@ def test_a_request_that_the_interlock_stopped_ends_no_run(
     director.runner = MagicMock()
     director.runner.send_goal_async.return_value.result.return_value.get_result_async.return_value = answer
     answer.set_result(MagicMock(result=CODES(success=code == CODES.NONE, error_code=code)))
-    director._within, director._await_arming = lambda seconds, ready: ready(), waited.append
+    director._spin_until, director._await_arming = lambda seconds, ready: ready(), waited.append
     with pytest.raises(RunStopped) if stops else contextlib.nullcontext():
         director._request_episodes(1, "train", 0, 7.0)
     assert waited == waits
@@ -476,7 +476,7 @@ def test_in_a_fault_nothing_is_asked_before_a_person_has_armed(tmp_path):
     director.runner = MagicMock()
     director.lines = Lines(tmp_path)
     director._await_arming = lambda deadline: order.append("waited")
-    director._within = lambda seconds, ready: order.append("asked") or True
+    director._spin_until = lambda seconds, ready: order.append("asked") or True
     director.runner.send_goal_async.return_value.result.return_value.accepted = False
     director._request_episodes(1, "train", 0, 0.0)
     assert order[:2] == ["waited", "asked"]

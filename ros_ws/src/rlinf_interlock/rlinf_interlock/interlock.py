@@ -271,7 +271,7 @@ class Interlock(StationNode):
         gripper_reports = "gripper/state" not in received["silent"]
         self._publish_target(now_ns, gripper_reports and not self.state.gripper_silent)
         if self.to_others is not None:
-            self.to_others.publish(messages.to_others(self.output, now_ns))
+            self.to_others.publish(messages.peer_state(self.output, now_ns))
         done = time.monotonic_ns()
         self.reaction_ms += [(done - at) / 1e6 for at in arrivals]
         for record in self.output.applied:

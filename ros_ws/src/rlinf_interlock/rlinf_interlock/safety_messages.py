@@ -109,7 +109,7 @@ def safety_state(
     return message
 
 
-def to_others(output: core.Output, now_ns: int) -> SafetyState:
+def peer_state(output: core.Output, now_ns: int) -> SafetyState:
     """Return the message for the other arms' interlocks at each tick (S27).
 
     Its ``cause`` is the reason why this arm could not move now.

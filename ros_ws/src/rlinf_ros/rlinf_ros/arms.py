@@ -79,14 +79,14 @@ def subscribe_safety(
         if at is not None:
             at[arm] = time.monotonic()
         if len(states_by_arm) == len(arms or [""]):
-            callback(together(states_by_arm.values()))
+            callback(combine_safety_states(states_by_arm.values()))
 
     for arm in arms or [""]:
         subscription(node, arm_topic(arm, "safety"), partial(on_safety, arm), quality=quality)
     return states_by_arm
 
 
-def together(states: Iterable[SafetyState]) -> SafetyState:
+def combine_safety_states(states: Iterable[SafetyState]) -> SafetyState:
     """Return the combined state of several interlocks: the severest with its cause, and all counts.
 
     An arm's own cause precedes that of another arm.

@@ -184,22 +184,24 @@ class Director(StationNode):
             RunStopped: a phase cannot be finished.
             StopRequested: ``stop_requested()`` is true.
         """
-        self.executor_, self.stop_requested = executor, stop_requested
+        self.run_executor, self.stop_requested = executor, stop_requested
         plan = self.plan
-        if not self._within(60.0, self.runner.server_is_ready):
+        if not self._spin_until(60.0, self.runner.server_is_ready):
             raise RunStopped(silence_message(self, "environment", 60.0))
         self._enter("collect", plan["collect"]["episodes"])
         if plan["collect"]["no_training"]:
-            self._episodes(
+            self._run_episodes(
                 plan["collect"]["episodes"], "demonstration", plan["collect"]["first_seed"]
             )
             return
-        seed = self._demonstrations(plan["collect"]["episodes"], plan["collect"]["first_seed"])
+        seed = self._collect_demonstrations(
+            plan["collect"]["episodes"], plan["collect"]["first_seed"]
+        )
         if plan["collect"].get("ends"):
             return
-        self._first_policy(seed)
+        self._wait_for_first_policy(seed)
         before = self._evaluate("before")
-        ended = self._online(plan["online"])
+        ended = self._run_online_phase(plan["online"])
         after = self._evaluate("after")
         self._enter("done", 0)
         self._log(
@@ -213,7 +215,7 @@ class Director(StationNode):
         )
         self._write_status()
 
-    def _first_policy(self, seed: int) -> None:
+    def _wait_for_first_policy(self, seed: int) -> None:
         """Wait for the first policy, however long a present trainer takes.
 
         Each episode that the trainer refuses is replaced by another.
@@ -237,7 +239,7 @@ class Director(StationNode):
                     )
                 self._log("warning", detail=f"{reason}; the station records others in their place")
                 self._enter("collect", again)
-                seed = self._demonstrations(again, seed)
+                seed = self._collect_demonstrations(again, seed)
                 self._enter("sft", 0)
             self._spin(0.1)
             received_at = time.monotonic() if self.trainer.connected else received_at
@@ -249,7 +251,7 @@ class Director(StationNode):
             if self.policy.error:
                 raise RunStopped(f"the trainer's policy cannot be used: {self.policy.error}")
 
-    def _demonstrations(self, needed: int, seed: int) -> int:
+    def _collect_demonstrations(self, needed: int, seed: int) -> int:
         """Collect until enough demonstrations have succeeded; return the next seed.
 
         A failed one is recorded, but not used for training.
@@ -262,7 +264,7 @@ class Director(StationNode):
                     f"{needed}. Can the operator solve the task?"
                 )
             count = needed - self.successes
-            self._episodes(count, "demonstration", seed)
+            self._run_episodes(count, "demonstration", seed)
             seed += count + self.discarded
         return seed
 
@@ -271,7 +273,7 @@ class Director(StationNode):
         evaluate = self.plan["evaluate"]
         for _ in range(EVALUATIONS):
             self._enter(f"evaluate_{name}", evaluate["episodes"])
-            ended = self._episodes(evaluate["episodes"], "evaluate", evaluate["first_seed"])
+            ended = self._run_episodes(evaluate["episodes"], "evaluate", evaluate["first_seed"])
             versions = sorted({event.policy_version for event in ended})
             if len(versions) == 1:
                 summary = evaluation(
@@ -304,19 +306,19 @@ class Director(StationNode):
             self._log("warning", detail=f"{several}. The evaluation is repeated")
         raise RunStopped(f"{several}, {EVALUATIONS} times. {self.logs_hint}")
 
-    def _online(self, online: dict[str, Any]) -> str:
+    def _run_online_phase(self, online: dict[str, Any]) -> str:
         """Train until a rule of the recipe ends it; return the rule in words."""
         self._enter("online", 0)
         seed, deadline = online["first_seed"], time.monotonic() + 60 * online["max_minutes"]
         self.recent.ended.clear()
         if online["synchronous"]:  # the preceding evaluation does not answer a slice
-            self._within(
+            self._spin_until(
                 online["drain_timeout_s"],
                 SettledCount(lambda: accepted_episodes(self.trainer, self.station)),
             )
         while not (ended := ending(self.recent, self.env_steps, online, deadline)):
             before = accepted_episodes(self.trainer, self.station)
-            self._episodes(online["request_episodes"], "train", seed, deadline)
+            self._run_episodes(online["request_episodes"], "train", seed, deadline)
             seed += online["request_episodes"]
             if online["synchronous"]:
                 self._catch_up(online["drain_timeout_s"], before + len(self._closed_events))
@@ -326,7 +328,7 @@ class Director(StationNode):
 
     def _catch_up(self, seconds: float, episodes: int = 0) -> None:
         """Wait until the learner has caught up, and the policy node has the newest weights."""
-        if not self._within(
+        if not self._spin_until(
             seconds, lambda: has_caught_up(self.trainer, self.policy, self.station, episodes)
         ):
             self._log(
@@ -335,7 +337,7 @@ class Director(StationNode):
             )
 
     # Waiting, always spinning
-    def _episodes(
+    def _run_episodes(
         self, count: int, mode: str, first_seed: int, deadline: float = 0.0
     ) -> list[EpisodeEvent]:
         """Run ``count`` episodes until closed; ask again if the environment restarts meanwhile."""
@@ -379,7 +381,7 @@ class Director(StationNode):
             self.request = goal_handle = GoalHandle(
                 self.runner, RunEpisodes.Goal(count=count, mode=mode, first_seed=first_seed)
             )
-            if self._within(10.0, (sent := goal_handle.send()).done):
+            if self._spin_until(10.0, (sent := goal_handle.send()).done):
                 break
             goal_handle.withdraw()  # otherwise it might be played unnoticed
         else:
@@ -388,7 +390,7 @@ class Director(StationNode):
                 f"{self.logs_hint}"
             )
         if not (handle := sent.result()).accepted:  # it is still busy with the previous request
-            self._within(1.0, lambda: False)
+            self._spin_until(1.0, lambda: False)
             return
         answer = handle.get_result_async()
         self.active_at = time.monotonic()
@@ -419,14 +421,14 @@ class Director(StationNode):
             raise RunStopped(
                 f"{mode} episodes stopped after {result.episodes} of {count}: {result.message}"
             )
-        self._within(0.2, lambda: False)
+        self._spin_until(0.2, lambda: False)
 
     def _spin(self, seconds: float) -> None:
-        self.executor_.spin_once(timeout_sec=seconds)
+        self.run_executor.spin_once(timeout_sec=seconds)
         if self.stop_requested():
             raise StopRequested
 
-    def _within(self, seconds: float, ready: Callable[[], bool]) -> bool:
+    def _spin_until(self, seconds: float, ready: Callable[[], bool]) -> bool:
         deadline = time.monotonic() + seconds
         while not ready() and time.monotonic() < deadline:
             self._spin(0.1)
@@ -435,7 +437,7 @@ class Director(StationNode):
     def cancel(self, message: str = "stopped", **fields: str) -> None:
         """Withdraw the request from the environment, and log the reason."""
         if self.request is not None:
-            self.executor_.spin_until_future_complete(self.request.withdraw(), timeout_sec=1.0)
+            self.run_executor.spin_until_future_complete(self.request.withdraw(), timeout_sec=1.0)
         self._log(message, phase=self.phase, **fields)
 
     # Published state

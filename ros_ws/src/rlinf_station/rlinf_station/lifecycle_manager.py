@@ -23,7 +23,7 @@ from rlinf_ros.station_node import StationNode
 from rlinf_ros.station_state import publisher_ids
 from rlinf_ros.workarounds import AwaitFuture, run_routine
 
-LOOK_S = 1.0
+POLL_S = 1.0
 ANSWER_S = 5.0  # an interlock may brake before it answers
 DOWN_S = 3.5  # the part of rlinf_ros.spinning.FINISH_S in which all nodes are shut down
 UNKNOWN, UNCONFIGURED = State.PRIMARY_STATE_UNKNOWN, State.PRIMARY_STATE_UNCONFIGURED
@@ -63,14 +63,14 @@ class Member:
 
     def __init__(self, node: Node, name: str) -> None:
         self.node, self.name = node, name
-        self.changing = node.create_client(ChangeState, f"{name}/change_state")
+        self.change_state_client = node.create_client(ChangeState, f"{name}/change_state")
         self.state_client = node.create_client(GetState, f"{name}/get_state")
         self.state = UNKNOWN
         self.brought_up: Identity = frozenset()
         self.trouble = ""
 
     @property
-    def words(self) -> str:
+    def status_text(self) -> str:
         """The state, and the reason why it is not the wanted one."""
         return f"{LABELS.get(self.state, 'changing')}{f' ({self.trouble})' if self.trouble else ''}"
 
@@ -79,21 +79,21 @@ class Member:
         """The process, by the middleware's identifier; empty while the node is absent."""
         return frozenset(publisher_ids(self.node, f"{self.name}/transition_event"))
 
-    async def look(self) -> int:
+    async def query_state(self) -> int:
         """Ask for the node's state."""
         answer = await self._answer(self.state_client, GetState.Request())
         self.state = UNKNOWN if answer is None else answer.current_state.id
         return self.state
 
-    async def go(self, steps: dict[int, tuple[int, str, int]]) -> bool:
+    async def transition(self, steps: dict[int, tuple[int, str, int]]) -> bool:
         """Take the node through all transitions in ``steps``; return whether all succeeded."""
         identity = self.identity
         self.trouble = ""
-        await self.look()
+        await self.query_state()
         while self.state in steps:
             number, label, goal = steps[self.state]
             answer = await self._answer(
-                self.changing, ChangeState.Request(transition=Transition(id=number))
+                self.change_state_client, ChangeState.Request(transition=Transition(id=number))
             )
             if answer is None or not answer.success:
                 reason = "had no answer" if answer is None else "was refused; see its log"
@@ -122,11 +122,11 @@ class LifecycleManager(StationNode):
         names = [name for name in self.declare_parameter("node_names", [""]).value if name]
         self.members = [Member(self, name) for name in names]
         self.is_enabled = bool(self.declare_parameter("autostart", True).value)
-        self.busy = self.ending = False
+        self.is_transitioning = self.is_ending = False
         self.ends_at = 0.0
         self.create_service(SetBool, "~/manage_nodes", self._on_manage)
         self.create_service(Trigger, "~/is_active", self._on_is_active)
-        self.create_timer(LOOK_S, self._begin)
+        self.create_timer(POLL_S, self._begin)
         self.diagnostics = Diagnostics(self, self._health)
 
     # Services
@@ -146,18 +146,20 @@ class LifecycleManager(StationNode):
 
     def _on_is_active(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         response.success = all(member.state == ACTIVE for member in self.members)
-        response.message = self._words() or "all nodes are active"
+        response.message = self._inactive_nodes() or "all nodes are active"
         return response
 
-    def _words(self) -> str:
+    def _inactive_nodes(self) -> str:
         """Return the nodes that are not active, with their states."""
         return ", ".join(
-            f"{member.name}: {member.words}" for member in self.members if member.state != ACTIVE
+            f"{member.name}: {member.status_text}"
+            for member in self.members
+            if member.state != ACTIVE
         )
 
     def _health(self) -> Health:
-        values = {member.name: member.words for member in self.members}
-        if self.is_enabled and (missing := self._words()):
+        values = {member.name: member.status_text for member in self.members}
+        if self.is_enabled and (missing := self._inactive_nodes()):
             failed = any(member.trouble for member in self.members)
             return Health(ERROR if failed else WARN, missing, values)
         return Health(
@@ -166,31 +168,31 @@ class LifecycleManager(StationNode):
 
     # Routines, one at a time
     def _begin(self) -> None:
-        if not self.busy:
-            self.busy = True
-            run_routine(self._poll(), self._ended)
+        if not self.is_transitioning:
+            self.is_transitioning = True
+            run_routine(self._poll(), self._on_routine_end)
 
-    def _ended(self, _: None) -> None:
-        self.busy = False
+    def _on_routine_end(self, _: None) -> None:
+        self.is_transitioning = False
 
     async def _poll(self) -> None:
-        if self.is_enabled and not self.ending:
-            await self._up()
+        if self.is_enabled and not self.is_ending:
+            await self._bring_up()
         else:
-            await self._down()
+            await self._bring_down()
 
-    async def _up(self) -> None:
+    async def _bring_up(self) -> None:
         """Bring the nodes up in order; at first, a failing one keeps its successors down."""
         for member in self.members:
             before = member.state
-            await member.look()
-            if not self.is_enabled or self.ending:
+            await member.query_state()
+            if not self.is_enabled or self.is_ending:
                 return
             is_new = member.identity != member.brought_up
             if member.state in UP and is_new:
                 if before == UNKNOWN and member.brought_up:
                     self.get_logger().warning(f"{member.name} was restarted and is activated")
-                if not await member.go(UP):
+                if not await member.transition(UP):
                     self.get_logger().error(
                         f"{member.name}: {member.trouble}", throttle_duration_sec=10.0
                     )
@@ -200,14 +202,14 @@ class LifecycleManager(StationNode):
             if member.state != ACTIVE and not member.brought_up:
                 return
 
-    async def _down(self) -> None:
+    async def _bring_down(self) -> None:
         """Bring the nodes down in reverse order, whatever one of them answers."""
         for member in reversed(self.members):
-            if self.is_enabled and not self.ending:
+            if self.is_enabled and not self.is_ending:
                 return
-            await member.look()
+            await member.query_state()
             if member.state in DOWN and not member.trouble:  # an interlock is configured only once
-                await member.go({ACTIVE: DOWN[ACTIVE]} if self.ending else DOWN)
+                await member.transition({ACTIVE: DOWN[ACTIVE]} if self.is_ending else DOWN)
 
     def finish(self) -> bool:
         """End the node: deactivate the nodes first, in turn.
@@ -215,18 +217,18 @@ class LifecycleManager(StationNode):
         A refusing node ends by its own signal.
         """
         now = time.monotonic()
-        if not self.ending:
-            self.ending = True
+        if not self.is_ending:
+            self.is_ending = True
             self.ends_at = now + DOWN_S
             for member in self.members:
                 member.trouble = ""
-            run_routine(self._last(), lambda _: setattr(self, "ends_at", 0.0))
+            run_routine(self._shut_down(), lambda _: setattr(self, "ends_at", 0.0))
         return now > self.ends_at
 
-    async def _last(self) -> None:
-        while self.busy:  # the present routine ends first
+    async def _shut_down(self) -> None:
+        while self.is_transitioning:  # the present routine ends first
             await sleep(self, 0.02)
-        await self._down()
+        await self._bring_down()
 
 
 def main() -> None:
