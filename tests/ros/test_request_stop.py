@@ -6,7 +6,8 @@ import pytest
 from rlinf_msgs.msg import SafetyState
 
 from rlinf_ros.station_state import RUN_CONTINUES, STOPPED, RequestStop, resume_instruction
-from rlinf_station.environment import Environment, SceneRequests
+from rlinf_station.environment import Environment
+from rlinf_station.scene_requests import SceneRequests
 
 pytestmark = pytest.mark.ros
 DISARMED, ARMED, ACTIVE, HOLD, FAULT = (
@@ -95,8 +96,18 @@ def test_before_anything_was_heard_a_request_is_taken():
 def test_which_episodes_begin_by_a_persons_word_alone(person, external, answers, mode, by_word):
     """Their request need not end, because nothing moves before the word."""
     scene = SimpleNamespace(client=SimpleNamespace(server_is_ready=lambda: answers))
-    environment = SimpleNamespace(person=person, external=external, scene=scene)
-    assert SceneRequests(environment, homes=False).waits_for_person(mode) is by_word
+    requests = SceneRequests(
+        scene,
+        None,
+        None,
+        None,
+        person=person,
+        simulated=not external,
+        jumps=False,
+        may_move=lambda: True,
+        start_stamp=lambda stamp: stamp,
+    )
+    assert requests.waits_for_person(mode) is by_word
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from rlinf_msgs.action import ResetScene
 from rlinf_ros.conversions import to_stamp
 from rlinf_ros.scene import Scene
 from rlinf_ros.workarounds import run_routine
-from rlinf_station.environment import SceneRequests
+from rlinf_station.scene_requests import SceneRequests
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300), pytest.mark.domain(98)]
 
@@ -214,17 +214,16 @@ def test_where_a_reset_teleports_the_arm_in_real_time_the_word_comes_first(
         calls.append("reset")
         return Time(sec=seed), ""
 
-    environment = SimpleNamespace(
-        teleports=teleports,
-        lockstep=lockstep,
+    requests = SceneRequests(
+        SimpleNamespace(reset=reset, client=SimpleNamespace(server_is_ready=lambda: True)),
+        SimpleNamespace(ready=ready),
+        None,
+        None,
         person=True,
-        mode="demonstration",
-        external=True,
-        clock_ns=0,
+        simulated=False,
+        jumps=teleports and not lockstep,
         may_move=lambda: True,
-        labels=SimpleNamespace(ready=ready),
-        scene=SimpleNamespace(reset=reset, client=SimpleNamespace(server_is_ready=lambda: True)),
-        get_clock=lambda: SimpleNamespace(now=lambda: SimpleNamespace(nanoseconds=7 * 10**9)),
+        start_stamp=lambda stamp: stamp,
     )
-    stamp, trouble = asyncio.run(SceneRequests(environment, False).reset(5))
+    stamp, trouble = asyncio.run(requests.reset(5, "demonstration"))
     assert calls == order and not trouble and stamp is not None

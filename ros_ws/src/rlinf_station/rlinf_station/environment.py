@@ -1,7 +1,6 @@
 """Environment node: owns the control timer, builds time steps, and runs episodes on request.
 
-``SceneRequests`` asks a person for a scene that no robot side resets. ``Watch`` aborts an episode
-without messages, and reports the environment's wait on /diagnostics.
+``Watch`` aborts an episode without messages, and reports the environment's wait on /diagnostics.
 """
 
 from __future__ import annotations
@@ -51,80 +50,8 @@ from rlinf_station.episodes import (
     episode_name,
     new_request,
 )
-from rlinf_station.labels import AGAIN, CANCELLED, DISCARDED, PROMPT, Labels
-
-STAND_CLEAR = (
-    "stand clear, then confirm: the arm goes home (g at a keyboard, Ready on the page, or a "
-    "button). A motion of a device, a disarming or a released enable ends that"
-)
-GOING_HOME = "the arm moves home"
-
-
-class SceneRequests:
-    """Requests of an environment to a person before an episode.
-
-    Args:
-        environment: the environment.
-        homes: whether its robot has a home.
-    """
-
-    def __init__(self, environment: Environment, homes: bool) -> None:
-        self.environment = environment
-        self.home = HomeMotion(environment, environment.patience_s) if homes else None
-
-    def _resets_itself(self) -> bool:
-        env = self.environment
-        return env.scene.client.server_is_ready() or not env.external
-
-    def waits_for_person(self, mode: str) -> bool:
-        """Return whether only a person's word begins each episode of that mode."""
-        return bool(
-            self.environment.person and (mode == "demonstration" or not self._resets_itself())
-        )
-
-    async def reset(self, seed: int) -> tuple[Time | None, str]:
-        """Reset by the robot side if possible.
-
-        Else, or before a demonstration, wait for a person's word. In a simulation in real time the
-        word comes before the reset.
-        """
-        env, by_itself = self.environment, self._resets_itself()
-        waits_for_person = env.person and (env.mode == "demonstration" or not by_itself)
-        # the arm is elsewhere at once: to the interlock it is a fault unless an episode begins then
-        jumps = env.teleports and by_itself and not env.lockstep
-        if waits_for_person and jumps and not await env.labels.ready(PROMPT, env.may_move):
-            return None, CANCELLED
-        stamp, trouble = await env.scene.reset(seed) if by_itself else (None, "")
-        if trouble or not waits_for_person or jumps:
-            return stamp, trouble
-        if not by_itself and not await self._go_home():
-            return None, CANCELLED
-        if not await env.labels.ready(PROMPT, env.may_move):
-            return None, CANCELLED
-        simulated_ns = max(env.clock_ns, to_ns(stamp or Time()))
-        now_ns = env.get_clock().now().nanoseconds
-        return to_stamp(simulated_ns if env.lockstep else now_ns), ""
-
-    def cancel(self) -> None:
-        """Cancel: no further episode is wanted, and an arm on its way home stops."""
-        self.environment.labels.cancel()
-        if self.home is not None:
-            self.home.cancel()
-
-    async def _go_home(self) -> bool:
-        """Move home until it succeeds, however often it is stopped; False once cancelled."""
-        env, prompt = self.environment, STAND_CLEAR
-        while self.home is not None:
-            if not await env.labels.ready(prompt, env.may_move):
-                return False
-            env.labels.prompt(GOING_HOME)
-            if not (trouble := await self.home.go()):
-                return True
-            stopped = f"the arm is not at home: {trouble.removeprefix('home: ')}"
-            env.get_logger().warning(stopped)
-            prompt = f"{stopped}. Once more: {STAND_CLEAR}"
-        return True
-
+from rlinf_station.labels import AGAIN, CANCELLED, DISCARDED, Labels
+from rlinf_station.scene_requests import SceneRequests
 
 WARN_AFTER_S, WARN_INTERVAL_S = 5.0, 30.0
 STALE_CAMERA_NS = NS // 5
@@ -369,7 +296,17 @@ class Environment(Managed, ControlNode):
         subscription(self, "trainer/status", lambda status: setattr(self, "trainer", status))
         self.scene = Scene(self, self.patience_s)
         self.labels = Labels(self, self.abandon, self.playing)
-        self.scenes = SceneRequests(self, self.homes)
+        self.scenes = SceneRequests(
+            self.scene,
+            self.labels,
+            HomeMotion(self, self.patience_s) if self.homes else None,
+            self.get_logger(),
+            person=self.person,
+            simulated=not self.external,
+            jumps=self.teleports and not self.lockstep,
+            may_move=self.may_move,
+            start_stamp=self._start_stamp,
+        )
         self.server = ActionServer(
             self,
             RunEpisodes,
@@ -574,7 +511,7 @@ class Environment(Managed, ControlNode):
         self.episode_id = episode_name(self.station, self.request, self.episode_count)
         if trouble := await self.watch.wait_for_parts(handle):
             return trouble
-        stamp, trouble = await self.scenes.reset(seed)
+        stamp, trouble = await self.scenes.reset(seed, self.mode)
         trouble = CANCELLED if handle.is_cancel_requested else trouble or self.watch.refusal()
         if stamp is None or trouble:
             return trouble
@@ -587,6 +524,16 @@ class Environment(Managed, ControlNode):
         self._begin_episode(stamp)
         trouble = await AwaitFuture(self.episode_end)
         return trouble or await AwaitFuture(self.closings[self.episode_id])
+
+    def _start_stamp(self, reset_stamp: Time | None) -> Time:
+        """Return the time of an episode's first step after a person's word.
+
+        Args:
+            reset_stamp: time from which the robot side's scene stands; None if it reset none.
+        """
+        if self.lockstep:
+            return to_stamp(max(self.clock_ns, to_ns(reset_stamp or Time())))
+        return to_stamp(self.get_clock().now().nanoseconds)
 
     def _must_wait(self) -> bool:
         """Return whether the next episode must wait.
