@@ -298,7 +298,7 @@ def choice(
     visited: Tour,
     rates: dict[Layout, float],
     min_gain: float = 0.0,
-    ends_when_kept: bool = False,
+    single_change: bool = False,
 ) -> tuple[Layout, int]:
     """Return where a run ends that chooses, tries and keeps or takes back; and its trials.
 
@@ -306,7 +306,7 @@ def choice(
         visited: every layout.
         rates: seconds of a time step in each.
         min_gain: relative gain that a trial must promise.
-        ends_when_kept: whether a layout that is kept is the last one, as in a run.
+        single_change: whether a layout that is kept is the last one, as in a run.
     """
     layouts = list(rates)[:2]
     layout = min(layouts, key=lambda one: rates[one])
@@ -328,7 +328,7 @@ def choice(
             trials += 1
         if rates[chosen] < rates[layout] * (1 - MIN_MEASURED_GAIN):
             layout = chosen
-            if ends_when_kept:
+            if single_change:
                 return layout, trials
         else:
             refused.add(chosen)
@@ -381,7 +381,7 @@ def judged(name: str, visited: Tour) -> dict[str, float]:
     errors = {layout: abs(predicted[layout] / rate - 1) for layout, rate in rates.items()}
     chosen, trials = choice(visited, rates)
     ratio = rates[chosen] / min(rates.values())
-    end, _ = choice(visited, rates, MIN_GAIN, ends_when_kept=True)
+    end, _ = choice(visited, rates, MIN_GAIN, single_change=True)
     run_ratio = rates[end] / min(rates.values())
     noise = visit_noise(visited)
     worst = max(errors.values())

@@ -177,7 +177,7 @@ class LayoutController:
         self.evidence = 0.0
         self.streak = 0
         self.skip = 1
-        self.has_kept_change = False  # under this load
+        self.has_changed = False  # under this load
         self.is_model_wrong = False  # whether it cannot explain a failed change under this load
         self.turn_count = 0
         self.spent_s = 0.0
@@ -326,7 +326,7 @@ class LayoutController:
         )
         self.work = self._median_work()
         if pays:
-            self.has_kept_change = True
+            self.has_changed = True
             return None
         self.refused.add(self.layout)
         before = expected_turn(self.measurements.costs(), trial.before, self.machine)
@@ -355,7 +355,7 @@ class LayoutController:
         }
         self.measurements.forget(sizes)
         self.refused.clear()
-        self.has_kept_change = self.is_model_wrong = False
+        self.has_changed = self.is_model_wrong = False
         self.evidence = 0.0
         self.streak = 0
         self.turns.popleft()
@@ -377,7 +377,7 @@ class LayoutController:
         pays = gain > MIN_GAIN and saved > MIN_PAYBACK * self.measurements.switch_s()
         if self.is_implicit:
             pays = pays and gain > IMPLICIT_GAIN and saved > MIN_SAVED_S
-        is_final = self.has_kept_change or self.is_model_wrong
+        is_final = self.has_changed or self.is_model_wrong
         if choice.layout == self.layout or not pays or is_final:
             self.evidence = 0.0
             self.streak = 0

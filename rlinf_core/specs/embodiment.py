@@ -90,7 +90,7 @@ class JointSpec(StationSpec):
         actions = np.zeros((count, self.action.dim), np.float32)
         numbers[:, :count] = 1.0
         for spec in self.robots.values():
-            number, vectors, rows = self.place(spec)
+            number, vectors, rows = self.slices_of(spec)
             numbers[number, vectors], actions[number, rows] = 1.0, 1.0
         return numbers, actions
 
@@ -98,7 +98,7 @@ class JointSpec(StationSpec):
         self, member: StationSpec, vectors: np.ndarray, actions: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Place a robot's vectors (..., V) and actions (..., A) among those of all."""
-        number, place, rows = self.place(member)
+        number, place, rows = self.slices_of(member)
         all_vectors = np.zeros((*vectors.shape[:-1], self.vector_size), np.float32)
         all_actions = np.zeros((*actions.shape[:-1], self.action.dim), actions.dtype)
         all_vectors[..., number] = 1.0

@@ -375,18 +375,18 @@ def test_a_layout_that_the_cluster_refuses_is_not_wanted_again(tmp_path):
             controller.record_refusal(change, "no room")
     assert wanted and len(set(wanted)) == len(wanted)
     assert {"refused"} <= {note["decision"] for note in notes}
-    assert not controller.has_kept_change
+    assert not controller.has_changed
 
 
 @pytest.mark.parametrize(
-    "kept, gain, moves", [(False, 0.04, False), (False, 0.2, True), (True, 0.9, False)]
+    "has_changed, gain, moves", [(False, 0.04, False), (False, 0.2, True), (True, 0.9, False)]
 )
 def test_a_kept_change_is_the_last_one_under_the_same_load(
-    tmp_path, monkeypatch, kept, gain, moves
+    tmp_path, monkeypatch, has_changed, gain, moves
 ):
     controller = LayoutController(recipe_of(), tmp_path, [].append, TWO)
     layout = controller.first_layout()
-    controller.has_kept_change = kept
+    controller.has_changed = has_changed
     monkeypatch.setattr(controller, "_gain", lambda choice: gain)
     answers = [controller.record_turn(turn_of(PLAY, layout), 1e6) for _ in range(8)]
     assert any(answer is not None for answer in answers) == moves

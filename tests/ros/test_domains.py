@@ -83,4 +83,4 @@ def test_timers_of_every_node_of_a_station_go_by_the_time_that_passes():
         for path in Path("ros_ws/src").glob("*/rlinf_*/*.py")
         if "(Node):" in path.read_text()
     }
-    assert others == {"spinning", "memory_bus", "drill_operator", "fault_injector"}
+    assert others == {"station_node", "memory_bus", "drill_operator", "fault_injector"}

@@ -121,12 +121,11 @@ def _moves(watcher: Watcher, speed: float) -> Row:
         sum(a * b for a, b in zip(measured, commanded, strict=True)) / length if length else 0.0
     )
     return Row(
-        "S9",
-        0,
-        "the first motion: follows the command, at a tenth of the speed",
-        f"{1.2 * speed:.3f} {per_s}, 0.9 of 1 alike",
-        f"{fastest:.3f} {per_s}, {cosine:.2f} alike",
-        fastest <= 1.2 * speed and cosine >= 0.9,
+        requirement="S9",
+        name="the first motion: follows the command, at a tenth of the speed",
+        bound=f"{1.2 * speed:.3f} {per_s}, 0.9 of 1 alike",
+        measured=f"{fastest:.3f} {per_s}, {cosine:.2f} alike",
+        held=fastest <= 1.2 * speed and cosine >= 0.9,
     )
 
 
@@ -207,12 +206,11 @@ def _row(
     # half a second at a tenth of the speed, and a centimetre
     bound = watcher.limits.speed * SLOWER * 0.5 + 0.01
     return Row(
-        requirement,
-        0,
-        name,
-        f"within {within_ms:.0f} ms; {1e3 * bound:.0f} mm",
-        f"after {took:.0f} ms; {1e3 * distance:.1f} mm",
-        took <= within_ms and distance <= bound,
+        requirement=requirement,
+        name=name,
+        bound=f"within {within_ms:.0f} ms; {1e3 * bound:.0f} mm",
+        measured=f"after {took:.0f} ms; {1e3 * distance:.1f} mm",
+        held=took <= within_ms and distance <= bound,
     )
 
 
