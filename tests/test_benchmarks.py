@@ -349,7 +349,7 @@ def test_a_tour_of_layouts_counts_changes_and_their_seconds(tmp_path, monkeypatc
     monkeypatch.setattr(placement.Tour, "layouts", [Layout(1), Layout(2)], raising=False)
     tour = placement.Tour(placement.recipe_of("mlp"), tmp_path, [].append)
     tour.record_change(Layout(2), 0.5)
-    assert tour.changes == 1 and tour.change_s == [0.5]
+    assert tour.change_s == [0.5]
 
 
 def test_published_rows_count_the_last_step_alone_and_what_is_published_within_the_budget(

@@ -60,8 +60,8 @@ BROKEN = {
     ),
     "a reset by any name": (
         "core",
-        "and inputs.reset_fault == self.cause\n",
-        "and inputs.reset_fault\n",
+        "and self.inputs.reset_fault == self.cause\n",
+        "and self.inputs.reset_fault\n",
     ),
     "a gripper's fault without a gripper": (
         "tick",
@@ -103,7 +103,7 @@ BROKEN = {
         "(moved or self.pauses_now or self.operator.has_takeover)",
         "(moved or self.pauses_now)",
     ),
-    "a reset that arms": ("core", "and ready and not cleared:", "and ready:"),
+    "a reset that arms": ("core", "Mode.FAULT and not resets_fault:", "Mode.FAULT:"),
     "an arming from where the arm does not rest": (
         "core",
         "was_suppressed\n            or not measured_at_rest(self.limits, self.track)\n",
